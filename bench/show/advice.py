@@ -67,7 +67,7 @@ def _off(options: Sequence[Option]) -> str:
     modelled = {option.family: option for option in options if option.basis == MODELLED}.values()
     known = [f"{o.error[0]:+.0%} to {o.error[1]:+.0%} ({_name(o)})" for o in modelled if o.error]
     others = [_name(option) for option in modelled if not option.error]
-    said = f" Beside epochs measured on an H200 the model was off by {listed(known)}."
+    said = f" Beside epochs measured on one H200 the model was off by {listed(known)}."
     never = f" Of {listed(others)} no epoch was measured beside the model."
     return said * bool(known) + never * bool(others)
 
@@ -82,7 +82,8 @@ def _stay_there(advice: Advice, resident: Option) -> str:
     alike = [option for option in advice.ranked if option.basis == resident.basis]
     first = next((option for option in alike if option.ahead_of(resident)), None)
     if first is None:
-        return f"{said}: no other path is more than {LEVEL - 1:.0%} ahead.{_off([resident])}"
+        where = " in every case" if len(resident.epochs_s) > 1 else ""
+        return f"{said}: no other path is {LEVEL - 1:.0%} ahead{where}.{_off([resident])}"
     less = 1 - max(a / b for a, b in zip(first.epochs_s, resident.epochs_s, strict=True))
     while_training = ", as it fetches during training" if first.lookahead else ""
     said += f", or take {_name(first)}, which is {less:.1%} shorter{while_training}."
