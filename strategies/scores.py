@@ -47,7 +47,7 @@ NEEDS: dict[str, tuple[Need, ...]] = {
 SCORED = (*NEEDS, "random")
 #: Policies that nobody would train with.
 ASIDE = {
-    "oracle": "the bound: it knows the minibatches that are measured",
+    "oracle": "the bound of rows that stay: it knows the minibatches that are measured",
     "random": "the control: rows drawn by lot",
 }
 

@@ -171,6 +171,19 @@ def test_the_workflow_runs_what_the_page_promises(workflow: dict[str, Any]) -> N
     assert list(unknown_commands("\n".join(code))) == []
 
 
+def test_plans_that_the_texts_show_can_be_run(tmp_path: Path) -> None:
+    shown = [
+        block
+        for path in TEXTS
+        for block in re.findall(r"^```toml\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
+        if "[[workload]]" in block and "[[strategy]]" in block
+    ]
+    assert len(shown) >= 2
+    for number, block in enumerate(shown):
+        (tmp_path / f"{number}.toml").write_text(block)
+        assert load_plan(str(tmp_path / f"{number}.toml")).cases()
+
+
 def test_its_plans_can_be_run(workflow: dict[str, Any]) -> None:
     judged = load_plan(str(ROOT / "docs" / "ci" / "pull-request.toml"))
     assert judged.measure.repeats >= 5

@@ -70,7 +70,10 @@ def advise(
     ] = "",
     profile: Annotated[
         str,
-        typer.Option(help="The machine: a profile's name or a .toml file (default: this machine)."),
+        typer.Option(
+            help="The machine: a profile's name or a .toml file (default: this machine's"
+            " calibration, or rtx3090-pcie4)."
+        ),
     ] = "",
     law: Annotated[
         str,
@@ -80,7 +83,10 @@ def advise(
     ] = "",
     sampler: Annotated[
         str,
-        typer.Option(help="Assume the sampling rate of another program: pytorch-direct (of 2021)."),
+        typer.Option(
+            help="Edges drawn a second, e.g. 20M, or those of a program: pytorch-direct, of 2021"
+            " (default: as the profile says; say it to compare two profiles)."
+        ),
     ] = "",
     results: ResultsOption = DEFAULT_RESULTS,
     figure: Annotated[

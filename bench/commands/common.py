@@ -5,11 +5,12 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+
+from gatherbench.bench.read.units import whole
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,26 +26,6 @@ RunArgument = Annotated[
 ]
 ResultsOption = Annotated[Path, typer.Option("--results", help="Where runs are kept.")]
 DEFAULT_RESULTS = Path("results")
-
-
-_UNITS = {"k": 10**3, "M": 10**6, "B": 10**9}
-
-
-def whole(text: str | int) -> int:
-    """A large count as people write it: ``2400000``, ``2_400_000``, ``2.4e6``, ``2.4M``.
-
-    Raises:
-        ValueError: it is none.
-    """
-    try:
-        digits = str(text).strip()
-        unit = _UNITS.get(digits[-1:], 1)
-        number = Decimal(digits[:-1] if unit > 1 else digits) * unit
-        if abs(number) < 2**63 and number == number.to_integral_value():
-            return int(number)
-    except ArithmeticError:
-        pass
-    raise ValueError(f"{text!r} is no whole number, such as 2400000, 2.4e6 or 2.4M")
 
 
 def gibibytes(text: str | float) -> float:

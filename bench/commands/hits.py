@@ -31,7 +31,10 @@ def hits(
     ] = "",
     profile: Annotated[
         str,
-        typer.Option(help="The machine: a profile's name or a .toml file (default: this machine)."),
+        typer.Option(
+            help="The machine: a profile's name or a .toml file (default: this machine's"
+            " calibration, or rtx3090-pcie4)."
+        ),
     ] = "",
     out: Annotated[
         Path | None, typer.Option(help="Folder to write hits.csv and hits.png into.")
@@ -56,7 +59,8 @@ def hits(
 
     with bad_input(AdviceError, ProfileError, DatasetError, TraceError, OSError):
         # What needs no graph is checked before one is prepared.
-        machine, remarks = chosen_profile(profile, CALIBRATIONS)
+        machine, default = chosen_profile(profile, CALIBRATIONS)
+        remarks = [f"profile {machine.name} is a default: {default}"] if default else []
         chosen = chosen_policies(policies)
         question = Question(graph_of(2, 1, 1), fanouts_of(fanouts), batch_size)
         with step_bar(console(stderr=True)) as progress:

@@ -265,6 +265,7 @@ def kept_share(
     hit = np.interp(shares, [0.0, *mine["share"]], [0.0, *mine["per_fetched"]]).tolist()
     nothing_kept = average_load(AlignedZeroCopy(), question, sizes)
     loads = [keeping(nothing_kept, share, rate) for share, rate in zip(shares, hit, strict=True)]
+    profile = question.told(profile)
     memory, room = profile["gpu.memory"].value, None
     if memory is not None:
         fits = [gpu_need(load, question, sizes) <= TABLE_SHARE * memory for load in loads]

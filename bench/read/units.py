@@ -1,9 +1,12 @@
-"""Numbers and names for readers, alike in terminal, figures and report; sizes of dtypes."""
+"""Numbers and names for readers, alike in terminal, figures and report; large counts as people
+write them; sizes of dtypes.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from types import MappingProxyType
 
 #: Bytes of an element of each feature dtype, by torch's names.
@@ -28,6 +31,8 @@ LONGEST_NAME = 64
 LONGEST_WORKLOAD = 120
 MISSING = "–"
 _PREFIXES = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
+#: Of a large count as it is typed.
+_UNITS = {"k": 10**3, "M": 10**6, "B": 10**9}
 
 
 def time_unit(longest_s: float) -> tuple[str, float]:
@@ -132,3 +137,20 @@ def short(text: object, longest: int = LONGEST_NAME) -> str:
         return line
     head = longest * 2 // 3
     return f"{line[:head]}…{line[-(longest - head - 1) :]}"
+
+
+def whole(text: str | int) -> int:
+    """A large count as people write it: ``2400000``, ``2_400_000``, ``2.4e6``, ``2.4M``.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        digits = str(text).strip()
+        unit = _UNITS.get(digits[-1:], 1)
+        number = Decimal(digits[:-1] if unit > 1 else digits) * unit
+        if abs(number) < 2**63 and number == number.to_integral_value():
+            return int(number)
+    except ArithmeticError:
+        pass
+    raise ValueError(f"{text!r} is no whole number, such as 2400000, 2.4e6 or 2.4M")

@@ -24,7 +24,9 @@ SCHEMA_VERSION = 2
 def headline(advice: Advice) -> str:
     """What to do, in a sentence or two."""
     ranked, resident = advice.ranked, advice.resident
-    table = f"The feature table takes {gib(advice.question.graph.table_bytes)}"
+    default = f" (a default: {advice.default})" if advice.default else ""
+    table = f"Profile {advice.profile.name}{default}. The feature table takes"
+    table += f" {gib(advice.question.graph.table_bytes)}"
     if resident is not None and resident.fits:
         return f"{table} and fits in the GPU's {_stay_there(advice, resident)}"
     table += _no_room(advice)
@@ -33,7 +35,7 @@ def headline(advice: Advice) -> str:
     best = ranked[0]
     lead = [option for option in ranked if not any(other.ahead_of(option) for other in ranked)]
     if not all(option.level_with(best) for option in lead):
-        return table + _undecided(lead)
+        return table + _undecided(lead) + _off(lead)
     placed = f", {best.placement}" if advice.question.world > 1 else ""
     said = f"{table}. Take {best.strategy} ({best.variant}){placed}: {_times(best)} an epoch"
     said += f" ({best.basis})"
@@ -47,34 +49,45 @@ def headline(advice: Advice) -> str:
     # A prediction may lack a limit that a measurement has met: they are not set against each other.
     slowest = [o for o in ranked if o.basis == best.basis][-1]
     if slowest is best:
-        return f"{said}.{hint}"
+        return f"{said}.{_off([best])}{hint}"
     times = [a / b for a, b in zip(slowest.epochs_s, best.epochs_s, strict=True)]
     often = " to ".join(dict.fromkeys(f"{ratio:.1f}" for ratio in (min(times), max(times))))
     said += f", {often} times as fast as {slowest.strategy} ({slowest.variant})."
     level = [option for option in lead if option.basis == best.basis]
-    lean = min(level, key=lambda option: option.pinned_bytes)
-    if lean.pinned_bytes < best.pinned_bytes:
-        said += (
-            f" {lean.strategy} ({lean.variant}) is level with it and pins"
-            f" {gib(lean.pinned_bytes)} in place of {gib(best.pinned_bytes)}."
-        )
+    if names := [f"{o.strategy} ({o.variant}) with {_pinned(o)}" for o in level[1:]]:
+        said += f" Level with it, which pins {_pinned(best)}: {listed(names)}."
+    said += _off(level)
     if best.basis == MODELLED and best.bound.endswith("(sampling)"):
         said += " Drawing minibatches is then what bounds it: a faster sampler would help most."
     return said + hint
 
 
+def _off(options: Sequence[Option]) -> str:
+    """How far the model was off for these, where epochs were measured beside it."""
+    modelled = {option.family: option for option in options if option.basis == MODELLED}.values()
+    known = [f"{o.error[0]:+.0%} to {o.error[1]:+.0%} ({_name(o)})" for o in modelled if o.error]
+    others = [_name(option) for option in modelled if not option.error]
+    said = f" Beside epochs measured on one H200 the model was off by {listed(known)}."
+    never = f" Of {listed(others)} no epoch was measured beside the model."
+    return said * bool(known) + never * bool(others)
+
+
 def _stay_there(advice: Advice, resident: Option) -> str:
     """Of a table that fits in GPU memory: keep it there."""
-    said = (
-        f"{gib(advice.profile['gpu.memory'].value or 0.0)}: keep it there ({resident.strategy})"
-        " and none of the other paths matters."
-    )
-    first = advice.ranked[0] if advice.ranked else resident
-    modelled = first.basis == resident.basis == MODELLED
-    if modelled and resident.epochs_s and first.ahead_of(resident):
-        ahead = max(a / b for a, b in zip(resident.epochs_s, first.epochs_s, strict=True)) - 1
-        said += f" {first.strategy} is {ahead:.1%} shorter, as it fetches during training."
-    return said
+    room = gib(advice.profile["gpu.memory"].value or 0.0)
+    said = f"{room}: keep it there ({resident.strategy})"
+    if not resident.epochs_s:
+        return f"{said}."
+    said += f", {_times(resident)} an epoch ({resident.basis})"
+    alike = [option for option in advice.ranked if option.basis == resident.basis]
+    first = next((option for option in alike if option.ahead_of(resident)), None)
+    if first is None:
+        where = " in every case" if len(resident.epochs_s) > 1 else ""
+        return f"{said}: no other path is {LEVEL - 1:.0%} ahead{where}.{_off([resident])}"
+    less = 1 - max(a / b for a, b in zip(first.epochs_s, resident.epochs_s, strict=True))
+    while_training = ", as it fetches during training" if first.lookahead else ""
+    said += f", or take {_name(first)}, which is {less:.1%} shorter{while_training}."
+    return said + _off([resident, first])
 
 
 def _no_room(advice: Advice) -> str:
@@ -124,13 +137,21 @@ def _undecided(lead: Sequence[Option]) -> str:
     )
 
 
+#: What a rank is, by whether a path has several epochs.
+_RANKS = {
+    False: "Paths of one rank are level: each is within {} of the next.",
+    True: "Paths of one rank are level or not decided: no order of them holds by {} in every case.",
+}
+
+
 def render(advice: Advice) -> RenderableType:
     """The headline, the ranking, what could not be ranked, and what the answer stands on."""
     parts: list[RenderableType] = [Text(headline(advice), style="bold")]
     if len(advice.sizes) > 1:
         parts.append(Text(_to_know(advice)))
     elif len({option.rank for option in advice.ranked}) < len(advice.ranked):
-        parts.append(Text("Paths of one rank are level: their order is closer than the model is."))
+        several = any(len(option.epochs_s) > 1 for option in advice.ranked)
+        parts.append(Text(_RANKS[several].format(f"{LEVEL - 1:.0%}")))
     parts.append(Text())
     if advice.ranked:
         reasons = (f"{', '.join(paths)}: {why}" for why, paths in _by_reason(advice.ranked))
@@ -150,7 +171,9 @@ def to_json(advice: Advice) -> dict[str, Any]:
     ``strategies`` stand in the order of their rank; those without one follow, also variants in
     whose place a ranked one stands. ``epochs_s`` and ``minibatches`` have an entry for each law of
     a graph that is not at hand, or one that was sampled; where the profile knows ranges,
-    ``epochs_s`` has one for each combination of ends. ``sharded_above`` is of several GPUs: above
+    ``epochs_s`` has one for each combination of ends. ``model_error`` is how far the model was off
+    epochs of such a path that were measured on an H200, from and to (modelled over measured, less
+    1; ``null``: never measured, or no modelled path). ``sharded_above`` is of several GPUs: above
     which rate a table sharded over GPU memory is faster than a replicated host table, at each
     combination of ends (0: at any; ``null``: at none, or not known). ``disk_caches`` are those in
     host memory that were modelled, of a table that stays on a disk.
@@ -162,7 +185,7 @@ def to_json(advice: Advice) -> dict[str, Any]:
 
     def said(option: Option) -> dict[str, Any]:
         times = dict(zip(cases, option.epochs_s, strict=True)) if option.epochs_s else None
-        return {**asdict(option), "epochs_s": times}
+        return {**asdict(option), "epochs_s": times, "model_error": option.error}
 
     above = None
     if advice.question.world > 1:
@@ -188,7 +211,11 @@ def to_json(advice: Advice) -> dict[str, Any]:
             }
             for law, sizes in zip(laws, advice.sizes, strict=True)
         },
-        "profile": {"name": advice.profile.name, "unknown": advice.profile.unknown()},
+        "profile": {
+            "name": advice.profile.name,
+            "default": advice.default,
+            "unknown": advice.profile.unknown(),
+        },
         "strategies": [said(option) for option in everything],
         "sharded_above": above,
         "disk_caches": [
@@ -219,7 +246,7 @@ def _ranking(advice: Advice) -> Table:
             _name(option),
             _times(option),
             gib(option.gpu_bytes),
-            gib(option.pinned_bytes) if option.pinned_bytes else "none",
+            _pinned(option),
             Text(option.basis, style="green" if option.basis == MEASURED else "cyan"),
             *([option.placement] if advice.question.world > 1 else []),
         )
@@ -276,11 +303,13 @@ def _kept(advice: Advice) -> Iterator[str]:
         share = option.kept_bytes / advice.question.graph.table_bytes
         more = any(other.kept_bytes > option.kept_bytes for other in rivals)
         why = f"more gains less than {LEVEL - 1:.0%}" if more else "no variant that fits keeps more"
-        those = ", ".join(f"{other.variant} {_times(other)}" for other in rivals)
-        yield (
-            f"{_name(option)} keeps {share:.0%} of the table, {gib(option.kept_bytes)}, in GPU"
-            f" memory: {why}. In its place could stand: {those}."
-        )
+        said = f"{_name(option)} keeps {share:.0%} of the table, {gib(option.kept_bytes)}, in GPU"
+        said += f" memory: {why}."
+        for what, level in (("In its place could stand", True), ("Not level with it", False)):
+            those = [other for other in rivals if other.level_with(option) is level]
+            names = ", ".join(f"{other.variant} {_times(other)}" for other in those)
+            said += f" {what}: {names}." if those else ""
+        yield said
 
 
 def placements(advice: Advice) -> list[str]:
@@ -369,3 +398,8 @@ def _name(option: Option) -> str:
 def _times(option: Option) -> str:
     """Its epoch, or between which ends it lies."""
     return span(option.shortest_s, option.longest_s, "s")
+
+
+def _pinned(option: Option) -> str:
+    """The page-locked host memory that it needs."""
+    return gib(option.pinned_bytes) if option.pinned_bytes else "none"

@@ -97,10 +97,15 @@ def worth(kept: KeptShare, graph: Graph) -> str:
         f"a whole epoch takes {_span(ends[0])} with nothing kept and {_span(ends[1])} with {last} %"
     )
     said += f" of the table ({quantity(last / 100 * graph.table_bytes, 'B')}). "
-    found = [p for p in kept.enough if p is not None]
+    lines = zip(kept.enough, kept.epochs_s, strict=True)
+    found = {(p, line[p]) for p, line in lines if p is not None}
     if found:
-        ends_of = " to ".join(f"{p} %" for p in dict.fromkeys((min(found), max(found))))
-        said += f"At {ends_of}, one more percent first shortens it by less than {100 * WORTH:g} %. "
+        percents, seconds = zip(*sorted(found), strict=True)
+        ends_of = " to ".join(f"{p} %" for p in dict.fromkeys((percents[0], percents[-1])))
+        said += (
+            f"At {ends_of}, where it takes {_span(seconds)}, one more percent first shortens it by"
+            f" less than {100 * WORTH:g} %: gains are small from there on, but they add up. "
+        )
     if len(found) < len(kept.enough):
         said += f"{'Or, by its ranges, e' if found else 'E'}ach percent shortens it by more. "
     if kept.room is None:
@@ -202,11 +207,9 @@ def _counted(hits: Hits) -> str:
 def _asides(hits: Hits) -> str:
     known = policies()
     asides = {name: known[name].aside for name in hits.rates["policy"].unique()}
-    for name in asides:
-        path = known[name]
-        if isinstance(path, DiskCached) and not path.learns:
-            told = f"it is told of {path.superbatch} minibatches ahead"
-            asides[name] = f"{told}, and begins the epoch with nothing"
+    if "belady" in asides:
+        told = f"it hears of {DiskCached().superbatch} minibatches beforehand"
+        asides["belady"] = f"{told} and replaces rows, so it may hold more than the oracle"
     return "".join(f"{name}: {aside}. " for name, aside in asides.items() if aside)
 
 

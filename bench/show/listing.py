@@ -7,7 +7,8 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
@@ -110,14 +111,20 @@ def plan_keys() -> Table:
 
 def _plan_key(name: str, field: FieldInfo) -> tuple[str, str, str, str]:
     """Key, type, default as TOML writes it, and description."""
-    kind = field.annotation
-    if get_origin(kind) is Literal:
-        words = " or ".join(get_args(kind))
-    else:
-        words = kind.__name__ if isinstance(kind, type) else str(kind).removesuffix(" | None")
     unset = field.is_required() or field.default is None
     default = "none" if unset else json.dumps(field.default)
-    return name, escape(words), escape(default), escape(field.description or "")
+    words = escape(_kind(field.annotation))
+    return name, words, escape(default), escape(field.description or "")
+
+
+def _kind(kind: Any) -> str:
+    """A type in words: ``auto or cpu``, ``int | list[int]``; that it may be unset goes without."""
+    origin, args = get_origin(kind), [one for one in get_args(kind) if one is not NoneType]
+    if origin is Literal:
+        return " or ".join(args)
+    if origin in (Union, UnionType):
+        return " | ".join(map(_kind, args))
+    return f"{kind.__name__}[{', '.join(map(_kind, args))}]" if args else str(kind.__name__)
 
 
 def meters() -> Table:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gatherbench.bench.machine.env import this_machine
+from gatherbench.bench.machine.gpus import describe_gpus
 from gatherbench.bench.model.advise.caches import with_caches
 from gatherbench.bench.model.advise.question import (
     GBIT,
@@ -27,10 +28,17 @@ from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.read.disturbance import disturbed
 from gatherbench.bench.read.epochs import epoch_times
 from gatherbench.bench.read.tables import Run, RunError, load_run
+from gatherbench.bench.read.units import whole
 from gatherbench.bench.run.rows import SERIES
 
 #: Fields of a workload that decide its epoch; seeds draw other minibatches of the same kind.
 _SAME = ("dataset", "scale", "model", "hidden", "fanouts")
+
+#: What is said where no ``--sampler`` is.
+_SAMPLERS = (
+    "each profile has the sampler of where it was measured: compare two profiles under one"
+    " --sampler, e.g. 20M edges a second"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +102,7 @@ def answer(asked: Asked, results: Path, calibrations: Path) -> Advice:
         asked.network * GBIT or None,
         *disk_of(asked.disk),
     )
-    profile, said = chosen_profile(asked.profile, calibrations)
+    profile, default = chosen_profile(asked.profile, calibrations)
     if asked.sampler:
         profile = _drawn_by(asked.sampler, profile)
     if asked.dataset:
@@ -111,7 +119,8 @@ def answer(asked: Asked, results: Path, calibrations: Path) -> Advice:
     sizes = graph_sizes(question)
     measured = {} if asked.profile else measured_epochs(question, results, this_machine())
     advice = with_caches(advise(question, sizes, profile, measured))
-    return dataclasses.replace(advice, remarks=(*said, *advice.remarks))
+    remarks = advice.remarks if asked.sampler else (_SAMPLERS, *advice.remarks)
+    return dataclasses.replace(advice, remarks=remarks, default=default)
 
 
 def measured_epochs(
@@ -170,37 +179,40 @@ def _same(question: Question, workload: dict[str, object]) -> bool:
     return (its.gpus, its.nodes, its.step_seeds) == (mine.gpus, mine.nodes, mine.step_seeds)
 
 
-def chosen_profile(name: str, calibrations: Path) -> tuple[LinkProfile, tuple[str, ...]]:
+def chosen_profile(name: str, calibrations: Path) -> tuple[LinkProfile, str]:
     """The profile that was named, else this machine's calibration, else the usual one.
 
-    Beside it remarks: why it is not this machine's.
+    Beside it why it is not this machine's; empty where it is, or was named.
 
     Raises:
         ProfileError: no such profile.
     """
     if name:
-        return load_profile(name), ()
+        return load_profile(name), ""
     own = calibrations / f"{this_machine()}.toml"
-    if not own.is_file():
-        return load_profile(DEFAULT_PROFILE), (
-            f"this machine is not calibrated (gatherbench calibrate): {DEFAULT_PROFILE} instead",
-        )
-    profile = load_profile(own)
-    if profile["gpu.launch"].value is None:
-        return load_profile(DEFAULT_PROFILE), (
-            f"{own} knows no GPU: {DEFAULT_PROFILE} instead (gatherbench calibrate --base NAME"
-            " joins the two)",
-        )
-    return profile, ()
+    if own.is_file() and (profile := load_profile(own))["gpu.launch"].value is not None:
+        return profile, ""
+    if own.is_file():
+        why = f"{own} knows no GPU; gatherbench calibrate --base NAME joins the two"
+    elif describe_gpus()["gpus"]:
+        why = "this machine is not calibrated; gatherbench calibrate does that"
+    else:
+        why = "this machine has no GPU; --profile NAME says another"
+    return load_profile(DEFAULT_PROFILE), why
 
 
 def _drawn_by(sampler: str, profile: LinkProfile) -> LinkProfile:
-    """The machine, with minibatches drawn as fast as by another program."""
+    """The machine, with minibatches drawn at that many edges a second, or by another program."""
     from gatherbench.bench.model.validate import PROGRAM, drawn_by_program
 
-    if sampler != PROGRAM:
-        raise AdviceError(f"--sampler {sampler!r}: {PROGRAM}, or leave it out for the profile's")
-    return drawn_by_program(profile)
+    if sampler == PROGRAM:
+        return drawn_by_program(profile)
+    said = "given with the question, on as many cores as the profile's own sampler"
+    try:
+        return profile.with_constant("host.sample_rate", float(whole(sampler)), said)
+    except ValueError:
+        known = f"edges a second (1k to 1000B), such as 20M, or {PROGRAM}"
+        raise AdviceError(f"--sampler {sampler!r}: {known}") from None
 
 
 def fanouts_of(text: str) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 
 from gatherbench.bench.model.advise.sizes import LAWS, MinibatchSizes, drawn_sizes, expected_sizes
-from gatherbench.bench.model.profile import SPECS, LinkProfile
+from gatherbench.bench.model.profile import SPECS, LinkProfile, Range, load_profile
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.read.units import ITEM_BYTES
 from gatherbench.datasets.dataset import DatasetError, DatasetSpec
@@ -24,6 +24,8 @@ _DISK = re.compile(rf"(?:{_NUMBER}([kM]?)(?:,{_NUMBER}([MG])B/s)?)?")
 _FACTORS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9}
 #: A disk as it is written.
 DISK = "250k,3GB/s for 250 thousand reads of 4 KiB a second and 3 GB/s"
+#: What bounds random reads of a large table, and the profile of the GPU that it was measured on.
+_VISITS, _SEEN_ON = "read.page_visits", "nvidia-h200"
 GIB = 1 << 30
 #: Bytes a second.
 GBIT = 1e9 / 8
@@ -104,11 +106,25 @@ class Question:
         return self.gpus * self.machines
 
     def told(self, profile: LinkProfile) -> LinkProfile:
-        """The machine with what was said of it in the question."""
+        """The machine with what was said of it in the question.
+
+        Of page visits that nobody knows it has a range, for a table of a span that slows them down.
+        """
         for _, key, said, *_ in _SAID:
             if (value := getattr(self, said)) is not None:
                 profile = profile.with_constant(key, float(value), "given with the question")
-        return profile
+        visits = profile[_VISITS]
+        if visits.values:
+            return profile
+        (seen,) = load_profile(_SEEN_ON)[_VISITS].values
+        assert isinstance(seen, tuple)
+        if self.graph.table_bytes <= seen[0][0]:
+            return profile
+        said = (
+            f"not known for this GPU: from what an H200 was measured at, profile {_SEEN_ON}, to no"
+            " limit; a published gather over PCIe 4.0 implies less, 25 M/s over 19 GB"
+        )
+        return profile.with_constant(_VISITS, Range(seen, SPECS[_VISITS].high), said)
 
     @property
     def batches(self) -> int:

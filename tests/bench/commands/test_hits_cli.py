@@ -31,7 +31,8 @@ def test_table_csv_and_picture(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.stderr
     said = " ".join(done.stdout.split())
     assert "Counted on 4 minibatches" in said
-    assert "oracle: the bound" in said
+    assert "oracle: the bound of rows that stay: it knows the minibatches" in said
+    assert "belady: it hears of 100 minibatches beforehand and replaces rows" in said
     assert "Modelled, profile rtx3090-pcie4, rows by" in said
     table = pd.read_csv(tmp_path / "out" / "hits.csv")
     assert set(table["policy"]) == set(policies())

@@ -45,6 +45,8 @@ from ..printed import printed
 #: With a slow sampler, so that epochs are bound by drawing minibatches.
 PROFILE = drawn_by_program(load_profile("rtx3090-pcie4"))
 LARGE = Question(source_graph("papers100M-like"), (15, 10))
+#: Its cases on a machine of which nobody knows what a page visit costs.
+PAGES = ("rmat, read.page_visits low", "rmat, read.page_visits high")
 SMALL = Question(graph_of(200_000, 5_000_000, 100, classes=10, train_nodes=50_000, laws=("rmat",)))
 
 
@@ -61,11 +63,12 @@ def test_the_ranking_is_the_models() -> None:
         assert times == sorted(times)
         loads = {
             (s.name, s.variant): load
-            for s, load in distinct_paths(question, *advice.sizes, PROFILE)
+            for s, load in distinct_paths(question, *advice.sizes, advice.profile)
         }
         for option in advice.ranked:
             load = loads[option.path]
-            assert [e.epoch_s.value for e in predict(question, load, PROFILE)] == [option.longest_s]
+            every = predict(question, load, advice.profile)
+            assert tuple(one.epoch_s.value for one in every) == option.epochs_s
             assert option.basis == "modelled"
             assert "profile rtx3090-pcie4" in option.source
 
@@ -90,31 +93,40 @@ def test_a_table_that_fits_belongs_in_gpu_memory() -> None:
     level = advice_on(SMALL)
     assert level.table_fits is True
     kept = (
-        "The feature table takes 76.3 MiB and fits in the GPU's 24 GiB: keep it there (all_in_gpu)"
-        " and none of the other paths matters."
+        "Profile rtx3090-pcie4. The feature table takes 76.3 MiB and fits in the GPU's 24 GiB:"
+        " keep it there (all_in_gpu), {} an epoch (modelled)"
     )
-    assert headline(level) == kept  # paths that fetch during training are not 1 % ahead
+    off = " Beside epochs measured on one H200 the model was off by -39% to -26% (all_in_gpu)"
+    (resident,) = (o for o in level.ranked if o.strategy == "all_in_gpu")
+    assert level.ranked[0].longest_s < resident.longest_s < 1.05 * level.ranked[0].longest_s
+    nothing = f"{kept.format('178 ms')}: no other path is 5% ahead.{off}."
+    assert headline(level) == nothing
     slow_memory = PROFILE.with_constant("gpu.memory_rate", 1e11, "made up")
     advice = advice_on(SMALL, slow_memory.with_constant("gpu.launch", 1e-7, "made up"))
-    first = advice.ranked[0]
-    (resident,) = (o for o in advice.ranked if o.strategy == "all_in_gpu")
-    ahead = resident.longest_s / first.longest_s - 1
-    assert 0.01 < ahead < 0.1
-    shorter = f" {first.strategy} is {ahead:.1%} shorter, as it fetches during training."
-    assert headline(advice) == kept + shorter
+    times = {option.path: option.longest_s for option in advice.ranked}
+    fetched, stays = times["cpu_gather", "prefetch"], times["all_in_gpu", "default"]
+    # By hand: 119.8 ms are 6.1 % less than 127.6 ms, and those 6.5 % more.
+    assert (fetched, stays) == (pytest.approx(0.1198, abs=1e-4), pytest.approx(0.1276, abs=1e-4))
+    assert headline(advice) == (
+        f"{kept.format('128 ms')}, or take cpu_gather prefetch, which is 6.1% shorter, as it"
+        f" fetches during training.{off} and -66% to -51% (cpu_gather prefetch)."
+    )
     alone = advice_on(SMALL, load_profile("h200-sxm-pcie5"))
     assert alone.ranked[0].strategy == "all_in_gpu"
-    assert headline(alone).endswith("none of the other paths matters.")
+    assert "an epoch (modelled): no other path is 5% ahead in every case." in headline(alone)
 
 
 def test_a_table_that_does_not_fit_is_not_ranked_there() -> None:
     advice = advice_on(LARGE)
     assert advice.table_fits is False
-    assert "does not fit in the GPU's 24 GiB. Take async_zero_copy" in headline(advice)
+    assert "does not fit in the GPU's 24 GiB. Take cpu_gather" in headline(advice)
     assert " an epoch (modelled), " in headline(advice)
-    said = "cpu_gather (prefetch) is level with it and pins 64 MiB in place of 53 GiB."
-    bound = " Drawing minibatches is then what bounds it: a faster sampler would help most."
-    assert headline(advice).endswith(said + bound)
+    assert headline(advice).endswith(
+        " Level with it, which pins 64 MiB: async_zero_copy (stream,auto) with 53 GiB. Beside"
+        " epochs measured on one H200 the model was off by -66% to -51% (cpu_gather prefetch) and"
+        " -42% to -19% (async_zero_copy stream,auto). Drawing minibatches is then what bounds it:"
+        " a faster sampler would help most."
+    )
     h200 = advice_on(replace(LARGE, gpu_memory_bytes=24 << 30), load_profile("h200-sxm-pcie5"))
     assert "Drawing minibatches" not in headline(h200), "it does not know how fast they are drawn"
     (option,) = (o for o in advice.unranked if o.strategy == "all_in_gpu")
@@ -250,16 +262,18 @@ def test_json_says_all_that_the_table_says() -> None:
     every = (*advice.ranked, *advice.unranked)
     assert [s["rank"] for s in said["strategies"]] == [o.rank for o in every]
     assert [s["epochs_s"] for s in said["strategies"]] == [
-        {"rmat": o.longest_s} if o.epochs_s else None for o in every
+        dict(zip(PAGES, o.epochs_s, strict=True)) if o.epochs_s else None for o in every
     ]
+    assert [s["model_error"] for s in said["strategies"][:2]] == [[-0.66, -0.51], [-0.42, -0.19]]
     assert len(advice.ranked) >= 6
     assert advice.unranked
-    assert set(said["strategies"][0]) == set(asdict(advice.ranked[0]))
+    assert set(said["strategies"][0]) == {*asdict(advice.ranked[0]), "model_error"}
     assert said["question"]["fanouts"] == [15, 10]
     assert said["question"]["graph"]["table_bytes"] == LARGE.graph.table_bytes
     assert said["minibatches_per_epoch"] == 1208
     assert len(said["minibatches"]["rmat"]["num_nodes"]) == 3
-    assert said["profile"]["unknown"].keys() == PROFILE.unknown().keys()
+    assert said["profile"]["unknown"].keys() == advice.profile.unknown().keys()
+    assert said["profile"]["default"] == ""
 
 
 def test_the_table_names_every_option_and_calls_it_modelled() -> None:
@@ -301,7 +315,9 @@ def test_the_table_names_every_option_and_calls_it_modelled() -> None:
         (Asked(nodes=100, edges=10**6, dim=4), "too dense, 100 nodes have at most 9,900"),
         (Asked(nodes=100, edges=9000, dim=4, law="rmat"), "too dense for RMAT"),
         (Asked(nodes=100, edges=200, dim=4, law="unifrom"), "did you mean 'uniform'"),
-        (Asked(nodes=100, edges=200, dim=4, sampler="dgl"), "--sampler 'dgl': pytorch-direct"),
+        (Asked(nodes=100, edges=200, dim=4, sampler="dgl"), "--sampler 'dgl': edges a second"),
+        (Asked(nodes=100, edges=200, dim=4, sampler="20X"), "such as 20M, or pytorch-direct"),
+        (Asked(nodes=100, edges=200, dim=4, sampler="20"), r"'20': edges a second \(1k to"),
     ],
 )
 def test_what_has_no_answer_is_said(asked: Asked, message: str, tmp_path: Path) -> None:
@@ -363,23 +379,32 @@ def test_this_machines_calibration_is_taken_if_it_knows_a_gpu(
 ) -> None:
     monkeypatch.setattr(advise_answer, "this_machine", lambda: "mine")
     asked = Asked(nodes=100_000, edges=900_000, dim=64)
-    unknown = answer(asked, tmp_path, tmp_path)
-    assert unknown.profile.name == "rtx3090-pcie4"
-    assert any("this machine is not calibrated" in r for r in unknown.remarks)
+
+    def said(gpus: tuple[str, ...] = ()) -> str:
+        monkeypatch.setattr(advise_answer, "describe_gpus", lambda: {"gpus": gpus})
+        advice = answer(asked, tmp_path, tmp_path)
+        assert to_json(advice)["profile"]["default"] == advice.default
+        return headline(advice).partition(". The")[0]
+
+    stands_in = "Profile rtx3090-pcie4 (a default: "
+    no_gpu = f"{stands_in}this machine has no GPU; --profile NAME says another)"
+    assert said() == no_gpu
+    assert said(("a GPU",)).startswith(f"{stands_in}this machine is not calibrated; gatherbench")
     own = replace(PROFILE, name="mine")
     (tmp_path / "mine.toml").write_text(own.to_toml())
-    assert answer(asked, tmp_path, tmp_path).profile.name == "mine"
+    assert said() == "Profile mine"
     host = own.with_constant("gpu.launch", None, "no_device")
     (tmp_path / "mine.toml").write_text(host.to_toml())
-    advice = answer(asked, tmp_path, tmp_path)
-    assert advice.profile.name == "rtx3090-pcie4"
-    assert any("knows no GPU" in r for r in advice.remarks)
+    assert said().startswith(f"{stands_in}{tmp_path / 'mine.toml'} knows no GPU; ")
+    named = answer(replace(asked, profile="rtx3090-pcie4"), tmp_path, tmp_path)
+    assert headline(named).startswith("Profile rtx3090-pcie4. The")
 
 
 def test_what_the_profile_knows_as_a_range_makes_epochs_range() -> None:
     """Two constants with two ends: four epochs of each path, of which JSON names the ends."""
     asked = replace(LARGE, gpu_memory_bytes=float(24 << 30))
-    advice = advice_on(asked, load_profile("h200-sxm-pcie5"))
+    visits = load_profile("h200-sxm-pcie5").with_constant("read.page_visits", 1e12, "made up")
+    advice = advice_on(asked, visits)
     reads = next(option for option in advice.ranked if option.strategy == "aligned_zero_copy")
     assert len(reads.epochs_s) == 4
     assert reads.shortest_s < 0.8 * reads.longest_s
@@ -390,7 +415,9 @@ def test_what_the_profile_knows_as_a_range_makes_epochs_range() -> None:
         if (one["strategy"], one["variant"]) == reads.path
     )
     assert [said[f"rmat, {end}"] for end in ends] == [reads.longest_s, reads.shortest_s]
-    assert any("of link.max_request and of read.roof" in remark for remark in advice.remarks)
+    (said,) = (one for one in advice.remarks if one.startswith("only a range is known of"))
+    for key in ("link.max_request", "read.roof"):
+        assert f"of {key} ({advice.profile[key].source})" in said
     seen = {reads.path: (1e-3, "a run")}
     measured = advise(asked, advice.sizes, advice.profile, seen).ranked[0]
     assert (measured.path, measured.epochs_s) == (reads.path, (1e-3,) * 4)
@@ -406,9 +433,9 @@ def made_up(
 
 
 def test_of_what_keeps_a_part_the_least_stands_that_no_other_is_ahead_of() -> None:
-    """By hand: 20 of 100 is 4 % ahead of 10, and 50 only 0.5 % ahead of 20."""
+    """By hand: 20 of 100 is 6 % ahead of 10, and 50 only 4 % ahead of 20."""
     paths = [made_up("c", seconds, kept=kept) for kept, seconds in
-             ((10, 1.04), (1, 1.2), (20, 1.0), (50, 0.995))]  # fmt: skip
+             ((10, 1.06), (1, 1.2), (20, 1.0), (50, 0.96))]  # fmt: skip
     worse = made_up("c", 1.3, kept=20)
     ahead = [made_up("c", 0.8, kept=kept, ahead=1) for kept in (50, 1)]
     apart = [made_up("c", 1.5, kept=10, basis="measured"), made_up("d", 2.0, kept=10)]
@@ -433,7 +460,7 @@ def test_a_rank_begins_where_every_path_before_is_ahead_of_every_path_after() ->
     assert [(o.strategy, o.rank) for o in ranked([d, c, b, a])] == [
         ("a", 1), ("c", 1), ("b", 1), ("d", 4)
     ]  # fmt: skip
-    close = [made_up("a", 1.0), made_up("b", 1.009), made_up("c", 1.018)]
+    close = [made_up("a", 1.0), made_up("b", 1.04), made_up("c", 1.08)]
     assert [o.rank for o in ranked(close)] == [1, 1, 1]  # b is level with both
     assert [o.rank for o in ranked([close[0], close[2]])] == [1, 2]
     # The second leads the third, but the first does not (3 > 2.5): no rank begins.
@@ -445,10 +472,13 @@ def test_the_paths_to_choose_from_are_those_that_no_other_leads() -> None:
     def said(*options: Option) -> str:
         return headline(Advice(LARGE, (), PROFILE, ranked(options)))
 
-    close = said(made_up("a", 1.0), made_up("b", 1.009), made_up("c", 1.018))
-    assert "Take a (default): 1.00 s an epoch (modelled), 1.0 times as fast as c" in close
+    close = said(made_up("a", 1.0), made_up("b", 1.04), made_up("c", 1.08))
+    assert "Take a (default): 1.00 s an epoch (modelled), 1.1 times as fast as c" in close
+    assert "Level with it, which pins none: b (default) with none." in close
+    assert close.endswith("Of a and b no epoch was measured beside the model.")
     laws = said(made_up("a", 1.0, 2.0), made_up("b", 1.5, 2.5), made_up("c", 0.9, 3.0))
-    assert laws.endswith("is not decided: none is ahead in every case of a (default), c (default).")
+    assert "is not decided: none is ahead in every case of a (default), c (default)." in laws
+    assert laws.endswith("Of a and c no epoch was measured beside the model.")
     ratios = said(made_up("a", 1.0, 2.0), made_up("b", 1.5, 4.0))
     assert "Take a (default): 1.00 to 2.00 s an epoch" in ratios
     assert "1.5 to 2.0 times as fast as b" in ratios
@@ -464,9 +494,10 @@ def test_a_graph_that_is_not_there_gets_a_range_over_the_laws() -> None:
     whole = of_numbers(**numbers)
     laws = ("rmat", "uniform", "powerlaw")
     assert tuple(sizes.law for sizes in whole.sizes) == laws
-    for place, law in enumerate(laws):
-        alone = {o.path: o.longest_s for o in of_numbers(**numbers, laws=(law,)).ranked}
-        assert {o.path: o.epochs_s[place] for o in whole.ranked} == alone
+    for place, law in enumerate(laws):  # each at both ends of what page visits cost
+        alone = {o.path: o.epochs_s for o in of_numbers(**numbers, laws=(law,)).ranked}
+        ends = slice(2 * place, 2 * place + 2)
+        assert {o.path: o.epochs_s[ends] for o in whole.ranked} == alone
     most = {o.path: o for o in of_numbers(**numbers, laws=("uniform",)).ranked}
     for option in whole.ranked:  # uniform neighbours make the largest minibatches
         assert option.gpu_bytes == most[option.path].gpu_bytes
@@ -478,22 +509,23 @@ def test_a_graph_that_is_not_there_gets_a_range_over_the_laws() -> None:
     said = printed(render(whole))
     assert between in said
     assert "To know, bring the graph: gatherbench datasets import." in said
-    assert to_json(whole)["strategies"][0]["epochs_s"] == dict(
-        zip(laws, best.epochs_s, strict=True)
-    )
+    cases = [f"{law}, read.page_visits {end}" for law in laws for end in ("low", "high")]
+    said = to_json(whole)["strategies"][0]["epochs_s"]
+    assert said == dict(zip(cases, best.epochs_s, strict=True))
 
 
 def test_what_the_laws_disagree_on_is_not_decided() -> None:
     """Few rows a minibatch favour the copy engine, many the GPU's own reads: no path leads."""
     graph = replace(source_graph("ogbn-papers100M", 1_207_179), connected=False)
-    advice = advice_on(Question(graph), load_profile("rtx3090-pcie4"))
+    free = load_profile("rtx3090-pcie4").with_constant("read.page_visits", 1e12, "made up")
+    advice = advice_on(Question(graph), free)
     assert [(o.strategy, o.rank) for o in advice.ranked[:2]] == [
         ("async_zero_copy", 1), ("cpu_gather", 1)
     ]  # fmt: skip
-    assert headline(advice).endswith(
+    assert (
         "Which path is the fastest is not decided: none is ahead in every case of"
         " async_zero_copy (stream,auto), cpu_gather (prefetch)."
-    )
+    ) in headline(advice)
     assert "gatherbench datasets prepare ogbn-papers100M" in printed(render(advice))
 
 
@@ -515,5 +547,95 @@ def test_minibatches_are_drawn_at_this_projects_rate_but_where_a_program_is_name
         for a in (own, named)
     ]
     assert rates == [(pytest.approx(94_500 / 1.61e-3, rel=1e-3), 2.0), (23.01e6, 5.0)]
+    for sampler, edges in (("20M", 2e7), ("1.5e7", 1.5e7)):
+        both = [
+            answer(replace(asked, profile=name, sampler=sampler), tmp_path, tmp_path)
+            for name in ("rtx3090-pcie4", "nvidia-h200")
+        ]
+        assert {advice.profile["host.sample_rate"].value for advice in both} == {edges}
+        assert [advice.profile["host.sample_cores"].value for advice in both] == [2.0, 16.0]
+        assert not any("compare two profiles" in remark for a in both for remark in a.remarks)
+    assert "compare two profiles under one --sampler" in own.remarks[0]
     assert own.ranked[0].longest_s < 0.7 * named.ranked[0].longest_s
     assert named.ranked[0].bound == "cpu (sampling)"
+
+
+def test_only_five_per_cent_separate_paths_and_the_text_says_so() -> None:
+    """By hand: 1.04 is within 5 % of 1, 1.06 is not; of several cases no order need hold."""
+    one, near, far = made_up("a", 1.0), made_up("b", 1.04), made_up("c", 1.06)
+    assert one.level_with(near)
+    assert not one.ahead_of(near)
+    assert one.ahead_of(far)
+    assert not one.level_with(far)
+    (sizes,) = graph_sizes(SMALL)
+
+    def said(*options: Option) -> str:
+        return printed(render(Advice(SMALL, (sizes,), PROFILE, ranked(options))))
+
+    assert "Paths of one rank are level: each is within 5% of the next." in said(one, near)
+    assert "Paths of one rank" not in said(one, far)
+    several = said(made_up("a", 1.0, 2.0), made_up("b", 2.0, 1.0))
+    assert "level or not decided: no order of them holds by 5% in every case." in several
+
+
+def test_what_could_stand_in_its_place_is_level_and_the_rest_is_named_apart() -> None:
+    """By hand: 1.03 is level with 1; 1.2, which keeps less, is not."""
+    (sizes,) = graph_sizes(SMALL)
+    kept, level, longer = (
+        made_up("c", seconds, kept=share * SMALL.graph.table_bytes)
+        for share, seconds in ((0.2, 1.0), (0.5, 1.03), (0.1, 1.2))
+    )
+    advice = Advice(SMALL, (sizes,), PROFILE, ranked([kept]), others=(level, longer))
+    said = printed(render(advice))
+    assert "keeps 20% of the table, 15.3 MiB, in GPU memory: more gains less than 5%." in said
+    assert f"In its place could stand: {level.variant} 1.03 s." in said
+    assert f"Not level with it: {longer.variant} 1.20 s." in said
+
+
+def test_page_visits_that_nobody_knows_are_a_range_above_one_gib() -> None:
+    """By hand, over 8 GiB: an H200 visits 41.934 M pages a second, one for each row of 512 B."""
+    profile = load_profile("rtx3090-pcie4").with_constant("gpu.memory", 4e9, "made up")
+    small, large = (
+        Question(graph_of(rows, 400_000_000, 128, train_nodes=100_000, laws=("uniform",)))
+        for rows in (2**21, 2**24)
+    )
+    assert (small.graph.table_bytes, large.graph.table_bytes) == (2**30, 2**33)
+    assert small.told(profile) is profile
+    known = profile.with_constant("read.page_visits", 3e7, "measured")
+    assert large.told(known) is known
+    advice = advice_on(large, profile)
+    (sizes,) = advice.sizes
+    paths = {option.path: option for option in advice.ranked}
+    slow, fast = paths["aligned_zero_copy", "given"].epochs_s
+    by_link = sizes.rows * 4 * (128 + 20) / (31.51e9 * 0.92)
+    by_pages = sizes.rows / 41.934e6
+    assert slow - fast == pytest.approx(100 * (by_pages - by_link), rel=1e-3)
+    assert len(set(paths["cpu_gather", "pinned"].epochs_s)) == 1
+    assert not any("managed" in o.variant for o in (*advice.ranked, *advice.unranked))
+    (said,) = (one for one in advice.remarks if one.startswith("only a range is known of"))
+    assert "from what an H200 was measured at, profile nvidia-h200, to no limit" in said
+
+
+def test_what_is_ahead_only_without_a_limit_on_page_visits_is_not_recommended() -> None:
+    """With a fast sampler the GPU's reads decide: 1.97 s without a limit, 2.76 s as on an H200."""
+    asked = Question(source_graph("papers100M-like"))
+    profile = load_profile("rtx3090-pcie4").with_constant("host.sample_rate", 2e8, "made up")
+    advice = advice_on(asked, profile)
+    paths = {option.path: option for option in advice.ranked}
+    reads, copies = paths["async_zero_copy", "stream,auto"], paths["cpu_gather", "prefetch"]
+    assert reads.epochs_s == (pytest.approx(2.76, abs=0.01), pytest.approx(1.97, abs=0.01))
+    assert copies.epochs_s == (pytest.approx(2.39, abs=0.01),) * 2
+    assert (reads.rank, copies.rank) == (1, 1)
+    assert (
+        "Which path is the fastest is not decided: none is ahead in every case of cpu_gather"
+        in (headline(advice))
+    )
+    free = advice_on(asked, profile.with_constant("read.page_visits", 1e12, "made up"))
+    assert "Take async_zero_copy" in headline(free)
+
+
+def test_the_dataset_is_only_to_be_prepared_for_what_preparing_tells() -> None:
+    remarks = [one for one in advice_on(SMALL).remarks if "is left out: it has to know" in one]
+    told = {one.partition(" ")[0]: one.rpartition(" (")[2] for one in remarks}
+    assert told["cached_zero_copy"] == "prepare the dataset)"
+    assert told["partition_buffer"] == "name them in a plan)"

@@ -263,8 +263,21 @@ def test_enough_by_hand() -> None:
     assert KeptShare("degree", "made up", ((100.0, 98.5, 98.0),), (), 2).enough == (1,)
     text = worth(found, QUESTION.graph)
     assert "takes 8.00 to 100 s with nothing kept and 1.00 to 79.9 s with 3 %" in text
-    assert "At 0 % to 2 %, one more percent first" in text
+    knees = (
+        "At 0 % to 2 %, where it takes 80.0 to 100 s, one more percent first shortens it by less"
+    )
+    assert f"{knees} than 1 %: gains are small from there on, but they add up." in text
     assert "by its ranges, each percent shortens it by more. There the GPU's memory ends." in text
+
+
+def test_a_table_of_which_nobody_knows_the_page_visits_has_two_ends() -> None:
+    """1 GiB is the smallest span at which they were measured."""
+    unknown = MACHINE.with_constant("read.page_visits", None, "nobody measured it")
+    for rows, ends in ((2**30 // 512, 1), (2**30 // 512 + 1, 2)):
+        asked = replace(QUESTION, graph=graph_of(rows, 10 * rows, 128, train_nodes=100_000))
+        found = kept_share(asked, SIZES, unknown, rates_of(degree=0.5))
+        assert found is not None
+        assert len(found.epochs_s) == ends
 
 
 def machine_with(need: float) -> LinkProfile:

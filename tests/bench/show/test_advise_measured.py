@@ -40,6 +40,8 @@ def test_a_measured_epoch_takes_the_models_place(make_run: Any) -> None:
     assert (seen.basis, seen.longest_s) == (MEASURED, pytest.approx(1.31))
     assert seen.source == "measured: 20261121-quick-abc123, median of 12 epochs, sampling live"
     assert by_name["cpu_gather", "prefetch"].basis == MODELLED
+    assert by_name["cpu_gather", "prefetch"].error == (-0.66, -0.51)
+    assert seen.error is None, "it is no model's"
     times = [o.longest_s or 0 for o in advice.ranked]
     assert times == sorted(times)
     assert "modelled epochs draw minibatches on the processor; measured ones say how" in (

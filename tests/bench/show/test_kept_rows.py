@@ -33,6 +33,7 @@ from .test_show import shown
 MakeRun = Callable[..., Path]
 REFERENCE = Path(__file__).parents[3] / "results" / "reference"
 CACHED = "cached_zero_copy"
+ORACLE = f"{CACHED} oracle (the bound of rows that stay)"
 #: Strategy, variant, parameters, bytes kept of the table of 1000 B, rows of 10 B found of 100.
 SERIES = [
     ("cpu_gather", "naive", {"mode": "naive"}, 0, None),
@@ -106,13 +107,13 @@ def test_points_lie_at_the_share_that_is_kept(folder: Path) -> None:
             ("aligned_zero_copy", 0): 1.6,
             (f"{CACHED} presampled", 10): 1.5,
             (f"{CACHED} presampled", 50): 1.4,
-            (f"{CACHED} oracle (the bound)", 10): 1.3,
+            (ORACLE, 10): 1.3,
             ("all_in_gpu", 100): 1.2,
         }
     )
     link = points[points["panel"] == "declared"].set_index(["series", "x"])["y"]
     assert link[f"{CACHED} presampled", 50] == 200 + 8
-    assert set(points.loc[points["aside"], "series"]) == {f"{CACHED} oracle (the bound)"}
+    assert set(points.loc[points["aside"], "series"]) == {ORACLE}
 
 
 def test_a_picture_from_two_shares_on(
