@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from gatherbench.bench.commands.common import CALIBRATIONS, FAILED, INTERRUPTED, OK, TERMINATED
-from gatherbench.bench.commands.finish import finish
+from gatherbench.bench.commands.finish import finish, own_profile
 from gatherbench.bench.machine.env import describe_machine, library_versions, machine_slug
 from gatherbench.bench.meters import registry as meters
 from gatherbench.bench.model.profile import DEFAULT_PROFILE, ProfileError, load_profile
@@ -24,11 +24,12 @@ from gatherbench.bench.plan.plan_file import load_plan
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.read.disturbance import logical_cores
 from gatherbench.bench.read.stopping import Further, marked
+from gatherbench.bench.read.tables import check
 from gatherbench.bench.run.guards import Terminated, terminate_as_interrupt
 from gatherbench.bench.run.machines import Machines, MachinesError
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.runner import PreparedRun, Progress, Runner, RunStopped, Workers
-from gatherbench.bench.run.store import RunStore, StoreError, write_atomically
+from gatherbench.bench.run.store import RESTORE, RunStore, read_rows, write_atomically
 from gatherbench.bench.show.terminal import progress_bar
 from gatherbench.datasets import registry as datasets
 from gatherbench.plugins import Plugins
@@ -94,22 +95,27 @@ def reopen(folder: Path) -> PreparedRun:
     """An earlier run, to be completed.
 
     Raises:
-        BadRunError: no run folder, or one of another machine.
+        BadRunError: a run of another machine, or its plan or machine are none.
+        StoreError: no run folder, or a file in it is damaged.
     """
+    store = RunStore.open(folder)
+    text, env = store.plan(), store.env()
+    # What could not be read at the end is refused before hours are spent.
+    check(folder, text, read_rows(store.rows_file, growing=True))
+    store.samples()
+    store.timeline()
+    own_profile(store)
     try:
-        store = RunStore.open(folder)
-        plan, env = ResolvedPlan.model_validate(store.plan()), store.env()
+        plan = ResolvedPlan.model_validate(text)
         cases = plan.expanded()
-        if store.profile_file.is_file():
-            load_profile(store.profile_file)  # one that is wrong is refused before hours are spent
     except (ValidationError, KeyError) as error:
-        raise BadRunError(f"{folder / 'plan.json'}: not a run's plan ({error})") from error
-    except (StoreError, ProfileError) as error:
-        raise BadRunError(str(error)) from error
+        why = f"{folder / 'plan.json'}: not a run's plan ({error}); {RESTORE}"
+        raise BadRunError(why) from error
     try:
         machine = machine_slug(env)
     except (KeyError, TypeError, IndexError) as error:
-        raise BadRunError(f"{folder / 'env.json'}: not a machine ({error!r})") from error
+        why = f"{folder / 'env.json'}: not a machine ({error!r}); {RESTORE}"
+        raise BadRunError(why) from error
     now = describe_machine()
     if machine != (here := machine_slug(now)):
         raise BadRunError(f"{folder}: measured on {machine}, and this is {here}: start a new run")
@@ -152,6 +158,9 @@ def execute(
 
     ``budget_s`` seconds after the start no more is measured, and what there is is printed.
     ``machines`` are those that take part, if there are several.
+
+    Raises:
+        StoreError: another process runs this folder, or it cannot be read or written.
     """
     folder = run.store.folder
     least = "at least " if run.measure.max_repeats > run.measure.min_repeats else ""
@@ -172,8 +181,6 @@ def execute(
             err.print(f"[red]stopped:[/] {escape(str(stop))}; what was measured is safe.")
             err.print(f"When there is room again: {again}", soft_wrap=True)
             return FAILED
-        except StoreError as error:
-            raise BadRunError(str(error)) from error
         except KeyboardInterrupt as stop:
             err.print(
                 f"interrupted; what was measured is safe. Go on with: {again}", soft_wrap=True

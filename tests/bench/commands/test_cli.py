@@ -237,16 +237,93 @@ def another_machine(folder: Path) -> None:
     (folder / "env.json").write_text(json.dumps(env))
 
 
+def put(name: str, content: bytes) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+def line_6(change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    """Changes that line of the table, counted from 1, without its end."""
+
+    def damage(folder: Path) -> None:
+        lines = (folder / "rows.csv").read_bytes().split(b"\n")
+        lines[5] = change(lines[5])
+        (folder / "rows.csv").write_bytes(b"\n".join(lines))
+
+    return damage
+
+
+def a_folder(name: str) -> Callable[[Path], object]:
+    def damage(folder: Path) -> None:
+        (folder / name).unlink()
+        (folder / name).mkdir()
+
+    return damage
+
+
+RESTORE = "put a whole copy of it there, or measure again in a new folder: gatherbench run PLAN"
+
+
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda folder: (folder / "plan.json").write_text("{}"), "not a run's plan"),
-        (lambda folder: (folder / "env.json").write_text("{}"), "env.json: not a machine"),
+        (put("plan.json", b"{}"), rf"plan\.json: not a run's plan \(workloads: .*{RESTORE}"),
+        (put("plan.json", b"{"), rf"plan\.json: cannot be read.*{RESTORE}"),
+        (lambda folder: (folder / "plan.json").unlink(), "no run folder.* put its file back"),
+        (put("env.json", b"[]"), rf"env\.json: not a JSON object; {RESTORE}"),
+        (lambda folder: (folder / "env.json").unlink(), rf"env\.json: .*No such file.*{RESTORE}"),
+        (put("rows.csv", b""), rf"rows\.csv: not a table .*{RESTORE}"),
+        (lambda folder: (folder / "rows.csv").unlink(), rf"rows\.csv: .*No such file.*{RESTORE}"),
+        (a_folder("rows.csv"), rf"rows\.csv: cannot be read: Is a directory; {RESTORE}"),
+        (line_6(lambda line: line + b",1,2"), rf"rows\.csv: line 6: 23 cells.*{RESTORE}"),
+        (line_6(lambda line: b"\xce\xff" + line), rf"rows\.csv: line 6: .*decode.*{RESTORE}"),
+        (line_6(lambda line: b"\0" + line), rf"rows\.csv: line 6: .*no text; {RESTORE}"),
+        (line_6(lambda line: b"x" * 200_000 + line), rf"rows\.csv: line 6: field .*{RESTORE}"),
+        (put("samples.parquet", b"PAR1"), r"samples\.parquet: cannot be read .* or delete it"),
+        (a_folder("samples.parquet"), r"samples\.parquet: cannot be read .* or delete it"),
+    ],
+)
+def test_a_damaged_run_is_refused_alike_by_every_command(
+    copied: Path, tmp_path: Path, damage: Callable[[Path], object], said: str
+) -> None:
+    damage(copied)
+    for command in (
+        *(("show",), ("plot",), ("predict",), ("run", "--resume"), ("compare", copied)),
+        ("report", "--out", tmp_path / "report.html"),
+    ):
+        refused(said, *command, copied)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (put("env.json", b"{}"), rf"env\.json: not a machine .*{RESTORE}"),
         (another_machine, "start a new run"),
+        (put("profile.toml", b"["), "predict FOLDER --profile NAME"),
+        (put("timeline.parquet", b"PAR1"), r"timeline\.parquet: cannot be read .* or delete it"),
+        (
+            lambda folder: [(folder / "parts").mkdir(), put("parts/a.jsonl", b"{\n")(folder)],
+            r"a\.jsonl: line 1: .*delete the file and resume",
+        ),
     ],
 )
 def test_what_cannot_be_resumed_is_refused(
     copied: Path, damage: Callable[[Path], object], said: str
 ) -> None:
     damage(copied)
-    refused(said, "run", "--resume", copied)
+    refused(said.replace("FOLDER", str(copied)), "run", "--resume", copied)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_remedies_for_a_damaged_run_mend_it(copied: Path) -> None:
+    table, profile = copied / "rows.csv", copied / "profile.toml"
+    whole = table.read_bytes()
+    profile.write_text("[")
+    (copied / "samples.parquet").write_text("PAR1")
+    (copied / "samples.parquet").unlink()
+    refused("--profile NAME", "predict", copied)
+    assert invoke("predict", copied, "--profile", "a100-pcie4").exit_code == 0
+    assert table.read_bytes() == whole
+    table.write_bytes(whole[:-40] + "é".encode()[:1])  # also in the midst of a character
+    refused("gatherbench run --resume", "show", copied)
+    assert invoke("run", "--resume", copied).exit_code == 0
+    assert table.read_bytes() == whole
