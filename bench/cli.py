@@ -1,7 +1,8 @@
 """The command line: its commands, each a file in `commands/`.
 
 A command loads torch and pandas only when it runs, so that `--help` answers at once. Exit status:
-0 all went well, 1 a case failed or the run was stopped, 2 bad input, 130 Ctrl-C, 143 SIGTERM.
+0 all went well, 1 a case failed, nothing was measured or the run was stopped, 2 bad input, and 128
+and the number of the signal that ended it: 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM.
 """
 
 from __future__ import annotations

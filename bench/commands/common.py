@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
 
 #: Exit status of a command.
 OK, FAILED, BAD_INPUT = 0, 1, 2
-INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
 #: Where ``gatherbench calibrate`` puts the profile of this machine, and others look for it.
 CALIBRATIONS = Path("calibration")
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.markup import escape
 
-from gatherbench.bench.commands.common import CALIBRATIONS, FAILED, INTERRUPTED, OK, TERMINATED
+from gatherbench.bench.commands.common import CALIBRATIONS, FAILED, OK
 from gatherbench.bench.commands.finish import finish, own_profile
 from gatherbench.bench.machine.env import describe_machine, library_versions, machine_slug
 from gatherbench.bench.meters import registry as meters
@@ -25,11 +25,18 @@ from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.read.disturbance import logical_cores
 from gatherbench.bench.read.stopping import Further, marked
 from gatherbench.bench.read.tables import check
-from gatherbench.bench.run.guards import Terminated, terminate_as_interrupt
+from gatherbench.bench.run.guards import status_of, terminate_as_interrupt
 from gatherbench.bench.run.machines import Machines, MachinesError
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.runner import PreparedRun, Progress, Runner, RunStopped, Workers
-from gatherbench.bench.run.store import RESTORE, RunStore, read_rows, write_atomically
+from gatherbench.bench.run.store import (
+    CASE_METRIC,
+    CASE_STAGE,
+    RESTORE,
+    RunStore,
+    read_rows,
+    write_atomically,
+)
 from gatherbench.bench.show.terminal import progress_bar
 from gatherbench.datasets import registry as datasets
 from gatherbench.plugins import Plugins
@@ -185,7 +192,7 @@ def execute(
             err.print(
                 f"interrupted; what was measured is safe. Go on with: {again}", soft_wrap=True
             )
-            return TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
+            return status_of(stop)
     late = runner.left - runner.unprepared
     if late:
         err.print(f"{_cases(late)} left when the time was up. Go on with: {again}", soft_wrap=True)
@@ -195,7 +202,13 @@ def execute(
     whole = finish(run.store, out, err)
     if failed:
         err.print(f"[red]{_cases(failed)} failed[/]; the table says why")
-    return FAILED if failed or not whole else OK
+    measured = any(
+        (row.stage, row.metric, row.status) == (CASE_STAGE, CASE_METRIC, "ok")
+        for row in run.store.rows()
+    )
+    if not measured:
+        err.print("[red]nothing was measured[/]; the table says why")
+    return FAILED if failed or not measured or not whole else OK
 
 
 def _refuse_more_threads(

@@ -174,6 +174,16 @@ def test_a_failed_case_makes_the_exit_status_1(plan: Path, tmp_path: Path) -> No
     assert "2 cases failed" in done.stderr
 
 
+@pytest.mark.usefixtures("undrawn")
+def test_a_run_that_measured_nothing_ends_with_1(plan: Path, tmp_path: Path) -> None:
+    text = plan.read_text().partition('[[strategy]]\nname = "aligned')[0]
+    plan.write_text(text.replace('dataset = "tiny"', 'dataset = "tiny"\nnodes = 2'))
+    done = invoke("run", plan, "--results", tmp_path / "results")
+    assert "Nothing was measured. Cases: 1 skipped." in " ".join(done.stdout.split())
+    assert "nothing was measured" in done.stderr
+    assert done.exit_code == 1
+
+
 def refused(said: str, *arguments: object) -> None:
     """The command ends with status 2 and such a sentence, and with no traceback."""
     done = invoke(*arguments)
