@@ -7,6 +7,8 @@ and the number of the signal that ended it: 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM.
 
 from __future__ import annotations
 
+import io
+import sys
 from typing import Annotated
 
 import typer
@@ -16,6 +18,7 @@ from gatherbench.bench.commands import datasets
 from gatherbench.bench.commands.advise import advise
 from gatherbench.bench.commands.calibrate import calibrate
 from gatherbench.bench.commands.check import check
+from gatherbench.bench.commands.common import FAILED
 from gatherbench.bench.commands.compare import compare
 from gatherbench.bench.commands.doctor import doctor
 from gatherbench.bench.commands.hits import hits
@@ -61,7 +64,16 @@ app.add_typer(datasets_app, name="datasets")
 
 def main() -> None:
     """Entry point of the console script."""
-    app()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # "?" for what it lacks would read as our mark
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        app()
+    except OSError as error:
+        if error.filename is not None:  # of a file, not of what is printed
+            raise
+        print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
+        sys.exit(FAILED)
 
 
 def _version(wanted: bool) -> None:

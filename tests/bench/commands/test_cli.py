@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import errno
 import io
 import json
@@ -19,7 +20,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gatherbench import __version__
-from gatherbench.bench.cli import app
+from gatherbench.bench import cli
+from gatherbench.bench.cli import app, main
 from gatherbench.bench.meters import pcie, power
 from gatherbench.bench.meters.nvml_device import NO_GPU_IN_RUN
 from gatherbench.bench.plan.plan import Plan
@@ -239,6 +241,56 @@ def test_bad_input_is_named_with_exit_status_2(
     monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
     monkeypatch.chdir(tmp_path)
     refused(said, *command.split())
+
+
+@pytest.fixture
+def as_program(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[object, str]]:
+    """Calls the console script on such a stdout; its exit status, and what it says on stderr."""
+
+    def program(stdout: io.TextIOWrapper, *arguments: object) -> tuple[object, str]:
+        monkeypatch.setattr(sys, "argv", ["gatherbench", *map(str, arguments)])
+        monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # typer sets its own
+        monkeypatch.setattr(sys, "stdout", stdout)
+        monkeypatch.setattr(sys, "stderr", io.StringIO())
+        with pytest.raises(SystemExit) as end:
+            main()
+        return end.value.code, sys.stderr.getvalue()  # type: ignore[attr-defined]
+
+    return program
+
+
+def test_what_an_encoding_lacks_is_spelled_out(
+    shell_run: ShellRun, as_program: Callable[..., tuple[object, str]]
+) -> None:
+    for encoding, words in (("utf-8", "epochs, ±"), ("ascii", r"epochs, \xb1")):
+        page = io.BytesIO()
+        stdout = io.TextIOWrapper(page, encoding=encoding)
+        assert as_program(stdout, "show", shell_run[1]) == (0, "")
+        stdout.flush()
+        assert words in page.getvalue().decode(encoding)
+
+
+@pytest.mark.parametrize("command", ["--version", "requests --csv", "list policies"])
+def test_output_that_cannot_be_written_is_said_with_exit_status_1(
+    command: str, as_program: Callable[..., tuple[object, str]]
+) -> None:
+    told: list[object] = []
+    with contextlib.suppress(OSError), Path("/dev/full").open("w", encoding="utf-8") as full:
+        told += as_program(full, *command.split())
+    status, said = told
+    assert said == "error: the output cannot be written: No space left on device\n"
+    assert status == 1
+
+
+def test_an_error_of_a_file_is_not_laid_to_the_output(
+    monkeypatch: pytest.MonkeyPatch, as_program: Callable[..., tuple[object, str]]
+) -> None:
+    def lost(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), "a file")
+
+    monkeypatch.setattr(cli, "app", lost)
+    with pytest.raises(OSError, match="a file"):
+        as_program(io.TextIOWrapper(io.BytesIO()))
 
 
 def another_machine(folder: Path) -> None:
