@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import sys
+import warnings
 from typing import Annotated
 
 import typer
@@ -29,6 +30,7 @@ from gatherbench.bench.commands.report import report
 from gatherbench.bench.commands.requests import requests
 from gatherbench.bench.commands.run import run
 from gatherbench.bench.commands.show import show
+from gatherbench.plugins import PluginWarning
 
 app = typer.Typer(
     name="gatherbench",
@@ -62,11 +64,15 @@ datasets_app.command(name="remove")(datasets.remove)
 app.add_typer(datasets_app, name="datasets")
 
 
+_USUAL_WARNING = warnings.formatwarning
+
+
 def main() -> None:
     """Entry point of the console script."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # "?" for what it lacks would read as our mark
             stream.reconfigure(errors="backslashreplace")
+    warnings.formatwarning = _warning
     try:
         app()
     except OSError as error:
@@ -74,6 +80,19 @@ def main() -> None:
             raise
         print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
         sys.exit(FAILED)
+
+
+def _warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    """Of a plug-in: without a line of ours, which is not at fault."""
+    if issubclass(category, PluginWarning):
+        return f"warning: {message}\n"
+    return _USUAL_WARNING(message, category, filename, lineno, line)
 
 
 def _version(wanted: bool) -> None:

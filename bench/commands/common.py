@@ -109,6 +109,15 @@ def fail(message: str) -> NoReturn:
 
 
 @contextmanager
+def writing(place: Path, option: str) -> Iterator[None]:
+    """End with exit status 2 where ``place`` cannot be written, which ``option`` chooses."""
+    try:
+        yield
+    except OSError as error:
+        fail(f"{place}: cannot be written: {error.strerror}; choose another place with {option}")
+
+
+@contextmanager
 def bad_input(*kinds: type[Exception]) -> Iterator[None]:
     """Turn errors of these kinds into a message and exit status 2."""
     try:

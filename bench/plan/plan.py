@@ -463,6 +463,7 @@ def _refuse(workload: Workload) -> None:
         ValueError, KeyError: and why.
     """
     from gatherbench.datasets.dataset import read_spec
+    from gatherbench.datasets.files import make_parent
     from gatherbench.datasets.registry import get_source
     from gatherbench.datasets.store import dataset_folder
 
@@ -483,6 +484,7 @@ def _refuse(workload: Workload) -> None:
         source = get_source(workload.dataset)
         if workload.scale != 1 and not source.scalable:
             raise ValueError(f"{source.name} is one fixed graph: its scale is 1")
+        make_parent(folder)  # else each of its cases would fail for this
     elif workload.parted is not None:
         nodes = read_spec(folder)[0].num_nodes
         if nodes < workload.parted.count:

@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -146,8 +147,13 @@ def test_a_folder_that_may_only_be_read_is_named_with_a_remedy(
     monkeypatch.setattr(io, "open", read_only)
     monkeypatch.setattr(builtins, "open", read_only)
     for arguments, said in (
-        (("plot", copied), "no picture can be written there: .* choose a place with --out"),
-        (("report", copied), "report cannot be written there: .* choose a place with --out"),
+        (("plot", copied), "figures: cannot be written: Read-only .* another place with --out"),
+        (("report", copied), r"html: cannot be written: Read-only .* another place with --out"),
+        (
+            ("requests", "--policy", "dgl", "--figure", copied / "a.svg"),
+            r"a\.svg: cannot be written: Read-only .* choose another place with --figure",
+        ),
+        (("predict", copied), "profile.toml: cannot be written: .* predict the copy"),
         (("run", "--resume", copied), "cannot be written.*copy it where you may write"),
     ):
         refused(said, *arguments)
@@ -250,6 +256,7 @@ def as_program(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[object, s
     def program(stdout: io.TextIOWrapper, *arguments: object) -> tuple[object, str]:
         monkeypatch.setattr(sys, "argv", ["gatherbench", *map(str, arguments)])
         monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # typer sets its own
+        monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
         monkeypatch.setattr(sys, "stdout", stdout)
         monkeypatch.setattr(sys, "stderr", io.StringIO())
         with pytest.raises(SystemExit) as end:
