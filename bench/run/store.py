@@ -306,16 +306,20 @@ def read_rows(path: Path, *, growing: bool = False) -> list[Row]:
         *lines, torn = path.read_bytes().split(b"\n")
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror}; {RESTORE}") from error
-    header = tuple(_cells(lines[0].decode(errors="replace"))) if lines else ()
+    header = tuple(lines[0].decode(errors="replace").rstrip("\r").split(",")) if lines else ()
     if header not in (HEADER, HEADER_2):
         raise StoreError(
             f"{path}: not a table of schema version {SCHEMA_VERSION} (its header differs); read it"
             f" with the version that wrote it, or if it is damaged, {RESTORE}"
         )
     rows = []
-    for number, line in enumerate(lines[1:], start=2):
+    records = csv.reader(map(_text, lines[1:]))
+    while True:
+        number = records.line_num + 2
         try:
-            rows.append(_row(header, _cells(line.decode())))
+            if (cells := next(records, None)) is None:
+                break
+            rows.append(_row(header, cells))
         except (ValueError, csv.Error) as error:
             raise StoreError(f"{path}: line {number}: {error}; {RESTORE}") from error
     if torn and not growing:
@@ -356,11 +360,10 @@ def _one_line(cell: object) -> object:
     return " | ".join(cell.splitlines()).replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
-def _cells(line: str) -> list[str]:
-    """Of one line, so that a stray quote takes none of the next."""
-    if "\0" in line:
+def _text(line: bytes) -> str:
+    if b"\0" in line:
         raise ValueError("holds bytes that are no text")
-    return next(csv.reader([line]))
+    return line.decode() + "\n"
 
 
 def _row(header: tuple[str, ...], cells: list[str]) -> Row:
