@@ -1,11 +1,15 @@
 """The command line: its commands, each a file in `commands/`.
 
 A command loads torch and pandas only when it runs, so that `--help` answers at once. Exit status:
-0 all went well, 1 a case failed or the run was stopped, 2 bad input, 130 Ctrl-C, 143 SIGTERM.
+0 all went well, 1 a case failed, nothing was measured or the run was stopped, 2 bad input, and 128
+and the number of the signal that ended it: 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM.
 """
 
 from __future__ import annotations
 
+import io
+import sys
+import warnings
 from typing import Annotated
 
 import typer
@@ -15,6 +19,7 @@ from gatherbench.bench.commands import datasets
 from gatherbench.bench.commands.advise import advise
 from gatherbench.bench.commands.calibrate import calibrate
 from gatherbench.bench.commands.check import check
+from gatherbench.bench.commands.common import FAILED
 from gatherbench.bench.commands.compare import compare
 from gatherbench.bench.commands.doctor import doctor
 from gatherbench.bench.commands.hits import hits
@@ -25,6 +30,7 @@ from gatherbench.bench.commands.report import report
 from gatherbench.bench.commands.requests import requests
 from gatherbench.bench.commands.run import run
 from gatherbench.bench.commands.show import show
+from gatherbench.plugins import PluginWarning
 
 app = typer.Typer(
     name="gatherbench",
@@ -58,9 +64,35 @@ datasets_app.command(name="remove")(datasets.remove)
 app.add_typer(datasets_app, name="datasets")
 
 
+_USUAL_WARNING = warnings.formatwarning
+
+
 def main() -> None:
     """Entry point of the console script."""
-    app()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # "?" for what it lacks would read as our mark
+            stream.reconfigure(errors="backslashreplace")
+    warnings.formatwarning = _warning
+    try:
+        app()
+    except OSError as error:
+        if error.filename is not None:  # of a file, not of what is printed
+            raise
+        print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
+        sys.exit(FAILED)
+
+
+def _warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    """Of a plug-in: without a line of ours, which is not at fault."""
+    if issubclass(category, PluginWarning):
+        return f"warning: {message}\n"
+    return _USUAL_WARNING(message, category, filename, lineno, line)
 
 
 def _version(wanted: bool) -> None:

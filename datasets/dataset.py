@@ -158,12 +158,14 @@ def not_ours(folder: Path) -> str:
 
 def remedy(folder: Path) -> str:
     """What to do about a broken folder, as the end of a sentence."""
+    from gatherbench.datasets.registry import source_names  # which builds on this module
+
     if folder.exists() and not_ours(folder):
         return "move the folder away, or choose another name"
-    return (
-        f"make it anew with `{_prepare(folder)} --force` "
-        f"(or import it again, if that is where it came from)"
-    )
+    name = folder.name.partition("@")[0]
+    if name not in source_names():
+        return f"import it again: `gatherbench datasets import FILE --name {name} --force`"
+    return f"make it anew with `{_prepare(folder)} --force`"
 
 
 def _prepare(folder: Path) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gatherbench.datasets.dataset import SPEC_FILE, DatasetError
+from gatherbench.datasets.dataset import SPEC_FILE, DatasetError, remedy
 from gatherbench.datasets.files import exclusive
 from gatherbench.datasets.ogb_source import OgbSource
 from gatherbench.datasets.reddit_source import RedditSource
@@ -105,7 +105,7 @@ def prepare_dataset(
         open_dataset(folder)
         return folder
     if folder.exists() and name not in source_names():
-        raise DatasetError(f"{name} is no built-in dataset: import it again to replace it")
+        raise DatasetError(f"{name} is no built-in dataset: {remedy(folder)}")
     source = get_source(name)
     if scale != 1 and not source.scalable:
         raise DatasetError(f"{name} is one fixed graph: it has no scale {scale:g}, only 1")

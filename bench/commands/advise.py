@@ -18,6 +18,7 @@ from gatherbench.bench.commands.common import (
     ResultsOption,
     bad_input,
     console,
+    writing,
 )
 
 
@@ -118,7 +119,7 @@ def advise(
         title = f"Epoch of {graph.name or 'the graph'}"
         foot = f"{minibatches(advice)}, and anew for each batch size."
         foot += f" Machine: profile {advice.profile.name}."
-        with bad_input(ValueError, OSError):
+        with bad_input(ValueError), writing(figure, "--figure"):
             sweeps = all_sweeps(advice.question, advice.profile)
             save(sweep_panels(sweeps, title=title, foot=foot), figure)
         typer.echo(figure)

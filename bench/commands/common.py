@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
 #: Exit status of a command.
 OK, FAILED, BAD_INPUT = 0, 1, 2
-INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
 #: Where ``gatherbench calibrate`` puts the profile of this machine, and others look for it.
 CALIBRATIONS = Path("calibration")
 
@@ -89,6 +87,15 @@ def fail(message: str) -> NoReturn:
     """End with the message and exit status 2."""
     typer.secho(f"error: {message}", err=True, fg=typer.colors.RED)
     raise typer.Exit(BAD_INPUT)
+
+
+@contextmanager
+def writing(place: Path, option: str) -> Iterator[None]:
+    """End with exit status 2 where ``place`` cannot be written, which ``option`` chooses."""
+    try:
+        yield
+    except OSError as error:
+        fail(f"{place}: cannot be written: {error.strerror}; choose another place with {option}")
 
 
 @contextmanager

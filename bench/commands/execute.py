@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.markup import escape
 
-from gatherbench.bench.commands.common import CALIBRATIONS, FAILED, INTERRUPTED, OK, TERMINATED
-from gatherbench.bench.commands.finish import finish
+from gatherbench.bench.commands.common import CALIBRATIONS, FAILED, OK
+from gatherbench.bench.commands.finish import finish, own_profile
 from gatherbench.bench.machine.env import describe_machine, library_versions, machine_slug
 from gatherbench.bench.meters import registry as meters
 from gatherbench.bench.model.profile import DEFAULT_PROFILE, ProfileError, load_profile
@@ -24,11 +24,19 @@ from gatherbench.bench.plan.plan_file import load_plan
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.read.disturbance import logical_cores
 from gatherbench.bench.read.stopping import Further, marked
-from gatherbench.bench.run.guards import Terminated, terminate_as_interrupt
+from gatherbench.bench.read.tables import check
+from gatherbench.bench.run.guards import status_of, terminate_as_interrupt
 from gatherbench.bench.run.machines import Machines, MachinesError
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.runner import PreparedRun, Progress, Runner, RunStopped, Workers
-from gatherbench.bench.run.store import RunStore, StoreError, write_atomically
+from gatherbench.bench.run.store import (
+    CASE_METRIC,
+    CASE_STAGE,
+    RESTORE,
+    RunStore,
+    read_rows,
+    write_atomically,
+)
 from gatherbench.bench.show.terminal import progress_bar
 from gatherbench.datasets import registry as datasets
 from gatherbench.plugins import Plugins
@@ -94,22 +102,27 @@ def reopen(folder: Path) -> PreparedRun:
     """An earlier run, to be completed.
 
     Raises:
-        BadRunError: no run folder, or one of another machine.
+        BadRunError: a run of another machine, or its plan or machine are none.
+        StoreError: no run folder, or a file in it is damaged.
     """
+    store = RunStore.open(folder)
+    text, env = store.plan(), store.env()
+    # What could not be read at the end is refused before hours are spent.
+    check(folder, text, read_rows(store.rows_file, growing=True))
+    store.samples()
+    store.timeline()
+    own_profile(store)
     try:
-        store = RunStore.open(folder)
-        plan, env = ResolvedPlan.model_validate(store.plan()), store.env()
+        plan = ResolvedPlan.model_validate(text)
         cases = plan.expanded()
-        if store.profile_file.is_file():
-            load_profile(store.profile_file)  # one that is wrong is refused before hours are spent
     except (ValidationError, KeyError) as error:
-        raise BadRunError(f"{folder / 'plan.json'}: not a run's plan ({error})") from error
-    except (StoreError, ProfileError) as error:
-        raise BadRunError(str(error)) from error
+        why = f"{folder / 'plan.json'}: not a run's plan ({error}); {RESTORE}"
+        raise BadRunError(why) from error
     try:
         machine = machine_slug(env)
     except (KeyError, TypeError, IndexError) as error:
-        raise BadRunError(f"{folder / 'env.json'}: not a machine ({error!r})") from error
+        why = f"{folder / 'env.json'}: not a machine ({error!r}); {RESTORE}"
+        raise BadRunError(why) from error
     now = describe_machine()
     if machine != (here := machine_slug(now)):
         raise BadRunError(f"{folder}: measured on {machine}, and this is {here}: start a new run")
@@ -152,6 +165,9 @@ def execute(
 
     ``budget_s`` seconds after the start no more is measured, and what there is is printed.
     ``machines`` are those that take part, if there are several.
+
+    Raises:
+        StoreError: another process runs this folder, or it cannot be read or written.
     """
     folder = run.store.folder
     least = "at least " if run.measure.max_repeats > run.measure.min_repeats else ""
@@ -172,13 +188,11 @@ def execute(
             err.print(f"[red]stopped:[/] {escape(str(stop))}; what was measured is safe.")
             err.print(f"When there is room again: {again}", soft_wrap=True)
             return FAILED
-        except StoreError as error:
-            raise BadRunError(str(error)) from error
         except KeyboardInterrupt as stop:
             err.print(
                 f"interrupted; what was measured is safe. Go on with: {again}", soft_wrap=True
             )
-            return TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
+            return status_of(stop)
     late = runner.left - runner.unprepared
     if late:
         err.print(f"{_cases(late)} left when the time was up. Go on with: {again}", soft_wrap=True)
@@ -188,7 +202,13 @@ def execute(
     whole = finish(run.store, out, err)
     if failed:
         err.print(f"[red]{_cases(failed)} failed[/]; the table says why")
-    return FAILED if failed or not whole else OK
+    measured = any(
+        (row.stage, row.metric, row.status) == (CASE_STAGE, CASE_METRIC, "ok")
+        for row in run.store.rows()
+    )
+    if not measured:
+        err.print("[red]nothing was measured[/]; the table says why")
+    return FAILED if failed or not measured or not whole else OK
 
 
 def _refuse_more_threads(

@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from gatherbench.bench.model.predict import is_prediction, predict
-from gatherbench.bench.model.profile import LinkProfile, load_profile
+from gatherbench.bench.model.profile import LinkProfile, ProfileError, load_profile
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.run.guards import only_one
 from gatherbench.bench.run.samples import SAMPLES_FILE
-from gatherbench.bench.run.store import RunStore, write_atomically
+from gatherbench.bench.run.store import RunStore, StoreError, write_atomically
 from gatherbench.bench.show.figures.draw import save_all
 from gatherbench.bench.show.report.page import FILE_NAME, write_report
 from gatherbench.bench.show.run import render
@@ -30,9 +30,10 @@ def finish(store: RunStore, out: Console, err: Console) -> bool:
         Whether all of it was written; ``err`` has been told what was not, and what makes it.
 
     Raises:
-        RunError: the rows contradict each other.
+        StoreError: the rows contradict each other.
     """
-    predicted = not store.profile_file.is_file() or _predicted(store, err)
+    profile = own_profile(store)
+    predicted = profile is None or _predicted(store, profile, err)
     return _shown(store, out, err) and predicted
 
 
@@ -40,15 +41,14 @@ def predict_for(store: RunStore, profile: LinkProfile, out: Console, err: Consol
     """Predict a run's epochs for ``profile`` in place of the one that it had, and finish it again.
 
     Raises:
-        RunError: the rows contradict each other.
-        StoreError: the run is still going.
+        StoreError: the rows contradict each other, or the run is still going.
         OSError: the profile cannot be kept in the folder.
     """
     with only_one(store.folder):
         # Refuses what cannot be read before anything is replaced.
         others = set(modelled_for(load_run(store.folder))) - {profile.name}
         write_atomically(store.profile_file, profile.to_toml())
-        predicted = _predicted(store, err)
+        predicted = _predicted(store, profile, err)
     if others and predicted:
         said = f"for {profile.name}, in place of those for {', '.join(sorted(others))}"
         out.print(f"The run's predictions are now {said}: a copy of its folder keeps both.\n")
@@ -56,10 +56,22 @@ def predict_for(store: RunStore, profile: LinkProfile, out: Console, err: Consol
     return _shown(store, out, err) and predicted
 
 
-def _predicted(store: RunStore, err: Console) -> bool:
-    """Replace the predictions among the rows by those for the run's profile; was there room?"""
+def own_profile(store: RunStore) -> LinkProfile | None:
+    """The profile that the run is predicted for; ``None``: it has none.
+
+    Raises:
+        StoreError: its file is damaged.
+    """
     try:
-        profile = load_profile(store.profile_file)
+        return load_profile(store.profile_file) if store.profile_file.exists() else None
+    except ProfileError as error:
+        remedy = f"gatherbench predict {shlex.quote(str(store.folder))} --profile NAME"
+        raise StoreError(f"{error}; this writes it anew: {remedy}") from error
+
+
+def _predicted(store: RunStore, profile: LinkProfile, err: Console) -> bool:
+    """Replace the predictions among the rows by those for the profile; was there room?"""
+    try:
         store.replace(is_prediction, predict(load_run(store.folder), profile))
     except OSError as error:
         remedy = f"gatherbench predict {shlex.quote(str(store.folder))}"

@@ -12,8 +12,8 @@ from gatherbench.bench.commands.common import (
     ResultsOption,
     RunArgument,
     bad_input,
-    fail,
     run_folder,
+    writing,
 )
 
 
@@ -32,9 +32,7 @@ def plot(
     with bad_input(RunError):
         where = run_folder(folder, results)
         run, pictures = load_run(where), out or where / "figures"
-        try:
+        with writing(pictures, "--out"):
             written = save_all(run, pictures)
-        except OSError as error:
-            fail(f"{pictures}: no picture can be written there: {error}; choose a place with --out")
     for path in written:
         typer.echo(path)

@@ -31,24 +31,28 @@ def predict(
 ) -> None:
     """Predict a run's epochs on another machine. Nothing is measured again."""
     from gatherbench.bench.commands.execute import usual_profile
-    from gatherbench.bench.commands.finish import predict_for
+    from gatherbench.bench.commands.finish import own_profile, predict_for
     from gatherbench.bench.model.profile import ProfileError, load_profile
-    from gatherbench.bench.read.tables import RunError, load_run
+    from gatherbench.bench.read.tables import load_run
     from gatherbench.bench.run.store import RunStore, StoreError
 
-    with bad_input(RunError, StoreError, ProfileError):
+    with bad_input(StoreError, ProfileError):
         store = RunStore.open(run_folder(folder, results))
-        own = str(store.profile_file) if store.profile_file.is_file() else ""
         machine = load_run(store.folder).machine
-        named = profile or own or usual_profile(str(store.plan().get("device", "")), machine)
-        if not named:
+        own = None if profile else own_profile(store)
+        named = profile or usual_profile(str(store.plan().get("device", "")), machine)
+        if own is None and not named:
             fail(
                 f"{store.folder}: has no profile, and its machine no calibration here; name one:"
                 " --profile NAME (gatherbench list profiles)"
             )
         try:
-            whole = predict_for(store, load_profile(named), console(), console(stderr=True))
+            wanted = own or load_profile(named)
+            whole = predict_for(store, wanted, console(), console(stderr=True))
         except OSError as error:
-            fail(f"{store.profile_file}: cannot be written: {error}")
+            fail(
+                f"{store.profile_file}: cannot be written: {error}; make room, or copy the folder"
+                " where you may write and predict the copy"
+            )
     if not whole:
         raise typer.Exit(FAILED)

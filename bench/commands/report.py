@@ -12,8 +12,8 @@ from gatherbench.bench.commands.common import (
     ResultsOption,
     RunArgument,
     bad_input,
-    fail,
     run_folder,
+    writing,
 )
 
 
@@ -36,8 +36,6 @@ def report(
         run = load_run(where)
         base = None if against is None else load_run(against)
         path = out or where / FILE_NAME
-        try:
+        with writing(path, "--out"):
             written = write_report(run, path, base)
-        except OSError as error:
-            fail(f"{path}: the report cannot be written there: {error}; choose a place with --out")
     typer.echo(written)

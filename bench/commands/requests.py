@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gatherbench.bench.commands.common import PICTURE, bad_input, console
+from gatherbench.bench.commands.common import PICTURE, bad_input, console, writing
 
 
 def requests(
@@ -35,7 +35,7 @@ def requests(
         from gatherbench.bench.show.figures.paper import save
         from gatherbench.bench.show.figures.requests_per_row import requests_per_row
 
-        with bad_input(ValueError, OSError):
+        with bad_input(ValueError), writing(figure, "--figure"):
             save(requests_per_row([row.policy for row in rows], max_request), figure)
         typer.echo(figure)
     elif csv:

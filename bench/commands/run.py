@@ -42,6 +42,7 @@ def run(
     """Measure a plan. Prints tables and the answer, writes pictures and a report."""
     from gatherbench.bench.commands.execute import BadRunError, execute, follow, new_run, reopen
     from gatherbench.bench.run.machines import Machines, MachinesError
+    from gatherbench.bench.run.store import StoreError
 
     if bool(plan) == (resume is not None):
         both = ", not both: a resumed run keeps its own plan" if plan else ""
@@ -51,7 +52,7 @@ def run(
         if resume is not None and given:
             fail(f"{option} goes with a new run: a resumed one keeps what its plan says")
     out = console()
-    with bad_input(BadRunError, MachinesError):
+    with bad_input(BadRunError, MachinesError, StoreError):
         machines = Machines.of()
         if machines is not None and machines.node:
             raise typer.Exit(follow(machines, out))

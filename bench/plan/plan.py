@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: Far more repeats than say anything new. Every case stands in plan.json: millions take minutes.
+MOST_REPEATS = 10_000
 #: The ways of sampling in which a GPU draws.
 GPU_SAMPLING = ("gpu", "uva")
 
@@ -51,15 +53,19 @@ class Measure(_Table):
     repeats: int | None = Field(
         default=None,
         ge=1,
+        le=MOST_REPEATS,
         description="Processes for each series: exactly this many.",
     )
     min_repeats: int = Field(
         default=3,
         ge=1,
+        le=MOST_REPEATS,
         description="Instead of repeats: at least this many processes for each series, and more"
         " until its epoch is known to within precision, or max_repeats or budget_s is reached.",
     )
-    max_repeats: int = Field(default=10, ge=1, description="Processes for each series at most.")
+    max_repeats: int = Field(
+        default=10, ge=1, le=MOST_REPEATS, description="Processes for each series at most."
+    )
     precision: float = Field(
         default=0.03,
         gt=0,
@@ -152,7 +158,8 @@ class Measure(_Table):
     def _exactly(cls, given: Any) -> Any:
         """``repeats`` as the least and the most."""
         exact = given.get("repeats") if isinstance(given, dict) else None
-        if exact is None:
+        beyond = isinstance(exact, int) and not 1 <= exact <= MOST_REPEATS
+        if exact is None or beyond:  # which is said of ``repeats`` alone
             return given
         for bound in ("min_repeats", "max_repeats"):
             if given.get(bound, exact) != exact:
@@ -456,6 +463,7 @@ def _refuse(workload: Workload) -> None:
         ValueError, KeyError: and why.
     """
     from gatherbench.datasets.dataset import read_spec
+    from gatherbench.datasets.files import make_parent
     from gatherbench.datasets.registry import get_source
     from gatherbench.datasets.store import dataset_folder
 
@@ -476,6 +484,7 @@ def _refuse(workload: Workload) -> None:
         source = get_source(workload.dataset)
         if workload.scale != 1 and not source.scalable:
             raise ValueError(f"{source.name} is one fixed graph: its scale is 1")
+        make_parent(folder)  # else each of its cases would fail for this
     elif workload.parted is not None:
         nodes = read_spec(folder)[0].num_nodes
         if nodes < workload.parted.count:

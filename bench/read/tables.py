@@ -17,21 +17,20 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 from numpy.typing import NDArray
+from pydantic import BaseModel, ValidationError
 
-from gatherbench.bench.plan.plan import GPU_SAMPLING
-from gatherbench.bench.plan.workload import workload_names
+from gatherbench.bench.plan.plan import GPU_SAMPLING, NamedCase
+from gatherbench.bench.plan.workload import Workload, workload_names
 from gatherbench.bench.read.disturbance import mark_disturbed
 from gatherbench.bench.run.agreement import without_wrong
 from gatherbench.bench.run.guards import is_running
 from gatherbench.bench.run.rows import HEADER, SCHEMA_VERSION, SERIES, Row
-from gatherbench.bench.run.samples import SAMPLE_COLUMNS, SAMPLES_FILE
-from gatherbench.bench.run.store import RunStore, StoreError
+from gatherbench.bench.run.samples import SAMPLE_COLUMNS
+from gatherbench.bench.run.store import RESTORE, RunStore, StoreError
 
-
-class RunError(ValueError):
-    """A run's folder that cannot be read; the message names the file and the remedy."""
+#: Who reads a run need not know which of its files is damaged: one error for all of them.
+RunError = StoreError
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +135,9 @@ class Run:
         index = self._index[places]
         if index.has_duplicates:
             twice = index[index.duplicated()][0]
-            raise RunError(f"{self.folder / 'rows.csv'}: {stage}.{metric} stands twice for {twice}")
+            raise RunError(
+                f"{self.folder / 'rows.csv'}: {stage}.{metric} stands twice for {twice}; {RESTORE}"
+            )
         return pd.Series(self.rows["value"].to_numpy()[places], index, name="value")
 
     def _places(self, wanted: dict[str, object]) -> NDArray[np.intp]:
@@ -168,15 +169,11 @@ def load_run(folder: Path) -> Run:
         RunError: it is no run folder, was written with another schema version, or holds a file
             that cannot be read; the message names the file and the remedy.
     """
-    try:
-        store = RunStore.open(folder)
-        going = is_running(folder)  # before the rows: a run that ends meanwhile has them all
-        plan, env, rows = store.plan(), store.env(), store.rows()
-    except (StoreError, OSError, UnicodeDecodeError) as error:
-        remedy = "`gatherbench run --resume FOLDER` measures again what was cut off"
-        raise RunError(f"{folder} cannot be read: {error}; {remedy}") from error
-    _check(folder, plan, rows)
-    return run_of(folder, plan, env, rows, _samples(folder / SAMPLES_FILE), going)
+    store = RunStore.open(folder)
+    going = is_running(folder)  # before the rows: a run that ends meanwhile has them all
+    plan, env, rows = store.plan(), store.env(), store.rows()
+    check(folder, plan, rows)
+    return run_of(folder, plan, env, rows, store.samples(), going)
 
 
 def run_of(
@@ -281,11 +278,28 @@ def began(folder: Path) -> str:
         return "-".join(found.groups()) if found else ""
 
 
-def _check(folder: Path, plan: dict[str, Any], rows: list[Row]) -> None:
-    """Refuse a plan without its tables, rows of another schema, and rows of another plan."""
-    for name in ("workloads", "cases", "measure"):
-        if name not in plan:
-            raise RunError(f"{folder / 'plan.json'}: has no {name!r}; run the plan again")
+class _Shape(BaseModel):
+    """What is read of a plan; its ``measure`` may be of another version."""
+
+    workloads: dict[str, Workload]
+    cases: list[NamedCase]
+    measure: dict[str, Any]
+
+
+def check(folder: Path, plan: dict[str, Any], rows: list[Row]) -> None:
+    """Refuse a plan without its tables, rows of another schema, and rows of another plan.
+
+    Raises:
+        RunError: it is such a run; the message names the file and the remedy.
+    """
+    try:
+        _Shape.model_validate(plan)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise RunError(
+            f"{folder / 'plan.json'}: not a run's plan ({where}: {first['msg']}); {RESTORE}"
+        ) from error
     for row in rows:
         if row.schema_version != SCHEMA_VERSION:
             raise RunError(
@@ -295,7 +309,7 @@ def _check(folder: Path, plan: dict[str, Any], rows: list[Row]) -> None:
         if row.workload and row.workload not in plan["workloads"]:
             raise RunError(
                 f"{folder / 'rows.csv'}: workload {row.workload!r} does not stand in plan.json;"
-                " the two files belong to different runs"
+                " the two files belong to different runs: put those of one run there"
             )
 
 
@@ -303,15 +317,3 @@ def no_samples() -> pd.DataFrame:
     """The samples of a run that has none yet."""
     return pd.DataFrame({name: [] for name in SAMPLE_COLUMNS})
 
-
-def _samples(path: Path) -> pd.DataFrame:
-    if not path.is_file():  # the run has not ended: its samples still lie with its cases
-        return no_samples()
-    try:
-        samples = pd.read_parquet(path)
-    except (OSError, pa.ArrowException) as error:
-        raise RunError(f"{path}: cannot be read ({error}); delete it and resume the run") from error
-    missing = set(SAMPLE_COLUMNS) - set(samples.columns)
-    if missing:
-        raise RunError(f"{path}: has no column {sorted(missing)[0]!r}; it is no samples file")
-    return samples

@@ -18,7 +18,6 @@ import itertools
 import json
 import math
 import random
-import signal
 import sys
 import time
 from collections import Counter
@@ -55,7 +54,7 @@ from gatherbench.bench.regress.sides import (
     is_dirty,
     top_of,
 )
-from gatherbench.bench.run.guards import Terminated, terminate_as_interrupt
+from gatherbench.bench.run.guards import status_of, terminate_as_interrupt
 from gatherbench.bench.show.terminal import step_bar
 
 BUDGET_S = 270.0
@@ -108,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt as stop:
         print("interrupted: nothing was judged", file=sys.stderr)
-        return 128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
+        return status_of(stop)
 
 
 def _main(options: argparse.Namespace, out: Console) -> int:

@@ -1,4 +1,4 @@
-"""What a run needs around it: sole use of its folder, and SIGTERM as Ctrl-C."""
+"""What a run needs around it: sole use of its folder, and SIGTERM and SIGHUP as Ctrl-C."""
 
 from __future__ import annotations
 
@@ -58,21 +58,30 @@ def is_running(folder: Path) -> bool | None:
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, for whoever tells it from Ctrl-C."""
+    """SIGTERM or SIGHUP, for whoever tells them from Ctrl-C; its argument is the number."""
+
+
+def status_of(stop: KeyboardInterrupt) -> int:
+    """The exit status of a program that was stopped like this, as a shell has it."""
+    return 128 + int(stop.args[0] if isinstance(stop, Terminated) else signal.SIGINT)
 
 
 @contextlib.contextmanager
 def terminate_as_interrupt() -> Iterator[None]:
-    """Answer SIGTERM as Ctrl-C: stop the case in flight and keep what there is."""
+    """Answer SIGTERM and SIGHUP as Ctrl-C: stop the case in flight and keep what there is."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def interrupt(_signal: int, _frame: object) -> None:
-        raise Terminated
+    def interrupt(number: int, _frame: object) -> None:
+        raise Terminated(number)
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    ended_by = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup has it
+        ended_by.append(signal.SIGHUP)
+    before = {number: signal.signal(number, interrupt) for number in ended_by}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

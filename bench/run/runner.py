@@ -213,7 +213,8 @@ class Runner:
             StoreError: another process runs this folder, it may not be written, or its table
                 cannot be read.
             RunStopped: the disk is full.
-            KeyboardInterrupt, Terminated: Ctrl-C, SIGTERM; the case in flight has been stopped.
+            KeyboardInterrupt, Terminated: Ctrl-C, SIGTERM or SIGHUP; the case in flight has been
+                stopped.
         """
         with only_one(self.store.folder), terminate_as_interrupt():
             try:

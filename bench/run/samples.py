@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gatherbench.datasets.files import replacing
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SAMPLES_FILE, TIMELINE_FILE = "samples.parquet", "timeline.parquet"
 
@@ -47,16 +44,6 @@ def write_timeline(records: Iterable[dict[str, Any]], folder: Path) -> None:
             lines.append({**record, "time_s": time_s, "value": value})
     if lines:
         _write(lines, TIMELINE_COLUMNS, folder / TIMELINE_FILE)
-
-
-def load_timeline(folder: Path) -> pd.DataFrame:
-    """The run's timeline (:data:`TIMELINE_COLUMNS`); empty when nothing was polled."""
-    import pandas as pd
-
-    path = folder / TIMELINE_FILE
-    if not path.is_file():
-        return pd.DataFrame({name: [] for name in TIMELINE_COLUMNS})
-    return pd.read_parquet(path)
 
 
 def _write(records: list[dict[str, Any]], columns: tuple[str, ...], path: Path) -> None:

@@ -23,18 +23,29 @@ import io
 import json
 import os
 import secrets
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.run.rows import HEADER, HEADER_2, SCHEMA_VERSION, Row
-from gatherbench.bench.run.samples import write_samples, write_timeline
+from gatherbench.bench.run.samples import (
+    SAMPLE_COLUMNS,
+    SAMPLES_FILE,
+    TIMELINE_COLUMNS,
+    TIMELINE_FILE,
+    write_samples,
+    write_timeline,
+)
 from gatherbench.datasets.files import replacing
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CASE_STAGE, CASE_METRIC = "case", "wall_time"
 #: Of the rows that say whether a case is right. One that failed: nothing that it measured holds.
@@ -44,6 +55,8 @@ CHECK_STAGE = "check"
 NOT_PREPARED = "preparation of dataset and minibatches"
 #: Of the rows that belong to the run as a whole; the last of them is its wall time.
 CALIBRATION_STAGE = "calibration"
+#: The remedy for a file of a run that nothing can make again.
+RESTORE = "put a whole copy of it there, or measure again in a new folder: gatherbench run PLAN"
 
 
 class StoreError(ValueError):
@@ -97,11 +110,14 @@ class RunStore:
             StoreError: it is none, or its name is none that a folder can have.
         """
         try:
-            is_run = (folder / "plan.json").is_file()
+            why = "" if (folder / "plan.json").exists() else "it has no plan.json"
         except OSError as error:
-            raise StoreError(f"{folder}: no run folder ({error.strerror})") from error
-        if not is_run:
-            raise StoreError(f"{folder}: no run folder (it has no plan.json)")
+            why = str(error.strerror)
+        if why:
+            raise StoreError(
+                f"{folder}: no run folder ({why}); name one, RESULTS/MACHINE/RUN, or put its file"
+                " back"
+            )
         return cls(folder)
 
     def plan(self) -> dict[str, Any]:
@@ -135,9 +151,17 @@ class RunStore:
         A last line that is half written is none yet, unless the run has ended: it has no parts.
 
         Raises:
-            StoreError: the file has another header, or a row that is none.
+            StoreError: the file cannot be read, has another header, or a row that is none.
         """
         return read_rows(self.rows_file, growing=self.parts.is_dir())
+
+    def samples(self) -> pd.DataFrame:
+        """:data:`SAMPLE_COLUMNS`; empty while the run has not ended: they lie with its cases."""
+        return _read_parquet(self.folder / SAMPLES_FILE, SAMPLE_COLUMNS)
+
+    def timeline(self) -> pd.DataFrame:
+        """:data:`TIMELINE_COLUMNS`; empty when nothing was polled."""
+        return _read_parquet(self.folder / TIMELINE_FILE, TIMELINE_COLUMNS)
 
     def recover(self) -> set[Key]:
         """Drop what a killed run left half-written; returns the cases that are complete.
@@ -228,11 +252,21 @@ class PartWriter:
 
 
 def read_part(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of a part; a torn last line (its writer was killed) is left out."""
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            if line.endswith("\n"):
-                yield json.loads(line)
+    """The records of a part; a torn last line (its writer was killed) is left out.
+
+    Raises:
+        StoreError: a line is damaged.
+    """
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if line.endswith(b"\n"):
+                try:
+                    yield json.loads(line)
+                except ValueError as error:
+                    raise StoreError(
+                        f"{path}: line {number}: {error}; delete the file and resume the run: its"
+                        " case is measured again, or has its rows in the table and no samples"
+                    ) from error
 
 
 def ranks_folder(part: Path) -> Path:
@@ -267,29 +301,34 @@ def read_rows(path: Path, *, growing: bool = False) -> list[Row]:
         growing: a last line that is half written is none yet.
 
     Raises:
-        StoreError: the file has another header, a row that is none, or was cut off.
+        StoreError: the file cannot be read, has another header, a row that is none, or was cut off.
     """
-    text = path.read_text(encoding="utf-8")
-    lines = list(csv.reader(io.StringIO(text, newline="")))
-    header = tuple(lines[0]) if lines else ()
+    try:
+        *lines, torn = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read: {error.strerror}; {RESTORE}") from error
+    header = tuple(lines[0].decode(errors="replace").rstrip("\r").split(",")) if lines else ()
     if header not in (HEADER, HEADER_2):
         raise StoreError(
-            f"{path}: not a table of schema version {SCHEMA_VERSION}"
-            " (its header differs); read it with the version that wrote it"
+            f"{path}: not a table of schema version {SCHEMA_VERSION} (its header differs); read it"
+            f" with the version that wrote it, or if it is damaged, {RESTORE}"
         )
-    if not text.endswith("\n"):
-        if not growing:
-            raise StoreError(
-                f"{path}: line {len(lines)} is cut off in mid-row, and nothing is being written to"
-                " it: the file is damaged; put a whole copy of it there"
-            )
-        del lines[-1]
     rows = []
-    for number, cells in enumerate(lines[1:], start=2):
+    records = csv.reader(map(_text, lines[1:]))
+    while True:
+        number = records.line_num + 2
         try:
+            if (cells := next(records, None)) is None:
+                break
             rows.append(_row(header, cells))
-        except ValueError as error:
-            raise StoreError(f"{path}: line {number}: {error}") from error
+        except (ValueError, csv.Error) as error:
+            raise StoreError(f"{path}: line {number}: {error}; {RESTORE}") from error
+    if torn and not growing:
+        raise StoreError(
+            f"{path}: line {len(lines) + 1} is cut off in mid-row, and nothing is being written to"
+            " it: the file is damaged; put a whole copy of it there, or measure again what was cut"
+            f" off: gatherbench run --resume {shlex.quote(str(path.parent))}"
+        )
     return rows
 
 
@@ -316,7 +355,16 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def _one_line(cell: object) -> object:
-    return " | ".join(cell.splitlines()) if isinstance(cell, str) else cell
+    """Without a NUL, too: a table that holds one has been damaged."""
+    if not isinstance(cell, str):
+        return cell
+    return " | ".join(cell.splitlines()).replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+def _text(line: bytes) -> str:
+    if b"\0" in line:
+        raise ValueError("holds bytes that are no text")
+    return line.decode() + "\n"
 
 
 def _row(header: tuple[str, ...], cells: list[str]) -> Row:
@@ -339,7 +387,27 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise StoreError(f"{path}: cannot be read: {error}") from error
+        why = error.strerror if isinstance(error, OSError) else error
+        raise StoreError(f"{path}: cannot be read: {why}; {RESTORE}") from error
     if not isinstance(content, dict):
-        raise StoreError(f"{path}: not a JSON object")
+        raise StoreError(f"{path}: not a JSON object; {RESTORE}")
     return content
+
+
+def _read_parquet(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
+    """The table; an empty one where there is no file."""
+    import pandas as pd
+    import pyarrow as pa
+
+    if not path.exists():
+        return pd.DataFrame({name: [] for name in columns})
+    try:
+        table = pd.read_parquet(path)
+        if missing := set(columns) - set(table.columns):
+            raise ValueError(f"it has no column {min(missing)!r}")
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise StoreError(
+            f"{path}: cannot be read ({error}); put a whole copy of it there, or delete it: the"
+            " rows are read without it"
+        ) from error
+    return table

@@ -16,7 +16,7 @@ from gatherbench.bench.read.gpu import DIRECTIONS, link_rate, link_rates
 from gatherbench.bench.read.tables import Run, of_measured
 from gatherbench.bench.read.units import bytes_in_words, quantity
 from gatherbench.bench.run.rows import SERIES
-from gatherbench.bench.run.samples import load_timeline
+from gatherbench.bench.run.store import RunStore
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel, Points
 from gatherbench.bench.show.sentences.provenance import provenance, warnings_of
 
@@ -190,7 +190,7 @@ def _polled(
         points_of: what is drawn of the readings of one metric in one epoch, in the order of time.
         legend: metrics → what they are called, and their colours.
     """
-    timeline = of_measured(run.rows, load_timeline(run.folder))
+    timeline = of_measured(run.rows, RunStore(run.folder).timeline())
     timeline = timeline.sort_values("time_s", kind="stable")
     timeline = timeline[timeline["metric"].isin(list(legend))]
     lines: dict[Series, Line] = {}

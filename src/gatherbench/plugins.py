@@ -23,6 +23,10 @@ class PluginError(ValueError):
     """Something of another package that cannot be used; names the package and the reason."""
 
 
+class PluginWarning(RuntimeWarning):
+    """Something of another package is passed over; the message is all there is to say."""
+
+
 @dataclass(frozen=True, slots=True)
 class Package:
     """An installed distribution."""
@@ -74,7 +78,7 @@ class Plugins(Generic[T]):
                 taken.add(entry.name)
                 made.append(self._load(entry))
             except PluginError as error:
-                warnings.warn(str(error), RuntimeWarning, stacklevel=2)
+                warnings.warn(str(error), PluginWarning, stacklevel=2)
         return made
 
     def _load(self, entry: EntryPoint) -> T:

@@ -198,13 +198,18 @@ def relabel_dtype(path: Path) -> None:
 def test_a_damaged_file_is_refused_by_name_with_the_remedy(
     tmp_path: Path, array: str, damage: Callable[[Path], None]
 ) -> None:
-    write(tmp_path / "tiny@0.5")
-    damage(tmp_path / "tiny@0.5" / f"{array}.npy")
-    with pytest.raises(DatasetError, match=rf"{array}\.npy") as refusal:
-        open_dataset(tmp_path / "tiny@0.5")
-    assert "gatherbench datasets prepare tiny --scale 0.5 --force" in str(refusal.value)
-    assert "finite" not in str(refusal.value), "values of a file that is not what it was"
-    assert "no node" not in str(refusal.value)
+    for name, remedy in (
+        ("uniform@0.5", "gatherbench datasets prepare uniform --scale 0.5 --force"),
+        ("mine", "import it again: `gatherbench datasets import FILE --name mine --force`"),
+    ):
+        write(tmp_path / name)
+        damage(tmp_path / name / f"{array}.npy")
+        with pytest.raises(DatasetError, match=rf"{array}\.npy") as refusal:
+            open_dataset(tmp_path / name)
+        assert remedy in str(refusal.value)
+        assert ("prepare" in remedy) == ("prepare" in str(refusal.value))
+        assert "finite" not in str(refusal.value), "values of a file that is not what it was"
+        assert "no node" not in str(refusal.value)
 
 
 def patch_value(index: int | tuple[int, int], value: float) -> Callable[[NDArray[Any]], None]:

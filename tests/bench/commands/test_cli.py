@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import errno
 import io
 import json
@@ -11,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gatherbench import __version__
-from gatherbench.bench.cli import app
+from gatherbench.bench import cli
+from gatherbench.bench.cli import app, main
 from gatherbench.bench.meters import pcie, power
 from gatherbench.bench.meters.nvml_device import NO_GPU_IN_RUN
 from gatherbench.bench.plan.plan import Plan
@@ -147,8 +150,13 @@ def test_a_folder_that_may_only_be_read_is_named_with_a_remedy(
     monkeypatch.setattr(io, "open", read_only)
     monkeypatch.setattr(builtins, "open", read_only)
     for arguments, said in (
-        (("plot", copied), "no picture can be written there: .* choose a place with --out"),
-        (("report", copied), "report cannot be written there: .* choose a place with --out"),
+        (("plot", copied), "figures: cannot be written: Read-only .* another place with --out"),
+        (("report", copied), r"html: cannot be written: Read-only .* another place with --out"),
+        (
+            ("requests", "--policy", "dgl", "--figure", copied / "a.svg"),
+            r"a\.svg: cannot be written: Read-only .* choose another place with --figure",
+        ),
+        (("predict", copied), "profile.toml: cannot be written: .* predict the copy"),
         (("run", "--resume", copied), "cannot be written.*copy it where you may write"),
     ):
         refused(said, *arguments)
@@ -175,6 +183,16 @@ def test_a_failed_case_makes_the_exit_status_1(plan: Path, tmp_path: Path) -> No
     assert ["timed out" in line for line in lines] == [True, False]
     assert lines[1].endswith("failed (as above)")
     assert "2 cases failed" in done.stderr
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_run_that_measured_nothing_ends_with_1(plan: Path, tmp_path: Path) -> None:
+    text = plan.read_text().partition('[[strategy]]\nname = "aligned')[0]
+    plan.write_text(text.replace('dataset = "tiny"', 'dataset = "tiny"\nnodes = 2'))
+    done = invoke("run", plan, "--results", tmp_path / "results")
+    assert "Nothing was measured. Cases: 1 skipped." in " ".join(done.stdout.split())
+    assert "nothing was measured" in done.stderr
+    assert done.exit_code == 1
 
 
 def refused(said: str, *arguments: object) -> None:
@@ -234,22 +252,150 @@ def test_bad_input_is_named_with_exit_status_2(
     refused(said, *command.split())
 
 
+@pytest.fixture
+def as_program(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[object, str]]:
+    """Calls the console script on such a stdout; its exit status, and what it says on stderr."""
+
+    def program(stdout: io.TextIOWrapper, *arguments: object) -> tuple[object, str]:
+        monkeypatch.setattr(sys, "argv", ["gatherbench", *map(str, arguments)])
+        monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # typer sets its own
+        monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+        monkeypatch.setattr(sys, "stdout", stdout)
+        monkeypatch.setattr(sys, "stderr", io.StringIO())
+        with pytest.raises(SystemExit) as end:
+            main()
+        return end.value.code, sys.stderr.getvalue()  # type: ignore[attr-defined]
+
+    return program
+
+
+def test_what_an_encoding_lacks_is_spelled_out(
+    shell_run: ShellRun, as_program: Callable[..., tuple[object, str]]
+) -> None:
+    for encoding, words in (("utf-8", "epochs, ±"), ("ascii", r"epochs, \xb1")):
+        page = io.BytesIO()
+        stdout = io.TextIOWrapper(page, encoding=encoding)
+        assert as_program(stdout, "show", shell_run[1]) == (0, "")
+        stdout.flush()
+        assert words in page.getvalue().decode(encoding)
+
+
+@pytest.mark.parametrize("command", ["--version", "requests --csv", "list policies"])
+def test_output_that_cannot_be_written_is_said_with_exit_status_1(
+    command: str, as_program: Callable[..., tuple[object, str]]
+) -> None:
+    told: list[object] = []
+    with contextlib.suppress(OSError), Path("/dev/full").open("w", encoding="utf-8") as full:
+        told += as_program(full, *command.split())
+    status, said = told
+    assert said == "error: the output cannot be written: No space left on device\n"
+    assert status == 1
+
+
+def test_an_error_of_a_file_is_not_laid_to_the_output(
+    monkeypatch: pytest.MonkeyPatch, as_program: Callable[..., tuple[object, str]]
+) -> None:
+    def lost(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), "a file")
+
+    monkeypatch.setattr(cli, "app", lost)
+    with pytest.raises(OSError, match="a file"):
+        as_program(io.TextIOWrapper(io.BytesIO()))
+
+
 def another_machine(folder: Path) -> None:
     env = json.loads((folder / "env.json").read_text())
     env["cpu"]["model"] = "Another Processor 9000"
     (folder / "env.json").write_text(json.dumps(env))
 
 
+def put(name: str, content: bytes) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+def line_6(change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    """Changes that line of the table, counted from 1, without its end."""
+
+    def damage(folder: Path) -> None:
+        lines = (folder / "rows.csv").read_bytes().split(b"\n")
+        lines[5] = change(lines[5])
+        (folder / "rows.csv").write_bytes(b"\n".join(lines))
+
+    return damage
+
+
+def a_folder(name: str) -> Callable[[Path], object]:
+    def damage(folder: Path) -> None:
+        (folder / name).unlink()
+        (folder / name).mkdir()
+
+    return damage
+
+
+RESTORE = "put a whole copy of it there, or measure again in a new folder: gatherbench run PLAN"
+
+
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda folder: (folder / "plan.json").write_text("{}"), "not a run's plan"),
-        (lambda folder: (folder / "env.json").write_text("{}"), "env.json: not a machine"),
+        (put("plan.json", b"{}"), rf"plan\.json: not a run's plan \(workloads: .*{RESTORE}"),
+        (put("plan.json", b"{"), rf"plan\.json: cannot be read.*{RESTORE}"),
+        (lambda folder: (folder / "plan.json").unlink(), "no run folder.* put its file back"),
+        (put("env.json", b"[]"), rf"env\.json: not a JSON object; {RESTORE}"),
+        (lambda folder: (folder / "env.json").unlink(), rf"env\.json: .*No such file.*{RESTORE}"),
+        (put("rows.csv", b""), rf"rows\.csv: not a table .*{RESTORE}"),
+        (lambda folder: (folder / "rows.csv").unlink(), rf"rows\.csv: .*No such file.*{RESTORE}"),
+        (a_folder("rows.csv"), rf"rows\.csv: cannot be read: Is a directory; {RESTORE}"),
+        (line_6(lambda line: line + b",1,2"), rf"rows\.csv: line 6: 23 cells.*{RESTORE}"),
+        (line_6(lambda line: b"\xce\xff" + line), rf"rows\.csv: line 6: .*decode.*{RESTORE}"),
+        (line_6(lambda line: b"\0" + line), rf"rows\.csv: line 6: .*no text; {RESTORE}"),
+        (line_6(lambda line: b"x" * 200_000 + line), rf"rows\.csv: line 6: field .*{RESTORE}"),
+        (put("samples.parquet", b"PAR1"), r"samples\.parquet: cannot be read .* or delete it"),
+        (a_folder("samples.parquet"), r"samples\.parquet: cannot be read .* or delete it"),
+    ],
+)
+def test_a_damaged_run_is_refused_alike_by_every_command(
+    copied: Path, tmp_path: Path, damage: Callable[[Path], object], said: str
+) -> None:
+    damage(copied)
+    for command in (
+        *(("show",), ("plot",), ("predict",), ("run", "--resume"), ("compare", copied)),
+        ("report", "--out", tmp_path / "report.html"),
+    ):
+        refused(said, *command, copied)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (put("env.json", b"{}"), rf"env\.json: not a machine .*{RESTORE}"),
         (another_machine, "start a new run"),
+        (put("profile.toml", b"["), "predict FOLDER --profile NAME"),
+        (put("timeline.parquet", b"PAR1"), r"timeline\.parquet: cannot be read .* or delete it"),
+        (
+            lambda folder: [(folder / "parts").mkdir(), put("parts/a.jsonl", b"{\n")(folder)],
+            r"a\.jsonl: line 1: .*delete the file and resume",
+        ),
     ],
 )
 def test_what_cannot_be_resumed_is_refused(
     copied: Path, damage: Callable[[Path], object], said: str
 ) -> None:
     damage(copied)
-    refused(said, "run", "--resume", copied)
+    refused(said.replace("FOLDER", str(copied)), "run", "--resume", copied)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_remedies_for_a_damaged_run_mend_it(copied: Path) -> None:
+    table, profile = copied / "rows.csv", copied / "profile.toml"
+    whole = table.read_bytes()
+    profile.write_text("[")
+    (copied / "samples.parquet").write_text("PAR1")
+    (copied / "samples.parquet").unlink()
+    refused("--profile NAME", "predict", copied)
+    assert invoke("predict", copied, "--profile", "a100-pcie4").exit_code == 0
+    assert table.read_bytes() == whole
+    table.write_bytes(whole[:-40] + "é".encode()[:1])  # also in the midst of a character
+    refused("gatherbench run --resume", "show", copied)
+    assert invoke("run", "--resume", copied).exit_code == 0
+    assert table.read_bytes() == whole

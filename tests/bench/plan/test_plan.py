@@ -154,6 +154,27 @@ def test_every_other_path_between_ranks_is_measured_where_there_are_several(tmp_
     assert ranks_of_sharded("sharded") == [1, 2]
 
 
+def test_a_plan_whose_datasets_can_lie_nowhere_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GATHERBENCH_DATA", "/dev/null/data")
+    with pytest.raises(BadRunError, match=r"cannot be written to \(Not a d.* set GATHERBENCH_DATA"):
+        new_run(write(tmp_path, SMALL), tmp_path / "none", "cpu")
+    assert not (tmp_path / "none").exists(), "nothing has been begun"
+
+
+@pytest.mark.parametrize("much", [10_001, 10**20])
+@pytest.mark.parametrize("key", ["repeats", "min_repeats", "max_repeats"])
+def test_more_repeats_than_anybody_needs_are_refused_before_they_are_spelled_out(
+    tmp_path: Path, key: str, much: int
+) -> None:
+    path = write(tmp_path, SMALL.replace("repeats = 3", f"{key} = {much}"))
+    with pytest.raises(PlanError) as refusal:
+        load_plan(path)
+    said = f"measure.{key}: Input should be less than or equal to 10000"
+    assert str(refusal.value) == f"{Path(path).name}:\n  {said}"
+
+
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [

@@ -16,7 +16,7 @@ from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.run.job import CalibrationJob, read_choice
 from gatherbench.bench.run.rows import RowMaker
-from gatherbench.bench.run.samples import TIMELINE_COLUMNS, TIMELINE_FILE, load_timeline
+from gatherbench.bench.run.samples import TIMELINE_COLUMNS, TIMELINE_FILE
 from gatherbench.bench.run.store import RunStore
 
 from .fakes import cases, runner
@@ -46,7 +46,7 @@ def test_every_case_is_told_what_the_calibration_trusts_and_a_resumed_run_keeps_
     own = [r for r in rows if r.stage == "calibration"]
     assert [r.metric for r in own] == ["pcie_host_to_device_ratio", "wall_time"]
     assert {(r.workload, r.strategy, r.backend) for r in own} == {("", "", "cuda")}
-    timeline = load_timeline(store.folder)
+    timeline = store.timeline()
     assert tuple(timeline.columns) == TIMELINE_COLUMNS
     assert timeline["value"].tolist() == [0.0, 5e6] * 2
     assert timeline["time_s"].tolist() == [0.0, 0.02] * 2
@@ -94,7 +94,7 @@ def test_a_run_without_a_gpu_has_none(store: RunStore) -> None:
     assert "calibration" not in executions(store)
     assert not store.sensors_file.exists()
     assert not (store.folder / TIMELINE_FILE).exists()
-    assert load_timeline(store.folder).empty
+    assert store.timeline().empty
 
 
 def test_a_choice_survives_its_file(tmp_path: Path) -> None:

@@ -213,16 +213,41 @@ def test_interrupt_stops_the_case_in_flight_and_resume_completes(
     assert len(list(store.interrupted.iterdir())) == 1
 
 
-def test_sigterm_is_answered_like_an_interrupt(store: RunStore, once: Once) -> None:
-    part = store.part(cases("hang")[0])
-    with pytest.raises(Terminated), once(part, signalled(signal.SIGTERM)):
-        runner(store, cases("hang")).run()
-    assert part.exists()
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_sigterm_and_sighup_are_answered_like_an_interrupt(
+    number: signal.Signals, store: RunStore, once: Once
+) -> None:
+    part, before = store.part(cases("hang")[0]), signal.signal(number, signal.SIG_DFL)
+    try:
+        with pytest.raises(Terminated) as stop, once(part, signalled(number)):
+            runner(store, cases("hang")).run()
+        assert stop.value.args == (number,)
+        assert part.exists()
+        assert signal.getsignal(number) == signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
 
 
-@pytest.mark.parametrize(("ended_by", "status"), [(KeyboardInterrupt, 130), (Terminated, 143)])
+def test_what_nohup_started_goes_on_without_its_terminal(store: RunStore) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        hang_up = Progress(starting=lambda *_: signalled(signal.SIGHUP)())
+        assert runner(store, cases("good"), progress=hang_up).run() == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert outcomes(store) == {"good": ("ok", None)}
+
+
+@pytest.mark.parametrize(
+    ("ended_by", "status"),
+    [
+        (KeyboardInterrupt(), 130),
+        (Terminated(signal.SIGTERM), 143),
+        (Terminated(signal.SIGHUP), 129),
+    ],
+)
 def test_the_exit_status_tells_which_signal_ended_a_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended_by: type[BaseException], status: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended_by: BaseException, status: int
 ) -> None:
     store = RunStore.create(tmp_path / "my results", "box", {"name": "mine", "cases": []}, {})
 

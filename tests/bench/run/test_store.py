@@ -58,7 +58,7 @@ def complete(make: RowMaker = MAKE) -> list[Row]:
     ]
 
 
-text = st.text(max_size=30).map(lambda s: " | ".join(s.splitlines()))
+text = st.text(max_size=30).map(lambda s: " | ".join(s.splitlines()).replace("\0", "\ufffd"))
 rows = st.builds(
     lambda maker, stage, metric, unit, value, reason: (
         maker.ok(stage, metric, unit, value, "source")
@@ -91,6 +91,13 @@ def test_reading_back_gives_the_same_rows(
     store.append(first)
     store.append(second)
     assert store.rows() == first + second
+
+
+def test_words_of_several_lines_with_a_nul_are_written_as_one_that_is_read_back(
+    store: RunStore,
+) -> None:
+    store.append([MAKE.missing("case", "wall_time", "s", "clock", "last\nwords\0", "failed")])
+    assert [row.reason for row in store.rows()] == ["last | words\ufffd"]
 
 
 def test_a_torn_line_in_a_run_that_has_ended_is_damage_and_resuming_mends_it(

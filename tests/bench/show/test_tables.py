@@ -68,13 +68,13 @@ def another_schema(row: dict[str, str]) -> None:
         (drop("env.json"), "env.json"),
         (drop("rows.csv"), "rows.csv"),
         (garble("plan.json"), "plan.json"),
-        (garble("rows.csv"), "cannot be read"),
+        (garble("rows.csv"), "not a table"),
         (garble("samples.parquet"), "samples.parquet"),
         (foreign_workload, "different runs"),
-        (plan_without_cases, "'cases'"),
+        (plan_without_cases, r"not a run's plan \(cases: "),
         (two_values, "line 2"),
         (lambda folder: edit(folder, another_schema), "schema version 99, expected 3"),
-        (tear_last_line, r"rows.csv: line \d+ is cut off in mid-row.*--resume FOLDER"),
+        (tear_last_line, r"rows.csv: line \d+ is cut off in mid-row.*gatherbench run --resume /"),
     ],
 )
 def test_a_damaged_folder_is_refused_by_name(
