@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,7 +27,7 @@ from gatherbench.bench.read.epochs import (
     set_aside,
 )
 from gatherbench.bench.read.modelled import borrows, corners, foreign_gathers
-from gatherbench.bench.read.stats.interval import Interval
+from gatherbench.bench.read.stats.interval import Interval, interval_of
 from gatherbench.bench.read.stats.judge import Word, judge, ratio_of, shortest
 from gatherbench.bench.read.stopping import imprecise
 from gatherbench.bench.read.tables import Run, only
@@ -145,18 +145,23 @@ class _Contest:
 
     def speed(self, name: str) -> Interval:
         """How many times as fast as the reference a series is; without one its seconds."""
-        if not self.reference:
-            return self.over(self.times[name], 0.0)
-        return self.over(self.times[self.reference], self.times[name])
+        if self.reference:
+            return self.over(self.times[self.reference], self.times[name])
+        mine = self.times[name]
+        return self.over(mine, 0.0) if self.modelled else interval_of((1, mine))
 
 
 def _clauses(contests: Sequence[_Contest]) -> Iterator[str]:
-    """Winners by name, then what is level or not decided, then the upper bound."""
+    """Winners by name, then what is level or not decided, what is alone, and the upper bound."""
+    alone: dict[tuple[str, tuple[str, ...]], list[_Contest]] = {}
     won: dict[tuple[str, str, tuple[str, ...]], list[_Contest]] = {}
     others: list[_Contest] = []
     for contest in contests:
         leader, words = contest.rivals()
-        if set(words.values()) <= {"SLOW"} and leader != contest.reference:
+        if not words:
+            lone = alone.setdefault((leader, contest.unknown), [])
+            lone.append(replace(contest, reference=""))  # over itself it says nothing
+        elif set(words.values()) <= {"SLOW"} and leader != contest.reference:
             won.setdefault((leader, contest.reference, contest.unknown), []).append(contest)
         else:
             others.append(contest)
@@ -168,6 +173,9 @@ def _clauses(contests: Sequence[_Contest]) -> Iterator[str]:
         yield _undecided(contest, _on([contest], several)) + _against(contest.unknown)
     if len(others) > _MOST_WORKLOADS:
         yield f"on {len(others) - _MOST_WORKLOADS} more workloads no path is alone"
+    for (name, unknown), mine in alone.items():
+        said = f"no other path to compare {short(name)} with{_on(mine, several)}"
+        yield f"{said}: {_speeds(mine, name)}{_against(unknown)}"
     yield from _bound(contests, several)
 
 
@@ -213,12 +221,18 @@ def _bound(contests: Sequence[_Contest], several: bool) -> Iterator[str]:
 
 
 def _speeds(contests: Sequence[_Contest], name: str) -> str:
-    """How fast a series is, from the least of these workloads to the greatest."""
+    """How fast a series is: *from* the least of these workloads *to* the greatest.
+
+    Without *from*, ``a to b`` are the ends of one modelled value.
+    """
     found = sorted((one.speed(name) for one in contests), key=lambda one: one.value)
+    unit = "×" if contests[0].reference else "s"
     if contests[0].modelled:
-        unit = "×" if contests[0].reference else "s"
-        return span(min(one.low for one in found), max(one.high for one in found), unit)
-    return " to ".join(with_ends(*one.ends) for one in ([found[0], found[-1]][: len(found)]))
+        said = span(min(one.low for one in found), max(one.high for one in found), unit)
+    else:
+        ends = dict.fromkeys(with_ends(*one.ends, unit) for one in (found[0], found[-1]))
+        said = " to ".join(ends)
+    return f"from {said}" if len(contests) > 1 and " to " in said else said
 
 
 def _each(contest: _Contest, names: Sequence[str]) -> str:

@@ -129,8 +129,8 @@ def test_workloads_on_which_nothing_is_decided_are_told_one_by_one(make_run: Mak
     won = sentence(make_run([NAIVE, ALIGNED], workloads=["a-sage", "b-sage", "c-gat"]))
     # Workload k is longer by a tenth of the time for each before it, so its spread is less.
     assert won == (
-        "aligned_zero_copy given had the shortest epochs on 3 workloads, 2.50× (2.09–2.98) to"
-        " 2.50× (2.16–2.90) as fast as cpu_gather naive."
+        "aligned_zero_copy given had the shortest epochs on 3 workloads, from 2.50×"
+        " (2.09–2.98) to 2.50× (2.16–2.90) as fast as cpu_gather naive."
     )
     many = [f"{letter}-sage" for letter in "abcdef"]
     said = sentence(make_run([NAIVE, ALIGNED, near], workloads=many, spread=0.0))
