@@ -32,7 +32,7 @@ _PREFIXES = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
 
 def time_unit(longest_s: float) -> tuple[str, float]:
     """The unit in which times up to ``longest_s`` read well, and how many make a second."""
-    if longest_s >= 1:
+    if not longest_s < 1:  # NaN: there are none
         return "s", 1.0
     return ("ms", 1e3) if longest_s >= 1e-3 else ("µs", 1e6)
 

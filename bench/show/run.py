@@ -36,7 +36,7 @@ from gatherbench.bench.show.sentences.provenance import (
     warnings_of,
 )
 from gatherbench.bench.show.sentences.verdict import verdict
-from gatherbench.bench.show.terminal import Cell, Line, each_workload, frame, of_series
+from gatherbench.bench.show.terminal import Cell, Line, each_workload, frame, of_series, struck
 
 #: Marks of an epoch beside which there was other work, and of a speed-up that is not decided.
 DISTURBED, UNDECIDED = "!", "?"
@@ -73,16 +73,18 @@ def render(run: Run) -> RenderableType:
     parts += _sensors(run)
     parts += _found(run)
     parts += _on_disk(run)
-    parts += _reasons(bad)
+    parts += _reasons(run, bad)
     parts += _unknown(run, bad["reason"])
     reference = reference_variant(run)
     compared = (
-        f"speed-up over {' '.join(reference)}" if reference else "no cpu_gather to compare with"
+        f"speed-up over {' '.join(reference)}, of typical epochs"
+        if reference
+        else "no cpu_gather to compare with"
     )
     parts.append(
         Text(
-            f"Medians over repeats and epochs, ± half the interquartile range; {compared}, of "
-            f"typical epochs.{borrowed(run)} {provenance(run)}",
+            f"Medians over repeats and epochs, ± half the interquartile range; {compared}."
+            f"{borrowed(run)} {provenance(run)}",
             style="dim",
         )
     )
@@ -162,7 +164,7 @@ def _on_disk(run: Run) -> list[RenderableType]:
 
 
 def _table(title: str, here: pd.DataFrame, missing: pd.DataFrame, machines: list[str]) -> Table:
-    unit, factor = time_unit(float(here["high"].max()) if len(here) else 1.0)
+    unit, factor = time_unit(float(here["high"].max()))
     exchange = [stage for stage in WITHIN_TRAIN if here[stage].notna().any()]
     # Of several ranks these stand in the place of two others, or 80 columns were too few.
     rest = [stage.removeprefix("all_") for stage in exchange] or ["core-s", "GB/s"]
@@ -227,17 +229,16 @@ def _cells(line: Line, factor: float, exchange: Sequence[str]) -> list[Text]:
     return [*names, *map(Text, numbers)]
 
 
-def _reasons(bad: pd.DataFrame) -> list[Text]:
+def _reasons(run: Run, bad: pd.DataFrame) -> list[Text]:
     """Each reason once, with what it struck."""
     lines = []
     for (status, reason), group in bad.groupby(["status", "reason"], sort=False):
-        struck = []
-        for (strategy, variant), series in group.groupby(["strategy", "variant"], sort=False):
-            repeats, planned = series["repeats"].sum(), series["of"].sum()
-            count = "" if repeats == planned else f" ({repeats} of {planned} repeats)"
-            struck.append(f"{strategy} {variant}{count}")
+        cases = []
+        for case in group.itertuples():
+            count = "" if case.repeats == case.of else f" ({case.repeats} of {case.of} repeats)"
+            cases.append((f"{case.strategy} {case.variant}{count}", str(case.workload)))
         what = (f"{status}: ", _COLOURS.get(str(status), ""))
-        lines.append(Text.assemble(what, f"{', '.join(struck)}: {reason}"))
+        lines.append(Text.assemble(what, f"{struck(cases, run.workloads)}: {reason}"))
     return [*lines, Text()] if lines else []
 
 
@@ -252,7 +253,6 @@ def _unknown(run: Run, said: pd.Series[str]) -> list[Text]:
     rows = rows[~told]
     lines = []
     for (machine, reason), group in rows.groupby(["machine", "reason"], sort=False):
-        names = (group["strategy"] + " " + group["variant"]).unique()
-        struck = f"{', '.join(names)} on {', '.join(group['workload'].unique())}"
-        lines.append(Text(f"not modelled for {machine}: {struck}: {reason}"))
+        cases = zip(group["strategy"] + " " + group["variant"], group["workload"], strict=True)
+        lines.append(Text(f"not modelled for {machine}: {struck(cases, run.workloads)}: {reason}"))
     return [*lines, Text()] if lines else []

@@ -23,6 +23,8 @@ from gatherbench.bench.run.store import RunStore
 from gatherbench.bench.show.charts import epoch_breakdown, speedup
 from gatherbench.bench.show.run import render
 
+from ..written_run import edit
+
 MakeRun = Callable[..., Path]
 SORTED = ("aligned_zero_copy", "registered,sorted", (0.2, 0.3, 0.5))
 NAIVE = ("cpu_gather", "naive", (0.2, 1.0, 0.5))
@@ -98,6 +100,28 @@ def test_a_reason_that_several_share_is_said_once(make_run: MakeRun) -> None:
     text = " ".join(shown(make_run(series=[NAIVE, SORTED], failures=failures), 200).split())
     assert f"failed: cpu_gather naive, aligned_zero_copy registered,sorted: {why}" in text
     assert text.count(why) == 2, "in the list and in the verdict"
+
+
+def test_a_reason_names_the_workloads_where_it_does_not_hold_for_all(make_run: MakeRun) -> None:
+    """Sorted reads failed on b alone, twice; the gather on both, but not with all repeats on a."""
+    two, names = ("a-sage16x2-b1-00000000", "b-sage16x2-b1-00000000"), " ".join(NAIVE[:2])
+    why = ("failed", "out of memory")
+    failures = {(two[1], *SORTED[:2]): why, (two[1], *NAIVE[:2]): why}
+    folder = make_run(series=[NAIVE, SORTED], failures=failures, workloads=two, repeats=2)
+
+    def once(row: dict[str, str]) -> None:
+        if row["stage"] == "case" and row["repeat"] == "1" and row["variant"] == "naive":
+            row |= {"value": "", "status": why[0], "reason": why[1]}
+
+    edit(folder, once)
+    text = " ".join(shown(folder).split())
+    assert (
+        f"failed: {names} (1 of 2 repeats) on {two[0]}; {names}, {' '.join(SORTED[:2])} on {two[1]}"
+        ": out of memory"
+    ) in text
+    assert "no cpu_gather to compare with. " in " ".join(
+        shown(make_run("20261122-b-2", series=[SORTED])).split()
+    )
 
 
 def test_a_run_that_is_still_going_is_not_called_cut_off(
