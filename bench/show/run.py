@@ -23,10 +23,11 @@ from gatherbench.bench.read.epochs import (
     sort_series,
 )
 from gatherbench.bench.read.kept import found_on_device
-from gatherbench.bench.read.stats.judge import THRESHOLD, word_of
+from gatherbench.bench.read.stats.judge import is_open
 from gatherbench.bench.read.summary import summarise
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import MISSING, decimals, quantity, three_digits, time_unit
+from gatherbench.bench.show.looks import DISTURBED, MARKS, UNDECIDED, explained
 from gatherbench.bench.show.model import model_tables
 from gatherbench.bench.show.ranks import rank_tables
 from gatherbench.bench.show.sentences.provenance import (
@@ -38,14 +39,10 @@ from gatherbench.bench.show.sentences.provenance import (
 from gatherbench.bench.show.sentences.verdict import verdict
 from gatherbench.bench.show.terminal import Cell, Line, each_workload, frame, of_series, struck
 
-#: Marks of an epoch beside which there was other work, and of a speed-up that is not decided.
-DISTURBED, UNDECIDED = "!", "?"
 LEGEND = (
     "n: repeats that count, of those measured (the others were disturbed); fetch: the loop's wait"
     " for rows; core-s: processor time; GB/s: payload over that wait."
-    f" {DISTURBED}: there was other work beside every repeat. {UNDECIDED}: the ratio's 95 %"
-    f" interval does not tell a difference of {THRESHOLD:.0%} from none. {MISSING}: not known, or"
-    " no rate as the wait is hidden behind training."
+    f"{explained(MARKS)} {MISSING}: not known, or no rate as the wait is hidden behind training."
 )
 #: Of runs on several ranks.
 RANKS_LEGEND = (
@@ -194,9 +191,9 @@ def _modelled(line: Line, factor: float, exchange: Sequence[str]) -> list[str]:
     ends = ("low", "high"), ("fetch_low", "fetch_high"), ("train_low", "train_high")
     times = [_span(line[low], line[high], factor) for low, high in ends]
     low, high = line["speedup_low"], line["speedup_high"]
-    undecided = UNDECIDED if low < high and word_of(low, high) == "AMBIGUOUS" else ""
     times[0] += DISTURBED if line["disturbed"] > 0 else ""
-    return [MISSING, *times, *(MISSING,) * (len(exchange) or 2), _span(low, high) + undecided]
+    ratio = _span(low, high) + UNDECIDED * (low < high and is_open(low, high))
+    return [MISSING, *times, *(MISSING,) * (len(exchange) or 2), ratio]
 
 
 def _span(low: Any, high: Any, factor: float = 1.0) -> str:
@@ -214,17 +211,14 @@ def _cells(line: Line, factor: float, exchange: Sequence[str]) -> list[Text]:
     median, spread = line["median"] * factor, (line["high"] - line["low"]) / 2 * factor
     several = f" ±{spread:.{decimals(median)}f}" if line["count"] > 1 else ""
     beside = DISTURBED if line["disturbed"] > 0 else ""
-    bounds = line["speedup_low"], line["speedup_high"]
-    # Over itself a ratio is 1, and a model's has no interval.
-    exact = bounds[0] == bounds[1] or pd.isna(line["speedup"])
-    open_ended = not exact and (pd.isna(bounds[0]) or word_of(*bounds) == "AMBIGUOUS")
+    open_ = is_open(line["speedup_low"], line["speedup_high"]) and not pd.isna(line["speedup"])
     every = line["repeats"] + line["left_out"]
     numbers = [
         f"{line['repeats']:.0f}" + (f"/{every:.0f}" if line["left_out"] else ""),
         three_digits(median) + several + beside,
         *(three_digits(line[name] * factor) for name in ("fetch", "train", *exchange)),
         *([] if exchange else [three_digits(line["cpu"]), three_digits(line["rate"] * 1e-9)]),
-        three_digits(line["speedup"]) + (UNDECIDED if open_ended else ""),
+        three_digits(line["speedup"]) + UNDECIDED * open_,
     ]
     return [*names, *map(Text, numbers)]
 
@@ -234,9 +228,10 @@ def _reasons(run: Run, bad: pd.DataFrame) -> list[Text]:
     lines = []
     for (status, reason), group in bad.groupby(["status", "reason"], sort=False):
         cases = []
-        for case in group.itertuples():
-            count = "" if case.repeats == case.of else f" ({case.repeats} of {case.of} repeats)"
-            cases.append((f"{case.strategy} {case.variant}{count}", str(case.workload)))
+        for case in group.to_dict("records"):
+            some = case["repeats"] != case["of"]
+            count = f" ({case['repeats']} of {case['of']} repeats)" * some
+            cases.append((f"{case['strategy']} {case['variant']}{count}", case["workload"]))
         what = (f"{status}: ", _COLOURS.get(str(status), ""))
         lines.append(Text.assemble(what, f"{struck(cases, run.workloads)}: {reason}"))
     return [*lines, Text()] if lines else []

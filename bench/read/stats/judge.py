@@ -104,6 +104,11 @@ def word_of(low: float, high: float, threshold: float = THRESHOLD) -> Word:
     return "SAME" if fast <= low and high <= slow else "AMBIGUOUS"
 
 
+def is_open(low: float, high: float) -> bool:
+    """Whether a ratio with these ends is not decided: NaN of one repeat; equal ends are exact."""
+    return low != high and (math.isnan(low) or word_of(low, high) == "AMBIGUOUS")
+
+
 def judge_exactly(base: float, new: float, *, more_is_better: bool = False) -> Judgement:
     """The verdict on values that are computed: any difference beyond rounding counts."""
     how = "computed, not measured: compared exactly"

@@ -18,7 +18,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gatherbench.bench.plan.workload import ranks_in_words, ranks_of
-from gatherbench.bench.read.disturbance import disturbance, disturbed_alone
+from gatherbench.bench.read.disturbance import (
+    disturbance,
+    disturbed_alone,
+    disturbed_series,
+    mostly_disturbed,
+)
 from gatherbench.bench.read.epochs import (
     epoch_intervals,
     problems,
@@ -72,7 +77,7 @@ def verdict(run: Run) -> list[Statement]:
     reference = reference_variant(run)
     series = repeat_logs(run.values("epoch", "wall_time"))
     busy, alone = disturbance(run), disturbed_alone(run)
-    much = 2 * len(alone) > len(series)
+    much = mostly_disturbed(run)
     if much:
         text = f"{busy[0].upper()}{busy[1:]}: no ratio is given; measure again on an idle machine."
         found.append(Statement("warning", text))
@@ -81,8 +86,9 @@ def verdict(run: Run) -> list[Statement]:
         here = {k: v for k, v in series.items() if k.backend == backend and k.workload in workloads}
         if here and reference and not much:
             where = _where(run, backend) + _on_ranks(ranks, groups, backend)
-            points = tuple(_clauses(list(_measured(run, here, reference))))
-            points = points or (f"no quiet repeat of {' '.join(reference)} to compare with",)
+            clauses = _clauses(list(_measured(run, here, reference)))
+            points = (*clauses, *_lacking(run, here, reference))
+            points = points or (f"no {' '.join(reference)} to compare with",)
             found.append(Statement("measured", where, points))
     if not much:
         sentences = [*scaling_sentences(run), *disk_sentences(run)]
@@ -269,6 +275,16 @@ def _measured(
             yield _Contest(run.names[workload], times, base)
 
 
+def _lacking(run: Run, series: Iterable[Key], reference: tuple[str, str]) -> Iterator[str]:
+    """The workloads whose reference has no quiet repeat."""
+    alone = disturbed_alone(run)
+    lost = [key.workload for key in series if key[1:3] == reference and key in alone]
+    if lost:
+        names = listed([short(run.names[one], LONGEST_WORKLOAD) for one in lost])
+        on = f" on {names}" * (len(run.workloads) > 1)
+        yield f"no quiet repeat of {' '.join(reference)} to compare with{on}"
+
+
 def modelled_statement(run: Run, on: str = "") -> Statement | None:
     """What is said of modelled epochs; ``None`` where there is nothing to compare.
 
@@ -308,7 +324,9 @@ def _rests_on(run: Run, foreign: Iterable[tuple[str, ...]]) -> list[str]:
             " of the machine that is modelled."
         )
     if borrows(run.rows, "sample").any():
-        said.append(f"Minibatches come as fast as {run.machine} was measured to have them.")
+        lent = disturbed_series(run).keys() - disturbed_alone(run).keys()
+        beside = ", beside other work throughout" * bool(lent)
+        said.append(f"Minibatches come as fast as {run.machine} was measured to have them{beside}.")
     return said
 
 

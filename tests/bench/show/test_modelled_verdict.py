@@ -133,6 +133,18 @@ def test_several_things_are_a_list_in_the_terminal_and_in_the_report(
     assert all(f"<li>{point}" in page for point in points)
 
 
+def test_a_model_that_borrows_from_disturbed_epochs_alone_says_so(
+    modelled: Callable[..., Run],
+) -> None:
+    said = f"Minibatches come as fast as {MACHINE} was measured to have them"
+    for number, (beside, end) in enumerate(
+        [({}, ", beside other work throughout."), ({"beside": (*NAIVE[:2], 0)}, ".")]
+    ):
+        more = {"other_cores": 1.5, "name": f"2026112{number}-a-1", **beside}
+        run = modelled(*FOUR, borrowed={ALIGNED[:2]: ["sample"]}, **more)
+        assert (modelled_statement(run) or "").endswith(said + end)
+
+
 def test_a_calibration_of_the_run_s_own_machine_borrows_from_nobody_else(
     modelled: Callable[..., Run],
 ) -> None:
