@@ -105,8 +105,8 @@ def word_of(low: float, high: float, threshold: float = THRESHOLD) -> Word:
 
 
 def is_open(low: float, high: float) -> bool:
-    """Whether a ratio with these ends is not decided: NaN of one repeat; equal ends are exact."""
-    return low != high and (math.isnan(low) or word_of(low, high) == "AMBIGUOUS")
+    """Whether a ratio with these ends, NaN of one repeat, is not decided."""
+    return word_of(low, high) == "AMBIGUOUS"
 
 
 def judge_exactly(base: float, new: float, *, more_is_better: bool = False) -> Judgement:

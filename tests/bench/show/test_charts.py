@@ -172,7 +172,8 @@ def test_the_end_of_a_whisker_fits_however_far_it_is() -> None:
 
 def test_a_bar_has_the_marks_of_the_table(make_run: MakeRun) -> None:
     """Pinned was always beside other work, naive and prefetch once: 1.71 s over 1.31 and 1.16 s."""
-    folder = make_run(series=EIGHT[:3], other_cores=1.5)
+    borrowed = {one[:2]: ["sample"] for one in TWO}
+    folder = make_run(series=EIGHT[:3], other_cores=1.5, modelled=TWO, borrowed=borrowed)
 
     def quiet(row: dict[str, str]) -> None:
         always = row["variant"] == "pinned"
@@ -185,6 +186,8 @@ def test_a_bar_has_the_marks_of_the_table(make_run: MakeRun) -> None:
     assert [line.text for line in shown.panels[0].lines] == ["1.00×", "1.31×!", "1.47×"]
     assert "!: there was other work beside every repeat." in shown.reading
     assert "?:" not in shown.reading
+    lent = [line.text for line in shown.panels[1].lines]
+    assert lent == ["1.00×", "1.31×"], "minibatches are lent by quiet series too"
     assert [line.text[-1] for line in epoch_breakdown(run).panels[0].lines] == ["s", "!", "s"]
     once = speedup(load_run(make_run("20261122-b-2", series=TWO, repeats=1)))
     assert [line.text for line in once.panels[0].lines] == ["1.00×", "1.31×?"]
