@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 import pandas as pd
 
+from gatherbench.bench.read.disturbance import no_ratio_over
 from gatherbench.bench.read.epochs import declared, plan_order, reference_variant, repeat_logs
 from gatherbench.bench.read.stats.interval import interval_of
 from gatherbench.bench.read.tables import Run
@@ -96,12 +97,13 @@ def over_memory(run: Run) -> pd.DataFrame:
     """
     logs = repeat_logs(run.values("epoch", "wall_time"))
     disk, reference = disk_strategies(run), reference_variant(run)
+    given = {k: v for k, v in logs.items() if k[1:3] == reference and not no_ratio_over(run, k)}
     records: list[tuple[object, ...]] = []
     for family in memories(run):
         for key, mine in logs.items():
             if key.workload not in family.shares or key.strategy not in disk:
                 continue
-            bound = _bound(key.backend, logs, reference, family)
+            bound = _bound(key.backend, given, reference, family)
             times = interval_of((1, mine), (-1, bound)).ends if bound else (math.nan,) * 3
             share, epoch = family.shares[key.workload], interval_of((1, mine)).ends
             records.append((family.name, share, *key, *epoch, *times))

@@ -86,6 +86,40 @@ def disturbed_alone(run: Run) -> dict[Key, float]:
     return {Key(*series): cores for series, cores in worst.items()}  # type: ignore[misc]
 
 
+def disturbed_series(run: Run) -> dict[Key, float]:
+    """:func:`disturbed_alone`, and modelled series that take times from such series alone."""
+    found = disturbed_alone(run)
+    lenders: dict[str, list[float | None]] = {}
+    for series in _measured(run):
+        lenders.setdefault(series.workload, []).append(found.get(series))
+    predicted = run.select(basis="predicted")
+    borrowing = predicted.loc[predicted["borrowed"] != "", SERIES].drop_duplicates()
+    for series in map(Key._make, borrowing.itertuples(index=False)):
+        lent = lenders.get(series.workload, [None])
+        if None not in lent:
+            found[series] = max(cores for cores in lent if cores is not None)
+    return found
+
+
+def mostly_disturbed(run: Run) -> bool:
+    """Whether most measured series have no quiet repeat."""
+    return 2 * len(disturbed_alone(run)) > len(_measured(run))
+
+
+def no_ratio_over(run: Run, reference: Key) -> str:
+    """Why no ratio of measured epochs over this series is given; empty where one is."""
+    if mostly_disturbed(run):
+        return f"{disturbance(run)}: no ratio is given; measure again on an idle machine"
+    if reference in disturbed_alone(run):
+        return f"no quiet repeat of {reference.strategy} {reference.variant} to compare with"
+    return ""
+
+
+def _measured(run: Run) -> list[Key]:
+    names = run.values("epoch", "wall_time").dropna().index
+    return list(dict.fromkeys(Key(*series) for *series, _, _ in names))
+
+
 def _worst(rows: pd.DataFrame, by: list[str]) -> pd.Series[float]:
     return rows.groupby(by)["other_cores"].max()
 

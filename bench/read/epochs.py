@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from gatherbench.bench.read.disturbance import no_ratio_over
 from gatherbench.bench.read.stats.interval import Interval, interval_of
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import BASES, SERIES, Key
@@ -116,12 +117,16 @@ def speedup_over(run: Run, strategy: str = "cpu_gather", variant: str = "naive")
     95 % interval (:func:`gatherbench.bench.read.stats.interval.interval_of`); over itself the
     ratio is 1 by definition. One repeat has no interval: the bounds are NaN. Neither has a
     modelled epoch: they are its value. Columns: :data:`SERIES`, ``speedup``, ``low``, ``high``. A
-    series whose reference is not there is left out.
+    series whose reference is not there is left out, or whose ratio is not to be given
+    (:func:`gatherbench.bench.read.disturbance.no_ratio_over`).
     """
     logs = repeat_logs(run.values("epoch", "wall_time", EPOCHS))
+    given = {key: mine for key, mine in logs.items() if key[1:3] == (strategy, variant)}
+    for key in [one for one in given if one.basis == "measured" and no_ratio_over(run, one)]:
+        del given[key]
     records: list[tuple[object, ...]] = []
     for key, mine in logs.items():
-        reference = logs.get(key._replace(strategy=strategy, variant=variant))
+        reference = given.get(key._replace(strategy=strategy, variant=variant))
         if reference is None:
             continue
         found = interval_of((1, reference), (-1, mine))

@@ -18,7 +18,7 @@ import pandas as pd
 
 from gatherbench.bench.plan.workload import ranks_of
 from gatherbench.bench.read.cpu import cores_of
-from gatherbench.bench.read.disturbance import disturbed_alone
+from gatherbench.bench.read.disturbance import disturbed_alone, no_ratio_over
 from gatherbench.bench.read.epochs import (
     WITHIN_TRAIN,
     epoch_times,
@@ -147,6 +147,8 @@ def scaling(run: Run) -> pd.DataFrame:
                 why = "one rank is not in the plan"
             elif one not in logs:
                 why = f"one rank: {': '.join(bad.get(one[:3], ('not in the plan',)))}"
+            elif lost := no_ratio_over(run, one):
+                why = lost
             elif not {one, key} <= set(costs):
                 why = UNKNOWN_SEEDS
             else:

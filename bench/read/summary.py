@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 
-from gatherbench.bench.read.disturbance import disturbed_alone, other_load
+from gatherbench.bench.read.disturbance import disturbed_series
 from gatherbench.bench.read.epochs import (
     WITHIN_TRAIN,
     bandwidth,
@@ -26,11 +24,12 @@ def summarise(run: Run) -> pd.DataFrame:
     Columns: those of :func:`gatherbench.bench.read.epochs.epoch_times` (s), and ``fetch``,
     ``train``, ``all_reduce``, ``wait`` (s; ``train`` holds the last two), ``cpu`` (core-seconds),
     ``rate`` (B/s), ``speedup`` with its 95 % interval, ``speedup_low`` and ``speedup_high``,
-    ``other`` (cores that other work had beside the worst repeat), ``disturbed`` (the same where
-    there was too much beside every repeat); NaN where there is none, the rate also where fetches
-    run ahead of the training. ``repeats`` count, ``left_out`` were disturbed while there were quiet
-    ones. A modelled epoch is as disturbed as what it takes times from. A modelled value that ranges
-    has its ends alone, in ``low``, ``high``, ``fetch_low``, … (measured: quartiles).
+    ``other`` (cores that other work had beside the worst repeat that counts), ``disturbed`` (the
+    same where there was too much beside every repeat); NaN where there is none, the rate also where
+    fetches run ahead of the training. ``repeats`` count; ``noisy`` were disturbed, of which
+    ``left_out`` do not count as there were quiet ones. A modelled epoch is as disturbed as what it
+    takes times from. A modelled value that ranges has its ends alone, in ``low``, ``high``,
+    ``fetch_low``, … (measured: quartiles).
     """
     times = {"epoch": epoch_times(run), **stage_times(run)}
     epoch, fetch, train = (
@@ -52,25 +51,15 @@ def summarise(run: Run) -> pd.DataFrame:
         summary[stage] = run.values(stage, "wall_time").groupby(SERIES).median()
     summary["cpu"] = cpu_seconds(run).set_index(SERIES)["median"]
     summary["rate"] = bandwidth(run).set_index(SERIES)["median"]
-    measured = run.select(stage="epoch", metric="wall_time").groupby([*SERIES, "repeat"])["used"]
-    counts = measured.first().groupby(SERIES).agg(["sum", "count"])
-    summary["repeats"] = counts["sum"]
-    summary["left_out"] = counts["count"] - counts["sum"]
-    summary["other"] = other_load(run).groupby(SERIES).max()
-    summary["disturbed"] = _disturbed(run, summary.index)
+    measured = run.select(stage="epoch", metric="wall_time").groupby([*SERIES, "repeat"])
+    counts = measured[["used", "disturbed"]].first().groupby(SERIES).agg(["sum", "count"])
+    summary["repeats"] = counts["used", "sum"]
+    summary["left_out"] = counts["used", "count"] - counts["used", "sum"]
+    summary["noisy"] = counts["disturbed", "sum"]
+    summary["other"] = run.select(used=True).groupby(SERIES)["other_cores"].max()
+    summary["disturbed"] = pd.Series(disturbed_series(run), dtype=float).reindex(summary.index)
     ahead = run.select(metric="lookahead", basis="declared")
     series = pd.MultiIndex.from_frame(ahead.loc[ahead["value"] > 0, SERIES[:3]])
     summary = summary.reset_index()
     hidden = pd.MultiIndex.from_frame(summary[SERIES[:3]]).isin(series)
     return summary.assign(rate=summary["rate"].mask(hidden))
-
-
-def _disturbed(run: Run, series: pd.Index[Any]) -> pd.Series[float]:
-    """Cores that other work had beside every repeat, of modelled epochs beside all they borrow."""
-    found = pd.Series(disturbed_alone(run), dtype=float).reindex(series)
-    measured = found[series.get_level_values("basis") == "measured"]
-    lent = measured.groupby("workload").agg(lambda cores: cores.max(skipna=False))
-    predicted = run.select(basis="predicted")
-    borrowing = pd.MultiIndex.from_frame(predicted.loc[predicted["borrowed"] != "", SERIES])
-    of = series.get_level_values("workload").map(lent.to_dict())
-    return found.mask(series.isin(borrowing), pd.Series(of, series, dtype=float))

@@ -316,4 +316,3 @@ def check(folder: Path, plan: dict[str, Any], rows: list[Row]) -> None:
 def no_samples() -> pd.DataFrame:
     """The samples of a run that has none yet."""
     return pd.DataFrame({name: [] for name in SAMPLE_COLUMNS})
-

@@ -37,7 +37,7 @@ _UNITS = {"k": 10**3, "M": 10**6, "B": 10**9}
 
 def time_unit(longest_s: float) -> tuple[str, float]:
     """The unit in which times up to ``longest_s`` read well, and how many make a second."""
-    if longest_s >= 1:
+    if not longest_s < 1:  # NaN: there are none
         return "s", 1.0
     return ("ms", 1e3) if longest_s >= 1e-3 else ("µs", 1e6)
 

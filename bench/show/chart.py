@@ -8,7 +8,7 @@ template a drawing that fits any width of page, with words that can be read alou
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gatherbench.bench.read.units import number, quantity, scale
@@ -16,6 +16,10 @@ from gatherbench.bench.show.looks import colour_of
 
 #: Share of a panel's width that the longest bar or whisker takes in the report, per cent.
 FULL = 98.0
+#: Of an axis, times its longest bar: a whisker of two repeats would leave nothing else to see.
+LONGEST_WHISKER = 4.0
+#: Times the axis, and as a share of it, beyond which a whisker's end is said by its power of ten.
+FAR = 1e3
 #: Share of an axis below which a value is said in a unit that suits it and not the axis.
 TINY = 1e-3
 #: Seconds since the axis of time begins, and the value up to then, in order.
@@ -29,6 +33,13 @@ class Axis:
     unit: str
     top: float
     bottom: float = 0.0
+
+    @classmethod
+    def of(cls, unit: str, values: Iterable[float], ends: Iterable[float] = ()) -> Axis:
+        """For bars of these values; whiskers of these ends are cut where they are far longer."""
+        top = max((value for value in values if value > 0), default=1.0)
+        reach = max((end for end in ends if end > top), default=top)
+        return cls(unit, min(reach, LONGEST_WHISKER * top))
 
     @property
     def shown(self) -> tuple[str, float]:
@@ -49,6 +60,13 @@ class Axis:
     def plain(self, value: float) -> str:
         """The value without its unit."""
         return number(value * self.shown[1])
+
+    def end(self, value: float) -> str:
+        """:meth:`plain` of a whisker's end; as ``2.1e-7`` where it is far from all bars."""
+        if value == 0 or self.top / FAR <= value <= self.top * FAR:
+            return self.plain(value)
+        digits, power = f"{value * self.shown[1]:.1e}".split("e")
+        return f"{digits}e{int(power)}"
 
     def ticks(self) -> list[tuple[float, str]]:
         """Places in per cent, and their text; the last one has the unit."""
@@ -85,6 +103,7 @@ class Line:
         start: where the first part begins.
         curves: values over time, by a name of the chart's legend.
         aloud: the curves in words, for those who do not see them.
+        cut: whether the whisker goes on beyond the axis.
     """
 
     name: str
@@ -99,6 +118,7 @@ class Line:
     start: float = 0.0
     curves: Mapping[str, Points] = field(default_factory=dict)
     aloud: str = ""
+    cut: bool = False
 
     @property
     def modelled(self) -> bool:

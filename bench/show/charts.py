@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -21,6 +22,7 @@ from gatherbench.bench.read.disk import (
     memories,
     over_memory,
 )
+from gatherbench.bench.read.disturbance import disturbed_series, no_ratio_over
 from gatherbench.bench.read.epochs import (
     EPOCHS,
     WITHIN_TRAIN,
@@ -37,9 +39,10 @@ from gatherbench.bench.read.modelled import speedups as speedups_of
 from gatherbench.bench.read.modelled import with_ranges
 from gatherbench.bench.read.ranks import families, scaling
 from gatherbench.bench.read.reference import load_reference
+from gatherbench.bench.read.stats.judge import is_open
 from gatherbench.bench.read.tables import Run, only
 from gatherbench.bench.read.units import quantity, short
-from gatherbench.bench.run.rows import SERIES
+from gatherbench.bench.run.rows import SERIES, Key
 from gatherbench.bench.run.store import StoreError
 from gatherbench.bench.show.answers.reddit import published_range
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
@@ -49,7 +52,7 @@ from gatherbench.bench.show.charts_over_time import (
     is_scored,
     pcie_over_time,
 )
-from gatherbench.bench.show.looks import EXCHANGE_COLOURS, STAGE_COLOURS
+from gatherbench.bench.show.looks import DISTURBED, EXCHANGE_COLOURS, STAGE_COLOURS, UNDECIDED
 from gatherbench.bench.show.sentences.provenance import (
     borrowed,
     has_gpu,
@@ -64,8 +67,8 @@ Row = Mapping[Hashable, Any]
 #: not of all repeats; no line where it returns none.
 MakeLine = Callable[[Names, Row | None, str], Line | None]
 NO_BREAK = "\N{NARROW NO-BREAK SPACE}"
-#: Of an axis, times its longest bar: a whisker of two repeats would leave nothing else to see.
-LONGEST_WHISKER = 4.0
+#: Of the runs that were read last: every bar is asked for its mark.
+_disturbed = lru_cache(maxsize=4)(disturbed_series)
 
 
 # ---- a panel for each workload ---------------------------------------------------------------
@@ -110,7 +113,8 @@ def epoch_breakdown(run: Run) -> Chart:
 def speedup(run: Run) -> Chart:
     """Epoch time of the baseline over that of each series."""
     reference = reference_variant(run) or ("cpu_gather", "naive")
-    name = " ".join(reference)
+    name, backend = " ".join(reference), "cuda" if has_gpu(run) else "host"
+    over = {w: Key(w, *reference, backend, "measured") for w in run.workloads}
     return _bars(
         run,
         speedups_of(run, *reference),
@@ -123,6 +127,7 @@ def speedup(run: Run) -> Chart:
         total="speedup",
         mark=1.0,
         absent=f"no {name} measured to compare with",
+        why={workload: no_ratio_over(run, key) for workload, key in over.items()},
     )
 
 
@@ -232,6 +237,7 @@ def _bars(
     total: str = "median",
     mark: float | None = None,
     absent: str = "no measurement",
+    why: Mapping[str, str] = MappingProxyType({}),
     predicted: bool = True,
     suffix: str = "",
     beside: Sequence[Panel] = (),
@@ -249,6 +255,7 @@ def _bars(
         total: the column that the number and the whisker belong to.
         mark: value at which a line is drawn through all bars.
         absent: what to write for a series that was measured but has no value here.
+        why: the same by workload, where there is more to say.
         predicted: whether the link model has a word on it.
         suffix: behind the number.
         beside: further panels.
@@ -257,23 +264,23 @@ def _bars(
     parts = list(legend or ())
     profile = ", ".join(modelled_for(run)) if predicted else ""
     measured, modelled = (values[values["basis"] == basis] for basis in EPOCHS)
-    groups = [(measured, _unmeasured(run, measured, absent), "")]
+    groups = [(measured, _unmeasured(run, measured, absent, why), "")]
     if profile:
         groups.append((modelled, _unpredicted(run), profile))
     panels = []
     for workload in run.workloads:
-        for table, why, whose in groups:
+        for table, reasons, whose in groups:
             frame = table[table["workload"] == workload]
             # Beside figures of host memory, a GPU's on the same axis would be compared with them.
             seen = values[values["workload"] == workload] if has_gpu(run) else frame
             sums = seen[parts].sum(axis=1)
-            axis = Axis(unit, float(max([*seen[total], *seen["high"], *sums, mark or 0.0]) or 1.0))
-            make = partial(_series_bar, axis, total, parts, suffix, bool(whose))
-            lines = _lines([(frame, why[workload], make)])
+            axis = Axis.of(unit, [*seen[total], *sums, mark or 0.0], seen["high"])
+            make = partial(_series_bar, run, axis, total, parts, suffix, bool(whose))
+            lines = _lines([(frame, reasons[workload], make)])
             marks = [(mark, "one")] if mark is not None and len(frame) else []
             if lines or not whose:
                 panels.append(Panel(run.names[workload], lines, axis, marks, whose))
-    none = absent if values.empty else ""
+    none = next(filter(None, [*why.values(), absent])) if values.empty else ""
     return chart_of(run, [*panels, *beside], legend=legend or {}, absent=none, **said)
 
 
@@ -290,7 +297,14 @@ def _lines(steps: Iterable[tuple[pd.DataFrame, Mapping[Names, str], MakeLine]]) 
     return [line for names in order.itertuples(index=False, name=None) for line in lines[names]]
 
 
+def _marks(run: Run, row: Row, ratio: tuple[float, float] | None = None) -> str:
+    """What stands behind a value, as in the tables: of a ratio with these ends, or of another."""
+    alone = Key(*(str(row[name]) for name in SERIES)) in _disturbed(run)
+    return DISTURBED * alone + UNDECIDED * (ratio is not None and is_open(*ratio))
+
+
 def _series_bar(
+    run: Run,
     axis: Axis,
     total: str,
     parts: Sequence[str],
@@ -305,9 +319,10 @@ def _series_bar(
         return Line(*names, look, missing=why)
     lengths = {name: float(row[name]) for name in parts} or {names[0]: float(row[total])}
     low, high, text = float(row["low"]), float(row["high"]), axis.said(row[total])
+    suffix = _marks(run, row, (low, high) if total == "speedup" else None) + suffix
     note = "; ".join(filter(None, [why, row.get("note", "")]))
     if modelled and high > low:  # the number is its ends: none between them is known
-        text = f"{axis.plain(low)} to {axis.said(high)}"
+        text = f"{axis.plain(low)} to {axis.said(high)}{suffix}"
         return Line(*names, look, lengths, (low, high), text, note=note)
     return bar(names, lengths, text + suffix, axis, (low, high), look=look, note=note)
 
@@ -328,15 +343,16 @@ def bar(
     """
     if not ends[1] > ends[0]:
         return Line(*names, look, parts, text=text, note=note)
-    spread = f"{axis.plain(ends[0])} to {axis.plain(ends[1])}"
-    if ends[1] > axis.top:
-        text += f" (to {axis.said(ends[1])})"
-        ends = ends[0], axis.top
-    return Line(*names, look, parts, ends, text, spread, note=note)
+    spread = f"{axis.end(ends[0])} to {axis.end(ends[1])}"
+    cut, ends = ends[1] > axis.top, (ends[0], min(ends[1], axis.top))
+    return Line(*names, look, parts, ends, text, spread, note=note, cut=cut)
 
 
 def _unmeasured(
-    run: Run, table: pd.DataFrame, absent: str = ""
+    run: Run,
+    table: pd.DataFrame,
+    absent: str = "",
+    absent_on: Mapping[str, str] = MappingProxyType({}),
 ) -> Mapping[str, Mapping[Names, str]]:
     """By workload: why series are not in the table, or not with all of their repeats."""
     found = defaultdict[str, dict[Names, str]](dict)
@@ -344,7 +360,7 @@ def _unmeasured(
     there = set(table[SERIES[:3]].itertuples(index=False, name=None))
     for workload, strategy, variant in measured:
         if (workload, strategy, variant) not in there:
-            found[workload][strategy, variant] = absent
+            found[workload][strategy, variant] = absent_on.get(workload) or absent
     for b in bad:
         some = "" if b["repeats"] == b["of"] else f"{b['repeats']} of {b['of']} repeats "
         names = b["strategy"], b["variant"]
@@ -399,12 +415,8 @@ def _family(
         marks: lines through all bars.
     """
     mine = table[table["family"] == name]
-    highest, reach = (float(mine[column].max()) for column in (value, f"{value}_high"))
-    shown = [highest, min(reach, LONGEST_WHISKER * highest), *(at for at, _ in marks)]
-    axis, why = (
-        Axis(unit, max((one for one in shown if one > 0), default=1.0)),
-        _unmeasured(run, mine),
-    )
+    axis = Axis.of(unit, [*mine[value], *(at for at, _ in marks)], mine[f"{value}_high"])
+    why = _unmeasured(run, mine)
     lines = _lines(
         (mine[mine["workload"] == workload], why[workload], partial(make, axis))
         for workload, make in steps.items()
@@ -412,11 +424,14 @@ def _family(
     return Panel(name, lines, axis, marks)
 
 
-def _typical(axis: Axis, names: Names, row: Row, value: str, note: str, detail: str = "") -> Line:
+def _typical(
+    run: Run, axis: Axis, names: Names, row: Row, value: str, note: str, detail: str = ""
+) -> Line:
     """A bar of a column of a row, with its ends for whisker."""
-    height, *ends = (float(row[f"{value}{end}"]) for end in ("", "_low", "_high"))
+    height, low, high = (float(row[f"{value}{end}"]) for end in ("", "_low", "_high"))
+    text = axis.said(height) + _marks(run, row, (low, high) if value == "speedup" else None)
     shown = (names[0], detail or names[1])
-    return bar(shown, {names[0]: height}, axis.said(height), axis, (ends[0], ends[1]), note=note)
+    return bar(shown, {names[0]: height}, text, axis, (low, high), note=note)
 
 
 def epoch_over_ranks(run: Run) -> Chart:
@@ -494,9 +509,9 @@ def _over_ranks(
         if row is None:
             return Line(names[0], detail, missing=why)
         if pd.isna(row[value]):
-            return Line(names[0], detail, missing=str(row["why"]) or f"no {without} on as many")
+            return Line(names[0], detail, missing=_no_value(run, value, row))
         note = f"{quantity(row['seeds'], '1')} seeds" if differ else why
-        return _typical(axis, names, row, value, note, detail)
+        return _typical(run, axis, names, row, value, note, detail)
 
     marks = [(at, "published") for at in published] + [(1.0, "one")] * (unit != "s")
     panels = []
@@ -508,6 +523,15 @@ def _over_ranks(
     return chart_of(
         run, panels, ident=f"ranks-{value}", title=title.format(ranks), marks=legend, **said
     )
+
+
+def _no_value(run: Run, value: str, row: Row) -> str:
+    """Why a series has no efficiency, or no speed-up, with some number of ranks."""
+    if value == "efficiency":
+        return str(row["why"])
+    reference = reference_variant(run) or ("cpu_gather", "naive")
+    over = Key(str(row["workload"]), *reference, str(row["backend"]), str(row["basis"]))
+    return no_ratio_over(run, over) or f"no {' '.join(reference)} on as many"
 
 
 def _seeds_differ(run: Run) -> bool:
@@ -536,7 +560,7 @@ def disk_epochs(run: Run) -> Chart:
         said = f"{memory}; {why}" if why else memory
         if row is None:
             return Line(*names, missing=said)
-        return _typical(axis, names, row, "epoch", said)
+        return _typical(run, axis, names, row, "epoch", said)
 
     for family in memories(run):
         bound = in_memory_s(run, family)
@@ -704,20 +728,26 @@ VERDICTS = {
 }
 
 
-def comparison_chart(judged: pd.DataFrame, names: Mapping[str, str], *, relative: bool) -> Chart:
+def comparison_chart(
+    judged: pd.DataFrame, names: Mapping[str, str], profiles: Iterable[str], *, relative: bool
+) -> Chart:
     """Ratios of epoch times with their intervals, around the line of no change.
+
+    What is modelled has panels of its own.
 
     Args:
         judged: lines of :func:`gatherbench.bench.read.compare.runs.compare_runs` that decide.
         names: the workloads in words, by id.
+        profiles: for which epochs are modelled.
         relative: whether each time is over its own run's baseline.
     """
     panels = []
-    for workload, here in judged.groupby("workload", sort=False):
-        reach = here[["ratio", "high"]].replace(float("inf"), float("nan")).max().max()
-        axis = Axis("×", max(1.0, float(reach)) if pd.notna(reach) else 1.0)
-        lines = [_judged(line, axis) for line in here.to_dict("records")]
-        panels.append(Panel(names[str(workload)], lines, axis, [(1.0, "one")]))
+    for workload, both in judged.groupby("workload", sort=False):
+        for basis, here in both.groupby("basis"):
+            axis = Axis.of("×", [1.0, *here["ratio"]], here["high"])
+            lines = [_judged(line, axis) for line in here.to_dict("records")]
+            whose = ", ".join(profiles) if basis == "predicted" else ""
+            panels.append(Panel(names[str(workload)], lines, axis, [(1.0, "one")], whose))
     legend = {word: (word, VERDICTS[word]) for word in ("FAST", "SLOW", "SAME", "AMBIGUOUS")}
     return Chart(
         "against",

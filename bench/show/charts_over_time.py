@@ -18,6 +18,7 @@ from gatherbench.bench.read.units import bytes_in_words, quantity
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.run.store import RunStore
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel, Points
+from gatherbench.bench.show.looks import explained
 from gatherbench.bench.show.sentences.provenance import provenance, warnings_of
 
 #: Workload, strategy and variant.
@@ -161,7 +162,8 @@ def _over_time(
 
 
 def chart_of(run: Run, panels: Sequence[Panel], **of: Any) -> Chart:
-    """A chart with what stands above and below all of the run's."""
+    """A chart with what stands above and below all of the run's, and what its marks mean."""
+    of["reading"] += explained([line.text for panel in panels for line in panel.lines])
     return Chart(panels=panels, warnings=warnings_of(run), foot=provenance(run), **of)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -16,13 +16,18 @@ from rich.text import Text
 from gatherbench.bench.read.compare import BAD, METRICS, changes, deciding
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import three_digits, time_unit
-from gatherbench.bench.show.terminal import Line, frame
+from gatherbench.bench.show.terminal import Line, frame, struck
 
 _COLOURS = {"SLOW": "red", "FAILED": "red", "FAST": "green", "AMBIGUOUS": "yellow"}
 _COLOURS |= {"MISSING": "yellow", "NEW": "yellow"}
 #: Set behind a ratio that has no verdict of its own beside it.
 _SIGNS = {"SLOW": " !", "FAST": " *", "AMBIGUOUS": " ?"}
 _LEGEND = "! SLOW, * FAST, ? AMBIGUOUS, no sign SAME"
+#: The quotient of two such is the ratio; that of two medians over all epochs is not.
+TYPICAL = (
+    "A and B, measured: typical epochs, the geometric mean over repeats of each repeat's median, as"
+    " in speed-ups; the epochs of `gatherbench show` are medians over all epochs."
+)
 _SERIES = ["strategy", "variant", "backend", "basis"]
 #: Columns that the one table of all metrics takes.
 WIDE = 120
@@ -61,9 +66,9 @@ def render_comparison(
     for workload, here in table[~declared].groupby("workload", sort=False):
         if here["ratio"].notna().any():
             parts += _tables(f"{names[str(workload)]}: {workload}", here, width)
-    parts += _reasons(deciding(table, metrics))
-    parts += _declared(table[declared], set(metrics))
-    parts.append(Text(f"B / A with its 95 % interval; {_LEGEND}.", style="dim"))
+    parts += _reasons(deciding(table, metrics), names)
+    parts += _declared(table[declared], set(metrics), names)
+    parts.append(Text(f"{TYPICAL} B / A with its 95 % interval; {_LEGEND}.", style="dim"))
     if table[table["basis"] == "measured"]["verdict"].isin(("FAST", "SLOW")).any():
         parts.append(Text(_TWO_VISITS, style="yellow"))
     parts.append(Text(summary(table, metrics), style="bold"))
@@ -170,20 +175,20 @@ def _cells(
             yield Text(f"{other['ratio']:.2f}{sign}", style=_COLOURS.get(word, ""))
 
 
-def _reasons(chosen: pd.DataFrame) -> list[Text]:
+def _reasons(chosen: pd.DataFrame, workloads: Iterable[str]) -> list[Text]:
     """Each reason to look closer once, with the cases that it holds for."""
     lines = []
     told = chosen[~chosen["verdict"].isin(["SAME", "FAST"])]
     for word in _in_order(told["verdict"]):
         mine = told[told["verdict"] == word]
         for (metric, reason), group in mine.groupby(["metric", "reason"], sort=False):
-            cases = dict.fromkeys(f"{c.strategy} {c.variant}" for c in group.itertuples())
+            cases = zip(group["strategy"] + " " + group["variant"], group["workload"], strict=True)
             what = (f"{word} ", _COLOURS.get(word, ""))
-            lines.append(Text.assemble(what, f"{metric}, {', '.join(cases)}: {reason}"))
+            lines.append(Text.assemble(what, f"{metric}, {struck(cases, workloads)}: {reason}"))
     return [*lines, Text()] if lines else []
 
 
-def _declared(table: pd.DataFrame, asked: set[str]) -> list[Text]:
+def _declared(table: pd.DataFrame, asked: set[str], workloads: Iterable[str]) -> list[Text]:
     """What the data paths declare: a line if all is as before, else what differs."""
     if table.empty:
         return []
@@ -198,7 +203,8 @@ def _declared(table: pd.DataFrame, asked: set[str]) -> list[Text]:
         unit = "" if line["unit"] == "1" else f" {line['unit']}"
         change = f"{line['base']:,.0f}{unit} in A, {line['new']:,.0f}{unit} in B"
         change = line["reason"] if math.isnan(line["base"]) else change
-        lines.append(Text(f"  {line['strategy']} {line['variant']} {line['metric']}: {change}"))
+        case = f"{line['strategy']} {line['variant']} {line['metric']}"
+        lines.append(Text(f"  {struck([(case, line['workload'])], workloads)}: {change}"))
     return [*lines, Text()]
 
 

@@ -8,9 +8,12 @@ values are outlined, modelled ones hatched, measured ones solid.
 from __future__ import annotations
 
 import functools
+from collections.abc import Collection
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
+
+from gatherbench.bench.read.stats.judge import THRESHOLD
 
 #: Name → colour on a light page (and in pictures), and on a dark one.
 PALETTE = MappingProxyType(
@@ -28,6 +31,15 @@ PALETTE = MappingProxyType(
 )
 FAINT = "#666666"
 MODEL_HATCH = "////"
+#: Behind a number, in tables and in pictures.
+DISTURBED, UNDECIDED = "!", "?"
+MARKS = MappingProxyType(
+    {
+        DISTURBED: "there was other work beside every repeat",
+        UNDECIDED: "the ratio's 95 % interval does not tell a difference of"
+        f" {THRESHOLD:.0%} from none",
+    }
+)
 
 #: Parts of an epoch, by stage.
 STAGE_COLOURS = {"sample": "sky", "fetch": "vermilion", "train": "green", "other": "grey"}
@@ -50,6 +62,15 @@ RC: Any = {  # matplotlib's stubs list every key there is
     "hatch.linewidth": 0.7,
     "svg.hashsalt": "gatherbench",  # the same numbers give the same file
 }
+
+
+def explained(numbers: Collection[str]) -> str:
+    """Sentences on the marks that stand behind some of these numbers, each after a space."""
+    return "".join(
+        f" {mark}: {what}."
+        for mark, what in MARKS.items()
+        if any(mark in number for number in numbers)
+    )
 
 
 def colour_of(strategy: str) -> str:

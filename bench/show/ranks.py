@@ -54,7 +54,7 @@ def rank_tables(run: Run) -> list[RenderableType]:
 
 
 def _scaling(name: str, lines: pd.DataFrame) -> Table:
-    unit, factor = time_unit(float(lines["epoch"].max()) if lines["epoch"].notna().any() else 1.0)
+    unit, factor = time_unit(float(lines["epoch"].max()))
     differ = bool(lines["seeds"].max() > 1.5 * lines["seeds"].min())
     numbers = ("ranks", *["seeds"] * differ, f"epoch, {unit}")
     table = frame(f"Over the number of ranks: {name}", "strategy and variant", numbers=numbers)

@@ -23,10 +23,11 @@ from gatherbench.bench.read.epochs import (
     sort_series,
 )
 from gatherbench.bench.read.kept import found_on_device
-from gatherbench.bench.read.stats.judge import THRESHOLD, word_of
+from gatherbench.bench.read.stats.judge import is_open
 from gatherbench.bench.read.summary import summarise
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import MISSING, decimals, quantity, three_digits, time_unit
+from gatherbench.bench.show.looks import DISTURBED, MARKS, UNDECIDED, explained
 from gatherbench.bench.show.model import model_tables
 from gatherbench.bench.show.ranks import rank_tables
 from gatherbench.bench.show.sentences.provenance import (
@@ -36,16 +37,12 @@ from gatherbench.bench.show.sentences.provenance import (
     warnings_of,
 )
 from gatherbench.bench.show.sentences.verdict import verdict
-from gatherbench.bench.show.terminal import Cell, Line, each_workload, frame, of_series
+from gatherbench.bench.show.terminal import Cell, Line, each_workload, frame, of_series, struck
 
-#: Marks of an epoch beside which there was other work, and of a speed-up that is not decided.
-DISTURBED, UNDECIDED = "!", "?"
 LEGEND = (
     "n: repeats that count, of those measured (the others were disturbed); fetch: the loop's wait"
     " for rows; core-s: processor time; GB/s: payload over that wait."
-    f" {DISTURBED}: there was other work beside every repeat. {UNDECIDED}: the ratio's 95 %"
-    f" interval does not tell a difference of {THRESHOLD:.0%} from none. {MISSING}: not known, or"
-    " no rate as the wait is hidden behind training."
+    f"{explained(MARKS)} {MISSING}: not known, or no rate as the wait is hidden behind training."
 )
 #: Of runs on several ranks.
 RANKS_LEGEND = (
@@ -73,16 +70,18 @@ def render(run: Run) -> RenderableType:
     parts += _sensors(run)
     parts += _found(run)
     parts += _on_disk(run)
-    parts += _reasons(bad)
+    parts += _reasons(run, bad)
     parts += _unknown(run, bad["reason"])
     reference = reference_variant(run)
     compared = (
-        f"speed-up over {' '.join(reference)}" if reference else "no cpu_gather to compare with"
+        f"speed-up over {' '.join(reference)}, of typical epochs"
+        if reference
+        else "no cpu_gather to compare with"
     )
     parts.append(
         Text(
-            f"Medians over repeats and epochs, ± half the interquartile range; {compared}, of "
-            f"typical epochs.{borrowed(run)} {provenance(run)}",
+            f"Medians over repeats and epochs, ± half the interquartile range; {compared}."
+            f"{borrowed(run)} {provenance(run)}",
             style="dim",
         )
     )
@@ -162,7 +161,7 @@ def _on_disk(run: Run) -> list[RenderableType]:
 
 
 def _table(title: str, here: pd.DataFrame, missing: pd.DataFrame, machines: list[str]) -> Table:
-    unit, factor = time_unit(float(here["high"].max()) if len(here) else 1.0)
+    unit, factor = time_unit(float(here["high"].max()))
     exchange = [stage for stage in WITHIN_TRAIN if here[stage].notna().any()]
     # Of several ranks these stand in the place of two others, or 80 columns were too few.
     rest = [stage.removeprefix("all_") for stage in exchange] or ["core-s", "GB/s"]
@@ -192,9 +191,9 @@ def _modelled(line: Line, factor: float, exchange: Sequence[str]) -> list[str]:
     ends = ("low", "high"), ("fetch_low", "fetch_high"), ("train_low", "train_high")
     times = [_span(line[low], line[high], factor) for low, high in ends]
     low, high = line["speedup_low"], line["speedup_high"]
-    undecided = UNDECIDED if low < high and word_of(low, high) == "AMBIGUOUS" else ""
     times[0] += DISTURBED if line["disturbed"] > 0 else ""
-    return [MISSING, *times, *(MISSING,) * (len(exchange) or 2), _span(low, high) + undecided]
+    ratio = _span(low, high) + UNDECIDED * (low < high and is_open(low, high))
+    return [MISSING, *times, *(MISSING,) * (len(exchange) or 2), ratio]
 
 
 def _span(low: Any, high: Any, factor: float = 1.0) -> str:
@@ -212,32 +211,29 @@ def _cells(line: Line, factor: float, exchange: Sequence[str]) -> list[Text]:
     median, spread = line["median"] * factor, (line["high"] - line["low"]) / 2 * factor
     several = f" ±{spread:.{decimals(median)}f}" if line["count"] > 1 else ""
     beside = DISTURBED if line["disturbed"] > 0 else ""
-    bounds = line["speedup_low"], line["speedup_high"]
-    # Over itself a ratio is 1, and a model's has no interval.
-    exact = bounds[0] == bounds[1] or pd.isna(line["speedup"])
-    open_ended = not exact and (pd.isna(bounds[0]) or word_of(*bounds) == "AMBIGUOUS")
+    open_ = is_open(line["speedup_low"], line["speedup_high"]) and not pd.isna(line["speedup"])
     every = line["repeats"] + line["left_out"]
     numbers = [
         f"{line['repeats']:.0f}" + (f"/{every:.0f}" if line["left_out"] else ""),
         three_digits(median) + several + beside,
         *(three_digits(line[name] * factor) for name in ("fetch", "train", *exchange)),
         *([] if exchange else [three_digits(line["cpu"]), three_digits(line["rate"] * 1e-9)]),
-        three_digits(line["speedup"]) + (UNDECIDED if open_ended else ""),
+        three_digits(line["speedup"]) + UNDECIDED * open_,
     ]
     return [*names, *map(Text, numbers)]
 
 
-def _reasons(bad: pd.DataFrame) -> list[Text]:
+def _reasons(run: Run, bad: pd.DataFrame) -> list[Text]:
     """Each reason once, with what it struck."""
     lines = []
     for (status, reason), group in bad.groupby(["status", "reason"], sort=False):
-        struck = []
-        for (strategy, variant), series in group.groupby(["strategy", "variant"], sort=False):
-            repeats, planned = series["repeats"].sum(), series["of"].sum()
-            count = "" if repeats == planned else f" ({repeats} of {planned} repeats)"
-            struck.append(f"{strategy} {variant}{count}")
+        cases = []
+        for case in group.to_dict("records"):
+            some = case["repeats"] != case["of"]
+            count = f" ({case['repeats']} of {case['of']} repeats)" * some
+            cases.append((f"{case['strategy']} {case['variant']}{count}", case["workload"]))
         what = (f"{status}: ", _COLOURS.get(str(status), ""))
-        lines.append(Text.assemble(what, f"{', '.join(struck)}: {reason}"))
+        lines.append(Text.assemble(what, f"{struck(cases, run.workloads)}: {reason}"))
     return [*lines, Text()] if lines else []
 
 
@@ -252,7 +248,6 @@ def _unknown(run: Run, said: pd.Series[str]) -> list[Text]:
     rows = rows[~told]
     lines = []
     for (machine, reason), group in rows.groupby(["machine", "reason"], sort=False):
-        names = (group["strategy"] + " " + group["variant"]).unique()
-        struck = f"{', '.join(names)} on {', '.join(group['workload'].unique())}"
-        lines.append(Text(f"not modelled for {machine}: {struck}: {reason}"))
+        cases = zip(group["strategy"] + " " + group["variant"], group["workload"], strict=True)
+        lines.append(Text(f"not modelled for {machine}: {struck(cases, run.workloads)}: {reason}"))
     return [*lines, Text()] if lines else []

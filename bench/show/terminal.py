@@ -63,6 +63,21 @@ def each_workload(
     return [*parts, Text(legend, style="dim"), Text()] if parts and legend else parts
 
 
+def struck(cases: Iterable[tuple[str, str]], workloads: Iterable[str]) -> str:
+    """Series of (series, workload), and on which workloads those are that are not on all."""
+    found: dict[str, dict[str, None]] = {}
+    for series, workload in cases:
+        found.setdefault(series, {})[workload] = None
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for series, on in found.items():
+        alike.setdefault(tuple(on), []).append(series)
+    everywhere = set(workloads)
+    return "; ".join(
+        ", ".join(names) + f" on {', '.join(on)}" * (set(on) != everywhere)
+        for on, names in alike.items()
+    )
+
+
 def progress_bar(console: Console) -> Progress:
     """A bar that says what is being done; it leaves nothing behind when it ends."""
     return Progress(

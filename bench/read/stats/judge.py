@@ -104,6 +104,11 @@ def word_of(low: float, high: float, threshold: float = THRESHOLD) -> Word:
     return "SAME" if fast <= low and high <= slow else "AMBIGUOUS"
 
 
+def is_open(low: float, high: float) -> bool:
+    """Whether a ratio with these ends, NaN of one repeat, is not decided."""
+    return word_of(low, high) == "AMBIGUOUS"
+
+
 def judge_exactly(base: float, new: float, *, more_is_better: bool = False) -> Judgement:
     """The verdict on values that are computed: any difference beyond rounding counts."""
     how = "computed, not measured: compared exactly"

@@ -9,13 +9,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from gatherbench.bench.read.epochs import sort_series
 from gatherbench.bench.read.units import quantity
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
+from gatherbench.bench.show.charts import bar
 from gatherbench.bench.show.figures.draw import draw
 from gatherbench.bench.show.looks import KINDS, STAGE_COLOURS
 
@@ -49,8 +49,7 @@ def epoch_bars(
         rows: dict[tuple[str, str], Any] = {
             (str(r["kind"]), str(r["strategy"])): r for r in here.to_dict("records")
         }
-        ends = here[["median", "high"]].to_numpy(float)
-        axis = Axis("s", float(np.nanmax(ends, initial=0.0)) or 1.0)
+        axis = Axis.of("s", here["median"], here["high"])
         lines: list[Line] = []
         for strategy in strategies:
             if lines:
@@ -64,8 +63,8 @@ def epoch_bars(
                 value, low, high = (float(row[name]) for name in ("median", "low", "high"))
                 note = row.get("note")
                 text = axis.plain(value) + (f"  {note}" if isinstance(note, str) and note else "")
-                whisker = (low, high) if high > low else None
-                lines.append(Line(name, "", kind, {strategy: value}, whisker, text))
+                ends, parts = (low, high), {strategy: value}
+                lines.append(bar((name, ""), parts, text, axis, ends, look=kind))
         panels.append(Panel(group, lines, axis))
     chart = Chart("epochs", title, "", "time per epoch", panels, foot=foot)
     side_by_side = max(1, len(panels))

@@ -301,8 +301,7 @@ def sweep_panels(sweeps: Sequence[Sweep], *, title: str, foot: str) -> Figure:
     figure, panels = panel_row(
         f"{title} (modelled)", names, foot=f"{reading} {foot}", height=3.0, width=13.0
     )
-    known = whole["longest_s"].dropna()
-    unit, factor = time_unit(float(known.max()) if len(known) else 1.0)
+    unit, factor = time_unit(float(whole["longest_s"].max()))
     with mpl.rc_context(RC):
         name_series(figure, panels, looks, room=2.3)
         for axes, sweep in zip(panels, sweeps, strict=True):

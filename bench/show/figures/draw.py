@@ -181,7 +181,9 @@ def _bars(
             low, high = (end * factor for end in line.ends)
             middle, arm = (low + high) / 2, (high - low) / 2
             axes.errorbar(middle, y, xerr=arm, ecolor="black", elinewidth=1, capsize=2.5)
-        texts[y] = line.text + _note(line)
+            if line.cut:
+                axes.plot(high, y, ">", color="black", markersize=4)
+        texts[y] = line.text + f" ({line.spread})" * line.cut + _note(line)
     if not texts:
         axes.set_xticks([])
     longest = max((len(one) for text in texts.values() for one in text.split("\n")), default=0)

@@ -18,6 +18,12 @@ from gatherbench.bench.show.comparison import summary
 from gatherbench.bench.show.report.facts import in_short, machine_of
 from gatherbench.bench.show.report.grid import Column, Grid, grid
 from gatherbench.bench.show.report.tables import WHAT, with_kind
+from gatherbench.bench.show.sentences.provenance import modelled_for
+
+_DECIDES = (
+    "What decides: typical epochs of A and B, where measured the geometric mean over repeats of"
+    " each repeat’s median"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +63,13 @@ def against(run: Run, base: Run) -> Against:
         runs,
         summary=summary(table),
         caution=caution,
-        chart=comparison_chart(judged, base.names | run.names, relative=bool(caution)),
-        deciding=_grid("against", "What decides: epochs of A and B", judged),
+        chart=comparison_chart(
+            judged,
+            base.names | run.names,
+            dict.fromkeys([*modelled_for(base), *modelled_for(run)]),
+            relative=bool(caution),
+        ),
+        deciding=_grid("against", _DECIDES, judged),
         every=_grid("against-all", "Every metric of A and B", table),
         changed=_changed(base, run),
     )

@@ -31,7 +31,8 @@ class Column:
     """A field of a data frame: ``unit`` is that of its values, ``None`` for text.
 
     Where every value has a unit of its own, ``units`` names the field that says which. A column is
-    scaled as the field ``like`` is, so that an interval has the unit of its value.
+    scaled as the field ``like`` is, so that an interval has the unit of its value. What stands in
+    the field ``mark`` is shown behind the number, and is no part of it.
     """
 
     field: str
@@ -39,6 +40,7 @@ class Column:
     unit: str | None = None
     units: str = ""
     like: str = ""
+    mark: str = ""
 
     @property
     def kind(self) -> str:
@@ -85,16 +87,18 @@ class Grid:
 
 def grid(ident: str, caption: str, columns: Sequence[Column], frame: pd.DataFrame) -> Grid:
     """The table of ``frame``'s fields; ``basis`` tells which rows are modelled."""
-    labels, cells = [], []
+    labels, cells = [], list[list[Cell]]()
     for column in columns:
         values = frame[column.field]
         suffix, show = _reader(column, frame[column.like or column.field])
         labels.append(f"{column.label}, {suffix}" if suffix else column.label)
         units = frame[column.units] if column.units else [column.unit] * len(frame)
-        cells.append([_cell(column, v, show, unit) for v, unit in zip(values, units, strict=True)])
+        marks = frame[column.mark] if column.mark else [""] * len(frame)
+        said = zip(values, units, marks, strict=True)
+        cells.append([_cell(column, value, show, unit, mark) for value, unit, mark in said])
     modelled = frame["basis"] != "measured" if "basis" in frame else [False] * len(frame)
     rows = zip(zip(*cells, strict=True), modelled, strict=True)
-    lines = [Line(list(row), bool(mark)) for row, mark in rows]
+    lines = [Line(list(row), bool(is_modelled)) for row, is_modelled in rows]
     return Grid(ident, caption, list(columns), labels, lines)
 
 
@@ -112,10 +116,12 @@ def _reader(column: Column, values: pd.Series[Any]) -> tuple[str, Callable[[Any,
     return name, lambda value, _: number(value * factor)
 
 
-def _cell(column: Column, value: Any, show: Callable[[Any, Any], str], unit: Any) -> Cell:
+def _cell(
+    column: Column, value: Any, show: Callable[[Any, Any], str], unit: Any, mark: str
+) -> Cell:
     if value is None or value == "" or pd.isna(value):
-        return Cell(MISSING, "")
+        return Cell(MISSING + mark, "")
     if column.kind == "numeric":
-        return Cell(show(value, unit), repr(float(value)))
+        return Cell(show(value, unit) + mark, repr(float(value)))
     text, full = show(value, unit), str(value)
     return Cell(text, None if text == full else full)

@@ -12,16 +12,19 @@ from gatherbench.bench.model.predict import profile_of
 from gatherbench.bench.model.profile import LinkProfile, ProfileError
 from gatherbench.bench.model.roofline import against_measured, roofline
 from gatherbench.bench.read.disk import disk_reads
+from gatherbench.bench.read.disturbance import disturbed_series, no_ratio_over
 from gatherbench.bench.read.epochs import plan_order, reference_variant
 from gatherbench.bench.read.kept import found_on_device
 from gatherbench.bench.read.ranks import by_rank, scaling
+from gatherbench.bench.read.stats.judge import is_open
 from gatherbench.bench.read.summary import summarise
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import short
-from gatherbench.bench.run.rows import SERIES
+from gatherbench.bench.run.rows import SERIES, Key
 from gatherbench.bench.show.answers.epochs import changes_of_run
 from gatherbench.bench.show.chart import Chart
 from gatherbench.bench.show.charts import roofline_chart
+from gatherbench.bench.show.looks import DISTURBED, UNDECIDED, explained
 from gatherbench.bench.show.report.grid import Column, Grid, grid
 from gatherbench.bench.show.sentences.provenance import has_gpu
 
@@ -69,24 +72,44 @@ def in_plan_order(run: Run, frame: pd.DataFrame) -> pd.DataFrame:
     return with_kind(plan_order(run, frame))
 
 
+def _marked(run: Run, frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with marks: ``beside`` of its series, and ``open`` of their speed-ups if any."""
+    alone = set(disturbed_series(run))
+    keys = frame[SERIES].itertuples(index=False, name=None)
+    frame = frame.assign(beside=[DISTURBED * (key in alone) for key in keys])
+    if "speedup_low" in frame:
+        ends = zip(frame["speedup_low"], frame["speedup_high"], strict=True)
+        given = frame["speedup"].notna() | frame["speedup_high"].notna()
+        frame["open"] = [UNDECIDED * is_open(low, high) for low, high in ends]
+        frame["open"] = frame["open"].where(given, "")
+    return frame
+
+
 def numbers(run: Run) -> Grid:
     """One line a series: what the charts show, as numbers."""
-    frame = in_plan_order(run, summarise(run))
-    other = [Column("other", "other work", "cores")] if frame["disturbed"].notna().any() else []
-    left_out = [Column("left_out", "left out", "1")] if frame["left_out"].any() else []
+    frame = _marked(run, in_plan_order(run, summarise(run)))
+    noisy = frame["noisy"].any()
+    other = [Column("other", "other work", "cores")] if noisy or frame["beside"].any() else []
+    of_noisy = [Column("noisy", "repeats beside other work", "1")] if noisy else []
+    exact = (frame["basis"] == "predicted") & (frame["speedup_low"] == frame["speedup_high"])
+    ends = ["speedup_low", "speedup_high"]
+    frame[ends] = frame[ends].mask(exact)  # not even the model has an interval there
     caption = (
-        "Medians over repeats and epochs of each series, with quartiles of the epoch or the ends of"
-        " what is modelled" + "; left out: repeats beside other work" * bool(left_out)
+        "Medians over repeats and epochs of each series, with quartiles of the epoch and 95 %"
+        " intervals of the ratio, or the ends of what is modelled"
+        + "; repeats beside other work do not count while there are quiet ones" * bool(noisy)
+        + "."
+        + explained([*frame["open"], *frame["beside"]])
     )
     return grid(
         "numbers",
         caption,
         [
             *WHAT,
-            Column("speedup", "speed-up", "×"),
+            Column("speedup", "speed-up", "×", mark="open"),
             Column("speedup_low", "ratio from", "×"),
             Column("speedup_high", "ratio to", "×"),
-            Column("median", "epoch", "s"),
+            Column("median", "epoch", "s", mark="beside"),
             *other,
             Column("fetch", "fetch", "s"),
             Column("train", "train", "s"),
@@ -96,7 +119,7 @@ def numbers(run: Run) -> Grid:
             Column("low", "epoch, low", "s", like="median"),
             Column("high", "epoch, high", "s", like="median"),
             Column("repeats", "repeats", "1"),
-            *left_out,
+            *of_noisy,
         ],
         frame,
     )
@@ -104,24 +127,24 @@ def numbers(run: Run) -> Grid:
 
 def over_ranks(run: Run) -> Grid:
     """One line a series and number of ranks: how epochs scale."""
-    frame = scaling(run)
+    frame = _marked(run, scaling(run))
     return grid(
         "ranks",
         "Over the number of ranks: medians of epochs with their quartiles; efficiency and speed-up"
         " with intervals of 95 %. More ranks: whether they take less time for a"
-        " seed node",
+        f" seed node.{explained([*frame['open'], *frame['beside']])}",
         [
             Column("family", "workload"),
             *WHAT[1:],
             Column("ranks", "ranks", "1"),
             Column("seeds", "seeds an epoch", "1"),
-            Column("epoch", "epoch", "s"),
+            Column("epoch", "epoch", "s", mark="beside"),
             Column("epoch_low", "from", "s", like="epoch"),
             Column("epoch_high", "to", "s", like="epoch"),
             Column("efficiency", "efficiency", "share"),
             Column("efficiency_low", "from", "share"),
             Column("efficiency_high", "to", "share"),
-            Column("speedup", "speed-up on as many ranks", "×"),
+            Column("speedup", "speed-up on as many ranks", "×", mark="open"),
             Column("speedup_low", "from", "×"),
             Column("speedup_high", "to", "×"),
             Column("cores", "cores busy", "1"),
@@ -175,18 +198,26 @@ def on_disk(run: Run) -> Grid:
 
 
 def savings(run: Run) -> Grid:
-    """Changes an epoch against the baseline, of whatever of them was measured: negative is less."""
+    """Changes an epoch against the baseline, of whatever of them was measured: negative is less.
+
+    Of series whose ratio is not given there are none.
+    """
     reference = reference_variant(run) or ("cpu_gather", "naive")
     quantities = {name: (stage, metric) for name, (stage, metric, _) in _SAVED.items()}
     frame = changes_of_run(run, quantities, reference)
+    keys = map(Key._make, frame[SERIES].itertuples(index=False))
+    over = [key._replace(strategy=reference[0], variant=reference[1]) for key in keys]
+    why = {key: no_ratio_over(run, key) for key in over}
+    frame = _marked(run, frame[pd.Series([not why[key] for key in over], frame.index, dtype=bool)])
     # To a hundredth of a per cent, far below any spread: no more digits than mean something.
     frame[list(_SAVED)] = frame[list(_SAVED)].astype(float).round(4) + 0.0
     columns = [
-        Column(name, label, "share")
+        Column(name, label, "share", mark="beside")
         for name, (_, _, label) in _SAVED.items()
         if frame[name].notna().any()
     ]
-    caption = f"Change of an epoch’s medians against {' '.join(reference)}"
+    caption = f"Change of an epoch’s medians against {' '.join(reference)}."
+    caption += explained(list(frame["beside"]))
     return grid("savings", caption, [*WHAT, *columns], in_plan_order(run, frame))
 
 

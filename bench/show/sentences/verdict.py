@@ -12,13 +12,18 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from gatherbench.bench.plan.workload import ranks_in_words, ranks_of
-from gatherbench.bench.read.disturbance import disturbance, disturbed_alone
+from gatherbench.bench.read.disturbance import (
+    disturbance,
+    disturbed_alone,
+    disturbed_series,
+    mostly_disturbed,
+)
 from gatherbench.bench.read.epochs import (
     epoch_intervals,
     problems,
@@ -27,7 +32,7 @@ from gatherbench.bench.read.epochs import (
     set_aside,
 )
 from gatherbench.bench.read.modelled import borrows, corners, foreign_gathers
-from gatherbench.bench.read.stats.interval import Interval
+from gatherbench.bench.read.stats.interval import Interval, interval_of
 from gatherbench.bench.read.stats.judge import Word, judge, ratio_of, shortest
 from gatherbench.bench.read.stopping import imprecise
 from gatherbench.bench.read.tables import Run, only
@@ -81,7 +86,7 @@ def verdict(run: Run) -> list[Statement]:
     reference = reference_variant(run)
     series = repeat_logs(run.values("epoch", "wall_time"))
     busy, alone = disturbance(run), disturbed_alone(run)
-    much = 2 * len(alone) > len(series)
+    much = mostly_disturbed(run)
     if much:
         text = f"{busy[0].upper()}{busy[1:]}: no ratio is given; measure again on an idle machine."
         found.append(Statement("warning", text))
@@ -90,8 +95,9 @@ def verdict(run: Run) -> list[Statement]:
         here = {k: v for k, v in series.items() if k.backend == backend and k.workload in workloads}
         if here and reference and not much:
             where = _where(run, backend) + _on_ranks(ranks, groups, backend)
-            points = tuple(_clauses(list(_measured(run, here, reference))))
-            points = points or (f"no quiet repeat of {' '.join(reference)} to compare with",)
+            clauses = _clauses(list(_measured(run, here, reference)))
+            points = (*clauses, *_lacking(run, here, reference))
+            points = points or (f"no {' '.join(reference)} to compare with",)
             found.append(Statement("measured", where, points))
     if not much:
         sentences = [*scaling_sentences(run), *disk_sentences(run)]
@@ -154,18 +160,23 @@ class _Contest:
 
     def speed(self, name: str) -> Interval:
         """How many times as fast as the reference a series is; without one its seconds."""
-        if not self.reference:
-            return self.over(self.times[name], 0.0)
-        return self.over(self.times[self.reference], self.times[name])
+        if self.reference:
+            return self.over(self.times[self.reference], self.times[name])
+        mine = self.times[name]
+        return self.over(mine, 0.0) if self.modelled else interval_of((1, mine))
 
 
 def _clauses(contests: Sequence[_Contest]) -> Iterator[str]:
-    """Winners by name, then what is level or not decided, then the upper bound."""
+    """Winners by name, then what is level or not decided, what is alone, and the upper bound."""
+    alone: dict[tuple[str, tuple[str, ...]], list[_Contest]] = {}
     won: dict[tuple[str, str, tuple[str, ...]], list[_Contest]] = {}
     others: list[_Contest] = []
     for contest in contests:
         leader, words = contest.rivals()
-        if set(words.values()) <= {"SLOW"} and leader != contest.reference:
+        if not words:
+            lone = alone.setdefault((leader, contest.unknown), [])
+            lone.append(replace(contest, reference=""))  # over itself it says nothing
+        elif set(words.values()) <= {"SLOW"} and leader != contest.reference:
             won.setdefault((leader, contest.reference, contest.unknown), []).append(contest)
         else:
             others.append(contest)
@@ -177,6 +188,9 @@ def _clauses(contests: Sequence[_Contest]) -> Iterator[str]:
         yield _undecided(contest, _on([contest], several)) + _against(contest.unknown)
     if len(others) > _MOST_WORKLOADS:
         yield f"on {len(others) - _MOST_WORKLOADS} more workloads no path is alone"
+    for (name, unknown), mine in alone.items():
+        said = f"no other path to compare {short(name)} with{_on(mine, several)}"
+        yield f"{said}: {_speeds(mine, name)}{_against(unknown)}"
     yield from _bound(contests, several)
 
 
@@ -222,12 +236,18 @@ def _bound(contests: Sequence[_Contest], several: bool) -> Iterator[str]:
 
 
 def _speeds(contests: Sequence[_Contest], name: str) -> str:
-    """How fast a series is, from the least of these workloads to the greatest."""
+    """How fast a series is: *from* the least of these workloads *to* the greatest.
+
+    Without *from*, ``a to b`` are the ends of one modelled value.
+    """
     found = sorted((one.speed(name) for one in contests), key=lambda one: one.value)
+    unit = "×" if contests[0].reference else "s"
     if contests[0].modelled:
-        unit = "×" if contests[0].reference else "s"
-        return span(min(one.low for one in found), max(one.high for one in found), unit)
-    return " to ".join(with_ends(*one.ends) for one in ([found[0], found[-1]][: len(found)]))
+        said = span(min(one.low for one in found), max(one.high for one in found), unit)
+    else:
+        ends = dict.fromkeys(with_ends(*one.ends, unit) for one in (found[0], found[-1]))
+        said = " to ".join(ends)
+    return f"from {said}" if len(contests) > 1 and " to " in said else said
 
 
 def _each(contest: _Contest, names: Sequence[str]) -> str:
@@ -262,6 +282,16 @@ def _measured(
         times = {" ".join(key[1:3]): series[key] for key in mine if key[1:3] not in apart}
         if base in times:
             yield _Contest(run.names[workload], times, base)
+
+
+def _lacking(run: Run, series: Iterable[Key], reference: tuple[str, str]) -> Iterator[str]:
+    """The workloads whose reference has no quiet repeat."""
+    alone = disturbed_alone(run)
+    lost = [key.workload for key in series if key[1:3] == reference and key in alone]
+    if lost:
+        names = listed([short(run.names[one], LONGEST_WORKLOAD) for one in lost])
+        on = f" on {names}" * (len(run.workloads) > 1)
+        yield f"no quiet repeat of {' '.join(reference)} to compare with{on}"
 
 
 def modelled_statement(run: Run, on: str = "") -> Statement | None:
@@ -303,7 +333,9 @@ def _rests_on(run: Run, foreign: Iterable[tuple[str, ...]]) -> list[str]:
             " of the machine that is modelled."
         )
     if borrows(run.rows, "sample").any():
-        said.append(f"Minibatches come as fast as {run.machine} was measured to have them.")
+        lent = disturbed_series(run).keys() - disturbed_alone(run).keys()
+        beside = ", beside other work throughout" * bool(lent)
+        said.append(f"Minibatches come as fast as {run.machine} was measured to have them{beside}.")
     return said
 
 

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
 from gatherbench.bench.read.compare import COLUMNS, CompareError, compare_runs
+from gatherbench.bench.read.epochs import epoch_times
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.show.comparison import exit_status, render_comparison, summary
 
@@ -261,6 +262,38 @@ def test_what_one_run_lacks_is_listed(make_run: MakeRun) -> None:
 
 def _series(*variants: str) -> list[tuple[str, str, tuple[float, float, float]]]:
     return [("cpu_gather", variant, (0.2, 1.0, 0.5)) for variant in variants]
+
+
+def test_a_reason_names_the_workload_where_it_does_not_hold_for_all(make_run: MakeRun) -> None:
+    """The second run has the pinned gather on "two" alone."""
+    pair = (
+        make_run("20261121-a-1", series=_series("naive", "pinned"), workloads=["one", "two"]),
+        make_run("20261122-b-2", series=_series("naive", "pinned"), workloads=["one", "two"]),
+    )
+    edit(pair[1], keep=lambda row: (row["workload"], row["variant"]) != ("one", "pinned"))
+    cases = json.loads((pair[1] / "plan.json").read_text())["cases"]
+    kept = [c for c in cases if (c["workload"], c["variant"]) != ("one", "pinned")]
+    change_json(pair[1] / "plan.json", cases=kept)
+    said = shown(compared(pair), pair)
+    assert "MISSING epoch, cpu_gather pinned on one: not in B's plan" in said
+    change_json(pair[1] / "plan.json", cases=[c for c in cases if c["variant"] != "pinned"])
+    edit(pair[1], keep=lambda row: row["variant"] != "pinned")
+    said = shown(compared(pair), pair)
+    assert "MISSING epoch, cpu_gather pinned: not in B's plan" in said
+
+
+def test_what_is_compared_are_typical_epochs(make_run: MakeRun) -> None:
+    """Repeats of 1 and 4 s: sqrt(1 × 4) = 2 s in A, twice that in B; the median would be 2.5 s."""
+    series, pair = [("cpu_gather", "naive", 1.0)], []
+    for name, factor in (("20261121-a-1", 1), ("20261122-b-2", 2)):
+        times = {0: 1.0 * factor, 1: 4.0 * factor}
+        pair.append(make_run(name, series=series, repeats=2, longer=lambda w, r, e, t=times: t[r]))
+    table = compared((pair[0], pair[1]))
+    found = line(table, "naive")
+    assert found[["base", "new", "ratio"]].to_list() == pytest.approx([2, 4, 2])
+    said = " ".join(shown(table, (pair[0], pair[1])).split())
+    assert "geometric mean over repeats of each repeat's median" in said
+    assert epoch_times(load_run(pair[0]))["median"].to_list() == pytest.approx([2.5])
 
 
 def test_a_repeat_that_failed_is_a_failure_beside_the_verdict(pair: tuple[Path, Path]) -> None:

@@ -106,6 +106,19 @@ def test_what_is_not_known_has_no_number(make_run: MakeRun) -> None:
     assert len(alone) == 4
 
 
+def test_over_a_gather_without_a_quiet_repeat_there_is_no_ratio(make_run: MakeRun) -> None:
+    """The same where most of the run was disturbed."""
+    run = load_run(write_disk(make_run))
+    assert over_memory(run)["times"].notna().all()
+    gather = (run.rows["strategy"] == "cpu_gather") & (run.rows["basis"] == "measured")
+    every = run.rows["basis"] == "measured"
+    for noisy in (gather, every):
+        busy = replace(run, rows=run.rows.assign(disturbed=noisy, other_cores=1.5))
+        table = over_memory(busy)
+        assert table["times"].isna().all()
+        assert table["epoch"].notna().all()
+
+
 def test_a_path_that_found_every_row_has_no_bytes_for_a_byte(folder: Path) -> None:
     def all_kept(row: dict[str, str]) -> None:
         if row["metric"] == "rows_in_memory":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from gatherbench.bench.meters.threads import METRICS
 from gatherbench.bench.read.cpu import GROUPS, cores_of, thread_seconds
+from gatherbench.bench.read.summary import summarise
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel, nice_ticks
 from gatherbench.bench.show.charts import (
@@ -133,6 +135,86 @@ def test_pictures_of_the_gpu_are_kept_where_one_took_part(run_of: RunOf) -> None
     on_host, on_gpu = (run_of(series=TWO, backend=backend) for backend in ("host", "cuda"))
     assert set(charts_of(on_host)) == set(CHARTS)
     assert set(charts_of(on_gpu)) == {*CHARTS, *GPU_CHARTS}
+
+
+# ---- whiskers and marks ----------------------------------------------------------------------
+
+
+def test_an_interval_far_wider_than_the_bars_does_not_stretch_the_axis(run_of: RunOf) -> None:
+    """Repeats of 1 and e s, against two of 1 s: a ratio of exp(-0.5), and its ends far off."""
+    spread = {0: 1.0, 1: math.e}
+    two = [("cpu_gather", "naive", 1.0), ("cpu_gather", "pinned", 1.0)]
+    folder = run_of(series=two, repeats=2, epochs=1)
+    rows = folder.rows.copy()
+    mine = (rows["variant"] == "pinned") & (rows["metric"] == "wall_time")
+    rows.loc[mine, "value"] *= rows.loc[mine, "repeat"].map(spread)
+    # Standard error of the mean of 0 and 1: 0.5; t(1) is 12.706.
+    low, high = (math.exp(-0.5 + sign * 12.7062 * 0.5) for sign in (-1, 1))
+    assert (round(low, 5), round(high)) == (0.00106, 348)
+    (panel,) = speedup(replace(folder, rows=rows)).panels
+    line = panel.lines[1]
+    assert panel.axis.top == 4.0, "four times the longest bar"
+    assert line.ends == pytest.approx((low, 4.0), rel=1e-3)
+    assert (line.cut, line.text, line.spread) == (True, "0.607×?", "1.1e-3 to 348")
+    narrow = speedup(run_of(series=two, repeats=3, jitter=0.01))
+    assert not any(one.cut for one in narrow.panels[0].lines)
+    assert narrow.panels[0].axis.top < 1.1
+
+
+def test_the_end_of_a_whisker_fits_however_far_it_is() -> None:
+    axis = Axis.of("×", [1.0, 2.5, math.nan], [8488389.0, math.inf])
+    assert axis.top == 10.0
+    ends = [axis.end(value) for value in (0.0, 2.1e-7, 0.02, 9999.0, 8488389.0, 1e304)]
+    assert ends == ["0", "2.1e-7", "0.0200", "9\N{NARROW NO-BREAK SPACE}999", "8.5e6", "1.0e304"]
+    assert Axis.of("s", [], [2.0]) == Axis("s", 2.0)
+    assert Axis.of("s", [0.5], [math.nan]).top == 0.5
+
+
+def test_a_bar_has_the_marks_of_the_table(make_run: MakeRun) -> None:
+    """Pinned was always beside other work, naive and prefetch once: 1.71 s over 1.31 and 1.16 s."""
+    borrowed = {one[:2]: ["sample"] for one in TWO}
+    folder = make_run(series=EIGHT[:3], other_cores=1.5, modelled=TWO, borrowed=borrowed)
+
+    def quiet(row: dict[str, str]) -> None:
+        always = row["variant"] == "pinned"
+        if row["metric"] == "system_cpu_busy" and not always and row["repeat"] != "0":
+            row["value"] = str(float(row["value"]) - 3.0)
+
+    edit(folder, quiet)
+    run = load_run(folder)
+    shown = speedup(run)
+    assert [line.text for line in shown.panels[0].lines] == ["1.00×", "1.31×!", "1.47×"]
+    assert "!: there was other work beside every repeat." in shown.reading
+    assert "?:" not in shown.reading
+    lent = [line.text for line in shown.panels[1].lines]
+    assert lent == ["1.00×", "1.31×"], "minibatches are lent by quiet series too"
+    assert [line.text[-1] for line in epoch_breakdown(run).panels[0].lines] == ["s", "!", "s"]
+    once = speedup(load_run(make_run("20261122-b-2", series=TWO, repeats=1)))
+    assert [line.text for line in once.panels[0].lines] == ["1.00×", "1.31×?"]
+    assert "?: the ratio's 95 % interval does not tell" in once.reading
+
+
+def test_where_no_ratio_is_given_none_is_drawn(make_run: MakeRun) -> None:
+    """All of the run disturbed, or the baseline; what is modelled has a ratio of its own."""
+    series = EIGHT[:3]
+    noisy = speedup(load_run(make_run(series=series, other_cores=1.5, modelled=TWO)))
+    measured, modelled = noisy.panels
+    assert {line.missing for line in measured.lines} == {
+        "other work had up to 1.5 cores of the host beside 9 of 11 cases: no ratio is given;"
+        " measure again on an idle machine"
+    }
+    assert [line.text for line in modelled.lines] == ["1.00×", "1.31×"]
+    folder = make_run("20261122-b-2", series=series, other_cores=1.5)
+
+    def quiet(row: dict[str, str]) -> None:
+        if row["metric"] == "system_cpu_busy" and row["variant"] != "naive":
+            row["value"] = str(float(row["value"]) - 3.0)
+
+    edit(folder, quiet)
+    run = load_run(folder)
+    drawn = speedup(run)
+    assert drawn.absent == "no quiet repeat of cpu_gather naive to compare with"
+    assert summarise(run)["speedup"].isna().all()
 
 
 # ---- threads ---------------------------------------------------------------------------------

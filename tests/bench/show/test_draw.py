@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -179,6 +180,8 @@ def test_three_digits(value: float, shown: str) -> None:
     assert three_digits(value) == shown
 
 
-@pytest.mark.parametrize(("longest", "unit"), [(2.0, "s"), (0.2, "ms"), (2e-4, "µs")])
+@pytest.mark.parametrize(
+    ("longest", "unit"), [(2.0, "s"), (0.2, "ms"), (2e-4, "µs"), (math.nan, "s")]
+)
 def test_time_unit(longest: float, unit: str) -> None:
     assert time_unit(longest)[0] == unit

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from rich.console import RenderableType
 
+from gatherbench.bench.read.ranks import scaling
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.show.answers.epochs import measured_bars
 from gatherbench.bench.show.answers.reddit import beside_published, measured_over_ranks
-from gatherbench.bench.show.chart import Axis, Chart, Line
+from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
 from gatherbench.bench.show.charts import (
     RANK_CHARTS,
     bar,
@@ -302,6 +303,15 @@ def test_a_disturbed_run_says_nothing_of_scaling(make_run: MakeRun) -> None:
     said = [s.text for s in verdict(load_run(write_ranks(make_run, TIMES, other_cores=1.5)))]
     assert "no ratio is given" in said[0]
     assert not any("scaling efficiency" in text for text in said)
+    run = load_run(write_ranks(make_run, TIMES, other_cores=1.5, name="20261122-b-b"))
+    table = scaling(run)
+    assert table.loc[table["ranks"] > 1, "efficiency"].isna().all()
+    for chart in (scaling_efficiency(run), speedup_at_ranks(run)):
+        missing = {line.missing for panel in chart.panels for line in panel.lines}
+        assert len(missing) == 1
+        assert "no ratio is given; measure again" in missing.pop()
+    marks = {line.text[-1] for panel in epoch_over_ranks(run).panels for line in panel.lines}
+    assert marks == {"!"}
 
 
 def test_models_of_other_ranks_are_not_mixed(make_run: MakeRun) -> None:
@@ -362,8 +372,11 @@ def test_two_graphs_or_machines_are_named_in_the_series(make_run: MakeRun) -> No
 def test_a_whisker_beyond_the_axis_is_cut_there_and_its_end_is_said() -> None:
     names, axis = ("sharded", "host"), Axis("s", 4.0)
     line = bar(names, {"sharded": 1.0}, "1 s", axis, (0.5, 40.0))
-    assert line.ends == (0.5, 4.0)
-    assert line.text == "1 s (to 40.0 s)"
-    assert line.spread == "0.500 to 40.0"
+    assert (line.ends, line.cut) == ((0.5, 4.0), True)
+    assert (line.text, line.spread) == ("1 s", "0.500 to 40.0")
     within = bar(names, {"sharded": 1.0}, "1 s", axis, (0.5, 4.0))
-    assert (within.ends, within.text) == ((0.5, 4.0), "1 s")
+    assert (within.ends, within.cut) == ((0.5, 4.0), False)
+    figure = draw(Chart("c", "", "", "epoch", [Panel("", [line], axis), Panel("", [within], axis)]))
+    for axes, said, arrows in zip(figure.axes, ("1 s (0.500 to 40.0)", "1 s"), (1, 0), strict=True):
+        assert axes.texts[0].get_text() == said
+        assert [one.get_marker() for one in axes.lines].count(">") == arrows

@@ -27,9 +27,12 @@ from gatherbench.bench.run.store import RunStore
 from gatherbench.bench.show.comparison import summary
 from gatherbench.bench.show.report.against import against
 from gatherbench.bench.show.report.facts import in_short
+from gatherbench.bench.show.report.grid import Grid
 from gatherbench.bench.show.report.page import render_report
 from gatherbench.bench.show.report.tables import data_path, numbers, roofline_of, savings
 from gatherbench.bench.show.sentences.verdict import Statement, cases_ended, verdict
+
+from ...written_run import edit
 
 MakeRun = Callable[..., Path]
 
@@ -129,8 +132,8 @@ def test_workloads_on_which_nothing_is_decided_are_told_one_by_one(make_run: Mak
     won = sentence(make_run([NAIVE, ALIGNED], workloads=["a-sage", "b-sage", "c-gat"]))
     # Workload k is longer by a tenth of the time for each before it, so its spread is less.
     assert won == (
-        "aligned_zero_copy given had the shortest epochs on 3 workloads, 2.50× (2.09–2.98) to"
-        " 2.50× (2.16–2.90) as fast as cpu_gather naive."
+        "aligned_zero_copy given had the shortest epochs on 3 workloads, from 2.50×"
+        " (2.09–2.98) to 2.50× (2.16–2.90) as fast as cpu_gather naive."
     )
     many = [f"{letter}-sage" for letter in "abcdef"]
     said = sentence(make_run([NAIVE, ALIGNED, near], workloads=many, spread=0.0))
@@ -198,7 +201,84 @@ def test_other_work_has_a_column_where_there_was_any(make_run: MakeRun) -> None:
     rows = run.rows[~run.rows["metric"].isin(metered)]
     disturbed = replace(run, rows=mark_disturbed(pd.concat([rows, *busy]), run.env))
     before, after = ({c.label for c in numbers(one).columns} for one in (run, disturbed))
-    assert after - before == {"other work"}
+    assert after - before == {"other work", "repeats beside other work"}
+
+
+def cells(table: Grid) -> list[dict[str, str]]:
+    """What is shown of each line, by the label of its column."""
+    return [
+        dict(zip(table.labels, (cell.text for cell in line.cells), strict=True))
+        for line in table.lines
+    ]
+
+
+def test_a_series_without_a_quiet_repeat_looks_no_cleaner_than_one_that_has_some(
+    make_run: MakeRun,
+) -> None:
+    """Other work of 1.5 cores beside all of aligned, one repeat of naive and none of pinned."""
+    folder = make_run([NAIVE, PINNED, ALIGNED], repeats=3, other_cores=1.5, spread=0.0)
+
+    def quiet(row: dict[str, str]) -> None:
+        loud = row["variant"] == "given" or (row["variant"], row["repeat"]) == ("naive", "0")
+        if row["metric"] == "system_cpu_busy" and not loud:
+            row["value"] = str(float(row["value"]) - 3.0)
+
+    edit(folder, quiet)
+    run = load_run(folder)
+    lines = {line["variant"]: line for line in cells(numbers(run))}
+    wanted = [
+        "epoch, s",
+        "other work, cores",
+        "repeats",
+        "repeats beside other work",
+        "speed-up",
+    ]
+    found = {variant: [line[name] for name in wanted] for variant, line in lines.items()}
+    assert [float(of.pop(1)) for of in found.values()] == pytest.approx([0, 0, 1.5])
+    assert found == {
+        "naive": ["2.00", "2", "1", "1.00"],
+        "pinned": ["1.50", "3", "0", "1.33"],
+        "given": ["0.800!", "3", "3", "2.50"],
+    }
+    assert "!: there was other work beside every repeat." in numbers(run).caption
+    assert [line["epoch time, %"] for line in cells(savings(run))] == ["-25.0", "-60.0!"]
+    values = {line.cells[2].text: line.cells[4].value for line in savings(run).lines}
+    assert float(values["given"] or "nan") == -0.6, "the mark is no part of the number"
+
+
+def test_where_the_answer_gives_no_ratio_no_table_does(make_run: MakeRun) -> None:
+    noisy = load_run(make_run([NAIVE, PINNED], other_cores=1.5))
+    assert "no ratio is given" in verdict(noisy)[0].text
+    assert savings(noisy).lines == []
+    assert {line["speed-up"] for line in cells(numbers(noisy))} == {"–"}
+    assert "1.33" not in render_report(noisy)
+    folder = make_run([NAIVE, PINNED, BOUND], other_cores=1.5, workloads=["a-sage", "b-sage"])
+
+    def quiet(row: dict[str, str]) -> None:
+        loud = (row["workload"], row["variant"]) == ("a-sage", "naive")
+        if row["metric"] == "system_cpu_busy" and not loud:
+            row["value"] = str(float(row["value"]) - 3.0)
+
+    edit(folder, quiet)
+    run = load_run(folder)
+    name = run.names["a-sage"]
+    (point,) = [one for one in verdict(run)[0].points if "quiet" in one]
+    assert point == f"no quiet repeat of cpu_gather naive to compare with on {name}"
+    assert {line["workload"] for line in cells(savings(run))} == {"b-sage"}
+
+
+def test_an_exact_ratio_of_the_model_has_no_interval(make_run: MakeRun) -> None:
+    """2.0 over 0.8 s; and over 0.8 to 1.0 s, whose ends are told."""
+    ranging = ("unified_zero_copy", "registered", [0.8, 1.0])
+    twice = [(*one[:2], [one[2], one[2]]) for one in (NAIVE, ALIGNED)]
+    run = load_run(make_run([NAIVE], modelled=[*twice, ranging]))
+    modelled = [line for line in cells(numbers(run)) if line["kind"] == "modelled"]
+    names = ("speed-up", "ratio from", "ratio to")
+    assert [[line[name] for name in names] for line in modelled] == [
+        ["1.00", "–", "–"],
+        ["–", "2.00", "2.50"],
+        ["2.50", "–", "–"],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -275,16 +355,12 @@ def test_what_a_path_saves_stands_beside_what_was_published(make_run: MakeRun) -
             replace(row, stage="energy", metric=metric, unit=unit, value=value, epoch=-1)
             for metric, (unit, value) in window.items()
         )
-    table = savings(load_run(folder))
-    cells, bound = (
-        dict(zip(table.labels, (cell.text for cell in line.cells), strict=True))
-        for line in table.lines
-    )
-    assert (cells["strategy"], cells["kind"]) == ("aligned_zero_copy", "measured, GPU")
-    assert cells["epoch time, %"] == "-60.0"  # 0.8 s after 2.0 s
-    assert cells["epoch time while power and energy were read, %"] == "-50.0"  # 1.0 s after 2.0 s
-    assert cells["power of the GPU, %"] == "-20.0"  # 200 W after 250 W
-    assert cells["energy of the GPU, %"] == "-60.0"
+    aligned, bound = cells(savings(load_run(folder)))
+    assert (aligned["strategy"], aligned["kind"]) == ("aligned_zero_copy", "measured, GPU")
+    assert aligned["epoch time, %"] == "-60.0"  # 0.8 s after 2.0 s
+    assert aligned["epoch time while power and energy were read, %"] == "-50.0"  # 1.0 s after 2.0 s
+    assert aligned["power of the GPU, %"] == "-20.0"  # 200 W after 250 W
+    assert aligned["energy of the GPU, %"] == "-60.0"
     assert bound["energy of the GPU, %"] == "0", "two millionths less are no saving"
     published = load_reference(Path(__file__).parents[4] / "results" / "reference")
     watts = published[published["metric"] == "system_power_change"]["value"]
@@ -333,7 +409,17 @@ def test_modelled_comparisons_are_counted_apart(make_run: MakeRun) -> None:
     other = against(new, load_run(make_run(workloads=["another-graph"])))
     assert "no workload in common" in other.refused
     assert len(other.runs.lines) > 3
-    said = against(new, base).summary
+    found = against(new, base)
+    assert found.chart is not None
+    above, below = found.chart.panels
+    assert (above.profile, below.profile) == ("", "h200-sxm-pcie5")
+    assert [[line.look for line in panel.lines] for panel in (above, below)] == [
+        ["measured"] * 4,
+        ["modelled"] * 2,
+    ]
+    assert below.axis.top == 2.0
+    assert above.axis.top < 2.0, "what is modelled does not stretch it"
+    said = found.summary
     assert said == summary(compare_runs(base, new))
     measured, _, computed = said.partition("; modelled ")
     assert computed == "1 SLOW, 1 SAME"
