@@ -335,7 +335,13 @@ def _rests_on(run: Run, foreign: Iterable[tuple[str, ...]]) -> list[str]:
     if borrows(run.rows, "sample").any():
         lent = disturbed_series(run).keys() - disturbed_alone(run).keys()
         beside = ", beside other work throughout" * bool(lent)
-        said.append(f"Minibatches come as fast as {run.machine} was measured to have them{beside}.")
+        drawn, whole = (run.values(s, "wall_time", "predicted") for s in ("sample", "epoch"))
+        low, high = (f"{share:.0%}" for share in (drawn / whole).dropna().agg(["min", "max"]))
+        said.append(
+            f"Minibatches come as fast as {run.machine} was measured to have them{beside}; that is"
+            f" {low if low == high else f'{low} to {high}'} of these epochs, where `gatherbench"
+            " advise` takes the profile’s own rate."
+        )
     return said
 
 
