@@ -111,10 +111,14 @@ def predicted_bars(findings: Findings) -> pd.DataFrame:
                 continue
             seen.add((graph, *case))
             note = "" if one.variant == "default" else one.variant
-            low, high = min(known), max(known)
-            ends = (low, high) if low < high else (float("nan"),) * 2
-            records.append((graph, "modelled", *case, (low + high) / 2, *ends, note, profile.name))
+            records.append((graph, "modelled", *case, *_halfway(known), note, profile.name))
     return pd.DataFrame(records, columns=[*BARS, "machine"])
+
+
+def _halfway(seconds: Sequence[float]) -> tuple[float, float, float]:
+    """Halfway between the ends of what is modelled, and the ends where they differ."""
+    low, high = min(seconds), max(seconds)
+    return (low + high) / 2, *((low, high) if low < high else (float("nan"),) * 2)
 
 
 def bar_groups(findings: Findings, backend: str) -> dict[tuple[str, str], str]:
@@ -244,9 +248,8 @@ def modelled_shapes(names: Sequence[str], profile: LinkProfile) -> pd.DataFrame:
         question = Question(source_graph(name))
         for option in advise(question, graph_sizes(question), profile).ranked:
             note = "" if option.variant == "default" else option.variant
-            nan = float("nan")
             case = (f"{name} GraphSAGE", "modelled", option.strategy, option.variant)
-            records.append((*case, option.longest_s, nan, nan, note))
+            records.append((*case, *_halfway(option.epochs_s), note))
     return pd.DataFrame(records, columns=BARS)
 
 

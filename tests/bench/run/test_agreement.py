@@ -129,7 +129,8 @@ def store(tmp_path: Path) -> RunStore:
     fields = {"dataset": "tiny", "scale": 1.0, "model": "sage", "hidden": 16, "batch_size": 9}
     fields |= {"fanouts": [2], "max_batches": 0, "seed": 0}
     series = (NAIVE, ALIGNED, OURS)
-    cases = [{"workload": "w", "strategy": s, "variant": v, "repeat": 0} for s, v in series]
+    case_of = {"workload": "w", "params": {}, "repeat": 0}
+    cases = [{**case_of, "strategy": s, "variant": v} for s, v in series]
     plan: dict[str, Any] = {"name": "p", "workloads": {"w": fields}, "cases": cases, "measure": {}}
     store = RunStore.create(tmp_path, "box", plan, {})
     make = RowMaker("run", "c", "box", "host", "w", "tiny", *OURS, 0)

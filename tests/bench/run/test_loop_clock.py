@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gatherbench.bench.run import loop
 from gatherbench.bench.run.group import ALONE, Alone
-from gatherbench.bench.run.loop import EpochTimes, run_epoch
+from gatherbench.bench.run.loop import EpochTimes, Watch, run_epoch
 from gatherbench.bench.run.nvtx import unmarked
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.strategies.base import Fetcher, Ticket
@@ -25,8 +25,9 @@ TABLE = torch.zeros(8, 2)
 SAMPLE, SUBMIT, RESULT, TRAIN = (
     [unit * number for number in (1.0, 2.0, 4.0)] for unit in (1.0, 10.0, 100.0, 1000.0)
 )
-#: What the sampler needs to find that there is no more, a look at a minibatch, and freeing one.
-LAST, LOOK, FREE = 1 / 2, 1 / 4, 1 / 8
+#: What the sampler needs to find that there is no more, a look at a minibatch's rows, freeing one,
+#: and a look at its ids.
+LAST, LOOK, FREE, HANDED = 1 / 2, 1 / 4, 1 / 8, 1 / 16
 
 
 class Clocks:
@@ -120,15 +121,20 @@ def epoch(
             yield MiniBatch(ids, (), (1, 2, 3 + number))
         clocks.host += LAST
 
-    @contextmanager
-    def look(number: int, batch: MiniBatch, x: Tensor) -> Iterator[None]:
-        assert len(x) == len(batch.input_ids) == 3 + number
-        clocks.host += LOOK
-        yield
-        clocks.host += LOOK
+    class Look(Watch):
+        def handed(self, number: int, ids: Tensor) -> None:
+            assert len(ids) == 3 + number
+            clocks.host += HANDED
+
+        @contextmanager
+        def looked_at(self, number: int, ids: Tensor, x: Tensor) -> Iterator[None]:
+            assert len(x) == len(ids) == 3 + number
+            clocks.host += LOOK
+            yield
+            clocks.host += LOOK
 
     fetcher, steps = Delayed(clocks, device, lookahead), DelayedSteps(clocks, device)
-    return run_epoch(drawn(), fetcher, steps, unmarked, look, group)
+    return run_epoch(drawn(), fetcher, steps, unmarked, Look(), group)
 
 
 class Among(Alone):
@@ -171,8 +177,8 @@ def test_on_the_host_each_stage_has_its_own_calls_and_nothing_else(
         "train": [1000.125, 2000.125, 4000.125],
     }
     assert times.host_s == 7777.375
-    # The loop's own cost: two looks at each of three minibatches, and finding no fourth.
-    assert times.wall_s == 7777.375 + 3 * 0.5 + 0.5
+    # The loop's own cost: three looks at each of three minibatches, and finding no fourth.
+    assert times.wall_s == 7777.375 + 3 * (0.5 + 0.0625) + 0.5
     assert times.losses == [1000.0, 2000.0, 4000.0]
     assert times.payload_rows == 3 + 4 + 5
 
@@ -181,7 +187,7 @@ def test_on_the_host_each_stage_has_its_own_calls_and_nothing_else(
 def test_an_epoch_of_one_minibatch_is_timed_like_any(clocks: Clocks, lookahead: int) -> None:
     times = epoch(clocks, "cpu", lookahead, batches=1)
     assert times.stages == {"sample": [1.0], "fetch": [110.0], "train": [1000.125]}
-    assert (times.wall_s, times.payload_rows) == (1111.125 + 0.5 + 0.5, 3)
+    assert (times.wall_s, times.payload_rows) == (1111.125 + 0.5 + 0.0625 + 0.5, 3)
 
 
 def test_on_a_gpu_stages_are_what_the_stream_spent_and_the_host_does_not_wait(
@@ -189,8 +195,8 @@ def test_on_a_gpu_stages_are_what_the_stream_spent_and_the_host_does_not_wait(
 ) -> None:
     times = epoch(clocks, "cuda", 0)
     # Host and device both begin at 9000, when earlier work is done. The host is at 9011 when it
-    # has sampled (1) and submitted (10) minibatch 0; the stream has its rows at 9111 and its step
-    # at 10111. The others queue up behind it, since the host is never waited for.
+    # has sampled (1), looked at (1/16) and submitted (10) minibatch 0; the stream has its rows at
+    # 9111 and its step at 10111. The others queue up behind it: the host is never waited for.
     assert times.stages == {
         "sample": [1.0, 2.0, 4.0],
         # Minibatch 0: from 9001, when the idle stream meets the event, through the 10 s in which
@@ -198,7 +204,7 @@ def test_on_a_gpu_stages_are_what_the_stream_spent_and_the_host_does_not_wait(
         "fetch": [pytest.approx(110.0), pytest.approx(200.0), pytest.approx(400.0)],
         "train": [pytest.approx(1000.0), pytest.approx(2000.0), pytest.approx(4000.0)],
     }
-    assert times.wall_s == pytest.approx(1 + 110 + 1000 + 200 + 2000 + 400 + 4000)
+    assert times.wall_s == pytest.approx(1.0625 + 110 + 1000 + 200 + 2000 + 400 + 4000)
     # Twice only: before the first sample and after the last step; the reading may ask again.
     assert [round(at) for at in clocks.waited] in ([9000, 16711], [9000, 16711, 16711])
     # What the host did within the stages: samples, submits, freed minibatches; no waiting.
@@ -211,4 +217,4 @@ def test_on_a_gpu_a_fetch_ahead_takes_the_time_for_which_the_stream_has_it(clock
     # One stream does all here, so the order is fetch 0, fetch 1, train 0, fetch 2, train 1, ...
     assert [round(s, 6) for s in times.stages["fetch"]] == [110.0, 200.0, 400.0]
     assert [round(s, 6) for s in times.stages["train"]] == [1000.0, 2000.0, 4000.0]
-    assert times.wall_s == pytest.approx(7711.0)
+    assert times.wall_s == pytest.approx(7711.0625)

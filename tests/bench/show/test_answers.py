@@ -520,6 +520,11 @@ def test_shapes_are_modelled_whole_and_what_does_not_fit_is_left_out() -> None:
     assert "all_in_gpu" not in set(large["strategy"])
     assert {"cpu_gather", "aligned_zero_copy"} <= set(large["strategy"])
     assert (bars["median"] > 0).all()
+    # Nobody knows how many pages that GPU can visit: it matters for the larger table alone.
+    ranged = bars[bars["low"].notna()]
+    assert set(ranged["group"]) == {"papers100M-like GraphSAGE"}
+    assert "aligned_zero_copy" in set(ranged["strategy"])
+    assert (ranged["median"] == (ranged["low"] + ranged["high"]) / 2).all()
 
 
 def test_a_disturbed_run_says_so(make_run: MakeRun) -> None:
