@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run import epochs
 from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run.measure import measure
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.store import PartWriter, read_part, rows_of
+from gatherbench.bench.sampling import state_sampler
 from gatherbench.bench.sampling.device_sampler import DeviceSampler
+from gatherbench.bench.sampling.epoch import StateSeeds
 from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.store import open_dataset
 from gatherbench.strategies.base import SetupStep
@@ -67,6 +71,26 @@ def test_what_draws_the_minibatches(
     job = replace(make_job(sampling=sampling), device=device)
     epochs.Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
     assert found == asked
+
+
+@pytest.mark.parametrize("partitions", ["", "4/2 beta"])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_the_graph_that_is_drawn_from_lies_where_it_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, partitions: str, in_place: bool
+) -> None:
+    made: list[tuple[torch.device, bool]] = []
+
+    def sampler(*given: Any, in_place: bool) -> Any:
+        made.append((given[3], in_place))
+        return SimpleNamespace(sample=lambda seeds, seed: None)
+
+    monkeypatch.setattr(state_sampler, "DeviceSampler", sampler)
+    workload = Workload("tiny", fanouts=(2,), partitions=partitions)
+    graph = np.arange(0, 33, 4), np.arange(32) % 8
+    drawing = state_sampler.sampler_of(workload, *graph, HOST, in_place=in_place)
+    if partitions:
+        drawing.sample(StateSeeds(torch.arange(2), 0), 1)
+    assert made == [(HOST, in_place)]
 
 
 def test_a_path_that_can_be_tuned_is_tuned_beside_a_copy_of_the_training(

@@ -59,13 +59,14 @@ def test_minibatch_after_minibatch_is_the_cpu_s() -> None:
 def test_a_graph_that_stays_in_host_memory_is_given_by_its_registered_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The address is the tensor itself here, as the kernels run in a process of their own."""
+    """The address is a tensor here, as the kernels run in a process of their own."""
     registered = []
 
     class Registration:
         def __init__(self, part: torch.Tensor, device: int) -> None:
             registered.append((part.tolist(), device))
-            self.address = part
+            self.address = part.clone()
+            part.zero_()
 
     monkeypatch.setattr(device_sampler, "HostRegistration", Registration)
     graph, seeds = graph_of(np.int32), torch.arange(20)
