@@ -12,7 +12,7 @@ from gatherbench.bench.show.answers.gathers import (
     MICRO,
     SWEEP,
     gather_against_share,
-    share_sentences,
+    share_table,
     step_against_share,
 )
 from gatherbench.bench.show.figures.curves import Mark, sm_share
@@ -71,5 +71,4 @@ else:
         "- Behind a value of gpu-micro are the least and the greatest of the rounds of one process,"
         " behind another its 95 % interval over the repeats. " + ONE_REPEAT
     )
-for sentence in share_sentences(findings):
-    say(sentence)
+say(*share_table(findings))

@@ -327,36 +327,37 @@ def overlap_ratios(findings: Findings) -> pd.DataFrame:
     return ratios.drop_duplicates("series").sort_index(ignore_index=True)
 
 
-def share_sentences(findings: Findings) -> Iterator[str]:
-    """What the tables over shares say, series by series."""
-    for names, line in gather_against_share(findings).groupby(["source", "series"], sort=False):
+def share_table(findings: Findings) -> Iterator[str]:
+    """What the tables over shares say: lines of a Markdown table, one for each series."""
+    cells: dict[tuple[str, str], list[str]] = {}
+
+    def put(column: int, row: Mapping[Hashable, Any], text: str) -> None:
+        cells.setdefault((row["source"], row["series"]), ["–"] * 3)[column] = text
+
+    for _, line in gather_against_share(findings).groupby(["source", "series"], sort=False):
         tried = line.sort_values("x").to_dict("records")
-        enough = [row for row in tried if row["y"] >= ENOUGH]
-        if not enough:
-            yield f"- {_named(names)}: no share tried reaches {ENOUGH:.0%} of the best rate there."
+        row = next((row for row in tried if row["y"] >= ENOUGH), None)
+        if row is None:
+            put(0, tried[0], f"none of {len(tried)} tried")
             continue
-        least, which = enough[0], "that was tried,"
-        if least["x"] > tried[0]["x"]:
-            which = f"of those tried (from {tried[0]['x']:g} %) with {ENOUGH:.0%} and more,"
-        open_ = ", not decided" if least["low"] < ENOUGH else ""
-        share = with_ends(least["y"], least["low"], least["high"], "share")
-        yield (
-            f"- {_named(names)}: **{least['x']:g} %**, the smallest share {which} reaches {share}"
-            f" of the best rate there{open_}."
-        )
-    for names, line in step_against_share(findings).groupby(["source", "series"], sort=False):
-        best = min(line.to_dict("records"), key=lambda row: row["y"])
-        took = compared(_interval(best), "as long as training alone")
-        yield (
-            f"- {_named(names)}: the shortest step, with the gather on {best['x']:g} % (the best of"
-            f" {len(line)} shares tried), takes {took}."
-        )
+        which = "" if row["x"] > tried[0]["x"] else ", the smallest tried"
+        open_ = ", not decided" if row["low"] < ENOUGH else ""
+        share = with_ends(row["y"], row["low"], row["high"], "share")
+        put(0, row, f"**{row['x']:g} %**{which}: {share}{open_}")
+    for _, line in step_against_share(findings).groupby(["source", "series"], sort=False):
+        row = min(line.to_dict("records"), key=lambda one: one["y"])
+        put(1, row, f"{compared(_interval(row))} ({row['x']:g} %, of {len(line)} shares)")
     for row in overlap_ratios(findings).to_dict("records"):
-        took = compared(_interval(row), "as long as the longer of the two")
+        put(2, row, f"{compared(_interval(row))} ({row['x']:g} %)")
+    if cells:
         yield (
-            f"- {_named((row['source'], row['series']))}: fetch and training side by side take"
-            f" {took}, at a share of {row['x']:g} %."
+            f"| | the smallest share with {ENOUGH:.0%} and more of the best rate | the shortest"
+            " step with a gather beside it, over training alone | that over the longer of training"
+            " and fetch |"
         )
+        yield "|---|---|---|---|"
+    for names, texts in cells.items():
+        yield f"| {' | '.join([_named(names), *texts])} |"
 
 
 def _named(names: Sequence[object]) -> str:

@@ -45,7 +45,7 @@ from gatherbench.bench.show.answers.gathers import (
     overlap_ratios,
     published_order,
     ratio_over_rounds,
-    share_sentences,
+    share_table,
     span_of,
     step_against_share,
 )
@@ -346,35 +346,27 @@ def test_sweeps_of_memory_mapped_otherwise_are_series_of_their_own(make_run: Mak
     assert step["y"][registered] == pytest.approx(3 * math.sqrt(1.2))
     assert step["y"][managed] == pytest.approx(math.sqrt(1.2))
     assert step["low"][managed] < 1 < step["high"][managed]  # two repeats tell little
-    told = list(share_sentences(findings))
-    assert f"- sweep of {managed}: **1 %**, the smallest share that was tried, reaches 100 %" in (
-        " ".join(told)
-    )
-    (side,) = [said for said in told if managed in said and "side by side" in said]
-    assert "take 1.10× (" in side
-    assert side.endswith("as long as the longer of the two, not decided, at a share of 1 %.")
+    (told,) = (line for line in share_table(findings) if managed in line)
+    alone, step_s, side = told.strip("| ").split(" | ")[1:]
+    assert alone == "**1 %**, the smallest tried: 100 % (100–100)"
+    assert step_s.endswith(", not decided (1 %, of 1 shares)")
+    assert side.startswith("1.10× (")
+    assert side.endswith(", not decided (1 %)")
 
 
 def test_the_smallest_share_is_the_smallest_that_was_tried(findings: Findings) -> None:
-    told = " ".join(share_sentences(findings))
-    assert (
-        "- sweep of stream,auto, wordnet GraphSAGE: **15 %**, the smallest share of those tried"
-        " (from 5 %) with 97% and more, reaches 100 % (one repeat) of the best rate there." in told
-    )
-    assert "rows of 2408 B over 8 GiB: no share tried reaches 97% of the best rate there." in told
+    told = "\n".join(share_table(findings))
+    line = next(line for line in told.splitlines() if "| sweep of stream,auto, wordnet" in line)
+    assert line.split(" | ")[1:] == [
+        "**15 %**: 100 % (one repeat)",
+        "2.00× (one repeat) (15 %, of 4 shares)",
+        "1.25× (one repeat) (15 %) |",
+    ]
+    assert "rows of 2408 B over 8 GiB | none of 1 tried | – | – |" in told
+    assert "| – | 1.40× (5 %, of 2 shares) | – |" in told
     whole = (findings.micro["case"] == "gpu_gather") & (findings.micro["grid_percent"] == 0)
-    lone = findings.micro[~whole]
-    told = " ".join(share_sentences(replace(findings, runs=[], micro=lone)))
-    assert "**5 %**, the smallest share that was tried, reaches 100 % (90.9–111) of the" in told
-    assert "of the best rate there, not decided." in told
-    assert (
-        "the shortest step, with the gather on 15 % (the best of 4 shares tried), takes 2.00× (one"
-        " repeat) as long as training alone." in " ".join(share_sentences(findings))
-    )
-    assert (
-        "the shortest step, with the gather on 5 % (the best of 2 shares tried), takes"
-        " 1.40× as long as training alone." in told
-    )
+    told = "\n".join(share_table(replace(findings, runs=[], micro=findings.micro[~whole])))
+    assert "**5 %**, the smallest tried: 100 % (90.9–111), not decided" in told
 
 
 def test_changes_against_the_papers_baseline(findings: Findings, published: pd.DataFrame) -> None:

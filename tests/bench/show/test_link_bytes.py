@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,16 @@ def test_what_was_not_counted_is_not_made_up(folder: Path) -> None:
     for strategy, names in (("aligned_zero_copy", 3), ("cpu_gather", 4)):
         missing = table.loc[strategy, ["payload", "read", "link_128", "link_64"]]
         assert missing.isna().sum() == names
+
+
+def test_reads_of_a_graph_in_host_memory_are_said_to_be_in_what_is_measured(folder: Path) -> None:
+    measure_link(folder, "cpu_gather", "naive", 1100.0)
+    run = load_run(folder)
+    said = "Measured bytes include reads of the graph, which are not counted"
+    for sampling in ("gpu", "uva"):
+        plan = {**run.plan, "measure": {**run.plan["measure"], "sampling": sampling}}
+        found = link_traffic(replace(run, plan=plan)).caption
+        assert (said in found) == (sampling == "uva")
 
 
 def test_without_a_measurement_there_is_nothing_to_compare(folder: Path) -> None:
