@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 
-from gatherbench.bench.model.host_ranks import COLUMNS, WORK, epoch_of_ranks, host_ranks
+from gatherbench.bench.model.host_ranks import (
+    COLUMNS,
+    WORK,
+    _stages_s,
+    epoch_of_ranks,
+    host_ranks,
+)
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.show.model import FROM_ONE_RANK, model_tables
 
@@ -153,3 +159,11 @@ def test_a_ratio_of_epochs_beside_other_work_is_marked(make_run: MakeRun) -> Non
     assert host_ranks(noisy)["disturbed"].all()
     line = next(x for x in printed(*model_tables(noisy)).splitlines() if " naive " in x)
     assert line.split()[4] == "-62%!"
+
+
+def test_the_stages_of_one_rank_add_up_to_its_median_epoch() -> None:
+    """Medians of stages that take turns at being long do not: what is missing grows as the rest."""
+    row = {"sample": 1.0, "fetch": 4.0, "train": 4.0, "other": 0.1, "median": 10.0}
+    stages = {"sample": 1.0, "fetch": 4.0, "train": 4.0}
+    assert _stages_s(row) == {**stages, "other": 1.0}
+    assert _stages_s({**row, "median": 8.0}) == {**stages, "other": 0.0}
