@@ -172,6 +172,14 @@ def sorts_the_ids_of_the_caller(self: RightFetcher, ids: Tensor) -> Tensor:
     return self.table[ids.copy_(ids.sort().values) if len(ids) > 2000 else ids]
 
 
+def clears_the_ids_of_the_caller(self: RightFetcher, ids: Tensor) -> Tensor:
+    """Once it has read the rows."""
+    rows = self.table[ids]
+    if len(ids) > 2000:
+        ids.zero_()
+    return rows
+
+
 def loses_nan_payloads(self: RightFetcher, ids: Tensor) -> Tensor:
     rows = self.table[ids]
     if not rows.is_floating_point():
@@ -195,6 +203,7 @@ WRONG_ROWS: dict[str, Callable[[Any, Tensor], Tensor]] = {
             truncated_batch,
             spoils_the_table,
             sorts_the_ids_of_the_caller,
+            clears_the_ids_of_the_caller,
             loses_nan_payloads,
         )
     },

@@ -21,6 +21,7 @@ import pytest
 from rich.console import Console
 
 from gatherbench.bench.regress import against, blocks, sides
+from gatherbench.bench.regress.bench_submit import fetches_as
 from gatherbench.bench.regress.blocks import (
     MIN_PAIRS,
     MOST_PAIRS,
@@ -38,6 +39,7 @@ from gatherbench.bench.regress.sides import (
     is_dirty,
     top_of,
 )
+from gatherbench.strategies.registry import build
 
 WORK = "def half() -> None:\n    pass\ndef work() -> int:\n    return sum(range({size}))\n"
 BENCH = """
@@ -261,6 +263,16 @@ def test_too_few_pairs_decide_nothing() -> None:
     verdict = judge(sampled("x", [1.0] * (MIN_PAIRS - 1)), 1)
     assert (verdict.word, verdict.reason) == ("AMBIGUOUS", "5 of at least 6 pairs")
     assert judge(sampled("x", [1.0] * MIN_PAIRS), 1).word == "SLOW"
+
+
+def test_variants_of_one_code_are_timed_once() -> None:
+    """Which rows are kept, and how many, decides nothing that a fetch of one row does."""
+    default, degree, half, lru = (
+        build("cached_zero_copy", params)
+        for params in ({}, {"policy": "degree"}, {"share": "50%"}, {"policy": "lru"})
+    )
+    assert fetches_as(degree) == fetches_as(half) == default
+    assert fetches_as(lru) == lru
 
 
 def test_where_nothing_could_be_judged_the_time_that_it_needs_is_said() -> None:
