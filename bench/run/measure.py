@@ -109,7 +109,7 @@ def _measure(
     job: Job, strategy: Strategy, out: PartWriter, loaded: Table | None, group: Alone
 ) -> str | None:
     device = torch.device(job.device)
-    if len(set(group.gathered((job.identity, job.run.commit)))) > 1:
+    if len(set(map(tuple, group.gathered((job.identity, job.run.commit))))) > 1:
         raise RanksDisagreeError("the ranks have other minibatches, or other code, than each other")
     plan, part_of = job.measure, cores_of_rank(group)
     binding = bind_case(device, plan.threads, plan.numa, part_of=part_of)
