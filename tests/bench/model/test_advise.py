@@ -33,12 +33,12 @@ from gatherbench.bench.model.advise.rank import (
     table_on_gpu,
 )
 from gatherbench.bench.model.profile import load_profile
-from gatherbench.bench.model.validate import drawn_by_program
 from gatherbench.bench.read.units import span
 from gatherbench.bench.show.advice import SCHEMA_VERSION, headline, minibatches, render, to_json
 from gatherbench.datasets.dataset import DatasetError
 from gatherbench.strategies.places import TABLE_SHARE
 from gatherbench.strategies.registry import STRATEGIES, build
+from tools.validate_model import drawn_by_program
 
 from ..printed import printed
 
