@@ -168,6 +168,9 @@ def run_epoch(
         if batch is None:
             return False
         clock.add("sample", drawn, time.perf_counter() - begin)
+        if drawn == 0:
+            with mark("fetch"), clock.stage("fetch", 0):
+                fetcher.begin_epoch()
         watch.handed(drawn, batch.input_ids)
         if fetcher.announced:
             with mark("fetch"), clock.stage("fetch", drawn):
@@ -188,7 +191,7 @@ def run_epoch(
         in_flight.append((number, batch, ticket))
         return True
 
-    fetcher.begin_epoch()
+    fetcher.forget()
     group.begin_epoch()
     if on_cuda:
         torch.cuda.synchronize()
