@@ -109,8 +109,17 @@ class Observed:
         submission and so many ahead of it. Called by the thread that submits, maybe beside a fetch.
         """
 
+    def forget(self) -> None:
+        """Lose what earlier epochs brought into memory, where each is to begin cold.
+
+        Brings nothing: it is called before an epoch, when nothing is in flight and no clock runs.
+        """
+
     def begin_epoch(self) -> None:
-        """The loop begins a pass over its minibatches; nothing is in flight, no clock runs."""
+        """The loop begins a pass over its minibatches; nothing is in flight.
+
+        Timed, as a part of the first minibatch's fetch.
+        """
 
     def counts(self) -> dict[str, int]:
         """What the path counts since it was opened, of :data:`COUNTS`; waits for the device."""
