@@ -517,7 +517,8 @@ def test_what_the_laws_disagree_on_is_not_decided() -> None:
     ]  # fmt: skip
     assert (
         "Which path is the fastest is not decided: none is ahead in every case of"
-        " async_zero_copy (stream,auto), async_zero_copy (stream,auto,managed), cpu_gather (prefetch)."
+        " async_zero_copy (stream,auto), async_zero_copy (stream,auto,managed), cpu_gather"
+        " (prefetch)."
     ) in headline(advice)
     assert "gatherbench datasets prepare ogbn-papers100M" in printed(render(advice))
 
