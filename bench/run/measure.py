@@ -55,7 +55,7 @@ from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.sensor_calibration import gpu_under_test
 from gatherbench.bench.run.store import CHECK_STAGE, PartWriter
 from gatherbench.bench.run.table import Table, dropped, file_of, load_table
-from gatherbench.bench.run.untimed import EnergyBlock, disk_roof, row_of, uvm_rows
+from gatherbench.bench.run.untimed import EnergyBlock, disk_roof, row_of
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
 from gatherbench.bench.sampling.knowledge import knowledge_of
 from gatherbench.bench.sampling.minibatch import MiniBatch
@@ -261,7 +261,6 @@ class _Training:
         compared = self.witness.everything("after the last epoch")
         check_rows(self.fetcher, compared, last, self.trainer, self.group)
         out.rows(energy.rows(plan.epochs, self._further_epoch, make, self.group.gathered))
-        out.rows(uvm_rows(self._further_epoch, make, traced=self.job.traces is not None))
         if self.job.traces is not None:
             out.row(self._traced(self.job.traces))
 
