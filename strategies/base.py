@@ -311,6 +311,12 @@ class Strategy(ABC):
         return False
 
     @property
+    def own_process(self) -> bool:
+        """Whether it is not to be opened beside other paths, as one that has to be there before
+        CUDA starts, that takes all room there is, or that has the page cache emptied."""
+        return self.collective or bool(self.needs & {"room_bytes", "file", "partitions"})
+
+    @property
     def managed(self) -> bool:
         """Whether the GPU reads a managed copy of the table, which lies beside it on the host.
 
