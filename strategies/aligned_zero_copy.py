@@ -36,6 +36,7 @@ class AlignedZeroCopy(Strategy):
     name: ClassVar[str] = "aligned_zero_copy"
     summary: ClassVar[str] = "the same, every warp starting on a 128 B line (circular shift)"
     colour: ClassVar[str] = "blue"
+    role = "zero_copy"
 
     unsaid = frozenset({"memory"})
 

@@ -44,6 +44,7 @@ class AsyncZeroCopy(Strategy):
     name: ClassVar[str] = "async_zero_copy"
     summary: ClassVar[str] = "aligned zero-copy one batch ahead, beside training, in two buffers"
     colour: ClassVar[str] = "green"
+    role = "zero_copy"
     lookahead = 1
     unsaid = frozenset({"memory"})
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar, Protocol, Self, get_args, get_type_hints
+from typing import ClassVar, Literal, Protocol, Self, get_args, get_type_hints
 
 import numpy as np
 import torch
@@ -58,6 +58,12 @@ class Residency:
     source: str
     part: str = "the table"
 
+
+#: What a path is to those who read results, whatever it is called. ``baseline``: what the paper's
+#: authors compare with; ``conventional``: the CPU gathers, at its best; ``zero_copy``: a GPU reads
+#: rows in host memory; ``bound``: all rows are where they are used; ``floor``: nothing is fetched;
+#: ``other``: the rest (rows on a disk, over ranks, of other packages).
+Role = Literal["baseline", "conventional", "zero_copy", "bound", "floor", "other"]
 
 #: What an open path may count, as :meth:`Fetcher.counts` tells it: the unit, and what it counts.
 COUNTS: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -103,8 +109,17 @@ class Observed:
         submission and so many ahead of it. Called by the thread that submits, maybe beside a fetch.
         """
 
+    def forget(self) -> None:
+        """Lose what earlier epochs brought into memory, where each is to begin cold.
+
+        Brings nothing: it is called before an epoch, when nothing is in flight and no clock runs.
+        """
+
     def begin_epoch(self) -> None:
-        """The loop begins a pass over its minibatches; nothing is in flight, no clock runs."""
+        """The loop begins a pass over its minibatches; nothing is in flight.
+
+        Timed, as a part of the first minibatch's fetch.
+        """
 
     def counts(self) -> dict[str, int]:
         """What the path counts since it was opened, of :data:`COUNTS`; waits for the device."""
@@ -295,6 +310,11 @@ class Strategy(ABC):
     def aside(self) -> str | None:
         """Why nobody would train with this path: it is measured and drawn, and never ranked."""
         return None
+
+    @property
+    def role(self) -> Role:
+        """What readers of results take the path for, in place of its name: see :data:`Role`."""
+        return "other"
 
     @property
     def learns(self) -> bool:

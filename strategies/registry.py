@@ -7,6 +7,7 @@ imports them.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Mapping
 
@@ -14,7 +15,7 @@ from gatherbench.plugins import Plugins, nearest
 from gatherbench.strategies.aligned_zero_copy import AlignedZeroCopy
 from gatherbench.strategies.all_in_gpu import AllInGpu
 from gatherbench.strategies.async_zero_copy import AsyncZeroCopy
-from gatherbench.strategies.base import Strategy, parameters
+from gatherbench.strategies.base import Role, Strategy, parameters
 from gatherbench.strategies.cached_zero_copy import CachedZeroCopy
 from gatherbench.strategies.cpu_gather import CpuGather
 from gatherbench.strategies.disk_cached import DiskCached
@@ -32,6 +33,7 @@ __all__ = [
     "get",
     "parameters",
     "representatives",
+    "role_of",
     "variants",
 ]
 
@@ -109,6 +111,24 @@ def variants(strategy: type[Strategy]) -> tuple[Strategy, ...]:
         strategy(**dict(zip(known, values, strict=True)))
         for values in itertools.product(*known.values())
     )
+
+
+def role_of(name: str, variant: str) -> Role:
+    """The role of a series by the words of its rows.
+
+    ``other`` where nobody here knows the strategy; a variant that it no longer has counts as its
+    default.
+    """
+    try:
+        roles = _roles(get(name))
+    except ValueError:
+        return "other"
+    return roles.get(variant, next(iter(roles.values())))
+
+
+@functools.cache
+def _roles(strategy: type[Strategy]) -> dict[str, Role]:
+    return {one.variant: one.role for one in variants(strategy)}
 
 
 def representatives(strategy: type[Strategy]) -> tuple[Strategy, ...]:

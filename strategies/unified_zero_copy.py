@@ -35,6 +35,7 @@ class UnifiedZeroCopy(Strategy):
     name: ClassVar[str] = "unified_zero_copy"
     summary: ClassVar[str] = "GPU threads read the rows in host memory, unaligned"
     colour: ClassVar[str] = "sky"
+    role = "zero_copy"
 
     memory: Literal["registered", "managed"] = "registered"
 

@@ -15,6 +15,7 @@ from itertools import chain
 from gatherbench.bench.model.advise.question import Question
 from gatherbench.bench.model.advise.sizes import MinibatchSizes
 from gatherbench.bench.model.epoch import EpochPrediction, predict_corners
+from gatherbench.bench.model.errors import error_of
 from gatherbench.bench.model.estimate import Estimate
 from gatherbench.bench.model.load import MinibatchLoad, load_of
 from gatherbench.bench.model.profile import LinkProfile
@@ -32,17 +33,6 @@ from gatherbench.strategies.registry import STRATEGIES, representatives, variant
 MODELLED, MEASURED = "modelled", "measured"
 #: Epochs within this ratio count as level.
 LEVEL = 1 + THRESHOLD
-#: The least and the most that modelled epochs were off those measured on an H200 (modelled over
-#: measured, less 1), by :attr:`Option.family`: sampling as measured, training as modelled.
-ERRORS: Mapping[tuple[str, int], tuple[float, float]] = {
-    ("cpu_gather", 0): (-0.46, -0.05),
-    ("cpu_gather", 1): (-0.66, -0.51),
-    ("unified_zero_copy", 0): (-0.36, 0.04),
-    ("aligned_zero_copy", 0): (-0.35, -0.10),
-    ("async_zero_copy", 1): (-0.42, -0.19),
-    ("cached_zero_copy", 0): (-0.34, -0.27),
-    ("all_in_gpu", 0): (-0.39, -0.26),
-}
 _FLOAT, _INDEX = 4, 8
 #: What a path may need that is there for any graph: ranks, and the table in a file.
 _GIVEN: frozenset[Need] = frozenset({"ranks", "file"})
@@ -90,8 +80,11 @@ class Option:
 
     @property
     def error(self) -> tuple[float, float] | None:
-        """Of :data:`ERRORS`; ``None``: it was measured, or its like never beside the model."""
-        return ERRORS.get(self.family) if self.basis == MODELLED else None
+        """How far off the model was epochs of its like (``bench/model/errors.py``).
+
+        ``None``: it was measured, or its like never was beside the model.
+        """
+        return error_of(*self.family) if self.basis == MODELLED else None
 
     @property
     def shortest_s(self) -> float:

@@ -8,10 +8,7 @@ import pandas as pd
 import pytest
 
 from gatherbench.bench.model import validate
-from gatherbench.bench.model.advise.rank import ERRORS
-from gatherbench.bench.model.predict import profile_of
 from gatherbench.bench.model.profile import load_profile
-from gatherbench.bench.model.roofline import against_measured
 from gatherbench.bench.model.validate import (
     ALL_IN_GPU,
     BARS,
@@ -29,8 +26,6 @@ from gatherbench.bench.model.validate import (
     uniform_rows,
 )
 from gatherbench.bench.read.reference import load_reference
-from gatherbench.bench.read.tables import load_run
-from gatherbench.strategies.registry import STRATEGIES, variants
 
 RESULTS = Path(__file__).parents[3] / "results"
 REFERENCE = load_reference(RESULTS / "reference")
@@ -138,18 +133,3 @@ def test_rows_of_probes_beside_the_runs_are_passed_over(
     (tmp_path / "box" / "probes" / "rows.csv").write_text("span\n")
     validate.main(tmp_path)
     assert "published figures: none in" in capsys.readouterr().out
-
-
-def test_the_errors_that_advice_names_are_those_of_the_epochs_of_an_h200() -> None:
-    """The least and the most of each path, over every committed run."""
-    found: dict[tuple[str, int], list[float]] = {}
-    ahead = {(o.name, o.variant): o.lookahead for kind in STRATEGIES for o in variants(kind)}
-    for plan in RESULTS.glob("nvidia-h200/*/plan.json"):
-        run = load_run(plan.parent)
-        if (profile := profile_of(run)) is not None:
-            for row in against_measured(run, profile).to_dict("records"):
-                family = row["strategy"], ahead[row["strategy"], row["variant"]]
-                found.setdefault(family, []).append(row["error"])
-    assert {
-        family: (round(min(errors), 2), round(max(errors), 2)) for family, errors in found.items()
-    } == ERRORS
