@@ -192,6 +192,11 @@ def registered_bytes() -> int:
         return sum(size for _, size in _ours())
 
 
+def is_registered(address: int) -> bool:
+    """Whether this process holds a registration, of any path, that covers the address."""
+    return any(start <= address < start + size for start, size in list(_held))
+
+
 def managed_bytes() -> int:
     """Bytes of managed memory that this process holds."""
     return sum(_managed.values())

@@ -67,9 +67,9 @@ def take_turns(job: Turns) -> None:
         with nvtx_session(plan.nvtx) as mark:
             for number, order in enumerate(blocks(opened, plan.epochs, draw)):
                 for place, path in enumerate(path for path in order if not path.over):
-                    path.turn(partial(path.case.epoch, number, mark))
                     source = f"place in a block of {len(order)} paths, shuffled"
                     path.out.row(path.job.rows.ok(*PLACE, place, source, number))
+                    path.turn(partial(path.case.epoch, number, mark))
         for path in opened:
             if not path.over:
                 path.turn(path.case.finish)
