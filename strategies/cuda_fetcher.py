@@ -68,8 +68,9 @@ class CudaStagedFetcher(PathFetcher):
         self._submitted = 0
 
     def residency(self) -> tuple[Residency, ...]:
-        """The CPU reads a table that the GPU knows nothing of, but where another path of the process
-        has registered it; or the path's own answer."""
+        """Host memory that the GPU knows nothing of, unless another path of the process has
+        registered it; or the path's own answer.
+        """
         told = super().residency()
         if told or self._table.numel() == 0:
             return told
