@@ -23,6 +23,7 @@ from gatherbench.kernels.table_file import TableFile
 from gatherbench.strategies.base import COUNTS, Fetcher, Strategy, Ticket, announcing
 from gatherbench.strategies.data_path import BYTES, DataPath
 from gatherbench.strategies.knowledge import Knowledge, adjacency_of, current_ranks
+from gatherbench.strategies.null_path import ready_ids, writes_rows
 from gatherbench.strategies.partition_orders import Partitions
 
 #: Dtypes, and bytes of a row of each: powers of two, either side of a 128 B line, and the widths of
@@ -200,12 +201,13 @@ def check_data_path(strategy: Strategy, device: torch.device) -> None:
     kept = strategy.gpu_table_bytes(table, knowledge)
     _require(strategy, 0 <= kept <= table, f"gpu_table_bytes({table}) is {kept}")
     for (name, ids), path in zip(patterns, paths, strict=True):
-        payload = ids.numel() * row_bytes
+        payload = ids.numel() * row_bytes if strategy.role != "floor" else 0
         _require(strategy, path.payload_bytes == payload, f"{name} ids: wrong payload_bytes")
         least = min(getattr(path, field) for field in BYTES)
         _require(strategy, least >= 0, f"{name} ids: negative bytes in {path}")
         crosses = path.copy_engine_bytes + path.gpu_link_read_bytes > 0
-        _require(strategy, crosses or not payload, f"{name} ids: nothing crosses the link")
+        said = "something crosses" if crosses else "nothing crosses"
+        _require(strategy, crosses == (payload > 0), f"{name} ids: {said} the link")
         arriving = path.arriving_bytes
         said = f"{name} ids: {arriving} B of rows arrive, and {payload} B are wanted"
         _require(strategy, arriving == payload, said)
@@ -220,6 +222,17 @@ def check_data_path(strategy: Strategy, device: torch.device) -> None:
             f"{name} ids: {from_gpu} B of distinct rows come from GPU memory, and"
             f" gpu_table_bytes() says that {kept} B of the table lie there",
         )
+
+
+def check_floor(strategy: Strategy, device: torch.device) -> None:
+    """A floor is never ranked, and its rows lie ready: no fetch writes them."""
+    if strategy.role != "floor":
+        return
+    _require(strategy, strategy.aside is not None, "it is the floor, and aside says nothing of it")
+    table = random_table(NUM_ROWS, 12, torch.float32)
+    with open_known(strategy, table, device) as fetcher:
+        wrote = writes_rows(fetcher, _on(fetcher, torch.arange(NUM_ROWS)))
+    _require(strategy, not wrote, "it is the floor, and a fetch of it writes rows")
 
 
 def check_knowledge(strategy: Strategy, device: torch.device) -> None:
@@ -325,6 +338,7 @@ CHECKS: tuple[Callable[[Strategy, torch.device], None], ...] = (
     check_bad_tables,
     check_empty_table,
     check_data_path,
+    check_floor,
     check_knowledge,
 )
 
@@ -351,6 +365,8 @@ def _same(
 ) -> None:
     on = rows.device.type == device.type
     _require(strategy, on, f"{what}: the rows lie on {rows.device}, not on {device}")
+    if strategy.role == "floor":  # whatever it was asked for
+        ids = ready_ids(ids.numel(), len(table))
     difference = same_bytes(rows, reference_gather(table, ids))
     _require(strategy, difference is None, f"{what}: {difference}")
 
