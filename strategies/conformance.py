@@ -267,6 +267,7 @@ def _check_counts(
     strategy: Strategy, fetcher: Fetcher, batches: list[Tensor], paths: list[DataPath]
 ) -> None:
     """An epoch of rows of 129 B as the loop runs it, each minibatch counted as declared."""
+    fetcher.forget()
     fetcher.begin_epoch()
     given, counted = [_on(fetcher, ids) for ids in batches], fetcher.counts()
     coming = announcing(given, fetcher.announced, fetcher.announce)
