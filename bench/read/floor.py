@@ -45,5 +45,5 @@ def floors(run: Run, epochs: pd.DataFrame) -> dict[str, float]:
         return {}
     names = zip(epochs["strategy"], epochs["variant"], strict=True)
     mine = pd.Series([pair == floor for pair in names], epochs.index, dtype=bool)
-    mine = epochs[mine & (epochs["basis"] == "measured")]
-    return dict(zip(mine["workload"], mine["median"], strict=True))
+    found = epochs[mine & (epochs["basis"] == "measured")]
+    return dict(zip(found["workload"], found["median"], strict=True))
