@@ -191,19 +191,11 @@ def registered_bytes() -> int:
         return sum(size for _, size in _ours())
 
 
-<<<<<<< HEAD
 def is_registered(address: int) -> bool:
     """Whether this process holds a registration, of any path, that covers the address."""
     return any(start <= address < start + size for start, size in list(_held))
 
 
-def managed_bytes() -> int:
-    """Bytes of managed memory that this process holds."""
-    return sum(_managed.values())
-
-
-=======
->>>>>>> main
 def writable(address: int) -> bool:
     """Whether this process's memory at ``address`` is mapped for writing."""
     for line in Path("/proc/self/maps").read_text().splitlines():

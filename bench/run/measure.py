@@ -31,8 +31,10 @@ from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.check import (
     COMPARED,
     LAST_BATCHES,
+    NO_SCORE,
     Witness,
     WrongRowsError,
+    check_ready,
     check_rows,
     residency_row,
 )
@@ -240,7 +242,8 @@ class MeasuredCase(ExitStack):
         out.rows(_binding_rows(binding, table, make))
         out.rows(_setup_rows(fetcher.setup, make))
 
-        epochs, witness = ground.epochs, Witness(loaded.truth, device)
+        epochs = ground.epochs
+        witness = Witness(loaded.truth, device, floor=strategy.role == "floor")
         first = max(plan.check_batches, fetcher.lookahead + 2)
         looked_at = list(itertools.islice(epochs.warm_up(0), first))
 
@@ -250,6 +253,8 @@ class MeasuredCase(ExitStack):
 
         compared = witness.everything("before timing", residency)
         checked = check_rows(fetcher, compared, looked_at, group=group)
+        if witness.floor:
+            check_ready(fetcher, looked_at[0].input_ids)
         out.row(make.ok(CHECK_STAGE, "batches", "1", checked, COMPARED))
         if job.case.repeat == 0:
             before = [(one.input_ids for one in looked_at), *epochs.warm_up_ids()]
@@ -424,10 +429,14 @@ class _Training:
             yield ok(stage, "wall_time", "s", sum(seconds), clock, epoch)
         batches = len(times.losses)
         yield ok("epoch", "minibatches", "1", batches, "count", epoch)
-        payload = times.payload_rows * self.epochs.dataset.spec.row_bytes
+        floor = self.witness.floor
+        payload = 0 if floor else times.payload_rows * self.epochs.dataset.spec.row_bytes
         yield ok("fetch", "payload", "B", payload, "rows fetched × bytes of a row", epoch)
-        loss = sum(times.losses) / batches
-        yield ok("train", "loss", "1", loss, "mean cross entropy of the minibatches", epoch)
+        loss = ("train", "loss", "1"), "mean cross entropy of the minibatches"
+        if floor:
+            yield self.job.rows.missing(*loss[0], loss[1], NO_SCORE, epoch=epoch)
+        else:
+            yield ok(*loss[0], sum(times.losses) / batches, loss[1], epoch)
         if not on_gpu:
             overhead = (times.wall_s - times.host_s) / batches
             source = "epoch wall time less its stages, per minibatch"
@@ -453,7 +462,7 @@ class _Training:
         workload, dataset = self.job.case.workload, self.epochs.dataset
         batches = self.job.measure.eval_batches
         # A split of one's own need not have any test nodes.
-        if not batches or self.group.rank or not len(dataset.test_ids):
+        if not batches or self.group.rank or not len(dataset.test_ids) or self.witness.floor:
             return
         seeds = epoch_seeds(dataset.test_ids, workload.batch_size, workload.seed, 0, batches)
         sampler = NeighborSampler(dataset.indptr, dataset.indices, workload.fanouts)
