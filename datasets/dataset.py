@@ -25,8 +25,10 @@ SPLITS = ("train", "val", "test")
 ARRAYS = ("indptr", "indices", "features", "labels", *(f"{s}_ids" for s in SPLITS))
 #: Remembers a full check that was passed.
 MARKER = "checked.json"
+#: Of a graph laid out anew: which node of the first one each row is (datasets/ordered.py).
+ORDER_FILE = "order.npy"
 #: All that may lie in a dataset folder.
-_FILES = {SPEC_FILE, MARKER, *(f"{array}.npy" for array in ARRAYS), "LICENSE.WordNet"}
+_FILES = {SPEC_FILE, MARKER, ORDER_FILE, *(f"{a}.npy" for a in ARRAYS), "LICENSE.WordNet"}
 #: Length of the ``.npy`` headers that the writer makes: NumPy's own, and that of the feature table,
 #: which is padded to a block of a disk, so that direct reads of its rows begin where blocks do. A
 #: header that is rewritten for a longer array keeps its length. In folders of earlier versions
@@ -158,12 +160,12 @@ def not_ours(folder: Path) -> str:
 
 def remedy(folder: Path) -> str:
     """What to do about a broken folder, as the end of a sentence."""
-    from gatherbench.datasets.registry import source_names  # which builds on this module
+    from gatherbench.datasets.registry import is_made  # which builds on this module
 
     if folder.exists() and not_ours(folder):
         return "move the folder away, or choose another name"
     name = folder.name.partition("@")[0]
-    if name not in source_names():
+    if not is_made(name):
         return f"import it again: `gatherbench datasets import FILE --name {name} --force`"
     return f"make it anew with `{_prepare(folder)} --force`"
 

@@ -41,7 +41,7 @@ from gatherbench.datasets.import_edges import (
     read_edges,
     relabel_nodes,
 )
-from gatherbench.datasets.registry import source_names
+from gatherbench.datasets.registry import is_made
 from gatherbench.datasets.source import Progress, silent
 from gatherbench.datasets.store import dataset_folder
 from gatherbench.datasets.writer import DatasetWriter
@@ -102,7 +102,7 @@ def import_graph(
             there; a name that is taken; sizes that do not fit together; a full disk.
     """
     folder = dataset_folder(name, root=root)
-    if name in source_names():
+    if is_made(name):
         raise DatasetError(f"{name!r} is the name of a built-in dataset: choose another")
     for file in (path, features, labels, train, val, test):
         if file is not None and not os.path.isfile(file):  # noqa: PTH113  # raises for long names

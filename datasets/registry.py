@@ -11,6 +11,7 @@ from pathlib import Path
 from gatherbench.datasets.dataset import SPEC_FILE, DatasetError, remedy
 from gatherbench.datasets.files import exclusive
 from gatherbench.datasets.ogb_source import OgbSource
+from gatherbench.datasets.ordered import MARK, OrderedSource, is_stale
 from gatherbench.datasets.reddit_source import RedditSource
 from gatherbench.datasets.source import GraphSource, Progress, silent
 from gatherbench.datasets.store import data_root, dataset_folder, open_dataset
@@ -51,13 +52,22 @@ def source_names() -> list[str]:
     return [*(source.name for source in SOURCES), *PLUGINS.packages()]
 
 
+def is_made(name: str) -> bool:
+    """Whether a graph of this name is made by a source or laid out anew, not imported."""
+    return name in source_names() or MARK in name
+
+
 def get_source(name: str) -> GraphSource:
-    """The source called ``name``.
+    """The source called ``name``; of ``wordnet+degree`` the one that lays WordNet out anew.
 
     Raises:
         DatasetError: there is none, the message names the nearest one; or a graph of that name was
             imported, and has no source; or another package's cannot be used.
     """
+    base, mark, order = name.partition(MARK)
+    if mark:
+        imports = (folder.name for folder in imported())
+        return OrderedSource(base, order, None if base in imports else get_source(base))
     sources = {source.name: source for source in SOURCES}
     try:
         found = sources.get(name) or PLUGINS.load(name)
@@ -74,9 +84,8 @@ def get_source(name: str) -> GraphSource:
 
 def imported() -> list[Path]:
     """Folders below ``data_root()`` of graphs of the user's own, which no source makes."""
-    sources = source_names()
     folders = sorted(spec.parent for spec in data_root().glob(f"*/{SPEC_FILE}"))
-    return [folder for folder in folders if folder.name.partition("@")[0] not in sources]
+    return [folder for folder in folders if not is_made(folder.name.partition("@")[0])]
 
 
 def prepare_dataset(
@@ -91,7 +100,8 @@ def prepare_dataset(
     A second process that asks for the same dataset waits for the first and then finds it there.
 
     Args:
-        name: a source (:func:`source_names`), or a graph that was imported under this name.
+        name: a source (:func:`source_names`), or a graph that was imported under this name; with
+            ``+degree`` or ``+rcm`` behind it, that graph in such an order of its nodes.
         scale: multiplies the numbers of nodes and edges.
         root: instead of ``data_root()``.
         force: make it anew even if it is there.
@@ -101,10 +111,11 @@ def prepare_dataset(
             but broken (``force`` replaces it); or the source cannot be had here.
     """
     folder = dataset_folder(name, scale, root)
+    force = force or (MARK in name and is_stale(folder))
     if folder.exists() and not force:
         open_dataset(folder)
         return folder
-    if folder.exists() and name not in source_names():
+    if folder.exists() and not is_made(name):
         raise DatasetError(f"{name} is no built-in dataset: {remedy(folder)}")
     source = get_source(name)
     if scale != 1 and not source.scalable:

@@ -97,6 +97,10 @@ class DatasetWriter:
                 whole.update(hashlib.file_digest(file, "sha256").digest())
         self.note(f"checksum of the arrays: {whole.hexdigest()[:16]}")
 
+    def keep(self, name: str, values: NDArray[Any]) -> None:
+        """Keep an array in a file beside those of the graph, which a dataset may do without."""
+        np.save(self._staged / name, values)
+
     def write_columns(
         self, columns: Iterable[tuple[NDArray[np.integer[Any]], NDArray[np.integer[Any]]]]
     ) -> NDArray[np.int64]:

@@ -36,6 +36,7 @@ class AlignedZeroCopy(Strategy):
     name: ClassVar[str] = "aligned_zero_copy"
     summary: ClassVar[str] = "the same, every warp starting on a 128 B line (circular shift)"
     colour: ClassVar[str] = "blue"
+    role = "zero_copy"
 
     unsaid = frozenset({"memory"})
 
@@ -43,7 +44,7 @@ class AlignedZeroCopy(Strategy):
     memory: Literal["registered", "managed"] = "registered"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
-        return mapped_skip(device, self.memory, table_bytes)
+        return mapped_skip(device, self.memory)
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         return zero_copy_path(ids, row_bytes, POLICY, self.order, self.memory)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar, Protocol, Self, get_args, get_type_hints
+from typing import ClassVar, Literal, Protocol, Self, get_args, get_type_hints
 
 import numpy as np
 import torch
@@ -36,13 +36,15 @@ class SetupStep:
 
     Registering a table can take as long as copying it (DGL #3616). A benchmark that leaves this
     out, or hides it in the first epoch, misleads. ``metric`` is e.g. ``register_time``, ``unit``
-    is ``s``, ``B`` or ``1``, ``source`` the clock, call or formula that the value comes from.
+    is ``s``, ``B`` or ``1``, ``source`` the clock, call or formula that the value comes from. Where
+    there is no value, ``reason`` begins as that of ``Strategy.skip``.
     """
 
     metric: str
     unit: str
-    value: float
+    value: float | None
     source: str
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,12 @@ class Residency:
     source: str
     part: str = "the table"
 
+
+#: What a path is to those who read results, whatever it is called. ``baseline``: what the paper's
+#: authors compare with; ``conventional``: the CPU gathers, at its best; ``zero_copy``: a GPU reads
+#: rows in host memory; ``bound``: all rows are where they are used; ``floor``: nothing is fetched;
+#: ``other``: the rest (rows on a disk, over ranks, of other packages).
+Role = Literal["baseline", "conventional", "zero_copy", "bound", "floor", "other"]
 
 #: What an open path may count, as :meth:`Fetcher.counts` tells it: the unit, and what it counts.
 COUNTS: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -103,8 +111,17 @@ class Observed:
         submission and so many ahead of it. Called by the thread that submits, maybe beside a fetch.
         """
 
+    def forget(self) -> None:
+        """Lose what earlier epochs brought into memory, where each is to begin cold.
+
+        Brings nothing: it is called before an epoch, when nothing is in flight and no clock runs.
+        """
+
     def begin_epoch(self) -> None:
-        """The loop begins a pass over its minibatches; nothing is in flight, no clock runs."""
+        """The loop begins a pass over its minibatches; nothing is in flight.
+
+        Timed, as a part of the first minibatch's fetch.
+        """
 
     def counts(self) -> dict[str, int]:
         """What the path counts since it was opened, of :data:`COUNTS`; waits for the device."""
@@ -245,7 +262,7 @@ class Strategy(ABC):
     name: ClassVar[str]
     #: One line for ``gatherbench list strategies`` and the README's table.
     summary: ClassVar[str]
-    #: In pictures: blue, orange, green, vermilion, sky, purple, grey or yellow.
+    #: In pictures: blue, orange, green, vermilion, sky, purple, grey, yellow or pale.
     colour: ClassVar[str] = "yellow"
     #: Parameters that ``variant`` leaves out at their default: those that came after rows had been
     #: written.
@@ -297,6 +314,11 @@ class Strategy(ABC):
         return None
 
     @property
+    def role(self) -> Role:
+        """What readers of results take the path for, in place of its name: see :data:`Role`."""
+        return "other"
+
+    @property
     def learns(self) -> bool:
         """Whether fetching changes what is kept: only fresh minibatches measure such a path."""
         return False
@@ -311,11 +333,16 @@ class Strategy(ABC):
         return False
 
     @property
-    def managed(self) -> bool:
-        """Whether the GPU reads a managed copy of the table, which lies beside it on the host.
+    def own_process(self) -> bool:
+        """Whether it is not to be opened beside other paths, as one that has to be there before
+        CUDA starts, that takes all room there is, or that has the page cache emptied."""
+        return self.collective or bool(self.needs & {"room_bytes", "file", "partitions"})
 
-        Such a copy is refused beyond :data:`~gatherbench.kernels.mapped_memory.MANAGED_SHARE` of
-        the GPU's free memory.
+    @property
+    def managed(self) -> bool:
+        """Whether the GPU reads rows in managed memory (``kernels/managed_memory.py``).
+
+        A table that is loaded there is read in place, of another the path makes a copy.
         """
         return getattr(self, "memory", "") == "managed"
 

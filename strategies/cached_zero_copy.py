@@ -54,6 +54,7 @@ class CachedZeroCopy(Strategy):
     name: ClassVar[str] = "cached_zero_copy"
     summary: ClassVar[str] = "hot rows kept in GPU memory, the rest aligned zero-copy"
     colour: ClassVar[str] = "vermilion"
+    role = "zero_copy"
 
     policy: Literal[
         "presampled",

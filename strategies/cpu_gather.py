@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from gatherbench.strategies.base import Fetcher, Strategy, Ticket
+from gatherbench.strategies.base import Fetcher, Role, Strategy, Ticket
 from gatherbench.strategies.buffers import TicketRing
 from gatherbench.strategies.cuda_fetcher import open_staged
 from gatherbench.strategies.data_path import DataPath, staged_path
@@ -32,6 +32,10 @@ class CpuGather(Strategy):
     colour: ClassVar[str] = "orange"
 
     mode: Literal["pinned", "prefetch", "naive"] = "pinned"
+
+    @property
+    def role(self) -> Role:
+        return "baseline" if self.mode == "naive" else "conventional"
 
     @property
     def lookahead(self) -> int:

@@ -7,6 +7,7 @@ imports them.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Mapping
 
@@ -14,13 +15,14 @@ from gatherbench.plugins import Plugins, nearest
 from gatherbench.strategies.aligned_zero_copy import AlignedZeroCopy
 from gatherbench.strategies.all_in_gpu import AllInGpu
 from gatherbench.strategies.async_zero_copy import AsyncZeroCopy
-from gatherbench.strategies.base import Strategy, parameters
+from gatherbench.strategies.base import Role, Strategy, parameters
 from gatherbench.strategies.cached_zero_copy import CachedZeroCopy
 from gatherbench.strategies.cpu_gather import CpuGather
 from gatherbench.strategies.disk_cached import DiskCached
 from gatherbench.strategies.disk_direct import DiskDirect
 from gatherbench.strategies.disk_gds import DiskGds
 from gatherbench.strategies.disk_mmap import DiskMmap
+from gatherbench.strategies.null_path import NullPath
 from gatherbench.strategies.partition_buffer import PartitionBuffer
 from gatherbench.strategies.sharded import Sharded
 from gatherbench.strategies.unified_zero_copy import UnifiedZeroCopy
@@ -32,6 +34,7 @@ __all__ = [
     "get",
     "parameters",
     "representatives",
+    "role_of",
     "variants",
 ]
 
@@ -48,6 +51,7 @@ STRATEGIES: tuple[type[Strategy], ...] = (
     DiskGds,
     PartitionBuffer,
     AllInGpu,
+    NullPath,
 )
 
 
@@ -109,6 +113,24 @@ def variants(strategy: type[Strategy]) -> tuple[Strategy, ...]:
         strategy(**dict(zip(known, values, strict=True)))
         for values in itertools.product(*known.values())
     )
+
+
+def role_of(name: str, variant: str) -> Role:
+    """The role of a series by the words of its rows.
+
+    ``other`` where nobody here knows the strategy; a variant that it no longer has counts as its
+    default.
+    """
+    try:
+        roles = _roles(get(name))
+    except ValueError:
+        return "other"
+    return roles.get(variant, next(iter(roles.values())))
+
+
+@functools.cache
+def _roles(strategy: type[Strategy]) -> dict[str, Role]:
+    return {one.variant: one.role for one in variants(strategy)}
 
 
 def representatives(strategy: type[Strategy]) -> tuple[Strategy, ...]:

@@ -35,11 +35,12 @@ class UnifiedZeroCopy(Strategy):
     name: ClassVar[str] = "unified_zero_copy"
     summary: ClassVar[str] = "GPU threads read the rows in host memory, unaligned"
     colour: ClassVar[str] = "sky"
+    role = "zero_copy"
 
     memory: Literal["registered", "managed"] = "registered"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
-        return mapped_skip(device, self.memory, table_bytes)
+        return mapped_skip(device, self.memory)
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         return zero_copy_path(ids, row_bytes, POLICY, "given", self.memory)

@@ -13,7 +13,7 @@ from gatherbench.strategies import places
 from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.cpu_gather import CpuGather
 from gatherbench.strategies.places import path_skip
-from gatherbench.strategies.registry import STRATEGIES, build, parameters, variants
+from gatherbench.strategies.registry import STRATEGIES, build, parameters, role_of, variants
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -34,6 +34,26 @@ def test_names_and_variants_identify_a_strategy() -> None:
     assert build("aligned_zero_copy", {"memory": "registered"}).variant == "given"
     assert build("aligned_zero_copy", {"memory": "managed"}).variant == "given,managed"
     assert build("async_zero_copy", {"memory": "managed"}).variant == "stream,auto,managed"
+
+
+@pytest.mark.parametrize(
+    ("name", "variant", "role"),
+    [
+        ("cpu_gather", "naive", "baseline"),
+        ("cpu_gather", "pinned", "conventional"),
+        ("cpu_gather", "prefetch", "conventional"),
+        ("unified_zero_copy", "managed", "zero_copy"),
+        ("aligned_zero_copy", "given,managed", "zero_copy"),
+        ("async_zero_copy", "mps,auto", "zero_copy"),
+        ("cached_zero_copy", "lru,10%,0", "zero_copy"),
+        ("all_in_gpu", "default", "bound"),
+        ("disk_mmap", "random,warm", "other"),
+        ("cpu_gather", "a variant of long ago", "conventional"),
+        ("of_a_package_that_is_gone", "default", "other"),
+    ],
+)
+def test_readers_know_a_series_by_its_role(name: str, variant: str, role: str) -> None:
+    assert role_of(name, variant) == role
 
 
 @pytest.mark.parametrize("cls", STRATEGIES)

@@ -1,0 +1,76 @@
+"""Pages that a minibatch touches, by order: worked out by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from gatherbench.bench.cli import app
+from gatherbench.bench.model.orders import OrderCount, OrderCounts, distinct_pages
+from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.show.orders import chart_of, table_of
+
+
+@pytest.mark.parametrize(
+    ("rows", "row_bytes", "pages"),
+    [
+        ([], 4, 0),
+        ([0, 1, 2], 4, 1),  # bytes 0 to 11 of a page of 16
+        ([3, 4], 4, 2),  # bytes 12 to 19
+        ([0, 2], 12, 3),  # bytes 0 to 11, and 24 to 35: pages 0, 1 and 2
+        ([1, 1], 12, 2),  # bytes 12 to 23, twice
+        ([0, 1], 40, 5),  # bytes 0 to 79: page 2 is shared
+    ],
+)
+def test_distinct_pages_by_hand(rows: list[int], row_bytes: int, pages: int) -> None:
+    assert distinct_pages(np.array(rows, np.int64), row_bytes, 16) == pages
+
+
+@given(st.lists(st.integers(0, 50)), st.integers(1, 40), st.integers(1, 32))
+def test_distinct_pages_are_those_of_every_byte(rows: list[int], size: int, page: int) -> None:
+    every = {b // page for row in rows for b in range(row * size, (row + 1) * size)}
+    assert distinct_pages(np.sort(np.array(rows, np.int64)), size, page) == len(every)
+
+
+def two() -> OrderCounts:
+    def one(name: str, seconds: float, pages: float) -> OrderCount:
+        return OrderCount(
+            name, seconds, {"registered": pages, "managed": 8.0}, {"registered": 5, "managed": 1}
+        )
+
+    workload = Workload("wordnet")
+    return OrderCounts(workload, 3, 100.0, 512, (one("given", 0, 40.0), one("degree", 0.5, 30.0)))
+
+
+def test_the_table_and_the_chart_hold_the_counts() -> None:
+    table = table_of(two()).set_index(["order", "place"])
+    assert table.loc[("degree", "registered"), "pages_per_minibatch"] == 30
+    assert table.loc[("degree", "registered"), "page_bytes"] == 65536
+    assert table.loc[("given", "managed"), "page_bytes"] == 2 << 20
+    registered = chart_of(two()).panels[0]
+    assert registered.title == "registered memory: pages of 64 KiB"
+    assert [line.text for line in registered.lines] == ["40", "30 (-25%)"]
+
+
+def test_the_command_counts_the_same_minibatches_in_every_order(tmp_path: Path) -> None:
+    told = CliRunner().invoke(
+        app, ["orders", "wordnet", "--max-batches", "2", "--out", str(tmp_path / "o")]
+    )
+    assert told.exit_code == 0, told.output
+    assert "the same ones in every order" in " ".join(told.output.split())
+    assert (tmp_path / "o/orders.png").stat().st_size > 10_000
+    lines = (tmp_path / "o/orders.csv").read_text().splitlines()
+    assert [line.split(",")[1] for line in lines[1:]] == [
+        *("given", "given", "degree", "degree", "rcm", "rcm")
+    ]
+
+
+def test_a_dataset_that_is_none_is_refused() -> None:
+    told = CliRunner().invoke(app, ["orders", "wordnett"])
+    assert told.exit_code == 2
+    assert "wordnet" in told.output
