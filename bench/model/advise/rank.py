@@ -22,7 +22,6 @@ from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.read.stats.judge import THRESHOLD
 from gatherbench.bench.read.units import quantity
 from gatherbench.bench.run.training_cost import gradient_bytes, training_cost
-from gatherbench.kernels.mapped_memory import MANAGED_SHARE
 from gatherbench.strategies.base import Strategy, parameters
 from gatherbench.strategies.data_path import total
 from gatherbench.strategies.disk_cached import DiskCached
@@ -441,17 +440,12 @@ def option_of(
     sharded = is_sharded(strategy)
     need = gpu_need(load, question, sizes[largest])
     host_bytes = host_need(load, question, sharded=sharded)
-    host_bytes += load.table_bytes * question.gpus * strategy.managed  # a copy for each GPU
+    if strategy.managed and not sharded:  # processes cannot share it
+        host_bytes *= question.gpus
     placed = placement(load, question, sharded=sharded)
     fits = None if memory is None else need <= TABLE_SHARE * memory
     if fits is False:
         reason = f"It needs {gib(need)} of GPU memory, and {gib(memory or 0)} are there."
-    elif memory is not None and strategy.managed and load.table_bytes > MANAGED_SHARE * memory:
-        fits = False
-        reason = (
-            f"Managed memory of {gib(load.table_bytes)} is more than {MANAGED_SHARE:.0%} of the"
-            f" GPU's {gib(memory)}, beyond which the driver can thrash."
-        )
     elif host is not None and host_bytes > host:
         fits = False
         what = f"{placed[0].upper()}{placed[1:]}"
