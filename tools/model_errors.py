@@ -3,9 +3,9 @@ table of it in ``bench/model/NOTES.md``.
 
     python -m tools.model_errors [RESULTS]
 
-writes ``bench/model/epochs.csv`` anew from the runs in ``results/`` that were measured on a GPU
-whose profile is shipped, and prints that profile's table ``[loop]`` and the Markdown. Do so after a
-change of the model, and after a run is added.
+writes the table ``[loop]`` of each shipped profile from the runs in ``results/`` that were measured
+on its GPU, then ``bench/model/epochs.csv``, and prints the Markdown. Do so after a change of the
+model, and after a run is added.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ from gatherbench.bench.model.epoch import epoch_seconds
 from gatherbench.bench.model.errors import FILE, Beside, between_processes, told_apart
 from gatherbench.bench.model.loop import KEYS, Epoch, epochs_of, fitted
 from gatherbench.bench.model.predict import Series, profile_of, series_of
-from gatherbench.bench.model.profile import LinkProfile, load_profile, profile_names
+from gatherbench.bench.model.profile import (
+    PROFILES_FOLDER,
+    LinkProfile,
+    load_profile,
+    profile_names,
+)
 from gatherbench.bench.model.roofline import against_measured
 from gatherbench.bench.read.tables import Run, load_run
 
@@ -56,13 +61,12 @@ def beside_of(runs: Sequence[Run], profile: LinkProfile) -> Iterator[Beside]:
     for run in runs:
         series = {one.key: one for one in series_of(run, profile)}
         for row in against_measured(run, profile).to_dict("records"):
-            key = (row["workload"], row["strategy"], row["variant"])
-            one = series[key]
+            one = series[str(row["workload"]), str(row["strategy"]), str(row["variant"])]
             ahead = one.load.lookahead if one.load else 0
-            profiles = (without, other_graphs[key[0]], other_paths[key[1], ahead])
+            profiles = (without, other_graphs[one.workload], other_paths[one.strategy, ahead])
             names = ("measured_s", "modelled_s", "modelled_path_s")
             times = [row[name] for name in names] + [_epoch_s(one, p) for p in profiles]
-            yield Beside(profile.name, run.run_id, *key, ahead, *times)
+            yield Beside(profile.name, run.run_id, *one.key, ahead, *times)
 
 
 def _epoch_s(one: Series, profile: LinkProfile) -> float:
@@ -130,9 +134,9 @@ def main(results: Path) -> None:
     found: list[Beside] = []
     for name, runs in gpu_runs(results).items():
         profile = load_profile(name)
+        profile = fitted(list(epochs_of(runs, profile)), profile)
+        (PROFILES_FOLDER / f"{name}.toml").write_text(profile.to_toml(), encoding="utf-8")
         found += beside_of(runs, profile)
-        text = fitted(list(epochs_of(runs, profile)), profile).to_toml()
-        print(text[text.index("[loop]") : text.index("[node]")])
     write(found)
     print("\n".join(table(found)))
     print(f"\nnot told apart below a ratio of {told_apart():.2f};", end=" ")

@@ -11,10 +11,11 @@ import itertools
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 FILE = Path(__file__).with_name("epochs.csv")
 #: Of pairs of measured paths, the share that :func:`told_apart` holds.
@@ -62,14 +63,13 @@ class Beside:
 def measured_beside() -> tuple[Beside, ...]:
     """Every series that was measured on a GPU whose profile is shipped, in the order of its run."""
     with FILE.open(encoding="utf-8", newline="") as file:
-        return tuple(
-            Beside(
-                *(row[name] for name in ("machine", "run", "workload", "strategy", "variant")),
-                int(row["lookahead"]),
-                *(float(row[f.name]) for f in fields(Beside) if f.name.endswith("_s")),
-            )
-            for row in csv.DictReader(file)
-        )
+        return tuple(map(_read, csv.DictReader(file)))
+
+
+def _read(row: Mapping[str, str]) -> Beside:
+    values: dict[str, Any] = {"lookahead": int(row["lookahead"])}
+    values |= {name: float(value) for name, value in row.items() if name.endswith("_s")}
+    return Beside(**{**row, **values})
 
 
 def error_of(strategy: str, lookahead: int) -> tuple[float, float] | None:

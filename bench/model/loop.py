@@ -1,7 +1,7 @@
 """What the training loop takes its host, from epochs that were measured on a GPU.
 
 What is timed on its own is faster than the same in the loop: on an H200 a fetch was started in 0.13
-ms, and in its epochs in 0.6. So these constants come from epochs, and each is one for all paths:
+ms, and in its epochs in 1.0. So these constants come from epochs, and each is one for all paths:
 the median of what the paths tell that have little else in that stage.
 """
 

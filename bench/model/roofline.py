@@ -171,8 +171,8 @@ def against_measured(run: Run, profile: LinkProfile) -> pd.DataFrame:
         paths: Sequence[EpochPrediction | None] = [None] * len(epochs)
         if one.load is not None and one.workload in training:
             # What was measured as training holds the average of the gradients.
-            seconds_of = {n: s * (1 / one.steps) for n, s in training[one.workload].items()}
-            load = replace(one.load, gradient_bytes=0.0, **seconds_of)
+            times = {n: s * (1 / one.steps) for n, s in training[one.workload].items()}
+            load = replace(one.load, gradient_bytes=0.0, **times)  # type: ignore[arg-type]
             ranks = {"gpus": one.gpus, "nodes": one.nodes}
             paths = predict_corners(load, profile, one.batches, **ranks)
         pairs = list(zip(epochs, paths, strict=True))
@@ -227,4 +227,5 @@ def medians(rows: pd.DataFrame) -> dict[Key, float]:
     """Median seconds of an epoch of each series; without warm-up."""
     rows = rows[(rows["epoch"] >= 0) & (rows["status"] == "ok")]
     medians = rows.groupby(KEYS)["value"].median()
-    return {(k[0], k[1], k[2]): float(v) for k, v in medians.items()}
+    keys = medians.index.to_frame(index=False).itertuples(index=False, name=None)
+    return {(k[0], k[1], k[2]): float(v) for k, v in zip(keys, medians, strict=True)}
