@@ -86,7 +86,8 @@ class Measure(_Table):
     budget_s: float = Field(
         default=0,
         ge=0,
-        description="Seconds that all cases may take together (0: no limit).",
+        description="Seconds that all cases may take together (0: no limit). What is left out then"
+        " is said; --budget takes its place.",
     )
     warmup_epochs: int = Field(default=1, ge=0, description="Epochs before the measured ones.")
     epochs: int = Field(default=2, ge=1, description="Measured epochs of each case.")
