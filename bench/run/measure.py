@@ -32,7 +32,9 @@ from gatherbench.bench.run.check import (
     COMPARED,
     LAST_BATCHES,
     NO_SCORE,
+    StaysOnHost,
     Witness,
+    WrongMemoryError,
     WrongRowsError,
     check_ready,
     check_rows,
@@ -60,7 +62,15 @@ from gatherbench.bench.run.nvtx import TRACE_BATCHES, Mark, nvtx_session, unmark
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.sensor_calibration import gpu_under_test
 from gatherbench.bench.run.store import CHECK_STAGE, PartWriter
-from gatherbench.bench.run.table import Table, dropped, file_of, load_table
+from gatherbench.bench.run.table import (
+    Table,
+    TableKind,
+    dropped,
+    file_of,
+    load_table,
+    table_kind,
+    table_refusal,
+)
 from gatherbench.bench.run.untimed import (
     SHARED,
     TRACED,
@@ -100,7 +110,9 @@ class Ground:
     """
 
     def __init__(self, job: Job, table: Table | None = None, group: Alone = ALONE) -> None:
-        self._job, self._table, self.group = job, table, group
+        self._job, self.group = job, group
+        #: By where they were asked for; one that is let go lives as long as a path reads it.
+        self.tables = {} if table is None else {table.kind: table}
 
     @cached_property
     def binding(self) -> Binding:
@@ -144,13 +156,27 @@ class Ground:
     def recorder(self) -> Recorder:
         return Recorder(open_meters(gpu=self.gpu, folder=self.dataset.folder))
 
+    def kind(self, strategy: Strategy) -> TableKind:
+        """Where the path's table is loaded."""
+        job, device = self._job, torch.device(self._job.device)
+        return table_kind(strategy, job.measure, device, job.case.workload.world)
+
     def table(self, strategy: Strategy) -> Table:
-        """The feature table as the path wants it: in memory, or in its file."""
-        if "file" in strategy.needs:
-            return load_table(self.dataset, on_disk=True)
-        if self._table is None:
-            self._table = load_table(self.dataset)
-        return self._table
+        """The feature table where the path wants it, loaded once for all paths of that kind."""
+        kind, device = self.kind(strategy), torch.device(self._job.device)
+        if kind == "file":
+            return load_table(self.dataset, kind)
+        if kind not in self.tables:
+            self.tables[kind] = load_table(self.dataset, kind, device)
+        return self.tables[kind]
+
+    def table_refusal(self, strategy: Strategy) -> str | None:
+        """Why the path's table cannot be loaded there beside those that are loaded."""
+        kind, job = self.kind(strategy), self._job
+        size, processes = self.dataset.spec.table_bytes, job.case.workload.gpus
+        if kind in self.tables:
+            return None
+        return table_refusal(kind, size, torch.device(job.device), processes)
 
 
 def measure(
@@ -203,7 +229,7 @@ class MeasuredCase(ExitStack):
         return super().__enter__()
 
     def __exit__(self, kind: Any, error: BaseException | None, where: Any) -> bool | None:
-        if isinstance(error, WrongRowsError):
+        if isinstance(error, WrongRowsError | WrongMemoryError):
             reason = f"failed: {error}"
             make = self._job.rows
             self._out.row(make.missing(CHECK_STAGE, "rows", "1", COMPARED, reason, "failed"))
@@ -212,8 +238,10 @@ class MeasuredCase(ExitStack):
     def refused(self) -> str | None:
         """Why the path cannot run here now, as far as can be said before it is opened."""
         size = self._ground.dataset.spec.table_bytes
-        reason = self.strategy.skip(self._device, size)
-        return reason or _too_large(self._job, self.strategy, size)
+        reason = self.strategy.skip(self._device, size) or _too_large(
+            self._job, self.strategy, size
+        )
+        return reason or self._ground.table_refusal(self.strategy)
 
     def open(self) -> str | None:
         """Open the path, prove it right and warm it up; why it cannot run here."""
@@ -232,6 +260,7 @@ class MeasuredCase(ExitStack):
         knowledge = ground.known.limited_to(strategy.needs)
         cached = _cached(knowledge.file)
         make, clock = job.rows, "time.perf_counter"
+        self._stays = StaysOnHost(device, table.nbytes) if strategy.managed else None
         begin = time.perf_counter()
         fetcher = self.enter_context(strategy.open(table, device, knowledge))
         open_s = time.perf_counter() - begin
@@ -281,6 +310,8 @@ class MeasuredCase(ExitStack):
         training, job, out = self._training, self._job, self._out
         training.score(-1)
         training.look_again()
+        if self._stays is not None:
+            out.row(self._stays.row(job.rows))
         if self._alone:
             training.energy_rows(self._energy)
         if self._alone or self.strategy.managed:

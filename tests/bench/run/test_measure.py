@@ -300,6 +300,30 @@ def test_a_strategy_that_cannot_run_here_says_why(make_job, monkeypatch) -> None
     assert not rows_of([*read_part(managed.part), *read_part(job.part)])
 
 
+def test_a_table_that_moved_while_it_was_read_is_not_shown(make_job, monkeypatch) -> None:
+    """What was measured before is there, and a row says that it is not to be believed."""
+
+    class Managed(CpuGather):
+        managed = True
+
+    class Stays:
+        def __init__(self, device: torch.device, table_bytes: int) -> None:
+            assert table_bytes == open_dataset(job.dataset).spec.table_bytes
+
+        def row(self, make: RowMaker) -> Row:
+            raise WrongMemoryError("it moved")
+
+    monkeypatch.setattr(measure_module, "build", lambda *_: Managed())
+    monkeypatch.setattr(measure_module, "table_kind", lambda *_: "anonymous")
+    monkeypatch.setattr(measure_module, "StaysOnHost", Stays)
+    job = make_job()
+    with pytest.raises(WrongMemoryError):
+        skipped(job)
+    rows = {(r.stage, r.metric): r for r in rows_of(read_part(job.part))}
+    assert rows["epoch", "wall_time"].value is not None
+    assert rows["check", "rows"].reason == "failed: it moved"
+
+
 def test_a_path_is_declared_as_it_is_after_what_it_fetched(make_job, monkeypatch) -> None:
     told: list[tuple[list[Tensor], int]] = []
 
