@@ -144,7 +144,7 @@ def _measure(
         out.rows(_binding_rows(binding, table, make))
         out.rows(_setup_rows(fetcher.setup, make))
 
-        witness = Witness(loaded.truth, device)
+        witness = Witness(loaded.truth, device, strategy.delivered)
         first = max(job.measure.check_batches, fetcher.lookahead + 2)
         looked_at = list(itertools.islice(epochs.warm_up(0), first))
 
@@ -159,7 +159,9 @@ def _measure(
             before = [(one.input_ids for one in looked_at), *epochs.warm_up_ids()]
             out.rows(declared_rows(job, epochs, strategy, knowledge, before))
         trainer = _trainer(job.case.workload, dataset, device, group)
-        training = _Training(job, epochs, loaded.truth, fetcher, trainer, witness, group, out)
+        training = _Training(
+            job, strategy, epochs, loaded.truth, fetcher, trainer, witness, group, out
+        )
         training.run(looked_at[0])
         out.row(make.ok(CHECK_STAGE, "rows", "1", witness.rows, COMPARED))
     out.rows(disk_roof(knowledge.file if group.world == 1 else None, make, job.case.repeat))
@@ -223,6 +225,7 @@ class _Training:
     """An open path and a model that is trained on its rows: what all epochs of a case share."""
 
     job: Job
+    strategy: Strategy
     epochs: Epochs
     truth: Tensor
     fetcher: Fetcher
@@ -291,8 +294,11 @@ class _Training:
             yield ok(stage, "wall_time", "s", sum(seconds), clock, epoch)
         batches = len(times.losses)
         yield ok("epoch", "minibatches", "1", batches, "count", epoch)
-        payload = times.payload_rows * self.epochs.dataset.spec.row_bytes
-        yield ok("fetch", "payload", "B", payload, "rows fetched × bytes of a row", epoch)
+        payload = times.payload_rows * self.strategy.travelling_bytes(
+            self.epochs.dataset.spec.row_bytes
+        )
+        source = "rows fetched × bytes of a row on its way"
+        yield ok("fetch", "payload", "B", payload, source, epoch)
         loss = sum(times.losses) / batches
         yield ok("train", "loss", "1", loss, "mean cross entropy of the minibatches", epoch)
         if not on_gpu:
@@ -327,7 +333,8 @@ class _Training:
         right = seen = 0
         for i, batch_seeds in enumerate(seeds):
             batch = sampler.sample(batch_seeds, batch_seed(workload.seed, -1, i))
-            x = reference_gather(self.truth, batch.input_ids).to(self.trainer.device)
+            rows = self.strategy.delivered(reference_gather(self.truth, batch.input_ids))
+            x = rows.to(self.trainer.device)
             right += self.trainer.correct(x, batch)
             seen += batch_seeds.numel()
         source = f"{seen} test nodes"
