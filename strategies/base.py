@@ -36,13 +36,15 @@ class SetupStep:
 
     Registering a table can take as long as copying it (DGL #3616). A benchmark that leaves this
     out, or hides it in the first epoch, misleads. ``metric`` is e.g. ``register_time``, ``unit``
-    is ``s``, ``B`` or ``1``, ``source`` the clock, call or formula that the value comes from.
+    is ``s``, ``B`` or ``1``, ``source`` the clock, call or formula that the value comes from. Where
+    there is no value, ``reason`` begins as that of ``Strategy.skip``.
     """
 
     metric: str
     unit: str
-    value: float
+    value: float | None
     source: str
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +111,17 @@ class Observed:
         submission and so many ahead of it. Called by the thread that submits, maybe beside a fetch.
         """
 
+    def forget(self) -> None:
+        """Lose what earlier epochs brought into memory, where each is to begin cold.
+
+        Brings nothing: it is called before an epoch, when nothing is in flight and no clock runs.
+        """
+
     def begin_epoch(self) -> None:
-        """The loop begins a pass over its minibatches; nothing is in flight, no clock runs."""
+        """The loop begins a pass over its minibatches; nothing is in flight.
+
+        Timed, as a part of the first minibatch's fetch.
+        """
 
     def counts(self) -> dict[str, int]:
         """What the path counts since it was opened, of :data:`COUNTS`; waits for the device."""
@@ -336,10 +347,9 @@ class Strategy(ABC):
 
     @property
     def managed(self) -> bool:
-        """Whether the GPU reads a managed copy of the table, which lies beside it on the host.
+        """Whether the GPU reads rows in managed memory (``kernels/managed_memory.py``).
 
-        Such a copy is refused beyond :data:`~gatherbench.kernels.mapped_memory.MANAGED_SHARE` of
-        the GPU's free memory.
+        A table that is loaded there is read in place, of another the path makes a copy.
         """
         return getattr(self, "memory", "") == "managed"
 

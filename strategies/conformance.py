@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,13 @@ from gatherbench.strategies.base import COUNTS, Fetcher, Strategy, Ticket, annou
 from gatherbench.strategies.data_path import BYTES, DataPath
 from gatherbench.strategies.knowledge import Knowledge, adjacency_of, current_ranks
 from gatherbench.strategies.partition_orders import Partitions
+from gatherbench.strategies.untold import (
+    Children,
+    changed_clock,
+    kept_rows,
+    not_plain,
+    others_cpu_s,
+)
 
 #: Dtypes, and bytes of a row of each: powers of two, either side of a 128 B line, and the widths of
 #: known datasets. Each width is there once, as what moves rows knows bytes alone.
@@ -37,6 +45,9 @@ SHAPES: dict[torch.dtype, tuple[int, ...]] = {
 NUM_ROWS = 257
 #: Bytes before the rows in a file, as short a header as NumPy's.
 HEADER_BYTES = 128
+#: How often and how long a path is looked at when it has answered; what a thread may still take to
+#: go to sleep.
+_RESTS, _REST_S, _TICK_S = 2, 0.004, 0.0005
 
 
 class NonconformingError(AssertionError):
@@ -264,6 +275,7 @@ def _check_counts(
 ) -> None:
     """An epoch of rows of 129 B as the loop runs it, each minibatch counted as declared."""
     row_bytes = strategy.travelling_bytes(129)
+    fetcher.forget()
     fetcher.begin_epoch()
     given, counted = [_on(fetcher, ids) for ids in batches], fetcher.counts()
     coming = announcing(given, fetcher.announced, fetcher.announce)
@@ -280,6 +292,76 @@ def _check_counts(
             found = counted[name] - before[name]
             said = f"{found} of {name} were counted, and {told[name]} declared"
             _require(strategy, told[name] in (None, found), said)
+
+
+def check_kept(strategy: Strategy, device: torch.device) -> None:
+    """Rows come from the table when they are asked for; what is kept does not depend on fetches.
+
+    A path that learns has told so. Any other may have copied rows when it was opened, and none
+    because they were fetched.
+    """
+    if strategy.learns:
+        return
+    generator = torch.Generator().manual_seed(4)
+    table, every = table_for(strategy, 129, torch.int8), torch.arange(NUM_ROWS)
+    batches = [every, *torch.randint(0, NUM_ROWS, (3, 200), generator=generator)]
+    fetcher, file = _open_with_file(strategy, table, device)
+    with fetcher:
+        opened = kept_rows(fetcher, table, every, file)
+        for _ in range(2):
+            fetcher.forget()
+            fetcher.begin_epoch()
+            given = [_on(fetcher, ids) for ids in batches]
+            for ids in announcing(given, fetcher.announced, fetcher.announce):
+                rows = fetcher.submit(ids).result()
+                _same(strategy, rows, table, ids.cpu(), device, "rows of a table that had changed")
+        later = kept_rows(fetcher, table, every, file)
+    more = int((later & ~opened).sum())
+    said = f"{more} rows were not read when they were asked for, but kept from earlier fetches"
+    _require(strategy, not more, f"{said}, and learns is False")
+
+
+def check_rest(strategy: Strategy, device: torch.device) -> None:
+    """When ``result`` returns, the rows are there and stay, and no thread of the path goes on.
+
+    Judged by processor time; a path that reads a file, or hears of minibatches, may read ahead.
+    """
+    table = table_for(strategy, 37 * 4, torch.float32)
+    reads_file = "file" in strategy.needs
+    count = 500 if reads_file else 10_000
+    ids = torch.randint(0, NUM_ROWS, (count,), generator=torch.Generator().manual_seed(5))
+    wanted, threads = reference_gather(table, ids), torch.get_num_threads()
+    torch.set_num_threads(1)  # those of its pool go on spinning for some milliseconds
+    try:
+        with open_known(strategy, table, device) as fetcher:
+            fetching = beyond = 0.0
+            for _ in range(_RESTS):
+                began = time.process_time()
+                tickets = [fetcher.submit(_on(fetcher, ids)) for _ in range(fetcher.lookahead + 1)]
+                rows = [ticket.result() for ticket in tickets]
+                ended, others = time.process_time(), others_cpu_s()
+                there = [one.clone() for one in rows]
+                time.sleep(_REST_S)
+                fetching, beyond = fetching + ended - began, beyond + others_cpu_s() - others
+                for one, now in zip(there, rows, strict=True):
+                    _agree(strategy, one, wanted, "when result() returned")
+                    _agree(strategy, now, wanted, f"{_REST_S} s after result() returned")
+    finally:
+        torch.set_num_threads(threads)
+    if device.type == "cpu" and not fetcher.announced and not reads_file:
+        said = f"threads worked {beyond:.4f} s after results, and fetches took {fetching:.4f} s"
+        _require(strategy, beyond < fetching / 4 + _RESTS * _TICK_S, f"{said} of the processor")
+
+
+def check_leavings(strategy: Strategy, device: torch.device) -> None:
+    """No process is left behind, and the clocks are as they were."""
+    table, children = table_for(strategy, 5 * 4, torch.float32), Children()
+    with open_known(strategy, table, device) as fetcher:
+        fetcher.submit(_on(fetcher, torch.arange(9))).result()
+        clock = changed_clock()
+        _require(strategy, clock is None, f"{clock} is no longer the system's")
+    left = children.left()
+    _require(strategy, left is None, f"it leaves a process behind when it is closed: {left}")
 
 
 def known_of(strategy: Strategy, num_rows: int, file: TableFile | None = None) -> Knowledge:
@@ -309,13 +391,20 @@ def open_known(strategy: Strategy, table: Tensor, device: torch.device) -> Fetch
 
     A table that has to lie in a file is written to one, which goes when the fetcher does.
     """
+    fetcher, _ = _open_with_file(strategy, table, device)
+    return fetcher
+
+
+def _open_with_file(
+    strategy: Strategy, table: Tensor, device: torch.device
+) -> tuple[Fetcher, TableFile | None]:
     if "file" not in strategy.needs:
-        return strategy.open(table, device, known_of(strategy, len(table)))
+        return strategy.open(table, device, known_of(strategy, len(table))), None
     folder = tempfile.TemporaryDirectory()
     file = written(table, Path(folder.name))
     fetcher = strategy.open(table, device, known_of(strategy, len(table), file))
     weakref.finalize(fetcher, folder.cleanup)
-    return fetcher
+    return fetcher, file
 
 
 def written(table: Tensor, folder: Path) -> TableFile:
@@ -336,6 +425,9 @@ CHECKS: tuple[Callable[[Strategy, torch.device], None], ...] = (
     check_empty_table,
     check_data_path,
     check_knowledge,
+    check_kept,
+    check_rest,
+    check_leavings,
 )
 
 
@@ -359,9 +451,15 @@ def _on(fetcher: Fetcher, ids: Tensor) -> Tensor:
 def _same(
     strategy: Strategy, rows: Tensor, table: Tensor, ids: Tensor, device: torch.device, what: str
 ) -> None:
+    why = not_plain(rows)
+    _require(strategy, why is None, f"{what}: {why}")
     on = rows.device.type == device.type
     _require(strategy, on, f"{what}: the rows lie on {rows.device}, not on {device}")
-    difference = same_bytes(rows, strategy.delivered(reference_gather(table, ids)))
+    _agree(strategy, rows, reference_gather(table, ids), what)
+
+
+def _agree(strategy: Strategy, rows: Tensor, wanted: Tensor, what: str) -> None:
+    difference = same_bytes(rows, strategy.delivered(wanted))
     _require(strategy, difference is None, f"{what}: {difference}")
 
 

@@ -201,7 +201,7 @@ class DiskCachedPath(CachedPath):
         if self._belady is not None:
             self._belady.announce(ids.numpy())
 
-    def begin_epoch(self) -> None:
+    def forget(self) -> None:
         if self._forgetful is not None:
             self._forgetful.forget()
 

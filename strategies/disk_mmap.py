@@ -79,7 +79,7 @@ class MappedPath(HostPath):
             read_ahead(ids, self.table)
         self.cpu.gather(self.table, ids, out)
 
-    def begin_epoch(self) -> None:
+    def forget(self) -> None:
         if self._cold:
             require_cold(self._file.path)
             self._began = on_disk(self._file.path)

@@ -109,6 +109,9 @@ class PathFetcher(Fetcher):
     def announce(self, ids: Tensor) -> None:
         self._path.announce(ids)
 
+    def forget(self) -> None:
+        self._path.forget()
+
     def begin_epoch(self) -> None:
         self._path.begin_epoch()
 

@@ -249,6 +249,9 @@ class WideningFetcher(Fetcher):
     def announce(self, ids: Tensor) -> None:
         self._inner.announce(ids)
 
+    def forget(self) -> None:
+        self._inner.forget()
+
     def begin_epoch(self) -> None:
         self._inner.begin_epoch()
 

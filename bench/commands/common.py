@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from inspect import Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
-
-from gatherbench.bench.read.units import whole
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,21 +25,6 @@ ResultsOption = Annotated[Path, typer.Option("--results", help="Where runs are k
 DEFAULT_RESULTS = Path("results")
 
 
-def gibibytes(text: str | float) -> float:
-    """A size in GiB, without a unit: 24 GB and 24 GiB are not the same.
-
-    Raises:
-        ValueError: it is none.
-    """
-    try:
-        size = float(text)
-    except ValueError:
-        size = -1.0
-    if not size >= 0:
-        raise ValueError(f"{text!r} is no number of GiB; write 24 for 24 GiB")
-    return size
-
-
 def picture(text: str | Path) -> Path:
     """A file to draw into, whose ending says in which format.
 
@@ -55,12 +39,28 @@ def picture(text: str | Path) -> Path:
     return path
 
 
-#: Of an option that is such a count.
-COUNT: Any = {"parser": whole, "metavar": "<int>"}
-#: Of an option that is such a size.
-GIBIBYTES: Any = {"parser": gibibytes, "metavar": "<GiB>"}
 #: Of an option that is such a file.
 PICTURE: Any = {"parser": picture, "metavar": "<file>"}
+
+
+def asking(question: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a command whose options are the fields of a dataclass, before those of its own.
+
+    The command is called with the question first.
+    """
+    asked = signature(question, eval_str=True).parameters
+
+    def with_options(command: Callable[..., None]) -> Callable[..., None]:
+        def called(**said: Any) -> None:
+            command(question(**{name: said.pop(name) for name in asked}), **said)
+
+        _, *own = signature(command, eval_str=True).parameters.values()
+        named: Any = called
+        named.__name__, named.__doc__ = command.__name__, command.__doc__
+        named.__signature__ = Signature([*asked.values(), *own])
+        return called
+
+    return with_options
 
 
 def run_folder(folder: Path | None, results: Path) -> Path:

@@ -389,3 +389,23 @@ def _entries(text: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
 def _toml(value: str | float | Points) -> str:
     """A text, a number or a list, which JSON writes as TOML does."""
     return json.dumps(value, ensure_ascii=False)
+
+
+#: The program of the paper's epochs on Reddit, what of its rate their PCIe 3.0 bars tell, and its
+#: busy cores.
+PROGRAM = "pytorch-direct"
+SAMPLE_RATE, SAMPLE_CORES = 23.01e6, 5.0
+SAMPLE_RATE_SOURCE = (
+    "fitted to the PCIe 3.0 bars of the Reddit chart of K-Wu/pytorch-direct_dgl: all that the"
+    " program of 2021 does for a minibatch besides fetching it and running on the GPU"
+)
+SAMPLE_CORES_SOURCE = (
+    "the authors' script (dmlc/dgl c96a8b3e91, train_sampling_pytorch_direct.py): four processes"
+    " that sample (--num-workers 4 by default) and the one that trains"
+)
+
+
+def drawn_by_program(profile: LinkProfile, rate: float = SAMPLE_RATE) -> LinkProfile:
+    """The machine of ``profile`` with minibatches drawn by the chart's program."""
+    profile = profile.with_constant("host.sample_rate", rate, SAMPLE_RATE_SOURCE)
+    return profile.with_constant("host.sample_cores", SAMPLE_CORES, SAMPLE_CORES_SOURCE)

@@ -6,7 +6,7 @@ by such rules, too). The plan's budget is time spent in cases, as their rows tel
 cut off goes on with what is left of it.
 
 To stop when an interval happens to be narrow makes it cover less often; from six repeats on that
-costs one or two per cent (``python -m gatherbench.bench.read.stats.coverage``), so no series ends
+costs one or two per cent (``python -m tools.interval_coverage``), so no series ends
 by its precision before.
 """
 

@@ -169,9 +169,9 @@ def run_epoch(
             return False
         clock.add("sample", drawn, time.perf_counter() - begin)
         watch.handed(drawn, batch.input_ids)
-        if fetcher.announced:
+        if drawn == 0 or fetcher.announced:
             with mark("fetch"), clock.stage("fetch", drawn):
-                fetcher.announce(batch.input_ids.to(fetcher.ids_device))
+                _tell(fetcher, drawn, batch.input_ids)
         announced.append((drawn, batch))
         drawn += 1
         rows += batch.num_nodes[-1]
@@ -188,7 +188,7 @@ def run_epoch(
         in_flight.append((number, batch, ticket))
         return True
 
-    fetcher.begin_epoch()
+    fetcher.forget()
     group.begin_epoch()
     if on_cuda:
         torch.cuda.synchronize()
@@ -209,3 +209,11 @@ def run_epoch(
     wall_s = time.perf_counter() - epoch_begin
     stages = {**clock.finish(), **group.end_epoch()}
     return EpochTimes(wall_s, stages, clock.host_s, [float(x) for x in losses], rows)
+
+
+def _tell(fetcher: Fetcher, number: int, ids: Tensor) -> None:
+    """What a path hears before it fetches minibatch ``number`` of an epoch."""
+    if number == 0:
+        fetcher.begin_epoch()
+    if fetcher.announced:
+        fetcher.announce(ids.to(fetcher.ids_device))

@@ -217,7 +217,11 @@ def _binding_rows(binding: Binding, table: Tensor, make: RowMaker) -> Iterator[R
 
 def _setup_rows(steps: Iterable[SetupStep], make: RowMaker) -> Iterator[Row]:
     for step in steps:
-        yield make.ok("setup", step.metric, step.unit, step.value, step.source)
+        what = ("setup", step.metric, step.unit)
+        if step.value is None:
+            yield make.missing(*what, step.source, step.reason)
+        else:
+            yield make.ok(*what, step.value, step.source)
 
 
 @dataclass(frozen=True, slots=True)

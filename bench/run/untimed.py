@@ -31,7 +31,7 @@ from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.uvm import UvmMeter
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.kernels.disk_read import BLOCK_BYTES, DiskReadError, RowReader
-from gatherbench.kernels.mapped_memory import managed_bytes
+from gatherbench.kernels.managed_memory import managed_bytes
 from gatherbench.kernels.table_file import TableFile
 
 ENERGY_STAGE, UVM_STAGE = "energy", "uvm"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from math import isfinite
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -13,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from gatherbench.bench.model.advise.rank import LEVEL, MEASURED, MODELLED, Advice, Option, gib
-from gatherbench.bench.model.placement import even_of, even_words
 from gatherbench.bench.read.units import listed, span
 from gatherbench.strategies.places import TABLE_SHARE
 
@@ -187,12 +185,6 @@ def to_json(advice: Advice) -> dict[str, Any]:
         times = dict(zip(cases, option.epochs_s, strict=True)) if option.epochs_s else None
         return {**asdict(option), "epochs_s": times, "model_error": option.error}
 
-    above = None
-    if advice.question.world > 1:
-        even = even_of(advice)
-        rates = [r.value if r.value is not None and isfinite(r.value) else None for r in even.rates]
-        at = dict(zip(even.ends, rates, strict=True))
-        above = {"constant": even.key, "rates": at, "said": even_words(even)}
     everything = (*advice.ranked, *advice.unranked, *advice.others)
     asked = asdict(question)
     asked["graph"].pop("assumed")
@@ -217,7 +209,6 @@ def to_json(advice: Advice) -> dict[str, Any]:
             "unknown": advice.profile.unknown(),
         },
         "strategies": [said(option) for option in everything],
-        "sharded_above": above,
         "disk_caches": [
             {
                 **asdict(cache),
@@ -320,15 +311,7 @@ def placements(advice: Advice) -> list[str]:
     question = advice.question
     if question.world == 1:
         return []
-    even = even_of(advice)
-    network = even.key == "network.rate"
-    what = "of network a machine" if network else "from its peers to each GPU"
-    words, known = even_words(even), all(rate.known for rate in even.rates)
-    said = f"above {words} {what}" if known else f"at which rate {what} is {words}"
-    lines = [
-        f"Modelled: sharded over {question.world} ranks in GPU memory the table is faster than"
-        f" replicated in host memory and read in place (aligned_zero_copy) {said}."
-    ]
+    lines = []
     ranked = advice.ranked
     parts = next((one for one in ranked if one.sharded), None)
     whole = next((one for one in ranked if not one.sharded), None)

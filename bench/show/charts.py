@@ -38,13 +38,12 @@ from gatherbench.bench.read.gpu import gpu_energy, gpu_power, idle_power_w
 from gatherbench.bench.read.modelled import speedups as speedups_of
 from gatherbench.bench.read.modelled import with_ranges
 from gatherbench.bench.read.ranks import families, scaling
-from gatherbench.bench.read.reference import load_reference
+from gatherbench.bench.read.reference import load_reference, published_range
 from gatherbench.bench.read.stats.judge import is_open
 from gatherbench.bench.read.tables import Run, only
 from gatherbench.bench.read.units import quantity, short
 from gatherbench.bench.run.rows import SERIES, Key
 from gatherbench.bench.run.store import StoreError
-from gatherbench.bench.show.answers.reddit import published_range
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
 from gatherbench.bench.show.charts_over_time import (
     accuracy_over_time,

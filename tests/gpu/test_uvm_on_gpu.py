@@ -21,7 +21,7 @@ SCRIPT = f"""
 import ctypes, json, torch
 from gatherbench.bench.meters.uvm import UvmMeter
 from gatherbench.kernels.cuda_calls import call_runtime, device_attribute, runtime
-from gatherbench.kernels.mapped_memory import ManagedCopy
+from gatherbench.kernels.mapped_memory import ManagedMemory
 
 SIZE = {SIZE}
 device = torch.cuda.current_device()
@@ -58,7 +58,7 @@ if found["concurrent"] and not found["one_memory"]:
     found["to_gpu"] = watch(lambda: read_on_gpu(address))
     found["to_cpu"] = watch(lambda: ctypes.string_at(address, SIZE))
     call_runtime("cudaFree", address)
-    with ManagedCopy(torch.ones(SIZE, dtype=torch.uint8), device) as stays:
+    with ManagedMemory(torch.ones(SIZE, 1, dtype=torch.uint8), device) as stays:
         found["stays"] = watch(lambda: read_on_gpu(stays.address))
 print(json.dumps(found))
 """

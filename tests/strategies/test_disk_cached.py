@@ -43,7 +43,7 @@ def cached(**params: str) -> DiskCached:
 
 def fetched(fetcher: Fetcher, epoch: Sequence[Tensor]) -> Iterator[tuple[Tensor, dict[str, int]]]:
     """An epoch as the loop runs it: ids, and what each minibatch was counted to take."""
-    fetcher.begin_epoch()
+    fetcher.forget()
     before = fetcher.counts()
     for ids in announcing(epoch, fetcher.announced, fetcher.announce):
         rows = fetcher.submit(ids).result()

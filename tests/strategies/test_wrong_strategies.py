@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import functools
+import subprocess
+import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, ClassVar
@@ -144,6 +148,108 @@ class CountsHitsThatNobodyTold(RightFetcher):
         return {"rows_on_device": self.fetches}
 
 
+class WhenUsed(Tensor):
+    """Rows that are gathered by the first operation on them."""
+
+    gather: Callable[[], Tensor]
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        gathered = [one.gather() if isinstance(one, WhenUsed) else one for one in args]
+        return func(*gathered, **(kwargs or {}))
+
+
+class GathersWhenUsed(RightFetcher):
+    """In the stage ``train``, where no fetch is timed."""
+
+    def rows(self, ids: Tensor) -> Tensor:
+        later = torch.empty(0).as_subclass(WhenUsed)  # type: ignore[arg-type]
+        ids, known = ids.clone(), functools.cache(lambda: self.table[ids])
+        later.gather = known
+        return later
+
+
+class ChangesLater(RightFetcher):
+    """Hands out its staging buffer, in which a thread goes on."""
+
+    def rows(self, ids: Tensor) -> Tensor:
+        rows = self.table[ids]
+        threading.Timer(0.002, rows.zero_).start()
+        return rows
+
+
+class KeepsEveryMinibatch(RightFetcher):
+    def __init__(self, features: Tensor, device: torch.device) -> None:
+        super().__init__(features, device)
+        self.kept: dict[bytes, Tensor] = {}
+
+    def rows(self, ids: Tensor) -> Tensor:
+        key = ids.numpy().tobytes()
+        if key not in self.kept:
+            self.kept[key] = super().rows(ids)
+        return self.kept[key]
+
+
+class GathersTheEpochAsItBegins(KeepsEveryMinibatch):
+    """Of what it has seen, at a moment when nothing has been asked for yet."""
+
+    def __init__(self, features: Tensor, device: torch.device) -> None:
+        super().__init__(features, device)
+        self.seen: dict[bytes, Tensor] = {}
+
+    def rows(self, ids: Tensor) -> Tensor:
+        self.seen[ids.numpy().tobytes()] = ids.clone()
+        return self.kept.pop(ids.numpy().tobytes(), self.table[ids])
+
+    def begin_epoch(self) -> None:
+        self.kept = {key: self.table[ids] for key, ids in self.seen.items()}
+
+
+class GathersTheEpochAsItForgets(GathersTheEpochAsItBegins):
+    begin_epoch = RightFetcher.begin_epoch
+
+    def forget(self) -> None:
+        super().begin_epoch()
+
+
+class WorksOn(RightFetcher):
+    """Beside the training, on rows that nobody has asked for."""
+
+    def __init__(self, features: Tensor, device: torch.device) -> None:
+        super().__init__(features, device)
+        self.pool = ThreadPoolExecutor(1)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        mine = ids.clone()
+        self.pool.submit(lambda: [self.table[mine] for _ in range(3)])
+        return self.table[ids]
+
+    def _close(self) -> None:
+        super()._close()
+        self.pool.shutdown()
+
+
+class LeavesAProcess(RightFetcher):
+    """Whose parent ends at once, as a daemon's."""
+
+    def __init__(self, features: Tensor, device: torch.device) -> None:
+        super().__init__(features, device)
+        subprocess.run(["sh", "-c", "sleep 5 &"], check=True)
+
+
+class TurnsTheClock(RightFetcher):
+    """Of the process, to half its speed."""
+
+    def __init__(self, features: Tensor, device: torch.device) -> None:
+        super().__init__(features, device)
+        self.clock = time.perf_counter
+        time.perf_counter = lambda: self.clock() / 2
+
+    def _close(self) -> None:
+        super()._close()
+        time.perf_counter = self.clock
+
+
 def truncated_tail(self: RightFetcher, ids: Tensor) -> Tensor:
     """Copies whole 16 B vectors and forgets what is left of the row."""
     whole = self.row_width * self.table.element_size() // 16 * 16
@@ -221,6 +327,14 @@ WRONG_FETCHERS: dict[str, type[Fetcher]] = {
             NoTicketRules,
             FreshTensorEachTime,
             OpenAfterClose,
+            GathersWhenUsed,
+            ChangesLater,
+            KeepsEveryMinibatch,
+            GathersTheEpochAsItBegins,
+            GathersTheEpochAsItForgets,
+            WorksOn,
+            LeavesAProcess,
+            TurnsTheClock,
         )
     },
 }

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gatherbench.bench.machine.env import this_machine
 from gatherbench.bench.machine.gpus import describe_gpus
+from gatherbench.bench.model.advise.asked import Asked
 from gatherbench.bench.model.advise.caches import with_caches
 from gatherbench.bench.model.advise.question import (
     GBIT,
@@ -23,7 +23,13 @@ from gatherbench.bench.model.advise.question import (
     laws_of,
 )
 from gatherbench.bench.model.advise.rank import Advice, advise
-from gatherbench.bench.model.profile import DEFAULT_PROFILE, LinkProfile, load_profile
+from gatherbench.bench.model.profile import (
+    DEFAULT_PROFILE,
+    PROGRAM,
+    LinkProfile,
+    drawn_by_program,
+    load_profile,
+)
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.read.disturbance import disturbed
 from gatherbench.bench.read.epochs import epoch_times
@@ -39,35 +45,6 @@ _SAMPLERS = (
     "each profile has the sampler of where it was measured: compare two profiles under one"
     " --sampler, e.g. 20M edges a second"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What the command line says, in its units; 0 and empty strings: not said.
-
-    See ``commands/advise.py``.
-    """
-
-    dataset: str = ""
-    nodes: int = 0
-    edges: int = 0
-    dim: int = 0
-    dtype: str = "float32"
-    classes: int = 0
-    train_nodes: int = 0
-    fanouts: str = "25,10"
-    batch_size: int = 1000
-    model: str = "sage"
-    hidden: int = 16
-    gpus: int = 1
-    gpu_memory: float = 0.0
-    host_memory: float = 0.0
-    network: float = 0.0
-    disk: str = ""
-    profile: str = ""
-    machines: int = 1
-    law: str = ""
-    sampler: str = ""
 
 
 def answer(asked: Asked, results: Path, calibrations: Path) -> Advice:
@@ -86,6 +63,8 @@ def answer(asked: Asked, results: Path, calibrations: Path) -> Advice:
             "give a dataset, or --nodes, --edges and --dim of a graph"
             + (", not both" if asked.dataset else "")
         )
+    if asked.scale <= 0 or (asked.scale != 1 and not asked.dataset):
+        raise AdviceError(f"--scale {asked.scale:g}: a share above 0, of a generated dataset")
     if any(numbers) and not all(numbers):
         raise AdviceError("--nodes, --edges and --dim go together: give all three, above 0")
     # What needs no graph is checked before one is looked for.
@@ -106,7 +85,7 @@ def answer(asked: Asked, results: Path, calibrations: Path) -> Advice:
     if asked.sampler:
         profile = _drawn_by(asked.sampler, profile)
     if asked.dataset:
-        graph = dataset_graph(asked.dataset, asked.train_nodes, asked.law)
+        graph = dataset_graph(asked.dataset, asked.train_nodes, asked.law, asked.scale)
     else:
         graph = graph_of(
             *numbers,
@@ -203,8 +182,6 @@ def chosen_profile(name: str, calibrations: Path) -> tuple[LinkProfile, str]:
 
 def _drawn_by(sampler: str, profile: LinkProfile) -> LinkProfile:
     """The machine, with minibatches drawn at that many edges a second, or by another program."""
-    from gatherbench.bench.model.validate import PROGRAM, drawn_by_program
-
     if sampler == PROGRAM:
         return drawn_by_program(profile)
     said = "given with the question, on as many cores as the profile's own sampler"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gatherbench.bench.model.advise.sizes import LAWS, MinibatchSizes, drawn_sizes, expected_sizes
 from gatherbench.bench.model.profile import SPECS, LinkProfile, Range, load_profile
@@ -56,7 +56,7 @@ class Graph:
     train_nodes: int  # seeds of an epoch
     assumed: tuple[str, ...] = ()  # what was not said, in words
     laws: tuple[str, ...] = tuple(LAWS)  # that it may follow; none where it is there to be sampled
-    connected: bool = False  # its training nodes all have in-neighbours
+    scale: float = 1.0  # of the dataset's full size
 
     @property
     def row_bytes(self) -> int:
@@ -135,6 +135,7 @@ class Question:
         """The same as a plan names it."""
         return Workload(
             self.graph.name,
+            scale=self.graph.scale,
             model=self.model,
             hidden=self.hidden,
             fanouts=self.fanouts,
@@ -154,6 +155,7 @@ def graph_of(
     classes: int = 0,
     train_nodes: int = 0,
     name: str = "",
+    scale: float = 1.0,
     laws: tuple[str, ...] = tuple(LAWS),
 ) -> Graph:
     """A graph from numbers; 0 classes or training nodes: not said.
@@ -187,6 +189,7 @@ def graph_of(
         train_nodes or nodes,
         tuple(assumed),
         laws,
+        scale,
     )
 
 
@@ -224,7 +227,7 @@ def dataset_graph(name: str, train_nodes: int = 0, law: str = "", scale: float =
     """
     folder = dataset_folder(name, scale)
     if not folder.exists():
-        return source_graph(name, train_nodes, law)
+        return source_graph(name, train_nodes, law, scale)
     data = open_dataset(folder)
     if law:
         raise AdviceError(f"--law is for graphs that are not there; {name} is, and is sampled")
@@ -236,7 +239,7 @@ def dataset_graph(name: str, train_nodes: int = 0, law: str = "", scale: float =
     return _of_spec(name, data.spec, train_nodes or len(data.train_ids), ())
 
 
-def source_graph(name: str, train_nodes: int = 0, law: str = "") -> Graph:
+def source_graph(name: str, train_nodes: int = 0, law: str = "", scale: float = 1.0) -> Graph:
     """A dataset by its sizes alone, whether or not it is prepared.
 
     What would be generated follows the generator's law, unless another is asked for.
@@ -246,10 +249,12 @@ def source_graph(name: str, train_nodes: int = 0, law: str = "") -> Graph:
         AdviceError: no such law.
     """
     source = get_source(name)
-    spec = source.estimate(1.0)
+    if scale != 1 and not source.scalable:
+        raise AdviceError(f"--scale {scale:g}: {name} has one size, it is not generated")
+    spec = source.estimate(scale)
     if isinstance(source, SyntheticSource):
-        graph = _of_spec(name, spec, train_nodes or source.splits[0], laws_of(law or "rmat"))
-        return replace(graph, connected=True)
+        train_nodes = train_nodes or round(source.splits[0] * scale)
+        return _of_spec(name, spec, train_nodes, laws_of(law or "rmat"))
     return _of_spec(name, spec, train_nodes, laws_of(law))
 
 
@@ -262,6 +267,7 @@ def _of_spec(name: str, spec: DatasetSpec, train_nodes: int, laws: tuple[str, ..
         classes=spec.num_classes,
         train_nodes=train_nodes,
         name=name,
+        scale=spec.scale,
         laws=laws,
     )
 
@@ -276,7 +282,7 @@ def graph_sizes(question: Question) -> tuple[MinibatchSizes, ...]:
     """
     graph = question.graph
     if not graph.laws:
-        data = open_dataset(dataset_folder(graph.name))
+        data = open_dataset(dataset_folder(graph.name, graph.scale))
         size = min(question.batch_size, graph.train_nodes)
         return (drawn_sizes(data, question.fanouts, size),)
     most = graph.nodes * (graph.nodes - 1)
@@ -289,7 +295,7 @@ def graph_sizes(question: Question) -> tuple[MinibatchSizes, ...]:
     found = []
     for law in graph.laws:
         try:
-            found.append(expected_sizes(law, *shape, seeds, connected=graph.connected))
+            found.append(expected_sizes(law, *shape, seeds, graph.train_nodes))
         except DatasetError as error:
             if len(graph.laws) == 1:
                 raise AdviceError(f"minibatches cannot be computed: {error}") from error

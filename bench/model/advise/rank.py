@@ -15,13 +15,13 @@ from itertools import chain
 from gatherbench.bench.model.advise.question import Question
 from gatherbench.bench.model.advise.sizes import MinibatchSizes
 from gatherbench.bench.model.epoch import EpochPrediction, predict_corners
+from gatherbench.bench.model.errors import error_of
 from gatherbench.bench.model.estimate import Estimate
 from gatherbench.bench.model.load import MinibatchLoad, load_of
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.read.stats.judge import THRESHOLD
 from gatherbench.bench.read.units import quantity
 from gatherbench.bench.run.training_cost import gradient_bytes, training_cost
-from gatherbench.kernels.mapped_memory import MANAGED_SHARE
 from gatherbench.strategies.base import Strategy, parameters
 from gatherbench.strategies.data_path import total
 from gatherbench.strategies.disk_cached import DiskCached
@@ -32,17 +32,6 @@ from gatherbench.strategies.registry import STRATEGIES, representatives, variant
 MODELLED, MEASURED = "modelled", "measured"
 #: Epochs within this ratio count as level.
 LEVEL = 1 + THRESHOLD
-#: The least and the most that modelled epochs were off those measured on an H200 (modelled over
-#: measured, less 1), by :attr:`Option.family`: sampling as measured, training as modelled.
-ERRORS: Mapping[tuple[str, int], tuple[float, float]] = {
-    ("cpu_gather", 0): (-0.46, -0.05),
-    ("cpu_gather", 1): (-0.66, -0.51),
-    ("unified_zero_copy", 0): (-0.36, 0.04),
-    ("aligned_zero_copy", 0): (-0.35, -0.10),
-    ("async_zero_copy", 1): (-0.42, -0.19),
-    ("cached_zero_copy", 0): (-0.34, -0.27),
-    ("all_in_gpu", 0): (-0.39, -0.26),
-}
 _FLOAT, _INDEX = 4, 8
 #: What a path may need that is there for any graph: ranks, and the table in a file.
 _GIVEN: frozenset[Need] = frozenset({"ranks", "file"})
@@ -90,8 +79,11 @@ class Option:
 
     @property
     def error(self) -> tuple[float, float] | None:
-        """Of :data:`ERRORS`; ``None``: it was measured, or its like never beside the model."""
-        return ERRORS.get(self.family) if self.basis == MODELLED else None
+        """How far off the model was epochs of its like (``bench/model/errors.py``).
+
+        ``None``: it was measured, or its like never was beside the model.
+        """
+        return error_of(*self.family) if self.basis == MODELLED else None
 
     @property
     def shortest_s(self) -> float:
@@ -448,17 +440,12 @@ def option_of(
     sharded = is_sharded(strategy)
     need = gpu_need(load, question, sizes[largest])
     host_bytes = host_need(load, question, sharded=sharded)
-    host_bytes += load.table_bytes * question.gpus * strategy.managed  # a copy for each GPU
+    if strategy.managed and not sharded:  # processes cannot share it
+        host_bytes *= question.gpus
     placed = placement(load, question, sharded=sharded)
     fits = None if memory is None else need <= TABLE_SHARE * memory
     if fits is False:
         reason = f"It needs {gib(need)} of GPU memory, and {gib(memory or 0)} are there."
-    elif memory is not None and strategy.managed and load.table_bytes > MANAGED_SHARE * memory:
-        fits = False
-        reason = (
-            f"Managed memory of {gib(load.table_bytes)} is more than {MANAGED_SHARE:.0%} of the"
-            f" GPU's {gib(memory)}, beyond which the driver can thrash."
-        )
     elif host is not None and host_bytes > host:
         fits = False
         what = f"{placed[0].upper()}{placed[1:]}"

@@ -201,22 +201,22 @@ def expected_sizes(
     num_edges: int,
     fanouts: Sequence[int],
     seeds: float,
-    *,
-    connected: bool = False,
+    train_nodes: float,
 ) -> MinibatchSizes:
     """Expected sizes on a graph of that law.
 
     Args:
         num_edges: as they are stored, both directions counted where both are.
         seeds: of a minibatch on average, at most all nodes.
-        connected: seeds are drawn from the nodes that have in-neighbours, while there are any.
+        train_nodes: of the graph, from which seeds are drawn; they have in-neighbours, as in the
+            graphs of this field, unless there are more of them than nodes that do.
 
     Raises:
         DatasetError: the law has no graph of so many edges.
     """
     graph = LAWS[law](num_nodes, num_edges)
     able = graph.nodes * graph.connected
-    among = able if connected and seeds <= able.sum() else graph.nodes
+    among = able if train_nodes <= able.sum() else graph.nodes
     known = among * min(1.0, seeds / float(among.sum()))
     # Nodes that came in together: their number, by how much more they draw than others of their
     # class, and the share of their edges that no earlier layer drew (those bring nothing new).

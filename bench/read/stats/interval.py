@@ -3,7 +3,7 @@
 The unit of evidence is the *repeat*, a process of its own: epochs within one process are alike, and
 more of them do not tell how much processes differ. A series therefore has one number a repeat, the
 logarithm of its median epoch. Every statement about series is a sum of means of such logarithms.
-``python -m gatherbench.bench.read.stats.coverage`` simulates how often the interval covers.
+``python -m tools.interval_coverage`` simulates how often the interval covers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Curves: published, modelled and measured beside each other, shares of a GPU, and sweeps.
+"""Curves: published, modelled and measured beside each other, and shares of a GPU.
 
 A series has one colour in all panels; the panel and its look say of which kind it is. A panel
 without values says how to get them.
@@ -19,9 +19,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from gatherbench.bench.model.sweeps import Sweep
-from gatherbench.bench.read.epochs import sort_series
-from gatherbench.bench.read.units import time_unit
 from gatherbench.bench.show.figures.paper import (
     NOT_MEASURED,
     curves_explained,
@@ -32,10 +29,8 @@ from gatherbench.bench.show.looks import (
     FAINT,
     KINDS,
     MEASURED,
-    MODELLED,
     PALETTE,
     RC,
-    colour_of,
     own_colour,
 )
 
@@ -264,86 +259,3 @@ def _published(axes: Axes, marks: Sequence[Mark]) -> None:
             mark.text, (mark.percent, height), xycoords=axes.get_xaxis_transform(),
             xytext=(7, 0), textcoords="offset points", fontsize=7.5, va="center", color=FAINT,
         )  # fmt: skip
-
-
-# ---- sweeps of the link model -----------------------------------------------------------------
-
-#: Markers of a strategy's variants, which share its colour.
-MARKERS = ("o", "s", "^", "D", "v", "P")
-#: Values closer than this factor to one that is labelled stay without a label.
-LABEL_FACTOR = 1.75
-READING = (
-    "Modelled, not measured. Lines that coincide lie on each other; where a line ends, the path"
-    " needs more GPU memory than there is, or a constant that is not known. On a link that the"
-    " machine does not have, rates that were seen on its own are no limit."
-)
-READING_LAWS = (
-    " The strong line is the longest epoch of the laws that the graph may follow, and of what the"
-    " profile knows but as a range, the faint one the shortest."
-)
-
-
-def sweep_panels(sweeps: Sequence[Sweep], *, title: str, foot: str) -> Figure:
-    """Modelled epochs against one thing that is varied, a panel for each sweep.
-
-    All have one axis of time that begins at 0. A strategy that needs more GPU memory than there is
-    at some value has no point there, and none at all where the profile knows too little of it.
-    """
-    whole = pd.concat([sweep.table for sweep in sweeps])
-    named = sort_series(whole[["strategy", "variant"]].drop_duplicates())
-    looks: dict[str, dict[str, Any]] = {}
-    for strategy, variants in named.groupby("strategy", sort=False):
-        for variant, marker in zip(variants["variant"], MARKERS * 9, strict=False):
-            look = {"marker": marker, "markersize": 4, "fillstyle": "none"}
-            looks[_name(str(strategy), variant)] = MODELLED.curve(colour_of(str(strategy))) | look
-    names = [sweep.name.replace("_", " ").replace("gpu", "GPU") for sweep in sweeps]
-    reading = READING + READING_LAWS * bool((whole["shortest_s"] < whole["longest_s"]).any())
-    figure, panels = panel_row(
-        f"{title} (modelled)", names, foot=f"{reading} {foot}", height=3.0, width=13.0
-    )
-    unit, factor = time_unit(float(whole["longest_s"].max()))
-    with mpl.rc_context(RC):
-        name_series(figure, panels, looks, room=2.3)
-        for axes, sweep in zip(panels, sweeps, strict=True):
-            _sweep(axes, sweep, looks, factor)
-        panels[0].set_ylabel(f"modelled epoch ({unit})")
-    return figure
-
-
-def _sweep(axes: Axes, sweep: Sweep, looks: Mapping[str, dict[str, Any]], factor: float) -> None:
-    known = sweep.table.dropna(subset=["longest_s"])
-    if known.empty:
-        # The path that lacks least names what all of them lack; a panel holds the first of it.
-        reason = min(map(str, sweep.table["reason"]), key=len, default="")
-        say_absent(axes, reason.partition(";")[0], "not modelled")
-        return
-    axes.grid(visible=True, axis="both")
-    ticks = sorted(set(sweep.table["x"]))
-    place = {x: float(x) if sweep.log_x else float(i) for i, x in enumerate(ticks)}
-    for (strategy, variant), line in known.groupby(["strategy", "variant"], sort=False):
-        ordered = line.sort_values("x")
-        look = looks[_name(str(strategy), str(variant))]
-        at = [place[x] for x in ordered["x"]]
-        low, high = (ordered[name] * factor for name in ("shortest_s", "longest_s"))
-        axes.plot(at, high, **look)
-        if (low < high).any():
-            axes.plot(at, low, **look, alpha=0.4)
-    if sweep.log_x:
-        axes.set_xscale("log", base=2)
-    labelled = _spaced(ticks) if sweep.log_x else ticks
-    label_places(axes, [place[x] for x in labelled], [f"{x:g}" for x in labelled])
-    axes.set_xlabel(sweep.label, fontsize=8)
-    axes.set_ylim(bottom=0)
-
-
-def _spaced(values: Sequence[float]) -> list[float]:
-    """Those of ascending values whose labels do not run into each other."""
-    kept: list[float] = []
-    for value in values:
-        if not kept or value >= LABEL_FACTOR * kept[-1]:
-            kept.append(value)
-    return kept
-
-
-def _name(strategy: str, variant: str) -> str:
-    return strategy if variant == "default" else f"{strategy} {variant}"

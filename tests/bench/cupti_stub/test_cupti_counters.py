@@ -26,7 +26,7 @@ from gatherbench.bench.meters.cupti import (
 from gatherbench.bench.meters.uvm import SIZE_BYTES, UvmMeter
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.untimed import uvm_rows
-from gatherbench.kernels import mapped_memory
+from gatherbench.kernels import managed_memory
 from gatherbench.kernels.cuda_calls import CudaCallError
 
 VERSION, CONFIGURE, ENABLE, FLUSH, DISABLE = range(5)
@@ -243,7 +243,7 @@ class Case:
     def __init__(self, stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
         self.stub, self.epochs, self.moves = stub, 0, list[Move]()
         self.records, self.refused = (2, 2), False
-        monkeypatch.setitem(mapped_memory._managed, 64, 4096)
+        monkeypatch.setitem(managed_memory._spans, 64, managed_memory.Span(64, 4096))
         monkeypatch.setattr(uvm, "ctypes", SimpleNamespace(CDLL=lambda _: None))
         monkeypatch.setattr(
             uvm, "UnifiedMemoryCounters", lambda _: UnifiedMemoryCounters(stub.path)
@@ -289,7 +289,7 @@ def test_a_case_with_managed_memory_gets_an_epoch_of_its_own(case: Case) -> None
     }
     source = rows["migrated_host_to_device"].source
     assert source == "cupti BYTES_TRANSFER_HTOD values, API 130001 [samples=3]"
-    mapped_memory._managed.clear()
+    managed_memory._spans.clear()
     assert case.rows() == {}, "without managed memory there is nothing to count"
     assert case.epochs == 1
 

@@ -33,12 +33,12 @@ from gatherbench.bench.model.advise.rank import (
     table_on_gpu,
 )
 from gatherbench.bench.model.profile import load_profile
-from gatherbench.bench.model.validate import drawn_by_program
 from gatherbench.bench.read.units import span
 from gatherbench.bench.show.advice import SCHEMA_VERSION, headline, minibatches, render, to_json
 from gatherbench.datasets.dataset import DatasetError
 from gatherbench.strategies.places import TABLE_SHARE
 from gatherbench.strategies.registry import STRATEGIES, build
+from tools.validate_model import drawn_by_program
 
 from ..printed import printed
 
@@ -99,18 +99,8 @@ def test_a_table_that_fits_belongs_in_gpu_memory() -> None:
     off = " Beside epochs measured on one H200 the model was off by -39% to -26% (all_in_gpu)"
     (resident,) = (o for o in level.ranked if o.strategy == "all_in_gpu")
     assert level.ranked[0].longest_s < resident.longest_s < 1.05 * level.ranked[0].longest_s
-    nothing = f"{kept.format('178 ms')}: no other path is 5% ahead.{off}."
+    nothing = f"{kept.format('223 ms')}: no other path is 5% ahead.{off}."
     assert headline(level) == nothing
-    slow_memory = PROFILE.with_constant("gpu.memory_rate", 1e11, "made up")
-    advice = advice_on(SMALL, slow_memory.with_constant("gpu.launch", 1e-7, "made up"))
-    times = {option.path: option.longest_s for option in advice.ranked}
-    fetched, stays = times["cpu_gather", "prefetch"], times["all_in_gpu", "default"]
-    # By hand: 119.8 ms are 6.1 % less than 127.6 ms, and those 6.5 % more.
-    assert (fetched, stays) == (pytest.approx(0.1198, abs=1e-4), pytest.approx(0.1276, abs=1e-4))
-    assert headline(advice) == (
-        f"{kept.format('128 ms')}, or take cpu_gather prefetch, which is 6.1% shorter, as it"
-        f" fetches during training.{off} and -66% to -51% (cpu_gather prefetch)."
-    )
     alone = advice_on(SMALL, load_profile("h200-sxm-pcie5"))
     assert alone.ranked[0].strategy == "all_in_gpu"
     assert "an epoch (modelled): no other path is 5% ahead in every case." in headline(alone)
@@ -235,19 +225,18 @@ def test_memory_that_a_path_needs(
         assert ahead == pytest.approx(sizes.rows * 400)
 
 
-@pytest.mark.parametrize(("share", "fits"), [(0.49, True), (0.51, False)])
-def test_a_managed_copy_wants_half_of_the_gpu_memory_free(share: float, fits: bool) -> None:
-    """Beyond that ``skip`` refuses it, so it must not be what is recommended."""
+def test_managed_memory_may_be_larger_than_the_gpus_and_lies_with_each_process() -> None:
     table = SMALL.graph.table_bytes
-    profile = load_profile("nvidia-h200").with_constant("gpu.memory", table / share, "made up")
-    advice = advice_on(replace(SMALL, gpus=2), profile)
-    every = [o for o in (*advice.ranked, *advice.unranked) if o.strategy == "aligned_zero_copy"]
-    (managed,) = (option for option in every if "managed" in option.variant)
-    (given,) = (option for option in every if option.variant == "given")
-    assert (managed.fits, managed in advice.ranked) == (fits, fits)
-    assert ("more than 50% of the GPU's" in managed.reason) is not fits
-    assert (given.fits, given.pinned_bytes, managed.pinned_bytes) == (True, table, 0)
-    assert managed.host_bytes - given.host_bytes == 2 * table  # a copy for each GPU
+    profile = load_profile("nvidia-h200").with_constant("gpu.memory", table / 0.6, "made up")
+    for gpus, host, fits in ((1, 1.5, True), (2, 2.5, True), (2, 1.5, False)):
+        there = profile.with_constant("host.memory", host * table, "made up")
+        advice = advice_on(replace(SMALL, gpus=gpus), there)
+        every = [o for o in (*advice.ranked, *advice.unranked) if o.strategy == "aligned_zero_copy"]
+        (managed,) = (option for option in every if "managed" in option.variant)
+        (given,) = (option for option in every if option.variant == "given")
+        assert (managed.fits, managed in advice.ranked) == (fits, fits)
+        assert (given.fits, given.pinned_bytes, managed.pinned_bytes) == (True, table, 0)
+        assert managed.host_bytes == gpus * given.host_bytes == gpus * table
 
 
 def test_json_says_all_that_the_table_says() -> None:
@@ -255,7 +244,7 @@ def test_json_says_all_that_the_table_says() -> None:
     said = json.loads(json.dumps(to_json(advice)))
     assert set(said) == {
         "schema_version", "headline", "table_fits_in_gpu", "question", "minibatches_per_epoch",
-        "minibatches", "profile", "strategies", "sharded_above", "disk_caches",
+        "minibatches", "profile", "strategies", "disk_caches",
         "remarks",
     }  # fmt: skip
     assert said["schema_version"] == SCHEMA_VERSION
@@ -264,7 +253,10 @@ def test_json_says_all_that_the_table_says() -> None:
     assert [s["epochs_s"] for s in said["strategies"]] == [
         dict(zip(PAGES, o.epochs_s, strict=True)) if o.epochs_s else None for o in every
     ]
-    assert [s["model_error"] for s in said["strategies"][:2]] == [[-0.66, -0.51], [-0.42, -0.19]]
+    assert [s["model_error"] for s in said["strategies"]] == [
+        o.error and list(o.error) for o in every
+    ]
+    assert any(o.error for o in every)
     assert len(advice.ranked) >= 6
     assert advice.unranked
     assert set(said["strategies"][0]) == {*asdict(advice.ranked[0]), "model_error"}
@@ -516,15 +508,17 @@ def test_a_graph_that_is_not_there_gets_a_range_over_the_laws() -> None:
 
 def test_what_the_laws_disagree_on_is_not_decided() -> None:
     """Few rows a minibatch favour the copy engine, many the GPU's own reads: no path leads."""
-    graph = replace(source_graph("ogbn-papers100M", 1_207_179), connected=False)
+    graph = source_graph("ogbn-papers100M", 1_207_179)
     free = load_profile("rtx3090-pcie4").with_constant("read.page_visits", 1e12, "made up")
     advice = advice_on(Question(graph), free)
-    assert [(o.strategy, o.rank) for o in advice.ranked[:2]] == [
+    copied_or_registered = [o for o in advice.ranked if "managed" not in o.variant]
+    assert [(o.strategy, o.rank) for o in copied_or_registered[:2]] == [
         ("async_zero_copy", 1), ("cpu_gather", 1)
     ]  # fmt: skip
     assert (
         "Which path is the fastest is not decided: none is ahead in every case of"
-        " async_zero_copy (stream,auto), cpu_gather (prefetch)."
+        " async_zero_copy (stream,auto), async_zero_copy (stream,auto,managed), cpu_gather"
+        " (prefetch)."
     ) in headline(advice)
     assert "gatherbench datasets prepare ogbn-papers100M" in printed(render(advice))
 

@@ -1,4 +1,4 @@
-"""`gatherbench advise` as a user meets it: answers, JSON, a figure, and exit status 2."""
+"""`gatherbench advise` as a user meets it: answers, JSON, and exit status 2."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
 from gatherbench.bench.commands import advise as advise_command
-from gatherbench.bench.model import sweeps
-from gatherbench.bench.show.figures import curves, paper
 
 NUMBERS = ["--nodes", "300000", "--edges", "6000000", "--dim", "100", "--profile", "rtx3090-pcie4"]
 NUMBERS += ["--law", "rmat"]
@@ -49,41 +47,14 @@ def test_json_is_json_and_nothing_else() -> None:
     assert said["question"]["gpu_memory_bytes"] == pytest.approx(0.1 * 2**30)
 
 
-@pytest.fixture
-def one_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A figure of a single point in place of all that it is usually drawn over."""
-    monkeypatch.setattr(sweeps, "all_sweeps", lambda *asked: [sweeps.gpu_count(*asked, (1,))])
-
-
-@pytest.mark.usefixtures("one_sweep")
-def test_a_figure_is_drawn_instead(tmp_path: Path) -> None:
-    path = tmp_path / "sweeps.svg"
-    done = CliRunner().invoke(app, ["advise", *NUMBERS, "--figure", str(path)])
-    assert done.exit_code == 0, done.output
-    assert "modelled" in path.read_text()
-
-
-@pytest.mark.usefixtures("one_sweep")
-def test_a_prepared_datasets_figure_says_that_it_was_sampled(
-    tiny_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
-    feet = []
-    monkeypatch.setattr(curves, "sweep_panels", lambda *_, foot, **__: feet.append(foot))
-    monkeypatch.setattr(paper, "save", lambda *_: None)
-    for asked in (["tiny"], NUMBERS):
-        done = CliRunner().invoke(app, ["advise", *asked, "--figure", str(tmp_path / "a.png")])
-        assert done.exit_code == 0, done.output
-    assert "rows (sampled from it), and anew for each batch size" in feet[0]
-    assert "computed, not sampled: expected counts if the graph follows the law rmat" in feet[1]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["advise", "wordnett"], "did you mean 'wordnet'"),
         (["advise", *NUMBERS, "--profile", "h201"], "no profile 'h201'"),
-        (["advise", *NUMBERS, "--figure", "F"], "end it in .png, .svg or .pdf"),
+        (["advise", *NUMBERS, "--scale", "0.5"], "a share above 0, of a generated dataset"),
+        (["advise", "ogbn-products", "--scale", "0.5"], "ogbn-products has one size"),
+        (["advise", "reddit-like", "--scale", "-1"], "a share above 0, of a generated dataset"),
         (["requests", "--figure", "F"], "end it in .png, .svg or .pdf"),
         (["advise", *NUMBERS, "--nodes", "2.5"], "'2.5' is no whole number"),
         (["advise", *NUMBERS, "--edges", "inf"], "'inf' is no whole number"),
@@ -113,7 +84,7 @@ def test_a_dataset_without_a_node_to_train_on_is_bad_input(
     asked = ["datasets", "import", edges, "--name", "none", "--features", features]
     done = CliRunner().invoke(app, [*asked, "--labels", labels])
     assert done.exit_code == 0, done.output
-    for more in ([], ["--train-nodes", "2"], ["--figure", str(tmp_path / "a.png")]):
+    for more in ([], ["--train-nodes", "2"]):
         done = CliRunner().invoke(app, ["advise", "none", *more])
         assert done.exit_code == 2
         assert "none has no node to train on" in done.stderr

@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 
-from gatherbench.bench.read.stats.coverage import (
+from gatherbench.bench.read.stats.interval import Interval, interval_of
+from gatherbench.bench.read.stats.judge import Judgement, judge, judge_exactly, ratio_of, shortest
+from tools.interval_coverage import (
     SPREADS,
     Spread,
     covered,
@@ -20,8 +22,6 @@ from gatherbench.bench.read.stats.coverage import (
     sole_winners,
     stopped,
 )
-from gatherbench.bench.read.stats.interval import Interval, interval_of
-from gatherbench.bench.read.stats.judge import Judgement, judge, judge_exactly, ratio_of, shortest
 
 logs = st.lists(st.floats(-2, 2), min_size=1, max_size=8)
 

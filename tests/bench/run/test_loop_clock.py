@@ -157,12 +157,29 @@ def test_an_epoch_is_timed_from_when_all_ranks_are_there_to_its_own_end(
     clocks: Clocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = Among(clocks)
-    monkeypatch.setattr(Delayed, "begin_epoch", lambda _: group.told.append("ready"))
+    monkeypatch.setattr(Delayed, "forget", lambda _: group.told.append("cold"))
     times = epoch(clocks, "cpu", 1, group=group)
-    assert group.told == ["ready", "all are there", "ended"], "what a path makes ready is not timed"
+    assert group.told == ["cold", "all are there", "ended"], "what is lost, is before"
     assert times.wall_s == epoch(clocks, "cpu", 1).wall_s
     assert times.stages["wait"] == [7.0, 8.0, 9.0]
     assert list(times.stages) == ["sample", "fetch", "train", "wait"]
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_what_a_path_does_when_an_epoch_begins_is_fetching(
+    clocks: Clocks, monkeypatch: pytest.MonkeyPatch, lookahead: int
+) -> None:
+    """A whole epoch gathered there would cost nothing, were no clock to run."""
+    before = epoch(clocks, "cpu", lookahead)
+
+    def gather_all(_: Delayed) -> None:
+        clocks.host += 5000.0
+
+    monkeypatch.setattr(Delayed, "begin_epoch", gather_all)
+    times = epoch(clocks, "cpu", lookahead)
+    assert times.stages == before.stages | {"fetch": [5110.0, 220.0, 440.0]}
+    assert times.wall_s == before.wall_s + 5000.0
+    assert epoch(clocks, "cpu", lookahead, batches=0).stages["fetch"] == []
 
 
 @pytest.mark.parametrize("lookahead", [0, 1, 2, 5])

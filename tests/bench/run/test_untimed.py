@@ -13,7 +13,7 @@ from gatherbench.bench.meters import power as power_module
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.untimed import EnergyBlock
-from gatherbench.kernels import mapped_memory
+from gatherbench.kernels import managed_memory
 
 from .fakes import measured
 
@@ -140,7 +140,7 @@ def test_page_faults_that_cannot_be_counted_are_said_after_all_that_is_measured(
 ) -> None:
     """Of a case that holds managed memory; another says nothing of it."""
     assert "uvm" not in {row.stage for row in measured(make_job())}
-    monkeypatch.setitem(mapped_memory._managed, 64, 4096)
+    monkeypatch.setitem(managed_memory._spans, 64, managed_memory.Span(64, 4096))
     rows = measured(make_job())
     before, last = rows[:-6], rows[-6:-1]
     assert rows[-1].stage == "check", "how many rows were compared, when all is over"
