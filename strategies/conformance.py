@@ -86,12 +86,14 @@ def id_patterns(num_rows: int) -> Iterator[tuple[str, Tensor]]:
     yield "random", torch.randint(0, num_rows, (num_rows + 44,), generator=generator)
 
 
-def table_for(strategy: Strategy, row_bytes: int, dtype: torch.dtype) -> Tensor:
-    """:func:`random_table` of :data:`NUM_ROWS`; for a lossy path finite float32, rows no longer."""
+def table_for(
+    strategy: Strategy, row_bytes: int, dtype: torch.dtype, rows: int = NUM_ROWS
+) -> Tensor:
+    """:func:`random_table`; for a lossy path finite float32, rows no longer."""
     if not strategy.lossy:
-        return random_table(NUM_ROWS, row_bytes // dtype.itemsize, dtype)
+        return random_table(rows, row_bytes // dtype.itemsize, dtype)
     values = max(1, row_bytes // torch.float32.itemsize)
-    return torch.randn((NUM_ROWS, values), generator=torch.Generator().manual_seed(0))
+    return torch.randn((rows, values), generator=torch.Generator().manual_seed(0))
 
 
 def check_shapes(strategy: Strategy, device: torch.device) -> None:
