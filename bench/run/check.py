@@ -25,6 +25,10 @@ from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.kernels.host_memory import available_bytes
 from gatherbench.kernels.reference import byte_rows, reference_gather, same_bytes
 from gatherbench.strategies.base import Fetcher
+from gatherbench.strategies.null_path import ready_ids, writes_rows
+
+#: Why a floor has none: it trains on rows that nobody asked for.
+NO_SCORE = "not_applicable: the floor trains on rows that lie ready, whatever it is asked for"
 
 COMPARED = "fetched rows compared bit for bit with a plain gather"
 
@@ -67,6 +71,7 @@ class Witness:
         rows: how many have been compared.
         device: where they have to lie.
         delivered: what a path makes of rows of the table (``Strategy.delivered``).
+        floor: the path is one: its rows must not depend on the ids.
         draw: decides what is looked at.
         aside_bytes: up to here rows are put aside.
     """
@@ -76,8 +81,10 @@ class Witness:
         table: Tensor,
         device: torch.device,
         delivered: Callable[[Tensor], Tensor] = lambda rows: rows,
+        *,
+        floor: bool = False,
     ) -> None:
-        self.rows = 0
+        self.rows, self.floor = 0, floor
         self.device, self.draw, self._table = device, Random(), table
         self._delivered = delivered
         self.aside_bytes = min(_ASIDE_BYTES, int(_ASIDE_SHARE * available_bytes()))
@@ -116,6 +123,9 @@ class Witness:
             WrongRowsError: these are not the rows of the table.
         """
         rows, table, ids = seen.rows.cpu(), self._table, seen.ids
+        if self.floor:
+            last = seen.numbers[-1] if len(seen.numbers) else -1
+            ids = ready_ids(last + 1, len(table))[seen.numbers.start :: seen.numbers.step]
         blocks = zip(torch.split(rows, _BLOCK), torch.split(ids, _BLOCK), strict=False)
         alike = (rows.dtype, rows.shape) == (table.dtype, (len(ids), *table.shape[1:]))
         if not alike or not all(
@@ -211,6 +221,16 @@ def check_rows(
     with compared as watch:
         steps = steps or Untrained()
         return len(run_epoch(batches, fetcher, steps, watch=watch, group=group).losses)
+
+
+def check_ready(fetcher: Fetcher, ids: Tensor) -> None:
+    """That a floor's rows lie ready: ``ids`` of a minibatch are fetched twice.
+
+    Raises:
+        WrongRowsError: a fetch writes them.
+    """
+    if writes_rows(fetcher, ids.to(fetcher.ids_device)):
+        raise WrongRowsError("the floor must fetch nothing, and a fetch of it writes rows")
 
 
 def residency_row(fetcher: Fetcher, make: RowMaker, cached: Reason | None = None) -> Row:
