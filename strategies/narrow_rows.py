@@ -88,6 +88,11 @@ class NarrowRows(Strategy):
         return f"lossy: rows travel as {self.dtype}"
 
     @property
+    def managed(self) -> bool:
+        """The table that is loaded is not the one that the GPU reads."""
+        return False
+
+    @property
     def needs(self) -> frozenset[Need]:
         return self.inner.needs
 
