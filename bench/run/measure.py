@@ -32,6 +32,7 @@ from gatherbench.bench.run.check import (
     check_rows,
     residency_row,
 )
+from gatherbench.bench.run.conduct import Conduct, require_clocks
 from gatherbench.bench.run.declared_rows import declared_rows
 from gatherbench.bench.run.epochs import Epochs
 from gatherbench.bench.run.group import (
@@ -100,8 +101,8 @@ def measure(
         try:
             return _measure(job, strategy, out, table, group)
         except WrongRowsError as error:
-            reason = f"failed: {error}"
-            out.row(job.rows.missing(CHECK_STAGE, "rows", "1", COMPARED, reason, "failed"))
+            what = (CHECK_STAGE, error.metric, "1", error.source)
+            out.row(job.rows.missing(*what, f"failed: {error}", "failed"))
             raise
 
 
@@ -134,8 +135,9 @@ def _measure(
     knowledge = known.limited_to(strategy.needs)
     cached = _cached(knowledge.file)
     make, clock = job.rows, "time.perf_counter"
+    conduct = Conduct(strategy, loaded, group)
     begin = time.perf_counter()
-    with strategy.open(table, device, knowledge) as fetcher:
+    with conduct, strategy.open(table, device, knowledge) as fetcher:
         open_s = time.perf_counter() - begin
         source = f"{clock}; {loaded.where}"
         out.row(make.ok("setup", "table_load_time", "s", loaded.load_s, source))
@@ -152,6 +154,7 @@ def _measure(
             if device.type == "cuda" or fetcher.residency():
                 out.row(residency_row(fetcher, make, cached))
 
+        conduct.opened(fetcher, looked_at[0].input_ids)
         compared = witness.everything("before timing", residency)
         checked = check_rows(fetcher, compared, looked_at, group=group)
         out.row(make.ok(CHECK_STAGE, "batches", "1", checked, COMPARED))
@@ -159,8 +162,9 @@ def _measure(
             before = [(one.input_ids for one in looked_at), *epochs.warm_up_ids()]
             out.rows(declared_rows(job, epochs, strategy, knowledge, before))
         trainer = _trainer(job.case.workload, dataset, device, group)
-        training = _Training(job, epochs, loaded.truth, fetcher, trainer, witness, group, out)
-        training.run(looked_at[0])
+        _Training(job, epochs, loaded.truth, fetcher, trainer, witness, conduct, group, out).run(
+            looked_at[0]
+        )
         out.row(make.ok(CHECK_STAGE, "rows", "1", witness.rows, COMPARED))
     out.rows(disk_roof(knowledge.file if group.world == 1 else None, make, job.case.repeat))
     return None
@@ -232,6 +236,7 @@ class _Training:
     fetcher: Fetcher
     trainer: Trainer
     witness: Witness
+    conduct: Conduct
     group: Alone
     out: PartWriter
 
@@ -249,7 +254,8 @@ class _Training:
         energy = EnergyBlock(None if plan.eval_every_epoch else gpu, run_on=plan.energy)
         out.rows(_setup_rows(self._tuned(typical), make))
         for number in range(plan.warmup_epochs):
-            with self.witness.everything("in the warm-up") as watch:
+            watched = self.witness.everything("in the warm-up")
+            with self.conduct.resting(self.fetcher, watched) as watch:
                 self._epoch(self.epochs.warm_up(number), unmarked, watch)
         with nvtx_session(plan.nvtx) as mark, energy:
             for number in range(plan.epochs):
@@ -258,8 +264,10 @@ class _Training:
                     self._score(number)
         self._score(-1)
         last = itertools.islice(self.epochs.trace, LAST_BATCHES)
-        compared = self.witness.everything("after the last epoch")
+        watched = self.witness.everything("after the last epoch")
+        compared = self.conduct.resting(self.fetcher, watched)
         check_rows(self.fetcher, compared, last, self.trainer, self.group)
+        self.conduct.trained(self.fetcher)
         out.rows(energy.rows(plan.epochs, self._further_epoch, make, self.group.gathered))
         out.rows(uvm_rows(self._further_epoch, make, traced=self.job.traces is not None))
         if self.job.traces is not None:
@@ -278,6 +286,7 @@ class _Training:
         spots = self.witness.spots(f"in epoch {number}", len(self.epochs.trace))
         with spots as watch, recorder:
             times = self._epoch(self.epochs.measured(number), mark, watch)
+        require_clocks()
         out.rows(self._times(times, number))
         for stage, seconds in times.stages.items():
             out.samples(case, number, stage, seconds)

@@ -57,7 +57,7 @@ def test_a_trace_of_an_epoch_apart_holds_every_stage_of_few_minibatches(
     batches = min(most, 5)
     named = spans(file)
     assert named["train"] == batches
-    assert named["fetch"] == 2 * batches  # submitted and waited for
+    assert named["fetch"] == 1 + 2 * batches  # begun; submitted and waited for
     assert named["sample"] >= batches + 1  # the last calls find none
     events = opened(file)["traceEvents"]
     assert any("mm" in str(e["name"]) for e in events), "the operators inside the stages"
