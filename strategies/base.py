@@ -262,7 +262,7 @@ class Strategy(ABC):
     name: ClassVar[str]
     #: One line for ``gatherbench list strategies`` and the README's table.
     summary: ClassVar[str]
-    #: In pictures: blue, orange, green, vermilion, sky, purple, grey or yellow.
+    #: In pictures: blue, orange, green, vermilion, sky, purple, grey, yellow or pale.
     colour: ClassVar[str] = "yellow"
     #: Parameters that ``variant`` leaves out at their default: those that came after rows had been
     #: written.
@@ -331,6 +331,12 @@ class Strategy(ABC):
         raise, within the timeout of ``torch.distributed``'s default group.
         """
         return False
+
+    @property
+    def own_process(self) -> bool:
+        """Whether it is not to be opened beside other paths, as one that has to be there before
+        CUDA starts, that takes all room there is, or that has the page cache emptied."""
+        return self.collective or bool(self.needs & {"room_bytes", "file", "partitions"})
 
     @property
     def managed(self) -> bool:

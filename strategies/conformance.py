@@ -24,6 +24,7 @@ from gatherbench.kernels.table_file import TableFile
 from gatherbench.strategies.base import COUNTS, Fetcher, Strategy, Ticket, announcing
 from gatherbench.strategies.data_path import BYTES, DataPath
 from gatherbench.strategies.knowledge import Knowledge, adjacency_of, current_ranks
+from gatherbench.strategies.null_path import ready_ids, writes_rows
 from gatherbench.strategies.partition_orders import Partitions
 from gatherbench.strategies.untold import (
     Children,
@@ -211,12 +212,13 @@ def check_data_path(strategy: Strategy, device: torch.device) -> None:
     kept = strategy.gpu_table_bytes(table, knowledge)
     _require(strategy, 0 <= kept <= table, f"gpu_table_bytes({table}) is {kept}")
     for (name, ids), path in zip(patterns, paths, strict=True):
-        payload = ids.numel() * row_bytes
+        payload = ids.numel() * row_bytes if strategy.role != "floor" else 0
         _require(strategy, path.payload_bytes == payload, f"{name} ids: wrong payload_bytes")
         least = min(getattr(path, field) for field in BYTES)
         _require(strategy, least >= 0, f"{name} ids: negative bytes in {path}")
         crosses = path.copy_engine_bytes + path.gpu_link_read_bytes > 0
-        _require(strategy, crosses or not payload, f"{name} ids: nothing crosses the link")
+        said = "something crosses" if crosses else "nothing crosses"
+        _require(strategy, crosses == (payload > 0), f"{name} ids: {said} the link")
         arriving = path.arriving_bytes
         said = f"{name} ids: {arriving} B of rows arrive, and {payload} B are wanted"
         _require(strategy, arriving == payload, said)
@@ -231,6 +233,17 @@ def check_data_path(strategy: Strategy, device: torch.device) -> None:
             f"{name} ids: {from_gpu} B of distinct rows come from GPU memory, and"
             f" gpu_table_bytes() says that {kept} B of the table lie there",
         )
+
+
+def check_floor(strategy: Strategy, device: torch.device) -> None:
+    """A floor is never ranked, and its rows lie ready: no fetch writes them."""
+    if strategy.role != "floor":
+        return
+    _require(strategy, strategy.aside is not None, "it is the floor, and aside says nothing of it")
+    table = random_table(NUM_ROWS, 12, torch.float32)
+    with open_known(strategy, table, device) as fetcher:
+        wrote = writes_rows(fetcher, _on(fetcher, torch.arange(NUM_ROWS)))
+    _require(strategy, not wrote, "it is the floor, and a fetch of it writes rows")
 
 
 def check_knowledge(strategy: Strategy, device: torch.device) -> None:
@@ -288,9 +301,9 @@ def check_kept(strategy: Strategy, device: torch.device) -> None:
     """Rows come from the table when they are asked for; what is kept does not depend on fetches.
 
     A path that learns has told so. Any other may have copied rows when it was opened, and none
-    because they were fetched.
+    because they were fetched. A floor has nothing but rows that it keeps.
     """
-    if strategy.learns:
+    if strategy.learns or strategy.role == "floor":
         return
     generator = torch.Generator().manual_seed(4)
     table, every = random_table(NUM_ROWS, 129, torch.int8), torch.arange(NUM_ROWS)
@@ -320,7 +333,7 @@ def check_rest(strategy: Strategy, device: torch.device) -> None:
     reads_file = "file" in strategy.needs
     count = 500 if reads_file else 10_000
     ids = torch.randint(0, NUM_ROWS, (count,), generator=torch.Generator().manual_seed(5))
-    wanted, threads = reference_gather(table, ids), torch.get_num_threads()
+    wanted, threads = _wanted(strategy, table, ids), torch.get_num_threads()
     torch.set_num_threads(1)  # those of its pool go on spinning for some milliseconds
     try:
         with open_known(strategy, table, device) as fetcher:
@@ -345,12 +358,13 @@ def check_rest(strategy: Strategy, device: torch.device) -> None:
 
 def check_leavings(strategy: Strategy, device: torch.device) -> None:
     """No process is left behind, and the clocks are as they were."""
-    table, children = random_table(NUM_ROWS, 5, torch.float32), Children()
-    with open_known(strategy, table, device) as fetcher:
-        fetcher.submit(_on(fetcher, torch.arange(9))).result()
-        clock = changed_clock()
-        _require(strategy, clock is None, f"{clock} is no longer the system's")
-    left = children.left()
+    table = random_table(NUM_ROWS, 5, torch.float32)
+    with Children() as children:
+        with open_known(strategy, table, device) as fetcher:
+            fetcher.submit(_on(fetcher, torch.arange(9))).result()
+            clock = changed_clock()
+            _require(strategy, clock is None, f"{clock} is no longer the system's")
+        left = children.left()
     _require(strategy, left is None, f"it leaves a process behind when it is closed: {left}")
 
 
@@ -414,6 +428,7 @@ CHECKS: tuple[Callable[[Strategy, torch.device], None], ...] = (
     check_bad_tables,
     check_empty_table,
     check_data_path,
+    check_floor,
     check_knowledge,
     check_kept,
     check_rest,
@@ -445,7 +460,13 @@ def _same(
     _require(strategy, why is None, f"{what}: {why}")
     on = rows.device.type == device.type
     _require(strategy, on, f"{what}: the rows lie on {rows.device}, not on {device}")
-    _agree(strategy, rows, reference_gather(table, ids), what)
+    _agree(strategy, rows, _wanted(strategy, table, ids), what)
+
+
+def _wanted(strategy: Strategy, table: Tensor, ids: Tensor) -> Tensor:
+    """The rows ``ids``; of a floor those that lie ready, whatever it was asked for."""
+    floor = strategy.role == "floor"
+    return reference_gather(table, ready_ids(ids.numel(), len(table)) if floor else ids)
 
 
 def _agree(strategy: Strategy, rows: Tensor, wanted: Tensor, what: str) -> None:

@@ -132,6 +132,13 @@ class Measure(_Table):
     order_seed: int = Field(
         default=0, description="Seed of the order of strategies within each repeat."
     )
+    together: bool = Field(
+        default=False,
+        description="The paths of a workload take turns in one process a repeat, epoch by epoch, in"
+        " blocks of shuffled order, and ratios are paired within blocks. Paths from a disk, under"
+        " MPS, or that take all the room there is keep a process of their own, as do several ranks"
+        " and memory limits.",
+    )
     energy: bool = Field(
         default=True,
         description="On a GPU: run more epochs where the measured ones do not fill the 10 s that"

@@ -35,7 +35,7 @@ FEWEST = 6
 
 
 class Further:
-    """The next case of a run, by its rows so far; ``None``: it is precise enough, or time is up.
+    """The next cases of a run, by its rows so far; none: it is precise enough, or time is up.
 
     Args:
         cases: that are measured in any case: at least one of every series.
@@ -50,10 +50,10 @@ class Further:
         self._measure, self._cores = measure, cores
         self._draw = random.Random(measure.order_seed)
 
-    def __call__(self, rows: Sequence[Row]) -> Case | None:
+    def __call__(self, rows: Sequence[Row]) -> list[Case]:
         measure = self._measure
         if measure.max_repeats <= measure.min_repeats:
-            return None
+            return []
         table = marked(rows, self._cores)
         ended = table[(table["stage"] == CASE_STAGE) & (table["metric"] == CASE_METRIC)]
         epochs = table[(table["stage"] == "epoch") & (table["metric"] == "wall_time")]
@@ -72,7 +72,7 @@ class Further:
                 # Not twice running, or a drift of the machine would fall on one series alone.
                 again = mine.index[-1] == ended.index[-1]
                 wanted.append((not again, need, self._draw.random(), further))
-        return max(wanted, key=lambda one: one[:3])[-1] if wanted else None
+        return [max(wanted, key=lambda one: one[:3])[-1]] if wanted else []
 
     def _need(self, epochs: pd.DataFrame, repeats: int, quiet: int) -> tuple[int, float] | None:
         """How much a series wants a repeat: quiet ones that it lacks, width of its interval."""

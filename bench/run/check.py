@@ -25,7 +25,11 @@ from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.kernels.host_memory import available_bytes
 from gatherbench.kernels.reference import byte_rows, reference_gather, same_bytes
 from gatherbench.strategies.base import Fetcher
+from gatherbench.strategies.null_path import ready_ids, writes_rows
 from gatherbench.strategies.untold import not_plain
+
+#: Why a floor has none: it trains on rows that nobody asked for.
+NO_SCORE = "not_applicable: the floor trains on rows that lie ready, whatever it is asked for"
 
 COMPARED = "fetched rows compared bit for bit with a plain gather"
 
@@ -79,12 +83,13 @@ class Witness:
     Attributes:
         rows: how many have been compared.
         device: where they have to lie.
+        floor: the path is one: its rows must not depend on the ids.
         draw: decides what is looked at.
         aside_bytes: up to here rows are put aside.
     """
 
-    def __init__(self, table: Tensor, device: torch.device) -> None:
-        self.rows = 0
+    def __init__(self, table: Tensor, device: torch.device, *, floor: bool = False) -> None:
+        self.rows, self.floor = 0, floor
         self.device, self.draw, self._table = device, Random(), table
         self.aside_bytes = min(_ASIDE_BYTES, int(_ASIDE_SHARE * available_bytes()))
 
@@ -122,6 +127,9 @@ class Witness:
             WrongRowsError: these are not the rows of the table.
         """
         rows, table, ids = seen.rows.cpu(), self._table, seen.ids
+        if self.floor:
+            last = seen.numbers[-1] if len(seen.numbers) else -1
+            ids = ready_ids(last + 1, len(table))[seen.numbers.start :: seen.numbers.step]
         blocks = zip(torch.split(rows, _BLOCK), torch.split(ids, _BLOCK), strict=False)
         alike = (rows.dtype, rows.shape) == (table.dtype, (len(ids), *table.shape[1:]))
         if not alike or not all(
@@ -218,6 +226,16 @@ def check_rows(
     with compared as watch:
         steps = steps or Untrained()
         return len(run_epoch(batches, fetcher, steps, watch=watch, group=group).losses)
+
+
+def check_ready(fetcher: Fetcher, ids: Tensor) -> None:
+    """That a floor's rows lie ready: ``ids`` of a minibatch are fetched twice.
+
+    Raises:
+        WrongRowsError: a fetch writes them.
+    """
+    if writes_rows(fetcher, ids.to(fetcher.ids_device)):
+        raise WrongRowsError("the floor must fetch nothing, and a fetch of it writes rows")
 
 
 def residency_row(fetcher: Fetcher, make: RowMaker, cached: Reason | None = None) -> Row:

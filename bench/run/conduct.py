@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Self
 
 from torch import Tensor
 
@@ -35,12 +34,17 @@ def require_clocks() -> None:
         raise WrongConductError(f"{name} has been replaced: nothing that it timed holds")
 
 
-class Conduct:
-    """Around an open path: to be entered before it opens.
-
-    Raises:
-        WrongConductError: on leaving, when a process is left behind.
+def require_nobody_left(children: Children) -> None:
     """
+    Raises:
+        WrongConductError: a process is there that began with the path, which is closed.
+    """
+    if (left := children.left()) is not None:
+        raise WrongConductError(f"it left a process behind when it was closed: {left}")
+
+
+class Conduct:
+    """What one path does beside its fetches; to be made before it opens."""
 
     def __init__(self, strategy: Strategy, table: Table, group: Alone) -> None:
         # A table that others read cannot change, nor one whose rows are learnt or lie ready.
@@ -50,15 +54,6 @@ class Conduct:
         self._ids: Tensor | None = None
         self._opened: Tensor | None = None
         self._reads_ahead = "file" in strategy.needs
-
-    def __enter__(self) -> Self:
-        self._children = Children()
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        left = self._children.left()
-        if left is not None and kind is None:
-            raise WrongConductError(f"it left a process behind when it was closed: {left}")
 
     def opened(self, fetcher: Fetcher, ids: Tensor) -> None:
         """Note what the path has copied when it has fetched nothing yet; ``ids``: to be fetched."""

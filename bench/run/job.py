@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -151,5 +152,41 @@ class Job:
         return self.run.of(self.case, self.rank)
 
 
+@dataclass(frozen=True)
+class Turns:
+    """Cases of one workload and repeat whose paths take turns in one process.
+
+    Attributes:
+        jobs: at least one.
+        now: the file in which the process says whose turn it is (:class:`Turn`).
+    """
+
+    jobs: tuple[Job, ...]
+    now: Path
+
+
+class Turn(NamedTuple):
+    """Whose turn it is: ``case`` of the jobs, -1 for what they share.
+
+    ``since`` is by :func:`time.monotonic`, ``before_s`` the seconds of its earlier turns.
+    """
+
+    case: int = -1
+    since: float = math.inf
+    before_s: float = 0.0
+
+    def say(self, path: Path) -> None:
+        """Have it in the file, whatever becomes of the process."""
+        path.write_text(json.dumps(self))
+
+    @classmethod
+    def said(cls, path: Path) -> Turn:
+        """The last that was said; nobody's turn where it cannot be read."""
+        try:
+            return cls(*json.loads(path.read_bytes()))
+        except (OSError, ValueError, TypeError):
+            return cls()
+
+
 #: What a process of its own is started for.
-AnyJob = Job | Preparation | CalibrationJob
+AnyJob = Job | Turns | Preparation | CalibrationJob

@@ -36,6 +36,7 @@ from gatherbench.kernels.table_file import TableFile
 
 ENERGY_STAGE, UVM_STAGE = "energy", "uvm"
 TRACED = Reason("busy", "--trace has CUPTI in this process", "run without it")
+SHARED = Reason("busy", "other paths run in this process, and CUPTI would stay", "together = false")
 #: Closing the window reads every record, millions of them where a table thrashes.
 _PATIENCE_S = 60.0
 
@@ -110,17 +111,17 @@ class EnergyBlock(Recorder):
             yield row_of(reading, make, ENERGY_STAGE)
 
 
-def uvm_rows(one_epoch: Callable[[], object], make: RowMaker, traced: bool) -> Iterator[Row]:
+def uvm_rows(one_epoch: Callable[[], object], make: RowMaker, busy: Reason | None) -> Iterator[Row]:
     """The rows of the stage ``uvm``; none where the process holds no managed memory.
 
     Args:
         one_epoch: runs an epoch and waits for the GPU.
         make: of the case's rows.
-        traced: torch's profiler has its turn in this process.
+        busy: why CUPTI is not to be had in this process.
     """
     if managed_bytes() == 0:
         return
-    meter = UvmMeter(TRACED if traced else None)
+    meter = UvmMeter(busy)
     counts = meter.probe() is None  # else no epoch is spent
     recorder = Recorder([meter, WallClockMeter()] if counts else [meter], _PATIENCE_S)
     said = "a further epoch, not timed: counting costs"

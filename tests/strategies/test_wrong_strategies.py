@@ -22,6 +22,7 @@ from gatherbench.strategies.buffers import TicketRing
 from gatherbench.strategies.conformance import NonconformingError, check_strategy, known_of
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
+from gatherbench.strategies.null_path import ready_ids
 
 HOST = torch.device("cpu")
 
@@ -443,7 +444,68 @@ class StalePingPong(Made):
     fetcher: ClassVar[type[Fetcher]] = type("Ahead", (OneBuffer,), {"lookahead": 1})
 
 
+class Ready(RightFetcher):
+    """Hands out rows that lie ready."""
+
+    def __init__(self, features: Tensor, device: torch.device) -> None:
+        super().__init__(features, device)
+        self.ready = features[ready_ids(len(features) * 50, len(features))]
+
+    def rows(self, ids: Tensor) -> Tensor:
+        return self.ready[: len(ids)]
+
+
+class CopiesWhatLiesReady(Ready):
+    """The right rows, moved for each minibatch."""
+
+    def rows(self, ids: Tensor) -> Tensor:
+        return super().rows(ids).clone()
+
+
+@dataclass(frozen=True)
+class Floor(Made):
+    role = "floor"
+    fetcher: ClassVar[type[Fetcher]] = Ready
+    aside = "for tests"
+
+    def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
+        return DataPath(0)
+
+
+@dataclass(frozen=True)
+class FloorThatFetches(Floor):
+    fetcher: ClassVar[type[Fetcher]] = RightFetcher
+
+
+@dataclass(frozen=True)
+class FloorThatCopies(Floor):
+    fetcher: ClassVar[type[Fetcher]] = CopiesWhatLiesReady
+
+
+@dataclass(frozen=True)
+class FloorThatIsRanked(Floor):
+    aside = None
+
+
+@dataclass(frozen=True)
+class FloorThatDeclares(Floor):
+    def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
+        return DataPath(0, copy_engine_bytes=8 * ids.numel())
+
+
+def test_of_wrong_floors_each_is_rejected_by_the_check_for_it() -> None:
+    check_strategy(Floor(), HOST)
+    assert rejected_by("FloorThatCopies") == {"check_floor"}
+    assert rejected_by("FloorThatIsRanked") == {"check_floor"}
+    assert rejected_by("FloorThatDeclares") == {"check_data_path"}
+    assert "check_shapes" in rejected_by("FloorThatFetches")
+
+
 WRONG_STRATEGIES = [
+    FloorThatFetches,
+    FloorThatCopies,
+    FloorThatIsRanked,
+    FloorThatDeclares,
     StalePingPong,
     WritesWhatNobodyReads,
     KnowsWhatIsMeasured,

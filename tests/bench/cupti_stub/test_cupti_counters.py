@@ -25,7 +25,7 @@ from gatherbench.bench.meters.cupti import (
 )
 from gatherbench.bench.meters.uvm import SIZE_BYTES, UvmMeter
 from gatherbench.bench.run.rows import Row, RowMaker
-from gatherbench.bench.run.untimed import uvm_rows
+from gatherbench.bench.run.untimed import TRACED, uvm_rows
 from gatherbench.kernels import managed_memory
 from gatherbench.kernels.cuda_calls import CudaCallError
 
@@ -262,7 +262,7 @@ class Case:
     ) -> dict[str, Row]:
         self.moves.clear()
         make = RowMaker("run", "abc", "box", "cuda", "w", "d", "s", "v", 0)
-        rows = list(uvm_rows(epoch or self.epoch, make, traced))
+        rows = list(uvm_rows(epoch or self.epoch, make, TRACED if traced else None))
         assert {row.stage for row in rows} <= {"uvm"}
         assert not self.stub.enabled()
         assert {move.closed for move in self.moves} <= {1}

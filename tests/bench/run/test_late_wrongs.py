@@ -254,9 +254,38 @@ class TurnsTheClock(Right):
         return super()._submit(ids)
 
 
+class Ready(Right):
+    """Hands out rows that lie ready."""
+
+    def __init__(self, features: Tensor, device: torch.device) -> None:
+        super().__init__(features, device)
+        self.ready = features.clone()
+
+    def spoilt(self, rows: Tensor) -> Tensor:
+        return self.ready[: len(rows)]
+
+
+class CopiesWhatLiesReady(Ready):
+    def spoilt(self, rows: Tensor) -> Tensor:
+        return super().spoilt(rows).clone()
+
+
+class RightFloor(Right):
+    """No floor at all."""
+
+
+class FetchesOnceTimed(Ready):
+    """What it was asked for, in the timed epochs alone."""
+
+    def spoilt(self, rows: Tensor) -> Tensor:
+        timed = CHECKED + 2 + EPOCH < self.number <= CHECKED + 2 + 3 * EPOCH
+        return rows if timed else super().spoilt(rows)
+
+
 def strategy_of(fetcher: type[Fetcher]) -> Strategy:
     class Late(Strategy):
         name = "late"
+        role = "floor" if issubclass(fetcher, Ready) or fetcher is RightFloor else "other"
         summary = "for tests"
 
         def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
@@ -339,6 +368,27 @@ def test_a_path_that_is_right_for_a_while(
     rows = rejected(make_job(epochs=epochs), fetcher, monkeypatch, why)
     if fetcher is DuringTimedEpochs:
         assert not [r for r in rows if r.epoch >= 0], "and nothing of it stands"
+
+
+def test_a_floor_has_times_and_neither_payload_nor_scores(make_job, monkeypatch) -> None:
+    rows = {(r.stage, r.metric): r for r in measured(make_job(), Ready, monkeypatch)}
+    assert rows["fetch", "payload"].value == 0
+    assert str(rows["train", "loss"].reason).startswith("not_applicable: ")
+    assert ("eval", "test_accuracy") not in rows
+    assert (rows["epoch", "wall_time"].value or 0) > 0
+
+
+@pytest.mark.parametrize(
+    ("fetcher", "why"),
+    [
+        (RightFloor, "before timing: row 0, column 0"),
+        (CopiesWhatLiesReady, "the floor must fetch nothing, and a fetch of it writes rows"),
+        (FetchesOnceTimed, "in epoch 0: row"),
+    ],
+)
+def test_a_floor_that_fetches_is_rejected(make_job, monkeypatch, fetcher, why) -> None:
+    with pytest.raises(WrongRowsError, match=why):
+        measured(make_job(), fetcher, monkeypatch)
 
 
 @pytest.mark.parametrize(

@@ -167,5 +167,5 @@ def test_nvtx_marks_stages_between_profiler_start_and_stop(monkeypatch, make_job
     begin, end = fake.log.index("cudaProfilerStart"), fake.log.index("cudaProfilerStop")
     # The device is idle at both ends, or Nsight would lose what was launched last.
     assert fake.log[begin - 1] == fake.log[end - 1] == "synchronize"
-    assert Counter(fake.log[begin + 1 : end - 1]) == {"sample": 6, "fetch": 10, "train": 5}
+    assert Counter(fake.log[begin + 1 : end - 1]) == {"sample": 6, "fetch": 11, "train": 5}
     assert set(fake.log) == {"synchronize", "cudaProfilerStart", "cudaProfilerStop", *STAGES}
