@@ -62,14 +62,7 @@ from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.sensor_calibration import gpu_under_test
 from gatherbench.bench.run.store import CHECK_STAGE, PartWriter
 from gatherbench.bench.run.table import Table, dropped, file_of, load_table
-from gatherbench.bench.run.untimed import (
-    SHARED,
-    TRACED,
-    EnergyBlock,
-    disk_roof,
-    row_of,
-    uvm_rows,
-)
+from gatherbench.bench.run.untimed import EnergyBlock, disk_roof, row_of
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
 from gatherbench.bench.sampling.knowledge import knowledge_of
 from gatherbench.bench.sampling.minibatch import MiniBatch
@@ -308,9 +301,6 @@ class MeasuredCase(ExitStack):
         training.look_again()
         if self._alone:
             training.energy_rows(self._energy)
-        if self._alone or self.strategy.managed:
-            busy = None if self._alone else SHARED
-            out.rows(training.uvm_rows(TRACED if job.traces else busy))
         if job.traces is not None:
             out.row(training.traced(job.traces))
         out.row(job.rows.ok(CHECK_STAGE, "rows", "1", training.witness.rows, COMPARED))
@@ -424,10 +414,6 @@ class _Training:
         """Of the window around the measured epochs, after further ones where it was too short."""
         plan, make = self.job.measure, self.job.rows
         self.out.rows(energy.rows(plan.epochs, self._further_epoch, make, self.group.gathered))
-
-    def uvm_rows(self, busy: Reason | None) -> Iterator[Row]:
-        """Faults of managed memory; ``busy``: why none are counted."""
-        return uvm_rows(self._further_epoch, self.job.rows, busy)
 
     def _epoch(self, batches: Iterator[MiniBatch], mark: Mark, watch: Watch) -> EpochTimes:
         return run_epoch(batches, self.fetcher, self.trainer, mark, watch, self.group)

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gatherbench.bench.plan.case import Case
-from gatherbench.bench.run.rows import HEADER, HEADER_2, SCHEMA_VERSION, Row
+from gatherbench.bench.run.rows import HEADER, SCHEMA_VERSION, Row
 from gatherbench.bench.run.samples import (
     SAMPLE_COLUMNS,
     SAMPLES_FILE,
@@ -295,7 +295,7 @@ def has_ended(part: Path) -> bool:
 
 
 def read_rows(path: Path, *, growing: bool = False) -> list[Row]:
-    """The rows of a table on disk, in order; those of schema 2 are upgraded.
+    """The rows of a table on disk, in order.
 
     Args:
         growing: a last line that is half written is none yet.
@@ -308,7 +308,7 @@ def read_rows(path: Path, *, growing: bool = False) -> list[Row]:
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror}; {RESTORE}") from error
     header = tuple(lines[0].decode(errors="replace").rstrip("\r").split(",")) if lines else ()
-    if header not in (HEADER, HEADER_2):
+    if header != HEADER:
         raise StoreError(
             f"{path}: not a table of schema version {SCHEMA_VERSION} (its header differs); read it"
             f" with the version that wrote it, or if it is damaged, {RESTORE}"
@@ -320,7 +320,7 @@ def read_rows(path: Path, *, growing: bool = False) -> list[Row]:
         try:
             if (cells := next(records, None)) is None:
                 break
-            rows.append(_row(header, cells))
+            rows.append(_row(cells))
         except (ValueError, csv.Error) as error:
             raise StoreError(f"{path}: line {number}: {error}; {RESTORE}") from error
     if torn and not growing:
@@ -334,8 +334,7 @@ def read_rows(path: Path, *, growing: bool = False) -> list[Row]:
 
 def rows_of(records: Iterable[dict[str, Any]]) -> list[Row]:
     """The rows among the records of a part."""
-    found = [{n: r[n] for n in HEADER if n in r} for r in records if r["kind"] == "row"]
-    return [_upgraded(fields) for fields in found]
+    return [Row(**{n: r[n] for n in HEADER}) for r in records if r["kind"] == "row"]
 
 
 def to_csv(rows: list[Row]) -> str:
@@ -367,20 +366,15 @@ def _text(line: bytes) -> str:
     return line.decode() + "\n"
 
 
-def _row(header: tuple[str, ...], cells: list[str]) -> Row:
-    if len(cells) != len(header):
-        raise ValueError(f"{len(cells)} cells, expected {len(header)}")
-    record: dict[str, Any] = dict(zip(header, cells, strict=True))
-    for name in {"schema_version", "repeat", "epoch", "rank"} & record.keys():
+def _row(cells: list[str]) -> Row:
+    if len(cells) != len(HEADER):
+        raise ValueError(f"{len(cells)} cells, expected {len(HEADER)}")
+    record: dict[str, Any] = dict(zip(HEADER, cells, strict=True))
+    for name in ("schema_version", "repeat", "epoch", "rank"):
         record[name] = int(record[name])
     record["value"] = float(record["value"]) if record["value"] else None
     record["reason"] = record["reason"] or None
-    return _upgraded(record)
-
-
-def _upgraded(fields: dict[str, Any]) -> Row:
-    """Of schema 2: what it did not know is as in a case of one process."""
-    return Row(**{**fields, "schema_version": max(fields["schema_version"], SCHEMA_VERSION)})
+    return Row(**record)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Where to put the table when several ranks train: a copy a machine, or its rows over the ranks.
 
-    python -m gatherbench.bench.model.placement
+    python -m tools.placement
 
 A *replicated* host table lies in the memory of every machine, and each GPU reads it over its own
 link: ranks send each other gradients alone. A *sharded* one lies once in the memory of all GPUs
