@@ -161,7 +161,7 @@ def measure(
     Returns:
         Why the strategy cannot run here, or ``None`` when the case has been measured.
     """
-    if len(set(group.gathered((job.identity, job.run.commit)))) > 1:
+    if len(set(map(tuple, group.gathered((job.identity, job.run.commit))))) > 1:
         raise RanksDisagreeError("the ranks have other minibatches, or other code, than each other")
     with MeasuredCase(job, out, Ground(job, table, group)) as case:
         if (skipped := case.open()) is not None:
