@@ -358,12 +358,13 @@ def check_rest(strategy: Strategy, device: torch.device) -> None:
 
 def check_leavings(strategy: Strategy, device: torch.device) -> None:
     """No process is left behind, and the clocks are as they were."""
-    table, children = random_table(NUM_ROWS, 5, torch.float32), Children()
-    with open_known(strategy, table, device) as fetcher:
-        fetcher.submit(_on(fetcher, torch.arange(9))).result()
-        clock = changed_clock()
-        _require(strategy, clock is None, f"{clock} is no longer the system's")
-    left = children.left()
+    table = random_table(NUM_ROWS, 5, torch.float32)
+    with Children() as children:
+        with open_known(strategy, table, device) as fetcher:
+            fetcher.submit(_on(fetcher, torch.arange(9))).result()
+            clock = changed_clock()
+            _require(strategy, clock is None, f"{clock} is no longer the system's")
+        left = children.left()
     _require(strategy, left is None, f"it leaves a process behind when it is closed: {left}")
 
 

@@ -221,7 +221,7 @@ class WorkloadTable(_Table):
     )
     nodes: int | list[int] = Field(
         default=1,
-        description="Machines that train together; more than one: start the run with torchrun.",
+        description="Machines that train together; more than one: `gatherbench run --meet`.",
     )
     gpus: int | list[int] = Field(
         default=1,

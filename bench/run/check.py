@@ -26,6 +26,7 @@ from gatherbench.kernels.host_memory import available_bytes
 from gatherbench.kernels.reference import byte_rows, reference_gather, same_bytes
 from gatherbench.strategies.base import Fetcher
 from gatherbench.strategies.null_path import ready_ids, writes_rows
+from gatherbench.strategies.untold import not_plain
 
 #: Why a floor has none: it trains on rows that nobody asked for.
 NO_SCORE = "not_applicable: the floor trains on rows that lie ready, whatever it is asked for"
@@ -44,7 +45,19 @@ _BLOCK = 4096
 
 
 class WrongRowsError(RuntimeError):
-    """A data path delivered other bytes than the table holds."""
+    """A data path delivered other bytes than the table holds.
+
+    Attributes:
+        metric, source: of the row of stage ``check`` that says so.
+    """
+
+    metric, source = "rows", COMPARED
+
+
+class WrongConductError(WrongRowsError):
+    """Its rows are right, and it does work where no fetch is timed."""
+
+    metric, source = "conduct", "what a path does beside its fetches"
 
 
 class WrongMemoryError(RuntimeError):
@@ -152,6 +165,8 @@ class _Look(Watch):
             self._handed[number] = numbers, ids[numbers.start :: stride].clone()
 
     def looked_at(self, number: int, ids: Tensor, x: Tensor) -> AbstractContextManager[object]:
+        if (why := not_plain(x)) is not None:
+            raise WrongRowsError(f"minibatch {number} of the trace, {self._when}: {why}")
         handed = self._handed.pop(number, None)
         return nullcontext() if handed is None else self._put_aside(number, ids, x, *handed)
 

@@ -25,19 +25,20 @@ _CHOICE = TypeAdapter(SensorChoice)
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where the launchers of several machines meet for one case.
+    """Where several machines meet for one case.
 
     Attributes:
-        nodes, node: how many machines, and which of them this is.
-        address, port: on machine 0, of this case alone.
-        store_port: there too, of the store by which the machines talk.
+        node: which of them this is.
+        number: of the case, among those that several machines measure.
+        address: of machine 0.
+        port: on this machine's loopback, of the store by which the machines talk, or of the way
+            that leads there.
     """
 
-    nodes: int
     node: int
+    number: int
     address: str
     port: int
-    store_port: int
 
 
 class Ready(NamedTuple):

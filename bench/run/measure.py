@@ -10,12 +10,12 @@ import copy
 import itertools
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ from gatherbench.bench.run.check import (
     check_rows,
     residency_row,
 )
+from gatherbench.bench.run.conduct import Conduct, require_clocks, require_nobody_left
 from gatherbench.bench.run.declared_rows import declared_rows
 from gatherbench.bench.run.epochs import Epochs
 from gatherbench.bench.run.group import (
@@ -76,6 +77,10 @@ from gatherbench.strategies.base import COUNTS, Fetcher, SetupStep, Strategy
 from gatherbench.strategies.knowledge import Knowledge, Ranks
 from gatherbench.strategies.places import free_bytes
 from gatherbench.strategies.registry import build
+from gatherbench.strategies.untold import Children
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 LATENCY_SOURCE = (
     "the path's clock around each read, in bins of four to a doubling: percentiles at their upper"
@@ -156,7 +161,7 @@ def measure(
     Returns:
         Why the strategy cannot run here, or ``None`` when the case has been measured.
     """
-    if len(set(group.gathered((job.identity, job.run.commit)))) > 1:
+    if len(set(map(tuple, group.gathered((job.identity, job.run.commit))))) > 1:
         raise RanksDisagreeError("the ranks have other minibatches, or other code, than each other")
     with MeasuredCase(job, out, Ground(job, table, group)) as case:
         if (skipped := case.open()) is not None:
@@ -166,6 +171,19 @@ def measure(
                 case.epoch(number, mark)
         case.finish()
     return None
+
+
+def _phase(
+    method: Callable[Concatenate[MeasuredCase, P], R],
+) -> Callable[Concatenate[MeasuredCase, P], R]:
+    """Of a case: the processes that begin meanwhile are its path's."""
+
+    @wraps(method)
+    def phase(self: MeasuredCase, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self.children:
+            return method(self, *args, **kwargs)
+
+    return phase
 
 
 class MeasuredCase(ExitStack):
@@ -190,6 +208,7 @@ class MeasuredCase(ExitStack):
         self._device = torch.device(job.device)
         self.strategy = build(job.case.strategy, job.case.params)
         self.energy: AbstractContextManager[object] = nullcontext()
+        self.children = Children()
 
     def __enter__(self) -> Self:
         self.enter_context(self.strategy.surroundings(self._device))
@@ -197,9 +216,8 @@ class MeasuredCase(ExitStack):
 
     def __exit__(self, kind: Any, error: BaseException | None, where: Any) -> bool | None:
         if isinstance(error, WrongRowsError):
-            reason = f"failed: {error}"
-            make = self._job.rows
-            self._out.row(make.missing(CHECK_STAGE, "rows", "1", COMPARED, reason, "failed"))
+            what = (CHECK_STAGE, error.metric, "1", error.source)
+            self._out.row(self._job.rows.missing(*what, f"failed: {error}", "failed"))
         return super().__exit__(kind, error, where)
 
     def refused(self) -> str | None:
@@ -208,6 +226,7 @@ class MeasuredCase(ExitStack):
         reason = self.strategy.skip(self._device, size)
         return reason or _too_large(self._job, self.strategy, size)
 
+    @_phase
     def open(self) -> str | None:
         """Open the path, prove it right and warm it up; why it cannot run here."""
         job, out, ground, strategy = self._job, self._out, self._ground, self.strategy
@@ -225,6 +244,7 @@ class MeasuredCase(ExitStack):
         knowledge = ground.known.limited_to(strategy.needs)
         cached = _cached(knowledge.file)
         make, clock = job.rows, "time.perf_counter"
+        conduct = Conduct(strategy, loaded, group)
         begin = time.perf_counter()
         fetcher = self.enter_context(strategy.open(table, device, knowledge))
         open_s = time.perf_counter() - begin
@@ -244,6 +264,7 @@ class MeasuredCase(ExitStack):
             if device.type == "cuda" or fetcher.residency():
                 out.row(residency_row(fetcher, make, cached))
 
+        conduct.opened(fetcher, looked_at[0].input_ids)
         compared = witness.everything("before timing", residency)
         checked = check_rows(fetcher, compared, looked_at, group=group)
         if witness.floor:
@@ -254,7 +275,9 @@ class MeasuredCase(ExitStack):
             out.rows(declared_rows(job, epochs, strategy, knowledge, before))
         trainer = _trainer(job.case.workload, ground.dataset, ground.labels, group)
         everything = self._alone or job.case.repeat == 0
-        self._training = _Training(job, ground, loaded.truth, fetcher, trainer, witness, out)
+        self._training = _Training(
+            job, ground, loaded.truth, fetcher, trainer, witness, conduct, out
+        )
         self._training.warm_up(looked_at[0], everything=everything)
         if self._alone:
             # What is scored between epochs takes energy, too.
@@ -263,12 +286,14 @@ class MeasuredCase(ExitStack):
         self._file = knowledge.file
         return None
 
+    @_phase
     def epoch(self, number: int, mark: Mark) -> None:
         """Measured epoch ``number``, and the score of the model behind it if the plan wants it."""
         self._training.measured_epoch(number, mark)
         if self._job.measure.eval_every_epoch:
             self._training.score(number)
 
+    @_phase
     def finish(self) -> None:
         """The score of the trained model and all that is not timed; then the path is closed."""
         training, job, out = self._training, self._job, self._out
@@ -280,6 +305,7 @@ class MeasuredCase(ExitStack):
             out.row(training.traced(job.traces))
         out.row(job.rows.ok(CHECK_STAGE, "rows", "1", training.witness.rows, COMPARED))
         self.close()
+        require_nobody_left(self.children)
         file = self._file if self._ground.group.world == 1 else None
         out.rows(disk_roof(file, job.rows, job.case.repeat))
 
@@ -350,6 +376,7 @@ class _Training:
     fetcher: Fetcher
     trainer: Trainer
     witness: Witness
+    conduct: Conduct
     out: PartWriter
 
     @property
@@ -371,14 +398,17 @@ class _Training:
         self.out.rows(_setup_rows(self._tuned(typical), make))
         for number in range(plan.warmup_epochs):
             spots = self.witness.spots(when, len(self.epochs.trace))
-            with self.witness.everything(when) if everything else spots as watch:
+            watched = self.witness.everything(when) if everything else spots
+            with self.conduct.resting(self.fetcher, watched) as watch:
                 self._epoch(self.epochs.warm_up(number), unmarked, watch)
 
     def look_again(self) -> None:
         """Compare rows once more after the last epoch."""
         last = itertools.islice(self.epochs.trace, LAST_BATCHES)
-        compared = self.witness.everything("after the last epoch")
+        watched = self.witness.everything("after the last epoch")
+        compared = self.conduct.resting(self.fetcher, watched)
         check_rows(self.fetcher, compared, last, self.trainer, self.group)
+        self.conduct.trained(self.fetcher)
 
     def energy_rows(self, energy: EnergyBlock) -> None:
         """Of the window around the measured epochs, after further ones where it was too short."""
@@ -398,6 +428,7 @@ class _Training:
         spots = self.witness.spots(f"in epoch {number}", len(self.epochs.trace))
         with spots as watch, recorder:
             times = self._epoch(self.epochs.measured(number), mark, watch)
+        require_clocks()
         out.rows(self._times(times, number))
         for stage, seconds in times.stages.items():
             out.samples(case, number, stage, seconds)

@@ -28,14 +28,13 @@ from gatherbench.bench.run.job import Job, Turn, Turns
 from gatherbench.bench.run.measure import Ground, MeasuredCase
 from gatherbench.bench.run.nvtx import nvtx_session
 from gatherbench.bench.run.outcome import outcome
+from gatherbench.bench.run.rows import PLACE, PROCESS
 from gatherbench.bench.run.store import PartWriter
 from gatherbench.kernels.host_memory import available_bytes
 from gatherbench.strategies.places import free_bytes
 
 T = TypeVar("T")
 
-#: The rows by which a reader knows who took turns with whom, and in which order.
-PROCESS, PLACE = ("setup", "process_began", "s"), ("epoch", "place", "1")
 #: Share of the free memory that one more path may take, on the GPU and on the host: the training
 #: of those that are open has not had all that it will take.
 _SHARE = 0.5

@@ -32,6 +32,7 @@ from gatherbench.bench.model.advise.rank import (
     ranked,
     table_on_gpu,
 )
+from gatherbench.bench.model.errors import error_of
 from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.read.units import span
 from gatherbench.bench.show.advice import SCHEMA_VERSION, headline, minibatches, render, to_json
@@ -96,8 +97,10 @@ def test_a_table_that_fits_belongs_in_gpu_memory() -> None:
         "Profile rtx3090-pcie4. The feature table takes 76.3 MiB and fits in the GPU's 24 GiB:"
         " keep it there (all_in_gpu), {} an epoch (modelled)"
     )
-    off = " Beside epochs measured on one H200 the model was off by -39% to -26% (all_in_gpu)"
     (resident,) = (o for o in level.ranked if o.strategy == "all_in_gpu")
+    low, high = error_of("all_in_gpu", 0) or (0.0, 0.0)
+    off = " Beside epochs measured on one H200 the model was off by"
+    off += f" {low:+.0%} to {high:+.0%} (all_in_gpu)"
     assert level.ranked[0].longest_s < resident.longest_s < 1.05 * level.ranked[0].longest_s
     nothing = f"{kept.format('223 ms')}: no other path is 5% ahead.{off}."
     assert headline(level) == nothing
@@ -109,13 +112,10 @@ def test_a_table_that_fits_belongs_in_gpu_memory() -> None:
 def test_a_table_that_does_not_fit_is_not_ranked_there() -> None:
     advice = advice_on(LARGE)
     assert advice.table_fits is False
-    assert "does not fit in the GPU's 24 GiB. Take cpu_gather" in headline(advice)
+    assert "does not fit in the GPU's 24 GiB. Take async_zero_copy" in headline(advice)
     assert " an epoch (modelled), " in headline(advice)
     assert headline(advice).endswith(
-        " Level with it, which pins 64 MiB: async_zero_copy (stream,auto) with 53 GiB. Beside"
-        " epochs measured on one H200 the model was off by -66% to -51% (cpu_gather prefetch) and"
-        " -42% to -19% (async_zero_copy stream,auto). Drawing minibatches is then what bounds it:"
-        " a faster sampler would help most."
+        " Drawing minibatches is then what bounds it: a faster sampler would help most."
     )
     h200 = advice_on(replace(LARGE, gpu_memory_bytes=24 << 30), load_profile("h200-sxm-pcie5"))
     assert "Drawing minibatches" not in headline(h200), "it does not know how fast they are drawn"
@@ -181,8 +181,7 @@ def test_a_part_that_another_hides_is_beside_it() -> None:
     assert slow["async_zero_copy stream,auto"] == "beside it."
     assert slow["aligned_zero_copy given"] == "at another time."
     assert slow["cpu_gather pinned"] == "at another time."  # training, which the host issues
-    some_cores = few_cores.with_constant("host.cores", 8.0, "made up")
-    assert ends(LARGE, some_cores)["cpu_gather prefetch"] == "partly beside it."
+    assert slow["cpu_gather prefetch"] == "partly beside it."
 
 
 def test_what_gpus_would_share_and_nobody_knows_is_said() -> None:
@@ -506,20 +505,15 @@ def test_a_graph_that_is_not_there_gets_a_range_over_the_laws() -> None:
     assert said == dict(zip(cases, best.epochs_s, strict=True))
 
 
-def test_what_the_laws_disagree_on_is_not_decided() -> None:
-    """Few rows a minibatch favour the copy engine, many the GPU's own reads: no path leads."""
+def test_under_every_law_reads_beside_training_are_ahead() -> None:
+    """Without a limit on page visits: a CPU gather has the processor to itself while it lasts."""
     graph = source_graph("ogbn-papers100M", 1_207_179)
     free = load_profile("rtx3090-pcie4").with_constant("read.page_visits", 1e12, "made up")
     advice = advice_on(Question(graph), free)
     copied_or_registered = [o for o in advice.ranked if "managed" not in o.variant]
     assert [(o.strategy, o.rank) for o in copied_or_registered[:2]] == [
-        ("async_zero_copy", 1), ("cpu_gather", 1)
+        ("async_zero_copy", 1), ("cpu_gather", 3)
     ]  # fmt: skip
-    assert (
-        "Which path is the fastest is not decided: none is ahead in every case of"
-        " async_zero_copy (stream,auto), async_zero_copy (stream,auto,managed), cpu_gather"
-        " (prefetch)."
-    ) in headline(advice)
     assert "gatherbench datasets prepare ogbn-papers100M" in printed(render(advice))
 
 
@@ -618,12 +612,7 @@ def test_what_is_ahead_only_without_a_limit_on_page_visits_is_not_recommended() 
     paths = {option.path: option for option in advice.ranked}
     reads, copies = paths["async_zero_copy", "stream,auto"], paths["cpu_gather", "prefetch"]
     assert reads.epochs_s == (pytest.approx(2.76, abs=0.01), pytest.approx(1.97, abs=0.01))
-    assert copies.epochs_s == (pytest.approx(2.39, abs=0.01),) * 2
-    assert (reads.rank, copies.rank) == (1, 1)
-    assert (
-        "Which path is the fastest is not decided: none is ahead in every case of cpu_gather"
-        in (headline(advice))
-    )
+    assert copies.epochs_s == (pytest.approx(2.96, abs=0.01),) * 2
     free = advice_on(asked, profile.with_constant("read.page_visits", 1e12, "made up"))
     assert "Take async_zero_copy" in headline(free)
 
