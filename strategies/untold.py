@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import BuiltinFunctionType
+from typing import Self
 
 import psutil
 import torch
@@ -71,6 +72,8 @@ def kept_rows(
         if fetcher.announced:
             fetcher.announce(given)
         rows = fetcher.submit(given).result()[looked_at].cpu().contiguous()
+    if (rows.dtype, rows.shape) != (before.dtype, before.shape):  # others say that they are wrong
+        return torch.zeros(len(before), dtype=torch.bool)
     return (byte_rows(rows) == byte_rows(before)).any(dim=1)
 
 
@@ -105,17 +108,28 @@ def changed_clock() -> str | None:
 
 
 class Children:
-    """The processes that this one has started until now; of later ones also what they start."""
+    """The processes that begin while this is entered, once or again, daemons among them."""
 
     def __init__(self) -> None:
+        self._before, self._begun = set[psutil.Process](), set[psutil.Process]()
+
+    def __enter__(self) -> Self:
         self._before = set(psutil.Process().children())
         _adopt_orphans(True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._look()
+        _adopt_orphans(False)
+
+    def _look(self) -> None:
+        self._begun |= set(psutil.Process().children()) - self._before
 
     def left(self) -> str | None:
-        """What has been started since and is still there, in words; it is killed."""
-        _adopt_orphans(False)
+        """Those that are still there, in words, and they are killed; asked while it is entered."""
+        self._look()
         said = []
-        for one in set(psutil.Process().children()) - self._before:
+        for one in self._begun:
             try:
                 command = " ".join(one.cmdline())
                 if one.status() == psutil.STATUS_ZOMBIE or _OF_LIBRARIES.search(command):

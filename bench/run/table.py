@@ -39,7 +39,8 @@ class Table:
 
     ``kind`` is what was asked for: a table without room in memory stays in its file.
     ``truth`` are the same rows for whoever compares. Of a table in a file it is a map of its own,
-    since the kernel would read ahead of each row that is looked at.
+    since the kernel would read ahead of each row that is looked at. ``writable``: it is a copy, in
+    memory of this process.
     """
 
     features: Tensor
@@ -47,6 +48,7 @@ class Table:
     where: str
     load_s: float
     kind: TableKind
+    writable: bool
 
 
 def table_kind(strategy: Strategy, asked: Measure, device: torch.device, world: int) -> TableKind:
@@ -93,7 +95,7 @@ def load_table(
         warnings.simplefilter("ignore")  # read-only: torch warns, and nothing writes to it
         mapped = torch.from_numpy(dataset.features)
     fits = kind == "managed" or mapped.nbytes < RESIDENT_SHARE * available_bytes()
-    if kind != "file" and fits:
+    if copied := (kind != "file" and fits):
         index = None if device is None else device.index
         features = truth = empty((rows, width), mapped.dtype, memory=kind, device=index)
         if file is None:
@@ -106,7 +108,7 @@ def load_table(
         where = "memory-mapped file, paged in on demand"
         if file is not None:
             truth = mapped_table(file, features.dtype, "random")
-    return Table(features, truth, where, time.perf_counter() - begin, kind)
+    return Table(features, truth, where, time.perf_counter() - begin, kind, copied)
 
 
 def file_of(dataset: GraphDataset) -> TableFile | None:
