@@ -9,7 +9,6 @@ behind it.
 from __future__ import annotations
 
 import time
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,8 +20,8 @@ from torch import Tensor
 from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.datasets.dataset import GraphDataset
-from gatherbench.kernels.host_memory import available_bytes
-from gatherbench.kernels.managed_memory import empty, managed_room
+from gatherbench.kernels.host_memory import available_bytes, tensor_of
+from gatherbench.kernels.managed_memory import Memory, empty, managed_room
 from gatherbench.kernels.page_cache import drop_pages, mapped_table
 from gatherbench.kernels.table_file import TableFile, read_rows
 from gatherbench.strategies.base import Strategy
@@ -89,31 +88,48 @@ def load_table(
     Raises:
         MemoryError: managed memory is not to be had.
     """
-    begin, (rows, width) = time.perf_counter(), dataset.features.shape
-    file = file_of(dataset)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # read-only: torch warns, and nothing writes to it
-        mapped = torch.from_numpy(dataset.features)
-    fits = kind == "managed" or mapped.nbytes < RESIDENT_SHARE * available_bytes()
+    begin, spec = time.perf_counter(), dataset.spec
+    fits = kind == "managed" or spec.table_bytes < RESIDENT_SHARE * available_bytes()
     if copied := (kind != "file" and fits):
-        index = None if device is None else device.index
-        features = truth = empty((rows, width), mapped.dtype, memory=kind, device=index)
-        if file is None:
-            features.copy_(mapped)
-        else:
-            read_rows(file, features.view(torch.uint8).numpy().reshape(-1))
-        where = f"copied into {'anonymous shared' if kind == 'shared' else kind} memory"
+        features = truth = _filled(dataset, kind, None if device is None else device.index)
+        memory = f"{'anonymous shared' if kind == 'shared' else kind} memory"
+        where = f"{'made by hash' if spec.hashed else 'copied'} into {memory}"
+    elif spec.hashed:
+        raise MemoryError(
+            f"the table of {dataset.name} is made in memory: {spec.table_bytes:,} B are"
+            f" more than {RESIDENT_SHARE:.0%} of what is free; take a smaller scale"
+        )
     else:
-        features = truth = mapped
+        features = truth = tensor_of(dataset.features)
         where = "memory-mapped file, paged in on demand"
-        if file is not None:
+        if (file := file_of(dataset)) is not None:
             truth = mapped_table(file, features.dtype, "random")
     return Table(features, truth, where, time.perf_counter() - begin, kind, copied)
+
+
+def _filled(dataset: GraphDataset, memory: Memory, device: int | None) -> Tensor:
+    """The table in memory of its own: read from its file, or made there."""
+    spec = dataset.spec
+    if spec.hashed:
+        from gatherbench.datasets.hash_draw import fill  # numba, which takes its time to load
+
+        shape = (spec.num_nodes, spec.feature_dim)
+        table = empty(shape, torch.float32, memory=memory, device=device)
+        fill(table.numpy())
+        return table
+    mapped = tensor_of(dataset.features)
+    table = empty((len(mapped), mapped.shape[1]), mapped.dtype, memory=memory, device=device)
+    if (file := file_of(dataset)) is None:
+        return table.copy_(mapped)
+    read_rows(file, table.view(torch.uint8).numpy().reshape(-1))
+    return table
 
 
 def file_of(dataset: GraphDataset) -> TableFile | None:
     """Where the table's rows lie on disk."""
     mapped = dataset.features
+    if dataset.spec.hashed:
+        return None
     return TableFile.of(mapped) if isinstance(mapped, np.memmap) else None
 
 

@@ -84,6 +84,7 @@ from gatherbench.kernels.host_memory import resident_copy
 from gatherbench.kernels.mapped_memory import ManagedMemory
 
 size, held = 64 << 20, {}
+spec = SimpleNamespace(table_bytes=size, hashed=False)
 
 class Runtime:  # as far as a table needs it
     cudaMemAttachGlobal = 1
@@ -112,7 +113,7 @@ def features():
     return np.load(sys.argv[1], mmap_mode="r")
 
 def load(kind):
-    return load_table(SimpleNamespace(features=features()), kind).features
+    return load_table(SimpleNamespace(features=features(), spec=spec), kind).features
 
 ways = {
     "anonymous": lambda: load("anonymous"),
