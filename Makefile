@@ -62,7 +62,7 @@ lint: $(READY) ## ruff (check and format) and mypy, strict
 	$(PY) -m mypy
 
 figures: $(READY) ## execute the notebooks on what is in RESULTS (SYNC=1: after editing a .py of theirs)
-	$(PY) -m gatherbench.bench.show.notebooks --results $(RESULTS) $(if $(SYNC),--sync)
+	$(PY) -m tools.notebooks --results $(RESULTS) $(if $(SYNC),--sync)
 
 HOST_BENCHMARKS = $(PY) -m pytest bench/regress -o python_files='bench_*.py' -o addopts='--import-mode=importlib'
 
@@ -74,7 +74,7 @@ regress: regress-code ## host-side times beside the run before, for days or libr
 	  --benchmark-compare$(if $(BASE),=$(BASE)) --benchmark-columns=median,iqr,rounds --benchmark-group-by=fullname
 
 regress-code: $(READY) ## the kernels' machine code against its baseline: fails on any change (UPDATE=1: renew it)
-	$(PY) -m gatherbench.kernels.sass $(if $(UPDATE),--update,--check)
+	$(PY) -m tools.sass $(if $(UPDATE),--update,--check)
 
 regress-untimed: $(READY) ## every host-side benchmark once, for its results alone
 	$(HOST_BENCHMARKS) -q --benchmark-disable
@@ -84,13 +84,13 @@ regress-untimed: $(READY) ## every host-side benchmark once, for its results alo
 # packages too, and `make carry` brings the few that are rarely there. Under ten minutes each; what they
 # find is in OUT even when they fail or are cut off.
 meter-cost: $(READY) ## what the meters add to an epoch: with and without them, in turn
-	$(PY) -m gatherbench.bench.run.metering_cost
+	$(PY) -m tools.metering_cost
 
 gpu-test: $(READY) ## on a GPU: conformance, residency, ordering, leaks, errors, sanitizer
 	$(PY) tests/gpu/suite.py --out $(OUT) --budget $(if $(filter file,$(origin BUDGET)),560,$(BUDGET))
 
 gpu-micro: $(READY) ## on a GPU: gather rates over row width, span, order, policy and grid, beside the roofs
-	$(PY) -m gatherbench.bench.probe.micro --out $(OUT)/$(TODAY)-gpu-micro --budget $(BUDGET)
+	$(PY) -m tools.gpu.micro --out $(OUT)/$(TODAY)-gpu-micro --budget $(BUDGET)
 
 gpu-epoch: $(READY) ## on a GPU: whole epochs with every data path, for BUDGET seconds (GPU_PLAN=gpu-epoch)
 	$(PY) -m gatherbench run $(GPU_PLAN) --results $(OUT) --budget $(BUDGET) $(if $(PROFILE),--profile '$(PROFILE)')

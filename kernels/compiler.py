@@ -1,8 +1,8 @@
 """Compiles the kernels with NVRTC, once for each machine, without a driver and without nvcc.
 
 NVRTC comes as a Python wheel and makes a cubin for any architecture it knows, so a machine without
-a GPU compiles (and disassembles, see ``sass.py``) what another one runs. Compiled kernels are kept
-on disk under a key of source, options, architecture and compiler version, in a folder of this
+a GPU compiles (and disassembles, see ``tools/sass.py``) what another one runs. Compiled kernels are
+kept on disk under a key of source, options, architecture and compiler version, in a folder of this
 user's alone. Files appear whole or not at all, so processes that compile the same kernel at the
 same time do not disturb each other.
 """

@@ -13,6 +13,7 @@ import mmap
 import os
 import time
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -115,17 +116,23 @@ def _map(size: int, *, shared: bool) -> Tensor:
 
 
 def _touch(flat: Tensor) -> None:
-    """Write once to every page, so that all faults happen here.
+    """Write once to every page, so that all faults happen here."""
+    for piece in paced(flat.numel()):
+        flat[piece][:: mmap.PAGESIZE] = 0
+
+
+def paced(size: int) -> Iterator[slice]:
+    """The pieces in which to touch ``size`` bytes.
 
     Where memory comes as it is used, this goes no faster than it comes: a kernel that runs out of
     memory meanwhile ends the process.
     """
     wait = MEMORY_VARIABLE in os.environ
-    step = _TOUCH_BYTES if wait else flat.numel()
-    for start in range(0, flat.numel(), step):
-        piece = flat[start : start + step]
-        wait = wait and _has_come(2 * piece.numel())
-        piece[:: mmap.PAGESIZE] = 0
+    step = _TOUCH_BYTES if wait else max(1, size)
+    for start in range(0, size, step):
+        end = min(size, start + step)
+        wait = wait and _has_come(2 * (end - start))
+        yield slice(start, end)
 
 
 def _has_come(size: int) -> bool:

@@ -1,4 +1,4 @@
-"""A table where a GPU can read it: host memory registered in place, or a managed or GPU copy.
+"""A table where a GPU can read it: host memory registered in place, managed memory, a GPU copy.
 
 Registering page-locks existing memory (a tensor, a memory-mapped file, memory shared by several
 processes, each of which registers it for itself) and maps it for every GPU. torch's own page-locked
@@ -7,13 +7,12 @@ as touching all of the memory (DGL #3616), so size and time are kept and reporte
 is unregistered when the block is left, when the object dies, or when the interpreter ends,
 whichever comes first: memory that is freed while registered can be handed out again still mapped.
 
-Managed memory is a copy, because only what the driver has allocated is managed. It may be refused:
-beyond the GPU's free memory the driver can thrash.
+Only what the driver has allocated is managed (``managed_memory.py``): a table that lies there is
+read in place, any other is copied.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
 import threading
@@ -33,9 +32,10 @@ from gatherbench.kernels.cuda_calls import (
     pointer_kind,
     runtime,
 )
+from gatherbench.kernels.managed_memory import largest_page, managed_table, map_for, span_of
 
-#: Managed memory beyond the free memory of the GPU can make the driver thrash: stay well below.
-MANAGED_SHARE = 0.5
+#: Something that is so of mapped memory: metric, unit, value, who says so, why there is no value.
+Fact = tuple[str, str, float | None, str, str]
 #: What driver 580 and later refuse to register in one call: they keep 16 B for each page of 4 KiB,
 #: and Linux gives no more than 2 GiB for that (vllm #51080: 511.96 GiB go, 512.15 GiB do not).
 ONE_CALL_BYTES = 512 << 30
@@ -49,8 +49,6 @@ _foreign: set[tuple[int, int]] = set()
 #: Reentrant: a garbage collection inside the lock may run the finalizer of another registration;
 #: so nobody iterates over ``_held`` itself.
 _lock = threading.RLock()
-#: Managed copies of this process: bytes by address.
-_managed: dict[int, int] = {}
 
 
 class MappedMemory(AbstractContextManager["MappedMemory"]):
@@ -75,6 +73,11 @@ class MappedMemory(AbstractContextManager["MappedMemory"]):
         self.read_only = False
         self._release: weakref.finalize[..., Any] | None = None
 
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """What else is to be told of it; nothing, as a rule."""
+        return ()
+
     def close(self) -> None:
         """Unmap, or free the copy. No kernel may still read it. Safe to call twice."""
         self.tensor = torch.empty(0)
@@ -97,11 +100,16 @@ class HostRegistration(MappedMemory):
         Memory that is page-locked already, by torch or by another registration, is used as it is.
 
         Raises:
-            ValueError: not a contiguous tensor in host memory.
+            ValueError: not a contiguous tensor in host memory, or one in managed memory.
             CudaCallError: no driver, not supported, or not enough memory to lock; says which.
         """
         if tensor.device.type != "cpu" or not tensor.is_contiguous():
             raise ValueError("only a contiguous tensor in host memory can be registered")
+        if tensor.nbytes and span_of(tensor) is not None:
+            raise ValueError(
+                "the table lies in managed memory, which cannot be registered: take memory ="
+                ' "managed", or load it into ordinary memory'
+            )
         super().__init__(tensor)
         if self.size_bytes == 0:
             return
@@ -119,44 +127,48 @@ class HostRegistration(MappedMemory):
             raise
 
 
-class ManagedCopy(MappedMemory):
-    """A copy of a table in managed memory that stays on the CPU and is mapped for the GPU.
+class ManagedMemory(MappedMemory):
+    """A table in managed memory that stays on the CPU and is mapped for the GPU.
 
-    PreferredLocation CPU keeps pages from moving to the GPU that reads them. AccessedBy GPU maps
-    them beforehand, so that reading faults no page (CUDA C++ Programming Guide, "Data Usage
-    Hints"). ``seconds`` includes the copy, ``tensor`` is the copy.
+    ``tensor`` is the table itself where it lies there, else a copy, with which ``seconds`` counts.
+    ``copied`` is the bytes of the copy.
     """
 
     kind: ClassVar[str] = "Managed"
 
     def __init__(self, table: Tensor, device: int = 0) -> None:
-        """Copy ``table`` (contiguous, in host memory).
+        """Use ``table`` (contiguous, in host memory) in place, or copy it.
 
         Raises:
-            CudaCallError: no driver, or managed memory is not supported there.
-            MemoryError: the table is larger than :data:`MANAGED_SHARE` of the GPU's free memory.
+            CudaCallError, MemoryError: see ``managed_table``.
         """
         super().__init__(table)
-        if (reason := managed_refusal(self.size_bytes, device)) is not None:
-            raise MemoryError(reason)
+        self.copied = 0
         if self.size_bytes == 0:
             return
         begin = time.perf_counter()
-        self.address = int(
-            call_runtime("cudaMallocManaged", self.size_bytes, runtime().cudaMemAttachGlobal)
-        )
-        _managed[self.address] = self.size_bytes
-        self._release = weakref.finalize(self, _free_managed, self.address, os.getpid())
-        try:
-            _advise(self.address, self.size_bytes, device)
-            raw = (ctypes.c_uint8 * self.size_bytes).from_address(self.address)
-            flat = torch.frombuffer(raw, dtype=torch.uint8)
-            self.tensor = flat.view(table.dtype).view(table.shape)
-            self.tensor.copy_(table)
-        except BaseException:
-            self.close()
-            raise
+        if (span := span_of(table)) is None:
+            rows, width = table.shape
+            self.tensor = managed_table((rows, width), table.dtype, device).copy_(table)
+            self.copied = self.size_bytes
+        else:
+            map_for(span, device)
+        self.address = self.tensor.data_ptr()
         self.seconds = time.perf_counter() - begin
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        if self.size_bytes == 0:
+            return ()
+        span, (page, said) = span_of(self.tensor), largest_page()
+        copied = "bytes of the table that lay elsewhere, and now lie twice on the host"
+        prefetched = 0 if span is None else span.prefetched
+        how = ("by the driver's version", said) if page is None else (said, "")
+        return (
+            ("managed_copy", "B", self.copied, copied, ""),
+            ("managed_prefetched", "B", prefetched, "cudaMemPrefetchAsync to the host", ""),
+            ("managed_largest_page", "B", page, *how),
+        )
 
 
 class DeviceCopy(MappedMemory):
@@ -173,28 +185,15 @@ class DeviceCopy(MappedMemory):
         self.address = self.tensor.data_ptr()
 
 
-def managed_refusal(size_bytes: int, device: int) -> str | None:
-    """Why managed memory of that size is not to be had on CUDA device ``device``, or ``None``."""
-    if not device_attribute("cudaDevAttrConcurrentManagedAccess", device):
-        return "unsupported: CPU and GPU cannot use managed memory at the same time here"
-    free = torch.cuda.mem_get_info(device)[0]
-    if size_bytes > MANAGED_SHARE * free:
-        return (
-            f"no_memory: managed memory of {size_bytes / 2**30:.1f} GiB is more than "
-            f"{MANAGED_SHARE:.0%} of the {free / 2**30:.1f} GiB that are free on the GPU"
-        )
-    return None
-
-
 def registered_bytes() -> int:
     """Bytes of host memory that this process holds registered, each counted once."""
     with _lock:
         return sum(size for _, size in _ours())
 
 
-def managed_bytes() -> int:
-    """Bytes of managed memory that this process holds."""
-    return sum(_managed.values())
+def is_registered(address: int) -> bool:
+    """Whether this process holds a registration, of any path, that covers the address."""
+    return any(start <= address < start + size for start, size in list(_held))
 
 
 def writable(address: int) -> bool:
@@ -296,19 +295,3 @@ def _hints(size: int) -> dict[str, str]:
         "cudaErrorNoDevice": no_driver,
         "cudaErrorInsufficientDriver": no_driver,
     }
-
-
-def _free_managed(address: int, pid: int) -> None:
-    if os.getpid() == pid:
-        _managed.pop(address, None)
-        call_runtime("cudaFree", address)
-
-
-def _advise(address: int, size: int, device: int) -> None:
-    module = runtime()
-    host, gpu = module.cudaMemLocation(), module.cudaMemLocation()
-    host.type, host.id = module.cudaMemLocationType.cudaMemLocationTypeHost, 0
-    gpu.type, gpu.id = module.cudaMemLocationType.cudaMemLocationTypeDevice, device
-    advice = module.cudaMemoryAdvise
-    call_runtime("cudaMemAdvise", address, size, advice.cudaMemAdviseSetPreferredLocation, host)
-    call_runtime("cudaMemAdvise", address, size, advice.cudaMemAdviseSetAccessedBy, gpu)

@@ -39,9 +39,9 @@ def same_bytes(a: Tensor, b: Tensor, numbers: Sequence[int] | None = None) -> st
     if a.numel() == 0:
         return None
     a, b = a.detach().cpu().contiguous(), b.detach().cpu().contiguous()
-    differs = (byte_rows(a) != byte_rows(b)).view(*a.shape, a.element_size()).any(dim=2)
-    if not bool(differs.any()):
+    if torch.equal(byte_rows(a), byte_rows(b)):
         return None
+    differs = (byte_rows(a) != byte_rows(b)).view(*a.shape, a.element_size()).any(dim=2)
     row, column = (int(x) for x in differs.nonzero()[0])
     number = numbers[row] if numbers else row
     return (

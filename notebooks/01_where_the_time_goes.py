@@ -12,16 +12,16 @@
 import pandas as pd
 
 from gatherbench.bench.read.tables import only
-from gatherbench.bench.show.answers.epochs import (
+from gatherbench.bench.show.charts import epoch_breakdown
+from helpers.bars import stage_shares
+from helpers.epochs import (
     disturbances,
     measured_stages,
     passes_over_memory,
 )
-from gatherbench.bench.show.answers.reddit import reddit_stages
-from gatherbench.bench.show.charts import epoch_breakdown
-from gatherbench.bench.show.figures.bars import stage_shares
-from gatherbench.bench.show.notebook_tables import open_findings
-from gatherbench.bench.show.notebooks_show import say, show
+from helpers.findings import open_findings
+from helpers.reddit import reddit_stages
+from helpers.shown import say, show
 
 findings = open_findings()
 

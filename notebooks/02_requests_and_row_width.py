@@ -16,7 +16,11 @@ import pandas as pd
 
 from gatherbench.bench.model.link_bytes import link_bytes
 from gatherbench.bench.model.profile import profile_of_machine
-from gatherbench.bench.show.answers.gathers import (
+from gatherbench.bench.show.figures.curves import CurveAxes, curves
+from gatherbench.bench.show.figures.requests_per_row import requests_per_row
+from gatherbench.bench.show.sentences.verdict import undecided
+from helpers.findings import open_findings
+from helpers.gathers import (
     measured_gather_rates,
     measured_roofs,
     modelled_gather_rates,
@@ -27,11 +31,7 @@ from gatherbench.bench.show.answers.gathers import (
     requests_at,
     span_of,
 )
-from gatherbench.bench.show.figures.curves import CurveAxes, curves
-from gatherbench.bench.show.figures.requests_per_row import requests_per_row
-from gatherbench.bench.show.notebook_tables import open_findings
-from gatherbench.bench.show.notebooks_show import say, show
-from gatherbench.bench.show.sentences.verdict import undecided
+from helpers.shown import say, show
 
 findings = open_findings()
 WIDTHS = [16, 32, 64, 100, 128, 188, 256, 400, 512, 1024, 1412, 2048, 2408, 4096]

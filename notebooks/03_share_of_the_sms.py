@@ -8,17 +8,17 @@
 # gather and training saturates PCIe, and 10:90 made no visible difference end to end.
 
 # %%
-from gatherbench.bench.show.answers.gathers import (
+from gatherbench.bench.show.figures.curves import Mark, sm_share
+from gatherbench.bench.show.sentences.verdict import ONE_REPEAT
+from helpers.findings import open_findings
+from helpers.gathers import (
     MICRO,
     SWEEP,
     gather_against_share,
     share_table,
     step_against_share,
 )
-from gatherbench.bench.show.figures.curves import Mark, sm_share
-from gatherbench.bench.show.notebook_tables import open_findings
-from gatherbench.bench.show.notebooks_show import say, show
-from gatherbench.bench.show.sentences.verdict import ONE_REPEAT
+from helpers.shown import say, show
 
 findings = open_findings()
 

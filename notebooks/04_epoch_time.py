@@ -11,7 +11,9 @@
 import pandas as pd
 
 from gatherbench.bench.model.profile import load_profile
-from gatherbench.bench.show.answers.epochs import (
+from gatherbench.bench.show.charts import speedup
+from helpers.bars import epoch_bars
+from helpers.epochs import (
     disturbances,
     gain,
     measured_bars,
@@ -21,11 +23,9 @@ from gatherbench.bench.show.answers.epochs import (
     predicted_bars,
     stated_times,
 )
-from gatherbench.bench.show.answers.reddit import reddit_bars
-from gatherbench.bench.show.charts import speedup
-from gatherbench.bench.show.figures.bars import epoch_bars
-from gatherbench.bench.show.notebook_tables import open_findings
-from gatherbench.bench.show.notebooks_show import say, show
+from helpers.findings import open_findings
+from helpers.reddit import reddit_bars
+from helpers.shown import say, show
 
 findings = open_findings()
 REDDIT = "RTX 3090, PCIe 4.0"

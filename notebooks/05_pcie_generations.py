@@ -10,11 +10,11 @@
 # %%
 import numpy as np
 
-from gatherbench.bench.show.answers.epochs import measured_bars, possible
-from gatherbench.bench.show.answers.reddit import published_reddit, reddit_bars
-from gatherbench.bench.show.figures.bars import epoch_bars
-from gatherbench.bench.show.notebook_tables import open_findings
-from gatherbench.bench.show.notebooks_show import say, show
+from helpers.bars import epoch_bars
+from helpers.epochs import measured_bars, possible
+from helpers.findings import open_findings
+from helpers.reddit import published_reddit, reddit_bars
+from helpers.shown import say, show
 
 findings = open_findings()
 

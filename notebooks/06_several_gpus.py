@@ -10,22 +10,22 @@
 import pandas as pd
 
 from gatherbench.bench.model.profile import load_profile
-from gatherbench.bench.show.answers.reddit import (
-    beside_published,
-    measured_over_ranks,
-    modelled_scaling,
-    over_cpu_gather,
-    published_range,
-)
+from gatherbench.bench.read.reference import published_range
 from gatherbench.bench.show.charts import (
     epoch_over_ranks,
     scaling_efficiency,
     speedup_at_ranks,
 )
 from gatherbench.bench.show.figures.curves import CurveAxes, curves
-from gatherbench.bench.show.notebook_tables import open_findings
-from gatherbench.bench.show.notebooks_show import say, show
 from gatherbench.bench.show.sentences.families import scaling_sentences
+from helpers.findings import open_findings
+from helpers.reddit import (
+    beside_published,
+    measured_over_ranks,
+    modelled_scaling,
+    over_cpu_gather,
+)
+from helpers.shown import say, show
 
 findings = open_findings()
 GPUS = [1, 2, 4, 8]

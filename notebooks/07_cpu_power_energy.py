@@ -10,12 +10,12 @@
 import pandas as pd
 
 from gatherbench.bench.read.gpu import gpu_energy
-from gatherbench.bench.show.answers.epochs import disturbances, measured_changes, published_changes
 from gatherbench.bench.show.charts import cpu_core_seconds, gpu_energy_per_epoch
-from gatherbench.bench.show.figures.bars import changes
-from gatherbench.bench.show.notebook_tables import open_findings
-from gatherbench.bench.show.notebooks_show import say, show
 from gatherbench.bench.show.sentences.verdict import ONE_REPEAT
+from helpers.bars import changes
+from helpers.epochs import disturbances, measured_changes, published_changes
+from helpers.findings import open_findings
+from helpers.shown import say, show
 
 findings = open_findings()
 QUANTITIES = {

@@ -8,12 +8,12 @@
 
 # %%
 from gatherbench.bench.model.profile import profile_of_machine
-from gatherbench.bench.show.answers.epochs import measured_transfers
-from gatherbench.bench.show.answers.gathers import modelled_transfers
-from gatherbench.bench.show.figures.tables import transfer_heatmap
-from gatherbench.bench.show.notebook_tables import open_findings
-from gatherbench.bench.show.notebooks_show import say, show
 from gatherbench.bench.show.sentences.verdict import ONE_REPEAT, compared
+from helpers.epochs import measured_transfers
+from helpers.findings import open_findings
+from helpers.gathers import modelled_transfers
+from helpers.shown import say, show
+from helpers.tables import transfer_heatmap
 
 findings = open_findings()
 ROWS = [1_000, 8_000, 64_000, 256_000]

@@ -11,7 +11,11 @@
 import pandas as pd
 
 from gatherbench.bench.model.profile import profile_of_machine
-from gatherbench.bench.show.answers.gathers import (
+from gatherbench.bench.show.figures.curves import CurveAxes, curves
+from gatherbench.bench.show.sentences.verdict import compared
+from gatherbench.kernels.policies import POLICIES
+from helpers.findings import open_findings
+from helpers.gathers import (
     best_orders,
     live_peers,
     measured_gather_rates,
@@ -23,12 +27,8 @@ from gatherbench.bench.show.answers.gathers import (
     requests_at,
     span_of,
 )
-from gatherbench.bench.show.figures.curves import CurveAxes, curves
-from gatherbench.bench.show.figures.tables import policy_costs
-from gatherbench.bench.show.notebook_tables import open_findings
-from gatherbench.bench.show.notebooks_show import say, show
-from gatherbench.bench.show.sentences.verdict import compared
-from gatherbench.kernels.policies import POLICIES
+from helpers.shown import say, show
+from helpers.tables import policy_costs
 
 findings = open_findings()
 WIDTHS = [16, 64, 188, 400, 512, 1412, 2408, 4096]

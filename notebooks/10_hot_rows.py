@@ -11,17 +11,17 @@
 # %%
 from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.read.kept import found_on_device
-from gatherbench.bench.show.answers.gathers import over_rounds
-from gatherbench.bench.show.answers.hot_rows import (
+from gatherbench.bench.show.figures.curves import CurveAxes, curves
+from gatherbench.bench.show.figures.kept_rows import draw_kept_rows
+from gatherbench.bench.show.sentences.verdict import ONE_REPEAT, compared
+from helpers.findings import open_findings
+from helpers.gathers import over_rounds
+from helpers.hot_rows import (
     measured_gains,
     modelled_gains,
     published_tiering,
 )
-from gatherbench.bench.show.figures.curves import CurveAxes, curves
-from gatherbench.bench.show.figures.kept_rows import draw_kept_rows
-from gatherbench.bench.show.notebook_tables import open_findings
-from gatherbench.bench.show.notebooks_show import say, show
-from gatherbench.bench.show.sentences.verdict import ONE_REPEAT, compared
+from helpers.shown import say, show
 
 findings = open_findings()
 profile = load_profile("rtx3090-pcie4")

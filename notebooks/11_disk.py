@@ -19,9 +19,9 @@ from gatherbench.bench.show.figures.amplification import (
     reads_of_run,
     row_widths,
 )
-from gatherbench.bench.show.notebook_tables import open_findings
-from gatherbench.bench.show.notebooks_show import say, show
 from gatherbench.bench.show.sentences.families import disk_sentences
+from helpers.findings import open_findings
+from helpers.shown import say, show
 
 findings = open_findings()
 runs = [run for run in findings.runs if disk_strategies(run)]

@@ -58,7 +58,7 @@ class AsyncZeroCopy(Strategy):
             on_gpu_only = f"provider = {self.provider}"
         elif self.budget != "auto":
             on_gpu_only = f"budget = {self.budget}"
-        reason = mapped_skip(device, self.memory, table_bytes, on_gpu_only)
+        reason = mapped_skip(device, self.memory, on_gpu_only)
         if reason is not None and device.type == "cuda" and self.provider == "mps":
             return f"{reason} (asked under MPS, whose server may have failed to start)"
         if reason is not None or device.type != "cuda" or self.provider == "stream":
@@ -73,6 +73,10 @@ class AsyncZeroCopy(Strategy):
         if device.type == "cuda" and self.provider == "mps":
             return mps_client(100 - self._percent)
         return nullcontext()
+
+    @property
+    def own_process(self) -> bool:
+        return super().own_process or self.provider == "mps"
 
     @property
     def _percent(self) -> int:

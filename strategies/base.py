@@ -36,13 +36,15 @@ class SetupStep:
 
     Registering a table can take as long as copying it (DGL #3616). A benchmark that leaves this
     out, or hides it in the first epoch, misleads. ``metric`` is e.g. ``register_time``, ``unit``
-    is ``s``, ``B`` or ``1``, ``source`` the clock, call or formula that the value comes from.
+    is ``s``, ``B`` or ``1``, ``source`` the clock, call or formula that the value comes from. Where
+    there is no value, ``reason`` begins as that of ``Strategy.skip``.
     """
 
     metric: str
     unit: str
-    value: float
+    value: float | None
     source: str
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +262,7 @@ class Strategy(ABC):
     name: ClassVar[str]
     #: One line for ``gatherbench list strategies`` and the README's table.
     summary: ClassVar[str]
-    #: In pictures: blue, orange, green, vermilion, sky, purple, grey or yellow.
+    #: In pictures: blue, orange, green, vermilion, sky, purple, grey, yellow or pale.
     colour: ClassVar[str] = "yellow"
     #: Parameters that ``variant`` leaves out at their default: those that came after rows had been
     #: written.
@@ -317,6 +319,19 @@ class Strategy(ABC):
         return "other"
 
     @property
+    def lossy(self) -> bool:
+        """Whether the model gets other values than the table's: see :meth:`delivered`."""
+        return False
+
+    def delivered(self, rows: Tensor) -> Tensor:
+        """What the model gets for ``rows`` ``[B, D]`` of the table, bit for bit: the same."""
+        return rows
+
+    def travelling_bytes(self, row_bytes: int) -> int:
+        """Bytes of a row on its way, of a table whose rows have ``row_bytes``: as many."""
+        return row_bytes
+
+    @property
     def learns(self) -> bool:
         """Whether fetching changes what is kept: only fresh minibatches measure such a path."""
         return False
@@ -331,11 +346,16 @@ class Strategy(ABC):
         return False
 
     @property
-    def managed(self) -> bool:
-        """Whether the GPU reads a managed copy of the table, which lies beside it on the host.
+    def own_process(self) -> bool:
+        """Whether it is not to be opened beside other paths, as one that has to be there before
+        CUDA starts, that takes all room there is, or that has the page cache emptied."""
+        return self.collective or bool(self.needs & {"room_bytes", "file", "partitions"})
 
-        Such a copy is refused beyond :data:`~gatherbench.kernels.mapped_memory.MANAGED_SHARE` of
-        the GPU's free memory.
+    @property
+    def managed(self) -> bool:
+        """Whether the GPU reads rows in managed memory (``kernels/managed_memory.py``).
+
+        A table that is loaded there is read in place, of another the path makes a copy.
         """
         return getattr(self, "memory", "") == "managed"
 

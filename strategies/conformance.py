@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +24,15 @@ from gatherbench.kernels.table_file import TableFile
 from gatherbench.strategies.base import COUNTS, Fetcher, Strategy, Ticket, announcing
 from gatherbench.strategies.data_path import BYTES, DataPath
 from gatherbench.strategies.knowledge import Knowledge, adjacency_of, current_ranks
+from gatherbench.strategies.null_path import ready_ids, writes_rows
 from gatherbench.strategies.partition_orders import Partitions
+from gatherbench.strategies.untold import (
+    Children,
+    changed_clock,
+    kept_rows,
+    not_plain,
+    others_cpu_s,
+)
 
 #: Dtypes, and bytes of a row of each: powers of two, either side of a 128 B line, and the widths of
 #: known datasets. Each width is there once, as what moves rows knows bytes alone.
@@ -37,6 +46,9 @@ SHAPES: dict[torch.dtype, tuple[int, ...]] = {
 NUM_ROWS = 257
 #: Bytes before the rows in a file, as short a header as NumPy's.
 HEADER_BYTES = 128
+#: How often and how long a path is looked at when it has answered; what a thread may still take to
+#: go to sleep.
+_RESTS, _REST_S, _TICK_S = 2, 0.004, 0.0005
 
 
 class NonconformingError(AssertionError):
@@ -75,6 +87,16 @@ def id_patterns(num_rows: int) -> Iterator[tuple[str, Tensor]]:
     yield "random", torch.randint(0, num_rows, (num_rows + 44,), generator=generator)
 
 
+def table_for(
+    strategy: Strategy, row_bytes: int, dtype: torch.dtype, rows: int = NUM_ROWS
+) -> Tensor:
+    """:func:`random_table`; for a lossy path finite float32, rows no longer."""
+    if not strategy.lossy:
+        return random_table(rows, row_bytes // dtype.itemsize, dtype)
+    values = max(1, row_bytes // torch.float32.itemsize)
+    return torch.randn((rows, values), generator=torch.Generator().manual_seed(0))
+
+
 def check_shapes(strategy: Strategy, device: torch.device) -> None:
     """The right bytes, whatever the dtype and the width of a row."""
     for dtype, widths in SHAPES.items():
@@ -86,7 +108,7 @@ def check_rows(
     strategy: Strategy, device: torch.device, dtype: torch.dtype, row_bytes: int
 ) -> None:
     """Every pattern of ids, int32 and int64, gives the reference's bytes."""
-    table = random_table(NUM_ROWS, row_bytes // dtype.itemsize, dtype)
+    table = table_for(strategy, row_bytes, dtype)
     untouched = table.clone()
     with open_known(strategy, table, device) as fetcher:
         for name, ids in id_patterns(NUM_ROWS):
@@ -99,7 +121,7 @@ def check_rows(
 
 def check_pipeline(strategy: Strategy, device: torch.device) -> None:
     """``lookahead + 1`` fetches in flight, of changing size, from one ids tensor used again."""
-    table = random_table(NUM_ROWS, 37, torch.float32)
+    table = table_for(strategy, 37 * 4, torch.float32)
     generator = torch.Generator().manual_seed(2)
     with open_known(strategy, table, device) as fetcher:
         said = f"its lookahead is {strategy.lookahead}, and its fetcher's {fetcher.lookahead}"
@@ -126,7 +148,7 @@ def check_pipeline(strategy: Strategy, device: torch.device) -> None:
 
 def check_flight_rules(strategy: Strategy, device: torch.device) -> None:
     """Too many fetches in flight, rows that are gone and a closed fetcher raise RuntimeError."""
-    table = random_table(NUM_ROWS, 5, torch.float32)
+    table = table_for(strategy, 5 * 4, torch.float32)
     with open_known(strategy, table, device) as fetcher:
         ids = _on(fetcher, torch.arange(9))
         tickets = [fetcher.submit(ids) for _ in range(fetcher.lookahead + 1)]
@@ -146,7 +168,7 @@ def check_flight_rules(strategy: Strategy, device: torch.device) -> None:
 
 def check_bad_ids(strategy: Strategy, device: torch.device) -> None:
     """Bad ids raise, nothing that was handed out changes, and the fetcher goes on working."""
-    table = random_table(NUM_ROWS, 33, torch.float16)
+    table = table_for(strategy, 33 * 2, torch.float16)
     good = torch.arange(NUM_ROWS)
     with open_known(strategy, table, device) as fetcher:
         for what, error, bad in _bad_ids(fetcher):
@@ -189,23 +211,25 @@ def check_data_path(strategy: Strategy, device: torch.device) -> None:
     A minibatch of distinct rows cannot have more of them from GPU memory than the strategy declares
     to keep there.
     """
-    row_bytes = 129
+    given_bytes = 129
+    row_bytes = strategy.travelling_bytes(given_bytes)
     patterns = list(id_patterns(NUM_ROWS))
     batches = [ids for _, ids in patterns]
     knowledge = known_of(strategy, NUM_ROWS)
-    paths = list(strategy.data_paths(batches, row_bytes, NUM_ROWS, knowledge, [batches]))
+    paths = list(strategy.data_paths(batches, given_bytes, NUM_ROWS, knowledge, [batches]))
     count = f"data_paths() gave {len(paths)} paths for {len(patterns)} minibatches"
     _require(strategy, len(paths) == len(patterns), count)
-    table = NUM_ROWS * row_bytes
+    table = NUM_ROWS * given_bytes
     kept = strategy.gpu_table_bytes(table, knowledge)
     _require(strategy, 0 <= kept <= table, f"gpu_table_bytes({table}) is {kept}")
     for (name, ids), path in zip(patterns, paths, strict=True):
-        payload = ids.numel() * row_bytes
+        payload = ids.numel() * row_bytes if strategy.role != "floor" else 0
         _require(strategy, path.payload_bytes == payload, f"{name} ids: wrong payload_bytes")
         least = min(getattr(path, field) for field in BYTES)
         _require(strategy, least >= 0, f"{name} ids: negative bytes in {path}")
         crosses = path.copy_engine_bytes + path.gpu_link_read_bytes > 0
-        _require(strategy, crosses or not payload, f"{name} ids: nothing crosses the link")
+        said = "something crosses" if crosses else "nothing crosses"
+        _require(strategy, crosses == (payload > 0), f"{name} ids: {said} the link")
         arriving = path.arriving_bytes
         said = f"{name} ids: {arriving} B of rows arrive, and {payload} B are wanted"
         _require(strategy, arriving == payload, said)
@@ -222,6 +246,17 @@ def check_data_path(strategy: Strategy, device: torch.device) -> None:
         )
 
 
+def check_floor(strategy: Strategy, device: torch.device) -> None:
+    """A floor is never ranked, and its rows lie ready: no fetch writes them."""
+    if strategy.role != "floor":
+        return
+    _require(strategy, strategy.aside is not None, "it is the floor, and aside says nothing of it")
+    table = random_table(NUM_ROWS, 12, torch.float32)
+    with open_known(strategy, table, device) as fetcher:
+        wrote = writes_rows(fetcher, _on(fetcher, torch.arange(NUM_ROWS)))
+    _require(strategy, not wrote, "it is the floor, and a fetch of it writes rows")
+
+
 def check_knowledge(strategy: Strategy, device: torch.device) -> None:
     """It asks for what it uses, learns as it says, and counts the hits that it told in advance.
 
@@ -232,7 +267,7 @@ def check_knowledge(strategy: Strategy, device: torch.device) -> None:
     _require(strategy, honest, "it knows the measured minibatches, and aside says nothing of it")
     together = "ranks" in needs or not strategy.collective
     _require(strategy, together, "it fetches together with other ranks, and asks of none")
-    table = random_table(NUM_ROWS, 129, torch.int8)
+    table = table_for(strategy, 129, torch.int8)
     for need in sorted(needs):
         less = known.limited_to(needs - {need})
         _raises(strategy, ValueError, lambda: strategy.open(table, device, less), f"no {need}")  # noqa: B023 - called at once
@@ -254,14 +289,15 @@ def _check_counts(
     strategy: Strategy, fetcher: Fetcher, batches: list[Tensor], paths: list[DataPath]
 ) -> None:
     """An epoch of rows of 129 B as the loop runs it, each minibatch counted as declared."""
+    row_bytes = strategy.travelling_bytes(129)
     fetcher.forget()
     fetcher.begin_epoch()
     given, counted = [_on(fetcher, ids) for ids in batches], fetcher.counts()
     coming = announcing(given, fetcher.announced, fetcher.announce)
     for ids, path in zip(coming, paths, strict=True):
         told = {
-            "rows_on_device": path.gpu_memory_bytes // 129,
-            "rows_in_memory": (path.payload_bytes - path.disk_payload_bytes) // 129,
+            "rows_on_device": path.gpu_memory_bytes // row_bytes,
+            "rows_in_memory": (path.payload_bytes - path.disk_payload_bytes) // row_bytes,
             "disk_read": path.disk_bytes,
             "disk_requests": path.disk_requests,
         }
@@ -271,6 +307,77 @@ def _check_counts(
             found = counted[name] - before[name]
             said = f"{found} of {name} were counted, and {told[name]} declared"
             _require(strategy, told[name] in (None, found), said)
+
+
+def check_kept(strategy: Strategy, device: torch.device) -> None:
+    """Rows come from the table when they are asked for; what is kept does not depend on fetches.
+
+    A path that learns has told so. Any other may have copied rows when it was opened, and none
+    because they were fetched. A floor has nothing but rows that it keeps.
+    """
+    if strategy.learns or strategy.role == "floor":
+        return
+    generator = torch.Generator().manual_seed(4)
+    table, every = table_for(strategy, 129, torch.int8), torch.arange(NUM_ROWS)
+    batches = [every, *torch.randint(0, NUM_ROWS, (3, 200), generator=generator)]
+    fetcher, file = _open_with_file(strategy, table, device)
+    with fetcher:
+        opened = kept_rows(fetcher, table, every, file)
+        for _ in range(2):
+            fetcher.forget()
+            fetcher.begin_epoch()
+            given = [_on(fetcher, ids) for ids in batches]
+            for ids in announcing(given, fetcher.announced, fetcher.announce):
+                rows = fetcher.submit(ids).result()
+                _same(strategy, rows, table, ids.cpu(), device, "rows of a table that had changed")
+        later = kept_rows(fetcher, table, every, file)
+    more = int((later & ~opened).sum())
+    said = f"{more} rows were not read when they were asked for, but kept from earlier fetches"
+    _require(strategy, not more, f"{said}, and learns is False")
+
+
+def check_rest(strategy: Strategy, device: torch.device) -> None:
+    """When ``result`` returns, the rows are there and stay, and no thread of the path goes on.
+
+    Judged by processor time; a path that reads a file, or hears of minibatches, may read ahead.
+    """
+    table = table_for(strategy, 37 * 4, torch.float32)
+    reads_file = "file" in strategy.needs
+    count = 500 if reads_file else 10_000
+    ids = torch.randint(0, NUM_ROWS, (count,), generator=torch.Generator().manual_seed(5))
+    wanted, threads = _wanted(strategy, table, ids), torch.get_num_threads()
+    torch.set_num_threads(1)  # those of its pool go on spinning for some milliseconds
+    try:
+        with open_known(strategy, table, device) as fetcher:
+            fetching = beyond = 0.0
+            for _ in range(_RESTS):
+                began = time.process_time()
+                tickets = [fetcher.submit(_on(fetcher, ids)) for _ in range(fetcher.lookahead + 1)]
+                rows = [ticket.result() for ticket in tickets]
+                ended, others = time.process_time(), others_cpu_s()
+                there = [one.clone() for one in rows]
+                time.sleep(_REST_S)
+                fetching, beyond = fetching + ended - began, beyond + others_cpu_s() - others
+                for one, now in zip(there, rows, strict=True):
+                    _agree(strategy, one, wanted, "when result() returned")
+                    _agree(strategy, now, wanted, f"{_REST_S} s after result() returned")
+    finally:
+        torch.set_num_threads(threads)
+    if device.type == "cpu" and not fetcher.announced and not reads_file:
+        said = f"threads worked {beyond:.4f} s after results, and fetches took {fetching:.4f} s"
+        _require(strategy, beyond < fetching / 4 + _RESTS * _TICK_S, f"{said} of the processor")
+
+
+def check_leavings(strategy: Strategy, device: torch.device) -> None:
+    """No process is left behind, and the clocks are as they were."""
+    table = table_for(strategy, 5 * 4, torch.float32)
+    with Children() as children:
+        with open_known(strategy, table, device) as fetcher:
+            fetcher.submit(_on(fetcher, torch.arange(9))).result()
+            clock = changed_clock()
+            _require(strategy, clock is None, f"{clock} is no longer the system's")
+        left = children.left()
+    _require(strategy, left is None, f"it leaves a process behind when it is closed: {left}")
 
 
 def known_of(strategy: Strategy, num_rows: int, file: TableFile | None = None) -> Knowledge:
@@ -300,13 +407,20 @@ def open_known(strategy: Strategy, table: Tensor, device: torch.device) -> Fetch
 
     A table that has to lie in a file is written to one, which goes when the fetcher does.
     """
+    fetcher, _ = _open_with_file(strategy, table, device)
+    return fetcher
+
+
+def _open_with_file(
+    strategy: Strategy, table: Tensor, device: torch.device
+) -> tuple[Fetcher, TableFile | None]:
     if "file" not in strategy.needs:
-        return strategy.open(table, device, known_of(strategy, len(table)))
+        return strategy.open(table, device, known_of(strategy, len(table))), None
     folder = tempfile.TemporaryDirectory()
     file = written(table, Path(folder.name))
     fetcher = strategy.open(table, device, known_of(strategy, len(table), file))
     weakref.finalize(fetcher, folder.cleanup)
-    return fetcher
+    return fetcher, file
 
 
 def written(table: Tensor, folder: Path) -> TableFile:
@@ -326,7 +440,11 @@ CHECKS: tuple[Callable[[Strategy, torch.device], None], ...] = (
     check_bad_tables,
     check_empty_table,
     check_data_path,
+    check_floor,
     check_knowledge,
+    check_kept,
+    check_rest,
+    check_leavings,
 )
 
 
@@ -350,9 +468,21 @@ def _on(fetcher: Fetcher, ids: Tensor) -> Tensor:
 def _same(
     strategy: Strategy, rows: Tensor, table: Tensor, ids: Tensor, device: torch.device, what: str
 ) -> None:
+    why = not_plain(rows)
+    _require(strategy, why is None, f"{what}: {why}")
     on = rows.device.type == device.type
     _require(strategy, on, f"{what}: the rows lie on {rows.device}, not on {device}")
-    difference = same_bytes(rows, reference_gather(table, ids))
+    _agree(strategy, rows, _wanted(strategy, table, ids), what)
+
+
+def _wanted(strategy: Strategy, table: Tensor, ids: Tensor) -> Tensor:
+    """The rows ``ids``; of a floor those that lie ready, whatever it was asked for."""
+    floor = strategy.role == "floor"
+    return reference_gather(table, ready_ids(ids.numel(), len(table)) if floor else ids)
+
+
+def _agree(strategy: Strategy, rows: Tensor, wanted: Tensor, what: str) -> None:
+    difference = same_bytes(rows, strategy.delivered(wanted))
     _require(strategy, difference is None, f"{what}: {difference}")
 
 

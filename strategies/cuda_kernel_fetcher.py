@@ -39,7 +39,7 @@ from gatherbench.kernels.launch import (
 from gatherbench.kernels.mapped_memory import (
     DeviceCopy,
     HostRegistration,
-    ManagedCopy,
+    ManagedMemory,
     MappedMemory,
 )
 from gatherbench.kernels.order import Order, ReadOrder, read_order
@@ -52,8 +52,8 @@ from gatherbench.strategies.places import with_index
 ON_DEVICE_POLICY = "unaligned"
 _ID_DTYPES = (torch.int32, torch.int64)
 
-#: How a table comes to where a GPU can read it: it is registered where it lies, or copied to
-#: managed memory, which stays on the CPU, or to the GPU. And the rows of the seconds and bytes.
+#: How a table comes to where a GPU can read it: it is registered where it lies, lies in managed
+#: memory (or else is copied there), or is copied to the GPU. And the rows of seconds and bytes.
 MEMORIES: dict[str, tuple[Callable[[Tensor, int], MappedMemory], tuple[str, str], tuple[str, str]]]
 MEMORIES = {
     "registered": (
@@ -62,9 +62,9 @@ MEMORIES = {
         ("registered", "bytes given to cudaHostRegister"),
     ),
     "managed": (
-        ManagedCopy,
-        ("managed_time", "time.perf_counter, allocation and copy"),
-        ("managed", "bytes given to cudaMallocManaged"),
+        ManagedMemory,
+        ("managed_time", "time.perf_counter, the copy where there is one"),
+        ("managed", "bytes of the table in managed memory"),
     ),
     "resident": (
         DeviceCopy,
@@ -164,6 +164,7 @@ class KernelFetcher(Fetcher):
         setup = [
             SetupStep(time_metric, "s", mapped.seconds, clock),
             SetupStep(size_metric, "B", mapped.size_bytes, size_source),
+            *(SetupStep(*fact) for fact in mapped.facts),
         ]
         try:
             return cls(features, device, mapped, setup, policy, order, overlapped=overlapped)

@@ -6,7 +6,7 @@ import torch
 
 from gatherbench.kernels.compiler import CompilerError, compiler_version
 from gatherbench.kernels.host_memory import available_bytes
-from gatherbench.kernels.mapped_memory import managed_refusal
+from gatherbench.kernels.managed_memory import managed_refusal
 
 #: Share of the free memory that a table may take: the model and the batches need some too.
 TABLE_SHARE = 0.9
@@ -51,14 +51,15 @@ def kernel_skip(device: torch.device, on_gpu_only: str | None = None) -> str | N
     return reason
 
 
-def mapped_skip(
-    device: torch.device, memory: str, table_bytes: int, on_gpu_only: str | None = None
-) -> str | None:
-    """:func:`kernel_skip` of a path whose table is ``registered`` or a ``managed`` copy."""
+def mapped_skip(device: torch.device, memory: str, on_gpu_only: str | None = None) -> str | None:
+    """:func:`kernel_skip` of a path whose table is ``registered`` or ``managed``.
+
+    Whether the host has room for managed memory is known to who loads the table there.
+    """
     if memory != "managed":
         return kernel_skip(device, on_gpu_only)
     reason = kernel_skip(device, on_gpu_only or "memory = managed")
-    return reason or managed_refusal(table_bytes, with_index(device).index)
+    return reason or managed_refusal(with_index(device).index)
 
 
 def free_bytes(device: torch.device) -> int:

@@ -40,7 +40,7 @@ class UnifiedZeroCopy(Strategy):
     memory: Literal["registered", "managed"] = "registered"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
-        return mapped_skip(device, self.memory, table_bytes)
+        return mapped_skip(device, self.memory)
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         return zero_copy_path(ids, row_bytes, POLICY, "given", self.memory)

@@ -61,6 +61,12 @@ def test_imports_run_one_way(room: str) -> None:
     assert wrong == {}
 
 
+def test_the_product_needs_nothing_that_is_not_shipped() -> None:
+    aside = re.compile(r"^\s*(?:from|import) (?:tools|helpers|examples|notebooks)\b", re.MULTILINE)
+    assert aside.search("    from tools.sass import disassemble")
+    assert [path for path in MODULES if aside.search(path.read_text("utf-8"))] == []
+
+
 #: The rooms of ``bench/``, each of which imports only of those before it.
 ROOMS = (
     *("machine", "plan", "sampling", "meters", "run", "read", "model", "show"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -25,16 +24,15 @@ from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.read.disturbance import logical_cores
 from gatherbench.bench.read.stopping import Further, marked
 from gatherbench.bench.read.tables import check
-from gatherbench.bench.run.guards import status_of, terminate_as_interrupt
-from gatherbench.bench.run.machines import Machines, MachinesError
+from gatherbench.bench.run.guards import status_of
+from gatherbench.bench.run.machines import Machines
 from gatherbench.bench.run.rows import Row
-from gatherbench.bench.run.runner import PreparedRun, Progress, Runner, RunStopped, Workers
+from gatherbench.bench.run.runner import PreparedRun, Progress, Runner, RunStopped
 from gatherbench.bench.run.store import (
     CASE_METRIC,
     CASE_STAGE,
     RESTORE,
     RunStore,
-    read_rows,
     write_atomically,
 )
 from gatherbench.bench.show.terminal import progress_bar
@@ -108,7 +106,7 @@ def reopen(folder: Path) -> PreparedRun:
     store = RunStore.open(folder)
     text, env = store.plan(), store.env()
     # What could not be read at the end is refused before hours are spent.
-    check(folder, text, read_rows(store.rows_file, growing=True))
+    check(folder, text, store.rows(growing=True))
     store.samples()
     store.timeline()
     own_profile(store)
@@ -129,29 +127,6 @@ def reopen(folder: Path) -> PreparedRun:
     _refuse_more_threads(plan.measure, plan.workloads.values(), now)
     device = choose_device(plan.device)
     return PreparedRun(store, cases, plan.measure, device, now["commit"], machine)
-
-
-def follow(machines: Machines, out: Console) -> int:
-    """Take part in the run that another machine keeps; the exit status.
-
-    Raises:
-        BadRunError: that machine is gone.
-    """
-    out.print(f"machine {machines.node} of {machines.count}: machine 0 keeps the run's folder")
-    temporary = tempfile.TemporaryDirectory(prefix="gatherbench-machine-")
-    with terminate_as_interrupt(), temporary as folder:
-        workers = Workers(Path(folder))
-        try:
-            machines.follow(
-                workers.do,
-                Path(folder),
-                lambda said: out.print(said, soft_wrap=True, highlight=False),
-            )
-        except MachinesError as error:
-            raise BadRunError(str(error)) from error
-        finally:
-            workers.close()
-    return OK
 
 
 def execute(

@@ -53,7 +53,8 @@ class MemoryMeter:
     def stop(self) -> list[Reading]:
         import torch
 
-        from gatherbench.kernels.mapped_memory import managed_bytes, registered_bytes
+        from gatherbench.kernels.managed_memory import managed_bytes
+        from gatherbench.kernels.mapped_memory import registered_bytes
 
         cuda, registered = torch.cuda, registered_bytes()
         why: Reason | None = _IDLE if cuda.is_available() else _NO_GPU

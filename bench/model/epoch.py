@@ -26,6 +26,7 @@ from gatherbench.bench.model.physics import (
     local_gather,
     sampling,
     staged_copy,
+    submitting,
     training,
 )
 from gatherbench.bench.model.profile import LinkProfile
@@ -206,7 +207,7 @@ def minibatch_parts(
     on_disk = load.disk_bytes != 0 or load.disk_requests != 0
     return Parts(
         sample=sampling(load, profile),
-        submit_s=Estimate.of(profile, "gpu.submit"),
+        submit_s=submitting(profile),
         issue_s=issuing(load, profile),
         gather=cpu_gather(load, profile) if on_cpu and not staged else None,
         transfer=transfer,
@@ -216,6 +217,7 @@ def minibatch_parts(
         lookahead=load.lookahead,
         gpu_share=load.gpu_share,
         sample_workers=load.sample_workers,
+        gpu_samples=load.gpu_samples,
         exchange=exchange(load, profile) if load.sent_bytes else None,
         all_reduce=all_reduce(load, profile, gpus, nodes) if averages else None,
         disk=disk_read(load, profile) if on_disk else None,

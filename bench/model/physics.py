@@ -22,9 +22,12 @@ COLLECTIVE_S = 6.6e-6
 EXCHANGES = 3
 #: Of an id that is sent for a row.
 ID_BYTES = 8
+#: The thread of the host that draws on the GPU, starts fetches and issues training steps.
+ISSUING = "issuing thread"
 #: Reads of fewer bytes on average are far smaller than a line of 128 B: they come a lane an
 #: element, or from rows as narrow, and how many are in flight decides what they get of the link.
 SMALL_READ = 64
+_HALF = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class Part:
         seconds: how long it takes.
         bound: the limit that sets its length, in words.
         demands: resource → share of it in use meanwhile (``cpu``, ``host memory``, ``link``,
-            ``multiprocessors``, ``peer link``, ``network``, ``disk``).
+            ``multiprocessors``, ``peer link``, ``network``, ``disk``, ``issuing thread``).
     """
 
     seconds: Estimate
@@ -159,10 +162,25 @@ def disk_read(load: MinibatchLoad, profile: LinkProfile) -> Part:
 
 
 def cpu_gather(load: MinibatchLoad, profile: LinkProfile) -> Part:
-    """The CPU gathers rows on every core into reused staging memory."""
+    """The CPU gathers rows into reused staging memory, while other threads are at work.
+
+    That takes longer than gathers one behind the other do, and slows down the thread that issues
+    (``loop.gather``, ``loop.beside_gather``). Where nobody knows how much, the first is left out,
+    and nothing is issued beside a gather.
+    """
     by_cores = load.gather_s or _gather_seconds(load, profile)
     cores = 1.0 if load.gather_s is None else load.cpu_share
-    return _on_cpu(by_cores, load.cpu_read_bytes + load.cpu_write_bytes, profile, cores)
+    alone = _on_cpu(by_cores, load.cpu_read_bytes + load.cpu_write_bytes, profile, cores)
+    beside = profile["loop.beside_gather"].value
+    demands = {**alone.demands, ISSUING: 1.0 if beside is None else beside}
+    waits = profile["loop.gather"].value if load.gather_s is None else None
+    if waits is None or not alone.seconds.value:
+        return Part(alone.seconds, alone.bound, demands)
+    seconds = alone.seconds + Estimate(waits)
+    busy = alone.seconds.value / (alone.seconds.value + waits)
+    demands = {n: s if n == ISSUING else s * busy for n, s in demands.items()}
+    bound = alone.bound if busy > _HALF else "cpu (other threads)"
+    return Part(seconds, bound, demands)
 
 
 def _gather_seconds(load: MinibatchLoad, profile: LinkProfile) -> Estimate:
@@ -230,7 +248,7 @@ def sampling(load: MinibatchLoad, profile: LinkProfile) -> Part:
     """
     if load.gpu_samples:
         unknown = Estimate(None, ("sampling on the GPU: neither measured nor modelled",))
-        return Part(load.sample_s or unknown, "GPU (sampling)")
+        return Part(load.sample_s or unknown, "GPU (sampling)", {ISSUING: 1.0})
     bound = "cpu (sampling)"
     busy, cores = profile["host.sample_cores"].value, profile["host.cores"].value
     if load.sample_s is not None:
@@ -255,16 +273,18 @@ def sampling(load: MinibatchLoad, profile: LinkProfile) -> Part:
 
 
 def training(load: MinibatchLoad, profile: LinkProfile) -> Part:
-    """A training step: a roofline of operations and bytes, or the host's issuing of it.
+    """A training step on the GPU: a roofline of operations and bytes, or a launch after the other.
 
-    The host issues operations ahead of the GPU, so the longer of the two counts. The minibatch's
-    edges are copied first.
+    The minibatch's edges are copied first, if they are in host memory. What issuing the step takes
+    the host is apart (:func:`issuing`).
     """
     demands = {"multiprocessors": 1.0}
     if load.train_s is not None:
         return Part(load.train_s, "training (measured)", demands)
     cost = load.training
-    edges = engine_copy(cost.structure_bytes, profile).seconds
+    edges = Estimate(0.0)
+    if not load.gpu_samples:
+        edges = engine_copy(cost.structure_bytes, profile).seconds
     limits = [
         ("GPU operations", _at_rate(cost.operations, profile, "gpu.flops")),
         ("GPU memory", _at_rate(cost.memory_bytes, profile, "gpu.memory_rate")),
@@ -273,26 +293,29 @@ def training(load: MinibatchLoad, profile: LinkProfile) -> Part:
     # None of the three is a roof that may be left out.
     together = combine(max, *(seconds for _, seconds in limits))
     bound = slowest(limits)[1]
+    issued = issuing(load, profile).value or 0.0
+    if together.value is not None and issued > together.value:
+        bound = "kernel launches"
     return Part(together + edges, f"training ({bound})", demands)
 
 
 def issuing(load: MinibatchLoad, profile: LinkProfile) -> Estimate:
-    """Seconds in which the host issues a step, and so draws no minibatch; 0 where it is not known.
+    """Seconds in which the host issues a step, and does nothing else; 0 where it is not known.
 
-    A measured step is the host's own where issuing it takes longer than the GPU's work in it.
+    In the training loop an operation takes longer to issue than in a chain of nothing else: where
+    the first is not known the second stands in.
     """
-    cost = load.training
-    issued = Estimate.of(profile, "gpu.launch") * cost.launches
-    work = combine(
-        max,
-        _at_rate(cost.operations, profile, "gpu.flops"),
-        _at_rate(cost.memory_bytes, profile, "gpu.memory_rate"),
-    )
-    if issued.value is None:
-        return Estimate(0.0)
-    if load.train_s is not None and work.value is not None and issued.value > work.value:
-        return load.train_s
-    return Estimate(issued.value)
+    if load.issue_s is not None:
+        return load.issue_s
+    known = (profile[key].value for key in ("loop.issue", "gpu.launch"))
+    each = next((value for value in known if value is not None), 0.0)
+    return Estimate(each * load.training.launches)
+
+
+def submitting(profile: LinkProfile) -> Estimate:
+    """Seconds in which the host starts a fetch: in the training loop, or else on its own."""
+    key = "loop.submit" if profile["loop.submit"].values else "gpu.submit"
+    return Estimate.of(profile, key)
 
 
 def exchange(load: MinibatchLoad, profile: LinkProfile) -> Part:

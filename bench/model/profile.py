@@ -4,7 +4,8 @@ A constant that nobody has published or measured has no value, and its source sa
 it is then predicted as *unknown*. A *roof* (a limit that stands beside the link's own) that is not
 known is left out instead, and the prediction says so. Of some constants only a *range* is known:
 predictions are made at its ends (:meth:`LinkProfile.corners`). A file may leave out what came later
-than the first profiles (``[peer]``, ``[network]``, ``[disk]``, ``host.memory``): nobody knows it
+than the first profiles (``[peer]``, ``[network]``, ``[disk]``,
+``[loop]``, ``host.memory``): nobody knows it
 then.
 
 A profile is a TOML file: a shipped one by its name, one of the user's own by its path.
@@ -36,6 +37,7 @@ DEFAULT_PROFILE = "rtx3090-pcie4"
 
 #: Why a constant has no value that older files do not name.
 _UNTOLD = "the profile does not name it"
+_NO_LOOP = "no epochs of this project were measured there"
 _NO_DISK = (
     f"{_UNTOLD}: measure the disk (gatherbench calibrate) or say it (gatherbench advise --disk"
     " IOPS,BANDWIDTH)"
@@ -234,6 +236,19 @@ SPECS: dict[str, Spec] = {
     "gpu.flops": Spec("1/s", 1e10, 1e16, "float32 operations"),
     "gpu.launch": Spec("s", 1e-7, 1e-2, "issuing one operation of a training step"),
     "gpu.submit": Spec("s", 1e-7, 1e-1, "starting the fetch of a minibatch"),
+    # What the training loop takes its host, beyond what the same does on its own.
+    "loop.issue": Spec(
+        "s", 1e-7, 1e-2, "issuing one operation of a training step in the loop", otherwise=_NO_LOOP
+    ),
+    "loop.submit": Spec(
+        "s", 1e-7, 1e-1, "starting the fetch of a minibatch in the loop", otherwise=_NO_LOOP
+    ),
+    "loop.gather": Spec(
+        "s", 0, 1.0, "what a CPU gather in the loop takes beyond its rate", otherwise=_NO_LOOP
+    ),
+    "loop.beside_gather": Spec(
+        "1", 0, 1, "share of the issuing thread that a CPU gather takes", otherwise=_NO_LOOP
+    ),
     # How many GPUs there are, and what they share.
     "node.gpus": Spec("1", 1, 64, "GPUs of the machine", whole=True),
     "node.root_ports": Spec("1", 1, 64, "full-width ports that they share", whole=True),
@@ -389,3 +404,23 @@ def _entries(text: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
 def _toml(value: str | float | Points) -> str:
     """A text, a number or a list, which JSON writes as TOML does."""
     return json.dumps(value, ensure_ascii=False)
+
+
+#: The program of the paper's epochs on Reddit, what of its rate their PCIe 3.0 bars tell, and its
+#: busy cores.
+PROGRAM = "pytorch-direct"
+SAMPLE_RATE, SAMPLE_CORES = 23.01e6, 5.0
+SAMPLE_RATE_SOURCE = (
+    "fitted to the PCIe 3.0 bars of the Reddit chart of K-Wu/pytorch-direct_dgl: all that the"
+    " program of 2021 does for a minibatch besides fetching it and running on the GPU"
+)
+SAMPLE_CORES_SOURCE = (
+    "the authors' script (dmlc/dgl c96a8b3e91, train_sampling_pytorch_direct.py): four processes"
+    " that sample (--num-workers 4 by default) and the one that trains"
+)
+
+
+def drawn_by_program(profile: LinkProfile, rate: float = SAMPLE_RATE) -> LinkProfile:
+    """The machine of ``profile`` with minibatches drawn by the chart's program."""
+    profile = profile.with_constant("host.sample_rate", rate, SAMPLE_RATE_SOURCE)
+    return profile.with_constant("host.sample_cores", SAMPLE_CORES, SAMPLE_CORES_SOURCE)

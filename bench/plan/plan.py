@@ -132,6 +132,13 @@ class Measure(_Table):
     order_seed: int = Field(
         default=0, description="Seed of the order of strategies within each repeat."
     )
+    together: bool = Field(
+        default=False,
+        description="The paths of a workload take turns in one process a repeat, epoch by epoch, in"
+        " blocks of shuffled order, and ratios are paired within blocks. Paths from a disk, under"
+        " MPS, or that take all the room there is keep a process of their own, as do several ranks"
+        " and memory limits.",
+    )
     energy: bool = Field(
         default=True,
         description="On a GPU: run more epochs where the measured ones do not fill the 10 s that"
@@ -214,7 +221,7 @@ class WorkloadTable(_Table):
     )
     nodes: int | list[int] = Field(
         default=1,
-        description="Machines that train together; more than one: start the run with torchrun.",
+        description="Machines that train together; more than one: `gatherbench run --meet`.",
     )
     gpus: int | list[int] = Field(
         default=1,
@@ -398,7 +405,7 @@ class _Chosen(NamedTuple):
 
     def suits(self, workload: Workload) -> bool:
         """Whether ``"*"`` means this path for the workload."""
-        if self.strategy.collective and workload.world == 1:
+        if self.strategy.lossy or (self.strategy.collective and workload.world == 1):
             return False
         if "partitions" in self.strategy.needs:
             return bool(workload.partitions)

@@ -25,6 +25,11 @@ from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.kernels.host_memory import available_bytes
 from gatherbench.kernels.reference import byte_rows, reference_gather, same_bytes
 from gatherbench.strategies.base import Fetcher
+from gatherbench.strategies.null_path import ready_ids, writes_rows
+from gatherbench.strategies.untold import not_plain
+
+#: Why a floor has none: it trains on rows that nobody asked for.
+NO_SCORE = "not_applicable: the floor trains on rows that lie ready, whatever it is asked for"
 
 COMPARED = "fetched rows compared bit for bit with a plain gather"
 
@@ -40,7 +45,19 @@ _BLOCK = 4096
 
 
 class WrongRowsError(RuntimeError):
-    """A data path delivered other bytes than the table holds."""
+    """A data path delivered other bytes than the table holds.
+
+    Attributes:
+        metric, source: of the row of stage ``check`` that says so.
+    """
+
+    metric, source = "rows", COMPARED
+
+
+class WrongConductError(WrongRowsError):
+    """Its rows are right, and it does work where no fetch is timed."""
+
+    metric, source = "conduct", "what a path does beside its fetches"
 
 
 class WrongMemoryError(RuntimeError):
@@ -66,13 +83,23 @@ class Witness:
     Attributes:
         rows: how many have been compared.
         device: where they have to lie.
+        delivered: what a path makes of rows of the table (``Strategy.delivered``).
+        floor: the path is one: its rows must not depend on the ids.
         draw: decides what is looked at.
         aside_bytes: up to here rows are put aside.
     """
 
-    def __init__(self, table: Tensor, device: torch.device) -> None:
-        self.rows = 0
+    def __init__(
+        self,
+        table: Tensor,
+        device: torch.device,
+        delivered: Callable[[Tensor], Tensor] = lambda rows: rows,
+        *,
+        floor: bool = False,
+    ) -> None:
+        self.rows, self.floor = 0, floor
         self.device, self.draw, self._table = device, Random(), table
+        self._delivered = delivered
         self.aside_bytes = min(_ASIDE_BYTES, int(_ASIDE_SHARE * available_bytes()))
 
     def spots(self, when: str, batches: int) -> AbstractContextManager[Watch]:
@@ -109,13 +136,17 @@ class Witness:
             WrongRowsError: these are not the rows of the table.
         """
         rows, table, ids = seen.rows.cpu(), self._table, seen.ids
+        if self.floor:
+            last = seen.numbers[-1] if len(seen.numbers) else -1
+            ids = ready_ids(last + 1, len(table))[seen.numbers.start :: seen.numbers.step]
         blocks = zip(torch.split(rows, _BLOCK), torch.split(ids, _BLOCK), strict=False)
         alike = (rows.dtype, rows.shape) == (table.dtype, (len(ids), *table.shape[1:]))
         if not alike or not all(
-            torch.equal(byte_rows(got), byte_rows(reference_gather(table, of)))
+            torch.equal(byte_rows(got), byte_rows(self._delivered(reference_gather(table, of))))
             for got, of in blocks
         ):
-            difference = same_bytes(rows, reference_gather(table, ids), seen.numbers)
+            wanted = self._delivered(reference_gather(table, ids))
+            difference = same_bytes(rows, wanted, seen.numbers)
             raise WrongRowsError(f"minibatch {seen.batch} of the trace, {when}: {difference}")
         self.rows += len(ids)
 
@@ -144,6 +175,8 @@ class _Look(Watch):
             self._handed[number] = numbers, ids[numbers.start :: stride].clone()
 
     def looked_at(self, number: int, ids: Tensor, x: Tensor) -> AbstractContextManager[object]:
+        if (why := not_plain(x)) is not None:
+            raise WrongRowsError(f"minibatch {number} of the trace, {self._when}: {why}")
         handed = self._handed.pop(number, None)
         return nullcontext() if handed is None else self._put_aside(number, ids, x, *handed)
 
@@ -203,6 +236,16 @@ def check_rows(
     with compared as watch:
         steps = steps or Untrained()
         return len(run_epoch(batches, fetcher, steps, watch=watch, group=group).losses)
+
+
+def check_ready(fetcher: Fetcher, ids: Tensor) -> None:
+    """That a floor's rows lie ready: ``ids`` of a minibatch are fetched twice.
+
+    Raises:
+        WrongRowsError: a fetch writes them.
+    """
+    if writes_rows(fetcher, ids.to(fetcher.ids_device)):
+        raise WrongRowsError("the floor must fetch nothing, and a fetch of it writes rows")
 
 
 def residency_row(fetcher: Fetcher, make: RowMaker, cached: Reason | None = None) -> Row:

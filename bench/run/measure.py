@@ -10,9 +10,12 @@ import copy
 import itertools
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property, wraps
 from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import numpy as np
 import torch
@@ -21,17 +24,21 @@ from torch import Tensor
 
 from gatherbench.bench.machine.numa import Binding, bind_case, share_on_node
 from gatherbench.bench.machine.reason import Reason
+from gatherbench.bench.meters.gpu_choice import GpuUnderTest
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import open_meters
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.check import (
     COMPARED,
     LAST_BATCHES,
+    NO_SCORE,
     Witness,
     WrongRowsError,
+    check_ready,
     check_rows,
     residency_row,
 )
+from gatherbench.bench.run.conduct import Conduct, require_clocks, require_nobody_left
 from gatherbench.bench.run.declared_rows import declared_rows
 from gatherbench.bench.run.epochs import Epochs
 from gatherbench.bench.run.group import (
@@ -55,7 +62,7 @@ from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.sensor_calibration import gpu_under_test
 from gatherbench.bench.run.store import CHECK_STAGE, PartWriter
 from gatherbench.bench.run.table import Table, dropped, file_of, load_table
-from gatherbench.bench.run.untimed import EnergyBlock, disk_roof, row_of, uvm_rows
+from gatherbench.bench.run.untimed import EnergyBlock, disk_roof, row_of
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
 from gatherbench.bench.sampling.knowledge import knowledge_of
 from gatherbench.bench.sampling.minibatch import MiniBatch
@@ -67,9 +74,13 @@ from gatherbench.datasets.store import open_dataset
 from gatherbench.kernels.reference import reference_gather
 from gatherbench.kernels.table_file import TableFile
 from gatherbench.strategies.base import COUNTS, Fetcher, SetupStep, Strategy
-from gatherbench.strategies.knowledge import Ranks
+from gatherbench.strategies.knowledge import Knowledge, Ranks
 from gatherbench.strategies.places import free_bytes
 from gatherbench.strategies.registry import build
+from gatherbench.strategies.untold import Children
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 LATENCY_SOURCE = (
     "the path's clock around each read, in bins of four to a doubling: percentiles at their upper"
@@ -77,65 +88,165 @@ LATENCY_SOURCE = (
 )
 
 
+class Ground:
+    """What all cases of a process stand on, each thing made when it is first asked for.
+
+    Args:
+        job: of any of them: they differ in their paths alone.
+        table: where it has been loaded already.
+        group: the processes that train together, of which this is one.
+    """
+
+    def __init__(self, job: Job, table: Table | None = None, group: Alone = ALONE) -> None:
+        self._job, self._table, self.group = job, table, group
+
+    @cached_property
+    def binding(self) -> Binding:
+        """Where the process is bound from now on, with the plan's threads."""
+        plan, part_of = self._job.measure, cores_of_rank(self.group)
+        binding = bind_case(
+            torch.device(self._job.device), plan.threads, plan.numa, part_of=part_of
+        )
+        # The plan's, whatever OMP_NUM_THREADS says.
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
+        return binding
+
+    @cached_property
+    def dataset(self) -> GraphDataset:
+        return open_dataset(self._job.dataset)
+
+    @cached_property
+    def epochs(self) -> Epochs:
+        return Epochs(self._job, self.dataset, Trace.open(self._job.trace))
+
+    @cached_property
+    def labels(self) -> Tensor:
+        """int64 ``[N]``, on the device."""
+        return torch.from_numpy(np.array(self.dataset.labels)).to(self._job.device)
+
+    @cached_property
+    def known(self) -> Knowledge:
+        """All that a path may know; how much room there is, at this moment."""
+        room = free_bytes(torch.device(self._job.device))
+        ids = self.epochs.measured_ids()
+        known = knowledge_of(self._job.case.workload, self.dataset, ids, room)
+        ranks = self.group.ranks or Ranks(0, 1, 1)
+        return replace(known, ranks=ranks, file=file_of(self.dataset))
+
+    @cached_property
+    def gpu(self) -> GpuUnderTest | None:
+        """Whose meters are read; ``None`` without a GPU."""
+        return gpu_under_test(torch.device(self._job.device), self._job.sensors)
+
+    @cached_property
+    def recorder(self) -> Recorder:
+        return Recorder(open_meters(gpu=self.gpu, folder=self.dataset.folder))
+
+    def table(self, strategy: Strategy) -> Table:
+        """The feature table as the path wants it: in memory, or in its file."""
+        if "file" in strategy.needs:
+            return load_table(self.dataset, on_disk=True)
+        if self._table is None:
+            self._table = load_table(self.dataset)
+        return self._table
+
+
 def measure(
     job: Job, out: PartWriter, table: Table | None = None, group: Alone = ALONE
 ) -> str | None:
-    """Measure the case and write its rows and samples to ``out`` as they are known.
+    """Measure the case alone and write its rows and samples to ``out`` as they are known.
 
-    Args:
-        table: where it has been loaded already.
-        group: the processes that train together, of which this is one.
+    For arguments and errors see :class:`Ground` and :class:`MeasuredCase`.
 
     Returns:
         Why the strategy cannot run here, or ``None`` when the case has been measured.
+    """
+    if len(set(map(tuple, group.gathered((job.identity, job.run.commit))))) > 1:
+        raise RanksDisagreeError("the ranks have other minibatches, or other code, than each other")
+    with MeasuredCase(job, out, Ground(job, table, group)) as case:
+        if (skipped := case.open()) is not None:
+            return skipped
+        with nvtx_session(job.measure.nvtx) as mark, case.energy:
+            for number in range(job.measure.epochs):
+                case.epoch(number, mark)
+        case.finish()
+    return None
 
-    Raises:
+
+def _phase(
+    method: Callable[Concatenate[MeasuredCase, P], R],
+) -> Callable[Concatenate[MeasuredCase, P], R]:
+    """Of a case: the processes that begin meanwhile are its path's."""
+
+    @wraps(method)
+    def phase(self: MeasuredCase, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self.children:
+            return method(self, *args, **kwargs)
+
+    return phase
+
+
+class MeasuredCase(ExitStack):
+    """A case in three phases: it opens and warms up, has its epochs one by one, and ends.
+
+    Args:
+        ground: what the cases of the process have in common.
+        alone: no other path is open in the process. Else nothing is done that would disturb the
+            others, or that they would disturb, and where ``job`` is a later repeat, no more than
+            spots of its warm-up are compared.
+
+    All phases raise:
         WrongRowsError: the rows fetched differ from the table's. ``out`` has a row ``check.rows``
             that says so, by which readers know that what was measured is not to be shown.
         WrongMemoryError: the table does not lie where the strategy says.
         Exception: whatever went wrong; what was measured before is in ``out``.
     """
-    strategy = build(job.case.strategy, job.case.params)
-    with strategy.surroundings(torch.device(job.device)):
-        try:
-            return _measure(job, strategy, out, table, group)
-        except WrongRowsError as error:
-            reason = f"failed: {error}"
-            out.row(job.rows.missing(CHECK_STAGE, "rows", "1", COMPARED, reason, "failed"))
-            raise
 
+    def __init__(self, job: Job, out: PartWriter, ground: Ground, *, alone: bool = True) -> None:
+        super().__init__()
+        self._job, self._out, self._ground, self._alone = job, out, ground, alone
+        self._device = torch.device(job.device)
+        self.strategy = build(job.case.strategy, job.case.params)
+        self.energy: AbstractContextManager[object] = nullcontext()
+        self.children = Children()
 
-def _measure(
-    job: Job, strategy: Strategy, out: PartWriter, loaded: Table | None, group: Alone
-) -> str | None:
-    device = torch.device(job.device)
-    if len(set(group.gathered((job.identity, job.run.commit)))) > 1:
-        raise RanksDisagreeError("the ranks have other minibatches, or other code, than each other")
-    plan, part_of = job.measure, cores_of_rank(group)
-    binding = bind_case(device, plan.threads, plan.numa, part_of=part_of)
-    torch.set_num_threads(len(os.sched_getaffinity(0)))  # the plan's, whatever OMP_NUM_THREADS says
-    dataset = open_dataset(job.dataset)
-    size = dataset.spec.table_bytes
-    reason = strategy.skip(device, size) or _too_large(job, strategy, size)
-    if (skipped := _anybody(group, reason)) is not None:
-        return skipped
-    if loaded is None or "file" in strategy.needs:
-        loaded = load_table(dataset, on_disk="file" in strategy.needs)
-    table = loaded.features
-    # Again: the table has taken memory.
-    if (skipped := _anybody(group, strategy.skip(device, table.nbytes))) is not None:
-        return skipped
-    epochs = Epochs(job, dataset, Trace.open(job.trace))
-    ids, room = epochs.measured_ids(), free_bytes(device)
-    known = knowledge_of(job.case.workload, dataset, ids, room)
-    known = replace(known, ranks=group.ranks or Ranks(0, 1, 1), file=file_of(dataset))
-    if "partitions" in known.missing(strategy.needs):
-        return 'unsupported: the workload has no partitions; say some, such as "16/4 beta"'
-    knowledge = known.limited_to(strategy.needs)
-    cached = _cached(knowledge.file)
-    make, clock = job.rows, "time.perf_counter"
-    begin = time.perf_counter()
-    with strategy.open(table, device, knowledge) as fetcher:
+    def __enter__(self) -> Self:
+        self.enter_context(self.strategy.surroundings(self._device))
+        return super().__enter__()
+
+    def __exit__(self, kind: Any, error: BaseException | None, where: Any) -> bool | None:
+        if isinstance(error, WrongRowsError):
+            what = (CHECK_STAGE, error.metric, "1", error.source)
+            self._out.row(self._job.rows.missing(*what, f"failed: {error}", "failed"))
+        return super().__exit__(kind, error, where)
+
+    def refused(self) -> str | None:
+        """Why the path cannot run here now, as far as can be said before it is opened."""
+        size = self._ground.dataset.spec.table_bytes
+        reason = self.strategy.skip(self._device, size)
+        return reason or _too_large(self._job, self.strategy, size)
+
+    @_phase
+    def open(self) -> str | None:
+        """Open the path, prove it right and warm it up; why it cannot run here."""
+        job, out, ground, strategy = self._job, self._out, self._ground, self.strategy
+        device, group, plan = self._device, ground.group, job.measure
+        binding = ground.binding
+        if (skipped := _anybody(group, self.refused())) is not None:
+            return skipped
+        loaded = ground.table(strategy)
+        table = loaded.features
+        # Again: the table has taken memory.
+        if (skipped := _anybody(group, strategy.skip(device, table.nbytes))) is not None:
+            return skipped
+        if "partitions" in ground.known.missing(strategy.needs):
+            return 'unsupported: the workload has no partitions; say some, such as "16/4 beta"'
+        knowledge = ground.known.limited_to(strategy.needs)
+        cached = _cached(knowledge.file)
+        make, clock = job.rows, "time.perf_counter"
+        conduct = Conduct(strategy, loaded, group)
+        begin = time.perf_counter()
+        fetcher = self.enter_context(strategy.open(table, device, knowledge))
         open_s = time.perf_counter() - begin
         source = f"{clock}; {loaded.where}"
         out.row(make.ok("setup", "table_load_time", "s", loaded.load_s, source))
@@ -144,26 +255,60 @@ def _measure(
         out.rows(_binding_rows(binding, table, make))
         out.rows(_setup_rows(fetcher.setup, make))
 
-        witness = Witness(loaded.truth, device)
-        first = max(job.measure.check_batches, fetcher.lookahead + 2)
+        epochs = ground.epochs
+        floor = strategy.role == "floor"
+        witness = Witness(loaded.truth, device, strategy.delivered, floor=floor)
+        first = max(plan.check_batches, fetcher.lookahead + 2)
         looked_at = list(itertools.islice(epochs.warm_up(0), first))
 
         def residency() -> None:
             if device.type == "cuda" or fetcher.residency():
                 out.row(residency_row(fetcher, make, cached))
 
+        conduct.opened(fetcher, looked_at[0].input_ids)
         compared = witness.everything("before timing", residency)
         checked = check_rows(fetcher, compared, looked_at, group=group)
+        if witness.floor:
+            check_ready(fetcher, looked_at[0].input_ids)
         out.row(make.ok(CHECK_STAGE, "batches", "1", checked, COMPARED))
         if job.case.repeat == 0:
             before = [(one.input_ids for one in looked_at), *epochs.warm_up_ids()]
             out.rows(declared_rows(job, epochs, strategy, knowledge, before))
-        trainer = _trainer(job.case.workload, dataset, device, group)
-        training = _Training(job, epochs, loaded.truth, fetcher, trainer, witness, group, out)
-        training.run(looked_at[0])
-        out.row(make.ok(CHECK_STAGE, "rows", "1", witness.rows, COMPARED))
-    out.rows(disk_roof(knowledge.file if group.world == 1 else None, make, job.case.repeat))
-    return None
+        trainer = _trainer(job.case.workload, ground.dataset, ground.labels, group)
+        everything = self._alone or job.case.repeat == 0
+        self._training = _Training(
+            job, strategy, ground, loaded.truth, fetcher, trainer, witness, conduct, out
+        )
+        self._training.warm_up(looked_at[0], everything=everything)
+        if self._alone:
+            # What is scored between epochs takes energy, too.
+            whose = None if plan.eval_every_epoch else ground.gpu
+            self.energy = self._energy = EnergyBlock(whose, run_on=plan.energy)
+        self._file = knowledge.file
+        return None
+
+    @_phase
+    def epoch(self, number: int, mark: Mark) -> None:
+        """Measured epoch ``number``, and the score of the model behind it if the plan wants it."""
+        self._training.measured_epoch(number, mark)
+        if self._job.measure.eval_every_epoch:
+            self._training.score(number)
+
+    @_phase
+    def finish(self) -> None:
+        """The score of the trained model and all that is not timed; then the path is closed."""
+        training, job, out = self._training, self._job, self._out
+        training.score(-1)
+        training.look_again()
+        if self._alone:
+            training.energy_rows(self._energy)
+        if job.traces is not None:
+            out.row(training.traced(job.traces))
+        out.row(job.rows.ok(CHECK_STAGE, "rows", "1", training.witness.rows, COMPARED))
+        self.close()
+        require_nobody_left(self.children)
+        file = self._file if self._ground.group.world == 1 else None
+        out.rows(disk_roof(file, job.rows, job.case.repeat))
 
 
 def _too_large(job: Job, strategy: Strategy, table_bytes: int) -> str | None:
@@ -215,7 +360,11 @@ def _binding_rows(binding: Binding, table: Tensor, make: RowMaker) -> Iterator[R
 
 def _setup_rows(steps: Iterable[SetupStep], make: RowMaker) -> Iterator[Row]:
     for step in steps:
-        yield make.ok("setup", step.metric, step.unit, step.value, step.source)
+        what = ("setup", step.metric, step.unit)
+        if step.value is None:
+            yield make.missing(*what, step.source, step.reason)
+        else:
+            yield make.ok(*what, step.value, step.source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,43 +372,50 @@ class _Training:
     """An open path and a model that is trained on its rows: what all epochs of a case share."""
 
     job: Job
-    epochs: Epochs
+    strategy: Strategy
+    ground: Ground
     truth: Tensor
     fetcher: Fetcher
     trainer: Trainer
     witness: Witness
-    group: Alone
+    conduct: Conduct
     out: PartWriter
 
-    def run(self, typical: MiniBatch) -> None:
-        """Warm-up and measured epochs, the score of the trained model, and all that is not timed.
+    @property
+    def epochs(self) -> Epochs:
+        return self.ground.epochs
+
+    @property
+    def group(self) -> Alone:
+        return self.ground.group
+
+    def warm_up(self, typical: MiniBatch, *, everything: bool) -> None:
+        """Epochs before the measured ones, whose rows are compared: all of them, or spots.
 
         Args:
             typical: a minibatch for a path that tunes itself beside the training.
         """
-        plan, make, out = self.job.measure, self.job.rows, self.out
-        out.rows(self.group.rows(make))
-        gpu = gpu_under_test(self.fetcher.device, self.job.sensors)
-        recorder = Recorder(open_meters(gpu=gpu, folder=self.epochs.dataset.folder))
-        # What is scored between epochs takes energy, too.
-        energy = EnergyBlock(None if plan.eval_every_epoch else gpu, run_on=plan.energy)
-        out.rows(_setup_rows(self._tuned(typical), make))
+        plan, make, when = self.job.measure, self.job.rows, "in the warm-up"
+        self.out.rows(self.group.rows(make))
+        self.out.rows(_setup_rows(self._tuned(typical), make))
         for number in range(plan.warmup_epochs):
-            with self.witness.everything("in the warm-up") as watch:
+            spots = self.witness.spots(when, len(self.epochs.trace))
+            watched = self.witness.everything(when) if everything else spots
+            with self.conduct.resting(self.fetcher, watched) as watch:
                 self._epoch(self.epochs.warm_up(number), unmarked, watch)
-        with nvtx_session(plan.nvtx) as mark, energy:
-            for number in range(plan.epochs):
-                self._measured_epoch(number, recorder, mark)
-                if plan.eval_every_epoch:
-                    self._score(number)
-        self._score(-1)
+
+    def look_again(self) -> None:
+        """Compare rows once more after the last epoch."""
         last = itertools.islice(self.epochs.trace, LAST_BATCHES)
-        compared = self.witness.everything("after the last epoch")
+        watched = self.witness.everything("after the last epoch")
+        compared = self.conduct.resting(self.fetcher, watched)
         check_rows(self.fetcher, compared, last, self.trainer, self.group)
-        out.rows(energy.rows(plan.epochs, self._further_epoch, make, self.group.gathered))
-        out.rows(uvm_rows(self._further_epoch, make, traced=self.job.traces is not None))
-        if self.job.traces is not None:
-            out.row(self._traced(self.job.traces))
+        self.conduct.trained(self.fetcher)
+
+    def energy_rows(self, energy: EnergyBlock) -> None:
+        """Of the window around the measured epochs, after further ones where it was too short."""
+        plan, make = self.job.measure, self.job.rows
+        self.out.rows(energy.rows(plan.epochs, self._further_epoch, make, self.group.gathered))
 
     def _epoch(self, batches: Iterator[MiniBatch], mark: Mark, watch: Watch) -> EpochTimes:
         return run_epoch(batches, self.fetcher, self.trainer, mark, watch, self.group)
@@ -267,13 +423,14 @@ class _Training:
     def _further_epoch(self) -> None:
         self._epoch(self.epochs.further(), unmarked, UNWATCHED)
 
-    def _measured_epoch(self, number: int, recorder: Recorder, mark: Mark) -> None:
+    def measured_epoch(self, number: int, mark: Mark) -> None:
         """Run it with the meters open, and write what it took."""
-        case, out = self.job.case, self.out
+        case, out, recorder = self.job.case, self.out, self.ground.recorder
         before, slow = self.fetcher.counts(), self.fetcher.latencies()
         spots = self.witness.spots(f"in epoch {number}", len(self.epochs.trace))
         with spots as watch, recorder:
             times = self._epoch(self.epochs.measured(number), mark, watch)
+        require_clocks()
         out.rows(self._times(times, number))
         for stage, seconds in times.stages.items():
             out.samples(case, number, stage, seconds)
@@ -291,10 +448,15 @@ class _Training:
             yield ok(stage, "wall_time", "s", sum(seconds), clock, epoch)
         batches = len(times.losses)
         yield ok("epoch", "minibatches", "1", batches, "count", epoch)
-        payload = times.payload_rows * self.epochs.dataset.spec.row_bytes
-        yield ok("fetch", "payload", "B", payload, "rows fetched × bytes of a row", epoch)
-        loss = sum(times.losses) / batches
-        yield ok("train", "loss", "1", loss, "mean cross entropy of the minibatches", epoch)
+        floor = self.witness.floor
+        row_bytes = self.strategy.travelling_bytes(self.epochs.dataset.spec.row_bytes)
+        payload, source = times.payload_rows * row_bytes, "rows fetched × bytes of a row on its way"
+        yield ok("fetch", "payload", "B", 0 if floor else payload, source, epoch)
+        loss = ("train", "loss", "1"), "mean cross entropy of the minibatches"
+        if floor:
+            yield self.job.rows.missing(*loss[0], loss[1], NO_SCORE, epoch=epoch)
+        else:
+            yield ok(*loss[0], sum(times.losses) / batches, loss[1], epoch)
         if not on_gpu:
             overhead = (times.wall_s - times.host_s) / batches
             source = "epoch wall time less its stages, per minibatch"
@@ -312,7 +474,7 @@ class _Training:
             for metric, seconds in latencies_of(after - slow):
                 yield self.job.rows.ok("fetch", metric, "s", seconds, LATENCY_SOURCE, epoch)
 
-    def _score(self, epoch: int) -> None:
+    def score(self, epoch: int) -> None:
         """Write which share of test nodes the model classifies rightly: drawn from the seed.
 
         They see the whole graph, whatever the workload's minibatches see of it.
@@ -320,14 +482,15 @@ class _Training:
         workload, dataset = self.job.case.workload, self.epochs.dataset
         batches = self.job.measure.eval_batches
         # A split of one's own need not have any test nodes.
-        if not batches or self.group.rank or not len(dataset.test_ids):
+        if not batches or self.group.rank or not len(dataset.test_ids) or self.witness.floor:
             return
         seeds = epoch_seeds(dataset.test_ids, workload.batch_size, workload.seed, 0, batches)
         sampler = NeighborSampler(dataset.indptr, dataset.indices, workload.fanouts)
         right = seen = 0
         for i, batch_seeds in enumerate(seeds):
             batch = sampler.sample(batch_seeds, batch_seed(workload.seed, -1, i))
-            x = reference_gather(self.truth, batch.input_ids).to(self.trainer.device)
+            rows = self.strategy.delivered(reference_gather(self.truth, batch.input_ids))
+            x = rows.to(self.trainer.device)
             right += self.trainer.correct(x, batch)
             seen += batch_seeds.numel()
         source = f"{seen} test nodes"
@@ -344,7 +507,7 @@ class _Training:
             spare = Trainer(copy.deepcopy(trainer.model), trainer.labels, fetcher.device)
             return fetcher.tune(ids.to(fetcher.ids_device), lambda: spare.step(x, on_device))
 
-    def _traced(self, folder: Path) -> Row:
+    def traced(self, folder: Path) -> Row:
         """Trace an epoch that nothing else measures; its row says what became of it."""
         of_rank = f".rank{self.group.rank}" if self.group.world > 1 else ""
         path = folder / f"{self.job.case.id}{of_rank}.json.gz"
@@ -362,12 +525,13 @@ class _Training:
             return self.job.rows.missing(*what, source, why, "failed")
 
 
-def _trainer(
-    workload: Workload, dataset: GraphDataset, device: torch.device, group: Alone
-) -> Trainer:
-    """The workload's model, ready to be trained: all ranks begin with the same weights."""
+def _trainer(workload: Workload, dataset: GraphDataset, labels: Tensor, group: Alone) -> Trainer:
+    """The workload's model, ready to be trained: all ranks begin with the same weights.
+
+    Args:
+        labels: int64 ``[N]`` on the device on which it is trained.
+    """
     model = build_model(workload, dataset.spec.feature_dim, dataset.spec.num_classes)
-    labels = torch.from_numpy(np.array(dataset.labels))
     if group.rank:
         torch.manual_seed(derive(workload.seed, group.rank))  # each with a dropout of its own
-    return Trainer(model, labels, device, group)
+    return Trainer(model, labels, labels.device, group)

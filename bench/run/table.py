@@ -27,13 +27,15 @@ class Table:
     """The feature table ``[N, D]`` in host memory, in words where it lies, and how long it took.
 
     ``truth`` are the same rows for whoever compares. Of a table in a file it is a map of its own,
-    since the kernel would read ahead of each row that is looked at.
+    since the kernel would read ahead of each row that is looked at. ``writable``: it is a copy, in
+    memory of this process.
     """
 
     features: Tensor
     truth: Tensor
     where: str
     load_s: float
+    writable: bool
 
 
 def load_table(dataset: GraphDataset, *, shared: bool = False, on_disk: bool = False) -> Table:
@@ -47,7 +49,8 @@ def load_table(dataset: GraphDataset, *, shared: bool = False, on_disk: bool = F
         on_disk: it stays there: the path reads the file.
     """
     begin = time.perf_counter()
-    if not on_disk and dataset.spec.table_bytes < RESIDENT_SHARE * available_bytes():
+    copied = not on_disk and dataset.spec.table_bytes < RESIDENT_SHARE * available_bytes()
+    if copied:
         features = truth = resident_copy(dataset.features, shared=shared)
         where = f"copied into anonymous {'shared ' if shared else ''}memory"
     else:
@@ -57,7 +60,7 @@ def load_table(dataset: GraphDataset, *, shared: bool = False, on_disk: bool = F
         where = "memory-mapped file, paged in on demand"
         if (file := file_of(dataset)) is not None:
             truth = mapped_table(file, features.dtype, "random")
-    return Table(features, truth, where, time.perf_counter() - begin)
+    return Table(features, truth, where, time.perf_counter() - begin, copied)
 
 
 def file_of(dataset: GraphDataset) -> TableFile | None:

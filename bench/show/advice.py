@@ -16,8 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from gatherbench.bench.model.advise.memory import gib
-from gatherbench.bench.model.advise.option import ERROR, LEVEL, MEASURED, MODELLED, Option
+from gatherbench.bench.model.advise.option import LEVEL, MEASURED, MODELLED, Option
 from gatherbench.bench.model.advise.rank import Advice
+from gatherbench.bench.model.errors import SHARE, told_apart
 from gatherbench.bench.read.units import listed, span
 from gatherbench.strategies.places import TABLE_SHARE
 
@@ -138,9 +139,13 @@ def _reading(advice: Advice) -> Iterator[str]:
     """What the table's ranks and ranges are, once above it."""
     if len({option.rank for option in advice.ranked}) < len(advice.ranked):
         modelled = any(option.basis == MODELLED for option in advice.ranked)
-        error = f"{ERROR:.0%}, as far as the model was off an H200's epochs (root mean square)"
-        apart = error if modelled else f"{LEVEL - 1:.0%}"
-        yield f"Rank 1: no path is ahead of it by more than {apart}."
+        said = f"Rank 1: no path is ahead of it by more than {LEVEL - 1:.0%}."
+        if modelled:
+            said = (
+                f"Rank 1: no path is ahead of it by more than {told_apart() - 1:.0%}. Of two paths"
+                f" on an H200 the model told the ratio to within that in {SHARE:.0%} of cases."
+            )
+        yield said
     if len(advice.sizes) > 1:
         graph = advice.question.graph
         remedy = f"gatherbench datasets {f'prepare {graph.name}' if graph.name else 'import'}"

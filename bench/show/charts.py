@@ -34,17 +34,17 @@ from gatherbench.bench.read.epochs import (
     spread,
     stage_breakdown,
 )
+from gatherbench.bench.read.floor import floors
 from gatherbench.bench.read.gpu import gpu_energy, gpu_power, idle_power_w
 from gatherbench.bench.read.modelled import speedups as speedups_of
 from gatherbench.bench.read.modelled import with_ranges
 from gatherbench.bench.read.ranks import families, scaling
-from gatherbench.bench.read.reference import load_reference
+from gatherbench.bench.read.reference import load_reference, published_range
 from gatherbench.bench.read.stats.judge import is_open
 from gatherbench.bench.read.tables import Run, only
 from gatherbench.bench.read.units import quantity, short
 from gatherbench.bench.run.rows import SERIES, Key
 from gatherbench.bench.run.store import StoreError
-from gatherbench.bench.show.answers.reddit import published_range
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
 from gatherbench.bench.show.charts_over_time import (
     accuracy_over_time,
@@ -84,7 +84,13 @@ def epoch_breakdown(run: Run) -> Chart:
     stages["train"] = (stages["train"] - stages[exchange].sum(axis=1)).clip(lower=0)
     colours = {stage: (stage, colour) for stage, colour in STAGE_COLOURS.items()}
     other = {"other": colours.pop("other")}
-    ahead = together = overlapping = ""
+    ahead = together = overlapping = at_floor = ""
+    floor = floors(run, stages)
+    if floor:
+        at_floor = (
+            " The line through the bars is the floor of the harness: the epoch of a path that"
+            " fetches nothing."
+        )
     if has_gpu(run):
         overlapping = ", nor do a GPU’s stages, which can overlap"
     if run.sampler_workers:
@@ -104,8 +110,9 @@ def epoch_breakdown(run: Run) -> Chart:
         "number and the whisker are the whole epoch’s median and quartiles. Medians need not add up"
         f" to it{overlapping}. "
         "“fetch” is the time that the loop waited for rows: a strategy that fetches ahead shows "
-        f"what it could not hide.{ahead}{together} Shorter is faster.{borrowed(run)}",
+        f"what it could not hide.{ahead}{together}{at_floor} Shorter is faster.{borrowed(run)}",
         quantity="time per epoch",
+        floor=floor,
         legend=colours | {stage: EXCHANGE_COLOURS[stage] for stage in exchange} | other,
     )
 
@@ -236,6 +243,7 @@ def _bars(
     legend: Mapping[str, tuple[str, str]] | None = None,
     total: str = "median",
     mark: float | None = None,
+    floor: Mapping[str, float] = MappingProxyType({}),
     absent: str = "no measurement",
     why: Mapping[str, str] = MappingProxyType({}),
     predicted: bool = True,
@@ -254,6 +262,7 @@ def _bars(
         legend: columns that are drawn end to end; without, the total in its strategy's colour.
         total: the column that the number and the whisker belong to.
         mark: value at which a line is drawn through all bars.
+        floor: the same by workload, through those that are measured.
         absent: what to write for a series that was measured but has no value here.
         why: the same by workload, where there is more to say.
         predicted: whether the link model has a word on it.
@@ -278,10 +287,13 @@ def _bars(
             make = partial(_series_bar, run, axis, total, parts, suffix, bool(whose))
             lines = _lines([(frame, reasons[workload], make)])
             marks = [(mark, "one")] if mark is not None and len(frame) else []
+            if workload in floor and not whose:
+                marks.append((floor[workload], "floor"))
             if lines or not whose:
                 panels.append(Panel(run.names[workload], lines, axis, marks, whose))
     none = next(filter(None, [*why.values(), absent])) if values.empty else ""
-    return chart_of(run, [*panels, *beside], legend=legend or {}, absent=none, **said)
+    known = {"floor": "floor of the harness"} if floor else {}
+    return chart_of(run, [*panels, *beside], legend=legend or {}, marks=known, absent=none, **said)
 
 
 def _lines(steps: Iterable[tuple[pd.DataFrame, Mapping[Names, str], MakeLine]]) -> list[Line]:

@@ -16,9 +16,17 @@ from numpy.typing import NDArray
 from gatherbench.datasets.columns import columns, edge_keys
 from gatherbench.datasets.dataset import DatasetSpec
 from gatherbench.datasets.source import Progress
-from gatherbench.datasets.wordnet.convert import FEATURE_DIM, NUM_CLASSES, TEST, TRAIN, VAL
 from gatherbench.datasets.writer import DatasetWriter
 
+#: 300 floats: a row of 1200 bytes, no multiple of a 128-byte cache line.
+FEATURE_DIM = 300
+
+#: Lexicographer files 00 to 44, lexnames(5WN).
+NUM_CLASSES = 45
+
+TRAIN, VAL, TEST = 0, 1, 2
+
+SHIPPED = Path(__file__).with_name("wordnet.npz")
 _HERE = Path(__file__).parent
 _ROWS = 1 << 14  # rows of the table built at a time: 20 MB
 
@@ -53,7 +61,7 @@ class WordnetSource:
 
     def prepare(self, folder: Path, scale: float, progress: Progress) -> None:
         spec = self.estimate(scale)
-        with np.load(_HERE / "wordnet.npz") as shipped:
+        with np.load(SHIPPED) as shipped:
             arrays = {name: shipped[name] for name in shipped.files}
         low = np.repeat(np.arange(spec.num_nodes), arrays["pair_counts"])
         pairs = [(low, arrays["pair_ends"])]
@@ -75,9 +83,10 @@ def gloss_features(
 ) -> Iterator[NDArray[np.float32]]:
     """Yields the feature table float32 ``[N, 300]`` in runs of rows.
 
-    A row sums +1 or -1 in its words' columns (``convert.word_slot``) and is divided by its
-    Euclidean length; it stays zero where all its words cancel. The sums are whole numbers and
-    IEEE 754 rounds square root and division correctly, so the result is exact everywhere.
+    A row sums +1 or -1 in its words' columns (``tools/convert_wordnet.py``, ``word_slot``) and is
+    divided by its Euclidean length; it stays zero where all its words cancel. The sums are whole
+    numbers and IEEE 754 rounds square root and division correctly, so the result is exact
+    everywhere.
     """
     ends = np.cumsum(word_counts, dtype=np.int64)
     for first in range(0, len(word_counts), _ROWS):

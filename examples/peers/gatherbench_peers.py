@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from gatherbench.bench.probe.peer import WholeGraph
 from gatherbench.kernels.order import Order
 from gatherbench.strategies.base import Fetcher, Minibatches, Strategy, Ticket
 from gatherbench.strategies.buffers import TicketRing
@@ -24,6 +25,59 @@ from gatherbench.strategies.cuda_fetcher import after
 from gatherbench.strategies.data_path import DataPath, staged_path, zero_copy_path
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Ranks
 from gatherbench.strategies.places import path_skip, with_index
+
+
+class WholeGraph:
+    """Their library, started for one process, or for all ranks of ``torch.distributed``'s group."""
+
+    def __init__(self, ranks: Ranks | None = None) -> None:
+        """Raises whatever importing and starting the library raises."""
+        if importlib.util.find_spec("librmm") is not None:
+            # Their own loader finds it by way of libraft, which they need for nothing else.
+            importlib.import_module("librmm").load_library()
+        self.version = str(importlib.import_module("pylibwholegraph").__version__)
+        self._start = importlib.import_module("pylibwholegraph.torch.initialize")
+        self._tensors = importlib.import_module("pylibwholegraph.torch.tensor")
+        self._joined = dist.is_initialized()
+        if self._joined:
+            ranks = ranks or Ranks(0, 1, 1)
+            world = ranks.rank, ranks.world, ranks.rank % ranks.local_world, ranks.local_world
+            self._start.init(*world, wm_log_level="warn")
+            self._comm = self._start.get_global_communicator()
+        else:
+            self._comm, _ = self._start.init_torch_env_and_create_wm_comm(
+                0, 1, 0, 1, wm_log_level="warn"
+            )
+
+    def table(self, values: Tensor, kind: str = "continuous", location: str = "cpu") -> Any:
+        """A table of theirs with these ``values`` ``[N, D]``, of which a rank fills its part.
+
+        Args:
+            kind: ``continuous``: each rank sees all of it; or ``distributed``: they ask each other.
+            location: ``cpu`` or ``cuda``.
+        """
+        rows, width = values.shape
+        theirs = self._tensors.create_wholememory_tensor(
+            self._comm, kind, location, [rows, width], values.dtype, [width, 1]
+        )
+        local, first = theirs.get_local_tensor(host_view=location == "cpu")
+        local.copy_(values[first : first + len(local)])
+        if self._joined:
+            torch.cuda.synchronize()
+            self._comm.barrier()
+        return theirs
+
+    def free(self, table: Any) -> None:
+        """Give the table back."""
+        self._tensors.destroy_wholememory_tensor(table)
+
+    def close(self) -> None:
+        """End the library and its process group, which else complains, or waits, at exit."""
+        if self._joined:  # their own end would destroy the group that the ranks train in
+            self._start.wmb.finalize()
+            self._start.reset_communicators()
+        else:
+            self._start.finalize()
 
 
 def _version(package: str) -> str | None:

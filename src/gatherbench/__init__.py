@@ -3,7 +3,7 @@
 The four rooms of the house are ``gatherbench.datasets``, ``gatherbench.kernels``,
 ``gatherbench.strategies`` and ``gatherbench.bench``. Importing this package loads none of
 them, so that ``gatherbench --help`` answers without torch or pandas. :func:`unified`, the way
-into one's own training code, is loaded when it is first asked for.
+into one's own training code, and :func:`empty` are loaded when they are first asked for.
 """
 
 import os
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from gatherbench.kernels.private_folder import cache_folder, private_folder
 
-__all__ = ["__version__", "unified"]
+__all__ = ["__version__", "empty", "unified"]
 __version__ = "0.1.0"
 
 
@@ -53,6 +53,7 @@ def _folder_of_this_process() -> str:
 _keep_compiled_loops()
 
 if TYPE_CHECKING:
+    from gatherbench.kernels.managed_memory import empty
     from gatherbench.strategies.unified_tensor import unified
 else:  # hidden from type checkers, which would then believe in any name
 
@@ -61,7 +62,11 @@ else:  # hidden from type checkers, which would then believe in any name
             from gatherbench.strategies.unified_tensor import unified
 
             return unified
+        if name == "empty":
+            from gatherbench.kernels.managed_memory import empty
+
+            return empty
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
-    def __dir__() -> list[str]:  # for completion: unified is there before it is loaded
+    def __dir__() -> list[str]:  # for completion: both are there before they are loaded
         return sorted({*globals(), *__all__})

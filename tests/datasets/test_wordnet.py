@@ -13,7 +13,8 @@ from gatherbench.datasets import wordnet
 from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.datasets.registry import prepare_dataset
 from gatherbench.datasets.store import open_dataset
-from gatherbench.datasets.wordnet.convert import (
+from gatherbench.datasets.wordnet.source import WordnetSource, gloss_features
+from tools.convert_wordnet import (
     FEATURE_DIM,
     content_sha256,
     convert,
@@ -21,7 +22,6 @@ from gatherbench.datasets.wordnet.convert import (
     split_of,
     word_slot,
 )
-from gatherbench.datasets.wordnet.source import WordnetSource, gloss_features
 
 HOME = Path(next(iter(wordnet.__path__)))
 SHA256 = "7fcd659f7e6234463338887624acd585ae507f0560d79a1399160e1b46487b82"

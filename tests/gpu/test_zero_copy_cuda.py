@@ -16,6 +16,7 @@ from gpu_variants import CUDA, VARIANTS, opened, runnable
 
 from gatherbench.kernels.cuda_calls import CudaCallError, pointer_kind
 from gatherbench.kernels.host_memory import empty_table
+from gatherbench.kernels.managed_memory import empty
 from gatherbench.kernels.mapped_memory import HostRegistration
 from gatherbench.kernels.reference import reference_gather, same_bytes
 from gatherbench.strategies import conformance
@@ -46,11 +47,26 @@ def test_managed_memory_is_what_is_read(name: str, params: dict[str, str]) -> No
 
 
 @pytest.mark.parametrize(("name", "params"), MANAGED)
-def test_more_managed_memory_than_the_gpu_has_free_is_refused(
+def test_a_table_that_lies_in_managed_memory_is_read_in_place_and_stays(
     name: str, params: dict[str, str]
 ) -> None:
-    strategy = build(name, {"memory": "managed", **params})
-    assert str(strategy.skip(CUDA, 1 << 50)).startswith("no_memory: managed memory of")
+    """One table on the host, none on the GPU."""
+    rows = 1 << 20
+    table = empty((rows, 64), torch.float32)  # 256 MiB
+    table.copy_(torch.arange(rows)[:, None])
+    torch.cuda.synchronize()
+    free = torch.cuda.mem_get_info()[0]
+    with opened(name, table, memory="managed", **params) as fetcher:
+        assert fetcher.memory.tensor.data_ptr() == table.data_ptr()
+        ids = torch.randperm(rows)[: 1 << 18]
+        assert torch.equal(fetcher.submit(ids).result()[:, 7].cpu(), ids.float())
+        torch.cuda.synchronize()
+        grown = free - torch.cuda.mem_get_info()[0] - torch.cuda.memory_reserved()
+        assert grown < 128 << 20, "the table went to the GPU"
+        named = {step.metric: step.value for step in fetcher.setup}
+        assert (named["managed_copy"], named["managed_prefetched"]) == (0, table.nbytes)
+    with pytest.raises(ValueError, match="cannot be registered"):
+        HostRegistration(table)
 
 
 def test_the_process_under_mps_has_no_managed_memory() -> None:

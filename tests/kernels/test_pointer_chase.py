@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from gatherbench.kernels.compiler import KERNEL_SOURCE, compile_file
-from gatherbench.kernels.sass import disassemble
+from tools.sass import disassemble
+from tools.shim.execute import SHIM
 
 SOURCE = KERNEL_SOURCE.with_name("pointer_chase.cu")
 
@@ -25,7 +26,7 @@ def test_a_hop_is_one_load(arch: str) -> None:
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 def test_the_walk_ends_where_the_ring_says(tmp_path: Path) -> None:
     program = tmp_path / "chase.so"
-    shim = SOURCE.parent / "shim" / "cuda_shim.h"
+    shim = SHIM / "cuda_shim.h"
     command = ["g++", "-std=c++17", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror"]
     command += ["-Wno-unknown-pragmas", "-include", str(shim), "-x", "c++", str(SOURCE)]
     subprocess.run([*command, "-o", str(program)], check=True)

@@ -9,100 +9,25 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType, SimpleNamespace
+from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from cuda.bindings import runtime as real
 
-from gatherbench.kernels import cuda_calls, mapped_memory
+from gatherbench.kernels import mapped_memory
 from gatherbench.kernels.cuda_calls import CudaCallError
-from gatherbench.kernels.mapped_memory import (
-    HostRegistration,
-    ManagedCopy,
-    managed_refusal,
-)
+from gatherbench.kernels.mapped_memory import HostRegistration
 
-Status = real.cudaError_t
+from .cuda_runtime import FakeRuntime, Status, fake_runtime
+
 TAKEN = Status.cudaErrorHostMemoryAlreadyRegistered
-
-
-class FakeRuntime:
-    """Knows which memory is registered or managed; else it is ``cuda.bindings.runtime``."""
-
-    def __init__(self) -> None:
-        self.registered: dict[int, tuple[int, int]] = {}
-        self.held: dict[int, Any] = {}
-        self.advice: list[tuple[int, int, str, str, int]] = []
-        self.attributes = 1
-        self.kind = "Host"
-        #: What a call answers where that is no success.
-        self.status: dict[str, real.cudaError_t] = {}
-        self.calls: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        answer = getattr(type(self), f"_{name}", None)
-        if answer is None:
-            return getattr(real, name)
-
-        def call(*arguments: Any) -> tuple[Any, ...]:
-            self.calls.append(name)
-            status = self.status.get(name, Status.cudaSuccess)
-            return status, *([] if status else [answer(self, *arguments)])
-
-        return call
-
-    def _cudaHostRegister(self, ptr: int, size: int, flags: int) -> None:  # noqa: N802
-        self.registered[ptr] = (size, flags)
-
-    def _cudaHostUnregister(self, ptr: int) -> None:  # noqa: N802
-        del self.registered[ptr]
-
-    def _cudaDeviceSynchronize(self) -> None:  # noqa: N802
-        pass
-
-    def _cudaGetLastError(self) -> None:  # noqa: N802
-        pass
-
-    def _cudaHostGetDevicePointer(self, ptr: int, flags: int) -> int:  # noqa: N802
-        assert flags == 0
-        return ptr + (1 << 40)
-
-    def _cudaDeviceGetAttribute(self, _attribute: Any, _device: int) -> int:  # noqa: N802
-        return self.attributes
-
-    def _cudaPointerGetAttributes(self, _ptr: int) -> Any:  # noqa: N802
-        return SimpleNamespace(type=SimpleNamespace(name=f"cudaMemoryType{self.kind}"))
-
-    def _cudaGetErrorString(self, _status: Any) -> bytes:  # noqa: N802
-        return b"what CUDA says"
-
-    def _cudaMallocManaged(self, size: int, flags: int) -> int:  # noqa: N802
-        assert flags == real.cudaMemAttachGlobal
-        room = (ctypes.c_uint8 * size)()
-        self.held[ctypes.addressof(room)] = room
-        return ctypes.addressof(room)
-
-    def _cudaMemAdvise(self, ptr: int, size: int, advice: Any, place: Any) -> None:  # noqa: N802
-        self.advice.append((ptr, size, advice.name, place.type.name, place.id))
-
-    def _cudaFree(self, ptr: int) -> None:  # noqa: N802
-        del self.held[ptr]
 
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRuntime]:
-    fake = FakeRuntime()
-    monkeypatch.setattr(cuda_calls, "runtime", lambda: fake)
-    monkeypatch.setattr(mapped_memory, "runtime", lambda: fake)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10 << 30, 20 << 30))
-    yield fake
-    gc.collect()
-    assert fake.registered == fake.held == mapped_memory._held == {}
-    assert mapped_memory._foreign == set()
-    assert mapped_memory.managed_bytes() == 0
+    yield from fake_runtime(monkeypatch)
 
 
 def test_a_table_is_registered_and_let_go(cuda: FakeRuntime) -> None:
@@ -250,13 +175,6 @@ def test_a_forked_child_unregisters_nothing(cuda: FakeRuntime) -> None:
         assert len(cuda.registered) == 1
 
 
-def test_managed_memory_stays_well_below_the_gpus(cuda: FakeRuntime) -> None:
-    assert managed_refusal(5 << 30, 0) is None
-    assert str(managed_refusal((5 << 30) + 1, 0)).startswith("no_memory: managed memory of 5.0 GiB")
-    cuda.attributes = 0
-    assert str(managed_refusal(1, 0)).startswith("unsupported")
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
 def test_without_a_driver_the_error_is_clear() -> None:
     with pytest.raises(CudaCallError, match=r"cudaHostRegister failed: .*driver.*nvidia-smi"):
@@ -273,30 +191,6 @@ def test_nothing_is_unregistered_while_a_gather_may_read_it(cuda: FakeRuntime) -
     with pytest.raises(CudaCallError, match="cudaDeviceSynchronize"):
         broken.close()
     assert cuda.registered == {}
-
-
-def test_a_managed_copy_prefers_the_host_and_is_mapped_for_the_gpu(cuda: FakeRuntime) -> None:
-    table = torch.randn(10, 6)
-    with ManagedCopy(table, device=3) as copy:
-        assert torch.equal(copy.tensor, table)
-        assert copy.tensor.data_ptr() == copy.address != table.data_ptr()
-        assert cuda.advice == [
-            (copy.address, 240, f"cudaMemAdvise{advice}", f"cudaMemLocationType{place}", number)
-            for advice, place, number in (
-                ("SetPreferredLocation", "Host", 0),
-                ("SetAccessedBy", "Device", 3),
-            )
-        ]
-        assert mapped_memory.managed_bytes() == 240
-    assert cuda.held == {}
-    assert mapped_memory.managed_bytes() == 0
-
-
-def test_a_managed_copy_that_cannot_be_advised_is_freed(cuda: FakeRuntime) -> None:
-    cuda.status["cudaMemAdvise"] = Status.cudaErrorNotSupported
-    with pytest.raises(CudaCallError, match="cudaMemAdvise failed"):
-        ManagedCopy(torch.ones(4, 4))
-    assert cuda.held == {}
 
 
 def test_a_table_beyond_what_one_call_takes_is_told_the_limit() -> None:

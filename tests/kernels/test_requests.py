@@ -19,7 +19,7 @@ from gatherbench.kernels.requests import (
     count_requests,
     counts_of_masks,
 )
-from gatherbench.kernels.shim.execute import Shim, build
+from tools.shim.execute import Shim, build
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 

@@ -98,6 +98,8 @@ class Stream:
 class Memory:
     """Host memory as if a GPU saw it."""
 
+    facts = (("page", "B", None, "asked", "unsupported: nobody knows"),)
+
     kind = "Host"
 
     def __init__(self, table: Tensor) -> None:
@@ -206,7 +208,7 @@ def test_what_making_a_table_readable_cost_is_told_and_a_failure_lets_it_go(
         assert {point.shift for point in fetcher.points.values()} == {"circular"}
         assert fetcher.lookahead == 1
         fetcher.submit(torch.tensor([7, 7, 3])).result()
-    assert told[:-1] == [(time_metric, "s", 0.5), (size_metric, "B", 50 * 400)]
+    assert told[:-1] == [(time_metric, "s", 0.5), (size_metric, "B", 50 * 400), ("page", "B", None)]
     assert told[-1][0] == "kernel_load_time"
     assert [what for _, what, _ in notes.queue].count("gather") == 2, "distinct rows, then all"
 

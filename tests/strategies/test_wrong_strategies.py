@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import functools
+import subprocess
+import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, ClassVar
@@ -18,6 +22,7 @@ from gatherbench.strategies.buffers import TicketRing
 from gatherbench.strategies.conformance import NonconformingError, check_strategy, known_of
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
+from gatherbench.strategies.null_path import ready_ids
 
 HOST = torch.device("cpu")
 
@@ -144,6 +149,108 @@ class CountsHitsThatNobodyTold(RightFetcher):
         return {"rows_on_device": self.fetches}
 
 
+class WhenUsed(Tensor):
+    """Rows that are gathered by the first operation on them."""
+
+    gather: Callable[[], Tensor]
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        gathered = [one.gather() if isinstance(one, WhenUsed) else one for one in args]
+        return func(*gathered, **(kwargs or {}))
+
+
+class GathersWhenUsed(RightFetcher):
+    """In the stage ``train``, where no fetch is timed."""
+
+    def rows(self, ids: Tensor) -> Tensor:
+        later = torch.empty(0).as_subclass(WhenUsed)  # type: ignore[arg-type]
+        ids, known = ids.clone(), functools.cache(lambda: self.table[ids])
+        later.gather = known
+        return later
+
+
+class ChangesLater(RightFetcher):
+    """Hands out its staging buffer, in which a thread goes on."""
+
+    def rows(self, ids: Tensor) -> Tensor:
+        rows = self.table[ids]
+        threading.Timer(0.002, rows.zero_).start()
+        return rows
+
+
+class KeepsEveryMinibatch(RightFetcher):
+    def __init__(self, features: Tensor, device: torch.device) -> None:
+        super().__init__(features, device)
+        self.kept: dict[bytes, Tensor] = {}
+
+    def rows(self, ids: Tensor) -> Tensor:
+        key = ids.numpy().tobytes()
+        if key not in self.kept:
+            self.kept[key] = super().rows(ids)
+        return self.kept[key]
+
+
+class GathersTheEpochAsItBegins(KeepsEveryMinibatch):
+    """Of what it has seen, at a moment when nothing has been asked for yet."""
+
+    def __init__(self, features: Tensor, device: torch.device) -> None:
+        super().__init__(features, device)
+        self.seen: dict[bytes, Tensor] = {}
+
+    def rows(self, ids: Tensor) -> Tensor:
+        self.seen[ids.numpy().tobytes()] = ids.clone()
+        return self.kept.pop(ids.numpy().tobytes(), self.table[ids])
+
+    def begin_epoch(self) -> None:
+        self.kept = {key: self.table[ids] for key, ids in self.seen.items()}
+
+
+class GathersTheEpochAsItForgets(GathersTheEpochAsItBegins):
+    begin_epoch = RightFetcher.begin_epoch
+
+    def forget(self) -> None:
+        super().begin_epoch()
+
+
+class WorksOn(RightFetcher):
+    """Beside the training, on rows that nobody has asked for."""
+
+    def __init__(self, features: Tensor, device: torch.device) -> None:
+        super().__init__(features, device)
+        self.pool = ThreadPoolExecutor(1)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        mine = ids.clone()
+        self.pool.submit(lambda: [self.table[mine] for _ in range(3)])
+        return self.table[ids]
+
+    def _close(self) -> None:
+        super()._close()
+        self.pool.shutdown()
+
+
+class LeavesAProcess(RightFetcher):
+    """Whose parent ends at once, as a daemon's."""
+
+    def __init__(self, features: Tensor, device: torch.device) -> None:
+        super().__init__(features, device)
+        subprocess.run(["sh", "-c", "sleep 5 &"], check=True)
+
+
+class TurnsTheClock(RightFetcher):
+    """Of the process, to half its speed."""
+
+    def __init__(self, features: Tensor, device: torch.device) -> None:
+        super().__init__(features, device)
+        self.clock = time.perf_counter
+        time.perf_counter = lambda: self.clock() / 2
+
+    def _close(self) -> None:
+        super()._close()
+        time.perf_counter = self.clock
+
+
 def truncated_tail(self: RightFetcher, ids: Tensor) -> Tensor:
     """Copies whole 16 B vectors and forgets what is left of the row."""
     whole = self.row_width * self.table.element_size() // 16 * 16
@@ -221,6 +328,14 @@ WRONG_FETCHERS: dict[str, type[Fetcher]] = {
             NoTicketRules,
             FreshTensorEachTime,
             OpenAfterClose,
+            GathersWhenUsed,
+            ChangesLater,
+            KeepsEveryMinibatch,
+            GathersTheEpochAsItBegins,
+            GathersTheEpochAsItForgets,
+            WorksOn,
+            LeavesAProcess,
+            TurnsTheClock,
         )
     },
 }
@@ -329,7 +444,68 @@ class StalePingPong(Made):
     fetcher: ClassVar[type[Fetcher]] = type("Ahead", (OneBuffer,), {"lookahead": 1})
 
 
+class Ready(RightFetcher):
+    """Hands out rows that lie ready."""
+
+    def __init__(self, features: Tensor, device: torch.device) -> None:
+        super().__init__(features, device)
+        self.ready = features[ready_ids(len(features) * 50, len(features))]
+
+    def rows(self, ids: Tensor) -> Tensor:
+        return self.ready[: len(ids)]
+
+
+class CopiesWhatLiesReady(Ready):
+    """The right rows, moved for each minibatch."""
+
+    def rows(self, ids: Tensor) -> Tensor:
+        return super().rows(ids).clone()
+
+
+@dataclass(frozen=True)
+class Floor(Made):
+    role = "floor"
+    fetcher: ClassVar[type[Fetcher]] = Ready
+    aside = "for tests"
+
+    def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
+        return DataPath(0)
+
+
+@dataclass(frozen=True)
+class FloorThatFetches(Floor):
+    fetcher: ClassVar[type[Fetcher]] = RightFetcher
+
+
+@dataclass(frozen=True)
+class FloorThatCopies(Floor):
+    fetcher: ClassVar[type[Fetcher]] = CopiesWhatLiesReady
+
+
+@dataclass(frozen=True)
+class FloorThatIsRanked(Floor):
+    aside = None
+
+
+@dataclass(frozen=True)
+class FloorThatDeclares(Floor):
+    def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
+        return DataPath(0, copy_engine_bytes=8 * ids.numel())
+
+
+def test_of_wrong_floors_each_is_rejected_by_the_check_for_it() -> None:
+    check_strategy(Floor(), HOST)
+    assert rejected_by("FloorThatCopies") == {"check_floor"}
+    assert rejected_by("FloorThatIsRanked") == {"check_floor"}
+    assert rejected_by("FloorThatDeclares") == {"check_data_path"}
+    assert "check_shapes" in rejected_by("FloorThatFetches")
+
+
 WRONG_STRATEGIES = [
+    FloorThatFetches,
+    FloorThatCopies,
+    FloorThatIsRanked,
+    FloorThatDeclares,
     StalePingPong,
     WritesWhatNobodyReads,
     KnowsWhatIsMeasured,

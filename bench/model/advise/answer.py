@@ -23,7 +23,13 @@ from gatherbench.bench.model.advise.question import (
     laws_of,
 )
 from gatherbench.bench.model.advise.rank import Advice, advise
-from gatherbench.bench.model.profile import DEFAULT_PROFILE, LinkProfile, load_profile
+from gatherbench.bench.model.profile import (
+    DEFAULT_PROFILE,
+    PROGRAM,
+    LinkProfile,
+    drawn_by_program,
+    load_profile,
+)
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.read.disturbance import disturbed
 from gatherbench.bench.read.epochs import epoch_times
@@ -176,8 +182,6 @@ def chosen_profile(name: str, calibrations: Path) -> tuple[LinkProfile, str]:
 
 def _drawn_by(sampler: str, profile: LinkProfile) -> LinkProfile:
     """The machine, with minibatches drawn at that many edges a second, or by another program."""
-    from gatherbench.bench.model.validate import PROGRAM, drawn_by_program
-
     if sampler == PROGRAM:
         return drawn_by_program(profile)
     said = "given with the question, on as many cores as the profile's own sampler"

@@ -6,7 +6,7 @@ registered.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -23,6 +23,7 @@ from gatherbench.bench.model.advise.memory import (
 from gatherbench.bench.model.advise.question import Question
 from gatherbench.bench.model.advise.sizes import MinibatchSizes
 from gatherbench.bench.model.epoch import EpochPrediction, predict_corners
+from gatherbench.bench.model.errors import error_of, measured_beside, told_apart
 from gatherbench.bench.model.estimate import Estimate
 from gatherbench.bench.model.load import MinibatchLoad, load_of
 from gatherbench.bench.model.profile import LinkProfile
@@ -37,19 +38,6 @@ from gatherbench.strategies.places import TABLE_SHARE
 MODELLED, MEASURED = "modelled", "measured"
 #: Epochs within this ratio count as level.
 LEVEL = 1 + THRESHOLD
-#: The least and the most that modelled epochs were off those measured on an H200 (modelled over
-#: measured, less 1), by :attr:`Option.family`: sampling as measured, training as modelled.
-ERRORS: Mapping[tuple[str, int], tuple[float, float]] = {
-    ("cpu_gather", 0): (-0.46, -0.05),
-    ("cpu_gather", 1): (-0.66, -0.51),
-    ("unified_zero_copy", 0): (-0.36, 0.04),
-    ("aligned_zero_copy", 0): (-0.35, -0.10),
-    ("async_zero_copy", 1): (-0.42, -0.19),
-    ("cached_zero_copy", 0): (-0.34, -0.27),
-    ("all_in_gpu", 0): (-0.39, -0.26),
-}
-#: The same of all these epochs together: root mean square.
-ERROR = 0.24
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +82,11 @@ class Option:
 
     @property
     def error(self) -> tuple[float, float] | None:
-        """Of :data:`ERRORS`; ``None``: it was measured, or its like never beside the model."""
-        return ERRORS.get(self.family) if self.basis == MODELLED else None
+        """The least and the most that the model was off epochs of its like, on a GPU.
+
+        Modelled over measured, less 1; ``None``: it was measured, or its like never was.
+        """
+        return error_of(*self.family) if self.basis == MODELLED else None
 
     @property
     def shortest_s(self) -> float:
@@ -115,7 +106,7 @@ class Option:
         """
         if self.basis == MEASURED:
             return self.longest_s
-        low, _ = self.error or min(ERRORS.values())
+        low = self.error[0] if self.error else min(one.error for one in measured_beside())
         return self.longest_s / (1 + low)
 
     def ahead_of(self, other: Option) -> bool:
@@ -131,7 +122,7 @@ class Option:
     def _apart(self, other: Option) -> float:
         """The ratio that two epochs have to differ by. Of one strategy the model errs alike."""
         alike = self.strategy == other.strategy or self.basis == other.basis == MEASURED
-        return LEVEL if alike else 1 + ERROR
+        return LEVEL if alike else max(LEVEL, told_apart())
 
 
 def in_words(strategy: Strategy) -> str:

@@ -45,6 +45,7 @@ DASHES: dict[str, Any] = {
     **{"one": ":", "raw_link": ":", "sm_read": "--", "copy_engine": "-"},
     "published": (0, (6, 2, 1, 2)),
     "in_memory": "--",
+    "floor": ":",
 }
 
 

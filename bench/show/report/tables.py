@@ -14,6 +14,7 @@ from gatherbench.bench.model.roofline import against_measured, roofline
 from gatherbench.bench.read.disk import disk_reads
 from gatherbench.bench.read.disturbance import disturbed_series, no_ratio_over
 from gatherbench.bench.read.epochs import plan_order, reference_variant
+from gatherbench.bench.read.gpu import changes_of_run
 from gatherbench.bench.read.kept import found_on_device
 from gatherbench.bench.read.ranks import by_rank, scaling
 from gatherbench.bench.read.stats.judge import is_open
@@ -21,7 +22,6 @@ from gatherbench.bench.read.summary import summarise
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import short
 from gatherbench.bench.run.rows import SERIES, Key
-from gatherbench.bench.show.answers.epochs import changes_of_run
 from gatherbench.bench.show.chart import Chart
 from gatherbench.bench.show.charts import roofline_chart
 from gatherbench.bench.show.looks import DISTURBED, UNDECIDED, explained

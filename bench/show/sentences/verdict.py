@@ -46,6 +46,7 @@ from gatherbench.bench.read.units import (
 )
 from gatherbench.bench.run.rows import Key
 from gatherbench.bench.show.sentences.families import BOUND, disk_sentences, scaling_sentences
+from gatherbench.bench.show.sentences.floor import floor_sentence, none_differs
 from gatherbench.bench.show.sentences.provenance import modelled_for
 
 #: Behind ratios of single repeats.
@@ -84,7 +85,7 @@ def verdict(run: Run) -> list[Statement]:
     """
     found: list[Statement] = []
     reference = reference_variant(run)
-    series = repeat_logs(run.values("epoch", "wall_time"))
+    series = repeat_logs(run.values("epoch", "wall_time"), run.processes)
     busy, alone = disturbance(run), disturbed_alone(run)
     much = mostly_disturbed(run)
     if much:
@@ -100,8 +101,10 @@ def verdict(run: Run) -> list[Statement]:
             points = points or (f"no {' '.join(reference)} to compare with",)
             found.append(Statement("measured", where, points))
     if not much:
-        sentences = [*scaling_sentences(run), *disk_sentences(run)]
-        found += [Statement("measured", said) for said in sentences]
+        if alike := none_differs(run):
+            found.insert(0, Statement("warning", alike))
+        sentences = [floor_sentence(run), *scaling_sentences(run), *disk_sentences(run)]
+        found += [Statement("measured", said) for said in sentences if said]
     if not series or not reference:
         found.insert(0, Statement("warning", _nothing(run)))
     for ranks, workloads in groups.items():

@@ -13,7 +13,7 @@ import torch
 from gatherbench.bench.meters import memory as memory_module
 from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.memory import MemoryMeter
-from gatherbench.kernels import mapped_memory
+from gatherbench.kernels import managed_memory, mapped_memory
 
 MIB = 2**20
 
@@ -82,7 +82,7 @@ def test_on_a_gpu_peaks_are_those_of_the_window(
 ) -> None:
     monkeypatch.setattr(mapped_memory, "_held", {(4096, 1000): 2, (9000, 24): 1, (1, 5): 1})
     monkeypatch.setattr(mapped_memory, "_foreign", {(1, 5)})
-    monkeypatch.setattr(mapped_memory, "_managed", {64: 77})
+    monkeypatch.setattr(managed_memory, "_spans", {64: managed_memory.Span(64, 77)})
     readings = window()
     assert value(readings, "gpu_allocated_peak") == 300
     assert value(readings, "gpu_reserved_peak") == 600

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from gatherbench.bench.model import placement
 from gatherbench.bench.model.advise.memory import gpu_need
 from gatherbench.bench.model.advise.option import Option, average_load
 from gatherbench.bench.model.advise.question import Question, graph_of, graph_sizes
 from gatherbench.bench.model.advise.rank import Advice, advise
 from gatherbench.bench.model.epoch import epoch_seconds
 from gatherbench.bench.model.load import MinibatchLoad
-from gatherbench.bench.model.placement import crosses, sharded
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.show.advice import placements, recommendation, render
 from gatherbench.strategies.aligned_zero_copy import AlignedZeroCopy
 from gatherbench.strategies.places import TABLE_SHARE
 from gatherbench.strategies.sharded import Sharded
+from tools import placement
+from tools.placement import crosses, sharded
 
 from ..printed import printed
 

@@ -22,6 +22,7 @@ from gatherbench.bench.read.points import Point
 from gatherbench.kernels.compiler import KERNEL_SOURCE
 from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.launch import Table
+from tools.shim.execute import SHIM
 
 MIB = 1 << 20
 
@@ -76,7 +77,7 @@ def chase_on_host(tmp_path_factory: pytest.TempPathFactory) -> Any:
     program = tmp_path_factory.mktemp("chase") / "chase.so"
     source = KERNEL_SOURCE.with_name("pointer_chase.cu")
     command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-Wno-unknown-pragmas"]
-    command += ["-include", str(KERNEL_SOURCE.parent / "shim" / "cuda_shim.h"), "-x", "c++"]
+    command += ["-include", str(SHIM / "cuda_shim.h"), "-x", "c++"]
     subprocess.run([*command, str(source), "-o", str(program)], check=True)
     return ctypes.CDLL(str(program)).chase_kernel
 

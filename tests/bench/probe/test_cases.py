@@ -213,8 +213,8 @@ BARE = """
 import sys
 for missing in {missing!r}:
     sys.modules[missing] = None
-import gatherbench.bench.probe.micro, gatherbench.bench.probe.gpu, gatherbench.bench.probe.overlap
-import gatherbench.bench.probe.counters, gatherbench.bench.probe.peer
+import tools.gpu.micro, gatherbench.bench.probe.gpu, tools.gpu.overlap
+import tools.gpu.counters, tools.gpu.peer
 import gatherbench.strategies.conformance, gatherbench.strategies.registry
 for missing in ("typer", "pydantic", "platformdirs", "ogb", "torch_geometric"):
     sys.modules[missing] = None

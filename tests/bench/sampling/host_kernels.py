@@ -15,7 +15,7 @@ from gatherbench.bench.sampling import device_sampler
 from gatherbench.bench.sampling.device_sampler import _KERNELS
 from gatherbench.kernels.compiler import KERNEL_SOURCE
 from gatherbench.kernels.launch import BLOCK_THREADS
-from gatherbench.kernels.shim.execute import Driver, build
+from tools.shim.execute import Driver, build
 
 SOURCE = KERNEL_SOURCE.with_name("sample.cu")
 

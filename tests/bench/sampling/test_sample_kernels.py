@@ -19,8 +19,8 @@ from gatherbench.bench.sampling.device_sampler import DeviceSampler
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.bench.sampling.splitmix import GOLDEN, derive, mix
 from gatherbench.kernels.compiler import compile_file
-from gatherbench.kernels.sass import disassemble
-from gatherbench.kernels.shim.execute import ShimError
+from tools.sass import disassemble
+from tools.shim.execute import ShimError
 
 from .host_kernels import SOURCE, HostKernels, built, on_host
 from .minibatches import same

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from gatherbench.bench.model.advise.answer import measured_epochs
-from gatherbench.bench.model.advise.option import ERRORS, MEASURED, MODELLED
+from gatherbench.bench.model.advise.option import MEASURED, MODELLED
 from gatherbench.bench.model.advise.question import Question, graph_of, graph_sizes
 from gatherbench.bench.model.advise.rank import advise
+from gatherbench.bench.model.errors import error_of
 from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.show.advice import recommendation
 
@@ -41,7 +42,7 @@ def test_a_measured_epoch_takes_the_models_place(make_run: Any) -> None:
     assert (seen.basis, seen.longest_s) == (MEASURED, pytest.approx(1.31))
     assert seen.source == "measured: 20261121-quick-abc123, median of 12 epochs, sampling live"
     assert by_name["cpu_gather", "prefetch"].basis == MODELLED
-    assert by_name["cpu_gather", "prefetch"].error == ERRORS["cpu_gather", 1]
+    assert by_name["cpu_gather", "prefetch"].error == error_of("cpu_gather", 1)
     assert seen.error is None, "it is no model's"
     times = [(o.rank, o.longest_s) for o in advice.ranked]
     assert times == sorted(times)

@@ -25,7 +25,6 @@ from gatherbench.bench.read.gpu import (
 from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.run.samples import TIMELINE_COLUMNS
-from gatherbench.bench.show.answers.epochs import measured_changes
 from gatherbench.bench.show.chart import Chart
 from gatherbench.bench.show.charts import (
     GPU_CHARTS,
@@ -34,7 +33,8 @@ from gatherbench.bench.show.charts import (
 )
 from gatherbench.bench.show.charts_over_time import MOST, pcie_over_time, power_over_time
 from gatherbench.bench.show.figures.draw import draw
-from gatherbench.bench.show.notebook_tables import Findings
+from helpers.epochs import measured_changes
+from helpers.findings import Findings
 
 from ..written_run import WORKLOAD
 from .conftest import RunOf

@@ -13,17 +13,17 @@ from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.read.kept import found_on_device, kept_rows
 from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import load_run
-from gatherbench.bench.show.answers.epochs import measured_bars, measured_changes, measured_times
-from gatherbench.bench.show.answers.hot_rows import (
+from gatherbench.bench.show.figures import draw as drawing
+from gatherbench.bench.show.figures.draw import save_all
+from gatherbench.bench.show.figures.kept_rows import draw_kept_rows
+from gatherbench.bench.show.report.tables import data_path
+from helpers.epochs import measured_bars, measured_changes, measured_times
+from helpers.findings import load_findings
+from helpers.hot_rows import (
     measured_gains,
     modelled_gains,
     published_tiering,
 )
-from gatherbench.bench.show.figures import draw as drawing
-from gatherbench.bench.show.figures.draw import save_all
-from gatherbench.bench.show.figures.kept_rows import draw_kept_rows
-from gatherbench.bench.show.notebook_tables import load_findings
-from gatherbench.bench.show.report.tables import data_path
 
 from ..written_run import write_run
 from .gpu_rows import add_rows, declare_path

@@ -13,8 +13,6 @@ from rich.console import RenderableType
 
 from gatherbench.bench.read.ranks import scaling
 from gatherbench.bench.read.tables import Run, load_run
-from gatherbench.bench.show.answers.epochs import measured_bars
-from gatherbench.bench.show.answers.reddit import beside_published, measured_over_ranks
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
 from gatherbench.bench.show.charts import (
     RANK_CHARTS,
@@ -26,13 +24,15 @@ from gatherbench.bench.show.charts import (
     speedup_at_ranks,
 )
 from gatherbench.bench.show.figures.draw import draw
-from gatherbench.bench.show.notebook_tables import load_findings
 from gatherbench.bench.show.report.facts import workloads
 from gatherbench.bench.show.report.page import render_report
 from gatherbench.bench.show.report.tables import each_rank, numbers, over_ranks
 from gatherbench.bench.show.run import render
 from gatherbench.bench.show.sentences.families import scaling_sentences
 from gatherbench.bench.show.sentences.verdict import verdict
+from helpers.epochs import measured_bars
+from helpers.findings import load_findings
+from helpers.reddit import beside_published, measured_over_ranks
 
 from ..ranks_run import write_ranks
 from ..written_run import write_run

@@ -56,7 +56,7 @@ exit 0
 #: The loads of the overlap are sized for a GPU; here they only have to be run.
 SMALL_OVERLAP = """
 import sys
-from gatherbench.bench.probe import micro, overlap
+from tools.gpu import micro, overlap
 overlap.TABLE_BYTES, overlap.FETCH_BYTES = 64 << 20, 1 << 20
 def small(device, seconds):
     import torch
@@ -153,7 +153,7 @@ def sweep() -> None:
 def steps(out: Path) -> dict[str, list[str]]:
     """The commands by name: what the Makefile runs on a GPU, where it can, in little."""
     make = ["make", "-C", str(ROOT), "VENV=system", f"PYTHON={sys.executable}", f"OUT={out}"]
-    micro = [sys.executable, "-m", "gatherbench.bench.probe.micro", "--sections", "gather"]
+    micro = [sys.executable, "-m", "tools.gpu.micro", "--sections", "gather"]
     return {
         "gpu-test": [*make, "gpu-test", "BUDGET=800"],
         "gpu-micro": [*micro, "--out", str(out / "gpu-micro"), "--budget", "60"],

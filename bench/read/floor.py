@@ -1,0 +1,49 @@
+"""What of an epoch is the data path's own: what it has beyond the floor of the harness.
+
+The floor is the epoch of a path that fetches nothing (:mod:`gatherbench.strategies.null_path`).
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from gatherbench.bench.read.epochs import set_aside, speedup_over
+from gatherbench.bench.read.tables import Run
+from gatherbench.bench.run.rows import SERIES
+
+
+def floor_of(run: Run) -> tuple[str, str] | None:
+    """Strategy and variant of the run's floor; ``None``: its plan has none."""
+    from gatherbench.strategies.registry import role_of  # imports torch
+
+    named = ((case["strategy"], case["variant"]) for case in run.plan["cases"])
+    return next((names for names in dict.fromkeys(named) if role_of(*names) == "floor"), None)
+
+
+def path_shares(run: Run) -> pd.DataFrame:
+    """Which share of its epoch each measured path has beyond the floor.
+
+    Columns: :data:`SERIES`, ``share``, and ``low`` and ``high``, its 95 % interval (NaN of one
+    repeat): 1 less the ratio of the floor's epoch to its own. An interval that reaches down to 0
+    does not tell the path from the floor. Without what is set aside, and what has no floor.
+    """
+    floor = floor_of(run)
+    if floor is None:
+        return pd.DataFrame(columns=[*SERIES, "share", "low", "high"])
+    ratios, apart = speedup_over(run, *floor), {floor, *set_aside(run)}
+    names = zip(ratios["strategy"], ratios["variant"], strict=True)
+    mine = pd.Series([pair not in apart for pair in names], ratios.index, dtype=bool)
+    ratios = ratios[mine & (ratios["basis"] == "measured")]
+    ends = {"share": 1 - ratios["speedup"], "low": 1 - ratios["high"], "high": 1 - ratios["low"]}
+    return ratios[SERIES].assign(**ends).reset_index(drop=True)
+
+
+def floors(run: Run, epochs: pd.DataFrame) -> dict[str, float]:
+    """The floor's epoch (s) of each workload that has one, out of a table with ``median``."""
+    floor = floor_of(run)
+    if floor is None:
+        return {}
+    names = zip(epochs["strategy"], epochs["variant"], strict=True)
+    mine = pd.Series([pair == floor for pair in names], epochs.index, dtype=bool)
+    found = epochs[mine & (epochs["basis"] == "measured")]
+    return dict(zip(found["workload"], found["median"], strict=True))

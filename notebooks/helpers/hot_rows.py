@@ -1,0 +1,89 @@
+"""What rows kept on the GPU are worth: published, by the model, and measured on GPUs.
+
+All as times as fast as aligned zero-copy, which keeps no row, over the share of the rows that are
+found on the GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from gatherbench.bench.model.advise.kept import keeping
+from gatherbench.bench.model.advise.option import average_load, predict
+from gatherbench.bench.model.advise.question import Question, graph_sizes, source_graph
+from gatherbench.bench.model.profile import LinkProfile
+from gatherbench.bench.read.epochs import speedup_over
+from gatherbench.bench.read.kept import found_on_device, line_names
+from gatherbench.bench.read.tables import Run
+from gatherbench.bench.run.rows import SERIES
+from gatherbench.strategies.registry import build
+from helpers.epochs import bar_groups
+from helpers.findings import Findings
+
+COLUMNS = ["kind", "series", "x", "y"]
+#: Keeps no row: what the others are compared with.
+REFERENCE = "aligned_zero_copy"
+
+
+def published_tiering(published: pd.DataFrame) -> tuple[pd.DataFrame, tuple[float, float]]:
+    """Data Tiering: its range of speed-ups as ``roofs`` of ``curves``, and the shares of traffic.
+
+    Of traffic the least and the most that is kept off the link, as shares.
+    """
+    rows = published[published["run_id"] == "published-data-tiering"]
+    speed = rows[rows["metric"] == "speedup"]
+    names = [
+        f"Data Tiering, {variant}: {y:g} times"
+        for variant, y in speed[["variant", "value"]].to_numpy()
+    ]
+    roofs = pd.DataFrame({"kind": "published", "name": names, "y": speed["value"].to_numpy()})
+    off = -rows[rows["metric"] == "link_bytes_change"]["value"]
+    return roofs, (float(off.min()), float(off.max()))
+
+
+def modelled_gains(
+    names: Sequence[str], profile: LinkProfile, found: Sequence[float]
+) -> pd.DataFrame:
+    """By graph and share of the rows found on the GPU (``found``), as :data:`COLUMNS`.
+
+    GraphSAGE with the paper's hyper-parameters; the graphs are known by their sizes alone, so which
+    rows are found is not asked. That the kept rows fit in GPU memory is taken for granted.
+    """
+    strategy, records = build(REFERENCE), []
+    for name in names:
+        question = Question(source_graph(name))
+        (sizes,) = graph_sizes(question)
+        load = average_load(strategy, question, sizes)
+        epochs = [
+            max(e.epoch_s.value or 0.0 for e in predict(question, keeping(load, 0.0, x), profile))
+            for x in (0.0, *found)
+        ]
+        records += [
+            ("modelled", name, 100 * x, epochs[0] / epoch)
+            for x, epoch in zip(found, epochs[1:], strict=True)
+        ]
+    return pd.DataFrame(records, columns=COLUMNS)
+
+
+def measured_gains(findings: Findings) -> pd.DataFrame:
+    """Of what counts on a GPU the rows that it finds there, as :data:`COLUMNS`; a line a policy.
+
+    ``low``, ``high``: the 95 % interval over the repeats; NaN of one.
+    """
+    records, groups = [], bar_groups(findings, "cuda")
+    for run in findings.runs_on("cuda", _kept_gains):
+        names = line_names(run)
+        for row in _kept_gains(run).to_dict("records"):
+            line, _ = names[row["strategy"], row["variant"]]
+            name = f"{groups[run.machine, row['workload']]}: {line}"
+            ends = (row["speedup"], row["low"], row["high"])
+            records.append(("measured", name, 100 * row["counted"], *ends))
+    return pd.DataFrame(records, columns=[*COLUMNS, "low", "high"])
+
+
+def _kept_gains(run: Run) -> pd.DataFrame:
+    """Over aligned zero-copy with its usual parameters, of the series that count what they find."""
+    table = speedup_over(run, REFERENCE, build(REFERENCE).variant)
+    return table.join(found_on_device(run), on=SERIES[:4]).dropna(subset="counted")

@@ -1,0 +1,83 @@
+"""No data path at all: rows of the right shape lie ready on the device, and nothing is fetched.
+
+Its epoch is what sampling, training and the loop take on their own. What another path's epoch has
+beyond it is that path's, and paths of which none has anything beyond it cannot be told apart.
+
+The rows that lie ready are the table's first, 0, 1, 2, … from its beginning again, so that they are
+as finite as the table's and known: position ``p`` of a minibatch holds row ``p`` modulo the number
+of rows, whatever ids were asked for (:func:`ready_ids`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gatherbench.kernels.reference import byte_rows, reference_gather
+from gatherbench.strategies.base import Fetcher, Strategy, Ticket
+from gatherbench.strategies.buffers import RowBuffer, TicketRing
+from gatherbench.strategies.data_path import DataPath
+from gatherbench.strategies.knowledge import Knowledge
+from gatherbench.strategies.places import with_index
+
+_MARK = 0xA5
+
+
+@dataclass(frozen=True)
+class NullPath(Strategy):
+    """The floor: hands out one buffer, which grows to the largest minibatch in the warm-up."""
+
+    name: ClassVar[str] = "null"
+    summary: ClassVar[str] = "rows that lie ready, none fetched: the floor of the harness"
+    colour: ClassVar[str] = "pale"
+    role = "floor"
+    aside = "floor: it fetches nothing"
+
+    def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
+        return DataPath(payload_bytes=0, gpu_requests={})
+
+    def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
+        return NullFetcher(features, device)
+
+
+class NullFetcher(Fetcher):
+    """A view of rows that were gathered once."""
+
+    def __init__(self, features: Tensor, device: torch.device) -> None:
+        super().__init__(features, with_index(device))
+        self._ready = RowBuffer(
+            lambda count: reference_gather(features, ready_ids(count, len(features))).to(device)
+        )
+        self._ring = TicketRing(1)
+
+    def _submit(self, ids: Tensor) -> Ticket:
+        self._ring.claim()
+        rows = self._ready.rows(ids.numel())
+        return self._ring.issue(lambda: rows)
+
+    def _close(self) -> None:
+        self._ring.close()
+        del self._ready
+
+
+def ready_ids(count: int, num_rows: int) -> Tensor:
+    """The rows of a table of ``num_rows`` that a floor hands out, int64 ``[count]``."""
+    return torch.arange(count) % max(1, num_rows)
+
+
+def writes_rows(fetcher: Fetcher, ids: Tensor) -> bool:
+    """Whether a fetch writes the rows it hands out, which a floor must not.
+
+    They are marked after one fetch of ``ids`` (as for ``submit``), and looked at after another;
+    then they are as before.
+    """
+    rows = byte_rows(fetcher.submit(ids).result())
+    before = rows.clone()
+    rows.fill_(_MARK)
+    again = byte_rows(fetcher.submit(ids.flip(0)).result())
+    wrote = bool((again != _MARK).any())
+    rows.copy_(before)
+    return wrote

@@ -1,0 +1,107 @@
+"""A stand-in for ``cuda.bindings.runtime`` that knows what is registered, and what is managed."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cuda.bindings import runtime as real
+
+from gatherbench.kernels import cuda_calls, managed_memory, mapped_memory
+
+Status = real.cudaError_t
+
+
+class FakeRuntime:
+    """Knows which memory is registered or managed; else it is ``cuda.bindings.runtime``."""
+
+    def __init__(self) -> None:
+        self.registered: dict[int, tuple[int, int]] = {}
+        self.held: dict[int, Any] = {}
+        self.attributes = 1
+        self.kind = "Host"
+        #: What a call answers where that is no success.
+        self.status: dict[str, real.cudaError_t] = {}
+        self.calls: list[str] = []
+        #: Of managed memory: what was done to it, in order, with its sizes, advice and places.
+        self.done: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        answer = getattr(type(self), f"_{name}", None)
+        if answer is None:
+            return getattr(real, name)
+
+        def call(*arguments: Any) -> tuple[Any, ...]:
+            self.calls.append(name)
+            status = self.status.get(name, Status.cudaSuccess)
+            return status, *([] if status else [answer(self, *arguments)])
+
+        return call
+
+    def _cudaHostRegister(self, ptr: int, size: int, flags: int) -> None:  # noqa: N802
+        self.registered[ptr] = (size, flags)
+
+    def _cudaHostUnregister(self, ptr: int) -> None:  # noqa: N802
+        del self.registered[ptr]
+
+    def _cudaDeviceSynchronize(self) -> None:  # noqa: N802
+        pass
+
+    def _cudaGetLastError(self) -> None:  # noqa: N802
+        pass
+
+    def _cudaHostGetDevicePointer(self, ptr: int, flags: int) -> int:  # noqa: N802
+        assert flags == 0
+        return ptr + (1 << 40)
+
+    def _cudaDeviceGetAttribute(self, _attribute: Any, _device: int) -> int:  # noqa: N802
+        return self.attributes
+
+    def _cudaPointerGetAttributes(self, _ptr: int) -> Any:  # noqa: N802
+        return SimpleNamespace(type=SimpleNamespace(name=f"cudaMemoryType{self.kind}"))
+
+    def _cudaGetErrorString(self, _status: Any) -> bytes:  # noqa: N802
+        return b"what CUDA says"
+
+    def _cudaMallocManaged(self, size: int, flags: int) -> int:  # noqa: N802
+        assert flags == real.cudaMemAttachGlobal
+        room = (ctypes.c_uint8 * size)()
+        self.held[ctypes.addressof(room)] = room
+        self.done.append(("allocate", size))
+        return ctypes.addressof(room)
+
+    def _cudaMemAdvise(self, ptr: int, size: int, advice: Any, place: Any) -> None:  # noqa: N802
+        assert ptr in self.held, "advice is for the whole of it"
+        said = advice.name.removeprefix("cudaMemAdvise")
+        self.done.append(
+            (said, size, place.type.name.removeprefix("cudaMemLocationType"), place.id)
+        )
+
+    def _cudaMemPrefetchAsync(  # noqa: N802
+        self, ptr: int, size: int, place: Any, flags: int, stream: int
+    ) -> None:
+        (at,) = [base for base in self.held if base <= ptr < base + len(self.held[base])]
+        assert (place.type.name, place.id) == ("cudaMemLocationTypeHost", 0)
+        assert (flags, stream) == (0, 0)
+        assert not any(self.held[at][::4096]), "it is written before its pages are there"
+        self.done.append(("prefetch", ptr - at, size))
+
+    def _cudaFree(self, ptr: int) -> None:  # noqa: N802
+        self.done.append(("free",))
+        del self.held[ptr]
+
+
+def fake_runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRuntime]:
+    """Calls go to the fake; afterwards nothing is held."""
+    fake = FakeRuntime()
+    for module in (cuda_calls, mapped_memory, managed_memory):
+        monkeypatch.setattr(module, "runtime", lambda: fake)
+    yield fake
+    gc.collect()
+    assert fake.registered == fake.held == mapped_memory._held == {}
+    assert mapped_memory._foreign == set()
+    assert managed_memory.managed_bytes() == 0

@@ -1,0 +1,223 @@
+"""Managed memory against a stand-in for CUDA: the order of calls, room, refusals, one copy."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import gatherbench
+from gatherbench.kernels import host_memory, managed_memory
+from gatherbench.kernels.cuda_calls import CudaCallError
+from gatherbench.kernels.managed_memory import (
+    empty,
+    largest_page,
+    managed_bytes,
+    managed_refusal,
+    managed_room,
+    managed_table,
+    span_of,
+)
+from gatherbench.kernels.mapped_memory import HostRegistration, ManagedMemory
+
+from .cuda_runtime import FakeRuntime, Status, fake_runtime
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRuntime]:
+    yield from fake_runtime(monkeypatch)
+
+
+def both_advices(size: int, device: int) -> list[tuple[object, ...]]:
+    return [
+        ("allocate", size),
+        ("SetPreferredLocation", size, "Host", 0),
+        ("SetAccessedBy", size, "Device", device),
+        ("prefetch", 0, size),
+    ]
+
+
+def test_a_table_is_advised_twice_and_brought_in_before_it_is_written(cuda: FakeRuntime) -> None:
+    table = managed_table((1000, 6), torch.float32, device=3)
+    assert cuda.done == both_advices(24_000, 3)
+    assert table.shape == (1000, 6)
+    assert not bool(table.any())
+    (address,) = cuda.held
+    assert table.data_ptr() == address
+    assert managed_bytes() == 24_000
+
+
+def test_it_lives_as_long_as_any_tensor_over_it(cuda: FakeRuntime) -> None:
+    table = managed_table((1000, 6), torch.float32)
+    part = table[10:].view(torch.uint8)
+    del table
+    gc.collect()
+    part.fill_(1)
+    assert managed_bytes() == 24_000
+    del part
+    gc.collect()
+    assert cuda.done[-1] == ("free",)
+    assert managed_bytes() == 0
+
+
+@pytest.mark.parametrize("rows", [slice(None), slice(10, 20)])
+def test_a_table_that_lies_there_is_read_in_place(cuda: FakeRuntime, rows: slice) -> None:
+    table = managed_table((100, 4), torch.float32, device=1)
+    before = len(cuda.done)
+    with ManagedMemory(table[rows], device=1) as memory:
+        assert memory.address == table.data_ptr() + 16 * (rows.start or 0)
+        assert cuda.done[before:] == [], "neither a second copy nor advice again"
+        told = {metric: value for metric, _, value, *_ in memory.facts}
+        assert (told["managed_copy"], told["managed_prefetched"]) == (0, 1600)
+    with ManagedMemory(table, device=0):
+        assert cuda.done[before:] == [("SetAccessedBy", 1600, "Device", 0)], "another GPU"
+    assert cuda.done[-1] != ("free",), "it is the caller's"
+
+
+def test_a_table_elsewhere_is_copied_and_the_copy_told(cuda: FakeRuntime) -> None:
+    table = torch.randn(10, 6)
+    with ManagedMemory(table, device=2) as memory:
+        assert torch.equal(memory.tensor, table)
+        assert memory.tensor.data_ptr() == memory.address != table.data_ptr()
+        assert cuda.done == both_advices(240, 2)
+        assert {metric: value for metric, _, value, *_ in memory.facts}["managed_copy"] == 240
+        assert memory.seconds > 0
+    assert cuda.done[-1] == ("free",)
+    with ManagedMemory(torch.empty(0, 6)) as memory:
+        assert (memory.address, memory.facts) == (0, ()), "a table without bytes needs nothing"
+
+
+def test_a_span_ends_where_it_ends(cuda: FakeRuntime) -> None:
+    table = managed_table((4, 4), torch.uint8)
+    beyond = torch.frombuffer(bytearray(64), dtype=torch.uint8)
+    assert span_of(table) is not None
+    assert span_of(beyond) is None
+    managed_memory._spans[table.data_ptr()].size_bytes -= 1
+    assert span_of(table) is None
+    managed_memory._spans[table.data_ptr()].size_bytes += 1
+
+
+def test_managed_memory_is_not_registered(cuda: FakeRuntime) -> None:
+    """CUDA would say that it is registered already, and the path be another than it claims."""
+    table = managed_table((10, 6), torch.float32)
+    with pytest.raises(ValueError, match="managed memory, which cannot be registered: take memory"):
+        HostRegistration(table)
+    assert cuda.registered == {}
+
+
+@pytest.mark.parametrize("call", ["cudaMemAdvise", "cudaMemPrefetchAsync", "cudaDeviceSynchronize"])
+@pytest.mark.parametrize("status", [Status.cudaErrorMemoryAllocation, Status.cudaErrorUnknown])
+def test_what_fails_halfway_is_freed(cuda: FakeRuntime, call: str, status: Status) -> None:
+    """But for a prefetch that is refused: then pages come as they are written, and that is told."""
+    cuda.status[call] = status
+    if call != "cudaMemAdvise" and status == Status.cudaErrorUnknown:
+        with ManagedMemory(torch.ones(4, 4)) as memory:
+            assert bool(memory.tensor.all())
+            told = {metric: value for metric, _, value, *_ in memory.facts}
+            assert told["managed_prefetched"] == 0
+        return
+    with pytest.raises((CudaCallError, MemoryError)) as caught:
+        managed_table((4, 4), torch.float32)
+    assert cuda.held == {}
+    if call != "cudaMemAdvise":
+        assert str(caught.value).startswith("no_memory: cudaM" if "Mem" in call else "no_memory")
+
+
+def test_a_driver_without_memory_is_a_reason_with_its_remedy(cuda: FakeRuntime) -> None:
+    cuda.status["cudaMallocManaged"] = Status.cudaErrorMemoryAllocation
+    with pytest.raises(MemoryError, match=r'no_memory: .*memory = "registered" reads the table'):
+        managed_table((4, 4), torch.float32)
+    cuda.status["cudaMallocManaged"] = Status.cudaErrorNotSupported
+    with pytest.raises(CudaCallError, match="cudaErrorNotSupported"):
+        managed_table((4, 4), torch.float32)
+    assert cuda.done == []
+
+
+def test_room_is_of_the_host_and_not_of_the_gpu(
+    cuda: FakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(managed_memory, "available_bytes", lambda: 100 * GIB)
+    assert managed_room(90 * GIB) is None
+    refused = str(managed_room(90 * GIB + 1))
+    assert refused.startswith(
+        "no_memory: 90.0 GiB of managed memory are more than 90% of the 100.0"
+    )
+    assert "swap does not help" in refused
+    assert managed_room(45 * GIB, processes=2) is None
+    assert "in each of 3 processes" in str(managed_room(45 * GIB, processes=3))
+    with pytest.raises(MemoryError, match=r"no_memory: 186\.3 GiB"):
+        managed_table((200_000_000, 1000), torch.uint8)
+    assert cuda.done == [], "refused before anything is allocated"
+
+
+def test_a_gpu_that_cannot_share_it_with_the_cpu_refuses(cuda: FakeRuntime) -> None:
+    assert managed_refusal(0) is None
+    cuda.attributes = 0
+    assert str(managed_refusal(1)).startswith("unsupported: CPU and cuda:1 cannot use managed")
+
+
+@pytest.mark.parametrize(
+    ("text", "page"),
+    [
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.142  Release", 2 << 20),
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  530.30.02  Wed Feb 22 04:11", 2 << 20),
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  530.30.01  Wed Feb 22 04:11", 4 << 10),
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  525.147.05  Wed Oct 25 2023", 4 << 10),
+        ("NVRM version: of my own", None),
+    ],
+)
+def test_an_old_driver_is_told_and_not_refused(
+    cuda: FakeRuntime, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, page: int | None
+) -> None:
+    (tmp_path / "version").write_text(f"{text}\nGCC version:  gcc version 12.2.0\n")
+    monkeypatch.setattr(managed_memory, "_VERSION", tmp_path / "version")
+    assert largest_page()[0] == page
+    with ManagedMemory(torch.ones(4, 4)) as memory:
+        (_, unit, value, source, reason) = memory.facts[-1]
+    assert (unit, value, bool(reason)) == ("B", page, page is None)
+    assert ("pages of 2 MiB" in source) == (page == 4 << 10)
+
+
+def test_where_memory_comes_as_it_is_used_it_is_brought_in_piece_by_piece(
+    cuda: FakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(host_memory.MEMORY_VARIABLE, "9")
+    monkeypatch.setattr(host_memory, "_TOUCH_BYTES", 8192)
+    monkeypatch.setattr(host_memory, "_has_come", lambda size: True)
+    table = managed_table((5, 4096), torch.uint8)
+    assert cuda.done[3:] == [
+        ("prefetch", 0, 8192),
+        ("prefetch", 8192, 8192),
+        ("prefetch", 16384, 4096),
+    ]
+    assert table.shape == (5, 4096)
+
+
+def test_a_forked_child_frees_nothing(cuda: FakeRuntime) -> None:
+    table = managed_table((4, 4), torch.float32)
+    managed_memory._free(table.data_ptr(), os.getpid() + 1)
+    assert len(cuda.held) == 1
+
+
+def test_the_two_line_use_allocates_by_word(cuda: FakeRuntime) -> None:
+    assert gatherbench.empty is empty
+    assert span_of(gatherbench.empty((3, 4), torch.float16)) is not None
+    for memory in ("anonymous", "shared"):
+        table = gatherbench.empty((3, 4), torch.float16, memory=memory)  # type: ignore[arg-type]
+        assert (span_of(table), table.dtype) == (None, torch.float16)
+    with pytest.raises(ValueError, match="'pinned' is none of managed, anonymous, shared"):
+        gatherbench.empty((3, 4), memory="pinned")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="extents of 0 or more"):
+        gatherbench.empty((-3, 4))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
+def test_without_a_driver_the_error_is_clear() -> None:
+    with pytest.raises(CudaCallError, match=r"cudaMallocManaged failed: .*driver"):
+        gatherbench.empty((3, 4))

@@ -1,0 +1,300 @@
+"""The notebooks: pairs that agree, execution that refuses what is wrong, panels that fill."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.figure import Figure
+
+from gatherbench.bench.show.figures import requests_per_row as per_row
+from helpers.findings import RESULTS_VARIABLE
+from tools.notebooks import drift, main, sync
+
+from ..bench.disk_run import write_disk
+from ..bench.ranks_run import write_ranks
+from ..bench.show.gpu_rows import (
+    add_gpu_metrics,
+    add_overlap,
+    add_peer,
+    declare_path,
+    measure_link,
+    write_micro,
+)
+
+pytest.importorskip("jupytext")
+notebooks_show = pytest.importorskip("helpers.shown")
+MakeRun = Callable[..., Path]
+SaidBy = Callable[[str, Path], str]
+ROOT = Path(__file__).parents[2]
+SHIPPED = sorted((ROOT / "notebooks").glob("*.py"))
+#: Largest notebook that is kept, in bytes.
+LARGEST = 400_000
+GOOD = "# %% [markdown]\n# # Title\n\n# %%\nprint(6 * 7)\n"
+SHOWN = (
+    "from helpers.shown import say, show\n"
+    "from matplotlib.figure import Figure\n"
+    "show(Figure(), 'nothing')\nsay('one')\nsay('two')\n"
+)
+
+
+def write(folder: Path, **cells: str) -> Path:
+    """A folder of pairs that agree, by name."""
+    folder.mkdir(exist_ok=True)
+    for name, text in cells.items():
+        source = folder / f"{name}.py"
+        source.write_text("# %%\n" + text)
+        sync(source)
+    return folder
+
+
+def outputs(path: Path) -> str:
+    """All text that a notebook's cells put out."""
+    cells = json.loads(path.read_text())["cells"]
+    found = [output for cell in cells for output in cell.get("outputs", [])]
+    texts = [
+        o.get("text") or next((d[t] for t in ("text/markdown", "text/plain") if t in d), "")
+        for o, d in ((o, o.get("data", {})) for o in found)
+        if "image/png" not in d
+    ]
+    return "\n".join("".join(text) for text in texts)
+
+
+def pictures(path: Path) -> int:
+    cells = json.loads(path.read_text())["cells"]
+    found = [output for cell in cells for output in cell.get("outputs", [])]
+    return sum("image/png" in output.get("data", {}) for output in found)
+
+
+@pytest.mark.parametrize("source", SHIPPED, ids=lambda path: path.stem)
+def test_a_shipped_pair_agrees_is_executed_and_small(source: Path) -> None:
+    assert drift(source) is None
+    target = source.with_suffix(".ipynb")
+    text = target.read_text()
+    assert target.stat().st_size < LARGEST
+    assert pictures(target) > 0
+    assert '"execution_count": null' in text
+    assert str(ROOT) not in text
+    notebook = json.loads(text)
+    first, last = notebook["cells"][0], notebook["cells"][-1]
+    opening = "".join(first["source"])
+    assert "**Question.**" in opening
+    assert "**Claim" in opening
+    assert last["cell_type"] == "code"
+    assert "".join(last["outputs"][0]["data"]["text/markdown"])
+    for cell in notebook["cells"]:
+        for output in cell.get("outputs", []):
+            if "image/png" in output.get("data", {}):
+                assert output["metadata"]["image/png"]["alt"]
+
+
+def test_each_notebook_is_in_the_list() -> None:
+    assert len(SHIPPED) == 11
+    text = (ROOT / "notebooks" / "README.md").read_text()
+    for source in SHIPPED:
+        assert f"({source.stem}.ipynb)" in text
+
+
+def test_what_is_wrong_fails_the_command_and_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several run in processes of their own, one in this one."""
+    folder = write(
+        tmp_path / "notebooks",
+        errs="1 / 0\n",
+        warns="import warnings\nwarnings.warn('beware')\n",
+        shows_a_path="import os\nprint(os.getcwd())\n",
+        dies="import os\nos._exit(3)\n",
+        good="print(6 * 7)\n\n# %%\n6 * 8\n\n# %%\n" + SHOWN,
+    )
+    before = (folder / "errs.ipynb").read_text()
+    arguments = ["--folder", str(folder), "--results", str(tmp_path)]
+    command = [sys.executable, "-m", "tools.notebooks", *arguments]
+    command += ["errs", "warns", "dies", "good"]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert said.returncode == 1
+    for wrong in (
+        "failed: errs.py: cell 0: ",
+        "ZeroDivisionError",
+        "failed: warns.py: cell 0 wrote to stderr",
+        "failed: dies.py: its process ended: 3",
+    ):
+        assert wrong in said.stderr
+    assert (folder / "errs.ipynb").read_text() == before  # nor is it overwritten
+    first = (folder / "good.ipynb").read_text()  # the others do not keep it from being drawn
+    assert "changed" in said.stdout
+    assert outputs(folder / "good.ipynb").split() == ["42", "48", "one", "two"]
+    assert pictures(folder / "good.ipynb") == 1
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    assert main([*arguments, "good"]) == 0
+    assert "as before" in capsys.readouterr().out
+    assert (folder / "good.ipynb").read_text() == first
+    assert main([*arguments, "shows_a_path"]) == 1
+    assert "failed: shows_a_path.py: cell 0 shows a path" in capsys.readouterr().err
+    assert str(tmp_path) not in outputs(folder / "shows_a_path.ipynb")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda source: source.write_text(GOOD.replace("6 * 7", "6 * 8")), "from cell 1 on"),
+        (lambda source: source.write_text(GOOD + "\n# %%\n1\n"), "3 cells"),
+        (lambda source: source.with_suffix(".ipynb").unlink(), "has no good.ipynb"),
+    ],
+)
+def test_a_pair_that_has_drifted_fails_before_anything_runs(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    change: Callable[[Path], Any],
+    reason: str,
+) -> None:
+    source = tmp_path / "good.py"
+    source.write_text(GOOD)
+    sync(source)
+    change(source)
+    assert main(["--folder", str(tmp_path), "--results", str(tmp_path)]) == 1
+    said = capsys.readouterr()
+    assert "drifted: good.py" in said.err
+    assert reason in said.err
+    assert "make figures SYNC=1" in said.err
+    assert said.out == ""
+    sync(source)
+    assert drift(source) is None
+
+
+def test_outputs_alone_are_no_drift(tmp_path: Path) -> None:
+    source = tmp_path / "good.py"
+    source.write_text(GOOD)
+    sync(source)
+    target = source.with_suffix(".ipynb")
+    target.write_text(target.read_text().replace('"outputs": []', '"outputs": [], "x": 1'))
+    assert drift(source) is None
+
+
+def test_bad_input_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    usual = ["--folder", str(tmp_path), "--results", str(tmp_path)]
+    assert main(usual) == 2
+    assert "no notebook (*.py)" in capsys.readouterr().err
+    (tmp_path / "good.py").write_text(GOOD)
+    assert main([*usual, "bad"]) == 2
+    assert "no notebook 'bad'" in capsys.readouterr().err
+    assert main([*usual, "--results", str(tmp_path / "none")]) == 2
+    assert "no such folder of results" in capsys.readouterr().err
+
+
+@pytest.fixture
+def said_by(monkeypatch: pytest.MonkeyPatch) -> SaidBy:
+    """What a shipped notebook says of a folder of results; its cells run in this process.
+
+    Its figures are made and not painted.
+    """
+
+    def said(stem: str, results: Path) -> str:
+        put_out: list[Any] = []
+        monkeypatch.setattr(notebooks_show, "png", lambda _: b"a picture")
+        monkeypatch.setattr(per_row, "requests_per_row", Figure)  # of no run's rows
+        monkeypatch.setattr(notebooks_show, "display", put_out.append)
+        monkeypatch.setenv(RESULTS_VARIABLE, str(results))
+        monkeypatch.chdir(ROOT / "notebooks")
+        runpy.run_path(f"{stem}.py")
+        return "\n".join(one.data for one in put_out if isinstance(one.data, str))
+
+    return said
+
+
+def test_panels_fill_themselves_from_the_rows_of_a_gpu_run(
+    said_by: SaidBy, make_run: MakeRun, tmp_path: Path
+) -> None:
+    """The shipped notebooks on rows that no GPU has made: what they call missing is there."""
+    series = [
+        ("cpu_gather", "naive", (0.2, 1.0, 0.5)),
+        ("aligned_zero_copy", "sorted", (0.2, 0.25, 0.5)),
+        ("async_zero_copy", "stream,auto", (0.2, 0.05, 0.6)),
+        ("all_in_gpu", "default", (0.2, 0.1, 0.5)),
+    ]
+    folder = make_run("20261121-gpu-aaaaaa", series=series, backend="cuda", machine="nvidia-h200")
+    add_gpu_metrics(folder, [(strategy, variant) for strategy, variant, _ in series])
+    eight = {"gpu_link_read": 1000.0, "gpu_requests_128_bytes": 8.0}
+    declare_path(folder, "aligned_zero_copy", "sorted", **eight)
+    measure_link(folder, "aligned_zero_copy", "sorted", 1180.0)
+    micro = write_micro(tmp_path / "results" / "nvidia-h200" / "20261121-micro")
+    add_overlap(micro)
+    add_peer(micro)
+    stems = {
+        "01_where_the_time_goes": "nvidia-h200 (measured): **58.5 % (58.5–58.5)** of the epoch",
+        "02_requests_and_row_width": "512 B, over a table of 8 GiB: alignment is worth +20.0% (+20",
+        "03_share_of_the_sms": "| sweep of stream,auto, wordnet GraphSAGE | **15 %**: 100 % (one",
+        "04_epoch_time": "wordnet GraphSAGE, measured: of 2 zero-copy variants `async_zero_copy"
+        " stream,auto` came out fastest: 1.99× as fast as `cpu_gather naive`; it takes 1.06×",
+        "07_cpu_power_energy": "`async_zero_copy`: power per epoch: wordnet GraphSAGE, nvidia-h200,"
+        " `stream,auto`: **-25%** (one repeat).",
+        "08_transfer_time": "10,000 rows of 2000 B: `aligned_zero_copy` over `cpu_gather naive`,"
+        " times as fast by variant: `sorted` 4.00×.",
+        "09_launch_policies": "our best (aligned, sorted) is 1.27× as fast as the best of the",
+    }
+    said = {stem: said_by(stem, tmp_path / "results") for stem in stems}
+    on_the_link = "put **1.18 B** on the link for a byte that it wanted (counted 1.18, or"
+    assert on_the_link in said["02_requests_and_row_width"]
+    assert "alignment to be worth" in said["02_requests_and_row_width"]
+    for stem in ("02_requests_and_row_width", "09_launch_policies"):
+        assert "Measured on nvidia-h200 over a table of 8 GiB:" in said[stem]
+        assert "One process: how much processes differ is not known." in said[stem]
+    for stem, expected in stems.items():
+        assert expected in said[stem]
+        assert "**not measured yet**" not in said[stem]
+
+
+@pytest.mark.parametrize(
+    ("backend", "there", "missing"),
+    [
+        ("cuda", "- 2 GPUs, measured: `aligned_zero_copy` is **1.60** (1.60–1.60)", "without GPUs"),
+        ("host", "(ranks are processes on a host, not GPUs)", "Several GPUs: **not measured yet**"),
+    ],
+)
+def test_several_gpus_fill_from_runs_of_several_ranks(
+    said_by: SaidBy, make_run: MakeRun, tmp_path: Path, backend: str, there: str, missing: str
+) -> None:
+    times = {
+        ("cpu_gather", "naive"): {1: 4.0, 2: 3.2},
+        ("aligned_zero_copy", "given"): {1: 3, 2: 2},
+    }
+    write_ranks(make_run, times, backend=backend)
+    said = said_by("06_several_gpus", tmp_path / "results")
+    assert there in said
+    assert missing in said
+    assert ("Several GPUs: **not measured yet**" in said) == (backend == "host")
+
+
+def test_tables_on_disk_fill_from_a_run(said_by: SaidBy, make_run: MakeRun, tmp_path: Path) -> None:
+    write_disk(make_run)
+    said = said_by("11_disk", tmp_path / "results")
+    assert "disk_cached sieve,10% had the shortest epochs, 2.50× (2.50–2.50) as long" in said
+    # Published: 138.4 over 97.0 s.
+    assert "with the cache `lru` an epoch takes **1.43** times as long as with `sieve`" in said
+    # By hand: of 8 rows of a block each is asked for with p = 0.5 of 111 M, so that a row costs
+    # (1 - (1 - p)^8) / 8p = 0.984 blocks of 8 rows.
+    assert "Of papers100M's many random rows of 512 B, **7.9 B** are read for each byte" in said
+    assert "not measured" not in said.lower()
+
+
+@pytest.mark.parametrize(
+    "stem",
+    [
+        "01_where_the_time_goes",
+        "06_several_gpus",
+        "07_cpu_power_energy",
+        "10_hot_rows",
+        "11_disk",
+    ],
+)
+def test_without_any_run_the_notebooks_say_what_is_missing(
+    said_by: SaidBy, tmp_path: Path, stem: str
+) -> None:
+    assert "**not measured yet**" in said_by(stem, tmp_path)

@@ -1,0 +1,164 @@
+"""WholeGraph, alone and over several ranks: who fills what, and which bytes come from where."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gatherbench.bench.probe.cases import MIB
+from gatherbench.bench.read.points import Row
+from gatherbench.strategies.data_path import DataPath, zero_copy_path
+from gatherbench.strategies.knowledge import Knowledge, Ranks
+from tools.gpu import peer
+
+PEERS = Path(__file__).parents[2] / "examples" / "peers"
+
+
+class Library:
+    """What of pylibwholegraph and librmm is used; ``first``: the row with which a rank's begin."""
+
+    __version__ = "26.10"
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, *, wrong: bool = False, first: int = 0
+    ) -> None:
+        self.wrong, self.first = wrong, first
+        self.asked: list[Tensor] = []
+        self.calls: list[object] = []
+        self.wmb = SimpleNamespace(finalize=lambda: self.calls.append("library ended"))
+        monkeypatch.setattr(peer.importlib, "import_module", self.module)
+        monkeypatch.setattr(peer.importlib.util, "find_spec", lambda name: self)
+
+    def module(self, name: str) -> Library:
+        self.calls.append(name)
+        return self
+
+    def load_library(self) -> None:
+        self.calls.append("load_library")
+
+    def init_torch_env_and_create_wm_comm(self, *world: int, wm_log_level: str) -> tuple[str, None]:
+        assert world == (0, 1, 0, 1)
+        return "communicator", None
+
+    def init(self, *world: int, wm_log_level: str) -> None:
+        self.calls.append(world)
+
+    def get_global_communicator(self) -> Any:
+        return SimpleNamespace(barrier=lambda: self.calls.append("barrier"))
+
+    def create_wholememory_tensor(
+        self, comm: object, kind: str, place: str, sizes: list[int], dtype: Any, strides: list[int]
+    ) -> Any:
+        self.calls.append((kind, place, sizes))
+        assert strides == [sizes[1], 1]
+        self.local = values = torch.zeros([sizes[0] - self.first, sizes[1]], dtype=dtype)
+
+        def gathered(ids: Tensor) -> Tensor:
+            self.asked.append(ids)
+            return values[(ids + int(self.wrong)) % sizes[0]]
+
+        return SimpleNamespace(
+            get_local_tensor=lambda host_view: (values, self.first), gather=gathered
+        )
+
+    def destroy_wholememory_tensor(self, table: Any) -> None:
+        self.calls.append("freed")
+
+    def reset_communicators(self) -> None:
+        self.calls.append("reset")
+
+    def finalize(self) -> None:
+        self.calls.append("group ended")
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_the_peer_is_compared_before_it_is_timed(
+    wrong: bool, cuda: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = Library(monkeypatch, wrong=wrong)
+    monkeypatch.setattr(peer, "SPAN_BYTES", MIB)
+    monkeypatch.setattr(peer, "READ_BYTES", MIB // 4)
+    monkeypatch.setattr(peer, "WIDTHS", (16, 100))
+    kept: list[Row] = []
+
+    def measure() -> None:
+        peer.measure(kept.append, time.monotonic(), lambda point: True)
+
+    if wrong:
+        with pytest.raises(RuntimeError, match="other rows of 64 B"):
+            measure()
+        return
+    measure()
+    assert {row.point.policy for row in kept} == {"WholeGraph 26.10", "aligned"}
+    assert len(kept) == 2 * 3 * peer.FEWEST_ROUNDS
+    assert library.calls.count("freed") == 2
+    assert all(len(ids.unique()) == len(ids) for ids in library.asked), "rows come from a cache"
+    # librmm before what is linked to it; the end only when every row is written.
+    assert library.calls[:3] == ["librmm", "load_library", "pylibwholegraph"]
+    assert library.calls[-1] == "group ended"
+
+
+def test_a_rank_fills_its_part_and_leaves_the_group_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 1 of two, for a table of 5 rows: 3 and 2."""
+    library = Library(monkeypatch, first=3)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    values = torch.arange(15.0).view(5, 3)
+    theirs = peer.WholeGraph(Ranks(1, 2, 2))
+    theirs.table(values, "continuous", "cuda")
+    theirs.close()
+    assert torch.equal(library.local, values[3:])
+    assert library.calls[-5:] == [
+        (1, 2, 1, 2), ("continuous", "cuda", [5, 3]), "barrier", "library ended", "reset",
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def peers(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(PEERS))
+    return importlib.import_module("gatherbench_peers")
+
+
+IDS = torch.tensor([0, 3, 4, 4, 7])
+
+
+def path_of(peers: ModuleType, memory: str, ranks: Ranks) -> DataPath:
+    """Of a table of 8 rows of 600 B."""
+    paths = peers.PeerWholegraph(memory).data_paths([IDS], 600, 8, Knowledge(ranks=ranks))
+    (path,) = paths
+    assert isinstance(path, DataPath)
+    assert path.arriving_bytes == path.payload_bytes == 3000
+    return path
+
+
+def test_which_bytes_come_from_where(peers: ModuleType) -> None:
+    """Each of four ranks has two rows; rank 2 has 4 and 5, and rank 3 is on its machine."""
+
+    def read(ids: Tensor) -> DataPath:
+        return zero_copy_path(ids, 600, "wholegraph", "given")
+
+    assert path_of(peers, "host", Ranks(2, 4, 4)) == read(IDS)
+    spread = path_of(peers, "host", Ranks(2, 4, 2))
+    assert (spread.gpu_link_read_bytes, spread.peer_bytes, spread.network_bytes) == (
+        1200,
+        600,
+        1200,
+    )
+    assert spread.gpu_requests == read(torch.tensor([4, 4])).gpu_requests
+    in_gpu = path_of(peers, "gpu", Ranks(2, 4, 4))
+    assert (in_gpu.gpu_memory_bytes, in_gpu.peer_bytes, in_gpu.network_bytes) == (1200, 1800, 0)
+    assert peers.PeerWholegraph("gpu").data_path(IDS, 600).gpu_memory_bytes == 3000
+    assert peers.PeerWholegraph().data_path(IDS, 600) == read(IDS)
+
+
+def test_how_much_of_the_table_a_gpu_has(peers: ModuleType) -> None:
+    known = Knowledge(ranks=Ranks(2, 4, 2))
+    assert peers.PeerWholegraph("gpu").gpu_table_bytes(4800, known) == 1200
+    assert peers.PeerWholegraph("host").gpu_table_bytes(4800, known) == 0

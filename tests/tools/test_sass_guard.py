@@ -1,0 +1,336 @@
+"""The guard over machine code: what it reads, its verdicts, and regressions that it must catch."""
+
+from __future__ import annotations
+
+import functools
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gatherbench.kernels.compiler import ARCHITECTURES, KERNEL_SOURCE, CompilerError
+from gatherbench.kernels.grid import GridPoint
+from gatherbench.kernels.requests import count_requests
+from tools import behaviour, sass
+from tools.behaviour import Behaviour
+from tools.sass import (
+    Baseline,
+    KernelCode,
+    compare,
+    guarded_points,
+    judge,
+    measure,
+    verdicts,
+)
+
+WIDE = GridPoint("circular", 16, 32, 1, 4)
+CODE = KernelCode(40, 0, 200, {"LDG.64": 2, "LDG.EF.128": 4, "STG.EF.128": 4})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cubins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GATHERBENCH_KERNEL_CACHE", str(tmp_path_factory.mktemp("cubins")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def right() -> KernelCode:
+    return measured()
+
+
+def measured(source: str | None = None) -> KernelCode:
+    return measure([WIDE], ["sm_90"], source=source)[f"sm_90/{WIDE.kernel}"]
+
+
+def altered(right: str, wrong: str) -> str:
+    source = KERNEL_SOURCE.read_text()
+    assert right in source, f"the kernel no longer contains {right!r}"
+    return source.replace(right, wrong)
+
+
+def test_the_baseline_has_every_guarded_kernel_and_none_spills() -> None:
+    points, baseline = guarded_points(), sass.read_baseline()
+    assert baseline.kernels.keys() == {f"{a}/{p.kernel}" for a in ARCHITECTURES for p in points}
+    for arch in ARCHITECTURES:
+        for point in points:
+            counts = baseline.kernels[f"{arch}/{point.kernel}"].counts()
+            assert counts["spills"] == counts["stack bytes"] == 0
+            assert counts["registers"] <= 64, "1024 threads of a block must fit"
+            assert counts["bits of the narrowest table load"] == 8 * point.width
+            assert counts["table loads in the code"] >= point.rows * point.loads
+    assert baseline.requests == {
+        p.kernel: count_requests(p, behaviour.IDS, behaviour.ROW_BYTES, behaviour.OFFSET).requests
+        for p in points
+    }
+
+
+def test_the_kernel_reads_as_its_point_says(right: KernelCode) -> None:
+    assert right.memory["LDG.EF.128"] == right.memory["STG.EF.128"] == WIDE.loads
+    assert right.counts()["spills"] == 0
+    assert right.counts()["warps that registers allow"] >= 32
+
+
+def test_a_kernel_is_as_in_the_baseline() -> None:
+    baseline = sass.read_baseline()
+    if baseline.compiler != sass._compiler():
+        pytest.skip(f"the baseline was made by {baseline.compiler}")
+    now = measure([WIDE])
+    assert {v.status for v in verdicts({n: baseline.kernels[n] for n in now}, now)} == {"SAME"}
+
+
+def test_shifted_warps_read_each_line_of_a_row_once() -> None:
+    """By hand: the batch has every row once, and a row is read line by line, by whole sectors."""
+    expected = {32: 0, 64: 0, 96: 0, 128: 0}
+    for row in range(41):
+        begin = 48 + 2416 * row
+        sectors = np.arange(begin // 32, (begin + 2416 - 1) // 32 + 1)
+        for in_line in np.unique(sectors // 4, return_counts=True)[1]:
+            expected[32 * int(in_line)] += 1
+    stored = sass.read_baseline().requests
+    lines = [name for name in stored if re.match(r"(circular-rows|idle-.*)-(4|8|16)B", name)]
+    assert len(lines) == 6 + 9
+    for name in lines:
+        assert stored[name] == expected, name
+    for name, requests in stored.items():  # the circular shift costs less than none at any width
+        if name.startswith("circular"):
+            none = stored[name.replace("circular", "none")]
+            assert sum(requests.values()) < sum(none.values()), name
+
+
+def test_only_a_cubin_that_is_new_is_disassembled(
+    right: KernelCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[bytes] = []
+    other = GridPoint("idle", 4, 0, 1, 4)
+    monkeypatch.setattr(sass, "disassemble", lambda cubin: read.append(cubin) or CODE)
+    found = measure([WIDE, other], ["sm_90"], known=[right])
+    assert found == {f"sm_90/{WIDE.kernel}": right, f"sm_90/{other.kernel}": CODE}
+    assert len(read) == 1
+
+
+#: What a kernel must do that cannot rely on 16 B alignment: four accesses for one.
+NARROW = """
+    union { Word word; unsigned part[sizeof(Word) / 4]; } whole{};
+    const unsigned* parts = reinterpret_cast<const unsigned*>(from);
+    if (wanted)
+      for (int i = 0; i < int(sizeof(Word) / 4); ++i) whole.part[i] = __ldcs(parts + i);
+    return whole.word;"""
+
+
+@pytest.mark.parametrize(
+    ("as_it_is", "worse", "reason"),
+    [
+        (
+            "return wanted ? __ldcs(from) : Word{};",
+            NARROW,
+            "bits of the narrowest table load 128 -> 32",
+        ),
+        ("__launch_bounds__(1024)", "__maxnreg__(24)", "spills 0 -> "),
+        ("k < LOADS", "k < 1", "table loads in the code 4 -> 1"),
+    ],
+)
+def test_a_regression_is_caught(right: KernelCode, as_it_is: str, worse: str, reason: str) -> None:
+    status, said = compare(right, measured(altered(as_it_is, worse)))
+    assert status == "WORSE"
+    assert reason in said
+
+
+@pytest.mark.parametrize(
+    ("new", "status", "reason"),
+    [
+        (CODE, "SAME", ""),
+        (replace(CODE, cubin="other"), "CHANGED", "other instructions, as many"),
+        (replace(CODE, instructions=190), "CHANGED", "instructions 200 -> 190"),
+        (replace(CODE, registers=39), "CHANGED", "registers 40 -> 39"),
+        (
+            replace(CODE, registers=32),
+            "CHANGED",
+            "warps that registers allow 51 -> 64; registers 40 -> 32",
+        ),
+        (
+            replace(CODE, registers=56),
+            "WORSE",
+            "warps that registers allow 51 -> 36; registers 40 -> 56",
+        ),
+        (replace(CODE, stack_bytes=8), "WORSE", "stack bytes 0 -> 8"),
+        (
+            replace(CODE, memory={**CODE.memory, "STL.32": 1}),
+            "WORSE",
+            "spills 0 -> 1; STL.32 0 -> 1",
+        ),
+        (
+            replace(CODE, memory={**CODE.memory, "LDG.EF.128": 8}),
+            "CHANGED",
+            "table loads in the code 4 -> 8; LDG.EF.128 4 -> 8",
+        ),
+    ],
+)
+def test_a_verdict_has_a_reason(new: KernelCode, status: str, reason: str) -> None:
+    assert compare(CODE, new) == (status, reason)
+
+
+def test_kernels_that_come_and_go_are_changes() -> None:
+    found = verdicts({"old": CODE}, {"new": CODE})
+    assert [(v.kernel, v.status, v.reason) for v in found] == [
+        ("new", "CHANGED", "not in the baseline"),
+        ("old", "CHANGED", "no longer compiled"),
+    ]
+
+
+def test_what_the_source_does_is_judged_beside_its_machine_code() -> None:
+    old = Baseline("", {}, {"a": {32: 4, 128: 1}, "b": {32: 4}, "c": {32: 4}, "d": {32: 1}})
+    new = Behaviour(
+        {"a": {32: 4, 128: 2}, "b": {64: 3}, "c": {32: 4}, "d": {32: 9}, "e": {}}, {"d": "wrong"}
+    )
+    assert judge(old, new) == [
+        ("d", "WRONG", "wrong"),
+        ("a", "WORSE", "requests by size {32: 4, 128: 1} -> {32: 4, 128: 2}"),
+        ("b", "CHANGED", "requests by size {32: 4} -> {64: 3}"),
+    ]
+
+
+Command = Callable[..., tuple[int, str]]
+#: Two kernels that a small build has.
+ROWS, FLAT = GridPoint(), GridPoint(lanes=0)
+
+
+@functools.cache
+def observed_once(points: tuple[GridPoint, ...], _text: str, source: Path) -> Behaviour:
+    return behaviour.observe(points, source)
+
+
+@pytest.fixture
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """The command line over two kernels, whose baseline is renewed: its exit code and output.
+
+    What one source does is looked at once for all commands.
+    """
+    small = functools.partial(behaviour.build, few=True)
+    monkeypatch.setattr(behaviour, "build", small)
+    monkeypatch.setattr(
+        sass, "observe", lambda points, of: observed_once(tuple(points), of.read_text(), of)
+    )
+    monkeypatch.setattr(sass, "guarded_points", lambda: [ROWS, FLAT])
+
+    def run(*arguments: str) -> tuple[int, str]:
+        file = ["--baseline", str(tmp_path / "baseline.json"), "--arch", "sm_90"]
+        code = sass.main([*arguments, *file])
+        said = capsys.readouterr()
+        return code, said.out + said.err
+
+    return run
+
+
+needs_gxx = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+
+@needs_gxx
+def test_the_command_line(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "baseline.json"
+    assert command("--check")[0] == 2
+    assert command("--update")[0] == 0
+    assert command("--check") == (0, "2 SAME, 0 CHANGED, 0 WORSE, 0 WRONG\n")
+
+    renewed = file.read_text()
+    text = re.sub('"cubin": "[0-9a-f]+"', '"cubin": "another"', renewed)
+    file.write_text(re.sub(f'({ROWS.kernel}.*"LDG.EF.32": )1', r"\g<1>2", text))
+    code, said = command("--check")
+    assert code == 1
+    assert f"WORSE   sm_90/{ROWS.kernel}: table loads in the code 2 -> 1" in said
+    assert f"CHANGED sm_90/{FLAT.kernel}: other instructions, as many" in said
+    assert "renew sass_baseline.json with it" in said
+
+    file.write_text(renewed.replace("NVRTC 13", "NVRTC 12"))
+    code, said = command("--check")
+    assert code == 2
+    assert "the baseline was made by NVRTC 12" in said
+
+
+#: What is right, what it becomes, and what is said of it. By their numbers of instructions the
+#: first two are as before, and the third is better.
+CHANGES = {
+    "half a line": (
+        "constexpr int kLine = 128;",
+        "constexpr int kLine = 64;",
+        ("WRONG", "requests by size; the accounting says"),
+    ),
+    "an id too far": (
+        "entry.id < job.num_rows;",
+        "entry.id <= job.num_rows;",
+        ("WRONG", ""),
+    ),
+    "no shift": (
+        "row.shift = static_cast<int>((phase - address) % kLine) / WIDTH;",
+        "row.shift = 0 * static_cast<int>(phase);",
+        ("WRONG", "requests by size; the accounting says"),
+    ),
+    "a row without end": (
+        "const int units = job.row_bytes / WIDTH;",
+        "const int units = 1 << 30;",
+        ("WRONG", "stopped: "),
+    ),
+    "another position": (
+        "u64>(entry.position));",
+        "u64>(entry.position + 2));",
+        ("WRONG", "it reports position 7 as the first bad id, not 5"),
+    ),
+    "another way to say it": (
+        "if (row.shift >= job.row_bytes / WIDTH) row.shift = 0;",
+        "if (row.shift > job.row_bytes / WIDTH) row.shift = 0;",
+        ("CHANGED", "other instructions, as many"),
+    ),
+}
+
+
+@needs_gxx
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_source_needs_a_new_baseline_and_a_wrong_one_gets_none(
+    command: Command, tmp_path: Path, change: str
+) -> None:
+    right, wrong, (status, reason) = CHANGES[change]
+    assert command("--update")[0] == 0
+    before = (tmp_path / "baseline.json").read_text()
+    copy = tmp_path / "gather.cu"
+    copy.write_text(altered(right, wrong))
+    code, said = command("--check", "--source", str(copy))
+    assert code == 1
+    assert [line for line in said.splitlines() if line.startswith(status) and reason in line], said
+    renews, said = command("--update", "--source", str(copy))
+    if status == "WRONG":
+        assert renews == 1
+        assert "a baseline is not renewed while a kernel is WRONG" in said
+        assert (tmp_path / "baseline.json").read_text() == before
+    else:
+        assert renews == 0
+        assert command("--check", "--source", str(copy))[0] == 0
+        assert command("--check")[0] == 1
+
+
+def test_without_a_host_compiler_a_change_cannot_be_judged(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sass, "observe", behaviour.observe)
+    code, said = command("--update")
+    assert code == 2
+    assert "g++ not found" in said
+
+
+def test_what_is_no_cubin_is_refused() -> None:
+    with pytest.raises(CompilerError, match="failed"):
+        sass.disassemble(b"not a cubin")
+
+
+def test_a_missing_disassembler_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    import cuda.pathfinder
+
+    monkeypatch.setattr(cuda.pathfinder, "find_nvidia_binary_utility", lambda name: None)
+    with pytest.raises(CompilerError, match="pip install nvidia-cuda-cuobjdump"):
+        sass.disassemble(b"")

@@ -1,0 +1,207 @@
+"""Turns WordNet's database files into the small graph file that is shipped with the package.
+
+WordNet 3.0 is a real graph with text on every node, and its licence lets anybody pass it on. This
+made ``wordnet.npz`` beside this module, so that it can be made and checked again::
+
+    apt install wordnet-base
+    python -m tools.convert_wordnet /usr/share/wordnet wordnet.npz
+
+A node is a synset; nodes stand in the order of ``data.noun``, ``data.verb``, ``data.adj``,
+``data.adv``. The file holds the words that the features count (2 MB), not the features themselves
+(300 floats for each of 117 659 nodes, 141 MB).
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatherbench.datasets.wordnet.source import (
+    FEATURE_DIM,
+    NUM_CLASSES,
+    SHIPPED,
+    TEST,
+    TRAIN,
+    VAL,
+)
+
+# wndb(5WN): the letter that a pointer uses for a synset in each file. Adjective satellites ("s")
+# are called "a" in pointers.
+_FILES = {"noun": "n", "verb": "v", "adj": "a", "adv": "r"}
+_WORD = re.compile(r"[a-z]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Synset:
+    """One line of a data file; ``num_lexical`` of the pointers join single words, not synsets."""
+
+    key: str
+    lex_file: int
+    pointers: tuple[str, ...]
+    num_lexical: int
+    gloss: str
+
+
+def read_synsets(folder: Path) -> Iterator[Synset]:
+    """Yields the synsets of ``data.noun``, ``data.verb``, ``data.adj`` and ``data.adv``.
+
+    The line format is that of wndb(5WN): ``offset lex_filenum ss_type w_cnt word lex_id … p_cnt
+    ptr… [frames] | gloss``, with ``w_cnt`` in hexadecimal and ``ptr`` being ``symbol offset pos
+    source/target``. Source/target ``0000`` is a pointer between synsets, anything else a lexical
+    pointer between two words of them (four hexadecimal digits of word numbers).
+
+    Raises:
+        FileNotFoundError: a data file is missing.
+        ValueError: a line is not in this format; names the file and the line.
+    """
+    for part, letter in _FILES.items():
+        path = folder / f"data.{part}"
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{path}: no WordNet data file there; name the folder that holds "
+                "data.noun, data.verb, data.adj and data.adv (Debian: package wordnet-base)"
+            )
+        with path.open(encoding="ascii") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.startswith("  "):  # the licence notice at the head of each file
+                    continue
+                try:
+                    yield _parse(line, letter)
+                except (IndexError, ValueError) as error:
+                    raise ValueError(
+                        f"{path}:{number}: not a synset line of wndb(5WN): {error}"
+                    ) from error
+
+
+def _parse(line: str, letter: str) -> Synset:
+    data, bar, gloss = line.partition(" | ")
+    if not bar:
+        raise ValueError("no gloss")
+    fields = data.split()
+    words = int(fields[3], 16)
+    start = 4 + 2 * words + 1
+    count = int(fields[start - 1])
+    lex_file = int(fields[1])
+    if not 0 <= lex_file < NUM_CLASSES:
+        raise ValueError(f"lexicographer file {lex_file}")
+    quads = [fields[start + 4 * i : start + 4 * i + 4] for i in range(count)]
+    return Synset(
+        key=letter + fields[0],
+        lex_file=lex_file,
+        pointers=tuple(pos + offset for _symbol, offset, pos, _words in quads),
+        num_lexical=sum(words != "0000" for _symbol, _offset, _pos, words in quads),
+        gloss=gloss,
+    )
+
+
+def word_slot(word: str) -> int:
+    """Where the hashing trick puts a word: ``2 * column + (1 if it counts as -1)``.
+
+    Signed feature hashing of Weinberger et al., "Feature Hashing for Large Scale Multitask
+    Learning" (ICML 2009). SHA-256, so that it is the same on every machine and Python.
+    """
+    return int.from_bytes(hashlib.sha256(word.encode()).digest()[:8], "big") % (2 * FEATURE_DIM)
+
+
+def split_of(key: str) -> int:
+    """Train, validation or test (60/20/20) of a synset, from a hash of its key alone."""
+    fifth = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") % 5
+    return (TRAIN, TRAIN, TRAIN, VAL, TEST)[fifth]
+
+
+def convert(folder: Path) -> dict[str, NDArray[np.generic]]:
+    """Reads WordNet's data files into the arrays of ``wordnet.npz``.
+
+    Every pointer, lexical ones included, joins two synsets; which words it joins, and its kind,
+    are dropped. Most pointers are stored with their inverse, so pairs are kept once and without
+    direction, and pointers within one synset are dropped.
+
+    Returns:
+        ``labels`` uint8 ``[N]``: the lexicographer file.
+        ``split`` uint8 ``[N]``: ``TRAIN``, ``VAL`` or ``TEST``.
+        ``pair_counts`` uint16 ``[N]``: how many neighbours of each node have a higher number;
+        ``pair_ends`` int32 ``[P]``: those neighbours, node by node, ascending.
+        ``word_counts`` uint16 ``[N]``: how many different words (letters a to z, lower case) the
+        gloss with its examples has; ``word_slots`` uint16 ``[W]``: their slots, see
+        :func:`word_slot`, node by node, ascending.
+        ``pointers`` int64 ``[3]``: pointers read, lexical ones, and ones within a synset.
+
+    Raises:
+        FileNotFoundError, ValueError: see :func:`read_synsets`; or a pointer leads nowhere.
+    """
+    synsets = list(read_synsets(folder))
+    number = {synset.key: i for i, synset in enumerate(synsets)}
+    pairs: set[tuple[int, int]] = set()
+    total = lexical = within = 0
+    slots: list[int] = []
+    word_counts: list[int] = []
+    known: dict[str, int] = {}
+    for node, synset in enumerate(synsets):
+        total += len(synset.pointers)
+        lexical += synset.num_lexical
+        for key in synset.pointers:
+            if key not in number:
+                raise ValueError(f"{folder}: synset {synset.key} points to {key}, which is missing")
+            other = number[key]
+            if other == node:
+                within += 1
+            else:
+                pairs.add((min(node, other), max(node, other)))
+        words = set(_WORD.findall(synset.gloss.lower()))
+        for word in words:
+            if word not in known:
+                known[word] = word_slot(word)
+        slots += sorted(known[word] for word in words)
+        word_counts.append(len(words))
+
+    ends = np.array(sorted(pairs), np.int32).reshape(-1, 2)
+    return {
+        "labels": np.array([synset.lex_file for synset in synsets], np.uint8),
+        "split": np.array([split_of(synset.key) for synset in synsets], np.uint8),
+        "pair_counts": np.bincount(ends[:, 0], minlength=len(synsets)).astype(np.uint16),
+        "pair_ends": ends[:, 1],
+        "word_counts": np.array(word_counts, np.uint16),
+        "word_slots": np.array(slots, np.uint16),
+        "pointers": np.array([total, lexical, within], np.int64),
+    }
+
+
+def content_sha256(arrays: Mapping[str, NDArray[np.generic]]) -> str:
+    """A digest of names, dtypes, shapes and values, whatever the compression library made of them.
+
+    ``arrays`` may be an open ``.npz`` file.
+    """
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        array = arrays[name]
+        little = array.astype(array.dtype.newbyteorder("<"))
+        digest.update(f"{name} {little.dtype.str} {little.shape}\n".encode())
+        digest.update(little.tobytes())
+    return digest.hexdigest()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Convert WordNet's data files to wordnet.npz.")
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("/usr/share/wordnet"))
+    parser.add_argument("out", type=Path, nargs="?", default=SHIPPED)
+    options = parser.parse_args()
+    arrays: dict[str, Any] = convert(options.folder)
+    np.savez_compressed(options.out, **arrays)  # with no clock in it
+    total, lexical, within = arrays["pointers"].tolist()
+    print(
+        f"{options.out}: {len(arrays['labels'])} synsets, {total} pointers ({lexical} lexical, "
+        f"{within} within a synset), {len(arrays['pair_ends'])} undirected edges, "
+        f"{len(arrays['word_slots'])} words in glosses, sha256 of content {content_sha256(arrays)}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""Runs ``gather.cu`` without a GPU: builds it with g++ behind the shim and feeds it batches.
+
+The kernel runs in a process of its own under AddressSanitizer and UndefinedBehaviorSanitizer, so
+that an illegal access ends that process with a report and not ours. It can record the address of
+every load of the table, lane by lane, which is the truth that the request accounting is held to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+from typing import IO, NamedTuple, Self, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from gatherbench.kernels.compiler import KERNEL_SOURCE
+from gatherbench.kernels.grid import SHIFTS, GridPoint
+
+#: Where the shim lies.
+SHIM = Path(__file__).resolve().parent
+_HEADER = struct.Struct("<21q")
+_NO_BAD_ID = 2**64 - 1
+
+#: One load of one lane; ``address`` is counted from the 256 B boundary before the table.
+RECORD = np.dtype(
+    [("address", "<u8"), *((name, "<u4") for name in ("warp", "instruction", "lane", "size"))]
+)
+
+
+class ShimError(RuntimeError):
+    """The kernel was stopped by a sanitizer, or the driver refused the job."""
+
+
+class Execution(NamedTuple):
+    """What one batch did: rows uint8 ``[B, row_bytes]``, the first bad id's position, loads."""
+
+    rows: npt.NDArray[np.uint8]
+    first_bad: int | None
+    loads: npt.NDArray[np.void]
+
+
+def build(
+    folder: Path,
+    source: Path = KERNEL_SOURCE,
+    *,
+    driver: Path = SHIM / "driver.cpp",
+    few: bool = False,
+    sanitize: bool = True,
+) -> Path:
+    """Compile ``source`` behind the shim into ``folder``; returns the executable.
+
+    Args:
+        driver: the program around it; the default is the gather's.
+        few: only the gather's 4 B accesses with int64 ids and one load in flight.
+
+    Raises:
+        FileNotFoundError: there is no g++ on this machine.
+        ShimError: the source does not compile; the message is the compiler's.
+    """
+    compiler = shutil.which("g++")
+    if compiler is None:
+        raise FileNotFoundError("g++ not found: the host execution of the kernel needs it")
+    program = folder / f"{source.stem}_{'few' if few else 'all'}"
+    command = [compiler, "-std=c++17", "-O0", "-Wall", "-Wextra", "-Werror"]
+    command += ["-Wno-unknown-pragmas", f"-I{SHIM}", f'-DKERNEL_FILE="{source}"']
+    if sanitize:
+        command += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    if few:
+        command += ["-DGATHER_SHIM_FEW"]
+    command += [str(driver), "-o", str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ShimError(f"g++ could not compile {source.name}:\n{done.stderr[:4000]}")
+    return program
+
+
+class Driver:
+    """A driver's process; a context manager. Not safe for several threads."""
+
+    def __init__(self, program: Path) -> None:
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen([program], stdin=pipe, stdout=pipe, stderr=pipe)
+        pipes = self._process.stdin, self._process.stdout, self._process.stderr
+        self._to, self._from, self._errors = (cast("IO[bytes]", one) for one in pipes)
+
+    def close(self) -> None:
+        """End the process. Safe to call twice."""
+        for pipe in (self._to, self._from, self._errors):
+            with contextlib.suppress(BrokenPipeError):  # a process that is dead takes no input
+                pipe.close()
+        self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _write(self, data: bytes) -> None:
+        try:
+            self._to.write(data)
+            self._to.flush()
+        except BrokenPipeError:
+            self._fail()
+
+    def _read(self, size: int) -> bytes:
+        data = self._from.read(size)
+        if len(data) != size:
+            self._fail()
+        return data
+
+    def _fail(self) -> None:
+        report = self._errors.read().decode(errors="replace")
+        raise ShimError(report[:4000] or f"the driver ended with {self._process.wait()}")
+
+
+class Shim(Driver):
+    """Runs the gather."""
+
+    def run(
+        self,
+        point: GridPoint,
+        table: npt.NDArray[np.uint8],
+        ids: npt.NDArray[np.signedinteger],
+        *,
+        row_bytes: int | None = None,
+        out_rows: npt.NDArray[np.int64] | None = None,
+        table_offset: int = 0,
+        out_offset: int = 0,
+        record: bool = False,
+        report_bad: bool = False,
+    ) -> Execution:
+        """Gather ``table[ids]`` with the kernel of ``point``.
+
+        Args:
+            table: uint8 ``[N, row stride]``.
+            ids: ``[B]``, int32 or int64 as ``point.index_bytes`` says. Bad ids are allowed.
+            row_bytes: bytes of a row, up to the stride (the default).
+            out_rows: ``[B]``, where each row goes in the output; a permutation of ``range(B)``.
+            table_offset, out_offset: bytes past a 256 B boundary at which the buffers begin.
+            record: return every load of the table, ordered by warp, instruction and lane.
+            report_bad: return the position of the first bad id.
+
+        Raises:
+            ShimError: a sanitizer stopped the kernel; the message is its report.
+        """
+        num_rows, stride = table.shape
+        row_bytes = stride if row_bytes is None else row_bytes
+        point.check(row_bytes, stride, table_offset, out_offset)
+        self._send(
+            point,
+            (ids.size, num_rows, row_bytes, stride, table_offset, out_offset),
+            (out_rows is not None, record, report_bad, 0),
+        )
+        if num_rows:
+            self._write(table.tobytes()[: (num_rows - 1) * stride + row_bytes])
+        self._write(ids.astype(f"<i{point.index_bytes}").tobytes())
+        if out_rows is not None:
+            self._write(out_rows.astype("<i8").tobytes())
+        return self._reply(row_bytes)
+
+    def run_sparse(
+        self,
+        point: GridPoint,
+        num_rows: int,
+        row_bytes: int,
+        num_ids: int,
+        tail: npt.NDArray[np.signedinteger],
+    ) -> npt.NDArray[np.uint8]:
+        """The last ``len(tail)`` rows of a huge batch from a huge table of :func:`sparse_bytes`.
+
+        Only the blocks that make the last rows are run, and every earlier id is 0.
+        """
+        work = num_ids * (point.slots(row_bytes) if point.flat else 1)
+        tail_work = tail.size * (point.slots(row_bytes) if point.flat else 1)
+        tile = point.block_threads * point.loads if point.flat else point.block[1] * point.rows
+        self._send(
+            point,
+            (num_ids, num_rows, row_bytes, row_bytes, 0, 0),
+            (False, False, False, tail.size),
+            first_block=(work - tail_work) // tile,
+        )
+        self._write(tail.astype(f"<i{point.index_bytes}").tobytes())
+        return self._reply(row_bytes).rows
+
+    def _send(
+        self,
+        point: GridPoint,
+        shape: tuple[int, ...],
+        flags: tuple[int, ...],
+        first_block: int = 0,
+    ) -> None:
+        blocks = point.blocks(shape[0], shape[2])
+        specialisation = (SHIFTS.index(point.shift), point.width, point.flat, point.rows)
+        launch = (point.loads, point.index_bytes, *point.block, blocks, first_block, blocks)
+        self._write(_HEADER.pack(*specialisation, *launch, *shape, *flags))
+
+    def _reply(self, row_bytes: int) -> Execution:
+        first_bad, out_bytes, num_records = struct.unpack("<3Q", self._read(24))
+        rows = np.frombuffer(self._read(out_bytes), np.uint8).reshape(-1, row_bytes)
+        loads = np.frombuffer(self._read(num_records * RECORD.itemsize), RECORD)
+        order = np.lexsort((loads["lane"], loads["instruction"], loads["warp"]))
+        return Execution(rows, None if first_bad == _NO_BAD_ID else first_bad, loads[order])
+
+
+def sparse_bytes(ids: npt.NDArray[np.signedinteger], row_bytes: int) -> npt.NDArray[np.uint8]:
+    """The rows ``ids`` of the table that :meth:`Shim.run_sparse` reads: uint8 ``[B, row_bytes]``.
+
+    A byte is the top byte of its offset times 2⁶⁴ / golden ratio (Fibonacci hashing).
+    """
+    columns = np.arange(row_bytes, dtype=np.uint64)
+    hashed = ids.astype(np.uint64)[:, None] * np.uint64(row_bytes) + columns
+    hashed *= np.uint64(0x9E3779B97F4A7C15)
+    return (hashed >> np.uint64(56)).astype(np.uint8)

@@ -1,0 +1,385 @@
+"""How far the model is off: published and measured figures beside its predictions.
+
+    python -m tools.validate_model [RESULTS]
+
+Nothing here is tuned to what it is compared with; where the model has no mechanism for an effect it
+predicts none, and the table shows it.
+
+- **The chart of Reddit.** Four bars for PCIe 3.0 determine four unknowns; the bars for PCIe 4.0 are
+  then predicted. What the chart does not say is assumed in the open: the program of 2021 draws a
+  minibatch on the CPU while the GPU trains on the one before. How many rows a minibatch has is
+  fitted (uniform neighbours would give :func:`uniform_rows`; Reddit's hubs make it fewer).
+- **Gathers over PCIe 4.0**: DGL's ``index_select`` on pinned memory (dmlc/dgl #6635), each time
+  that of the whole call. One call reads its ids as given; it determines how fast the GPU goes from
+  page to page. All others have their ids sorted, and nothing is fitted to them.
+- **Measured epochs** are those of GPU runs that name a profile.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy.optimize import brentq
+
+from gatherbench.bench.model.epoch import EpochPrediction, minibatch_parts, predict_batches
+from gatherbench.bench.model.load import MinibatchLoad, load_of
+from gatherbench.bench.model.physics import gpu_reads, link_time
+from gatherbench.bench.model.predict import profile_of
+from gatherbench.bench.model.profile import LinkProfile, drawn_by_program, load_profile
+from gatherbench.bench.model.roofline import against_measured
+from gatherbench.bench.model.schedule import run_epoch
+from gatherbench.bench.read.reference import load_reference
+from gatherbench.bench.read.tables import load_run
+from gatherbench.bench.read.units import ITEM_BYTES
+from gatherbench.bench.run.training_cost import gradient_bytes, training_cost
+from gatherbench.kernels.order import page_visits
+from gatherbench.kernels.policies import policy
+from gatherbench.kernels.requests import (
+    COMPLETION_HEADER_BYTES,
+    RequestCounts,
+    count_requests,
+    request_row,
+    uniform_ids,
+)
+from gatherbench.strategies.data_path import DataPath
+
+FITTED_ON, PREDICTED = "rtx3090-pcie3", "rtx3090-pcie4"
+GPUS = (1, 2, 4, 8)
+#: Reddit (Hamilton et al., NeurIPS 2017; EVIDENCE's shapes) and the authors' script.
+NODES, WIDTH, CLASSES, TRAIN_NODES = 232_965, 602, 41, 153_431
+BATCH, HIDDEN, FANOUTS = 1000, 16, (25, 10)
+BATCHES = -(-TRAIN_NODES // BATCH)
+ROW_BYTES = WIDTH * 4
+#: The kernel behind the chart, and the share of the GPU that it got (``--mps 10,90``).
+POLICY, GPU_SHARE = "pytorch-direct", 0.10
+#: (strategy, variant) of the chart's bars in ``results/reference/reddit_epoch.csv``.
+CPU_GATHER = ("cpu_gather", "naive")
+ZERO_COPY = ("aligned_zero_copy", "zero-copy")
+OVERLAPPED = ("async_zero_copy", "mps")
+ALL_IN_GPU = ("all_in_gpu", "default")
+BARS = (CPU_GATHER, ZERO_COPY, OVERLAPPED, ALL_IN_GPU)
+Bar = tuple[str, str]
+#: Each bar depends on what was found before and on one unknown, between these limits.
+_UNKNOWNS: tuple[tuple[Bar, str, float, float], ...] = (
+    (ALL_IN_GPU, "sample_rate", 1e6, 1e9),
+    (ZERO_COPY, "rows", 1e4, 1e6),
+    (CPU_GATHER, "pageable_rate", 1e9, 1e11),
+    (OVERLAPPED, "handover_s", 0.0, 0.1),
+)
+#: Launch policies without and with alignment: an element a lane (as DGL was before and is since
+#: #3254), and accesses as wide as possible.
+ALIGNMENT = {"an element a lane": ("glt", "dgl"), "widest": ("unaligned", "aligned")}
+#: float32 rows, and the address that their table begins at.
+ROWS = {
+    "100 floats": (400, 0),
+    "353 floats": (1412, 0),
+    "602 floats": (2408, 0),
+    "128 floats, 32 B into a line": (512, 32),
+}
+#: DGL's launch policy.
+_GATHER_POLICY = "dgl"
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """What the four bars of one link determine."""
+
+    #: Edges a second: all that the program does for a minibatch besides fetching it and running on
+    #: the GPU (from all-in-GPU).
+    sample_rate: float
+    rows: float  # of a minibatch (from zero-copy)
+    pageable_rate: float  # of gather and staging together, B/s (from CPU gather)
+    handover_s: float  # from fetching to training process, a minibatch (from the overlap)
+
+
+def uniform_rows() -> tuple[float, float]:
+    """Nodes of the first layer, and rows, of a minibatch whose neighbours are uniform draws."""
+
+    def with_draws(nodes: float, draws: float) -> float:
+        return NODES - (NODES - nodes) * math.exp(-draws / NODES)
+
+    first = with_draws(BATCH, BATCH * FANOUTS[0])
+    return first, with_draws(first, first * FANOUTS[1])
+
+
+def loads(rows: float, handover_s: float) -> dict[Bar, MinibatchLoad]:
+    """The minibatch of each bar, with ``rows`` feature rows."""
+    first, _ = uniform_rows()
+    nodes, edges = [BATCH, first, rows], [BATCH * FANOUTS[0], first * FANOUTS[1]]
+    payload = rows * ROW_BYTES
+    resident = MinibatchLoad(
+        payload_bytes=payload,
+        row_bytes=ROW_BYTES,
+        gpu_requests={},
+        table_bytes=NODES * ROW_BYTES,
+        sampled_edges=sum(edges),
+        training=training_cost("sage", WIDTH, HIDDEN, CLASSES, nodes, edges),
+        gradient_bytes=gradient_bytes("sage", WIDTH, HIDDEN, CLASSES, len(FANOUTS)),
+    )
+    requests = {size: n * rows for size, n in _requests_per_row().items()}
+    zero_copy = replace(resident, gpu_link_read_bytes=payload, gpu_requests=requests)
+    return {
+        ALL_IN_GPU: replace(resident, gpu_table_bytes=resident.table_bytes),
+        ZERO_COPY: zero_copy,
+        OVERLAPPED: replace(zero_copy, lookahead=1, gpu_share=GPU_SHARE, handover_s=handover_s),
+        CPU_GATHER: replace(
+            resident,
+            cpu_read_bytes=payload,
+            cpu_write_bytes=payload,
+            copy_engine_bytes=payload,
+            pageable_bytes=payload,
+        ),
+    }
+
+
+@cache
+def _requests_per_row() -> dict[int, float]:
+    counts = request_row(policy(POLICY), ROW_BYTES, 4, uniform_ids(1 << 14, NODES)).counts
+    return {size: n / counts.rows for size, n in counts.requests.items() if n}
+
+
+def charted(profile: LinkProfile, fitted: Fitted) -> LinkProfile:
+    """The machine of ``profile`` with the constants that were fitted to the chart."""
+    profile = drawn_by_program(profile, fitted.sample_rate)
+    return profile.with_constant("copy.pageable", fitted.pageable_rate, "fitted to the chart")
+
+
+def predict_bar(profile: LinkProfile, fitted: Fitted, bar: Bar) -> float:
+    """Seconds of a bar on the machine of ``profile`` with the fitted constants.
+
+    Raises:
+        ValueError: the profile lacks a constant that the bar needs.
+    """
+    load = loads(fitted.rows, fitted.handover_s)[bar]
+    return run_epoch(minibatch_parts(load, charted(profile, fitted)), BATCHES).epoch_s
+
+
+@cache
+def fit(profile: LinkProfile, seconds: tuple[float, ...]) -> Fitted:
+    """The constants with which the model yields the published :data:`BARS`.
+
+    Raises:
+        ValueError: no constants do, within wide limits.
+    """
+    wanted = dict(zip(BARS, seconds, strict=True))
+    found = Fitted(sample_rate=2e7, rows=uniform_rows()[1], pageable_rate=1e10, handover_s=0.0)
+    for _ in range(2):  # a second round settles what all-in-GPU takes of the rows
+        for bar, name, low, high in _UNKNOWNS:
+            guess = partial(replace, found)
+
+            def off(value: float, bar: Bar = bar, name: str = name, guess: Any = guess) -> float:
+                return predict_bar(profile, guess(**{name: value}), bar) - wanted[bar]
+
+            try:
+                found = guess(**{name: brentq(off, low, high, rtol=1e-10)})
+            except ValueError:
+                said = f"no {name} between {low:g} and {high:g} yields {wanted[bar]:g} s"
+                raise ValueError(f"{bar}: {said}") from None
+    return found
+
+
+def published_bars(reference: pd.DataFrame, machine: str) -> dict[tuple[str, str], float]:
+    """Seconds of the chart's bars for one machine, by strategy and variant."""
+    rows = reference[(reference["machine"] == machine) & (reference["metric"] == "wall_time")]
+    found = zip(rows["strategy"], rows["variant"], rows["value"], strict=True)
+    return {(strategy, variant): float(value) for strategy, variant, value in found}
+
+
+def fitted_chart(reference: pd.DataFrame) -> Fitted:
+    """The constants that the PCIe 3.0 bars determine."""
+    bars = published_bars(reference, FITTED_ON)
+    return fit(load_profile(FITTED_ON), tuple(bars[bar] for bar in BARS))
+
+
+def reddit_chart(reference: pd.DataFrame) -> pd.DataFrame:
+    """Every bar of the chart, published and modelled.
+
+    Columns: ``machine``, ``strategy``, ``variant``, ``published_s``, ``modelled_s``, ``error``
+    (modelled over published, less 1), ``fitted`` (whether the bar was used to fit).
+    """
+    constants = fitted_chart(reference)
+    records = [
+        (machine, *bar, seconds, predict_bar(load_profile(machine), constants, bar))
+        for machine in (FITTED_ON, PREDICTED)
+        for bar, seconds in published_bars(reference, machine).items()
+        if bar in BARS
+    ]
+    columns = ["machine", "strategy", "variant", "published_s", "modelled_s"]
+    table = pd.DataFrame(records, columns=columns)
+    error = table["modelled_s"] / table["published_s"] - 1
+    return table.assign(error=error, fitted=table["machine"] == FITTED_ON)
+
+
+def chart_epochs(fitted: Fitted, profile: LinkProfile, gpus: int = 1) -> dict[Bar, EpochPrediction]:
+    """The chart's epochs on the machine of ``profile``, whose GPUs share the minibatches."""
+    return {
+        bar: predict_batches(load, charted(profile, fitted), BATCHES, gpus=gpus)
+        for bar, load in loads(fitted.rows, fitted.handover_s).items()
+    }
+
+
+def several_gpus(reference: pd.DataFrame) -> dict[str, list[float]]:
+    """How much faster than CPU gather the chart's other bars are by the model, on :data:`GPUS`.
+
+    Published, for several GPUs and other graphs: 0.65 to 0.92 (Min et al., PVLDB 14(11) 2021).
+    """
+    fitted, profile = fitted_chart(reference), load_profile(PREDICTED)
+    epochs = [chart_epochs(fitted, profile, gpus) for gpus in GPUS]
+    seconds = [{bar: e.epoch_s.value or float("nan") for bar, e in one.items()} for one in epochs]
+    return {
+        f"{bar[0]} {bar[1]}".removesuffix(" default"): [s[CPU_GATHER] / s[bar] - 1 for s in seconds]
+        for bar in BARS
+        if bar != CPU_GATHER
+    }
+
+
+def alignment_gain(profile: LinkProfile) -> pd.DataFrame:
+    """How much longer reads take without alignment, of :data:`ROWS`, each on the same table.
+
+    Columns: ``access``, ``rows``; ``gain``, the time on the link as the model has it; and between
+    what it may really lie: ``headers``, were every sector brought once whoever asks for it, and
+    ``requests``, were their number the limit. Published: 0.05 to 0.10 (DGL #3254, width not
+    stated).
+    """
+    records = []
+    for access, (off, on) in ALIGNMENT.items():
+        for rows, (row_bytes, address) in ROWS.items():
+            pair = [_counts(name, row_bytes, address) for name in (off, on)]
+            sectors = _counts("emogi", row_bytes, address).read_bytes
+            wire = [sectors + counts.num_requests * COMPLETION_HEADER_BYTES for counts in pair]
+            seconds = [_link_s(profile, counts) for counts in pair]
+            requests = [counts.num_requests for counts in pair]
+            records.append((access, rows, *(a / b - 1 for a, b in (wire, seconds, requests))))
+    return pd.DataFrame(records, columns=["access", "rows", "headers", "gain", "requests"])
+
+
+def _counts(name: str, row_bytes: int, address: int) -> RequestCounts:
+    """Of one batch of uniform ids with a launch policy, on a table that begins at ``address``."""
+    point = policy(name).point(row_bytes, 4, table_address=address)
+    return count_requests(point, uniform_ids(1 << 14), row_bytes, address)
+
+
+def _link_s(profile: LinkProfile, counts: RequestCounts) -> float:
+    requests = {float(size): float(n) for size, n in counts.requests.items()}
+    return link_time(requests, profile).value or float("nan")
+
+
+def published_gathers(reference: pd.DataFrame, profile: LinkProfile) -> pd.DataFrame:
+    """Every published gather and what the model says of it on the machine of ``profile``.
+
+    A call costs what the call for a single row took, and what the model says of the reads. Of ids
+    that are drawn twice the second read is left out: sorted they meet in the GPU's caches.
+
+    Columns: ``rows`` of the table, its ``dim`` and ``dtype``, ``ids`` of the call and their
+    ``order``, ``published_s``, ``modelled_s``, ``error`` (modelled over published, less 1),
+    ``fitted``.
+    """
+    every = _gathers(reference)
+    call_s = float(every.loc[every["ids"] == 1, "published_s"].median())
+    found = every[every["ids"] > 1].reset_index(drop=True)
+    loads = [_load(*one) for one in found[_CALL].itertuples(index=False)]
+    fitted = found["order"] == "given"
+    (given,) = found.index[fitted]
+    rate = (loads[given].gpu_page_visits or 0.0) / (found.loc[given, "published_s"] - call_s)
+    profile = profile.with_constant("read.page_visits", rate, "fitted to the ids as given")
+    read_s = [gpu_reads(load, profile).seconds.value for load in loads]
+    modelled = call_s + pd.Series(read_s, dtype=float)
+    error = modelled / found["published_s"] - 1
+    return found.assign(modelled_s=modelled, error=error, fitted=fitted)
+
+
+#: What a published call was of, in the order of its columns.
+_CALL = ["rows", "dim", "dtype", "ids", "order"]
+
+
+def _gathers(reference: pd.DataFrame) -> pd.DataFrame:
+    """The published calls, from the names under which they are filed."""
+    shape = reference["dataset"].str.extract(r"^random-(?P<rows>\d+)x(?P<dim>\d+)-(?P<dtype>\w+)$")
+    count = reference["workload"].str.extract(r"^(?P<ids>\d+)-ids$")
+    found = pd.concat([shape, count, reference[["variant", "metric", "value"]]], axis=1).dropna()
+    found = found.astype({"rows": int, "dim": int, "ids": int, "value": float})
+    found["order"] = found["variant"].str.removeprefix(f"{_GATHER_POLICY},")
+    payload = found["ids"] * found["dim"] * found["dtype"].map(ITEM_BYTES)
+    per_second = found["metric"] == "payload_in_one_second"
+    found["published_s"] = found["value"].where(~per_second, payload / found["value"])
+    names = [*_CALL, "published_s"]
+    return found[names].sort_values(names, ignore_index=True)
+
+
+@cache
+def _load(rows: int, dim: int, dtype: str, ids: int, order: str) -> MinibatchLoad:
+    """Its reads, of ids like the published ones: uniform draws; sorted, each of them once."""
+    row_bytes = dim * ITEM_BYTES[dtype]
+    drawn = np.random.default_rng(0).integers(0, rows, ids)
+    if order == "sorted":
+        drawn = np.sort(pd.unique(drawn))  # np.unique takes a hundred times as long for these
+    point = policy(_GATHER_POLICY).point(row_bytes, ITEM_BYTES[dtype])
+    path = DataPath(
+        drawn.size * row_bytes,
+        gpu_link_read_bytes=drawn.size * row_bytes,
+        gpu_requests=count_requests(point, drawn, row_bytes).requests,
+        gpu_page_visits=page_visits(torch.from_numpy(drawn), row_bytes),
+    )
+    return load_of(path, table_bytes=rows * row_bytes, row_bytes=row_bytes)
+
+
+def tables(reference: pd.DataFrame) -> str:
+    """The comparison with published figures as Markdown; ``NOTES.md`` holds it word for word."""
+    lines = _header("link", "strategy", "published", "modelled", "error", "")
+    for bar in reddit_chart(reference).to_dict("records"):
+        name = f"{bar['strategy']} {bar['variant']}".replace(" default", "")
+        error = round(bar["error"], 3) + 0.0  # never -0.0
+        lines.append(
+            f"| {bar['machine']} | {name} | {bar['published_s']:.2f} s | {bar['modelled_s']:.2f} s"
+            f" | {error:+.1%} | {_HOW[bar['fitted']]} |"
+        )
+    lines += _header("accesses", "rows", "headers", "as reckoned", "requests")
+    for one in alignment_gain(load_profile(PREDICTED)).to_dict("records"):
+        gains = " | ".join(f"{one[name]:+.1%}" for name in ("headers", "gain", "requests"))
+        lines.append(f"| {one['access']} | {one['rows']} | {gains} |")
+    lines += _header("rows", "of", "ids", "order", "published", "modelled", "error", "")
+    for one in published_gathers(reference, load_profile(PREDICTED)).to_dict("records"):
+        lines.append(
+            f"| {one['rows'] / 1e6:g} M | {one['dim']} {one['dtype']} | {one['ids'] / 1e6:g} M"
+            f" | {one['order']} | {one['published_s'] * 1e3:.3g} ms"
+            f" | {one['modelled_s'] * 1e3:.3g} ms | {one['error']:+.0%} | {_HOW[one['fitted']]} |"
+        )
+    lines += _header("GPUs", *(str(number) for number in GPUS))
+    for strategy, ratios in several_gpus(reference).items():
+        lines.append(f"| {strategy} | " + " | ".join(f"{gain:+.0%}" for gain in ratios) + " |")
+    return "\n".join(lines).lstrip() + "\n"
+
+
+_HOW = {True: "fitted", False: "predicted"}
+
+
+def _header(*names: str) -> list[str]:
+    """The head of a Markdown table, a blank line before it."""
+    return ["", f"| {' | '.join(names)} |".replace("|  |", "| |"), "|" + "---|" * len(names)]
+
+
+def main(results: Path) -> None:
+    reference = load_reference(results / "reference")
+    if len(reference):
+        print(tables(reference))
+        print(f"fitted to {FITTED_ON}: {fitted_chart(reference)}")
+        print(f"rows of a minibatch if neighbours were uniform draws: {uniform_rows()[1]:.0f}\n")
+    else:
+        print(f"published figures: none in {results / 'reference'}\n")
+    for plan in sorted(results.glob("*/*/plan.json")):  # of runs: probes leave rows alone
+        run = load_run(plan.parent)
+        profile = profile_of(run)
+        if profile is not None and len(table := against_measured(run, profile)):
+            print(plan.parent, table.to_string(index=False), sep="\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "results"))
