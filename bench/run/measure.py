@@ -222,7 +222,10 @@ class MeasuredCase(ExitStack):
 
     def refused(self) -> str | None:
         """Why the path cannot run here now, as far as can be said before it is opened."""
-        size = self._ground.dataset.spec.table_bytes
+        spec = self._ground.dataset.spec
+        size = spec.table_bytes
+        if spec.hashed and "file" in self.strategy.needs:
+            return f"unsupported: rows of {spec.name} are made in memory, and no disk holds them"
         reason = self.strategy.skip(self._device, size)
         return reason or _too_large(self._job, self.strategy, size)
 
