@@ -35,7 +35,6 @@ from gatherbench.bench.run.store import (
     RESTORE,
     RunStore,
     key_of,
-    read_rows,
     write_atomically,
 )
 from gatherbench.bench.show.terminal import progress_bar
@@ -113,7 +112,7 @@ def reopen(folder: Path) -> PreparedRun:
     store = RunStore.open(folder)
     text, env = store.plan(), store.env()
     # What could not be read at the end is refused before hours are spent.
-    check(folder, text, read_rows(store.rows_file, growing=True))
+    check(folder, text, store.rows(growing=True))
     store.samples()
     store.timeline()
     own_profile(store)

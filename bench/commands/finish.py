@@ -6,6 +6,7 @@ machine.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 import shutil
@@ -16,7 +17,7 @@ from rich.markup import escape
 
 from gatherbench.bench.model.predict import is_prediction, predict
 from gatherbench.bench.model.profile import LinkProfile, ProfileError, load_profile
-from gatherbench.bench.read.tables import load_run
+from gatherbench.bench.read.tables import run_in
 from gatherbench.bench.run.guards import only_one
 from gatherbench.bench.run.samples import SAMPLES_FILE
 from gatherbench.bench.run.store import RunStore, StoreError, write_atomically
@@ -55,8 +56,10 @@ def predict_for(store: RunStore, profile: LinkProfile, out: Console, err: Consol
     if store.folder.parent.name == PREDICTED:
         store = RunStore(store.folder.parent.parent)
     with only_one(store.folder):
-        load_run(store.folder)  # refuses what cannot be read before anything is replaced
-        own = own_profile(store)
+        run_in(store)  # refuses what cannot be read before anything is replaced
+        own = None
+        with contextlib.suppress(StoreError):  # a damaged one is written anew
+            own = own_profile(store)
         if own is not None and own.name != profile.name:
             store = _beside(store, profile.name)
         write_atomically(store.profile_file, profile.to_toml())
@@ -94,7 +97,7 @@ def own_profile(store: RunStore) -> LinkProfile | None:
 def _predicted(store: RunStore, profile: LinkProfile, err: Console) -> bool:
     """Replace the predictions among the rows by those for the profile; was there room?"""
     try:
-        store.replace(is_prediction, predict(load_run(store.folder), profile))
+        store.replace(is_prediction, predict(run_in(store), profile))
     except OSError as error:
         remedy = f"gatherbench predict {shlex.quote(str(store.folder))}"
         return _unwritten(err, remedy, "predictions", error)
@@ -106,7 +109,7 @@ def _shown(store: RunStore, out: Console, err: Console) -> bool:
     folder = store.folder
     where = shlex.quote(str(folder))
     whole = True
-    measured = load_run(folder)
+    measured = run_in(store)
     out.print(render(measured))
     files = [("table", store.rows_file)]
     files += [("samples", path) for path in folder.glob(SAMPLES_FILE)]

@@ -13,7 +13,7 @@ import math
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -99,6 +99,10 @@ class Measure(_Table):
         " uva does so too, and reads the graph in host memory in place, over the same link as the"
         " rows, as for a graph that does not fit into GPU memory.",
     )
+    graph: Literal["registered", "managed"] = Field(
+        default="registered",
+        description='With sampling = "uva": how the GPU comes to see the graph in host memory.',
+    )
     sampler_workers: int = Field(
         default=0,
         ge=0,
@@ -141,6 +145,14 @@ class Measure(_Table):
         description="gpu binds threads and memory to the GPU's NUMA node, none leaves them"
         " unbound.",
     )
+    table: Literal["auto", "anonymous", "managed", "shared", "file"] = Field(
+        default="auto",
+        description="Host memory into which a case loads its table: auto takes managed memory for"
+        ' the paths that read it (memory = "managed"), the file for those that read a disk, and'
+        " anonymous memory in huge pages for the others (shared, where several ranks of a machine"
+        " register it). Said otherwise, a path that reads managed memory makes a copy there, and"
+        " one that registers cannot read a managed table.",
+    )
     order_seed: int = Field(
         default=0, description="Seed of the order of strategies within each repeat."
     )
@@ -157,7 +169,7 @@ class Measure(_Table):
         " its energy counter needs. Without them a case may take half as long, and its energy"
         " stays unknown.",
     )
-    known_copies: list[Annotated[float, Field(gt=0)]] = Field(
+    known_copies: list[float] = Field(
         default=[256],
         min_length=1,
         description="On a GPU: MiB of the copies that its sensors are held against before the first"
@@ -190,6 +202,8 @@ class Measure(_Table):
             raise ValueError(
                 'minibatches = "fresh" are drawn: take sampling = "live", "gpu" or "uva"'
             )
+        if self.graph != "registered" and self.sampling != "uva":
+            raise ValueError(f'graph = "{self.graph}" is read with sampling = "uva" alone')
         if self.sampler_workers and self.sampling in GPU_SAMPLING:
             raise ValueError(
                 f'sampler_workers are CPU threads, and sampling = "{self.sampling}" needs none:'
@@ -199,6 +213,8 @@ class Measure(_Table):
             raise ValueError("eval_every_epoch scores eval_batches minibatches: say how many")
         if self.min_repeats > self.max_repeats:
             raise ValueError("min_repeats must not be above max_repeats")
+        if min(self.known_copies) <= 0:
+            raise ValueError("known_copies are MiB, above 0")
         if (epochs := self.warmup_epochs + self.epochs) * SHORTEST_EPOCH_S > self.timeout_s:
             raise ValueError(
                 f"epochs and warmup_epochs: {epochs:,} do not end within timeout_s ="
@@ -447,7 +463,7 @@ class _Chosen(NamedTuple):
 
     def suits(self, workload: Workload) -> bool:
         """Whether ``"*"`` means this path for the workload."""
-        if self.strategy.collective and workload.world == 1:
+        if self.strategy.lossy or (self.strategy.collective and workload.world == 1):
             return False
         if "partitions" in self.strategy.needs:
             return bool(workload.partitions)

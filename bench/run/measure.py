@@ -10,12 +10,12 @@ import copy
 import itertools
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import numpy as np
 import torch
@@ -32,12 +32,15 @@ from gatherbench.bench.run.check import (
     COMPARED,
     LAST_BATCHES,
     NO_SCORE,
+    StaysOnHost,
     Witness,
+    WrongMemoryError,
     WrongRowsError,
     check_ready,
     check_rows,
     residency_row,
 )
+from gatherbench.bench.run.conduct import Conduct, require_clocks, require_nobody_left
 from gatherbench.bench.run.declared_rows import declared_rows
 from gatherbench.bench.run.epochs import Epochs
 from gatherbench.bench.run.group import (
@@ -60,7 +63,15 @@ from gatherbench.bench.run.nvtx import TRACE_BATCHES, Mark, nvtx_session, unmark
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.sensor_calibration import gpu_under_test
 from gatherbench.bench.run.store import CHECK_STAGE, PartWriter
-from gatherbench.bench.run.table import Table, dropped, file_of, load_table
+from gatherbench.bench.run.table import (
+    Table,
+    TableKind,
+    dropped,
+    file_of,
+    load_table,
+    table_kind,
+    table_refusal,
+)
 from gatherbench.bench.run.untimed import EnergyBlock, disk_roof, row_of
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
 from gatherbench.bench.sampling.knowledge import knowledge_of
@@ -76,6 +87,10 @@ from gatherbench.strategies.base import COUNTS, Fetcher, SetupStep, Strategy
 from gatherbench.strategies.knowledge import Knowledge, Ranks
 from gatherbench.strategies.places import free_bytes
 from gatherbench.strategies.registry import build
+from gatherbench.strategies.untold import Children
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 LATENCY_SOURCE = (
     "the path's clock around each read, in bins of four to a doubling: percentiles at their upper"
@@ -93,7 +108,9 @@ class Ground:
     """
 
     def __init__(self, job: Job, table: Table | None = None, group: Alone = ALONE) -> None:
-        self._job, self._table, self.group = job, table, group
+        self._job, self.group = job, group
+        #: By where they were asked for; one that is let go lives as long as a path reads it.
+        self.tables = {} if table is None else {table.kind: table}
 
     @cached_property
     def binding(self) -> Binding:
@@ -137,13 +154,27 @@ class Ground:
     def recorder(self) -> Recorder:
         return Recorder(open_meters(gpu=self.gpu, folder=self.dataset.folder))
 
+    def kind(self, strategy: Strategy) -> TableKind:
+        """Where the path's table is loaded."""
+        job, device = self._job, torch.device(self._job.device)
+        return table_kind(strategy, job.measure, device, job.case.workload.world)
+
     def table(self, strategy: Strategy) -> Table:
-        """The feature table as the path wants it: in memory, or in its file."""
-        if "file" in strategy.needs:
-            return load_table(self.dataset, on_disk=True)
-        if self._table is None:
-            self._table = load_table(self.dataset)
-        return self._table
+        """The feature table where the path wants it, loaded once for all paths of that kind."""
+        kind, device = self.kind(strategy), torch.device(self._job.device)
+        if kind == "file":
+            return load_table(self.dataset, kind)
+        if kind not in self.tables:
+            self.tables[kind] = load_table(self.dataset, kind, device)
+        return self.tables[kind]
+
+    def table_refusal(self, strategy: Strategy) -> str | None:
+        """Why the path's table cannot be loaded there beside those that are loaded."""
+        kind, job = self.kind(strategy), self._job
+        size, processes = self.dataset.spec.table_bytes, job.case.workload.gpus
+        if kind in self.tables:
+            return None
+        return table_refusal(kind, size, torch.device(job.device), processes)
 
 
 def measure(
@@ -168,6 +199,19 @@ def measure(
     return None
 
 
+def _phase(
+    method: Callable[Concatenate[MeasuredCase, P], R],
+) -> Callable[Concatenate[MeasuredCase, P], R]:
+    """Of a case: the processes that begin meanwhile are its path's."""
+
+    @wraps(method)
+    def phase(self: MeasuredCase, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self.children:
+            return method(self, *args, **kwargs)
+
+    return phase
+
+
 class MeasuredCase(ExitStack):
     """A case in three phases: it opens and warms up, has its epochs one by one, and ends.
 
@@ -190,24 +234,29 @@ class MeasuredCase(ExitStack):
         self._device = torch.device(job.device)
         self.strategy = build(job.case.strategy, job.case.params)
         self.energy: AbstractContextManager[object] = nullcontext()
+        self.children = Children()
 
     def __enter__(self) -> Self:
         self.enter_context(self.strategy.surroundings(self._device))
         return super().__enter__()
 
     def __exit__(self, kind: Any, error: BaseException | None, where: Any) -> bool | None:
-        if isinstance(error, WrongRowsError):
-            reason = f"failed: {error}"
-            make = self._job.rows
-            self._out.row(make.missing(CHECK_STAGE, "rows", "1", COMPARED, reason, "failed"))
+        if isinstance(error, WrongRowsError | WrongMemoryError):
+            what = (CHECK_STAGE, error.metric, "1", error.source)
+            self._out.row(self._job.rows.missing(*what, f"failed: {error}", "failed"))
         return super().__exit__(kind, error, where)
 
     def refused(self) -> str | None:
         """Why the path cannot run here now, as far as can be said before it is opened."""
-        size = self._ground.dataset.spec.table_bytes
+        spec = self._ground.dataset.spec
+        size = spec.table_bytes
+        if spec.hashed and "file" in self.strategy.needs:
+            return f"unsupported: rows of {spec.name} are made in memory, and no disk holds them"
         reason = self.strategy.skip(self._device, size)
-        return reason or _too_large(self._job, self.strategy, size)
+        reason = reason or _too_large(self._job, self.strategy, size)
+        return reason or self._ground.table_refusal(self.strategy)
 
+    @_phase
     def open(self) -> str | None:
         """Open the path, prove it right and warm it up; why it cannot run here."""
         job, out, ground, strategy = self._job, self._out, self._ground, self.strategy
@@ -225,6 +274,8 @@ class MeasuredCase(ExitStack):
         knowledge = ground.known.limited_to(strategy.needs)
         cached = _cached(knowledge.file)
         make, clock = job.rows, "time.perf_counter"
+        conduct = Conduct(strategy, loaded, group)
+        self._stays = StaysOnHost(device, table.nbytes) if strategy.managed else None
         begin = time.perf_counter()
         fetcher = self.enter_context(strategy.open(table, device, knowledge))
         open_s = time.perf_counter() - begin
@@ -236,7 +287,8 @@ class MeasuredCase(ExitStack):
         out.rows(_setup_rows(fetcher.setup, make))
 
         epochs = ground.epochs
-        witness = Witness(loaded.truth, device, floor=strategy.role == "floor")
+        floor = strategy.role == "floor"
+        witness = Witness(loaded.truth, device, strategy.delivered, floor=floor)
         first = max(plan.check_batches, fetcher.lookahead + 2)
         looked_at = list(itertools.islice(epochs.warm_up(0), first))
 
@@ -244,6 +296,7 @@ class MeasuredCase(ExitStack):
             if device.type == "cuda" or fetcher.residency():
                 out.row(residency_row(fetcher, make, cached))
 
+        conduct.opened(fetcher, looked_at[0].input_ids)
         compared = witness.everything("before timing", residency)
         checked = check_rows(fetcher, compared, looked_at, group=group)
         if witness.floor:
@@ -254,7 +307,9 @@ class MeasuredCase(ExitStack):
             out.rows(declared_rows(job, epochs, strategy, knowledge, before))
         trainer = _trainer(job.case.workload, ground.dataset, ground.labels, group)
         everything = self._alone or job.case.repeat == 0
-        self._training = _Training(job, ground, loaded.truth, fetcher, trainer, witness, out)
+        self._training = _Training(
+            job, strategy, ground, loaded.truth, fetcher, trainer, witness, conduct, out
+        )
         self._training.warm_up(looked_at[0], everything=everything)
         if self._alone:
             # What is scored between epochs takes energy, too.
@@ -263,23 +318,29 @@ class MeasuredCase(ExitStack):
         self._file = knowledge.file
         return None
 
+    @_phase
     def epoch(self, number: int, mark: Mark) -> None:
         """Measured epoch ``number``, and the score of the model behind it if the plan wants it."""
         self._training.measured_epoch(number, mark)
         if self._job.measure.eval_every_epoch:
             self._training.score(number)
 
+    @_phase
     def finish(self) -> None:
         """The score of the trained model and all that is not timed; then the path is closed."""
         training, job, out = self._training, self._job, self._out
         training.score(-1)
         training.look_again()
+        if self._stays is not None:
+            out.row(self._stays.row(job.rows))
         if self._alone:
             training.energy_rows(self._energy)
         if job.traces is not None:
             out.row(training.traced(job.traces))
         out.row(job.rows.ok(CHECK_STAGE, "rows", "1", training.witness.rows, COMPARED))
         self.close()
+        require_nobody_left(self.children)
+        del self._training  # with the table, of which the host may have room for one alone
         file = self._file if self._ground.group.world == 1 else None
         out.rows(disk_roof(file, job.rows, job.case.repeat))
 
@@ -345,11 +406,13 @@ class _Training:
     """An open path and a model that is trained on its rows: what all epochs of a case share."""
 
     job: Job
+    strategy: Strategy
     ground: Ground
     truth: Tensor
     fetcher: Fetcher
     trainer: Trainer
     witness: Witness
+    conduct: Conduct
     out: PartWriter
 
     @property
@@ -371,14 +434,17 @@ class _Training:
         self.out.rows(_setup_rows(self._tuned(typical), make))
         for number in range(plan.warmup_epochs):
             spots = self.witness.spots(when, len(self.epochs.trace))
-            with self.witness.everything(when) if everything else spots as watch:
+            watched = self.witness.everything(when) if everything else spots
+            with self.conduct.resting(self.fetcher, watched) as watch:
                 self._epoch(self.epochs.warm_up(number), unmarked, watch)
 
     def look_again(self) -> None:
         """Compare rows once more after the last epoch."""
         last = itertools.islice(self.epochs.trace, LAST_BATCHES)
-        compared = self.witness.everything("after the last epoch")
+        watched = self.witness.everything("after the last epoch")
+        compared = self.conduct.resting(self.fetcher, watched)
         check_rows(self.fetcher, compared, last, self.trainer, self.group)
+        self.conduct.trained(self.fetcher)
 
     def energy_rows(self, energy: EnergyBlock) -> None:
         """Of the window around the measured epochs, after further ones where it was too short."""
@@ -398,6 +464,7 @@ class _Training:
         spots = self.witness.spots(f"in epoch {number}", len(self.epochs.trace))
         with spots as watch, recorder:
             times = self._epoch(self.epochs.measured(number), mark, watch)
+        require_clocks()
         out.rows(self._times(times, number))
         for stage, seconds in times.stages.items():
             out.samples(case, number, stage, seconds)
@@ -416,8 +483,9 @@ class _Training:
         batches = len(times.losses)
         yield ok("epoch", "minibatches", "1", batches, "count", epoch)
         floor = self.witness.floor
-        payload = 0 if floor else times.payload_rows * self.epochs.dataset.spec.row_bytes
-        yield ok("fetch", "payload", "B", payload, "rows fetched × bytes of a row", epoch)
+        row_bytes = self.strategy.travelling_bytes(self.epochs.dataset.spec.row_bytes)
+        payload, source = times.payload_rows * row_bytes, "rows fetched × bytes of a row on its way"
+        yield ok("fetch", "payload", "B", 0 if floor else payload, source, epoch)
         loss = ("train", "loss", "1"), "mean cross entropy of the minibatches"
         if floor:
             yield self.job.rows.missing(*loss[0], loss[1], NO_SCORE, epoch=epoch)
@@ -455,7 +523,8 @@ class _Training:
         right = seen = 0
         for i, batch_seeds in enumerate(seeds):
             batch = sampler.sample(batch_seeds, batch_seed(workload.seed, -1, i))
-            x = reference_gather(self.truth, batch.input_ids).to(self.trainer.device)
+            rows = self.strategy.delivered(reference_gather(self.truth, batch.input_ids))
+            x = rows.to(self.trainer.device)
             right += self.trainer.correct(x, batch)
             seen += batch_seeds.numel()
         source = f"{seen} test nodes"

@@ -92,6 +92,11 @@ _WORDS = {"backend": BACKENDS, "basis": BASES, "status": STATUSES, "unit": UNITS
 HEADER: tuple[str, ...] = tuple(f.name for f in fields(Row))
 
 
+#: The rows (stage, metric, unit) by which a reader knows which paths took turns in one process, and
+#: in which order.
+PROCESS, PLACE = ("setup", "process_began", "s"), ("epoch", "place", "1")
+
+
 class Key(NamedTuple):
     """What tells two bars of one panel apart: predicted and measured values never mix."""
 

@@ -28,14 +28,13 @@ from gatherbench.bench.run.job import Job, Turn, Turns
 from gatherbench.bench.run.measure import Ground, MeasuredCase
 from gatherbench.bench.run.nvtx import nvtx_session
 from gatherbench.bench.run.outcome import outcome
+from gatherbench.bench.run.rows import PLACE, PROCESS
 from gatherbench.bench.run.store import PartWriter
 from gatherbench.kernels.host_memory import available_bytes
 from gatherbench.strategies.places import free_bytes
 
 T = TypeVar("T")
 
-#: The rows by which a reader knows who took turns with whom, and in which order.
-PROCESS, PLACE = ("setup", "process_began", "s"), ("epoch", "place", "1")
 #: Share of the free memory that one more path may take, on the GPU and on the host: the training
 #: of those that are open has not had all that it will take.
 _SHARE = 0.5
@@ -74,6 +73,9 @@ def take_turns(job: Turns) -> None:
             if not path.over:
                 path.turn(path.case.finish)
                 path.end("ok", None)
+        if waiting:  # the host may have room for one table alone
+            kept = ground.kind(waiting[0].case.strategy)
+            ground.tables = {kind: one for kind, one in ground.tables.items() if kind == kept}
 
 
 def blocks(paths: Sequence[T], count: int, draw: random.Random) -> Iterator[list[T]]:
@@ -113,7 +115,8 @@ class _Path:
         taken = strategy.gpu_table_bytes(size, known)
         if taken and taken > _SHARE * free_bytes(device):
             return False
-        if strategy.managed and size > _SHARE * available_bytes():
+        loaded = self._ground.kind(strategy) in self._ground.tables
+        if not loaded and size > _SHARE * available_bytes():
             return False
         return self.case.refused() is None
 

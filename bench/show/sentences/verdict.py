@@ -85,7 +85,7 @@ def verdict(run: Run) -> list[Statement]:
     """
     found: list[Statement] = []
     reference = reference_variant(run)
-    series = repeat_logs(run.values("epoch", "wall_time"))
+    series = repeat_logs(run.values("epoch", "wall_time"), run.processes)
     busy, alone = disturbance(run), disturbed_alone(run)
     much = mostly_disturbed(run)
     if much:
