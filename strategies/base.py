@@ -319,6 +319,19 @@ class Strategy(ABC):
         return "other"
 
     @property
+    def lossy(self) -> bool:
+        """Whether the model gets other values than the table's: see :meth:`delivered`."""
+        return False
+
+    def delivered(self, rows: Tensor) -> Tensor:
+        """What the model gets for ``rows`` ``[B, D]`` of the table, bit for bit: the same."""
+        return rows
+
+    def travelling_bytes(self, row_bytes: int) -> int:
+        """Bytes of a row on its way, of a table whose rows have ``row_bytes``: as many."""
+        return row_bytes
+
+    @property
     def learns(self) -> bool:
         """Whether fetching changes what is kept: only fresh minibatches measure such a path."""
         return False

@@ -33,7 +33,6 @@ from gatherbench.bench.run.store import (
     CASE_STAGE,
     RESTORE,
     RunStore,
-    read_rows,
     write_atomically,
 )
 from gatherbench.bench.show.terminal import progress_bar
@@ -107,7 +106,7 @@ def reopen(folder: Path) -> PreparedRun:
     store = RunStore.open(folder)
     text, env = store.plan(), store.env()
     # What could not be read at the end is refused before hours are spent.
-    check(folder, text, read_rows(store.rows_file, growing=True))
+    check(folder, text, store.rows(growing=True))
     store.samples()
     store.timeline()
     own_profile(store)

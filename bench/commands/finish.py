@@ -13,7 +13,7 @@ from rich.markup import escape
 
 from gatherbench.bench.model.predict import is_prediction, predict
 from gatherbench.bench.model.profile import LinkProfile, ProfileError, load_profile
-from gatherbench.bench.read.tables import load_run
+from gatherbench.bench.read.tables import run_in
 from gatherbench.bench.run.guards import only_one
 from gatherbench.bench.run.samples import SAMPLES_FILE
 from gatherbench.bench.run.store import RunStore, StoreError, write_atomically
@@ -46,7 +46,7 @@ def predict_for(store: RunStore, profile: LinkProfile, out: Console, err: Consol
     """
     with only_one(store.folder):
         # Refuses what cannot be read before anything is replaced.
-        others = set(modelled_for(load_run(store.folder))) - {profile.name}
+        others = set(modelled_for(run_in(store))) - {profile.name}
         write_atomically(store.profile_file, profile.to_toml())
         predicted = _predicted(store, profile, err)
     if others and predicted:
@@ -72,7 +72,7 @@ def own_profile(store: RunStore) -> LinkProfile | None:
 def _predicted(store: RunStore, profile: LinkProfile, err: Console) -> bool:
     """Replace the predictions among the rows by those for the profile; was there room?"""
     try:
-        store.replace(is_prediction, predict(load_run(store.folder), profile))
+        store.replace(is_prediction, predict(run_in(store), profile))
     except OSError as error:
         remedy = f"gatherbench predict {shlex.quote(str(store.folder))}"
         return _unwritten(err, remedy, "predictions", error)
@@ -84,7 +84,7 @@ def _shown(store: RunStore, out: Console, err: Console) -> bool:
     folder = store.folder
     where = shlex.quote(str(folder))
     whole = True
-    measured = load_run(folder)
+    measured = run_in(store)
     out.print(render(measured))
     files = [("table", store.rows_file)]
     files += [("samples", path) for path in folder.glob(SAMPLES_FILE)]

@@ -405,7 +405,7 @@ class _Chosen(NamedTuple):
 
     def suits(self, workload: Workload) -> bool:
         """Whether ``"*"`` means this path for the workload."""
-        if self.strategy.collective and workload.world == 1:
+        if self.strategy.lossy or (self.strategy.collective and workload.world == 1):
             return False
         if "partitions" in self.strategy.needs:
             return bool(workload.partitions)

@@ -177,11 +177,19 @@ def load_run(folder: Path) -> Run:
         RunError: it is no run folder, was written with another schema version, or holds a file
             that cannot be read; the message names the file and the remedy.
     """
-    store = RunStore.open(folder)
-    going = is_running(folder)  # before the rows: a run that ends meanwhile has them all
+    return run_in(RunStore.open(folder))
+
+
+def run_in(store: RunStore) -> Run:
+    """The run in a folder that is open; its table is parsed again only where others wrote it.
+
+    Raises:
+        RunError: see :func:`load_run`.
+    """
+    going = is_running(store.folder)  # before the rows: a run that ends meanwhile has them all
     plan, env, rows = store.plan(), store.env(), store.rows()
-    check(folder, plan, rows)
-    return run_of(folder, plan, env, rows, store.samples(), going)
+    check(store.folder, plan, rows)
+    return run_of(store.folder, plan, env, rows, store.samples(), going)
 
 
 def run_of(

@@ -222,7 +222,10 @@ class MeasuredCase(ExitStack):
 
     def refused(self) -> str | None:
         """Why the path cannot run here now, as far as can be said before it is opened."""
-        size = self._ground.dataset.spec.table_bytes
+        spec = self._ground.dataset.spec
+        size = spec.table_bytes
+        if spec.hashed and "file" in self.strategy.needs:
+            return f"unsupported: rows of {spec.name} are made in memory, and no disk holds them"
         reason = self.strategy.skip(self._device, size)
         return reason or _too_large(self._job, self.strategy, size)
 
@@ -256,7 +259,8 @@ class MeasuredCase(ExitStack):
         out.rows(_setup_rows(fetcher.setup, make))
 
         epochs = ground.epochs
-        witness = Witness(loaded.truth, device, floor=strategy.role == "floor")
+        floor = strategy.role == "floor"
+        witness = Witness(loaded.truth, device, strategy.delivered, floor=floor)
         first = max(plan.check_batches, fetcher.lookahead + 2)
         looked_at = list(itertools.islice(epochs.warm_up(0), first))
 
@@ -276,7 +280,7 @@ class MeasuredCase(ExitStack):
         trainer = _trainer(job.case.workload, ground.dataset, ground.labels, group)
         everything = self._alone or job.case.repeat == 0
         self._training = _Training(
-            job, ground, loaded.truth, fetcher, trainer, witness, conduct, out
+            job, strategy, ground, loaded.truth, fetcher, trainer, witness, conduct, out
         )
         self._training.warm_up(looked_at[0], everything=everything)
         if self._alone:
@@ -371,6 +375,7 @@ class _Training:
     """An open path and a model that is trained on its rows: what all epochs of a case share."""
 
     job: Job
+    strategy: Strategy
     ground: Ground
     truth: Tensor
     fetcher: Fetcher
@@ -447,8 +452,9 @@ class _Training:
         batches = len(times.losses)
         yield ok("epoch", "minibatches", "1", batches, "count", epoch)
         floor = self.witness.floor
-        payload = 0 if floor else times.payload_rows * self.epochs.dataset.spec.row_bytes
-        yield ok("fetch", "payload", "B", payload, "rows fetched × bytes of a row", epoch)
+        row_bytes = self.strategy.travelling_bytes(self.epochs.dataset.spec.row_bytes)
+        payload, source = times.payload_rows * row_bytes, "rows fetched × bytes of a row on its way"
+        yield ok("fetch", "payload", "B", 0 if floor else payload, source, epoch)
         loss = ("train", "loss", "1"), "mean cross entropy of the minibatches"
         if floor:
             yield self.job.rows.missing(*loss[0], loss[1], NO_SCORE, epoch=epoch)
@@ -486,7 +492,8 @@ class _Training:
         right = seen = 0
         for i, batch_seeds in enumerate(seeds):
             batch = sampler.sample(batch_seeds, batch_seed(workload.seed, -1, i))
-            x = reference_gather(self.truth, batch.input_ids).to(self.trainer.device)
+            rows = self.strategy.delivered(reference_gather(self.truth, batch.input_ids))
+            x = rows.to(self.trainer.device)
             right += self.trainer.correct(x, batch)
             seen += batch_seeds.numel()
         source = f"{seen} test nodes"

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gatherbench.bench.machine.reason import Reason
 from gatherbench.datasets.dataset import GraphDataset
-from gatherbench.kernels.host_memory import available_bytes, resident_copy
+from gatherbench.kernels.host_memory import available_bytes, empty_table, resident_copy
 from gatherbench.kernels.page_cache import drop_pages, mapped_table
 from gatherbench.kernels.table_file import TableFile
 
@@ -51,8 +51,16 @@ def load_table(dataset: GraphDataset, *, shared: bool = False, on_disk: bool = F
     begin = time.perf_counter()
     copied = not on_disk and dataset.spec.table_bytes < RESIDENT_SHARE * available_bytes()
     if copied:
-        features = truth = resident_copy(dataset.features, shared=shared)
-        where = f"copied into anonymous {'shared ' if shared else ''}memory"
+        made, kind = dataset.spec.hashed, f"anonymous {'shared ' if shared else ''}memory"
+        features = truth = (
+            _hashed(dataset, shared) if made else resident_copy(dataset.features, shared=shared)
+        )
+        where = f"{'made by hash' if made else 'copied'} into {kind}"
+    elif dataset.spec.hashed:
+        raise MemoryError(
+            f"the table of {dataset.name} is made in memory: {dataset.spec.table_bytes:,} B are"
+            f" more than {RESIDENT_SHARE:.0%} of what is free; take a smaller scale"
+        )
     else:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # read-only: torch warns, and nothing writes to it
@@ -63,9 +71,20 @@ def load_table(dataset: GraphDataset, *, shared: bool = False, on_disk: bool = F
     return Table(features, truth, where, time.perf_counter() - begin, copied)
 
 
+def _hashed(dataset: GraphDataset, shared: bool) -> Tensor:
+    from gatherbench.datasets.hash_draw import fill  # numba, which takes its time to load
+
+    spec = dataset.spec
+    table = empty_table((spec.num_nodes, spec.feature_dim), torch.float32, shared=shared)
+    fill(table.numpy())
+    return table
+
+
 def file_of(dataset: GraphDataset) -> TableFile | None:
     """Where the table's rows lie on disk."""
     mapped = dataset.features
+    if dataset.spec.hashed:
+        return None
     return TableFile.of(mapped) if isinstance(mapped, np.memmap) else None
 
 

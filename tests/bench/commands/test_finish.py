@@ -21,6 +21,7 @@ from gatherbench.bench.commands.execute import BadRunError, new_run
 from gatherbench.bench.model.predict import is_prediction
 from gatherbench.bench.model.profile import DEFAULT_PROFILE, load_profile
 from gatherbench.bench.read.tables import load_run
+from gatherbench.bench.run import store
 from gatherbench.bench.run.guards import only_one
 from gatherbench.bench.run.store import RunStore
 
@@ -45,6 +46,14 @@ def unreported(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def invoke(*arguments: object) -> Any:
     return CliRunner().invoke(app, [str(a) for a in ("predict", *arguments)])
+
+
+def count_rows(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The lines of tables that are parsed from now on."""
+    parsed: list[list[str]] = []
+    plain = store._row
+    monkeypatch.setattr(store, "_row", lambda cells: (parsed.append(cells), plain(cells))[1])
+    return parsed
 
 
 def machines(folder: Path) -> set[str]:
@@ -106,6 +115,26 @@ def test_what_cannot_be_predicted_for_changes_nothing(folder: Path) -> None:
     assert busy.exit_code == 2
     assert "another process is running" in busy.stderr
     assert files() == before
+
+
+def test_a_table_is_parsed_once_and_predictions_as_they_are_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a table that another process has changed is read again."""
+    before = len(RunStore(folder).rows())
+    read = count_rows(monkeypatch)
+    done = invoke(folder, "--profile", "h200-sxm-pcie5")
+    assert done.exit_code == 0, done.output
+    opened = RunStore(folder)
+    once = list(read)
+    rows = opened.rows()
+    predicted = [row for row in rows if is_prediction(row)]
+    assert predicted
+    assert len(once) == before + len(predicted)
+    assert opened.rows() == rows
+    assert len(read) == len(once) + len(rows)
+    RunStore(folder).append(rows[:1])
+    assert opened.rows() == [*rows, rows[0]]
 
 
 def test_a_run_that_was_cut_off_is_not_taken_for_one_that_is_going(folder: Path) -> None:
