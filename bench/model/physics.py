@@ -125,6 +125,28 @@ def _visiting(
     return _at_rate(visits, profile, key, load.table_bytes) if visits else Estimate(0.0)
 
 
+#: Rates that depend on the size of the table which is read in place, and the field that counts
+#: what they are rates of.
+SPANNED = {
+    "read.roof": "gpu_link_read_bytes",
+    "read.page_visits": "gpu_page_visits",
+    "read.managed_page_visits": "managed_page_visits",
+}
+
+
+def beyond(load: MinibatchLoad, profile: LinkProfile) -> dict[str, float]:
+    """Rates that the load's reads are predicted with, of a table larger than they are known of.
+
+    Key → the bytes up to which the rate is known; beyond, that of the largest table stands in.
+    """
+    needed = {key: profile[key].reach for key, field in SPANNED.items() if getattr(load, field)}
+    return {
+        key: reach
+        for key, reach in needed.items()
+        if reach is not None and load.table_bytes > reach
+    }
+
+
 def engine_copy(num_bytes: float, profile: LinkProfile) -> Part:
     """The copy engine carries page-locked host memory to the GPU."""
     payload = profile["link.max_payload"].value

@@ -21,6 +21,7 @@ from gatherbench.bench.model.load import MinibatchLoad, load_of
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.plan.plan import GPU_SAMPLING
 from gatherbench.bench.read.tables import Run
+from gatherbench.bench.read.units import quantity
 from gatherbench.bench.run.declared_rows import PATH_METRICS, TRAINING_METRICS
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import CHECK_STAGE, RunStore
@@ -353,6 +354,8 @@ def _rows(
         return make.ok(stage, metric, "s", float(f"{seconds.value:.11g}"), said, epoch=number)
 
     remarks = "".join(f"; {text}" for text in epoch.epoch_s.remarks)
+    for key, reach in epoch.beyond.items():
+        remarks += f"; {key} is known of tables up to {quantity(reach, 'B')}, not of this one"
     yield row("epoch", "wall_time", epoch.epoch_s, f"{source}: bound by {epoch.bound}{remarks}")
     yield row("sample", "wall_time", epoch.sample_s, f"{source}: training waits for sampling")
     yield row("fetch", "wall_time", epoch.fetch_s, f"{source}: training waits for rows")

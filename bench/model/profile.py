@@ -100,6 +100,15 @@ class Constant:
         return _at(self.values[0], num_bytes) if self.values else None
 
     @property
+    def reach(self) -> float | None:
+        """The most bytes that a curve is known of; ``None`` of a number, or where none is known.
+
+        Of a range the less of both. One point stands for all: it reaches nowhere.
+        """
+        ends = [value[-1][0] for value in self.values if isinstance(value, tuple)]
+        return min((end for end in ends if end > 1), default=None)
+
+    @property
     def numbers(self) -> tuple[float, ...]:
         """Every number in it: the value, the ends of a range, the rates of curves."""
         curves = (v if isinstance(v, tuple) else ((0.0, v),) for v in self.values)

@@ -16,6 +16,7 @@ from gatherbench.bench.model.estimate import Estimate, combine, slowest
 from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.physics import (
     ISSUING,
+    beyond,
     cpu_gather,
     engine_copy,
     gpu_reads,
@@ -203,6 +204,21 @@ def test_managed_memory_has_pages_and_a_rate_of_its_own() -> None:
     assert any("read.managed_page_visits" in remark for remark in unknown.seconds.remarks)
     none = gpu_reads(replace(rows, managed_page_visits=0.0), machine(read_page_visits=None))
     assert not any("page_visits" in remark for remark in none.seconds.remarks)
+
+
+def test_rates_beyond_the_table_that_they_are_known_of_are_told() -> None:
+    """Curves to 8 and 32 bytes; what the load does not ask for does not count, nor a number."""
+    profile = machine().with_constant("read.page_visits", ((1e9, 2e7), (8e9, 1e7)), "a test")
+    profile = profile.with_constant("read.managed_page_visits", ((1e9, 2e7), (32e9, 1e7)), "a test")
+    profile = profile.with_constant("read.roof", 1e10, "a test")
+    rows = replace(reads({128: 1e3}), gpu_page_visits=9.0, managed_page_visits=0.0)
+    assert beyond(replace(rows, table_bytes=8e9), profile) == {}
+    assert beyond(replace(rows, table_bytes=9e9), profile) == {"read.page_visits": 8e9}
+    managed = replace(rows, gpu_page_visits=0.0, managed_page_visits=9.0)
+    assert beyond(replace(managed, table_bytes=9e9), profile) == {}
+    asked = replace(managed, table_bytes=33e9)
+    assert beyond(asked, profile) == {"read.managed_page_visits": 32e9}
+    assert predict_batches(asked, profile, 1).beyond == {"read.managed_page_visits": 32e9}
 
 
 def test_some_cores_gather_as_fast_as_they_were_seen() -> None:
