@@ -73,6 +73,7 @@ from gatherbench.strategies.knowledge import Ranks
 from gatherbench.strategies.places import free_bytes
 from gatherbench.strategies.registry import build
 
+ISSUE_SOURCE = "time.perf_counter on the training thread, around what it issues of the stage"
 LATENCY_SOURCE = (
     "the path's clock around each read, in bins of four to a doubling: percentiles at their upper"
     " edge, the mean of their middles"
@@ -115,7 +116,7 @@ def _measure(
         raise RanksDisagreeError("the ranks have other minibatches, or other code, than each other")
     plan, part_of = job.measure, cores_of_rank(group)
     binding = bind_case(device, plan.threads, plan.numa, part_of=part_of)
-    torch.set_num_threads(len(os.sched_getaffinity(0)))  # the plan's, whatever OMP_NUM_THREADS says
+    torch.set_num_threads(_threads_of_torch(device))
     dataset = open_dataset(job.dataset)
     size = dataset.spec.table_bytes
     reason = strategy.skip(device, size) or _too_large(job, strategy, size)
@@ -160,7 +161,7 @@ def _measure(
             check_ready(fetcher, looked_at[0].input_ids)
         out.row(make.ok(CHECK_STAGE, "batches", "1", checked, COMPARED))
         if job.case.repeat == 0:
-            before = [(one.input_ids for one in looked_at), *epochs.warm_up_ids()]
+            before = [(one.input_ids.cpu() for one in looked_at), *epochs.warm_up_ids()]
             out.rows(declared_rows(job, epochs, strategy, knowledge, before))
         trainer = _trainer(job.case.workload, dataset, device, group)
         training = _Training(job, epochs, loaded.truth, fetcher, trainer, witness, group, out)
@@ -168,6 +169,15 @@ def _measure(
         out.row(make.ok(CHECK_STAGE, "rows", "1", witness.rows, COMPARED))
     out.rows(disk_roof(knowledge.file if group.world == 1 else None, make, job.case.repeat))
     return None
+
+
+def _threads_of_torch(device: torch.device) -> int:
+    """The plan's, whatever OMP_NUM_THREADS says; beside a GPU one.
+
+    Those of torch's pool go on spinning after each operation, on the cores of those that gather and
+    sample: 5 to 11 of 16 did beside an H200.
+    """
+    return 1 if device.type == "cuda" else len(os.sched_getaffinity(0))
 
 
 def _too_large(job: Job, strategy: Strategy, table_bytes: int) -> str | None:
@@ -280,8 +290,9 @@ class _Training:
         case, out = self.job.case, self.out
         before, slow = self.fetcher.counts(), self.fetcher.latencies()
         spots = self.witness.spots(f"in epoch {number}", len(self.epochs.trace))
+        batches = self.epochs.measured(number)
         with spots as watch, recorder:
-            times = self._epoch(self.epochs.measured(number), mark, watch)
+            times = self._epoch(batches, mark, watch)
         out.rows(self._times(times, number))
         for stage, seconds in times.stages.items():
             out.samples(case, number, stage, seconds)
@@ -307,7 +318,12 @@ class _Training:
             yield self.job.rows.missing(*loss[0], loss[1], NO_SCORE, epoch=epoch)
         else:
             yield ok(*loss[0], sum(times.losses) / batches, loss[1], epoch)
-        if not on_gpu:
+        for stage, issue_s in times.issue_s.items():
+            yield ok("host", f"issue_{stage}", "s", issue_s, ISSUE_SOURCE, epoch)
+        if on_gpu:
+            source = "time.perf_counter, the synchronisation that ends the epoch"
+            yield ok("host", "drain", "s", times.drain_s, source, epoch)
+        else:
             overhead = (times.wall_s - times.host_s) / batches
             source = "epoch wall time less its stages, per minibatch"
             yield ok("harness", "overhead", "s", overhead, source, epoch)
@@ -351,10 +367,10 @@ class _Training:
         if not fetcher.tunable:
             return []
         ids, on_device = batch.input_ids, to_device(batch, fetcher.device)
-        x = reference_gather(self.truth, ids).to(fetcher.device)
+        x = reference_gather(self.truth, ids.cpu()).to(fetcher.device)
         with torch.random.fork_rng([fetcher.device] if fetcher.device.type == "cuda" else []):
             spare = Trainer(copy.deepcopy(trainer.model), trainer.labels, fetcher.device)
-            return fetcher.tune(ids.to(fetcher.ids_device), lambda: spare.step(x, on_device))
+            return fetcher.tune(fetcher.taken(ids), lambda: spare.step(x, on_device))
 
     def _traced(self, folder: Path) -> Row:
         """Trace an epoch that nothing else measures; its row says what became of it."""
