@@ -9,7 +9,7 @@ and gathers on every core with prefetching, ``prefetch`` does so one batch ahead
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -67,9 +67,13 @@ class NaiveFetcher(Fetcher):
 
     def _submit(self, ids: Tensor) -> Ticket:
         self._ring.claim()
-        with threads_of_torch(available_cores()):  # as it comes, also where a case has taken one
+        with self._threads():
             rows = self._table[ids].to(self.device, copy=True)
         return self._ring.issue(lambda: rows)
+
+    def _threads(self) -> AbstractContextManager[None]:
+        """Torch's as it comes, on all cores: a case on a GPU has left it one for the rest."""
+        return threads_of_torch(available_cores()) if self.device.type == "cuda" else nullcontext()
 
     def _close(self) -> None:
         self._ring.close()
