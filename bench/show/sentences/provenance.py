@@ -5,7 +5,9 @@ Every chart and table asks for these, so that they are kept for the runs that we
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
+from typing import Any, cast
 
 import pandas as pd
 
@@ -65,7 +67,7 @@ def warnings_of(run: Run) -> list[str]:
         f"{row.strategy} {row.variant} reads {quantity(row.whole, '1/s')} over its table and"
         f" {quantity(row.near, '1/s')} over 64 MiB of it: its managed memory is mapped by small"
         " pages (an old driver, a host whose memory is in pieces), or beyond the GPU's reach"
-        for row in slow_pages(run).itertuples()
+        for row in cast("Iterable[Any]", slow_pages(run).itertuples())
     ]
     return said
 
