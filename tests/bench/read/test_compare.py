@@ -327,7 +327,7 @@ def test_other_work_makes_nothing_slow_look_level_nor_anything_fast(
 
 
 def test_a_comparison_that_judged_nothing_is_none_that_passed(make_run: MakeRun) -> None:
-    """Two repeats whose epochs lie 100-fold apart tell nothing; a third path is in one run alone."""
+    """Two repeats whose epochs lie 100-fold apart tell nothing; one path is in one run alone."""
     far: dict[str, Any] = {"repeats": 2, "longer": lambda _w, repeat, _e: 100.0**repeat}
     pair = (
         make_run("20261121-a-1", series=_series("naive"), **far),
