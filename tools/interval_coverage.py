@@ -85,7 +85,8 @@ class Side:
     def __str__(self) -> str:
         tail = f", {self.tail:.0%} of epochs a tenth slower" if self.tail else ""
         shares = " / ".join(f"{100 * x:g} %" for x in (self.process, self.path, self.epoch))
-        return f"together: {shares}{tail}"
+        few = f", {self.blocks} blocks" if self.blocks < 10 else ""
+        return f"together: {shares}{tail}{few}"
 
     def draw(self, rng: np.random.Generator, processes: int, paths: int) -> list[Logs]:
         """Every epoch of equally fast paths."""
@@ -213,7 +214,7 @@ def verdicts(
 
 def tables(draws: int = 4000) -> Iterator[str]:
     """The tables of METHODOLOGY.md, line by line; the same in every run."""
-    rng = np.random.default_rng(0)
+    rng, beside = np.random.default_rng(0), np.random.default_rng(1)
     yield "Share of the 95 % intervals of a ratio that hold the truth:"
     yield from _head()
     for spread in SPREADS:
@@ -223,19 +224,19 @@ def tables(draws: int = 4000) -> Iterator[str]:
     pairs = [(of_size(quiet, n), of_size(wild, n)) for n in REPEATS]
     yield _line(f"{quiet} over {wild}", (covered(rng, *pair, draws) for pair in pairs)) + " |"
     for side in SIDES:
-        yield _line(side, (covered_together(rng, side, n, draws // 2) for n in (*REPEATS, 0)))
+        yield _line(side, (covered_together(beside, side, n, draws // 2) for n in (*REPEATS, 0)))
     yield ""
     yield "Half-width of the interval of a ratio, in the median, from as many epochs of each path:"
     yield from _head(precise=False)
     for same in (Spread(0.16, 0.08), Side(0.16, 0.02, 0.08, blocks=EPOCHS), SIDES[1]):
-        yield _line(same, (half_width(rng, same, n, draws // 4) for n in REPEATS))
+        yield _line(same, (half_width(beside, same, n, draws // 4) for n in REPEATS))
     yield ""
     yield f"How often one of {RIVALS} equally fast paths is named the fastest:"
     yield from _head()
     for spread in SPREADS:
         yield _line(spread, (sole_winners(rng, spread, n, draws // 4) for n in (*REPEATS, 0)))
     for side in SIDES[1:3]:
-        yield _line(side, (sole_winners(rng, side, n, draws // 16) for n in (*REPEATS, 0)))
+        yield _line(side, (sole_winners(beside, side, n, draws // 16) for n in (*REPEATS, 0)))
     yield ""
     yield f"What `compare` says of one of {FAMILY} series, of equal builds and of a slower one:"
     yield ""
