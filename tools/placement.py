@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gatherbench.bench.model.advise.option import average_load, drawn
 from gatherbench.bench.model.advise.question import GBIT, Question, graph_sizes, source_graph
-from gatherbench.bench.model.advise.rank import average_load, drawn
 from gatherbench.bench.model.epoch import epoch_seconds
 from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.physics import ID_BYTES

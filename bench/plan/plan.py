@@ -87,6 +87,10 @@ class Measure(_Table):
         " uva does so too, and reads the graph in host memory in place, over the same link as the"
         " rows, as for a graph that does not fit into GPU memory.",
     )
+    graph: Literal["registered", "managed"] = Field(
+        default="registered",
+        description='With sampling = "uva": how the GPU comes to see the graph in host memory.',
+    )
     sampler_workers: int = Field(
         default=0,
         ge=0,
@@ -128,6 +132,14 @@ class Measure(_Table):
         default="gpu",
         description="gpu binds threads and memory to the GPU's NUMA node, none leaves them"
         " unbound.",
+    )
+    table: Literal["auto", "anonymous", "managed", "shared", "file"] = Field(
+        default="auto",
+        description="Host memory into which a case loads its table: auto takes managed memory for"
+        ' the paths that read it (memory = "managed"), the file for those that read a disk, and'
+        " anonymous memory in huge pages for the others (shared, where several ranks of a machine"
+        " register it). Said otherwise, a path that reads managed memory makes a copy there, and"
+        " one that registers cannot read a managed table.",
     )
     order_seed: int = Field(
         default=0, description="Seed of the order of strategies within each repeat."
@@ -179,6 +191,8 @@ class Measure(_Table):
             raise ValueError(
                 'minibatches = "fresh" are drawn: take sampling = "live", "gpu" or "uva"'
             )
+        if self.graph != "registered" and self.sampling != "uva":
+            raise ValueError(f'graph = "{self.graph}" is read with sampling = "uva" alone')
         if self.sampler_workers and self.sampling in GPU_SAMPLING:
             raise ValueError(
                 f'sampler_workers are CPU threads, and sampling = "{self.sampling}" needs none:'

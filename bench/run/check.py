@@ -42,6 +42,9 @@ LAST_BATCHES = 8
 _ASIDE_BYTES, _ASIDE_SHARE = 128 << 20, 1 / 8
 #: Rows that are gathered at a time: memory that is used again costs no page faults.
 _BLOCK = 4096
+#: By how much a GPU's memory may grow beside torch's while managed memory is read: by kernels that
+#: are loaded, and by a share of the table. A smaller table could move unseen.
+GROWTH_BYTES, GROWTH_SHARE = 1 << 30, 0.1
 
 
 class WrongRowsError(RuntimeError):
@@ -61,7 +64,13 @@ class WrongConductError(WrongRowsError):
 
 
 class WrongMemoryError(RuntimeError):
-    """The table does not lie in the memory that the strategy says it reads."""
+    """The table does not lie in the memory that the strategy says it reads.
+
+    Attributes:
+        metric, source: of the row of stage ``check`` that says so.
+    """
+
+    metric, source = "memory", "where CUDA and its memory in use say that the table lies"
 
 
 class _Aside(NamedTuple):
@@ -210,6 +219,40 @@ class _Look(Watch):
         for seen in self._aside:
             self._witness.compare(seen, self._when)
         self._aside.clear()
+
+
+class StaysOnHost:
+    """Whether a table in managed memory moves to the GPU while a path reads it.
+
+    It begins before the path opens. CUDA tells the GPU's memory in use by everybody; torch's own is
+    taken off, and the rest grows by kernels that are loaded.
+    """
+
+    _SOURCE = "torch.cuda.mem_get_info less memory_reserved, since the path was opened"
+
+    def __init__(self, device: torch.device, table_bytes: int) -> None:
+        self._device, self._table_bytes = device, table_bytes
+        self._before = self._used()
+
+    def _used(self) -> int:
+        torch.cuda.synchronize(self._device)
+        free, total = torch.cuda.mem_get_info(self._device)
+        return total - free - torch.cuda.memory_reserved(self._device)
+
+    def row(self, make: RowMaker) -> Row:
+        """By how much it has grown; the path is open still, so nothing has been given back.
+
+        Raises:
+            WrongMemoryError: by a sizeable part of the table.
+        """
+        grown = self._used() - self._before
+        if grown > max(GROWTH_BYTES, GROWTH_SHARE * self._table_bytes):
+            raise WrongMemoryError(
+                f"GPU memory grew by {grown:,} B beside torch's while a table of"
+                f" {self._table_bytes:,} B was read in managed memory: it moved there, or another"
+                " program came: not shown"
+            )
+        return make.ok(CHECK_STAGE, "gpu_memory_growth", "B", grown, self._SOURCE)
 
 
 class Untrained:

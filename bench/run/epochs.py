@@ -34,7 +34,7 @@ class Epochs:
         self._drawing: Sampler = self.sampler
         device = torch.device(job.device)
         if self.plan.sampling in GPU_SAMPLING and device.type == "cuda":
-            in_place = self.plan.sampling == "uva"
+            in_place = self.plan.graph if self.plan.sampling == "uva" else None
             self._drawing = sampler_of(self.workload, *graph, device, in_place=in_place)
         self._workers = [self.sampler.clone(threads=1) for _ in range(self.plan.sampler_workers)]
         self._further = itertools.count(self.plan.epochs + self.plan.warmup_epochs)

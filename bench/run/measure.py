@@ -32,7 +32,9 @@ from gatherbench.bench.run.check import (
     COMPARED,
     LAST_BATCHES,
     NO_SCORE,
+    StaysOnHost,
     Witness,
+    WrongMemoryError,
     WrongRowsError,
     check_ready,
     check_rows,
@@ -61,7 +63,15 @@ from gatherbench.bench.run.nvtx import TRACE_BATCHES, Mark, nvtx_session, unmark
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.sensor_calibration import gpu_under_test
 from gatherbench.bench.run.store import CHECK_STAGE, PartWriter
-from gatherbench.bench.run.table import Table, dropped, file_of, load_table
+from gatherbench.bench.run.table import (
+    Table,
+    TableKind,
+    dropped,
+    file_of,
+    load_table,
+    table_kind,
+    table_refusal,
+)
 from gatherbench.bench.run.untimed import EnergyBlock, disk_roof, row_of
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
 from gatherbench.bench.sampling.knowledge import knowledge_of
@@ -98,7 +108,9 @@ class Ground:
     """
 
     def __init__(self, job: Job, table: Table | None = None, group: Alone = ALONE) -> None:
-        self._job, self._table, self.group = job, table, group
+        self._job, self.group = job, group
+        #: By where they were asked for; one that is let go lives as long as a path reads it.
+        self.tables = {} if table is None else {table.kind: table}
 
     @cached_property
     def binding(self) -> Binding:
@@ -142,13 +154,27 @@ class Ground:
     def recorder(self) -> Recorder:
         return Recorder(open_meters(gpu=self.gpu, folder=self.dataset.folder))
 
+    def kind(self, strategy: Strategy) -> TableKind:
+        """Where the path's table is loaded."""
+        job, device = self._job, torch.device(self._job.device)
+        return table_kind(strategy, job.measure, device, job.case.workload.world)
+
     def table(self, strategy: Strategy) -> Table:
-        """The feature table as the path wants it: in memory, or in its file."""
-        if "file" in strategy.needs:
-            return load_table(self.dataset, on_disk=True)
-        if self._table is None:
-            self._table = load_table(self.dataset)
-        return self._table
+        """The feature table where the path wants it, loaded once for all paths of that kind."""
+        kind, device = self.kind(strategy), torch.device(self._job.device)
+        if kind == "file":
+            return load_table(self.dataset, kind)
+        if kind not in self.tables:
+            self.tables[kind] = load_table(self.dataset, kind, device)
+        return self.tables[kind]
+
+    def table_refusal(self, strategy: Strategy) -> str | None:
+        """Why the path's table cannot be loaded there beside those that are loaded."""
+        kind, job = self.kind(strategy), self._job
+        size, processes = self.dataset.spec.table_bytes, job.case.workload.gpus
+        if kind in self.tables:
+            return None
+        return table_refusal(kind, size, torch.device(job.device), processes)
 
 
 def measure(
@@ -215,7 +241,7 @@ class MeasuredCase(ExitStack):
         return super().__enter__()
 
     def __exit__(self, kind: Any, error: BaseException | None, where: Any) -> bool | None:
-        if isinstance(error, WrongRowsError):
+        if isinstance(error, WrongRowsError | WrongMemoryError):
             what = (CHECK_STAGE, error.metric, "1", error.source)
             self._out.row(self._job.rows.missing(*what, f"failed: {error}", "failed"))
         return super().__exit__(kind, error, where)
@@ -227,7 +253,8 @@ class MeasuredCase(ExitStack):
         if spec.hashed and "file" in self.strategy.needs:
             return f"unsupported: rows of {spec.name} are made in memory, and no disk holds them"
         reason = self.strategy.skip(self._device, size)
-        return reason or _too_large(self._job, self.strategy, size)
+        reason = reason or _too_large(self._job, self.strategy, size)
+        return reason or self._ground.table_refusal(self.strategy)
 
     @_phase
     def open(self) -> str | None:
@@ -248,6 +275,7 @@ class MeasuredCase(ExitStack):
         cached = _cached(knowledge.file)
         make, clock = job.rows, "time.perf_counter"
         conduct = Conduct(strategy, loaded, group)
+        self._stays = StaysOnHost(device, table.nbytes) if strategy.managed else None
         begin = time.perf_counter()
         fetcher = self.enter_context(strategy.open(table, device, knowledge))
         open_s = time.perf_counter() - begin
@@ -304,6 +332,8 @@ class MeasuredCase(ExitStack):
         training, job, out = self._training, self._job, self._out
         training.score(-1)
         training.look_again(everything=self._alone)
+        if self._stays is not None:
+            out.row(self._stays.row(job.rows))
         if self._alone:
             training.energy_rows(self._energy)
         if job.traces is not None:
@@ -311,6 +341,7 @@ class MeasuredCase(ExitStack):
         out.row(job.rows.ok(CHECK_STAGE, "rows", "1", training.witness.rows, COMPARED))
         self.close()
         require_nobody_left(self.children)
+        del self._training  # with the table, of which the host may have room for one alone
         file = self._file if self._ground.group.world == 1 else None
         out.rows(disk_roof(file, job.rows, job.case.repeat))
 

@@ -35,10 +35,11 @@ from gatherbench.bench.run.joined import joined
 from gatherbench.bench.run.machines import ANSWER_S, exchange_parts, use_interface_towards
 from gatherbench.bench.run.measure import measure
 from gatherbench.bench.run.store import PartWriter, ranks_folder, read_ranks, rows_of
-from gatherbench.bench.run.table import Table, load_table
+from gatherbench.bench.run.table import Table, load_table, table_kind
 from gatherbench.bench.sampling.prepare import rank_trace
 from gatherbench.datasets.store import open_dataset
 from gatherbench.strategies.knowledge import Ranks
+from gatherbench.strategies.registry import build
 
 #: Ranks that may share a core of a host.
 RANKS_A_CORE = 4
@@ -73,7 +74,10 @@ def measure_ranks(job: Job, out: PartWriter) -> str | None:
     if job.device == "cpu" and gpus > RANKS_A_CORE * cores:
         return f"unsupported: {gpus} ranks on {cores} cores would only take turns"
     torch.set_num_threads(1)  # a team of OpenMP threads does not survive the forks: they would hang
-    table = load_table(open_dataset(job.dataset), shared=job.device == "cuda")
+    dataset, strategy = open_dataset(job.dataset), build(job.case.strategy, job.case.params)
+    kind = table_kind(strategy, job.measure, torch.device(job.device), job.case.workload.world)
+    # No fork has managed memory: each rank loads its own.
+    table = None if kind == "managed" else load_table(dataset, kind)
     folder = ranks_folder(job.part)
     shutil.rmtree(folder, ignore_errors=True)  # of a case that was cut off
     folder.mkdir(mode=0o700)
@@ -97,7 +101,7 @@ def measure_ranks(job: Job, out: PartWriter) -> str | None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _launched(job: Job, table: Table, folder: Path) -> list[str]:
+def _launched(job: Job, table: Table | None, folder: Path) -> list[str]:
     """Start this machine's ranks and wait until all have ended; which of them were killed.
 
     Where one fails the others would wait for it, and are ended.
@@ -145,7 +149,7 @@ def _patience_s(job: Job) -> float:
     return min(PATIENCE_S, job.measure.timeout_s / 2)
 
 
-def _one_rank(job: Job, table: Table, folder: Path, launcher: int, local: int) -> None:
+def _one_rank(job: Job, table: Table | None, folder: Path, launcher: int, local: int) -> None:
     """The process of one rank; ``local``: which of its machine's."""
     die_with_parent(launcher)
     here, world = job.case.workload.gpus, job.case.workload.world

@@ -73,6 +73,9 @@ def take_turns(job: Turns) -> None:
             if not path.over:
                 path.turn(path.case.finish)
                 path.end("ok", None)
+        if waiting:  # the host may have room for one table alone
+            kept = ground.kind(waiting[0].case.strategy)
+            ground.tables = {kind: one for kind, one in ground.tables.items() if kind == kept}
 
 
 def blocks(paths: Sequence[T], count: int, draw: random.Random) -> Iterator[list[T]]:
@@ -112,7 +115,8 @@ class _Path:
         taken = strategy.gpu_table_bytes(size, known)
         if taken and taken > _SHARE * free_bytes(device):
             return False
-        if strategy.managed and size > _SHARE * available_bytes():
+        loaded = self._ground.kind(strategy) in self._ground.tables
+        if not loaded and size > _SHARE * available_bytes():
             return False
         return self.case.refused() is None
 

@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -288,8 +289,10 @@ def test_the_sweep_of_budgets_does_not_write_where_queued_work_still_reads() -> 
     assert bool((found == 1).all())
 
 
-@pytest.mark.parametrize("in_place", [False, True])
-def test_edges_drawn_on_the_gpu_are_kept_until_they_are_read(in_place: bool) -> None:
+@pytest.mark.parametrize("in_place", [None, "registered", "managed"])
+def test_edges_drawn_on_the_gpu_are_kept_until_they_are_read(
+    in_place: Any,
+) -> None:
     """A minibatch that is dropped while its training is queued must not be drawn over."""
     samplers = pytest.importorskip("gatherbench.bench.sampling.state_sampler")
     generator = torch.Generator().manual_seed(0)

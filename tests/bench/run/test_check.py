@@ -11,6 +11,7 @@ from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.run import check as check_module
 from gatherbench.bench.run.check import (
     SPOT_BATCHES,
+    StaysOnHost,
     Witness,
     WrongMemoryError,
     WrongRowsError,
@@ -65,6 +66,39 @@ def test_a_table_that_was_copied_to_the_gpu_is_not_timed() -> None:
     moved = Claims(HOT, Residency("Host", "Device", ASKED))
     with pytest.raises(WrongMemoryError, match=r"table was found in Device .* reads it in Host"):
         residency_row(moved, MAKE)
+
+
+@pytest.mark.parametrize(
+    ("table", "grown", "moved"),
+    [
+        (4 << 30, 1 << 30, False),
+        (4 << 30, (1 << 30) + 1, True),
+        (96 << 30, 96 << 30, True),
+        (96 << 30, 9 << 30, False),
+        (96 << 30, 10 << 30, True),
+        (96 << 30, -(1 << 30), False),
+    ],
+)
+def test_a_managed_table_that_moves_to_the_gpu_fails(
+    monkeypatch: pytest.MonkeyPatch, table: int, grown: int, moved: bool
+) -> None:
+    """By what is in use beside torch's own memory, which may grow."""
+    total, torchs, others = 140 << 30, [5 << 30], [2 << 30]
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: torchs[0])
+    monkeypatch.setattr(
+        torch.cuda, "mem_get_info", lambda _: (total - torchs[0] - others[0], total)
+    )
+    stays = StaysOnHost(torch.device("cuda"), table)
+    torchs[0] += 20 << 30
+    others[0] += grown
+    if moved:
+        with pytest.raises(WrongMemoryError, match=f"grew by {grown:,} B beside torch's"):
+            stays.row(MAKE)
+    else:
+        row = stays.row(MAKE)
+        assert (row.stage, row.metric, row.unit) == ("check", "gpu_memory_growth", "B")
+        assert row.value == grown
 
 
 CPU = torch.device("cpu")

@@ -13,9 +13,10 @@ from torch import Tensor
 from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.run import measure as measure_module
+from gatherbench.bench.run.check import WrongMemoryError
 from gatherbench.bench.run.job import MemoryLimit
 from gatherbench.bench.run.loop import STAGES, EpochTimes, run_epoch
-from gatherbench.bench.run.rows import Row
+from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import read_part, rows_of
 from gatherbench.bench.run.untimed import EnergyBlock
 from gatherbench.bench.sampling.knowledge import knowledge_of
@@ -314,6 +315,30 @@ def test_a_strategy_that_cannot_run_here_says_why(make_job, monkeypatch) -> None
     monkeypatch.setattr(places, "available_bytes", lambda: next(free))
     assert str(skipped(job)).startswith("no_memory")
     assert not rows_of([*read_part(managed.part), *read_part(job.part)])
+
+
+def test_a_table_that_moved_while_it_was_read_is_not_shown(make_job, monkeypatch) -> None:
+    """What was measured before is there, and a row says that it is not to be believed."""
+
+    class Managed(CpuGather):
+        managed = True
+
+    class Stays:
+        def __init__(self, device: torch.device, table_bytes: int) -> None:
+            assert table_bytes == open_dataset(job.dataset).spec.table_bytes
+
+        def row(self, make: RowMaker) -> Row:
+            raise WrongMemoryError("it moved")
+
+    monkeypatch.setattr(measure_module, "build", lambda *_: Managed())
+    monkeypatch.setattr(measure_module, "table_kind", lambda *_: "anonymous")
+    monkeypatch.setattr(measure_module, "StaysOnHost", Stays)
+    job = make_job()
+    with pytest.raises(WrongMemoryError):
+        skipped(job)
+    rows = {(r.stage, r.metric): r for r in rows_of(read_part(job.part))}
+    assert rows["epoch", "wall_time"].value is not None
+    assert rows["check", "memory"].reason == "failed: it moved"
 
 
 def test_a_path_is_declared_as_it_is_after_what_it_fetched(make_job, monkeypatch) -> None:

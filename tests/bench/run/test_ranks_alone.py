@@ -141,17 +141,18 @@ def test_before_the_forks_no_team_of_threads_a_table_to_register_and_enough_gpus
 ) -> None:
     order: list[object] = []
     monkeypatch.setattr(torch, "set_num_threads", order.append)
-    monkeypatch.setattr(
-        ranks_module, "load_table", lambda _dataset, shared: order.append(f"shared {shared}")
-    )
+    monkeypatch.setattr(ranks_module, "load_table", lambda _dataset, kind: order.append(kind))
     launched(monkeypatch, "ok", "ok")
     folded(job)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     folded(replace(job, device="cuda"))
+    managed = replace(job.case, strategy="unified_zero_copy", params={"memory": "managed"})
+    folded(replace(job, case=managed, device="cuda"))  # no fork has it: each loads its own
+    assert order.pop() == 1
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     refused, _ = folded(replace(job, device="cuda"))
     assert refused == "no_device: 2 GPUs are asked for and 1 are here"
-    assert order == [1, "shared False", 1, "shared True"]
+    assert order == [1, "anonymous", 1, "shared"]
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     assert folded(job)[0] is None
     monkeypatch.setattr(ranks_module, "RANKS_A_CORE", 1)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import Any
@@ -125,6 +127,39 @@ def test_a_path_that_does_not_fit_has_its_blocks_later_in_the_same_process(
     assert places[ALL] == [0, 0]
     assert sorted(map(sum, zip(places[PINNED], places[ASYNC], strict=True))) == [1, 1]
     assert len({values(rows, "setup", "process_began")[0] for rows in found.values()}) == 1
+
+
+def test_a_table_of_another_kind_is_loaded_behind_the_first_where_there_is_no_room_for_both(
+    make_job: Any, monkeypatch: Any
+) -> None:
+    """The first is let go of before, or the host would have both."""
+    held, loaded = [], measure_module.load_table
+
+    def load(dataset: Any, kind: Any, device: Any) -> Any:
+        gc.collect()
+        assert kind == "anonymous" or room > 2 * size or held[0]() is None
+        table = loaded(dataset, "shared" if kind == "managed" else kind)
+        held.append(weakref.ref(table.features))
+        return replace(table, kind=kind)
+
+    def kind(strategy: Any, *_: Any) -> str:
+        return "managed" if strategy.name == ASYNC else "anonymous"
+
+    monkeypatch.setattr(measure_module, "load_table", load)
+    monkeypatch.setattr(measure_module, "table_kind", kind)
+    monkeypatch.setattr(measure_module, "table_refusal", lambda *_: None)
+    monkeypatch.setattr(turns_module, "available_bytes", lambda: room)
+    monkeypatch.setattr(turns_module.random.Random, "shuffle", lambda _self, paths: None)
+    for times in (1, 3):
+        held.clear()
+        jobs = [make_job(name, epochs=2) for name in (PINNED, ASYNC)]
+        size = measure_module.open_dataset(jobs[0].dataset).spec.table_bytes
+        room = times * size
+        found = {name: rows_of(part) for name, part in taken(jobs).items()}
+        places = [values(found[name], "epoch", "place") for name in (PINNED, ASYNC)]
+        assert len(held) == 2
+        blocks_of_one = [place for path in places for place in path]
+        assert (sum(blocks_of_one) == 0) == (times == 1), "beside each other, or one by one"
 
 
 def test_only_what_a_repeat_needs_is_compared_in_full(make_job: Any) -> None:
