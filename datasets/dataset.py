@@ -45,7 +45,9 @@ class DatasetSpec:
     """What ``spec.json`` says of a dataset folder.
 
     ``source`` names where graph, features and labels come from. ``notes`` say in words what was
-    done to them (undirected? self-loops? generated features?).
+    done to them (undirected? self-loops? generated features?). With ``hashed`` the feature file is
+    one hole of the right length: each row follows from its number, and whoever wants the table has
+    it made in memory (:func:`gatherbench.datasets.hash_draw.fill`).
     """
 
     name: str
@@ -59,6 +61,7 @@ class DatasetSpec:
     licence: str
     notes: tuple[str, ...] = ()
     format_version: int = FORMAT_VERSION
+    hashed: bool = False
 
     @property
     def row_bytes(self) -> int:
@@ -137,7 +140,8 @@ def folder_bytes(spec: DatasetSpec) -> int:
     graph = 8 * (spec.num_nodes + 1) + index_dtype(spec.num_nodes).itemsize * spec.num_edges
     per_node = 8 + 8  # a label, and an id in one of the splits
     headers = sum(map(header_bytes, ARRAYS)) + 4096  # and a few KB for the spec
-    return graph + spec.table_bytes + per_node * spec.num_nodes + headers
+    table = 0 if spec.hashed else spec.table_bytes
+    return graph + table + per_node * spec.num_nodes + headers
 
 
 def not_ours(folder: Path) -> str:

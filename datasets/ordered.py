@@ -151,6 +151,8 @@ def write_ordered(
         DatasetError: see ``DatasetWriter``.
         ValueError: ``order`` is no permutation of its nodes.
     """
+    if given.spec.hashed:
+        raise DatasetError(f"{given.name}: its rows follow from their numbers, in no other order")
     place = ranks(order)
     if len(place) != given.spec.num_nodes:
         raise ValueError(f"order: {len(place)} nodes, and the graph has {given.spec.num_nodes}")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gatherbench.datasets.dataset import SPEC_FILE, DatasetError, remedy
 from gatherbench.datasets.files import exclusive
+from gatherbench.datasets.hashed import HashedSource
 from gatherbench.datasets.ogb_source import OgbSource
 from gatherbench.datasets.ordered import MARK, OrderedSource, is_stale
 from gatherbench.datasets.reddit_source import RedditSource
@@ -22,6 +23,7 @@ from gatherbench.plugins import PluginError, Plugins, nearest
 SOURCES: tuple[GraphSource, ...] = (
     WordnetSource(),
     *named_shapes(),
+    HashedSource(),
     UniformSource(),
     OgbSource("ogbn-arxiv"),
     OgbSource("ogbn-products"),

@@ -141,7 +141,7 @@ def check_values(data: GraphDataset, *, full: bool, progress: Progress = silent)
         "indices": (_outside(0, n), "is no node"),
         "labels": (_outside(-1, spec.num_classes), "is no class"),
     }
-    if data.features.dtype.kind == "f":
+    if data.features.dtype.kind == "f" and not spec.hashed:
         looks["features"] = (lambda piece: ~np.isfinite(piece), "is not finite")
     for array, (look, what) in looks.items():
         values: NDArray[Any] = getattr(data, array)

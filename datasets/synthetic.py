@@ -42,6 +42,7 @@ class SyntheticSource:
     num_classes: int
     splits: tuple[int, int, int]
     source: str
+    unlike: str = ""  # in what it is known to differ from the graph of that shape, with the source
     scalable: bool = True
 
     def estimate(self, scale: float) -> DatasetSpec:
@@ -74,6 +75,7 @@ class SyntheticSource:
                 "self-loops removed, repeated edges merged",
                 "features (float32) and labels are random: nothing can be learnt",
                 "splits are drawn from nodes that have in-neighbours",
+                *([self.unlike] if self.unlike else []),
             ),
         )
 

@@ -132,6 +132,15 @@ class DatasetWriter:
             features = (table[i : i + rows] for i in range(0, len(table), rows))
         self._write("features", self.spec.feature_dtype, features, width)
 
+    def write_hashed(self) -> None:
+        """Leave the feature table out: its file is a hole (``DatasetSpec.hashed``)."""
+        dtype = np.dtype(self.spec.feature_dtype)
+        shape = (self.spec.num_nodes, self.spec.feature_dim)
+        entry = self._files["features"] = ArrayFile.of("features", dtype, shape)
+        with array_path(self._staged, "features").open("wb") as file:
+            _write_header(file, "features", dtype, shape)
+            file.truncate(entry.bytes)
+
     def write_labels(self, labels: NDArray[np.integer[Any]]) -> None:
         """Write the labels ``[N]``: classes from 0, or -1 for a node without one."""
         self._write("labels", np.int64, (labels,))

@@ -191,6 +191,11 @@ def registered_bytes() -> int:
         return sum(size for _, size in _ours())
 
 
+def is_registered(address: int) -> bool:
+    """Whether this process holds a registration, of any path, that covers the address."""
+    return any(start <= address < start + size for start, size in list(_held))
+
+
 def writable(address: int) -> bool:
     """Whether this process's memory at ``address`` is mapped for writing."""
     for line in Path("/proc/self/maps").read_text().splitlines():

@@ -75,6 +75,10 @@ class AsyncZeroCopy(Strategy):
         return nullcontext()
 
     @property
+    def own_process(self) -> bool:
+        return super().own_process or self.provider == "mps"
+
+    @property
     def _percent(self) -> int:
         """The budget, where it has to be known before anything can be tried out."""
         return USUAL_BUDGET if self.budget == "auto" else int(self.budget)

@@ -344,6 +344,19 @@ class Strategy(ABC):
         return "other"
 
     @property
+    def lossy(self) -> bool:
+        """Whether the model gets other values than the table's: see :meth:`delivered`."""
+        return False
+
+    def delivered(self, rows: Tensor) -> Tensor:
+        """What the model gets for ``rows`` ``[B, D]`` of the table, bit for bit: the same."""
+        return rows
+
+    def travelling_bytes(self, row_bytes: int) -> int:
+        """Bytes of a row on its way, of a table whose rows have ``row_bytes``: as many."""
+        return row_bytes
+
+    @property
     def learns(self) -> bool:
         """Whether fetching changes what is kept: only fresh minibatches measure such a path."""
         return False
@@ -356,6 +369,12 @@ class Strategy(ABC):
         raise, within the timeout of ``torch.distributed``'s default group.
         """
         return False
+
+    @property
+    def own_process(self) -> bool:
+        """Whether it is not to be opened beside other paths, as one that has to be there before
+        CUDA starts, that takes all room there is, or that has the page cache emptied."""
+        return self.collective or bool(self.needs & {"room_bytes", "file", "partitions"})
 
     @property
     def managed(self) -> bool:

@@ -27,7 +27,7 @@ from gatherbench.strategies.cuda_overlap import USUAL_BUDGET, take_usual_share
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.host_fetcher import HostFetcher, HostPath
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
-from gatherbench.strategies.places import kernel_skip, no_room
+from gatherbench.strategies.places import mapped_skip, no_room
 from gatherbench.strategies.scores import ASIDE, NEEDS, Kept, Placed, placed
 from gatherbench.strategies.set_cache import DeviceSetCache, Policy, SetCache
 
@@ -48,13 +48,15 @@ class CachedZeroCopy(Strategy):
     training nodes, none (``random``), or how often the measured minibatches ask for it
     (``oracle``: the bound). Or by use: ``lru`` and ``lfu``. A ``share`` of ``free`` fills half of
     the memory that is free when the path is opened. With ``ahead`` the fetch runs beside training,
-    on a tenth of a GPU's threads.
+    on a tenth of a GPU's threads. ``memory``: how the GPU comes to see the other rows, as in
+    ``unified_zero_copy``.
     """
 
     name: ClassVar[str] = "cached_zero_copy"
     summary: ClassVar[str] = "hot rows kept in GPU memory, the rest aligned zero-copy"
     colour: ClassVar[str] = "vermilion"
     role = "zero_copy"
+    unsaid = frozenset({"memory"})
 
     policy: Literal[
         "presampled",
@@ -68,10 +70,12 @@ class CachedZeroCopy(Strategy):
     ] = "presampled"
     share: Literal["10%", "1%", "5%", "20%", "50%", "free"] = "10%"
     ahead: Literal["0", "1"] = "0"
+    memory: Literal["registered", "managed"] = "registered"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
         kept = self.gpu_table_bytes(table_bytes)
-        return kernel_skip(device) or no_room(device, kept, "the part that is kept")
+        reason = mapped_skip(device, self.memory)
+        return reason or no_room(device, kept, "the part that is kept")
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -100,7 +104,7 @@ class CachedZeroCopy(Strategy):
         return table_bytes * int(self.share.removesuffix("%")) // 100
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-        return zero_copy_path(ids, row_bytes, POLICY, "given")
+        return zero_copy_path(ids, row_bytes, POLICY, "given", self.memory)
 
     def _data_paths(self, of: Minibatches) -> Iterator[DataPath]:
         kept = self._kept(of.num_rows, of.row_bytes, of.knowledge)
@@ -136,7 +140,7 @@ class CachedZeroCopy(Strategy):
         ]
         if device.type == "cuda":
             ahead = self.lookahead > 0
-            opened = CachedFetcher.of(features, device, "registered", POLICY, overlapped=ahead)
+            opened = CachedFetcher.of(features, device, self.memory, POLICY, overlapped=ahead)
             try:
                 seconds = opened.keep(features, kept)
                 if ahead:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gatherbench.kernels.cuda_calls import pointer_kind
+from gatherbench.kernels.mapped_memory import is_registered
 from gatherbench.strategies.base import Residency, Ticket
 from gatherbench.strategies.buffers import RowBuffer
 from gatherbench.strategies.host_fetcher import HostFetcher, HostPath, PathFetcher
@@ -67,11 +68,14 @@ class CudaStagedFetcher(PathFetcher):
         self._submitted = 0
 
     def residency(self) -> tuple[Residency, ...]:
-        """The CPU reads a table that the GPU knows nothing of, or the path's own answer."""
+        """Host memory that the GPU knows nothing of, unless another path of the process has
+        registered it; or the path's own answer.
+        """
         told = super().residency()
         if told or self._table.numel() == 0:
             return told
-        return (found_at(self._table.data_ptr(), "Unregistered"),)
+        address = self._table.data_ptr()
+        return (found_at(address, "Host" if is_registered(address) else "Unregistered"),)
 
     def _submit(self, ids: Tensor) -> Ticket:
         place = self._ring.claim()

@@ -22,6 +22,7 @@ from gatherbench.strategies.disk_cached import DiskCached
 from gatherbench.strategies.disk_direct import DiskDirect
 from gatherbench.strategies.disk_gds import DiskGds
 from gatherbench.strategies.disk_mmap import DiskMmap
+from gatherbench.strategies.narrow_rows import NarrowRows
 from gatherbench.strategies.null_path import NullPath
 from gatherbench.strategies.partition_buffer import PartitionBuffer
 from gatherbench.strategies.sharded import Sharded
@@ -44,6 +45,7 @@ STRATEGIES: tuple[type[Strategy], ...] = (
     AlignedZeroCopy,
     AsyncZeroCopy,
     CachedZeroCopy,
+    NarrowRows,
     Sharded,
     DiskMmap,
     DiskDirect,

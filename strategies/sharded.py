@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from gatherbench.kernels.host_gather import HostGather
-from gatherbench.kernels.host_memory import empty_table, resident_copy
+from gatherbench.kernels.host_memory import resident_copy
 from gatherbench.kernels.launch import Table, gather_into
+from gatherbench.kernels.managed_memory import Memory, empty
 from gatherbench.kernels.mapped_memory import DeviceCopy
 from gatherbench.kernels.order import ReadOrder
 from gatherbench.strategies.base import Fetcher, Minibatches, Residency, SetupStep, Strategy
@@ -27,12 +28,14 @@ from gatherbench.strategies.cuda_overlap import USUAL_BUDGET, take_usual_share
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.host_fetcher import HostFetcher, HostPath, host_buffer
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need, Ranks, current_ranks
-from gatherbench.strategies.places import kernel_skip, no_room
+from gatherbench.strategies.places import mapped_skip, no_room, with_index
 from gatherbench.strategies.rank_exchange import Asked, Exchange, Round, split
 from gatherbench.strategies.scores import Placed, placed
 
-#: The launch policy on a GPU, where the rows lie in host memory and where they lie in its own.
-POLICIES = {"host": "aligned", "gpu": "unaligned"}
+#: The launch policy on a GPU, where the rows lie in host memory and where they lie in its own, and
+#: how the GPU comes to see them.
+POLICIES = {"host": "aligned", "managed": "aligned", "gpu": "unaligned"}
+_MAPPED = {"host": "registered", "managed": "managed", "gpu": "resident"}
 #: One process alone.
 ALONE = Ranks(0, 1, 1)
 
@@ -41,10 +44,11 @@ ALONE = Ranks(0, 1, 1)
 class Sharded(Strategy):
     """``memory``: where a rank has its part, ``ahead``: minibatches ahead, ``hot``: kept by all.
 
-    Row ``i`` lies with rank ``i % world``. In ``host`` memory the GPU of the rank that has a row
-    reads it in place to send it. The ``hot`` rows are those of ``cached_zero_copy`` by
-    ``presampled``, in the GPU memory of every rank. One rank alone has the whole table: its rows
-    are those of ``aligned_zero_copy`` (``unique``) or ``all_in_gpu``, a pass over them more.
+    Row ``i`` lies with rank ``i % world``. In ``host`` memory, which is registered, or in
+    ``managed`` memory the GPU of the rank that has a row reads it in place to send it. The ``hot``
+    rows are those of ``cached_zero_copy`` by ``presampled``, in the GPU memory of every rank. One
+    rank alone has the whole table: its rows are those of ``aligned_zero_copy`` (``unique``) or
+    ``all_in_gpu``, a pass over them more.
     """
 
     name: ClassVar[str] = "sharded"
@@ -52,12 +56,12 @@ class Sharded(Strategy):
     colour: ClassVar[str] = "grey"
     collective = True
 
-    memory: Literal["host", "gpu"] = "host"
+    memory: Literal["host", "gpu", "managed"] = "host"
     ahead: Literal["1", "0"] = "1"
     hot: Literal["0", "10%"] = "0"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
-        if (reason := kernel_skip(device)) is not None:
+        if (reason := mapped_skip(device, self.memory)) is not None:
             return reason
         try:
             ranks = current_ranks()
@@ -110,8 +114,9 @@ class Sharded(Strategy):
         near = sum(n for rank, n in enumerate(asked.counts.tolist()) if ranks.machine(rank) == here)
         own = asked.rows[asked.parts[1]]
         path = DataPath(0, gpu_requests={})
-        if self.memory == "host":
-            path = zero_copy_path(own, row_bytes, POLICIES[self.memory], "given")
+        if self.memory != "gpu":
+            mapped = _MAPPED[self.memory]
+            path = zero_copy_path(own, row_bytes, POLICIES[self.memory], "given", mapped)
         payload = ids.numel() * row_bytes
         return replace(
             path,
@@ -133,7 +138,9 @@ class Sharded(Strategy):
         begin = time.perf_counter()
         kept = self._kept(len(features), row_bytes, knowledge)
         scored = time.perf_counter()
-        shard, hot = own_rows(features, knowledge.ranks), kept_rows(features, kept)
+        managed = with_index(device).index if self.managed else None
+        shard = own_rows(features, knowledge.ranks, managed)
+        hot = kept_rows(features, kept)
         copied = time.perf_counter()
         exchange = Exchange(knowledge.ranks, device, row_bytes)
         clock = "time.perf_counter"
@@ -157,7 +164,7 @@ class Sharded(Strategy):
     ) -> Fetcher:
         in_gpu, ahead = self.memory == "gpu", self.lookahead > 0
         if device.type == "cuda":
-            memory, policy = "resident" if in_gpu else "registered", POLICIES[self.memory]
+            memory, policy = _MAPPED[self.memory], POLICIES[self.memory]
             opened = ShardedFetcher.of(
                 part.rows, device, memory, policy, "unique", overlapped=ahead
             )
@@ -173,12 +180,13 @@ class Sharded(Strategy):
         return fetcher
 
 
-def own_rows(features: Tensor, ranks: Ranks) -> Tensor:
-    """This rank's rows, in memory of their own unless it has all."""
+def own_rows(features: Tensor, ranks: Ranks, managed: int | None = None) -> Tensor:
+    """This rank's rows, in memory of their own unless it has all: ``managed`` by that GPU's driver,
+    or anonymous."""
     if ranks.world == 1:
         return features
     count = len(features)
-    return _rows(features, torch.arange(min(ranks.rank, count), count, ranks.world))
+    return _rows(features, torch.arange(min(ranks.rank, count), count, ranks.world), managed)
 
 
 def kept_rows(features: Tensor, kept: Placed | None) -> Tensor:
@@ -186,8 +194,10 @@ def kept_rows(features: Tensor, kept: Placed | None) -> Tensor:
     return features[:0] if kept is None else _rows(features, torch.from_numpy(kept.ids))
 
 
-def _rows(features: Tensor, ids: Tensor) -> Tensor:
-    rows = empty_table((len(ids), features.shape[1]), features.dtype)
+def _rows(features: Tensor, ids: Tensor, managed: int | None = None) -> Tensor:
+    memory: Memory = "anonymous" if managed is None else "managed"
+    shape = (len(ids), features.shape[1])
+    rows = empty(shape, features.dtype, memory=memory, device=managed)
     with HostGather() as cpu:
         cpu.gather(features, ids, rows)
     return rows

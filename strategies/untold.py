@@ -9,12 +9,16 @@ conformance suite asks all of this, and a run what can be asked beside a trainin
 from __future__ import annotations
 
 import ctypes
+import math
 import re
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import BuiltinFunctionType
+from typing import Self
 
 import psutil
 import torch
@@ -27,6 +31,7 @@ from gatherbench.strategies.base import Fetcher
 #: Processes that libraries start once, and which end with ours.
 _OF_LIBRARIES = re.compile(r"resource_tracker|forkserver|torch[./]_inductor")
 _PR_SET_CHILD_SUBREAPER = 36
+_TASKS = Path("/proc/self/task")
 #: How long a process that was killed is waited for.
 _KILL_S = 10.0
 #: Rows of a minibatch that change in the table.
@@ -71,6 +76,8 @@ def kept_rows(
         if fetcher.announced:
             fetcher.announce(given)
         rows = fetcher.submit(given).result()[looked_at].cpu().contiguous()
+    if (rows.dtype, rows.shape) != (before.dtype, before.shape):  # others say that they are wrong
+        return torch.zeros(len(before), dtype=torch.bool)
     return (byte_rows(rows) == byte_rows(before)).any(dim=1)
 
 
@@ -105,17 +112,28 @@ def changed_clock() -> str | None:
 
 
 class Children:
-    """The processes that this one has started until now; of later ones also what they start."""
+    """The processes that begin while this is entered, once or again, daemons among them."""
 
     def __init__(self) -> None:
+        self._before, self._begun = set[psutil.Process](), set[psutil.Process]()
+
+    def __enter__(self) -> Self:
         self._before = set(psutil.Process().children())
         _adopt_orphans(True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._look()
+        _adopt_orphans(False)
+
+    def _look(self) -> None:
+        self._begun |= set(psutil.Process().children()) - self._before
 
     def left(self) -> str | None:
-        """What has been started since and is still there, in words; it is killed."""
-        _adopt_orphans(False)
+        """Those that are still there, in words, and they are killed; asked while it is entered."""
+        self._look()
         said = []
-        for one in set(psutil.Process().children()) - self._before:
+        for one in self._begun:
             try:
                 command = " ".join(one.cmdline())
                 if one.status() == psutil.STATUS_ZOMBIE or _OF_LIBRARIES.search(command):
@@ -134,6 +152,16 @@ def _adopt_orphans(yes: bool) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(yes))
 
 
-def others_cpu_s() -> float:
-    """Processor seconds of this process, but for those of the thread that asks."""
-    return time.process_time() - time.thread_time()
+def native_threads() -> list[int]:
+    """The threads of this process that Python did not start, such as torch's pools: they spin."""
+    python = {thread.native_id for thread in threading.enumerate()}
+    return [int(task.name) for task in _TASKS.iterdir() if int(task.name) not in python]
+
+
+def others_cpu_s(but: Iterable[int]) -> float:
+    """Processor seconds of this process, but for this thread's and some others'; NaN: one ended."""
+    try:  # the kernel's number of a thread's CPU clock (pthread_getcpuclockid(3) makes the same)
+        spared = sum(time.clock_gettime((~thread << 3) | 6) for thread in but)
+    except OSError:
+        return math.nan
+    return time.process_time() - time.thread_time() - spared

@@ -22,6 +22,9 @@ from gatherbench.bench.model.advise.asked import Asked
 def advise(
     asked: Asked,
     results: ResultsOption = DEFAULT_RESULTS,
+    why: Annotated[
+        bool, typer.Option("--why", help="Also say where the time goes, and what was assumed.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
     """Say which strategy to take for a graph and a machine, and how sure that is."""
@@ -36,4 +39,4 @@ def advise(
     if as_json:
         typer.echo(json_format.dumps(to_json(advice), indent=2))
     else:
-        console().print(render(advice), highlight=False)
+        console().print(render(advice, why), highlight=False)

@@ -33,12 +33,12 @@ def predict(
     from gatherbench.bench.commands.execute import usual_profile
     from gatherbench.bench.commands.finish import own_profile, predict_for
     from gatherbench.bench.model.profile import ProfileError, load_profile
-    from gatherbench.bench.read.tables import load_run
+    from gatherbench.bench.read.tables import run_in
     from gatherbench.bench.run.store import RunStore, StoreError
 
     with bad_input(StoreError, ProfileError):
         store = RunStore.open(run_folder(folder, results))
-        machine = load_run(store.folder).machine
+        machine = run_in(store).machine
         own = None if profile else own_profile(store)
         named = profile or usual_profile(str(store.plan().get("device", "")), machine)
         if own is None and not named:

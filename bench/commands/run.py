@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +18,12 @@ from gatherbench.bench.commands.common import (
 
 
 def run(
-    plan: Annotated[str, typer.Argument(help="A shipped plan's name or a .toml file.")] = "",
+    plan: Annotated[
+        str,
+        typer.Argument(
+            help="A shipped plan's name or a .toml file; usual: gpu-decide on a GPU, else quick."
+        ),
+    ] = "",
     resume: Annotated[
         Path | None,
         typer.Option(help="Complete the run in this folder instead of starting a new one."),
@@ -29,7 +35,11 @@ def run(
     ] = "",
     budget: Annotated[
         float | None,
-        typer.Option(help="Seconds to measure for; --resume measures what is left.", min=0),
+        typer.Option(
+            help="Seconds to measure for, in place of the plan's budget_s; --resume measures what"
+            " is left.",
+            min=0,
+        ),
     ] = None,
     trace: Annotated[
         bool,
@@ -38,12 +48,29 @@ def run(
     nvtx: Annotated[
         bool, typer.Option("--nvtx", help="Mark the measured epochs for Nsight Systems (GPU).")
     ] = False,
+    where: Annotated[
+        str,
+        typer.Option(
+            "--meet",
+            metavar="HOST:PORT",
+            help="For a plan of several machines: an address of one of them, where they meet. Start"
+            " the same command on each.",
+        ),
+    ] = "",
 ) -> None:
     """Measure a plan. Prints tables and the answer, writes pictures and a report."""
-    from gatherbench.bench.commands.execute import BadRunError, execute, follow, new_run, reopen
-    from gatherbench.bench.run.machines import Machines, MachinesError
+    from gatherbench.bench.commands.execute import BadRunError, execute, new_run, reopen
+    from gatherbench.bench.commands.meet import assemble, meet
+    from gatherbench.bench.run.machines import MachinesError
     from gatherbench.bench.run.store import StoreError
 
+    out = console()
+    if budget is not None and not budget < math.inf:
+        fail(f"--budget {budget}: seconds are expected")
+    with bad_input(MachinesError):
+        machines = meet(where, out) if where else None
+    if where and machines is None:
+        return
     if bool(plan) == (resume is not None):
         both = ", not both: a resumed run keeps its own plan" if plan else ""
         fail(f"give a plan, or --resume FOLDER to complete an earlier run{both}")
@@ -51,13 +78,11 @@ def run(
     for option, given in asked.items():
         if resume is not None and given:
             fail(f"{option} goes with a new run: a resumed one keeps what its plan says")
-    out = console()
     with bad_input(BadRunError, MachinesError, StoreError):
-        machines = Machines.of()
-        if machines is not None and machines.node:
-            raise typer.Exit(follow(machines, out))
         if resume is not None:
             prepared = reopen(resume)
         else:
             prepared = new_run(plan, results, device, profile=profile, trace=trace, nvtx=nvtx)
+        if machines is not None:
+            assemble(machines, where, prepared.cases, out)
         raise typer.Exit(execute(prepared, out, console(stderr=True), budget, machines))

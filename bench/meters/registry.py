@@ -14,7 +14,6 @@ from gatherbench.bench.meters.pcie import PcieMeter
 from gatherbench.bench.meters.power import GpuPowerMeter
 from gatherbench.bench.meters.rapl import RaplMeter
 from gatherbench.bench.meters.threads import ThreadMeter
-from gatherbench.bench.meters.uvm import UvmMeter
 from gatherbench.plugins import Plugins
 
 #: From the outermost window to the innermost: the clock opens last and closes first, so that the
@@ -31,9 +30,6 @@ METERS: tuple[type[Meter], ...] = (
     WallClockMeter,
 )
 
-#: Those that disturb what they watch: they have a window of their own, after all that is timed.
-APART: tuple[type[Meter], ...] = (UvmMeter,)
-
 
 def _checked(loaded: type[Meter]) -> type[Meter]:
     meter = loaded()
@@ -44,9 +40,7 @@ def _checked(loaded: type[Meter]) -> type[Meter]:
 
 
 #: Meters of other packages: classes that are built without arguments.
-PLUGINS = Plugins(
-    "gatherbench.meters", _checked, lambda: (meter.name for meter in (*METERS, *APART))
-)
+PLUGINS = Plugins("gatherbench.meters", _checked, lambda: (meter.name for meter in METERS))
 
 
 def open_meters(gpu: GpuUnderTest | None = None, folder: Path | None = None) -> list[Meter]:

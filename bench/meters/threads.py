@@ -96,6 +96,16 @@ class ThreadMeter:
         ]
 
 
+def helpers_cpu_s() -> dict[int, float]:
+    """CPU seconds of each live thread that Python started and that neither samples nor meters."""
+    mine, clocks = {"cpu_gather_workers", OTHER}, _read_clocks()[0]
+    return {
+        thread: clocks[thread]
+        for thread, group in _groups_of_threads().items()
+        if group in mine and thread in clocks
+    }
+
+
 def _groups_of_threads() -> dict[int, str]:
     """The group of each thread that Python knows, by the kernel's number of it."""
     groups = {}

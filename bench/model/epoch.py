@@ -16,6 +16,7 @@ from gatherbench.bench.model.load import MinibatchLoad, serving
 from gatherbench.bench.model.physics import (
     Part,
     all_reduce,
+    beyond,
     cpu_gather,
     disk_read,
     engine_copy,
@@ -26,6 +27,7 @@ from gatherbench.bench.model.physics import (
     local_gather,
     sampling,
     staged_copy,
+    submitting,
     training,
 )
 from gatherbench.bench.model.profile import LinkProfile
@@ -56,6 +58,9 @@ class EpochPrediction:
     #: beside others, 1 for one that nothing hides, more where GPUs share it.
     exposed: Mapping[str, float] = field(default_factory=dict)
     all_reduce_s: Estimate = field(default=Estimate(0.0))  # of ``train_s``, averaging gradients
+    #: Rates of reads in place that are not known of a table so large: key → bytes up to which they
+    #: are (:func:`~gatherbench.bench.model.physics.beyond`).
+    beyond: Mapping[str, float] = field(default_factory=dict)
     #: Seconds of each part of a minibatch where all GPUs are at it at the same time.
     at_once_s: Mapping[str, float] = field(default_factory=dict)
 
@@ -146,6 +151,7 @@ def predict_batches(
         **seconds,
         bound=alone[max(gains, key=lambda name: gains[name])].bound,
         parts=alone,
+        beyond=beyond(load, profile),
         exposed={name: gains[name] / some for name, some in less.items() if some},
         at_once_s={name: _at_once(part, gpus, per_port) for name, part in alone.items()},
     )
@@ -206,7 +212,7 @@ def minibatch_parts(
     on_disk = load.disk_bytes != 0 or load.disk_requests != 0
     return Parts(
         sample=sampling(load, profile),
-        submit_s=Estimate.of(profile, "gpu.submit"),
+        submit_s=submitting(profile),
         issue_s=issuing(load, profile),
         gather=cpu_gather(load, profile) if on_cpu and not staged else None,
         transfer=transfer,
@@ -216,6 +222,7 @@ def minibatch_parts(
         lookahead=load.lookahead,
         gpu_share=load.gpu_share,
         sample_workers=load.sample_workers,
+        gpu_samples=load.gpu_samples,
         exchange=exchange(load, profile) if load.sent_bytes else None,
         all_reduce=all_reduce(load, profile, gpus, nodes) if averages else None,
         disk=disk_read(load, profile) if on_disk else None,

@@ -19,11 +19,12 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gatherbench.bench.model.advise.kept import keeping
+from gatherbench.bench.model.advise.memory import gpu_need
+from gatherbench.bench.model.advise.option import average_load, drawn
 from gatherbench.bench.model.advise.question import AdviceError, Graph, Question
-from gatherbench.bench.model.advise.rank import average_load, drawn, gpu_need
 from gatherbench.bench.model.advise.sizes import DRAWN, MinibatchSizes
 from gatherbench.bench.model.epoch import epoch_seconds
-from gatherbench.bench.model.load import READS, MinibatchLoad, scaled
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.sampling.knowledge import knowledge_of
@@ -280,8 +281,3 @@ def kept_share(
     remarks = dict.fromkeys(text for line in every for epoch in line for text in epoch.remarks)
     epochs = () if unknown else tuple(tuple(e.value or 0.0 for e in line) for line in every)
     return KeptShare(policy, profile.name, epochs, tuple(unknown), room, tuple(remarks))
-
-
-def keeping(load: MinibatchLoad, share: float, hit_rate: float) -> MinibatchLoad:
-    """A zero-copy load where ``share`` of the table is kept, and holds ``hit_rate`` of the rows."""
-    return replace(scaled(load, 1 - hit_rate, READS), gpu_table_bytes=share * load.table_bytes)

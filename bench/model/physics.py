@@ -22,9 +22,12 @@ COLLECTIVE_S = 6.6e-6
 EXCHANGES = 3
 #: Of an id that is sent for a row.
 ID_BYTES = 8
+#: The thread of the host that draws on the GPU, starts fetches and issues training steps.
+ISSUING = "issuing thread"
 #: Reads of fewer bytes on average are far smaller than a line of 128 B: they come a lane an
 #: element, or from rows as narrow, and how many are in flight decides what they get of the link.
 SMALL_READ = 64
+_HALF = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class Part:
         seconds: how long it takes.
         bound: the limit that sets its length, in words.
         demands: resource → share of it in use meanwhile (``cpu``, ``host memory``, ``link``,
-            ``multiprocessors``, ``peer link``, ``network``, ``disk``).
+            ``multiprocessors``, ``peer link``, ``network``, ``disk``, ``issuing thread``).
     """
 
     seconds: Estimate
@@ -94,12 +97,8 @@ def gpu_reads(load: MinibatchLoad, profile: LinkProfile) -> Part:
         Estimate.of(profile, "link.outstanding_reads"),
     )
     by_roof = _at_rate(read_bytes, profile, "read.roof", load.table_bytes)
-    visits = load.gpu_page_visits
-    by_pages = combine(
-        lambda n, rate: n / rate,
-        Estimate(None, ("page visits: not counted",)) if visits is None else visits,
-        Estimate.of(profile, "read.page_visits", load.table_bytes),
-    )
+    by_pages = _visiting(load.gpu_page_visits, "read.page_visits", load, profile)
+    by_pages += _visiting(load.managed_page_visits, "read.managed_page_visits", load, profile)
     asked = sum(load.gpu_requests.values())
     if read_bytes < SMALL_READ * asked and not by_requests.known and not by_pages.known:
         why = f"reads of {read_bytes / asked:.0f} B on average, bound by how many are in flight"
@@ -115,6 +114,37 @@ def gpu_reads(load: MinibatchLoad, profile: LinkProfile) -> Part:
     )
     seconds += Estimate(load.handover_s)
     return _transfer(seconds, bound, by_link, read_bytes, profile)
+
+
+def _visiting(
+    visits: float | None, key: str, load: MinibatchLoad, profile: LinkProfile
+) -> Estimate:
+    """Seconds that the GPU takes to go from page to page, in one kind of memory."""
+    if visits is None:
+        return Estimate(None, ("page visits: not counted",))
+    return _at_rate(visits, profile, key, load.table_bytes) if visits else Estimate(0.0)
+
+
+#: Rates that depend on the size of the table which is read in place, and the field that counts
+#: what they are rates of.
+SPANNED = {
+    "read.roof": "gpu_link_read_bytes",
+    "read.page_visits": "gpu_page_visits",
+    "read.managed_page_visits": "managed_page_visits",
+}
+
+
+def beyond(load: MinibatchLoad, profile: LinkProfile) -> dict[str, float]:
+    """Rates that the load's reads are predicted with, of a table larger than they are known of.
+
+    Key → the bytes up to which the rate is known; beyond, that of the largest table stands in.
+    """
+    needed = {key: profile[key].reach for key, field in SPANNED.items() if getattr(load, field)}
+    return {
+        key: reach
+        for key, reach in needed.items()
+        if reach is not None and load.table_bytes > reach
+    }
 
 
 def engine_copy(num_bytes: float, profile: LinkProfile) -> Part:
@@ -159,18 +189,44 @@ def disk_read(load: MinibatchLoad, profile: LinkProfile) -> Part:
 
 
 def cpu_gather(load: MinibatchLoad, profile: LinkProfile) -> Part:
-    """The CPU gathers rows on every core into reused staging memory."""
+    """The CPU gathers rows into reused staging memory, while other threads are at work.
+
+    That takes longer than gathers one behind the other do, and slows down the thread that issues
+    (``loop.gather``, ``loop.beside_gather``). Where nobody knows how much, the first is left out,
+    and nothing is issued beside a gather.
+    """
     by_cores = load.gather_s or _gather_seconds(load, profile)
     cores = 1.0 if load.gather_s is None else load.cpu_share
-    return _on_cpu(by_cores, load.cpu_read_bytes + load.cpu_write_bytes, profile, cores)
+    there = profile["host.cores"].value
+    if load.gather_threads and there is not None:
+        cores = min(cores, load.gather_threads / there)
+    alone = _on_cpu(by_cores, load.cpu_read_bytes + load.cpu_write_bytes, profile, cores)
+    beside = profile["loop.beside_gather"].value
+    demands = {**alone.demands, ISSUING: 1.0 if beside is None else beside}
+    waits = profile["loop.gather"].value if load.gather_s is None else None
+    if waits is None or not alone.seconds.value:
+        return Part(alone.seconds, alone.bound, demands)
+    seconds = alone.seconds + Estimate(waits)
+    busy = alone.seconds.value / (alone.seconds.value + waits)
+    demands = {n: s if n == ISSUING else s * busy for n, s in demands.items()}
+    bound = alone.bound if busy > _HALF else "cpu (other threads)"
+    return Part(seconds, bound, demands)
 
 
 def _gather_seconds(load: MinibatchLoad, profile: LinkProfile) -> Estimate:
-    """How long every core gathers, at the rate that reused memory allows."""
+    """How long the cores gather, at the rate that reused memory allows.
+
+    Fewer of them as much slower as was seen, in proportion where that is not known.
+    """
+    cores, threads = Estimate.of(profile, "host.cores"), load.gather_threads
+    if threads:
+        many = cores.value or threads
+        share = profile["host.gather_scaling"].at(threads) or threads / many
+        cores = Estimate(many * (share if threads < many else 1.0))
     return combine(
         lambda rate, cores: load.cpu_write_bytes / (rate * cores),
         Estimate.of(profile, "host.gather_rate", load.row_bytes or math.inf),
-        Estimate.of(profile, "host.cores"),
+        cores,
     )
 
 
@@ -230,7 +286,7 @@ def sampling(load: MinibatchLoad, profile: LinkProfile) -> Part:
     """
     if load.gpu_samples:
         unknown = Estimate(None, ("sampling on the GPU: neither measured nor modelled",))
-        return Part(load.sample_s or unknown, "GPU (sampling)")
+        return Part(load.sample_s or unknown, "GPU (sampling)", {ISSUING: 1.0})
     bound = "cpu (sampling)"
     busy, cores = profile["host.sample_cores"].value, profile["host.cores"].value
     if load.sample_s is not None:
@@ -255,16 +311,18 @@ def sampling(load: MinibatchLoad, profile: LinkProfile) -> Part:
 
 
 def training(load: MinibatchLoad, profile: LinkProfile) -> Part:
-    """A training step: a roofline of operations and bytes, or the host's issuing of it.
+    """A training step on the GPU: a roofline of operations and bytes, or a launch after the other.
 
-    The host issues operations ahead of the GPU, so the longer of the two counts. The minibatch's
-    edges are copied first.
+    The minibatch's edges are copied first, if they are in host memory. What issuing the step takes
+    the host is apart (:func:`issuing`).
     """
     demands = {"multiprocessors": 1.0}
     if load.train_s is not None:
         return Part(load.train_s, "training (measured)", demands)
     cost = load.training
-    edges = engine_copy(cost.structure_bytes, profile).seconds
+    edges = Estimate(0.0)
+    if not load.gpu_samples:
+        edges = engine_copy(cost.structure_bytes, profile).seconds
     limits = [
         ("GPU operations", _at_rate(cost.operations, profile, "gpu.flops")),
         ("GPU memory", _at_rate(cost.memory_bytes, profile, "gpu.memory_rate")),
@@ -273,26 +331,29 @@ def training(load: MinibatchLoad, profile: LinkProfile) -> Part:
     # None of the three is a roof that may be left out.
     together = combine(max, *(seconds for _, seconds in limits))
     bound = slowest(limits)[1]
+    issued = issuing(load, profile).value or 0.0
+    if together.value is not None and issued > together.value:
+        bound = "kernel launches"
     return Part(together + edges, f"training ({bound})", demands)
 
 
 def issuing(load: MinibatchLoad, profile: LinkProfile) -> Estimate:
-    """Seconds in which the host issues a step, and so draws no minibatch; 0 where it is not known.
+    """Seconds in which the host issues a step, and does nothing else; 0 where it is not known.
 
-    A measured step is the host's own where issuing it takes longer than the GPU's work in it.
+    In the training loop an operation takes longer to issue than in a chain of nothing else: where
+    the first is not known the second stands in.
     """
-    cost = load.training
-    issued = Estimate.of(profile, "gpu.launch") * cost.launches
-    work = combine(
-        max,
-        _at_rate(cost.operations, profile, "gpu.flops"),
-        _at_rate(cost.memory_bytes, profile, "gpu.memory_rate"),
-    )
-    if issued.value is None:
-        return Estimate(0.0)
-    if load.train_s is not None and work.value is not None and issued.value > work.value:
-        return load.train_s
-    return Estimate(issued.value)
+    if load.issue_s is not None:
+        return load.issue_s
+    known = (profile[key].value for key in ("loop.issue", "gpu.launch"))
+    each = next((value for value in known if value is not None), 0.0)
+    return Estimate(each * load.training.launches)
+
+
+def submitting(profile: LinkProfile) -> Estimate:
+    """Seconds in which the host starts a fetch: in the training loop, or else on its own."""
+    key = "loop.submit" if profile["loop.submit"].values else "gpu.submit"
+    return Estimate.of(profile, key)
 
 
 def exchange(load: MinibatchLoad, profile: LinkProfile) -> Part:

@@ -1,13 +1,15 @@
 """An epoch as activities: how sampling, gathering, transfer and training of minibatches overlap.
 
 One description for every strategy. What differs is in the load: who moves the bytes, and how many
-minibatches ahead. The order of events is that of ``bench/run/loop.py`` on a GPU: the host draws a
-minibatch, starts its fetch and issues its training; it waits for the rows (the training's edges are
-copied behind them) but not for the training, so the next minibatch is drawn, and gathered by the
-CPU, while the GPU trains. Issuing itself takes the host: where that is what a step costs,
-drawing and training come one after the other. Lookahead ``L`` lets ``L`` further fetches run
-meanwhile, into ``L + 1`` buffers used in turn. Workers draw ahead whatever the host waits for
-(``bench/sampling/workers.py``), which then takes what they have drawn.
+minibatches ahead. The order of events is that of ``bench/run/loop.py`` on a GPU: one thread of the
+host draws a minibatch, starts its fetch and issues its training, one after the other. A step ends
+when the GPU has done its work and not before the host has issued it. The host does not wait for the
+training, so the next minibatch is drawn, and gathered by the CPU, while the GPU trains. For rows it
+waits where the CPU brings them, and where the training's edges are copied behind them from host
+memory; what was drawn on the GPU is there already, but drawing there comes behind the step before.
+A CPU gather in the background takes the issuing thread its share of the cores. Lookahead ``L`` lets
+``L`` further fetches run meanwhile, into ``L + 1`` buffers used in turn. Workers draw ahead
+whatever the host waits for (``bench/sampling/workers.py``), which then takes what they have drawn.
 
 Activities share resources in a fluid event simulation. Why not simpy: its resources are held whole,
 while a link, a memory or a processor is *shared* by whoever uses it at the moment. Here an activity
@@ -23,7 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from gatherbench.bench.model.estimate import Estimate
-from gatherbench.bench.model.physics import Part
+from gatherbench.bench.model.physics import ISSUING, Part
 from gatherbench.bench.sampling.workers import AHEAD
 
 #: Minibatches that are simulated; beyond them an epoch repeats itself.
@@ -48,6 +50,7 @@ class Parts:
     all_reduce: Part | None = None  # the ranks average the gradients, at the end of the step
     submit_s: Estimate  # the host starts its fetch
     issue_s: Estimate = field(default=Estimate(0.0))  # the host issues its training
+    gpu_samples: bool = False  # minibatches are drawn on the GPU
     by_kernel: bool  # the GPU's multiprocessors do the transfer
     lookahead: int  # minibatches that are fetched ahead
     gpu_share: float  # of the multiprocessors, while a kernel transfers beside training
@@ -121,16 +124,22 @@ class _Program:
         self.taken: list[int] = []
         self.gathers: list[int] = []
         self.fetches: list[int] = []
+        #: The rows are there, as far as the host waits for them.
+        self.at_hand: list[int] = []
         #: The host has issued the step; of the steps that are issued, ``lookahead`` behind.
         self.issued: list[int] = []
         self.trains: list[int] = []
+        #: The step is issued and done.
+        self.stepped: list[int] = []
         #: What ends each step: its training, or the average of the gradients.
         self.ends: list[int] = []
 
     def add_minibatch(self) -> None:
         """Sample, fetch and train on one more minibatch."""
         p, ahead = self.parts, self.parts.lookahead
-        host_free = self._ended(self.fetches, ahead + 1) + self._ended(self.ends, 2)
+        # A GPU draws in its stream, behind the step before.
+        host_free = self._ended(self.at_hand, ahead + 1)
+        host_free += self._ended(self.ends, 1 if p.gpu_samples else 2)
         host_free += self._ended(self.taken, 1) + self._ended(self.issued, 1)
         workers, drawn_from = p.sample_workers, host_free
         if workers:
@@ -139,7 +148,7 @@ class _Program:
         sample = self._add(p.sample, drawn_from)
         self.samples.append(sample)
         self.taken.append(self._append(Activity(0.0, _NOTHING, (sample, *host_free))))
-        submit = self._append(Activity(_seconds(p.submit_s), _NOTHING, (self.taken[-1],)))
+        submit = self._on_host(p.submit_s, (self.taken[-1],))
         fetched = submit
         buffer_free = self._ended(self.ends, 1)
         # One thread reads a minibatch's rows off the disk and gathers them, then the next one's.
@@ -147,6 +156,7 @@ class _Program:
             if by_host is not None:
                 fetched = self._add(by_host, (fetched, *self._ended(self.gathers, 1)))
                 self.gathers.append(fetched)
+        at_hand = fetched
         if p.transfer is not None:
             begin = (fetched, *buffer_free, *self._ended(self.fetches, 1))
             fetched = self._add(p.transfer, begin, beside_training=p.by_kernel and ahead > 0)
@@ -157,6 +167,10 @@ class _Program:
             begin = (fetched, *buffer_free)
             fetched = self._add(p.expand, begin, beside_training=ahead > 0)
         self.fetches.append(fetched)
+        # The driver stages a copy, and ranks tell each other how many rows come, as the host waits.
+        staged = p.transfer is not None and not p.by_kernel and p.gather is None
+        waits = not p.gpu_samples or staged or p.exchange is not None
+        self.at_hand.append(fetched if waits else at_hand)
         if len(self.fetches) > ahead:
             self._train((submit,))
 
@@ -167,12 +181,14 @@ class _Program:
 
     def _train(self, host_free: tuple[int, ...]) -> None:
         """The next step, that the host issues when it has started the fetches ahead of it."""
-        p, fetched = self.parts, self.fetches[len(self.trains)]
-        begin = (fetched, *host_free, *self._ended(self.issued, 1))
-        self.issued.append(self._append(Activity(_seconds(p.issue_s), _NOTHING, begin)))
-        step = self._add(p.train, (fetched, *host_free, *self._ended(self.ends, 1)))
+        p, number = self.parts, len(self.trains)
+        before = self._ended(self.issued, 1)
+        self.issued.append(self._on_host(p.issue_s, (self.at_hand[number], *host_free, *before)))
+        step = self._add(p.train, (self.fetches[number], *host_free, *self._ended(self.ends, 1)))
         self.trains.append(step)
-        self.ends.append(step if p.all_reduce is None else self._add(p.all_reduce, (step,)))
+        end = self._append(Activity(0.0, _NOTHING, (step, self.issued[-1])))
+        self.ends.append(end if p.all_reduce is None else self._add(p.all_reduce, (end,)))
+        self.stepped.append(end)
 
     def timeline(self, times: list[tuple[float, float]], count: int) -> Timeline:
         """The first ``count`` minibatches: training, and what it waited for."""
@@ -180,7 +196,8 @@ class _Program:
         # Before a step the host draws the minibatch whose rows are fetched beside it; of workers it
         # takes what they have drawn.
         ahead = 0 if self.parts.sample_workers else self.parts.lookahead
-        for number, (train, last) in enumerate(zip(self.trains[:count], self.ends, strict=False)):
+        steps = zip(self.trains[:count], self.stepped, self.ends, strict=False)
+        for number, (train, stepped, last) in enumerate(steps):
             begin, end = times[train][0], times[last][1]
             drawing = 0.0
             for sample in self.samples[number : number + ahead + 1]:
@@ -188,7 +205,7 @@ class _Program:
             sample_s += drawing
             fetch_s += begin - trained - drawing
             train_s += end - begin
-            all_reduce_s += end - times[train][1]
+            all_reduce_s += end - times[stepped][1]
             trained = end
         return Timeline(trained, sample_s, fetch_s, train_s, all_reduce_s)
 
@@ -205,12 +222,18 @@ class _Program:
             self._demands[id(part)] = demands
         return self._append(Activity(_seconds(part.seconds), demands, after, beside_training))
 
+    def _on_host(self, seconds: Estimate, after: tuple[int, ...]) -> int:
+        """Something that the issuing thread does."""
+        name = self._resource(ISSUING)
+        demands = self._demands.setdefault(0, {name: 1.0})
+        return self._append(Activity(_seconds(seconds), demands, after))
+
     def _append(self, activity: Activity) -> int:
         self.all.append(activity)
         return len(self.all) - 1
 
     def _resource(self, name: str) -> str:
-        mine = dict.fromkeys(("multiprocessors", "peer link"), f" {self.gpu}")
+        mine = dict.fromkeys(("multiprocessors", "peer link", ISSUING), f" {self.gpu}")
         owner = mine | {"link": f" {self.port}"}
         return name + owner.get(name, "")
 

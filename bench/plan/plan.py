@@ -9,6 +9,7 @@ strategy expand to every combination, and every combination times ``min_repeats`
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -33,10 +34,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Far more repeats than say anything new. Every case stands in plan.json: millions take minutes.
+#: Far more repeats than say anything new.
 MOST_REPEATS = 10_000
+#: A day at the least: each case is a process. All of them stand in plan.json and in memory.
+MOST_CASES = 100_000
+#: No epoch takes less, and no limit of a case's time is longer than ten days.
+SHORTEST_EPOCH_S, LONGEST_S = 1e-4, 864_000
 #: The ways of sampling in which a GPU draws.
 GPU_SAMPLING = ("gpu", "uva")
+
+
+#: A larger number is a slip.
+_MOST = {"batch_size": 2**31 - 1, "hidden": 2**20, "gpus": 1024, "nodes": 1024}
 
 
 class PlanError(ValueError):
@@ -44,7 +53,8 @@ class PlanError(ValueError):
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # ``true`` is no 1, ``"0.1"`` no number, and nothing is infinite.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class Measure(_Table):
@@ -69,13 +79,15 @@ class Measure(_Table):
     precision: float = Field(
         default=0.03,
         gt=0,
+        le=1,
         description="How narrow the 95 % interval of an epoch has to be, as a share of it; judged"
         " from six repeats on.",
     )
     budget_s: float = Field(
         default=0,
         ge=0,
-        description="Seconds that all cases may take together (0: no limit).",
+        description="Seconds that all cases may take together (0: no limit). What is left out then"
+        " is said; --budget takes its place.",
     )
     warmup_epochs: int = Field(default=1, ge=0, description="Epochs before the measured ones.")
     epochs: int = Field(default=2, ge=1, description="Measured epochs of each case.")
@@ -86,6 +98,10 @@ class Measure(_Table):
         " the GPU (as live where there is none), so the CPU's sampler does not hide the data path;"
         " uva does so too, and reads the graph in host memory in place, over the same link as the"
         " rows, as for a graph that does not fit into GPU memory.",
+    )
+    graph: Literal["registered", "managed"] = Field(
+        default="registered",
+        description='With sampling = "uva": how the GPU comes to see the graph in host memory.',
     )
     sampler_workers: int = Field(
         default=0,
@@ -117,7 +133,7 @@ class Measure(_Table):
         " Then there is no energy of a GPU's epochs.",
     )
     timeout_s: float = Field(
-        default=3600, gt=0, description="Seconds after which a case has failed."
+        default=3600, gt=0, le=LONGEST_S, description="Seconds after which a case has failed."
     )
     threads: int = Field(
         default=0,
@@ -130,8 +146,23 @@ class Measure(_Table):
         description="gpu binds threads and memory to the GPU's NUMA node, none leaves them"
         " unbound.",
     )
+    table: Literal["auto", "anonymous", "managed", "shared", "file"] = Field(
+        default="auto",
+        description="Host memory into which a case loads its table: auto takes managed memory for"
+        ' the paths that read it (memory = "managed"), the file for those that read a disk, and'
+        " anonymous memory in huge pages for the others (shared, where several ranks of a machine"
+        " register it). Said otherwise, a path that reads managed memory makes a copy there, and"
+        " one that registers cannot read a managed table.",
+    )
     order_seed: int = Field(
         default=0, description="Seed of the order of strategies within each repeat."
+    )
+    together: bool = Field(
+        default=False,
+        description="The paths of a workload take turns in one process a repeat, epoch by epoch, in"
+        " blocks of shuffled order, and ratios are paired within blocks. Paths from a disk, under"
+        " MPS, or that take all the room there is keep a process of their own, as do several ranks"
+        " and memory limits.",
     )
     energy: bool = Field(
         default=True,
@@ -159,8 +190,7 @@ class Measure(_Table):
     def _exactly(cls, given: Any) -> Any:
         """``repeats`` as the least and the most."""
         exact = given.get("repeats") if isinstance(given, dict) else None
-        beyond = isinstance(exact, int) and not 1 <= exact <= MOST_REPEATS
-        if exact is None or beyond:  # which is said of ``repeats`` alone
+        if type(exact) is not int or not 1 <= exact <= MOST_REPEATS:  # said of ``repeats`` alone
             return given
         for bound in ("min_repeats", "max_repeats"):
             if given.get(bound, exact) != exact:
@@ -173,10 +203,19 @@ class Measure(_Table):
             raise ValueError(
                 'minibatches = "fresh" are drawn: take sampling = "live", "gpu" or "uva"'
             )
+        if self.graph != "registered" and self.sampling != "uva":
+            raise ValueError(f'graph = "{self.graph}" is read with sampling = "uva" alone')
         if self.eval_every_epoch and not self.eval_batches:
             raise ValueError("eval_every_epoch scores eval_batches minibatches: say how many")
         if self.min_repeats > self.max_repeats:
             raise ValueError("min_repeats must not be above max_repeats")
+        if min(self.known_copies) <= 0:
+            raise ValueError("known_copies are MiB, above 0")
+        if (epochs := self.warmup_epochs + self.epochs) * SHORTEST_EPOCH_S > self.timeout_s:
+            raise ValueError(
+                f"epochs and warmup_epochs: {epochs:,} do not end within timeout_s ="
+                f" {self.timeout_s:g}"
+            )
         return self
 
 
@@ -188,6 +227,11 @@ class WorkloadTable(_Table):
     )
     scale: float | list[float] = Field(
         default=1.0, description="Share of a generated graph's full size."
+    )
+    fit: bool = Field(
+        default=False,
+        description="Of each scale take the largest of it, its half, its quarter, … for which the"
+        " machine has room: twice the table and the graph in host memory, the graph on the disk.",
     )
     model: str | list[str] = Field(
         default="sage",
@@ -210,7 +254,7 @@ class WorkloadTable(_Table):
     )
     nodes: int | list[int] = Field(
         default=1,
-        description="Machines that train together; more than one: start the run with torchrun.",
+        description="Machines that train together; more than one: `gatherbench run --meet`.",
     )
     gpus: int | list[int] = Field(
         default=1,
@@ -244,8 +288,8 @@ class WorkloadTable(_Table):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _something(cls, value: Any) -> Any:
-        return _refuse_nothing(value)
+    def _something(cls, value: Any, info: ValidationInfo) -> Any:
+        return value if info.field_name == "fit" else _refuse_nothing(value)
 
     @field_validator("*")
     @classmethod
@@ -255,8 +299,8 @@ class WorkloadTable(_Table):
             if key == "model" and one not in MODELS and ":" not in one:
                 known = nearest_or_all(one, [*MODELS, "my_module:MyGNN"])
                 raise ValueError(f"unknown model {one!r}{known}")
-            if key in ("batch_size", "hidden", "gpus", "nodes") and one < 1:
-                raise ValueError("must be at least 1")
+            if key in _MOST and not 1 <= one <= _MOST[key]:
+                raise ValueError(f"must be at least 1, and at most {_MOST[key]:,}")
             if key == "scale" and one <= 0:
                 raise ValueError("must be above 0")
             if key == "memory_share" and one < 0:
@@ -265,8 +309,13 @@ class WorkloadTable(_Table):
                 Partitions.parse(one)
         return value
 
+    @property
+    def count(self) -> int:
+        """How many workloads it expands to."""
+        return math.prod(len(_as_list(value)) for _, value in self)
+
     def expand(self) -> Iterator[Workload]:
-        axes = {name: _as_list(value) for name, value in self}
+        axes = {name: _as_list(value) for name, value in self if name != "fit"}
         axes["fanouts"] = [tuple(fanouts) for fanouts in self.fanouts]
         for values in itertools.product(*axes.values()):
             workload = Workload(**dict(zip(axes, values, strict=True)))
@@ -297,6 +346,11 @@ class StrategyTable(BaseModel):
         for value in (self.model_extra or {}).values():
             _refuse_nothing(value)
         return self
+
+    @property
+    def count(self) -> int:
+        """How many strategies it expands to; ``"*"`` counts as one."""
+        return math.prod(len(_as_list(value)) for value in (self.model_extra or {}).values())
 
     def expand(self) -> Iterator[dict[str, Any]]:
         params = self.model_extra or {}
@@ -329,6 +383,40 @@ class Plan(_Table):
         min_length=1, description="A strategy and its parameters; lists expand."
     )
 
+    def fitted(self, host_bytes: int, disk_bytes: int) -> Plan:
+        """The plan with scales for which there is so much room, where it asks for that.
+
+        Raises:
+            DatasetError: no size of a graph has room.
+        """
+        tables = [
+            table.model_copy(
+                update={
+                    "fit": False,
+                    "scale": [
+                        largest_scale(dataset, scale, host_bytes, disk_bytes)
+                        for dataset in _as_list(table.dataset)
+                        for scale in _as_list(table.scale)
+                    ],
+                }
+            )
+            if table.fit
+            else table
+            for table in self.workload
+        ]
+        return self.model_copy(update={"workload": tables})
+
+    @model_validator(mode="after")
+    def _can_end(self) -> Plan:
+        workloads, repeats = sum(one.count for one in self.workload), self.measure.min_repeats
+        strategies = sum(one.count for one in self.strategy)
+        if (count := workloads * strategies * repeats) > MOST_CASES:
+            raise ValueError(
+                f"{count:,} cases ({workloads:,} workloads, {strategies:,} strategies, {repeats:,}"
+                f" repeats) are too many: {MOST_CASES:,} at most"
+            )
+        return self
+
     def workloads(self) -> list[Workload]:
         """Every workload of the plan, each once, in the order written."""
         return list(dict.fromkeys(w for table in self.workload for w in table.expand()))
@@ -337,7 +425,9 @@ class Plan(_Table):
         """Every case that is run whatever it finds, in order.
 
         Repeats are outermost and the strategies are shuffled anew within each, so that a drift of
-        the machine (heat, a neighbour) falls on all strategies alike.
+        the machine (heat, a neighbour) falls on all strategies alike. Each strategy is run on all
+        workloads, such as numbers of ranks, before the next one; first of all comes the baseline.
+        So a run that is cut short has something to compare.
 
         Raises:
             PlanError: a strategy, one of its parameters, a dataset or a model is not known.
@@ -348,16 +438,19 @@ class Plan(_Table):
                 _refuse(workload)
             except (ValueError, KeyError) as error:
                 raise PlanError(f"plan {self.name}: workload: {_words(error)}") from error
-        rng = random.Random(self.measure.order_seed)
+        rng, workloads = random.Random(self.measure.order_seed), self.workloads()
         cases = []
         for repeat in range(self.measure.min_repeats):
-            for workload in self.workloads():
-                suitable = [one for one in chosen.values() if not one.other or one.suits(workload)]
-                rng.shuffle(suitable)
-                cases += [
-                    Case(workload, one.strategy.name, one.strategy.variant, one.params, repeat)
-                    for one in suitable
-                ]
+            order = list(chosen.values())
+            rng.shuffle(order)
+            if repeat == 0:
+                order.sort(key=lambda one: one.strategy.role != "baseline")
+            cases += [
+                Case(workload, one.strategy.name, one.strategy.variant, one.params, repeat)
+                for one in order
+                for workload in workloads
+                if not one.other or one.suits(workload)
+            ]
         return cases
 
     def _strategies(self) -> dict[tuple[str, str], _Chosen]:
@@ -394,7 +487,7 @@ class _Chosen(NamedTuple):
 
     def suits(self, workload: Workload) -> bool:
         """Whether ``"*"`` means this path for the workload."""
-        if self.strategy.collective and workload.world == 1:
+        if self.strategy.lossy or (self.strategy.collective and workload.world == 1):
             return False
         if "partitions" in self.strategy.needs:
             return bool(workload.partitions)
@@ -445,6 +538,30 @@ class ResolvedPlan(BaseModel):
             Case(self.workloads[c.workload], c.strategy, c.variant, c.params, c.repeat)
             for c in self.cases
         ]
+
+
+#: Of memory and disk that are free, what tables and graph may take.
+_ROOM = 0.9
+
+
+def largest_scale(dataset: str, scale: float, host_bytes: int, disk_bytes: int) -> float:
+    """The largest of ``scale``, its half, its quarter, … that has room.
+
+    Raises:
+        DatasetError: none has.
+    """
+    from gatherbench.datasets.dataset import folder_bytes
+    from gatherbench.datasets.registry import get_source
+
+    while True:
+        spec = get_source(dataset).estimate(scale)  # refuses what has become too small
+        graph = folder_bytes(replace(spec, hashed=True))
+        if (
+            2 * spec.table_bytes + graph <= _ROOM * host_bytes
+            and folder_bytes(spec) <= _ROOM * disk_bytes
+        ):
+            return scale
+        scale /= 2
 
 
 def nearest_or_all(word: object, known: Iterable[str]) -> str:

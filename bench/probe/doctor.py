@@ -35,7 +35,7 @@ from gatherbench.bench.meters.base import Meter, Reading
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest
 from gatherbench.bench.meters.rapl import MIN_WINDOW_S
 from gatherbench.bench.meters.recorder import Recorder
-from gatherbench.bench.meters.registry import APART, open_meters
+from gatherbench.bench.meters.registry import open_meters
 from gatherbench.bench.meters.trust import Calibration
 from gatherbench.datasets.store import data_root
 
@@ -263,7 +263,7 @@ def examine_meters() -> list[Finding]:
     """A finding for each meter there is, after one on a GPU's calibration; no sensor raises."""
     uuids, calibration = _calibrated()
     gpu = None if calibration is None else GpuUnderTest(uuids, calibration.choice)
-    meters = [*open_meters(gpu=gpu), *(meter() for meter in APART)]
+    meters = open_meters(gpu=gpu)
     found = [] if calibration is None else [judge_calibration(calibration)]
     return found + [judge(meter, seen) for meter, seen in watch(meters)]
 

@@ -13,7 +13,7 @@ which depend on nothing else, tell whether the draw gave the same ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -38,8 +38,8 @@ from gatherbench.bench.run.rows import SERIES, Key
 #: What decides whether a build is slower unless others are asked for: the stages say where the time
 #: went, they do not count it again.
 DECIDING = ("epoch",)
-#: Verdicts that end a comparison with exit status 1.
-BAD = ("SLOW", "FAILED")
+#: Verdicts that end a comparison with exit status 1, and those of what could not be judged.
+BAD, OPEN = ("SLOW", "FAILED"), ("AMBIGUOUS", "MISSING", "NEW")
 #: Of :func:`compare_runs`.
 COLUMNS = [*SERIES, "metric", "unit", "base", "new", "ratio", "low", "high", "verdict", "reason"]
 
@@ -51,7 +51,7 @@ class _Values(NamedTuple):
     """Of a series: its median, and the logarithm of each repeat's median; none if it has a 0."""
 
     median: float
-    logs: list[float]
+    logs: Sequence[float]
 
 
 class CompareError(ValueError):
@@ -191,7 +191,7 @@ class _Pair:
     ) -> None:
         self._metric, self._runs, self._loads, self._threshold = metric, runs, loads, threshold
         self._reference = None if metric.declared else reference
-        self._values = tuple(_by_series(metric.read(run)) for run in runs)
+        self._values = tuple(_by_series(metric.read(run), run.processes) for run in runs)
         self._family = dict.fromkeys([*self._values[0], *self._values[1]])
         #: A reference over itself is 1.
         self.keys = [key for key in self._family if key[1:3] != self._reference]
@@ -287,11 +287,13 @@ def _line(
     return dict(zip(COLUMNS, fields, strict=True))
 
 
-def _by_series(values: pd.Series[float]) -> dict[Key, _Values]:
+def _by_series(
+    values: pd.Series[float], processes: Mapping[tuple[Hashable, ...], float]
+) -> dict[Key, _Values]:
     values = values.dropna()
     if values.empty:
         return {}
-    logs = repeat_logs(values[values > 0])
+    logs = repeat_logs(values[values > 0], processes)
     ends = values.groupby(SERIES, sort=False).agg(["median", "min"])
     return {
         (key := Key(*names)): _Values(median, logs[key] if least > 0 else [])

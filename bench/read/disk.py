@@ -18,7 +18,7 @@ import pandas as pd
 
 from gatherbench.bench.read.disturbance import no_ratio_over
 from gatherbench.bench.read.epochs import declared, plan_order, reference_variant, repeat_logs
-from gatherbench.bench.read.stats.interval import interval_of
+from gatherbench.bench.read.stats.interval import Logs, interval_of
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import BACKENDS, SERIES, Key
 
@@ -95,7 +95,7 @@ def over_memory(run: Run) -> pd.DataFrame:
     with ``times_low`` and ``times_high``. Intervals are of 95 %, NaN with one repeat; ``times`` is
     NaN where there is nothing to compare with.
     """
-    logs = repeat_logs(run.values("epoch", "wall_time"))
+    logs = repeat_logs(run.values("epoch", "wall_time"), run.processes)
     disk, reference = disk_strategies(run), reference_variant(run)
     given = {k: v for k, v in logs.items() if k[1:3] == reference and not no_ratio_over(run, k)}
     records: list[tuple[object, ...]] = []
@@ -120,10 +120,10 @@ def in_memory_s(run: Run, family: Memories) -> float | None:
 
 def _bound(
     backend: str,
-    logs: Mapping[Key, list[float]],
+    logs: Mapping[Key, Logs],
     reference: tuple[str, str] | None,
     family: Memories,
-) -> list[float] | None:
+) -> Logs | None:
     """Epochs of the run's ``cpu_gather`` with the whole table in memory."""
     whole = (family.unlimited or "", *(reference or ("", "")), backend, "measured")
     return logs.get(Key(*whole))

@@ -8,13 +8,13 @@ work stay out while there are quiet ones.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
 from gatherbench.bench.read.disturbance import no_ratio_over
-from gatherbench.bench.read.stats.interval import Interval, interval_of
+from gatherbench.bench.read.stats.interval import Interval, Logs, interval_of
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import BASES, SERIES, Key
 
@@ -120,7 +120,7 @@ def speedup_over(run: Run, strategy: str = "cpu_gather", variant: str = "naive")
     series whose reference is not there is left out, or whose ratio is not to be given
     (:func:`gatherbench.bench.read.disturbance.no_ratio_over`).
     """
-    logs = repeat_logs(run.values("epoch", "wall_time", EPOCHS))
+    logs = repeat_logs(run.values("epoch", "wall_time", EPOCHS), run.processes)
     given = {key: mine for key, mine in logs.items() if key[1:3] == (strategy, variant)}
     for key in [one for one in given if one.basis == "measured" and no_ratio_over(run, one)]:
         del given[key]
@@ -141,17 +141,29 @@ def epoch_intervals(run: Run) -> dict[Key, Interval]:
     return {key: interval_of((1, values)) for key, values in logs.items()}
 
 
-def repeat_logs(values: pd.Series[float]) -> dict[Key, list[float]]:
+def repeat_logs(
+    values: pd.Series[float], processes: Mapping[tuple[Hashable, ...], float] | None = None
+) -> dict[Key, Logs]:
     """The logarithm of each repeat's median, by series.
 
     Args:
         values: above 0, indexed by :data:`SERIES`, repeat and epoch. NaN are left out.
+        processes: :attr:`gatherbench.bench.read.tables.Run.processes`, for ratios: epochs of
+            paths that took turns in one are paired.
     """
-    medians = values.dropna().groupby([*SERIES, "repeat"], sort=False).median()
+    known = values.dropna()
+    medians = known.groupby([*SERIES, "repeat"], sort=False).median()
     found: dict[Key, list[float]] = {}
     for (*series, _), log in zip(medians.index, np.log(medians), strict=True):
         found.setdefault(Key(*series), []).append(log)
-    return found
+    blocks: dict[Key, dict[float, dict[int, float]]] = {key: {} for key in found}
+    if processes:
+        for (*series, repeat, epoch), log in zip(known.index, np.log(known), strict=True):
+            key = Key(*series)
+            process = processes.get((*key[:3], repeat))
+            if process is not None and key.basis == "measured":
+                blocks[key].setdefault(process, {})[epoch] = log
+    return {key: Logs(logs, blocks[key]) for key, logs in found.items()}
 
 
 def problems(run: Run) -> pd.DataFrame:

@@ -2,8 +2,8 @@
 
 Beyond the repeats that are measured in any case, each further one goes to the series that needs it
 most: one with too few quiet repeats, else the one whose interval is widest (nvbench and MLPerf stop
-by such rules, too). The plan's budget is time spent in cases, as their rows tell, so a run that was
-cut off goes on with what is left of it.
+by such rules, too). With it go all that take turns with it. The plan's budget is time spent in
+cases, as their rows tell, so a run that was cut off goes on with what is left of it.
 
 To stop when an interval happens to be narrow makes it cover less often; from six repeats on that
 costs one or two per cent (``python -m tools.interval_coverage``), so no series ends
@@ -13,7 +13,7 @@ by its precision before.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -22,10 +22,10 @@ import pandas as pd
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.read.disturbance import mark_disturbed
-from gatherbench.bench.read.epochs import epoch_intervals
-from gatherbench.bench.read.stats.interval import interval_of
-from gatherbench.bench.read.tables import Run, table_of
-from gatherbench.bench.run.rows import SERIES, Row
+from gatherbench.bench.read.epochs import repeat_logs
+from gatherbench.bench.read.stats.interval import Logs, interval_of
+from gatherbench.bench.read.tables import Run, processes_of, table_of
+from gatherbench.bench.run.rows import PROCESS, SERIES, Key, Row
 from gatherbench.bench.run.store import CASE_METRIC, CASE_STAGE
 
 Series = tuple[str, ...]
@@ -35,7 +35,7 @@ FEWEST = 6
 
 
 class Further:
-    """The next case of a run, by its rows so far; ``None``: it is precise enough, or time is up.
+    """The next cases of a run, by its rows so far; none: it is precise enough, or time is up.
 
     Args:
         cases: that are measured in any case: at least one of every series.
@@ -50,54 +50,96 @@ class Further:
         self._measure, self._cores = measure, cores
         self._draw = random.Random(measure.order_seed)
 
-    def __call__(self, rows: Sequence[Row]) -> Case | None:
+    def __call__(self, rows: Sequence[Row]) -> list[Case]:
         measure = self._measure
         if measure.max_repeats <= measure.min_repeats:
-            return None
+            return []
         table = marked(rows, self._cores)
         ended = table[(table["stage"] == CASE_STAGE) & (table["metric"] == CASE_METRIC)]
-        epochs = table[(table["stage"] == "epoch") & (table["metric"] == "wall_time")]
+        mine = {tuple(map(str, one)): of for one, of in ended.groupby(SERIES[:3])}
+        mine = {
+            s: of for s, of in mine.items() if s in self._first and (of["status"] == "ok").all()
+        }
+        widths, processes = self._widths(table), processes_of(table)
         wanted = []
-        for series, mine in ended.groupby(SERIES[:3]):
-            case = self._first.get(tuple(map(str, series)))
-            if case is None or (mine["status"] != "ok").any():
-                continue
-            known = epochs.merge(mine[[*SERIES[:3], "repeat"]])
-            need = self._need(known, len(mine), int((~mine["disturbed"]).sum()))
-            within = not measure.budget_s or (
-                ended["value"].sum() + mine["value"].max() <= measure.budget_s
-            )
-            if need is not None and within:
-                further = replace(case, repeat=int(mine["repeat"].max()) + 1)
+        for series, of in mine.items():
+            need = self._need(widths.get(series), len(of), int((~of["disturbed"]).sum()))
+            turns = (*series, int(of["repeat"].max())) in processes
+            # Those that take turns with it are measured again with it.
+            group = {
+                other: theirs
+                for other, theirs in mine.items()
+                if other == series
+                or (
+                    turns
+                    and other[0] == series[0]
+                    and (*other, theirs["repeat"].max()) in processes
+                )
+            }
+            takes = sum(theirs["value"].max() for theirs in group.values())
+            if need is not None and (
+                not measure.budget_s or ended["value"].sum() + takes <= measure.budget_s
+            ):
+                repeat = 1 + max(int(theirs["repeat"].max()) for theirs in group.values())
+                further = [replace(self._first[other], repeat=repeat) for other in group]
                 # Not twice running, or a drift of the machine would fall on one series alone.
-                again = mine.index[-1] == ended.index[-1]
+                again = any(theirs.index[-1] == ended.index[-1] for theirs in group.values())
                 wanted.append((not again, need, self._draw.random(), further))
-        return max(wanted, key=lambda one: one[:3])[-1] if wanted else None
+        return max(wanted, key=lambda one: one[:3])[-1] if wanted else []
 
-    def _need(self, epochs: pd.DataFrame, repeats: int, quiet: int) -> tuple[int, float] | None:
+    def _widths(self, table: pd.DataFrame) -> dict[Series, float]:
+        """What of each series is known how precisely: see :func:`widths`."""
+        epochs = table[(table["stage"] == "epoch") & (table["metric"] == "wall_time")]
+        counted = epochs[epochs["used"]].set_index([*SERIES, "repeat", "epoch"])["value"]
+        logs = repeat_logs(counted, processes_of(table))
+        return {key[:3]: width for key, width in widths(logs).items()}
+
+    def _need(self, width: float | None, repeats: int, quiet: int) -> tuple[int, float] | None:
         """How much a series wants a repeat: quiet ones that it lacks, width of its interval."""
-        measure, counted = self._measure, epochs[epochs["used"]].dropna(subset="value")
-        logs = np.log(counted.groupby("repeat")["value"].median())
+        measure = self._measure
         # Where other work never ends, twice the repeats are enough.
         enough = quiet >= measure.max_repeats or repeats >= 2 * measure.max_repeats
-        if enough or logs.empty:
+        if enough or width is None:
             return None
         lacking = max(FEWEST, measure.min_repeats) - quiet
-        width = interval_of((1, logs)).half_width
         return (max(0, lacking), width) if lacking > 0 or width > measure.precision else None
+
+
+def widths(logs: Mapping[Key, Logs]) -> dict[Key, float]:
+    """Half-width of the interval of each series' epoch, as a share of it.
+
+    Of paths that took turns that of the ratio over the shortest of their workload: how fast the
+    process was on the whole is in every epoch of it, and in no ratio.
+    """
+    shortest: dict[tuple[str, str], Logs] = {}
+    for key, mine in logs.items():
+        if mine.blocks:
+            least = shortest.setdefault((key.workload, key.backend), mine)
+            shortest[key.workload, key.backend] = min(least, mine, key=np.mean)
+    found = {}
+    for key, mine in logs.items():
+        leader = shortest.get((key.workload, key.backend)) if mine.blocks else None
+        over = () if leader is None else ((-1, leader),)
+        found[key] = interval_of((1, mine), *over).half_width
+    return found
 
 
 def marked(rows: Iterable[Row], cores: int) -> pd.DataFrame:
     """The observations of whole cases among these, with the columns of :func:`mark_disturbed`."""
-    whole = (r for r in rows if r.stage in ("epoch", "case") and r.rank < 0)
+    whole = (
+        r
+        for r in rows
+        if r.rank < 0 and (r.stage in ("epoch", "case") or (r.stage, r.metric) == PROCESS[:2])
+    )
     measured = table_of(r for r in whole if r.basis == "measured")
     return mark_disturbed(measured, {"cpu": {"logical_cores": cores}})
 
 
 def imprecise(run: Run) -> dict[Series, float]:
-    """The measured series whose interval is wider than the plan asked for, and its half-width."""
+    """The measured series known less precisely than the plan asked for, and the half-width."""
     asked = Measure.model_validate(run.plan["measure"])
     if asked.max_repeats <= asked.min_repeats:
         return {}  # a number of repeats was asked for
-    found = {key[:3]: interval.half_width for key, interval in epoch_intervals(run).items()}
+    logs = repeat_logs(run.values("epoch", "wall_time"), run.processes)
+    found = {key[:3]: width for key, width in widths(logs).items()}
     return {series: width for series, width in found.items() if width > asked.precision}

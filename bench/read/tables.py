@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
@@ -25,7 +25,7 @@ from gatherbench.bench.plan.workload import Workload, workload_names
 from gatherbench.bench.read.disturbance import mark_disturbed
 from gatherbench.bench.run.agreement import without_wrong
 from gatherbench.bench.run.guards import is_running
-from gatherbench.bench.run.rows import HEADER, SCHEMA_VERSION, SERIES, Row
+from gatherbench.bench.run.rows import HEADER, PROCESS, SCHEMA_VERSION, SERIES, Row
 from gatherbench.bench.run.samples import SAMPLE_COLUMNS
 from gatherbench.bench.run.store import RESTORE, RunStore, StoreError
 
@@ -115,6 +115,14 @@ class Run:
         names = workload_names({members[0]: same for same, members in groups})
         return [(names[members[0]], members) for _, members in groups]
 
+    @cached_property
+    def processes(self) -> dict[tuple[Hashable, ...], float]:
+        """When the process began in which a case took turns with others: what names it.
+
+        By workload, strategy, variant and repeat; of paths that had a process alone nothing.
+        """
+        return processes_of(self.rows)
+
     def select(self, **wanted: object) -> pd.DataFrame:
         """The rows whose fields have these values: one value each, or any of a list of them."""
         return self.rows.iloc[self._places(wanted)]
@@ -169,11 +177,19 @@ def load_run(folder: Path) -> Run:
         RunError: it is no run folder, was written with another schema version, or holds a file
             that cannot be read; the message names the file and the remedy.
     """
-    store = RunStore.open(folder)
-    going = is_running(folder)  # before the rows: a run that ends meanwhile has them all
+    return run_in(RunStore.open(folder))
+
+
+def run_in(store: RunStore) -> Run:
+    """The run in a folder that is open; its table is parsed again only where others wrote it.
+
+    Raises:
+        RunError: see :func:`load_run`.
+    """
+    going = is_running(store.folder)  # before the rows: a run that ends meanwhile has them all
     plan, env, rows = store.plan(), store.env(), store.rows()
-    check(folder, plan, rows)
-    return run_of(folder, plan, env, rows, store.samples(), going)
+    check(store.folder, plan, rows)
+    return run_of(store.folder, plan, env, rows, store.samples(), going)
 
 
 def run_of(
@@ -219,6 +235,15 @@ def table_of(rows: Iterable[Row]) -> pd.DataFrame:
     table = pd.DataFrame(map(attrgetter(*HEADER), rows), columns=list(HEADER), dtype=object)
     numbers = dict.fromkeys(("schema_version", "repeat", "epoch", "rank"), int)
     return table.astype({**numbers, "value": float})
+
+
+def processes_of(rows: pd.DataFrame) -> dict[tuple[Hashable, ...], float]:
+    """:attr:`Run.processes` of such rows."""
+    mine = rows[(rows["stage"] == PROCESS[0]) & (rows["metric"] == PROCESS[1])].dropna(
+        subset="value"
+    )
+    names = mine[["workload", "strategy", "variant", "repeat"]].itertuples(index=False, name=None)
+    return dict(zip(names, mine["value"], strict=True))
 
 
 def only(

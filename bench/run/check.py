@@ -26,6 +26,7 @@ from gatherbench.kernels.host_memory import available_bytes
 from gatherbench.kernels.reference import byte_rows, reference_gather, same_bytes
 from gatherbench.strategies.base import Fetcher
 from gatherbench.strategies.null_path import ready_ids, writes_rows
+from gatherbench.strategies.untold import not_plain
 
 #: Why a floor has none: it trains on rows that nobody asked for.
 NO_SCORE = "not_applicable: the floor trains on rows that lie ready, whatever it is asked for"
@@ -41,14 +42,35 @@ LAST_BATCHES = 8
 _ASIDE_BYTES, _ASIDE_SHARE = 128 << 20, 1 / 8
 #: Rows that are gathered at a time: memory that is used again costs no page faults.
 _BLOCK = 4096
+#: By how much a GPU's memory may grow beside torch's while managed memory is read: by kernels that
+#: are loaded, and by a share of the table. A smaller table could move unseen.
+GROWTH_BYTES, GROWTH_SHARE = 1 << 30, 0.1
 
 
 class WrongRowsError(RuntimeError):
-    """A data path delivered other bytes than the table holds."""
+    """A data path delivered other bytes than the table holds.
+
+    Attributes:
+        metric, source: of the row of stage ``check`` that says so.
+    """
+
+    metric, source = "rows", COMPARED
+
+
+class WrongConductError(WrongRowsError):
+    """Its rows are right, and it does work where no fetch is timed."""
+
+    metric, source = "conduct", "what a path does beside its fetches"
 
 
 class WrongMemoryError(RuntimeError):
-    """The table does not lie in the memory that the strategy says it reads."""
+    """The table does not lie in the memory that the strategy says it reads.
+
+    Attributes:
+        metric, source: of the row of stage ``check`` that says so.
+    """
+
+    metric, source = "memory", "where CUDA and its memory in use say that the table lies"
 
 
 class _Aside(NamedTuple):
@@ -74,20 +96,31 @@ class Witness:
     Attributes:
         rows: how many have been compared.
         device: where they have to lie.
+        delivered: what a path makes of rows of the table (``Strategy.delivered``).
         floor: the path is one: its rows must not depend on the ids.
         draw: decides what is looked at.
         aside_bytes: up to here rows are put aside.
     """
 
-    def __init__(self, table: Tensor, device: torch.device, *, floor: bool = False) -> None:
+    def __init__(
+        self,
+        table: Tensor,
+        device: torch.device,
+        delivered: Callable[[Tensor], Tensor] = lambda rows: rows,
+        *,
+        floor: bool = False,
+    ) -> None:
         self.rows, self.floor = 0, floor
         self.device, self.draw, self._table = device, Random(), table
+        self._delivered = delivered
         self.aside_bytes = min(_ASIDE_BYTES, int(_ASIDE_SHARE * available_bytes()))
 
-    def spots(self, when: str, batches: int) -> AbstractContextManager[Watch]:
+    def spots(
+        self, batches: int, when: str, first: Callable[[], None] = lambda: None
+    ) -> AbstractContextManager[Watch]:
         """As :meth:`everything`, of a few rows of some of so many minibatches."""
         drawn = set(self.draw.sample(range(batches), min(SPOT_BATCHES, batches)))
-        return self.everything(when, chosen=drawn.__contains__, rows=SPOT_ROWS)
+        return self.everything(when, first, drawn.__contains__, SPOT_ROWS)
 
     @contextmanager
     def everything(
@@ -127,10 +160,11 @@ class Witness:
         blocks = zip(torch.split(rows, _BLOCK), torch.split(ids, _BLOCK), strict=False)
         alike = (rows.dtype, rows.shape) == (table.dtype, (len(ids), *table.shape[1:]))
         if not alike or not all(
-            torch.equal(byte_rows(got), byte_rows(reference_gather(table, of)))
+            torch.equal(byte_rows(got), byte_rows(self._delivered(reference_gather(table, of))))
             for got, of in blocks
         ):
-            difference = same_bytes(rows, reference_gather(table, ids), seen.numbers)
+            wanted = self._delivered(reference_gather(table, ids))
+            difference = same_bytes(rows, wanted, seen.numbers)
             raise WrongRowsError(f"minibatch {seen.batch} of the trace, {when}: {difference}")
         self.rows += len(ids)
 
@@ -159,6 +193,8 @@ class _Look(Watch):
             self._handed[number] = numbers, ids[numbers.start :: stride].clone()
 
     def looked_at(self, number: int, ids: Tensor, x: Tensor) -> AbstractContextManager[object]:
+        if (why := not_plain(x)) is not None:
+            raise WrongRowsError(f"minibatch {number} of the trace, {self._when}: {why}")
         handed = self._handed.pop(number, None)
         return nullcontext() if handed is None else self._put_aside(number, ids, x, *handed)
 
@@ -188,6 +224,40 @@ class _Look(Watch):
         for seen in self._aside:
             self._witness.compare(seen, self._when)
         self._aside.clear()
+
+
+class StaysOnHost:
+    """Whether a table in managed memory moves to the GPU while a path reads it.
+
+    It begins before the path opens. CUDA tells the GPU's memory in use by everybody; torch's own is
+    taken off, and the rest grows by kernels that are loaded.
+    """
+
+    _SOURCE = "torch.cuda.mem_get_info less memory_reserved, since the path was opened"
+
+    def __init__(self, device: torch.device, table_bytes: int) -> None:
+        self._device, self._table_bytes = device, table_bytes
+        self._before = self._used()
+
+    def _used(self) -> int:
+        torch.cuda.synchronize(self._device)
+        free, total = torch.cuda.mem_get_info(self._device)
+        return total - free - torch.cuda.memory_reserved(self._device)
+
+    def row(self, make: RowMaker) -> Row:
+        """By how much it has grown; the path is open still, so nothing has been given back.
+
+        Raises:
+            WrongMemoryError: by a sizeable part of the table.
+        """
+        grown = self._used() - self._before
+        if grown > max(GROWTH_BYTES, GROWTH_SHARE * self._table_bytes):
+            raise WrongMemoryError(
+                f"GPU memory grew by {grown:,} B beside torch's while a table of"
+                f" {self._table_bytes:,} B was read in managed memory: it moved there, or another"
+                " program came: not shown"
+            )
+        return make.ok(CHECK_STAGE, "gpu_memory_growth", "B", grown, self._SOURCE)
 
 
 class Untrained:

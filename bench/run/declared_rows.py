@@ -16,6 +16,7 @@ from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.training_cost import COUNTED, training_cost
 from gatherbench.bench.sampling.trace import InputIds
+from gatherbench.kernels.order import MANAGED_PAGE_BYTES, PAGE_BYTES
 from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.data_path import DataPath, total
 from gatherbench.strategies.knowledge import Knowledge
@@ -63,7 +64,8 @@ def declared_rows(
     yield from _path_rows(total(strategy.data_paths(ids, *table, knowledge, before)), make)
     on_gpu = strategy.gpu_table_bytes(spec.table_bytes, knowledge)
     yield make.ok("fetch", "gpu_table", "B", on_gpu, "Strategy.gpu_table_bytes of the table")
-    yield make.ok("fetch", "row", "B", spec.row_bytes, "bytes of a row of the table")
+    row_bytes = strategy.travelling_bytes(spec.row_bytes)
+    yield make.ok("fetch", "row", "B", row_bytes, "bytes of a row on its way")
     yield make.ok("fetch", "lookahead", "1", strategy.lookahead, "Strategy.lookahead")
     yield make.ok("fetch", "gpu_share", "1", strategy.gpu_share, "Strategy.gpu_share")
     yield make.ok("sample", "minibatches", "1", len(trace), "count of the trace")
@@ -97,6 +99,11 @@ def _path_rows(path: DataPath, make: RowMaker) -> Iterator[Row]:
         source = "request accounting over the trace; the table begins at a page"
         for size, count in sorted(path.gpu_requests.items()):
             yield make.ok("fetch", f"gpu_requests_{size}_bytes", "1", count, source)
-    if path.gpu_page_visits is not None:
-        source = "count over the trace, in the order in which rows are read; pages of 2 MiB"
-        yield make.ok("fetch", "gpu_page_visits", "1", path.gpu_page_visits, source)
+    places = {
+        "gpu_page_visits": (path.gpu_page_visits, PAGE_BYTES, "registered"),
+        "managed_page_visits": (path.managed_page_visits, MANAGED_PAGE_BYTES, "managed"),
+    }
+    for metric, (visits, page, place) in places.items():
+        if visits is not None:
+            source = f"count over the trace, in the order in which rows are read; {place} memory,"
+            yield make.ok("fetch", metric, "1", visits, f"{source} pages of {page >> 10} KiB")

@@ -37,7 +37,7 @@ class Epochs:
         self._on_gpu: torch.device | None = None
         workers, drawing = self.plan.sampler_workers, self.sampler
         if self.plan.sampling in GPU_SAMPLING and device.type == "cuda":
-            in_place = self.plan.sampling == "uva"
+            in_place = self.plan.graph if self.plan.sampling == "uva" else None
             drawing = self._drawing = sampler_of(self.workload, *graph, device, in_place=in_place)
             # A thread of its own waits for the sizes of what it draws, in the training's place.
             self._on_gpu, workers = device, workers or 1

@@ -9,6 +9,7 @@ when each rank entered it, counted from the barrier with which every epoch begin
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -18,11 +19,12 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import Store  # type: ignore[attr-defined]
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from gatherbench.bench.run.rows import Row, RowMaker
-from gatherbench.strategies.knowledge import Ranks, current_ranks
+from gatherbench.strategies.knowledge import Ranks
 
 #: Stages within ``train``: the gradients' way once all ranks are there, and waiting until they are.
 EXCHANGE, WAIT = "all_reduce", "wait"
@@ -51,7 +53,7 @@ class Alone:
         return self.ranks.world if self.ranks else 1
 
     def gathered(self, value: Any) -> list[Any]:
-        """Every rank's ``value``, by rank."""
+        """Every rank's ``value``, by rank: what JSON carries, tuples as lists."""
         return [value]
 
     def wrap(self, model: nn.Module) -> nn.Module:
@@ -81,17 +83,24 @@ ALONE = Alone()
 class Together(Alone):
     """One rank among several; to be closed.
 
-    Where it is, the launcher has told the environment, as ``torchrun`` does.
-
     Args:
         device: ``cpu`` or ``cuda``: gloo or NCCL.
+        ranks: which one this is.
+        store: by which they meet.
         patience_s: seconds that a collective call may take.
     """
 
-    def __init__(self, device: torch.device, patience_s: float = PATIENCE_S) -> None:
-        backend = "nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=timedelta(seconds=patience_s))
-        self.ranks: Ranks = current_ranks()
+    def __init__(
+        self, device: torch.device, ranks: Ranks, store: Store, patience_s: float = PATIENCE_S
+    ) -> None:
+        dist.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo",
+            store=store,
+            rank=ranks.rank,
+            world_size=ranks.world,
+            timeout=timedelta(seconds=patience_s),
+        )
+        self.ranks: Ranks = ranks
         self._device = device
         self._model: nn.Module | None = None
         self._begin = self._now()
@@ -104,9 +113,17 @@ class Together(Alone):
             dist.destroy_process_group()
 
     def gathered(self, value: Any) -> list[Any]:
-        values = [None] * self.world
-        dist.all_gather_object(values, value)
-        return values
+        # torch's all_gather_object would unpickle whatever arrives.
+        mine = torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8)
+        sizes = self._all_gathered(torch.tensor([len(mine)]))
+        longest = int(max(sizes))
+        told = self._all_gathered(nn.functional.pad(mine, (0, longest - len(mine))))
+        return [json.loads(bytes(of[:size].tolist())) for of, size in zip(told, sizes, strict=True)]
+
+    def _all_gathered(self, mine: Tensor) -> list[Tensor]:
+        found = [torch.empty_like(mine, device=self._device) for _ in range(self.world)]
+        dist.all_gather(found, mine.to(self._device))
+        return [of.cpu() for of in found]
 
     def wrap(self, model: nn.Module) -> nn.Module:
         self._model = model

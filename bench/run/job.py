@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,19 +25,20 @@ _CHOICE = TypeAdapter(SensorChoice)
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where the launchers of several machines meet for one case.
+    """Where several machines meet for one case.
 
     Attributes:
-        nodes, node: how many machines, and which of them this is.
-        address, port: on machine 0, of this case alone.
-        store_port: there too, of the store by which the machines talk.
+        node: which of them this is.
+        number: of the case, among those that several machines measure.
+        address: of machine 0.
+        port: on this machine's loopback, of the store by which the machines talk, or of the way
+            that leads there.
     """
 
-    nodes: int
     node: int
+    number: int
     address: str
     port: int
-    store_port: int
 
 
 class Ready(NamedTuple):
@@ -151,5 +153,41 @@ class Job:
         return self.run.of(self.case, self.rank)
 
 
+@dataclass(frozen=True)
+class Turns:
+    """Cases of one workload and repeat whose paths take turns in one process.
+
+    Attributes:
+        jobs: at least one.
+        now: the file in which the process says whose turn it is (:class:`Turn`).
+    """
+
+    jobs: tuple[Job, ...]
+    now: Path
+
+
+class Turn(NamedTuple):
+    """Whose turn it is: ``case`` of the jobs, -1 for what they share.
+
+    ``since`` is by :func:`time.monotonic`, ``before_s`` the seconds of its earlier turns.
+    """
+
+    case: int = -1
+    since: float = math.inf
+    before_s: float = 0.0
+
+    def say(self, path: Path) -> None:
+        """Have it in the file, whatever becomes of the process."""
+        path.write_text(json.dumps(self))
+
+    @classmethod
+    def said(cls, path: Path) -> Turn:
+        """The last that was said; nobody's turn where it cannot be read."""
+        try:
+            return cls(*json.loads(path.read_bytes()))
+        except (OSError, ValueError, TypeError):
+            return cls()
+
+
 #: What a process of its own is started for.
-AnyJob = Job | Preparation | CalibrationJob
+AnyJob = Job | Turns | Preparation | CalibrationJob

@@ -38,7 +38,6 @@ _ALIKE = {
     ("check", "residency"),
     (EXCHANGE, "payload"),
     ("energy", "epochs"),
-    ("uvm", "epochs"),
 }
 #: Pages that ranks share are counted for each of them.
 _MEMORY = {"peak_rss", "host_pageable", "host_file_mapped"}

@@ -10,9 +10,12 @@ import copy
 import itertools
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property, partial, wraps
 from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +24,7 @@ from torch import Tensor
 
 from gatherbench.bench.machine.numa import Binding, bind_case, share_on_node
 from gatherbench.bench.machine.reason import Reason
+from gatherbench.bench.meters.gpu_choice import GpuUnderTest
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import open_meters
 from gatherbench.bench.plan.workload import Workload
@@ -28,12 +32,15 @@ from gatherbench.bench.run.check import (
     COMPARED,
     LAST_BATCHES,
     NO_SCORE,
+    StaysOnHost,
     Witness,
+    WrongMemoryError,
     WrongRowsError,
     check_ready,
     check_rows,
     residency_row,
 )
+from gatherbench.bench.run.conduct import Conduct, require_clocks, require_nobody_left
 from gatherbench.bench.run.declared_rows import declared_rows
 from gatherbench.bench.run.epochs import Epochs
 from gatherbench.bench.run.group import (
@@ -56,8 +63,16 @@ from gatherbench.bench.run.nvtx import TRACE_BATCHES, Mark, nvtx_session, unmark
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.sensor_calibration import gpu_under_test
 from gatherbench.bench.run.store import CHECK_STAGE, PartWriter
-from gatherbench.bench.run.table import Table, dropped, file_of, load_table
-from gatherbench.bench.run.untimed import EnergyBlock, disk_roof, row_of, uvm_rows
+from gatherbench.bench.run.table import (
+    Table,
+    TableKind,
+    dropped,
+    file_of,
+    load_table,
+    table_kind,
+    table_refusal,
+)
+from gatherbench.bench.run.untimed import EnergyBlock, disk_roof, row_of
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
 from gatherbench.bench.sampling.knowledge import knowledge_of
 from gatherbench.bench.sampling.minibatch import MiniBatch
@@ -69,9 +84,13 @@ from gatherbench.datasets.store import open_dataset
 from gatherbench.kernels.reference import reference_gather
 from gatherbench.kernels.table_file import TableFile
 from gatherbench.strategies.base import COUNTS, Fetcher, SetupStep, Strategy
-from gatherbench.strategies.knowledge import Ranks
+from gatherbench.strategies.knowledge import Knowledge, Ranks
 from gatherbench.strategies.places import free_bytes
 from gatherbench.strategies.registry import build
+from gatherbench.strategies.untold import Children
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 ISSUE_SOURCE = "time.perf_counter on the training thread, around what it issues of the stage"
 LATENCY_SOURCE = (
@@ -80,65 +99,185 @@ LATENCY_SOURCE = (
 )
 
 
+class Ground:
+    """What all cases of a process stand on, each thing made when it is first asked for.
+
+    Args:
+        job: of any of them: they differ in their paths alone.
+        table: where it has been loaded already.
+        group: the processes that train together, of which this is one.
+    """
+
+    def __init__(self, job: Job, table: Table | None = None, group: Alone = ALONE) -> None:
+        self._job, self.group = job, group
+        #: By where they were asked for; one that is let go lives as long as a path reads it.
+        self.tables = {} if table is None else {table.kind: table}
+
+    @cached_property
+    def binding(self) -> Binding:
+        """Where the process is bound from now on, with the plan's threads."""
+        plan, part_of = self._job.measure, cores_of_rank(self.group)
+        binding = bind_case(
+            torch.device(self._job.device), plan.threads, plan.numa, part_of=part_of
+        )
+        torch.set_num_threads(_threads_of_torch(torch.device(self._job.device)))
+        return binding
+
+    @cached_property
+    def dataset(self) -> GraphDataset:
+        return open_dataset(self._job.dataset)
+
+    @cached_property
+    def epochs(self) -> Epochs:
+        return Epochs(self._job, self.dataset, Trace.open(self._job.trace))
+
+    @cached_property
+    def labels(self) -> Tensor:
+        """int64 ``[N]``, on the device."""
+        return torch.from_numpy(np.array(self.dataset.labels)).to(self._job.device)
+
+    @cached_property
+    def known(self) -> Knowledge:
+        """All that a path may know; how much room there is, at this moment."""
+        room = free_bytes(torch.device(self._job.device))
+        ids = self.epochs.measured_ids()
+        known = knowledge_of(self._job.case.workload, self.dataset, ids, room)
+        ranks = self.group.ranks or Ranks(0, 1, 1)
+        return replace(known, ranks=ranks, file=file_of(self.dataset))
+
+    @cached_property
+    def gpu(self) -> GpuUnderTest | None:
+        """Whose meters are read; ``None`` without a GPU."""
+        return gpu_under_test(torch.device(self._job.device), self._job.sensors)
+
+    @cached_property
+    def recorder(self) -> Recorder:
+        return Recorder(open_meters(gpu=self.gpu, folder=self.dataset.folder))
+
+    def kind(self, strategy: Strategy) -> TableKind:
+        """Where the path's table is loaded."""
+        job, device = self._job, torch.device(self._job.device)
+        return table_kind(strategy, job.measure, device, job.case.workload.world)
+
+    def table(self, strategy: Strategy) -> Table:
+        """The feature table where the path wants it, loaded once for all paths of that kind."""
+        kind, device = self.kind(strategy), torch.device(self._job.device)
+        if kind == "file":
+            return load_table(self.dataset, kind)
+        if kind not in self.tables:
+            self.tables[kind] = load_table(self.dataset, kind, device)
+        return self.tables[kind]
+
+    def table_refusal(self, strategy: Strategy) -> str | None:
+        """Why the path's table cannot be loaded there beside those that are loaded."""
+        kind, job = self.kind(strategy), self._job
+        size, processes = self.dataset.spec.table_bytes, job.case.workload.gpus
+        if kind in self.tables:
+            return None
+        return table_refusal(kind, size, torch.device(job.device), processes)
+
+
 def measure(
     job: Job, out: PartWriter, table: Table | None = None, group: Alone = ALONE
 ) -> str | None:
-    """Measure the case and write its rows and samples to ``out`` as they are known.
+    """Measure the case alone and write its rows and samples to ``out`` as they are known.
 
-    Args:
-        table: where it has been loaded already.
-        group: the processes that train together, of which this is one.
+    For arguments and errors see :class:`Ground` and :class:`MeasuredCase`.
 
     Returns:
         Why the strategy cannot run here, or ``None`` when the case has been measured.
+    """
+    if len(set(map(tuple, group.gathered((job.identity, job.run.commit))))) > 1:
+        raise RanksDisagreeError("the ranks have other minibatches, or other code, than each other")
+    with MeasuredCase(job, out, Ground(job, table, group)) as case:
+        if (skipped := case.open()) is not None:
+            return skipped
+        with nvtx_session(job.measure.nvtx) as mark, case.energy:
+            for number in range(job.measure.epochs):
+                case.epoch(number, mark)
+        case.finish()
+    return None
 
-    Raises:
+
+def _phase(
+    method: Callable[Concatenate[MeasuredCase, P], R],
+) -> Callable[Concatenate[MeasuredCase, P], R]:
+    """Of a case: the processes that begin meanwhile are its path's."""
+
+    @wraps(method)
+    def phase(self: MeasuredCase, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self.children:
+            return method(self, *args, **kwargs)
+
+    return phase
+
+
+class MeasuredCase(ExitStack):
+    """A case in three phases: it opens and warms up, has its epochs one by one, and ends.
+
+    Args:
+        ground: what the cases of the process have in common.
+        alone: no other path is open in the process. Else nothing is done that would disturb the
+            others, or that they would disturb. All rows are compared in the first repeat, before
+            timing and in the warm-up; else spots, as in the timed epochs.
+
+    All phases raise:
         WrongRowsError: the rows fetched differ from the table's. ``out`` has a row ``check.rows``
             that says so, by which readers know that what was measured is not to be shown.
         WrongMemoryError: the table does not lie where the strategy says.
         Exception: whatever went wrong; what was measured before is in ``out``.
     """
-    strategy = build(job.case.strategy, job.case.params)
-    with strategy.surroundings(torch.device(job.device)):
-        try:
-            return _measure(job, strategy, out, table, group)
-        except WrongRowsError as error:
-            reason = f"failed: {error}"
-            out.row(job.rows.missing(CHECK_STAGE, "rows", "1", COMPARED, reason, "failed"))
-            raise
 
+    def __init__(self, job: Job, out: PartWriter, ground: Ground, *, alone: bool = True) -> None:
+        super().__init__()
+        self._job, self._out, self._ground, self._alone = job, out, ground, alone
+        self._device = torch.device(job.device)
+        self.strategy = build(job.case.strategy, job.case.params)
+        self.energy: AbstractContextManager[object] = nullcontext()
+        self.children = Children()
 
-def _measure(
-    job: Job, strategy: Strategy, out: PartWriter, loaded: Table | None, group: Alone
-) -> str | None:
-    device = torch.device(job.device)
-    if len(set(group.gathered((job.identity, job.run.commit)))) > 1:
-        raise RanksDisagreeError("the ranks have other minibatches, or other code, than each other")
-    plan, part_of = job.measure, cores_of_rank(group)
-    binding = bind_case(device, plan.threads, plan.numa, part_of=part_of)
-    torch.set_num_threads(_threads_of_torch(device))
-    dataset = open_dataset(job.dataset)
-    size = dataset.spec.table_bytes
-    reason = strategy.skip(device, size) or _too_large(job, strategy, size)
-    if (skipped := _anybody(group, reason)) is not None:
-        return skipped
-    if loaded is None or "file" in strategy.needs:
-        loaded = load_table(dataset, on_disk="file" in strategy.needs)
-    table = loaded.features
-    # Again: the table has taken memory.
-    if (skipped := _anybody(group, strategy.skip(device, table.nbytes))) is not None:
-        return skipped
-    epochs = Epochs(job, dataset, Trace.open(job.trace))
-    ids, room = epochs.measured_ids(), free_bytes(device)
-    known = knowledge_of(job.case.workload, dataset, ids, room)
-    known = replace(known, ranks=group.ranks or Ranks(0, 1, 1), file=file_of(dataset))
-    if "partitions" in known.missing(strategy.needs):
-        return 'unsupported: the workload has no partitions; say some, such as "16/4 beta"'
-    knowledge = known.limited_to(strategy.needs)
-    cached = _cached(knowledge.file)
-    make, clock = job.rows, "time.perf_counter"
-    begin = time.perf_counter()
-    with strategy.open(table, device, knowledge) as fetcher:
+    def __enter__(self) -> Self:
+        self.enter_context(self.strategy.surroundings(self._device))
+        return super().__enter__()
+
+    def __exit__(self, kind: Any, error: BaseException | None, where: Any) -> bool | None:
+        if isinstance(error, WrongRowsError | WrongMemoryError):
+            what = (CHECK_STAGE, error.metric, "1", error.source)
+            self._out.row(self._job.rows.missing(*what, f"failed: {error}", "failed"))
+        return super().__exit__(kind, error, where)
+
+    def refused(self) -> str | None:
+        """Why the path cannot run here now, as far as can be said before it is opened."""
+        spec = self._ground.dataset.spec
+        size = spec.table_bytes
+        if spec.hashed and "file" in self.strategy.needs:
+            return f"unsupported: rows of {spec.name} are made in memory, and no disk holds them"
+        reason = self.strategy.skip(self._device, size)
+        reason = reason or _too_large(self._job, self.strategy, size)
+        return reason or self._ground.table_refusal(self.strategy)
+
+    @_phase
+    def open(self) -> str | None:
+        """Open the path, prove it right and warm it up; why it cannot run here."""
+        job, out, ground, strategy = self._job, self._out, self._ground, self.strategy
+        device, group, plan = self._device, ground.group, job.measure
+        binding = ground.binding
+        if (skipped := _anybody(group, self.refused())) is not None:
+            return skipped
+        loaded = ground.table(strategy)
+        table = loaded.features
+        # Again: the table has taken memory.
+        if (skipped := _anybody(group, strategy.skip(device, table.nbytes))) is not None:
+            return skipped
+        if "partitions" in ground.known.missing(strategy.needs):
+            return 'unsupported: the workload has no partitions; say some, such as "16/4 beta"'
+        knowledge = ground.known.limited_to(strategy.needs)
+        cached = _cached(knowledge.file)
+        make, clock = job.rows, "time.perf_counter"
+        conduct = Conduct(strategy, loaded, group)
+        self._stays = StaysOnHost(device, table.nbytes) if strategy.managed else None
+        begin = time.perf_counter()
+        fetcher = self.enter_context(strategy.open(table, device, knowledge))
         open_s = time.perf_counter() - begin
         source = f"{clock}; {loaded.where}"
         out.row(make.ok("setup", "table_load_time", "s", loaded.load_s, source))
@@ -147,15 +286,20 @@ def _measure(
         out.rows(_binding_rows(binding, table, make))
         out.rows(_setup_rows(fetcher.setup, make))
 
-        witness = Witness(loaded.truth, device, floor=strategy.role == "floor")
-        first = max(job.measure.check_batches, fetcher.lookahead + 2)
+        epochs = ground.epochs
+        floor = strategy.role == "floor"
+        witness = Witness(loaded.truth, device, strategy.delivered, floor=floor)
+        first = max(plan.check_batches, fetcher.lookahead + 2)
         looked_at = list(itertools.islice(epochs.warm_up(0), first))
 
         def residency() -> None:
             if device.type == "cuda" or fetcher.residency():
                 out.row(residency_row(fetcher, make, cached))
 
-        compared = witness.everything("before timing", residency)
+        conduct.opened(fetcher, looked_at[0].input_ids.cpu())
+        everything = self._alone or job.case.repeat == 0
+        compare = witness.everything if everything else partial(witness.spots, len(looked_at))
+        compared = compare("before timing", residency)
         checked = check_rows(fetcher, compared, looked_at, group=group)
         if witness.floor:
             check_ready(fetcher, looked_at[0].input_ids)
@@ -163,12 +307,43 @@ def _measure(
         if job.case.repeat == 0:
             before = [(one.input_ids.cpu() for one in looked_at), *epochs.warm_up_ids()]
             out.rows(declared_rows(job, epochs, strategy, knowledge, before))
-        trainer = _trainer(job.case.workload, dataset, device, group)
-        training = _Training(job, epochs, loaded.truth, fetcher, trainer, witness, group, out)
-        training.run(looked_at[0])
-        out.row(make.ok(CHECK_STAGE, "rows", "1", witness.rows, COMPARED))
-    out.rows(disk_roof(knowledge.file if group.world == 1 else None, make, job.case.repeat))
-    return None
+        trainer = _trainer(job.case.workload, ground.dataset, ground.labels, group)
+        self._training = _Training(
+            job, strategy, ground, loaded.truth, fetcher, trainer, witness, conduct, out
+        )
+        self._training.warm_up(looked_at[0], everything=everything)
+        if self._alone:
+            # What is scored between epochs takes energy, too.
+            whose = None if plan.eval_every_epoch else ground.gpu
+            self.energy = self._energy = EnergyBlock(whose, run_on=plan.energy)
+        self._file = knowledge.file
+        return None
+
+    @_phase
+    def epoch(self, number: int, mark: Mark) -> None:
+        """Measured epoch ``number``, and the score of the model behind it if the plan wants it."""
+        self._training.measured_epoch(number, mark)
+        if self._job.measure.eval_every_epoch:
+            self._training.score(number)
+
+    @_phase
+    def finish(self) -> None:
+        """The score of the trained model and all that is not timed; then the path is closed."""
+        training, job, out = self._training, self._job, self._out
+        training.score(-1)
+        training.look_again(everything=self._alone)
+        if self._stays is not None:
+            out.row(self._stays.row(job.rows))
+        if self._alone:
+            training.energy_rows(self._energy)
+        if job.traces is not None:
+            out.row(training.traced(job.traces))
+        out.row(job.rows.ok(CHECK_STAGE, "rows", "1", training.witness.rows, COMPARED))
+        self.close()
+        require_nobody_left(self.children)
+        del self._training  # with the table, of which the host may have room for one alone
+        file = self._file if self._ground.group.world == 1 else None
+        out.rows(disk_roof(file, job.rows, job.case.repeat))
 
 
 def _threads_of_torch(device: torch.device) -> int:
@@ -241,43 +416,54 @@ class _Training:
     """An open path and a model that is trained on its rows: what all epochs of a case share."""
 
     job: Job
-    epochs: Epochs
+    strategy: Strategy
+    ground: Ground
     truth: Tensor
     fetcher: Fetcher
     trainer: Trainer
     witness: Witness
-    group: Alone
+    conduct: Conduct
     out: PartWriter
 
-    def run(self, typical: MiniBatch) -> None:
-        """Warm-up and measured epochs, the score of the trained model, and all that is not timed.
+    @property
+    def epochs(self) -> Epochs:
+        return self.ground.epochs
+
+    @property
+    def group(self) -> Alone:
+        return self.ground.group
+
+    def warm_up(self, typical: MiniBatch, *, everything: bool) -> None:
+        """Epochs before the measured ones, whose rows are compared: all of them, or spots.
 
         Args:
             typical: a minibatch for a path that tunes itself beside the training.
         """
-        plan, make, out = self.job.measure, self.job.rows, self.out
-        out.rows(self.group.rows(make))
-        gpu = gpu_under_test(self.fetcher.device, self.job.sensors)
-        recorder = Recorder(open_meters(gpu=gpu, folder=self.epochs.dataset.folder))
-        # What is scored between epochs takes energy, too.
-        energy = EnergyBlock(None if plan.eval_every_epoch else gpu, run_on=plan.energy)
-        out.rows(_setup_rows(self._tuned(typical), make))
+        plan, make, when = self.job.measure, self.job.rows, "in the warm-up"
+        self.out.rows(self.group.rows(make))
+        self.out.rows(_setup_rows(self._tuned(typical), make))
         for number in range(plan.warmup_epochs):
-            with self.witness.everything("in the warm-up") as watch:
+            watched = self._compared(when, len(self.epochs.trace), everything)
+            with self.conduct.resting(self.fetcher, watched) as watch:
                 self._epoch(self.epochs.warm_up(number), unmarked, watch)
-        with nvtx_session(plan.nvtx) as mark, energy:
-            for number in range(plan.epochs):
-                self._measured_epoch(number, recorder, mark)
-                if plan.eval_every_epoch:
-                    self._score(number)
-        self._score(-1)
-        last = itertools.islice(self.epochs.trace, LAST_BATCHES)
-        compared = self.witness.everything("after the last epoch")
+
+    def _compared(self, when: str, batches: int, everything: bool) -> AbstractContextManager[Watch]:
+        """All rows of so many minibatches, or spots."""
+        return self.witness.everything(when) if everything else self.witness.spots(batches, when)
+
+    def look_again(self, *, everything: bool) -> None:
+        """Compare rows once more after the last epoch."""
+        batches = min(LAST_BATCHES, len(self.epochs.trace))
+        last = itertools.islice(self.epochs.trace, batches)
+        watched = self._compared("after the last epoch", batches, everything)
+        compared = self.conduct.resting(self.fetcher, watched)
         check_rows(self.fetcher, compared, last, self.trainer, self.group)
-        out.rows(energy.rows(plan.epochs, self._further_epoch, make, self.group.gathered))
-        out.rows(uvm_rows(self._further_epoch, make, traced=self.job.traces is not None))
-        if self.job.traces is not None:
-            out.row(self._traced(self.job.traces))
+        self.conduct.trained(self.fetcher)
+
+    def energy_rows(self, energy: EnergyBlock) -> None:
+        """Of the window around the measured epochs, after further ones where it was too short."""
+        plan, make = self.job.measure, self.job.rows
+        self.out.rows(energy.rows(plan.epochs, self._further_epoch, make, self.group.gathered))
 
     def _epoch(self, batches: Iterator[MiniBatch], mark: Mark, watch: Watch) -> EpochTimes:
         return run_epoch(batches, self.fetcher, self.trainer, mark, watch, self.group)
@@ -285,14 +471,15 @@ class _Training:
     def _further_epoch(self) -> None:
         self._epoch(self.epochs.further(), unmarked, UNWATCHED)
 
-    def _measured_epoch(self, number: int, recorder: Recorder, mark: Mark) -> None:
+    def measured_epoch(self, number: int, mark: Mark) -> None:
         """Run it with the meters open, and write what it took."""
-        case, out = self.job.case, self.out
+        case, out, recorder = self.job.case, self.out, self.ground.recorder
         before, slow = self.fetcher.counts(), self.fetcher.latencies()
-        spots = self.witness.spots(f"in epoch {number}", len(self.epochs.trace))
+        spots = self.witness.spots(len(self.epochs.trace), f"in epoch {number}")
         batches = self.epochs.measured(number)
         with spots as watch, recorder:
             times = self._epoch(batches, mark, watch)
+        require_clocks()
         out.rows(self._times(times, number))
         for stage, seconds in times.stages.items():
             out.samples(case, number, stage, seconds)
@@ -311,8 +498,9 @@ class _Training:
         batches = len(times.losses)
         yield ok("epoch", "minibatches", "1", batches, "count", epoch)
         floor = self.witness.floor
-        payload = 0 if floor else times.payload_rows * self.epochs.dataset.spec.row_bytes
-        yield ok("fetch", "payload", "B", payload, "rows fetched × bytes of a row", epoch)
+        row_bytes = self.strategy.travelling_bytes(self.epochs.dataset.spec.row_bytes)
+        payload, source = times.payload_rows * row_bytes, "rows fetched × bytes of a row on its way"
+        yield ok("fetch", "payload", "B", 0 if floor else payload, source, epoch)
         loss = ("train", "loss", "1"), "mean cross entropy of the minibatches"
         if floor:
             yield self.job.rows.missing(*loss[0], loss[1], NO_SCORE, epoch=epoch)
@@ -340,7 +528,7 @@ class _Training:
             for metric, seconds in latencies_of(after - slow):
                 yield self.job.rows.ok("fetch", metric, "s", seconds, LATENCY_SOURCE, epoch)
 
-    def _score(self, epoch: int) -> None:
+    def score(self, epoch: int) -> None:
         """Write which share of test nodes the model classifies rightly: drawn from the seed.
 
         They see the whole graph, whatever the workload's minibatches see of it.
@@ -355,7 +543,8 @@ class _Training:
         right = seen = 0
         for i, batch_seeds in enumerate(seeds):
             batch = sampler.sample(batch_seeds, batch_seed(workload.seed, -1, i))
-            x = reference_gather(self.truth, batch.input_ids).to(self.trainer.device)
+            rows = self.strategy.delivered(reference_gather(self.truth, batch.input_ids))
+            x = rows.to(self.trainer.device)
             right += self.trainer.correct(x, batch)
             seen += batch_seeds.numel()
         source = f"{seen} test nodes"
@@ -372,7 +561,7 @@ class _Training:
             spare = Trainer(copy.deepcopy(trainer.model), trainer.labels, fetcher.device)
             return fetcher.tune(fetcher.taken(ids), lambda: spare.step(x, on_device))
 
-    def _traced(self, folder: Path) -> Row:
+    def traced(self, folder: Path) -> Row:
         """Trace an epoch that nothing else measures; its row says what became of it."""
         of_rank = f".rank{self.group.rank}" if self.group.world > 1 else ""
         path = folder / f"{self.job.case.id}{of_rank}.json.gz"
@@ -390,12 +579,13 @@ class _Training:
             return self.job.rows.missing(*what, source, why, "failed")
 
 
-def _trainer(
-    workload: Workload, dataset: GraphDataset, device: torch.device, group: Alone
-) -> Trainer:
-    """The workload's model, ready to be trained: all ranks begin with the same weights."""
+def _trainer(workload: Workload, dataset: GraphDataset, labels: Tensor, group: Alone) -> Trainer:
+    """The workload's model, ready to be trained: all ranks begin with the same weights.
+
+    Args:
+        labels: int64 ``[N]`` on the device on which it is trained.
+    """
     model = build_model(workload, dataset.spec.feature_dim, dataset.spec.num_classes)
-    labels = torch.from_numpy(np.array(dataset.labels))
     if group.rank:
         torch.manual_seed(derive(workload.seed, group.rank))  # each with a dropout of its own
-    return Trainer(model, labels, device, group)
+    return Trainer(model, labels, labels.device, group)

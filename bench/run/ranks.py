@@ -1,13 +1,16 @@
-"""A case that several processes train together: torch's elastic launcher starts one a rank.
+"""A case that several processes train together, forked one a rank.
 
 The case's process loads the table once for its machine; the ranks inherit it through their fork, so
 nothing has a name that could be left behind. Each measures its share into a part of its own, and
 when all have ended, these make the rows of the case (:mod:`gatherbench.bench.run.joined`).
+
+torch's launcher is not used: its ranks meet in a store that listens on every interface, and what
+anybody writes there is unpickled. Those of one machine meet in a file.
 """
 
 from __future__ import annotations
 
-import errno
+import multiprocessing
 import os
 import shutil
 import signal
@@ -16,15 +19,15 @@ import time
 import traceback
 from contextlib import closing
 from dataclasses import replace
+from datetime import timedelta
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from torch.distributed import FileStore, PrefixStore, Store  # type: ignore[attr-defined]
 
+from gatherbench.bench.run.door import store_at
 from gatherbench.bench.run.fork_server import die_with_parent
 from gatherbench.bench.run.group import PATIENCE_S, Together
 from gatherbench.bench.run.job import Job
@@ -32,14 +35,16 @@ from gatherbench.bench.run.joined import joined
 from gatherbench.bench.run.machines import ANSWER_S, exchange_parts, use_interface_towards
 from gatherbench.bench.run.measure import measure
 from gatherbench.bench.run.store import PartWriter, ranks_folder, read_ranks, rows_of
-from gatherbench.bench.run.table import Table, load_table
+from gatherbench.bench.run.table import Table, load_table, table_kind
 from gatherbench.bench.sampling.prepare import rank_trace
 from gatherbench.datasets.store import open_dataset
+from gatherbench.strategies.knowledge import Ranks
+from gatherbench.strategies.registry import build
 
 #: Ranks that may share a core of a host.
 RANKS_A_CORE = 4
-#: How long a rank that failed stays, so that the launcher first sees one that was killed, not those
-#: that lost it.
+#: How long a rank that failed stays, so that one that was killed is seen first, not those that lost
+#: it.
 _LINGER_S = 1.0
 #: Length of what is told of an error: torch's have pages, which the log keeps.
 _WORDS = 400
@@ -49,18 +54,6 @@ _FAILED = 1
 
 class RankError(RuntimeError):
     """A rank died, hung or failed; the message has its number and last words."""
-
-
-class Launch(LaunchConfig):
-    """What to launch, without torch's own NUMA binding of ranks, which bind themselves.
-
-    To find whether it should bind, torch asks CUDA's runtime, and no fork survives that.
-    """
-
-    def __post_init__(self) -> None:
-        """Complete what was given, as on a machine without a GPU."""
-        with mock.patch.object(torch.cuda, "is_available", return_value=False):
-            super().__post_init__()  # type: ignore[no-untyped-call]
 
 
 def measure_ranks(job: Job, out: PartWriter) -> str | None:
@@ -73,37 +66,30 @@ def measure_ranks(job: Job, out: PartWriter) -> str | None:
         RankError: see there. What the ranks measured before is in ``out``.
     """
     gpus, nodes, meeting = job.case.workload.gpus, job.case.workload.nodes, job.meeting
-    if nodes != (meeting.nodes if meeting else 1):
-        machines = f"{nodes} machines are asked for and {meeting.nodes if meeting else 1} take part"
-        return f"unsupported: {machines}: torchrun --nnodes {nodes} starts gatherbench on each"
+    if nodes > 1 and meeting is None:
+        return f"unsupported: {nodes} machines are asked for: run --meet HOST:PORT on each of them"
     if job.device == "cuda" and torch.cuda.device_count() < gpus:  # asks NVML: no context yet
         return f"no_device: {gpus} GPUs are asked for and {torch.cuda.device_count()} are here"
     cores = len(os.sched_getaffinity(0))
     if job.device == "cpu" and gpus > RANKS_A_CORE * cores:
         return f"unsupported: {gpus} ranks on {cores} cores would only take turns"
     torch.set_num_threads(1)  # a team of OpenMP threads does not survive the forks: they would hang
-    table = load_table(open_dataset(job.dataset), shared=job.device == "cuda")
+    dataset, strategy = open_dataset(job.dataset), build(job.case.strategy, job.case.params)
+    kind = table_kind(strategy, job.measure, torch.device(job.device), job.case.workload.world)
+    # No fork has managed memory: each rank loads its own.
+    table = None if kind == "managed" else load_table(dataset, kind)
     folder = ranks_folder(job.part)
     shutil.rmtree(folder, ignore_errors=True)  # of a case that was cut off
-    folder.mkdir()
-    config = Launch(
-        min_nodes=nodes,
-        max_nodes=nodes,
-        nproc_per_node=gpus,
-        run_id=job.case.id,
-        max_restarts=0,
-        monitor_interval=0.05,
-        start_method="fork",
-        logs_specs=DefaultLogsSpecs(log_dir=str(folder)),
-        **_rendezvous(job),
-    )
+    folder.mkdir(mode=0o700)
+    # Ranks of one machine need no network, and gloo would listen where the machine's name leads.
+    use_interface_towards(meeting.address if meeting else "127.0.0.1")
     try:
-        killed = _launched(config, job, table, folder)
+        killed = _launched(job, table, folder)
         if meeting is not None:
             parts = {path.name: path.read_text("utf-8") for path in folder.glob("rank*.jsonl")}
             mine = {"parts": parts, "killed": killed}
             longest_s = min(ANSWER_S, job.measure.timeout_s / 4)
-            others = exchange_parts(meeting, job.case.id, mine, longest_s)
+            others = exchange_parts(meeting, nodes, mine, longest_s)
             if meeting.node:
                 return None
             for found in others:
@@ -115,37 +101,47 @@ def measure_ranks(job: Job, out: PartWriter) -> str | None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _launched(config: LaunchConfig, job: Job, table: Table, folder: Path) -> list[str]:
-    """Start this machine's ranks and wait until all have ended; which of them were killed."""
-    try:
-        elastic_launch(config, _one_rank)(job, table, folder, os.getpid())
-    except ChildFailedError as error:
-        # A signal's exit code is below 0. Ranks that the launcher ended are not among these.
-        return [
-            f"rank {rank} was killed by {found.signal_name()}"
-            for rank, found in sorted(error.failures.items())
-            if found.exitcode < 0
-        ]
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-    else:
-        return []
-    # Outside of the handler: with that error behind it, this one would stop the whole run.
-    raise RankError("the launcher finds no room in /dev/shm for its locks: make some there")
+def _launched(job: Job, table: Table | None, folder: Path) -> list[str]:
+    """Start this machine's ranks and wait until all have ended; which of them were killed.
 
-
-def _rendezvous(job: Job) -> dict[str, Any]:
-    """How the launchers of the machines find each other."""
-    meeting = job.meeting
-    if meeting is None:
-        return {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0"}
-    use_interface_towards(meeting.address, meeting.store_port)
-    return {
-        "rdzv_backend": "static",
-        "rdzv_endpoint": f"{meeting.address}:{meeting.port}",
-        "rdzv_configs": {"rank": meeting.node, "timeout": _patience_s(job)},
+    Where one fails the others would wait for it, and are ended.
+    """
+    first = (job.meeting.node if job.meeting else 0) * job.case.workload.gpus
+    fork = multiprocessing.get_context("fork")
+    ranks = {
+        first + local: fork.Process(target=_one_rank, args=(job, table, folder, os.getpid(), local))
+        for local in range(job.case.workload.gpus)
     }
+    try:
+        for process in ranks.values():
+            process.start()
+        running = list(ranks.values())
+        while running and not any(process.exitcode for process in ranks.values()):
+            wait([process.sentinel for process in running])
+            running = [process for process in running if process.exitcode is None]
+        ended = {rank: process.exitcode or 0 for rank, process in ranks.items()}
+        return [
+            f"rank {rank} was killed by {signal.Signals(-code).name}"
+            for rank, code in ended.items()
+            if code < 0
+        ]
+    finally:
+        for process in ranks.values():
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+
+def _store(job: Job, folder: Path) -> Store:
+    """By which the ranks meet: a file, or the machines' store."""
+    world, meeting = job.case.workload.world, job.meeting
+    store: Store
+    if meeting is None:
+        store = FileStore(str(folder / "store"), world)
+    else:
+        store = PrefixStore(f"ranks/{meeting.number}", store_at(meeting.port))
+    store.set_timeout(timedelta(seconds=_patience_s(job)))
+    return store
 
 
 def _patience_s(job: Job) -> float:
@@ -153,11 +149,13 @@ def _patience_s(job: Job) -> float:
     return min(PATIENCE_S, job.measure.timeout_s / 2)
 
 
-def _one_rank(job: Job, table: Table, folder: Path, launcher: int) -> None:
-    """The process of one rank."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by the launcher's handler it would be an error
+def _one_rank(job: Job, table: Table | None, folder: Path, launcher: int, local: int) -> None:
+    """The process of one rank; ``local``: which of its machine's."""
     die_with_parent(launcher)
-    rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    here, world = job.case.workload.gpus, job.case.workload.world
+    ranks = Ranks((job.meeting.node if job.meeting else 0) * here + local, world, here)
+    rank = ranks.rank
+    os.environ["LOCAL_WORLD_SIZE"] = str(here)  # as a path that asks torch's group expects it
     if job.device == "cuda":
         # One GPU a process, so that "cuda" is the rank's own, for meters and driver calls as well.
         named = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -168,7 +166,8 @@ def _one_rank(job: Job, table: Table, folder: Path, launcher: int) -> None:
         try:
             # Not closed where something fails: that would break the others before this one has said
             # what went wrong.
-            group = Together(torch.device(job.device), _patience_s(job))
+            store = _store(job, folder)
+            group = Together(torch.device(job.device), ranks, store, _patience_s(job))
             skipped = measure(mine, out, table, group)
             group.gathered(None)  # nobody leaves before all have ended
             out.end("skipped" if skipped else "ok", skipped, time.perf_counter() - begin)

@@ -40,9 +40,8 @@ class Row:
         repeat: which repetition of the case, from 0.
         epoch: which epoch, from 0; -1 for what belongs to the case as a whole.
         stage: ``sample``, ``fetch``, ``train``, ``epoch``, ``setup``, ``check``, ``eval``,
-            ``harness``, ``energy`` (of a block of epochs), ``uvm`` (of managed memory, in an epoch
-            that is not timed), ``calibration`` (of a GPU's sensors;
-            such rows belong to the run: workload and strategy are empty) or ``case``.
+            ``harness``, ``energy`` (of a block of epochs), ``calibration`` (of a GPU's
+            sensors; such rows belong to the run: workload and strategy are empty) or ``case``.
         metric: what was observed, e.g. ``wall_time``, ``cpu_user``, ``payload``.
         unit: an SI base unit of :data:`UNITS`.
         value: the observation; ``None`` when there is none, and then ``reason`` says why.
@@ -91,8 +90,11 @@ class Row:
 
 _WORDS = {"backend": BACKENDS, "basis": BASES, "status": STATUSES, "unit": UNITS}
 HEADER: tuple[str, ...] = tuple(f.name for f in fields(Row))
-#: Columns of a table of schema 2, which knew one process a case.
-HEADER_2 = HEADER[:-1]
+
+
+#: The rows (stage, metric, unit) by which a reader knows which paths took turns in one process, and
+#: in which order.
+PROCESS, PLACE = ("setup", "process_began", "s"), ("epoch", "place", "1")
 
 
 class Key(NamedTuple):

@@ -1,4 +1,7 @@
-"""Run a plan: a fresh process for each case, every outcome a row, nothing lost on the way.
+"""Run a plan: fresh processes, every outcome a row, nothing lost on the way.
+
+Each case has a process of its own, or the cases of a repeat take turns in one
+(:mod:`gatherbench.bench.run.turns`).
 
 First come the cases that the plan asks for in any case, then those that ``further`` asks for, until
 it asks for none.
@@ -14,7 +17,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,9 +37,12 @@ from gatherbench.bench.run.job import (
     Job,
     Preparation,
     Ready,
+    Turn,
+    Turns,
     read_choice,
 )
 from gatherbench.bench.run.memory_limit import killed_at_limit, limited
+from gatherbench.bench.run.outcome import DISK_FULL, is_disk_full
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import (
     CALIBRATION_STAGE,
@@ -53,7 +59,6 @@ from gatherbench.bench.run.store import (
     take_in_ranks,
     write_atomically,
 )
-from gatherbench.bench.run.worker import DISK_FULL, is_disk_full
 from gatherbench.bench.sampling.prepare import state_of
 from gatherbench.datasets.store import data_root
 
@@ -71,6 +76,10 @@ _HINTS = {
     "SIGBUS": " (most likely a mapped file that was cut short, or whose disk failed)",
 }
 WORKER = (sys.executable, "-m", "gatherbench.bench.run.worker")
+
+
+#: A case with its number among those of the run.
+_Numbered = tuple[int, Case]
 
 
 class RunStopped(RuntimeError):  # noqa: N818 - not a fault of the program
@@ -127,6 +136,9 @@ class Workers:
         folder: for what the one that runs prints.
         command: that forks them.
         until: by :func:`time.monotonic`: then all of them have had their time.
+
+    Attributes:
+        until: see there; it may be changed.
     """
 
     def __init__(
@@ -134,12 +146,15 @@ class Workers:
     ) -> None:
         # There is one at a time. Elsewhere than in the run's folder, kill -9 would leave them.
         self._log = folder / "job.log"
-        self._server, self._until = ForkServer(command), until
+        self._server, self.until = ForkServer(command), until
 
     def do(
         self, job: AnyJob, timeout_s: float = math.inf, look: Callable[[], None] | None = None
     ) -> str | None:
         """Have a process do the job; why it failed, in words.
+
+        Args:
+            look: called now and then; it may raise ``TimeoutError``.
 
         Raises:
             OSError: it found the disk full.
@@ -148,19 +163,19 @@ class Workers:
         log = self._log.absolute()
         log.write_bytes(b"")
         with limited(job) if isinstance(job, Job) else nullcontext(job) as given:
-            by = min(time.monotonic() + timeout_s, self._until)
+            by = min(time.monotonic() + timeout_s, self.until)
             try:
                 code = self._server.run(given, log, by, look)
-            except TimeoutError:
+            except TimeoutError as late:
                 self.check_time()
-                return f"timed out after {timeout_s:g} s"
+                return str(late) or _timed_out(timeout_s)
             death = _death_of(code, log.read_text(errors="replace"))
             said = killed_at_limit(given) if isinstance(given, Job) and death else None
         return said or death
 
     def check_time(self) -> None:
         """Raise :class:`TimeUp` if it is."""
-        if time.monotonic() >= self._until:
+        if time.monotonic() >= self.until:
             raise TimeUp
 
     def close(self) -> None:
@@ -174,9 +189,8 @@ class Runner:
     Args:
         worker: the command that measures.
         budget_s: seconds after which the run ends as it is, for a later one to go on with; a case
-            in flight is cut off.
-        further: the case to be measured next, beyond the run's, by the rows so far; ``None``: there
-            is none.
+            in flight is cut off. If it is not given, the plan's bounds the time in cases alike.
+        further: the cases to be measured next, beyond the run's, by the rows so far.
         machines: that take part, this one being the first; ``None``: this one alone.
 
     Attributes:
@@ -190,14 +204,17 @@ class Runner:
         progress: Progress = _SILENT,
         worker: tuple[str, ...] = WORKER,
         budget_s: float | None = None,
-        further: Callable[[list[Row]], Case | None] = lambda _rows: None,
+        further: Callable[[list[Row]], list[Case]] = lambda _rows: [],
         machines: Machines | None = None,
     ) -> None:
         self.task, self.store, self.measure = task, task.store, task.measure
         self.progress, self.further = progress, further
         self.left, self.unprepared = len(task.cases), 0
-        until = time.monotonic() + (math.inf if budget_s is None else budget_s)
-        self._workers = Workers(self.store.parts, worker, until)
+        self._until = time.monotonic() + (math.inf if budget_s is None else budget_s)
+        of_plan = self.measure.budget_s if budget_s is None else 0.0
+        self._cases_s = of_plan or math.inf  # that are left to cases
+        self._took: dict[tuple[str, str, str], float] = {}
+        self._workers = Workers(self.store.parts, worker, self._until)
         #: A new server once each series had its turn: see :mod:`gatherbench.bench.run.fork_server`.
         self._round = len({replace(case, repeat=0).id for case in task.cases})
         self._served = 0
@@ -248,38 +265,74 @@ class Runner:
     def _run_missing(self) -> None:
         done = self.store.recover()
         self._rows = self.store.rows()
+        self._cases_s -= sum(map(self._took_s, self._rows))
         cases = self.task.cases
         self.left = sum(key_of(case) not in done for case in cases)
         total = len(cases)
-        for number, case in enumerate(cases, start=1):
-            if key_of(case) not in done:
-                self.left -= self._run(number, total, case, done)
-        while not self.left and (more := self.further(self._rows)) is not None:
-            total += 1
-            if not self._run(total, total, more, done):
-                return
+        missing = [one for one in enumerate(cases, start=1) if key_of(one[1]) not in done]
+        for group in self._groups(missing):
+            self.left -= self._run(group, total, done)
+        while not self.left and (more := self.further(self._rows)):
+            begin, total = total + 1, total + len(more)
+            for group in self._groups(list(enumerate(more, start=begin))):
+                if self._run(group, total, done) < len(group):
+                    return
 
-    def _run(self, number: int, total: int, case: Case, done: set[Key]) -> bool:
-        """Measure one case and fold what it found into the table; whether it could be prepared."""
+    def left_s(self) -> float:
+        """Seconds that are left to the run."""
+        return min(self._cases_s, self._until - time.monotonic())
+
+    def _took_s(self, row: Row) -> float:
+        """What a row says of a case's time, kept for the next case of its series; else 0."""
+        if (row.stage, row.metric) != (CASE_STAGE, CASE_METRIC) or row.value is None:
+            return 0.0
+        self._took[key_of(row)[:3]] = row.value
+        return row.value
+
+    def _groups(self, cases: Iterable[_Numbered]) -> list[list[_Numbered]]:
+        """Cases that are measured in one process: one, or those of a repeat that take turns."""
+        groups: dict[object, list[_Numbered]] = {}
+        for number, case in cases:
+            turns = self.measure.together and takes_turns(case)
+            key = (case.workload, case.repeat) if turns else number
+            groups.setdefault(key, []).append((number, case))
+        return list(groups.values())
+
+    def _run(self, group: Sequence[_Numbered], total: int, done: set[Key]) -> int:
+        """Measure cases in one process and fold what they found into the table.
+
+        Returns:
+            How many could be prepared.
+        """
         self._workers.check_time()
+        if self.left_s() <= sum(self._took.get(key_of(case)[:3], 0.0) for _, case in group):
+            raise TimeUp  # it would be cut off, as far as its earlier repeats tell
         self.store.parts.mkdir(exist_ok=True)
         if self._sensors is None:
             self._sensors = self._calibrated(done)
-        part = self.store.part(case)
-        if part.exists() and not has_ended(part):
-            self.store.set_aside(part)
-        source, failure = CASE_CLOCK, None
-        if not part.exists():  # else the runner was killed before it folded the part
+        jobs, unprepared = dict[int, Job](), dict[int, str]()
+        for number, case in group:
+            part = self.store.part(case)
+            if part.exists() and not has_ended(part):
+                self.store.set_aside(part)
+            if part.exists():  # the runner was killed before it folded the part
+                continue
             self.progress.starting(number, total, case)
             job = self._job(case, part)
             if isinstance(job, Job):
-                failure = self._measure(job)
+                jobs[number] = job
             else:
-                source, failure = NOT_PREPARED, job
-        rows = self._fold(part, self.task.rows.of(case), CASE_STAGE, failure, source)
-        self.unprepared += source == NOT_PREPARED
-        self.progress.ended(number, total, case, rows)
-        return source != NOT_PREPARED
+                unprepared[number] = job
+        failures = self._measure(jobs, total) if jobs else {}
+        for number, case in group:
+            failure = unprepared.get(number) or failures.get(number)
+            source = NOT_PREPARED if number in unprepared else CASE_CLOCK
+            make = self.task.rows.of(case)
+            rows = self._fold(self.store.part(case), make, CASE_STAGE, failure, source)
+            self._took_s(rows[-1])
+            self.progress.ended(number, total, case, rows)
+        self.unprepared += len(unprepared)
+        return len(group) - len(unprepared)
 
     def _job(self, case: Case, part: Path) -> Job | str:
         """What is to be done for the case, or why it cannot begin."""
@@ -303,13 +356,71 @@ class Runner:
         self._called += 1
         return self._machines.call(self._called - 1, job)
 
-    def _measure(self, job: Job) -> str | None:
-        """Measure a case in a process of its own; why it failed if its part does not say."""
+    def _measure(self, jobs: dict[int, Job], total: int) -> Mapping[int, str | None]:
+        """Measure cases in a process; by number why they failed where their parts do not say."""
+        alone = next(iter(jobs.values()))
+        if self.measure.together and takes_turns(alone.case):
+            return self._take_turns(jobs, total)
+        return dict.fromkeys(jobs, self._done(alone, 1, self.measure.timeout_s))
+
+    def _take_turns(self, jobs: dict[int, Job], total: int) -> dict[int, str]:
+        """As :meth:`_measure`, of cases that take turns.
+
+        Where the process dies, the case whose turn it was has failed. Another process measures
+        those that had not ended, from the start: what is paired has to be of one process.
+        """
+        failures = dict[int, str]()
+        while jobs:
+            turns = Turns(tuple(jobs.values()), self.store.parts.absolute() / "turn.json")
+            turns.now.unlink(missing_ok=True)
+            death = self._done(turns, len(jobs), look=self._watched(turns, list(jobs), total))
+            left = [n for n, job in jobs.items() if not (job.part.exists() and has_ended(job.part))]
+            active = [n for case, n in enumerate(jobs) if case == Turn.said(turns.now).case]
+            # Nobody's turn, and nothing has come of it: another process would fare no better.
+            lost = set(active) & set(left) or (set() if len(left) < len(jobs) else set(left))
+            failures |= dict.fromkeys(lost, death or "ended without a word")
+            jobs = {n: jobs[n] for n in left if n not in lost}
+            for job in jobs.values():
+                if job.part.exists():
+                    self.store.set_aside(job.part)
+        return failures
+
+    def _watched(self, turns: Turns, numbers: list[int], total: int) -> Callable[[], None]:
+        """Tells whose turn it is, and raises ``TimeoutError`` where one has had too much time."""
+        told, begin = -1, time.monotonic()
+
+        def look() -> None:
+            nonlocal told
+            case, since, before_s = Turn.said(turns.now)
+            if case == told == -1:
+                since = begin
+            if case not in (told, -1):
+                told = case
+                self.progress.starting(numbers[case], total, turns.jobs[case].case)
+            if before_s + time.monotonic() - since > self.measure.timeout_s:
+                raise TimeoutError(_timed_out(self.measure.timeout_s))
+
+        return look
+
+    def _done(
+        self,
+        job: AnyJob,
+        cases: int,
+        timeout_s: float = math.inf,
+        look: Callable[[], None] | None = None,
+    ) -> str | None:
+        """Have a process do so many cases; why it failed. Each round has a server of its own."""
         if self._served >= self._round:
             self._workers.close()
             self._served = 0
-        self._served += 1
-        return self._workers.do(job, self.measure.timeout_s)
+        self._served += cases
+        begin = time.monotonic()
+        self._workers.until = min(self._until, begin + self._cases_s)
+        try:
+            return self._workers.do(job, timeout_s, look)
+        finally:
+            self._workers.until = self._until
+            self._cases_s -= time.monotonic() - begin
 
     def _calibrated(self, done: set[Key]) -> SensorChoice | None:
         """Which of the GPU's sensors the cases read; found out once a run. ``None``: no GPU."""
@@ -405,6 +516,19 @@ def other_data(folder: Path, workload: Workload, identity: str) -> str | None:
         )
     write_atomically(file, json.dumps(known, indent=2) + "\n")
     return None
+
+
+def takes_turns(case: Case) -> bool:
+    """Whether a case may share its process with others of its workload and repeat."""
+    from gatherbench.strategies.registry import build  # imports torch
+
+    if case.workload.world > 1 or case.workload.memory_share:
+        return False
+    return not build(case.strategy, case.params).own_process
+
+
+def _timed_out(seconds: float) -> str:
+    return f"timed out after {seconds:g} s"
 
 
 def _death_of(code: int, log: str) -> str | None:

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gatherbench.bench.plan.case import Case
-from gatherbench.bench.run.rows import HEADER, HEADER_2, SCHEMA_VERSION, Row
+from gatherbench.bench.run.rows import HEADER, SCHEMA_VERSION, Row
 from gatherbench.bench.run.samples import (
     SAMPLE_COLUMNS,
     SAMPLES_FILE,
@@ -73,9 +73,10 @@ def key_of(item: Case | Row) -> Key:
 
 
 class RunStore:
-    """One run's folder."""
+    """One run's folder. Its table is parsed once: what is appended is parsed as it is written."""
 
     def __init__(self, folder: Path) -> None:
+        self._read: tuple[tuple[int, int], list[Row]] | None = None  # with the file's size and time
         self.folder = folder
         self.rows_file = folder / "rows.csv"
         self.profile_file = folder / "profile.toml"
@@ -97,7 +98,7 @@ class RunStore:
         store.parts.mkdir(parents=True)
         began = {"began": datetime.now(UTC).isoformat(timespec="seconds")}
         write_atomically(store.folder / "env.json", json.dumps(env | began, indent=2) + "\n")
-        store._write_table([])
+        store._write_table([], [])
         # The plan last: a folder with a plan is a run.
         write_atomically(store.folder / "plan.json", json.dumps(plan, indent=2) + "\n")
         return store
@@ -139,21 +140,47 @@ class RunStore:
             OSError: the disk is full or gone; what stood in the file before is untouched but for
                 a torn last line, which :meth:`recover` drops.
         """
-        data = to_csv(rows).encode()
+        before = self._known()
+        text = to_csv(rows)
+        data = text.encode()
         with self.rows_file.open("ab", buffering=0) as file:
             while data:
                 data = data[file.write(data) :]
             os.fsync(file.fileno())
+        if before is not None:
+            self._keep([*before, *self._written(text)])
 
-    def rows(self) -> list[Row]:
+    def rows(self, *, growing: bool | None = None) -> list[Row]:
         """All rows, in the order written.
 
-        A last line that is half written is none yet, unless the run has ended: it has no parts.
+        Args:
+            growing: a last line that is half written is none yet; ``None``: unless the run has
+                ended, which then has no parts.
 
         Raises:
             StoreError: the file cannot be read, has another header, or a row that is none.
         """
-        return read_rows(self.rows_file, growing=self.parts.is_dir())
+        known = self._known()
+        if known is None:
+            growing = self.parts.is_dir() if growing is None else growing
+            known = read_rows(self.rows_file, growing=growing)
+            if not growing:
+                self._keep(known)
+        return list(known)
+
+    def _known(self) -> list[Row] | None:
+        """What was read, or written, if the file is still that."""
+        return self._read[1] if self._read and self._read[0] == self._mark() else None
+
+    def _keep(self, rows: list[Row]) -> None:
+        self._read = (self._mark(), rows)
+
+    def _mark(self) -> tuple[int, int]:
+        try:
+            found = self.rows_file.stat()
+        except OSError:
+            return (-1, -1)
+        return (found.st_size, found.st_mtime_ns)
 
     def samples(self) -> pd.DataFrame:
         """:data:`SAMPLE_COLUMNS`; empty while the run has not ended: they lie with its cases."""
@@ -170,21 +197,27 @@ class RunStore:
         that was never started is not. Rows of any other case are dropped: its part, if it has one,
         still holds them.
         """
-        rows = read_rows(self.rows_file, growing=True)
+        rows = self.rows(growing=True)
         last = ((CASE_STAGE, CASE_METRIC), (CALIBRATION_STAGE, CASE_METRIC))
         ended = [r for r in rows if (r.stage, r.metric) in last]
         done = {key_of(r) for r in ended if r.source != NOT_PREPARED}
         kept = [r for r in rows if key_of(r) in done]
-        self._write_table(kept)
+        self._write_table(kept, [])
         return done
 
     def replace(self, old: Callable[[Row], bool], new: list[Row]) -> None:
         """Write the table anew: without the rows that ``old`` picks, with ``new`` at its end."""
         kept = [row for row in self.rows() if not old(row)]
-        self._write_table([*kept, *new])
+        self._write_table(kept, new)
 
-    def _write_table(self, rows: list[Row]) -> None:
-        write_atomically(self.rows_file, ",".join(HEADER) + "\n" + to_csv(rows))
+    def _write_table(self, kept: list[Row], new: list[Row]) -> None:
+        text = to_csv(new)
+        write_atomically(self.rows_file, ",".join(HEADER) + "\n" + to_csv(kept) + text)
+        self._keep([*kept, *self._written(text)])
+
+    def _written(self, text: str) -> list[Row]:
+        """Rows as whoever reads the file will find them."""
+        return _parsed(text.encode().split(b"\n")[:-1], self.rows_file, 1)
 
     def set_aside(self, part: Path) -> None:
         """Keep the part of a case that was cut off before the case is run again."""
@@ -295,7 +328,7 @@ def has_ended(part: Path) -> bool:
 
 
 def read_rows(path: Path, *, growing: bool = False) -> list[Row]:
-    """The rows of a table on disk, in order; those of schema 2 are upgraded.
+    """The rows of a table on disk, in order.
 
     Args:
         growing: a last line that is half written is none yet.
@@ -308,21 +341,12 @@ def read_rows(path: Path, *, growing: bool = False) -> list[Row]:
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror}; {RESTORE}") from error
     header = tuple(lines[0].decode(errors="replace").rstrip("\r").split(",")) if lines else ()
-    if header not in (HEADER, HEADER_2):
+    if header != HEADER:
         raise StoreError(
             f"{path}: not a table of schema version {SCHEMA_VERSION} (its header differs); read it"
             f" with the version that wrote it, or if it is damaged, {RESTORE}"
         )
-    rows = []
-    records = csv.reader(map(_text, lines[1:]))
-    while True:
-        number = records.line_num + 2
-        try:
-            if (cells := next(records, None)) is None:
-                break
-            rows.append(_row(header, cells))
-        except (ValueError, csv.Error) as error:
-            raise StoreError(f"{path}: line {number}: {error}; {RESTORE}") from error
+    rows = _parsed(lines[1:], path, 2)
     if torn and not growing:
         raise StoreError(
             f"{path}: line {len(lines) + 1} is cut off in mid-row, and nothing is being written to"
@@ -332,10 +356,23 @@ def read_rows(path: Path, *, growing: bool = False) -> list[Row]:
     return rows
 
 
+def _parsed(lines: Iterable[bytes], path: Path, first: int) -> list[Row]:
+    """The rows of lines of a table, the ``first`` of which has that number in the file."""
+    rows: list[Row] = []
+    records = csv.reader(map(_text, lines))
+    while True:
+        number = records.line_num + first
+        try:
+            if (cells := next(records, None)) is None:
+                return rows
+            rows.append(_row(cells))
+        except (ValueError, csv.Error) as error:
+            raise StoreError(f"{path}: line {number}: {error}; {RESTORE}") from error
+
+
 def rows_of(records: Iterable[dict[str, Any]]) -> list[Row]:
     """The rows among the records of a part."""
-    found = [{n: r[n] for n in HEADER if n in r} for r in records if r["kind"] == "row"]
-    return [_upgraded(fields) for fields in found]
+    return [Row(**{n: r[n] for n in HEADER}) for r in records if r["kind"] == "row"]
 
 
 def to_csv(rows: list[Row]) -> str:
@@ -367,20 +404,15 @@ def _text(line: bytes) -> str:
     return line.decode() + "\n"
 
 
-def _row(header: tuple[str, ...], cells: list[str]) -> Row:
-    if len(cells) != len(header):
-        raise ValueError(f"{len(cells)} cells, expected {len(header)}")
-    record: dict[str, Any] = dict(zip(header, cells, strict=True))
-    for name in {"schema_version", "repeat", "epoch", "rank"} & record.keys():
+def _row(cells: list[str]) -> Row:
+    if len(cells) != len(HEADER):
+        raise ValueError(f"{len(cells)} cells, expected {len(HEADER)}")
+    record: dict[str, Any] = dict(zip(HEADER, cells, strict=True))
+    for name in ("schema_version", "repeat", "epoch", "rank"):
         record[name] = int(record[name])
     record["value"] = float(record["value"]) if record["value"] else None
     record["reason"] = record["reason"] or None
-    return _upgraded(record)
-
-
-def _upgraded(fields: dict[str, Any]) -> Row:
-    """Of schema 2: what it did not know is as in a case of one process."""
-    return Row(**{**fields, "schema_version": max(fields["schema_version"], SCHEMA_VERSION)})
+    return Row(**record)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -1,22 +1,32 @@
-"""The feature table of a case: in host memory, or on disk with none of it in the page cache."""
+"""The feature table of a case, loaded straight into the memory from which its path reads it.
+
+There is one table for each kind of memory, whatever reads it. Where one process holds several
+paths, those that register and those that gather on the CPU share ``anonymous`` memory, and those
+that read managed memory share a table there: beside the other if the host has room for both, else
+behind it.
+"""
 
 from __future__ import annotations
 
 import time
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gatherbench.bench.machine.reason import Reason
+from gatherbench.bench.plan.plan import Measure
 from gatherbench.datasets.dataset import GraphDataset
-from gatherbench.kernels.host_memory import available_bytes, resident_copy
+from gatherbench.kernels.host_memory import available_bytes, tensor_of
+from gatherbench.kernels.managed_memory import Memory, empty, managed_room
 from gatherbench.kernels.page_cache import drop_pages, mapped_table
-from gatherbench.kernels.table_file import TableFile
+from gatherbench.kernels.table_file import TableFile, read_rows
+from gatherbench.strategies.base import Strategy
 
+TableKind = Literal["anonymous", "managed", "shared", "file"]
 #: Share of the available memory up to which the table is brought into anonymous memory; a larger
 #: one is read through its memory map.
 RESIDENT_SHARE = 0.6
@@ -26,43 +36,100 @@ RESIDENT_SHARE = 0.6
 class Table:
     """The feature table ``[N, D]`` in host memory, in words where it lies, and how long it took.
 
+    ``kind`` is what was asked for: a table without room in memory stays in its file.
     ``truth`` are the same rows for whoever compares. Of a table in a file it is a map of its own,
-    since the kernel would read ahead of each row that is looked at.
+    since the kernel would read ahead of each row that is looked at. ``writable``: it is a copy, in
+    memory of this process.
     """
 
     features: Tensor
     truth: Tensor
     where: str
     load_s: float
+    kind: TableKind
+    writable: bool
 
 
-def load_table(dataset: GraphDataset, *, shared: bool = False, on_disk: bool = False) -> Table:
-    """The feature table ``[N, D]`` in host memory.
-
-    In anonymous memory, where huge pages serve it, as long as it fits comfortably.
+def table_kind(strategy: Strategy, asked: Measure, device: torch.device, world: int) -> TableKind:
+    """Where the path's table is loaded: where the plan says, else where the path reads it.
 
     Args:
-        shared: forked processes shall register it: page-locking memory that a fork only shares
-            for reading would copy it for each of them.
-        on_disk: it stays there: the path reads the file.
+        world: ranks that train together. Theirs is shared, as page-locking memory that a fork only
+            shares for reading would copy it for each of them; managed memory is each rank's own.
     """
-    begin = time.perf_counter()
-    if not on_disk and dataset.spec.table_bytes < RESIDENT_SHARE * available_bytes():
-        features = truth = resident_copy(dataset.features, shared=shared)
-        where = f"copied into anonymous {'shared ' if shared else ''}memory"
+    if "file" in strategy.needs:
+        return "file"
+    if asked.table != "auto":
+        return asked.table
+    if strategy.managed and (world == 1 or "ranks" not in strategy.needs):
+        return "managed"
+    return "shared" if world > 1 and device.type == "cuda" else "anonymous"
+
+
+def table_refusal(kind: TableKind, size: int, device: torch.device, processes: int) -> str | None:
+    """Why a table of ``size`` bytes cannot be loaded, one for each of so many ``processes``."""
+    if kind != "managed":
+        return None
+    if device.type != "cuda":
+        return 'unsupported: without a GPU there is no table = "managed": leave it out of [measure]'
+    return managed_room(size, processes)
+
+
+def load_table(
+    dataset: GraphDataset, kind: TableKind = "anonymous", device: torch.device | None = None
+) -> Table:
+    """The feature table ``[N, D]`` in host memory, once.
+
+    A table for which there is no comfortable room in anonymous memory stays in its file.
+
+    Args:
+        device: the GPU that reads managed memory; by default the current one.
+
+    Raises:
+        MemoryError: managed memory is not to be had.
+    """
+    begin, spec = time.perf_counter(), dataset.spec
+    fits = kind == "managed" or spec.table_bytes < RESIDENT_SHARE * available_bytes()
+    if copied := (kind != "file" and fits):
+        features = truth = _filled(dataset, kind, None if device is None else device.index)
+        memory = f"{'anonymous shared' if kind == 'shared' else kind} memory"
+        where = f"{'made by hash' if spec.hashed else 'copied'} into {memory}"
+    elif spec.hashed:
+        raise MemoryError(
+            f"the table of {dataset.name} is made in memory: {spec.table_bytes:,} B are"
+            f" more than {RESIDENT_SHARE:.0%} of what is free; take a smaller scale"
+        )
     else:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # read-only: torch warns, and nothing writes to it
-            features = truth = torch.from_numpy(dataset.features)
+        features = truth = tensor_of(dataset.features)
         where = "memory-mapped file, paged in on demand"
         if (file := file_of(dataset)) is not None:
             truth = mapped_table(file, features.dtype, "random")
-    return Table(features, truth, where, time.perf_counter() - begin)
+    return Table(features, truth, where, time.perf_counter() - begin, kind, copied)
+
+
+def _filled(dataset: GraphDataset, memory: Memory, device: int | None) -> Tensor:
+    """The table in memory of its own: read from its file, or made there."""
+    spec = dataset.spec
+    if spec.hashed:
+        from gatherbench.datasets.hash_draw import fill  # numba, which takes its time to load
+
+        shape = (spec.num_nodes, spec.feature_dim)
+        table = empty(shape, torch.float32, memory=memory, device=device)
+        fill(table.numpy())
+        return table
+    mapped = tensor_of(dataset.features)
+    table = empty((len(mapped), mapped.shape[1]), mapped.dtype, memory=memory, device=device)
+    if (file := file_of(dataset)) is None:
+        return table.copy_(mapped)
+    read_rows(file, table.view(torch.uint8).numpy().reshape(-1))
+    return table
 
 
 def file_of(dataset: GraphDataset) -> TableFile | None:
     """Where the table's rows lie on disk."""
     mapped = dataset.features
+    if dataset.spec.hashed:
+        return None
     return TableFile.of(mapped) if isinstance(mapped, np.memmap) else None
 
 

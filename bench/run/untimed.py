@@ -1,11 +1,8 @@
-"""What a case does after all that is timed: for the energy counter, page faults, and the disk.
+"""What a case does after all that is timed: for the energy counter, and the disk.
 
 The GPU's energy counter wants windows of ten seconds. Where the measured epochs together do not
 fill one, whole epochs are run on until they do. Either way the rows of the stage ``energy`` say how
 many epochs the window held and how long it was; energy an epoch is derived when they are read.
-
-Counting page faults changes times, and CUPTI stays with the process. So managed memory has one more
-epoch, the very last, with the driver's counters open; its rows are of the stage ``uvm``.
 
 Where the table is a file, the disk's own random reads stand beside those of the path.
 """
@@ -17,7 +14,6 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.base import Reading, cited
 from gatherbench.bench.meters.cpu import WallClockMeter
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest
@@ -28,16 +24,11 @@ from gatherbench.bench.meters.power import (
     GpuPowerMeter,
 )
 from gatherbench.bench.meters.recorder import Recorder
-from gatherbench.bench.meters.uvm import UvmMeter
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.kernels.disk_read import BLOCK_BYTES, DiskReadError, RowReader
-from gatherbench.kernels.managed_memory import managed_bytes
 from gatherbench.kernels.table_file import TableFile
 
-ENERGY_STAGE, UVM_STAGE = "energy", "uvm"
-TRACED = Reason("busy", "--trace has CUPTI in this process", "run without it")
-#: Closing the window reads every record, millions of them where a table thrashes.
-_PATIENCE_S = 60.0
+ENERGY_STAGE = "energy"
 
 #: Reads in flight.
 DEPTH = 128
@@ -108,34 +99,6 @@ class EnergyBlock(Recorder):
         yield make.ok(ENERGY_STAGE, "epochs", "1", epochs, said)
         for reading in readings:
             yield row_of(reading, make, ENERGY_STAGE)
-
-
-def uvm_rows(one_epoch: Callable[[], object], make: RowMaker, traced: bool) -> Iterator[Row]:
-    """The rows of the stage ``uvm``; none where the process holds no managed memory.
-
-    Args:
-        one_epoch: runs an epoch and waits for the GPU.
-        make: of the case's rows.
-        traced: torch's profiler has its turn in this process.
-    """
-    if managed_bytes() == 0:
-        return
-    meter = UvmMeter(TRACED if traced else None)
-    counts = meter.probe() is None  # else no epoch is spent
-    recorder = Recorder([meter, WallClockMeter()] if counts else [meter], _PATIENCE_S)
-    said = "a further epoch, not timed: counting costs"
-    try:
-        with recorder:
-            if counts:
-                one_epoch()
-    except Exception as error:  # counting that fails must not cost what was measured
-        why = Reason("failed", f"{type(error).__name__}: {error}")
-        yield make.missing(UVM_STAGE, "epochs", "1", said, why, "failed")
-        return
-    if counts:
-        yield make.ok(UVM_STAGE, "epochs", "1", 1, said)
-    for reading in recorder.readings:
-        yield row_of(reading, make, UVM_STAGE)
 
 
 def disk_roof(table: TableFile | None, make: RowMaker, seed: int) -> list[Row]:

@@ -1,4 +1,4 @@
-"""The process of one case or one preparation: started by the runner, gone when it is done.
+"""The process of one case, of several that take turns, or of one preparation: gone when done.
 
     python -m gatherbench.bench.run.worker RUNNER_PID    forks a process for each request
 
@@ -11,34 +11,19 @@ such a process's life would go into imports, so they are imported once, in the s
 from __future__ import annotations
 
 import contextlib
-import errno
 import gc
 import json
 import signal
 import sys
 import time
-import traceback
-from collections.abc import Callable
 from unittest import mock
 
 from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.run.fork_server import die_with_parent, serve_requests
-from gatherbench.bench.run.job import AnyJob, CalibrationJob, Job, Preparation
+from gatherbench.bench.run.job import AnyJob, CalibrationJob, Job, Preparation, Turns
+from gatherbench.bench.run.outcome import DISK_FULL, is_disk_full, outcome
 from gatherbench.bench.run.store import PartWriter
-
-#: Exit status that tells the runner that the disk is full (EX_IOERR of sysexits.h): no case can
-#: be measured until there is room, so the run stops where a failed case would not stop it.
-DISK_FULL = 74
-
-
-def is_disk_full(error: BaseException | None) -> bool:
-    """Whether a full disk is behind an error, however it has been worded since."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def prepare_workload(job: Preparation) -> None:
@@ -56,7 +41,7 @@ def prepare_workload(job: Preparation) -> None:
             )
             answer(dataset=str(dataset), trace=str(trace), identity=identity(dataset, trace))
 
-        _, reason = _outcome(work)
+        _, reason = outcome(work)
         if reason is not None:
             answer(error=reason)
             sys.exit(1)
@@ -79,7 +64,7 @@ def measure_case(job: Job) -> None:
                     return limit.reason
             return (measure if job.case.workload.world == 1 else measure_ranks)(job, out)
 
-        status, reason = _outcome(work)
+        status, reason = outcome(work)
         if status == "failed":  # of several ranks it may be one that was killed
             reason = killed_at_limit(job) or reason
         if (peak := peak_row(job)) is not None:
@@ -93,7 +78,7 @@ def calibrate_sensors(job: CalibrationJob) -> None:
 
     begin = time.perf_counter()
     with contextlib.closing(PartWriter(job.part)) as out:
-        status, reason = _outcome(
+        status, reason = outcome(
             lambda: job.keep(calibrate_gpu(job.rows, out.row, job.copies_mib).choice)
         )
         if reason is not None:
@@ -102,20 +87,11 @@ def calibrate_sensors(job: CalibrationJob) -> None:
         out.end(status, reason, time.perf_counter() - begin)
 
 
-def _outcome(work: Callable[[], str | None]) -> tuple[str, str | None]:
-    """Status of a piece of work that returns why it was skipped; why it is not ``ok``.
+def measure_turns(job: Turns) -> None:
+    """Measure cases that take turns, each into its part."""
+    from gatherbench.bench.run.turns import take_turns
 
-    Raises:
-        Exception: the disk is full.
-    """
-    try:
-        skipped = work()
-    except Exception as error:
-        if is_disk_full(error):
-            raise
-        traceback.print_exc()
-        return "failed", f"{type(error).__name__}: {error}"
-    return ("skipped", skipped) if skipped else ("ok", None)
+    take_turns(job)
 
 
 def do(job: AnyJob) -> None:
@@ -126,6 +102,8 @@ def do(job: AnyJob) -> None:
                 prepare_workload(job)
             case CalibrationJob():
                 calibrate_sensors(job)
+            case Turns():
+                measure_turns(job)
             case Job():
                 measure_case(job)
     except Exception as error:

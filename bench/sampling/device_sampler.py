@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -18,10 +18,14 @@ from torch import Tensor
 from gatherbench.bench.sampling.checks import check_fanouts, check_graph, check_seeds
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.splitmix import derive
-from gatherbench.kernels.host_memory import resident_copy
+from gatherbench.kernels.host_memory import tensor_of
 from gatherbench.kernels.launch import architecture, launch_threads, load_from
-from gatherbench.kernels.mapped_memory import HostRegistration
+from gatherbench.kernels.managed_memory import Memory, empty
+from gatherbench.kernels.mapped_memory import HostRegistration, ManagedMemory
 
+#: How the GPU comes to see a graph in host memory, and the memory that it is copied to.
+Place = Literal["registered", "managed"]
+_MEMORY: dict[Place, Memory] = {"registered": "shared", "managed": "managed"}
 _KERNELS = ("count_kernel", "draw_kernel", "mark_kernel", "relabel_kernel")
 
 
@@ -41,7 +45,7 @@ class DeviceSampler:
     Args:
         indptr, indices, fanouts: as for the other; on the host, may be memory maps.
         device: the GPU.
-        in_place: leave the graph in host memory, in a copy that is registered, where each edge
+        in_place: leave the graph in host memory, in a copy that is mapped so, where each edge
             that is drawn is a read over the link (DGL calls it UVA sampling).
 
     Raises:
@@ -59,13 +63,18 @@ class DeviceSampler:
         fanouts: Sequence[int],
         device: torch.device,
         *,
-        in_place: bool = False,
+        in_place: Place | None = None,
     ) -> None:
         self.fanouts = check_fanouts(fanouts)
         self.num_nodes = check_graph(indptr, indices)
         parts: tuple[NDArray[np.int64], NDArray[Any]] = indptr, indices
         if in_place:  # each on pages of its own, as a page is registered once
-            graph = [resident_copy(part[:, None], shared=True).view(-1) for part in parts]
+            index, memory = device.index or 0, _MEMORY[in_place]
+            given = [tensor_of(part[:, None]) for part in parts]
+            graph = [
+                empty((len(part), 1), part.dtype, memory=memory, device=index).copy_(part).view(-1)
+                for part in given
+            ]
         else:
             graph = [torch.from_numpy(np.array(part)).to(device) for part in parts]
         # For sample.cu's `first` and `base`. The checks below wait until it has been written.
@@ -81,7 +90,8 @@ class DeviceSampler:
                     f"indices: holds nodes {int(low)}..{int(high)}, outside the graph's"
                     f" 0..{self.num_nodes - 1}"
                 )
-        self._held = [HostRegistration(part, device.index or 0) for part in graph if in_place]
+        mapped = ManagedMemory if in_place == "managed" else HostRegistration
+        self._held = [mapped(part, device.index or 0) for part in graph if in_place]
         self._graph = [one.address for one in self._held] or graph
         self._index_bytes = graph[1].element_size()
         self._device, self._lock = device, threading.Lock()

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.sampling import kernels
 from gatherbench.bench.sampling.checks import check_graph
-from gatherbench.bench.sampling.device_sampler import DeviceSampler
+from gatherbench.bench.sampling.device_sampler import DeviceSampler, Place
 from gatherbench.bench.sampling.epoch import StateSeeds
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
@@ -38,7 +38,7 @@ def sampler_of(
     indices: NDArray[Any],
     device: torch.device | None = None,
     *,
-    in_place: bool = False,
+    in_place: Place | None = None,
 ) -> Sampler:
     """What draws the workload's minibatches, on the CPU or on a GPU; see :class:`StateSampler`."""
     if (parts := workload.parted) is not None:
@@ -73,7 +73,7 @@ class StateSampler:
         device: torch.device | None = None,
         threads: int | None = None,
         *,
-        in_place: bool = False,
+        in_place: Place | None = None,
     ) -> None:
         self.num_nodes = check_graph(indptr, indices)
         self._fanouts, self._device, self._threads = fanouts, device, threads

@@ -130,11 +130,11 @@ def _kind(kind: Any) -> str:
 def meters() -> Table:
     """Every meter, and whether it reads here."""
     from gatherbench.bench.meters.nvml_device import NO_GPU_IN_RUN
-    from gatherbench.bench.meters.registry import APART, METERS, PLUGINS
+    from gatherbench.bench.meters.registry import METERS, PLUGINS
 
     says = {None: "reads", NO_GPU_IN_RUN: "in a run on a GPU; `gatherbench doctor` tries it"}
     table = Table("meter", "what it reads", "here")
-    for kind in (*METERS, *APART, *PLUGINS.usable()):
+    for kind in (*METERS, *PLUGINS.usable()):
         meter = kind()
         why = meter.probe()
         table.add_row(

@@ -10,7 +10,6 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gatherbench.bench.model.host_ranks import host_ranks
 from gatherbench.bench.model.predict import profile_of
 from gatherbench.bench.model.profile import ProfileError
 from gatherbench.bench.model.roofline import against_measured, roofline
@@ -32,24 +31,18 @@ OFF_BY = (
     "Off by: how much longer the model expects an epoch to be, only worth something with the"
     " machine's own profile; with training as measured, what is left is the data path's."
 )
-FROM_ONE_RANK = (
-    "Modelled: of the same run with one rank, its stages and core-seconds, and what every case"
-    " declares of its work. The longer of two bounds: each rank's share of the work (ranks), or the"
-    " core-seconds on the cores that all ranks share (cores). Without what ranks send each other or"
-    " wait for each other. !: there was other work beside every repeat of one of the two."
-)
 
 
 def model_tables(run: Run) -> list[RenderableType]:
     """The tables of each workload, or a line that says why there is none."""
-    parts = each_workload(run, host_ranks(run), _of_ranks, FROM_ONE_RANK)
+    parts: list[RenderableType] = []
     try:
         profile = profile_of(run)
     except ProfileError as error:
-        return [*parts, Text(f"no roofline: {error}"), Text()]
+        return [Text(f"no roofline: {error}"), Text()]
     if profile is None:
         remedy = "gatherbench predict RUN --profile NAME"
-        return [*parts, Text(f"no roofline: the run has no link profile ({remedy})"), Text()]
+        return [Text(f"no roofline: the run has no link profile ({remedy})"), Text()]
     table = roofline(run, profile)
     if table["rate"].notna().any():
         table = table[table["bound"] != "unknown"]
@@ -62,22 +55,6 @@ def model_tables(run: Run) -> list[RenderableType]:
             run, errors, lambda name, here: _errors(name, profile.name, here), OFF_BY
         )
     return parts
-
-
-def _of_ranks(workload: str, lines: pd.DataFrame) -> Table:
-    """Measured epochs of ranks on a host beside what one rank's epoch makes expect."""
-    unit, factor = time_unit(float(lines["measured_s"].max()))
-
-    def off(line: Line) -> str:
-        return MISSING if line["reason"] else f"{line['error']:+.0%}" + "!" * line["disturbed"]
-
-    cells: dict[str, Cell] = {
-        f"measured, {unit}": lambda line: three_digits(line["measured_s"] * factor),
-        "modelled": lambda line: three_digits(line["modelled_s"] * factor),
-        "off by": off,
-        "bound by": lambda line: line["reason"] or line["bound"],
-    }
-    return of_series(f"epochs of {workload}, and what one rank makes expect", lines, cells)
 
 
 def _table(name: str, lines: pd.DataFrame) -> Table:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from gatherbench.bench.model.advise.kept import keeping
+from gatherbench.bench.model.advise.option import average_load, predict
 from gatherbench.bench.model.advise.question import Question, graph_sizes, source_graph
-from gatherbench.bench.model.advise.rank import average_load, predict
-from gatherbench.bench.model.hits import keeping
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.read.epochs import speedup_over
 from gatherbench.bench.read.kept import found_on_device, line_names

@@ -6,20 +6,22 @@ Each in a process of its own: a group, a fork and the driver's start are of a wh
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 #: Two epochs of three minibatches, with a group of one rank and without any.
 TRAIN = """
-import json, torch
+import json, sys, torch
 from torch import nn
+from torch.distributed import FileStore
 from gatherbench.bench.run.group import ALONE, Together
 from gatherbench.bench.run.loop import run_epoch
 from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.strategies.knowledge import Ranks
 from gatherbench.strategies.registry import build
 
 device, table = torch.device("cuda"), torch.arange(96.0).reshape(12, 8) / 96
@@ -44,7 +46,8 @@ def train(group):
     with build("cpu_gather", {"mode": "naive"}).open(table, device) as fetcher:
         return [run_epoch(batches, fetcher, steps, group=group) for _ in range(2)]
 
-alone, group = train(ALONE), Together(device, 60.0)
+store = FileStore(sys.argv[1], 1)
+alone, group = train(ALONE), Together(device, Ranks(0, 1, 1), store, 60.0)
 told = group.gathered("a word")
 together = train(group)
 group.close()
@@ -71,10 +74,9 @@ worker.main(os.getppid())
 """
 
 
-def printed(code: str, **variables: str) -> str:
+def printed(code: str, *words: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **variables},
+        [sys.executable, "-c", code, *words],
         capture_output=True,
         text=True,
         timeout=150,
@@ -84,11 +86,8 @@ def printed(code: str, **variables: str) -> str:
     return done.stdout
 
 
-def test_one_rank_with_nccl_learns_what_one_process_learns() -> None:
-    rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
-    found: dict[str, Any] = json.loads(
-        printed(TRAIN, MASTER_ADDR="127.0.0.1", MASTER_PORT="0", **rank)
-    )
+def test_one_rank_with_nccl_learns_what_one_process_learns(tmp_path: Path) -> None:
+    found: dict[str, Any] = json.loads(printed(TRAIN, str(tmp_path / "store")))
     alone, together = found["losses"]
     assert found["told"] == ["a word"]
     assert [len(losses) for losses in together] == [3, 3]

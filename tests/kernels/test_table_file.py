@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gatherbench.kernels.table_file import TableFile
+from gatherbench.kernels import table_file
+from gatherbench.kernels.table_file import TableFile, read_rows
 
 
 @pytest.mark.parametrize("offset", [0, 64, 4096, 5000])
@@ -29,3 +30,19 @@ def test_what_is_no_map_of_rows_is_refused(tmp_path: Path) -> None:
             TableFile.of(wrong)
     with pytest.raises(TypeError, match=r"numpy\.memmap of a file, got ndarray"):
         TableFile.of(np.zeros((5, 4)))  # type: ignore[arg-type]
+
+
+def test_all_rows_are_read_whatever_the_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_file, "_PIECE_BYTES", 48)
+    path, rows = tmp_path / "rows", np.arange(404, dtype=np.uint8).reshape(101, 4)
+    path.write_bytes(bytes(64) + rows.tobytes())
+    file = TableFile(path, 64, 101, 4)
+    out = np.zeros(404, np.uint8)
+    read_rows(file, out)
+    assert out.tobytes() == rows.tobytes()
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(OSError, match="rows ends 5 B before the table does"):
+        read_rows(file, out)
+    read_rows(TableFile(path, 64, 0, 4), out[:0])

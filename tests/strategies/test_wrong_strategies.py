@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, ClassVar
+from unittest import mock
 
 import pytest
 import torch
@@ -222,7 +223,7 @@ class WorksOn(RightFetcher):
 
     def rows(self, ids: Tensor) -> Tensor:
         mine = ids.clone()
-        self.pool.submit(lambda: [self.table[mine] for _ in range(3)])
+        self.pool.submit(lambda: [self.table[mine] for _ in range(30)])
         return self.table[ids]
 
     def _close(self) -> None:
@@ -573,7 +574,9 @@ def rejected_by(name: str) -> frozenset[str]:
             return False
         return False
 
-    return frozenset(check.__name__ for check in conformance.CHECKS if rejects(check))
+    rest_s = 0.1 if name == "WorksOn" else 0.001  # a busy machine may not let it work at once
+    with mock.patch.object(conformance, "_REST_S", rest_s):
+        return frozenset(check.__name__ for check in conformance.CHECKS if rejects(check))
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -18,24 +18,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gatherbench.bench.model.advise.memory import beside_table, gib
+from gatherbench.bench.model.advise.option import LEVEL, Option, average_load, option_of
 from gatherbench.bench.model.advise.question import Question
-from gatherbench.bench.model.advise.rank import (
-    LEVEL,
-    Advice,
-    Cache,
-    Option,
-    average_load,
-    gib,
-    off_disk,
-    option_of,
-    ranked,
-)
+from gatherbench.bench.model.advise.rank import Advice, Cache, off_disk, ranked
 from gatherbench.bench.model.advise.sizes import MinibatchSizes
 from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.strategies.base import parameters
 from gatherbench.strategies.data_path import total
 from gatherbench.strategies.disk_cached import DiskCached
 from gatherbench.strategies.disk_direct import DiskDirect
+from gatherbench.strategies.places import TABLE_SHARE
 from gatherbench.strategies.row_caches import Belady, RowCache
 
 #: Rows that are simulated, and requests for each: so many fill the cache, and so many are counted.
@@ -46,8 +39,6 @@ SUPERBATCH = 1000
 _LEAST = 64
 #: A node that is in nearly every minibatch: of certainty no rate can be had.
 _MOST_CHANCE = 0.999
-#: Of the host's memory a cache gets no more: the rest is the system's, the graph's, the training's.
-MOST_MEMORY = 0.8
 
 Ids = NDArray[np.int64]
 #: Policy → a cache of ``capacity`` among ``rows`` rows that knows ``ahead`` steps beforehand.
@@ -72,9 +63,10 @@ def with_caches(advice: Advice) -> Advice:
         said = "a cache in host memory before the disk: say --host-memory"
         return replace(advice, remarks=(*advice.remarks, said))
     direct = [average_load(DiskDirect(), question, one) for one in advice.sizes]
+    beside = max(beside_table(load, question).total for load in direct)
     batches = -(-question.batches // question.world)
     requests = [requests_of(one, question.graph.nodes, batches) for one in advice.sizes]
-    room = MOST_MEMORY * memory / question.gpus / question.graph.table_bytes
+    room = (TABLE_SHARE * memory - beside) / question.gpus / question.graph.table_bytes
     caches: list[Cache] = []
     options: list[Option] = []
     for paths in _by_policy(advice.sizes, room):
@@ -86,10 +78,13 @@ def with_caches(advice: Advice) -> Advice:
         caches += [cache for cache, _ in mine]
         options.append(_enough([option for _, option in mine]))
     able = [option for option in options if option.epochs_s and option.fits is not False]
+    best = _best(able)
     return replace(
         advice,
-        ranked=ranked([*advice.ranked, *able]),
+        ranked=ranked([*advice.ranked, *best]),
         unranked=(*advice.unranked, *(one for one in options if one not in able)),
+        others=(*advice.others, *(one for one in able if one not in best)),
+        notes=(*advice.notes, *(f"{one.words}: {one.placement}" for one in best)),
         remarks=(*advice.remarks, *_said(advice.sizes)),
         caches=tuple(caches),
     )
@@ -136,8 +131,8 @@ def _modelled(
     path: DiskCached, loads: Sequence[MinibatchLoad], advice: Advice, memory: float
 ) -> tuple[Cache, Option]:
     """A cache, and the option that it is."""
-    option, _ = option_of(path, loads, advice.question, advice.sizes, advice.profile)
     held = _share(path) * advice.question.gpus * advice.question.graph.table_bytes
+    option, _ = option_of(path, loads, advice.question, advice.sizes, advice.profile, held)
     cache = Cache(
         path.policy,
         path.variant,
@@ -152,7 +147,16 @@ def _modelled(
         f"on the disk, {gib(held)} of it ({cache.table_share:.0%}) in host memory, which holds"
         f" {' to '.join(ends)} of the rows asked for"
     )
-    return cache, replace(option, placement=placement, host_bytes=held, cache_bytes=held)
+    return cache, replace(option, placement=placement)
+
+
+def _best(able: Sequence[Option]) -> list[Option]:
+    """Of the policies the one that needs the least memory among those level with the shortest."""
+    if not able:
+        return []
+    shortest = min(able, key=lambda one: one.longest_s)
+    level = [one for one in able if one.level_with(shortest)]
+    return [min(level, key=lambda one: one.cache_bytes)]
 
 
 def _enough(by_size: Sequence[Option]) -> Option:

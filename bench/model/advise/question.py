@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gatherbench.bench.model.advise.sizes import LAWS, MinibatchSizes, drawn_sizes, expected_sizes
 from gatherbench.bench.model.profile import SPECS, LinkProfile, Range, load_profile
@@ -57,6 +57,7 @@ class Graph:
     assumed: tuple[str, ...] = ()  # what was not said, in words
     laws: tuple[str, ...] = tuple(LAWS)  # that it may follow; none where it is there to be sampled
     scale: float = 1.0  # of the dataset's full size
+    unlike: str = ""  # in what it differs from the graph that it stands for
 
     @property
     def row_bytes(self) -> int:
@@ -254,7 +255,8 @@ def source_graph(name: str, train_nodes: int = 0, law: str = "", scale: float = 
     spec = source.estimate(scale)
     if isinstance(source, SyntheticSource):
         train_nodes = train_nodes or round(source.splits[0] * scale)
-        return _of_spec(name, spec, train_nodes, laws_of(law or "rmat"))
+        graph = _of_spec(name, spec, train_nodes, laws_of(law or "rmat"))
+        return replace(graph, unlike=source.unlike)
     return _of_spec(name, spec, train_nodes, laws_of(law))
 
 

@@ -3,12 +3,18 @@
 The unit of evidence is the *repeat*, a process of its own: epochs within one process are alike, and
 more of them do not tell how much processes differ. A series therefore has one number a repeat, the
 logarithm of its median epoch. Every statement about series is a sum of means of such logarithms.
+
+Where paths took turns in one process, what they share (how fast that process is, and that block)
+falls out of their ratio. Such series are paired: within a block, then the mean over the blocks of a
+process is its one number, and the interval that of these means over processes. So it holds that a
+path may fare otherwise in one process than in the next, which no number of blocks tells.
 ``python -m tools.interval_coverage`` simulates how often the interval covers.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +26,21 @@ CONFIDENCE = 0.95
 
 #: Of which the exponential still is a number.
 _LARGEST_LOG = 700.0
+
+#: The logarithm of each block, by process and number of the block.
+Blocks = Mapping[float, Mapping[int, float]]
+
+
+class Logs(tuple[float, ...]):
+    """The logarithm of each repeat's median epoch; ``blocks``: those of paths that took turns."""
+
+    blocks: Blocks
+
+    def __new__(cls, medians: Iterable[float], blocks: Blocks | None = None) -> Logs:
+        made = super().__new__(cls, medians)
+        made.blocks = blocks or {}
+        return made
+
 
 #: One factor of a product: its exponent (1 or -1), and the logarithm of each repeat's value.
 Factor = tuple[int, ArrayLike]
@@ -34,6 +55,8 @@ class Interval:
         low, high: its 95 % interval.
         repeats: of the factor that has the fewest.
         chance: how often equal series would differ so much (two-sided p of a ratio of 1).
+        within: of series that took turns in one process alone: the 95 % interval over its blocks.
+            It does not tell how much processes differ, and decides nothing.
     """
 
     value: float
@@ -41,6 +64,7 @@ class Interval:
     high: float
     repeats: int
     chance: float = 1.0
+    within: tuple[float, float] | None = None
 
     @property
     def half_width(self) -> float:
@@ -56,7 +80,9 @@ class Interval:
     @property
     def inverse(self) -> Interval:
         """Of the reciprocal."""
-        return Interval(1 / self.value, 1 / self.high, _over(self.low), self.repeats, self.chance)
+        within = (1 / self.within[1], 1 / self.within[0]) if self.within else None
+        ends = 1 / self.high, _over(self.low)
+        return Interval(1 / self.value, *ends, self.repeats, self.chance, within)
 
 
 def interval_of(*factors: Factor) -> Interval:
@@ -65,13 +91,17 @@ def interval_of(*factors: Factor) -> Interval:
     One factor: Student's interval of a mean of logarithms. Several: Welch's, with Satterthwaite's
     degrees of freedom (B. L. Welch, Biometrika 34, 1947), since series differ in their spread. With
     two repeats in a factor that estimate is too unsure to be used: one degree of freedom is then
-    assumed, which covers in more than 95 %.
+    assumed, which covers in more than 95 %. Series that took turns in the same processes are one
+    factor first, paired within their blocks.
 
     Raises:
         ValueError: a factor without a value.
     """
     centre, variance, weighted, counts = 0.0, 0.0, 0.0, []
-    for exponent, values in factors:
+    within = None
+    for exponent, values in _independent(factors):
+        if isinstance(values, _OneProcess):
+            within = values.ends
         logs = np.asarray(values, float)
         if not logs.size:
             raise ValueError("no interval of nothing: a factor has no repeat")
@@ -85,13 +115,63 @@ def interval_of(*factors: Factor) -> Interval:
     fewest = min(counts)
     value = math.exp(centre)
     if fewest == 1:
-        return Interval(value, 0.0, math.inf, 1)
+        return Interval(value, 0.0, math.inf, 1, within=within if len(counts) == 1 else None)
     freedom = 1.0 if fewest == 2 or not weighted else variance**2 / weighted
     error = math.sqrt(variance)
     reach = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
     chance = 2 * float(stdtr(freedom, -abs(centre) / error)) if error else float(not centre)
     low, high = math.exp(centre - reach), math.exp(min(centre + reach, _LARGEST_LOG))
     return Interval(value, low, high, fewest, chance)
+
+
+class _OneProcess(tuple[float]):
+    """The mean over the blocks of a process that is the only one; ``ends`` of its interval."""
+
+    ends: tuple[float, float] | None
+
+
+def _independent(factors: Sequence[Factor]) -> Iterator[Factor]:
+    """The factors; those that took turns in the same processes as one."""
+    groups: list[tuple[list[Factor], dict[float, dict[int, float]]]] = []
+    for factor in factors:
+        exponent, logs = factor
+        if not isinstance(logs, Logs):
+            yield factor
+            continue
+        mine = {p: {b: exponent * x for b, x in of.items()} for p, of in logs.blocks.items()}
+        for number, (members, theirs) in enumerate(groups):
+            shared = _summed(mine, theirs)
+            # Of a single process in common nothing is known but within it.
+            if len(shared) > 1 or len(shared) == len(mine) == len(theirs) == 1:
+                groups[number] = [*members, factor], shared
+                break
+        else:
+            groups.append(([factor], mine))
+    for members, blocks in groups:
+        yield (1, _means(blocks)) if len(members) > 1 else members[0]
+
+
+def _summed(one: Blocks, other: Blocks) -> dict[float, dict[int, float]]:
+    """The sums of the blocks that both have."""
+    found = {
+        process: {
+            block: x + other[process][block] for block, x in of.items() if block in other[process]
+        }
+        for process, of in one.items()
+        if process in other
+    }
+    return {process: of for process, of in found.items() if of}
+
+
+def _means(blocks: Blocks) -> ArrayLike:
+    """The mean of each process."""
+    means = [float(np.mean(list(of.values()))) for of in blocks.values()]
+    if len(means) > 1:
+        return means
+    ((_, of),) = blocks.items()
+    alone, over = _OneProcess(means), interval_of((1, list(of.values())))
+    alone.ends = (over.low, over.high) if over.repeats > 1 else None
+    return alone
 
 
 def _over(value: float) -> float:

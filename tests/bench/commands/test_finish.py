@@ -21,6 +21,7 @@ from gatherbench.bench.commands.execute import BadRunError, new_run
 from gatherbench.bench.model.predict import is_prediction
 from gatherbench.bench.model.profile import DEFAULT_PROFILE, load_profile
 from gatherbench.bench.read.tables import load_run
+from gatherbench.bench.run import store
 from gatherbench.bench.run.guards import only_one
 from gatherbench.bench.run.store import RunStore
 
@@ -47,6 +48,14 @@ def invoke(*arguments: object) -> Any:
     return CliRunner().invoke(app, [str(a) for a in ("predict", *arguments)])
 
 
+def count_rows(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The lines of tables that are parsed from now on."""
+    parsed: list[list[str]] = []
+    plain = store._row
+    monkeypatch.setattr(store, "_row", lambda cells: (parsed.append(cells), plain(cells))[1])
+    return parsed
+
+
 def machines(folder: Path) -> set[str]:
     return {row.machine for row in RunStore(folder).rows() if is_prediction(row)}
 
@@ -56,20 +65,39 @@ def full(*_: object) -> None:
 
 
 def test_a_run_is_predicted_for_another_machine(folder: Path) -> None:
+    """Its predictions, pictures and report lie beside the run's own, and are a run to read."""
+
+    def files(of: Path) -> dict[str, bytes]:
+        return {str(p.relative_to(of)): p.read_bytes() for p in of.rglob("*.*") if p.is_file()}
+
     measured = [row for row in RunStore(folder).rows() if not is_prediction(row)]
-    machine = load_run(folder).machine
+    machine, before = load_run(folder).machine, files(folder)
     assert {row.machine for row in measured} == {machine}
     done = invoke(folder, "--profile", "h200-sxm-pcie5")
     assert done.exit_code == 0, done.output
+    beside = folder / "predicted" / "h200-sxm-pcie5"
     assert "modelled for" in done.stdout
-    assert f"report    {folder / 'report.html'}" in done.stdout
-    assert "now for h200-sxm-pcie5, in place of those for a100-pcie4: a copy" in done.stdout
-    assert "in place of" not in invoke(folder, "--profile", "h200-sxm-pcie5").stdout
-    assert machines(folder) == {"h200-sxm-pcie5"}
-    assert load_run(folder).machine == machine, "which measured it"
-    assert load_profile(folder / "profile.toml") == load_profile("h200-sxm-pcie5")
-    assert [row for row in RunStore(folder).rows() if not is_prediction(row)] == measured
-    assert "h200-sxm-pcie5" in (folder / "report.html").read_text()
+    assert f"report    {beside / 'report.html'}" in done.stdout.replace("\n", "")
+    assert machines(beside) == {"h200-sxm-pcie5"}
+    assert load_run(beside).machine == machine, "which measured it"
+    assert load_profile(beside / "profile.toml") == load_profile("h200-sxm-pcie5")
+    assert [row for row in RunStore(beside).rows() if not is_prediction(row)] == measured
+    assert "h200-sxm-pcie5" in (beside / "report.html").read_text()
+    now = files(folder)
+    assert {name: now[name] for name in before} == before, "the run is as it was"
+    assert machines(folder) == {"a100-pcie4"}
+
+
+@pytest.mark.usefixtures("unreported")
+def test_each_machine_has_one_folder(folder: Path) -> None:
+    for _ in range(2):  # the second time in place of the first
+        assert invoke(folder, "--profile", "h200-sxm-pcie5").exit_code == 0
+    beside = folder / "predicted"
+    assert invoke(beside / "h200-sxm-pcie5", "--profile", "gh200-c2c").exit_code == 0
+    assert {path.name: machines(path) for path in beside.iterdir()} == {
+        name: {name} for name in ("h200-sxm-pcie5", "gh200-c2c")
+    }
+    assert machines(folder) == {"a100-pcie4"}
 
 
 @pytest.mark.usefixtures("unreported")
@@ -106,6 +134,26 @@ def test_what_cannot_be_predicted_for_changes_nothing(folder: Path) -> None:
     assert busy.exit_code == 2
     assert "another process is running" in busy.stderr
     assert files() == before
+
+
+def test_a_table_is_parsed_once_and_predictions_as_they_are_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a table that another process has changed is read again."""
+    before = len(RunStore(folder).rows())
+    read = count_rows(monkeypatch)
+    done = invoke(folder, "--profile", "h200-sxm-pcie5")
+    assert done.exit_code == 0, done.output
+    opened = RunStore(folder)
+    once = list(read)
+    rows = opened.rows()
+    predicted = [row for row in rows if is_prediction(row)]
+    assert predicted
+    assert len(once) == before + len(predicted)
+    assert opened.rows() == rows
+    assert len(read) == len(once) + len(rows)
+    RunStore(folder).append(rows[:1])
+    assert opened.rows() == [*rows, rows[0]]
 
 
 def test_a_run_that_was_cut_off_is_not_taken_for_one_that_is_going(folder: Path) -> None:

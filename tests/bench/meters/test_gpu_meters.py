@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from gatherbench.bench.machine.pcie import UnknownLinkError, raw_rate
 from gatherbench.bench.machine.reason import Reason
-from gatherbench.bench.meters import pcie, uvm
+from gatherbench.bench.meters import pcie
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
 from gatherbench.bench.meters.nvml_device import Link
 from gatherbench.bench.meters.pcie import (
@@ -27,7 +26,6 @@ from gatherbench.bench.meters.pcie import (
 from gatherbench.bench.meters.poller import Polled
 from gatherbench.bench.meters.power import GpuPowerMeter
 from gatherbench.bench.meters.trust import Comparison, choose
-from gatherbench.bench.meters.uvm import SIZE_BYTES, KnownMove
 
 LOST = Reason("failed", "the GPU is lost", "reset it")
 GPU = GpuUnderTest(("GPU-x",), SensorChoice("counters", None))
@@ -187,38 +185,3 @@ def test_a_sample_that_reaches_beyond_the_window_is_left_out(
     assert [one.value for one in readings] == moved
     assert {one.samples for one in readings} == {samples}
     assert all((why or "None") in str(one.reason) for one in readings)
-
-
-def test_the_known_move_is_touched_here_then_moved_and_freed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    block = (ctypes.c_uint8 * SIZE_BYTES)()
-    start, calls = ctypes.addressof(block), []
-    answers = {"cudaMallocManaged": start, "cudaGetDevice": 1}
-
-    def call(name: str, *arguments: Any) -> Any:
-        calls.append((name, *arguments))
-        return answers.get(name)
-
-    location = SimpleNamespace(type=None, id=None)
-    module = SimpleNamespace(
-        cudaMemAttachGlobal=1,
-        cudaMemLocation=lambda: location,
-        cudaMemLocationType=SimpleNamespace(cudaMemLocationTypeDevice="device"),
-    )
-    monkeypatch.setattr(uvm, "call_runtime", call)
-    monkeypatch.setattr(uvm, "runtime", lambda: module)
-    move = KnownMove()
-    assert set(block) == {1}
-    assert (start in move.addresses, start + SIZE_BYTES in move.addresses) == (True, False)
-    assert len(move.addresses) == SIZE_BYTES
-    move.to_gpu()
-    move.close()
-    assert (location.type, location.id) == ("device", 1)
-    assert calls == [
-        ("cudaMallocManaged", SIZE_BYTES, 1),
-        ("cudaGetDevice",),
-        ("cudaMemPrefetchAsync", start, SIZE_BYTES, location, 0, 0),
-        ("cudaDeviceSynchronize",),
-        ("cudaFree", start),
-    ]

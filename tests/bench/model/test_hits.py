@@ -18,8 +18,10 @@ from scipy.stats import binom
 from torch import Tensor
 
 from gatherbench.bench.model import hits
+from gatherbench.bench.model.advise.kept import keeping
+from gatherbench.bench.model.advise.memory import gpu_need
+from gatherbench.bench.model.advise.option import average_load, predict
 from gatherbench.bench.model.advise.question import Question, graph_of
-from gatherbench.bench.model.advise.rank import average_load, gpu_need, predict
 from gatherbench.bench.model.advise.sizes import MinibatchSizes
 from gatherbench.bench.model.epoch import predict_batches
 from gatherbench.bench.model.hits import (
@@ -29,7 +31,6 @@ from gatherbench.bench.model.hits import (
     KeptShare,
     best_policy,
     hit_rates,
-    keeping,
     kept_share,
     policies,
     simulated,

@@ -15,14 +15,18 @@ from gatherbench.bench.model.epoch import predict_batches
 from gatherbench.bench.model.estimate import Estimate, combine, slowest
 from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.physics import (
+    ISSUING,
+    beyond,
     cpu_gather,
     engine_copy,
     gpu_reads,
+    issuing,
     link_time,
     local_gather,
     sampling,
     split_requests,
     staged_copy,
+    submitting,
     training,
 )
 from gatherbench.bench.model.profile import LinkProfile, load_profile
@@ -187,6 +191,49 @@ def test_without_the_link_and_any_roof_a_read_is_unknown(key: str) -> None:
     assert any(f"{key}: nobody knows" in reason for reason in seconds.unknown)
 
 
+def test_managed_memory_has_pages_and_a_rate_of_its_own() -> None:
+    """1 M visits: 0.1 s at 10 M a second; of both kinds one after the other."""
+    profile = machine(read_page_visits=1e7, read_managed_page_visits=2e7)
+    rows = replace(reads({128: 1e3}), gpu_page_visits=0.0, managed_page_visits=1e6)
+    part = gpu_reads(rows, profile)
+    assert (known(part.seconds), part.bound) == (pytest.approx(0.05), "page visits")
+    both = gpu_reads(replace(rows, gpu_page_visits=1e6), profile)
+    assert known(both.seconds) == pytest.approx(0.15)
+    unknown = gpu_reads(rows, machine(read_page_visits=1e7))
+    assert unknown.bound != "page visits"
+    assert any("read.managed_page_visits" in remark for remark in unknown.seconds.remarks)
+    none = gpu_reads(replace(rows, managed_page_visits=0.0), machine(read_page_visits=None))
+    assert not any("page_visits" in remark for remark in none.seconds.remarks)
+
+
+def test_rates_beyond_the_table_that_they_are_known_of_are_told() -> None:
+    """Curves to 8 and 32 bytes; what the load does not ask for does not count, nor a number."""
+    profile = machine().with_constant("read.page_visits", ((1e9, 2e7), (8e9, 1e7)), "a test")
+    profile = profile.with_constant("read.managed_page_visits", ((1e9, 2e7), (32e9, 1e7)), "a test")
+    profile = profile.with_constant("read.roof", 1e10, "a test")
+    rows = replace(reads({128: 1e3}), gpu_page_visits=9.0, managed_page_visits=0.0)
+    assert beyond(replace(rows, table_bytes=8e9), profile) == {}
+    assert beyond(replace(rows, table_bytes=9e9), profile) == {"read.page_visits": 8e9}
+    managed = replace(rows, gpu_page_visits=0.0, managed_page_visits=9.0)
+    assert beyond(replace(managed, table_bytes=9e9), profile) == {}
+    asked = replace(managed, table_bytes=33e9)
+    assert beyond(asked, profile) == {"read.managed_page_visits": 32e9}
+    assert predict_batches(asked, profile, 1).beyond == {"read.managed_page_visits": 32e9}
+
+
+def test_some_cores_gather_as_fast_as_they_were_seen() -> None:
+    """4 cores of 1 GB/s; two of them 3/4 of that by what was seen, half where nobody saw it."""
+    load = MinibatchLoad(1e9, cpu_read_bytes=1e9, cpu_write_bytes=1e9, gather_threads=2)
+    seen = machine(host_gather_rate=1e9, host_cores=4, host_memory_rate=1e12)
+    assert known(cpu_gather(load, seen).seconds) == pytest.approx(0.5)
+    assert cpu_gather(load, seen).demands["cpu"] == 0.5
+    curve = seen.with_constant("host.gather_scaling", ((2.0, 0.75), (4.0, 1.0)), "a test")
+    assert known(cpu_gather(load, curve).seconds) == pytest.approx(1 / 3)
+    every = replace(load, gather_threads=9)
+    assert known(cpu_gather(every, curve).seconds) == pytest.approx(0.25)
+    assert cpu_gather(every, curve).demands["cpu"] == 1.0
+
+
 def test_the_cpu_gathers_on_every_core_until_its_memory_is_full() -> None:
     load = MinibatchLoad(1e9, cpu_read_bytes=1e9, cpu_write_bytes=1e9, copy_engine_bytes=1e9)
     free = machine(host_gather_rate=1e9, host_cores=4, host_memory_rate=1e12)
@@ -195,7 +242,49 @@ def test_the_cpu_gathers_on_every_core_until_its_memory_is_full() -> None:
     full = machine(host_gather_rate=1e9, host_cores=4, host_memory_rate=4e9)
     assert known(cpu_gather(load, full).seconds) == pytest.approx(0.5)  # read and write
     assert cpu_gather(load, full).bound == "host memory"
-    assert cpu_gather(load, full).demands == {"cpu": 0.5, "host memory": 1.0}
+    assert cpu_gather(load, full).demands == {"cpu": 0.5, "host memory": 1.0, ISSUING: 1.0}
+
+
+def test_a_gather_in_the_loop_waits_and_takes_a_share_of_the_thread_that_issues() -> None:
+    """0.25 s at its rate, 0.05 s more in the loop, which cores and memory are not busy for."""
+    load = MinibatchLoad(1e9, cpu_read_bytes=1e9, cpu_write_bytes=1e9, copy_engine_bytes=1e9)
+    rates = {"host_gather_rate": 1e9, "host_cores": 4, "host_memory_rate": 1e12}
+    loop = machine(**rates, loop_gather=0.05, loop_beside_gather=0.7)
+    part = cpu_gather(load, loop)
+    assert known(part.seconds) == pytest.approx(0.3)
+    assert part.bound == "cpu"
+    assert part.demands == pytest.approx(
+        {"cpu": 0.25 / 0.3, "host memory": 2e9 / 0.3 / 1e12, ISSUING: 0.7}
+    )
+    slow = machine(**rates, loop_gather=0.35, loop_beside_gather=0.7)
+    assert cpu_gather(load, slow).bound == "cpu (other threads)"
+    measured = replace(load, gather_s=Estimate(0.4))
+    assert known(cpu_gather(measured, loop).seconds) == 0.4  # as it was in a loop
+
+
+def test_issuing_is_the_loops_or_else_a_chains() -> None:
+    """50 operations: 0.4 s of each in a chain, 2 s in the loop; measured, it is what it was."""
+    load = MinibatchLoad(1.0, training=TrainingCost(0, 0, 50, 0))
+    chain = machine(gpu_launch=4e-3, gpu_submit=1e-3)
+    loop = machine(gpu_launch=4e-3, gpu_submit=1e-3, loop_issue=9e-3, loop_submit=7e-3)
+    assert (known(issuing(load, chain)), known(submitting(chain))) == pytest.approx((0.2, 1e-3))
+    assert (known(issuing(load, loop)), known(submitting(loop))) == pytest.approx((0.45, 7e-3))
+    assert known(issuing(replace(load, issue_s=Estimate(3.0)), loop)) == 3.0
+    assert issuing(load, machine(gpu_launch=None)).value == 0.0
+    # The GPU's own part of the step does not know the loop; what bounds it does.
+    assert known(training(load, loop).seconds) == known(training(load, chain).seconds)
+    busy = replace(load, training=TrainingCost(35.58e12, 0, 50, 0))
+    assert training(busy, chain).bound == "training (GPU operations)"
+    assert training(replace(busy, training=TrainingCost(1e12, 0, 50, 0)), loop).bound == (
+        "training (kernel launches)"
+    )
+
+
+def test_edges_that_were_drawn_on_the_gpu_are_not_copied() -> None:
+    load = MinibatchLoad(1.0, training=TrainingCost(1e9, 0, 0, 1e9))
+    copied, there = (training(replace(load, gpu_samples=g), PROFILE) for g in (False, True))
+    copy = known(engine_copy(1e9, PROFILE).seconds)
+    assert known(copied.seconds) - known(there.seconds) == pytest.approx(copy)
 
 
 def test_fresh_pageable_memory_is_gathered_staged_and_copied_at_one_pace() -> None:

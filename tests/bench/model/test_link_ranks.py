@@ -11,9 +11,9 @@ from gatherbench.bench.model.epoch import epoch_seconds, minibatch_parts, predic
 from gatherbench.bench.model.estimate import Estimate
 from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.physics import Part, all_reduce, exchange
-from gatherbench.bench.model.placement import sharded
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.model.schedule import Parts, run_epoch
+from tools.placement import sharded
 
 
 def machine(**constants: float | None) -> LinkProfile:

@@ -113,11 +113,19 @@ def parts(
     link: float = 1.0,
     workers: int = 0,
     cores: int = 64,
+    issue: float = 0.0,
+    submit: float = 0.0,
+    beside: float = 0.0,
+    gpu_samples: bool = False,
 ) -> Parts:
     return Parts(
-        sample=part(sample, cpu=1 / cores if workers else 1.0),
-        submit_s=Estimate(0.0),
-        gather=None if gather is None else part(gather, cpu=1.0),
+        sample=part(sample, cpu=1 / cores if workers else 1.0)
+        if not gpu_samples
+        else part(sample, issuing_thread=1.0),
+        submit_s=Estimate(submit),
+        issue_s=Estimate(issue),
+        gpu_samples=gpu_samples,
+        gather=None if gather is None else part(gather, cpu=1.0, issuing_thread=beside),
         transfer=part(fetch, link=link),
         by_kernel=by_kernel,
         expand=None,
@@ -177,6 +185,34 @@ def check_limits(model: Epoch) -> None:
     # these 4 minibatches meet no one: 3 s of gathering, 2 of copying each, 1 of training at last.
     busy = model(parts(2.0, 2.0, 1.0, gather=3.0, by_kernel=False, workers=2, cores=2), 4)
     assert busy.epoch_s == pytest.approx(2.0 + (4.0 + 1.0 + 2.0) + 3 * (3.0 + 2.0) + 1.0)
+    # A step ends when it is issued, however short it is; the host then draws the next one.
+    issued = model(parts(1.0, 0.0, 2.0, issue=3.0), n)
+    assert issued.epoch_s == pytest.approx(n * (1.0 + 3.0))
+    assert issued.train_s == pytest.approx(n * 3.0)
+    # Edges from host memory are copied behind the rows: the host waits for these, then issues.
+    copied = model(parts(1.0, 3.0, 1.0, issue=2.0, submit=0.5), n)
+    assert copied.epoch_s == pytest.approx(n * (1.0 + 0.5 + 3.0 + 2.0))
+    # What was drawn on the GPU is there: it issues meanwhile, the step is done when both are, ...
+    drawn_there = model(parts(1.0, 3.0, 1.0, issue=2.0, submit=0.5, gpu_samples=True), n)
+    assert drawn_there.epoch_s == pytest.approx(n * (1.0 + 0.5 + 3.0 + 1.0))
+    assert drawn_there.train_s == pytest.approx(n * 1.0)
+    # ... as with 4.5 s of issuing, in which the rows come: the step begins behind them.
+    busy_host = model(parts(1.0, 3.0, 1.0, issue=4.5, submit=0.5, gpu_samples=True), n)
+    assert busy_host.epoch_s == pytest.approx(n * (1.0 + 0.5 + 4.5))
+    assert busy_host.train_s == pytest.approx(n * (4.5 - 3.0))
+    # For rows that the CPU gathers it waits, not for their copy.
+    by_cpu = parts(1.0, 2.0, 1.0, gather=3.0, by_kernel=False, issue=2.5, gpu_samples=True)
+    assert model(by_cpu, n).epoch_s == pytest.approx(n * (1.0 + 3.0 + 3.0))
+    # Ahead of training, a gather leaves the thread that draws and issues alone: 6 s of either.
+    beside: dict[str, Any] = {"gather": 6.0, "by_kernel": False, "lookahead": 1}
+    beside |= {"gpu_samples": True, "issue": 4.0}
+    free = [model(parts(2.0, 0.0, 0.0, **beside), k).epoch_s for k in (40, 20)]
+    assert (free[0] - free[1]) / 20 == pytest.approx(6.0)
+    # Where both need all of it they go at half their pace: 12 s. Where the gather needs half of
+    # it, at two thirds: 9 s.
+    for share, pace in ((1.0, 12.0), (0.5, 9.0)):
+        ends = [model(parts(2.0, 0.0, 0.0, **beside, beside=share), k).epoch_s for k in (40, 20)]
+        assert (ends[0] - ends[1]) / 20 == pytest.approx(pace)
     # A long epoch goes on as the simulated one does.
     long = model(parts(1.0, 3.0, 2.0, lookahead=1), 1000)
     assert long.epoch_s == pytest.approx(1.0 + 1000 * 3.0 + 2.0)
@@ -207,6 +243,13 @@ WRONG_EPOCHS = {
         lambda p: {"sample": replace(p.sample, demands={})} if p.sample_workers else {}
     ),
     "a free GPU": with_parts(lambda p: {"gpu_share": 0.0}),
+    "issued before": with_parts(lambda p: {"issue_s": Estimate(0.0)}),
+    "started for nothing": with_parts(lambda p: {"submit_s": Estimate(0.0)}),
+    "rows awaited": with_parts(lambda p: {"gpu_samples": False}),
+    "rows never awaited": with_parts(lambda p: {"gpu_samples": True}),
+    "a gather beside nothing": with_parts(
+        lambda p: {"gather": p.gather and replace(p.gather, demands={"cpu": 1.0})}
+    ),
     "a free gather": with_parts(lambda p: {"gather": None}),
 }
 

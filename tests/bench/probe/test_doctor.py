@@ -20,7 +20,7 @@ from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest
 from gatherbench.bench.meters.nvml_device import Link
-from gatherbench.bench.meters.registry import APART, METERS
+from gatherbench.bench.meters.registry import METERS
 from gatherbench.bench.meters.trust import Calibration, Comparison
 from gatherbench.bench.probe import doctor
 from gatherbench.bench.probe.doctor import Finding, examine, judge, judge_calibration, watch
@@ -261,12 +261,12 @@ def absent(metric: str, *reason: str) -> Reading:
 
 def test_every_meter_is_examined_and_says_how_far_to_trust_it() -> None:
     found = by_name(EXAMINE_METERS())
-    assert list(found) == [f"Meter {m.name}" for m in (*METERS, *APART)]
+    assert list(found) == [f"Meter {m.name}" for m in METERS]
     for finding in found.values():
         assert finding.status == "missing" or "checked: " in finding.detail
     assert found["Meter clock"].status == "ok"
     assert "cpu_user" in found["Meter cpu"].detail
-    for meter in (*METERS, *APART):
+    for meter in METERS:
         assert meter.lost
         assert meter.trust
 
@@ -372,10 +372,9 @@ def test_on_a_gpu_the_calibration_comes_before_its_meters_and_stops_nothing(
     monkeypatch.setattr(sensor_calibration, "torch_gpu_uuids", lambda _: ("GPU-x",))
     monkeypatch.setattr(sensor_calibration, "calibrate_gpu", full)
     monkeypatch.setattr(doctor, "open_meters", lambda gpu: given.append(gpu) or [])
-    first, *others = EXAMINE_METERS()
+    (first,) = EXAMINE_METERS()
     assert (first.name, first.status) == ("Link calibration", "missing")
     assert first.detail == "CUDA error: out of memory"
     assert "nvidia-smi" in first.remedy
-    assert [f.name for f in others] == [f"Meter {m.name}" for m in APART]
     assert given[0]
     assert given[0].uuids == ("GPU-x",)

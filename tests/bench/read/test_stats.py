@@ -12,12 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 
-from gatherbench.bench.read.stats.interval import Interval, interval_of
+from gatherbench.bench.read.stats.interval import Interval, Logs, interval_of
 from gatherbench.bench.read.stats.judge import Judgement, judge, judge_exactly, ratio_of, shortest
 from tools.interval_coverage import (
+    SIDES,
     SPREADS,
+    Side,
     Spread,
     covered,
+    covered_together,
     of_size,
     sole_winners,
     stopped,
@@ -79,6 +82,90 @@ def test_equal_repeats_have_no_width() -> None:
     assert found.low == pytest.approx(found.value) == found.high
     assert ratio_of([0.1] * 3, [0.1] * 3).chance == 1
     assert ratio_of([0.5] * 3, [0.25] * 3).chance == 0
+
+
+# ---- paths that took turns -----------------------------------------------------------------------
+
+
+def turns(*processes: Sequence[float], first: float = 1.0) -> Logs:
+    """A path whose epochs these are, block by block of each process."""
+    blocks = {first + p: dict(enumerate(of)) for p, of in enumerate(processes)}
+    return Logs([float(np.median(of)) for of in processes], blocks)
+
+
+#: The second process is slower by 2, and its second block by 0.4 more.
+ONE = turns([1.0, 1.2], [3.0, 3.4])
+OTHER = turns([0.9, 1.1], [2.7, 3.1])
+
+
+def test_paths_that_took_turns_are_paired_within_their_blocks() -> None:
+    """0.1 in both blocks of one process, 0.3 in those of the other: their mean is 0.2, and their
+    standard error 0.1. With one degree of freedom t is 12.706."""
+    found = ratio_of(ONE, OTHER)
+    assert (found.value, found.repeats) == (pytest.approx(math.exp(0.2)), 2)
+    assert math.log(found.high / found.value) == pytest.approx(1.2706, rel=1e-4)
+    assert found.chance == pytest.approx(0.2952, abs=1e-4), "t = 2 with one degree of freedom"
+    apart = ratio_of(list(ONE), list(OTHER))
+    assert math.log(apart.high / apart.value) > 10, "processes are not 0.2 apart but 2"
+
+
+def test_a_block_that_one_path_lacks_is_in_no_pair() -> None:
+    """0.5 in the block that they share. The other one alone would have it 0.25."""
+    assert ratio_of(turns([1.0, 9.0], [1.0]), turns([0.5], [0.5, 7.0])).value == pytest.approx(
+        math.exp(0.5)
+    )
+
+
+def test_blocks_of_other_processes_are_no_pairs() -> None:
+    """The same numbers of blocks, in processes of their own: Welch's interval, over medians."""
+    elsewhere = turns([0.9, 1.1], [2.7, 3.1], first=10)
+    assert ratio_of(ONE, elsewhere) == ratio_of(list(ONE), list(elsewhere))
+    once = turns([0.9, 1.1], [2.7, 3.1], first=2)  # its first process is the second of the other
+    assert ratio_of(ONE, once) == ratio_of(list(ONE), list(once))
+
+
+def test_of_one_process_the_interval_over_its_blocks_is_told_and_decides_nothing() -> None:
+    """0.5 and 0.7: 0.6 with a standard error of 0.1, and 12.706 of those."""
+    found = ratio_of(turns([1.5, 1.7, 1.6]), turns([1.0, 1.0]))
+    assert (found.value, found.low, found.high) == (pytest.approx(math.exp(0.6)), 0, math.inf)
+    ends = [math.exp(0.6 - 1.2706), math.exp(0.6 + 1.2706)]
+    assert found.within == pytest.approx(ends, rel=1e-4)
+    assert found.inverse.within == pytest.approx([1 / ends[1], 1 / ends[0]], rel=1e-4)
+    told = judge(ratio_of(turns([1.5, 1.5]), turns([1.0, 1.0])))
+    assert told.word == "AMBIGUOUS"
+    assert told.reason.endswith("; within its process 1.65 to 1.65")
+    assert ratio_of(turns([1.5]), turns([1.0])).within is None, "a single block"
+    assert ratio_of([1.5], [1.0]).within is None
+
+
+def test_ratios_of_two_runs_are_paired_within_each() -> None:
+    """As across machines: each path over the reference of its own run, 0.2 and 0.1 apart."""
+    new, base = (ONE, OTHER), (turns([1.0], [1.0], first=8), turns([0.9], [0.9], first=8))
+    found = interval_of((1, new[0]), (-1, base[0]), (-1, new[1]), (1, base[1]))
+    assert found.value == pytest.approx(math.exp(0.2 - 0.1))
+    assert math.log(found.high / found.value) == pytest.approx(1.2706, rel=1e-4)
+
+
+@pytest.mark.parametrize("side", SIDES, ids=str)
+def test_the_interval_of_paired_blocks_covers_the_truth(side: Side) -> None:
+    for processes in (3, 6):
+        assert covered_together(np.random.default_rng(2), side, processes, 400) >= 0.92
+
+
+def test_blocks_that_are_pooled_or_paired_across_processes_are_found_out() -> None:
+    """Wrong on purpose: every block a repeat of its own, whatever its process; and blocks paired
+    with those of another process, where what they share stays in the ratio."""
+    rng, side = np.random.default_rng(3), Side(0.16, 0.04, 0.02)
+    covered_by_pooled, wide = 0, []
+    for _ in range(300):
+        one, other = side.draw(rng, 4, 2)
+        a, b = (np.array([list(of.values()) for of in x.blocks.values()]) for x in (one, other))
+        pooled = interval_of((1, (a - b).ravel()))
+        covered_by_pooled += pooled.low <= 1 <= pooled.high
+        across = interval_of((1, (a - np.roll(b, 1, axis=0)).mean(axis=1)))
+        wide.append(across.half_width / ratio_of(one, other).half_width)
+    assert covered_by_pooled / 300 < 0.7
+    assert np.median(wide) > 3
 
 
 @given(mine=logs, other=logs, shift=st.sampled_from([-14.0, 0.0, 28.0]))
@@ -147,7 +234,7 @@ def test_the_whole_interval_decides(low: float, high: float, word: str, side: st
     better = {"SLOW": "FAST", "FAST": "SLOW"}.get(word, word)
     assert judge(ratio, threshold=0.05, more_is_better=True).word == better
     beside = judge(ratio, threshold=0.05, busy="other work had 1.0 cores in A")
-    assert beside.word == ("AMBIGUOUS" if word in ("SLOW", "FAST") else word)
+    assert beside.word == ("AMBIGUOUS" if word == "FAST" else word)
     assert ("idle machine" in beside.reason) == (word in ("SLOW", "FAST"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,10 @@ def read(rows: list[Row], measure: Measure | None = None, env: dict[str, Any] | 
     return run_of(Path(), text, env or {}, rows, no_samples(), going=True)
 
 
-def further(measure: Measure) -> Further:
-    return Further(FIRST, measure, cores=1)
+def further(measure: Measure) -> Callable[[list[Row]], Any]:
+    """The next case; ``None``: there is none."""
+    ask = Further(FIRST, measure, cores=1)
+    return lambda rows: next(iter(ask(rows)), None)
 
 
 STEADY = (1.0, 1.0001) * 3

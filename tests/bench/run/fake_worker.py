@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.run.fork_server import die_with_parent, serve_requests
-from gatherbench.bench.run.job import AnyJob, CalibrationJob, Preparation
+from gatherbench.bench.run.job import AnyJob, CalibrationJob, Preparation, Turn, Turns
 from gatherbench.bench.run.store import PartWriter
 from gatherbench.bench.run.worker import DISK_FULL
 from gatherbench.bench.sampling.prepare import state_of
@@ -26,6 +26,16 @@ def work(job: AnyJob) -> None:
         return
     if isinstance(job, CalibrationJob):
         calibrate(job)
+        return
+    if isinstance(job, Turns):
+        for one in job.jobs:  # all are open before one ends
+            PartWriter(one.part).close()
+        if any(one.case.variant == "dies_before_any_turn" for one in job.jobs):
+            os._exit(4)
+        for number, one in enumerate(job.jobs):
+            Turn(number, time.monotonic()).say(job.now)
+            work(one)
+            Turn().say(job.now)
         return
     case = job.case
     for name, line in (("executions", case.id), ("servers", os.getppid())):

@@ -25,9 +25,14 @@ def cases(*variants: str, workload: Workload = WORKLOAD) -> list[Case]:
 
 
 def runner(
-    store: RunStore, wanted: list[Case], timeout_s: float = 30, device: str = "cpu", **more: Any
+    store: RunStore,
+    wanted: list[Case],
+    timeout_s: float = 30,
+    device: str = "cpu",
+    together: bool = False,
+    **more: Any,
 ) -> Runner:
-    measure = Measure(repeats=1, timeout_s=timeout_s)
+    measure = Measure(repeats=1, timeout_s=timeout_s, together=together)
     return Runner(PreparedRun(store, wanted, measure, device, "abc", "box"), worker=FAKE, **more)
 
 

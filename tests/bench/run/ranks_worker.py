@@ -24,7 +24,7 @@ FAULTS = (
     "other data",
     "gradients of their own",
 )
-_now = [""]
+_now = ["", ""]
 
 
 def spoil(owner: Any, name: str, stage: str) -> None:
@@ -33,7 +33,7 @@ def spoil(owner: Any, name: str, stage: str) -> None:
 
     def wrong(*args: Any, **named: Any) -> Any:
         fault, _, where = _now[0].partition(" in ")
-        if os.environ.get("RANK") == "1" and stage == where:
+        if _now[1] == "1" and stage == where:
             if fault == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
             elif fault == "hangs":
@@ -51,7 +51,7 @@ def not_averaged(self: group.Together, model: nn.Module) -> nn.Module:
 
 def chosen(job: Job, **changes: Any) -> Job:
     """Where a rank is given its job: the fault is known from here on."""
-    _now[0] = job.case.variant
+    _now[:] = job.case.variant, str(changes.get("rank"))
     if _now[0] == "gradients of their own":
         group.Together.wrap = not_averaged  # type: ignore[method-assign]
     if _now[0] == "hangs in train":

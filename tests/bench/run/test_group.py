@@ -261,7 +261,7 @@ def test_live_sampling_gives_each_rank_its_trace(make_job: Any, rank: int) -> No
 
 def test_a_table_that_ranks_register_is_shared(make_job: Any) -> None:
     dataset = open_dataset(make_job().dataset)
-    table = load_table(dataset, shared=True)
+    table = load_table(dataset, "shared")
     assert table.where == "copied into anonymous shared memory"
     assert load_table(dataset).where == "copied into anonymous memory"
     child = os.fork()

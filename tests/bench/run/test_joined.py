@@ -82,7 +82,7 @@ def test_what_the_ranks_make_together(
     "what",
     [
         # Joules of all ranks are over as many epochs as each ran, not over all of theirs together.
-        ("energy", "epochs", "1"), ("uvm", "epochs", "1"), ("all_reduce", "payload", "B"),
+        ("energy", "epochs", "1"), ("all_reduce", "payload", "B"),
         ("fetch", "row", "B"), ("fetch", "lookahead", "1"), ("fetch", "gpu_share", "1"),
         ("fetch", "gpu_table", "B"), ("setup", "numa_node", "1"), ("check", "residency", "1"),
         ("setup", "table_load_time", "s"), ("setup", "table", "B"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -13,7 +16,7 @@ from torch import Tensor
 from gatherbench.bench.run import check as check_module
 from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run.agreement import fail_strays
-from gatherbench.bench.run.check import WrongRowsError
+from gatherbench.bench.run.check import WrongConductError, WrongRowsError
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.store import RunStore, read_part, rows_of
@@ -25,8 +28,10 @@ from gatherbench.strategies.knowledge import Knowledge
 
 from . import fakes
 
-#: Of the jobs below: fetches before timing, of an epoch, and of the check after the last epoch.
+#: Of the jobs below: fetches that are compared before timing, of an epoch, and of the check after
+#: the last epoch. One more comes first, whose rows only tell what the path has copied.
 CHECKED, EPOCH, LAST = 2, 5, 5
+WARM_UP = 1 + CHECKED
 
 
 class Right(Fetcher):
@@ -56,7 +61,7 @@ class FromTheSecond(Right):
     SPOIL: ClassVar[Callable[[Tensor], Tensor]]
 
     def spoilt(self, rows: Tensor) -> Tensor:
-        return type(self).SPOIL(rows) if self.number > 1 else rows
+        return type(self).SPOIL(rows) if self.number > 2 else rows
 
 
 def last_byte_flipped(rows: Tensor) -> Tensor:
@@ -67,7 +72,7 @@ def last_byte_flipped(rows: Tensor) -> Tensor:
 class StopsFetching(Right):
     """Returns the rows that it had fetched last, or as many of them as are wanted."""
 
-    FIRST_WRONG = 4
+    FIRST_WRONG = 5
 
     def __init__(self, features: Tensor, device: torch.device) -> None:
         super().__init__(features, device)
@@ -80,7 +85,7 @@ class StopsFetching(Right):
 
 
 class StopsLate(StopsFetching):
-    FIRST_WRONG = 61
+    FIRST_WRONG = 62
 
 
 class LastRowOfLarge(Right):
@@ -98,7 +103,7 @@ class OneColumn(Right):
     """Loses one value of each fetch from the second minibatch of the warm-up on."""
 
     def spoilt(self, rows: Tensor) -> Tensor:
-        if self.number >= CHECKED + 2:
+        if self.number >= WARM_UP + 2:
             rows.view(torch.uint8)[7, 4 * 20] ^= 1
         return rows
 
@@ -146,7 +151,7 @@ class DuringTimedEpochs(Right):
     """Right until the first timed epoch and after the last: all rows in between are wrong."""
 
     def spoilt(self, rows: Tensor) -> Tensor:
-        timed = CHECKED + EPOCH < self.number <= CHECKED + 3 * EPOCH
+        timed = WARM_UP + EPOCH < self.number <= WARM_UP + 3 * EPOCH
         return torch.zeros_like(rows) if timed else rows
 
 
@@ -154,12 +159,99 @@ class SortsTheIds(Right):
     """Of the caller, from the warm-up on: then the rows are right for ids that are not."""
 
     def _submit(self, ids: Tensor) -> Ticket:
-        return super()._submit(ids.copy_(ids.sort().values) if self.number >= CHECKED else ids)
+        return super()._submit(ids.copy_(ids.sort().values) if self.number >= WARM_UP else ids)
 
 
 class AfterTheLastEpoch(Right):
     def spoilt(self, rows: Tensor) -> Tensor:
-        return torch.zeros_like(rows) if self.number > CHECKED + 3 * EPOCH else rows
+        return torch.zeros_like(rows) if self.number > WARM_UP + 3 * EPOCH else rows
+
+
+class WhenUsed(Tensor):
+    """Rows that are gathered by the step."""
+
+    gather: Callable[[], Tensor]
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        gathered = [one.gather() if isinstance(one, WhenUsed) else one for one in args]
+        return func(*gathered, **(kwargs or {}))
+
+
+class GathersWhenUsed(Right):
+    """In timed epochs alone."""
+
+    def spoilt(self, rows: Tensor) -> Tensor:
+        if self.number <= WARM_UP + EPOCH:
+            return rows
+        later = torch.empty(0).as_subclass(WhenUsed)  # type: ignore[arg-type]
+        later.gather = lambda: rows
+        return later
+
+
+class ChangesLater(BesideTraining):
+    """Hands out its staging buffer, into which it goes on writing."""
+
+    lookahead = 0
+
+    def beside(self, x: Tensor) -> None:
+        x[-1] = 0
+
+
+class KeepsEveryMinibatch(Right):
+    """Once the first has been compared."""
+
+    def __init__(self, features: Tensor, device: torch.device) -> None:
+        super().__init__(features, device)
+        self.kept: dict[bytes, Tensor] = {}
+
+    def _submit(self, ids: Tensor) -> Ticket:
+        key = ids.numpy().tobytes()
+        if key not in self.kept or self.number < WARM_UP + EPOCH:
+            ticket = super()._submit(ids)
+            self.kept[key] = ticket.result()
+            return ticket
+        self.ring.claim()
+        return self.ring.issue(lambda: self.kept[key])
+
+
+class WorksOn(Right):
+    """For a while after each fetch, in a thread."""
+
+    def __init__(self, features: Tensor, device: torch.device) -> None:
+        super().__init__(features, device)
+        self.pool = ThreadPoolExecutor(1)
+
+    def spoilt(self, rows: Tensor) -> Tensor:
+        self.pool.submit(self.work)
+        return rows
+
+    def work(self) -> None:
+        until = time.thread_time() + 0.005
+        while time.thread_time() < until:
+            self.table[::7].clone()
+
+    def _close(self) -> None:
+        super()._close()
+        self.pool.shutdown()
+
+
+class LeavesAProcess(Right):
+    """Whose parent ends at once, as a daemon's."""
+
+    def __init__(self, features: Tensor, device: torch.device) -> None:
+        super().__init__(features, device)
+        subprocess.run(["sh", "-c", "sleep 5 &"], check=True)
+
+
+class TurnsTheClock(Right):
+    """In timed epochs, to half its speed."""
+
+    def _submit(self, ids: Tensor) -> Ticket:
+        clock = self.clock = time.perf_counter
+        if self.number == WARM_UP + EPOCH:
+            time.perf_counter = lambda: clock() / 2
+        return super()._submit(ids)
 
 
 class Ready(Right):
@@ -257,7 +349,7 @@ def test_after_the_last_epoch_fetches_are_beside_training_too(make_job, monkeypa
     ("fetcher", "epochs", "why"),
     [
         (StopsFetching, 2, "minibatch 1 of the trace, in the warm-up: row"),
-        # 2 fetches before timing, 5 in the warm-up: of the 11th epoch 50 + 7 + 4 is the fourth.
+        # 3 fetches before timing, 5 in the warm-up: of the 11th epoch 50 + 8 + 4 is the fourth.
         (StopsLate, 11, "in epoch 10: row|after the last epoch: row"),
         (
             OneColumn,
@@ -266,6 +358,7 @@ def test_after_the_last_epoch_fetches_are_beside_training_too(make_job, monkeypa
         ),
         (DuringTimedEpochs, 2, "in epoch 0: row"),
         (SortsTheIds, 2, "minibatch 0 .*, in the warm-up: the path changed the ids that"),
+        (GathersWhenUsed, 2, "minibatch 0 .*in epoch 0: rows are a plain torch.Tensor, and there"),
         (AfterTheLastEpoch, 2, "minibatch 0 .*after the last epoch: row 0"),
     ],
 )
@@ -328,7 +421,7 @@ def test_a_path_that_forgets_the_last_row_of_large_minibatches(make_job, monkeyp
     rejected(job, LastRowOfLarge, monkeypatch, why)
 
 
-@pytest.mark.parametrize("fetcher", [WritesOverThem, HandsThemOutTooEarly])
+@pytest.mark.parametrize("fetcher", [WritesOverThem, HandsThemOutTooEarly, ChangesLater])
 def test_a_path_that_is_wrong_only_beside_the_training(make_job, monkeypatch, fetcher) -> None:
     step = measure_module.Trainer.step
 
@@ -338,7 +431,27 @@ def test_a_path_that_is_wrong_only_beside_the_training(make_job, monkeypatch, fe
         return loss
 
     monkeypatch.setattr(measure_module.Trainer, "step", beside)
-    rejected(make_job(), fetcher, monkeypatch, "in the warm-up: row 0, column 0: ")
+    rejected(make_job(), fetcher, monkeypatch, r"in the warm-up: row \d+, column 0: ")
+
+
+@pytest.mark.parametrize(
+    ("fetcher", "why"),
+    [
+        (KeepsEveryMinibatch, r"\d+ rows were not read when they were asked for, but kept"),
+        (WorksOn, "its threads worked .* s beside .* s of training"),
+        (LeavesAProcess, r"it left a process behind when it was closed: \d+ \(sleep 5\)"),
+        (TurnsTheClock, "time.perf_counter has been replaced"),
+    ],
+)
+def test_a_path_that_works_where_no_fetch_is_timed(
+    make_job, monkeypatch, fetcher: type[Fetcher], why: str
+) -> None:
+    job = make_job()
+    monkeypatch.setattr(time, "perf_counter", time.perf_counter)  # as it was, in the end
+    with pytest.raises(WrongConductError, match=why):
+        measured(job, fetcher, monkeypatch)
+    last = rows_of(read_part(job.part))[-1]
+    assert (last.stage, last.metric, last.status) == ("check", "conduct", "failed")
 
 
 def test_wrong_rows_that_no_draw_met_are_betrayed_by_the_losses(

@@ -1,21 +1,17 @@
-"""Several machines in one run: real torchrun, real TCP; network namespaces stand for the machines.
-
-Where namespaces cannot be made (no root), two torchruns meet on the loopback instead.
-"""
+"""Several machines in one run: real TCP; network namespaces stand for the machines."""
 
 from __future__ import annotations
 
 import json
 import os
-import secrets
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,13 +22,14 @@ from torch.distributed import TCPStore
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.run import machines
+from gatherbench.bench.run import door, machines
 from gatherbench.bench.run.job import AnyJob, Job, Meeting, Preparation
-from gatherbench.bench.run.machines import Machines, MachinesError
+from gatherbench.bench.run.machines import Machines, MachinesError, follow
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import RunStore
 
 from .fakes import cases, runner
+from .networks import Place, attacked, ip, listening, two_places
 
 PLAN = """
 [measure]
@@ -54,58 +51,13 @@ name = "cpu_gather"
 LONG = PLAN.replace("timeout_s = 60", "timeout_s = 30").replace("epochs = 1", "epochs = 100000")
 #: The command line, of a machine that looks for machine 0 often, and only measures.
 SHORT_LOOKS = Path(__file__).parent / "short_looks.py"
-
-
-@dataclass(frozen=True)
-class Place:
-    """A machine's network: what a command is run in, its address, and how its link is cut."""
-
-    prefix: tuple[str, ...]
-    address: str
-    cut: tuple[str, ...] = ()
-
-
-def _ip(*words: str) -> None:
-    subprocess.run(("ip", *words), check=True, capture_output=True)
-
-
-@contextmanager
-def _namespaces() -> Iterator[tuple[Place, Place]]:
-    name, (one, other) = secrets.token_hex(3), ("a", "b")
-    net = secrets.randbelow(200) + 20
-    try:
-        for end in (one, other):
-            _ip("netns", "add", f"gb{name}{end}")
-        _ip("link", "add", f"v{name}{one}", "type", "veth", "peer", "name", f"v{name}{other}")
-        for end, host in ((one, 1), (other, 2)):
-            space, link = f"gb{name}{end}", f"v{name}{end}"
-            _ip("link", "set", link, "netns", space)
-            _ip("-n", space, "addr", "add", f"10.97.{net}.{host}/24", "dev", link)
-            _ip("-n", space, "link", "set", "lo", "up")
-            _ip("-n", space, "link", "set", link, "up")
-        first, second = (
-            Place(
-                ("ip", "netns", "exec", f"gb{name}{end}"),
-                f"10.97.{net}.{host}",
-                ("-n", f"gb{name}{end}", "link", "set", f"v{name}{end}", "down"),
-            )
-            for end, host in ((one, 1), (other, 2))
-        )
-        yield first, second
-    finally:
-        for end in (one, other):
-            subprocess.run(
-                ("ip", "netns", "del", f"gb{name}{end}"), check=False, capture_output=True
-            )
+PORT, TOKEN = 29500, machines.TOKEN_VARIABLE
 
 
 @pytest.fixture
 def places() -> Iterator[tuple[Place, Place]]:
-    try:
-        with _namespaces() as found:
-            yield found
-    except (OSError, subprocess.CalledProcessError):
-        yield Place((), "127.0.0.1"), Place((), "127.0.0.1")
+    with two_places() as found:
+        yield found
 
 
 @pytest.fixture
@@ -119,20 +71,19 @@ def gatherbench(
 ) -> Iterator[list[subprocess.Popen[str]]]:
     """The two machines' processes, machine 0 first; ended with the test."""
     (tmp_path / "two.toml").write_text(plan)
-    with closing(socket.socket()) as probe:
-        probe.bind(("", 0))
-        port = str(probe.getsockname()[1])
-    started = []
+    where, started = f"{places[0].address}:{PORT}", []
     for node, place in enumerate(places):
-        env = {**os.environ, "GATHERBENCH_DATA": str(tiny_root), "TMPDIR": str(tmp_path)}
+        mine = {"GATHERBENCH_DATA": str(tiny_root), "TMPDIR": str(tmp_path), TOKEN: "of this run"}
         command = [
-            *place.prefix, sys.executable, "-m", "torch.distributed.run", "--nnodes", "2",
-            "--nproc-per-node", "1", "--node-rank", str(node), "--master-addr", places[0].address,
-            "--master-port", port, str(SHORT_LOOKS), "run", str(tmp_path / "two.toml"),
-            "--results", str(tmp_path / "results"), "--device", "cpu",
+            *place.prefix, sys.executable, str(SHORT_LOOKS), "run", str(tmp_path / "two.toml"),
+            "--results", str(tmp_path / "results"), "--device", "cpu", "--meet", where,
         ]  # fmt: skip
         with (tmp_path / f"machine{node}.log").open("w") as log:
-            started.append(subprocess.Popen(command, stdout=log, stderr=log, text=True, env=env))
+            started.append(
+                subprocess.Popen(
+                    command, stdout=log, stderr=log, text=True, env={**os.environ, **mine}
+                )
+            )
     yield started
     for process in started:
         process.terminate()
@@ -177,20 +128,24 @@ def processes_of(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("plan", [LONG])
-def test_a_link_that_dies_without_a_word_ends_both_machines_and_nothing_is_lost(
+def test_a_stranger_is_not_heard_and_a_link_that_dies_ends_both_machines_and_nothing_is_lost(
     places: tuple[Place, Place], gatherbench: list[subprocess.Popen[str]], tmp_path: Path
 ) -> None:
-    if not places[1].cut:
-        pytest.skip("needs network namespaces")
     until = time.monotonic() + 150
     while not in_flight(tmp_path / "results"):
         assert time.monotonic() < until
         time.sleep(0.05)
-    _ip(*places[1].cut)
-    assert [process.wait(100) for process in gatherbench] == [1, 1]
+    for mine, place, process in zip((places[0], places[1]), places, gatherbench, strict=True):
+        on = listening(process.pid)
+        assert set(on) <= {mine.address, "127.0.0.1"}
+        assert (PORT in on[mine.address]) == (place is places[0])
+    assert attacked(places[1], places[0], tmp_path / "executed", "", {PORT}) == []
+    assert not (tmp_path / "executed").exists()
+    assert [process.poll() for process in gatherbench] == [None, None]
+    ip(*places[1].cut)
+    assert [process.wait(100) for process in gatherbench] == [1, 2]
     said = (tmp_path / "machine1.log").read_text()
-    assert f"machine 0 ({places[0].address}:" in said
-    assert "cannot be reached" in said
+    assert f"error: machine 0 ({places[0].address}:{PORT}) is gone, or out of reach" in said
     rows = rows_in(tmp_path / "results")
     assert (rows[-1].stage, rows[-1].status) == ("case", "failed")
     assert {row.rank for row in rows[:-1]} == {0}, "what machine 0's rank wrote"
@@ -198,8 +153,24 @@ def test_a_link_that_dies_without_a_word_ends_both_machines_and_nothing_is_lost(
 
 
 @pytest.fixture
-def meeting_place() -> TCPStore:
-    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+def first(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machines]:
+    """Machine 0 of three, on a port of the loopback."""
+    monkeypatch.setenv(TOKEN, "of this run")
+    found = Machines.at("127.0.0.1", 0)
+    assert found is not None
+    found.count = 3
+    with closing(found):
+        yield found
+
+
+@pytest.fixture
+def meeting_place(first: Machines) -> TCPStore:
+    """The store, as the machine has it that keeps the run."""
+    return first._store
+
+
+def port_of(first: Machines) -> int:
+    return first._door.port
 
 
 def a_job(folder: Path, timeout_s: float) -> Job:
@@ -209,8 +180,8 @@ def a_job(folder: Path, timeout_s: float) -> Job:
     return Job(case, measure, "cpu", run, folder, folder, folder / "p")
 
 
-def test_another_machine_says_which_code_it_runs(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, meeting_place: TCPStore
+def test_another_machine_joins_and_does_its_part_of_the_cases(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, first: Machines, meeting_place: TCPStore
 ) -> None:
     """Ranks compare commits: that of machine 0, which comes with the job, would always agree."""
     job = replace(a_job(tmp_path, 60), traces=tmp_path / "traces")
@@ -224,76 +195,171 @@ def test_another_machine_says_which_code_it_runs(
             job.answers.write_text(json.dumps(answer) + "\n")
         return "timed out" if len(told) > 2 and isinstance(job, Job) else None
 
-    store, meeting = meeting_place, Meeting(2, 0, "127.0.0.1", 1, meeting_place.port)
+    store, meeting = meeting_place, Meeting(0, 0, "127.0.0.1", meeting_place.port)
     store.set("case/0", TypeAdapter(Job).dump_json(replace(job, meeting=meeting)).decode())
     store.set("case/1", store.get("case/0").decode())
-    store.set("case/2", "")
+    alone = replace(job, case=replace(job.case, workload=Workload("tiny")))
+    store.set("case/2", TypeAdapter(Job).dump_json(alone).decode())  # it is not of this machine
+    store.set("case/3", "")
+    for key, value in {"count": "3", "welcome/1": ""}.items():
+        store.set(key, value)
     said: list[str] = []
-    Machines(1, 2, "127.0.0.1", store.port).follow(work, tmp_path, said.append)
+    follow("127.0.0.1", port_of(first), work, tmp_path, said.append)
     assert store.get("ready/0/1") == b""
-    assert said == [f"{job.case.id}: done", f"{job.case.id}: timed out"]
-    _, mine, *_ = told
+    greeting = "machine 1 of 3: machine 0 keeps the run's folder"
+    assert said == [greeting, f"{job.case.id}: done", f"{job.case.id}: timed out"]
+    _, mine, *rest = told
     assert isinstance(mine, Job)
+    assert len(rest) == 2
     assert (mine.run.commit, mine.identity, mine.dataset) == ("def", "its own", Path("/data"))
-    assert mine.meeting == replace(meeting, node=1)
+    assert mine.meeting is not None
+    assert (mine.meeting.node, mine.meeting.number) == (1, 0)
+    assert mine.meeting.port not in (meeting_place.port, port_of(first)), "a way of its own"
     assert mine.traces is None, "machine 0 has a folder for them"
+    assert store.check(["left/1"])
 
 
-class SlowStore:
-    """Answers when it is told to."""
-
-    def __init__(self) -> None:
-        self.told = threading.Event()
-
-    def wait(self, _keys: list[str], _longest: object) -> None:
-        self.told.wait(30)
-
-    def get(self, _key: str) -> bytes:
-        return b"told"
+def following(first: Machines, tmp_path: Path) -> None:
+    follow("127.0.0.1", port_of(first), lambda *_: None, tmp_path, lambda _: None)
 
 
-def test_a_machine_that_waits_gives_up_when_machine_0_was_out_of_reach_three_times_in_a_row(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_machine_with_other_code_and_one_too_many_are_sent_away(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, first: Machines, meeting_place: TCPStore
 ) -> None:
-    store, looks = SlowStore(), iter([False, False, True, False, False, False])
-    monkeypatch.setattr(machines, "LOOK_S", 0.01)
-    monkeypatch.setattr(Machines, "_reached", lambda _: next(looks))
-    mine = Machines(1, 2, "there", 29500)
-    with pytest.raises(MachinesError, match=r"^machine 0 \(there:29500\) cannot be reached$"):
-        mine._awaited(store, "case/0")  # type: ignore[arg-type]
-    assert list(looks) == []
-    monkeypatch.setattr(Machines, "_reached", lambda _: store.told.set() or True)
-    assert mine._awaited(store, "case/0") == b"told"  # type: ignore[arg-type]
+    codes = iter(["abc", "def"])
+    monkeypatch.setattr(machines, "commit_id", lambda: next(codes))
+    monkeypatch.setattr(machines.platform, "node", lambda: "box")
+    refused: list[str] = []
+
+    def assembled() -> None:
+        with pytest.raises(MachinesError) as found:
+            first.assemble(2)
+        refused.append(str(found.value))
+
+    waiting = threading.Thread(target=assembled)
+    waiting.start()
+    door.store_at(meeting_place.port).get("count")  # once it knows its own code
+    with pytest.raises(MachinesError) as told:
+        following(first, tmp_path)
+    waiting.join()
+    words = "box runs def, and box abc: install the same commit on each machine"
+    assert [str(told.value), *refused] == [words, words]
+    monkeypatch.setattr(machines, "commit_id", lambda: "abc")
+    with pytest.raises(MachinesError, match=r"^the run has its 2 machines already$"):
+        following(first, tmp_path)
 
 
-def test_a_machine_is_reached_where_somebody_listens(meeting_place: TCPStore) -> None:
-    assert Machines(1, 2, "127.0.0.1", meeting_place.port)._reached()
-    assert meeting_place.check([]), "the look has left the store as it was"
-    with closing(socket.socket()) as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        assert not Machines(1, 2, "127.0.0.1", nobody.getsockname()[1])._reached()
+def test_what_cannot_be_read_is_no_case(
+    tmp_path: Path, first: Machines, meeting_place: TCPStore
+) -> None:
+    for key, value in {"count": "2", "welcome/1": "", "case/0": "{}"}.items():
+        meeting_place.set(key, value)
+    with pytest.raises(MachinesError, match=r"^machine 0 calls for what is no case here: install"):
+        following(first, tmp_path)
+
+
+def test_who_does_not_know_the_token_is_not_let_in(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, first: Machines, meeting_place: TCPStore
+) -> None:
+    where = f"127.0.0.1:{port_of(first)}"
+    monkeypatch.setenv(TOKEN, "of another run")
+    with pytest.raises(
+        MachinesError, match=f"^{where} does not know this {TOKEN}, or is no gather"
+    ):
+        following(first, tmp_path)
+    monkeypatch.delenv(TOKEN)
+    with pytest.raises(MachinesError, match=f"^{TOKEN} is not set: machine 0, 127.0.0.1, says"):
+        following(first, tmp_path)
+    assert not meeting_place.check(["machines"])
+
+
+def test_a_machine_does_not_talk_to_whoever_listens_where_machine_0_should(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The handshake goes both ways: one who lets everybody in does not know the token either."""
+    monkeypatch.setenv(TOKEN, "of this run")
+
+    def lets_everybody_in(connection: door.Connection) -> None:
+        connection.send_bytes(b"#CHALLENGE#" + bytes(20))
+        connection.recv_bytes()
+        connection.send_bytes(b"#WELCOME#")
+        connection.recv_bytes()
+        connection.send_bytes(b"anything")
+        connection.recv_bytes()
+
+    for greeting in (lets_everybody_in, lambda line: line._send(b"HTTP/1.1 400 Bad Request\r\n")):
+        with listener(greeting) as port, pytest.raises(MachinesError, match="is no gatherbench"):
+            follow("127.0.0.1", port, lambda *_: None, tmp_path, lambda _: None)
+
+
+@contextmanager
+def listener(greets: Callable[[door.Connection], object]) -> Iterator[int]:
+    """Somebody who listens on a port of the loopback and is no gatherbench."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+
+        def serve() -> None:
+            visitor, _ = listening.accept()
+            with door.Connection(visitor.detach()) as line:
+                greets(line)
+                line.poll(2)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield listening.getsockname()[1]
+        thread.join()
+
+
+def test_a_visitor_who_says_nothing_keeps_nobody_waiting(
+    first: Machines, meeting_place: TCPStore
+) -> None:
+    meeting_place.set("count", "3")
+    with closing(socket.create_connection(("127.0.0.1", port_of(first)))) as silent:
+        with closing(door.way_to("127.0.0.1", port_of(first), b"of this run")) as way:
+            assert door.store_at(way.port, 20.0).get("count") == b"3"
+        silent.settimeout(20)
+        assert silent.recv(4)[3:], "it was asked for the token, and no more"
+
+
+def test_where_machines_cannot_meet_is_said() -> None:
+    assert Machines.at("192.0.2.1", 29500) is None, "an address that is kept for examples"
+    with closing(socket.create_server(("127.0.0.1", 0))) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(MachinesError, match=f"^--meet 127.0.0.1:{port}: the port is taken; "):
+            Machines.at("127.0.0.1", port)
+    with pytest.raises(
+        MachinesError, match=r"^--meet no\.such\.host\.invalid:1: .*; name another one"
+    ):
+        Machines.at("no.such.host.invalid", 1)
+    with pytest.raises(
+        MachinesError, match=r"that name is 127\.0\.0\.1, which no other machine reach"
+    ):
+        Machines.at("localhost", 0)
 
 
 def test_all_machines_are_called_any_may_refuse_and_one_that_is_silent_is_waited_for_once(
-    meeting_place: TCPStore, tmp_path: Path
+    first: Machines, meeting_place: TCPStore, tmp_path: Path
 ) -> None:
-    first, job = Machines(0, 3, "127.0.0.1", meeting_place.port), a_job(tmp_path, 10)
+    job = a_job(tmp_path, 10)
     for key, said in {"0/1": "", "0/2": "no such graph", "1/1": "", "1/2": ""}.items():
         meeting_place.set(f"ready/{key}", said)
     assert first.call(0, job) == "machine 2: no such graph"
     called = first.call(1, job)
     assert isinstance(called, Job)
-    assert called.meeting is not None
-    assert (called.meeting.nodes, called.meeting.node) == (3, 0)
-    assert called.meeting.store_port == meeting_place.port != called.meeting.port
+    assert called.meeting == Meeting(0, 1, "127.0.0.1", meeting_place.port)
     assert TypeAdapter(Job).validate_json(meeting_place.get("case/1")) == called
-    first.dismiss(2)
-    assert meeting_place.get("case/2") == b""
+    two = replace(job, case=replace(job.case, workload=Workload("tiny", nodes=2)))
+    meeting_place.set("ready/2/1", "")
+    assert isinstance(first.call(2, two), Job), "machine 2 is not asked"
     meeting_place.set("ready/3/1", "")
     job = a_job(tmp_path, 0.1)
     assert first.call(3, job) == "machine 2 did not answer within 0.1 s"
     assert first.call(4, job) == "machine 2 has not answered before"
     assert not meeting_place.check(["case/4"]), "nobody is called"
+    meeting_place.set("ready/4/1", "")
+    assert isinstance(first.call(4, replace(two, measure=job.measure)), Job), "without it"
+    meeting_place.set("left/1", "")
+    first.dismiss(5)
+    assert meeting_place.get("case/5") == b""
 
 
 def test_the_runner_calls_machines_by_turns_and_tries_again_what_they_could_not_begin(
@@ -303,6 +369,9 @@ def test_the_runner_calls_machines_by_turns_and_tries_again_what_they_could_not_
     told: list[int | str] = []
 
     class First(Machines):
+        def __init__(self) -> None:
+            pass
+
         def call(self, number: int, job: Job) -> Job | str:
             told.append(number)
             return answers.pop(0) or job
@@ -312,33 +381,33 @@ def test_the_runner_calls_machines_by_turns_and_tries_again_what_they_could_not_
 
     two = cases("fine", "fine", workload=Workload("tiny", nodes=2))
     several = [*two, *cases("fine")]
-    run = runner(store, several, machines=First(0, 2, "here", 1))
+    run = runner(store, several, machines=First())
     assert run.run() == 1
     assert (told, run.left, run.unprepared) == ([0, 1, "dismissed 2"], 1, 1)
     ended = [(row.status, row.reason) for row in store.rows() if row.stage == "case"]
     assert ended == [("failed", "machine 1: no such graph"), ("ok", None), ("ok", None)]
-    assert runner(store, several, machines=First(0, 2, "here", 1)).run() == 0
+    assert runner(store, several, machines=First()).run() == 0
     assert told[3:] == [0, "dismissed 1"]
 
 
 def test_machine_0_gets_what_the_others_found_and_leaves_out_who_says_nothing(
     meeting_place: TCPStore,
 ) -> None:
-    first = Meeting(4, 0, "127.0.0.1", 1, meeting_place.port)
+    mine = Meeting(0, 7, "127.0.0.1", meeting_place.port)
     for node in (1, 3):
         found = {"killed": [], "parts": {f"rank{node}.jsonl": "x"}}
-        assert machines.exchange_parts(replace(first, node=node), "case", found, 0.1) == []
-    told = machines.exchange_parts(first, "case", {}, 0.1)
+        assert machines.exchange_parts(replace(mine, node=node), 4, found, 0.1) == []
+    told = machines.exchange_parts(mine, 4, {}, 0.1)
     assert [list(one["parts"]) for one in told] == [["rank1.jsonl"], ["rank3.jsonl"]]
-    later, begin = replace(first, nodes=9, port=2), time.monotonic()
-    found = machines.exchange_parts(later, "case", {}, 1.0)
+    begin = time.monotonic()
+    found = machines.exchange_parts(replace(mine, number=8), 9, {}, 1.0)
     assert found == [], "of the same case, tried again"
     assert time.monotonic() - begin < 4, "1 s for all of them together"
 
 
 @pytest.mark.parametrize("told", [None, "mine0"])
 def test_ranks_use_the_network_that_leads_to_machine_0_unless_told(
-    told: str | None, meeting_place: TCPStore, monkeypatch: pytest.MonkeyPatch
+    told: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = SimpleNamespace
     found = {"eth0": [address(address="10.0.0.1")], "lo": [address(address="127.0.0.1")]}
@@ -348,17 +417,5 @@ def test_ranks_use_the_network_that_leads_to_machine_0_unless_told(
         monkeypatch.setenv(name, told or "")  # so that both are as before when the test ends
         if told is None:
             monkeypatch.delenv(name)
-    machines.use_interface_towards("127.0.0.1", meeting_place.port)
+    machines.use_interface_towards("127.0.0.1")
     assert [os.environ[name] for name in names] == [told or "lo"] * 2
-
-
-def test_what_torchrun_tells() -> None:
-    told = {
-        "TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "RANK": "1",
-        "MASTER_ADDR": "a", "MASTER_PORT": "29500",
-    }  # fmt: skip
-    assert Machines.of(told) == Machines(1, 2, "a", 29500)
-    assert Machines.of({}) is None
-    assert Machines.of({**told, "WORLD_SIZE": "1"}) is None
-    with pytest.raises(MachinesError, match="--nproc-per-node 1, and gpus = N in the plan"):
-        Machines.of({**told, "LOCAL_WORLD_SIZE": "2"})

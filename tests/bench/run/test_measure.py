@@ -13,9 +13,10 @@ from torch import Tensor
 from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.run import measure as measure_module
+from gatherbench.bench.run.check import WrongMemoryError
 from gatherbench.bench.run.job import MemoryLimit
 from gatherbench.bench.run.loop import STAGES, EpochTimes, run_epoch
-from gatherbench.bench.run.rows import Row
+from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import read_part, rows_of
 from gatherbench.bench.run.untimed import EnergyBlock
 from gatherbench.bench.sampling.knowledge import knowledge_of
@@ -37,11 +38,12 @@ def value(rows: list[Row], stage: str, metric: str, epoch: int = -1) -> float:
     return found[0]
 
 
-#: What runs here, on a workload without partitions (those: tests/bench/run/test_partitions.py).
+#: What runs here and brings the table's rows, on a workload without partitions (those:
+#: tests/bench/run/test_partitions.py).
 HERE = [
     s.name
     for s in (kind() for kind in STRATEGIES)
-    if "partitions" not in s.needs and s.skip(HOST) is None
+    if "partitions" not in s.needs and s.skip(HOST) is None and not (s.lossy or s.role == "floor")
 ]
 
 
@@ -63,6 +65,21 @@ def test_all_strategies_yield_complete_rows_and_train_to_the_same_bits(
     (first, second), accuracy = outcomes.pop()
     assert second < first, "the loss does not fall"
     assert accuracy > 0.5, "three classes, and labels that the features tell"
+
+
+def test_a_lossy_path_is_compared_with_what_it_says_it_delivers(make_job) -> None:
+    """Rows of 33 floats travel as 33 int8, filled up to 36, and 4 bytes of scale."""
+    rows = measured(make_job("narrow_rows", params={"dtype": "int8"}))
+    assert value(rows, "fetch", "payload", 0) % 40 == 0
+    declared = {r.metric: r.value for r in rows if r.basis == "declared"}
+    assert declared["row"] == 40
+    assert declared["gpu_link_read"] == value(rows, "fetch", "payload", 0)
+    assert value(rows, "check", "rows") > 0
+    exact = measured(make_job("aligned_zero_copy"))
+    losses = [value(one, "train", "loss", 0) for one in (rows, exact)]
+    assert losses[0] != losses[1]
+    assert losses[0] == pytest.approx(losses[1], rel=0.05)
+    assert value(rows, "eval", "test_accuracy") > 0.5
 
 
 def is_complete(rows: list[Row]) -> None:
@@ -298,6 +315,30 @@ def test_a_strategy_that_cannot_run_here_says_why(make_job, monkeypatch) -> None
     monkeypatch.setattr(places, "available_bytes", lambda: next(free))
     assert str(skipped(job)).startswith("no_memory")
     assert not rows_of([*read_part(managed.part), *read_part(job.part)])
+
+
+def test_a_table_that_moved_while_it_was_read_is_not_shown(make_job, monkeypatch) -> None:
+    """What was measured before is there, and a row says that it is not to be believed."""
+
+    class Managed(CpuGather):
+        managed = True
+
+    class Stays:
+        def __init__(self, device: torch.device, table_bytes: int) -> None:
+            assert table_bytes == open_dataset(job.dataset).spec.table_bytes
+
+        def row(self, make: RowMaker) -> Row:
+            raise WrongMemoryError("it moved")
+
+    monkeypatch.setattr(measure_module, "build", lambda *_: Managed())
+    monkeypatch.setattr(measure_module, "table_kind", lambda *_: "anonymous")
+    monkeypatch.setattr(measure_module, "StaysOnHost", Stays)
+    job = make_job()
+    with pytest.raises(WrongMemoryError):
+        skipped(job)
+    rows = {(r.stage, r.metric): r for r in rows_of(read_part(job.part))}
+    assert rows["epoch", "wall_time"].value is not None
+    assert rows["check", "memory"].reason == "failed: it moved"
 
 
 def test_a_path_is_declared_as_it_is_after_what_it_fetched(make_job, monkeypatch) -> None:

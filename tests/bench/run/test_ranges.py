@@ -57,7 +57,7 @@ def test_a_trace_of_an_epoch_apart_holds_every_stage_of_few_minibatches(
     batches = min(most, 5)
     named = spans(file)
     assert named["train"] == batches
-    assert named["fetch"] == 2 * batches  # submitted and waited for
+    assert named["fetch"] == 1 + 2 * batches  # begun; submitted and waited for
     assert named["sample"] >= batches + 1  # the last calls find none
     events = opened(file)["traceEvents"]
     assert any("mm" in str(e["name"]) for e in events), "the operators inside the stages"
@@ -167,5 +167,5 @@ def test_nvtx_marks_stages_between_profiler_start_and_stop(monkeypatch, make_job
     begin, end = fake.log.index("cudaProfilerStart"), fake.log.index("cudaProfilerStop")
     # The device is idle at both ends, or Nsight would lose what was launched last.
     assert fake.log[begin - 1] == fake.log[end - 1] == "synchronize"
-    assert Counter(fake.log[begin + 1 : end - 1]) == {"sample": 6, "fetch": 10, "train": 5}
+    assert Counter(fake.log[begin + 1 : end - 1]) == {"sample": 6, "fetch": 11, "train": 5}
     assert set(fake.log) == {"synchronize", "cudaProfilerStart", "cudaProfilerStop", *STAGES}

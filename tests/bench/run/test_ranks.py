@@ -10,14 +10,12 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-import torch
 
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run import runner as runner_module
 from gatherbench.bench.run.fork_server import ForkServer
-from gatherbench.bench.run.ranks import Launch
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.runner import PreparedRun, Runner
 from gatherbench.bench.run.store import RunStore
@@ -96,15 +94,6 @@ def _command(pid: int) -> bytes:
         return b""
 
 
-def test_before_the_fork_the_launcher_asks_nothing_of_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    for name, answer in (("is_available", True), ("device_count", 2)):
-        monkeypatch.setattr(torch.cuda, name, lambda n=name, a=answer: (asked.append(n), a)[1])
-    config = Launch(min_nodes=1, max_nodes=1, nproc_per_node=2, start_method="fork")
-    assert not asked
-    assert getattr(config, "numa_options", None) is None  # ranks bind themselves
-
-
 @pytest.mark.parametrize("several", [TWO, THREE])
 def test_ranks_learn_what_one_process_learns_on_the_joined_minibatches(
     several: Workload, rows: list[Row]
@@ -175,6 +164,5 @@ def test_more_machines_than_take_part_are_skipped(rows: list[Row]) -> None:
     (last,) = (row for row in rows if row.stage == "case" and row.workload == FAR.id)
     assert last.status == "skipped"
     assert last.reason == (
-        "unsupported: 2 machines are asked for and 1 take part: torchrun --nnodes 2 starts"
-        " gatherbench on each"
+        "unsupported: 2 machines are asked for: run --meet HOST:PORT on each of them"
     )

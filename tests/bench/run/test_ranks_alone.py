@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed import FileStore
 
 from gatherbench.bench.run import ranks as ranks_module
 from gatherbench.bench.run.job import Job, Meeting
 from gatherbench.bench.run.ranks import RankError, measure_ranks
 from gatherbench.bench.run.store import PartWriter, ranks_folder, read_part, rows_of
+from gatherbench.strategies.knowledge import Ranks
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def job(make_job: Any) -> Job:
 def launched(monkeypatch: pytest.MonkeyPatch, *statuses: str, killed: tuple[str, ...] = ()) -> None:
     """Have the ranks write their parts: rank ``r`` takes ``r + 1`` s for epoch 0; ends so."""
 
-    def write(_config: object, job: Job, _table: object, folder: Path) -> list[str]:
+    def write(job: Job, _table: object, folder: Path) -> list[str]:
         for rank, status in enumerate(statuses):
             with closing(PartWriter(folder / f"rank{rank}.jsonl")) as out:
                 make = replace(job.rows, rank=rank)
@@ -40,6 +41,7 @@ def launched(monkeypatch: pytest.MonkeyPatch, *statuses: str, killed: tuple[str,
         return list(killed)
 
     monkeypatch.setattr(ranks_module, "_launched", write)
+    monkeypatch.setattr(ranks_module, "use_interface_towards", lambda _address: None)
 
 
 def folded(job: Job) -> tuple[str | None, list[dict[str, Any]]]:
@@ -97,12 +99,10 @@ def test_machine_0_joins_what_all_machines_found(
 ) -> None:
     workload = replace(job.case.workload, gpus=1, nodes=2)
     case = replace(job.case, workload=workload)
-    job = replace(job, case=case, meeting=Meeting(2, node, "here", 1, 2))
+    job = replace(job, case=case, meeting=Meeting(node, 7, "here", 1))
     told: list[Any] = []
 
-    def write(
-        _config: object, job: Job, _table: object, folder: Path, rank: int = node
-    ) -> list[str]:
+    def write(job: Job, _table: object, folder: Path, rank: int = node) -> list[str]:
         with closing(PartWriter(folder / f"rank{rank}.jsonl")) as out:
             make = replace(job.rows, rank=rank)
             out.row(make.ok("epoch", "wall_time", "s", rank + 1, "clock", 0))
@@ -110,18 +110,18 @@ def test_machine_0_joins_what_all_machines_found(
                 out.end("ok", None, 1.0)
         return []
 
-    def exchange(_meeting: Meeting, _case: str, mine: Any, longest_s: float) -> list[Any]:
+    def exchange(_meeting: Meeting, _nodes: int, mine: Any, longest_s: float) -> list[Any]:
         told.append((list(mine["parts"]), list(mine["killed"]), longest_s))
         if node:
             return []
         other = job.part.parent / "other"
         other.mkdir()
-        write(None, job, None, other, 1)
+        write(job, None, other, 1)
         text = (other / "rank1.jsonl").read_text()
         shutil.rmtree(other)
         return [{"killed": killed, "parts": {"rank1.jsonl": text}}]
 
-    monkeypatch.setattr(ranks_module, "use_interface_towards", lambda *_: None)
+    monkeypatch.setattr(ranks_module, "use_interface_towards", told.append)
     monkeypatch.setattr(ranks_module, "_launched", write)
     monkeypatch.setattr(ranks_module, "exchange_parts", exchange)
     ranks_folder(job.part).mkdir()
@@ -133,7 +133,7 @@ def test_machine_0_joins_what_all_machines_found(
         folded(job)
     rows = [(row.rank, row.value) for row in rows_of(read_part(job.part))]
     assert rows == ([] if node else [(0, 1.0), (1, 2.0), *[(-1, 2.0)] * (not killed)])
-    assert told == [([f"rank{node}.jsonl"], [], job.measure.timeout_s / 4)]
+    assert told == ["here", ([f"rank{node}.jsonl"], [], job.measure.timeout_s / 4)]
 
 
 def test_before_the_forks_no_team_of_threads_a_table_to_register_and_enough_gpus_or_cores(
@@ -141,17 +141,18 @@ def test_before_the_forks_no_team_of_threads_a_table_to_register_and_enough_gpus
 ) -> None:
     order: list[object] = []
     monkeypatch.setattr(torch, "set_num_threads", order.append)
-    monkeypatch.setattr(
-        ranks_module, "load_table", lambda _dataset, shared: order.append(f"shared {shared}")
-    )
+    monkeypatch.setattr(ranks_module, "load_table", lambda _dataset, kind: order.append(kind))
     launched(monkeypatch, "ok", "ok")
     folded(job)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     folded(replace(job, device="cuda"))
+    managed = replace(job.case, strategy="unified_zero_copy", params={"memory": "managed"})
+    folded(replace(job, case=managed, device="cuda"))  # no fork has it: each loads its own
+    assert order.pop() == 1
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     refused, _ = folded(replace(job, device="cuda"))
     assert refused == "no_device: 2 GPUs are asked for and 1 are here"
-    assert order == [1, "shared False", 1, "shared True"]
+    assert order == [1, "anonymous", 1, "shared"]
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     assert folded(job)[0] is None
     monkeypatch.setattr(ranks_module, "RANKS_A_CORE", 1)
@@ -164,8 +165,12 @@ def test_a_rank_measures_its_own_share_on_its_own_gpu(
     told: list[Any] = []
 
     class Group:
-        def __init__(self, device: torch.device, patience_s: float) -> None:
-            told.append((device.type, patience_s, os.environ["CUDA_VISIBLE_DEVICES"]))
+        def __init__(
+            self, device: torch.device, ranks: Ranks, store: FileStore, patience_s: float
+        ) -> None:
+            assert isinstance(store, FileStore)
+            assert store.timeout.total_seconds() == patience_s
+            told.append((device.type, ranks, patience_s, os.environ["CUDA_VISIBLE_DEVICES"]))
 
         def gathered(self, value: object) -> None:
             told.append("waits for all")
@@ -173,17 +178,15 @@ def test_a_rank_measures_its_own_share_on_its_own_gpu(
         def close(self) -> None:
             told.append("leaves")
 
-    for name, value in {"RANK": "3", "LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "GPU-a,5"}.items():
+    for name, value in {"LOCAL_WORLD_SIZE": "", "CUDA_VISIBLE_DEVICES": "GPU-a,5"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(ranks_module, "Together", Group)
     monkeypatch.setattr(ranks_module, "die_with_parent", told.append)
-    monkeypatch.setattr(ranks_module.signal, "signal", lambda *what: told.append(what))
     monkeypatch.setattr(ranks_module, "measure", lambda mine, *_: told.append(mine))
     job = replace(job, device="cuda")
-    ranks_module._one_rank(job, None, tmp_path, 77)  # type: ignore[arg-type]
-    mine = replace(job, rank=3, trace=job.trace / "rank3")
-    assert told == [
-        (signal.SIGTERM, signal.SIG_DFL), 77, ("cuda", 30.0, "5"), mine, "waits for all", "leaves",
-    ]  # fmt: skip
-    (end,) = read_part(tmp_path / "rank3.jsonl")
+    ranks_module._one_rank(job, None, tmp_path, 77, 1)  # type: ignore[arg-type]
+    mine, ranks = replace(job, rank=1, trace=job.trace / "rank1"), Ranks(1, 2, 2)
+    assert told == [77, ("cuda", ranks, 30.0, "5"), mine, "waits for all", "leaves"]
+    assert os.environ["LOCAL_WORLD_SIZE"] == "2"
+    (end,) = read_part(tmp_path / "rank1.jsonl")
     assert (end["kind"], end["status"]) == ("end", "ok")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -142,20 +142,6 @@ def test_a_table_that_is_none_is_named_with_its_line(store: RunStore, text: str,
     store.rows_file.write_text(text)
     with pytest.raises(StoreError, match=rf"rows\.csv: {said}"):
         store.rows()
-
-
-def test_a_table_of_schema_2_is_upgraded_and_rewritten(store: RunStore) -> None:
-    """It knew one process a case: it has no column of ranks."""
-    now = complete(replace(MAKE, basis="predicted", backend="cuda", borrowed="sample fetch"))
-    lines = [HEAD, *to_csv(now).replace("run,3,", "run,2,").splitlines()]
-    store.rows_file.write_text("".join(line.rpartition(",")[0] + "\n" for line in lines))
-    assert "rank" not in store.rows_file.read_text()
-    assert store.rows() == now
-    assert store.recover() == {key_of(CASE)}
-    assert store.rows_file.read_text() == f"{HEAD}\n" + to_csv(now)
-    old = {n: v for n, v in asdict(now[0]).items() if n != "rank"}
-    part = [{"kind": "row", **old, "schema_version": 2}, {"kind": "end"}]
-    assert rows_of(part) == now[:1]
 
 
 def test_a_folder_that_is_no_run_is_refused_and_a_garbled_plan_is_named(

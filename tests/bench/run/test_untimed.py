@@ -1,10 +1,9 @@
-"""What a case does untimed: energy over its epochs, run on where they were short; page faults."""
+"""What a case does untimed: energy over its epochs, run on where they were short."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -13,9 +12,6 @@ from gatherbench.bench.meters import power as power_module
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.untimed import EnergyBlock
-from gatherbench.kernels import managed_memory
-
-from .fakes import measured
 
 GPU = GpuUnderTest(("GPU-x",), SensorChoice(None, Reason("unsupported", "nobody is trusted")))
 MAKE = RowMaker("run", "abc", "box", "cuda", "w", "d", "s", "v", 0)
@@ -133,20 +129,3 @@ def test_a_driver_that_never_answers_is_not_asked_again(monkeypatch: pytest.Monk
     release.set()
     assert asked == [1]
     assert rows["gpu_energy"].status == "failed"
-
-
-def test_page_faults_that_cannot_be_counted_are_said_after_all_that_is_measured(
-    make_job: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a case that holds managed memory; another says nothing of it."""
-    assert "uvm" not in {row.stage for row in measured(make_job())}
-    monkeypatch.setitem(managed_memory._spans, 64, managed_memory.Span(64, 4096))
-    rows = measured(make_job())
-    before, last = rows[:-6], rows[-6:-1]
-    assert rows[-1].stage == "check", "how many rows were compared, when all is over"
-    assert [row.stage for row in last] == ["uvm"] * 5
-    assert "uvm" not in {row.stage for row in before}
-    for row in last:
-        assert row.value is None
-        assert str(row.reason).startswith("no_device: ")
-        assert (row.status, row.epoch) == ("skipped", -1)

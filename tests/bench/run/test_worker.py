@@ -52,8 +52,8 @@ def test_a_strategy_that_cannot_run_is_skipped_and_an_error_is_a_reason(
     assert (skipped["status"], bool(skipped["reason"])) == ("skipped", True)
     wrong = ended(replace(make_job(), dataset=tmp_path / "none"))
     assert (wrong["status"], wrong["reason"].partition(":")[0]) == ("failed", "DatasetError")
-    beyond_any_address_space = lambda _, **__: bytearray(1 << 60)  # noqa: E731
-    monkeypatch.setattr(table, "resident_copy", beyond_any_address_space)
+    beyond_any_address_space = lambda *_, **__: bytearray(1 << 60)  # noqa: E731
+    monkeypatch.setattr(table, "empty", beyond_any_address_space)
     full = ended(make_job())
     assert (full["status"], full["reason"].partition(":")[0]) == ("failed", "MemoryError")
 

@@ -51,8 +51,8 @@ def test_where_it_is_drawn_changes_nothing_that_is_trained(make_job) -> None:
 @pytest.mark.parametrize(
     ("sampling", "device", "asked"),
     [
-        ("gpu", "cuda:0", [{"in_place": False}]),
-        ("uva", "cuda:0", [{"in_place": True}]),
+        ("gpu", "cuda:0", [{"in_place": None}]),
+        ("uva", "cuda:0", [{"in_place": "registered"}]),
         ("uva", "cpu", []),
         ("live", "cuda:0", []),
     ],
@@ -76,13 +76,13 @@ def test_what_draws_the_minibatches(
 
 
 @pytest.mark.parametrize("partitions", ["", "4/2 beta"])
-@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("in_place", [None, "registered", "managed"])
 def test_the_graph_that_is_drawn_from_lies_where_it_was_asked_for(
-    monkeypatch: pytest.MonkeyPatch, partitions: str, in_place: bool
+    monkeypatch: pytest.MonkeyPatch, partitions: str, in_place: Any
 ) -> None:
     made: list[tuple[torch.device, bool]] = []
 
-    def sampler(*given: Any, in_place: bool) -> Any:
+    def sampler(*given: Any, in_place: Any) -> Any:
         made.append((given[3], in_place))
         return SimpleNamespace(sample=lambda seeds, seed: None)
 

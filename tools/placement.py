@@ -1,6 +1,6 @@
 """Where to put the table when several ranks train: a copy a machine, or its rows over the ranks.
 
-    python -m gatherbench.bench.model.placement
+    python -m tools.placement
 
 A *replicated* host table lies in the memory of every machine, and each GPU reads it over its own
 link: ranks send each other gradients alone. A *sharded* one lies once in the memory of all GPUs
@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gatherbench.bench.model.advise.option import average_load, drawn
 from gatherbench.bench.model.advise.question import GBIT, Question, graph_sizes, source_graph
-from gatherbench.bench.model.advise.rank import average_load, drawn
 from gatherbench.bench.model.epoch import epoch_seconds
 from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.physics import ID_BYTES

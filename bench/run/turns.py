@@ -1,0 +1,172 @@
+"""Paths side by side: cases of one workload take turns in one process, epoch by epoch.
+
+Two processes of one path differ by more than two paths of one process do: on an H200 the logarithm
+of the epoch had a standard deviation of 0.165 between processes and 0.077 within one. So with
+``together`` all paths of a workload are opened in one process over one table. A *block* is one
+epoch of each, in an order that is drawn for each block from the plan's seed; ratios are paired
+within blocks when they are read (:mod:`gatherbench.bench.read.stats.interval`).
+
+Paths that do not fit beside the others, on the GPU or on the host, have blocks of their own behind
+them, in the same process. What fails costs itself. Where CUDA is lost with it, or the process, the
+runner starts another process for the rest.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from gatherbench.bench.run.job import Job, Turn, Turns
+from gatherbench.bench.run.measure import Ground, MeasuredCase
+from gatherbench.bench.run.nvtx import nvtx_session
+from gatherbench.bench.run.outcome import outcome
+from gatherbench.bench.run.rows import PLACE, PROCESS
+from gatherbench.bench.run.store import PartWriter
+from gatherbench.kernels.host_memory import available_bytes
+from gatherbench.strategies.places import free_bytes
+
+T = TypeVar("T")
+
+#: Share of the free memory that one more path may take on the GPU, and one more table on the host:
+#: the training of those that are open has not had all that it will take.
+_SHARE, _HOST_SHARE = 0.5, 0.8
+
+
+def take_turns(job: Turns) -> None:
+    """Measure the cases, each into its part, whose last record says how the case ended.
+
+    Raises:
+        SystemExit: CUDA is lost: cases without an end are to be measured in another process.
+        Exception: the disk is full, or what the cases share cannot be had.
+    """
+    begin, began = time.perf_counter(), time.time()
+    first = job.jobs[0]
+    case, plan = first.case, first.measure
+    draw = random.Random(f"{plan.order_seed} {case.workload.id} {case.repeat}")
+    Turn().say(job.now)
+    ground = Ground(first)
+    waiting = [_Path(number, one, ground, job.now) for number, one in enumerate(job.jobs)]
+    for path in waiting:
+        path.out.row(path.job.rows.ok(*PROCESS, began, "time.time; its paths took turns"))
+    draw.shuffle(waiting)
+    if usable := [path for path in waiting if path.case.refused() is None]:
+        ground.table(usable[0].case.strategy)
+    for path in waiting:
+        path.spent_s = (time.perf_counter() - begin) / len(waiting)
+    while waiting:
+        opened, waiting = _opened(waiting)
+        with nvtx_session(plan.nvtx) as mark:
+            for number, order in enumerate(blocks(opened, plan.epochs, draw)):
+                for place, path in enumerate(path for path in order if not path.over):
+                    source = f"place in a block of {len(order)} paths, shuffled"
+                    path.out.row(path.job.rows.ok(*PLACE, place, source, number))
+                    path.turn(partial(path.case.epoch, number, mark))
+        for path in opened:
+            if not path.over:
+                path.turn(path.case.finish)
+                path.end("ok", None)
+        if waiting:  # the host may have room for one table alone
+            kept = ground.kind(waiting[0].case.strategy)
+            ground.tables = {kind: one for kind, one in ground.tables.items() if kind == kept}
+
+
+def blocks(paths: Sequence[T], count: int, draw: random.Random) -> Iterator[list[T]]:
+    """For each of ``count`` blocks all paths in an order of its own."""
+    return (draw.sample(paths, len(paths)) for _ in range(count))
+
+
+def _opened(waiting: Sequence[_Path]) -> tuple[list[_Path], list[_Path]]:
+    """Paths that are open and warm, beside each other, and those that did not fit."""
+    opened: list[_Path] = []
+    later = []
+    for path in waiting:
+        if opened and not path.fits():
+            later.append(path)
+            continue
+        path.turn(path.case.open)
+        if not path.over:
+            opened.append(path)
+    return opened, later
+
+
+class _Path:
+    """A case that takes turns: its part, the time that it has had, and whether it is over."""
+
+    def __init__(self, number: int, job: Job, ground: Ground, now: Path) -> None:
+        self.job, self.out = job, PartWriter(job.part)
+        self.case = MeasuredCase(job, self.out, ground, alone=False)
+        self.spent_s, self.over = 0.0, False
+        self._number, self._now, self._ground = number, now, ground
+        self._draws: tuple[Tensor, ...] = ()
+
+    def fits(self) -> bool:
+        """Whether there is room for it beside the paths that are open."""
+        strategy, device = self.case.strategy, torch.device(self.job.device)
+        size = self._ground.dataset.spec.table_bytes
+        known = self._ground.known.limited_to(strategy.needs)
+        taken = strategy.gpu_table_bytes(size, known)
+        if taken and taken > _SHARE * free_bytes(device):
+            return False
+        loaded = self._ground.kind(strategy) in self._ground.tables
+        if not loaded and size > _HOST_SHARE * available_bytes():
+            return False
+        return self.case.refused() is None
+
+    def turn(self, work: Callable[[], str | None]) -> None:
+        """Have it do a piece of work; where that returns a reason, or fails, the case is over.
+
+        Raises:
+            SystemExit: CUDA is lost.
+            Exception: the disk is full.
+        """
+        Turn(self._number, time.monotonic(), self.spent_s).say(self._now)
+        begin = time.perf_counter()
+
+        def guarded() -> str | None:
+            with ExitStack() as undo, self._own_draws():
+                undo.push(self.case)
+                reason = work()
+                if reason is None:
+                    undo.pop_all()
+            return reason
+
+        status, reason = outcome(guarded)
+        self.spent_s += time.perf_counter() - begin
+        if status != "ok":
+            self.end(status, reason)
+            if status == "failed" and self.job.device == "cuda":
+                _look_for_cuda()
+        Turn().say(self._now)
+
+    def end(self, status: str, reason: str | None) -> None:
+        """The case is over."""
+        self.over = True
+        self.out.end(status, reason, self.spent_s)
+        self.out.close()
+
+    @contextmanager
+    def _own_draws(self) -> Iterator[None]:
+        """torch's random numbers as if nobody else drew any: all paths have the same dropout."""
+        on_gpu = self.job.device == "cuda"
+        if self._draws:
+            torch.set_rng_state(self._draws[0])
+            if on_gpu:
+                torch.cuda.set_rng_state(self._draws[1])
+        yield
+        self._draws = (torch.get_rng_state(), *([torch.cuda.get_rng_state()] if on_gpu else []))
+
+
+def _look_for_cuda() -> None:
+    """End the process where an error of CUDA stays with it."""
+    try:
+        torch.cuda.synchronize()
+    except Exception as error:
+        raise SystemExit(1) from error

@@ -1,0 +1,101 @@
+"""Drawing rows and graph of ``datasets/hashed.py``: each number from a hash, by all cores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from gatherbench.datasets import generated
+from gatherbench.datasets.hashed import ALPHA, LEAST, MOST, PRIME
+from gatherbench.datasets.source import Progress
+
+_U64 = np.uint64
+# splitmix64: Steele, Lea and Flood, OOPSLA 2014; constants as in Vigna's reference code.
+_GAMMA, _MIX1, _MIX2 = _U64(0x9E3779B97F4A7C15), _U64(0xBF58476D1CE4E5B9), _U64(0x94D049BB133111EB)
+#: Streams of the hash: of rows, of in-degrees, of in-neighbours.
+_ROWS, _DEGREES, _NEIGHBOURS = _U64(1 << 60), _U64(2 << 60), _U64(3 << 60)
+#: Standard deviation 1 of values that are uniform about 0.
+_WIDTH = np.float32(12**0.5)
+#: Rows, and columns of the graph, that one thread makes at a time.
+_PIECE = 1 << 15
+_COLUMNS = 1 << 20
+#: Numbers the ranks anew, so that hubs lie anywhere.
+_PRIME = _U64(PRIME)
+
+
+@numba.njit(inline="always")
+def _hash(counter: Any) -> Any:
+    z = counter * _GAMMA
+    z = (z ^ (z >> _U64(30))) * _MIX1
+    z = (z ^ (z >> _U64(27))) * _MIX2
+    return z ^ (z >> _U64(31))
+
+
+@numba.njit(nogil=True, cache=True)
+def _fill(out: Any, first: int) -> None:
+    rows, width = out.shape
+    words = _U64((width + 1) // 2)
+    for i in range(rows):
+        base = _ROWS + _U64(first + i) * words
+        for j in range(width):
+            z = _hash(base + _U64(j >> 1))
+            bits = (z >> _U64(40)) if j & 1 else (z & _U64(0xFFFFFF))
+            out[i, j] = (np.float32(bits) * np.float32(2.0**-24) - np.float32(0.5)) * _WIDTH
+
+
+def fill(table: NDArray[np.float32], first: int = 0) -> None:
+    """Make the rows ``first``, ``first + 1``, … of a table in ``table`` ``[n, D]``, by all cores.
+
+    Values are uniform with mean 0 and standard deviation 1.
+    """
+
+    def piece(at: int) -> None:
+        _fill(table[at : at + _PIECE], first + at)
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as cores:
+        list(cores.map(piece, range(0, len(table), _PIECE)))
+
+
+@numba.njit(nogil=True, cache=True)
+def _degrees(out: Any, first: int) -> None:
+    for i in range(len(out)):
+        u = (np.float64(_hash(_DEGREES + _U64(first + i)) >> _U64(11)) + 1.0) * 2.0**-53
+        out[i] = min(np.int64(LEAST * u ** (-1.0 / ALPHA)), MOST)
+
+
+@numba.njit(nogil=True, cache=True)
+def _neighbours(out: Any, degrees: Any, first: int, nodes: int) -> None:
+    at = 0
+    for i in range(len(degrees)):
+        for k in range(degrees[i]):
+            z = _hash(_NEIGHBOURS + (_U64(first + i) << _U64(14)) + _U64(k))
+            u = np.float64(z >> _U64(11)) * 2.0**-53
+            rank = _U64(np.float64(nodes) * u * u * u)
+            out[at] = rank * _PRIME % _U64(nodes)
+            at += 1
+
+
+def columns(nodes: int, progress: Progress) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    """The graph for ``DatasetWriter.write_columns``: in-degrees and in-neighbours of runs of nodes.
+
+    In-neighbours of a node are not sorted; one may stand twice, and be the node itself.
+    """
+
+    def run(first: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        degrees = np.empty(min(_COLUMNS, nodes - first), np.int64)
+        _degrees(degrees, first)
+        rows = np.empty(int(degrees.sum()), np.uint32)
+        _neighbours(rows, degrees, first, nodes)
+        return degrees, rows
+
+    firsts = range(0, nodes, _COLUMNS)
+    made = generated.in_order(run, ((first,) for first in firsts), generated.worker_count())
+    for number, found in enumerate(made, start=1):
+        yield found
+        progress("draw edges", number / len(firsts))

@@ -1,0 +1,141 @@
+"""Runs whose paths took turns: ratios are paired by the rows, and what is measured next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from gatherbench.bench.plan.case import Case
+from gatherbench.bench.plan.plan import Measure
+from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.read.compare import compare_runs
+from gatherbench.bench.read.epochs import speedup_over
+from gatherbench.bench.read.stopping import Further, imprecise
+from gatherbench.bench.read.tables import Run, no_samples, run_of
+from gatherbench.bench.run.rows import PROCESS, Row, RowMaker
+
+WORKLOADS = Workload("tiny"), Workload("tiny", batch_size=7)
+NAIVE, PINNED = "naive", "pinned"
+FIRST = [
+    Case(workload, "cpu_gather", variant, {}, 0)
+    for workload in WORKLOADS
+    for variant in (NAIVE, PINNED, "mps")
+]
+
+
+def measured(
+    variant: str,
+    repeat: int,
+    *epochs: float,
+    began: float | None,
+    workload: Workload = WORKLOADS[0],
+    took: float = 2.0,
+) -> list[Row]:
+    """The rows of a case whose process began then; ``None``: it had one of its own."""
+    make = RowMaker("r", "c", "m", "host", workload.id, "tiny", "cpu_gather", variant, repeat)
+    shared = [make.ok(*PROCESS, began, "time.time")] if began is not None else []
+    clocked = [make.ok("epoch", "wall_time", "s", s, "clock", e) for e, s in enumerate(epochs)]
+    return [*shared, *clocked, make.ok("case", "wall_time", "s", took, "clock")]
+
+
+def run_with(rows: Sequence[Row], measure: Measure | None = None) -> Run:
+    text = {"workloads": {one.id: {**asdict(one)} for one in WORKLOADS}}
+    text["cases"] = [one.names for one in FIRST]
+    text |= {"measure": (measure or Measure(together=True)).model_dump()}
+    return run_of(Path(), text, {}, rows, no_samples(), going=True)
+
+
+def paired(second: float) -> list[Row]:
+    """Two processes, the second of which is three times as slow; ``pinned`` is in ``second``."""
+    return [
+        *measured(NAIVE, 0, 2.0, 2.2, began=100.25),
+        *measured(PINNED, 0, 1.0, 1.1, began=100.25),
+        *measured(NAIVE, 1, 6.6, 8.0, began=200.5),
+        *measured(PINNED, 1, 3.0, 4.0, began=second),
+    ]
+
+
+def test_a_speed_up_is_paired_within_the_blocks_of_a_process() -> None:
+    """2 and 2 in one process, 2.2 and 2 in the other: of their logarithms the means are 0.6931 and
+    0.7408, 0.0337 apart from their own mean; t(1) is 12.706."""
+    found = speedup_over(run_with(paired(200.5))).set_index("variant").loc[PINNED]
+    middle = (math.log(2) + math.log(math.sqrt(4.4))) / 2
+    assert found["speedup"] == pytest.approx(math.exp(middle))
+    reach = 12.706 * (math.log(math.sqrt(4.4)) - math.log(2)) / 2
+    assert math.log(found["high"] / found["speedup"]) == pytest.approx(reach, rel=1e-4)
+
+
+def test_a_repeat_of_the_same_number_in_another_process_is_no_pair() -> None:
+    """As where a crash cut the repeat in two: what is left is Welch's interval, and wide."""
+    found = speedup_over(run_with(paired(second=201.5))).set_index("variant").loc[PINNED]
+    assert found["high"] / found["speedup"] > 1e4
+
+
+def test_two_designs_of_one_plan_can_be_compared() -> None:
+    """Alone and among others: the check of what isolation is worth, path by path."""
+    alone, among = (
+        run_with(
+            [
+                row
+                for repeat in range(6)
+                for variant, epoch in ((NAIVE, 2.0), (PINNED, pinned))
+                for row in measured(
+                    variant,
+                    repeat,
+                    *(epoch * (1 + 0.002 * repeat),) * 2,
+                    began=100.0 + repeat if together else None,
+                )
+            ],
+            Measure(together=together),
+        )
+        for together, pinned in ((False, 1.0), (True, 0.8))
+    )
+    said = compare_runs(alone, among, metrics=["epoch"]).set_index("variant")["verdict"]
+    assert said.to_dict() == {NAIVE: "SAME", PINNED: "FAST"}, "its neighbours warm its caches"
+
+
+LIMITS = Measure(together=True, min_repeats=2, max_repeats=9, precision=0.03)
+
+
+def repeats(workload: Workload, pinned: Sequence[float], **more: float) -> list[Row]:
+    """So many processes, each slower than the one before, of two paths; another has its own."""
+    found = []
+    for repeat, ratio in enumerate(pinned):
+        slow, began = 2.0**repeat, 100.0 * repeat + WORKLOADS.index(workload)
+        for variant, epoch in ((NAIVE, slow), (PINNED, slow * ratio)):
+            found += measured(variant, repeat, epoch, began=began, workload=workload, **more)
+        found += measured("mps", repeat, 1.0, began=None, workload=workload, **more)
+    return found
+
+
+def test_all_that_take_turns_are_measured_again_where_a_ratio_is_wide() -> None:
+    """Processes that differ twofold make epochs imprecise, and no ratio."""
+    rows = repeats(WORKLOADS[0], [1.1, 1.1001] * 3) + repeats(WORKLOADS[1], [1.1, 1.4] * 3)
+    wanted = Further(FIRST, LIMITS, cores=1)(rows)
+    assert {(one.workload, one.variant, one.repeat) for one in wanted} == {
+        (WORKLOADS[1], NAIVE, 6),
+        (WORKLOADS[1], PINNED, 6),
+    }
+    precise = repeats(WORKLOADS[0], [1.1, 1.1001] * 3)
+    assert Further(FIRST, LIMITS, cores=1)(precise) == []
+    assert imprecise(run_with(precise, LIMITS)) == {}
+    assert list(imprecise(run_with(rows, LIMITS))) == [(WORKLOADS[1].id, "cpu_gather", PINNED)]
+
+
+def test_a_process_has_to_fit_into_the_budget_with_all_its_paths() -> None:
+    """36 cases of 2 s have taken 72: two paths take 4 more, and one alone would take 2."""
+    rows = repeats(WORKLOADS[0], [1.1, 1.1001] * 3) + repeats(WORKLOADS[1], [1.1, 1.4] * 3)
+    for budget, fits in ((76, True), (75, False)):
+        within = LIMITS.model_copy(update={"budget_s": budget})
+        assert bool(Further(FIRST, within, cores=1)(rows)) == fits
+
+
+def test_a_path_with_a_process_of_its_own_is_measured_again_alone() -> None:
+    rows = repeats(WORKLOADS[0], [1.1, 1.1001] * 3)
+    rows += measured("mps", 6, 9.0, began=None) + repeats(WORKLOADS[1], [1.1] * 6)
+    (wanted,) = Further(FIRST, LIMITS, cores=1)(rows)
+    assert (wanted.workload, wanted.variant, wanted.repeat) == (WORKLOADS[0], "mps", 7)

@@ -1,0 +1,152 @@
+"""Where a case's table is loaded, and that it is on the host once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gatherbench.bench.plan.plan import Measure
+from gatherbench.bench.run import table as table_module
+from gatherbench.bench.run.table import load_table, table_kind, table_refusal
+from gatherbench.datasets.store import open_dataset
+from gatherbench.kernels import managed_memory
+from gatherbench.kernels.reference import same_bytes
+from gatherbench.strategies.registry import build
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+REGISTERED, MANAGED = {"memory": "registered"}, {"memory": "managed"}
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "device", "world", "kind"),
+    [
+        ("cpu_gather", {}, CPU, 1, "anonymous"),
+        ("unified_zero_copy", REGISTERED, GPU, 1, "anonymous"),
+        ("unified_zero_copy", MANAGED, GPU, 1, "managed"),
+        ("cached_zero_copy", MANAGED, GPU, 1, "managed"),
+        ("unified_zero_copy", REGISTERED, GPU, 2, "shared"),
+        ("unified_zero_copy", REGISTERED, CPU, 2, "anonymous"),
+        ("unified_zero_copy", MANAGED, GPU, 2, "managed"),
+        ("sharded", MANAGED, GPU, 1, "managed"),
+        ("sharded", MANAGED, GPU, 2, "shared"),  # a rank copies its rows to managed memory
+        ("disk_mmap", {}, GPU, 1, "file"),
+    ],
+)
+def test_the_path_says_where_its_table_is_loaded(
+    name: str, params: dict[str, str], device: torch.device, world: int, kind: str
+) -> None:
+    strategy = build(name, params)
+    assert table_kind(strategy, Measure(), device, world) == kind
+    said = table_kind(strategy, Measure(table="managed"), device, world)
+    assert said == ("file" if name == "disk_mmap" else "managed"), "unless the plan says"
+
+
+def test_managed_memory_wants_a_gpu_and_room_for_each_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(managed_memory, "available_bytes", lambda: 100 << 30)
+    assert table_refusal("anonymous", 1 << 50, CPU, 9) is None
+    assert str(table_refusal("managed", 1, CPU, 1)).startswith("unsupported: without a GPU")
+    assert table_refusal("managed", 40 << 30, GPU, 2) is None
+    assert str(table_refusal("managed", 40 << 30, GPU, 3)).startswith("no_memory: 40.0 GiB")
+
+
+@pytest.mark.parametrize("kind", ["anonymous", "shared", "file"])
+def test_a_table_is_the_files_rows(make_job: Any, kind: Any) -> None:
+    dataset = open_dataset(make_job().dataset)
+    loaded = load_table(dataset, kind)
+    assert same_bytes(loaded.features, torch.from_numpy(dataset.features)) is None
+    assert kind in loaded.where
+
+
+def test_a_table_without_room_stays_in_its_file(
+    make_job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_module, "available_bytes", lambda: 1000)
+    loaded = load_table(open_dataset(make_job().dataset))
+    assert loaded.where.startswith("memory-mapped file")
+
+
+PEAK = """
+import gc, sys
+from pathlib import Path
+from types import SimpleNamespace
+import numpy as np
+from gatherbench.bench.run.table import load_table
+from gatherbench.kernels import cuda_calls, managed_memory
+from gatherbench.kernels.host_memory import resident_copy
+from gatherbench.kernels.mapped_memory import ManagedMemory
+
+size, held = 64 << 20, {}
+spec = SimpleNamespace(table_bytes=size, hashed=False)
+
+class Runtime:  # as far as a table needs it
+    cudaMemAttachGlobal = 1
+    cudaMemLocation = SimpleNamespace
+    cudaMemLocationType = SimpleNamespace(cudaMemLocationTypeHost=2, cudaMemLocationTypeDevice=1)
+    cudaMemoryAdvise = SimpleNamespace(
+        cudaMemAdviseSetPreferredLocation=3, cudaMemAdviseSetAccessedBy=5
+    )
+    cudaMemAdvise = cudaMemPrefetchAsync = staticmethod(lambda *_: (0,))
+    cudaDeviceSynchronize = staticmethod(lambda: (0,))
+    cudaFree = staticmethod(lambda address: (0 * len(held.pop(address)),))
+
+    @staticmethod
+    def cudaMallocManaged(size, flags):
+        room = np.zeros(size, np.uint8)
+        held[room.ctypes.data] = room
+        return 0, room.ctypes.data
+
+cuda_calls.runtime = managed_memory.runtime = lambda: Runtime
+
+def resident(field):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(x.split()[1]) << 10 for x in lines if x.startswith(field))
+
+def features():
+    return np.load(sys.argv[1], mmap_mode="r")
+
+def load(kind):
+    return load_table(SimpleNamespace(features=features(), spec=spec), kind).features
+
+ways = {
+    "anonymous": lambda: load("anonymous"),
+    "shared": lambda: load("shared"),
+    "managed": lambda: ManagedMemory(load("managed")).tensor,
+    "copied from a map": lambda: resident_copy(features()),
+    "copied to managed": lambda: ManagedMemory(load("anonymous")).tensor,
+}
+load("anonymous")  # threads, once
+for way, make in ways.items():
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = resident("VmRSS")
+    table = make()
+    assert int(table[-1, 0]) == 7
+    print(way, (resident("VmHWM") - before) / size, sep="=")
+    del table
+assert not held
+"""
+
+
+def test_a_table_is_in_memory_once(tmp_path: Path) -> None:
+    """The most that the process ever held while it was opened, in sizes of the table."""
+    np.save(tmp_path / "features.npy", np.full((1 << 14, 1 << 10), 7, np.float32))
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, str(tmp_path / "features.npy")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    peaks = {way: float(peak) for way, peak in (x.split("=") for x in done.stdout.splitlines())}
+    for way in ("anonymous", "shared", "managed"):
+        assert 0.95 < peaks.pop(way) < 1.2
+    for way, peak in peaks.items():  # the wrong ways are seen
+        assert peak > 1.8, way

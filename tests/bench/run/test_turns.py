@@ -1,0 +1,247 @@
+"""Paths that take turns in one process: what each measures, and what each may cost the others."""
+
+from __future__ import annotations
+
+import gc
+import random
+import weakref
+from collections import Counter, defaultdict
+from dataclasses import replace
+from typing import Any
+
+from gatherbench.bench.plan.case import Case
+from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.run import measure as measure_module
+from gatherbench.bench.run import turns as turns_module
+from gatherbench.bench.run.job import Job, Turns
+from gatherbench.bench.run.rows import Row
+from gatherbench.bench.run.runner import takes_turns
+from gatherbench.bench.run.store import RunStore, read_part, rows_of
+from gatherbench.bench.run.turns import blocks, take_turns
+from gatherbench.strategies.registry import build
+
+from .fakes import cases, measured, runner
+
+ASYNC, PINNED, ALL = "async_zero_copy", "cpu_gather", "all_in_gpu"
+
+
+def taken(jobs: list[Job]) -> dict[str, list[dict[str, Any]]]:
+    """The records of each path's part, by strategy."""
+    take_turns(Turns(tuple(jobs), jobs[0].part.with_name("turn.json")))
+    return {job.case.strategy: list(read_part(job.part)) for job in jobs}
+
+
+def values(rows: list[Row], stage: str, metric: str) -> list[float | None]:
+    return [row.value for row in rows if (row.stage, row.metric) == (stage, metric)]
+
+
+def test_paths_that_take_turns_train_as_each_does_alone(make_job: Any) -> None:
+    """The same weights, minibatches and dropout: a path that drew from its neighbour's random
+    numbers would have another loss."""
+    names = (PINNED, ASYNC, ALL)
+    jobs = [make_job(name, epochs=3, eval_batches=1) for name in names]
+    found = {name: rows_of(part) for name, part in taken(jobs).items()}
+    (began,) = {v for rows in found.values() for v in values(rows, "setup", "process_began")}
+    assert began is not None
+    places = [values(found[name], "epoch", "place") for name in names]
+    assert [sorted(block) for block in zip(*places, strict=True)] == [[0, 1, 2]] * 3
+    for name in names:
+        alone = measured(make_job(name, epochs=3, eval_batches=1))
+        for what in (("train", "loss"), ("eval", "test_accuracy")):
+            assert values(found[name], *what) == values(alone, *what)
+        assert not values(alone, "setup", "process_began")
+
+
+def test_the_time_that_all_share_is_in_the_time_of_each(make_job: Any, monkeypatch: Any) -> None:
+    """Of 60 s for the table each of three paths has 20, beside its own turns."""
+    now = [0.0]
+
+    def load(*_: Any, **__: Any) -> Any:
+        now[0] += 60
+        return loaded(*_, **__)
+
+    loaded = measure_module.load_table
+    monkeypatch.setattr(measure_module, "load_table", load)
+    monkeypatch.setattr(turns_module.time, "perf_counter", lambda: now[0])
+    parts = taken([make_job(name) for name in (PINNED, ASYNC, ALL)])
+    assert [part[-1]["wall_time_s"] for part in parts.values()] == [20.0] * 3
+
+
+def test_every_order_of_a_block_is_as_likely() -> None:
+    """Else a path would always have the same neighbour, whose caches it finds."""
+    orders = list(blocks("abc", 600, random.Random("0 tiny 0")))
+    assert orders == list(blocks("abc", 600, random.Random("0 tiny 0")))
+    count = Counter(map("".join, orders))
+    assert len(count) == 6
+    assert all(abs(seen - 100) < 40 for seen in count.values()), "4 standard deviations"
+
+
+def test_another_repeat_has_other_orders(make_job: Any, monkeypatch: Any) -> None:
+    seen = []
+
+    def kept(paths: Any, count: int, draw: random.Random) -> Any:
+        seen.append(draw.random())
+        return blocks(paths, count, draw)
+
+    monkeypatch.setattr(turns_module, "blocks", kept)
+    for repeat in (0, 0, 1):
+        job = make_job()
+        taken([replace(job, case=replace(job.case, repeat=repeat))])
+    assert seen[0] == seen[1] != seen[2]
+
+
+def test_a_path_that_is_wrong_or_raises_costs_itself(make_job: Any, monkeypatch: Any) -> None:
+    good, bad, worse = (make_job(name, epochs=2) for name in (PINNED, ASYNC, ALL))
+    epoch = measure_module.MeasuredCase.epoch
+
+    def failing(self: Any, number: int, mark: Any) -> None:
+        if number == 1 and self.strategy.name == ASYNC:
+            raise measure_module.WrongRowsError("minibatch 1")
+        if number == 0 and self.strategy.name == ALL:
+            raise RuntimeError("out of luck")
+        epoch(self, number, mark)
+
+    monkeypatch.setattr(measure_module.MeasuredCase, "epoch", failing)
+    parts = taken([good, bad, worse])
+    ends = {name: (part[-1]["status"], part[-1]["reason"]) for name, part in parts.items()}
+    assert ends[PINNED] == ("ok", None)
+    assert ends[ASYNC] == ("failed", "WrongRowsError: minibatch 1")
+    assert ends[ALL] == ("failed", "RuntimeError: out of luck")
+    found = {name: rows_of(part) for name, part in parts.items()}
+    assert len(values(found[PINNED], "epoch", "wall_time")) == 2
+    (lost,) = [r for r in found[ASYNC] if (r.stage, r.metric) == ("check", "rows")]
+    assert lost.status == "failed"
+
+
+def test_a_path_that_does_not_fit_has_its_blocks_later_in_the_same_process(
+    make_job: Any, monkeypatch: Any
+) -> None:
+    """On this host ``all_in_gpu`` keeps a second copy: there is room for its half alone."""
+    jobs = [make_job(name, epochs=2) for name in (ALL, PINNED, ASYNC)]
+    size = measure_module.open_dataset(jobs[0].dataset).spec.table_bytes
+    room = 1.5 * size  # of which a path may take half
+    monkeypatch.setattr(turns_module, "free_bytes", lambda _device: room)
+    monkeypatch.setattr(turns_module.random.Random, "shuffle", lambda _self, paths: paths.reverse())
+    found = {name: rows_of(part) for name, part in taken(jobs).items()}
+    places = {name: values(rows, "epoch", "place") for name, rows in found.items()}
+    assert places[ALL] == [0, 0]
+    assert sorted(map(sum, zip(places[PINNED], places[ASYNC], strict=True))) == [1, 1]
+    assert len({values(rows, "setup", "process_began")[0] for rows in found.values()}) == 1
+
+
+def test_a_table_of_another_kind_is_loaded_behind_the_first_where_there_is_no_room_for_both(
+    make_job: Any, monkeypatch: Any
+) -> None:
+    """The first is let go of before, or the host would have both."""
+    held, loaded = [], measure_module.load_table
+
+    def load(dataset: Any, kind: Any, device: Any) -> Any:
+        gc.collect()
+        assert kind == "anonymous" or room > 2 * size or held[0]() is None
+        table = loaded(dataset, "shared" if kind == "managed" else kind)
+        held.append(weakref.ref(table.features))
+        return replace(table, kind=kind)
+
+    def kind(strategy: Any, *_: Any) -> str:
+        return "managed" if strategy.name == ASYNC else "anonymous"
+
+    monkeypatch.setattr(measure_module, "load_table", load)
+    monkeypatch.setattr(measure_module, "table_kind", kind)
+    monkeypatch.setattr(measure_module, "table_refusal", lambda *_: None)
+    monkeypatch.setattr(turns_module, "available_bytes", lambda: room)
+    monkeypatch.setattr(turns_module.random.Random, "shuffle", lambda _self, paths: None)
+    for times in (1, 3):
+        held.clear()
+        jobs = [make_job(name, epochs=2) for name in (PINNED, ASYNC)]
+        size = measure_module.open_dataset(jobs[0].dataset).spec.table_bytes
+        room = times * size
+        found = {name: rows_of(part) for name, part in taken(jobs).items()}
+        places = [values(found[name], "epoch", "place") for name in (PINNED, ASYNC)]
+        assert len(held) == 2
+        blocks_of_one = [place for path in places for place in path]
+        assert (sum(blocks_of_one) == 0) == (times == 1), "beside each other, or one by one"
+
+
+def test_only_what_a_repeat_needs_is_compared_in_full(make_job: Any) -> None:
+    """Every row of the warm-up in the first repeat; later spots of it, as in the timed epochs."""
+    compared = []
+    for repeat in (0, 1):
+        job = make_job(warmup_epochs=3)
+        (part,) = taken([replace(job, case=replace(job.case, repeat=repeat))]).values()
+        compared += values(rows_of(part), "check", "rows")
+    assert compared[0] > 1.5 * compared[1]
+
+
+def test_who_keeps_a_process_of_its_own() -> None:
+    workload = Workload("tiny")
+
+    def turns(name: str, of: Workload = workload, **params: str) -> bool:
+        return takes_turns(Case(of, name, build(name, params).variant, params, 0))
+
+    assert turns(PINNED)
+    assert turns(ASYNC)
+    assert not turns(ASYNC, provider="mps")
+    assert not turns("cached_zero_copy", share="free")
+    assert not turns("disk_mmap")
+    assert not turns(PINNED, replace(workload, gpus=2))
+    assert not turns(PINNED, replace(workload, memory_share=0.5))
+
+
+def outcomes(store: RunStore) -> dict[str, str]:
+    return {r.variant: r.reason or "" for r in store.rows() if r.stage == "case"}
+
+
+def same_repeat(*variants: str) -> list[Case]:
+    return [replace(case, repeat=0) for case in cases(*variants)]
+
+
+def executions(store: RunStore) -> list[str]:
+    return [line.split(".")[2] for line in (store.folder / "executions").read_text().split()]
+
+
+def test_a_crash_costs_the_path_whose_turn_it_was(store: RunStore) -> None:
+    """Those that ended before keep what they have; the others are measured in a new process."""
+    wanted = same_repeat("good", "crash", "last", "segfault", "late")
+    assert runner(store, wanted, together=True).run() == 2
+    said = outcomes(store)
+    assert said.pop("crash").startswith("exit status 3; last words: the driver says")
+    assert said.pop("segfault").startswith("killed by SIGSEGV")
+    assert said == dict.fromkeys(("good", "last", "late"), "")
+    assert executions(store) == ["good", "crash", "last", "segfault", "late"]
+    epochs = [r.variant for r in store.rows() if (r.stage, r.metric) == ("epoch", "wall_time")]
+    assert sorted(epochs) == sorted(case.variant for case in wanted)
+    assert runner(store, wanted, together=True).run() == 2
+    assert len(executions(store)) == 5, "a second run of the whole folder runs nothing"
+
+
+def test_a_turn_without_end_is_cut_off(store: RunStore) -> None:
+    assert runner(store, same_repeat("good", "hang", "last"), 0.5, together=True).run() == 1
+    said = {"good": "", "hang": "timed out after 0.5 s", "last": ""}
+    assert outcomes(store) == said
+
+
+def test_what_fails_before_any_turn_fails_once(store: RunStore) -> None:
+    wanted = same_repeat("good", "dies_before_any_turn")
+    assert runner(store, wanted, together=True).run() == 2
+    assert set(outcomes(store).values()) == {"exit status 4; last words: it printed nothing"}
+
+
+def test_repeats_and_workloads_have_a_process_each(store: RunStore) -> None:
+    other = cases("good", workload=Workload("tiny", batch_size=7))
+    wanted = [*cases("good", "good"), *other, *same_repeat("late")]
+    assert runner(store, wanted, together=True).run() == 0
+    groups = defaultdict(set)
+    for group in runner(store, wanted, together=True)._groups(enumerate(wanted)):
+        groups[len(group)] |= {number for number, _ in group}
+    assert groups == {2: {0, 3}, 1: {1, 2}}
+
+
+def test_a_run_that_was_cut_off_measures_what_had_not_ended(
+    store: RunStore,
+) -> None:
+    wanted = same_repeat("good", "last")
+    part = store.part(wanted[0])
+    assert runner(store, wanted[:1], together=True).run() == 0
+    assert not part.exists()
+    assert runner(store, wanted, together=True).run() == 0
+    assert executions(store) == ["good", "last"]
