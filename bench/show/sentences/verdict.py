@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
+from gatherbench.bench.model.errors import SHARE, told_apart
 from gatherbench.bench.plan.workload import ranks_in_words, ranks_of
 from gatherbench.bench.read.disturbance import (
     disturbance,
@@ -33,7 +34,7 @@ from gatherbench.bench.read.epochs import (
 )
 from gatherbench.bench.read.modelled import borrows, corners, foreign_gathers
 from gatherbench.bench.read.stats.interval import Interval, interval_of
-from gatherbench.bench.read.stats.judge import Word, judge, ratio_of, shortest
+from gatherbench.bench.read.stats.judge import THRESHOLD, Word, judge, ratio_of, shortest
 from gatherbench.bench.read.stopping import imprecise
 from gatherbench.bench.read.tables import Run, only
 from gatherbench.bench.read.units import (
@@ -152,7 +153,7 @@ class _Contest:
     def rivals(self) -> tuple[str, dict[str, Word]]:
         """The series with the shortest epochs, and how each of the others compares with it."""
         rivals = {name: logs for name, logs in self.times.items() if name not in self.bounds}
-        return shortest(rivals, self.over)
+        return shortest(rivals, self.apart)
 
     def over(self, one: ArrayLike, other: ArrayLike) -> Interval:
         """Epochs of one series over those of another; of modelled ones both ends are possible."""
@@ -160,6 +161,14 @@ class _Contest:
             return ratio_of(one, other)
         ends = np.exp(np.subtract(one, other))
         return Interval(float(ends.mean()), float(ends.min()), float(ends.max()), 2, 0.0)
+
+    def apart(self, one: ArrayLike, other: ArrayLike) -> Interval:
+        """:meth:`over`, of what is modelled wider by what the model cannot tell apart."""
+        found = self.over(one, other)
+        if not self.modelled:
+            return found
+        more = max(1.0, told_apart() / (1 + THRESHOLD))
+        return replace(found, low=found.low / more, high=found.high * more)
 
     def speed(self, name: str) -> Interval:
         """How many times as fast as the reference a series is; without one its seconds."""
@@ -225,7 +234,7 @@ def _bound(contests: Sequence[_Contest], several: bool) -> Iterator[str]:
     for contest in contests:
         best = contest.times[contest.rivals()[0]]
         for name in contest.bounds:
-            end = ends.get(judge(contest.over(contest.times[name], best)).word)
+            end = ends.get(judge(contest.apart(contest.times[name], best)).word)
             key = (name, contest.reference, end or "")
             mine = doubtful if end is None else reached.setdefault(key, [])
             mine.append(contest)
@@ -327,8 +336,11 @@ def modelled_statement(run: Run, on: str = "") -> Statement | None:
 
 
 def _rests_on(run: Run, foreign: Iterable[tuple[str, ...]]) -> list[str]:
-    """What was borrowed from the run's own machine, a sentence each."""
-    said = []
+    """How far the model tells paths apart, and what it borrowed, a sentence each."""
+    said = [
+        f"Modelled epochs within a factor of {told_apart():.2f} are not ranked: of one in"
+        f" {round(1 / (1 - SHARE))} pairs of measured paths the model was off by more."
+    ]
     names = sorted({f"{strategy} {variant}" for _, strategy, variant, *_ in foreign})
     if names:
         said.append(
