@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gatherbench.bench.model.errors import SHARE, told_apart
+from gatherbench.bench.model.errors import told_apart
 from gatherbench.bench.plan.workload import ranks_in_words, ranks_of
 from gatherbench.bench.read.disturbance import (
     disturbance,
@@ -332,15 +332,14 @@ def modelled_statement(run: Run, on: str = "") -> Statement | None:
     if not clauses:
         return None
     where = f"Modelled, not measured, for {listed(modelled_for(run))}{on}"
+    if told_apart() > 1 + THRESHOLD:
+        where += f", told apart from a factor of {told_apart():.2f} on: the model errs as much"
     return Statement("modelled", where, tuple(clauses), " ".join(_rests_on(run, foreign)))
 
 
 def _rests_on(run: Run, foreign: Iterable[tuple[str, ...]]) -> list[str]:
-    """How far the model tells paths apart, and what it borrowed, a sentence each."""
-    said = [
-        f"Modelled epochs within a factor of {told_apart():.2f} are not ranked: of one in"
-        f" {round(1 / (1 - SHARE))} pairs of measured paths the model was off by more."
-    ]
+    """What was borrowed from the run's own machine, a sentence each."""
+    said = []
     names = sorted({f"{strategy} {variant}" for _, strategy, variant, *_ in foreign})
     if names:
         said.append(
