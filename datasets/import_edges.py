@@ -7,6 +7,7 @@ for each entry. Files of arrays hold PyG's ``edge_index``, or compressed sparse 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,14 +19,23 @@ from numpy.typing import NDArray
 from gatherbench.datasets.columns import edge_keys
 from gatherbench.datasets.dataset import DatasetError
 from gatherbench.datasets.import_arrays import ARRAY_FILES, EXTRAS, Own, arrays_of
-from gatherbench.datasets.import_text import Column, numbers
-from gatherbench.datasets.npz_stream import members
+from gatherbench.datasets.import_text import (
+    MOST_RATIO,
+    Column,
+    first_record,
+    numbers,
+    opened,
+)
+from gatherbench.datasets.npz_stream import StoredArray, members
 from gatherbench.datasets.source import Progress
 
 Orientation = Literal["csc", "csr"]
 
 #: Largest id: nodes are numbered by int32.
 LARGEST_ID = 2**31 - 2
+
+#: What is unpacked, and what is invented, without a question; how many nodes an id may stand for.
+_FREE_BYTES, _INVENTED_BYTES, _GAPS = 16 << 20, 1 << 30, 10
 
 _SOURCES, _TARGETS = ("source", "src", "from", "head", "u"), ("target", "dst", "to", "tail", "v")
 
@@ -136,6 +146,8 @@ def _matrix_market(path: Path, progress: Progress) -> Graph:
     """A square sparse matrix; values are ignored, symmetric entries count both ways."""
     from scipy.io import mminfo
 
+    with opened(path) as (stream, _):
+        first_record(stream)  # whose compression is looked at, which SciPy does not
     try:
         rows, columns, entries, kind, _, symmetry = mminfo(path)
     except (OSError, ValueError, OverflowError) as error:
@@ -163,6 +175,9 @@ def _arrays(path: Path, one_based: bool, orientation: Orientation) -> Graph:
             takes precedence.
     """
     fields = arrays_of(path)
+    for name in ("edge_index", "indptr", "indices"):
+        if name in fields:
+            _refuse_bomb(fields[name])
     if path.suffix == ".npy" and "indptr" in path.name:
         fellow = path.with_name(path.name.replace("indptr", "indices"))
         fields = {"indptr": fields[""], "indices": arrays_of(fellow)[""]}
@@ -186,6 +201,18 @@ def _arrays(path: Path, one_based: bool, orientation: Orientation) -> Graph:
         graph.nodes = int(fields["num_nodes"].read())
     graph.extras = {name: fields[name] for name in EXTRAS if name in fields}
     return graph
+
+
+def _refuse_bomb(own: Own) -> None:
+    """Refuse edges that are packed as no graph's can be, before they are read."""
+    array = own.array
+    if isinstance(array, StoredArray):
+        size = math.prod(array.shape) * array.dtype.itemsize
+        if size > max(_FREE_BYTES, MOST_RATIO * array.packed):
+            raise DatasetError(
+                f"{own.where}: {array.packed:,} bytes unpack to {size:,}, which no graph's edges"
+                " do; if it is right, save it without compression"
+            )
 
 
 def _compressed(fields: Mapping[str, Own], orientation: Orientation) -> Graph:
@@ -287,6 +314,22 @@ def number_nodes(
         f"{path}: edge {at} goes from {source[at]} to {target[at]}, and node id "
         f"{max(source[at], target[at])} is too large: {_too_large_remedy(nodes)}{from_1}"
     )
+
+
+def refuse_gaps(path: Path, graph: Graph, row_bytes: int) -> None:
+    """Refuse to invent a table most of which would be of nodes that no edge names.
+
+    Raises:
+        DatasetError: and how to number the nodes that occur.
+    """
+    named, table_bytes = 2 * len(graph), graph.nodes * row_bytes
+    if table_bytes > _INVENTED_BYTES and graph.nodes > _GAPS * named:
+        raise DatasetError(
+            f"{path}: by its ids it has {graph.nodes:,} nodes, of which its {len(graph):,} edges"
+            f" name {named:,} at most, and features would be invented for all, {table_bytes:,}"
+            " bytes; --relabel numbers those that occur, or say by --labels or --features how many"
+            " there are"
+        )
 
 
 def relabel_nodes(graph: Graph, labelled: NDArray[np.int64] | None) -> None:

@@ -28,6 +28,9 @@ from gatherbench.datasets.source import Progress, silent
 #: Bytes parsed at a time, and the longest line that is taken for a record.
 _CHUNK_BYTES, _LINE_BYTES = 16 << 20, 1 << 20
 _COMMENT = (b"#", b"%")
+#: No list of edges unpacks to more than this many times its size, of which gzip's most is 1032; the
+#: first bytes may.
+MOST_RATIO, _FREE_BYTES = 100, 1 << 17
 #: Also 3.0 and the like, which pandas writes for a column with gaps.
 _NUMBER = re.compile(rb"[+-]?\d{1,999}(\.\d*)?([eE][+-]?\d+)?")
 
@@ -104,13 +107,32 @@ def opened(path: Path) -> Iterator[tuple[IO[bytes], BinaryIO]]:
     except OSError as error:
         raise DatasetError(f"{path}: cannot be read ({error.strerror})") from error
     with raw:
-        unpacked: Any = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
+        unpacked: Any = _Unpacked(fileobj=raw) if path.suffix == ".gz" else raw
         try:
             yield unpacked, raw
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise DatasetError(
                 f"{path}: the gzip file is cut short or damaged ({error}); fetch it again"
             ) from error
+
+
+class _Unpacked(gzip.GzipFile):
+    """Refuses a file that unpacks to far more than text does, before all of it is unpacked."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        return self._bounded(super().read(size))
+
+    def readline(self, size: int | None = -1) -> bytes:
+        return self._bounded(super().readline(size))
+
+    def _bounded(self, found: bytes) -> bytes:
+        packed = self.fileobj.tell()  # type: ignore[union-attr]
+        if self.tell() > max(_FREE_BYTES, MOST_RATIO * packed):
+            raise DatasetError(
+                f"{self.name}: {packed:,} bytes of it unpack to {self.tell():,}, which no graph's"
+                " edges do; if it is right, unpack it first"
+            )
+        return found
 
 
 def first_record(stream: IO[bytes]) -> tuple[int, bytes]:

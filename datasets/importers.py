@@ -39,6 +39,7 @@ from gatherbench.datasets.import_edges import (
     Orientation,
     number_nodes,
     read_edges,
+    refuse_gaps,
     relabel_nodes,
 )
 from gatherbench.datasets.registry import is_made
@@ -143,6 +144,8 @@ def import_graph(
             source=f"imported from {path.name}",
             licence="that of the imported file",
         )
+        if not {"x", "y"} & own.keys():
+            refuse_gaps(path, graph, spec.feature_dim * np.dtype(dtype).itemsize)
         check_free_space(folder.parent, folder_bytes(spec), name)  # before labels take memory
         try:
             _write(folder, spec, graph, own, progress)

@@ -45,11 +45,13 @@ class StoredArray:
 
     Attributes:
         member: its name in the archive.
+        packed: bytes that it takes there.
         fortran: the first axis varies fastest, as in a transposed array.
     """
 
     path: Path
     member: str
+    packed: int
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     fortran: bool
@@ -128,17 +130,18 @@ def stored_array(path: Path, member: str) -> StoredArray:
             than the file has.
     """
     where = _where(path, member)
-    with _opened(path, member) as (file, size):
+    with _opened(path, member) as (file, info):
         shape, fortran, dtype = _read_header(file)
         if dtype.hasobject:
             raise DatasetError(f"{where}: holds Python objects, which are not read")
-        said, held = math.prod(shape) * dtype.itemsize, size - file.tell()
+        said, held = math.prod(shape) * dtype.itemsize, info.file_size - file.tell()
         if min(shape, default=0) < 0 or said != held:
             raise DatasetError(
                 f"{where}: its header says {dtype} {shape}, {said:,} bytes, and there are "
                 f"{held:,}; the file is cut short or damaged"
             )
-    return StoredArray(path, member, shape, dtype, fortran)
+    packed = min(info.compress_size, path.stat().st_size)  # whatever the archive says of itself
+    return StoredArray(path, member, packed, shape, dtype, fortran)
 
 
 def float_rows(table: StoredArray, progress: Progress) -> Iterator[NDArray[np.float32]]:
@@ -161,14 +164,14 @@ def members(path: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def _opened(path: Path, member: str) -> Iterator[tuple[IO[bytes], int]]:
-    """A member of an archive, and its length."""
+def _opened(path: Path, member: str) -> Iterator[tuple[IO[bytes], zipfile.ZipInfo]]:
+    """A member of an archive, and what that says of it."""
     with (
         explained(f"{_where(path, member)}: cannot be read", _AGAIN),
         zipfile.ZipFile(path) as archive,
         archive.open(f"{member}.npy") as packed,
     ):
-        yield packed, archive.getinfo(f"{member}.npy").file_size
+        yield packed, archive.getinfo(f"{member}.npy")
 
 
 def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

@@ -14,11 +14,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gatherbench.kernels.host_memory import HUGE_PAGE
+
 Order = Literal["given", "sorted", "unique"]
 ORDERS: tuple[Order, ...] = ("given", "sorted", "unique")
-#: The big page of a GPU's page tables (NVIDIA, Open GPU documentation, Pascal MMU format). Of the
-#: sizes there it explains sorted gathers best that an H200 made over 32 GiB (METHODOLOGY).
-PAGE_BYTES = 64 << 10
+#: What a GPU goes through page by page: of registered memory, entries of 4 KiB, 16 of which fill a
+#: line of the page tables; it explains sorted gathers best that an H200 made over 32 GiB. Of
+#: managed memory on the host the driver maps blocks of 2 MiB, where it has each in one piece.
+PAGE_BYTES, MANAGED_PAGE_BYTES = 64 << 10, HUGE_PAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +60,14 @@ def read_order(ids: Tensor, order: str) -> ReadOrder:
     raise ValueError(f"order = {order!r}: expected one of {', '.join(ORDERS)}")
 
 
-def page_visits(ids: Tensor, row_bytes: int) -> int:
+def page_visits(ids: Tensor, row_bytes: int, page_bytes: int = PAGE_BYTES) -> int:
     """How often rows ``ids`` (``[R]``, in the order in which they are read) move to another page.
 
-    Rows of ``row_bytes`` bytes in a table that begins on a page. Each visit may cost the GPU a
-    translation of the address: random ids visit a page with nearly every row, ascending ones once.
+    Rows of ``row_bytes`` bytes in a table that begins on a page of ``page_bytes``. Each visit may
+    cost the GPU a translation of the address: random ids visit a page with nearly every row,
+    ascending ones once.
     """
     if not ids.numel():
         return 0
-    pages = ids.long() * row_bytes // PAGE_BYTES
+    pages = ids.long() * row_bytes // page_bytes
     return 1 + int((pages[1:] != pages[:-1]).sum())

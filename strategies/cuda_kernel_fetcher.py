@@ -46,6 +46,7 @@ from gatherbench.kernels.order import Order, ReadOrder, read_order
 from gatherbench.strategies.base import Fetcher, Residency, SetupStep, Ticket
 from gatherbench.strategies.buffers import RowBuffer, TicketRing
 from gatherbench.strategies.cuda_fetcher import Staging, after, device_rows, found_at
+from gatherbench.strategies.page_rate import page_visit_steps
 from gatherbench.strategies.places import with_index
 
 #: For ids and rows that lie in GPU memory already.
@@ -167,6 +168,8 @@ class KernelFetcher(Fetcher):
             *(SetupStep(*fact) for fact in mapped.facts),
         ]
         try:
+            if memory != "resident":
+                setup += page_visit_steps(mapped.address, mapped.size_bytes, device)
             return cls(features, device, mapped, setup, policy, order, overlapped=overlapped)
         except BaseException:
             mapped.close()

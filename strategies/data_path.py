@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 
 from torch import Tensor
 
-from gatherbench.kernels.order import page_visits, read_order
+from gatherbench.kernels.order import MANAGED_PAGE_BYTES, page_visits, read_order
 from gatherbench.kernels.policies import policy
 from gatherbench.kernels.requests import count_requests
 
@@ -38,9 +38,10 @@ class DataPath:
     All fields are bytes except the counts: ``gpu_requests`` maps the size of a read request on the
     link (bytes) to its count; it is ``None`` where no request accounting exists for the path, which
     is different from an empty mapping (no requests at all). ``gpu_page_visits`` counts how often
-    these reads move on to another page of the table (``kernels/order.py``), ``None`` where nobody
-    counts. ``pageable_bytes`` is the part of ``copy_engine_bytes`` that lies in freshly allocated
-    pageable memory, which the driver copies once more before it travels.
+    these reads move on to another page of a table in registered memory (``kernels/order.py``),
+    ``managed_page_visits`` in managed memory, whose pages are larger; ``None`` where nobody counts.
+    ``pageable_bytes`` is the part of ``copy_engine_bytes`` that lies in freshly allocated pageable
+    memory, which the driver copies once more before it travels.
 
     Of rows that come off a disk, ``disk_bytes`` counts what is read there, whole blocks, in
     ``disk_requests`` reads, and ``disk_payload_bytes`` the rows among them, each as often as it is
@@ -58,6 +59,7 @@ class DataPath:
     network_bytes: int = 0
     gpu_requests: Mapping[int, int] | None = None
     gpu_page_visits: int | None = None
+    managed_page_visits: int | None = 0
     pageable_bytes: int = 0
     disk_payload_bytes: int = 0
     disk_bytes: int | None = 0
@@ -96,10 +98,9 @@ def zero_copy_path(
         row_bytes: bytes of a row.
         policy_name: the launch policy of the path, one that does not depend on the dtype.
         order: the pass over the ids before the kernel.
-        memory: in ``managed`` nobody counts pages: an H200 reads it at the link's rate in any
-            order, where it is bound by the pages of ``registered``.
+        memory: in which the table lies, ``registered`` or ``managed``: each has pages of its own.
     """
-    read = read_order(ids.cpu(), order).ids
+    read, managed = read_order(ids.cpu(), order).ids, memory == "managed"
     # Both kernels of a policy, for 4-byte and 8-byte ids, load the same addresses.
     point = policy(policy_name).point(row_bytes, item_bytes=1)
     counts = count_requests(point, read.numpy(), row_bytes)
@@ -109,7 +110,8 @@ def zero_copy_path(
         gpu_link_read_bytes=read.numel() * row_bytes,
         gpu_memory_bytes=(ids.numel() - read.numel()) * row_bytes,  # repeats of what was read
         gpu_requests={size: count for size, count in counts.requests.items() if count},
-        gpu_page_visits=None if memory == "managed" else page_visits(read, row_bytes),
+        gpu_page_visits=0 if managed else page_visits(read, row_bytes),
+        managed_page_visits=page_visits(read, row_bytes, MANAGED_PAGE_BYTES) if managed else 0,
     )
 
 
@@ -131,6 +133,7 @@ def total(paths: Iterable[DataPath]) -> DataPath:
         **{name: sum(getattr(path, name) for path in every) for name in BYTES},
         gpu_requests=sum(map(Counter, known), Counter()) if len(known) == len(every) else None,
         gpu_page_visits=_sum(path.gpu_page_visits for path in every if path.gpu_link_read_bytes),
+        managed_page_visits=_sum(path.managed_page_visits for path in every),
         disk_bytes=_sum(path.disk_bytes for path in every),
         disk_requests=_sum(path.disk_requests for path in every),
     )

@@ -4,7 +4,7 @@ table of it in ``bench/model/NOTES.md``.
     python -m tools.model_errors [RESULTS]
 
 writes the table ``[loop]`` of each shipped profile from the runs in ``results/`` that were measured
-on its GPU, then ``bench/model/epochs.csv``, and prints the Markdown. Do so after a change of the
+on its GPU, then ``bench/model/epochs.csv`` and the table in the notes. Do so after a change of the
 model, and after a run is added.
 """
 
@@ -31,6 +31,7 @@ from gatherbench.bench.model.roofline import against_measured
 from gatherbench.bench.read.tables import Run, load_run
 
 RESULTS = Path(__file__).parents[1] / "results"
+NOTES = FILE.with_name("NOTES.md")
 
 
 def gpu_runs(results: Path) -> dict[str, list[Run]]:
@@ -85,6 +86,7 @@ def write(series: Iterable[Beside], path: Path = FILE) -> None:
             writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in said.items()})
 
 
+_HEAD = "| modelled / measured − 1, % |"
 #: Columns of the table, and what each is off by.
 _WAYS = {
     "as timed alone": "alone_s",
@@ -98,7 +100,7 @@ _WAYS = {
 def table(series: Sequence[Beside]) -> list[str]:
     """The errors by path and workload, and what they are together, as Markdown."""
     groups = dict.fromkeys((one.run, one.workload) for one in series)
-    lines = _head("modelled / measured − 1, %", *(_named(*group) for group in groups))
+    lines = _head(_HEAD.strip("| "), *(_named(*group) for group in groups))
     for path in dict.fromkeys((one.strategy, one.variant) for one in series):
         mine = {(o.run, o.workload): o for o in series if (o.strategy, o.variant) == path}
         cells = (_cell(mine[group]) if group in mine else "" for group in groups)
@@ -138,7 +140,12 @@ def main(results: Path) -> None:
         (PROFILES_FOLDER / f"{name}.toml").write_text(profile.to_toml(), encoding="utf-8")
         found += beside_of(runs, profile)
     write(found)
-    print("\n".join(table(found)))
+    text = "\n".join(table(found))
+    notes = NOTES.read_text(encoding="utf-8")
+    begin, last = notes.index(_HEAD), f"| {list(_WAYS)[-1]} |"
+    end = notes.index("\n", notes.index(last, begin))
+    NOTES.write_text(notes[:begin] + text + notes[end:], encoding="utf-8")
+    print(text)
     print(f"\nnot told apart below a ratio of {told_apart():.2f};", end=" ")
     print(f"SD between processes of one path {between_processes(found):.0%}")
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from rich.markup import escape
 
 from gatherbench.bench.commands.common import CALIBRATIONS, FAILED, OK
 from gatherbench.bench.commands.finish import finish, own_profile
+from gatherbench.bench.commands.progress import again, reporter
 from gatherbench.bench.machine.env import describe_machine, library_versions, machine_slug
 from gatherbench.bench.meters import registry as meters
 from gatherbench.bench.model.profile import DEFAULT_PROFILE, ProfileError, load_profile
@@ -22,23 +23,28 @@ from gatherbench.bench.plan.plan import Measure, PlanError, ResolvedPlan
 from gatherbench.bench.plan.plan_file import load_plan
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.read.disturbance import logical_cores
-from gatherbench.bench.read.stopping import Further, marked
+from gatherbench.bench.read.stopping import Further
 from gatherbench.bench.read.tables import check
+from gatherbench.bench.read.units import listed
 from gatherbench.bench.run.guards import status_of
 from gatherbench.bench.run.machines import Machines
-from gatherbench.bench.run.rows import Row
-from gatherbench.bench.run.runner import PreparedRun, Progress, Runner, RunStopped
+from gatherbench.bench.run.runner import PreparedRun, Runner, RunStopped
 from gatherbench.bench.run.store import (
     CASE_METRIC,
     CASE_STAGE,
     RESTORE,
     RunStore,
+    key_of,
     write_atomically,
 )
 from gatherbench.bench.show.terminal import progress_bar
 from gatherbench.datasets import registry as datasets
 from gatherbench.plugins import Plugins
 from gatherbench.strategies import registry as strategies
+
+#: Seconds that a case takes on any machine, by device and whether its energy is wanted: a process
+#: and its imports; the window of a GPU's energy counter.
+_SHORTEST_S = {("cpu", True): 1, ("cpu", False): 1, ("cuda", True): 10, ("cuda", False): 1}
 
 
 class BadRunError(ValueError):
@@ -138,7 +144,8 @@ def execute(
 ) -> int:
     """Measure what is missing, then print the table and where everything is; the exit status.
 
-    ``budget_s`` seconds after the start no more is measured, and what there is is printed.
+    ``budget_s`` seconds after the start no more is measured, and what there is is printed; if it is
+    not given, the plan's ``budget_s`` bounds the time in cases.
     ``machines`` are those that take part, if there are several.
 
     Raises:
@@ -146,34 +153,43 @@ def execute(
     """
     folder = run.store.folder
     least = "at least " if run.measure.max_repeats > run.measure.min_repeats else ""
-    where = f"{least}{_cases(len(run.cases))} on {run.machine} ({run.device}); rows go to {folder}"
+    shortest_s = len(run.cases) * _SHORTEST_S[run.device, run.measure.energy]
+    where = (
+        f"{least}{_cases(len(run.cases))} on {run.machine} ({run.device}),"
+        f" {timedelta(seconds=shortest_s)} h at the very least; rows go to {folder}"
+    )
     out.print(where, soft_wrap=True)
-    again = f"gatherbench run --resume {shlex.quote(str(folder))}"
+    measure, more = run.measure, again(run)
+    if budget_s is not None:  # in place of the plan's
+        measure = measure.model_copy(update={"budget_s": 0.0})
+    elif measure.budget_s:
+        more += " --budget SECONDS"  # the plan's is used up
     with progress_bar(err) as bar:
         runner = Runner(
             run,
-            reporter(bar, run, out),
             budget_s=budget_s,
-            further=Further(run.cases, run.measure, logical_cores(run.store.env())),
+            further=Further(run.cases, measure, logical_cores(run.store.env())),
             machines=machines,
         )
+        runner.progress = reporter(bar, run, out, runner.left_s)
         try:
             failed = runner.run()
         except RunStopped as stop:
             err.print(f"[red]stopped:[/] {escape(str(stop))}; what was measured is safe.")
-            err.print(f"When there is room again: {again}", soft_wrap=True)
+            err.print(f"When there is room again: {again(run)}", soft_wrap=True)
             return FAILED
         except KeyboardInterrupt as stop:
             err.print(
-                f"interrupted; what was measured is safe. Go on with: {again}", soft_wrap=True
+                f"interrupted; what was measured is safe. Go on with: {again(run)}", soft_wrap=True
             )
             return status_of(stop)
     late = runner.left - runner.unprepared
     if late:
-        err.print(f"{_cases(late)} left when the time was up. Go on with: {again}", soft_wrap=True)
+        said = f"{late} of {_cases(len(run.cases))} left out when the time was up{_unseen(run)}"
+        err.print(f"{said}. Go on with: {more}", soft_wrap=True)
     if runner.unprepared:
         what = f"{_cases(runner.unprepared)} could not be prepared; to try again"
-        err.print(f"{what}: {again}", soft_wrap=True)
+        err.print(f"{what}: {again(run)}", soft_wrap=True)
     whole = finish(run.store, out, err)
     if failed:
         err.print(f"[red]{_cases(failed)} failed[/]; the table says why")
@@ -203,6 +219,14 @@ def _refuse_more_threads(
             f"measure.sampler_workers: {workers}{of}, and a case may use {cores} cores: at most"
             f" {cores // ranks}"
         )
+
+
+def _unseen(run: PreparedRun) -> str:
+    """The paths of which no case was measured, in words."""
+    seen = {key_of(row)[:3] for row in run.store.rows()}
+    paths = {f"{c.strategy} {c.variant}": key_of(c)[:3] in seen for c in run.cases}
+    names = [name for name, one in paths.items() if not one]
+    return f"; nothing is known of {listed(names)}" if names else ""
 
 
 def _cases(count: int) -> str:
@@ -249,37 +273,3 @@ def choose_device(wanted: str) -> str:
     if wanted == "auto":
         return "cuda" if available else "cpu"
     return wanted
-
-
-def reporter(bar: Any, run: PreparedRun, out: Console) -> Progress:
-    """Draws the runner's progress: a bar for the run, and a line for each case that ended."""
-    task = bar.add_task("starting", total=len(run.cases))
-    cores, told = logical_cores(run.store.env()), set[str]()
-
-    def preparing(workload: Workload, what: str, fraction: float) -> None:
-        bar.update(task, description=f"{workload.dataset}: {what} {fraction:.0%}")
-
-    def starting(number: int, total: int, case: Case) -> None:
-        what = f"{case.workload.id} {case.strategy} {case.variant} r{case.repeat}"
-        bar.update(task, description=what, completed=number - 1, total=total)
-
-    def ended(number: int, total: int, case: Case, rows: list[Row]) -> None:
-        bar.update(task, completed=number)
-        status, reason, seconds = rows[-1].status, rows[-1].reason, rows[-1].value
-        colour = {"ok": "green", "skipped": "yellow", "failed": "red"}[status]
-        said = f"{seconds:.1f} s" if reason is None else escape(reason)
-        if reason in told:
-            said = "(as above)"
-        elif reason is not None:
-            told.add(reason)
-        beside = marked(rows, cores).iloc[-1]
-        if beside["disturbed"]:
-            said += f", [yellow]beside other work on {beside['other_cores']:.1f} cores[/]"
-        out.print(
-            f"[{number}/{total}] {case.workload.id} {case.strategy} {case.variant}"
-            f" r{case.repeat} [{colour}]{status}[/] {said}",
-            soft_wrap=True,
-            highlight=False,
-        )
-
-    return Progress(preparing, starting, ended)

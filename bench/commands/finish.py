@@ -6,7 +6,11 @@ machine.
 
 from __future__ import annotations
 
+import contextlib
+import re
 import shlex
+import shutil
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -20,7 +24,10 @@ from gatherbench.bench.run.store import RunStore, StoreError, write_atomically
 from gatherbench.bench.show.figures.draw import save_all
 from gatherbench.bench.show.report.page import FILE_NAME, write_report
 from gatherbench.bench.show.run import render
-from gatherbench.bench.show.sentences.provenance import modelled_for
+
+#: Within a run's folder: a folder for each other machine that it was predicted for.
+PREDICTED = "predicted"
+_OF_A_MACHINE = ("profile.toml", FILE_NAME)
 
 
 def finish(store: RunStore, out: Console, err: Console) -> bool:
@@ -38,22 +45,40 @@ def finish(store: RunStore, out: Console, err: Console) -> bool:
 
 
 def predict_for(store: RunStore, profile: LinkProfile, out: Console, err: Console) -> bool:
-    """Predict a run's epochs for ``profile`` in place of the one that it had, and finish it again.
+    """Predict a run's epochs for ``profile``, and show the run with them.
+
+    Where it was predicted for another machine, those stay, and these have a folder of their own.
 
     Raises:
         StoreError: the rows contradict each other, or the run is still going.
-        OSError: the profile cannot be kept in the folder.
+        OSError: the predictions cannot be kept in the folder.
     """
+    if store.folder.parent.name == PREDICTED:
+        store = RunStore(store.folder.parent.parent)
     with only_one(store.folder):
-        # Refuses what cannot be read before anything is replaced.
-        others = set(modelled_for(run_in(store))) - {profile.name}
+        run_in(store)  # refuses what cannot be read before anything is replaced
+        own = None
+        with contextlib.suppress(StoreError):  # a damaged one is written anew
+            own = own_profile(store)
+        if own is not None and own.name != profile.name:
+            store = _beside(store, profile.name)
         write_atomically(store.profile_file, profile.to_toml())
         predicted = _predicted(store, profile, err)
-    if others and predicted:
-        said = f"for {profile.name}, in place of those for {', '.join(sorted(others))}"
-        out.print(f"The run's predictions are now {said}: a copy of its folder keeps both.\n")
     # Beyond the lock, by which what is shown would take the run for one that is still going.
     return _shown(store, out, err) and predicted
+
+
+def _beside(run: RunStore, machine: str) -> RunStore:
+    """A folder in that of the run, with all that was measured and no prediction: a run as well."""
+    folder = run.folder / PREDICTED / re.sub(r"[^\w-]+", "-", machine)
+    folder.mkdir(parents=True, exist_ok=True)
+    store = RunStore(folder)
+    for path in run.folder.iterdir():
+        if path.is_file() and path.name not in (*_OF_A_MACHINE, run.rows_file.name):
+            (folder / path.name).unlink(missing_ok=True)
+            (folder / path.name).symlink_to(Path("..", "..", path.name))
+    shutil.copyfile(run.rows_file, store.rows_file)
+    return store
 
 
 def own_profile(store: RunStore) -> LinkProfile | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -29,7 +30,11 @@ def run(
     ] = "",
     budget: Annotated[
         float | None,
-        typer.Option(help="Seconds to measure for; --resume measures what is left.", min=0),
+        typer.Option(
+            help="Seconds to measure for, in place of the plan's budget_s; --resume measures what"
+            " is left.",
+            min=0,
+        ),
     ] = None,
     trace: Annotated[
         bool,
@@ -55,6 +60,8 @@ def run(
     from gatherbench.bench.run.store import StoreError
 
     out = console()
+    if budget is not None and not budget < math.inf:
+        fail(f"--budget {budget}: seconds are expected")
     with bad_input(MachinesError):
         machines = meet(where, out) if where else None
     if where and machines is None:

@@ -16,6 +16,7 @@ from gatherbench.bench.model.load import MinibatchLoad, serving
 from gatherbench.bench.model.physics import (
     Part,
     all_reduce,
+    beyond,
     cpu_gather,
     disk_read,
     engine_copy,
@@ -57,6 +58,9 @@ class EpochPrediction:
     #: beside others, 1 for one that nothing hides, more where GPUs share it.
     exposed: Mapping[str, float] = field(default_factory=dict)
     all_reduce_s: Estimate = field(default=Estimate(0.0))  # of ``train_s``, averaging gradients
+    #: Rates of reads in place that are not known of a table so large: key → bytes up to which they
+    #: are (:func:`~gatherbench.bench.model.physics.beyond`).
+    beyond: Mapping[str, float] = field(default_factory=dict)
     #: Seconds of each part of a minibatch where all GPUs are at it at the same time.
     at_once_s: Mapping[str, float] = field(default_factory=dict)
 
@@ -147,6 +151,7 @@ def predict_batches(
         **seconds,
         bound=alone[max(gains, key=lambda name: gains[name])].bound,
         parts=alone,
+        beyond=beyond(load, profile),
         exposed={name: gains[name] / some for name, some in less.items() if some},
         at_once_s={name: _at_once(part, gpus, per_port) for name, part in alone.items()},
     )

@@ -30,8 +30,8 @@ class MinibatchLoad:
         pageable_bytes: of these, bytes that lie in freshly allocated pageable memory.
         gpu_link_read_bytes: row bytes that multiprocessors read from host memory.
         gpu_requests: request size in bytes → count of these reads; ``None`` where not accounted.
-        gpu_page_visits: how often these reads move on to another page of the table; ``None`` where
-            not counted.
+        gpu_page_visits, managed_page_visits: how often these reads move on to another page of a
+            table in registered, in managed memory; ``None`` where not counted.
         table_bytes: span of the feature table, or of the part that this rank holds.
         gpu_table_bytes: of these, what is kept in GPU memory.
         row_bytes: of one feature row; 0 where it is not known (wide rows are then assumed).
@@ -51,6 +51,7 @@ class MinibatchLoad:
             step takes the GPU; ``issue_s``: what it takes the host to issue it).
         sample_workers: threads that draw ahead of the loop, one minibatch and core each;
             ``sample_s`` is then what a minibatch takes one of them. 0: the loop draws.
+        gather_threads: that gather at a time; 0: one for each core.
         cpu_share: of the cores of a machine that these seconds of its processor were measured
             with: several ranks divide them.
         gpu_samples: minibatches are drawn on the GPU; ``sample_s`` is then that time, and the
@@ -71,6 +72,7 @@ class MinibatchLoad:
     disk_depth: int = 128
     gpu_requests: Mapping[int, float] | None = None
     gpu_page_visits: float | None = None
+    managed_page_visits: float | None = 0.0
     table_bytes: float = 0.0
     gpu_table_bytes: float = 0.0
     row_bytes: float = 0.0
@@ -85,6 +87,7 @@ class MinibatchLoad:
     train_s: Estimate | None = None
     issue_s: Estimate | None = None
     sample_workers: int = 0
+    gather_threads: int = 0
     cpu_share: float = 1.0
     gpu_samples: bool = False
 
@@ -135,7 +138,7 @@ def _times(value: Any, times: float) -> Any:
 
 
 #: What multiprocessors read over the link.
-READS = ("gpu_link_read_bytes", "gpu_requests", "gpu_page_visits")
+READS = ("gpu_link_read_bytes", "gpu_requests", "gpu_page_visits", "managed_page_visits")
 _OFF_DISK = ("disk_payload_bytes", "disk_bytes", "disk_requests")
 _BY_CPU = ("cpu_read_bytes", "cpu_write_bytes", "copy_engine_bytes", "pageable_bytes", "gather_s")
 

@@ -97,12 +97,8 @@ def gpu_reads(load: MinibatchLoad, profile: LinkProfile) -> Part:
         Estimate.of(profile, "link.outstanding_reads"),
     )
     by_roof = _at_rate(read_bytes, profile, "read.roof", load.table_bytes)
-    visits = load.gpu_page_visits
-    by_pages = combine(
-        lambda n, rate: n / rate,
-        Estimate(None, ("page visits: not counted",)) if visits is None else visits,
-        Estimate.of(profile, "read.page_visits", load.table_bytes),
-    )
+    by_pages = _visiting(load.gpu_page_visits, "read.page_visits", load, profile)
+    by_pages += _visiting(load.managed_page_visits, "read.managed_page_visits", load, profile)
     asked = sum(load.gpu_requests.values())
     if read_bytes < SMALL_READ * asked and not by_requests.known and not by_pages.known:
         why = f"reads of {read_bytes / asked:.0f} B on average, bound by how many are in flight"
@@ -118,6 +114,37 @@ def gpu_reads(load: MinibatchLoad, profile: LinkProfile) -> Part:
     )
     seconds += Estimate(load.handover_s)
     return _transfer(seconds, bound, by_link, read_bytes, profile)
+
+
+def _visiting(
+    visits: float | None, key: str, load: MinibatchLoad, profile: LinkProfile
+) -> Estimate:
+    """Seconds that the GPU takes to go from page to page, in one kind of memory."""
+    if visits is None:
+        return Estimate(None, ("page visits: not counted",))
+    return _at_rate(visits, profile, key, load.table_bytes) if visits else Estimate(0.0)
+
+
+#: Rates that depend on the size of the table which is read in place, and the field that counts
+#: what they are rates of.
+SPANNED = {
+    "read.roof": "gpu_link_read_bytes",
+    "read.page_visits": "gpu_page_visits",
+    "read.managed_page_visits": "managed_page_visits",
+}
+
+
+def beyond(load: MinibatchLoad, profile: LinkProfile) -> dict[str, float]:
+    """Rates that the load's reads are predicted with, of a table larger than they are known of.
+
+    Key → the bytes up to which the rate is known; beyond, that of the largest table stands in.
+    """
+    needed = {key: profile[key].reach for key, field in SPANNED.items() if getattr(load, field)}
+    return {
+        key: reach
+        for key, reach in needed.items()
+        if reach is not None and load.table_bytes > reach
+    }
 
 
 def engine_copy(num_bytes: float, profile: LinkProfile) -> Part:
@@ -170,6 +197,9 @@ def cpu_gather(load: MinibatchLoad, profile: LinkProfile) -> Part:
     """
     by_cores = load.gather_s or _gather_seconds(load, profile)
     cores = 1.0 if load.gather_s is None else load.cpu_share
+    there = profile["host.cores"].value
+    if load.gather_threads and there is not None:
+        cores = min(cores, load.gather_threads / there)
     alone = _on_cpu(by_cores, load.cpu_read_bytes + load.cpu_write_bytes, profile, cores)
     beside = profile["loop.beside_gather"].value
     demands = {**alone.demands, ISSUING: 1.0 if beside is None else beside}
@@ -184,11 +214,19 @@ def cpu_gather(load: MinibatchLoad, profile: LinkProfile) -> Part:
 
 
 def _gather_seconds(load: MinibatchLoad, profile: LinkProfile) -> Estimate:
-    """How long every core gathers, at the rate that reused memory allows."""
+    """How long the cores gather, at the rate that reused memory allows.
+
+    Fewer of them as much slower as was seen, in proportion where that is not known.
+    """
+    cores, threads = Estimate.of(profile, "host.cores"), load.gather_threads
+    if threads:
+        many = cores.value or threads
+        share = profile["host.gather_scaling"].at(threads) or threads / many
+        cores = Estimate(many * (share if threads < many else 1.0))
     return combine(
         lambda rate, cores: load.cpu_write_bytes / (rate * cores),
         Estimate.of(profile, "host.gather_rate", load.row_bytes or math.inf),
-        Estimate.of(profile, "host.cores"),
+        cores,
     )
 
 

@@ -21,6 +21,7 @@ from gatherbench.bench.model.load import MinibatchLoad, load_of
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.plan.plan import GPU_SAMPLING
 from gatherbench.bench.read.tables import Run
+from gatherbench.bench.read.units import quantity
 from gatherbench.bench.run.declared_rows import PATH_METRICS, TRAINING_METRICS
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import CHECK_STAGE, RunStore
@@ -89,7 +90,8 @@ def series_of(run: Run, profile: LinkProfile) -> list[Series]:
         fields = run.plan["workloads"][key[0]]
         ranks = (fields.get("gpus", 1), fields.get("nodes", 1))  # plans were written before them
         facts = host.declared.get(key, {})
-        missing, depth = _refused(case)
+        strategy = _strategy_of(case)
+        missing = None if strategy is None else refusal(strategy)
         if key in wrong.index:
             missing = f"the case was found wrong: {wrong[key]}"
         if missing is None and (not facts.keys() >= _NEEDED or key[0] not in tables):
@@ -98,7 +100,13 @@ def series_of(run: Run, profile: LinkProfile) -> list[Series]:
             found.append(Series(*key, None, 0, missing, *ranks))
             continue
         load = declared_load(facts, float(tables[key[0]]))
-        load = replace(load, cpu_share=1 / ranks[0], disk_depth=depth)
+        load = replace(load, cpu_share=1 / ranks[0])
+        if strategy is not None:
+            load = replace(load, disk_depth=strategy.disk_depth)
+            if strategy.managed and "fetch.managed_page_visits" not in facts:
+                # Older runs counted pages of 2 MiB of either memory under one name.
+                visits = load.gpu_page_visits
+                load = replace(load, gpu_page_visits=0.0, managed_page_visits=visits)
         load = host.complete(key, load, profile, math.prod(ranks))
         found.append(Series(*key, load, int(facts["sample.minibatches"]), "", *ranks))
     return found
@@ -113,13 +121,12 @@ def refusal(strategy: Strategy) -> str | None:
     return None if reason is None or reason.startswith("no_device:") else reason
 
 
-def _refused(case: Mapping[str, Any]) -> tuple[str | None, int]:
-    """:func:`refusal` of the case's strategy, if it is known here, and its ``disk_depth``."""
+def _strategy_of(case: Mapping[str, Any]) -> Strategy | None:
+    """``None``: another package's that is not here, or a variant of another version."""
     try:
-        strategy = build(str(case["strategy"]), case.get("params"))
-    except ValueError:  # another package's that is not here, or a variant of another version
-        return None, MinibatchLoad(0.0).disk_depth
-    return refusal(strategy), strategy.disk_depth
+        return build(str(case["strategy"]), case.get("params"))
+    except ValueError:
+        return None
 
 
 def declared_load(declared: Mapping[str, float], table_bytes: float) -> MinibatchLoad:
@@ -140,6 +147,7 @@ def declared_load(declared: Mapping[str, float], table_bytes: float) -> Minibatc
     read = sums["gpu_link_read_bytes"]
     sums["gpu_requests"] = requests if requests or not read else None
     sums["gpu_page_visits"] = declared.get("fetch.gpu_page_visits")
+    sums["managed_page_visits"] = declared.get("fetch.managed_page_visits", 0.0)
     # Runs from before it was declared had no path that kept a part of the table.
     kept = 0.0 if read or sums["cpu_write_bytes"] else table_bytes
     costs = {n: share * declared[f"train.{m}"] for n, (m, _) in TRAINING_METRICS.items()}
@@ -346,6 +354,8 @@ def _rows(
         return make.ok(stage, metric, "s", float(f"{seconds.value:.11g}"), said, epoch=number)
 
     remarks = "".join(f"; {text}" for text in epoch.epoch_s.remarks)
+    for key, reach in epoch.beyond.items():
+        remarks += f"; {key} is known of tables up to {quantity(reach, 'B')}, not of this one"
     yield row("epoch", "wall_time", epoch.epoch_s, f"{source}: bound by {epoch.bound}{remarks}")
     yield row("sample", "wall_time", epoch.sample_s, f"{source}: training waits for sampling")
     yield row("fetch", "wall_time", epoch.fetch_s, f"{source}: training waits for rows")

@@ -4,9 +4,8 @@ A constant that nobody has published or measured has no value, and its source sa
 it is then predicted as *unknown*. A *roof* (a limit that stands beside the link's own) that is not
 known is left out instead, and the prediction says so. Of some constants only a *range* is known:
 predictions are made at its ends (:meth:`LinkProfile.corners`). A file may leave out what came later
-than the first profiles (``[peer]``, ``[network]``, ``[disk]``,
-``[loop]``, ``host.memory``): nobody knows it
-then.
+than the first profiles (``[peer]``, ``[network]``, ``[disk]``, ``[loop]`` and some more): nobody
+knows it then.
 
 A profile is a TOML file: a shipped one by its name, one of the user's own by its path.
 
@@ -37,6 +36,7 @@ DEFAULT_PROFILE = "rtx3090-pcie4"
 
 #: Why a constant has no value that older files do not name.
 _UNTOLD = "the profile does not name it"
+_NO_MANAGED = "managed memory was not read there"
 _NO_LOOP = "no epochs of this project were measured there"
 _NO_DISK = (
     f"{_UNTOLD}: measure the disk (gatherbench calibrate) or say it (gatherbench advise --disk"
@@ -98,6 +98,15 @@ class Constant:
                 " here: give it one in a profile of your own"
             )
         return _at(self.values[0], num_bytes) if self.values else None
+
+    @property
+    def reach(self) -> float | None:
+        """The most bytes that a curve is known of; ``None`` of a number, or where none is known.
+
+        Of a range the less of both. One point stands for all: it reaches nowhere.
+        """
+        ends = [value[-1][0] for value in self.values if isinstance(value, tuple)]
+        return min((end for end in ends if end > 1), default=None)
 
     @property
     def numbers(self) -> tuple[float, ...]:
@@ -220,13 +229,33 @@ SPECS: dict[str, Spec] = {
     # Reads of host memory by the GPU's multiprocessors.
     "read.roof": Spec("B/s", 1e8, 1e13, "bytes read, over the table's span; a roof", curve=True),
     "read.page_visits": Spec(
-        "1/s", 1e5, 1e12, "reads of another page, over the table's span; a roof", curve=True
+        "1/s",
+        1e5,
+        1e12,
+        "reads of another 64 KiB of registered memory, over the table's span; a roof",
+        curve=True,
+    ),
+    "read.managed_page_visits": Spec(
+        "1/s",
+        1e5,
+        1e12,
+        "reads of another 2 MiB of managed memory, over the table's span; a roof",
+        curve=True,
+        otherwise=_NO_MANAGED,
     ),
     # The processor and its memory.
     "host.cores": Spec("1", 1, 4096, "physical cores"),
     "host.memory_rate": Spec("B/s", 1e9, 1e13, "reads and writes together"),
     "host.gather_rate": Spec(
         "B/s", 1e7, 1e12, "payload of a core while all gather, over a row", curve=True
+    ),
+    "host.gather_scaling": Spec(
+        "1",
+        1e-4,
+        1e4,
+        "rate of a gather on so many cores over that on all, over cores",
+        curve=True,
+        otherwise=_UNTOLD,
     ),
     "host.sample_rate": Spec("1/s", 1e3, 1e12, "edges sampled for one GPU"),
     "host.sample_cores": Spec("1", 0.1, 4096, "cores that this keeps busy"),

@@ -9,6 +9,7 @@ strategy expand to every combination, and every combination times ``min_repeats`
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -33,10 +34,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Far more repeats than say anything new. Every case stands in plan.json: millions take minutes.
+#: Far more repeats than say anything new.
 MOST_REPEATS = 10_000
+#: A day at the least: each case is a process. All of them stand in plan.json and in memory.
+MOST_CASES = 100_000
+#: No epoch takes less, and no limit of a case's time is longer than ten days.
+SHORTEST_EPOCH_S, LONGEST_S = 1e-4, 864_000
 #: The ways of sampling in which a GPU draws.
 GPU_SAMPLING = ("gpu", "uva")
+
+
+#: A larger number is a slip.
+_MOST = {"batch_size": 2**31 - 1, "hidden": 2**20, "gpus": 1024, "nodes": 1024}
 
 
 class PlanError(ValueError):
@@ -44,7 +53,8 @@ class PlanError(ValueError):
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # ``true`` is no 1, ``"0.1"`` no number, and nothing is infinite.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class Measure(_Table):
@@ -69,13 +79,15 @@ class Measure(_Table):
     precision: float = Field(
         default=0.03,
         gt=0,
+        le=1,
         description="How narrow the 95 % interval of an epoch has to be, as a share of it; judged"
         " from six repeats on.",
     )
     budget_s: float = Field(
         default=0,
         ge=0,
-        description="Seconds that all cases may take together (0: no limit).",
+        description="Seconds that all cases may take together (0: no limit). What is left out then"
+        " is said; --budget takes its place.",
     )
     warmup_epochs: int = Field(default=1, ge=0, description="Epochs before the measured ones.")
     epochs: int = Field(default=2, ge=1, description="Measured epochs of each case.")
@@ -120,7 +132,7 @@ class Measure(_Table):
         " Then there is no energy of a GPU's epochs.",
     )
     timeout_s: float = Field(
-        default=3600, gt=0, description="Seconds after which a case has failed."
+        default=3600, gt=0, le=LONGEST_S, description="Seconds after which a case has failed."
     )
     threads: int = Field(
         default=0,
@@ -177,8 +189,7 @@ class Measure(_Table):
     def _exactly(cls, given: Any) -> Any:
         """``repeats`` as the least and the most."""
         exact = given.get("repeats") if isinstance(given, dict) else None
-        beyond = isinstance(exact, int) and not 1 <= exact <= MOST_REPEATS
-        if exact is None or beyond:  # which is said of ``repeats`` alone
+        if type(exact) is not int or not 1 <= exact <= MOST_REPEATS:  # said of ``repeats`` alone
             return given
         for bound in ("min_repeats", "max_repeats"):
             if given.get(bound, exact) != exact:
@@ -202,6 +213,13 @@ class Measure(_Table):
             raise ValueError("eval_every_epoch scores eval_batches minibatches: say how many")
         if self.min_repeats > self.max_repeats:
             raise ValueError("min_repeats must not be above max_repeats")
+        if min(self.known_copies) <= 0:
+            raise ValueError("known_copies are MiB, above 0")
+        if (epochs := self.warmup_epochs + self.epochs) * SHORTEST_EPOCH_S > self.timeout_s:
+            raise ValueError(
+                f"epochs and warmup_epochs: {epochs:,} do not end within timeout_s ="
+                f" {self.timeout_s:g}"
+            )
         return self
 
 
@@ -280,8 +298,8 @@ class WorkloadTable(_Table):
             if key == "model" and one not in MODELS and ":" not in one:
                 known = nearest_or_all(one, [*MODELS, "my_module:MyGNN"])
                 raise ValueError(f"unknown model {one!r}{known}")
-            if key in ("batch_size", "hidden", "gpus", "nodes") and one < 1:
-                raise ValueError("must be at least 1")
+            if key in _MOST and not 1 <= one <= _MOST[key]:
+                raise ValueError(f"must be at least 1, and at most {_MOST[key]:,}")
             if key == "scale" and one <= 0:
                 raise ValueError("must be above 0")
             if key == "memory_share" and one < 0:
@@ -289,6 +307,11 @@ class WorkloadTable(_Table):
             if key == "partitions" and one:
                 Partitions.parse(one)
         return value
+
+    @property
+    def count(self) -> int:
+        """How many workloads it expands to."""
+        return math.prod(len(_as_list(value)) for _, value in self)
 
     def expand(self) -> Iterator[Workload]:
         axes = {name: _as_list(value) for name, value in self}
@@ -323,6 +346,11 @@ class StrategyTable(BaseModel):
             _refuse_nothing(value)
         return self
 
+    @property
+    def count(self) -> int:
+        """How many strategies it expands to; ``"*"`` counts as one."""
+        return math.prod(len(_as_list(value)) for value in (self.model_extra or {}).values())
+
     def expand(self) -> Iterator[dict[str, Any]]:
         params = self.model_extra or {}
         for values in itertools.product(*(_as_list(v) for v in params.values())):
@@ -354,6 +382,17 @@ class Plan(_Table):
         min_length=1, description="A strategy and its parameters; lists expand."
     )
 
+    @model_validator(mode="after")
+    def _can_end(self) -> Plan:
+        workloads, repeats = sum(one.count for one in self.workload), self.measure.min_repeats
+        strategies = sum(one.count for one in self.strategy)
+        if (count := workloads * strategies * repeats) > MOST_CASES:
+            raise ValueError(
+                f"{count:,} cases ({workloads:,} workloads, {strategies:,} strategies, {repeats:,}"
+                f" repeats) are too many: {MOST_CASES:,} at most"
+            )
+        return self
+
     def workloads(self) -> list[Workload]:
         """Every workload of the plan, each once, in the order written."""
         return list(dict.fromkeys(w for table in self.workload for w in table.expand()))
@@ -362,7 +401,9 @@ class Plan(_Table):
         """Every case that is run whatever it finds, in order.
 
         Repeats are outermost and the strategies are shuffled anew within each, so that a drift of
-        the machine (heat, a neighbour) falls on all strategies alike.
+        the machine (heat, a neighbour) falls on all strategies alike. Each strategy is run on all
+        workloads, such as numbers of ranks, before the next one; first of all comes the baseline.
+        So a run that is cut short has something to compare.
 
         Raises:
             PlanError: a strategy, one of its parameters, a dataset or a model is not known.
@@ -373,16 +414,19 @@ class Plan(_Table):
                 _refuse(workload)
             except (ValueError, KeyError) as error:
                 raise PlanError(f"plan {self.name}: workload: {_words(error)}") from error
-        rng = random.Random(self.measure.order_seed)
+        rng, workloads = random.Random(self.measure.order_seed), self.workloads()
         cases = []
         for repeat in range(self.measure.min_repeats):
-            for workload in self.workloads():
-                suitable = [one for one in chosen.values() if not one.other or one.suits(workload)]
-                rng.shuffle(suitable)
-                cases += [
-                    Case(workload, one.strategy.name, one.strategy.variant, one.params, repeat)
-                    for one in suitable
-                ]
+            order = list(chosen.values())
+            rng.shuffle(order)
+            if repeat == 0:
+                order.sort(key=lambda one: one.strategy.role != "baseline")
+            cases += [
+                Case(workload, one.strategy.name, one.strategy.variant, one.params, repeat)
+                for one in order
+                for workload in workloads
+                if not one.other or one.suits(workload)
+            ]
         return cases
 
     def _strategies(self) -> dict[tuple[str, str], _Chosen]:

@@ -38,6 +38,8 @@ TABLES: dict[str, type[BaseModel]] = {
 _WANTED = {
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
     **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
     "string_type": "a text in quotes",
 }
 
@@ -64,6 +66,8 @@ def load_plan(name_or_path: str) -> Plan:
         raise PlanError(f"{path.name}: cannot be read: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise PlanError(f"{path.name}: not valid TOML: {error}") from error
+    except RecursionError as error:
+        raise PlanError(f"{path.name}: nested too deep") from error
     try:
         name = re.sub(r"[^A-Za-z0-9_-]+", "-", path.stem)[:40]
         return Plan.model_validate({"name": name, **text})
@@ -100,4 +104,4 @@ def _explain(error: Any) -> str:
         return f"{where}: there may be several: write [[{where}]], in two brackets"
     if error["type"] in _WANTED:
         return f"{where}: must be {_WANTED[error['type']]}, not {error['input']!r}"
-    return f"{where}: {error['msg'].removeprefix('Value error, ')}"
+    return f"{where or 'plan'}: {error['msg'].removeprefix('Value error, ')}"

@@ -208,6 +208,15 @@ def _gpu_stand(stack: ExitStack, say: Callable[[str], None]) -> _Ready:
         stand.check(cases.OUR_BEST, width)
     cores = ask_host().cores
     points = [*cases.host_points(cores, max(spans)), *cases.gpu_points(spans, cores)]
+    if managed := cases.fitting(spans, available_bytes()):
+        try:
+            stand.bring_managed(max(managed))
+        except (CudaCallError, MemoryError) as why:
+            say(f"managed memory is not timed: {why}")
+        else:
+            for width in (cases.MANAGED_ROW_BYTES, cases.USUAL_ROW_BYTES):
+                stand.check(cases.OUR_BEST, width, managed=True)
+            points += cases.managed_points(managed)
     return stand.measure, points, lambda: ask_gpu(device)
 
 
@@ -282,6 +291,7 @@ def _value(constant: Constant) -> str:
 
 def _what(point: Point) -> str:
     words = {"host_gather": "CPU gather", "gpu_gather": "GPU gather", "sm_read": "GPU read"}
+    words["managed_gather"] = "GPU gather, managed memory"
     parts = [words[point.case]]
     if point.row_bytes:
         parts.append(f"rows of {point.row_bytes} B")

@@ -56,6 +56,7 @@ CASES = {
         Case("copy_pageable", "B", "bytes of rows gathered into fresh memory and copied"),
         Case("sm_read", "B", "contiguous bytes of host memory, read by the multiprocessors"),
         Case("gpu_gather", "B", "bytes of rows gathered from host memory by the GPU"),
+        Case("managed_gather", "B", "bytes of rows gathered by the GPU from managed memory"),
         Case("round_trip", "1", "dependent loads from host memory by one thread of the GPU"),
         Case("sort_ids", "1", "ids on the GPU, sorted"),
         Case("unique_ids", "1", "ids on the GPU, of which duplicates are removed"),
@@ -105,10 +106,14 @@ SHARE_OF_MEMORY = 0.6
 PASS_ROW_BYTES = (4, 16, 400, 4096)
 #: Passes over int64 ids that lie on the GPU.
 PASSES = ("sort_ids", "unique_ids", "check_ids")
+#: Of whole rows by the GPU: out of registered memory, and out of managed.
+GATHERS = ("gpu_gather", "managed_gather")
 
 #: Bytes of the narrowest row that is calibrated: a sector, so that a gather visits as many pages as
 #: it can.
 NARROWEST = 32
+#: And of managed memory: a request, so that rows narrower than what was read before count alike.
+MANAGED_ROW_BYTES = 64
 #: Bytes of a row that a calibration fits: a sector, a line, and 32 to 1024 floats; and of those it
 #: holds out: 100 and 353 floats.
 FITTED_ROW_BYTES = (NARROWEST, 64, 128, 256, 512, 1024, 602 * 4, 4096)
@@ -129,7 +134,7 @@ def num_ids(point: Point) -> int:
 
 def amount_of(point: Point) -> int:
     """What one launch moves or looks at, in the case's unit; of the roofs, gathers and passes."""
-    if point.case == "gpu_gather":
+    if point.case in GATHERS:
         return num_ids(point) * point.row_bytes
     return num_ids(point) if point.case in PASSES else min(ROOF_BYTES, point.span_bytes)
 
@@ -179,15 +184,16 @@ def thread_counts(cores: int) -> tuple[int, ...]:
 def host_points(cores: int, span_bytes: int) -> list[Point]:
     """The processor's part of a calibration, on ``cores`` cores and a table of ``span_bytes``.
 
-    Epochs gather on every core, so the gather on all of them is fitted over the widths of rows. How
-    it grows with its threads is held out: the model takes it to grow in step.
+    The gather on every core is fitted over the widths of rows, how it grows with its threads at one
+    of them. Others are held out, on all cores and on half of them.
     """
     threads = thread_counts(cores)
     cases = product(("host_copy", "host_read", "host_sample"), threads)
     points = [Point(case, 0, span_bytes, count) for case, count in cases]
     points += [Point("host_gather", width, span_bytes, cores) for width in FITTED_ROW_BYTES]
-    held_out = [(width, cores) for width in HELD_OUT_ROW_BYTES]
-    held_out += [(USUAL_ROW_BYTES, count) for count in threads if count != cores]
+    fewer = [count for count in threads if count != cores]
+    points += [Point("host_gather", USUAL_ROW_BYTES, span_bytes, count) for count in fewer]
+    held_out = [(width, count) for width in HELD_OUT_ROW_BYTES for count in (*fewer[-1:], cores)]
     return points + [
         Point("host_gather", width, span_bytes, count, held_out=True) for width, count in held_out
     ]
@@ -197,6 +203,15 @@ def disk_points() -> list[Point]:
     """A disk's part of a calibration; ``threads`` are reads in flight."""
     points = [Point("disk_random", DISK_READ_BYTES, threads=depth) for depth in DEPTHS]
     return [*points, Point("disk_sequential", LONG_READ_BYTES, threads=LONG_DEPTH)]
+
+
+def managed_points(spans: Sequence[int]) -> list[Point]:
+    """What a calibration reads of managed memory: the narrowest rows, and usual ones held out."""
+    fitted = [Point("managed_gather", MANAGED_ROW_BYTES, s, 0, 0, OUR_BEST, "given") for s in spans]
+    return fitted + [
+        Point("managed_gather", USUAL_ROW_BYTES, span, 0, 0, OUR_BEST, "given", held_out=True)
+        for span in spans
+    ]
 
 
 def gpu_points(spans: Sequence[int], cores: int) -> list[Point]:

@@ -26,20 +26,25 @@ from gatherbench.bench.model.physics import cpu_gather, gpu_reads
 from gatherbench.bench.model.profile import SPECS, LinkProfile, ProfileError, Value
 from gatherbench.bench.probe.cases import (
     DISK_READ_BYTES,
+    GATHERS,
     LONG_DEPTH,
     LONG_READ_BYTES,
+    MANAGED_ROW_BYTES,
     NARROWEST,
     OUR_BEST,
+    USUAL_ROW_BYTES,
     num_ids,
 )
 from gatherbench.bench.probe.machine import MachineFacts
 from gatherbench.bench.read.points import Point, Row
-from gatherbench.kernels.order import PAGE_BYTES
+from gatherbench.kernels.order import MANAGED_PAGE_BYTES, PAGE_BYTES
 from gatherbench.strategies.data_path import zero_copy_path
 
 _SAMPLED_IDS = 20_000
 SIZE_KEY, TAGS_KEY = "link.max_request", "link.outstanding_reads"
-VISITS_KEY = "read.page_visits"
+VISITS_KEY, MANAGED_VISITS_KEY = "read.page_visits", "read.managed_page_visits"
+#: The field of a load that counts them, of registered and of managed memory.
+_VISITS_OF = {False: "gpu_page_visits", True: "managed_page_visits"}
 #: A whole line as the papers saw, half a line as counters of an H100 imply, and a sector.
 SIZES = (128, 64, 32)
 #: Reads in flight that are tried: 4 % apart, about as fine as they can be told.
@@ -120,7 +125,7 @@ def check(profile: LinkProfile, found: Mapping[Point, Measured]) -> list[Check]:
     kept = [
         p
         for p in found
-        if p.case == "host_gather" or (p.case == "gpu_gather" and p.grid_percent == 0) or p in best
+        if p.case == "host_gather" or (p.case in GATHERS and p.grid_percent == 0) or p in best
     ]
     kept.sort(key=lambda p: (p.case, p.row_bytes, p.threads, p.span_bytes))
     return [Check(p, found[p], predicted_rate(profile, p)) for p in kept]
@@ -142,20 +147,32 @@ def predicted_rate(profile: LinkProfile, point: Point) -> float | None:
     if point.case == "sm_read":
         return profile["read.roof"].at(point.span_bytes)
     if point.case == "host_gather":
-        profile = profile.with_constant("host.cores", float(point.threads), "as measured")
+        profile = profile.with_constant("loop.gather", None, "one gather behind the other")
         size = float(1 << 26)
         load = MinibatchLoad(
-            size, cpu_read_bytes=size, cpu_write_bytes=size, row_bytes=point.row_bytes
+            size,
+            cpu_read_bytes=size,
+            cpu_write_bytes=size,
+            row_bytes=point.row_bytes,
+            gather_threads=point.threads,
         )
         seconds = cpu_gather(load, profile).seconds.value
     else:
-        load = gather_load(point.row_bytes, point.span_bytes, point.order, num_ids(point))
+        load = gather_load(
+            point.row_bytes,
+            point.span_bytes,
+            point.order,
+            num_ids(point),
+            managed=point.case == "managed_gather",
+        )
         seconds = gpu_reads(load, profile).seconds.value
     return load.payload_bytes / seconds if seconds else None
 
 
 @functools.cache
-def gather_load(row_bytes: int, span_bytes: int, order: str, count: int) -> MinibatchLoad:
+def gather_load(
+    row_bytes: int, span_bytes: int, order: str, count: int, *, managed: bool = False
+) -> MinibatchLoad:
     """``count`` random rows of a table of ``span_bytes`` as the aligned launch policy reads them.
 
     Requests are a sample's. Sorted, a sample would visit far more pages for each row, so their
@@ -163,11 +180,12 @@ def gather_load(row_bytes: int, span_bytes: int, order: str, count: int) -> Mini
     """
     draw = torch.Generator().manual_seed(0)
     ids = torch.randint(0, span_bytes // row_bytes, (_SAMPLED_IDS,), generator=draw)
-    path = zero_copy_path(ids, row_bytes, OUR_BEST, order)
+    path = zero_copy_path(ids, row_bytes, OUR_BEST, order, "managed" if managed else "registered")
     load = load_of(path, count / _SAMPLED_IDS, table_bytes=span_bytes, row_bytes=row_bytes)
     if order == "sorted":
-        pages = max(1, span_bytes // PAGE_BYTES)
-        load = replace(load, gpu_page_visits=pages * (1 - (1 - 1 / pages) ** count))
+        pages = max(1, span_bytes // (MANAGED_PAGE_BYTES if managed else PAGE_BYTES))
+        visits = pages * (1 - (1 - 1 / pages) ** count)
+        load = replace(load, **{_VISITS_OF[managed]: visits})  # type: ignore[arg-type]
     return load
 
 
@@ -311,6 +329,7 @@ class Fit:
             self._dllp_share()
             self._reads()
             self._requests()
+            self._managed()
         return self.profile
 
     def _host(self) -> None:
@@ -331,6 +350,15 @@ class Fit:
             self._curve(
                 "host.gather_rate", gathers, f"random rows on {cores} cores, a core's share"
             )
+        usual = {
+            p.threads: m
+            for p, m in self._of("host_gather").items()
+            if p.row_bytes == USUAL_ROW_BYTES
+        }
+        if cores in usual:
+            what = f"random rows of {USUAL_ROW_BYTES} B, over the rate of {cores} cores, by cores"
+            shares = {n: m.times(1 / usual[cores].median) for n, m in usual.items()}
+            self._curve("host.gather_scaling", shares, what)
         for point, measured in self._of("host_sample").items():
             if point.threads == cores:
                 what = "edges of fan-out 25, 10 on an RMAT graph of 1 M nodes and 25 M edges"
@@ -418,6 +446,16 @@ class Fit:
         visits = {span: m.times(1 / NARROWEST) for span, m in narrow.items()}
         what = f"random rows of {NARROWEST} B, each taken to lie on another page"
         self._curve(VISITS_KEY, visits, what)
+
+    def _managed(self) -> None:
+        narrow = {
+            p.span_bytes: m.times(1 / MANAGED_ROW_BYTES)
+            for p, m in self._of("managed_gather").items()
+            if p.row_bytes == MANAGED_ROW_BYTES
+        }
+        if narrow:
+            what = f"random rows of {MANAGED_ROW_BYTES} B, each taken to lie on another page"
+            self._curve(MANAGED_VISITS_KEY, narrow, what)
 
     def _measured(self, key: str, measured: Measured, what: str) -> None:
         self._set(key, measured.median, self._source(what, measured.count, measured.spread))

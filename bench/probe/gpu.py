@@ -31,6 +31,7 @@ from gatherbench.kernels.launch import (
     load_from,
     policy_point,
 )
+from gatherbench.kernels.managed_memory import managed_table
 from gatherbench.kernels.mapped_memory import HostRegistration
 from gatherbench.kernels.order import read_order
 from gatherbench.kernels.policies import POLICIES
@@ -119,6 +120,16 @@ class GpuStand(contextlib.ExitStack):
         self._rings: dict[int, Ring] = {}
         self._host: HostStand | None = None
         self._roof_at = 0
+        self._managed: Tensor | None = None
+
+    def bring_managed(self, size: int) -> None:
+        """A copy of the first ``size`` bytes in managed memory that stays on the host.
+
+        Raises:
+            CudaCallError, MemoryError: there is none, or not so much.
+        """
+        self._managed = managed_table((1, size), torch.uint8, self.device.index)[0]
+        self._managed.copy_(self.bytes[:size])
 
     def measure(self, point: Point) -> Observation:
         """One observation; everything that the launch needs is made, and done, before.
@@ -136,20 +147,21 @@ class GpuStand(contextlib.ExitStack):
         seen: Observation = getattr(self, f"_{part}")(point)
         return seen
 
-    def check(self, policy: str, row_bytes: int) -> None:
-        """Gather some rows of the whole table and compare them with the host's.
+    def check(self, policy: str, row_bytes: int, *, managed: bool = False) -> None:
+        """Gather some rows of the whole table, or of managed memory, and compare with the host's.
 
         Raises:
             RuntimeError: they differ.
         """
         stride = POLICIES[policy].row_stride(row_bytes)
-        rows = self.bytes.numel() // stride
+        held = self._table(managed)
+        rows = held.numel() // stride
         ids = self._ids(_CHECKED_ROWS, rows)
         out = self.out[: ids.numel() * row_bytes].view(-1, row_bytes)
-        expected = self.bytes[: rows * stride].view(rows, stride)[ids.cpu(), :row_bytes]
+        expected = held[: rows * stride].view(rows, stride)[ids.cpu(), :row_bytes]
         for order, (read, places) in (("given", (ids, None)), ("sorted", torch.sort(ids))):
             out.zero_()
-            self.gather(policy, row_bytes, read, out, places=places)
+            self.gather(policy, row_bytes, read, out, places=places, managed=managed)
             if not torch.equal(out.cpu(), expected):
                 raise RuntimeError(f"policy {policy}, rows of {row_bytes} B, {order}: wrong rows")
 
@@ -178,13 +190,28 @@ class GpuStand(contextlib.ExitStack):
     def _gpu_gather(self, point: Point) -> Observation:
         return self._timed(amount_of(point), self._gathering(point))
 
+    def _managed_gather(self, point: Point) -> Observation:
+        return self._timed(amount_of(point), self._gathering(point))
+
+    def _table(self, managed: bool) -> Tensor:
+        if not managed:
+            return self.bytes
+        if self._managed is None:
+            raise ProbeError("no managed memory was brought")
+        return self._managed
+
     def _gathering(self, point: Point) -> Callable[[], object]:
         """The launches of a gather, its ids arranged already."""
         size, width, rows = amount_of(point), point.row_bytes, num_rows(point)
         order = read_order(self._ids(num_ids(point), rows), point.order)
         out = self.out[:size].view(-1, width)
         gather = functools.partial(
-            self.gather, point.policy, width, rows=rows, grid_percent=point.grid_percent
+            self.gather,
+            point.policy,
+            width,
+            rows=rows,
+            grid_percent=point.grid_percent,
+            managed=point.case == "managed_gather",
         )
         if order.expand is None:
             return functools.partial(gather, order.ids, out, places=order.out_rows)
@@ -277,6 +304,7 @@ class GpuStand(contextlib.ExitStack):
         rows: int = 0,
         places: Tensor | None = None,
         grid_percent: int = 0,
+        managed: bool = False,
     ) -> None:
         """Launch a gather of rows ``[B, row_bytes]`` of the table into ``out``.
 
@@ -284,17 +312,19 @@ class GpuStand(contextlib.ExitStack):
             rows: that the table is taken to have (0: as many as fit).
             places: rows of ``out``, if not in the order of ``ids``.
             grid_percent: per cent of the GPU's threads (0: the policy's own grid).
+            managed: of the table in managed memory.
         """
         stride = POLICIES[policy].row_stride(row_bytes)
         item_bytes = min(4, row_bytes & -row_bytes)
-        address = self.memory.address
+        held = self._table(managed)
+        address = held.data_ptr() if managed else self.memory.address
         point = policy_point(
             policy, row_bytes, item_bytes, address % 16, out.data_ptr() % 16, ids.element_size()
         )
         if grid_percent:
             blocks = blocks_of(grid_percent, point.block_threads, self.device)
             point = dataclasses.replace(point, max_blocks=blocks)
-        table = Table(address, rows or self.bytes.numel() // stride, row_bytes, stride)
+        table = Table(address, rows or held.numel() // stride, row_bytes, stride)
         gather_into(out, table, ids, point, places)
 
     def _ids(self, count: int, rows: int) -> Tensor:

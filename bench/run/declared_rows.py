@@ -16,6 +16,7 @@ from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.training_cost import COUNTED, training_cost
 from gatherbench.bench.sampling.trace import InputIds
+from gatherbench.kernels.order import MANAGED_PAGE_BYTES, PAGE_BYTES
 from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.data_path import DataPath, total
 from gatherbench.strategies.knowledge import Knowledge
@@ -98,6 +99,11 @@ def _path_rows(path: DataPath, make: RowMaker) -> Iterator[Row]:
         source = "request accounting over the trace; the table begins at a page"
         for size, count in sorted(path.gpu_requests.items()):
             yield make.ok("fetch", f"gpu_requests_{size}_bytes", "1", count, source)
-    if path.gpu_page_visits is not None:
-        source = "count over the trace, in the order in which rows are read; pages of 2 MiB"
-        yield make.ok("fetch", "gpu_page_visits", "1", path.gpu_page_visits, source)
+    places = {
+        "gpu_page_visits": (path.gpu_page_visits, PAGE_BYTES, "registered"),
+        "managed_page_visits": (path.managed_page_visits, MANAGED_PAGE_BYTES, "managed"),
+    }
+    for metric, (visits, page, place) in places.items():
+        if visits is not None:
+            source = f"count over the trace, in the order in which rows are read; {place} memory,"
+            yield make.ok("fetch", metric, "1", visits, f"{source} pages of {page >> 10} KiB")

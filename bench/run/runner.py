@@ -136,6 +136,9 @@ class Workers:
         folder: for what the one that runs prints.
         command: that forks them.
         until: by :func:`time.monotonic`: then all of them have had their time.
+
+    Attributes:
+        until: see there; it may be changed.
     """
 
     def __init__(
@@ -143,7 +146,7 @@ class Workers:
     ) -> None:
         # There is one at a time. Elsewhere than in the run's folder, kill -9 would leave them.
         self._log = folder / "job.log"
-        self._server, self._until = ForkServer(command), until
+        self._server, self.until = ForkServer(command), until
 
     def do(
         self, job: AnyJob, timeout_s: float = math.inf, look: Callable[[], None] | None = None
@@ -160,7 +163,7 @@ class Workers:
         log = self._log.absolute()
         log.write_bytes(b"")
         with limited(job) if isinstance(job, Job) else nullcontext(job) as given:
-            by = min(time.monotonic() + timeout_s, self._until)
+            by = min(time.monotonic() + timeout_s, self.until)
             try:
                 code = self._server.run(given, log, by, look)
             except TimeoutError as late:
@@ -172,7 +175,7 @@ class Workers:
 
     def check_time(self) -> None:
         """Raise :class:`TimeUp` if it is."""
-        if time.monotonic() >= self._until:
+        if time.monotonic() >= self.until:
             raise TimeUp
 
     def close(self) -> None:
@@ -186,7 +189,7 @@ class Runner:
     Args:
         worker: the command that measures.
         budget_s: seconds after which the run ends as it is, for a later one to go on with; a case
-            in flight is cut off.
+            in flight is cut off. If it is not given, the plan's bounds the time in cases alike.
         further: the cases to be measured next, beyond the run's, by the rows so far.
         machines: that take part, this one being the first; ``None``: this one alone.
 
@@ -207,8 +210,11 @@ class Runner:
         self.task, self.store, self.measure = task, task.store, task.measure
         self.progress, self.further = progress, further
         self.left, self.unprepared = len(task.cases), 0
-        until = time.monotonic() + (math.inf if budget_s is None else budget_s)
-        self._workers = Workers(self.store.parts, worker, until)
+        self._until = time.monotonic() + (math.inf if budget_s is None else budget_s)
+        of_plan = self.measure.budget_s if budget_s is None else 0.0
+        self._cases_s = of_plan or math.inf  # that are left to cases
+        self._took: dict[tuple[str, str, str], float] = {}
+        self._workers = Workers(self.store.parts, worker, self._until)
         #: A new server once each series had its turn: see :mod:`gatherbench.bench.run.fork_server`.
         self._round = len({replace(case, repeat=0).id for case in task.cases})
         self._served = 0
@@ -259,6 +265,7 @@ class Runner:
     def _run_missing(self) -> None:
         done = self.store.recover()
         self._rows = self.store.rows()
+        self._cases_s -= sum(map(self._took_s, self._rows))
         cases = self.task.cases
         self.left = sum(key_of(case) not in done for case in cases)
         total = len(cases)
@@ -270,6 +277,17 @@ class Runner:
             for group in self._groups(list(enumerate(more, start=begin))):
                 if self._run(group, total, done) < len(group):
                     return
+
+    def left_s(self) -> float:
+        """Seconds that are left to the run."""
+        return min(self._cases_s, self._until - time.monotonic())
+
+    def _took_s(self, row: Row) -> float:
+        """What a row says of a case's time, kept for the next case of its series; else 0."""
+        if (row.stage, row.metric) != (CASE_STAGE, CASE_METRIC) or row.value is None:
+            return 0.0
+        self._took[key_of(row)[:3]] = row.value
+        return row.value
 
     def _groups(self, cases: Iterable[_Numbered]) -> list[list[_Numbered]]:
         """Cases that are measured in one process: one, or those of a repeat that take turns."""
@@ -287,6 +305,8 @@ class Runner:
             How many could be prepared.
         """
         self._workers.check_time()
+        if self.left_s() <= sum(self._took.get(key_of(case)[:3], 0.0) for _, case in group):
+            raise TimeUp  # it would be cut off, as far as its earlier repeats tell
         self.store.parts.mkdir(exist_ok=True)
         if self._sensors is None:
             self._sensors = self._calibrated(done)
@@ -309,6 +329,7 @@ class Runner:
             source = NOT_PREPARED if number in unprepared else CASE_CLOCK
             make = self.task.rows.of(case)
             rows = self._fold(self.store.part(case), make, CASE_STAGE, failure, source)
+            self._took_s(rows[-1])
             self.progress.ended(number, total, case, rows)
         self.unprepared += len(unprepared)
         return len(group) - len(unprepared)
@@ -393,7 +414,13 @@ class Runner:
             self._workers.close()
             self._served = 0
         self._served += cases
-        return self._workers.do(job, timeout_s, look)
+        begin = time.monotonic()
+        self._workers.until = min(self._until, begin + self._cases_s)
+        try:
+            return self._workers.do(job, timeout_s, look)
+        finally:
+            self._workers.until = self._until
+            self._cases_s -= time.monotonic() - begin
 
     def _calibrated(self, done: set[Key]) -> SensorChoice | None:
         """Which of the GPU's sensors the cases read; found out once a run. ``None``: no GPU."""

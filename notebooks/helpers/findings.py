@@ -138,7 +138,8 @@ def load_findings(root: Path, reference: Path) -> Findings:
     Raises:
         RunError, StoreError: as :func:`open_findings`.
     """
-    folders = sorted({path.parent for path in root.rglob("rows.csv")}, key=began, reverse=True)
+    tables = (path for path in root.rglob("rows.csv") if "predicted" not in path.parts)
+    folders = sorted({path.parent for path in tables}, key=began, reverse=True)
     runs = [load_run(folder) for folder in folders if (folder / "plan.json").is_file()]
     # Of one day, where neither says when it began, the one that measured more.
     runs.sort(key=lambda run: (began(run.folder), len(run.rows)), reverse=True)

@@ -23,6 +23,7 @@ from torch_geometric.data import Data, HeteroData
 from gatherbench.datasets.dataset import DatasetError
 from gatherbench.datasets.import_arrays import load_tensors
 from gatherbench.datasets.importers import import_graph
+from gatherbench.datasets.npz_stream import StoredArray
 from gatherbench.datasets.ogb_source import OgbSource
 from gatherbench.datasets.reddit_source import RedditSource
 from gatherbench.datasets.source import silent
@@ -170,6 +171,7 @@ LIMITED = """
 import resource, shutil, sys
 from pathlib import Path
 from gatherbench.datasets.importers import import_graph
+from gatherbench.datasets.npz_stream import StoredArray
 from gatherbench.datasets.dataset import DatasetError
 shutil.disk_usage = lambda _: type("U", (), {"free": 10})
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -203,6 +205,73 @@ def test_an_archive_that_unpacks_to_much_more_takes_no_such_memory(tmp_path: Pat
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert re.search("refused: .* bytes and .* are free", done.stdout), done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("e.txt.gz", b"\n" * 80),
+        ("e.txt.gz", b"0 1\n" * 20),
+        ("e.csv.gz", b"# a comment of some length\n" * 4),
+        ("e.mtx.gz", b"% a comment of some length\n" * 4),
+        ("e.mtx.gz", b"%%MatrixMarket matrix coordinate pattern general\n"),
+    ],
+)
+def test_a_gzip_file_that_unpacks_to_what_no_text_does_is_left_at_once(
+    tmp_path: Path, name: str, text: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2 GB in 2 MB, of which no more than 32 MiB are unpacked."""
+    piece = gzip.compress(text * (2**24 // len(text)))
+    (tmp_path / name).write_bytes(piece * 128)
+    told: list[int] = []
+    read = gzip.GzipFile.read
+    monkeypatch.setattr(
+        gzip.GzipFile, "read", lambda *args: (found := read(*args), told.append(len(found)))[0]
+    )
+    with pytest.raises(DatasetError, match=r"bytes of it unpack to .* unpack it first"):
+        import_graph(tmp_path / name, "mine", root=tmp_path)
+    assert sum(told) <= 2 << 24
+    assert not (tmp_path / "mine").exists()
+
+
+def test_a_gzip_file_as_they_are_is_read(tmp_path: Path) -> None:
+    """More than is looked at without a question; a list of sorted edges packs well."""
+    lines = b"".join(b"%d %d\n" % (n // 1000, n) for n in range(200_000))
+    packed = gzip.compress(lines, 9)
+    assert len(lines) > 1 << 20
+    assert 3 < len(lines) / len(packed) < 30
+    (tmp_path / "e.txt.gz").write_bytes(packed)
+    assert import_graph(tmp_path / "e.txt.gz", "mine", root=tmp_path, dim=1).is_dir()
+
+
+@pytest.mark.parametrize("name", ["edge_index", "indices", "indptr"])
+def test_edges_that_unpack_to_what_no_graph_has_are_refused_before_they_are_read(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays = {"indptr": np.array([0, 1]), "indices": np.array([0])}
+    arrays = {"edge_index": np.empty(0)} if name == "edge_index" else arrays
+    bomb(tmp_path / "bomb.npz", 1 << 22, **{**arrays, name: arrays[name][:0]})
+    monkeypatch.setattr(StoredArray, "flat", lambda *_: pytest.fail("it is read"))
+    with pytest.raises(DatasetError, match=rf"{name}: .* bytes unpack to .* without compression"):
+        import_graph(tmp_path / "bomb.npz", "mine", root=tmp_path)
+
+
+def test_features_are_not_invented_for_gaps_between_ids(tmp_path: Path) -> None:
+    edges, last = tmp_path / "e.txt", 2_200_000  # times 512 bytes: more than a GiB
+    edges.write_text(f"0 1\n1 {last}\n")
+    with pytest.raises(DatasetError) as refused:
+        import_graph(edges, "mine", root=tmp_path)
+    assert str(refused.value).startswith(
+        f"{edges}: by its ids it has 2,200,001 nodes, of which its 2 edges name 4 at most, and"
+        " features would be invented for all, 1,126,400,512 bytes; --relabel numbers"
+    )
+    assert not (tmp_path / "mine").exists()
+    matrix = tmp_path / "e.mtx"
+    matrix.write_text(f"%%MatrixMarket matrix coordinate pattern general\n{last} {last} 1\n1 2\n")
+    with pytest.raises(DatasetError, match="by its ids it has 2,200,000 nodes"):
+        import_graph(matrix, "mine", root=tmp_path)
+    for more in ({"relabel": True}, {"dim": 1, "dtype": "int8"}):  # a small one is made
+        assert import_graph(edges, "mine", root=tmp_path, force=True, **more).is_dir()
 
 
 @pytest.mark.parametrize("name", ["e.npy", "e.npz"])

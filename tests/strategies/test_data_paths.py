@@ -62,13 +62,14 @@ def test_page_visits_are_those_of_the_order_in_which_rows_are_read(order: str, v
 
 
 @pytest.mark.parametrize("name", ["unified_zero_copy", "aligned_zero_copy", "async_zero_copy"])
-def test_nobody_counts_the_pages_of_managed_memory(name: str) -> None:
-    ids = torch.tensor([90_000, 4])
+def test_each_kind_of_memory_counts_pages_of_its_own_size(name: str) -> None:
+    """Rows at 1.6 kB and 0.4 MB: on two pages of 64 KiB, on one of 2 MiB; at 36 MB on another."""
+    ids = torch.tensor([90_000, 4, 1000])
     registered, managed = (
         build(name, {"memory": memory}).data_path(ids, ROW) for memory in ("registered", "managed")
     )
-    assert registered.gpu_page_visits == 2
-    assert managed == dataclasses.replace(registered, gpu_page_visits=None)
+    assert (registered.gpu_page_visits, registered.managed_page_visits) == (3, 0)
+    assert managed == dataclasses.replace(registered, gpu_page_visits=0, managed_page_visits=2)
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,6 @@ def average_load(strategy: Strategy, question: Question, sizes: MinibatchSizes) 
     """What a strategy's average minibatch asks of a machine: its data path over the sizes' ids.
 
     Where each rank holds another part of the table, the average over the ranks and their parts.
-    Reads of managed memory visit no page that would hold them up: on an H200 none did.
     """
     graph = question.graph
     widths = (graph.dim, question.hidden, graph.classes)
@@ -169,7 +168,7 @@ def average_load(strategy: Strategy, question: Question, sizes: MinibatchSizes) 
         every = [replace(sizes.knowledge, ranks=one) for one in ranks]
     of_table = graph.row_bytes, graph.nodes
     paths = (strategy.data_paths(sizes.ids, *of_table, known, [sizes.seen]) for known in every)
-    load = load_of(
+    return load_of(
         total(chain.from_iterable(paths)),
         sizes.rows / sum(ids.numel() for ids in sizes.ids) / len(every),
         training=training_cost(question.model, *widths, sizes.num_nodes, sizes.num_edges),
@@ -182,7 +181,6 @@ def average_load(strategy: Strategy, question: Question, sizes: MinibatchSizes) 
         gpu_share=strategy.gpu_share,
         sampled_edges=sum(sizes.num_edges),
     )
-    return replace(load, gpu_page_visits=0.0) if strategy.managed else load
 
 
 def option_of(
@@ -236,7 +234,7 @@ def option_of(
         sharded=is_sharded(strategy),
         managed=strategy.managed,
         cache_bytes=cache_bytes,
-        beyond=tuple(_beyond(load, profile)),
+        beyond=tuple(_beyond(epoch)),
     )
     return option, epoch.epoch_s.remarks
 
@@ -256,23 +254,21 @@ def _of(memory: float) -> str:
     return f"{TABLE_SHARE:.0%} of {gib(memory)}"
 
 
-#: Constants that depend on the size of the table which is read in place.
-_SPANNED = {"read.roof": "bytes", "read.page_visits": "pages"}
+#: What rates that depend on the size of the table are rates of.
+_SPANNED = {
+    "read.roof": "bytes",
+    "read.page_visits": "pages",
+    "read.managed_page_visits": "pages of managed memory",
+}
 
 
-def _beyond(load: MinibatchLoad, profile: LinkProfile) -> list[str]:
+def _beyond(epoch: EpochPrediction) -> list[str]:
     """Rates of reads in place that were not measured at a table as large as this one."""
-    found = []
-    for key, what in _SPANNED.items():
-        ends = [curve[-1][0] for curve in profile[key].values if isinstance(curve, tuple)]
-        counted = load.gpu_page_visits if key == "read.page_visits" else load.gpu_link_read_bytes
-        reach = min((end for end in ends if end > 1), default=None)
-        if counted and reach is not None and load.table_bytes > reach:
-            found.append(
-                f"how many {what} a second a GPU reads in place is known of tables up to"
-                f" {gib(reach)}: of this one it may be fewer"
-            )
-    return found
+    return [
+        f"how many {_SPANNED[key]} a second a GPU reads in place is known of tables up to"
+        f" {gib(reach)}: of this one it may be fewer"
+        for key, reach in epoch.beyond.items()
+    ]
 
 
 #: What the parts of a minibatch are called in a sentence.

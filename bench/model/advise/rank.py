@@ -149,7 +149,7 @@ def advise(
     best = best_of_alike(able)
     unranked = tuple(o for o in options if o not in able)
     others = tuple(o for o in able if o not in best)
-    notes = tuple(_notes(able, question))
+    notes = tuple(_notes(able, question, profile))
     order = ranked(best)
     return Advice(question, tuple(sizes), profile, order, unranked, others, tuple(remarks), notes)
 
@@ -220,7 +220,8 @@ def distinct_paths(
                 continue
             load = load_with(strategy, question, sizes)
             alike = replace(load, gpu_share=0.0, disk_depth=0)
-            alike = alike if told else replace(alike, gpu_page_visits=None)
+            if not told:
+                alike = replace(alike, gpu_page_visits=None, managed_page_visits=None)
             if alike not in seen or known:
                 seen.append(alike)
                 yield strategy, load
@@ -292,17 +293,19 @@ def _assumed(
 MEASURED_MANAGED = 32 << 30
 
 
-def _notes(able: Sequence[Option], question: Question) -> Iterator[str]:
+def _notes(able: Sequence[Option], question: Question, profile: LinkProfile) -> Iterator[str]:
     """What nobody should miss of what the epochs rest on."""
     beyond = dict.fromkeys(text for option in able for text in option.beyond)
     for text in beyond:
         paths = [o.words for o in able if text in o.beyond]
         yield f"{text} ({paths[0]}{' and others' if len(paths) > 1 else ''})"
-    if any(option.managed for option in able):
+    unmeasured = not profile["read.managed_page_visits"].values
+    if unmeasured and any(option.managed for option in able):
         size = "; this one is larger" * (question.graph.table_bytes > MEASURED_MANAGED)
         yield (
-            "managed memory is modelled as if pages never held its reads up: so it was on an H200,"
-            f" of tables up to {gib(MEASURED_MANAGED)}{size}; no other GPU was measured"
+            "managed memory is modelled as if pages never held its reads up: of rows of 512 B so"
+            f" it was on an H200, of tables up to {gib(MEASURED_MANAGED)}{size}; this GPU was not"
+            " measured"
         )
     if any(o.strategy == CachedZeroCopy.name for o in able) and question.graph.laws:
         yield (

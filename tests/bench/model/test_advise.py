@@ -229,12 +229,14 @@ def test_what_was_not_measured_so_far_is_said() -> None:
     """An H200's rates of pages end at 32 GiB; this table has 53."""
     h200 = load_profile("nvidia-h200")
     advice = advice_on(replace(LARGE, gpu_memory_bytes=24.0 * 2**30), h200)
-    (said,) = (note for note in advice.notes if "pages a second" in note)
-    assert "is known of tables up to 32 GiB: of this one it may be fewer" in said
-    assert any("up to 32 GiB; this one is larger; no other GPU" in note for note in advice.notes)
+    for what in ("pages", "pages of managed memory"):
+        (said,) = (note for note in advice.notes if f"how many {what} a second" in note)
+        assert "is known of tables up to 32 GiB: of this one it may be fewer" in said
+    other = advice_on(replace(LARGE, gpu_memory_bytes=24.0 * 2**30))
+    assert any("up to 32 GiB; this one is larger; this GPU" in note for note in other.notes)
     small = replace(LARGE, graph=source_graph("papers100M-like", scale=0.5))
     within = advice_on(replace(small, gpu_memory_bytes=24.0 * 2**30), h200)
-    assert not any("pages a second" in note for note in within.notes)
+    assert not any("a second a GPU reads" in note for note in within.notes)
     managed = next(o for o in within.ranked if o.managed)
     assert managed.pinned_bytes == 0
     assert not any("this one is larger" in note for note in within.notes)

@@ -16,6 +16,7 @@ from gatherbench.bench.model.estimate import Estimate, combine, slowest
 from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.physics import (
     ISSUING,
+    beyond,
     cpu_gather,
     engine_copy,
     gpu_reads,
@@ -188,6 +189,49 @@ def test_without_the_link_and_any_roof_a_read_is_unknown(key: str) -> None:
     seconds = gpu_reads(reads({128: 1e3}), nothing).seconds
     assert seconds.value is None
     assert any(f"{key}: nobody knows" in reason for reason in seconds.unknown)
+
+
+def test_managed_memory_has_pages_and_a_rate_of_its_own() -> None:
+    """1 M visits: 0.1 s at 10 M a second; of both kinds one after the other."""
+    profile = machine(read_page_visits=1e7, read_managed_page_visits=2e7)
+    rows = replace(reads({128: 1e3}), gpu_page_visits=0.0, managed_page_visits=1e6)
+    part = gpu_reads(rows, profile)
+    assert (known(part.seconds), part.bound) == (pytest.approx(0.05), "page visits")
+    both = gpu_reads(replace(rows, gpu_page_visits=1e6), profile)
+    assert known(both.seconds) == pytest.approx(0.15)
+    unknown = gpu_reads(rows, machine(read_page_visits=1e7))
+    assert unknown.bound != "page visits"
+    assert any("read.managed_page_visits" in remark for remark in unknown.seconds.remarks)
+    none = gpu_reads(replace(rows, managed_page_visits=0.0), machine(read_page_visits=None))
+    assert not any("page_visits" in remark for remark in none.seconds.remarks)
+
+
+def test_rates_beyond_the_table_that_they_are_known_of_are_told() -> None:
+    """Curves to 8 and 32 bytes; what the load does not ask for does not count, nor a number."""
+    profile = machine().with_constant("read.page_visits", ((1e9, 2e7), (8e9, 1e7)), "a test")
+    profile = profile.with_constant("read.managed_page_visits", ((1e9, 2e7), (32e9, 1e7)), "a test")
+    profile = profile.with_constant("read.roof", 1e10, "a test")
+    rows = replace(reads({128: 1e3}), gpu_page_visits=9.0, managed_page_visits=0.0)
+    assert beyond(replace(rows, table_bytes=8e9), profile) == {}
+    assert beyond(replace(rows, table_bytes=9e9), profile) == {"read.page_visits": 8e9}
+    managed = replace(rows, gpu_page_visits=0.0, managed_page_visits=9.0)
+    assert beyond(replace(managed, table_bytes=9e9), profile) == {}
+    asked = replace(managed, table_bytes=33e9)
+    assert beyond(asked, profile) == {"read.managed_page_visits": 32e9}
+    assert predict_batches(asked, profile, 1).beyond == {"read.managed_page_visits": 32e9}
+
+
+def test_some_cores_gather_as_fast_as_they_were_seen() -> None:
+    """4 cores of 1 GB/s; two of them 3/4 of that by what was seen, half where nobody saw it."""
+    load = MinibatchLoad(1e9, cpu_read_bytes=1e9, cpu_write_bytes=1e9, gather_threads=2)
+    seen = machine(host_gather_rate=1e9, host_cores=4, host_memory_rate=1e12)
+    assert known(cpu_gather(load, seen).seconds) == pytest.approx(0.5)
+    assert cpu_gather(load, seen).demands["cpu"] == 0.5
+    curve = seen.with_constant("host.gather_scaling", ((2.0, 0.75), (4.0, 1.0)), "a test")
+    assert known(cpu_gather(load, curve).seconds) == pytest.approx(1 / 3)
+    every = replace(load, gather_threads=9)
+    assert known(cpu_gather(every, curve).seconds) == pytest.approx(0.25)
+    assert cpu_gather(every, curve).demands["cpu"] == 1.0
 
 
 def test_the_cpu_gathers_on_every_core_until_its_memory_is_full() -> None:

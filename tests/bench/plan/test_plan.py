@@ -116,12 +116,21 @@ def test_repeats_are_outermost_and_the_order_of_strategies_varies(tmp_path: Path
     plan = load_plan(path)
     cases = plan.cases()
     assert [c.repeat for c in cases] == sorted(c.repeat for c in cases)
-    blocks = [tuple(c.variant for c in cases[i : i + 3]) for i in range(0, len(cases), 3)]
+    assert all(a.variant == b.variant for a, b in zip(cases[::2], cases[1::2], strict=True))
+    assert [c.workload for c in cases[:2]] == plan.workloads(), "a strategy on all, then the next"
+    blocks = [tuple(c.variant for c in cases[i : i + 6 : 2]) for i in range(0, len(cases), 6)]
     assert all(sorted(b) == sorted(blocks[0]) for b in blocks)
-    assert len(set(blocks)) > 1, "every block runs the strategies in the same order"
+    assert len(set(blocks[1:])) > 1, "every block runs the strategies in the same order"
+    assert len({b[0] for b in blocks}) > 1, "the baseline is the first in the first block alone"
     assert load_plan(path).cases() == cases, "the order is the same every time"
     text = ResolvedPlan.of(plan, cases).model_dump_json()
     assert ResolvedPlan.model_validate_json(text).expanded() == cases
+
+
+def test_a_run_that_is_cut_short_has_measured_the_baseline_on_every_number_of_ranks() -> None:
+    cases = load_plan("several").cases()
+    first = [(c.workload.dataset, c.workload.gpus, c.variant) for c in cases[:4]]
+    assert first == [(d, g, "naive") for d in ("wordnet", "products-like") for g in (1, 2)]
 
 
 @pytest.mark.parametrize("name", plan_names())
@@ -185,6 +194,38 @@ def test_more_repeats_than_anybody_needs_are_refused_before_they_are_spelled_out
         ('"sage", "gat"', '"sage", "gta"', "unknown model 'gta'; did you mean 'gat'?"),
         ("repeats = 3", "repeats = 0", "measure.repeats: Input should be greater than"),
         ("repeats = 3", 'repeats = "x"', "repeats: must be a whole number, not 'x'"),
+        ("repeats = 3", "repeats = true", ":\n  measure.repeats: must be a whole number, not True"),
+        ("repeats = 3", "energy = 1", "measure.energy: must be true or false, not 1"),
+        *(
+            (
+                "repeats = 3",
+                f"{key} = {value}",
+                f"measure.{key}: must be a finite number, not {value}",
+            )
+            for key in ("precision", "timeout_s", "budget_s")
+            for value in ("inf", "nan")
+        ),
+        ("repeats = 3", "precision = 1.5", "measure.precision: Input should be less than or equal"),
+        ("repeats = 3", "timeout_s = 864001", "timeout_s: Input should be less than or equal"),
+        ("repeats = 3", "known_copies = [0]", "known_copies are MiB, above 0"),
+        # 3 s hold 30,000 epochs, the one of warm-up among them, of a tenth of a millisecond.
+        ("repeats = 3", "timeout_s = 3\nepochs = 30000", "30,001 do not end within timeout_s = 3"),
+        *(
+            ('dataset = "wordnet"', f'dataset = "wordnet"\n{key} = {value}', f"[0].{key}{said}")
+            for key, value, said in (
+                ("memory_share", "nan", ": must be a finite number, not nan"),
+                ("memory_share", "[0.5, inf]", "[1]: must be a finite number, not inf"),
+                ("scale", '"0.1"', ": must be a number, not '0.1'"),
+                ("scale", "inf", ": must be a finite number"),
+                ("batch_size", "2147483648", ": must be at least 1, and at most 2,147,483,647"),
+            )
+        ),
+        # Of 2 models; 100,000 is the most.
+        (
+            '"naive", "pinned"]',
+            f'"naive"]\n[[strategy]]\nname = "cpu_gather"\nmode = {["pinned"] * 16_665}',
+            "plan: 100,002 cases (2 workloads, 16,667 strategies, 3 repeats) are too many: 100,000",
+        ),
         ("repeats = 3", "repeats = ", "not valid TOML"),
         ('[[workload]]\ndataset = "wordnet"', "", "workload: Field required"),
         ('"sage", "gat"', '"gcn"', "unknown model 'gcn' (known: sage, gat, mlp, my_module:MyGNN)"),

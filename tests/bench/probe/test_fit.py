@@ -6,6 +6,8 @@ import dataclasses
 import functools
 import io
 import random
+import re
+import statistics
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from rich.console import Console
 from gatherbench.bench.model.profile import SPECS, LinkProfile, load_profile
 from gatherbench.bench.probe import calibrate as calibration
 from gatherbench.bench.probe.calibrate import render
-from gatherbench.bench.probe.cases import GIB, gpu_points, host_points
+from gatherbench.bench.probe.cases import GATHERS, GIB, gpu_points, host_points, managed_points
 from gatherbench.bench.probe.fit import (
     Fit,
     Measured,
@@ -31,8 +33,9 @@ from gatherbench.bench.probe.fit import (
 )
 from gatherbench.bench.probe.machine import MachineFacts
 from gatherbench.bench.probe.stand import Observation, row_of, visit
-from gatherbench.bench.read.points import Point, Row
+from gatherbench.bench.read.points import Point, Row, read_points
 
+RESULTS = Path(__file__).parents[3] / "results" / "nvidia-h200"
 SPANS = (GIB, 4 * GIB, 16 * GIB)
 CORES = 8
 FACTS = MachineFacts(
@@ -45,7 +48,11 @@ FACTS = MachineFacts(
     link_lanes=16,
     max_payload=256,
 )
-POINTS = [*host_points(CORES, SPANS[-1]), *gpu_points(SPANS, CORES)]
+POINTS = [
+    *host_points(CORES, SPANS[-1]),
+    *gpu_points(SPANS, CORES),
+    *managed_points(SPANS[:2]),
+]
 
 
 def machine(**constants: Any) -> LinkProfile:
@@ -64,9 +71,11 @@ def machine(**constants: Any) -> LinkProfile:
         "copy.pageable": 5e9,
         "read.roof": ((float(SPANS[0]), 24e9), (float(SPANS[-1]), 20e9)),
         "read.page_visits": ((float(SPANS[0]), 2e9), (float(SPANS[-1]), 3e7)),
+        "read.managed_page_visits": ((float(SPANS[0]), 2e7), (float(SPANS[1]), 1e7)),
         "host.cores": float(CORES),
         "host.memory_rate": 90e9,
         "host.gather_rate": ((32.0, 1e9), (512.0, 3e9), (4096.0, 4e9)),
+        "host.gather_scaling": ((1.0, 0.2), (4.0, 1.2), (float(CORES), 1.0)),
         "host.sample_rate": 50e6,
         "host.sample_cores": float(CORES),
         "gpu.memory": float(24 * GIB),
@@ -96,7 +105,7 @@ class MadeUp:
 
     def rate(self, point: Point) -> float:
         p = self.profile
-        if point.case in ("host_gather", "gpu_gather") and point.grid_percent == 0:
+        if point.case in ("host_gather", *GATHERS) and point.grid_percent == 0:
             rate = predicted_rate(p, point)
             assert rate is not None
             return rate
@@ -166,8 +175,14 @@ def test_the_constants_of_a_made_up_machine_are_recovered(
     )
     profile = fitted(measured(truth, noise=0.001))
     not_one_number = ("read.roof", "read.page_visits", "host.gather_rate")
+    curves = ("read.managed_page_visits", "host.gather_scaling")
+    for key in curves:
+        (known,) = truth[key].values
+        assert isinstance(known, tuple)
+        for at, expected in known:
+            assert profile[key].at(at) == pytest.approx(expected, rel=0.01), key
     for key, constant in profile.constants.items():
-        if key in ("link.max_request", "link.outstanding_reads", *not_one_number):
+        if key in ("link.max_request", "link.outstanding_reads", *not_one_number, *curves):
             continue
         if SPECS[key].otherwise:  # peers, a network, the host's size: nothing times them
             assert constant.source.startswith("not measured")
@@ -240,6 +255,60 @@ def test_held_out_points_are_not_looked_at() -> None:
     assert smallest_share({}) is None
     assert all(error < -0.6 for error in held_out_errors(check(profile, spoilt)))
     assert max(abs(error) for error in held_out_errors(check(profile, found))) < 0.05
+
+
+def test_a_gather_on_some_cores_is_as_fast_as_it_was_seen() -> None:
+    """Of 8 GB/s on 4 cores half on one of them and 9/8 on two; narrower rows scale alike."""
+    rates = {1: 4e9, 2: 9e9, 4: 8e9}
+    found = {Point("host_gather", 512, threads=n): Measured(r, r, r, 1) for n, r in rates.items()}
+    found[Point("host_gather", 64, threads=4)] = Measured(2e9, 2e9, 2e9, 1)
+    host = Fit(blank_profile(MachineFacts("x", "", 4)), found, MachineFacts("x", "", 4)).run()
+    host = host.with_constant("host.memory_rate", 1e12, "made up")
+    assert host["host.gather_scaling"].values == (((1.0, 0.5), (2.0, 1.125), (4.0, 1.0)),)
+    for threads, rate in rates.items():
+        point = Point("host_gather", 512, threads=threads)
+        assert predicted_rate(host, point) == pytest.approx(rate)
+    assert predicted_rate(host, Point("host_gather", 64, threads=2)) == pytest.approx(2.25e9)
+    in_step = host.with_constant("host.gather_scaling", None, "nobody tried")
+    assert predicted_rate(in_step, Point("host_gather", 512, threads=1)) == pytest.approx(2e9)
+
+
+def h200_samples() -> dict[Point, Measured]:
+    """What the shipped profile was fitted to. Gathers on some cores were held out then."""
+    table = read_points(RESULTS / "nvidia-h200.samples.csv")
+    names = [f.name for f in dataclasses.fields(Point)]
+    rows = []
+    for one in table.to_dict("records"):
+        point = Point(**{name: one[name] for name in names})
+        if point.case == "host_gather" and point.row_bytes == 512:
+            point = dataclasses.replace(point, held_out=False)
+        rows.append(Row(point, one["round"], one["amount"], time_s=one["time_s"]))
+    return summarise(rows)
+
+
+def test_the_h200s_gather_on_some_cores_is_that_of_the_samples() -> None:
+    """It was 19 to 38 % of what was seen on 1 to 8 cores, when taken to grow in step."""
+    shipped, found = load_profile("nvidia-h200"), h200_samples()
+    facts = MachineFacts("nvidia-h200", "", 16)
+    host = Fit(blank_profile(facts), found, facts).run()
+    for key in ("host.gather_scaling", "host.gather_rate", "host.memory_rate"):
+        assert host[key] == shipped[key], key
+    errors = [c.error for c in check(shipped, found) if c.point.case == "host_gather"]
+    assert len(errors) == 14
+    assert max(abs(error or 0.0) for error in errors) < 0.09
+
+
+def test_managed_pages_are_as_many_a_second_as_the_h200s_texts_say() -> None:
+    """Rows of 64 B as given, of every pass over 1, 8 and 32 GiB of managed memory; GB/s."""
+    seen: dict[float, list[float]] = {}
+    text = (RESULTS / "20261123-probes" / "memory_kinds.txt").read_text()
+    for size, rate in re.findall(r"^managed +(\d+) GiB .* 64B-g:([\d.]+)", text, re.MULTILINE):
+        seen.setdefault(float(size) * GIB, []).append(float(rate) * 1e9 / 64)
+    (curve,) = load_profile("nvidia-h200")["read.managed_page_visits"].values
+    assert isinstance(curve, tuple)
+    expected = {at: statistics.median(rates) for at, rates in sorted(seen.items())}
+    assert dict(curve) == pytest.approx(expected, rel=1e-3)
+    assert list(expected) == [GIB, 8 * GIB, 32 * GIB]
 
 
 def test_contiguous_reads_are_checked_by_the_best_grid_against_the_measurement() -> None:

@@ -70,11 +70,18 @@ def test_too_little_memory_is_said() -> None:
         table_bytes(900 * MIB)
 
 
-def test_every_point_of_a_gpu_is_measured(stand: GpuStand) -> None:
+def test_every_point_of_a_gpu_is_measured(stand: GpuStand, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        gpu, "managed_table", lambda shape, dtype, _: torch.empty(shape, dtype=dtype)
+    )
+    with pytest.raises(ProbeError, match="no managed memory"):
+        stand.check("aligned", 64, managed=True)
+    stand.bring_managed(2 * MIB)
+    stand.check("aligned", 64, managed=True)
     for width in (32, 400):
         stand.check("aligned", width)
     plan = [*cases.gpu_points(SPANS, 2), *gather_points(SPANS, [400], ["aligned", "dgl"], [0, 10])]
-    plan += cases.host_points(1, SPANS[-1])[:4]
+    plan += [*cases.host_points(1, SPANS[-1])[:4], *cases.managed_points([MIB])]
     of_the_probe = {case.name for case in CASES.values() if case.section == "gather"}
     assert {p.case for p in plan} | {p.case for p in stand.setup} == of_the_probe
     for point in plan:

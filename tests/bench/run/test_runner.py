@@ -21,7 +21,8 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from gatherbench.bench.commands.execute import execute, reporter
+from gatherbench.bench.commands.execute import execute
+from gatherbench.bench.commands.progress import reporter
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Workload
@@ -363,7 +364,7 @@ def test_a_case_in_flight_when_the_time_is_up_is_run_again_later(store: RunStore
 
     def soon_up(number: int, *_: object) -> None:
         if number == 2:
-            first._workers._until = time.monotonic() + 0.5
+            first._until = first._workers.until = time.monotonic() + 0.5
 
     first = runner(store, wanted, budget_s=60, progress=Progress(starting=soon_up))
     assert first.run() == 0, "what was not measured has not failed"

@@ -1,0 +1,96 @@
+"""What `gatherbench run` says while it measures: what is done, when it ends, what disturbs it."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from gatherbench.bench.plan.case import Case
+from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.read.disturbance import logical_cores
+from gatherbench.bench.read.stopping import marked
+from gatherbench.bench.run.rows import Row
+from gatherbench.bench.run.runner import PreparedRun, Progress
+
+#: So many disturbed cases are said once, with what they mean.
+FEW = 3
+_COLOURS = {"ok": "green", "skipped": "yellow", "failed": "red"}
+
+
+def again(run: PreparedRun) -> str:
+    """The command that goes on with the run."""
+    return f"gatherbench run --resume {shlex.quote(str(run.store.folder))}"
+
+
+def reporter(
+    bar: Any,
+    run: PreparedRun,
+    out: Console,
+    left_s: Callable[[], float] = lambda: math.inf,
+    clock: Callable[[], float] = time.time,
+) -> Progress:
+    """Draws the runner's progress: a bar for the run, and a line for each case that ended.
+
+    Args:
+        left_s: of the run's time.
+        clock: seconds since 1970.
+    """
+    task = bar.add_task("starting", total=len(run.cases))
+    cores, told = logical_cores(run.store.env()), set[str]()
+    begin, done, disturbed = clock(), 0, 0
+
+    def end(cases: int) -> str:
+        """When so many more will have ended, as far as those that have ended tell."""
+        if not (done and cases):
+            return ""
+        seconds = min(cases * (clock() - begin) / done, left_s())
+        moment = datetime.fromtimestamp(clock() + seconds)
+        tomorrow = moment.date() != datetime.fromtimestamp(clock()).date()
+        return f", ends about {moment:{'%a %H:%M' if tomorrow else '%H:%M'}}"
+
+    def preparing(workload: Workload, what: str, fraction: float) -> None:
+        bar.update(task, description=f"{workload.dataset}: {what} {fraction:.0%}")
+
+    def starting(number: int, total: int, case: Case) -> None:
+        what = f"{case.workload.id} {case.strategy} {case.variant} r{case.repeat}"
+        what += end(total - number + 1)
+        bar.update(task, description=what, completed=number - 1, total=total)
+
+    def ended(number: int, total: int, case: Case, rows: list[Row]) -> None:
+        nonlocal done, disturbed
+        done += 1
+        bar.update(task, completed=number)
+        status, reason, seconds = rows[-1].status, rows[-1].reason, rows[-1].value
+        said = f"{seconds:.1f} s" if reason is None else escape(reason)
+        if reason in told:
+            said = "(as above)"
+        elif reason is not None:
+            told.add(reason)
+        beside = marked(rows, cores).iloc[-1]
+        if beside["disturbed"]:
+            disturbed += 1
+            said += f", [yellow]beside other work on {beside['other_cores']:.1f} cores[/]"
+        out.print(
+            f"[{number}/{total}{end(total - number)}] {case.workload.id} {case.strategy}"
+            f" {case.variant} r{case.repeat} [{_COLOURS[status]}]{status}[/] {said}",
+            soft_wrap=True,
+            highlight=False,
+        )
+        if beside["disturbed"] and disturbed == FEW:
+            out.print(
+                f"[yellow]{FEW} of {done} cases ran beside other work on this machine.[/] Their"
+                " epochs are slower and differ more: comparisons find less, and a run until it is"
+                " precise takes up to twice the repeats. Ctrl-C ends it and keeps what there is;"
+                f" on a quiet machine go on with: {again(run)}",
+                soft_wrap=True,
+                highlight=False,
+            )
+
+    return Progress(preparing, starting, ended)

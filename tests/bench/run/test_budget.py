@@ -1,0 +1,174 @@
+"""A run's time is a bound, and what it left out is said; by a clock of the test's own."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from contextlib import closing
+from dataclasses import asdict, replace
+from datetime import datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from gatherbench.bench.commands import execute as execute_module
+from gatherbench.bench.commands.execute import execute
+from gatherbench.bench.commands.progress import reporter
+from gatherbench.bench.plan.case import Case
+from gatherbench.bench.plan.plan import Measure
+from gatherbench.bench.run import runner as runner_module
+from gatherbench.bench.run.job import Job, Preparation
+from gatherbench.bench.run.runner import PreparedRun, Runner, TimeUp
+from gatherbench.bench.run.store import PartWriter, RunStore
+from gatherbench.bench.show.terminal import progress_bar
+
+from .fakes import WORKLOAD, cases, runner
+
+
+class Clocked:
+    """Does a case in as many seconds of the test's clock as its variant says."""
+
+    now, begun, preparing_s = 0.0, 0, 1000.0
+
+    def __init__(self, _folder: Path, _command: object, until: float) -> None:
+        self.until = until
+
+    def do(self, job: Any, _timeout_s: float = 0, look: Any = None) -> None:
+        if isinstance(job, Preparation):
+            Clocked.now += Clocked.preparing_s
+            answer = {"dataset": "/nowhere", "trace": "/nowhere-", "identity": "it"}
+            job.answers.write_text(json.dumps(answer) + "\n")
+            return
+        assert isinstance(job, Job)
+        Clocked.begun += 1
+        takes_s = float(job.case.variant)
+        with closing(PartWriter(job.part)) as out:
+            if Clocked.now + takes_s > self.until:
+                Clocked.now = self.until
+                raise TimeUp
+            Clocked.now += takes_s
+            out.end("ok", None, takes_s)
+
+    def check_time(self) -> None:
+        if Clocked.now >= self.until:
+            raise TimeUp
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def clocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    Clocked.now, Clocked.begun, Clocked.preparing_s = 0.0, 0, 1000.0
+    monkeypatch.setattr(runner_module, "state_of", lambda _: "-")
+    monkeypatch.setattr(runner_module.time, "monotonic", lambda: Clocked.now)
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner_module, "Workers", Clocked)
+
+
+def series(*seconds: float) -> list[Case]:
+    """Cases of as many series, each of which takes so long."""
+    return [Case(WORKLOAD, "cpu_gather", f"{s:g}", {}, 0) for s in seconds]
+
+
+def left(store: RunStore, wanted: list[Case], of_plan: float, given: float | None = None) -> int:
+    """How many cases a run does not measure."""
+    measure = Measure(repeats=1, budget_s=of_plan)
+    run = Runner(PreparedRun(store, wanted, measure, "cpu", "abc", "box"), budget_s=given)
+    assert run.run() == 0, "what is left out has not failed"
+    return run.left
+
+
+@pytest.mark.usefixtures("timed")
+def test_the_plans_budget_is_time_in_cases_and_cuts_off_the_one_in_flight(store: RunStore) -> None:
+    wanted = series(20, 30, 60, 5)
+    assert left(store, wanted, 100) == 2
+    assert Clocked.now == 1000 + 100
+    assert left(store, wanted, 100) == 2, "50 s are spent, as the table tells"
+    assert Clocked.now == 2 * 1000 + 100 + 50
+    Clocked.preparing_s = 0.0
+    assert left(store, wanted, 100, given=64) == 1, "what is given stands in place of the plan's"
+    assert left(store, wanted, 100, given=5.5) == 0
+
+
+@pytest.mark.usefixtures("timed")
+def test_no_repeat_is_begun_that_would_be_cut_off_as_far_as_is_known(store: RunStore) -> None:
+    first = series(30)[0]
+    wanted = [replace(first, repeat=repeat) for repeat in range(9)]
+    assert left(store, wanted, 100) == 6
+    assert (Clocked.begun, Clocked.now) == (3, 1000 + 90)
+    assert left(store, wanted, 119) == 6
+    assert left(store, wanted, 121) == 5, "30 s fit into 31"
+    assert Clocked.begun == 4
+
+
+@pytest.mark.usefixtures("timed")
+@pytest.mark.parametrize("given", [None, 50.0])
+def test_what_was_left_out_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: float | None
+) -> None:
+    Clocked.preparing_s = 0.0
+    monkeypatch.setattr(execute_module, "finish", lambda *_: True)
+    wanted = [*series(20, 60, 40), replace(series(20)[0], repeat=1)]
+    store, out = a_run(tmp_path)
+    measure = Measure(repeats=1, budget_s=0 if given else 50)
+    task = PreparedRun(store, wanted, measure, "cpu", "abc", "box")
+    assert execute(task, out, out, given) == 0
+    first, *_, last = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert first.startswith("4 cases on box (cpu), 0:00:04 h at the very least; rows go to ")
+    assert last == (
+        "3 of 4 cases left out when the time was up; nothing is known of cpu_gather 60 and"
+        f" cpu_gather 40. Go on with: gatherbench run --resume {store.folder}"
+        f"{'' if given else ' --budget SECONDS'}"
+    )
+
+
+def a_run(folder: Path) -> tuple[RunStore, Console]:
+    text = {"name": "mine", "cases": [], "workloads": {WORKLOAD.id: asdict(WORKLOAD)}}
+    store = RunStore.create(folder, "box", text, {"cpu": {"logical_cores": 4}})
+    return store, Console(file=io.StringIO(), width=200)
+
+
+def test_after_three_disturbed_cases_it_is_said_once_what_that_means(tmp_path: Path) -> None:
+    wanted = cases("beside_work", "good", *["beside_work"] * 4)
+    store, out = a_run(tmp_path)
+    run = PreparedRun(store, wanted, Measure(), "cpu", "abc", "box")
+    runner(store, wanted, progress=reporter(progress_bar(out), run, out)).run()
+    lines = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    (note,) = (line for line in lines if not line.startswith("["))
+    assert lines.index(note) == 4, "after the third"
+    assert note.startswith("3 of 4 cases ran beside other work on this machine. Their epochs are")
+    assert note.endswith(f"go on with: gatherbench run --resume {store.folder}")
+
+
+def test_the_expected_end_goes_by_the_time_so_far_or_is_when_the_time_is_up(tmp_path: Path) -> None:
+    now, left_s, told = [datetime(2030, 5, 6, 12).timestamp()], [math.inf], dict[str, str]()
+    bar = SimpleNamespace(add_task=lambda *_, **__: 0, update=lambda _, **more: told.update(more))
+    wanted = cases(*["good"] * 25)
+    store, out = a_run(tmp_path)
+    run = PreparedRun(store, wanted, Measure(), "cpu", "abc", "box")
+    said = reporter(bar, run, out, lambda: left_s[0], lambda: now[0])
+    row = run.rows.of(wanted[0]).ok("case", "wall_time", "s", 1.0, "clock")
+
+    def end(number: int) -> str:
+        said.ended(number, 25, wanted[0], [row])
+        text: str = out.file.getvalue().splitlines()[-1]  # type: ignore[attr-defined]
+        return text.partition("]")[0]
+
+    said.starting(1, 25, wanted[0])
+    assert "ends" not in told["description"], "nothing is known yet"
+    now[0] += 60  # one case in a minute: 24 more in as many
+    assert end(1) == "[1/25, ends about 12:25"
+    now[0] += 3540  # two in an hour: 23 more in 11.5 hours, on Tuesday
+    assert end(2) == "[2/25, ends about Tue 00:30"
+    said.starting(3, 25, wanted[0])
+    assert told["description"].endswith(" r0, ends about Tue 00:30")
+    left_s[0] = 600
+    assert end(3) == "[3/25, ends about 13:10"
+    assert end(25) == "[25/25", "it has ended"
