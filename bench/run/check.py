@@ -111,10 +111,12 @@ class Witness:
         self._delivered = delivered
         self.aside_bytes = min(_ASIDE_BYTES, int(_ASIDE_SHARE * available_bytes()))
 
-    def spots(self, when: str, batches: int) -> AbstractContextManager[Watch]:
+    def spots(
+        self, batches: int, when: str, first: Callable[[], None] = lambda: None
+    ) -> AbstractContextManager[Watch]:
         """As :meth:`everything`, of a few rows of some of so many minibatches."""
         drawn = set(self.draw.sample(range(batches), min(SPOT_BATCHES, batches)))
-        return self.everything(when, chosen=drawn.__contains__, rows=SPOT_ROWS)
+        return self.everything(when, first, drawn.__contains__, SPOT_ROWS)
 
     @contextmanager
     def everything(

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -218,8 +218,8 @@ class MeasuredCase(ExitStack):
     Args:
         ground: what the cases of the process have in common.
         alone: no other path is open in the process. Else nothing is done that would disturb the
-            others, or that they would disturb, and where ``job`` is a later repeat, no more than
-            spots of its warm-up are compared.
+            others, or that they would disturb. All rows are compared in the first repeat, before
+            timing and in the warm-up; else spots, as in the timed epochs.
 
     All phases raise:
         WrongRowsError: the rows fetched differ from the table's. ``out`` has a row ``check.rows``
@@ -297,7 +297,9 @@ class MeasuredCase(ExitStack):
                 out.row(residency_row(fetcher, make, cached))
 
         conduct.opened(fetcher, looked_at[0].input_ids)
-        compared = witness.everything("before timing", residency)
+        everything = self._alone or job.case.repeat == 0
+        compare = witness.everything if everything else partial(witness.spots, len(looked_at))
+        compared = compare("before timing", residency)
         checked = check_rows(fetcher, compared, looked_at, group=group)
         if witness.floor:
             check_ready(fetcher, looked_at[0].input_ids)
@@ -306,7 +308,6 @@ class MeasuredCase(ExitStack):
             before = [(one.input_ids for one in looked_at), *epochs.warm_up_ids()]
             out.rows(declared_rows(job, epochs, strategy, knowledge, before))
         trainer = _trainer(job.case.workload, ground.dataset, ground.labels, group)
-        everything = self._alone or job.case.repeat == 0
         self._training = _Training(
             job, strategy, ground, loaded.truth, fetcher, trainer, witness, conduct, out
         )
@@ -330,7 +331,7 @@ class MeasuredCase(ExitStack):
         """The score of the trained model and all that is not timed; then the path is closed."""
         training, job, out = self._training, self._job, self._out
         training.score(-1)
-        training.look_again()
+        training.look_again(everything=self._alone)
         if self._stays is not None:
             out.row(self._stays.row(job.rows))
         if self._alone:
@@ -433,15 +434,19 @@ class _Training:
         self.out.rows(self.group.rows(make))
         self.out.rows(_setup_rows(self._tuned(typical), make))
         for number in range(plan.warmup_epochs):
-            spots = self.witness.spots(when, len(self.epochs.trace))
-            watched = self.witness.everything(when) if everything else spots
+            watched = self._compared(when, len(self.epochs.trace), everything)
             with self.conduct.resting(self.fetcher, watched) as watch:
                 self._epoch(self.epochs.warm_up(number), unmarked, watch)
 
-    def look_again(self) -> None:
+    def _compared(self, when: str, batches: int, everything: bool) -> AbstractContextManager[Watch]:
+        """All rows of so many minibatches, or spots."""
+        return self.witness.everything(when) if everything else self.witness.spots(batches, when)
+
+    def look_again(self, *, everything: bool) -> None:
         """Compare rows once more after the last epoch."""
-        last = itertools.islice(self.epochs.trace, LAST_BATCHES)
-        watched = self.witness.everything("after the last epoch")
+        batches = min(LAST_BATCHES, len(self.epochs.trace))
+        last = itertools.islice(self.epochs.trace, batches)
+        watched = self._compared("after the last epoch", batches, everything)
         compared = self.conduct.resting(self.fetcher, watched)
         check_rows(self.fetcher, compared, last, self.trainer, self.group)
         self.conduct.trained(self.fetcher)
@@ -461,7 +466,7 @@ class _Training:
         """Run it with the meters open, and write what it took."""
         case, out, recorder = self.job.case, self.out, self.ground.recorder
         before, slow = self.fetcher.counts(), self.fetcher.latencies()
-        spots = self.witness.spots(f"in epoch {number}", len(self.epochs.trace))
+        spots = self.witness.spots(len(self.epochs.trace), f"in epoch {number}")
         with spots as watch, recorder:
             times = self._epoch(self.epochs.measured(number), mark, watch)
         require_clocks()

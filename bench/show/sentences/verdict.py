@@ -45,9 +45,10 @@ from gatherbench.bench.read.units import (
     with_ends,
 )
 from gatherbench.bench.run.rows import Key
-from gatherbench.bench.show.sentences.families import BOUND, disk_sentences, scaling_sentences
 from gatherbench.bench.show.sentences.floor import floor_sentence, none_differs
 from gatherbench.bench.show.sentences.provenance import modelled_for
+from gatherbench.bench.show.views.registry import views_of
+from gatherbench.strategies.registry import role_of
 
 #: Behind ratios of single repeats.
 ONE_REPEAT = "One repeat: how much processes differ is not known."
@@ -103,7 +104,8 @@ def verdict(run: Run) -> list[Statement]:
     if not much:
         if alike := none_differs(run):
             found.insert(0, Statement("warning", alike))
-        sentences = [floor_sentence(run), *scaling_sentences(run), *disk_sentences(run)]
+        of_views = (point for view in views_of(run) for point in view.points(run))
+        sentences = [floor_sentence(run), *of_views]
         found += [Statement("measured", said) for said in sentences if said]
     if not series or not reference:
         found.insert(0, Statement("warning", _nothing(run)))
@@ -147,7 +149,7 @@ class _Contest:
     @property
     def bounds(self) -> list[str]:
         """The upper bounds, which no path competes with."""
-        return [name for name in self.times if name.startswith(BOUND)]
+        return [name for name in self.times if is_bound(name)]
 
     def rivals(self) -> tuple[str, dict[str, Word]]:
         """The series with the shortest epochs, and how each of the others compares with it."""
@@ -167,6 +169,11 @@ class _Contest:
             return self.over(self.times[self.reference], self.times[name])
         mine = self.times[name]
         return self.over(mine, 0.0) if self.modelled else interval_of((1, mine))
+
+
+def is_bound(series: str) -> bool:
+    """Whether ``strategy variant`` is what the others can at best come near to."""
+    return role_of(*series.split(" ", 1)) == "bound"
 
 
 def _clauses(contests: Sequence[_Contest]) -> Iterator[str]:
@@ -231,9 +238,11 @@ def _bound(contests: Sequence[_Contest], several: bool) -> Iterator[str]:
             mine.append(contest)
     for (name, _, end), mine in reached.items():
         ratios = _speeds(mine, name)
-        yield f"{BOUND}, the upper bound, reached {ratios}{_on(mine, several)}{end}"
+        strategy = name.split()[0]
+        yield f"{strategy}, the upper bound, reached {ratios}{_on(mine, several)}{end}"
     if doubtful:
-        yield f"{BOUND}, the upper bound, is not decided{_on(doubtful, several)}:" + (
+        names = listed(sorted({name.split()[0] for one in doubtful for name in one.bounds}))
+        yield f"{names}, the upper bound, is not decided{_on(doubtful, several)}:" + (
             " it came out no faster than what it bounds"
         )
 
@@ -313,7 +322,7 @@ def modelled_statement(run: Run, on: str = "") -> Statement | None:
         partly = {" ".join(k[1:3]) for k in own if k[0] == workload and k not in known}
         gathers = [name for name in times if name.startswith("cpu_gather ")]
         base = min(gathers, key=lambda name: (name != "cpu_gather naive", name), default="")
-        rivals = tuple(sorted(name for name in partly if not name.startswith(BOUND)))
+        rivals = tuple(sorted(name for name in partly if not is_bound(name)))
         contest = _Contest(run.names[workload], times, base, True, rivals)
         if len(times) > len(contest.bounds):
             contests.append(contest)

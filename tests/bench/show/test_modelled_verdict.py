@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gatherbench.bench.machine.env import host_of, joint_name
+from gatherbench.bench.read.gpu import changes_of_run
 from gatherbench.bench.read.modelled import foreign_gathers, modelled_ratios, speedups
 from gatherbench.bench.read.summary import summarise
 from gatherbench.bench.read.tables import Run, load_run
@@ -17,7 +18,6 @@ from gatherbench.bench.show.report.page import render_report
 from gatherbench.bench.show.run import render
 from gatherbench.bench.show.sentences import verdict as sentences
 from gatherbench.bench.show.sentences.verdict import verdict
-from helpers.epochs import changes_of_run
 
 from ..printed import printed
 
