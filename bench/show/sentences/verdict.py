@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
+from gatherbench.bench.model.errors import told_apart
 from gatherbench.bench.plan.workload import ranks_in_words, ranks_of
 from gatherbench.bench.read.disturbance import (
     disturbance,
@@ -33,7 +34,7 @@ from gatherbench.bench.read.epochs import (
 )
 from gatherbench.bench.read.modelled import borrows, corners, foreign_gathers
 from gatherbench.bench.read.stats.interval import Interval, interval_of
-from gatherbench.bench.read.stats.judge import Word, judge, ratio_of, shortest
+from gatherbench.bench.read.stats.judge import THRESHOLD, Word, judge, ratio_of, shortest
 from gatherbench.bench.read.stopping import imprecise
 from gatherbench.bench.read.tables import Run, only
 from gatherbench.bench.read.units import (
@@ -154,7 +155,7 @@ class _Contest:
     def rivals(self) -> tuple[str, dict[str, Word]]:
         """The series with the shortest epochs, and how each of the others compares with it."""
         rivals = {name: logs for name, logs in self.times.items() if name not in self.bounds}
-        return shortest(rivals, self.over)
+        return shortest(rivals, self.apart)
 
     def over(self, one: ArrayLike, other: ArrayLike) -> Interval:
         """Epochs of one series over those of another; of modelled ones both ends are possible."""
@@ -162,6 +163,14 @@ class _Contest:
             return ratio_of(one, other)
         ends = np.exp(np.subtract(one, other))
         return Interval(float(ends.mean()), float(ends.min()), float(ends.max()), 2, 0.0)
+
+    def apart(self, one: ArrayLike, other: ArrayLike) -> Interval:
+        """:meth:`over`, of what is modelled wider by what the model cannot tell apart."""
+        found = self.over(one, other)
+        if not self.modelled:
+            return found
+        more = max(1.0, told_apart() / (1 + THRESHOLD))
+        return replace(found, low=found.low / more, high=found.high * more)
 
     def speed(self, name: str) -> Interval:
         """How many times as fast as the reference a series is; without one its seconds."""
@@ -232,7 +241,7 @@ def _bound(contests: Sequence[_Contest], several: bool) -> Iterator[str]:
     for contest in contests:
         best = contest.times[contest.rivals()[0]]
         for name in contest.bounds:
-            end = ends.get(judge(contest.over(contest.times[name], best)).word)
+            end = ends.get(judge(contest.apart(contest.times[name], best)).word)
             key = (name, contest.reference, end or "")
             mine = doubtful if end is None else reached.setdefault(key, [])
             mine.append(contest)
@@ -332,6 +341,8 @@ def modelled_statement(run: Run, on: str = "") -> Statement | None:
     if not clauses:
         return None
     where = f"Modelled, not measured, for {listed(modelled_for(run))}{on}"
+    if told_apart() > 1 + THRESHOLD:
+        where += f", told apart from a factor of {told_apart():.2f} on: the model errs as much"
     return Statement("modelled", where, tuple(clauses), " ".join(_rests_on(run, foreign)))
 
 

@@ -42,6 +42,12 @@ def modelled_statement(run: Run) -> str | None:
     return found and found.text
 
 
+@pytest.fixture(autouse=True)
+def precise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model errs no more than what counts as level."""
+    monkeypatch.setattr(sentences, "told_apart", lambda: 1.05)
+
+
 @pytest.fixture
 def modelled(make_run: MakeRun) -> Callable[..., Run]:
     """A run whose modelled series are these."""
@@ -56,6 +62,22 @@ def test_ratios_are_over_the_machine_s_own_naive_gather(modelled: Callable[..., 
     assert modelled_statement(modelled(*FOUR)) == (
         f"{HEAD} aligned_zero_copy given had the shortest epochs, 2.00× as fast as cpu_gather"
         " naive; all_in_gpu, the upper bound, reached 2.50×."
+    )
+
+
+@pytest.mark.parametrize(("error", "decided"), [(1.59, True), (1.61, False)])
+def test_paths_within_the_models_own_error_are_not_ranked(
+    modelled: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, error: float, decided: bool
+) -> None:
+    """1.6 s over 1 s; that the model errs is said once, before the paths."""
+    monkeypatch.setattr(sentences, "told_apart", lambda: error)
+    said = modelled_statement(modelled(*FOUR[:3])) or ""
+    head = f"{HEAD[:-1]}, told apart from a factor of {error} on: the model errs as much: "
+    assert said.startswith(head)
+    assert said.count("errs") == 1
+    assert ("aligned_zero_copy given had the shortest epochs, 2.00×" in said) is decided
+    assert ("is not decided between aligned_zero_copy given 2.00× and cpu_gather" in said) is (
+        not decided
     )
 
 
