@@ -186,7 +186,7 @@ def test_plans_that_the_texts_show_can_be_run(tmp_path: Path) -> None:
 
 def test_its_plans_can_be_run(workflow: dict[str, Any]) -> None:
     judged = load_plan(str(ROOT / "docs" / "ci" / "pull-request.toml"))
-    assert judged.measure.repeats >= 5
+    assert judged.measure.repeats >= 8
     assert {case.strategy for case in judged.cases()} >= {"cpu_gather", "aligned_zero_copy"}
     nightly = workflow["on"]["workflow_dispatch"]["inputs"]["plan"]["default"]
     assert load_plan(nightly).device == "cuda"
@@ -317,8 +317,13 @@ def test_a_pull_request_fails_when_it_is_slower(tmp_path: Path, workflow: dict[s
             cwd=tmp_path, env={**os.environ, **own, **env}, check=False, capture_output=True,
         ).returncode  # fmt: skip
 
-    assert run("Measure both", RUN_STATUS="2") != 0
-    assert run("Measure both", RUN_STATUS="1") == 0  # a failed case is the comparison's to tell
+    assert run("Measure both, in turns", RUN_STATUS="2") != 0
+    calls = tmp_path / "calls"
+    calls.unlink()
+    # A failed case is the comparison's to tell.
+    assert run("Measure both, in turns", RUN_STATUS="1") == 0
+    turns = [line.split()[1] for line in calls.read_text().splitlines()]
+    assert turns == ["after/docs/ci/pull-request.toml"] * 2 + ["--resume"] * 14
     assert run("Compare") == 0
-    assert run("Compare", STATUS="1") == 1
-    assert (tmp_path / "summary").read_text().count("```\ncompared\n```") == 2
+    assert [run("Compare", STATUS=status) for status in "13"] == [1, 3]
+    assert (tmp_path / "summary").read_text().count("```\ncompared\n```") == 3

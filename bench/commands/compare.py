@@ -30,9 +30,16 @@ def compare(
     threshold: Annotated[
         float, typer.Option(help="The smallest difference that matters, as a share.")
     ] = 0.05,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Status 3 as soon as one case cannot be judged.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Compare run B with run A; exit status 1 if B is slower or a case of it failed."""
+    """Compare run B with run A.
+
+    Exit status 1 if B is slower or a case of it failed, 3 if nothing could be judged, 2 if the runs
+    cannot be compared.
+    """
     from gatherbench.bench.read.compare import CompareError, compare_runs
     from gatherbench.bench.read.tables import RunError, load_run
     from gatherbench.bench.show.comparison import comparison_json, exit_status, render_comparison
@@ -46,8 +53,8 @@ def compare(
             *runs, across_machines=across_machines, metrics=metrics, threshold=threshold
         )
     if as_json:
-        typer.echo(comparison_json(table, *runs, metrics))
+        typer.echo(comparison_json(table, *runs, metrics, strict=strict))
     else:
         out = console()
-        out.print(render_comparison(table, *runs, metrics, out.width))
-    raise typer.Exit(exit_status(table, metrics))
+        out.print(render_comparison(table, *runs, metrics, out.width, strict=strict))
+    raise typer.Exit(exit_status(table, metrics, strict=strict))

@@ -8,7 +8,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 from gatherbench.bench.machine.reason import Reason
 
 #: Of readings and rows: SI base units.
-UNITS = ("s", "B", "J", "W", "1", "K", "Hz")
+UNITS = ("s", "B", "J", "W", "1", "1/s", "K", "Hz")
 NEVER_OPENED = Reason("failed", "the window was never opened")
 
 

@@ -38,8 +38,8 @@ from gatherbench.bench.run.rows import SERIES, Key
 #: What decides whether a build is slower unless others are asked for: the stages say where the time
 #: went, they do not count it again.
 DECIDING = ("epoch",)
-#: Verdicts that end a comparison with exit status 1.
-BAD = ("SLOW", "FAILED")
+#: Verdicts that end a comparison with exit status 1, and those of what could not be judged.
+BAD, OPEN = ("SLOW", "FAILED"), ("AMBIGUOUS", "MISSING", "NEW")
 #: Of :func:`compare_runs`.
 COLUMNS = [*SERIES, "metric", "unit", "base", "new", "ratio", "low", "high", "verdict", "reason"]
 

@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gatherbench.bench.read.compare import BAD, METRICS, changes, deciding
+from gatherbench.bench.read.compare import BAD, METRICS, OPEN, changes, deciding
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import three_digits, time_unit
 from gatherbench.bench.show.terminal import Line, frame, struck
@@ -40,13 +40,32 @@ _TWO_VISITS = (
 )
 
 
-def exit_status(table: pd.DataFrame, metrics: Sequence[str] = ()) -> int:
-    """1 if a deciding line is SLOW or a case failed in B, else 0; AMBIGUOUS is but a warning."""
-    return int(deciding(table, metrics)["verdict"].isin(BAD).any())
+#: Exit status of a comparison of which too little could be judged.
+NOT_JUDGED = 3
+
+
+def exit_status(table: pd.DataFrame, metrics: Sequence[str] = (), *, strict: bool = False) -> int:
+    """1 if a deciding line is SLOW or a case failed in B; :data:`NOT_JUDGED`; else 0.
+
+    Not judged is a comparison without a verdict on anything measured (if nothing was, on anything
+    computed); with ``strict`` already one with a deciding line that has none.
+    """
+    chosen = deciding(table, metrics)
+    if chosen["verdict"].isin(BAD).any():
+        return 1
+    measured = chosen[chosen["basis"] == "measured"]
+    open_ = (chosen if strict or measured.empty else measured)["verdict"].isin(OPEN)
+    return NOT_JUDGED if (open_.any() if strict else open_.all()) else 0
 
 
 def render_comparison(
-    table: pd.DataFrame, base: Run, new: Run, metrics: Sequence[str] = (), width: int = WIDE
+    table: pd.DataFrame,
+    base: Run,
+    new: Run,
+    metrics: Sequence[str] = (),
+    width: int = WIDE,
+    *,
+    strict: bool = False,
 ) -> RenderableType:
     """A table for each workload, the reasons of what is not SAME, what else changed, the sum.
 
@@ -55,6 +74,7 @@ def render_comparison(
         metrics: what was asked for; empty: all.
         width: columns of the terminal, 80 or more; below :data:`WIDE` the metrics beside the first
             stand in a table of their own.
+        strict: of :func:`exit_status`.
     """
     parts: list[RenderableType] = [
         Text(f"A {base.folder}\nB {new.folder}"),
@@ -72,6 +92,9 @@ def render_comparison(
     if table[table["basis"] == "measured"]["verdict"].isin(("FAST", "SLOW")).any():
         parts.append(Text(_TWO_VISITS, style="yellow"))
     parts.append(Text(summary(table, metrics), style="bold"))
+    if exit_status(table, metrics, strict=strict) == NOT_JUDGED:
+        said = "this is no evidence that nothing changed"
+        parts.append(Text(f"Not judged (exit status {NOT_JUDGED}): {said}.", style="yellow"))
     return Group(*parts)
 
 
@@ -89,7 +112,14 @@ def summary(table: pd.DataFrame, metrics: Sequence[str] = ()) -> str:
     return f"{names}: {'; '.join(parts)}"
 
 
-def comparison_json(table: pd.DataFrame, base: Run, new: Run, metrics: Sequence[str] = ()) -> str:
+def comparison_json(
+    table: pd.DataFrame,
+    base: Run,
+    new: Run,
+    metrics: Sequence[str] = (),
+    *,
+    strict: bool = False,
+) -> str:
     """The comparison as one JSON object; what is not known is null."""
     records = [
         {
@@ -103,7 +133,7 @@ def comparison_json(table: pd.DataFrame, base: Run, new: Run, metrics: Sequence[
         "b": new.run_id,
         "changed": changes(base, new),
         "summary": summary(table, metrics),
-        "exit_status": exit_status(table, metrics),
+        "exit_status": exit_status(table, metrics, strict=strict),
         "comparisons": records,
     }
     return json.dumps(content, indent=2)

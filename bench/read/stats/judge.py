@@ -57,7 +57,8 @@ def judge(
     Args:
         family: how many are judged at once.
         more_is_better: of the values, as of a rate; FAST is then above.
-        busy: says beside which side there was other work: a difference proves nothing then.
+        busy: says beside which side there was other work: being faster proves nothing then, and
+            being slower has to be looked into.
     """
     cost = ratio.inverse if more_is_better else ratio
     slow, fast = 1 + threshold, 1 / (1 + threshold)
@@ -78,7 +79,9 @@ def judge(
         reason = f"perhaps {' or '.join(sides)} by more than {threshold:.0%}: more repeats"
     if word in ("SLOW", "FAST") and family * ratio.chance > 1 - CONFIDENCE:
         word, reason = "AMBIGUOUS", f"one of {family} may look like that by chance: more repeats"
-    elif word in ("SLOW", "FAST") and busy:
+    elif word == "SLOW" and busy:
+        reason += f"; {busy}: run again on an idle machine to know how much"
+    elif word == "FAST" and busy:
         word, reason = "AMBIGUOUS", f"{busy}: run again on an idle machine"
     return Judgement(ratio, word, reason)
 

@@ -5,13 +5,17 @@ Every chart and table asks for these, so that they are kept for the runs that we
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
+from typing import Any, cast
 
 import pandas as pd
 
 from gatherbench.bench.read.disturbance import disturbance, disturbed_alone
 from gatherbench.bench.read.modelled import borrows, corners
+from gatherbench.bench.read.pages import slow_pages
 from gatherbench.bench.read.tables import Run
+from gatherbench.bench.read.units import quantity
 
 #: What a run without a GPU has to say of itself.
 HOST_ONLY = "Host memory only: no GPU and no PCIe link took part"
@@ -54,10 +58,17 @@ def borrowed(run: Run) -> str:
 
 @_kept
 def warnings_of(run: Run) -> list[str]:
-    """What stands above the numbers of a run: no GPU took part; the host was busy otherwise."""
+    """What stands above the numbers of a run: no GPU took part; the host was busy otherwise;
+    managed memory has small pages."""
     said = [] if has_gpu(run) else [HOST_ONLY]
     if disturbed_alone(run):  # else quiet repeats alone count
         said.append(f"Disturbed: {disturbance(run)}; measure again on an idle machine")
+    said += [
+        f"{row.strategy} {row.variant} reads {quantity(row.whole, '1/s')} over its table and"
+        f" {quantity(row.near, '1/s')} over 64 MiB of it: its managed memory is mapped by small"
+        " pages (an old driver, a host whose memory is in pieces), or beyond the GPU's reach"
+        for row in cast("Iterable[Any]", slow_pages(run).itertuples())
+    ]
     return said
 
 

@@ -16,10 +16,15 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
-from gatherbench.bench.read.compare import COLUMNS, CompareError, compare_runs
+from gatherbench.bench.read.compare import COLUMNS, CompareError, compare_runs, deciding
 from gatherbench.bench.read.epochs import epoch_times
 from gatherbench.bench.read.tables import load_run
-from gatherbench.bench.show.comparison import exit_status, render_comparison, summary
+from gatherbench.bench.show.comparison import (
+    NOT_JUDGED,
+    exit_status,
+    render_comparison,
+    summary,
+)
 
 from ..written_run import ZERO_COPY, Change, append_rows, edit
 
@@ -308,12 +313,39 @@ def test_a_repeat_that_failed_is_a_failure_beside_the_verdict(pair: tuple[Path, 
     assert exit_status(table) == 1
 
 
-def test_other_work_makes_a_difference_ambiguous(make_run: MakeRun) -> None:
+@pytest.mark.parametrize(("factor", "verdict"), [(12.0, "SLOW"), (1 / 12, "AMBIGUOUS")])
+def test_other_work_makes_nothing_slow_look_level_nor_anything_fast(
+    make_run: MakeRun, factor: float, verdict: str
+) -> None:
     pair = make_run("20261121-a-1"), make_run("20261122-b-2", other_cores=1.5)
-    edit(pair[1], noise(1), times(1.5, "naive", "epoch"))
-    found = line(compared(pair), "naive")
-    assert found["verdict"] == "AMBIGUOUS"
-    assert "1.5 cores in B" in found["reason"]
+    edit(pair[1], noise(1), times(factor, "naive", "epoch"))
+    table = compared(pair)
+    found = line(table, "naive")
+    assert found["verdict"] == verdict
+    assert "other work had 1.5 cores in B: run again on an idle machine" in found["reason"]
+    assert exit_status(table) == int(verdict == "SLOW")
+
+
+def test_a_comparison_that_judged_nothing_is_none_that_passed(make_run: MakeRun) -> None:
+    """Two repeats whose epochs lie 100-fold apart tell nothing; one path is in one run alone."""
+    far: dict[str, Any] = {"repeats": 2, "longer": lambda _w, repeat, _e: 100.0**repeat}
+    pair = (
+        make_run("20261121-a-1", series=_series("naive"), **far),
+        make_run("20261122-b-2", series=_series("naive", "pinned"), **far),
+    )
+    table = compared(pair)
+    assert sorted(deciding(table)["verdict"]) == ["AMBIGUOUS", "NEW"]
+    assert exit_status(table) == NOT_JUDGED == 3
+    assert "Not judged (exit status 3)" in shown(table, pair)
+    modelled = deciding(table).assign(basis="predicted", verdict="SAME")
+    assert exit_status(pd.concat([table, modelled])) == NOT_JUDGED, "what is computed is no measure"
+    assert exit_status(modelled) == 0, "unless nothing was measured"
+    level = deciding(table).assign(variant="prefetch", verdict="SAME")
+    both = pd.concat([table, level])
+    assert (exit_status(both), exit_status(both, strict=True)) == (0, NOT_JUDGED)
+    slow = pd.concat([table, level.assign(verdict="SLOW")])
+    assert (exit_status(slow), exit_status(slow, strict=True)) == (1, 1)
+    assert (exit_status(level), exit_status(level, strict=True)) == (0, 0)
 
 
 def test_other_work_beside_another_series_changes_no_verdict(make_run: MakeRun) -> None:
@@ -325,7 +357,7 @@ def test_other_work_beside_another_series_changes_no_verdict(make_run: MakeRun) 
     assert line(table, "pinned")["verdict"] == "SLOW", "two repeats were quiet"
 
 
-def test_other_work_beside_the_reference_makes_a_ratio_ambiguous(make_run: MakeRun) -> None:
+def test_other_work_beside_the_reference_is_told_of_a_ratio(make_run: MakeRun) -> None:
     pair = make_run("20261121-a-1"), make_run("20261122-b-2")
 
     def busy(row: dict[str, str]) -> None:
@@ -334,7 +366,7 @@ def test_other_work_beside_the_reference_makes_a_ratio_ambiguous(make_run: MakeR
 
     edit(pair[1], noise(1), times(1.5, "pinned", "epoch"), busy)
     found = line(compared(pair, across_machines=True), "pinned")
-    assert found["verdict"] == "AMBIGUOUS"
+    assert found["verdict"] == "SLOW"
     assert "1.5 cores in B" in found["reason"]
 
 
@@ -459,6 +491,10 @@ def test_the_command_line(pair: tuple[Path, Path]) -> None:
     assert "changed: torch: none in A, 9.9 in B" in call(*pair).output
     assert call(*pair, "--metric", "train").exit_code == 0
     assert call(*pair, "--threshold", "0.5").exit_code == 0
+    edit(pair[1], keep=lambda row: (row["variant"], row["stage"]) != ("pinned", "epoch"))
+    assert call(*pair, "--threshold", "0.5").exit_code == 0
+    lost = call(*pair, "--threshold", "0.5", "--strict", "--json")
+    assert (lost.exit_code, json.loads(lost.output)["exit_status"]) == (3, 3)
     for wrong, word in (
         ((pair[0],), "Missing argument"),
         ((pair[0], pair[1].parent), "plan.json"),

@@ -1,0 +1,43 @@
+"""A fallback of managed memory to small pages is seen and said."""
+
+from __future__ import annotations
+
+import pytest
+
+from gatherbench.bench.read.pages import slow_pages
+from gatherbench.bench.read.tables import load_run
+from gatherbench.bench.show.sentences.provenance import warnings_of
+
+from ..written_run import append_rows, write_run
+
+
+@pytest.mark.parametrize(
+    ("managed", "whole", "near", "seen"),
+    [
+        (True, 100e6, 400e6, True),
+        (True, 199e6, 400e6, True),
+        (True, 201e6, 400e6, False),
+        (False, 33e6, 400e6, False),
+        (True, None, None, False),
+    ],
+)
+def test_half_of_the_rate_over_a_window_is_too_little(
+    tmp_path, managed: bool, whole: float | None, near: float | None, seen: bool
+) -> None:
+    folder = write_run(tmp_path / "run")
+    rates = {"page_visit_rate": whole, "page_visit_rate_near": near}
+    rows = [
+        {"metric": metric, "unit": "1/s", "value": value}
+        if value
+        else {"metric": metric, "unit": "1/s", "status": "skipped", "reason": "too small"}
+        for metric, value in rates.items()
+    ]
+    rows += [{"metric": "managed", "unit": "B", "value": 1 << 33}] * managed
+    append_rows(folder, rows, strategy="aligned_zero_copy", variant="given,managed", stage="setup")
+    run = load_run(folder)
+    assert len(slow_pages(run)) == seen
+    said = [line for line in warnings_of(run) if "small pages" in line]
+    assert len(said) == seen
+    if seen:
+        start = "aligned_zero_copy given,managed reads"
+        assert said[0].startswith(f"{start} {whole / 1e6:.0f} M/s over its table and 400 M/s over")
