@@ -1,6 +1,6 @@
 # gatherbench: `make bench` and `make test` each work as the first command on a bare machine.
 #
-#   PLAN=quick         which plan `make bench` runs
+#   PLAN=usual         which plan `make bench` runs (usual: gpu-decide on a GPU, else quick)
 #   VENV=.venv         where the environment lives; VENV=system uses the interpreter at hand
 #   PYTHON=python3     the interpreter that makes the environment (>= 3.11)
 #   RESULTS=results    where runs are kept
@@ -12,7 +12,7 @@
 #   CARRY_PYTHON=3.12  the Python of a GPU machine without a network, for `make carry`
 #   PEERS=1            `make carry` takes WholeGraph along, for gpu-micro to measure beside ours
 
-PLAN    ?= quick
+PLAN    ?= usual
 VENV    ?= .venv
 RESULTS ?= results
 OUT     ?= gpu-out
@@ -48,7 +48,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(VENV)/bin/python -m pip install -q -c constraints.txt -e '.[ogb,disk,notebooks,dev]'
 	@touch $@
 
-bench: $(READY) ## measure every strategy (plan PLAN=quick), print table and pictures (no GPU: predict for PROFILE=)
+bench: $(READY) ## measure every strategy (plan quick, on a GPU gpu-decide), print table and pictures (no GPU: predict for PROFILE=)
 	$(PY) -m gatherbench run $(PLAN) --results $(RESULTS) $(if $(PROFILE),--profile $(PROFILE))
 
 # A test on each core where pytest-xdist is there; then one thread each is faster.

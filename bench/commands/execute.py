@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import timedelta
@@ -39,8 +40,14 @@ from gatherbench.bench.run.store import (
 )
 from gatherbench.bench.show.terminal import progress_bar
 from gatherbench.datasets import registry as datasets
+from gatherbench.datasets.store import DatasetError, data_root
+from gatherbench.kernels.host_memory import available_bytes
 from gatherbench.plugins import Plugins
 from gatherbench.strategies import registry as strategies
+
+#: In place of a plan's name: the one that decides in some minutes, by where it runs.
+USUAL = "usual"
+USUAL_PLANS = {"cpu": "quick", "cuda": "gpu-decide"}
 
 #: Seconds that a case takes on any machine, by device and whether its energy is wanted: a process
 #: and its imports; the window of a GPU's energy counter.
@@ -69,8 +76,13 @@ def new_run(
             there.
     """
     try:
+        if plan_name == USUAL:
+            plan_name = USUAL_PLANS[choose_device(device or "auto")]
         plan = load_plan(plan_name)
         device = choose_device(device or plan.device)
+        if any(workload.fit for workload in plan.workload):
+            data_root().mkdir(parents=True, exist_ok=True)
+            plan = plan.fitted(available_bytes(), shutil.disk_usage(data_root()).free)
         asked = {"trace": trace or plan.measure.trace, "nvtx": nvtx or plan.measure.nvtx}
         if asked["nvtx"] and device != "cuda":
             raise BadRunError(
@@ -88,7 +100,7 @@ def new_run(
         env["plugins"] = _plugins(cases)
         brought = {of["package"] for names in env["plugins"].values() for of in names.values()}
         env["libraries"] |= library_versions(brought)
-    except (PlanError, ProfileError) as error:
+    except (PlanError, ProfileError, DatasetError) as error:
         raise BadRunError(str(error)) from error
     try:
         text = ResolvedPlan.of(plan, cases).model_dump(mode="json")

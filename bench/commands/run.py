@@ -18,7 +18,12 @@ from gatherbench.bench.commands.common import (
 
 
 def run(
-    plan: Annotated[str, typer.Argument(help="A shipped plan's name or a .toml file.")] = "",
+    plan: Annotated[
+        str,
+        typer.Argument(
+            help="A shipped plan's name or a .toml file; usual: gpu-decide on a GPU, else quick."
+        ),
+    ] = "",
     resume: Annotated[
         Path | None,
         typer.Option(help="Complete the run in this folder instead of starting a new one."),

@@ -109,7 +109,8 @@ class Measure(_Table):
         description="Threads of each rank that draw minibatches (or read them back) ahead of the"
         " loop, up to two each, as a DataLoader's workers do. Each takes one of the case's cores,"
         " beside gather and training, and the stage sample is what the loop still waits for. 0: the"
-        " loop draws its own, on every core.",
+        " loop draws its own, on every core; on a GPU one thread draws ahead, on a stream of its"
+        " own.",
     )
     minibatches: Literal["same", "fresh"] = Field(
         default="same",
@@ -204,11 +205,6 @@ class Measure(_Table):
             )
         if self.graph != "registered" and self.sampling != "uva":
             raise ValueError(f'graph = "{self.graph}" is read with sampling = "uva" alone')
-        if self.sampler_workers and self.sampling in GPU_SAMPLING:
-            raise ValueError(
-                f'sampler_workers are CPU threads, and sampling = "{self.sampling}" needs none:'
-                ' leave sampler_workers out, or take sampling = "live"'
-            )
         if self.eval_every_epoch and not self.eval_batches:
             raise ValueError("eval_every_epoch scores eval_batches minibatches: say how many")
         if self.min_repeats > self.max_repeats:
@@ -231,6 +227,11 @@ class WorkloadTable(_Table):
     )
     scale: float | list[float] = Field(
         default=1.0, description="Share of a generated graph's full size."
+    )
+    fit: bool = Field(
+        default=False,
+        description="Of each scale take the largest of it, its half, its quarter, … for which the"
+        " machine has room: twice the table and the graph in host memory, the graph on the disk.",
     )
     model: str | list[str] = Field(
         default="sage",
@@ -287,8 +288,8 @@ class WorkloadTable(_Table):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _something(cls, value: Any) -> Any:
-        return _refuse_nothing(value)
+    def _something(cls, value: Any, info: ValidationInfo) -> Any:
+        return value if info.field_name == "fit" else _refuse_nothing(value)
 
     @field_validator("*")
     @classmethod
@@ -314,7 +315,7 @@ class WorkloadTable(_Table):
         return math.prod(len(_as_list(value)) for _, value in self)
 
     def expand(self) -> Iterator[Workload]:
-        axes = {name: _as_list(value) for name, value in self}
+        axes = {name: _as_list(value) for name, value in self if name != "fit"}
         axes["fanouts"] = [tuple(fanouts) for fanouts in self.fanouts]
         for values in itertools.product(*axes.values()):
             workload = Workload(**dict(zip(axes, values, strict=True)))
@@ -381,6 +382,29 @@ class Plan(_Table):
     strategy: list[StrategyTable] = Field(
         min_length=1, description="A strategy and its parameters; lists expand."
     )
+
+    def fitted(self, host_bytes: int, disk_bytes: int) -> Plan:
+        """The plan with scales for which there is so much room, where it asks for that.
+
+        Raises:
+            DatasetError: no size of a graph has room.
+        """
+        tables = [
+            table.model_copy(
+                update={
+                    "fit": False,
+                    "scale": [
+                        largest_scale(dataset, scale, host_bytes, disk_bytes)
+                        for dataset in _as_list(table.dataset)
+                        for scale in _as_list(table.scale)
+                    ],
+                }
+            )
+            if table.fit
+            else table
+            for table in self.workload
+        ]
+        return self.model_copy(update={"workload": tables})
 
     @model_validator(mode="after")
     def _can_end(self) -> Plan:
@@ -514,6 +538,30 @@ class ResolvedPlan(BaseModel):
             Case(self.workloads[c.workload], c.strategy, c.variant, c.params, c.repeat)
             for c in self.cases
         ]
+
+
+#: Of memory and disk that are free, what tables and graph may take.
+_ROOM = 0.9
+
+
+def largest_scale(dataset: str, scale: float, host_bytes: int, disk_bytes: int) -> float:
+    """The largest of ``scale``, its half, its quarter, … that has room.
+
+    Raises:
+        DatasetError: none has.
+    """
+    from gatherbench.datasets.dataset import folder_bytes
+    from gatherbench.datasets.registry import get_source
+
+    while True:
+        spec = get_source(dataset).estimate(scale)  # refuses what has become too small
+        graph = folder_bytes(replace(spec, hashed=True))
+        if (
+            2 * spec.table_bytes + graph <= _ROOM * host_bytes
+            and folder_bytes(spec) <= _ROOM * disk_bytes
+        ):
+            return scale
+        scale /= 2
 
 
 def nearest_or_all(word: object, known: Iterable[str]) -> str:

@@ -74,11 +74,15 @@ class WrongMemoryError(RuntimeError):
 
 
 class _Aside(NamedTuple):
-    """Rows of a minibatch as the training had them; ``numbers``: which of its rows they are."""
+    """Rows of a minibatch as the training had them; ``numbers``: which of its rows they are.
+
+    ``ids`` were handed to the path, and ``left`` are they behind the fetch.
+    """
 
     batch: int
     numbers: range
     ids: Tensor
+    left: Tensor
     rows: Tensor
 
 
@@ -111,10 +115,12 @@ class Witness:
         self._delivered = delivered
         self.aside_bytes = min(_ASIDE_BYTES, int(_ASIDE_SHARE * available_bytes()))
 
-    def spots(self, when: str, batches: int) -> AbstractContextManager[Watch]:
+    def spots(
+        self, batches: int, when: str, first: Callable[[], None] = lambda: None
+    ) -> AbstractContextManager[Watch]:
         """As :meth:`everything`, of a few rows of some of so many minibatches."""
         drawn = set(self.draw.sample(range(batches), min(SPOT_BATCHES, batches)))
-        return self.everything(when, chosen=drawn.__contains__, rows=SPOT_ROWS)
+        return self.everything(when, first, drawn.__contains__, SPOT_ROWS)
 
     @contextmanager
     def everything(
@@ -144,7 +150,10 @@ class Witness:
         Raises:
             WrongRowsError: these are not the rows of the table.
         """
-        rows, table, ids = seen.rows.cpu(), self._table, seen.ids
+        rows, table, ids = seen.rows.cpu(), self._table, seen.ids.cpu()
+        if not torch.equal(seen.left.cpu(), ids):
+            said = f"minibatch {seen.batch} of the trace, {when}"
+            raise WrongRowsError(f"{said}: the path changed the ids that it was handed")
         if self.floor:
             last = seen.numbers[-1] if len(seen.numbers) else -1
             ids = ready_ids(last + 1, len(table))[seen.numbers.start :: seen.numbers.step]
@@ -199,11 +208,9 @@ class _Look(Watch):
         late = (self._begin + number) % 2
         if late:
             yield
-        if not torch.equal(ids[numbers.start :: numbers.step], before):
-            said = f"minibatch {number} of the trace, {self._when}"
-            raise WrongRowsError(f"{said}: the path changed the ids that it was handed")
+        left = ids[numbers.start :: numbers.step].clone()
         copy = x[numbers.start :: numbers.step].clone(memory_format=torch.contiguous_format)
-        self._aside.append(_Aside(number, numbers, before, copy))
+        self._aside.append(_Aside(number, numbers, before, left, copy))
         if not late:
             del x  # to be freed by the step, as ever
             yield
@@ -287,7 +294,7 @@ def check_ready(fetcher: Fetcher, ids: Tensor) -> None:
     Raises:
         WrongRowsError: a fetch writes them.
     """
-    if writes_rows(fetcher, ids.to(fetcher.ids_device)):
+    if writes_rows(fetcher, fetcher.taken(ids)):
         raise WrongRowsError("the floor must fetch nothing, and a fetch of it writes rows")
 
 

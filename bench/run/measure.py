@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -92,6 +92,7 @@ from gatherbench.strategies.untold import Children
 P = ParamSpec("P")
 R = TypeVar("R")
 
+ISSUE_SOURCE = "time.perf_counter on the training thread, around what it issues of the stage"
 LATENCY_SOURCE = (
     "the path's clock around each read, in bins of four to a doubling: percentiles at their upper"
     " edge, the mean of their middles"
@@ -119,8 +120,7 @@ class Ground:
         binding = bind_case(
             torch.device(self._job.device), plan.threads, plan.numa, part_of=part_of
         )
-        # The plan's, whatever OMP_NUM_THREADS says.
-        torch.set_num_threads(len(os.sched_getaffinity(0)))
+        torch.set_num_threads(_threads_of_torch(torch.device(self._job.device)))
         return binding
 
     @cached_property
@@ -218,8 +218,8 @@ class MeasuredCase(ExitStack):
     Args:
         ground: what the cases of the process have in common.
         alone: no other path is open in the process. Else nothing is done that would disturb the
-            others, or that they would disturb, and where ``job`` is a later repeat, no more than
-            spots of its warm-up are compared.
+            others, or that they would disturb. All rows are compared in the first repeat, before
+            timing and in the warm-up; else spots, as in the timed epochs.
 
     All phases raise:
         WrongRowsError: the rows fetched differ from the table's. ``out`` has a row ``check.rows``
@@ -296,17 +296,18 @@ class MeasuredCase(ExitStack):
             if device.type == "cuda" or fetcher.residency():
                 out.row(residency_row(fetcher, make, cached))
 
-        conduct.opened(fetcher, looked_at[0].input_ids)
-        compared = witness.everything("before timing", residency)
+        conduct.opened(fetcher, looked_at[0].input_ids.cpu())
+        everything = self._alone or job.case.repeat == 0
+        compare = witness.everything if everything else partial(witness.spots, len(looked_at))
+        compared = compare("before timing", residency)
         checked = check_rows(fetcher, compared, looked_at, group=group)
         if witness.floor:
             check_ready(fetcher, looked_at[0].input_ids)
         out.row(make.ok(CHECK_STAGE, "batches", "1", checked, COMPARED))
         if job.case.repeat == 0:
-            before = [(one.input_ids for one in looked_at), *epochs.warm_up_ids()]
+            before = [(one.input_ids.cpu() for one in looked_at), *epochs.warm_up_ids()]
             out.rows(declared_rows(job, epochs, strategy, knowledge, before))
         trainer = _trainer(job.case.workload, ground.dataset, ground.labels, group)
-        everything = self._alone or job.case.repeat == 0
         self._training = _Training(
             job, strategy, ground, loaded.truth, fetcher, trainer, witness, conduct, out
         )
@@ -330,7 +331,7 @@ class MeasuredCase(ExitStack):
         """The score of the trained model and all that is not timed; then the path is closed."""
         training, job, out = self._training, self._job, self._out
         training.score(-1)
-        training.look_again()
+        training.look_again(everything=self._alone)
         if self._stays is not None:
             out.row(self._stays.row(job.rows))
         if self._alone:
@@ -343,6 +344,15 @@ class MeasuredCase(ExitStack):
         del self._training  # with the table, of which the host may have room for one alone
         file = self._file if self._ground.group.world == 1 else None
         out.rows(disk_roof(file, job.rows, job.case.repeat))
+
+
+def _threads_of_torch(device: torch.device) -> int:
+    """The plan's, whatever OMP_NUM_THREADS says; beside a GPU one.
+
+    Those of torch's pool go on spinning after each operation, on the cores of those that gather and
+    sample: 5 to 11 of 16 did beside an H200.
+    """
+    return 1 if device.type == "cuda" else len(os.sched_getaffinity(0))
 
 
 def _too_large(job: Job, strategy: Strategy, table_bytes: int) -> str | None:
@@ -433,15 +443,19 @@ class _Training:
         self.out.rows(self.group.rows(make))
         self.out.rows(_setup_rows(self._tuned(typical), make))
         for number in range(plan.warmup_epochs):
-            spots = self.witness.spots(when, len(self.epochs.trace))
-            watched = self.witness.everything(when) if everything else spots
+            watched = self._compared(when, len(self.epochs.trace), everything)
             with self.conduct.resting(self.fetcher, watched) as watch:
                 self._epoch(self.epochs.warm_up(number), unmarked, watch)
 
-    def look_again(self) -> None:
+    def _compared(self, when: str, batches: int, everything: bool) -> AbstractContextManager[Watch]:
+        """All rows of so many minibatches, or spots."""
+        return self.witness.everything(when) if everything else self.witness.spots(batches, when)
+
+    def look_again(self, *, everything: bool) -> None:
         """Compare rows once more after the last epoch."""
-        last = itertools.islice(self.epochs.trace, LAST_BATCHES)
-        watched = self.witness.everything("after the last epoch")
+        batches = min(LAST_BATCHES, len(self.epochs.trace))
+        last = itertools.islice(self.epochs.trace, batches)
+        watched = self._compared("after the last epoch", batches, everything)
         compared = self.conduct.resting(self.fetcher, watched)
         check_rows(self.fetcher, compared, last, self.trainer, self.group)
         self.conduct.trained(self.fetcher)
@@ -461,9 +475,10 @@ class _Training:
         """Run it with the meters open, and write what it took."""
         case, out, recorder = self.job.case, self.out, self.ground.recorder
         before, slow = self.fetcher.counts(), self.fetcher.latencies()
-        spots = self.witness.spots(f"in epoch {number}", len(self.epochs.trace))
+        spots = self.witness.spots(len(self.epochs.trace), f"in epoch {number}")
+        batches = self.epochs.measured(number)
         with spots as watch, recorder:
-            times = self._epoch(self.epochs.measured(number), mark, watch)
+            times = self._epoch(batches, mark, watch)
         require_clocks()
         out.rows(self._times(times, number))
         for stage, seconds in times.stages.items():
@@ -491,7 +506,12 @@ class _Training:
             yield self.job.rows.missing(*loss[0], loss[1], NO_SCORE, epoch=epoch)
         else:
             yield ok(*loss[0], sum(times.losses) / batches, loss[1], epoch)
-        if not on_gpu:
+        for stage, issue_s in times.issue_s.items():
+            yield ok("host", f"issue_{stage}", "s", issue_s, ISSUE_SOURCE, epoch)
+        if on_gpu:
+            source = "time.perf_counter, the synchronisation that ends the epoch"
+            yield ok("host", "drain", "s", times.drain_s, source, epoch)
+        else:
             overhead = (times.wall_s - times.host_s) / batches
             source = "epoch wall time less its stages, per minibatch"
             yield ok("harness", "overhead", "s", overhead, source, epoch)
@@ -536,10 +556,10 @@ class _Training:
         if not fetcher.tunable:
             return []
         ids, on_device = batch.input_ids, to_device(batch, fetcher.device)
-        x = reference_gather(self.truth, ids).to(fetcher.device)
+        x = reference_gather(self.truth, ids.cpu()).to(fetcher.device)
         with torch.random.fork_rng([fetcher.device] if fetcher.device.type == "cuda" else []):
             spare = Trainer(copy.deepcopy(trainer.model), trainer.labels, fetcher.device)
-            return fetcher.tune(ids.to(fetcher.ids_device), lambda: spare.step(x, on_device))
+            return fetcher.tune(fetcher.taken(ids), lambda: spare.step(x, on_device))
 
     def traced(self, folder: Path) -> Row:
         """Trace an epoch that nothing else measures; its row says what became of it."""

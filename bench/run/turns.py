@@ -35,9 +35,9 @@ from gatherbench.strategies.places import free_bytes
 
 T = TypeVar("T")
 
-#: Share of the free memory that one more path may take, on the GPU and on the host: the training
-#: of those that are open has not had all that it will take.
-_SHARE = 0.5
+#: Share of the free memory that one more path may take on the GPU, and one more table on the host:
+#: the training of those that are open has not had all that it will take.
+_SHARE, _HOST_SHARE = 0.5, 0.8
 
 
 def take_turns(job: Turns) -> None:
@@ -116,7 +116,7 @@ class _Path:
         if taken and taken > _SHARE * free_bytes(device):
             return False
         loaded = self._ground.kind(strategy) in self._ground.tables
-        if not loaded and size > _SHARE * available_bytes():
+        if not loaded and size > _HOST_SHARE * available_bytes():
             return False
         return self.case.refused() is None
 

@@ -116,9 +116,10 @@ def look(
 def test_of_a_timed_epoch_some_rows_of_some_minibatches_are_compared() -> None:
     ids = torch.arange(199, 99, -1)  # 100 rows: every third from 0, 1 or 2 on
     looked_at = set()
-    for _ in range(40):
+    for seed in range(40):
         witness = Witness(TABLE, CPU)
-        with witness.spots("in epoch 0", 20) as watch:
+        witness.draw.seed(seed)
+        with witness.spots(20, "in epoch 0") as watch:
             for number in range(20):
                 before = witness.rows
                 look(watch, number, ids, TABLE[ids])
@@ -126,7 +127,7 @@ def test_of_a_timed_epoch_some_rows_of_some_minibatches_are_compared() -> None:
         assert 33 * SPOT_BATCHES <= witness.rows <= 34 * SPOT_BATCHES
         for number in range(20):
             try:
-                with witness.spots("", 20) as watch:
+                with witness.spots(20, "") as watch:
                     look(watch, number, ids, TABLE[ids] + 1)
             except WrongRowsError:
                 looked_at.add(number)
@@ -138,7 +139,7 @@ def test_every_third_row_is_met_by_some_draw_and_named_as_the_minibatchs() -> No
     for _ in range(60):
         with (
             pytest.raises(WrongRowsError, match=r"^minibatch 0 of the trace, ") as error,
-            Witness(TABLE, CPU).spots("in epoch 3", 1) as watch,
+            Witness(TABLE, CPU).spots(1, "in epoch 3") as watch,
         ):
             look(watch, 0, ids, TABLE[ids] + 1)
         said.add(str(error.value).split(", ")[1])
@@ -172,7 +173,7 @@ def test_large_minibatches_are_compared_to_their_last_byte(monkeypatch) -> None:
 def test_a_path_that_changes_the_ids_it_was_handed_is_wrong(all_rows: bool) -> None:
     """Its rows are those of the ids as they are then, and not those of the minibatch."""
     witness, ids = Witness(TABLE, CPU), torch.arange(100)
-    watched = witness.everything("in the warm-up") if all_rows else witness.spots("in epoch 1", 1)
+    watched = witness.everything("in the warm-up") if all_rows else witness.spots(1, "in epoch 1")
     with (
         pytest.raises(WrongRowsError, match=r"^minibatch 0 of .*: the path changed the ids that"),
         watched as watch,

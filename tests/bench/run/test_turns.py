@@ -119,7 +119,7 @@ def test_a_path_that_does_not_fit_has_its_blocks_later_in_the_same_process(
     """On this host ``all_in_gpu`` keeps a second copy: there is room for its half alone."""
     jobs = [make_job(name, epochs=2) for name in (ALL, PINNED, ASYNC)]
     size = measure_module.open_dataset(jobs[0].dataset).spec.table_bytes
-    room = 1.5 * size
+    room = 1.5 * size  # of which a path may take half
     monkeypatch.setattr(turns_module, "free_bytes", lambda _device: room)
     monkeypatch.setattr(turns_module.random.Random, "shuffle", lambda _self, paths: paths.reverse())
     found = {name: rows_of(part) for name, part in taken(jobs).items()}
