@@ -11,13 +11,13 @@ import pandas as pd
 
 from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.read.reference import published_range
-from gatherbench.bench.show.charts import (
+from gatherbench.bench.show.figures.curves import CurveAxes, curves
+from gatherbench.bench.show.views.ranks import (
     epoch_over_ranks,
     scaling_efficiency,
+    scaling_sentences,
     speedup_at_ranks,
 )
-from gatherbench.bench.show.figures.curves import CurveAxes, curves
-from gatherbench.bench.show.sentences.families import scaling_sentences
 from helpers.findings import open_findings
 from helpers.reddit import (
     beside_published,

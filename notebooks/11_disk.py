@@ -12,14 +12,13 @@
 import pandas as pd
 
 from gatherbench.bench.read.disk import disk_strategies
-from gatherbench.bench.show.charts import disk_epochs, disk_hits, disk_rate
 from gatherbench.bench.show.figures.amplification import (
     Reads,
     random_reads,
     reads_of_run,
     row_widths,
 )
-from gatherbench.bench.show.sentences.families import disk_sentences
+from gatherbench.bench.show.views.disk import disk_epochs, disk_hits, disk_rate, disk_sentences
 from helpers.findings import open_findings
 from helpers.shown import say, show
 

@@ -13,6 +13,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -63,7 +64,8 @@ def check_strategy(strategy: Strategy, device: torch.device) -> None:
         NonconformingError: the first that fails.
     """
     for check in CHECKS:
-        check(strategy, device)
+        with _naming(strategy, (check.__doc__ or "").partition("\n")[0]):
+            check(strategy, device)
 
 
 def random_table(rows: int, width: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
@@ -109,14 +111,15 @@ def check_rows(
     strategy: Strategy, device: torch.device, dtype: torch.dtype, row_bytes: int
 ) -> None:
     """Every pattern of ids, int32 and int64, gives the reference's bytes."""
-    table = table_for(strategy, row_bytes, dtype)
+    table, of = table_for(strategy, row_bytes, dtype), f"{dtype} rows of {row_bytes} B"
     untouched = table.clone()
-    with open_known(strategy, table, device) as fetcher:
+    with _naming(strategy, of), open_known(strategy, table, device) as fetcher:
         for name, ids in id_patterns(NUM_ROWS):
             for kind in (torch.int64, torch.int32):
-                rows = fetcher.submit(_on(fetcher, ids.to(kind))).result()
-                what = f"{name} {kind} ids, {dtype} rows of {row_bytes} B"
-                _same(strategy, rows, table, ids, device, what)
+                what = f"{name} {kind} ids, {of}"
+                with _naming(strategy, what):
+                    rows = fetcher.submit(_on(fetcher, ids.to(kind))).result()
+                    _same(strategy, rows, table, ids, device, what)
     _require(strategy, same_bytes(table, untouched) is None, "the feature table was changed")
 
 
@@ -501,6 +504,17 @@ def _raises(
         raise _breach(strategy, f"{what}: {caught!r} instead of {error.__name__}") from caught
     else:
         raise _breach(strategy, f"{what}: accepted, {error.__name__} expected")
+
+
+@contextmanager
+def _naming(strategy: Strategy, what: str) -> Iterator[None]:
+    """An error of the path itself says what it was given, too."""
+    try:
+        yield
+    except NonconformingError:
+        raise
+    except Exception as error:
+        raise _breach(strategy, f"{what}: {type(error).__name__}: {error}") from error
 
 
 def _require(strategy: Strategy, holds: bool, otherwise: str) -> None:

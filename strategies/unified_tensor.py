@@ -36,6 +36,14 @@ from gatherbench.strategies.registry import build
 Rows = Tensor | NDArray[Any] | list[int] | list[bool] | slice
 
 
+#: By which argument :func:`unified` is told what a path has to know.
+_GIVEN = {
+    "graph": "graph=, the edge_index [2, E]",
+    "training_ids": "train_ids=, the training nodes [T]",
+    "earlier": "minibatches=, the n_id of the minibatches of an epoch or so",
+}
+
+
 def unified(
     x: Tensor | np.memmap[Any, Any],
     strategy: str = "aligned_zero_copy",
@@ -102,6 +110,11 @@ def unified(
         ranks=current_ranks() if "ranks" in path.needs else None,
         file=file,
     )
+    missing = [
+        _GIVEN.get(need, f"{need}, of which only a run knows") for need in known.missing(path.needs)
+    ]
+    if missing:
+        raise ValueError(f"{strategy} ({path.variant}) needs {' and '.join(missing)}")
     return UnifiedTensor(x, path, place, copy=copy, knowledge=known)
 
 

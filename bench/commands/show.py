@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from gatherbench.bench.commands.common import (
     DEFAULT_RESULTS,
     ResultsOption,
@@ -12,10 +16,21 @@ from gatherbench.bench.commands.common import (
 )
 
 
-def show(folder: RunArgument = None, results: ResultsOption = DEFAULT_RESULTS) -> None:
+def show(
+    folder: RunArgument = None,
+    results: ResultsOption = DEFAULT_RESULTS,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the tables of the run's views as JSON.")
+    ] = False,
+) -> None:
     """Print a run's tables, and the answer in words."""
     from gatherbench.bench.read.tables import RunError, load_run
     from gatherbench.bench.show.run import render
+    from gatherbench.bench.show.views.registry import to_json
 
     with bad_input(RunError):
-        console().print(render(load_run(run_folder(folder, results))))
+        run = load_run(run_folder(folder, results))
+        if as_json:
+            typer.echo(to_json(run))
+        else:
+            console().print(render(run))

@@ -12,16 +12,7 @@ import pandas as pd
 
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.model.roofline import roofs
-from gatherbench.bench.plan.workload import ranks_in_words
 from gatherbench.bench.read.cpu import cores_of, thread_seconds
-from gatherbench.bench.read.disk import (
-    disk_ratios,
-    disk_reads,
-    disk_strategies,
-    in_memory_s,
-    memories,
-    over_memory,
-)
 from gatherbench.bench.read.disturbance import disturbed_series, no_ratio_over
 from gatherbench.bench.read.epochs import (
     EPOCHS,
@@ -31,18 +22,16 @@ from gatherbench.bench.read.epochs import (
     problems,
     reference_variant,
     sort_series,
-    spread,
     stage_breakdown,
 )
 from gatherbench.bench.read.floor import floors
 from gatherbench.bench.read.gpu import gpu_energy, gpu_power, idle_power_w
 from gatherbench.bench.read.modelled import speedups as speedups_of
 from gatherbench.bench.read.modelled import with_ranges
-from gatherbench.bench.read.ranks import families, scaling
-from gatherbench.bench.read.reference import load_reference, published_range
+from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.stats.judge import is_open
-from gatherbench.bench.read.tables import Run, only
-from gatherbench.bench.read.units import quantity, short
+from gatherbench.bench.read.tables import Run
+from gatherbench.bench.read.units import short
 from gatherbench.bench.run.rows import SERIES, Key
 from gatherbench.bench.run.store import StoreError
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
@@ -57,7 +46,6 @@ from gatherbench.bench.show.sentences.provenance import (
     borrowed,
     has_gpu,
     modelled_for,
-    ranks_of_run,
 )
 
 #: Strategy and variant.
@@ -100,7 +88,7 @@ def epoch_breakdown(run: Run) -> Chart:
             " The training of several ranks is split: “all-reduce” is the exchange of gradients"
             " once all ranks are there, “wait” that for the slowest."
         )
-    return _bars(
+    return bars(
         run,
         stages,
         "s",
@@ -122,7 +110,7 @@ def speedup(run: Run) -> Chart:
     reference = reference_variant(run) or ("cpu_gather", "naive")
     name, backend = " ".join(reference), "cuda" if has_gpu(run) else "host"
     over = {w: Key(w, *reference, backend, "measured") for w in run.workloads}
-    return _bars(
+    return bars(
         run,
         speedups_of(run, *reference),
         "×",
@@ -140,7 +128,7 @@ def speedup(run: Run) -> Chart:
 
 def cpu_core_seconds(run: Run) -> Chart:
     """Core-seconds of the process tree in an epoch: the resource that zero-copy gives back."""
-    return _bars(
+    return bars(
         run,
         cpu_seconds(run),
         "s",
@@ -158,7 +146,7 @@ def cpu_core_seconds(run: Run) -> Chart:
 def cpu_by_thread(run: Run) -> Chart:
     """Core-seconds of an epoch by group of threads, and what its cores had left."""
     cores = cores_of(run)
-    return _bars(
+    return bars(
         run,
         thread_seconds(run),
         "s",
@@ -221,7 +209,7 @@ def _of_the_gpu(run: Run, values: pd.DataFrame, unit: str, **said: Any) -> Chart
     missing = run.select(metric="gpu_energy", status=["failed", "skipped"])
     of_blocks = missing[missing["stage"] == "energy"]
     why = (of_blocks if len(of_blocks) else missing)["reason"]
-    return _bars(
+    return bars(
         run,
         values,
         unit,
@@ -235,7 +223,7 @@ def _of_the_gpu(run: Run, values: pd.DataFrame, unit: str, **said: Any) -> Chart
     )
 
 
-def _bars(
+def bars(
     run: Run,
     values: pd.DataFrame,
     unit: str,
@@ -399,18 +387,8 @@ def _unpredicted(run: Run) -> Mapping[str, Mapping[Names, str]]:
 
 # ---- a panel for workloads that differ in one thing ------------------------------------------
 
-#: Of what was published for several GPUs, as the legend has it.
-PUBLISHED = "published for several GPUs: {} faster (Min et al., PVLDB 14(11), 2021)"
-#: The table of published epochs with features on a disk.
-DISK_EPOCHS = "disk_epochs"
-#: The strategy that keeps rows by a cache policy.
-CACHE = "disk_cached"
-_NO_COUNT = "nobody counts it: the page cache decides what is read"
-#: Of the run that was read last: each chart over ranks asks for it.
-_scaling = lru_cache(maxsize=1)(scaling)
 
-
-def _family(
+def family_panel(
     run: Run,
     name: str,
     steps: Mapping[str, Callable[[Axis, Names, Row | None, str], Line | None]],
@@ -436,7 +414,7 @@ def _family(
     return Panel(name, lines, axis, marks)
 
 
-def _typical(
+def typical(
     run: Run, axis: Axis, names: Names, row: Row, value: str, note: str, detail: str = ""
 ) -> Line:
     """A bar of a column of a row, with its ends for whisker."""
@@ -446,230 +424,13 @@ def _typical(
     return bar(shown, {names[0]: height}, text, axis, (low, high), note=note)
 
 
-def epoch_over_ranks(run: Run) -> Chart:
-    """Median epoch of each series, for each number of ranks."""
-    seeds = " Numbers beside a bar: the seed nodes of its epoch." * _seeds_differ(run)
-    return _over_ranks(
-        run,
-        "epoch",
-        "s",
-        title="Epoch time over {}",
-        reading="Medians over repeats and epochs; whiskers: quartiles. An epoch ends with its"
-        f" slowest rank. Shorter is faster.{seeds}",
-        quantity="time per epoch",
-    )
-
-
-def speedup_at_ranks(run: Run) -> Chart:
-    """Epoch of the baseline over that of each other series, on as many ranks."""
-    name = " ".join(reference_variant(run) or ("cpu_gather", "naive"))
-    return _over_ranks(
-        run,
-        "speedup",
-        "×",
-        title=f"Speed-up over {name} on as many {{}}",
-        reading=f"Typical epoch of {name} over that of each other strategy on the same number of"
-        " ranks. Whiskers: 95 % intervals. Longer is faster.",
-        quantity="speed-up",
-        without=name,
-        published=list(published_range(_reference(run))["y"]) if has_gpu(run) else (),
-    )
-
-
-def scaling_efficiency(run: Run) -> Chart:
-    """How much of what further ranks could do at best they do."""
-    return _over_ranks(
-        run,
-        "efficiency",
-        "share",
-        title="Scaling efficiency over {}",
-        reading="Time for a seed node with one rank over that with W ranks, and over W: 100 % is"
-        " ideal. Whiskers: 95 % intervals.",
-        quantity="efficiency",
-        fewest=2,
-    )
-
-
-def _over_ranks(
-    run: Run,
-    value: str,
-    unit: str,
-    *,
-    title: str,
-    fewest: int = 1,
-    without: str = "",
-    published: Sequence[float] = (),
-    **said: str,
-) -> Chart:
-    """A panel for each family, in it for each series a bar for each number of ranks.
-
-    Args:
-        value: a column of :func:`gatherbench.bench.read.ranks.scaling`.
-        title: with a place for what ranks are.
-        fewest: ranks that are shown.
-        without: the series that is left out, as it would be 1 throughout.
-        published: values of others.
-    """
-    table, (rank, ranks) = _scaling(run), ranks_of_run(run)
-    differ = value == "epoch" and _seeds_differ(run)
-
-    def line(world: int, axis: Axis, names: Names, row: Row | None, why: str) -> Line | None:
-        if " ".join(names) == without:
-            return None
-        detail = ranks_in_words(world, rank=rank)
-        detail += f", {names[1]}" * (names[1] != "default")
-        if row is None:
-            return Line(names[0], detail, missing=why)
-        if pd.isna(row[value]):
-            return Line(names[0], detail, missing=_no_value(run, value, row))
-        note = f"{quantity(row['seeds'], '1')} seeds" if differ else why
-        return _typical(run, axis, names, row, value, note, detail)
-
-    marks = [(at, "published") for at in published] + [(1.0, "one")] * (unit != "s")
-    panels = []
-    for family in families(run):
-        steps = {w: partial(line, world) for w, world in family.worlds.items() if world >= fewest}
-        panels.append(_family(run, family.name, steps, table, value, unit, marks))
-    ends = " to ".join(f"{100 * (at - 1):.0f} %" for at in sorted(published))
-    legend = {"published": PUBLISHED.format(ends)} if published else {}
-    return chart_of(
-        run, panels, ident=f"ranks-{value}", title=title.format(ranks), marks=legend, **said
-    )
-
-
-def _no_value(run: Run, value: str, row: Row) -> str:
-    """Why a series has no efficiency, or no speed-up, with some number of ranks."""
-    if value == "efficiency":
-        return str(row["why"])
-    reference = reference_variant(run) or ("cpu_gather", "naive")
-    over = Key(str(row["workload"]), *reference, str(row["backend"]), str(row["basis"]))
-    return no_ratio_over(run, over) or f"no {' '.join(reference)} on as many"
-
-
-def _seeds_differ(run: Run) -> bool:
-    """Whether the epochs of a family have numbers of seeds that are not about alike."""
-    seeds = _scaling(run).groupby("family")["seeds"]
-    return bool((seeds.max() > 1.5 * seeds.min()).any())
-
-
-def _reference(run: Run) -> pd.DataFrame:
+def reference_of(run: Run) -> pd.DataFrame:
     """The published figures beside the run's results; nothing where there are none."""
     folder = run.folder.parent.parent / "reference"
     try:
         return load_reference(folder)
     except StoreError:
         return load_reference(folder / "none")
-
-
-def disk_epochs(run: Run) -> Chart:
-    """Typical epoch of each path that reads a disk, for each memory that its cases might take."""
-    table, disk, panels = over_memory(run), disk_strategies(run), []
-
-    def line(share: float, axis: Axis, names: Names, row: Row | None, why: str) -> Line | None:
-        if names[0] not in disk:
-            return None
-        memory = f"memory for {share:.0%}" if share else "no limit of memory"
-        said = f"{memory}; {why}" if why else memory
-        if row is None:
-            return Line(*names, missing=said)
-        return _typical(run, axis, names, row, "epoch", said)
-
-    for family in memories(run):
-        bound = in_memory_s(run, family)
-        steps = {workload: partial(line, share) for workload, share in family.shares.items()}
-        marks = [] if bound is None else [(bound, "in_memory")]
-        panels.append(_family(run, family.name, steps, table, "epoch", "s", marks))
-    baseline = " ".join(reference_variant(run) or ())
-    known = any(panel.marks for panel in panels)
-    published = _published_epochs(run, caches=False)
-    return chart_of(
-        run,
-        [*panels, *published],
-        ident="disk-epochs",
-        title="Epoch time with the table on disk, by memory",
-        reading="Means over repeats; whiskers: their 95 % interval. The memory is what a case may"
-        " take, as a share of the table’s bytes, pages of the table among it; with no limit a warm"
-        " memory map may be read out of the page cache. Shorter is faster."
-        + " Published: other people’s machines."
-        * bool(published),
-        quantity="time per epoch",
-        marks={"in_memory": f"{baseline} with the whole table in memory"} if known else {},
-    )
-
-
-def disk_amplification(run: Run) -> Chart:
-    """Bytes that come off the disk for each byte of the rows that had to be read."""
-    return _of_disk(
-        run,
-        "amplification",
-        "×",
-        ident="disk-amplification",
-        title="Bytes read off the disk for each byte of the rows",
-        reading="By the path’s own count, over the rows that it had not kept in memory: 1 is no"
-        " byte too many. A disk is read by whole blocks. Medians over repeats and epochs; whiskers:"
-        " quartiles.",
-        quantity="bytes read for a byte of rows",
-        mark=1.0,
-        absent=_NO_COUNT,
-    )
-
-
-def disk_hits(run: Run) -> Chart:
-    """Rows that a path had kept in host memory; beside it what cache policies were published at."""
-    published = _published_epochs(run, caches=True) if CACHE in disk_strategies(run) else []
-    return _of_disk(
-        run,
-        "in_memory",
-        "share",
-        ident="disk-hits",
-        title="Rows found in the path’s own memory",
-        reading="Of the rows that an epoch asks for, by the path’s own count; what the page cache"
-        " holds is not in it. Medians over repeats and epochs; whiskers: quartiles."
-        + " Published: epochs on another’s machine."
-        * bool(published),
-        quantity="rows found in memory",
-        absent="it keeps no rows, or counts none",
-        beside=published,
-    )
-
-
-def disk_rate(run: Run) -> Chart:
-    """Reads that a path sent to the disk in a second."""
-    return _of_disk(
-        run,
-        "iops",
-        "1/s",
-        ident="disk-rate",
-        title="Reads of the disk per second",
-        reading="By the path’s own count, over the time that the loop waited for rows, or over the"
-        " whole epoch where fetches run ahead of it. Medians over repeats and epochs; whiskers:"
-        " quartiles.",
-        quantity="reads per second",
-        absent=_NO_COUNT,
-    )
-
-
-def _of_disk(run: Run, value: str, unit: str, **chart: Any) -> Chart:
-    """A panel for each workload with the paths that read a disk: a column of ``disk_ratios``."""
-    mine, values = only(run, strategies=disk_strategies(run)), spread(disk_ratios(run)[value])
-    if value == "amplification":
-        told = disk_reads(run).set_index(SERIES)["declared"].reindex(pd.Index(values[SERIES]))
-        values["note"] = [f"declared: {quantity(x, '×')}" if x > 0 else "" for x in told]
-    return _bars(mine, values, unit, predicted=False, **chart)
-
-
-def _published_epochs(run: Run, *, caches: bool) -> list[Panel]:
-    """A panel for each graph and machine: epochs by policy of a cache, or of whole systems."""
-    rows = _reference(run)
-    rows = rows[(rows["table"] == DISK_EPOCHS) & ((rows["strategy"] == CACHE) == caches)]
-    panels = []
-    for (dataset, machine), mine in rows.sort_values("value").groupby(["dataset", "machine"]):
-        axis = Axis("s", float(mine["value"].max()))
-        bars = mine[["strategy", "variant", "value"]].itertuples(index=False)
-        lines = [Line(s, v, "published", {s: t}, text=axis.said(t)) for s, v, t in bars]
-        title = f"published: {dataset}, machine {machine}"
-        panels.append(Panel(title, lines, axis, quantity="time per epoch"))
-    return panels
 
 
 # ---- the link's roofs, and another run -------------------------------------------------------
@@ -797,25 +558,10 @@ GPU_CHARTS: dict[str, Callable[[Run], Chart]] = {
     "gpu_power": gpu_mean_power,
     "pcie_over_time": pcie_over_time,
 }
-#: Of runs on several numbers of ranks.
-RANK_CHARTS: dict[str, Callable[[Run], Chart]] = {
-    "epoch_over_ranks": epoch_over_ranks,
-    "speedup_at_ranks": speedup_at_ranks,
-    "scaling_efficiency": scaling_efficiency,
-}
-#: Of runs in which a path read its rows off a disk.
-DISK_CHARTS: dict[str, Callable[[Run], Chart]] = {
-    "disk_epochs": disk_epochs,
-    "disk_amplification": disk_amplification,
-    "disk_hits": disk_hits,
-    "disk_rate": disk_rate,
-}
 
 
-def charts_of(run: Run) -> dict[str, Chart]:
-    """Every chart that is kept as a picture, by the name of its file."""
+def charts_of_run(run: Run) -> dict[str, Chart]:
+    """Those of any run, without those of its views."""
     wanted = CHARTS | (GPU_CHARTS if has_gpu(run) else {})
-    wanted |= RANK_CHARTS if families(run) else {}
     wanted |= {"accuracy_over_time": accuracy_over_time} if is_scored(run) else {}
-    wanted |= DISK_CHARTS if disk_strategies(run) else {}
     return {name: make(run) for name, make in wanted.items()}

@@ -15,7 +15,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gatherbench.bench.read.disk import disk_reads, disk_strategies
 from gatherbench.bench.read.epochs import (
     WITHIN_TRAIN,
     problems,
@@ -26,10 +25,9 @@ from gatherbench.bench.read.kept import found_on_device
 from gatherbench.bench.read.stats.judge import is_open
 from gatherbench.bench.read.summary import summarise
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.read.units import MISSING, decimals, quantity, three_digits, time_unit
+from gatherbench.bench.read.units import MISSING, decimals, three_digits, time_unit
 from gatherbench.bench.show.looks import DISTURBED, MARKS, UNDECIDED, explained
 from gatherbench.bench.show.model import model_tables
-from gatherbench.bench.show.ranks import rank_tables
 from gatherbench.bench.show.sentences.provenance import (
     borrowed,
     modelled_for,
@@ -37,7 +35,16 @@ from gatherbench.bench.show.sentences.provenance import (
     warnings_of,
 )
 from gatherbench.bench.show.sentences.verdict import verdict
-from gatherbench.bench.show.terminal import Cell, Line, each_workload, frame, of_series, struck
+from gatherbench.bench.show.terminal import (
+    Cell,
+    Line,
+    each_workload,
+    frame,
+    in_terminal,
+    of_series,
+    struck,
+)
+from gatherbench.bench.show.views.registry import views_of
 
 LEGEND = (
     "n: repeats that count, of those measured (the others were disturbed); fetch: the loop's wait"
@@ -65,11 +72,12 @@ def render(run: Run) -> RenderableType:
         here, missing = (t[t["workload"] == workload] for t in (summary, bad))
         title = f"{run.names[workload]}: {workload}"
         parts += [_table(title, here, missing, modelled_for(run)), Text()]
-    parts += rank_tables(run)
+    for view in views_of(run):
+        for table in view.tables(run):
+            parts += in_terminal(table, run.names)
     parts += model_tables(run)
     parts += _sensors(run)
     parts += _found(run)
-    parts += _on_disk(run)
     parts += _reasons(run, bad)
     parts += _unknown(run, bad["reason"])
     reference = reference_variant(run)
@@ -122,42 +130,6 @@ def _found(run: Run) -> list[RenderableType]:
     return each_workload(
         run, found, lambda name, mine: of_series(f"Rows found on the device: {name}", mine, cells)
     )
-
-
-#: Columns of the table on what came off a disk.
-_ON_DISK: dict[str, Cell] = {
-    "kept": lambda line: quantity(line["in_memory"], "share"),
-    "B/B": lambda line: quantity(line["amplification"], "×"),
-    "declared": lambda line: quantity(line["declared"], "×"),
-    "process": lambda line: quantity(line["process"], "×"),
-    "reads": lambda line: quantity(line["iops"], "1/s"),
-    "median": lambda line: quantity(line["latency_median"], "s"),
-    "99th": lambda line: quantity(line["latency_99th"], "s"),
-}
-_ON_DISK_LEGEND = (
-    "kept: of the rows asked for, those in the path's own memory; B/B: bytes read for a byte of the"
-    " others, as the path counted, as it declared, and as the kernel counted for the process;"
-    " median, 99th: latency of a read."
-)
-
-
-def _on_disk(run: Run) -> list[RenderableType]:
-    """What came off a disk: rows it spared, bytes for a byte of rows, reads and their latency."""
-    if not disk_strategies(run):
-        return []
-    found = disk_reads(run)
-
-    def table(name: str, mine: pd.DataFrame) -> Table:
-        return of_series(f"Read off the disk: {name}", mine, _ON_DISK)
-
-    parts = each_workload(run, found, table, _ON_DISK_LEGEND)
-    if found["roof"].notna().any():
-        roof = quantity(found["roof"].median(), "1/s")
-        parts += [Text(f"The disk itself, beside them: {roof} random reads of 4 KiB"), Text()]
-    for engine, mine in found.groupby("engine"):
-        names = dict.fromkeys(mine["strategy"] + " " + mine["variant"])
-        parts += [Text(f"Reads in flight by {engine}: {', '.join(names)}"), Text()]
-    return parts
 
 
 def _table(title: str, here: pd.DataFrame, missing: pd.DataFrame, machines: list[str]) -> Table:

@@ -5,7 +5,7 @@ Progress is a bar where there is a terminal, and a line a step where there is no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,8 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
+
+from gatherbench.bench.show import table as data
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,6 +63,70 @@ def each_workload(
     for workload, mine in table.groupby("workload", sort=False):
         parts += [make(run.names[str(workload)], mine), Text()]
     return [*parts, Text(legend, style="dim"), Text()] if parts and legend else parts
+
+
+def in_terminal(table: data.Table, names: Mapping[str, str]) -> list[RenderableType]:
+    """Its columns that have a short heading: a table for each value of the first column.
+
+    What names a line stands in the first of several lines alone. ``names``: workloads in words.
+    """
+    columns = list(zip(table.columns, table.labels, strict=True))
+    shown = [place for place, (column, _) in enumerate(columns) if column.short]
+    if not (shown and table.lines):
+        return []
+    ends = {column.end_of: place for place, (column, _) in enumerate(columns) if column.end_of}
+    groups: dict[str, list[data.Line]] = {}
+    for line in table.lines:
+        groups.setdefault(line.cells[0].full, []).append(line)
+    parts: list[RenderableType] = []
+    for name, lines in groups.items():
+        drawn = frame(f"{table.title or table.caption}: {names.get(name, name)}", "strategy")
+        drawn.add_column("variant", overflow="fold")
+        for place in shown:
+            column, label = columns[place]
+            numeric = column.kind == "numeric"
+            unit = label.removeprefix(column.label).replace(", ", "\n")
+            heading = column.short + unit
+            drawn.add_column(
+                heading,
+                justify="right" if numeric else "left",
+                overflow="fold",
+                no_wrap=not column.interval,  # which stands below its value where there is no room
+                min_width=max(map(len, heading.split())),
+            )
+        before: tuple[str, ...] = ()
+        for line in lines:
+            series = tuple(cell.text for cell in line.cells[1:3])
+            said = [_with_ends(line, place, ends.get(columns[place][0].field)) for place in shown]
+            drawn.add_row(*map(Text, ("", "") if series == before else series), *map(Text, said))
+            before = series
+        parts += [drawn, Text()]
+        parts += [Text(text) for text in _below(table, lines)]
+    return [*parts, Text(table.note, style="dim"), Text()] if table.note else parts
+
+
+def _with_ends(line: data.Line, place: int, high: int | None) -> str:
+    """A cell with its interval in brackets; what has the same ends, or is not known, has none."""
+    text = line.cells[place].text
+    if high is None or not line.cells[place].value:
+        return text
+    low, top = line.cells[high - 1], line.cells[high]
+    if not low.value:
+        return f"{text} (one repeat)"
+    return text if low.value == top.value else f"{text} ({low.text}–{top.text})"
+
+
+def _below(table: data.Table, lines: Sequence[data.Line]) -> Iterator[str]:
+    """What is said of columns that a terminal has no room for."""
+    for place, column in enumerate(table.columns):
+        found: dict[str, dict[str, None]] = {}
+        unit = table.labels[place].removeprefix(column.label).lstrip(",")
+        for line in lines if column.below else ():
+            if line.cells[place].full:
+                series = " ".join(cell.text for cell in line.cells[1:3])
+                found.setdefault(line.cells[place].text + unit, {})[series] = None
+        for value, series_of in found.items():
+            yield column.below.format(value=value, series=", ".join(series_of))
 
 
 def struck(cases: Iterable[tuple[str, str]], workloads: Iterable[str]) -> str:

@@ -30,9 +30,8 @@ from gatherbench.bench.read.stats.judge import ratio_of, shortest
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import with_ends
 from gatherbench.bench.run.rows import SERIES, Key
-from gatherbench.bench.show.sentences.families import BOUND
 from gatherbench.bench.show.sentences.verdict import ONE_REPEAT, compared, undecided
-from gatherbench.strategies.registry import build
+from gatherbench.strategies.registry import build, role_of
 from helpers.findings import Findings
 
 #: The published profile nearest to a machine that measured runs; one of its own is taken before it.
@@ -197,7 +196,7 @@ def gain(times: Times, over: Callable[[ArrayLike, ArrayLike], Interval] = ratio_
     """
     ours = {name: logs for name, logs in times.items() if name[0].endswith("zero_copy")}
     gathers = {name: logs for name, logs in times.items() if name[0] == BASELINE[0]}
-    bounds = {name: logs for name, logs in times.items() if name[0] == BOUND}
+    bounds = {name: logs for name, logs in times.items() if role_of(*name) == "bound"}
     if not ours:
         return "no zero-copy to compare."
     fastest, words = shortest(ours, over)
@@ -214,7 +213,7 @@ def gain(times: Times, over: Callable[[ArrayLike, ArrayLike], Interval] = ratio_
             clauses.append(compared(ratios[-1], f"as fast as `{_joined(name)}`{which}"))
     if bounds:
         ratios.append(over(ours[fastest], bounds[shortest(bounds, over)[0]]))
-        clauses.append("it takes " + compared(ratios[-1], f"as long as `{BOUND}`"))
+        clauses.append("it takes " + compared(ratios[-1], f"as long as `{next(iter(bounds))[0]}`"))
     one = f" {ONE_REPEAT}" if any(ratio.repeats < 2 for ratio in ratios) else ""
     return f"{said}: {'; '.join(clauses) or 'nothing beside it'}.{one}"
 

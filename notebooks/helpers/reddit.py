@@ -16,10 +16,9 @@ import pandas as pd
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.read.epochs import set_aside, sort_series
 from gatherbench.bench.read.ranks import scaling
-from gatherbench.bench.show.sentences.families import BOUND
 from helpers.epochs import BARS
 from helpers.findings import Findings
-from tools.validate_model import CPU_GATHER, chart_epochs, fitted_chart, reddit_chart
+from tools.validate_model import ALL_IN_GPU, CPU_GATHER, chart_epochs, fitted_chart, reddit_chart
 
 #: Of tables over ranks.
 COLUMNS = ["kind", "series", "x", "y", "low", "high", "place"]
@@ -145,7 +144,7 @@ def measured_over_ranks(findings: Findings, backend: str, value: str) -> pd.Data
 def beside_published(ratios: pd.DataFrame, published: Sequence[float]) -> Iterator[str]:
     """A sentence for each zero-copy on several GPUs: is its ratio in the published range?"""
     least, most = min(published), max(published)
-    several = ratios[(ratios["x"] > 1) & ~ratios["series"].str.startswith(BOUND)]
+    several = ratios[(ratios["x"] > 1) & ~ratios["series"].str.startswith(ALL_IN_GPU[0])]
     for row in several.to_dict("records"):
         low, high = float(row["low"]), float(row["high"])
         if math.isnan(low):

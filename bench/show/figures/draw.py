@@ -17,7 +17,6 @@ from matplotlib.patches import Patch
 
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.show.chart import Chart, Line, Panel
-from gatherbench.bench.show.charts import charts_of
 from gatherbench.bench.show.figures.amplification import reads_of_run, row_widths
 from gatherbench.bench.show.figures.kept_rows import draw_kept_rows
 from gatherbench.bench.show.figures.paper import (
@@ -31,6 +30,7 @@ from gatherbench.bench.show.figures.paper import (
 )
 from gatherbench.bench.show.looks import FAINT, KINDS, MODEL_HATCH, RC, ink
 from gatherbench.bench.show.sentences.provenance import provenance
+from gatherbench.bench.show.views.registry import charts_of
 
 #: Inches: a line holds two rows of label; a strip is a line with curves over time. Beside a panel
 #: there is room for the numbers of the next one's axis where it has any.

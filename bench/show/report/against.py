@@ -16,9 +16,8 @@ from gatherbench.bench.show.chart import Chart
 from gatherbench.bench.show.charts import comparison_chart
 from gatherbench.bench.show.comparison import summary
 from gatherbench.bench.show.report.facts import in_short, machine_of
-from gatherbench.bench.show.report.grid import Column, Grid, grid
-from gatherbench.bench.show.report.tables import WHAT, with_kind
 from gatherbench.bench.show.sentences.provenance import modelled_for
+from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
 
 _DECIDES = (
     "What decides: typical epochs of A and B, where measured the geometric mean over repeats of"
@@ -31,14 +30,14 @@ class Against:
     """A comparison, ready to be shown; ``refused`` says why there is none but the two runs."""
 
     base: str
-    runs: Grid
+    runs: Table
     refused: str = ""
     summary: str = ""
     caution: str = ""
     chart: Chart | None = None
-    deciding: Grid | None = None
-    every: Grid | None = None
-    changed: Grid | None = None
+    deciding: Table | None = None
+    every: Table | None = None
+    changed: Table | None = None
 
 
 def against(run: Run, base: Run) -> Against:
@@ -75,7 +74,7 @@ def against(run: Run, base: Run) -> Against:
     )
 
 
-def _side_by_side(run: Run, base: Run) -> Grid:
+def _side_by_side(run: Run, base: Run) -> Table:
     """The facts of both runs in two columns."""
     sides = [
         [("Run", one.run_id), ("Machine", machine_of(one)), *in_short(one)] for one in (base, run)
@@ -84,10 +83,10 @@ def _side_by_side(run: Run, base: Run) -> Grid:
         [{"what": what, "a": a, "b": b} for (what, a), (_, b) in zip(*sides, strict=True)]
     )
     columns = [Column("what", "what"), Column("a", "A, compared with"), Column("b", "B, this run")]
-    return grid("against-runs", "The two runs", columns, frame)
+    return tabulate("against-runs", "The two runs", columns, frame)
 
 
-def _grid(ident: str, caption: str, table: pd.DataFrame) -> Grid:
+def _grid(ident: str, caption: str, table: pd.DataFrame) -> Table:
     """Lines of a comparison. A value has the unit of its metric."""
     columns = [
         *WHAT,
@@ -101,12 +100,12 @@ def _grid(ident: str, caption: str, table: pd.DataFrame) -> Grid:
         Column("unit", "unit in the CSV"),
         Column("reason", "reason"),
     ]
-    return grid(ident, caption, columns, with_kind(table))
+    return tabulate(ident, caption, columns, with_kind(table))
 
 
-def _changed(base: Run, run: Run) -> Grid | None:
+def _changed(base: Run, run: Run) -> Table | None:
     found = changes(base, run)
     if not found:
         return None
     frame = pd.DataFrame({"reason": found})
-    return grid("against-changes", "What else has changed", [Column("reason", "change")], frame)
+    return tabulate("against-changes", "What else has changed", [Column("reason", "change")], frame)

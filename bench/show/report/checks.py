@@ -9,8 +9,8 @@ import pandas as pd
 from gatherbench.bench.read.epochs import problems
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES
-from gatherbench.bench.show.report.grid import Column, Grid, grid
-from gatherbench.bench.show.report.tables import WHAT, in_plan_order
+from gatherbench.bench.show.report.tables import in_plan_order
+from gatherbench.bench.show.table import WHAT, Column, Table, tabulate
 
 _SAMPLING = re.compile(r" \[samples=[^\]]*\]$")
 
@@ -40,7 +40,7 @@ def residency(run: Run) -> str:
     return f"{where} Where the GPU finds it (residency) was not checked in this run.".strip()
 
 
-def setup(run: Run) -> Grid:
+def setup(run: Run) -> Table:
     """Checks, set-up and scores of each series: medians over repeats, a column for each metric."""
     rows = run.rows[run.rows["stage"].isin(("check", "setup", "eval")) & (run.rows["epoch"] < 0)]
     rows = rows.assign(field=rows["stage"] + "." + rows["metric"])
@@ -50,10 +50,10 @@ def setup(run: Run) -> Grid:
     labels = {name: name.replace(".", ": ").replace("_", " ") for name in names}
     columns = [Column(name, labels[name], units[name]) for name in names]
     caption = "Checks, set-up and scores (medians over repeats); set-up is no part of an epoch"
-    return grid("setup", caption, [*WHAT, *columns], in_plan_order(run, frame))
+    return tabulate("setup", caption, [*WHAT, *columns], in_plan_order(run, frame))
 
 
-def unmeasured(run: Run) -> Grid:
+def unmeasured(run: Run) -> Table:
     """Cases without a measurement and why."""
     columns = [
         Column("status", "status"),
@@ -62,10 +62,10 @@ def unmeasured(run: Run) -> Grid:
         Column("of", "of", "1"),
         Column("reason", "reason"),
     ]
-    return grid("problems", "Skipped, failed and unfinished cases", columns, problems(run))
+    return tabulate("problems", "Skipped, failed and unfinished cases", columns, problems(run))
 
 
-def meters(run: Run) -> Grid:
+def meters(run: Run) -> Table:
     """Each metric that was to be observed: where from, how often, and why not."""
     rows = run.select(basis="measured")
     rows = rows[rows["stage"] != "case"]
@@ -94,10 +94,10 @@ def meters(run: Run) -> Grid:
         Column("reason", "why there is none, and the remedy"),
     ]
     frame = pd.DataFrame(records, columns=[column.field for column in columns])
-    return grid("meters", "What clocks, meters and checks read", columns, frame)
+    return tabulate("meters", "What clocks, meters and checks read", columns, frame)
 
 
-def calibration(run: Run) -> Grid:
+def calibration(run: Run) -> Table:
     """What the calibration of the GPU's sensors found, and which of them it does not trust."""
     frame = run.whole[["metric", "status", "value", "unit", "source", "reason"]]
     columns = [
@@ -108,7 +108,9 @@ def calibration(run: Run) -> Grid:
         Column("source", "source"),
         Column("reason", "why there is none, and the remedy"),
     ]
-    return grid("calibration", "Calibration of the GPU’s sensors before the run", columns, frame)
+    return tabulate(
+        "calibration", "Calibration of the GPU’s sensors before the run", columns, frame
+    )
 
 
 def _state(absent: int, total: int, reasons: list[str]) -> str:

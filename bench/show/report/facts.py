@@ -10,9 +10,9 @@ import pandas as pd
 from gatherbench.bench.plan.workload import ranks_in_words, ranks_of
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity, short
-from gatherbench.bench.show.report.grid import Column, Grid, grid
 from gatherbench.bench.show.sentences.provenance import repeats_of
 from gatherbench.bench.show.sentences.verdict import cases_ended, gpu_of
+from gatherbench.bench.show.table import Column, Table, tabulate
 
 Fact = tuple[str, str]
 
@@ -46,7 +46,7 @@ def machine_of(run: Run) -> str:
     return run.machine or "no machine yet"
 
 
-def workloads(run: Run) -> Grid:
+def workloads(run: Run) -> Table:
     """Everything that decides which minibatches an epoch has."""
     frame = pd.DataFrame(
         [
@@ -76,7 +76,7 @@ def workloads(run: Run) -> Grid:
     ]
     if len(frame) and frame["scaling"].notna().any():
         columns += [Column("ranks", "ranks"), Column("scaling", "scaling")]
-    return grid("workloads", "Workloads of the plan", columns, frame)
+    return tabulate("workloads", "Workloads of the plan", columns, frame)
 
 
 def machine(run: Run) -> list[Fact]:

@@ -17,8 +17,6 @@ from markupsafe import Markup, escape
 
 from gatherbench import __version__
 from gatherbench.bench.model.link_bytes import copied_ratio
-from gatherbench.bench.read.disk import disk_strategies
-from gatherbench.bench.read.ranks import families
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import short
 from gatherbench.bench.run.store import write_atomically
@@ -27,8 +25,9 @@ from gatherbench.bench.show.chart import Panel, Points
 from gatherbench.bench.show.looks import PALETTE
 from gatherbench.bench.show.report import checks, facts, tables
 from gatherbench.bench.show.report.against import against
-from gatherbench.bench.show.sentences.provenance import has_gpu, provenance, ranks_of_run
+from gatherbench.bench.show.sentences.provenance import has_gpu, provenance
 from gatherbench.bench.show.sentences.verdict import verdict
+from gatherbench.bench.show.views.registry import views_of
 
 FILE_NAME = "report.html"
 
@@ -37,8 +36,6 @@ CONTENTS = (
     ("verdict", "Verdict"),
     ("compared", "Against another run"),
     ("results", "How fast"),
-    ("ranks", "Several ranks"),
-    ("disk", "Table on disk"),
     ("link", "Link and power"),
     ("processor", "Processor"),
     ("checks", "Checks and set-up"),
@@ -66,11 +63,10 @@ def write_report(run: Run, path: Path, base: Run | None = None) -> Path:
 
 def render_report(run: Run, base: Run | None = None) -> str:
     """The report's HTML; with ``base``, beside that run."""
-    several = charts.RANK_CHARTS.values() if families(run) else ()
-    each = tables.each_rank(run)
-    from_disk = charts.DISK_CHARTS.values() if disk_strategies(run) else ()
-    there = {"compared": base is not None, "ranks": bool(several or each.lines)}
-    there["disk"] = bool(from_disk)
+    views = views_of(run)
+    contents = [(name, title) for name, title in CONTENTS if name != "compared" or base is not None]
+    place = [name for name, _ in contents].index("results") + 1
+    contents[place:place] = [(view.name, view.title) for view in views]
     style, script = _text("report.css") + _colours(), _text("report.js")
     return (
         _environment()
@@ -82,16 +78,13 @@ def render_report(run: Run, base: Run | None = None) -> str:
             tables=tables,
             checks=checks,
             facts=facts,
-            contents=[c for c in CONTENTS if there.get(c[0], True)],
+            contents=contents,
+            views=views,
             shown=SHOWN,
             version=__version__,
             host_only=not has_gpu(run),
             statements=verdict(run),
             against=None if base is None else against(run, base),
-            rank_charts=[make(run) for make in several],
-            each_rank=each,
-            ranks_are=ranks_of_run(run)[1],
-            disk_charts=[make(run) for make in from_disk],
             numbers=tables.numbers(run),
             roofline=tables.roofline_of(run),
             copied_ratio=copied_ratio(run),

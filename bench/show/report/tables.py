@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import pandas as pd
 
@@ -11,12 +10,10 @@ from gatherbench.bench.model.link_bytes import link_bytes
 from gatherbench.bench.model.predict import profile_of
 from gatherbench.bench.model.profile import LinkProfile, ProfileError
 from gatherbench.bench.model.roofline import against_measured, roofline
-from gatherbench.bench.read.disk import disk_reads
 from gatherbench.bench.read.disturbance import disturbed_series, no_ratio_over
 from gatherbench.bench.read.epochs import plan_order, reference_variant
 from gatherbench.bench.read.gpu import changes_of_run
 from gatherbench.bench.read.kept import found_on_device
-from gatherbench.bench.read.ranks import by_rank, scaling
 from gatherbench.bench.read.stats.judge import is_open
 from gatherbench.bench.read.summary import summarise
 from gatherbench.bench.read.tables import Run
@@ -25,17 +22,8 @@ from gatherbench.bench.run.rows import SERIES, Key
 from gatherbench.bench.show.chart import Chart
 from gatherbench.bench.show.charts import roofline_chart
 from gatherbench.bench.show.looks import DISTURBED, UNDECIDED, explained
-from gatherbench.bench.show.report.grid import Column, Grid, grid
 from gatherbench.bench.show.sentences.provenance import has_gpu
-
-#: Columns that say what a line of a table is about.
-WHAT = (
-    Column("workload", "workload"),
-    Column("strategy", "strategy"),
-    Column("variant", "variant"),
-    Column("kind", "kind"),
-)
-KINDS = MappingProxyType({"host": "measured, host", "cuda": "measured, GPU"})
+from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
 
 #: What a data path may save: stage and metric, and what the table calls it.
 _SAVED = {
@@ -61,18 +49,12 @@ _REQUESTS = "gpu_requests_"
 _FOUND = {"declared": "rows found on the device", "counted": "the same, as counted in epochs"}
 
 
-def with_kind(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with its basis and backend in words."""
-    kinds = frame["backend"].map(KINDS).where(frame["basis"] == "measured", "modelled")
-    return frame.assign(kind=kinds)
-
-
 def in_plan_order(run: Run, frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with its backend in words, in the order of workloads and strategies."""
     return with_kind(plan_order(run, frame))
 
 
-def _marked(run: Run, frame: pd.DataFrame) -> pd.DataFrame:
+def marked(run: Run, frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with marks: ``beside`` of its series, and ``open`` of their speed-ups if any."""
     alone = set(disturbed_series(run))
     keys = frame[SERIES].itertuples(index=False, name=None)
@@ -85,9 +67,9 @@ def _marked(run: Run, frame: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
-def numbers(run: Run) -> Grid:
+def numbers(run: Run) -> Table:
     """One line a series: what the charts show, as numbers."""
-    frame = _marked(run, in_plan_order(run, summarise(run)))
+    frame = marked(run, in_plan_order(run, summarise(run)))
     noisy = frame["noisy"].any()
     other = [Column("other", "other work", "cores")] if noisy or frame["beside"].any() else []
     of_noisy = [Column("noisy", "repeats beside other work", "1")] if noisy else []
@@ -101,7 +83,7 @@ def numbers(run: Run) -> Grid:
         + "."
         + explained([*frame["open"], *frame["beside"]])
     )
-    return grid(
+    return tabulate(
         "numbers",
         caption,
         [
@@ -125,79 +107,7 @@ def numbers(run: Run) -> Grid:
     )
 
 
-def over_ranks(run: Run) -> Grid:
-    """One line a series and number of ranks: how epochs scale."""
-    frame = _marked(run, scaling(run))
-    return grid(
-        "ranks",
-        "Over the number of ranks: medians of epochs with their quartiles; efficiency and speed-up"
-        " with intervals of 95 %. More ranks: whether they take less time for a"
-        f" seed node.{explained([*frame['open'], *frame['beside']])}",
-        [
-            Column("family", "workload"),
-            *WHAT[1:],
-            Column("ranks", "ranks", "1"),
-            Column("seeds", "seeds an epoch", "1"),
-            Column("epoch", "epoch", "s", mark="beside"),
-            Column("epoch_low", "from", "s", like="epoch"),
-            Column("epoch_high", "to", "s", like="epoch"),
-            Column("efficiency", "efficiency", "share"),
-            Column("efficiency_low", "from", "share"),
-            Column("efficiency_high", "to", "share"),
-            Column("speedup", "speed-up on as many ranks", "×", mark="open"),
-            Column("speedup_low", "from", "×"),
-            Column("speedup_high", "to", "×"),
-            Column("cores", "cores busy", "1"),
-            Column("more", "more ranks"),
-            Column("why", "why no efficiency"),
-        ],
-        with_kind(frame),
-    )
-
-
-def each_rank(run: Run) -> Grid:
-    """One line a rank: medians over repeats and epochs."""
-    return grid(
-        "each-rank",
-        "Rank by rank: medians over repeats and epochs",
-        [
-            *WHAT,
-            Column("rank", "rank", "1"),
-            Column("epoch", "epoch", "s"),
-            Column("wait", "wait for the slowest", "s", like="epoch"),
-            Column("wait_share", "share of its epoch", "share"),
-            Column("all_reduce", "all-reduce", "s", like="epoch"),
-            Column("all_reduce_share", "share of its epoch", "share"),
-            Column("cpu", "core-seconds", "s"),
-        ],
-        with_kind(by_rank(run)),
-    )
-
-
-def on_disk(run: Run) -> Grid:
-    """One line a series that reads its rows off a disk."""
-    frame = disk_reads(run)
-    wanted = [
-        Column("engine", "engine"),
-        Column("memory_limit", "memory allowed", "B"),
-        Column("in_memory", "rows found in memory", "share"),
-        Column("amplification", "read for a byte of rows", "×"),
-        Column("declared", "declared", "×"),
-        Column("process", "by the process’s counter", "×"),
-        Column("device", "by the disk’s counter", "×"),
-        Column("iops", "reads", "1/s"),
-        Column("over", "over the time of"),
-        Column("roof", "the disk’s own roof", "1/s"),
-        Column("in_flight", "reads in flight, mean", "1"),
-        Column("latency_median", "a read’s latency, median", "s"),
-        Column("latency_99th", "99th percentile", "s"),
-    ]
-    columns = [column for column in wanted if frame[column.field].notna().any()]
-    caption = "What came off the disk in an epoch: medians over repeats and epochs"
-    return grid("on-disk", caption, [*WHAT, *columns], with_kind(frame))
-
-
-def savings(run: Run) -> Grid:
+def savings(run: Run) -> Table:
     """Changes an epoch against the baseline, of whatever of them was measured: negative is less.
 
     Of series whose ratio is not given there are none.
@@ -208,7 +118,7 @@ def savings(run: Run) -> Grid:
     keys = map(Key._make, frame[SERIES].itertuples(index=False))
     over = [key._replace(strategy=reference[0], variant=reference[1]) for key in keys]
     why = {key: no_ratio_over(run, key) for key in over}
-    frame = _marked(run, frame[pd.Series([not why[key] for key in over], frame.index, dtype=bool)])
+    frame = marked(run, frame[pd.Series([not why[key] for key in over], frame.index, dtype=bool)])
     # To a hundredth of a per cent, far below any spread: no more digits than mean something.
     frame[list(_SAVED)] = frame[list(_SAVED)].astype(float).round(4) + 0.0
     columns = [
@@ -218,7 +128,7 @@ def savings(run: Run) -> Grid:
     ]
     caption = f"Change of an epoch’s medians against {' '.join(reference)}."
     caption += explained(list(frame["beside"]))
-    return grid("savings", caption, [*WHAT, *columns], in_plan_order(run, frame))
+    return tabulate("savings", caption, [*WHAT, *columns], in_plan_order(run, frame))
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,11 +136,11 @@ class Roofline:
     """The roofline of a run, or ``absent``: why there is none, and the remedy."""
 
     chart: Chart | None = None
-    grid: Grid | None = None
+    grid: Table | None = None
     absent: str = ""
 
 
-def data_path(run: Run) -> Grid:
+def data_path(run: Run) -> Table:
     """What each strategy moves in an epoch, by its own declaration."""
     rows = run.select(stage="fetch", basis="declared")
     frame = rows.groupby([*SERIES, "metric"])["value"].median().unstack().reset_index()
@@ -248,10 +158,10 @@ def data_path(run: Run) -> Grid:
         "Bytes and link requests of an epoch, computed from ids and data path, not measured"
         + " (but for what is counted)" * bool(found["counted"].notna().any())
     )
-    return grid("path", caption, [*WHAT, *columns], in_plan_order(run, frame))
+    return tabulate("path", caption, [*WHAT, *columns], in_plan_order(run, frame))
 
 
-def link_traffic(run: Run) -> Grid:
+def link_traffic(run: Run) -> Table:
     """Bytes to the device in an epoch, measured and counted, of whatever was measured."""
     columns = [
         *WHAT[:3],
@@ -266,7 +176,7 @@ def link_traffic(run: Run) -> Grid:
     caption = "Bytes from host to device in an epoch: counted from the ids, and measured"
     if run.drawn == "uva":
         caption += ". Measured bytes include reads of the graph, which are not counted"
-    return grid("link-traffic", caption, columns, link_bytes(run))
+    return tabulate("link-traffic", caption, columns, link_bytes(run))
 
 
 def roofline_of(run: Run) -> Roofline:
@@ -292,7 +202,7 @@ def roofline_of(run: Run) -> Roofline:
     return Roofline(roofline_chart(run, profile, table), _grid(profile, table))
 
 
-def model_errors(run: Run) -> Grid | None:
+def model_errors(run: Run) -> Table | None:
     """Epochs on a GPU beside the model's; ``None`` where either has none, or no profile reads."""
     try:
         profile = profile_of(run)
@@ -315,7 +225,7 @@ def model_errors(run: Run) -> Grid | None:
         Column("bound", "epoch bound by"),
     ]
     caption = f"Measured epochs beside the link model’s for {short(profile.name)}"
-    return grid("model-errors", caption, columns, table.rename(columns=names))
+    return tabulate("model-errors", caption, columns, table.rename(columns=names))
 
 
 def _end(table: pd.DataFrame) -> list[Column]:
@@ -329,7 +239,7 @@ def _unknown(table: pd.DataFrame, profile: LinkProfile) -> str:
     return f"No roofline: nothing of this run is known to cross the link of {profile.name}.{why}"
 
 
-def _grid(profile: LinkProfile, table: pd.DataFrame) -> Grid:
+def _grid(profile: LinkProfile, table: pd.DataFrame) -> Table:
     basis = table["kind"].replace("modelled", "predicted")
     columns = [
         *WHAT,
@@ -344,4 +254,6 @@ def _grid(profile: LinkProfile, table: pd.DataFrame) -> Grid:
         Column("bound", "epoch bound by"),
     ]
     caption = f"Bytes of rows per second as a share of the roofs of {short(profile.name)}"
-    return grid("roofline", caption, columns, with_kind(table.assign(backend="cuda", basis=basis)))
+    return tabulate(
+        "roofline", caption, columns, with_kind(table.assign(backend="cuda", basis=basis))
+    )

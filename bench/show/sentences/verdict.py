@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
+from gatherbench.bench.model.errors import told_apart
 from gatherbench.bench.plan.workload import ranks_in_words, ranks_of
 from gatherbench.bench.read.disturbance import (
     disturbance,
@@ -34,7 +35,7 @@ from gatherbench.bench.read.epochs import (
 from gatherbench.bench.read.modelled import borrows, corners, foreign_gathers
 from gatherbench.bench.read.neighbours import neighbours
 from gatherbench.bench.read.stats.interval import Interval, interval_of
-from gatherbench.bench.read.stats.judge import Word, judge, ratio_of, shortest
+from gatherbench.bench.read.stats.judge import THRESHOLD, Word, judge, ratio_of, shortest
 from gatherbench.bench.read.stopping import imprecise
 from gatherbench.bench.read.tables import Run, only
 from gatherbench.bench.read.units import (
@@ -46,9 +47,10 @@ from gatherbench.bench.read.units import (
     with_ends,
 )
 from gatherbench.bench.run.rows import Key
-from gatherbench.bench.show.sentences.families import BOUND, disk_sentences, scaling_sentences
 from gatherbench.bench.show.sentences.floor import floor_sentence, none_differs
 from gatherbench.bench.show.sentences.provenance import modelled_for
+from gatherbench.bench.show.views.registry import views_of
+from gatherbench.strategies.registry import role_of
 
 #: Behind ratios of single repeats.
 ONE_REPEAT = "One repeat: how much processes differ is not known."
@@ -104,7 +106,8 @@ def verdict(run: Run) -> list[Statement]:
     if not much:
         if alike := none_differs(run):
             found.insert(0, Statement("warning", alike))
-        sentences = [floor_sentence(run), *scaling_sentences(run), *disk_sentences(run)]
+        of_views = (point for view in views_of(run) for point in view.points(run))
+        sentences = [floor_sentence(run), *of_views]
         found += [Statement("measured", said) for said in sentences if said]
     if not series or not reference:
         found.insert(0, Statement("warning", _nothing(run)))
@@ -148,12 +151,12 @@ class _Contest:
     @property
     def bounds(self) -> list[str]:
         """The upper bounds, which no path competes with."""
-        return [name for name in self.times if name.startswith(BOUND)]
+        return [name for name in self.times if is_bound(name)]
 
     def rivals(self) -> tuple[str, dict[str, Word]]:
         """The series with the shortest epochs, and how each of the others compares with it."""
         rivals = {name: logs for name, logs in self.times.items() if name not in self.bounds}
-        return shortest(rivals, self.over)
+        return shortest(rivals, self.apart)
 
     def over(self, one: ArrayLike, other: ArrayLike) -> Interval:
         """Epochs of one series over those of another; of modelled ones both ends are possible."""
@@ -162,12 +165,25 @@ class _Contest:
         ends = np.exp(np.subtract(one, other))
         return Interval(float(ends.mean()), float(ends.min()), float(ends.max()), 2, 0.0)
 
+    def apart(self, one: ArrayLike, other: ArrayLike) -> Interval:
+        """:meth:`over`, of what is modelled wider by what the model cannot tell apart."""
+        found = self.over(one, other)
+        if not self.modelled:
+            return found
+        more = max(1.0, told_apart() / (1 + THRESHOLD))
+        return replace(found, low=found.low / more, high=found.high * more)
+
     def speed(self, name: str) -> Interval:
         """How many times as fast as the reference a series is; without one its seconds."""
         if self.reference:
             return self.over(self.times[self.reference], self.times[name])
         mine = self.times[name]
         return self.over(mine, 0.0) if self.modelled else interval_of((1, mine))
+
+
+def is_bound(series: str) -> bool:
+    """Whether ``strategy variant`` is what the others can at best come near to."""
+    return role_of(*series.split(" ", 1)) == "bound"
 
 
 def _clauses(contests: Sequence[_Contest]) -> Iterator[str]:
@@ -226,15 +242,17 @@ def _bound(contests: Sequence[_Contest], several: bool) -> Iterator[str]:
     for contest in contests:
         best = contest.times[contest.rivals()[0]]
         for name in contest.bounds:
-            end = ends.get(judge(contest.over(contest.times[name], best)).word)
+            end = ends.get(judge(contest.apart(contest.times[name], best)).word)
             key = (name, contest.reference, end or "")
             mine = doubtful if end is None else reached.setdefault(key, [])
             mine.append(contest)
     for (name, _, end), mine in reached.items():
         ratios = _speeds(mine, name)
-        yield f"{BOUND}, the upper bound, reached {ratios}{_on(mine, several)}{end}"
+        strategy = name.split()[0]
+        yield f"{strategy}, the upper bound, reached {ratios}{_on(mine, several)}{end}"
     if doubtful:
-        yield f"{BOUND}, the upper bound, is not decided{_on(doubtful, several)}:" + (
+        names = listed(sorted({name.split()[0] for one in doubtful for name in one.bounds}))
+        yield f"{names}, the upper bound, is not decided{_on(doubtful, several)}:" + (
             " it came out no faster than what it bounds"
         )
 
@@ -314,7 +332,7 @@ def modelled_statement(run: Run, on: str = "") -> Statement | None:
         partly = {" ".join(k[1:3]) for k in own if k[0] == workload and k not in known}
         gathers = [name for name in times if name.startswith("cpu_gather ")]
         base = min(gathers, key=lambda name: (name != "cpu_gather naive", name), default="")
-        rivals = tuple(sorted(name for name in partly if not name.startswith(BOUND)))
+        rivals = tuple(sorted(name for name in partly if not is_bound(name)))
         contest = _Contest(run.names[workload], times, base, True, rivals)
         if len(times) > len(contest.bounds):
             contests.append(contest)
@@ -324,6 +342,8 @@ def modelled_statement(run: Run, on: str = "") -> Statement | None:
     if not clauses:
         return None
     where = f"Modelled, not measured, for {listed(modelled_for(run))}{on}"
+    if told_apart() > 1 + THRESHOLD:
+        where += f", told apart from a factor of {told_apart():.2f} on: the model errs as much"
     return Statement("modelled", where, tuple(clauses), " ".join(_rests_on(run, foreign)))
 
 

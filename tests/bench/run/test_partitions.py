@@ -17,9 +17,9 @@ from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import read_part, rows_of
 from gatherbench.bench.sampling.prepare import prepare
 from gatherbench.bench.sampling.trace import Trace
-from gatherbench.bench.show.charts import charts_of
 from gatherbench.bench.show.figures.draw import draw
 from gatherbench.bench.show.report.page import render_report
+from gatherbench.bench.show.views.registry import charts_of
 from gatherbench.datasets.store import open_dataset
 
 from .fakes import measured, skipped

@@ -18,13 +18,13 @@ from gatherbench.bench.show.chart import Axis, Chart, Line, Panel, nice_ticks
 from gatherbench.bench.show.charts import (
     CHARTS,
     GPU_CHARTS,
-    charts_of,
     cpu_by_thread,
     cpu_core_seconds,
     epoch_breakdown,
     speedup,
 )
 from gatherbench.bench.show.looks import PALETTE, colour_of
+from gatherbench.bench.show.views.registry import charts_of
 from gatherbench.strategies.registry import STRATEGIES
 
 from ..written_run import edit

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gatherbench.bench.machine.env import host_of, joint_name
+from gatherbench.bench.read.gpu import changes_of_run
 from gatherbench.bench.read.modelled import foreign_gathers, modelled_ratios, speedups
 from gatherbench.bench.read.summary import summarise
 from gatherbench.bench.read.tables import Run, load_run
@@ -17,7 +18,6 @@ from gatherbench.bench.show.report.page import render_report
 from gatherbench.bench.show.run import render
 from gatherbench.bench.show.sentences import verdict as sentences
 from gatherbench.bench.show.sentences.verdict import verdict
-from helpers.epochs import changes_of_run
 
 from ..printed import printed
 
@@ -42,6 +42,12 @@ def modelled_statement(run: Run) -> str | None:
     return found and found.text
 
 
+@pytest.fixture(autouse=True)
+def precise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model errs no more than what counts as level."""
+    monkeypatch.setattr(sentences, "told_apart", lambda: 1.05)
+
+
 @pytest.fixture
 def modelled(make_run: MakeRun) -> Callable[..., Run]:
     """A run whose modelled series are these."""
@@ -56,6 +62,22 @@ def test_ratios_are_over_the_machine_s_own_naive_gather(modelled: Callable[..., 
     assert modelled_statement(modelled(*FOUR)) == (
         f"{HEAD} aligned_zero_copy given had the shortest epochs, 2.00× as fast as cpu_gather"
         " naive; all_in_gpu, the upper bound, reached 2.50×."
+    )
+
+
+@pytest.mark.parametrize(("error", "decided"), [(1.59, True), (1.61, False)])
+def test_paths_within_the_models_own_error_are_not_ranked(
+    modelled: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, error: float, decided: bool
+) -> None:
+    """1.6 s over 1 s; that the model errs is said once, before the paths."""
+    monkeypatch.setattr(sentences, "told_apart", lambda: error)
+    said = modelled_statement(modelled(*FOUR[:3])) or ""
+    head = f"{HEAD[:-1]}, told apart from a factor of {error} on: the model errs as much: "
+    assert said.startswith(head)
+    assert said.count("errs") == 1
+    assert ("aligned_zero_copy given had the shortest epochs, 2.00×" in said) is decided
+    assert ("is not decided between aligned_zero_copy given 2.00× and cpu_gather" in said) is (
+        not decided
     )
 
 

@@ -27,10 +27,10 @@ from gatherbench.bench.run.store import RunStore
 from gatherbench.bench.show.comparison import summary
 from gatherbench.bench.show.report.against import against
 from gatherbench.bench.show.report.facts import in_short
-from gatherbench.bench.show.report.grid import Grid
 from gatherbench.bench.show.report.page import render_report
 from gatherbench.bench.show.report.tables import data_path, numbers, roofline_of, savings
 from gatherbench.bench.show.sentences.verdict import Statement, cases_ended, verdict
+from gatherbench.bench.show.table import Table
 
 from ...written_run import edit
 
@@ -204,7 +204,7 @@ def test_other_work_has_a_column_where_there_was_any(make_run: MakeRun) -> None:
     assert after - before == {"other work", "repeats beside other work"}
 
 
-def cells(table: Grid) -> list[dict[str, str]]:
+def cells(table: Table) -> list[dict[str, str]]:
     """What is shown of each line, by the label of its column."""
     return [
         dict(zip(table.labels, (cell.text for cell in line.cells), strict=True))

@@ -1,12 +1,15 @@
-"""Tables of the report: what a reader sees, and beside it the number that sorts and goes into CSV.
+"""A table as data: what a reader sees, and beside it the number that sorts and goes into files.
 
-A column has one unit, chosen so that its largest value reads well; the CSV holds SI base units.
+A column has one unit, chosen so that its largest value reads well; CSV and JSON hold SI base units.
+The report's template makes HTML of a table, and the page's script CSV; :func:`in_terminal` draws it
+in a terminal, :func:`records` are its JSON. None of them knows of runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -33,6 +36,13 @@ class Column:
     Where every value has a unit of its own, ``units`` names the field that says which. A column is
     scaled as the field ``like`` is, so that an interval has the unit of its value. What stands in
     the field ``mark`` is shown behind the number, and is no part of it.
+
+    Attributes:
+        interval: its ends are the fields ``…_low`` and ``…_high``: columns of their own, in a
+            terminal in brackets behind the value.
+        short: its heading in a terminal, which has no room for columns without one.
+        below: what a terminal says below the table in place of a column, of each of its values:
+            ``{value}``, and ``{series}``, which have it.
     """
 
     field: str
@@ -41,6 +51,10 @@ class Column:
     units: str = ""
     like: str = ""
     mark: str = ""
+    interval: bool = False
+    short: str = ""
+    below: str = ""
+    end_of: str = ""
 
     @property
     def kind(self) -> str:
@@ -58,12 +72,27 @@ class Column:
         return f"{self.field}{suffix}"
 
 
+#: Columns that say what a line of a table is about.
+WHAT = (
+    Column("workload", "workload"),
+    Column("strategy", "strategy"),
+    Column("variant", "variant"),
+    Column("kind", "kind"),
+)
+KINDS = MappingProxyType({"host": "measured, host", "cuda": "measured, GPU"})
+
+
 @dataclass(frozen=True, slots=True)
 class Cell:
     """``text`` is shown; ``value`` sorts and is exported, ``None`` where both are the text."""
 
     text: str
     value: str | None = None
+
+    @property
+    def full(self) -> str:
+        """What is exported: empty where nothing is known."""
+        return self.text if self.value is None else self.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +104,32 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
-    """A table of the report. ``ident`` names it in the page and in its CSV's file name."""
+class Table:
+    """``ident`` names it in the page and in files; ``note`` stands below it.
+
+    In a terminal each value of its first column has a table of its own, below ``title``.
+    """
 
     ident: str
     caption: str
     columns: list[Column]
     labels: list[str]
     lines: list[Line]
+    title: str = ""
+    note: str = ""
 
 
-def grid(ident: str, caption: str, columns: Sequence[Column], frame: pd.DataFrame) -> Grid:
+def tabulate(
+    ident: str,
+    caption: str,
+    columns: Sequence[Column],
+    frame: pd.DataFrame,
+    *,
+    title: str = "",
+    note: str = "",
+) -> Table:
     """The table of ``frame``'s fields; ``basis`` tells which rows are modelled."""
+    columns = [one for column in columns for one in (column, *_ends_of(column))]
     labels, cells = [], list[list[Cell]]()
     for column in columns:
         values = frame[column.field]
@@ -99,7 +142,36 @@ def grid(ident: str, caption: str, columns: Sequence[Column], frame: pd.DataFram
     modelled = frame["basis"] != "measured" if "basis" in frame else [False] * len(frame)
     rows = zip(zip(*cells, strict=True), modelled, strict=True)
     lines = [Line(list(row), bool(is_modelled)) for row, is_modelled in rows]
-    return Grid(ident, caption, list(columns), labels, lines)
+    return Table(ident, caption, columns, labels, lines, title, note)
+
+
+def with_kind(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with its basis and backend in words."""
+    kinds = frame["backend"].map(KINDS).where(frame["basis"] == "measured", "modelled")
+    return frame.assign(kind=kinds)
+
+
+def records(table: Table) -> list[dict[str, str | float | None]]:
+    """Its lines by field: numbers in SI base units, ``None`` for what is not known."""
+    return [
+        {
+            column.field: _plain(column, cell)
+            for column, cell in zip(table.columns, line.cells, strict=True)
+        }
+        for line in table.lines
+    ]
+
+
+def _plain(column: Column, cell: Cell) -> str | float | None:
+    full = cell.full
+    return (float(full) if column.kind == "numeric" else full) if full else None
+
+
+def _ends_of(column: Column) -> list[Column]:
+    """The columns of an interval's ends, in the unit of its value."""
+    ends = (("low", "from"), ("high", "to")) if column.interval else ()
+    field, unit = column.field, column.unit
+    return [Column(f"{field}_{end}", label, unit, like=field, end_of=field) for end, label in ends]
 
 
 def _reader(column: Column, values: pd.Series[Any]) -> tuple[str, Callable[[Any, Any], str]]:

@@ -1,0 +1,271 @@
+"""Tables on a disk: epochs by the memory that a case may take, and what is read for a byte of rows.
+
+Paths that read a disk are compared on the same memory, and with the whole table in memory: how much
+longer an epoch is then. Nobody's epoch is called shorter than another's unless the whole interval
+says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import pandas as pd
+
+from gatherbench.bench.read.disk import (
+    disk_ratios,
+    disk_reads,
+    disk_strategies,
+    in_memory_s,
+    memories,
+    over_memory,
+)
+from gatherbench.bench.read.disturbance import disturbed_alone
+from gatherbench.bench.read.epochs import reference_variant, repeat_logs, set_aside, spread
+from gatherbench.bench.read.stats.judge import shortest
+from gatherbench.bench.read.tables import Run, only
+from gatherbench.bench.read.units import (
+    LONGEST_WORKLOAD,
+    listed,
+    quantity,
+    short,
+    span,
+    with_ends,
+)
+from gatherbench.bench.run.rows import SERIES, Key
+from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
+from gatherbench.bench.show.charts import Names, Row, bars, family_panel, reference_of, typical
+from gatherbench.bench.show.charts_over_time import chart_of
+from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
+from gatherbench.bench.show.view import View
+
+#: The table of published epochs with features on a disk.
+DISK_EPOCHS = "disk_epochs"
+#: The strategy that keeps rows by a cache policy.
+CACHE = "disk_cached"
+READ = "Read off the disk for each byte of the rows that a path had not kept in memory:"
+_NO_COUNT = "nobody counts it: the page cache decides what is read"
+
+
+def on_disk(run: Run) -> Table:
+    """One line a series that reads its rows off a disk."""
+    frame = disk_reads(run)
+    wanted = [
+        Column("engine", "engine", below="Reads in flight by {value}: {series}"),
+        Column("memory_limit", "memory allowed", "B"),
+        Column("in_memory", "rows found in memory", "share", short="kept"),
+        Column("amplification", "read for a byte of rows", "×", short="B/B"),
+        Column("declared", "declared", "×", short="declared"),
+        Column("process", "by the process’s counter", "×", short="process"),
+        Column("device", "by the disk’s counter", "×"),
+        Column("iops", "reads", "1/s", short="reads"),
+        Column("over", "over the time of"),
+        Column(
+            "roof",
+            "the disk’s own roof",
+            "1/s",
+            below="The disk itself gave {value} in random reads of 4 KiB, beside {series}",
+        ),
+        Column("in_flight", "reads in flight, mean", "1"),
+        Column("latency_median", "a read’s latency, median", "s", short="median"),
+        Column("latency_99th", "99th percentile", "s", short="99th"),
+    ]
+    columns = [column for column in wanted if frame[column.field].notna().any()]
+    return tabulate(
+        "on-disk",
+        "What came off the disk in an epoch: medians over repeats and epochs",
+        [*WHAT, *columns],
+        with_kind(frame),
+        title="Read off the disk",
+        note="Read for a byte of rows: over the rows that the path had not kept in memory of its"
+        " own, by the path’s count and by the kernel’s counters. Below 1 the page cache had some of"
+        " them; the disk’s counter also has what other processes read. Roof: random reads of 4 KiB"
+        " that the disk gave beside these cases. Latency: from a read’s start to its end, by the"
+        " path’s clock, within 19 %.",
+    )
+
+
+def disk_epochs(run: Run) -> Chart:
+    """Typical epoch of each path that reads a disk, for each memory that its cases might take."""
+    table, disk, panels = over_memory(run), disk_strategies(run), []
+
+    def line(share: float, axis: Axis, names: Names, row: Row | None, why: str) -> Line | None:
+        if names[0] not in disk:
+            return None
+        memory = f"memory for {share:.0%}" if share else "no limit of memory"
+        said = f"{memory}; {why}" if why else memory
+        if row is None:
+            return Line(*names, missing=said)
+        return typical(run, axis, names, row, "epoch", said)
+
+    for family in memories(run):
+        bound = in_memory_s(run, family)
+        steps = {workload: partial(line, share) for workload, share in family.shares.items()}
+        marks = [] if bound is None else [(bound, "in_memory")]
+        panels.append(family_panel(run, family.name, steps, table, "epoch", "s", marks))
+    baseline = " ".join(reference_variant(run) or ())
+    known = any(panel.marks for panel in panels)
+    published = _published_epochs(run, caches=False)
+    return chart_of(
+        run,
+        [*panels, *published],
+        ident="disk-epochs",
+        title="Epoch time with the table on disk, by memory",
+        reading="Means over repeats; whiskers: their 95 % interval. The memory is what a case may"
+        " take, as a share of the table’s bytes, pages of the table among it; with no limit a warm"
+        " memory map may be read out of the page cache. Shorter is faster."
+        + " Published: other people’s machines."
+        * bool(published),
+        quantity="time per epoch",
+        marks={"in_memory": f"{baseline} with the whole table in memory"} if known else {},
+    )
+
+
+def disk_amplification(run: Run) -> Chart:
+    """Bytes that come off the disk for each byte of the rows that had to be read."""
+    return _of_disk(
+        run,
+        "amplification",
+        "×",
+        ident="disk-amplification",
+        title="Bytes read off the disk for each byte of the rows",
+        reading="By the path’s own count, over the rows that it had not kept in memory: 1 is no"
+        " byte too many. A disk is read by whole blocks. Medians over repeats and epochs; whiskers:"
+        " quartiles.",
+        quantity="bytes read for a byte of rows",
+        mark=1.0,
+        absent=_NO_COUNT,
+    )
+
+
+def disk_hits(run: Run) -> Chart:
+    """Rows that a path had kept in host memory; beside it what cache policies were published at."""
+    published = _published_epochs(run, caches=True) if CACHE in disk_strategies(run) else []
+    return _of_disk(
+        run,
+        "in_memory",
+        "share",
+        ident="disk-hits",
+        title="Rows found in the path’s own memory",
+        reading="Of the rows that an epoch asks for, by the path’s own count; what the page cache"
+        " holds is not in it. Medians over repeats and epochs; whiskers: quartiles."
+        + " Published: epochs on another’s machine."
+        * bool(published),
+        quantity="rows found in memory",
+        absent="it keeps no rows, or counts none",
+        beside=published,
+    )
+
+
+def disk_rate(run: Run) -> Chart:
+    """Reads that a path sent to the disk in a second."""
+    return _of_disk(
+        run,
+        "iops",
+        "1/s",
+        ident="disk-rate",
+        title="Reads of the disk per second",
+        reading="By the path’s own count, over the time that the loop waited for rows, or over the"
+        " whole epoch where fetches run ahead of it. Medians over repeats and epochs; whiskers:"
+        " quartiles.",
+        quantity="reads per second",
+        absent=_NO_COUNT,
+    )
+
+
+def _of_disk(run: Run, value: str, unit: str, **chart: Any) -> Chart:
+    """A panel for each workload with the paths that read a disk: a column of ``disk_ratios``."""
+    mine, values = only(run, strategies=disk_strategies(run)), spread(disk_ratios(run)[value])
+    if value == "amplification":
+        told = disk_reads(run).set_index(SERIES)["declared"].reindex(pd.Index(values[SERIES]))
+        values["note"] = [f"declared: {quantity(x, '×')}" if x > 0 else "" for x in told]
+    return bars(mine, values, unit, predicted=False, **chart)
+
+
+def _published_epochs(run: Run, *, caches: bool) -> list[Panel]:
+    """A panel for each graph and machine: epochs by policy of a cache, or of whole systems."""
+    rows = reference_of(run)
+    rows = rows[(rows["table"] == DISK_EPOCHS) & ((rows["strategy"] == CACHE) == caches)]
+    panels = []
+    for (dataset, machine), mine in rows.sort_values("value").groupby(["dataset", "machine"]):
+        axis = Axis("s", float(mine["value"].max()))
+        bars = mine[["strategy", "variant", "value"]].itertuples(index=False)
+        lines = [Line(s, v, "published", {s: t}, text=axis.said(t)) for s, v, t in bars]
+        title = f"published: {dataset}, machine {machine}"
+        panels.append(Panel(title, lines, axis, quantity="time per epoch"))
+    return panels
+
+
+def disk_sentences(run: Run) -> list[str]:
+    """A sentence for each family of workloads with a table on disk, and one on what is read.
+
+    Series that nobody would train with and those without a quiet repeat are left out of the first.
+    """
+    families = memories(run)
+    if not families:
+        return []
+    alone, aside, found = disturbed_alone(run), set_aside(run), []
+    table = over_memory(run).sort_values("epoch", kind="stable").to_dict("records")
+    lines = {Key(*(str(line[name]) for name in SERIES)): line for line in table}
+    left = [key for key in lines if key not in alone and key[1:3] not in aside]
+    for family in families:
+        by_memory = {w: [key for key in left if key.workload == w] for w in family.shares}
+        clauses = [
+            _clause(run, {key: lines[key] for key in keys}, family.shares[workload])
+            for workload, keys in by_memory.items()
+            if keys
+        ]
+        if clauses:
+            found.append(
+                f"Table on disk, {short(family.name, LONGEST_WORKLOAD)}: {'; '.join(clauses)}."
+            )
+    said = list(_read(run))
+    return [*found, f"{READ} {listed(said)}."] if said else found
+
+
+def _clause(run: Run, lines: Mapping[Key, Mapping[Hashable, Any]], share: float) -> str:
+    """Whose epochs are the shortest with one memory, or between whom that is not decided."""
+    logs = repeat_logs(run.values("epoch", "wall_time"))
+    leader, words = shortest({key: logs[key] for key in lines})
+    near = [leader, *(key for key, word in words.items() if word != "SLOW")]
+    said, over = {}, ""
+    for key in near:
+        times = [lines[key][f"times{end}"] for end in ("", "_low", "_high")]
+        said[key] = "" if pd.isna(times[0]) else f" {with_ends(*times)}"
+        if said[key]:
+            whole = " ".join(reference_variant(run) or ())
+            over = f" as long as {whole} with the table in memory"
+    memory = f"with memory for {share:.0%} of it" if share else "without a limit of memory"
+    if len(near) > 1:
+        level = all(words[key] == "SAME" for key in near[1:])
+        what = (
+            "level at the shortest epochs are" if level else "not decided whose are the shortest:"
+        )
+        each = listed([f"{key.strategy} {key.variant}{said[key]}" for key in near])
+        return f"{memory}, {what} {each}{over}"
+    took = " had the shortest epochs" + "," * bool(over) if words else " took" * bool(over)
+    return f"{memory}, {leader.strategy} {leader.variant}{took}{said[leader]}{over}"
+
+
+def _read(run: Run) -> Iterator[str]:
+    """What each strategy read for a byte of rows, by its own count; in the order of names."""
+    table = disk_reads(run).dropna(subset="amplification")
+    for strategy, mine in table.groupby("strategy"):
+        ends = mine["amplification"].min(), mine["amplification"].max()
+        yield f"{strategy} {span(*ends, '×').replace('×', ' B')}"
+
+
+DISK = View(
+    "disk",
+    "Table on disk",
+    lambda run: bool(disk_strategies(run)),
+    lambda run: [on_disk(run)],
+    {
+        "disk_epochs": disk_epochs,
+        "disk_amplification": disk_amplification,
+        "disk_hits": disk_hits,
+        "disk_rate": disk_rate,
+    },
+    disk_sentences,
+)

@@ -1,0 +1,105 @@
+"""The page of what an H200 showed is that of the rows, and its readers read what is there."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from tools.gpu_results.__main__ import FOLDER, ROOT, TEXTS, page, summary_of, with_summary
+from tools.gpu_results.gathers import gathers, host_gathers
+from tools.gpu_results.probes import blocks_of, kinds_of, overlap
+from tools.gpu_results.words import SPANS, ends
+
+
+def test_the_page_is_that_of_the_rows() -> None:
+    """Else run ``python -m tools.gpu_results`` and look at what has changed."""
+    assert (FOLDER / "README.md").read_text(encoding="utf-8") == page()
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_paragraph_of_it_stands_in_the_texts(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert text.count(summary_of()) == 1
+    assert with_summary(text) == text
+    other = text.replace("came at 14.1 GB/s", "came at 17 GB/s")
+    assert with_summary(other) == text
+
+
+def test_ends_read_alike_are_one() -> None:
+    assert ends([0.424, 0.416]) == "0.42"
+    assert ends([3.0, 1.25, 2.0], 1) == "1.2 to 3.0"
+
+
+KINDS = """# comment 64B is not a rate
+thp            8 GiB map 0.72 s  64B-g:2.74 512B-s:51.06
+   in all 2.4 s
+managed       32 GiB map 0.00 s  64B-g:19.65 512B-s:50.58
+"""
+
+
+def test_a_line_of_the_probe_of_kinds() -> None:
+    one, other = kinds_of(KINDS)
+    assert (one.name, one.span, one.rates) == ("thp", 8, {(64, "g"): 2.74, (512, "s"): 51.06})
+    assert (other.name, other.span, other.rates[64, "g"]) == ("managed", 32, 19.65)
+
+
+BESIDE = """== span 256 MiB given, fetch 2.00 ms, block 256
+   matrix_products alone 2.00 ms, on the rest 4.38
+   memory_pass alone 4.00 ms, on the rest 2.55
+blocks 2             fetch  10.26  matrix_products  11.35 (1.11)  memory_pass  11.87 (1.16)
+blocks 8             fetch   2.10  matrix_products   5.51 (1.93)  memory_pass   4.46 (1.57)
+high 13              fetch   2.00  matrix_products   3.97 (1.42)  memory_pass   3.73 (1.34)
+== span 8192 MiB managed, fetch 15.99 ms, loads {'matrix_products': 18.0, 'memory_pass': 16.0}
+blocks 10            fetch  15.98  matrix_products  21.10 (1.17)  memory_pass  19.11 (1.20)
+green 8 | all        fetch   2.00  matrix_products  18.17 (1.01)  memory_pass  16.00 (1.01)
+"""
+
+
+def test_blocks_of_the_probe_of_overlap() -> None:
+    """By hand: two of three steps are within a tenth of 2 ms; in turns 4 over 2, and 6 over 4.
+
+    Of managed memory what took longer than 3 ms was disturbed; in turns 20 over 18, and 18 over 16.
+    """
+    first, second = blocks_of(BESIDE)
+    assert (first.title, first.fetch) == ("256 MiB given", 2.0)
+    assert first.loads == {"matrix_products": 2.0, "memory_pass": 4.0}
+    assert first.steps[0] == ("blocks 2", 10.26, {"matrix_products": 1.11, "memory_pass": 1.16})
+    assert second.loads == {"matrix_products": 18.0, "memory_pass": 16.0}
+    for block in (first, second):
+        for _, _, ratios in block.steps:
+            ratios["aggregation"] = 1.0
+    lines = [line for line in overlap([first, second]) if line.startswith("| ")][1:]
+    assert lines == [
+        "| 256 MiB given | 1.42 to 1.93 | 1.34 to 1.57 | 1.00 | 1.50 to 2.00 |",
+        "| 8 GiB managed | 1.01 | 1.01 | 1.00 | 1.11 to 1.12 |",
+    ]
+
+
+def test_the_cpu_s_gathers_by_threads() -> None:
+    """By hand: 2 B in 1, 2 and 4 s: the median is 1 B a second."""
+    samples = pd.DataFrame(
+        [("host_gather", 512, 1, 2.0, t) for t in (1.0, 2.0, 4.0)]
+        + [("host_gather", 64, 1, 9.0, 1.0), ("sm_read", 512, 1, 9.0, 1.0)],
+        columns=["case", "row_bytes", "threads", "amount", "time_s"],
+    )
+    assert host_gathers(samples) == {1: 1.0}
+
+
+def test_wholegraph_is_set_beside_our_sorted_and_our_better_order() -> None:
+    """By hand: theirs 2, ours 3 as given and 1 sorted: 0.5 and 1.5 times as long."""
+    orders = ("given", "sorted")
+    rows = [
+        ("gpu_gather", n, s, 0, "aligned", o, 1e9)
+        for n in (400, 512)
+        for s in SPANS
+        for o in orders
+    ]
+    rows += [("sm_read", 0, SPANS[0], 0, "", "", 5e10)]
+    rows += [
+        ("peer_gather", 512, 2 << 30, 0, policy, order, rate)
+        for policy, order, rate in (
+            ("WholeGraph", "its own", 2.0), ("aligned", "given", 3.0), ("aligned", "sorted", 1.0)
+        )
+    ]  # fmt: skip
+    names = ["case", "row_bytes", "span_bytes", "grid_percent", "policy", "order", "median_per_s"]
+    assert [*gathers(pd.DataFrame(rows, columns=names))][-2] == "| 512 B | 0.50 | 1.50 |"
