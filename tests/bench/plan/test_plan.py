@@ -449,14 +449,10 @@ def test_more_threads_or_workers_than_cores_are_refused(
         reopen(run.store.folder)
 
 
-def test_a_gpu_that_samples_needs_no_workers(tmp_path: Path) -> None:
-    for how, refused in (("live", False), ("replay", False), ("gpu", True), ("uva", True)):
+def test_minibatches_are_drawn_ahead_wherever_they_are_drawn(tmp_path: Path) -> None:
+    for how in ("live", "replay", "gpu", "uva"):
         text = SMALL.replace("repeats = 3", f'sampling = "{how}"\nsampler_workers = 1')
-        if refused:
-            with pytest.raises(PlanError, match=r'leave sampler_workers out, or .* = "live"'):
-                load_plan(write(tmp_path, text))
-        else:
-            assert load_plan(write(tmp_path, text)).measure.sampler_workers == 1
+        assert load_plan(write(tmp_path, text)).measure.sampler_workers == 1
     with pytest.raises(PlanError, match="sampler_workers"):
         load_plan(write(tmp_path, SMALL.replace("repeats = 3", "sampler_workers = -1")))
 
