@@ -150,7 +150,7 @@ def test_a_path_with_a_managed_copy_holds_the_callers_table_no_more() -> None:
         table = TABLE.clone()
         freed = weakref.ref(table)
         with UnifiedTensor(table, kind(), HOST) as features:
-            assert features.setup == ()
+            assert "gather_threads" in {step.metric for step in features.setup}
             del table
             gc.collect()
             assert (freed() is not None) == held
