@@ -579,6 +579,15 @@ def test_training_beside_a_gather_is_not_taken_for_training_alone(
     assert table["modelled_path_s"].isna().all()
 
 
+def test_page_visits_are_declared_by_kind_of_memory() -> None:
+    """Of 4 minibatches; runs from before managed memory had pages of its own have none there."""
+    told = declared_load({**COMMON, **READS, "fetch.gpu_page_visits": 8.0}, 1e9)
+    assert (told.gpu_page_visits, told.managed_page_visits) == (2.0, 0.0)
+    both = {"fetch.gpu_page_visits": 0.0, "fetch.managed_page_visits": 8.0}
+    managed = declared_load({**COMMON, **READS, **both}, 1e9)
+    assert (managed.gpu_page_visits, managed.managed_page_visits) == (0.0, 2.0)
+
+
 def test_a_step_is_the_gpus_where_rows_come_and_the_hosts_where_they_lie_ready(
     tmp_path: Path, profile: LinkProfile
 ) -> None:
