@@ -7,6 +7,7 @@
 #   PROFILE=           machine that epochs are predicted for (`gatherbench list profiles`)
 #   OUT=gpu-out        where the gpu-… targets write, each into a folder of its own but gpu-test
 #   BUDGET=500         seconds that gpu-micro, gpu-epoch and gpu-meters may take (regress-against: 270)
+#   SECTIONS=          of gpu-micro, which to run (gather pages overlap ncu peer); all if not given
 #   GPU_PLAN=gpu-epoch which plan `make gpu-epoch` runs
 #   CARRY_PYTHON=3.12  the Python of a GPU machine without a network, for `make carry`
 #   PEERS=1            `make carry` takes WholeGraph along, for gpu-micro to measure beside ours
@@ -90,7 +91,7 @@ gpu-test: $(READY) ## on a GPU: conformance, residency, ordering, leaks, errors,
 	$(PY) tests/gpu/suite.py --out $(OUT) --budget $(if $(filter file,$(origin BUDGET)),560,$(BUDGET))
 
 gpu-micro: $(READY) ## on a GPU: gather rates over row width, span, order, policy and grid, beside the roofs
-	$(PY) -m tools.gpu.micro --out $(OUT)/$(TODAY)-gpu-micro --budget $(BUDGET)
+	$(PY) -m tools.gpu.micro --out $(OUT)/$(TODAY)-gpu-micro --budget $(BUDGET) $(if $(SECTIONS),--sections $(SECTIONS))
 
 gpu-epoch: $(READY) ## on a GPU: whole epochs with every data path, for BUDGET seconds (GPU_PLAN=gpu-epoch)
 	$(PY) -m gatherbench run $(GPU_PLAN) --results $(OUT) --budget $(BUDGET) $(if $(PROFILE),--profile '$(PROFILE)')

@@ -26,6 +26,7 @@ from gatherbench.datasets.download import Published, fetch_folder
 from gatherbench.datasets.npz_stream import explained, float_rows, stored_array
 from gatherbench.datasets.source import Progress
 from gatherbench.datasets.writer import DatasetWriter
+from gatherbench.plugins import installing
 
 _ANEW = "remove the folder to download it anew"
 Splits = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
@@ -126,7 +127,7 @@ def import_nodeproppred() -> Any:
             import ogb.nodeproppred
     except ModuleNotFoundError as error:
         raise DatasetError(
-            f"this graph is read by the package ogb ({error}); pip install 'gatherbench[ogb]'"
+            f"this graph is read by the package ogb ({error}); {installing('ogb')}"
         ) from error
     finally:
         del sys.modules["outdated"]

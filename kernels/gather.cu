@@ -19,8 +19,9 @@
 // The grid may be any size: blocks stride over the work. blockDim.x * blockDim.y is a multiple of
 // 32, and in the row mapping blockDim.x is a power of two.
 //
-// A bad id is never used as an address. Its row of the output becomes zero, and where first_bad
-// is given, the smallest position of a bad id is written there (set it to ~0 beforehand).
+// A bad id is never used as an address. Its row of the output becomes zero, and where bad_id is
+// given, the largest such id as an unsigned number is left there (set it to 0 beforehand, which no
+// table with rows calls bad): ids that lie on the GPU need no look before the launch.
 //
 // GATHER_ROWS and GATHER_LOADS say how much is in flight, so the compiler may not unroll the loops
 // over the work. Every loop bound is the same for all lanes of a warp, so the n-th load of each
@@ -57,7 +58,7 @@ struct Job {
   const i64* out_rows;  // where the row of each position goes; null: to its position
   i64 num_ids, num_rows, row_stride;
   int row_bytes;
-  u64* first_bad;  // may be null
+  u64* bad_id;  // may be null
 };
 
 // One position of the batch, as one lane sees it.
@@ -107,8 +108,8 @@ __device__ __forceinline__ Row open_row(const Job& job, const Entry& entry) {
 }
 
 __device__ __forceinline__ void report_bad(const Job& job, const Entry& entry, const Row& row) {
-  if (row.exists && !row.readable && job.first_bad != nullptr) {
-    atomicMin(job.first_bad, static_cast<u64>(entry.position));
+  if (row.exists && !row.readable && job.bad_id != nullptr) {
+    atomicMax(job.bad_id, static_cast<u64>(entry.id));
   }
 }
 
@@ -239,9 +240,9 @@ using GatherId = long long;
 extern "C" __global__ void __launch_bounds__(1024)
     gather_kernel(const char* table, const GatherId* ids, char* out, const long long* out_rows,
                   long long num_ids, long long num_rows, long long row_stride, int row_bytes,
-                  unsigned long long* first_bad) {
+                  unsigned long long* bad_id) {
   const gather::Job job{table,    out,        out_rows,  num_ids,
-                        num_rows, row_stride, row_bytes, first_bad};
+                        num_rows, row_stride, row_bytes, bad_id};
   gather::gather<GATHER_SHIFT, GATHER_WIDTH, GATHER_FLAT, GATHER_ROWS, GATHER_LOADS>(job, ids);
 }
 #endif

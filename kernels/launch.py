@@ -4,10 +4,9 @@ Nothing is copied and nothing waits: a launch is queued behind what the current 
 table may lie anywhere that the GPU can read (``mapped_memory.py``). It is given by address, because
 on some machines a CPU tensor has another address for the GPU.
 
-The caller checks the ids. The kernel never follows a bad id: its row becomes zeros, and its
-position is written to ``first_bad`` where that is given. To read that word back the host would wait
-for the gather, so the strategies check ids before the launch: on the CPU if they come from there,
-by a reduction on the GPU (and a wait for the current stream) if not.
+The kernel never follows a bad id: its row becomes zeros, and the id is left in ``bad_id`` where
+that is given. To read that word back the host waits for the gather, so it is read once behind many:
+ids that lie on the GPU cost no wait. Those that come from the host are checked there, before.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _ARGUMENTS = (
     ctypes.c_longlong,  # num_rows
     ctypes.c_longlong,  # row_stride
     ctypes.c_int,  # row_bytes
-    ctypes.c_void_p,  # first_bad
+    ctypes.c_void_p,  # bad_id
 )
 #: Of a block of :func:`launch_threads`.
 BLOCK_THREADS = 128
@@ -151,7 +150,7 @@ def gather_into(
     ids: Tensor,
     point: GridPoint,
     out_rows: Tensor | None = None,
-    first_bad: Tensor | None = None,
+    bad_id: Tensor | None = None,
 ) -> None:
     """Queue ``out[out_rows[p]] = table[ids[p]]`` on the current stream.
 
@@ -160,8 +159,8 @@ def gather_into(
         ids: ``[B]``, int32 or int64 as ``point.index_bytes`` says, on the GPU, contiguous.
         point: what to launch.
         out_rows: int64 ``[B]`` on the GPU, or ``None``: row ``p`` goes to row ``p``.
-        first_bad: int64 ``[1]`` on the GPU, set to -1 before: becomes the first position of an id
-            that is outside the table, if there is one.
+        bad_id: int64 ``[1]`` on the GPU, 0 before: becomes the largest id (without a sign) that is
+            outside the table, if there is one, and the table has rows.
 
     All tensors must live until the launch has run; on torch's streams that is the allocator's rule.
 
@@ -186,7 +185,7 @@ def gather_into(
         table.num_rows,
         table.row_stride,
         table.row_bytes,
-        0 if first_bad is None else first_bad.data_ptr(),
+        0 if bad_id is None else bad_id.data_ptr(),
     )
     launch_kernel(kernel, blocks, point.block, values, _ARGUMENTS, out.device)
 

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from gatherbench.kernels.host_gather import HostGather, memcpy, take
 from gatherbench.kernels.table_file import LATENCY_BINS, TableFile
+from gatherbench.plugins import installing
 
 _CLOCK_MONOTONIC = 1
 _EINTR, _EAGAIN, _EBUSY = errno.EINTR, errno.EAGAIN, errno.EBUSY
@@ -325,7 +326,7 @@ def _liburing() -> ctypes.CDLL:
     """
     found = importlib.util.find_spec("liburing")
     if found is None or not found.submodule_search_locations:
-        remedy = "pip install 'gatherbench[disk]'"
+        remedy = installing("disk")
         raise OSError(errno.ENOPKG, f"the package liburing is not installed: {remedy}")
     library = ctypes.CDLL(str(Path(found.submodule_search_locations[0]) / "liburing.so"))
     if missing := [name for name in _NAMES if not hasattr(library, name)]:

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from gatherbench.kernels.table_file import LATENCY_BINS as LATENCY_BINS  # noqa: PLC0414 - part of the contract
 from gatherbench.plugins import nearest
+from gatherbench.strategies.buffers import RowBuffer
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
 from gatherbench.strategies.places import path_skip
@@ -161,13 +162,15 @@ class Fetcher(Observed, ABC):
         self.device = device
         self._closed = False
         self._pid = os.getpid()
-        #: The device on which ``submit`` wants its ids. The host, unless a strategy says otherwise.
+        #: Where ``submit`` takes ids beside the host: those that lie there are neither moved nor
+        #: looked at by the host (see :meth:`check_fetched`).
         self.ids_device = torch.device("cpu")
+        self._home: Home | None = None
         #: What opening cost, where the path has more to say than the time that ``open`` took.
         self.setup: list[SetupStep] = []
 
     def submit(self, ids: Tensor) -> Ticket:
-        """Start fetching the rows ``ids`` (``[B]``, int32 or int64).
+        """Start fetching the rows ``ids`` (``[B]``, int32 or int64, on the host or ``ids_device``).
 
         The ids may be changed as soon as this returns: a fetch that goes on holds a copy. The path
         itself leaves them as they are.
@@ -175,7 +178,8 @@ class Fetcher(Observed, ABC):
         Raises:
             TypeError: ids are no tensor of int32 or int64.
             ValueError: ids are not one-dimensional or lie on the wrong device.
-            IndexError: an id is negative or not below ``num_rows``.
+            IndexError: an id on the host is negative or not below ``num_rows``, or the table has no
+                rows. Of such an id on a GPU the row is zeros, and :meth:`check_fetched` raises.
             RuntimeError: see :meth:`check_usable`; or ``lookahead + 1`` fetches are in flight whose
                 results have not been taken.
         """
@@ -195,6 +199,27 @@ class Fetcher(Observed, ABC):
                 "opened in the parent process, whose GPU and threads a forked child cannot use: "
                 "fetch there, and let a loader's workers only sample"
             )
+
+    def taken(self, ids: Tensor) -> Tensor:
+        """``ids`` where :meth:`submit` takes them: as they are, or from the GPU to the host.
+
+        The host waits for that copy alone, on a stream of its own. So the ids have to be there: no
+        work may be left that makes them. What is returned holds until the next call.
+        """
+        if ids.device.type in ("cpu", self.ids_device.type):
+            return ids
+        if self._home is None:
+            self._home = Home(ids.device)
+        return self._home.bring(ids)
+
+    def check_fetched(self) -> None:
+        """Whether all ids on a GPU that were submitted so far are in the table; waits for it.
+
+        To be called behind an epoch; :meth:`close` does, too.
+
+        Raises:
+            IndexError: one is not; names it. Said once.
+        """
 
     @abstractmethod
     def _submit(self, ids: Tensor) -> Ticket:
@@ -262,7 +287,7 @@ class Strategy(ABC):
     name: ClassVar[str]
     #: One line for ``gatherbench list strategies`` and the README's table.
     summary: ClassVar[str]
-    #: In pictures: blue, orange, green, vermilion, sky, purple, grey, yellow or pale.
+    #: In pictures: blue, orange, green, vermilion, sky, purple, grey, yellow, brown, pale.
     colour: ClassVar[str] = "yellow"
     #: Parameters that ``variant`` leaves out at their default: those that came after rows had been
     #: written.
@@ -486,27 +511,52 @@ def check_features(features: Tensor) -> None:
         )
 
 
+class Home:
+    """Brings ids from a GPU to page-locked host memory, on a stream of its own."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._room: dict[torch.dtype, RowBuffer] = {}
+
+    def bring(self, ids: Tensor) -> Tensor:
+        """The ids on the host, until the next call."""
+        room = self._room.setdefault(ids.dtype, RowBuffer(functools.partial(_locked, ids.dtype)))
+        here = room.rows(ids.numel())
+        with torch.cuda.stream(self._stream):
+            here.copy_(ids, non_blocking=True)
+        self._stream.synchronize()
+        return here
+
+
+def _locked(dtype: torch.dtype, count: int) -> Tensor:
+    return torch.empty(count, dtype=dtype, pin_memory=True)
+
+
 def check_ids(ids: Tensor, num_rows: int, device: torch.device) -> None:
-    """Refuse ids that would read outside the table; see ``Fetcher.submit``."""
+    """Refuse ids that are none, or lie elsewhere than on the host and ``device``; on the host also
+    those that would read outside the table. See ``Fetcher.submit``."""
     if not isinstance(ids, Tensor):
         raise TypeError(f"ids: expected a torch tensor, got {type(ids).__name__}")
     if ids.dtype not in (torch.int32, torch.int64):
         raise TypeError(f"ids: expected int32 or int64, got {ids.dtype}")
     if ids.dim() != 1:
         raise ValueError(f"ids: expected shape [B], got {tuple(ids.shape)}")
-    if ids.device.type != device.type:
+    if ids.device.type not in ("cpu", device.type):
         raise ValueError(f"ids: expected on {device}, got {ids.device}; move them first")
     if ids.numel() == 0:
         return
-    # Not torch's on the host: an operation of its pool leaves all its threads spinning for some
-    # milliseconds: on 16 cores beside an H200 they took most of an epoch's processor time.
-    if ids.device.type == "cpu":
-        low, high = int(ids.numpy().min()), int(ids.numpy().max())
-    else:
-        low, high = (int(bound) for bound in torch.aminmax(ids))
+    if ids.device.type != "cpu":
+        if num_rows == 0:
+            raise IndexError(f"ids: {rows_of(num_rows)}")
+        return
+    # Not torch's: an operation of its pool leaves all its threads spinning for some milliseconds:
+    # on 16 cores beside an H200 they took most of an epoch's processor time.
+    low, high = int(ids.numpy().min()), int(ids.numpy().max())
     if low < 0 or high >= num_rows:
         where = int(((ids < 0) | (ids >= num_rows)).nonzero()[0])
-        raise IndexError(
-            f"ids[{where}] = {int(ids[where])}: the table has "
-            + (f"rows 0..{num_rows - 1}" if num_rows else "no rows")
-        )
+        raise IndexError(f"ids[{where}] = {int(ids[where])}: {rows_of(num_rows)}")
+
+
+def rows_of(num_rows: int) -> str:
+    """Which ids there are, in words."""
+    return f"the table has rows 0..{num_rows - 1}" if num_rows else "the table has no rows"

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from gatherbench.kernels.host_memory import empty_table
-from gatherbench.kernels.launch import Table
+from gatherbench.kernels.launch import Table, architecture, launch_threads, load_from
 from gatherbench.kernels.order import ReadOrder
 from gatherbench.strategies.base import Fetcher, Minibatches, Residency, SetupStep, Strategy
 from gatherbench.strategies.cuda_fetcher import found_at
@@ -215,8 +215,10 @@ class CachedFetcher(KernelFetcher):
         self._dynamic: DeviceSetCache | None = None
         if isinstance(kept, SetCache):
             self._dynamic = DeviceSetCache(kept.capacity, kept.policy, self.device)
+            self.ids_device = torch.device("cpu")  # where they are checked: it follows each
         else:
             self._slots = torch.from_numpy(kept.slots).to(self.device)
+            self._gather_tells = None  # it would be given the -1 that stands for a bad id
             table = features.view(torch.uint8).view(-1, row_bytes) if len(features) else features
             for begin in range(0, count, _FILL_ROWS):
                 part = torch.from_numpy(kept.ids[begin : begin + _FILL_ROWS])
@@ -241,19 +243,30 @@ class CachedFetcher(KernelFetcher):
         return {"rows_on_device": int(self._hits)}
 
     def _arrange(
-        self, ids: Tensor, buffer: IdBuffer, stream: torch.cuda.Stream, ready: torch.cuda.Event
+        self, ids: Tensor, buffer: IdBuffer, stream: torch.cuda.Stream, place: int
     ) -> ReadOrder:
-        given = super()._arrange(ids, buffer, stream, ready).ids
+        given = super()._arrange(ids, buffer, stream, place).ids
         with torch.cuda.stream(stream):
             if self._dynamic is None:
-                slots = self._slots[given].long()
+                rows, near = self._located(given)
             else:
                 slots, self._fill = self._dynamic.step(given)
-            here = slots >= 0
-            self._hits += here.sum()
-            rows = torch.where(here, slots + self._first_here, given + self._first_there)
-            places = torch.sort(here.to(torch.uint8), stable=True).indices
+                near = slots >= 0
+                self._hits += near.sum()
+                rows = torch.where(near, slots + self._first_here, given + self._first_there)
+            places = torch.sort(near.view(torch.uint8), stable=True).indices
             return ReadOrder(rows[places], out_rows=places)
+
+    def _located(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Where rows ``ids`` lie, by one launch: as rows of both places, and whether kept, int8."""
+        rows = torch.empty(ids.numel(), dtype=torch.int64, device=self.device)
+        near = torch.empty(ids.numel(), dtype=torch.int8, device=self.device)
+        if ids.numel():
+            of = (ids, ids.element_size(), self.num_rows, self._slots)
+            to = (self._first_here, self._first_there, rows, near, self._hits, self._bad_id)
+            kernel = load_from("lookup.cu", "lookup_kernel", architecture(self.device))
+            launch_threads(kernel, ids.numel(), (*of, *to), self.device)
+        return rows, near
 
     def _gather(self, order: ReadOrder, out: Tensor) -> None:
         super()._gather(order, out)

@@ -8,11 +8,13 @@ them on a strategy that lives elsewhere.
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -63,7 +65,8 @@ def check_strategy(strategy: Strategy, device: torch.device) -> None:
         NonconformingError: the first that fails.
     """
     for check in CHECKS:
-        check(strategy, device)
+        with _naming(strategy, (check.__doc__ or "").partition("\n")[0]):
+            check(strategy, device)
 
 
 def random_table(rows: int, width: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
@@ -109,14 +112,15 @@ def check_rows(
     strategy: Strategy, device: torch.device, dtype: torch.dtype, row_bytes: int
 ) -> None:
     """Every pattern of ids, int32 and int64, gives the reference's bytes."""
-    table = table_for(strategy, row_bytes, dtype)
+    table, of = table_for(strategy, row_bytes, dtype), f"{dtype} rows of {row_bytes} B"
     untouched = table.clone()
-    with open_known(strategy, table, device) as fetcher:
+    with _naming(strategy, of), open_known(strategy, table, device) as fetcher:
         for name, ids in id_patterns(NUM_ROWS):
             for kind in (torch.int64, torch.int32):
-                rows = fetcher.submit(_on(fetcher, ids.to(kind))).result()
-                what = f"{name} {kind} ids, {dtype} rows of {row_bytes} B"
-                _same(strategy, rows, table, ids, device, what)
+                what = f"{name} {kind} ids, {of}"
+                with _naming(strategy, what):
+                    rows = fetcher.submit(_on(fetcher, ids.to(kind))).result()
+                    _same(strategy, rows, table, ids, device, what)
     _require(strategy, same_bytes(table, untouched) is None, "the feature table was changed")
 
 
@@ -172,10 +176,27 @@ def check_bad_ids(strategy: Strategy, device: torch.device) -> None:
     table = table_for(strategy, 33 * 2, torch.float16)
     good = torch.arange(NUM_ROWS)
     with open_known(strategy, table, device) as fetcher:
-        for what, error, bad in _bad_ids(fetcher):
+        for what, error, bad in _bad_ids():
             rows = fetcher.submit(_on(fetcher, good)).result()
             _raises(strategy, error, lambda bad=bad: fetcher.submit(bad), what)  # type: ignore[misc]
             _same(strategy, rows, table, good, device, f"rows handed out before {what}")
+        if fetcher.ids_device.type != "cpu" and strategy.role != "floor":
+            for what, _, bad in itertools.islice(_bad_ids(), 8):
+                _check_told_later(strategy, fetcher, table, bad, what)
+
+
+def _check_told_later(
+    strategy: Strategy, fetcher: Fetcher, table: Tensor, ids: object, what: str
+) -> None:
+    """A bad id on the device reads nothing, is told of once, and spoils no other row."""
+    assert isinstance(ids, Tensor)
+    rows = fetcher.submit(_on(fetcher, ids)).result().clone()
+    _raises(strategy, IndexError, fetcher.check_fetched, f"{what} on the device")
+    fetcher.check_fetched()
+    bad = (ids < 0) | (ids >= len(table))
+    wanted = reference_gather(table, ids.masked_fill(bad, 0))
+    wanted[bad] = 0
+    _agree(strategy, rows, wanted, f"rows beside {what}")
 
 
 def check_bad_tables(strategy: Strategy, device: torch.device) -> None:
@@ -452,20 +473,21 @@ CHECKS: tuple[Callable[[Strategy, torch.device], None], ...] = (
 )
 
 
-def _bad_ids(fetcher: Fetcher) -> Iterator[tuple[str, type[Exception], object]]:
+def _bad_ids() -> Iterator[tuple[str, type[Exception], object]]:
     for kind in (torch.int32, torch.int64):
         for value in (-1, NUM_ROWS, torch.iinfo(kind).max, torch.iinfo(kind).min):
             ids = torch.arange(20, dtype=kind)
             ids[13] = value
-            yield f"id {value} ({kind})", IndexError, _on(fetcher, ids)
+            yield f"id {value} ({kind})", IndexError, ids
     for kind in (torch.float32, torch.int16, torch.bool):
-        yield f"{kind} ids", TypeError, _on(fetcher, torch.zeros(3, dtype=kind))
+        yield f"{kind} ids", TypeError, torch.zeros(3, dtype=kind)
     yield "a list of ids", TypeError, [0, 1, 2]
-    yield "ids of two dimensions", ValueError, _on(fetcher, torch.zeros(2, 2, dtype=torch.int64))
+    yield "ids of two dimensions", ValueError, torch.zeros(2, 2, dtype=torch.int64)
     yield "ids on meta", ValueError, torch.zeros(3, dtype=torch.int64, device="meta")
 
 
 def _on(fetcher: Fetcher, ids: Tensor) -> Tensor:
+    """Ids where the path takes them without a copy."""
     return ids.to(fetcher.ids_device)
 
 
@@ -501,6 +523,17 @@ def _raises(
         raise _breach(strategy, f"{what}: {caught!r} instead of {error.__name__}") from caught
     else:
         raise _breach(strategy, f"{what}: accepted, {error.__name__} expected")
+
+
+@contextmanager
+def _naming(strategy: Strategy, what: str) -> Iterator[None]:
+    """An error of the path itself says what it was given, too."""
+    try:
+        yield
+    except NonconformingError:
+        raise
+    except Exception as error:
+        raise _breach(strategy, f"{what}: {type(error).__name__}: {error}") from error
 
 
 def _require(strategy: Strategy, holds: bool, otherwise: str) -> None:

@@ -8,12 +8,15 @@ and gathers on every core with prefetching, ``prefetch`` does so one batch ahead
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from gatherbench.kernels.host_gather import available_cores
 from gatherbench.strategies.base import Fetcher, Role, Strategy, Ticket
 from gatherbench.strategies.buffers import TicketRing
 from gatherbench.strategies.cuda_fetcher import open_staged
@@ -64,9 +67,30 @@ class NaiveFetcher(Fetcher):
 
     def _submit(self, ids: Tensor) -> Ticket:
         self._ring.claim()
-        rows = self._table[ids].to(self.device, copy=True)
+        with self._threads():
+            rows = self._table[ids].to(self.device, copy=True)
         return self._ring.issue(lambda: rows)
+
+    def _threads(self) -> AbstractContextManager[None]:
+        """Torch's as it comes, on all cores: a case on a GPU has left it one for the rest."""
+        return threads_of_torch(available_cores()) if self.device.type == "cuda" else nullcontext()
 
     def _close(self) -> None:
         self._ring.close()
         del self._table
+
+
+@contextmanager
+def threads_of_torch(count: int) -> Iterator[None]:
+    """So many threads for an operation of torch on the CPU, and as many as before after it.
+
+    Those of its pool spin for some milliseconds afterwards, and sleep until they are asked again.
+    """
+    before = torch.get_num_threads()
+    if before != count:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        if before != count:
+            torch.set_num_threads(before)

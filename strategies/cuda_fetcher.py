@@ -33,7 +33,7 @@ class Staging:
         self._buffer = RowBuffer(
             lambda count: torch.empty((count, *shape), dtype=dtype, pin_memory=True)
         )
-        self._read = _event()
+        self._read = event()
 
     def rows(self, count: int) -> Tensor:
         """Room for ``count`` rows; waits until the last copy has read what was here."""
@@ -64,7 +64,7 @@ class CudaStagedFetcher(PathFetcher):
         self._rows = [
             device_rows((self.row_width,), self.dtype, self.device) for _ in range(lookahead + 1)
         ]
-        self._copied = [_event() for _ in range(lookahead + 1)]
+        self._copied, self._free = ([event() for _ in range(lookahead + 1)] for _ in range(2))
         self._submitted = 0
 
     def residency(self) -> tuple[Residency, ...]:
@@ -83,7 +83,8 @@ class CudaStagedFetcher(PathFetcher):
         # Fresh memory of `out` belongs to the caller's stream: without this mark the allocator
         # could hand it on, once freed, while the copy stream still writes it.
         out.record_stream(self._stream)
-        free = torch.cuda.current_stream(self.device).record_event()
+        free = self._free[place]
+        free.record(torch.cuda.current_stream(self.device))
         staging = self._staging[self._submitted % _STAGING_BUFFERS]
         copied = self._copied[place]
         self._submitted += 1
@@ -124,15 +125,16 @@ def device_rows(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
     return RowBuffer(lambda count: torch.empty((count, *shape), dtype=dtype, device=device))
 
 
-def _event() -> torch.cuda.Event:
+def event() -> torch.cuda.Event:
+    """To order streams by; used again and again, as to make one takes time."""
     return torch.cuda.Event()  # type: ignore[no-untyped-call]
 
 
-def after(event: torch.cuda.Event, rows: Tensor) -> Tensor:
-    """``rows``, which the caller's stream may read: it waits for ``event``, behind the fetch.
+def after(done: torch.cuda.Event, rows: Tensor) -> Tensor:
+    """``rows``, which the caller's stream may read: it waits for ``done``, behind the fetch.
 
     What a ticket's ``result`` returns. The caller may take it on another stream than it submitted
     on, so the order of the stream on which the rows were fetched says nothing.
     """
-    torch.cuda.current_stream(rows.device).wait_event(event)
+    torch.cuda.current_stream(rows.device).wait_event(done)
     return rows

@@ -12,9 +12,8 @@ the order:
 - every fetch waits for the one before, because fetches share the buffers of the order pass;
 - the host fills a page-locked id buffer again only when its last copy has passed.
 
-Ids are taken from the host, where checking them costs no wait. Where ``ids_device`` is set to the
-GPU they are checked by a reduction there, for which the host waits, and so for all that is queued
-before it.
+Ids from the host are checked there. Those that lie on the GPU stay there: the kernel reads no row
+of a bad one and keeps its name, which is read once behind many fetches. No fetch makes an event.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ from gatherbench.kernels.mapped_memory import (
     MappedMemory,
 )
 from gatherbench.kernels.order import Order, ReadOrder, read_order
-from gatherbench.strategies.base import Fetcher, Residency, SetupStep, Ticket
+from gatherbench.strategies.base import Fetcher, Residency, SetupStep, Ticket, rows_of
 from gatherbench.strategies.buffers import RowBuffer, TicketRing
-from gatherbench.strategies.cuda_fetcher import Staging, after, device_rows, found_at
+from gatherbench.strategies.cuda_fetcher import Staging, after, device_rows, event, found_at
 from gatherbench.strategies.page_rate import page_visit_steps
 from gatherbench.strategies.places import with_index
 
@@ -122,6 +121,7 @@ class KernelFetcher(Fetcher):
         overlapped: bool = False,
     ) -> None:
         super().__init__(features, with_index(device))
+        self.ids_device = self.device
         self.lookahead = 1 if overlapped else 0
         self.memory = memory
         row_bytes = self.row_width * self.dtype.itemsize
@@ -135,8 +135,15 @@ class KernelFetcher(Fetcher):
         self._rows = [self._buffer() for _ in range(places)]
         self._distinct = self._buffer()
         self._ids = [{k: IdBuffer(k, self.device) for k in _ID_DTYPES} for _ in range(2)]
-        self._gathered = [torch.cuda.Event() for _ in range(places)]  # type: ignore[no-untyped-call]
-        self._last: torch.cuda.Event | None = None
+        self._gathered, self._ready, self._found = (
+            [event() for _ in range(places)] for _ in range(3)
+        )
+        #: The event behind the last fetch, and the stream that it ran on.
+        self._last: tuple[torch.cuda.Event, torch.cuda.Stream] | None = None
+        self._bad_id = torch.zeros(1, dtype=torch.int64, device=self.device)
+        self._unchecked = False
+        #: Where the gather leaves a bad id; a path that has looked for them before gives none.
+        self._gather_tells: Tensor | None = self._bad_id
         self._ring = TicketRing(places)
         self._submitted = 0
 
@@ -202,26 +209,39 @@ class KernelFetcher(Fetcher):
         # Memory belongs to the stream on which it was allocated: without this mark it could be
         # handed on, once freed, while another stream still writes it.
         out.record_stream(stream)
-        if ids.is_cuda and stream != current:
+        on_gpu = ids.device.type != "cpu"
+        self._unchecked |= on_gpu
+        if on_gpu and stream != current:
             ids = ids.clone()  # the caller may change them; queued before the event below
             ids.record_stream(stream)
-        ready = current.record_event()
+        ready = self._ready[place]
+        if stream != current or self._ordering is not None:
+            ready.record(current)
         if stream != current:
             stream.wait_event(ready)
-        if self._last is not None:
-            stream.wait_event(self._last)
+        if self._last is not None and self._last[1] != stream:
+            stream.wait_event(self._last[0])
         buffer = self._ids[self._submitted % 2][ids.dtype]
         self._submitted += 1
-        order = self._arrange(ids, buffer, stream, ready)
+        order = self._arrange(ids, buffer, stream, place)
         with torch.cuda.stream(stream):
             self._gather(order, out)
         gathered = self._gathered[place]
         gathered.record(stream)
-        self._last = gathered
+        self._last = gathered, stream
         return self._ring.issue(lambda: after(gathered, out))
 
+    def check_fetched(self) -> None:
+        if self._unchecked:
+            self._unchecked = False
+            torch.cuda.synchronize(self.device)
+            bad = int(self._bad_id)
+            if bad:
+                self._bad_id.zero_()
+                raise IndexError(f"ids on {self.device} hold {bad}: {rows_of(self.num_rows)}")
+
     def _arrange(
-        self, ids: Tensor, buffer: IdBuffer, stream: torch.cuda.Stream, ready: torch.cuda.Event
+        self, ids: Tensor, buffer: IdBuffer, stream: torch.cuda.Stream, place: int
     ) -> ReadOrder:
         """Have the ids on the GPU in the order of reading, for use on ``stream``.
 
@@ -232,12 +252,14 @@ class KernelFetcher(Fetcher):
         """
         ordering = self._ordering or stream
         with torch.cuda.stream(ordering):
-            if ids.is_cuda and ordering != stream:
-                ordering.wait_event(ready)
-            order = self._ordered(ids if ids.is_cuda else buffer.send(ids, ordering))
+            on_gpu = ids.device.type != "cpu"
+            if on_gpu and ordering != stream:
+                ordering.wait_event(self._ready[place])
+            order = self._ordered(ids if on_gpu else buffer.send(ids, ordering))
             if ordering == stream:
                 return order
-            stream.wait_event(ordering.record_event())  # ids, too, are kept until then
+            self._found[place].record(ordering)
+            stream.wait_event(self._found[place])  # ids, too, are kept until then
         for found in (order.ids, order.expand):
             assert found is not None
             found.record_stream(stream)
@@ -251,12 +273,12 @@ class KernelFetcher(Fetcher):
         """Queue the gather on the current stream."""
         point = self.points[order.ids.dtype]
         if order.expand is None:
-            gather_into(out, self.table, order.ids, point, order.out_rows)
+            gather_into(out, self.table, order.ids, point, order.out_rows, self._gather_tells)
             return
         count = order.ids.numel()
         distinct = self._distinct.rows(count)
         distinct.record_stream(torch.cuda.current_stream(self.device))
-        gather_into(distinct, self.table, order.ids, point)
+        gather_into(distinct, self.table, order.ids, point, None, self._gather_tells)
         row_bytes = self.table.row_bytes
         read = Table(distinct.data_ptr(), count, row_bytes, row_bytes)
         gather_into(out, read, order.expand, self._expansion)
@@ -265,6 +287,7 @@ class KernelFetcher(Fetcher):
         self._ring.close()
         try:
             torch.cuda.synchronize(self.device)  # nothing may read table or ids from here on
+            self.check_fetched()
         finally:
             self._rows.clear()
             self._ids.clear()

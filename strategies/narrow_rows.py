@@ -59,7 +59,7 @@ class NarrowRows(Strategy):
 
     name: ClassVar[str] = "narrow_rows"
     summary: ClassVar[str] = "rows travel as float16, bfloat16 or int8 and are widened: lossy"
-    colour: ClassVar[str] = "orange"
+    colour: ClassVar[str] = "brown"
     unsaid = frozenset({"memory"})
 
     dtype: Literal["float16", "bfloat16", "int8"] = "float16"

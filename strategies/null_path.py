@@ -48,6 +48,7 @@ class NullFetcher(Fetcher):
 
     def __init__(self, features: Tensor, device: torch.device) -> None:
         super().__init__(features, with_index(device))
+        self.ids_device = self.device  # nothing is done with them
         self._ready = RowBuffer(
             lambda count: reference_gather(features, ready_ids(count, len(features))).to(device)
         )

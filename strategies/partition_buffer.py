@@ -89,7 +89,6 @@ class PartitionBuffer(Strategy):
         assert knowledge.file is not None
         path = BufferPath(features, knowledge.file, knowledge.partitions, ahead=self.ahead == "1")
         fetcher = open_staged(path, features, device, self.lookahead)
-        fetcher.setup += path.setup
         return fetcher
 
 

@@ -270,6 +270,7 @@ class ShardedFetcher(KernelFetcher):
     def join(self, part: Part, in_gpu: bool) -> None:
         """Fetch rows of the whole table from now on."""
         self.num_rows, self._exchange, self._in_gpu = part.num_rows, part.exchange, in_gpu
+        self.ids_device = torch.device("cpu")  # where they are checked: to split them follows each
         self._hot = DeviceCopy(part.hot, self.device)
         self._slots = None if part.slots is None else part.slots.to(self.device)
         self._served = self._buffer()

@@ -36,6 +36,14 @@ from gatherbench.strategies.registry import build
 Rows = Tensor | NDArray[Any] | list[int] | list[bool] | slice
 
 
+#: By which argument :func:`unified` is told what a path has to know.
+_GIVEN = {
+    "graph": "graph=, the edge_index [2, E]",
+    "training_ids": "train_ids=, the training nodes [T]",
+    "earlier": "minibatches=, the n_id of the minibatches of an epoch or so",
+}
+
+
 def unified(
     x: Tensor | np.memmap[Any, Any],
     strategy: str = "aligned_zero_copy",
@@ -102,6 +110,11 @@ def unified(
         ranks=current_ranks() if "ranks" in path.needs else None,
         file=file,
     )
+    missing = [
+        _GIVEN.get(need, f"{need}, of which only a run knows") for need in known.missing(path.needs)
+    ]
+    if missing:
+        raise ValueError(f"{strategy} ({path.variant}) needs {' and '.join(missing)}")
     return UnifiedTensor(x, path, place, copy=copy, knowledge=known)
 
 
@@ -185,8 +198,7 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
         A list or an array of ids, a mask ``[N]`` or a slice is turned into ids first.
 
         Rows that were prefetched are picked up, in whatever order they are asked for. Ids on
-        another device than the strategy wants them (the host, as a rule) are moved first, which
-        makes the host wait for that device: hand over the sampler's own ids.
+        a GPU are brought to the host first, to be checked there, for which the host waits.
 
         Raises:
             TypeError, ValueError, IndexError: ids that are no ids of rows, see
@@ -254,7 +266,7 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
             if self._stream is not None and self._stream != current:
                 current.wait_stream(self._stream)
             self._stream = current
-        return _ids_of(rows, len(self)).to(self._fetcher.ids_device)
+        return _ids_of(rows, len(self)).cpu()
 
     def _start(self, ids: Tensor) -> Ticket:
         # The fetcher refuses to overwrite rows whose ticket was never taken: take it, in vain.

@@ -72,7 +72,7 @@ def kept_rows(
     looked_at = slice(None, None, max(1, len(ids) // LOOKED_AT))
     before = reference_gather(table, ids[looked_at])
     with _inverted(fetcher, table, ids[looked_at], file):
-        given = ids.to(fetcher.ids_device)
+        given = fetcher.taken(ids)
         if fetcher.announced:
             fetcher.announce(given)
         rows = fetcher.submit(given).result()[looked_at].cpu().contiguous()

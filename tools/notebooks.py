@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from gatherbench.datasets.files import replacing
+from gatherbench.plugins import installing
 
 #: Names the folder of results that notebooks read; without it the repository's own.
 RESULTS_VARIABLE = "GATHERBENCH_RESULTS"
@@ -40,7 +41,7 @@ TIMEOUT_S = 900
 #: Notebooks at a time: each spends most of its life importing.
 AT_ONCE = 2
 SYNC = "run `make figures SYNC=1` to take the cells of the .py"
-EXTRA = "install the extra: pip install 'gatherbench[notebooks]'"
+EXTRA = f"install the extra: {installing('notebooks')}"
 
 
 class NotebookError(Exception):

@@ -23,6 +23,8 @@ RunArgument = Annotated[
 ]
 ResultsOption = Annotated[Path, typer.Option("--results", help="Where runs are kept.")]
 DEFAULT_RESULTS = Path("results")
+#: Published figures: the checkout's, wherever somebody stands.
+REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference"
 
 
 def picture(text: str | Path) -> Path:

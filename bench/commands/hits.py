@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from gatherbench.bench.commands.common import CALIBRATIONS, DEFAULT_RESULTS, bad_input, console
+from gatherbench.bench.commands.common import CALIBRATIONS, REFERENCE, bad_input, console
 
 
 def hits(
@@ -74,7 +74,7 @@ def hits(
 
             out.mkdir(parents=True, exist_ok=True)
             table_of(found).to_csv(out / "hits.csv", index=False)
-            save(figure_of(found, DEFAULT_RESULTS / "reference"), out / "hits.png")
+            save(figure_of(found, REFERENCE), out / "hits.png")
     if as_json:
         typer.echo(json_format.dumps(to_json(found, kept, remarks), indent=2))
     else:

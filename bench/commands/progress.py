@@ -45,6 +45,8 @@ def reporter(
     task = bar.add_task("starting", total=len(run.cases))
     cores, told = logical_cores(run.store.env()), set[str]()
     begin, done, disturbed = clock(), 0, 0
+    # A series goes on until it is precise: nobody knows after how many repeats.
+    more = "+" if run.measure.max_repeats > run.measure.min_repeats else ""
 
     def end(cases: int) -> str:
         """When so many more will have ended, as far as those that have ended tell."""
@@ -78,7 +80,7 @@ def reporter(
             disturbed += 1
             said += f", [yellow]beside other work on {beside['other_cores']:.1f} cores[/]"
         out.print(
-            f"[{number}/{total}{end(total - number)}] {case.workload.id} {case.strategy}"
+            f"[{number}/{total}{more}{end(total - number)}] {case.workload.id} {case.strategy}"
             f" {case.variant} r{case.repeat} [{_COLOURS[status]}]{status}[/] {said}",
             soft_wrap=True,
             highlight=False,

@@ -109,7 +109,8 @@ class Measure(_Table):
         description="Threads of each rank that draw minibatches (or read them back) ahead of the"
         " loop, up to two each, as a DataLoader's workers do. Each takes one of the case's cores,"
         " beside gather and training, and the stage sample is what the loop still waits for. 0: the"
-        " loop draws its own, on every core.",
+        " loop draws its own, on every core; on a GPU one thread draws ahead, on a stream of its"
+        " own.",
     )
     minibatches: Literal["same", "fresh"] = Field(
         default="same",
@@ -204,11 +205,6 @@ class Measure(_Table):
             )
         if self.graph != "registered" and self.sampling != "uva":
             raise ValueError(f'graph = "{self.graph}" is read with sampling = "uva" alone')
-        if self.sampler_workers and self.sampling in GPU_SAMPLING:
-            raise ValueError(
-                f'sampler_workers are CPU threads, and sampling = "{self.sampling}" needs none:'
-                ' leave sampler_workers out, or take sampling = "live"'
-            )
         if self.eval_every_epoch and not self.eval_batches:
             raise ValueError("eval_every_epoch scores eval_batches minibatches: say how many")
         if self.min_repeats > self.max_repeats:

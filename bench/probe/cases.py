@@ -68,6 +68,28 @@ CASES = {
         Case("train_alone", "1", "steps of a load that is like training", "overlap"),
         Case("fetch_alone", "1", "fetches of a minibatch", "overlap"),
         Case("train_and_fetch", "1", "steps of a load with a fetch beside it", "overlap"),
+        *(
+            case
+            for memory in ("registered", "managed")
+            for case in (
+                Case(f"visits_{memory}", "1", f"reads of 64 B of {memory} memory", "pages"),
+                Case(f"span_{memory}", "B", f"bytes of rows out of {memory} memory", "pages"),
+            )
+        ),
+        *(
+            Case(f"full_{kind}{more}", "B", what, "pages")
+            for kind in ("managed", "unadvised")
+            for more, what in (
+                ("", f"bytes of rows out of {kind} memory, GPU memory full but for 4 GiB"),
+                ("_payload", "the same, of several gathers in a row"),
+                ("_link", "bytes that the link carried meanwhile, by NVML"),
+                ("_grown", "bytes by which GPU memory in use grew meanwhile"),
+            )
+        ),
+        *(
+            Case(f"split_{piece}", "B", f"the same, advice alternates every {words}", "pages")
+            for piece, words in (("64k", "64 KiB"), ("4k", "4 KiB"))
+        ),
         Case("expected_sectors", "1", "sectors that the accounting expects of a gather", "ncu"),
         Case("expected_requests_128", "1", "requests expected, if the largest reads 128 B", "ncu"),
         Case("expected_requests_64", "1", "requests expected, if the largest reads 64 B", "ncu"),

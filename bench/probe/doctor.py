@@ -38,6 +38,7 @@ from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import open_meters
 from gatherbench.bench.meters.trust import Calibration
 from gatherbench.datasets.store import data_root
+from gatherbench.plugins import installing
 
 GIB = 2**30
 #: How long each meter watches: as long as the shortest window that RAPL is read over.
@@ -218,7 +219,7 @@ def _disk_reads() -> Finding:
     engine, reason = open_engine("io_uring", 1)
     engine.close()
     lost = "a thread waits for each read of a table on disk, which costs the CPU more"
-    remedy = "pip install gatherbench[disk]; let a container's profile allow io_uring_setup"
+    remedy = f"{installing('disk')}; let a container's profile allow io_uring_setup"
     return _judged("Disk reads", not reason, reason or "io_uring", lost, remedy)
 
 
@@ -246,9 +247,7 @@ def _libraries(versions: dict[str, str | None]) -> list[Finding]:
     findings = [Finding("Libraries", "ok", there)]
     if not versions.get("ogb"):
         lost = "ogbn-* graphs cannot be prepared"
-        findings.append(
-            Finding("ogb (extra)", "missing", "not installed", lost, "pip install gatherbench[ogb]")
-        )
+        findings.append(Finding("ogb (extra)", "missing", "not installed", lost, installing("ogb")))
     try:
         nvrtc = f"cuda-core {importlib.metadata.version('cuda-core')}"
         findings.append(Finding("CUDA compiler", "ok", nvrtc))

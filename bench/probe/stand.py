@@ -48,11 +48,16 @@ def filled_table(size: int) -> Tensor:
     In huge pages where the kernel grants them, as the harness keeps a table.
     """
     words = empty_table((size // 8, 1), torch.int64).view(-1)
+    fill_words(words)
+    return words.view(torch.uint8)
+
+
+def fill_words(words: Tensor) -> None:
+    """Each of ``words`` (int64) another number than the others."""
     for start in range(0, words.numel(), _CHUNK):
         part = words[start : start + _CHUNK]
         torch.arange(start, start + part.numel(), out=part)
         part.mul_(-7046029254386353131)  # odd: still all different, and all bytes vary
-    return words.view(torch.uint8)
 
 
 def visit(

@@ -181,11 +181,11 @@ def _print(out: Console, records: Sequence[Record], verdicts: Sequence[Verdict])
     out.print(", ".join(f"{count} {word}" for word, count in counts.items()), highlight=False)
     if counts["AMBIGUOUS"]:
         running = [record for record in records if record.runs]
-        need = MIN_PAIRS * cost_s(running) / 60
+        need = max(1, round(MIN_PAIRS * cost_s(running) / 60))
         out.print(
-            f"AMBIGUOUS: take a larger budget ({MIN_PAIRS} pairs of all {len(running)} need some"
-            f" {need:.0f} minutes here), a machine with less other work, or a part of them: --only"
-            " WORD",
+            f"AMBIGUOUS: take a larger budget ({MIN_PAIRS} pairs of all {len(running)} need about"
+            f" {need} minute{'s' * (need > 1)} here), a machine with less other work, or"
+            " a part of them: --only WORD",
             style="yellow",
         )
 

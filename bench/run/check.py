@@ -74,11 +74,15 @@ class WrongMemoryError(RuntimeError):
 
 
 class _Aside(NamedTuple):
-    """Rows of a minibatch as the training had them; ``numbers``: which of its rows they are."""
+    """Rows of a minibatch as the training had them; ``numbers``: which of its rows they are.
+
+    ``ids`` were handed to the path, and ``left`` are they behind the fetch.
+    """
 
     batch: int
     numbers: range
     ids: Tensor
+    left: Tensor
     rows: Tensor
 
 
@@ -146,7 +150,10 @@ class Witness:
         Raises:
             WrongRowsError: these are not the rows of the table.
         """
-        rows, table, ids = seen.rows.cpu(), self._table, seen.ids
+        rows, table, ids = seen.rows.cpu(), self._table, seen.ids.cpu()
+        if not torch.equal(seen.left.cpu(), ids):
+            said = f"minibatch {seen.batch} of the trace, {when}"
+            raise WrongRowsError(f"{said}: the path changed the ids that it was handed")
         if self.floor:
             last = seen.numbers[-1] if len(seen.numbers) else -1
             ids = ready_ids(last + 1, len(table))[seen.numbers.start :: seen.numbers.step]
@@ -201,11 +208,9 @@ class _Look(Watch):
         late = (self._begin + number) % 2
         if late:
             yield
-        if not torch.equal(ids[numbers.start :: numbers.step], before):
-            said = f"minibatch {number} of the trace, {self._when}"
-            raise WrongRowsError(f"{said}: the path changed the ids that it was handed")
+        left = ids[numbers.start :: numbers.step].clone()
         copy = x[numbers.start :: numbers.step].clone(memory_format=torch.contiguous_format)
-        self._aside.append(_Aside(number, numbers, before, copy))
+        self._aside.append(_Aside(number, numbers, before, left, copy))
         if not late:
             del x  # to be freed by the step, as ever
             yield
@@ -289,7 +294,7 @@ def check_ready(fetcher: Fetcher, ids: Tensor) -> None:
     Raises:
         WrongRowsError: a fetch writes them.
     """
-    if writes_rows(fetcher, ids.to(fetcher.ids_device)):
+    if writes_rows(fetcher, fetcher.taken(ids)):
         raise WrongRowsError("the floor must fetch nothing, and a fetch of it writes rows")
 
 

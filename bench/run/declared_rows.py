@@ -11,10 +11,11 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from gatherbench.bench.plan.workload import MODELS, own_model
 from gatherbench.bench.run.epochs import Epochs
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.rows import Row, RowMaker
-from gatherbench.bench.run.training_cost import COUNTED, training_cost
+from gatherbench.bench.run.training_cost import COUNTED, Counted, training_cost
 from gatherbench.bench.sampling.trace import InputIds
 from gatherbench.kernels.order import MANAGED_PAGE_BYTES, PAGE_BYTES
 from gatherbench.strategies.base import Strategy
@@ -22,7 +23,7 @@ from gatherbench.strategies.data_path import DataPath, total
 from gatherbench.strategies.knowledge import Knowledge
 
 #: Why nothing is declared, and so nothing predicted, of another model.
-UNCOUNTED = "operations are counted for sage and gat, not for mlp or a model of one's own"
+UNCOUNTED = "operations are counted for sage, gat, and models of one's own that are Counted"
 #: Why nobody declares what is read off the disk.
 PAGE_CACHE = "not_applicable: the page cache decides what is read, and when"
 #: Fields of a ``DataPath`` that are summed over the trace, and the rows' metric for each.
@@ -72,13 +73,17 @@ def declared_rows(
     yield make.ok("sample", "seeds", "1", int(trace.num_nodes[:, 0].sum()), "count of the trace")
     yield make.ok("sample", "edges", "1", int(trace.num_edges.sum()), "count of the trace")
     source = "counted from the shapes of the trace's minibatches (bench/run/training_cost.py)"
-    if workload.model not in COUNTED:
+    # Every count is linear in nodes and edges, but for the launches.
+    nodes, edges = trace.num_nodes.sum(axis=0).tolist(), trace.num_edges.sum(axis=0).tolist()
+    widths = (spec.feature_dim, workload.hidden, spec.num_classes)
+    own = None if workload.model in MODELS else own_model(workload.model)
+    if workload.model in COUNTED:
+        cost = training_cost(workload.model, *widths, nodes, edges)
+    elif own is not None and issubclass(own, Counted):
+        cost, source = own.cost(*widths, nodes, edges), f"{workload.model}.cost"
+    else:
         yield make.missing("train", "operations", "1", source, UNCOUNTED)
         return
-    # Every count is linear in nodes and edges, but for the launches.
-    nodes, edges = trace.num_nodes.sum(axis=0), trace.num_edges.sum(axis=0)
-    widths = (spec.feature_dim, workload.hidden, spec.num_classes)
-    cost = training_cost(workload.model, *widths, nodes.tolist(), edges.tolist())
     cost = replace(cost, launches=cost.launches * len(trace))
     for name, (metric, unit) in TRAINING_METRICS.items():
         yield make.ok("train", metric, unit, getattr(cost, name), source)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,10 +34,14 @@ class Epochs:
         self.sampler = sampler_of(self.workload, *graph)
         self._drawing: Sampler = self.sampler
         device = torch.device(job.device)
+        self._on_gpu: torch.device | None = None
+        workers, drawing = self.plan.sampler_workers, self.sampler
         if self.plan.sampling in GPU_SAMPLING and device.type == "cuda":
             in_place = self.plan.graph if self.plan.sampling == "uva" else None
-            self._drawing = sampler_of(self.workload, *graph, device, in_place=in_place)
-        self._workers = [self.sampler.clone(threads=1) for _ in range(self.plan.sampler_workers)]
+            drawing = self._drawing = sampler_of(self.workload, *graph, device, in_place=in_place)
+            # A thread of its own waits for the sizes of what it draws, in the training's place.
+            self._on_gpu, workers = device, workers or 1
+        self._workers = [drawing.clone(threads=1) for _ in range(workers)]
         self._further = itertools.count(self.plan.epochs + self.plan.warmup_epochs)
 
     def measured(self, number: int) -> Iterator[MiniBatch]:
@@ -74,9 +79,24 @@ class Epochs:
     def _drawn(self, epoch: int, sampler: Sampler) -> Iterator[MiniBatch]:
         epoch = epoch if self.plan.minibatches == "fresh" else 0
         tasks = draws(self.workload, self.dataset, epoch, self.rank)
-        if self._workers:
-            return drawn_ahead([one.sample for one in self._workers], tasks)
+        if self._workers and sampler is self._drawing:
+            return drawn_ahead([self._beside(one.sample) for one in self._workers], tasks)
         return itertools.starmap(sampler.sample, tasks)
+
+    def _beside(self, sample: Callable[..., MiniBatch]) -> Callable[..., MiniBatch]:
+        """``sample`` for another thread, by which the stream that is current now uses the result.
+
+        A thread's own current stream is none that trains, if the training has one of its own.
+        """
+        if self._on_gpu is None:
+            return sample
+        training = torch.cuda.current_stream(self._on_gpu)
+
+        def drawn(*task: Any) -> MiniBatch:
+            with torch.cuda.stream(training):
+                return sample(*task)
+
+        return drawn
 
 
 @dataclass(frozen=True, slots=True)

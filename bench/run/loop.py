@@ -12,8 +12,8 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -63,6 +63,9 @@ class EpochTimes:
             loop's own cost.
         losses: of each minibatch.
         payload_rows: feature rows that were fetched.
+        issue_s: stage → what the host needed to issue it (of a path that gathers on the CPU that,
+            too), where a device does the stages; else empty.
+        drain_s: what a device still had to do when the host had issued all of it.
     """
 
     wall_s: float
@@ -70,6 +73,8 @@ class EpochTimes:
     host_s: float
     losses: list[float]
     payload_rows: int
+    issue_s: dict[str, float] = field(default_factory=dict)
+    drain_s: float = 0.0
 
 
 class HostClock:
@@ -80,6 +85,8 @@ class HostClock:
     def __init__(self) -> None:
         self.seconds: dict[str, list[float]] = {stage: [] for stage in STAGES}
         self.host_s = 0.0
+        #: What the host needed to issue a stage that the device does, s.
+        self.issued: dict[str, float] = {}
 
     @contextmanager
     def stage(self, name: str, batch: int) -> Iterator[None]:
@@ -108,6 +115,8 @@ class CudaClock(HostClock):
     """
 
     source = "torch.cuda.Event on the training stream (sample: time.perf_counter)"
+    #: Events that no epoch uses: to make one takes the host time, which the loop has not.
+    _spare: ClassVar[list[torch.cuda.Event]] = []
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,22 +124,26 @@ class CudaClock(HostClock):
 
     @contextmanager
     def stage(self, name: str, batch: int) -> Iterator[None]:
-        begin, end = (
-            torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            for _ in range(2)
-        )
+        begin, end = self._event(), self._event()
         host_begin = time.perf_counter()
         begin.record()
         yield
         end.record()
-        self.host_s += time.perf_counter() - host_begin
+        host_s = time.perf_counter() - host_begin
+        self.host_s += host_s
+        self.issued[name] = self.issued.get(name, 0.0) + host_s
         self._events.append((name, batch, begin, end))
+
+    def _event(self) -> torch.cuda.Event:
+        return self._spare.pop() if self._spare else torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
     def finish(self) -> dict[str, list[float]]:
         torch.cuda.synchronize()
         host_s = self.host_s
         for name, batch, begin, end in self._events:
             self.add(name, batch, begin.elapsed_time(end) / 1e3)
+            self._spare.extend((begin, end))
+        self._events.clear()
         self.host_s = host_s
         return self.seconds
 
@@ -184,15 +197,11 @@ def run_epoch(
             return False
         number, batch = announced.popleft()
         with mark("fetch"), clock.stage("fetch", number):
-            ticket = fetcher.submit(batch.input_ids.to(fetcher.ids_device))
+            ticket = fetcher.submit(fetcher.taken(batch.input_ids))
         in_flight.append((number, batch, ticket))
         return True
 
-    fetcher.forget()
-    group.begin_epoch()
-    if on_cuda:
-        torch.cuda.synchronize()
-    epoch_begin = time.perf_counter()
+    epoch_begin = _begin(fetcher, group)
     while len(in_flight) <= fetcher.lookahead and advance():
         pass
     while in_flight:
@@ -204,11 +213,28 @@ def run_epoch(
             losses.append(trainer.step(x, batch))
             del x, batch, ticket  # freeing a minibatch takes time: the step's, not the loop's
         advance()
+    issued = time.perf_counter()
     if on_cuda:
         torch.cuda.synchronize()
-    wall_s = time.perf_counter() - epoch_begin
+    ended = time.perf_counter()
+    fetcher.check_fetched()
     stages = {**clock.finish(), **group.end_epoch()}
-    return EpochTimes(wall_s, stages, clock.host_s, [float(x) for x in losses], rows)
+    times = ended - epoch_begin, stages, clock.host_s, _numbers(losses), rows
+    return EpochTimes(*times, clock.issued, ended - issued)
+
+
+def _begin(fetcher: Fetcher, group: Alone) -> float:
+    """Begin an epoch with nothing left to do on the device; when."""
+    fetcher.forget()
+    group.begin_epoch()
+    if fetcher.device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def _numbers(losses: list[Tensor]) -> list[float]:
+    """Their values, by one copy for all."""
+    return [float(value) for value in torch.stack(losses)] if losses else []
 
 
 def _tell(fetcher: Fetcher, number: int, ids: Tensor) -> None:
@@ -216,4 +242,4 @@ def _tell(fetcher: Fetcher, number: int, ids: Tensor) -> None:
     if number == 0:
         fetcher.begin_epoch()
     if fetcher.announced:
-        fetcher.announce(ids.to(fetcher.ids_device))
+        fetcher.announce(fetcher.taken(ids).clone())

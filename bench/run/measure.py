@@ -92,6 +92,7 @@ from gatherbench.strategies.untold import Children
 P = ParamSpec("P")
 R = TypeVar("R")
 
+ISSUE_SOURCE = "time.perf_counter on the training thread, around what it issues of the stage"
 LATENCY_SOURCE = (
     "the path's clock around each read, in bins of four to a doubling: percentiles at their upper"
     " edge, the mean of their middles"
@@ -119,8 +120,7 @@ class Ground:
         binding = bind_case(
             torch.device(self._job.device), plan.threads, plan.numa, part_of=part_of
         )
-        # The plan's, whatever OMP_NUM_THREADS says.
-        torch.set_num_threads(len(os.sched_getaffinity(0)))
+        torch.set_num_threads(_threads_of_torch(torch.device(self._job.device)))
         return binding
 
     @cached_property
@@ -296,7 +296,7 @@ class MeasuredCase(ExitStack):
             if device.type == "cuda" or fetcher.residency():
                 out.row(residency_row(fetcher, make, cached))
 
-        conduct.opened(fetcher, looked_at[0].input_ids)
+        conduct.opened(fetcher, looked_at[0].input_ids.cpu())
         everything = self._alone or job.case.repeat == 0
         compare = witness.everything if everything else partial(witness.spots, len(looked_at))
         compared = compare("before timing", residency)
@@ -305,7 +305,7 @@ class MeasuredCase(ExitStack):
             check_ready(fetcher, looked_at[0].input_ids)
         out.row(make.ok(CHECK_STAGE, "batches", "1", checked, COMPARED))
         if job.case.repeat == 0:
-            before = [(one.input_ids for one in looked_at), *epochs.warm_up_ids()]
+            before = [(one.input_ids.cpu() for one in looked_at), *epochs.warm_up_ids()]
             out.rows(declared_rows(job, epochs, strategy, knowledge, before))
         trainer = _trainer(job.case.workload, ground.dataset, ground.labels, group)
         self._training = _Training(
@@ -344,6 +344,15 @@ class MeasuredCase(ExitStack):
         del self._training  # with the table, of which the host may have room for one alone
         file = self._file if self._ground.group.world == 1 else None
         out.rows(disk_roof(file, job.rows, job.case.repeat))
+
+
+def _threads_of_torch(device: torch.device) -> int:
+    """The plan's, whatever OMP_NUM_THREADS says; beside a GPU one.
+
+    Those of torch's pool go on spinning after each operation, on the cores of those that gather and
+    sample: 5 to 11 of 16 did beside an H200.
+    """
+    return 1 if device.type == "cuda" else len(os.sched_getaffinity(0))
 
 
 def _too_large(job: Job, strategy: Strategy, table_bytes: int) -> str | None:
@@ -467,8 +476,9 @@ class _Training:
         case, out, recorder = self.job.case, self.out, self.ground.recorder
         before, slow = self.fetcher.counts(), self.fetcher.latencies()
         spots = self.witness.spots(len(self.epochs.trace), f"in epoch {number}")
+        batches = self.epochs.measured(number)
         with spots as watch, recorder:
-            times = self._epoch(self.epochs.measured(number), mark, watch)
+            times = self._epoch(batches, mark, watch)
         require_clocks()
         out.rows(self._times(times, number))
         for stage, seconds in times.stages.items():
@@ -496,7 +506,12 @@ class _Training:
             yield self.job.rows.missing(*loss[0], loss[1], NO_SCORE, epoch=epoch)
         else:
             yield ok(*loss[0], sum(times.losses) / batches, loss[1], epoch)
-        if not on_gpu:
+        for stage, issue_s in times.issue_s.items():
+            yield ok("host", f"issue_{stage}", "s", issue_s, ISSUE_SOURCE, epoch)
+        if on_gpu:
+            source = "time.perf_counter, the synchronisation that ends the epoch"
+            yield ok("host", "drain", "s", times.drain_s, source, epoch)
+        else:
             overhead = (times.wall_s - times.host_s) / batches
             source = "epoch wall time less its stages, per minibatch"
             yield ok("harness", "overhead", "s", overhead, source, epoch)
@@ -541,10 +556,10 @@ class _Training:
         if not fetcher.tunable:
             return []
         ids, on_device = batch.input_ids, to_device(batch, fetcher.device)
-        x = reference_gather(self.truth, ids).to(fetcher.device)
+        x = reference_gather(self.truth, ids.cpu()).to(fetcher.device)
         with torch.random.fork_rng([fetcher.device] if fetcher.device.type == "cuda" else []):
             spare = Trainer(copy.deepcopy(trainer.model), trainer.labels, fetcher.device)
-            return fetcher.tune(ids.to(fetcher.ids_device), lambda: spare.step(x, on_device))
+            return fetcher.tune(fetcher.taken(ids), lambda: spare.step(x, on_device))
 
     def traced(self, folder: Path) -> Row:
         """Trace an epoch that nothing else measures; its row says what became of it."""

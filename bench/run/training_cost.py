@@ -8,6 +8,7 @@ the slow side for small minibatches. The number of operations is that of the sam
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -24,6 +25,27 @@ _OPERATIONS = {"sage": (28, -8), "gat": (71, -4)}
 COUNTED = tuple(_OPERATIONS)
 #: Of an Adam step, which torch takes over all parameters at once on a GPU.
 _ADAM = 8
+
+
+class Counted(ABC):
+    """Beside ``nn.Module``: a model of one's own that says what a step of it asks of a GPU."""
+
+    @staticmethod
+    @abstractmethod
+    def cost(
+        in_channels: int,
+        hidden: int,
+        out_channels: int,
+        num_nodes: Sequence[float],
+        num_edges: Sequence[float],
+    ) -> TrainingCost:
+        """Of forward, backward and optimiser step on one minibatch; widths as the class is given.
+
+        Linear in nodes and edges, but for ``launches``: an epoch's are asked for in one sum.
+
+        Args:
+            num_nodes, num_edges: as of :func:`training_cost`.
+        """
 
 
 @dataclass(frozen=True, slots=True)

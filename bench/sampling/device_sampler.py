@@ -36,9 +36,8 @@ class DeviceSampler:
     several threads wait for one another.
 
     The host waits for the number of edges of each layer, for that of the nodes, and for their ids.
-    On a stream of its own it waits for sampling only, not for the training that is queued. The
-    edges stay on the GPU. The ids come back to the host on that stream too, because every data path
-    checks them there: 8 B a row over the link, which all paths pay alike.
+    On a stream of its own it waits for sampling only, not for the training that is queued; a thread
+    that draws ahead waits in the training's place. Ids and edges stay on the GPU.
 
     Memory of the GPU: a copy of the graph unless it is read in place, 8 B for each of its nodes,
     and about 40 B for each edge of a layer while it is drawn, of which the minibatch keeps 16.
@@ -106,8 +105,8 @@ class DeviceSampler:
     def sample(self, seeds: Tensor, seed: int) -> MiniBatch:
         """Draw the minibatch of ``seeds``.
 
-        ``input_ids`` are on the host, the edges on the device, where what the current stream does
-        from here on finds them.
+        All of it lies on the device and is there: any stream may use it, and the current one as
+        long as it likes.
 
         Args:
             seeds: distinct node ids, int64 ``[S]`` on the host, ``S >= 1``.
@@ -129,13 +128,12 @@ class DeviceSampler:
             raise ValueError("seeds: a node stands there twice: make them unique")
         with self._lock, torch.cuda.stream(self._stream):
             drawn = self._layers(known.to(self._device), seed)
-            ids = drawn.input_ids.cpu()
         if self._stream is not None:
+            self._stream.synchronize()
             current = torch.cuda.current_stream(self._device)
-            current.wait_stream(self._stream)
-            for made in drawn.edges:
+            for made in (drawn.input_ids, *drawn.edges):
                 made.record_stream(current)  # or it could be handed on while the training reads it
-        return MiniBatch(ids, drawn.edges, drawn.num_nodes)
+        return drawn
 
     def clone(self, threads: int) -> Self:
         """Another thread may use the same."""

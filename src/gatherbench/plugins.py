@@ -10,10 +10,12 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib.metadata
+import shlex
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -93,9 +95,21 @@ class Plugins(Generic[T]):
 
 
 def nearest(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """``"; did you mean 'x'?"`` for the known word that is like ``word``, else nothing."""
-    close = difflib.get_close_matches(str(word), list(known), n=1, cutoff=cutoff)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    """``"; did you mean 'x'?"`` for the known word that is like ``word``, else nothing.
+
+    Those of which it is a part between hyphens are likelier than those that are spelt alike.
+    """
+    known = list(known)
+    close = [one for one in known if str(word) in str(one).split("-")]
+    close = close or difflib.get_close_matches(str(word), known, n=1, cutoff=cutoff)
+    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+def installing(extra: str) -> str:
+    """The command that adds an extra: no registry has this package, so it names the checkout."""
+    root = Path(__file__).resolve().parents[2]
+    where = root if (root / "pyproject.toml").is_file() else "CHECKOUT"
+    return f"pip install {shlex.quote(f'{where}[{extra}]')}"
 
 
 @functools.cache

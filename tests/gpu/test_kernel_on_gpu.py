@@ -47,18 +47,18 @@ def test_every_policy_gathers_the_right_bytes(name: str, index: torch.dtype, pla
 
 
 @pytest.mark.parametrize("name", list(POLICIES))
-def test_a_bad_id_gives_zeros_and_its_position_and_harms_nobody(name: str) -> None:
+def test_a_bad_id_gives_zeros_and_its_name_and_harms_nobody(name: str) -> None:
     table = byte_table(ROWS, POLICIES[name].row_stride(400))
     ids = torch.arange(500)
     ids[[44, 300]] = torch.tensor([ROWS, -1])
-    first_bad = torch.full((1,), -1, dtype=torch.int64, device=CUDA)
+    bad_id = torch.zeros(1, dtype=torch.int64, device=CUDA)
     with HostRegistration(table) as registered:
         out = torch.full((500, 400), 17, dtype=torch.uint8, device=CUDA)
         point = policy_point(name, 400, 4, registered.address % 16, 0, 8)
         seen = Table(registered.address, ROWS, 400, table.shape[1])
-        gather_into(out, seen, ids.cuda(), point, first_bad=first_bad)
+        gather_into(out, seen, ids.cuda(), point, bad_id=bad_id)
         rows = out.cpu()
-    assert int(first_bad) == 44
+    assert int(bad_id) == -1
     assert not rows[[44, 300]].any()
     good = [k for k in range(500) if k not in (44, 300)]
     assert torch.equal(rows[good], table[good, :400])

@@ -13,7 +13,7 @@ from gatherbench.strategies.conformance import open_known
 from gatherbench.strategies.registry import build
 
 
-@pytest.mark.parametrize("strategy", VARIANTS)
+@pytest.mark.parametrize("strategy", [*VARIANTS, build("null")], ids=str)
 def test_contract(strategy: Strategy) -> None:
     conformance.check_strategy(runnable(strategy), CUDA)
 

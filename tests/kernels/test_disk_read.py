@@ -309,7 +309,7 @@ def answers(said: int) -> ctypes.CDLL:
         ("_liburing", lambda: answers(errno.EPERM), "not permitted: a container's"),
         ("_liburing", lambda: answers(errno.ENOSYS), "kernel has no io_uring"),
         ("_liburing", lambda: answers(errno.EMFILE), "io_uring_setup: Too many open files"),
-        ("importlib.util.find_spec", lambda _: None, "pip install 'gatherbench[disk]'"),
+        ("importlib.util.find_spec", lambda _: None, f"{Path(__file__).parents[2]}[disk]"),
     ],
 )
 def test_where_there_is_no_io_uring_threads_take_its_place(

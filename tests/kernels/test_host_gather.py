@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -255,3 +256,65 @@ def test_same_bytes_says_what_differs(a: Tensor, b: Tensor, said: str | None) ->
 
 def test_rows_go_by_the_numbers_they_are_given() -> None:
     assert str(same_bytes(ZEROS, CHANGED, [9, 8, 7, 6, 5])).startswith("row 7, column 3")
+
+
+def test_as_many_threads_gather_as_do_it_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 16 cores 8 gather 20 GB/s, all 15, and 6 nearly as much as 8: the figures of an H200's."""
+    rate = {16: 15e9, 12: 17e9, 8: 20e9, 6: 19.5e9, 4: 12e9, 3: 9e9, 2: 6e9, 1: 3e9}
+    monkeypatch.setattr(host_gather, "TUNED_BYTES", 1)
+    table = torch.zeros(1000, 64)
+    with HostGather(16) as cpu:
+        monkeypatch.setattr(cpu, "_seconds", lambda _, ids, out: out.nbytes / rate[cpu.threads])
+        found = cpu.tune(table)
+        assert {n: host_gather.TUNED_WITH / s for n, s in found.items()} == pytest.approx(rate)
+        assert cpu.threads == 6, "the fewest within 3 %"
+        rate[6] = 19e9
+        cpu.threads = 16
+        cpu.tune(table)
+        assert cpu.threads == 8
+
+
+def test_a_table_that_the_caches_hold_or_that_no_memory_holds_is_not_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = torch.zeros(1000, 64)
+    with HostGather(2) as cpu:
+        assert cpu.tune(table) == {}, "too small"
+        monkeypatch.setattr(host_gather, "TUNED_BYTES", 1)
+        asked: list[int] = []
+        monkeypatch.setattr(cpu, "_seconds", lambda _, ids, out: asked.append(len(ids)) or 1.0)
+        assert cpu.tune(table) == {}, "so slow that it comes off a disk"
+        assert asked == [512]
+        assert cpu.threads == 2
+
+
+def test_really_tried_it_takes_its_time_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_gather, "TUNED_BYTES", 1)
+    monkeypatch.setattr(host_gather, "TUNING_S", 0.05)
+    table = torch.arange(64_000.0).reshape(1000, 64)
+    with HostGather(2) as cpu:
+        assert set(cpu.tune(table)) == {1, 2}
+        assert cpu.threads in (1, 2)
+        out = torch.empty(3, 64)
+        cpu.gather(table, torch.tensor([5, 999, 0]), out)
+        assert torch.equal(out, table[[5, 999, 0]])
+
+
+def test_a_shared_gather_ends_with_small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All wait for the last chunk: of 4 MiB for 2 threads it is 256 KiB, and not 512."""
+    taken: list[int] = []
+    real = host_gather.gather_rows
+
+    def noted(*given: Any) -> int:
+        taken.append(given[-2])
+        return int(real(*given))
+
+    monkeypatch.setattr(host_gather, "gather_rows", noted)
+    table, ids = torch.zeros(10, 1024), torch.zeros(1024, dtype=torch.int64)
+    with HostGather(2) as cpu:
+        taken.clear()  # those of compiling
+        cpu.gather(table, ids, torch.empty(1024, 1024))
+        assert set(taken) == {64}, "rows of 4 KiB: 1024 over 2 threads in 8 turns each"
+        taken.clear()
+        cpu.gather(table, ids[:100], torch.empty(100, 1024))
+        assert taken == [128], "all of it in this thread"

@@ -35,9 +35,9 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 def test_what_the_kernel_is_given(launched: list[tuple[Any, ...]]) -> None:
     ids, out = torch.arange(33), torch.empty(33, 100, dtype=torch.uint8)
-    places, first_bad = torch.arange(33), torch.full((1,), -1)
+    places, bad_id = torch.arange(33), torch.zeros(1, dtype=torch.int64)
     point = policy_point("aligned", 100, 1, 0, out.data_ptr() % 16, 8)
-    gather_into(out, Table(1 << 20, 7_000, 100, 112), ids, point, places, first_bad)
+    gather_into(out, Table(1 << 20, 7_000, 100, 112), ids, point, places, bad_id)
     ((kernel, grid, block, values, kinds, device),) = launched
     assert kernel == (point, "sm_90")
     assert (grid, block) == (point.blocks(33, 100), point.block)
@@ -50,7 +50,7 @@ def test_what_the_kernel_is_given(launched: list[tuple[Any, ...]]) -> None:
         7_000,
         112,
         100,
-        first_bad.data_ptr(),
+        bad_id.data_ptr(),
     )
     sizes = [ctypes.sizeof(kind) for kind in kinds]
     assert sizes == [8, 8, 8, 8, 8, 8, 8, 4, 8], "the arguments of gather_kernel in gather.cu"

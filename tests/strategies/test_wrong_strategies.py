@@ -584,6 +584,36 @@ def test_what_is_wrong_is_rejected(name: str) -> None:
     assert rejected_by(name)
 
 
+@pytest.mark.parametrize(
+    ("fails", "said"),
+    [
+        (
+            lambda ids, rows: rows.dtype == torch.bfloat16,
+            "empty torch.int64 ids, torch.bfloat16 rows of 100 B: RuntimeError: Got unsupported",
+        ),
+        (
+            lambda ids, rows: ids.dtype == torch.int32 and len(ids) > 1,
+            "repeated torch.int32 ids, torch.int8 rows of 1 B: RuntimeError: Got unsupported",
+        ),
+        (lambda ids, rows: len(ids) == 5000, "fetches in flight, of changing size, from one ids"),
+    ],
+    ids=["dtype", "ids", "many"],
+)
+def test_an_error_of_the_path_says_what_it_was_given(
+    fails: Callable[[Tensor, Tensor], bool], said: str
+) -> None:
+    def rows(self: RightFetcher, ids: Tensor) -> Tensor:
+        if fails(ids, self.table):
+            raise RuntimeError("Got unsupported ScalarType BFloat16")
+        return self.table[ids]
+
+    fetcher = type("Fails", (RightFetcher,), {"rows": rows})
+    with pytest.raises(NonconformingError) as caught:
+        check_strategy(type("Wrong", (Made,), {"fetcher": fetcher})(), HOST)
+    assert said in str(caught.value)
+    assert "Got unsupported ScalarType BFloat16" in str(caught.value)
+
+
 def test_every_check_is_needed() -> None:
     found = frozenset[str]().union(*map(rejected_by, WRONG))
     assert found == {check.__name__ for check in conformance.CHECKS}

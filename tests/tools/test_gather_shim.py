@@ -93,9 +93,9 @@ def test_empty_batch_one_row_and_one_row_table(shim: Shim, point: GridPoint) -> 
     for count in (0, 1, 70):
         got = shim.run(point, table, np.zeros(count, np.int64), report_bad=True)
         np.testing.assert_array_equal(got.rows, np.repeat(table, count, axis=0))
-        assert got.first_bad is None
+        assert got.bad_id is None
     empty = shim.run(point, table[:0], np.array([3, 0]), report_bad=True)
-    assert empty.first_bad == 0
+    assert empty.bad_id == 3
     assert not empty.rows.any()
 
 
@@ -120,7 +120,7 @@ def test_a_bad_id_reads_nothing_and_is_reported(shim: Shim, bad: int, lanes: int
         point = GridPoint(shift, 4, lanes, index_bytes=index_bytes)
         got = shim.run(point, table, ids, report_bad=True, record=True)
         np.testing.assert_array_equal(got.rows, expected)
-        assert got.first_bad == 17
+        assert got.bad_id == bad
         assert got.loads["address"].max() < table.size
 
 
@@ -241,7 +241,7 @@ def conforms(shim: Shim) -> None:
         expected[order[good]] = table[ids[good]]
         got = shim.run(point, table, ids, out_rows=order, report_bad=True)
         np.testing.assert_array_equal(got.rows, expected)
-        assert got.first_bad == 7
+        assert got.bad_id == -1, "of -1 and 41 the larger without a sign"
         tail = 2_200_000 - np.arange(1, 20)
         got_tail = shim.run_sparse(replace(point, max_blocks=None), 2_200_000, 2408, 100, tail)
         np.testing.assert_array_equal(got_tail, sparse_bytes(tail, 2408))

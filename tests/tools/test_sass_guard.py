@@ -276,10 +276,10 @@ CHANGES = {
         "const int units = 1 << 30;",
         ("WRONG", "stopped: "),
     ),
-    "another position": (
-        "u64>(entry.position));",
-        "u64>(entry.position + 2));",
-        ("WRONG", "it reports position 7 as the first bad id, not 5"),
+    "another id": (
+        "u64>(entry.id));",
+        "u64>(entry.id + 2));",
+        ("WRONG", "it reports 43 as the bad id, not -1"),
     ),
     "another way to say it": (
         "if (row.shift >= job.row_bytes / WIDTH) row.shift = 0;",

@@ -11,6 +11,7 @@ The cases are grouped in sections, each in a process of its own with its share o
 crashes, hangs or lacks something costs the others nothing, and its cases are rows with the reason.
 
     gather     rates over row width, span, order, policy and grid, beside the roofs
+    pages      registered and managed memory by span, beside a full GPU, and where pages split
     overlap    a gather beside loads that are like training
     ncu        the GPU's counters beside the request accounting
     peer       WholeGraph live, where it is installed
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
     from gatherbench.bench.probe.gpu import GpuStand
 
 #: Each section's weight in the time that is left when its turn comes, among those still to come.
-SECTIONS = {"gather": 11.0, "overlap": 4.0, "ncu": 4.0, "peer": 1.0}
+SECTIONS = {"gather": 11.0, "pages": 10.0, "overlap": 4.0, "ncu": 4.0, "peer": 1.0}
 #: Exit status of a section that cannot run here; its last line says why.
 SKIPPED = 3
 #: Exit status of a section that has lost CUDA's context and can begin anew, with what its line that
@@ -221,9 +222,10 @@ def run_here(options: argparse.Namespace, add: Add) -> int:
             if wrong := measure_gathers(options, began, add):
                 print(f"left out, because wrong or worse: {', '.join(wrong)}")
             return 1 if wrong else 0
-        from tools.gpu import counters, overlap, peer
+        from tools.gpu import counters, overlap, pages, peer
 
-        module = {"overlap": overlap, "ncu": counters, "peer": peer}[options.section]
+        modules = {"pages": pages, "overlap": overlap, "ncu": counters, "peer": peer}
+        module = modules[options.section]
         module.measure(add, began + options.budget, wanted, options.rounds)
     except RefusedError as why:
         print(why)
@@ -304,7 +306,7 @@ def run_sections(options: argparse.Namespace, arguments: Sequence[str], deadline
             for case in asked:
                 if status != "ok" and case.section == name:
                     file.add(row_of(Point(case.name), reason=f"{status}: {reason}"))
-    report(options.out)
+        report(options.out)  # as it goes: what is cut off later has its tables
     for name, (status, reason) in ended.items():
         print(f"{name}: {status} {reason}")
     return 1 if any(status == "failed" for status, _ in ended.values()) else 0

@@ -33,6 +33,11 @@ template <class Word> inline Word atomicMin(Word* at, Word value) {
   if (value < old) *at = value;
   return old;
 }
+template <class Word> inline Word atomicMax(Word* at, Word value) {
+  const Word old = *at;
+  if (value > old) *at = value;
+  return old;
+}
 
 // A load past the caches; the host has nothing to ask for.
 template <class Word> inline Word __ldcv(const Word* from) { return *from; }

@@ -126,10 +126,10 @@ static void launch(const Header& h, const Job& job, const void* ids) {
   }
 }
 
-static void reply(u64 first_bad, const char* out, size_t out_bytes,
+static void reply(u64 bad_id, const char* out, size_t out_bytes,
                   std::vector<LoadRecord>& records, u64 origin) {
   for (LoadRecord& r : records) r.address -= origin;
-  const u64 head[3] = {first_bad, out_bytes, records.size()};
+  const u64 head[3] = {bad_id, out_bytes, records.size()};
   write_all(head, sizeof head);
   write_all(out, out_bytes);
   write_all(records.data(), records.size() * sizeof(LoadRecord));
@@ -146,17 +146,17 @@ static void run_dense(const Header& h) {
   read_all(ids.data, h.num_ids * h.index_bytes);
   read_all(out_rows.data, h.permuted ? h.num_ids * 8 : 0);
 
-  u64 first_bad = ~0ull;
+  u64 bad_id = 0;
   std::vector<LoadRecord> records;
   load_records = h.record ? &records : nullptr;
   launch(h,
          {table.data, out.data,
           h.permuted ? reinterpret_cast<const i64*>(out_rows.data) : nullptr, h.num_ids,
           h.num_rows, h.row_stride, static_cast<int>(h.row_bytes),
-          h.report_bad ? &first_bad : nullptr},
+          h.report_bad ? &bad_id : nullptr},
          ids.data);
   load_records = nullptr;
-  reply(first_bad, out.data, out_bytes, records,
+  reply(bad_id, out.data, out_bytes, records,
         reinterpret_cast<u64>(table.data) - static_cast<u64>(h.table_offset));
 }
 
@@ -190,7 +190,7 @@ static void run_sparse(const Header& h) {
           static_cast<int>(h.row_bytes), nullptr},
          ids);
   const size_t tail_bytes = static_cast<size_t>(h.tail * h.row_bytes);
-  reply(~0ull, out + out_bytes - tail_bytes, tail_bytes, none, 0);
+  reply(0, out + out_bytes - tail_bytes, tail_bytes, none, 0);
   munmap(table, table_bytes);
   munmap(out, out_bytes);
   munmap(ids, h.num_ids * h.index_bytes);

@@ -23,7 +23,6 @@ from gatherbench.kernels.grid import SHIFTS, GridPoint
 #: Where the shim lies.
 SHIM = Path(__file__).resolve().parent
 _HEADER = struct.Struct("<21q")
-_NO_BAD_ID = 2**64 - 1
 
 #: One load of one lane; ``address`` is counted from the 256 B boundary before the table.
 RECORD = np.dtype(
@@ -36,10 +35,10 @@ class ShimError(RuntimeError):
 
 
 class Execution(NamedTuple):
-    """What one batch did: rows uint8 ``[B, row_bytes]``, the first bad id's position, loads."""
+    """What one batch did: rows uint8 ``[B, row_bytes]``, the bad id, loads."""
 
     rows: npt.NDArray[np.uint8]
-    first_bad: int | None
+    bad_id: int | None
     loads: npt.NDArray[np.void]
 
 
@@ -200,11 +199,11 @@ class Shim(Driver):
         self._write(_HEADER.pack(*specialisation, *launch, *shape, *flags))
 
     def _reply(self, row_bytes: int) -> Execution:
-        first_bad, out_bytes, num_records = struct.unpack("<3Q", self._read(24))
+        bad_id, out_bytes, num_records = struct.unpack("<q2Q", self._read(24))
         rows = np.frombuffer(self._read(out_bytes), np.uint8).reshape(-1, row_bytes)
         loads = np.frombuffer(self._read(num_records * RECORD.itemsize), RECORD)
         order = np.lexsort((loads["lane"], loads["instruction"], loads["warp"]))
-        return Execution(rows, None if first_bad == _NO_BAD_ID else first_bad, loads[order])
+        return Execution(rows, bad_id or None, loads[order])
 
 
 def sparse_bytes(ids: npt.NDArray[np.signedinteger], row_bytes: int) -> npt.NDArray[np.uint8]:

@@ -100,8 +100,10 @@ def provenance(run: Run) -> str:
         for names in run.env.get("plugins", {}).values()
         for name, of in names.items()
     ]
+    turns = ", paths in turns in one process a repeat" if run.processes else ""
     beside = f" Of other packages: {', '.join(others)}." if others else ""
     return (
-        f"{repeats_of(run)} × {counts[0]}, {counts[1]} dropped. Machine {run.machine or 'unknown'}"
+        f"{repeats_of(run)} × {counts[0]}, {counts[1]} dropped{turns}. Machine"
+        f" {run.machine or 'unknown'}"
         f" ({processor}), backend {backends}, commit {commit}, run {run.run_id}.{beside}"
     )

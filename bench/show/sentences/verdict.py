@@ -33,6 +33,7 @@ from gatherbench.bench.read.epochs import (
     set_aside,
 )
 from gatherbench.bench.read.modelled import borrows, corners, foreign_gathers
+from gatherbench.bench.read.neighbours import neighbours
 from gatherbench.bench.read.stats.interval import Interval, interval_of
 from gatherbench.bench.read.stats.judge import THRESHOLD, Word, judge, ratio_of, shortest
 from gatherbench.bench.read.stopping import imprecise
@@ -445,11 +446,18 @@ def _limits(run: Run) -> Iterator[str]:
     single = sum(found.repeats == 1 for found in epoch_intervals(run).values())
     if single:
         yield f"One repeat only of {single} series: how much processes differ is not known of them."
+    for path, behind, ratio in neighbours(run):
+        yield (
+            f"On {run.names[path.workload]} {' '.join(path[1:3])} takes {with_ends(*ratio.ends)} as"
+            f" long right behind {' '.join(behind[1:3])} as behind others: what that one leaves is"
+            " in its epochs. Measure them with together = false."
+        )
     if wide := imprecise(run):
         worst = max(wide, key=lambda series: wide[series])
         width = f"±{wide[worst]:.0%}" if wide[worst] < 1 else "by more than its value"
         yield (
-            f"Not as precise as the plan asks (±{run.plan['measure']['precision']:.0%}): the epochs"
-            f" of {len(wide)} series, least of all {' '.join(worst[1:])} ({width}). More repeats"
-            " (max_repeats and budget_s of the plan), or a quieter machine, narrow them."
+            f"Not as precise as the plan asks (±{run.plan['measure']['precision']:.0%}): the"
+            f" {'ratios' if run.processes else 'epochs'} of {len(wide)} series, least of all"
+            f" {' '.join(worst[1:])} ({width}). More repeats (max_repeats and budget_s of the"
+            " plan), or a quieter machine, narrow them."
         )

@@ -45,6 +45,21 @@ def test_table_csv_and_picture(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "hits.png").stat().st_size > 10_000
 
 
+def test_published_rates_are_drawn_wherever_somebody_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    drawn: list[Path] = []
+    monkeypatch.setattr(
+        "gatherbench.bench.show.hits.figure_of", lambda _, where: drawn.append(where)
+    )
+    monkeypatch.setattr("gatherbench.bench.show.figures.paper.save", lambda *_: None)
+    few = ("--policies", "degree", "--max-batches", "2", "--out", str(tmp_path / "out"))
+    done = gatherbench(*TINY, *few)
+    assert done.exit_code == 0, done.stderr
+    assert len(published_rates(drawn[0])) > 0
+
+
 def test_json_is_json_and_nothing_else() -> None:
     done = gatherbench(*TINY, "--policies", "degree,random", "--max-batches", "2", "--json")
     assert done.exit_code == 0, done.stderr

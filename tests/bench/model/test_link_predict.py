@@ -30,11 +30,9 @@ from gatherbench.bench.read.disturbance import mark_disturbed
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.run.rows import HEADER, Row, RowMaker
 from gatherbench.bench.run.store import RunStore
-from gatherbench.bench.show.model import _table as model_table
+from gatherbench.bench.show.report.tables import roofline_table
 from gatherbench.strategies import registry
 from gatherbench.strategies.cpu_gather import CpuGather
-
-from ..printed import printed
 
 ShellRun = tuple[Result, Path]
 
@@ -310,8 +308,8 @@ def test_a_disk_has_rows_a_roof_and_a_reason(tmp_path: Path, profile: LinkProfil
     waited = rows["direct", "fetch", "wall_time"].value
     assert lines.loc["direct", "of_disk"] == pytest.approx(8.0 / (waited or 0))
     assert pd.isna(lines.loc["mapped", "of_disk"])
-    text = printed(model_table(profile.name, lines.reset_index()))
-    assert "disk" in text.splitlines()[1]
+    table = roofline_table(profile, lines.reset_index())
+    assert "disk" in [column.short for column in table.columns]
 
 
 def test_the_least_and_the_most_of_a_range_stand_in_the_rooflines(

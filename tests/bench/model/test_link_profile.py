@@ -172,6 +172,9 @@ def test_a_wrong_file_is_named(text: str, part: str, tmp_path: Path) -> None:
 def test_a_profile_that_is_not_there_is_named_with_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match="did you mean 'rtx3090-pcie4'"):
         load_profile("rtx3090-pci4")
+    # Not gh200-c2c, which is spelt alike.
+    with pytest.raises(ProfileError, match=r"did you mean 'h200-sxm-pcie5' or 'nvidia-h200'\?"):
+        load_profile("h200")
     with pytest.raises(ProfileError, match="no such file"):
         load_profile(tmp_path / "none.toml")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -21,6 +22,7 @@ from gatherbench.bench.run.declared_rows import UNCOUNTED
 from gatherbench.bench.run.measure import measure
 from gatherbench.bench.run.models import build_model
 from gatherbench.bench.run.store import PartWriter, read_part, rows_of
+from gatherbench.bench.sampling.trace import Trace
 from gatherbench.strategies.partition_orders import Partitions
 
 SMALL = """
@@ -342,6 +344,30 @@ def with_model(folder: Path, name: str) -> str:
     return write(folder, SMALL.replace('"sage", "gat"', f'"{name}"'))
 
 
+def test_the_model_that_the_texts_show_trains_and_is_counted(
+    own_models: Path, make_job: Any
+) -> None:
+    """33 columns, 16 hidden, 3 classes: a step's operations by hand, from the epoch's counts."""
+    text = (Path(__file__).parents[3] / "docs" / "plans.md").read_text()
+    (shown,) = re.findall(r"^```python\n(.*?class SumGNN.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (own_models / "models_for_a_test.py").write_text(shown)
+    job = make_job(model="models_for_a_test:SumGNN", epochs=3)
+    with closing(PartWriter(job.part)) as out:
+        assert measure(job, out) is None
+    rows = {(r.stage, r.metric, r.epoch): r for r in rows_of(read_part(job.part))}
+    losses = [rows["train", "loss", epoch].value for epoch in range(3)]
+    assert losses[2] < losses[1] < losses[0]
+    trace = Trace.open(job.trace)
+    (_, inner, _), (near, far) = trace.num_nodes.sum(axis=0), trace.num_edges.sum(axis=0)
+    seeds = trace.num_nodes[:, 0].sum()
+    first, last = 2 * inner * 33 * 16, 2 * seeds * 16 * 3
+    operations = rows["train", "operations", -1]
+    assert operations.value == 2 * first + far * 33 + 3 * last + near * 16
+    assert operations.source == "models_for_a_test:SumGNN.cost"
+    assert rows["train", "launches", -1].value == 5 * 60
+    assert rows["train", "structure", -1].value == 16 * (near + far)
+
+
 def test_a_model_of_ones_own_is_found_in_the_current_folder(own_models: Path) -> None:
     cases = load_plan(with_model(own_models, "models_for_a_test:Seeds")).cases()
     (workload,) = {case.workload for case in cases}
@@ -423,14 +449,10 @@ def test_more_threads_or_workers_than_cores_are_refused(
         reopen(run.store.folder)
 
 
-def test_a_gpu_that_samples_needs_no_workers(tmp_path: Path) -> None:
-    for how, refused in (("live", False), ("replay", False), ("gpu", True), ("uva", True)):
+def test_minibatches_are_drawn_ahead_wherever_they_are_drawn(tmp_path: Path) -> None:
+    for how in ("live", "replay", "gpu", "uva"):
         text = SMALL.replace("repeats = 3", f'sampling = "{how}"\nsampler_workers = 1')
-        if refused:
-            with pytest.raises(PlanError, match=r'leave sampler_workers out, or .* = "live"'):
-                load_plan(write(tmp_path, text))
-        else:
-            assert load_plan(write(tmp_path, text)).measure.sampler_workers == 1
+        assert load_plan(write(tmp_path, text)).measure.sampler_workers == 1
     with pytest.raises(PlanError, match="sampler_workers"):
         load_plan(write(tmp_path, SMALL.replace("repeats = 3", "sampler_workers = -1")))
 

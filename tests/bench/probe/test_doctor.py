@@ -26,6 +26,7 @@ from gatherbench.bench.probe import doctor
 from gatherbench.bench.probe.doctor import Finding, examine, judge, judge_calibration, watch
 from gatherbench.bench.run import sensor_calibration
 from gatherbench.kernels import read_engines
+from gatherbench.plugins import installing
 
 H200 = GpuInfo(
     "NVIDIA H200", "0123456789ab", "590.10", "13.1", "9.0", 150 << 30, 700.0, 1, 5, 16, 16, 0
@@ -168,7 +169,7 @@ OPEN_ENGINE = "gatherbench.kernels.read_engines.open_engine"
             {"library_versions": always({"torch": "2.13.0", "ogb": None})},
             {
                 "Libraries": ("ok", "torch 2.13.0", ""),
-                "ogb (extra)": ("missing", "not installed", "pip install gatherbench[ogb]"),
+                "ogb (extra)": ("missing", "not installed", installing("ogb")),
             },
         ),
     ],

@@ -282,7 +282,12 @@ def test_where_nothing_could_be_judged_the_time_that_it_needs_is_said() -> None:
     out = Console(width=500, file=io.StringIO())
     against._print(out, records, judge_all(records))
     assert isinstance(out.file, io.StringIO)
-    assert "6 pairs of all 2 need some 6 minutes here" in out.file.getvalue()
+    assert "6 pairs of all 2 need about 6 minutes here" in out.file.getvalue()
+    against._print(out, records[:1] + records[2:], judge_all(records[:1] + records[2:]))
+    assert "6 pairs of all 1 need about 3 minutes here" in out.file.getvalue()
+    few = [sampled("a", [0.0], pair_s=0.1)]
+    against._print(out, few, judge_all(few))
+    assert "6 pairs of all 1 need about 1 minute here" in out.file.getvalue()
 
 
 @pytest.mark.parametrize(

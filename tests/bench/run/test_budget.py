@@ -172,3 +172,6 @@ def test_the_expected_end_goes_by_the_time_so_far_or_is_when_the_time_is_up(tmp_
     left_s[0] = 600
     assert end(3) == "[3/25, ends about 13:10"
     assert end(25) == "[25/25", "it has ended"
+    precise = replace(run, measure=Measure(min_repeats=2, max_repeats=9))
+    said = reporter(bar, precise, out, lambda: left_s[0], lambda: now[0])
+    assert end(25) == "[25/25+", "and there may be more"

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -241,7 +242,8 @@ def test_ranks_begin_with_one_model_and_draw_a_dropout_each(make_job: Any) -> No
     found = []
     for rank in range(3):
         dataset, group = open_dataset(job.dataset), Told(Ranks(rank, 3, 3))
-        trainer = _trainer(job.case.workload, dataset, HOST, group)
+        labels = torch.from_numpy(np.array(dataset.labels))
+        trainer = _trainer(job.case.workload, dataset, labels, group)
         group._model = trainer.model
         found.append((group._digest(), torch.rand(8).tolist()))
     assert len({digest for digest, _ in found}) == 1

@@ -66,6 +66,7 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
     monkeypatch.setattr(loop, "time", clocks)
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", clocks.synchronize)
+    monkeypatch.setattr(loop.CudaClock, "_spare", [])
     return clocks
 
 
@@ -226,7 +227,28 @@ def test_on_a_gpu_stages_are_what_the_stream_spent_and_the_host_does_not_wait(
     assert [round(at) for at in clocks.waited] in ([9000, 16711], [9000, 16711, 16711])
     # What the host did within the stages: samples, submits, freed minibatches; no waiting.
     assert times.host_s == 7.0 + 70.0 + 3 * 0.125
+    assert times.issue_s == {"fetch": 70.0, "train": 3 * 0.125}
+    # The rest of the epoch the host waits: beside that it looked at three and found no fourth.
+    alone = times.host_s + 3 * (0.5 + 0.0625) + 0.5
+    assert times.drain_s == pytest.approx(times.wall_s - alone)
     assert times.payload_rows == 3 + 4 + 5
+
+
+def test_events_are_made_once_and_used_by_every_epoch(
+    clocks: Clocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, real = [], torch.cuda.Event
+    monkeypatch.setattr(
+        torch.cuda,
+        "Event",
+        lambda **how: made.append(how) or real(**how),  # type: ignore[func-returns-value]
+    )
+    first = epoch(clocks, "cuda", 1)
+    count = len(made)
+    assert count > 0
+    again = epoch(clocks, "cuda", 1)
+    assert len(made) == count
+    assert again.stages == first.stages
 
 
 def test_on_a_gpu_a_fetch_ahead_takes_the_time_for_which_the_stream_has_it(clocks: Clocks) -> None:

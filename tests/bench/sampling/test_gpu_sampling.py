@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -19,6 +20,7 @@ from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run.measure import measure
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.store import PartWriter, read_part, rows_of
+from gatherbench.bench.sampling import epoch as epoch_module
 from gatherbench.bench.sampling import state_sampler
 from gatherbench.bench.sampling.device_sampler import DeviceSampler
 from gatherbench.bench.sampling.epoch import StateSeeds
@@ -136,16 +138,79 @@ def test_surroundings_are_there_before_anything_asks_for_the_device(
 
 
 @pytest.mark.usefixtures("kernels_on_host")
+def test_a_thread_of_its_own_draws_for_the_stream_that_trains(
+    make_job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By default one thread ahead; what is drawn is for the stream of who asks for it."""
+    streams: list[tuple[str, object]] = []
+    current = threading.local()
+
+    @contextmanager
+    def entered(stream: object) -> Iterator[None]:
+        before, current.stream = getattr(current, "stream", "its own"), stream
+        yield
+        current.stream = before
+
+    class Sampler:
+        num_nodes = 8
+
+        def __init__(self, drawing: Any) -> None:
+            self.drawing = drawing
+
+        def clone(self, threads: int) -> Sampler:
+            return self
+
+        def sample(self, seeds: Tensor, seed: int) -> Any:
+            streams.append((threading.current_thread().name, getattr(current, "stream", None)))
+            return self.drawing.sample(seeds, seed)
+
+    on_host = epochs.sampler_of
+
+    def sampler_of(workload: Any, *given: Any, **how: bool) -> Any:
+        made = on_host(workload, *given[:2])
+        return Sampler(made) if how else made
+
+    monkeypatch.setattr(epochs, "sampler_of", sampler_of)
+    monkeypatch.setattr(torch.cuda, "stream", entered)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: "training")
+    job = make_job(sampling="gpu")
+    plain = epochs.Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
+    ahead = replace(job, device="cuda")
+    drawn = epochs.Epochs(ahead, open_dataset(job.dataset), Trace.open(job.trace))
+    for one, other in zip(plain.measured(0), drawn.measured(0), strict=True):
+        assert torch.equal(one.input_ids, other.input_ids)
+        assert all(map(torch.equal, one.edges, other.edges))
+    names, where = zip(*streams, strict=True)
+    assert len(set(names)) == 1
+    assert names[0].startswith("gatherbench-sample")
+    assert set(where) == {"training"}
+
+
+@pytest.mark.parametrize("sampling", ["live", "gpu"])
+def test_the_order_of_an_epoch_is_drawn_before_its_first_minibatch_is_asked_for(
+    make_job, monkeypatch: pytest.MonkeyPatch, sampling: str
+) -> None:
+    job = make_job(sampling=sampling)
+    made = epochs.Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
+    batches = made.measured(0)
+
+    def late(*_: object, **__: object) -> None:
+        raise AssertionError("within the clock")
+
+    monkeypatch.setattr(epoch_module, "epoch_seeds", late)
+    assert len(list(batches)) == len(made.trace)
+
+
 def test_on_a_gpu_it_waits_for_its_own_stream_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With streams that take notes: the training's stream waits, and keeps the edges from reuse."""
+    """With streams that take notes: who samples waits, and the training keeps it all from reuse."""
     notes: list[tuple[str, str]] = []
 
     class Stream:
         def __init__(self, name: str) -> None:
             self.name = name
 
-        def wait_stream(self, other: Stream) -> None:
-            notes.append((self.name, f"waits for {other.name}"))
+        def synchronize(self) -> None:
+            notes.append((self.name, "waited for"))
 
     @contextmanager
     def entered(stream: Stream) -> Iterator[None]:
@@ -167,7 +232,8 @@ def test_on_a_gpu_it_waits_for_its_own_stream_alone(monkeypatch: pytest.MonkeyPa
     assert notes == [
         ("sampling", "entered"),
         ("sampling", "left"),
-        ("training", "waits for sampling"),
+        ("sampling", "waited for"),
+        ("training", "keeps"),
         ("training", "keeps"),
         ("training", "keeps"),
     ]

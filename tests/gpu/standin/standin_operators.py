@@ -13,6 +13,7 @@ memory, and the allocator's rules for memory that several streams use.
 from __future__ import annotations
 
 import ctypes
+import functools
 import warnings
 from types import ModuleType
 from typing import Any
@@ -45,14 +46,25 @@ def install(torch: ModuleType) -> None:
         if operator is not None and not _makes_views(operator):
             library.impl(name, _OnTheCpu(torch, operator), "CUDA", allow_override=True)
     library.impl("copy_", _Copy(torch, copy), "CUDA", allow_override=True)
-    runtime = ctypes.CDLL("libcudart.so.13")
-    runtime.standin_sleep.argtypes = [ctypes.c_void_p, ctypes.c_double]
 
     def sleep(ticks: int) -> None:
         stream = torch.cuda.current_stream()
-        runtime.standin_sleep(stream.cuda_stream, ticks / _TICKS_PER_MS)
+        _runtime().standin_sleep(stream.cuda_stream, ticks / _TICKS_PER_MS)
 
     torch.cuda._sleep = sleep
+
+
+def _settle(torch: ModuleType) -> None:
+    """Let the current stream become empty; the stand-in counts an operator, and no wait."""
+    _runtime().standin_operator(torch.cuda.current_stream().cuda_stream)
+
+
+@functools.cache
+def _runtime() -> ctypes.CDLL:
+    runtime = ctypes.CDLL("libcudart.so.13")
+    runtime.standin_sleep.argtypes = [ctypes.c_void_p, ctypes.c_double]
+    runtime.standin_operator.argtypes = [ctypes.c_void_p]
+    return runtime
 
 
 def _makes_views(operator: Any) -> bool:
@@ -85,7 +97,7 @@ class _OnTheCpu:
         self._generators: dict[int, tuple[Any, Any, int]] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self._torch.cuda.current_stream().synchronize()
+        _settle(self._torch)
         written: list[tuple[Any, Any]] = []
         there = [
             self._to_cpu(value, name in self._written, written)
@@ -166,7 +178,7 @@ class _Copy:
         plain = to.dtype == source.dtype and to.shape == source.shape
         if plain and to.is_contiguous() and source.is_contiguous():
             return self._native.call_boxed(self._keys, to, source, non_blocking)
-        self._torch.cuda.current_stream().synchronize()
+        _settle(self._torch)
         ends = [_same_memory(self._torch, end) if end.is_cuda else end for end in (to, source)]
         ends[0].copy_(ends[1])
         return to

@@ -18,7 +18,7 @@ from typing import Any
 _NATIVE = Path(__file__).resolve().parent / "native"
 #: What native/kernel_after.h can start.
 _KERNELS = (
-    *("gather_kernel", "read_kernel", "chase_kernel"),
+    *("gather_kernel", "lookup_kernel", "read_kernel", "chase_kernel"),
     *("count_kernel", "draw_kernel", "mark_kernel", "relabel_kernel"),
 )
 _NO_BYTES = 8  # SHT_NOBITS

@@ -135,6 +135,7 @@ API CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned grid_
       shared_bytes != 0 || extra != nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  count(kLaunches);
   const Kernel kernel = *reinterpret_cast<const Kernel*>(function);
   std::vector<std::uint64_t> values;  // copied now: the caller's may change when this returns
   for (int i = 0; kernel.sizes[i] != 0; ++i) {

@@ -90,6 +90,12 @@ bool visible(const void* address, size_t size);
 // once, as by the driver. Only the first can be used. A fork of a process that asked is broken.
 const std::vector<int>& gpus();
 
+// What was asked of the pretended GPU, by one thread or by all, in the order of `standin_counts`. An
+// operator of torch is one, however many kernels it takes on a GPU. A wait is a call that returns
+// when the GPU has got somewhere, whether it had already or not.
+enum Count { kLaunches, kOperators, kToDevice, kToHost, kPageable, kWaits, kEvents, kAllocations, kCounts };
+void count(Count what);
+
 // An illegal access is met by every later call, as on a GPU.
 extern std::atomic<int> broken;
 // The calling thread has a context: made by the runtime when it needs one, never by the driver.

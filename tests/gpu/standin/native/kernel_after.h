@@ -73,6 +73,16 @@ int allowed_chase_kernel(void** v, Visible visible) {
          visible(value<void*>(v, 3), 8);
 }
 #endif
+#if defined(KERNEL_lookup_kernel)
+KERNEL(lookup_kernel)
+int allowed_lookup_kernel(void** v, Visible visible) {
+  const size_t count = value<long long>(v, 0), bytes = value<long long>(v, 2);
+  return visible(value<void*>(v, 1), count * bytes) &&
+         visible(value<void*>(v, 4), 4 * value<long long>(v, 3)) &&
+         visible(value<void*>(v, 7), 8 * count) && visible(value<void*>(v, 8), count) &&
+         visible(value<void*>(v, 9), 8) && visible(value<void*>(v, 10), 8);
+}
+#endif
 #if defined(KERNEL_draw_kernel)
 static bool words(Visible visible, void** v, size_t place, size_t count) {
   return count == 0 || visible(value<void*>(v, place), 8 * count);

@@ -27,6 +27,16 @@ template <class Word> static Word atomicMin(Word* at, Word value) {
   if (value < old) *at = value;
   return old;
 }
+template <class Word> static Word atomicMax(Word* at, Word value) {
+  const Word old = *at;
+  if (value > old) *at = value;
+  return old;
+}
+template <class Word> static Word atomicAdd(Word* at, Word value) {
+  const Word old = *at;
+  *at += value;
+  return old;
+}
 static unsigned atomicXor(unsigned* at, unsigned value) {
   const unsigned old = *at;
   *at ^= value;

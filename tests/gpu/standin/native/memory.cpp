@@ -118,6 +118,7 @@ API double standin_link_bytes(int to_device) { return static_cast<double>(carrie
 
 API cudaError_t cudaMalloc(void** at, size_t size) {
   has_context = true;
+  count(kAllocations);
   *at = nullptr;
   if (size == 0) return answer(0);
   {
@@ -135,6 +136,7 @@ API cudaError_t cudaMalloc(void** at, size_t size) {
 API cudaError_t cudaFree(void* at) { return answer(release(at)); }
 API cudaError_t cudaFreeHost(void* at) { return answer(release(at)); }
 API cudaError_t cudaHostAlloc(void** at, size_t size, unsigned) {
+  count(kAllocations);
   return answer(allocate_on_host(at, size, cudaMemoryTypeHost));
 }
 API cudaError_t cudaMallocManaged(void** at, size_t size, unsigned) {
@@ -201,6 +203,10 @@ API cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMem
   const bool to_device = kind_at(to) == cudaMemoryTypeDevice;
   const bool from_device = kind_at(from) == cudaMemoryTypeDevice;
   const int direction = to_device == from_device ? -1 : to_device;
+  if (direction >= 0) count(to_device ? kToDevice : kToHost);
+  const bool pageable = kind_at(to) == cudaMemoryTypeUnregistered ||
+                        kind_at(from) == cudaMemoryTypeUnregistered;
+  if (pageable) count(kPageable);
   if (kind_at(from) == cudaMemoryTypeUnregistered) {  // pageable: staged before the call returns
     const auto* bytes = static_cast<const char*>(from);
     auto staged = std::make_shared<std::vector<char>>(bytes, bytes + size);

@@ -76,6 +76,14 @@ bool Stream::idle() {
   return jobs_.empty() && !busy_;
 }
 
+static thread_local long counted_here[kCounts];
+static std::atomic<long> counted_everywhere[kCounts];
+
+void count(Count what) {
+  ++counted_here[what];
+  ++counted_everywhere[what];
+}
+
 namespace {
 
 std::mutex streams_lock;
@@ -163,6 +171,7 @@ API cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return answer(0);
 }
 API cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  count(kWaits);
   stream_of(stream)->synchronize();
   return answer(0);
 }
@@ -195,11 +204,13 @@ API cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t work, void*
 }
 API cudaError_t cudaDeviceSynchronize() {
   has_context = true;
+  count(kWaits);
   synchronize_all();
   return answer(0);
 }
 
 API cudaError_t cudaEventCreateWithFlags(cudaEvent_t* made, unsigned flags) {
+  count(kEvents);
   has_context = true;
   *made = reinterpret_cast<cudaEvent_t>(new Event(flags));
   return answer(0);
@@ -237,8 +248,10 @@ API cudaError_t cudaEventQuery(cudaEvent_t handle) {
 API cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
   Event* event = event_of(handle);
   if (event->shared != nullptr) {
+    count(kWaits);
     await(event->shared, event->shared->recorded);
   } else if (auto moment = event->latest()) {
+    count(kWaits);
     moment->wait();
   }
   return answer(0);
@@ -287,4 +300,16 @@ API cudaError_t cudaIpcOpenEventHandle(cudaEvent_t* event, cudaIpcEventHandle_t 
 API void standin_sleep(cudaStream_t stream, double ms) {
   stream_of(stream)->put(
       [=] { std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(ms)); });
+}
+
+// What this thread has counted, or all have; a number for each of `Count`.
+API void standin_counts(long* out, int everywhere) {
+  for (int i = 0; i < kCounts; ++i) {
+    out[i] = everywhere != 0 ? counted_everywhere[i].load() : counted_here[i];
+  }
+}
+// An operator of torch that the CPU is about to do in a kernel's place, when the stream is empty.
+API void standin_operator(cudaStream_t stream) {
+  count(kOperators);
+  stream_of(stream)->synchronize();
 }

@@ -1,0 +1,66 @@
+"""What a minibatch in steady state asks of a GPU, counted by the stand-in.
+
+A count is the same on every machine, so what brought it down stays.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import counting
+import pytest
+from counting import Minibatch, counted
+
+pytestmark = pytest.mark.skipif(
+    not os.environ.get("STANDIN_KERNELS"), reason="only the stand-in for CUDA counts"
+)
+METHODOLOGY = Path(__file__).parents[2] / "METHODOLOGY.md"
+#: Paths whose rows no CPU gathers: ids that the GPU drew stay there, and nobody waits for it.
+ON_GPU = [
+    ("unified_zero_copy", {}),
+    ("unified_zero_copy", {"memory": "managed"}),
+    ("aligned_zero_copy", {}),
+    ("aligned_zero_copy", {"order": "sorted"}),
+    ("async_zero_copy", {}),
+    ("cached_zero_copy", {}),
+    ("all_in_gpu", {}),
+    ("null", {}),
+]
+
+
+@pytest.mark.parametrize("sampling", ["gpu", "uva"])
+@pytest.mark.parametrize(("name", "params"), ON_GPU, ids=str)
+def test_the_thread_that_trains_waits_for_nothing_and_moves_no_id(
+    name: str, params: dict[str, str], sampling: str
+) -> None:
+    found = counted(name, params, sampling)
+    assert found.training.waits == 0
+    assert (found.training.to_device, found.training.to_host) == (0, 0)
+    assert (found.every.events, found.every.allocations) == (0, 0)
+    most = {"null": 0, "cached_zero_copy": 4}.get(name, 3)
+    assert found.fetch.launches + found.fetch.operators <= most
+    assert found.sampler.waits > 0, "the sampler waits for sizes, on a thread of its own"
+    assert found.sampler.launches == 4 * len(counting.WORKLOAD.fanouts)
+
+
+def test_a_path_that_gathers_on_the_cpu_fetches_the_ids_itself() -> None:
+    """And the counters see it."""
+    found = counted("cpu_gather", {"mode": "pinned"}, "gpu")
+    assert found.training.to_host == 1, "the ids"
+    assert found.training.to_device == 1, "the rows"
+    assert found.training.waits > 0
+
+
+@pytest.mark.parametrize("sampling", ["gpu", "replay"])
+@pytest.mark.parametrize(("name", "params"), counting.PATHS, ids=str)
+def test_the_table_of_methodology_holds(name: str, params: dict[str, str], sampling: str) -> None:
+    words = f"| {' '.join((name, *params.values()))} | {sampling} |"
+    text = METHODOLOGY.read_text(encoding="utf-8")
+    (line,) = [one for one in text.splitlines() if one.startswith(words)]
+    after = [cell.split("→")[-1].strip() for cell in line.removeprefix(words).split("|")[:-1]]
+    assert after == numbers(counted(name, params, sampling))
+
+
+def numbers(found: Minibatch) -> list[str]:
+    return [f"{number:g}" for number in counting.columns(found)]
