@@ -12,7 +12,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -72,19 +72,29 @@ def _read(row: Mapping[str, str]) -> Beside:
     return Beside(**{**row, **values})
 
 
-def error_of(strategy: str, lookahead: int) -> tuple[float, float] | None:
-    """The least and the most that epochs of such a path were off; ``None``: never measured."""
-    mine = [one.error for one in measured_beside() if one.family == (strategy, lookahead)]
+def modelled_beside(*, loop: bool = True) -> tuple[Beside, ...]:
+    """The same as the model is off for a machine whose profile knows the training loop, or not."""
+    series = measured_beside()
+    return series if loop else tuple(replace(one, modelled_s=one.alone_s) for one in series)
+
+
+def error_of(strategy: str, lookahead: int, *, loop: bool = True) -> tuple[float, float] | None:
+    """The least and the most that epochs of such a path were off; ``None``: never measured.
+
+    ``loop``: whether the profile knows what the training loop takes its host.
+    """
+    every = modelled_beside(loop=loop)
+    mine = [one.error for one in every if one.family == (strategy, lookahead)]
     return (min(mine), max(mine)) if mine else None
 
 
 @cache
-def told_apart() -> float:
+def told_apart(*, loop: bool = True) -> float:
     """Modelled epochs closer than this ratio have no order: the model's own error is as large.
 
     That of :func:`ratio_errors` which :data:`SHARE` of the pairs of measured paths do not exceed.
     """
-    found = sorted(ratio_errors(measured_beside()))
+    found = sorted(ratio_errors(modelled_beside(loop=loop)))
     return found[math.ceil(SHARE * len(found)) - 1]
 
 

@@ -69,7 +69,7 @@ def _sure(advice: Advice, take: Option) -> str:
         default = ", a default" * bool(advice.default)
         said = [_off(take), f"profile {advice.profile.name}{default}"]
     if tied := [o for o in advice.lead if o.path != take.path]:
-        said.append(f"not told apart: {tied[0].words if len(tied) == 1 else f'{len(tied)} more'}")
+        said.append(f"{len(tied)} more not told apart")
     return "; ".join(said)
 
 
@@ -78,7 +78,7 @@ def _off(option: Option) -> str:
     if option.error is None:
         return "no epoch of such a path was ever measured beside the model"
     low, high = option.error
-    return f"the model was {low:+.0%} to {high:+.0%} off such epochs on an H200"
+    return f"on an H200 the model was {low:+.0%} to {high:+.0%} off such epochs"
 
 
 def _nothing(advice: Advice) -> str:
@@ -138,12 +138,12 @@ def render(advice: Advice, why: bool = False) -> RenderableType:
 def _reading(advice: Advice) -> Iterator[str]:
     """What the table's ranks and ranges are, once above it."""
     if len({option.rank for option in advice.ranked}) < len(advice.ranked):
-        modelled = any(option.basis == MODELLED for option in advice.ranked)
+        modelled = [option.loop for option in advice.ranked if option.basis == MODELLED]
         said = f"Rank 1: no path is ahead of it by more than {LEVEL - 1:.0%}."
         if modelled:
             said = (
-                f"Rank 1: no path is ahead of it by more than {told_apart() - 1:.0%}. Of two paths"
-                f" on an H200 the model told the ratio to within that in {SHARE:.0%} of cases."
+                f"Rank 1: no path is ahead by more than {told_apart(loop=all(modelled)) - 1:.0%},"
+                f" as far as the model was off {SHARE:.0%} of ratios on an H200."
             )
         yield said
     if len(advice.sizes) > 1:

@@ -27,7 +27,7 @@ from gatherbench.bench.read.summary import summarise
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import MISSING, decimals, three_digits, time_unit
 from gatherbench.bench.show.looks import DISTURBED, MARKS, UNDECIDED, explained
-from gatherbench.bench.show.model import model_tables
+from gatherbench.bench.show.report.tables import model_errors, roofline_of
 from gatherbench.bench.show.sentences.provenance import (
     borrowed,
     modelled_for,
@@ -35,13 +35,11 @@ from gatherbench.bench.show.sentences.provenance import (
     warnings_of,
 )
 from gatherbench.bench.show.sentences.verdict import verdict
+from gatherbench.bench.show.table import WHAT, Column, tabulate
 from gatherbench.bench.show.terminal import (
-    Cell,
     Line,
-    each_workload,
     frame,
     in_terminal,
-    of_series,
     struck,
 )
 from gatherbench.bench.show.views.registry import views_of
@@ -75,7 +73,7 @@ def render(run: Run) -> RenderableType:
     for view in views_of(run):
         for table in view.tables(run):
             parts += in_terminal(table, run.names)
-    parts += model_tables(run)
+    parts += _of_the_model(run)
     parts += _sensors(run)
     parts += _found(run)
     parts += _reasons(run, bad)
@@ -103,6 +101,15 @@ def render(run: Run) -> RenderableType:
     return Group(*parts)
 
 
+def _of_the_model(run: Run) -> list[RenderableType]:
+    """How near the link each strategy comes, and how far the model is off; or why there is none."""
+    found, errors = roofline_of(run), model_errors(run)
+    parts: list[RenderableType] = [Text(found.absent), Text()] if found.absent else []
+    for table in (found.grid, errors):
+        parts += in_terminal(table, run.names, spare=True) if table else []
+    return parts
+
+
 def _sensors(run: Run) -> list[RenderableType]:
     """What each sensor of the link counted of known copies, in a run that was to find that out."""
     ratios = run.whole[run.whole["metric"].str.contains("_ratio")]
@@ -123,13 +130,13 @@ def _found(run: Run) -> list[RenderableType]:
     """Where a path that keeps any counted it: how many of its rows lay in the device's memory."""
     found = found_on_device(run).dropna(subset="counted")
     found = sort_series(found[(found > 0).any(axis=1)].reset_index())
-    cells: dict[str, Cell] = {
-        "counted": lambda line: f"{line['counted']:.1%}",
-        "declared": lambda line: f"{line['declared']:.1%}",
-    }
-    return each_workload(
-        run, found, lambda name, mine: of_series(f"Rows found on the device: {name}", mine, cells)
-    )
+    columns = [
+        *WHAT[:3],
+        Column("counted", "rows found on the device", "share", short="counted"),
+        Column("declared", "declared", "share", short="declared"),
+    ]
+    table = tabulate("found", "Rows found on the device", columns, found)
+    return in_terminal(table, run.names)
 
 
 def _table(title: str, here: pd.DataFrame, missing: pd.DataFrame, machines: list[str]) -> Table:

@@ -18,13 +18,10 @@ from rich.text import Text
 from gatherbench.bench.show import table as data
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
-    from gatherbench.bench.read.tables import Run
-
-#: A line of a data frame, and what a cell says of it.
+#: A line of a data frame.
 Line = Mapping[Hashable, Any]
-Cell = Callable[[Line], str]
 
 
 def frame(title: str, *words: str, numbers: Iterable[str] = ()) -> Table:
@@ -44,31 +41,16 @@ def frame(title: str, *words: str, numbers: Iterable[str] = ()) -> Table:
     return table
 
 
-def of_series(title: str, lines: pd.DataFrame, cells: Mapping[str, Cell]) -> Table:
-    """One line a series, with a column for each of ``cells``."""
-    table = frame(title, "strategy", "variant")
-    for name in cells:
-        table.add_column(name, justify="right")
-    for line in lines.to_dict("records"):
-        said = (cell(line) for cell in cells.values())
-        table.add_row(Text(line["strategy"]), Text(line["variant"]), *map(Text, said))
-    return table
-
-
-def each_workload(
-    run: Run, table: pd.DataFrame, make: Callable[[str, pd.DataFrame], Table], legend: str = ""
+def in_terminal(
+    table: data.Table, names: Mapping[str, str], *, spare: bool = False
 ) -> list[RenderableType]:
-    """A table of each workload's lines, by its name in words, and the legend; maybe nothing."""
-    parts: list[RenderableType] = []
-    for workload, mine in table.groupby("workload", sort=False):
-        parts += [make(run.names[str(workload)], mine), Text()]
-    return [*parts, Text(legend, style="dim"), Text()] if parts and legend else parts
-
-
-def in_terminal(table: data.Table, names: Mapping[str, str]) -> list[RenderableType]:
     """Its columns that have a short heading: a table for each value of the first column.
 
-    What names a line stands in the first of several lines alone. ``names``: workloads in words.
+    What names a line stands in the first of several lines alone.
+
+    Args:
+        names: workloads in words.
+        spare: without modelled lines of series that were measured.
     """
     columns = list(zip(table.columns, table.labels, strict=True))
     shown = [place for place, (column, _) in enumerate(columns) if column.short]
@@ -76,12 +58,14 @@ def in_terminal(table: data.Table, names: Mapping[str, str]) -> list[RenderableT
         return []
     ends = {column.end_of: place for place, (column, _) in enumerate(columns) if column.end_of}
     groups: dict[str, list[data.Line]] = {}
+    known = {_names(line) for line in table.lines if not line.modelled}
     for line in table.lines:
-        groups.setdefault(line.cells[0].full, []).append(line)
+        if not (spare and line.modelled and _names(line) in known):
+            groups.setdefault(line.cells[0].full, []).append(line)
     parts: list[RenderableType] = []
     for name, lines in groups.items():
         drawn = frame(f"{table.title or table.caption}: {names.get(name, name)}", "strategy")
-        drawn.add_column("variant", overflow="fold")
+        drawn.add_column("variant", overflow="fold", min_width=8)
         for place in shown:
             column, label = columns[place]
             numeric = column.kind == "numeric"
@@ -91,18 +75,29 @@ def in_terminal(table: data.Table, names: Mapping[str, str]) -> list[RenderableT
                 heading,
                 justify="right" if numeric else "left",
                 overflow="fold",
-                no_wrap=not column.interval,  # which stands below its value where there is no room
+                no_wrap=numeric and not column.interval,  # which may stand below its value
                 min_width=max(map(len, heading.split())),
             )
         before: tuple[str, ...] = ()
-        for line in lines:
-            series = tuple(cell.text for cell in line.cells[1:3])
-            said = [_with_ends(line, place, ends.get(columns[place][0].field)) for place in shown]
-            drawn.add_row(*map(Text, ("", "") if series == before else series), *map(Text, said))
-            before = series
+        for modelled in (False, True):
+            mine = [line for line in lines if line.modelled == modelled]
+            if mine and modelled:
+                drawn.add_section()
+                drawn.add_row("modelled")
+            for line in mine:
+                series = _names(line)[1:]
+                named = ("", "") if series == before else series
+                said = (_with_ends(line, at, ends.get(columns[at][0].field)) for at in shown)
+                drawn.add_row(*map(Text, (*named, *said)), style="italic" if modelled else "")
+                before = series
         parts += [drawn, Text()]
         parts += [Text(text) for text in _below(table, lines)]
     return [*parts, Text(table.note, style="dim"), Text()] if table.note else parts
+
+
+def _names(line: data.Line) -> tuple[str, ...]:
+    """What its first columns say: workload, strategy and variant."""
+    return tuple(cell.text for cell in line.cells[:3])
 
 
 def _with_ends(line: data.Line, place: int, high: int | None) -> str:

@@ -23,7 +23,7 @@ from gatherbench.bench.model.advise.memory import (
 from gatherbench.bench.model.advise.question import Question
 from gatherbench.bench.model.advise.sizes import MinibatchSizes
 from gatherbench.bench.model.epoch import EpochPrediction, predict_corners
-from gatherbench.bench.model.errors import error_of, measured_beside, told_apart
+from gatherbench.bench.model.errors import error_of, modelled_beside, told_apart
 from gatherbench.bench.model.estimate import Estimate
 from gatherbench.bench.model.load import MinibatchLoad, load_of
 from gatherbench.bench.model.profile import LinkProfile
@@ -69,6 +69,7 @@ class Option:
     cache_bytes: float = 0.0  # of host memory, that keep rows of a table on a disk
     #: Constants that were taken beyond the largest table that they were measured at, in words.
     beyond: tuple[str, ...] = ()
+    loop: bool = True  # its profile knows what the training loop takes the host
 
     @property
     def path(self) -> tuple[str, str]:
@@ -86,7 +87,7 @@ class Option:
 
         Modelled over measured, less 1; ``None``: it was measured, or its like never was.
         """
-        return error_of(*self.family) if self.basis == MODELLED else None
+        return error_of(*self.family, loop=self.loop) if self.basis == MODELLED else None
 
     @property
     def shortest_s(self) -> float:
@@ -106,7 +107,8 @@ class Option:
         """
         if self.basis == MEASURED:
             return self.longest_s
-        low = self.error[0] if self.error else min(one.error for one in measured_beside())
+        every = (one.error for one in modelled_beside(loop=self.loop))
+        low = self.error[0] if self.error else min(every)
         return self.longest_s / (1 + low)
 
     def ahead_of(self, other: Option) -> bool:
@@ -122,7 +124,7 @@ class Option:
     def _apart(self, other: Option) -> float:
         """The ratio that two epochs have to differ by. Of one strategy the model errs alike."""
         alike = self.strategy == other.strategy or self.basis == other.basis == MEASURED
-        return LEVEL if alike else max(LEVEL, told_apart())
+        return LEVEL if alike else max(LEVEL, told_apart(loop=self.loop and other.loop))
 
 
 def in_words(strategy: Strategy) -> str:
@@ -235,6 +237,7 @@ def option_of(
         managed=strategy.managed,
         cache_bytes=cache_bytes,
         beyond=tuple(_beyond(epoch)),
+        loop=profile["loop.issue"].value is not None,
     )
     return option, epoch.epoch_s.remarks
 

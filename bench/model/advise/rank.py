@@ -22,6 +22,7 @@ from gatherbench.bench.model.advise.option import (
 )
 from gatherbench.bench.model.advise.question import Question
 from gatherbench.bench.model.advise.sizes import MinibatchSizes
+from gatherbench.bench.model.errors import modelled_beside
 from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.strategies.aligned_zero_copy import AlignedZeroCopy
@@ -295,6 +296,12 @@ MEASURED_MANAGED = 32 << 30
 
 def _notes(able: Sequence[Option], question: Question, profile: LinkProfile) -> Iterator[str]:
     """What nobody should miss of what the epochs rest on."""
+    if any(not option.loop for option in able):
+        least = min(one.error for one in modelled_beside(loop=False))
+        yield (
+            "the profile does not know what the training loop takes its host: without that the"
+            f" model of an H200's epochs was up to {-least:.0%} too short"
+        )
     beyond = dict.fromkeys(text for option in able for text in option.beyond)
     for text in beyond:
         paths = [o.words for o in able if text in o.beyond]

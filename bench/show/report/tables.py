@@ -199,7 +199,7 @@ def roofline_of(run: Run) -> Roofline:
     table = roofline(run, profile)
     if table["rate"].isna().all():
         return Roofline(absent=_unknown(table, profile))
-    return Roofline(roofline_chart(run, profile, table), _grid(profile, table))
+    return Roofline(roofline_chart(run, profile, table), roofline_table(profile, table))
 
 
 def model_errors(run: Run) -> Table | None:
@@ -216,21 +216,37 @@ def model_errors(run: Run) -> Table | None:
     names = {"measured_s": "measured", "modelled_s": "modelled", "modelled_path_s": "path"}
     columns = [
         *WHAT[:3],
-        Column("measured", "epoch, measured", "s"),
         *_end(table),
-        Column("modelled", "modelled", "s"),
-        Column("error", "off by", "share"),
-        Column("path", "modelled with training as measured", "s"),
-        Column("path_error", "off by", "share"),
+        Column("measured", "epoch, measured", "s", short="measured"),
+        Column("modelled", "modelled", "s", short="modelled", like="measured"),
+        Column("error", "off by", "share", short="off by"),
+        Column(
+            "path",
+            "modelled with training as measured",
+            "s",
+            short="with training as measured",
+            like="measured",
+        ),
+        Column("path_error", "off by", "share", short="off by"),
         Column("bound", "epoch bound by"),
     ]
     caption = f"Measured epochs beside the link model’s for {short(profile.name)}"
-    return tabulate("model-errors", caption, columns, table.rename(columns=names))
+    return tabulate(
+        "model-errors",
+        caption,
+        columns,
+        table.rename(columns=names),
+        title=f"Epochs, and how far the model for {short(profile.name)} is off",
+        note="Positive: the model expects a longer epoch than was measured. With training as"
+        " measured, what is left is the data path’s. It says how far the model is off only if the"
+        " profile is this machine’s own.",
+    )
 
 
 def _end(table: pd.DataFrame) -> list[Column]:
     """The column that tells least and most apart, where the profile's ranges make two lines."""
-    return [Column("end", "within the profile’s ranges")] if table["end"].any() else []
+    end = Column("end", "within the profile’s ranges", short="ends")
+    return [end] if table["end"].any() else []
 
 
 def _unknown(table: pd.DataFrame, profile: LinkProfile) -> str:
@@ -239,21 +255,31 @@ def _unknown(table: pd.DataFrame, profile: LinkProfile) -> str:
     return f"No roofline: nothing of this run is known to cross the link of {profile.name}.{why}"
 
 
-def _grid(profile: LinkProfile, table: pd.DataFrame) -> Table:
+def roofline_table(profile: LinkProfile, table: pd.DataFrame) -> Table:
+    """One line a series and basis: its rate over the link, and that of each roof."""
     basis = table["kind"].replace("modelled", "predicted")
+    hidden = ["*" * (over == "epoch") for over in table["over"]]
+    disk = Column("of_disk", "of the disk", "share", short="disk")
     columns = [
         *WHAT,
         *_end(table),
-        Column("rate", "over the link", "B/s"),
+        Column("rate", "over the link", "B/s", short="rate", mark="hidden"),
         Column("over", "over the time of"),
-        Column("of_copy_engine", "of the copy engine", "share"),
-        Column("of_sm_read", "of reads by SMs", "share"),
-        Column("of_raw_link", "of the raw link", "share"),
-        *([Column("of_disk", "of the disk", "share")] if table["of_disk"].notna().any() else []),
-        Column("fetch_bound", "fetch bound by"),
-        Column("bound", "epoch bound by"),
+        Column("of_copy_engine", "of the copy engine", "share", short="copies"),
+        Column("of_sm_read", "of reads by SMs", "share", short="SM reads"),
+        Column("of_raw_link", "of the raw link", "share", short="raw link"),
+        *([disk] if table["of_disk"].notna().any() else []),
+        Column("fetch_bound", "fetch bound by", short="fetch bound by"),
+        Column("bound", "epoch bound by", short="epoch bound by"),
     ]
     caption = f"Bytes of rows per second as a share of the roofs of {short(profile.name)}"
     return tabulate(
-        "roofline", caption, columns, with_kind(table.assign(backend="cuda", basis=basis))
+        "roofline",
+        caption,
+        columns,
+        with_kind(table.assign(backend="cuda", basis=basis, hidden=hidden)),
+        title=f"Roofline for {short(profile.name)}",
+        note="Bytes of rows that cross the link over the time waited for them, or over the epoch"
+        " (*) where fetches are hidden; then as a share of each roof; a path may exceed a roof that"
+        " is not its own. Disk: of that time what its reads take at least.",
     )

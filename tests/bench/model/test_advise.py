@@ -125,11 +125,26 @@ def test_a_table_that_fits_belongs_in_gpu_memory() -> None:
         f"That is {usual.longest_s / resident.longest_s:.1f} times as fast as the usual way,"
         f" cpu_gather pinned ({1e3 * usual.longest_s:.0f} ms).",
     )
-    low, high = error_of("all_in_gpu", 0) or (0.0, 0.0)
+    low, high = error_of("all_in_gpu", 0, loop=False) or (0.0, 0.0)
     assert recommendation(advice)[2].startswith(
-        f"How sure: the model was {low:+.0%} to {high:+.0%} off such epochs on an H200; profile"
-        " rtx3090-pcie4; not told apart: "
+        f"How sure: on an H200 the model was {low:+.0%} to {high:+.0%} off such epochs; profile"
+        " rtx3090-pcie4; "
     )
+    assert recommendation(advice)[2].endswith(" more not told apart.")
+
+
+def test_a_profile_that_does_not_know_the_loop_errs_more_and_says_so() -> None:
+    """An H200's own has what the training loop takes its host, and the other profiles do not."""
+    here = advice_on(SMALL, load_profile("nvidia-h200")).ranked[0]
+    there = advice_on(SMALL).ranked[0]
+    assert (here.loop, there.loop) == (True, False)
+    for family in (("cpu_gather", 0), ("async_zero_copy", 1), ("all_in_gpu", 0)):
+        known, unknown = (error_of(*family, loop=loop) or (0.0, 0.0) for loop in (True, False))
+        assert unknown[0] < known[0]
+    assert told_apart(loop=False) > told_apart()
+    assert any("what the training loop takes its host" in note for note in advice_on(SMALL).notes)
+    known = advice_on(SMALL, load_profile("nvidia-h200")).notes
+    assert not any("what the training loop takes its host" in note for note in known)
 
 
 def test_a_table_that_fits_stays_in_gpu_memory_unless_something_is_ahead() -> None:
@@ -167,7 +182,7 @@ def test_three_lines_come_first_and_each_is_one() -> None:
 def test_assumptions_are_told_to_who_asks_why() -> None:
     advice = advice_on(LARGE)
     short, long = printed(render(advice)), printed(render(advice, why=True))
-    for text in ("assumed or left out", " takes "):
+    for text in ("assumed or left out", ", bound by "):
         assert text not in short
         assert text in long
     assert "--why: where the time goes" in short
@@ -718,7 +733,7 @@ def test_what_a_rank_is_stands_once_above_the_table() -> None:
         return printed(render(Advice(SMALL, (sizes,), PROFILE, ranked(options))))
 
     one, near, far = made_up("a", 1.0), made_up("b", 1.04), made_up("c", 2.0)
-    assert said(one, near).count(f"is ahead of it by more than {told_apart() - 1:.0%}. Of two") == 1
+    assert said(one, near).count(f"is ahead by more than {told_apart() - 1:.0%}, as far") == 1
     assert "Rank 1" not in said(one, far)
     seen = [replace(option, basis="measured") for option in (one, near)]
     assert "Rank 1: no path is ahead of it by more than 5%." in said(*seen)
