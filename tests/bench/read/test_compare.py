@@ -366,19 +366,6 @@ def test_one_of_many_has_to_be_surer(make_run: MakeRun, count: int, verdict: str
     assert (f"one of {count} may look like that" in found["reason"]) == (count == 9)
 
 
-def test_a_case_that_had_failed_before_is_no_news(make_run: MakeRun) -> None:
-    """Beside one that has not: of two failed cases in B one is told."""
-    once, both = ("cpu_gather", "pinned"), ("cpu_gather", "prefetch")
-    lost = {once: ("failed", "lost"), both: ("failed", "lost")}
-    base = make_run(
-        "20261121-a-1", series=_series("naive", "pinned", "prefetch"), failures={both: lost[both]}
-    )
-    new = make_run("20261122-b-2", series=_series("naive", "pinned", "prefetch"), failures=lost)
-    table = compared((base, new))
-    failed = table[table["verdict"] == "FAILED"]
-    assert list(failed["variant"]) == ["pinned"]
-
-
 def test_other_work_beside_another_series_changes_no_verdict(make_run: MakeRun) -> None:
     beside = {"other_cores": 1.5, "beside": ("cpu_gather", "pinned", 0)}
     pair = make_run("20261121-a-1"), make_run("20261122-b-2", **beside)
