@@ -51,7 +51,7 @@ _AHEAD_BYTES, _MIN_AHEAD, _MAX_AHEAD = 16 << 10, 4, 32
 #: :meth:`HostGather.tune`: how long it may take, of which tables it is asked, bytes and rounds of a
 #: gather, and the least of the best rate that fewer threads have to reach.
 TUNING_S, TUNED_BYTES = 0.3, 64 << 20
-_TUNED_WITH, _ROUNDS, _ENOUGH = 8 << 20, 7, 0.97
+TUNED_WITH, _ROUNDS, _ENOUGH = 8 << 20, 7, 0.97
 #: Bytes of a CPU's cache line.
 LINE_BYTES = 64
 _BYTE_POINTER = ir.IntType(8).as_pointer()
@@ -252,7 +252,8 @@ class HostGather(AbstractContextManager["HostGather"]):
         self.share(work, -(-size // chunk))
 
     def tune(self, table: Tensor) -> dict[int, float]:
-        """Use as many threads as gather fastest from ``table``; the rates that were found, B/s.
+        """Use as many threads as gather fastest from ``table``; by threads the seconds that about
+        :data:`TUNED_WITH` bytes of random rows took them.
 
         More are not always faster: beside an H200 8 of 16 cores gathered 20 GB/s, where 16 gathered
         15 (METHODOLOGY). It takes up to :data:`TUNING_S`. Nothing is found, and all
@@ -265,7 +266,7 @@ class HostGather(AbstractContextManager["HostGather"]):
             return {}
         generator = torch.Generator().manual_seed(0)
         row_bytes = table.shape[1] * table.element_size()
-        count = max(1, _TUNED_WITH // row_bytes)
+        count = max(1, TUNED_WITH // row_bytes)
         ids = torch.randint(0, len(table), (count,), generator=generator)
         out = torch.empty((count, table.shape[1]), dtype=table.dtype)
         every, deadline = self.threads, time.perf_counter() + TUNING_S
@@ -276,9 +277,10 @@ class HostGather(AbstractContextManager["HostGather"]):
         while time.perf_counter() < deadline and len(seconds[every]) < _ROUNDS:
             for self.threads, taken in seconds.items():
                 taken.append(self._seconds(table, ids, out))
-        rates = {n: count * row_bytes / sorted(of)[len(of) // 2] for n, of in seconds.items()}
-        self.threads = min(n for n in rates if rates[n] >= _ENOUGH * max(rates.values()))
-        return rates
+        medians = {n: sorted(of)[len(of) // 2] for n, of in seconds.items()}
+        enough = min(medians.values()) / _ENOUGH
+        self.threads = min(n for n, median in medians.items() if median <= enough)
+        return medians
 
     def _seconds(self, table: Tensor, ids: Tensor, out: Tensor) -> float:
         began = time.perf_counter()

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gatherbench.kernels.host_gather import HostGather
+from gatherbench.kernels.host_gather import TUNED_WITH, HostGather
 from gatherbench.kernels.host_memory import empty_table
 from gatherbench.kernels.page_cache import SOURCE as MINCORE
 from gatherbench.kernels.page_cache import pages_in_memory
@@ -75,13 +75,13 @@ class DirectPath(HostPath):
 
     def __init__(self, features: Tensor) -> None:
         super().__init__(features)
-        rates = self.cpu.tune(features)
-        source = "median time.perf_counter of gathers of random rows, as many threads in turns"
+        seconds = self.cpu.tune(features)
+        source = f"median time.perf_counter, {TUNED_WITH:,} B of random rows, all in turns"
         self.setup = [
-            SetupStep(f"gather_rate_{threads}_threads", "B/s", rate, source)
-            for threads, rate in rates.items()
+            SetupStep(f"gather_{threads}_threads_time", "s", median, source)
+            for threads, median in seconds.items()
         ]
-        how = "the fewest that reach 97 % of the best rate" if rates else "all cores, none tried"
+        how = "the fewest within 3 % of the shortest time" if seconds else "all cores, none tried"
         self.setup.append(SetupStep("gather_threads", "1", self.cpu.threads, how))
 
     def fetch(self, ids: Tensor, out: Tensor) -> None:

@@ -11,10 +11,11 @@ from gatherbench.bench.show.charts import charts_of_run
 from gatherbench.bench.show.table import records
 from gatherbench.bench.show.view import View
 from gatherbench.bench.show.views.disk import DISK
+from gatherbench.bench.show.views.issue import ISSUE
 from gatherbench.bench.show.views.ranks import RANKS
 from gatherbench.plugins import Plugins
 
-VIEWS: tuple[View, ...] = (RANKS, DISK)
+VIEWS: tuple[View, ...] = (RANKS, DISK, ISSUE)
 
 
 def _checked(loaded: Any) -> View:

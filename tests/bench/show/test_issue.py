@@ -1,0 +1,79 @@
+"""What the host needs to issue an epoch: shown as shares, and said where it bounds the epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from gatherbench.bench.show.sentences.verdict import verdict
+from gatherbench.bench.show.views.issue import ISSUE, issue_shares
+from gatherbench.bench.show.views.registry import views_of
+
+from ..written_run import BASELINE
+from .conftest import RunOf
+
+#: Epochs of 1.71 s (the baseline) and 1.01 s, of 20 minibatches each.
+ALIGNED = ("aligned_zero_copy", "given", (0.2, 0.3, 0.5))
+IN_GPU = ("all_in_gpu", "default", (0.2, 0.3, 0.5))
+
+
+def issued(train: float, fetch: float, drain: float) -> Any:
+    """Of each epoch of every case what the host needed, s."""
+
+    def more(_case: object, _repeat: int, epoch: int) -> Iterator[Mapping[str, Any]]:
+        if epoch >= 0:
+            values = {"issue_train": train, "issue_fetch": fetch, "drain": drain}
+            for metric, value in values.items():
+                yield {"stage": "host", "metric": metric, "unit": "s", "value": value}
+            yield {"stage": "epoch", "metric": "minibatches", "unit": "1", "value": 20}
+
+    return more
+
+
+def test_what_was_issued_is_a_share_of_the_epoch(run_of: RunOf) -> None:
+    run = run_of(series=[BASELINE, ALIGNED], backend="cuda", more=issued(0.505, 0.101, 0.0505))
+    assert ISSUE in views_of(run)
+    (table,) = ISSUE.tables(run)
+    assert len(table.lines) == 2
+    shares = issue_shares(run).set_index("strategy")
+    assert shares.loc["aligned_zero_copy", ["train", "fetch", "left"]].tolist() == pytest.approx(
+        [0.505 / 1.01, 0.101 / 1.01, 0.0505 / 1.01]
+    )
+    assert shares.loc["cpu_gather", "train"] == pytest.approx(0.505 / 1.71)
+    assert not shares["bound"].any(), "60 % of the epoch"
+    assert not any("bounds the epochs" in one.text for one in verdict(run))
+
+
+@pytest.mark.parametrize(
+    ("train", "drain", "bound"),
+    [
+        (0.7, 0.05, True),  # 79 %, and a step left: 0.05 × 20 / 1.01
+        (0.55, 0.05, False),  # 64 %
+        (0.7, 0.15, False),  # three steps left: the GPU was behind
+    ],
+)
+def test_issuing_bounds_an_epoch_if_it_takes_most_of_it_and_the_gpu_is_done(
+    run_of: RunOf, train: float, drain: float, bound: bool
+) -> None:
+    series = [BASELINE, ALIGNED, IN_GPU]
+    run = run_of(series=series, backend="cuda", more=issued(train, 0.1, drain))
+    shares = issue_shares(run).set_index("strategy")["bound"].to_dict()
+    assert shares == {"cpu_gather": False, "aligned_zero_copy": bound, "all_in_gpu": bound}
+    said = [one.text for one in verdict(run) if "bounds the epochs" in one.text]
+    assert len(said) == bound
+    if bound:
+        assert said[0].startswith(
+            "The host bounds the epochs of aligned_zero_copy given and all_in_gpu default: it needs"
+            " 79.2 % of them to issue steps and fetches"
+        )
+
+
+def test_a_path_that_gathers_on_the_cpu_is_not_called_bound_by_issuing(run_of: RunOf) -> None:
+    run = run_of(series=[BASELINE], backend="cuda", more=issued(0.2, 1.4, 0.01))
+    assert not issue_shares(run)["bound"].any()
+
+
+def test_on_the_host_nothing_is_issued(run_of: RunOf) -> None:
+    assert ISSUE not in views_of(run_of(series=[BASELINE]))
