@@ -54,7 +54,7 @@ class NarrowRows(Strategy):
 
     ``int8`` has a scale for each row: its largest value over 127. ``path`` is that of the strategy
     of this name: ``aligned`` zero-copy, ``async`` beside training, ``cached`` with hot rows on the
-    GPU, or ``pinned``, gathered by the CPU. ``memory`` is that of ``aligned`` and ``async``.
+    GPU, or ``pinned``, gathered by the CPU, which has no ``memory``.
     """
 
     name: ClassVar[str] = "narrow_rows"
@@ -72,7 +72,7 @@ class NarrowRows(Strategy):
         if self.path == "pinned":
             return CpuGather()
         if self.path == "cached":
-            return CachedZeroCopy()
+            return CachedZeroCopy(memory=self.memory)
         return (AsyncZeroCopy if self.path == "async" else AlignedZeroCopy)(memory=self.memory)
 
     @property
@@ -106,8 +106,8 @@ class NarrowRows(Strategy):
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
         reason = self.inner.skip(device, self.travelling_bytes(table_bytes))
-        if reason is None and self.memory == "managed" and self.path in ("cached", "pinned"):
-            return f"unsupported: path = {self.path} has no parameter memory"
+        if reason is None and self.memory == "managed" and self.path == "pinned":
+            return "unsupported: path = pinned has no parameter memory"
         return reason
 
     def travelling_bytes(self, row_bytes: int) -> int:

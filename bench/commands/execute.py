@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -49,10 +49,6 @@ from gatherbench.strategies import registry as strategies
 USUAL = "usual"
 USUAL_PLANS = {"cpu": "quick", "cuda": "gpu-decide"}
 
-#: Seconds that a case takes on any machine, by device and whether its energy is wanted: a process
-#: and its imports; the window of a GPU's energy counter.
-_SHORTEST_S = {("cpu", True): 1, ("cpu", False): 1, ("cuda", True): 10, ("cuda", False): 1}
-
 
 class BadRunError(ValueError):
     """What was asked for cannot be run; the message says why and what would."""
@@ -66,10 +62,12 @@ def new_run(
     profile: str = "",
     trace: bool = False,
     nvtx: bool = False,
+    begin: Callable[[Sequence[Case]], None] = lambda _cases: None,
 ) -> PreparedRun:
     """A folder for a new run of the plan.
 
     ``device`` and ``profile`` override the plan's; ``trace`` and ``nvtx`` are asked for beside it.
+    ``begin`` is called with the cases before there is a folder.
 
     Raises:
         BadRunError: the plan is wrong, or asks for a device, cores or a profile that are not
@@ -102,6 +100,7 @@ def new_run(
         env["libraries"] |= library_versions(brought)
     except (PlanError, ProfileError, DatasetError) as error:
         raise BadRunError(str(error)) from error
+    begin(cases)
     try:
         text = ResolvedPlan.of(plan, cases).model_dump(mode="json")
         store = RunStore.create(results, machine, text, env)
@@ -165,10 +164,9 @@ def execute(
     """
     folder = run.store.folder
     least = "at least " if run.measure.max_repeats > run.measure.min_repeats else ""
-    shortest_s = len(run.cases) * _SHORTEST_S[run.device, run.measure.energy]
     where = (
         f"{least}{_cases(len(run.cases))} on {run.machine} ({run.device}),"
-        f" {timedelta(seconds=shortest_s)} h at the very least; rows go to {folder}"
+        f" {timedelta(seconds=_shortest_s(run))} h at the very least; rows go to {folder}"
     )
     out.print(where, soft_wrap=True)
     measure, more = run.measure, again(run)
@@ -231,6 +229,13 @@ def _refuse_more_threads(
             f"measure.sampler_workers: {workers}{of}, and a case may use {cores} cores: at most"
             f" {cores // ranks}"
         )
+
+
+def _shortest_s(run: PreparedRun) -> int:
+    """Seconds that the run takes on any machine: one for each process, ten for a GPU's energy."""
+    if run.measure.together:
+        return len({(case.workload, case.repeat) for case in run.cases})
+    return len(run.cases) * (10 if run.device == "cuda" and run.measure.energy else 1)
 
 
 def _unseen(run: PreparedRun) -> str:

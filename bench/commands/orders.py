@@ -24,6 +24,9 @@ def orders(
         int, typer.Option(help="Count on so many minibatches (0: a whole epoch).", min=0)
     ] = 0,
     seed: Annotated[int, typer.Option(help="Of the minibatches, as in a plan.")] = 0,
+    profile: Annotated[
+        str, typer.Option(help="The machine whose reads are modelled, or a .toml file.")
+    ] = "nvidia-h200",
     out: Annotated[
         Path | None, typer.Option(help="Folder to write orders.csv and orders.png into.")
     ] = None,
@@ -33,13 +36,15 @@ def orders(
     from gatherbench.bench.model.advise.answer import fanouts_of
     from gatherbench.bench.model.advise.question import AdviceError
     from gatherbench.bench.model.orders import count_orders
+    from gatherbench.bench.model.profile import ProfileError, load_profile
     from gatherbench.bench.plan.workload import Workload
     from gatherbench.bench.sampling.trace import TraceError
     from gatherbench.bench.show.orders import chart_of, render, table_of
     from gatherbench.bench.show.terminal import step_bar
     from gatherbench.datasets.dataset import DatasetError
 
-    with bad_input(AdviceError, DatasetError, TraceError, OSError):
+    with bad_input(AdviceError, ProfileError, DatasetError, TraceError, OSError):
+        machine = load_profile(profile)
         workload = Workload(
             dataset,
             scale=scale,
@@ -49,7 +54,7 @@ def orders(
             seed=seed,
         )
         with step_bar(console(stderr=True)) as progress:
-            counts = count_orders(workload, progress)
+            counts = count_orders(workload, machine, progress)
         table = table_of(counts)
         if out is not None:
             from gatherbench.bench.show.figures.draw import draw

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +16,9 @@ from gatherbench.bench.commands.common import (
     console,
     fail,
 )
+
+if TYPE_CHECKING:
+    from gatherbench.bench.plan.case import Case
 
 
 def run(
@@ -79,10 +83,16 @@ def run(
         if resume is not None and given:
             fail(f"{option} goes with a new run: a resumed one keeps what its plan says")
     with bad_input(BadRunError, MachinesError, StoreError):
+
+        def begin(cases: Sequence[Case]) -> None:
+            if machines is not None:
+                assemble(machines, where, cases, out)
+
         if resume is not None:
             prepared = reopen(resume)
+            begin(prepared.cases)
         else:
-            prepared = new_run(plan, results, device, profile=profile, trace=trace, nvtx=nvtx)
-        if machines is not None:
-            assemble(machines, where, prepared.cases, out)
+            prepared = new_run(
+                plan, results, device, profile=profile, trace=trace, nvtx=nvtx, begin=begin
+            )
         raise typer.Exit(execute(prepared, out, console(stderr=True), budget, machines))

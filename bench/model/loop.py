@@ -37,6 +37,16 @@ class Epoch:
     load: MinibatchLoad
     fetch_s: float
     train_s: float
+    #: By the host's own clock, where a run has it: starting the fetch, issuing the step.
+    start_s: float | None = None
+    issue_s: float | None = None
+
+    @property
+    def tells_the_host(self) -> bool:
+        """Whether the stages hold the host's own part: rows lie ready, or its clock was read."""
+        return waits_for_nothing(self.load) or (
+            self.issue_s is not None and not self.load.cpu_write_bytes
+        )
 
 
 def epochs_of(runs: Iterable[Run], profile: LinkProfile) -> Iterator[Epoch]:
@@ -44,9 +54,13 @@ def epochs_of(runs: Iterable[Run], profile: LinkProfile) -> Iterator[Epoch]:
     for run in runs:
         rows = run.select(metric="wall_time", basis="measured", backend="cuda", status="ok")
         fetch, train = (medians(rows[rows["stage"] == stage]) for stage in ("fetch", "train"))
+        clock = run.select(stage="host", basis="measured", backend="cuda")
+        told = ("issue_fetch", "issue_train")
+        start, issue = (medians(clock[clock["metric"] == metric]) for metric in told)
         for one in series_of(run, profile):
             if one.load is not None and one.key in train:
-                seconds = (stage[one.key] / one.steps for stage in (fetch, train))
+                stages = (fetch, train, start, issue)
+                seconds = (stage[one.key] / one.steps for stage in stages if one.key in stage)
                 yield Epoch(one.key, one.load, *seconds)
 
 
@@ -69,14 +83,15 @@ def fitted(epochs: Sequence[Epoch], profile: LinkProfile) -> LinkProfile:
 
 def _issue(epochs: Sequence[Epoch], profile: LinkProfile) -> Iterator[float]:
     for one in epochs:
-        if waits_for_nothing(one.load):
-            yield one.train_s / one.load.training.launches
+        if one.tells_the_host:
+            seconds = one.train_s if one.issue_s is None else one.issue_s
+            yield seconds / one.load.training.launches
 
 
 def _submit(epochs: Sequence[Epoch], profile: LinkProfile) -> Iterator[float]:
     for one in epochs:
-        if waits_for_nothing(one.load):
-            yield one.fetch_s
+        if one.tells_the_host:
+            yield one.fetch_s if one.start_s is None else one.start_s
 
 
 def _gather(epochs: Sequence[Epoch], profile: LinkProfile) -> Iterator[float]:

@@ -2,19 +2,25 @@
 
 Rows of one set of minibatches are looked up in every order of the table, so that orders differ in
 nothing but the layout. A page is what one translation of an address covers on the GPU:
-:data:`PAGES` says where which size holds.
+:data:`PAGES` says where which size holds. How long a machine reads these rows in ascending order
+is modelled from the same count.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from gatherbench.bench.model.estimate import Estimate
+from gatherbench.bench.model.load import load_of
+from gatherbench.bench.model.physics import gpu_reads
+from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.sampling.prepare import prepare
 from gatherbench.bench.sampling.trace import InputIds, Trace
@@ -22,12 +28,17 @@ from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.datasets.ordered import ORDERS, ranks
 from gatherbench.datasets.source import Progress, silent
 from gatherbench.datasets.store import open_dataset
-from gatherbench.kernels.host_memory import HUGE_PAGE
-from gatherbench.kernels.order import PAGE_BYTES
+from gatherbench.kernels.order import MANAGED_PAGE_BYTES, PAGE_BYTES
+from gatherbench.strategies.aligned_zero_copy import AlignedZeroCopy
+from gatherbench.strategies.data_path import total
 
 #: Bytes that one translation covers, by how the GPU comes to see host memory.
-PAGES: Mapping[str, int] = MappingProxyType({"registered": PAGE_BYTES, "managed": HUGE_PAGE})
+PAGES: Mapping[str, int] = MappingProxyType(
+    {"registered": PAGE_BYTES, "managed": MANAGED_PAGE_BYTES}
+)
 GIVEN = "given"
+#: Minibatches whose requests are counted for the model.
+_MODELLED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,26 +50,34 @@ class OrderCount:
         found_s: seconds that it took to find the order, and none to lay anything out.
         pages: distinct pages of a minibatch, by :data:`PAGES`.
         fewest: as many as its rows would fill if they lay side by side.
+        read: modelled seconds to read its rows in ascending order, in each of these memories.
     """
 
     order: str
     found_s: float
     pages: Mapping[str, float]
     fewest: Mapping[str, float]
+    read: Mapping[str, Estimate]
 
 
 @dataclass(frozen=True, slots=True)
 class OrderCounts:
-    """The orders of a graph, on the minibatches of ``workload``; ``rows`` are those of one."""
+    """The orders of a graph, on the minibatches of ``workload``; ``rows`` are those of one.
+
+    ``profile`` names the machine of what is modelled.
+    """
 
     workload: Workload
     batches: int
     rows: float
     row_bytes: int
+    profile: str
     orders: tuple[OrderCount, ...]
 
 
-def count_orders(workload: Workload, progress: Progress = silent) -> OrderCounts:
+def count_orders(
+    workload: Workload, profile: LinkProfile, progress: Progress = silent
+) -> OrderCounts:
     """Draw the workload's minibatches, where they are not there yet, and count in every order.
 
     Raises:
@@ -72,10 +91,27 @@ def count_orders(workload: Workload, progress: Progress = silent) -> OrderCounts
         begin = time.perf_counter()
         place = None if name == GIVEN else ranks(ORDERS[name](data))
         seconds = 0.0 if place is None else time.perf_counter() - begin
-        ids = (one.numpy() for one in InputIds(trace))
-        found.append(OrderCount(name, seconds, *_pages(ids, place, data)))
+        every = (one.numpy() for one in InputIds(trace))
+        few = [trace.input_ids(i).numpy() for i in range(min(_MODELLED, len(trace)))]
+        placed = [ids if place is None else place[ids] for ids in few]
+        counts = _pages(every, place, data)
+        found.append(OrderCount(name, seconds, *counts, _read(placed, data, profile)))
     rows = float(trace.num_nodes[:, -1].mean())
-    return OrderCounts(workload, len(trace), rows, data.spec.row_bytes, tuple(found))
+    row_bytes = data.spec.row_bytes
+    return OrderCounts(workload, len(trace), rows, row_bytes, profile.name, tuple(found))
+
+
+def _read(
+    batches: Sequence[NDArray[np.int64]], data: GraphDataset, profile: LinkProfile
+) -> dict[str, Estimate]:
+    """Modelled seconds that the machine takes to read an average one of the minibatches, sorted."""
+    found = {}
+    for kind in PAGES:
+        path = AlignedZeroCopy("sorted", kind)  # type: ignore[arg-type]
+        ways = [path.data_path(torch.from_numpy(ids), data.spec.row_bytes) for ids in batches]
+        load = load_of(total(ways), 1 / len(ways), table_bytes=float(data.spec.table_bytes))
+        found[kind] = gpu_reads(load, profile).seconds
+    return found
 
 
 def _pages(

@@ -221,8 +221,8 @@ def _gather_seconds(load: MinibatchLoad, profile: LinkProfile) -> Estimate:
     cores, threads = Estimate.of(profile, "host.cores"), load.gather_threads
     if threads:
         many = cores.value or threads
-        share = profile["host.gather_scaling"].at(threads) or threads / many
-        cores = Estimate(many * (share if threads < many else 1.0))
+        share = profile["host.gather_scaling"].at(threads) or min(1.0, threads / many)
+        cores = Estimate(many * share)
     return combine(
         lambda rate, cores: load.cpu_write_bytes / (rate * cores),
         Estimate.of(profile, "host.gather_rate", load.row_bytes or math.inf),

@@ -11,7 +11,7 @@ from gatherbench.bench.plan.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One workload run once with one strategy, in a process of its own."""
+    """One workload run once with one strategy."""
 
     workload: Workload
     strategy: str

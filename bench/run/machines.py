@@ -28,7 +28,11 @@ from typing import Any
 
 import psutil
 from pydantic import TypeAdapter, ValidationError
-from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import (  # type: ignore[attr-defined]
+    DistError,
+    DistStoreError,
+    TCPStore,
+)
 
 from gatherbench.bench.machine.env import commit_id
 from gatherbench.bench.run.door import (
@@ -50,9 +54,8 @@ JOIN_S = 900.0
 _AGAIN_S = 1.0
 #: How long the store stays for those who are told that the run has ended.
 _LEAVE_S = 5.0
-_FOR_EVER = timedelta(days=365)
-#: For an answer that is there already.
-_INSTANT_S = 0.1
+#: For an answer that is there already; and how long torch waits at a time, deaf to Ctrl-C.
+_INSTANT_S, _SLICE_S = 0.1, 1.0
 _SAME_CODE = "install the same commit on each machine"
 _JOB = TypeAdapter(Job)
 
@@ -168,13 +171,14 @@ def follow(host: str, port: int, work: Work, folder: Path, say: Callable[[str], 
     token = os.environ.get(TOKEN_VARIABLE, "").encode()
     if not token:
         raise MachinesError(f"{TOKEN_VARIABLE} is not set: machine 0, {host}, says what it is")
+    say(f"{host} is another machine: waiting for it")
     _knock(host, port, token)
     try:
         with closing(way_to(host, port, token)) as way:
             store = store_at(way.port, JOIN_S)
             node = _joined(store, say)
             for number in itertools.count():
-                store.wait([f"case/{number}"], _FOR_EVER)
+                _has(store, f"case/{number}", math.inf)
                 if not (told := store.get(f"case/{number}")):
                     store.add(f"left/{node}", 1)  # which waits until it is there
                     return
@@ -213,9 +217,13 @@ def _joined(store: TCPStore, say: Callable[[str], None]) -> int:
     """Which machine this is."""
     node = store.add("machines", 1)
     store.set(f"joined/{node}", json.dumps([platform.node(), commit_id()]))
+    if not _has(store, "count", JOIN_S):
+        raise MachinesError("machine 0 does not begin")
     count = int(store.get("count"))
     if node >= count:
         raise MachinesError(f"the run has its {count} machines already")
+    if not _has(store, f"welcome/{node}", JOIN_S):
+        raise MachinesError(f"not all of {count} machines came")
     if refused := store.get(f"welcome/{node}").decode():
         raise MachinesError(refused)
     say(f"machine {node} of {count}: machine 0 keeps the run's folder")
@@ -258,12 +266,21 @@ def exchange_parts(
 
 
 def _has(store: TCPStore, key: str, seconds: float) -> bool:
-    """Whether the store has the key within so many seconds."""
-    try:
-        store.wait([key], timedelta(seconds=max(seconds, _INSTANT_S)))
-    except DistError:
-        return False
-    return True
+    """Whether the store has the key within so many seconds.
+
+    Raises:
+        DistError: the store is gone.
+    """
+    until = time.monotonic() + seconds
+    while True:
+        left = max(until - time.monotonic(), _INSTANT_S)
+        try:
+            store.wait([key], timedelta(seconds=min(left, _SLICE_S)))
+        except DistStoreError:  # it is not there yet
+            if left <= _SLICE_S:
+                return False
+        else:
+            return True
 
 
 def use_interface_towards(address: str) -> None:

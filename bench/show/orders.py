@@ -6,6 +6,7 @@ import pandas as pd
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from gatherbench.bench.model.estimate import Estimate
 from gatherbench.bench.model.orders import GIVEN, PAGES, OrderCounts
 from gatherbench.bench.read.units import quantity
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
@@ -15,15 +16,20 @@ from gatherbench.bench.show.terminal import frame
 def render(counts: OrderCounts) -> RenderableType:
     """A line an order: pages that a minibatch touches, and what finding the order took."""
     heads = [f"{kind}: {_page(size)}" for kind, size in PAGES.items()]
+    heads += [f"read from {kind}" for kind in PAGES]
     table = frame(f"{counts.workload.dataset}: distinct pages of a minibatch", "order",
                   numbers=(*heads, "found in"))  # fmt: skip
     given = counts.orders[0].pages
     for one in counts.orders:
         cells = [_cell(one.pages[kind], given[kind], one.order) for kind in PAGES]
+        cells += [_modelled(one.read[kind]) for kind in PAGES]
         table.add_row(one.order, *cells, "–" if one.order == GIVEN else quantity(one.found_s, "s"))
     fewest = counts.orders[0].fewest
-    table.add_row("fewest", *(f"{fewest[kind]:,.0f}" for kind in PAGES), "–")
-    said = f"{_counted(counts)} Fewest: as many pages as these rows fill side by side."
+    table.add_row("fewest", *(f"{fewest[kind]:,.0f}" for kind in PAGES), "", "", "–")
+    said = (
+        f"{_counted(counts)} Fewest: as many pages as these rows fill side by side. Read: modelled"
+        f" for profile {counts.profile}, not measured: a minibatch in ascending order."
+    )
     return Group(table, Text(said))
 
 
@@ -40,6 +46,8 @@ def table_of(counts: OrderCounts) -> pd.DataFrame:
             "found_s": one.found_s,
             "basis": "measured",
             "source": "count over the minibatches; found_s: time.perf_counter",
+            "modelled_read_s": one.read[kind].value,
+            "modelled_for": counts.profile,
         }
         for one in counts.orders
         for kind, size in PAGES.items()
@@ -72,6 +80,10 @@ def chart_of(counts: OrderCounts) -> Chart:
         {"pages": ("counted", "blue")},
         foot=_counted(counts),
     )
+
+
+def _modelled(seconds: Estimate) -> str:
+    return "unknown" if seconds.value is None else quantity(seconds.value, "s")
 
 
 def _page(size: int) -> str:

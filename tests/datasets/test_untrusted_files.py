@@ -256,6 +256,19 @@ def test_edges_that_unpack_to_what_no_graph_has_are_refused_before_they_are_read
         import_graph(tmp_path / "bomb.npz", "mine", root=tmp_path)
 
 
+def test_an_archive_that_lies_about_its_packed_size_is_refused_as_well(tmp_path: Path) -> None:
+    data = io.BytesIO()
+    np.save(data, np.zeros((2, 1 << 21), np.int64))
+    with zipfile.ZipFile(tmp_path / "e.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("edge_index.npy", data.getvalue())
+    packed = bytearray((tmp_path / "e.npz").read_bytes())
+    at = packed.rindex(b"PK\1\2") + 20  # the packed size, in the archive's directory
+    packed[at : at + 4] = (1 << 30).to_bytes(4, "little")
+    (tmp_path / "e.npz").write_bytes(packed)
+    with pytest.raises(DatasetError, match=r"edge_index: .* bytes unpack to .* compression"):
+        import_graph(tmp_path / "e.npz", "mine", root=tmp_path)
+
+
 def test_features_are_not_invented_for_gaps_between_ids(tmp_path: Path) -> None:
     edges, last = tmp_path / "e.txt", 2_200_000  # times 512 bytes: more than a GiB
     edges.write_text(f"0 1\n1 {last}\n")

@@ -14,6 +14,7 @@ import gatherbench
 from gatherbench.kernels import host_memory, managed_memory
 from gatherbench.kernels.cuda_calls import CudaCallError
 from gatherbench.kernels.managed_memory import (
+    Span,
     empty,
     largest_page,
     managed_bytes,
@@ -51,6 +52,28 @@ def test_a_table_is_advised_twice_and_brought_in_before_it_is_written(cuda: Fake
     (address,) = cuda.held
     assert table.data_ptr() == address
     assert managed_bytes() == 24_000
+
+
+@pytest.mark.parametrize(
+    "left_out", ["SetPreferredLocation", "SetAccessedBy", "prefetch", "advice for a part"]
+)
+def test_a_wrong_way_is_told_from_the_right_one(
+    cuda: FakeRuntime, monkeypatch: pytest.MonkeyPatch, left_out: str
+) -> None:
+    """Without the first advice pages move, without the second each is faulted in."""
+    advise = managed_memory._advise
+
+    def wrong(span: Span, advice: str, place: object) -> None:
+        if left_out == "advice for a part":
+            span = Span(span.address, span.size_bytes // 2)
+        if not advice.endswith(left_out):
+            advise(span, advice, place)
+
+    monkeypatch.setattr(managed_memory, "_advise", wrong)
+    if left_out == "prefetch":
+        monkeypatch.setattr(managed_memory, "_populate", lambda *_: None)
+    managed_table((1000, 6), torch.float32, device=3)
+    assert cuda.done[: len(both_advices(24_000, 3))] != both_advices(24_000, 3)
 
 
 def test_it_lives_as_long_as_any_tensor_over_it(cuda: FakeRuntime) -> None:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,6 +135,25 @@ def test_a_failed_prefetch_is_not_forgotten() -> None:
     with pytest.raises(OSError, match="the disk is gone"):
         _ = features[torch.arange(3)]
     features.close()
+
+
+def test_a_path_with_a_managed_copy_holds_the_callers_table_no_more() -> None:
+    """Else the host would have it twice as long as the features are open."""
+
+    class Copies(Gated):
+        managed = True
+
+        def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
+            return super()._open(features.clone(), device, knowledge)
+
+    for kind, held in ((Gated, True), (Copies, False)):
+        table = TABLE.clone()
+        freed = weakref.ref(table)
+        with UnifiedTensor(table, kind(), HOST) as features:
+            assert "gather_threads" in {step.metric for step in features.setup}
+            del table
+            gc.collect()
+            assert (freed() is not None) == held
 
 
 @pytest.mark.parametrize("end", ["close", "with", "collected"])

@@ -232,6 +232,7 @@ def test_some_cores_gather_as_fast_as_they_were_seen() -> None:
     every = replace(load, gather_threads=9)
     assert known(cpu_gather(every, curve).seconds) == pytest.approx(0.25)
     assert cpu_gather(every, curve).demands["cpu"] == 1.0
+    assert known(cpu_gather(every, seen).seconds) == pytest.approx(0.25)
 
 
 def test_the_cpu_gathers_on_every_core_until_its_memory_is_full() -> None:

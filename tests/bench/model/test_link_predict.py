@@ -25,7 +25,7 @@ from gatherbench.bench.model.predict import (
     series_of,
 )
 from gatherbench.bench.model.profile import LinkProfile, Range, load_profile
-from gatherbench.bench.model.roofline import against_measured, roofline, roofs
+from gatherbench.bench.model.roofline import _measured_training, against_measured, roofline, roofs
 from gatherbench.bench.read.disturbance import mark_disturbed
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.run.rows import HEADER, Row, RowMaker
@@ -575,3 +575,40 @@ def test_training_beside_a_gather_is_not_taken_for_training_alone(
     assert len(table) == len(ahead)
     assert table["modelled_s"].notna().all()
     assert table["modelled_path_s"].isna().all()
+
+
+def test_page_visits_are_declared_by_kind_of_memory() -> None:
+    """Of 4 minibatches; runs from before managed memory had pages of its own have none there."""
+    told = declared_load({**COMMON, **READS, "fetch.gpu_page_visits": 8.0}, 1e9)
+    assert (told.gpu_page_visits, told.managed_page_visits) == (2.0, 0.0)
+    both = {"fetch.gpu_page_visits": 0.0, "fetch.managed_page_visits": 8.0}
+    managed = declared_load({**COMMON, **READS, **both}, 1e9)
+    assert (managed.gpu_page_visits, managed.managed_page_visits) == (0.0, 2.0)
+
+
+def test_a_step_is_the_gpus_where_rows_come_and_the_hosts_where_they_lie_ready(
+    tmp_path: Path, profile: LinkProfile
+) -> None:
+    """The shortest step beside blocking fetches, the median of those that wait for nothing."""
+    run = make_run(tmp_path, backend="cuda")
+    steps = {
+        "by_cpu": 1.0,
+        "by_cpu_fresh": 3.0,
+        "by_gpu": 0.8,
+        "by_gpu_ahead": 2.0,
+        "resident": 2.4,
+    }
+    of_steps = (run.rows["stage"] == "train") & (run.rows["metric"] == "wall_time")
+    run.rows.loc[of_steps, "value"] = run.rows.loc[of_steps, "strategy"].map(steps)
+    series = series_of(run, profile)
+    found = _measured_training(run, series)[WORKLOAD]
+    assert found == {"train_s": Estimate(0.8), "issue_s": Estimate(pytest.approx(2.2))}
+    # What the host's own clock told counts in place of that, but for what is beside a CPU gather.
+    make = RowMaker("r", "c", "here", "cuda", WORKLOAD, "tiny", "by_gpu", "default", 0)
+    clocked = [
+        replace(make, strategy=name).ok("host", "issue_train", "s", seconds, "a clock", 0)
+        for name, seconds in (("by_gpu", 3.0), ("by_cpu", 99.0))
+    ]
+    more = mark_disturbed(pd.DataFrame([asdict(row) for row in clocked], columns=list(HEADER)), {})
+    told = replace(run, rows=pd.concat([run.rows, more]))
+    assert _measured_training(told, series)[WORKLOAD]["issue_s"] == Estimate(3.0)

@@ -157,6 +157,11 @@ def test_the_loops_constants_by_hand(shipped: LinkProfile) -> None:
     assert found["loop.submit"].value == pytest.approx(2e-3)
     assert found["loop.gather"].value == pytest.approx(6.5e-3, rel=0.01)
     assert found["loop.beside_gather"].value == pytest.approx(0.5)
+    # Where the host's own clock was read it counts, of a path that waits for its rows, too.
+    clocked = replace(read, start_s=5e-3, issue_s=4e-3)
+    told = fitted([clocked, *(replace(g, start_s=1.0, issue_s=1.0) for g in gathers)], machine)
+    assert told["loop.issue"].value == pytest.approx(80e-6)
+    assert told["loop.submit"].value == pytest.approx(5e-3)
     slower = fitted([*ready, epoch(0, 30, lookahead=1, **by_cpu)], machine)
     assert slower["loop.beside_gather"].value == 1.0, "no more than all of the thread"
     assert slower["loop.gather"].value is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
+from gatherbench.bench.model.estimate import Estimate
 from gatherbench.bench.model.orders import OrderCount, OrderCounts, distinct_pages
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.show.orders import chart_of, table_of
@@ -40,11 +42,17 @@ def test_distinct_pages_are_those_of_every_byte(rows: list[int], size: int, page
 def two() -> OrderCounts:
     def one(name: str, seconds: float, pages: float) -> OrderCount:
         return OrderCount(
-            name, seconds, {"registered": pages, "managed": 8.0}, {"registered": 5, "managed": 1}
+            name,
+            seconds,
+            {"registered": pages, "managed": 8.0},
+            {"registered": 5, "managed": 1},
+            {"registered": Estimate(2e-3), "managed": Estimate(None, ("not measured",))},
         )
 
     workload = Workload("wordnet")
-    return OrderCounts(workload, 3, 100.0, 512, (one("given", 0, 40.0), one("degree", 0.5, 30.0)))
+    return OrderCounts(
+        workload, 3, 100.0, 512, "some-gpu", (one("given", 0, 40.0), one("degree", 0.5, 30.0))
+    )
 
 
 def test_the_table_and_the_chart_hold_the_counts() -> None:
@@ -52,6 +60,8 @@ def test_the_table_and_the_chart_hold_the_counts() -> None:
     assert table.loc[("degree", "registered"), "pages_per_minibatch"] == 30
     assert table.loc[("degree", "registered"), "page_bytes"] == 65536
     assert table.loc[("given", "managed"), "page_bytes"] == 2 << 20
+    assert table.loc[("given", "registered"), "modelled_read_s"] == 2e-3
+    assert math.isnan(table.loc[("given", "managed"), "modelled_read_s"])
     registered = chart_of(two()).panels[0]
     assert registered.title == "registered memory: pages of 64 KiB"
     assert [line.text for line in registered.lines] == ["40", "30 (-25%)"]

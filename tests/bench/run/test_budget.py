@@ -129,6 +129,27 @@ def test_what_was_left_out_is_said(
     )
 
 
+@pytest.mark.parametrize(
+    ("measure", "device", "said"),
+    [
+        (Measure(repeats=1), "cpu", "0:00:03 h"),
+        (Measure(repeats=1), "cuda", "0:00:30 h"),
+        (Measure(repeats=1, energy=False), "cuda", "0:00:03 h"),
+        (Measure(repeats=1, together=True), "cuda", "0:00:02 h"),  # a process a repeat
+    ],
+)
+def test_a_run_says_first_how_long_it_takes_at_least(
+    tmp_path: Path, measure: Measure, device: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execute_module, "finish", lambda *_: True)
+    monkeypatch.setattr(execute_module.Runner, "run", lambda _: 0)
+    wanted = [*series(20, 30), replace(series(20)[0], repeat=1)]
+    store, out = a_run(tmp_path)
+    execute(PreparedRun(store, wanted, measure, device, "abc", "box"), out, out)
+    first = out.file.getvalue().splitlines()[0]  # type: ignore[attr-defined]
+    assert first.startswith(f"3 cases on box ({device}), {said} at the very least; rows go to ")
+
+
 def a_run(folder: Path) -> tuple[RunStore, Console]:
     text = {"name": "mine", "cases": [], "workloads": {WORKLOAD.id: asdict(WORKLOAD)}}
     store = RunStore.create(folder, "box", text, {"cpu": {"logical_cores": 4}})

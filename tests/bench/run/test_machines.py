@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from types import SimpleNamespace
 
 import pytest
 from pydantic import TypeAdapter
-from torch.distributed import TCPStore
+from torch.distributed import DistError, TCPStore
 
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
@@ -207,7 +208,12 @@ def test_another_machine_joins_and_does_its_part_of_the_cases(
     follow("127.0.0.1", port_of(first), work, tmp_path, said.append)
     assert store.get("ready/0/1") == b""
     greeting = "machine 1 of 3: machine 0 keeps the run's folder"
-    assert said == [greeting, f"{job.case.id}: done", f"{job.case.id}: timed out"]
+    assert said == [
+        "127.0.0.1 is another machine: waiting for it",
+        greeting,
+        f"{job.case.id}: done",
+        f"{job.case.id}: timed out",
+    ]
     _, mine, *rest = told
     assert isinstance(mine, Job)
     assert len(rest) == 2
@@ -318,6 +324,37 @@ def test_a_visitor_who_says_nothing_keeps_nobody_waiting(
             assert door.store_at(way.port, 20.0).get("count") == b"3"
         silent.settimeout(20)
         assert silent.recv(4)[3:], "it was asked for the token, and no more"
+
+
+def test_a_machine_that_waits_answers_a_signal_and_notices_that_the_store_is_gone(
+    meeting_place: TCPStore,
+) -> None:
+    class Signalled(Exception):  # noqa: N818
+        pass
+
+    def raised(*_: object) -> None:
+        raise Signalled
+
+    before = signal.signal(signal.SIGALRM, raised)
+    begin = time.monotonic()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(Signalled):
+            machines._has(meeting_place, "never", 60)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert time.monotonic() - begin < 30, "it waited for the key"
+    gone = door.loopback_store()
+    client = door.store_at(gone.port)
+    del gone
+    with pytest.raises(DistError):
+        machines._has(client, "never", 60)
+
+
+def test_the_store_is_this_machines_alone(first: Machines, meeting_place: TCPStore) -> None:
+    assert [on for on, ports in listening(os.getpid()).items() if meeting_place.port in ports] == [
+        "127.0.0.1"
+    ]
 
 
 def test_where_machines_cannot_meet_is_said() -> None:

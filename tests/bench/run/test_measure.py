@@ -100,7 +100,9 @@ def is_complete(rows: list[Row]) -> None:
     requests = [(int(n.split("_")[2]), n) for n in declared if n.startswith("gpu_requests_")]
     requested = sum(size * declared[name] for size, name in requests)
     assert (requested > 0) == (declared["gpu_link_read"] > 0)
-    assert (declared["gpu_page_visits"] > 0) == (declared["gpu_link_read"] > 0)
+    visits = [declared[f"{place}_page_visits"] for place in ("gpu", "managed")]
+    assert (sum(visits) > 0) == (declared["gpu_link_read"] > 0)
+    assert min(visits) == 0, "the table lies in memory of one kind"
     assert requested >= declared["gpu_link_read"], "the link carries less than the payload"
 
 
