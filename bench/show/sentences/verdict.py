@@ -24,7 +24,7 @@ from gatherbench.bench.plan.workload import ranks_in_words, ranks_of
 from gatherbench.bench.read.disturbance import (
     disturbance,
     disturbed_alone,
-    disturbed_series,
+    modelled_from_disturbed,
     mostly_disturbed,
 )
 from gatherbench.bench.read.epochs import (
@@ -324,9 +324,11 @@ def modelled_statement(run: Run, on: str = "") -> Statement | None:
     """What is said of modelled epochs; ``None`` where there is nothing to compare.
 
     Ratios are over the modelled machine's own ``cpu_gather``: ``naive``, the paper's baseline,
-    where there is that. ``on``: what is to be said of where they run.
+    where there is that; there is none where they borrow from disturbed cases alone. ``on``: what
+    is to be said of where they run.
     """
     foreign, apart, seconds = foreign_gathers(run), set_aside(run), corners(run)
+    lent = modelled_from_disturbed(run)
     logs = dict(zip(seconds.index, np.log(seconds.to_numpy(float)), strict=True))
     own = [key for key in logs if key not in foreign and key[1:3] not in apart]
     known = [key for key in own if not np.isnan(logs[key]).any()]
@@ -337,6 +339,7 @@ def modelled_statement(run: Run, on: str = "") -> Statement | None:
         partly = {" ".join(k[1:3]) for k in own if k[0] == workload and k not in known}
         gathers = [name for name in times if name.startswith("cpu_gather ")]
         base = min(gathers, key=lambda name: (name != "cpu_gather naive", name), default="")
+        base = "" if any(key.workload == workload for key in lent) else base
         rivals = tuple(sorted(name for name in partly if not is_bound(name)))
         contest = _Contest(run.names[workload], times, base, True, rivals, error)
         if len(times) > len(contest.bounds):
@@ -371,8 +374,8 @@ def _rests_on(run: Run, foreign: Iterable[tuple[str, ...]]) -> list[str]:
             " of the machine that is modelled."
         )
     if borrows(run.rows, "sample").any():
-        lent = disturbed_series(run).keys() - disturbed_alone(run).keys()
-        beside = ", beside other work throughout" * bool(lent)
+        lent = modelled_from_disturbed(run)
+        beside = ", beside other work throughout, so no ratio is given" * bool(lent)
         drawn, whole = (run.values(s, "wall_time", "predicted") for s in ("sample", "epoch"))
         low, high = (f"{share:.0%}" for share in (drawn / whole).dropna().agg(["min", "max"]))
         said.append(

@@ -180,11 +180,20 @@ def test_a_model_that_borrows_from_disturbed_epochs_alone_says_so(
 ) -> None:
     said = f"Minibatches come as fast as {MACHINE} was measured to have them"
     for number, (beside, end) in enumerate(
-        [({}, ", beside other work throughout"), ({"beside": (*NAIVE[:2], 0)}, "")]
+        [
+            ({}, ", beside other work throughout, so no ratio is given"),
+            ({"beside": (*NAIVE[:2], 0)}, ""),
+        ]
     ):
         more = {"other_cores": 1.5, "name": f"2026112{number}-a-1", **beside}
         run = modelled(*FOUR, borrowed={ALIGNED[:2]: ["sample"]}, **more)
         assert (modelled_statement(run) or "").endswith(f"{said}{end}{SHARE}.")
+        # A repeat beside other work leaves quiet ones: then the ratio is given.
+        assert ("×" in str(modelled_statement(run))) is (not end)
+        ratios = modelled_ratios(run, *NAIVE[:2])
+        assert (ALIGNED[:2] in set(zip(ratios["strategy"], ratios["variant"], strict=True))) is (
+            not end
+        )
 
 
 def test_a_calibration_of_the_run_s_own_machine_borrows_from_nobody_else(
