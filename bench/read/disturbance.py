@@ -101,6 +101,14 @@ def disturbed_series(run: Run) -> dict[Key, float]:
     return found
 
 
+def modelled_from_disturbed(run: Run) -> set[Key]:
+    """Modelled series that take times from series without a quiet repeat alone: none is a ratio.
+
+    What they borrow is then as long as other work made it.
+    """
+    return disturbed_series(run).keys() - disturbed_alone(run).keys()
+
+
 def mostly_disturbed(run: Run) -> bool:
     """Whether most measured series have no quiet repeat."""
     return 2 * len(disturbed_alone(run)) > len(_measured(run))

@@ -13,6 +13,7 @@ from dataclasses import replace
 import pandas as pd
 
 from gatherbench.bench.machine.env import host_of
+from gatherbench.bench.read.disturbance import modelled_from_disturbed
 from gatherbench.bench.read.epochs import sort_series, speedup_over
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES
@@ -60,10 +61,12 @@ def speedups(run: Run, strategy: str, variant: str) -> pd.DataFrame:
 def modelled_ratios(run: Run, strategy: str, variant: str) -> pd.DataFrame:
     """Ends of the ratio of a reference's modelled epoch to each other's, corner by corner.
 
-    Columns: :data:`SERIES`, ``low``, ``high``; without the series of :func:`foreign_gathers`.
+    Columns: :data:`SERIES`, ``low``, ``high``; without the series of :func:`foreign_gathers`, and
+    those that borrow from disturbed ones, as no ratio of these would be given either.
     """
     seconds = corners(run)
-    seconds = seconds.drop(index=[key for key in foreign_gathers(run) if key in seconds.index])
+    without = [*foreign_gathers(run), *modelled_from_disturbed(run)]
+    seconds = seconds.drop(index=[key for key in without if key in seconds.index])
     workloads = seconds.index.get_level_values("workload")
     over = [(workload, strategy, variant, "cuda", "predicted") for workload in workloads]
     reference = seconds.reindex(over).set_axis(seconds.index)
