@@ -248,6 +248,9 @@ class WideningFetcher(Fetcher):
         widen(narrow, out)
         return out
 
+    def check_fetched(self) -> None:
+        self._inner.check_fetched()
+
     def tune(self, ids: Tensor, beside: Callable[[], object]) -> list[SetupStep]:
         return self._inner.tune(ids, beside)
 
