@@ -50,7 +50,7 @@ def assemble(machines: Machines, where: str, cases: Sequence[Case], out: Console
     count = max(case.workload.nodes for case in cases)
     if count == 1:
         raise MachinesError("--meet is for several machines: say nodes in a [[workload]]")
-    if TOKEN_VARIABLE not in os.environ:
+    if not os.environ.get(TOKEN_VARIABLE):
         command = f"{TOKEN_VARIABLE}={machines.token} gatherbench run --meet {where}"
         out.print(f"On each of the other machines: {command}", soft_wrap=True, highlight=False)
     out.print(f"waiting for {count - 1} more of {count} machines")

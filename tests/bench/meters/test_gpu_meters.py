@@ -24,7 +24,7 @@ from gatherbench.bench.meters.pcie import (
     link_counter,
 )
 from gatherbench.bench.meters.poller import Polled
-from gatherbench.bench.meters.power import GpuPowerMeter
+from gatherbench.bench.meters.power import GpuPowerMeter, Sample, summarise
 from gatherbench.bench.meters.trust import Comparison, choose
 
 LOST = Reason("failed", "the GPU is lost", "reset it")
@@ -185,3 +185,23 @@ def test_a_sample_that_reaches_beyond_the_window_is_left_out(
     assert [one.value for one in readings] == moved
     assert {one.samples for one in readings} == {samples}
     assert all((why or "None") in str(one.reason) for one in readings)
+
+
+def test_what_a_window_comes_to() -> None:
+    """Three looks within 12 s: each number another of them, or their mean."""
+    looks = [
+        Sample(5.0, 100.0, 90.0, 310.0, 1.0e9, ()),
+        Sample(11.0, 300.0, 150.0, 330.0, 0.7e9, ("power cap",)),
+        Sample(17.0, 200.0, 210.0, 320.0, 1.9e9, ()),
+    ]
+    said = {one.metric: one for one in summarise(Polled(looks, None))}
+    assert {metric: one.value for metric, one in said.items()} == {
+        "gpu_power": 200.0,
+        "gpu_power_average": 210.0,  # over the seconds before the last look
+        "gpu_temperature": 330.0,
+        "gpu_clock": pytest.approx(1.2e9),
+        "gpu_clock_lowest": 0.7e9,
+        "gpu_slowed": pytest.approx(1 / 3),
+    }
+    assert said["gpu_power"].series == ((0.0, 100.0), (6.0, 300.0), (12.0, 200.0))
+    assert said["gpu_slowed"].source.endswith(": power cap")

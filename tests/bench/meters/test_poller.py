@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 from hypothesis import given
@@ -48,6 +49,25 @@ def test_the_thread_reads_in_between_and_says_what_it_cost() -> None:
     assert (polled.cost("cost").value or 0) > 0
     poller.start()  # a second window begins anew
     assert poller.stop().samples[0] == len(polled.samples) + 1
+
+
+def test_what_polling_cost_is_the_time_of_its_own_thread() -> None:
+    """Three readings of 5 ms of the processor each in the thread, whatever else there is."""
+    sensor = Sensor()
+
+    def read() -> int:
+        until = time.thread_time() + 0.005
+        while time.thread_time() < until:
+            pass
+        return sensor.read()
+
+    poller = Poller(read, period_s=0.001)
+    poller.start()
+    assert sensor.reached[4].wait(30)
+    before = time.thread_time()
+    cost = poller.stop().cost("cost").value or 0
+    assert 0.015 <= cost < 60
+    assert time.thread_time() - before >= 0.005, "the last reading is the caller's"
 
 
 @pytest.mark.parametrize(

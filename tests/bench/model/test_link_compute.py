@@ -102,6 +102,24 @@ def test_matrix_products_by_hand() -> None:
     assert cost.operations == 4 * (2 * 2 * 3 * 5)
 
 
+@pytest.mark.parametrize(
+    ("model", "operations", "values"),
+    [
+        # Outer layer, 3 wide to 2: products 2 × 96, messages of 9 edges 27; 173 values. Inner
+        # layer, 2 wide to 5: 2 × 80 and 12, and the gradient of its input 80 and 12; 96 and 72.
+        ("sage", (192 + 27) + (160 + 12 + 80 + 12), 173 + 96 + 72),
+        # 4 heads: 8 wide in between. Outer: 13 edges with loops; products 2 × 528, twice 208 + 520;
+        # 2 × 121 + 3 × 552 + 2 × 520 values. Inner, one head: 3 × 480, twice 80 + 80; 946 and 78.
+        ("gat", (1056 + 1456) + (1440 + 320), 2938 + 946 + 78),
+    ],
+)
+def test_operations_and_bytes_by_hand(model: str, operations: int, values: int) -> None:
+    """2, 4 and 7 nodes from the seeds outwards, 6 and 9 edges; 3 columns, 2 hidden, 5 classes."""
+    cost = training_cost(model, 3, 2, 5, [2, 4, 7], [6, 9])
+    assert (cost.operations, cost.memory_bytes) == (operations, 4 * values)
+    assert cost.structure_bytes == 15 * 2 * 8
+
+
 @pytest.mark.parametrize("model", ["sage", "gat"])
 def test_counts_are_linear_in_the_minibatches(model: str) -> None:
     """So that the sum over a trace is the cost of its summed shapes (but for the launches)."""

@@ -348,6 +348,24 @@ def test_a_comparison_that_judged_nothing_is_none_that_passed(make_run: MakeRun)
     assert (exit_status(level), exit_status(level, strict=True)) == (0, 0)
 
 
+@pytest.mark.parametrize(("count", "verdict"), [(8, "SLOW"), (9, "AMBIGUOUS")])
+def test_one_of_many_has_to_be_surer(make_run: MakeRun, count: int, verdict: str) -> None:
+    """Repeats of 0.94, 1 and 1.06, and 1.3 times that: of equal series 0.6 % differ as much.
+
+    8 × 0.6 % are less than 5 %, and 9 × 0.6 % are more.
+    """
+    series = [("cpu_gather", f"s{number}", 1.0) for number in range(count)]
+    scatter = {"repeats": 3, "longer": lambda _w, repeat, _e: (1.0, 1.06, 0.94)[repeat]}
+    pair = (
+        make_run("20261121-a-1", series=series, **scatter),
+        make_run("20261122-b-2", series=series, **scatter),
+    )
+    edit(pair[1], times(1.3, "s0", "epoch"))
+    found = line(compared(pair), "s0")
+    assert (found["verdict"], found["low"]) == (verdict, pytest.approx(1.1345, abs=1e-4))
+    assert (f"one of {count} may look like that" in found["reason"]) == (count == 9)
+
+
 def test_other_work_beside_another_series_changes_no_verdict(make_run: MakeRun) -> None:
     beside = {"other_cores": 1.5, "beside": ("cpu_gather", "pinned", 0)}
     pair = make_run("20261121-a-1"), make_run("20261122-b-2", **beside)

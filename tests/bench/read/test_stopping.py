@@ -163,3 +163,12 @@ def test_of_a_series_without_a_quiet_repeat_the_worst_is_told() -> None:
     run = read(ended("a", 0, 1.0, busy=2.0) + ended("a", 1, 1.0, busy=1.5))
     assert list(disturbed_alone(run).values()) == [pytest.approx(2.0)]
     assert disturbed_alone(read(ended("a", 0, 1.0, busy=2.0) + ended("a", 1, 1.0))) == {}
+
+
+def test_repeats_beside_other_work_make_no_precise_series_wide() -> None:
+    """Six quiet repeats within a ten-thousandth, and two disturbed ones of three times that."""
+    rows = series("a", *STEADY) + ended("a", 6, 3.0, busy=0.9) + ended("a", 7, 3.1, busy=0.9)
+    ask = further(LIMITS.model_copy(update={"max_repeats": 20}))
+    assert ask(rows) is None
+    quiet = [row for name in (6, 7) for row in ended("a", name, 3.0)]
+    assert ask(series("a", *STEADY) + quiet) is not None, "were they quiet, they would count"

@@ -173,7 +173,7 @@ def test_the_expected_end_goes_by_the_time_so_far_or_is_when_the_time_is_up(tmp_
     bar = SimpleNamespace(add_task=lambda *_, **__: 0, update=lambda _, **more: told.update(more))
     wanted = cases(*["good"] * 25)
     store, out = a_run(tmp_path)
-    run = PreparedRun(store, wanted, Measure(), "cpu", "abc", "box")
+    run = PreparedRun(store, wanted, Measure(repeats=1), "cpu", "abc", "box")
     said = reporter(bar, run, out, lambda: left_s[0], lambda: now[0])
     row = run.rows.of(wanted[0]).ok("case", "wall_time", "s", 1.0, "clock")
 

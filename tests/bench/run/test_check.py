@@ -205,3 +205,21 @@ def test_residency_is_looked_at_when_rows_were_fetched_and_none_was_compared(
         assert witness.rows > 0
     assert seen == [0]
     assert witness.rows == 400
+
+
+def test_whether_rows_are_copied_before_or_after_their_step_is_drawn_for_each_epoch() -> None:
+    """Rows that are right only while the first minibatch is trained on, or only before: of 40
+    epochs some find it, and some do not."""
+    table, ids = torch.arange(6.0).view(3, 2), torch.tensor([2, 0])
+    found = []
+    for _ in range(40):
+        witness, x = Witness(table, torch.device("cpu")), table[ids]
+        try:
+            with witness.everything("in epoch 0") as watch:
+                watch.handed(0, ids)
+                with watch.looked_at(0, ids, x):
+                    x.zero_()
+            found.append(False)
+        except WrongRowsError:
+            found.append(True)
+    assert set(found) == {False, True}

@@ -67,7 +67,17 @@ def test_an_epoch_is_its_slowest_rank_and_its_stages_are_means(tmp_path: Path) -
         (("fetch", "disk_latency_99th", "s"), [1, 4, 2, 3], 4, "longest of 4 ranks"),
         # Two machines of two ranks each: ranks 0 and 2 speak for them.
         (("epoch", "system_cpu_busy", "s"), [1, 20, 3, 40], 4, "the first rank of each machine"),
-        (("epoch", "cpu_package_energy", "J"), [1, 20, 3, 40], 4, "the first rank of each machine"),
+        *(
+            (("epoch", metric, unit), [1, 20, 3, 40], 4, "the first rank of each machine")
+            for metric, unit in (
+                ("cpu_package_energy", "J"), ("cpu_dram_energy", "J"), ("dram_read", "B"),
+                ("dram_write", "B"), ("disk_read_device", "B"), ("disk_reads_device", "1"),
+                ("system_cpu_steal", "s"),
+            )
+        ),
+        # What a process itself read off a disk adds up.
+        (("epoch", "disk_read", "B"), [1, 20, 3, 40], 64, "sum of 4 ranks"),
+        (("fetch", "disk_requests", "1"), [1, 20, 3, 40], 64, "sum of 4 ranks"),
     ],
 )  # fmt: skip
 def test_what_the_ranks_make_together(

@@ -183,6 +183,22 @@ def test_what_a_path_does_when_an_epoch_begins_is_fetching(
     assert epoch(clocks, "cpu", lookahead, batches=0).stages["fetch"] == []
 
 
+def test_hearing_of_minibatches_is_fetching(
+    clocks: Clocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sorting what was announced, say, for 2000, 3000 and 4000 s: of the minibatch it is about."""
+    before = epoch(clocks, "cpu", 0)
+
+    def announce(_: Delayed, ids: Tensor) -> None:
+        clocks.host += 1000.0 * (len(ids) - 1)
+
+    monkeypatch.setattr(Delayed, "announced", 2)
+    monkeypatch.setattr(Delayed, "announce", announce)
+    times = epoch(clocks, "cpu", 0)
+    assert times.stages == before.stages | {"fetch": [2110.0, 3220.0, 4440.0]}
+    assert times.wall_s == before.wall_s + 9000.0
+
+
 @pytest.mark.parametrize("lookahead", [0, 1, 2, 5])
 def test_on_the_host_each_stage_has_its_own_calls_and_nothing_else(
     clocks: Clocks, lookahead: int

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Self
 
 import numpy as np
 import pytest
@@ -386,3 +387,44 @@ def test_percentiles_of_reads_are_the_upper_edges_of_their_bins() -> None:
     assert told["disk_latency_median"] == pytest.approx(2e-6)
     assert told["disk_latency_99th"] == pytest.approx(1.024e-3)
     assert not list(measure_module.latencies_of(np.zeros(81, np.int64)))
+
+
+def test_what_a_path_counts_is_told_of_the_epoch_alone(make_job) -> None:
+    """Before it 100 reads of a millisecond; in it 5 reads, 3 of them between 2^(3/4) and 2 µs."""
+    before, after = np.zeros(81, np.int64), np.zeros(81, np.int64)
+    before[40] = after[40] = 100
+    after[4] = 3
+    path = SimpleNamespace(counts=lambda: {"disk_requests": 105}, latencies=lambda: after)
+    training: Any = SimpleNamespace(fetcher=path, job=make_job())
+    counted = measure_module._Training._counted(training, {"disk_requests": 100}, before, 7)
+    rows = {row.metric: row for row in counted}
+    assert {row.epoch for row in rows.values()} == {7}
+    assert {metric: row.value for metric, row in rows.items()} == {
+        "disk_requests": 5,
+        "disk_latency_mean": pytest.approx(2**0.875 * 1e-6),
+        "disk_latency_median": pytest.approx(2e-6),
+        "disk_latency_99th": pytest.approx(2e-6),
+    }
+
+
+def test_the_window_of_energy_holds_the_measured_epochs_and_nothing_else(
+    make_job, monkeypatch
+) -> None:
+    told: list[str] = []
+
+    class Window(EnergyBlock):
+        def __enter__(self) -> Self:
+            told.append("opened")
+            return super().__enter__()
+
+        def __exit__(self, *error: object) -> None:
+            told.append("closed")
+            super().__exit__(*error)
+
+    run_epoch = measure_module.run_epoch
+    monkeypatch.setattr(
+        measure_module, "run_epoch", lambda *of: (told.append("epoch"), run_epoch(*of))[1]
+    )
+    monkeypatch.setattr(measure_module, "EnergyBlock", lambda gpu, run_on: Window(gpu))
+    measured(make_job(epochs=3, warmup_epochs=2))
+    assert told == ["epoch"] * 2 + ["opened"] + ["epoch"] * 3 + ["closed"]

@@ -14,6 +14,7 @@ from gatherbench.bench.read.disturbance import (
     disturbed,
     disturbed_alone,
     mark_disturbed,
+    mostly_disturbed,
     other_load,
 )
 from gatherbench.bench.read.epochs import epoch_times
@@ -120,3 +121,20 @@ def test_where_there_was_other_work_beside_most_that_is_the_answer(
     assert said[0].kind == first
     assert sum("other work" in s.text.lower() for s in said) == 1
     assert any("×" in s.text for s in said) == (first == "measured")
+
+
+def test_half_of_the_series_without_a_quiet_repeat_are_not_most_of_them(make_run: MakeRun) -> None:
+    of_two = {"series": [NAIVE, PINNED], "repeats": 1, "other_cores": 1.5}
+    half = load_run(make_run("20261121-a-1", **of_two, beside=("cpu_gather", "pinned", 0)))
+    assert (len(disturbed_alone(half)), mostly_disturbed(half)) == (1, False)
+    assert mostly_disturbed(load_run(make_run("20261121-b-2", **of_two)))
+
+
+def test_a_series_is_as_disturbed_as_its_worst_repeat(make_run: MakeRun) -> None:
+    """Three cores more in repeat 1 of two, in windows of 2 s an epoch."""
+    run = load_run(make_run(series=[NAIVE], repeats=2, other_cores=1.5))
+    rows = run.rows.copy()
+    more = (rows["metric"] == "system_cpu_busy") & (rows["repeat"] == 1)
+    windows = rows[(rows["metric"] == "window_time") & (rows["repeat"] == 1)]
+    rows.loc[more, "value"] += 3.0 * windows["value"].to_numpy()
+    assert list(disturbed_alone(of(run, rows)).values()) == pytest.approx([4.5])

@@ -143,6 +143,14 @@ def test_a_repeat_without_energy_has_a_reason_of_its_own(make_run: MakeRun) -> N
     assert line.missing == "no_device: none here"
 
 
+def test_energy_of_repeats_that_do_not_count_stays_out(folder: Path) -> None:
+    """Those beside other work, where there are quiet ones."""
+    run = load_run(folder)
+    quiet = replace(run, rows=run.rows.assign(used=run.rows["repeat"] != 1))
+    both, one = (block_values(of, "energy").index.get_level_values("repeat") for of in (run, quiet))
+    assert (set(both), set(one)) == ({0, 1}, {0})
+
+
 def write_timeline(folder: Path, *points: tuple[Any, ...]) -> None:
     """Points: strategy, variant, epoch, metric, seconds and bytes."""
     rows = [(WORKLOAD, s, v, 0, epoch, m, "B", at, value) for s, v, epoch, m, at, value in points]

@@ -57,6 +57,18 @@ def test_a_line_holds_the_numbers_and_what_is_derived(make_run: MakeRun) -> None
     assert "speed-up over cpu_gather naive" in " ".join(text.split())
 
 
+def test_behind_a_median_stands_half_the_range_of_the_quartiles(make_run: MakeRun) -> None:
+    """Repeats of 1, 2, 3, 4 and 9 s: 3 s, and quartiles of 2 and 4 s."""
+    seconds = (1.0, 2.0, 3.0, 4.0, 9.0)
+    run = make_run(
+        series=[("cpu_gather", "naive", 1.0)],
+        repeats=5,
+        epochs=1,
+        longer=lambda _w, repeat, _e: seconds[repeat],
+    )
+    assert line_of(shown(run), "cpu_gather", "naive")[3:5] == ["3.00", "±1.00"]
+
+
 def test_a_hidden_fetch_has_no_rate(make_run: MakeRun) -> None:
     """The wait that is left says nothing of how fast the rows came."""
     folder = make_run(series=[NAIVE, SORTED])

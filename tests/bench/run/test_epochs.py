@@ -1,0 +1,45 @@
+"""Which minibatches an epoch has: the same ones, or fresh ones, each epoch its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import Tensor
+
+from gatherbench.bench.run.epochs import Epochs
+from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.bench.sampling.trace import Trace
+from gatherbench.datasets.store import open_dataset
+
+
+def numbers(ids: Iterable[Tensor]) -> list[list[int]]:
+    return [of.tolist() for of in ids]
+
+
+def of(batches: Iterable[MiniBatch]) -> list[list[int]]:
+    return numbers(batch.input_ids for batch in batches)
+
+
+def test_fresh_epochs_have_minibatches_that_no_other_has(make_job) -> None:
+    """Of two measured, a warm-up and two further ones no two are alike."""
+    job = make_job(minibatches="fresh", epochs=2, warmup_epochs=1)
+    epochs = Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
+    measured = [of(epochs.measured(number)) for number in (0, 1)]
+    warm_up, further = of(epochs.warm_up(0)), [of(epochs.further()) for _ in range(2)]
+    drawn = [*measured, warm_up, *further]
+    assert [len(epoch) for epoch in drawn] == [5] * 5
+    assert all(a != b for i, a in enumerate(drawn) for b in drawn[:i])
+    ids = epochs.measured_ids()
+    for _ in range(2):  # as often as wanted
+        assert numbers(ids) == measured[0] + measured[1]
+    assert [numbers(epoch) for epoch in epochs.warm_up_ids()] == [warm_up]
+
+
+def test_the_same_epochs_are_those_of_the_trace(make_job) -> None:
+    job = make_job(epochs=2, warmup_epochs=2)
+    trace = Trace.open(job.trace)
+    epochs = Epochs(job, open_dataset(job.dataset), trace)
+    wanted = numbers(trace.input_ids(number) for number in range(len(trace)))
+    assert of(epochs.measured(1)) == of(epochs.warm_up(0)) == of(epochs.further()) == wanted
+    assert numbers(epochs.measured_ids()) == wanted
+    assert [numbers(epoch) for epoch in epochs.warm_up_ids()] == [wanted, wanted]
