@@ -110,6 +110,11 @@ def reference_variant(run: Run) -> tuple[str, str] | None:
     return ("cpu_gather", ordered[0]) if ordered else None
 
 
+def baseline(run: Run) -> tuple[str, str]:
+    """:func:`reference_variant`, or the paper's where none was measured."""
+    return reference_variant(run) or ("cpu_gather", "naive")
+
+
 def speedup_over(run: Run, strategy: str = "cpu_gather", variant: str = "naive") -> pd.DataFrame:
     """Epoch time of the reference over that of each series, on the same workload and backend.
 

@@ -21,10 +21,10 @@ from gatherbench.bench.read.cpu import cores_of
 from gatherbench.bench.read.disturbance import disturbed_alone, no_ratio_over
 from gatherbench.bench.read.epochs import (
     WITHIN_TRAIN,
+    baseline,
     epoch_times,
     plan_order,
     reasons,
-    reference_variant,
     repeat_logs,
     sort_by,
     sort_series,
@@ -166,7 +166,7 @@ def scaling(run: Run) -> pd.DataFrame:
                 )
             )
     table = pd.DataFrame(records, columns=COLUMNS)
-    ratios = speedup_over(run, *(reference_variant(run) or ("cpu_gather", "naive")))
+    ratios = speedup_over(run, *baseline(run))
     ends = {"low": "speedup_low", "high": "speedup_high"}
     table = table.merge(ratios.rename(columns=ends), on=SERIES, how="left")
     return sort_by(sort_series(table), "family", [family.name for family in families(run)])

@@ -8,9 +8,9 @@ from gatherbench.bench.read.disturbance import disturbed_series
 from gatherbench.bench.read.epochs import (
     WITHIN_TRAIN,
     bandwidth,
+    baseline,
     cpu_seconds,
     epoch_times,
-    reference_variant,
     stage_times,
 )
 from gatherbench.bench.read.modelled import speedups, with_ranges
@@ -36,7 +36,7 @@ def summarise(run: Run) -> pd.DataFrame:
         with_ranges(run, times[stage], stage).set_index(SERIES)
         for stage in ("epoch", "fetch", "train")
     )
-    reference = reference_variant(run) or ("cpu_gather", "naive")
+    reference = baseline(run)
     ratios = speedups(run, *reference).set_index(SERIES)
     tables = {"": epoch, "fetch": fetch, "train": train, "speedup": ratios}
     summary = epoch.copy()

@@ -17,10 +17,10 @@ from gatherbench.bench.read.disturbance import disturbed_series, no_ratio_over
 from gatherbench.bench.read.epochs import (
     EPOCHS,
     WITHIN_TRAIN,
+    baseline,
     cpu_seconds,
     epoch_times,
     problems,
-    reference_variant,
     sort_series,
     stage_breakdown,
 )
@@ -107,7 +107,7 @@ def epoch_breakdown(run: Run) -> Chart:
 
 def speedup(run: Run) -> Chart:
     """Epoch time of the baseline over that of each series."""
-    reference = reference_variant(run) or ("cpu_gather", "naive")
+    reference = baseline(run)
     name, backend = " ".join(reference), "cuda" if has_gpu(run) else "host"
     over = {w: Key(w, *reference, backend, "measured") for w in run.workloads}
     return bars(

@@ -15,9 +15,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from gatherbench.bench.show import table as data
-
 if TYPE_CHECKING:
+    from gatherbench.bench.show import table as data  # imports pandas
+
     pass
 
 #: A line of a data frame.

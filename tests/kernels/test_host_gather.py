@@ -259,7 +259,7 @@ def test_rows_go_by_the_numbers_they_are_given() -> None:
 
 
 def test_as_many_threads_gather_as_do_it_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 16 cores 8 gather 20 GB/s, all 15, and 6 nearly as much as 8: the figures of an H200's."""
+    """Of 16 cores 8 gather 20 GB/s and all 15, beside an H200."""
     rate = {16: 15e9, 12: 17e9, 8: 20e9, 6: 19.5e9, 4: 12e9, 3: 9e9, 2: 6e9, 1: 3e9}
     monkeypatch.setattr(host_gather, "TUNED_BYTES", 1)
     table = torch.zeros(1000, 64)
@@ -267,11 +267,11 @@ def test_as_many_threads_gather_as_do_it_fastest(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(cpu, "_seconds", lambda _, ids, out: out.nbytes / rate[cpu.threads])
         found = cpu.tune(table)
         assert {n: host_gather.TUNED_WITH / s for n, s in found.items()} == pytest.approx(rate)
-        assert cpu.threads == 6, "the fewest within 3 %"
-        rate[6] = 19e9
+        assert cpu.threads == 8
+        rate[16] = 18.5e9
         cpu.threads = 16
         cpu.tune(table)
-        assert cpu.threads == 8
+        assert cpu.threads == 16, "8 are faster by no tenth"
 
 
 def test_a_table_that_the_caches_hold_or_that_no_memory_holds_is_not_tried(

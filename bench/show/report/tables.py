@@ -11,7 +11,7 @@ from gatherbench.bench.model.predict import profile_of
 from gatherbench.bench.model.profile import LinkProfile, ProfileError
 from gatherbench.bench.model.roofline import against_measured, roofline
 from gatherbench.bench.read.disturbance import disturbed_series, no_ratio_over
-from gatherbench.bench.read.epochs import plan_order, reference_variant
+from gatherbench.bench.read.epochs import baseline, plan_order
 from gatherbench.bench.read.gpu import changes_of_run
 from gatherbench.bench.read.kept import found_on_device
 from gatherbench.bench.read.stats.judge import is_open
@@ -112,7 +112,7 @@ def savings(run: Run) -> Table:
 
     Of series whose ratio is not given there are none.
     """
-    reference = reference_variant(run) or ("cpu_gather", "naive")
+    reference = baseline(run)
     quantities = {name: (stage, metric) for name, (stage, metric, _) in _SAVED.items()}
     frame = changes_of_run(run, quantities, reference)
     keys = map(Key._make, frame[SERIES].itertuples(index=False))

@@ -18,6 +18,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gatherbench.bench.model.errors import told_apart
+from gatherbench.bench.model.predict import profile_of
+from gatherbench.bench.model.profile import ProfileError
 from gatherbench.bench.plan.workload import ranks_in_words, ranks_of
 from gatherbench.bench.read.disturbance import (
     disturbance,
@@ -140,6 +142,7 @@ class _Contest:
         reference: the series that ratios are over; empty: there is none, and seconds are told.
         modelled: whether ``times`` are.
         unknown: series that are modelled at some corners alone: nothing is decided against them.
+        error: the ratio below which modelled epochs have no order.
     """
 
     workload: str
@@ -147,6 +150,7 @@ class _Contest:
     reference: str
     modelled: bool = False
     unknown: tuple[str, ...] = ()
+    error: float = 1.0
 
     @property
     def bounds(self) -> list[str]:
@@ -170,7 +174,7 @@ class _Contest:
         found = self.over(one, other)
         if not self.modelled:
             return found
-        more = max(1.0, told_apart() / (1 + THRESHOLD))
+        more = max(1.0, self.error / (1 + THRESHOLD))
         return replace(found, low=found.low / more, high=found.high * more)
 
     def speed(self, name: str) -> Interval:
@@ -329,6 +333,7 @@ def modelled_statement(run: Run, on: str = "") -> Statement | None:
     own = [key for key in logs if key not in foreign and key[1:3] not in apart]
     known = [key for key in own if not np.isnan(logs[key]).any()]
     contests = []
+    error = told_apart(loop=_knows_loop(run))
     for workload in run.workloads:
         times = {" ".join(k[1:3]): logs[k] for k in known if k[0] == workload}
         partly = {" ".join(k[1:3]) for k in own if k[0] == workload and k not in known}
@@ -336,7 +341,7 @@ def modelled_statement(run: Run, on: str = "") -> Statement | None:
         base = min(gathers, key=lambda name: (name != "cpu_gather naive", name), default="")
         base = "" if any(key.workload == workload for key in lent) else base
         rivals = tuple(sorted(name for name in partly if not is_bound(name)))
-        contest = _Contest(run.names[workload], times, base, True, rivals)
+        contest = _Contest(run.names[workload], times, base, True, rivals, error)
         if len(times) > len(contest.bounds):
             contests.append(contest)
     clauses = list(_clauses(contests))
@@ -345,9 +350,18 @@ def modelled_statement(run: Run, on: str = "") -> Statement | None:
     if not clauses:
         return None
     where = f"Modelled, not measured, for {listed(modelled_for(run))}{on}"
-    if told_apart() > 1 + THRESHOLD:
-        where += f", told apart from a factor of {told_apart():.2f} on: the model errs as much"
+    if error > 1 + THRESHOLD:
+        where += f", told apart from a factor of {error:.2f} on: the model errs as much"
     return Statement("modelled", where, tuple(clauses), " ".join(_rests_on(run, foreign)))
+
+
+def _knows_loop(run: Run) -> bool:
+    """Whether the run was predicted with a profile that knows the training loop."""
+    try:
+        profile = profile_of(run)
+    except ProfileError:
+        return False
+    return profile is not None and profile["loop.issue"].value is not None
 
 
 def _rests_on(run: Run, foreign: Iterable[tuple[str, ...]]) -> list[str]:

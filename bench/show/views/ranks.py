@@ -16,8 +16,8 @@ from gatherbench.bench.plan.workload import ranks_in_words
 from gatherbench.bench.read.cpu import cores_of
 from gatherbench.bench.read.disturbance import no_ratio_over
 from gatherbench.bench.read.epochs import (
+    baseline,
     problems,
-    reference_variant,
     set_aside,
     sort_by,
     sort_series,
@@ -183,7 +183,7 @@ def epoch_over_ranks(run: Run) -> Chart:
 
 def speedup_at_ranks(run: Run) -> Chart:
     """Epoch of the baseline over that of each other series, on as many ranks."""
-    name = " ".join(reference_variant(run) or ("cpu_gather", "naive"))
+    name = " ".join(baseline(run))
     return _over_ranks(
         run,
         "speedup",
@@ -262,7 +262,7 @@ def _no_value(run: Run, value: str, row: Row) -> str:
     """Why a series has no efficiency, or no speed-up, with some number of ranks."""
     if value == "efficiency":
         return str(row["why"])
-    reference = reference_variant(run) or ("cpu_gather", "naive")
+    reference = baseline(run)
     over = Key(str(row["workload"]), *reference, str(row["backend"]), str(row["basis"]))
     return no_ratio_over(run, over) or f"no {' '.join(reference)} on as many"
 

@@ -142,7 +142,7 @@ def test_a_table_is_parsed_once_and_predictions_as_they_are_written(
     """And a table that another process has changed is read again."""
     before = len(RunStore(folder).rows())
     read = count_rows(monkeypatch)
-    done = invoke(folder, "--profile", "h200-sxm-pcie5")
+    done = invoke(folder)
     assert done.exit_code == 0, done.output
     opened = RunStore(folder)
     once = list(read)

@@ -457,6 +457,15 @@ def test_minibatches_are_drawn_ahead_wherever_they_are_drawn(tmp_path: Path) -> 
         load_plan(write(tmp_path, SMALL.replace("repeats = 3", "sampler_workers = -1")))
 
 
+def test_a_graph_in_host_memory_is_of_uva_sampling_alone(tmp_path: Path) -> None:
+    """Elsewhere the key would say of rows what nobody did."""
+    managed = 'graph = "managed"\nsampling = '
+    plan = load_plan(write(tmp_path, SMALL.replace("repeats = 3", f'{managed}"uva"')))
+    assert (plan.measure.graph, plan.measure.table) == ("managed", "auto")
+    with pytest.raises(PlanError, match='graph = "managed" is read with sampling = "uva" alone'):
+        load_plan(write(tmp_path, SMALL.replace("repeats = 3", f'{managed}"gpu"')))
+
+
 def test_a_path_that_learns_while_it_fetches_wants_fresh_minibatches(tmp_path: Path) -> None:
     strategy = '[[strategy]]\nname = "cached_zero_copy"\npolicy = "lru"\n'
     learns = f'[[workload]]\ndataset = "wordnet"\n{strategy}'

@@ -134,6 +134,12 @@ def test_the_plan_or_the_option_asks_for_a_trace(tmp_path: Path) -> None:
     assert new_run("quick", tmp_path, "cpu", trace=True).measure.trace is True
 
 
+def test_the_usual_plan_is_the_one_for_the_device(tmp_path: Path) -> None:
+    assert new_run("usual", tmp_path, "cpu").store.plan()["name"] == "quick"
+    with pytest.raises(BadRunError, match="torch sees no GPU"):
+        new_run("usual", tmp_path, "cuda")
+
+
 def test_nvtx_on_the_host_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadRunError, match="--trace"):
         new_run("quick", tmp_path, "cpu", nvtx=True)

@@ -187,6 +187,15 @@ def test_who_keeps_a_process_of_its_own() -> None:
     assert not turns(PINNED, replace(workload, memory_share=0.5))
 
 
+def test_rows_that_no_disk_holds_are_read_off_none(make_job: Any, monkeypatch: Any) -> None:
+    job = make_job("disk_mmap")
+    ground = measure_module.Ground(job)
+    hashed = replace(ground.dataset.spec, hashed=True)
+    ground.dataset = replace(ground.dataset, spec=hashed)
+    case = measure_module.MeasuredCase(job, None, ground)  # type: ignore[arg-type]
+    assert str(case.refused()).startswith("unsupported: rows of tiny are made in memory")
+
+
 def outcomes(store: RunStore) -> dict[str, str]:
     return {r.variant: r.reason or "" for r in store.rows() if r.stage == "case"}
 

@@ -49,16 +49,17 @@ def test_where_it_is_drawn_changes_nothing_that_is_trained(make_job) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sampling", "device", "asked"),
+    ("plan", "device", "asked"),
     [
-        ("gpu", "cuda:0", [{"in_place": None}]),
-        ("uva", "cuda:0", [{"in_place": "registered"}]),
-        ("uva", "cpu", []),
-        ("live", "cuda:0", []),
+        ({"sampling": "gpu"}, "cuda:0", [{"in_place": None}]),
+        ({"sampling": "uva"}, "cuda:0", [{"in_place": "registered"}]),
+        ({"sampling": "uva", "graph": "managed"}, "cuda:0", [{"in_place": "managed"}]),
+        ({"sampling": "uva"}, "cpu", []),
+        ({"sampling": "live"}, "cuda:0", []),
     ],
 )
 def test_what_draws_the_minibatches(
-    make_job, monkeypatch: pytest.MonkeyPatch, sampling: str, device: str, asked: list[Any]
+    make_job, monkeypatch: pytest.MonkeyPatch, plan: dict[str, str], device: str, asked: list[Any]
 ) -> None:
     found: list[Any] = []
     on_host = epochs.sampler_of
@@ -70,7 +71,7 @@ def test_what_draws_the_minibatches(
         return on_host(workload, *given[:2])
 
     monkeypatch.setattr(epochs, "sampler_of", sampler_of)
-    job = replace(make_job(sampling=sampling), device=device)
+    job = replace(make_job(**plan), device=device)
     epochs.Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
     assert found == asked
 

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from gatherbench.bench.machine.env import host_of, joint_name
+from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.read.gpu import changes_of_run
 from gatherbench.bench.read.modelled import foreign_gathers, modelled_ratios, speedups
 from gatherbench.bench.read.summary import summarise
 from gatherbench.bench.read.tables import Run, load_run
+from gatherbench.bench.run.store import RunStore
 from gatherbench.bench.show.report.page import render_report
 from gatherbench.bench.show.run import render
 from gatherbench.bench.show.sentences import verdict as sentences
@@ -45,7 +47,7 @@ def modelled_statement(run: Run) -> str | None:
 @pytest.fixture(autouse=True)
 def precise(monkeypatch: pytest.MonkeyPatch) -> None:
     """The model errs no more than what counts as level."""
-    monkeypatch.setattr(sentences, "told_apart", lambda: 1.05)
+    monkeypatch.setattr(sentences, "told_apart", lambda **_: 1.05)
 
 
 @pytest.fixture
@@ -70,7 +72,7 @@ def test_paths_within_the_models_own_error_are_not_ranked(
     modelled: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, error: float, decided: bool
 ) -> None:
     """1.6 s over 1 s; that the model errs is said once, before the paths."""
-    monkeypatch.setattr(sentences, "told_apart", lambda: error)
+    monkeypatch.setattr(sentences, "told_apart", lambda **_: error)
     said = modelled_statement(modelled(*FOUR[:3])) or ""
     head = f"{HEAD[:-1]}, told apart from a factor of {error} on: the model errs as much: "
     assert said.startswith(head)
@@ -79,6 +81,20 @@ def test_paths_within_the_models_own_error_are_not_ranked(
     assert ("is not decided between aligned_zero_copy given 2.00× and cpu_gather" in said) is (
         not decided
     )
+
+
+@pytest.mark.parametrize(
+    ("profile", "knows"), [("nvidia-h200", True), ("rtx3090-pcie4", False), ("", False)]
+)
+def test_the_model_errs_more_where_the_profile_does_not_know_the_loop(
+    modelled: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, profile: str, knows: bool
+) -> None:
+    monkeypatch.setattr(sentences, "told_apart", lambda *, loop: 1.1 if loop else 1.7)
+    run = modelled(*FOUR[:3])
+    text = load_profile(profile).to_toml() if profile else "no TOML"
+    RunStore(run.folder).profile_file.write_text(text, encoding="utf-8")
+    factor = "1.10" if knows else "1.70"
+    assert f"told apart from a factor of {factor} on" in (modelled_statement(run) or "")
 
 
 def test_a_bound_that_is_no_faster_than_what_it_bounds_says_so(
