@@ -36,7 +36,9 @@ def views_of(run: Run) -> list[View]:
 def charts_of(run: Run) -> dict[str, Chart]:
     """Every chart that is kept as a picture, by the name of its file."""
     of_views = {name: make for view in views_of(run) for name, make in view.charts.items()}
-    return charts_of_run(run) | {name: make(run) for name, make in of_views.items()}
+    made = {name: make(run) for name, make in of_views.items()}
+    # Of ranks, say, there is nothing to draw where all cases have as many.
+    return charts_of_run(run) | {name: chart for name, chart in made.items() if chart.panels}
 
 
 def to_json(run: Run) -> str:

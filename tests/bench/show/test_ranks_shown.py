@@ -134,6 +134,13 @@ def test_one_number_of_ranks_shows_nothing_of_the_kind(make_run: MakeRun) -> Non
     assert not {"all_reduce", "wait", "ranks", "scaling"} & fields
 
 
+def test_where_all_cases_have_two_ranks_there_is_no_picture_over_ranks(make_run: MakeRun) -> None:
+    run = load_run(write_ranks(make_run, {NAIVE: {2: 3.2}, ALIGNED: {2: 2.0}}))
+    assert "epoch_breakdown" in charts_of(run)
+    assert not set(RANKS.charts) & set(charts_of(run))
+    assert "Several ranks" in render_report(run)
+
+
 def test_a_failed_number_of_ranks_stands_in_its_place(make_run: MakeRun) -> None:
     failed = {(2, *ALIGNED): "rank 1 was killed by SIGKILL", (1, *BOUND): "out of memory"}
     path = write_ranks(make_run, TIMES, failures=failed)
