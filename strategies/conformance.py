@@ -389,8 +389,7 @@ def check_rest(strategy: Strategy, device: torch.device) -> None:
         torch.set_num_threads(threads)
     if device.type == "cpu" and not fetcher.announced and not reads_file:
         said = f"threads worked {beyond:.4f} s after results, and fetches took {fetching:.4f} s"
-        much = beyond > fetching / 4 + _RESTS * _TICK_S  # not if nobody knows: NaN
-        _require(strategy, not much, f"{said} of the processor")
+        _require(strategy, beyond < fetching / 4 + _RESTS * _TICK_S, f"{said} of the processor")
 
 
 def check_leavings(strategy: Strategy, device: torch.device) -> None:

@@ -9,13 +9,12 @@ conformance suite asks all of this, and a run what can be asked beside a trainin
 from __future__ import annotations
 
 import ctypes
-import math
 import re
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import BuiltinFunctionType
 from typing import Self
@@ -152,16 +151,18 @@ def _adopt_orphans(yes: bool) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(yes))
 
 
-def native_threads() -> list[int]:
-    """The threads of this process that Python did not start, such as torch's pools: they spin."""
+def native_threads() -> dict[int, float]:
+    """The threads that Python did not start, such as torch's pools, which spin; no seconds yet."""
     python = {thread.native_id for thread in threading.enumerate()}
-    return [int(task.name) for task in _TASKS.iterdir() if int(task.name) not in python]
+    return {int(task.name): 0.0 for task in _TASKS.iterdir() if int(task.name) not in python}
 
 
-def others_cpu_s(but: Iterable[int]) -> float:
-    """Processor seconds of this process, but for this thread's and some others'; NaN: one ended."""
-    try:  # the kernel's number of a thread's CPU clock (pthread_getcpuclockid(3) makes the same)
-        spared = sum(time.clock_gettime((~thread << 3) | 6) for thread in but)
-    except OSError:
-        return math.nan
-    return time.process_time() - time.thread_time() - spared
+def others_cpu_s(but: dict[int, float]) -> float:
+    """Processor seconds of this process, but for those of this thread and of some others.
+
+    ``but``: their seconds as they were last seen; one that has ended keeps its own.
+    """
+    for thread in but:
+        with suppress(OSError):  # the kernel's number of a thread's CPU clock, see clock_getres(2)
+            but[thread] = time.clock_gettime((~thread << 3) | 6)
+    return time.process_time() - time.thread_time() - sum(but.values())

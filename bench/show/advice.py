@@ -66,10 +66,10 @@ def _sure(advice: Advice, take: Option) -> str:
     if take.basis == MEASURED:
         said = [take.source.removeprefix("measured: ").join(("measured here, ", ""))]
     else:
-        default = ", a default" * bool(advice.default)
+        default = " (default)" * bool(advice.default)
         said = [_off(take), f"profile {advice.profile.name}{default}"]
     if tied := [o for o in advice.lead if o.path != take.path]:
-        said.append(f"{len(tied)} more not told apart")
+        said.append(f"{len(tied)} as good")
     return "; ".join(said)
 
 
@@ -78,7 +78,7 @@ def _off(option: Option) -> str:
     if option.error is None:
         return "no epoch of such a path was ever measured beside the model"
     low, high = option.error
-    return f"on an H200 the model was {low:+.0%} to {high:+.0%} off such epochs"
+    return f"modelled epochs of such paths were {low:+.0%} to {high:+.0%} off on an H200"
 
 
 def _nothing(advice: Advice) -> str:

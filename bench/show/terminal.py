@@ -18,8 +18,6 @@ from rich.text import Text
 if TYPE_CHECKING:
     from gatherbench.bench.show import table as data  # imports pandas
 
-    pass
-
 #: A line of a data frame.
 Line = Mapping[Hashable, Any]
 

@@ -80,6 +80,23 @@ def test_the_main_thread_is_its_own_group_and_a_new_thread_counts_from_its_start
     assert used["cpu_main"] >= BURNT
 
 
+def test_a_sampler_that_ended_in_the_window_has_what_it_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A tenth of a second of some 0.15; the rest is known to be of threads that ended."""
+    told: list[tuple[int, float]] = []
+    monkeypatch.setattr(threads_module, "ended", told)
+    meter = ThreadMeter()
+    meter.start()
+    worker = threading.Thread(target=burn)
+    worker.start()
+    told.append((worker.native_id or 0, 0.1))
+    worker.join()
+    used = values(meter.stop())
+    assert used["cpu_sampler_workers"] == pytest.approx(0.1)
+    assert used["cpu_ended_threads"] >= BURNT - 0.1 - 0.01
+
+
 OF_A_PROCESS = """
 import os, time, torch
 from gatherbench.bench.meters.threads import ThreadMeter

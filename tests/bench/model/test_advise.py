@@ -127,10 +127,10 @@ def test_a_table_that_fits_belongs_in_gpu_memory() -> None:
     )
     low, high = error_of("all_in_gpu", 0, loop=False) or (0.0, 0.0)
     assert recommendation(advice)[2].startswith(
-        f"How sure: on an H200 the model was {low:+.0%} to {high:+.0%} off such epochs; profile"
-        " rtx3090-pcie4; "
+        f"How sure: modelled epochs of such paths were {low:+.0%} to {high:+.0%} off on an H200;"
+        " profile rtx3090-pcie4; "
     )
-    assert recommendation(advice)[2].endswith(" more not told apart.")
+    assert recommendation(advice)[2].endswith(" as good.")
 
 
 def test_a_profile_that_does_not_know_the_loop_errs_more_and_says_so() -> None:
@@ -175,6 +175,7 @@ def test_three_lines_come_first_and_each_is_one() -> None:
         lines = recommendation(advice)
         assert len(lines) == 3
         assert all(len(line) <= 120 for line in lines), lines
+        assert len(recommendation(replace(advice, default="of nobody"))[2]) <= 120
         text = printed(render(advice))
         assert text.startswith("\n".join(lines) + "\n\n")
 
@@ -511,7 +512,7 @@ def test_this_machines_calibration_is_taken_if_it_knows_a_gpu(
         assert to_json(advice)["profile"]["default"] == advice.default
         return f"{recommendation(advice)[2]} {advice.default}"
 
-    stands_in = "; profile rtx3090-pcie4, a default; "
+    stands_in = "; profile rtx3090-pcie4 (default); "
     assert stands_in in said()
     assert said().endswith("this machine has no GPU; --profile NAME says another")
     assert "this machine is not calibrated; gatherbench" in said(("a GPU",))

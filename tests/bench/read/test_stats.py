@@ -235,6 +235,8 @@ def test_the_whole_interval_decides(low: float, high: float, word: str, side: st
     assert judge(ratio, threshold=0.05, more_is_better=True).word == better
     beside = judge(ratio, threshold=0.05, busy="other work had 1.0 cores in A")
     assert beside.word == ("AMBIGUOUS" if word == "FAST" else word)
+    told = "other work had 1.0 cores in A: run again on an idle machine" in beside.reason
+    assert told == (word in ("FAST", "SLOW"))
     assert ("idle machine" in beside.reason) == (word in ("SLOW", "FAST"))
 
 
@@ -312,3 +314,15 @@ def test_what_is_computed_differs_beyond_rounding_alone() -> None:
     assert judge_exactly(3.0, 3.001, more_is_better=True).word == "FAST"
     assert judge_exactly(2.0, 3.0).interval == Interval(1.5, 1.5, 1.5, 1)
     assert math.isnan(judge_exactly(0.0, 1.0).interval.value)
+
+
+def test_of_what_is_computed_any_difference_counts_in_its_direction() -> None:
+    words = {
+        (new, better): judge_exactly(2.0, new, more_is_better=better).word
+        for new in (1.9, 2.0, 2.1)
+        for better in (False, True)
+    }
+    assert words == {
+        (1.9, False): "FAST", (2.0, False): "SAME", (2.1, False): "SLOW",
+        (1.9, True): "SLOW", (2.0, True): "SAME", (2.1, True): "FAST",
+    }  # fmt: skip
