@@ -156,7 +156,7 @@ def test_the_two_lines(page: str) -> None:
 def test_the_loader_runs_as_pasted(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, loader, on_disk, cached = snippets("docs/training.md")
+    _, loader, on_disk, cached, empty = snippets("docs/training.md")
     checked = (
         "\n    assert torch.equal(batch.x.cpu(), x[batch.n_id.cpu()])"
         "\n    assert torch.equal(batch.n_id[:batch.batch_size].cpu(), seeds.pop(0))"
@@ -168,6 +168,8 @@ def test_the_loader_runs_as_pasted(
     exec(cached, names)
     with names["features"] as features:
         assert torch.equal(features[[5, 9]], names["x"][[5, 9]])
+    with pytest.raises(RuntimeError, match="no_device"):  # its memory is a GPU's driver's
+        exec(empty, names | {"num_nodes": 10, "dim": 4, "source": torch.ones(10, 4)})
     monkeypatch.chdir(tmp_path)
     np.save("features.npy", rows := np.random.default_rng(0).random((500, 16)))
     exec("import gatherbench\nimport numpy as np\n" + on_disk, names)

@@ -267,7 +267,7 @@ def test_without_ogb_the_error_names_the_extra(
     for module in [name for name in sys.modules if name.split(".")[0] == "ogb"]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "ogb", None)
-    with pytest.raises(DatasetError, match=r"gatherbench\[ogb\]"):
+    with pytest.raises(DatasetError, match=r"pip install '.*\[ogb\]'"):
         prepared(tmp_path, "ogbn-arxiv")
 
 

@@ -93,8 +93,8 @@ def test_a_table_that_no_host_holds_is_refused_and_sharded_is_what_is_left() -> 
     """38.1 GiB: on hosts of 32 GiB a half each, on GPUs of 24 GiB a quarter each."""
     advice = advice_on(replace(ASKED, host_memory_bytes=32 * 2.0**30))
     assert {o.path for o in advice.ranked} == {
-        ("sharded", f"{memory},{ahead},0") for memory in ("gpu", "host") for ahead in (0, 1)
-    }
+        ("sharded", f"{memory},{ahead},0") for memory in ("gpu", "managed") for ahead in (0, 1)
+    }, "host memory is managed where that is no slower"
     refused = options(advice)["aligned_zero_copy", "given"]
     assert refused.fits is False
     assert refused.reason.startswith("It needs 40.1 GiB of host memory (the table 38.1 GiB, the")
@@ -117,7 +117,7 @@ def test_the_faster_placement_follows_the_network() -> None:
         assert one.ahead_of(other) is ahead
         assert other.ahead_of(one) is not ahead
     said = placements(advice_on(ASKED))
-    assert "is ahead of" in said[0]
+    assert "is not decided against" in said[0], "687 and 878 ms: within the model's error"
     assert said[1] == (
         "The largest table, less graph and training: replicated in host memory not known, sharded"
         " over host memory not known, sharded over GPU memory 86.4 GiB."

@@ -322,7 +322,8 @@ def test_models_of_other_ranks_are_not_mixed(make_run: MakeRun) -> None:
         ("aligned_zero_copy", "given", (0.2, 0.4, 0.4)),
     ]
     said = verdict(load_run(write_ranks(make_run, TIMES, modelled=modelled)))
-    assert [s.text.partition(":")[0] for s in said if s.kind == "modelled"] == [
+    leads = [s.text.partition(", told apart")[0] for s in said if s.kind == "modelled"]
+    assert leads == [
         f"Modelled, not measured, for rtx3090-pcie4, on {on}"
         for on in ("1 GPU", "2 GPUs", "4 GPUs")
     ]
