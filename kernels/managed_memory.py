@@ -188,17 +188,8 @@ def empty(
         CudaCallError: ``managed`` without a driver, or on a GPU that cannot have it.
     """
     if memory == "managed":
-        there = torch.cuda.is_available()
-        current = torch.cuda.current_device() if there else 0
-        try:
-            return managed_table(shape, dtype, current if device is None else device)
-        except CudaCallError as error:
-            if there:
-                raise
-            raise CudaCallError(
-                f"no_device: managed memory is CUDA's, and torch sees no GPU ({error});"
-                ' memory="anonymous" needs none'
-            ) from error
+        current = torch.cuda.current_device() if torch.cuda.is_available() else 0
+        return managed_table(shape, dtype, current if device is None else device)
     if memory not in ("anonymous", "shared"):
         raise ValueError(f"memory = {memory!r} is none of managed, anonymous, shared")
     return empty_table(shape, dtype, shared=memory == "shared")
