@@ -17,13 +17,14 @@ RunOf = Callable[..., Run]
 @pytest.fixture(scope="session")
 def run_of(tmp_path_factory: pytest.TempPathFactory) -> RunOf:
     """A run of these arguments of ``write_run``, written and read once; for reading alone."""
-    made: dict[str, Run] = {}
+    made: dict[str, tuple[Run, Any]] = {}
 
     def run(**arguments: Any) -> Run:
         key = repr(arguments)
         if key not in made:
             folder = tmp_path_factory.mktemp("run") / "results" / "machine" / "20261121-quick-abc1"
-            made[key] = load_run(write_run(folder, **arguments))
-        return made[key]
+            # With its arguments: the address of a function that is gone may be another's next.
+            made[key] = load_run(write_run(folder, **arguments)), arguments
+        return made[key][0]
 
     return run
