@@ -8,7 +8,7 @@ from pathlib import Path
 from gatherbench.bench.model.predict import is_prediction
 from gatherbench.bench.read.tables import newest_run
 from gatherbench.bench.run.store import RunStore, key_of
-from gatherbench.strategies.registry import STRATEGIES
+from gatherbench.strategies.registry import STRATEGIES, role_of
 
 PER_EPOCH = {
     ("sample", "wall_time"),
@@ -36,12 +36,15 @@ def main(root: Path) -> None:
             problems.append(f"{key}: ended {[(r.status, r.reason) for r in ends]}")
         for epoch in range(plan["measure"]["epochs"]):
             have = {(r.stage, r.metric) for r in mine if r.epoch == epoch and r.status == "ok"}
-            problems += [f"{key}: epoch {epoch} lacks {m}" for m in sorted(PER_EPOCH - have)]
-    # One rank has nothing to share rows with.
+            # A floor trains on rows that nobody asked for: its loss says nothing.
+            untold = {("train", "loss")} if role_of(*key[1:3]) == "floor" else set()
+            lacking = sorted(PER_EPOCH - untold - have)
+            problems += [f"{key}: epoch {epoch} lacks {m}" for m in lacking]
+    # One rank has nothing to share rows with, and lossy paths have a plan of their own.
     wanted = {
         (s.name, m)
         for s in STRATEGIES
-        if not s().collective and "file" not in s().needs
+        if not (s().collective or s().lossy or "file" in s().needs)
         for m in ("sage", "gat")
     }
     seen = {(c["strategy"], plan["workloads"][c["workload"]]["model"]) for c in plan["cases"]}

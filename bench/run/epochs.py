@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +44,7 @@ class Epochs:
             # A thread of its own waits for the sizes of what it draws, in the training's place.
             self._on_gpu, workers = device, workers or 1
         self._workers = [drawing.clone(threads=1) for _ in range(workers)]
+        self._draws_s: list[float] = []
         self._further = itertools.count(self.plan.epochs + self.plan.warmup_epochs)
 
     def measured(self, number: int) -> Iterator[MiniBatch]:
@@ -88,15 +91,21 @@ class Epochs:
 
         A thread's own current stream is none that trains, if the training has one of its own.
         """
-        if self._on_gpu is None:
-            return sample
-        training = torch.cuda.current_stream(self._on_gpu)
+        training = None if self._on_gpu is None else torch.cuda.current_stream(self._on_gpu)
 
         def drawn(*task: Any) -> MiniBatch:
-            with torch.cuda.stream(training):
-                return sample(*task)
+            begin = time.perf_counter()
+            with nullcontext() if training is None else torch.cuda.stream(training):
+                batch = sample(*task)
+            self._draws_s.append(time.perf_counter() - begin)
+            return batch
 
         return drawn
+
+    def drawn_ahead_s(self) -> float:
+        """Seconds that threads beside the loop took to draw, since this was last asked."""
+        told, self._draws_s = self._draws_s, []
+        return sum(told)
 
 
 @dataclass(frozen=True, slots=True)
