@@ -33,6 +33,7 @@ __all__ = [
     "STRATEGIES",
     "build",
     "get",
+    "is_lossy",
     "parameters",
     "representatives",
     "role_of",
@@ -128,6 +129,15 @@ def role_of(name: str, variant: str) -> Role:
     except ValueError:
         return "other"
     return roles.get(variant, next(iter(roles.values())))
+
+
+def is_lossy(name: str, variant: str) -> bool:
+    """Whether a series, by the words of its rows, trained on other values than the table's."""
+    try:
+        kind = get(name)
+    except ValueError:
+        return False
+    return any(one.lossy for one in variants(kind) if one.variant == variant)
 
 
 @functools.cache

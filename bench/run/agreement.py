@@ -1,7 +1,8 @@
 """Do all series of a workload train alike? They have the same minibatches, weights and dropout.
 
 So losses and accuracy are equal but for rounding, and betray a path that delivered other rows in a
-timed epoch, whatever the comparison of rows saw (:mod:`gatherbench.bench.run.check`).
+timed epoch, whatever the comparison of rows saw (:mod:`gatherbench.bench.run.check`). A lossy path
+trains on other values: its cases are compared with each other.
 """
 
 from __future__ import annotations
@@ -75,16 +76,21 @@ def strays(rows: Iterable[Row]) -> dict[Key, str]:
     The reference is the median of the baseline's cases, else of the medians of the series. Where
     two series without a baseline differ, nobody knows which is right, and both fail.
     """
-    groups: dict[tuple[str, str, int, str, str], dict[Key, float]] = defaultdict(dict)
+    from gatherbench.strategies.registry import is_lossy  # imports torch
+
+    groups: dict[tuple[str, str, int, str, str, str], dict[Key, float]] = defaultdict(dict)
+    rows = list(rows)
+    lossy = {pair: is_lossy(*pair) for pair in {(row.strategy, row.variant) for row in rows}}
     for row in rows:
         # Ranks have losses of their own; those of a case that failed may have no mean beside them.
         if (row.stage, row.metric) in TOLERANCES and row.value is not None and row.rank == -1:
-            where = (row.workload, row.backend, row.epoch, row.stage, row.metric)
+            apart = f"{row.strategy} {row.variant}" if lossy[row.strategy, row.variant] else ""
+            where = (row.workload, row.backend, row.epoch, row.stage, row.metric, apart)
             groups[where][key_of(row)] = row.value
     found: dict[Key, str] = {}
     # The epochs in their order, and then the score, whose epoch is -1.
     for where in sorted(groups, key=lambda where: (where[2] < 0, where)):
-        _, backend, epoch, stage, metric = where
+        _, backend, epoch, stage, metric, _ = where
         values = groups[where]
         series: dict[tuple[str, str], list[float]] = defaultdict(list)
         for (_, strategy, variant, _), value in values.items():
