@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any
@@ -281,7 +282,22 @@ def bars(
                 panels.append(Panel(run.names[workload], lines, axis, marks, whose))
     none = next(filter(None, [*why.values(), absent])) if values.empty else ""
     known = {"floor": "floor of the harness"} if floor else {}
+    panels, same = _said_once(panels)
+    said["reading"] += same
     return chart_of(run, [*panels, *beside], legend=legend or {}, marks=known, absent=none, **said)
+
+
+def _said_once(panels: Sequence[Panel]) -> tuple[list[Panel], str]:
+    """The panels without the note that all measured bars share, and a sentence that says it."""
+    bars_ = [line for one in panels if not one.profile for line in one.lines if not line.missing]
+    notes = {line.note for line in bars_}
+    if len(bars_) < 2 or len(notes) > 1 or notes == {""}:
+        return list(panels), ""
+    bare = [
+        one if one.profile else replace(one, lines=[replace(x, note="") for x in one.lines])
+        for one in panels
+    ]
+    return bare, f" Of each measured bar: {notes.pop()}."
 
 
 def _lines(steps: Iterable[tuple[pd.DataFrame, Mapping[Names, str], MakeLine]]) -> list[Line]:
@@ -437,6 +453,11 @@ def reference_of(run: Run) -> pd.DataFrame:
 
 #: Columns of the roofline's roofs, and what a reader calls them.
 ROOFS = {"copy_engine": "copy engine", "sm_read": "reads by SMs", "raw_link": "raw link"}
+#: The times that a rate is taken over, and what a reader calls the rates.
+OVER = {
+    "fetch": "rows over the link per second of fetch",
+    "epoch": "rows over the link per second of epoch, fetches hidden",
+}
 
 
 def roofline_chart(run: Run, profile: LinkProfile, table: pd.DataFrame) -> Chart:
@@ -456,12 +477,16 @@ def roofline_chart(run: Run, profile: LinkProfile, table: pd.DataFrame) -> Chart
         known = [(value, kind) for value, kind in limits if pd.notna(value)]
         unknown |= set(ROOFS) - {kind for _, kind in known}
         axis = Axis("B/s", max([*here["rate"].dropna(), *(v for v, _ in known)], default=1.0))
-        lines = [_rate(line, axis) for line in here.to_dict("records")]
-        panels.append(Panel(run.names[str(workload)], lines, axis, known))
+        # A rate over an epoch is a lower bound: on one axis it would be read as a slower link.
+        lines = [(line["over"], _rate(line, axis)) for line in here.to_dict("records")]
+        for over, quantity in OVER.items():
+            mine = [line for its, line in lines if its == over]
+            if mine:
+                panels.append(Panel(run.names[str(workload)], mine, axis, known, quantity=quantity))
     reading = (
-        "Rows that crossed the link, in bytes per second that the loop waited for them; over the"
-        " whole epoch where fetches are hidden behind training. Vertical lines: roofs of the link"
-        f" by profile {short(profile.name)}."
+        "Rows that crossed the link, in bytes per second that the loop waited for them. Where"
+        " fetches are hidden behind training, over the whole epoch, in a panel of their own: at"
+        f" least so busy was the link. Vertical lines: its roofs by profile {short(profile.name)}."
     )
     if table["end"].any():
         reading += (
@@ -484,7 +509,7 @@ def _rate(line: Row, axis: Axis) -> Line:
     if pd.isna(rate):
         why = f"no payload crosses the link, or not enough is known; epoch bound by {line['bound']}"
         return Line(*names, look, missing=why)
-    note = f"over the {line['over']}; fetch bound by {line['fetch_bound']}"
+    note = f"fetch bound by {line['fetch_bound']}"
     text = f"{line['end']} {axis.said(rate)}".strip()
     return Line(*names, look, {names[0]: rate}, text=text, note=note)
 

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
 from gatherbench.bench.model.profile import load_profile
+from gatherbench.bench.model.roofline import roofline
 from gatherbench.bench.read.compare import compare_runs
 from gatherbench.bench.read.disturbance import mark_disturbed
 from gatherbench.bench.read.reference import load_reference
@@ -24,6 +25,8 @@ from gatherbench.bench.read.units import quantity, short
 from gatherbench.bench.run import store
 from gatherbench.bench.run.guards import only_one
 from gatherbench.bench.run.store import RunStore
+from gatherbench.bench.show.chart import Axis, Line, Panel
+from gatherbench.bench.show.charts import _said_once, roofline_chart
 from gatherbench.bench.show.comparison import summary
 from gatherbench.bench.show.report.against import against
 from gatherbench.bench.show.report.facts import in_short
@@ -319,6 +322,33 @@ def test_the_roofs_are_those_of_the_profile(make_run: MakeRun) -> None:
     )
     # 2 GB of rows an epoch over the median of the fetch stage.
     assert measured.end == pytest.approx(2e9 / (0.4 * 1.015))
+
+
+def test_rates_of_epochs_and_of_fetches_have_panels_of_their_own(make_run: MakeRun) -> None:
+    hidden = ("async_zero_copy", "stream", 0.8)
+    folder = make_run([NAIVE, ALIGNED, hidden], backend="cuda", declared=True)
+    (folder / "profile.toml").write_text(load_profile("rtx3090-pcie4").to_toml())
+    run, profile = load_run(folder), load_profile("rtx3090-pcie4")
+    table = roofline(run, profile)
+    table["over"] = table["strategy"].map(lambda name: "epoch" if name == hidden[0] else "fetch")
+    chart = roofline_chart(run, profile, table)
+    names = [{line.name for line in panel.lines} for panel in chart.panels]
+    assert names == [{"cpu_gather", "aligned_zero_copy"}, {"async_zero_copy"}]
+    assert [panel.quantity.split(" of ")[1] for panel in chart.panels] == [
+        "fetch", "epoch, fetches hidden",
+    ]  # fmt: skip
+
+
+def test_a_note_that_every_bar_shares_is_said_once() -> None:
+    bars = [Line(name, parts={name: 1.0}, note="1 of 3 repeats not run") for name in "ab"]
+    modelled = Panel("graph", bars[:1], Axis("s", 1.0), profile="h200")
+    panel = Panel("graph", [*bars, Line("c", missing="broken")], Axis("s", 1.0))
+    found, said = _said_once([panel, modelled])
+    assert said == " Of each measured bar: 1 of 3 repeats not run."
+    assert [line.note for line in found[0].lines] == ["", "", ""]
+    assert found[1] == modelled
+    differs = Panel("graph", [*bars, Line("c", parts={"c": 1.0})], Axis("s", 1.0))
+    assert _said_once([differs]) == ([differs], "")
 
 
 def test_energy_is_split_in_what_the_idle_gpu_draws_and_the_rest(make_run: MakeRun) -> None:

@@ -233,6 +233,16 @@ def test_no_width_needs_sideways_scroll_but_inside_tables(
     assert page.locator("#numbers .scroll").evaluate(inside) is True or width == 1280
 
 
+def test_a_caption_ends_within_its_table_at_every_width(
+    with_model: Path, open_report: OpenReport
+) -> None:
+    ends = "span => [span, span.closest('.scroll')].map(e => e.getBoundingClientRect().right)"
+    for width in (400, 1280, 1600):  # the page is no wider than 76rem
+        page = open_report(with_model, viewport={"width": width, "height": 800})
+        caption, table = page.locator("#numbers caption span").evaluate(ends)
+        assert caption < table, width
+
+
 def test_everything_is_reached_and_used_by_keyboard(plain: Path, open_report: OpenReport) -> None:
     page = open_report(plain)
     page.keyboard.press("Tab")
