@@ -67,3 +67,39 @@ def columns(
         run = keys[begin:end]
         run = run[np.diff(run, prepend=-1) != 0]  # equal keys are in one column, so in one run
         yield np.diff(np.searchsorted(run, bounds)), run % num_nodes
+
+
+def typed_keys(
+    keys: NDArray[np.int64], kinds: NDArray[np.integer[Any]], num_nodes: int, count: int, what: str
+) -> NDArray[np.int64]:
+    """Keys of edges with their kinds ``[E]`` among ``count``, in place, for `typed_columns`.
+
+    Raises:
+        DatasetError: more nodes than such keys can number; names ``what``.
+    """
+    if num_nodes**2 * count > np.iinfo(np.int64).max:
+        raise DatasetError(
+            f"{what}: {num_nodes:,} nodes with {count} kinds of edges are too many: keys of edges"
+            " have 63 bits"
+        )
+    keys *= count
+    keys += kinds
+    return keys
+
+
+def typed_columns(
+    keys: NDArray[np.int64], num_nodes: int, count: int
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]:
+    """As :func:`columns`, from :func:`typed_keys`: runs of degrees, rows, and kinds of edges.
+
+    An edge that is repeated has the first of its kinds.
+    """
+    keys.sort()
+    kinds = keys % count
+    keys //= count
+    first = np.diff(keys, prepend=-1) != 0
+    keys, kinds = keys[first], kinds[first]
+    begin = 0
+    for degrees, rows in columns(keys, num_nodes):
+        yield degrees, rows, kinds[begin : begin + len(rows)]
+        begin += len(rows)

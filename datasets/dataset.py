@@ -27,8 +27,17 @@ ARRAYS = ("indptr", "indices", "features", "labels", *(f"{s}_ids" for s in SPLIT
 MARKER = "checked.json"
 #: Of a graph laid out anew: which node of the first one each row is (datasets/ordered.py).
 ORDER_FILE = "order.npy"
+#: The kind of each edge of a relational graph (datasets/relations.py).
+RELATIONS_FILE = "relations.npy"
 #: All that may lie in a dataset folder.
-_FILES = {SPEC_FILE, MARKER, ORDER_FILE, *(f"{a}.npy" for a in ARRAYS), "LICENSE.WordNet"}
+_FILES = {
+    SPEC_FILE,
+    MARKER,
+    ORDER_FILE,
+    RELATIONS_FILE,
+    *(f"{a}.npy" for a in ARRAYS),
+    "LICENSE.WordNet",
+}
 #: Length of the ``.npy`` headers that the writer makes: NumPy's own, and that of the feature table,
 #: which is padded to a block of a disk, so that direct reads of its rows begin where blocks do. A
 #: header that is rewritten for a longer array keeps its length. In folders of earlier versions
@@ -45,7 +54,9 @@ class DatasetSpec:
     """What ``spec.json`` says of a dataset folder.
 
     ``source`` names where graph, features and labels come from. ``notes`` say in words what was
-    done to them (undirected? self-loops? generated features?). With ``hashed`` the feature file is
+    done to them (undirected? self-loops? generated features?). Of a relational graph ``relations``
+    names the kinds of edges, and ``node_types`` those of nodes, with how many there are of each, in
+    the order of their numbers. With ``hashed`` the feature file is
     one hole of the right length: each row follows from its number, and whoever wants the table has
     it made in memory (:func:`gatherbench.datasets.hash_draw.fill`).
     """
@@ -62,6 +73,8 @@ class DatasetSpec:
     notes: tuple[str, ...] = ()
     format_version: int = FORMAT_VERSION
     hashed: bool = False
+    relations: tuple[str, ...] = ()
+    node_types: tuple[tuple[str, int], ...] = ()
 
     @property
     def row_bytes(self) -> int:
@@ -210,7 +223,9 @@ def read_spec(folder: Path) -> tuple[DatasetSpec, dict[str, ArrayFile]]:
             raise ValueError(f"format version {version!r}; this program reads {FORMAT_VERSION}")
         if seal != _digest(content):
             raise ValueError("its checksum does not match: the file was damaged or edited")
-        spec = DatasetSpec(**{**fields, "notes": tuple(fields["notes"])})
+        types = tuple((name, count) for name, count in fields.pop("node_types", ()))
+        lists: dict[str, Any] = {key: tuple(fields.pop(key, ())) for key in ("notes", "relations")}
+        spec = DatasetSpec(**{**fields, **lists, "node_types": types})
         files = {
             array: ArrayFile(entry["dtype"], tuple(entry["shape"]), entry["bytes"])
             for array, entry in content["files"].items()

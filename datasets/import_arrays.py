@@ -29,7 +29,7 @@ from gatherbench.datasets.npz_stream import (
 #: The splits by their names in PyG's ``Data``, and all that is taken of one beside the edges.
 MASKS = tuple(f"{split}_mask" for split in SPLITS)
 EXTRAS = ("x", "y", *MASKS)
-_NAMES = ("edge_index", "num_nodes", "indptr", "indices", "format", "shape", *EXTRAS)
+_NAMES = ("edge_index", "edge_type", "num_nodes", "indptr", "indices", "format", "shape", *EXTRAS)
 
 _TORCH_FILES = (".pt", ".pth")
 #: Names of files that hold arrays.

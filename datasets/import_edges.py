@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gatherbench.datasets.columns import edge_keys
+from gatherbench.datasets.columns import edge_keys, typed_keys
 from gatherbench.datasets.dataset import DatasetError
 from gatherbench.datasets.import_arrays import ARRAY_FILES, EXTRAS, Own, arrays_of
 from gatherbench.datasets.import_text import (
@@ -25,6 +25,7 @@ from gatherbench.datasets.import_text import (
     first_record,
     numbers,
     opened,
+    text_column,
 )
 from gatherbench.datasets.npz_stream import StoredArray, members
 from gatherbench.datasets.source import Progress
@@ -33,6 +34,9 @@ Orientation = Literal["csc", "csr"]
 
 #: Largest id: nodes are numbered by int32.
 LARGEST_ID = 2**31 - 2
+
+#: Kinds of edges: a relational model has matrices for each.
+MOST_KINDS = 1000
 
 #: What is unpacked, and what is invented, without a question; how many nodes an id may stand for.
 _FREE_BYTES, _INVENTED_BYTES, _GAPS = 16 << 20, 1 << 30, 10
@@ -53,6 +57,8 @@ class Graph:
         extras: what else the file holds, by the names of :data:`EXTRAS`.
         ids: where ids were numbered anew, those of the file in ascending order, else empty;
             ``chunks`` hold the new numbers then.
+        kinds: what each edge is, int16 ``[E]`` in the order of the file, places in ``relations``.
+        relations: the kinds of the file.
     """
 
     chunks: list[tuple[NDArray[np.int32], NDArray[np.int32]]] = field(default_factory=list)
@@ -63,6 +69,13 @@ class Graph:
     both_ways: bool = False
     extras: dict[str, Own] = field(default_factory=dict)
     ids: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    kinds: NDArray[np.int16] = field(default_factory=lambda: np.empty(0, np.int16))
+    relations: tuple[str, ...] = ()
+
+    @property
+    def all_relations(self) -> tuple[str, ...]:
+        """With the kinds of reverse edges, where each edge stands for its reverse too."""
+        return self.relations + tuple(f"inverse {name}" for name in self.relations * self.both_ways)
 
     def add(self, source: NDArray[Any], target: NDArray[Any]) -> None:
         """Append a piece of the list; the arrays are int32 ``[n]`` or will be."""
@@ -96,11 +109,22 @@ class Graph:
         return found
 
     def keys(self) -> NDArray[np.int64]:
-        """The sort keys of all edges; each chunk is let go once its keys are made."""
+        """The sort keys of all edges, of a relational graph with their kinds.
+
+        Each chunk is let go once its keys are made.
+        """
         base, count = int(bool(self.from_one)), len(self)
+        lengths = [len(source) for source, _ in self.chunks]
         runs = (self.chunks.pop() for _ in range(len(self.chunks)))
         pairs = ((source - base, target - base) for source, target in runs)
-        return edge_keys(pairs, count, self.nodes, "edges", self.both_ways)
+        keys = edge_keys(pairs, count, self.nodes, "edges", self.both_ways)
+        if not self.relations:
+            return keys
+        parts = np.split(self.kinds, np.cumsum(lengths)[:-1])[::-1]  # as chunks are let go
+        if self.both_ways:
+            parts = [way for part in parts for way in (part, part + len(self.relations))]
+        kinds = np.concatenate(parts)
+        return typed_keys(keys, kinds, self.nodes, len(self.all_relations), "edges")
 
 
 def read_edges(
@@ -314,6 +338,36 @@ def number_nodes(
         f"{path}: edge {at} goes from {source[at]} to {target[at]}, and node id "
         f"{max(source[at], target[at])} is too large: {_too_large_remedy(nodes)}{from_1}"
     )
+
+
+def read_kinds(path: Path, graph: Graph, column: str) -> None:
+    """Read the kind of each edge: a column of a text file, or ``edge_type`` beside an edge_index.
+
+    Args:
+        column: its name in the header, or its number, from 1; of other files ``edge_type``. Empty:
+            the edges have no kinds.
+
+    Raises:
+        DatasetError: there is no such column, it has no kind for each edge, or too many kinds.
+    """
+    if not column:
+        return
+    if path.suffix in ARRAY_FILES:
+        own = arrays_of(path).get(column)
+        if own is None or own.array.dtype.kind not in "iu" or len(own.array.shape) != 1:
+            raise DatasetError(f"{path}: no edge_type called {column!r}, one whole number an edge")
+        words: Any = own.read()
+    else:
+        words = text_column(path, column)
+    if len(words) != len(graph):
+        raise DatasetError(f"{path}: {len(words):,} kinds for {len(graph):,} edges")
+    names, kinds = np.unique(words, return_inverse=True)
+    if len(names) > MOST_KINDS:
+        raise DatasetError(
+            f"{path}: {len(names):,} kinds of edges, of which {MOST_KINDS:,} can be told apart; is"
+            f" {column} the column of kinds?"
+        )
+    graph.relations, graph.kinds = tuple(map(str, names.tolist())), kinds.astype(np.int16)
 
 
 def refuse_gaps(path: Path, graph: Graph, row_bytes: int) -> None:

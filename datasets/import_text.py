@@ -95,6 +95,46 @@ def numbers(
                 return
 
 
+def text_column(path: Path, column: str) -> NDArray[np.object_]:
+    """The words of one column of a text file, ``[E]``, as :func:`numbers` cuts it into records.
+
+    Args:
+        column: its name in the header, or its number, from 1.
+
+    Raises:
+        DatasetError: there is no such column, or a record ends before it.
+    """
+    import pandas as pd
+
+    with opened(path) as (stream, _):
+        before, first = first_record(stream)
+        rest = stream.read()
+    separator = next((chr(s) for s in b",;" if s in first), None)
+    cells = [cell.strip(" \t\r\n\"'") for cell in first.decode(errors="replace").split(separator)]
+    named = any(suffix in (".csv", ".tsv") for suffix in path.suffixes[-2:])
+    header = named and not _NUMBER.match(first.strip())
+    numbered = int(column) - 1 if column.isdecimal() else -1
+    place = cells.index(column) if header and column in cells else numbered
+    if not 0 <= place < len(cells):
+        said = f"columns {', '.join(cells[:10])}" if header else f"{len(cells)} columns, no header"
+        raise DatasetError(f"{path}: line {before + 1}: no column {column!r}: it has {said}")
+    try:
+        frame = pd.read_csv(
+            io.BytesIO(rest if header else first + rest),
+            sep=r"\s+" if separator is None else separator,
+            header=None,
+            usecols=[place],
+            dtype=str,
+            comment="#",
+            skipinitialspace=True,
+            na_filter=False,
+        )
+    except ValueError as error:
+        raise DatasetError(f"{path}: column {column}: cannot be read ({error})") from error
+    words: NDArray[np.object_] = frame[place].to_numpy(object)
+    return words
+
+
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[tuple[IO[bytes], BinaryIO]]:
     """The text of a file, and the file itself, which may be its gzipped form.

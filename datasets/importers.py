@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from gatherbench.datasets import generated
+from gatherbench.datasets.asked import Import
 from gatherbench.datasets.columns import columns
 from gatherbench.datasets.dataset import (
     DatasetError,
@@ -22,7 +23,6 @@ from gatherbench.datasets.dataset import (
     array_path,
     folder_bytes,
     not_ours,
-    remedy,
 )
 from gatherbench.datasets.files import check_free_space, exclusive
 from gatherbench.datasets.import_arrays import MASKS, Own
@@ -36,97 +36,63 @@ from gatherbench.datasets.import_attributes import (
 )
 from gatherbench.datasets.import_edges import (
     Graph,
-    Orientation,
     number_nodes,
     read_edges,
+    read_kinds,
     refuse_gaps,
     relabel_nodes,
 )
 from gatherbench.datasets.registry import is_made
+from gatherbench.datasets.relations import write_typed
 from gatherbench.datasets.source import Progress, silent
-from gatherbench.datasets.store import dataset_folder
+from gatherbench.datasets.store import BadArrayError, dataset_folder
 from gatherbench.datasets.writer import DatasetWriter
 
 #: Width of the features that are generated, unless it is said; how many classes; and their seed.
 DIM, CLASSES, SEED = 128, 16, 0
 
 
-def import_graph(
-    path: Path,
-    name: str,
-    *,
-    dim: int | None = None,
-    dtype: str = "float32",
-    features: Path | None = None,
-    labels: Path | None = None,
-    train: Path | None = None,
-    val: Path | None = None,
-    test: Path | None = None,
-    one_based: bool | None = None,
-    relabel: bool = False,
-    undirected: bool = False,
-    orientation: Orientation = "csc",
-    root: Path | None = None,
-    force: bool = False,
-    progress: Progress = silent,
-) -> Path:
+def import_graph(asked: Import, root: Path | None = None, progress: Progress = silent) -> Path:
     """Import a graph; the folder can then be used by its name like any other dataset.
 
-    The kind of file is told by its name: ``.mtx`` and ``.mtx.gz`` are MatrixMarket, ``.npz`` and
-    ``.npy`` NumPy arrays (a ``.npy`` without ``indptr`` in its name an ``edge_index``), ``.pt`` a
-    PyG ``Data``, everything else an edge list ``source target`` (text or CSV, ``.gz`` or not).
-    What a ``Data`` or an ``.npz`` with PyG's names has of features, labels and masks is taken too,
-    unless other files are given. Text is read piece by piece; in memory are 16 bytes for each edge
-    (24 if undirected).
+    Text is read piece by piece; in memory are 16 bytes for each edge (24 if undirected).
 
     Args:
-        path: the file.
-        name: of the dataset; not one of the built-in names.
-        dim, dtype: width and dtype of generated features (random normal values).
-        features: a ``.npy`` or ``.pt`` ``[N, D]``, with its own width and dtype.
-        labels: one class a node, or ``node,label`` lines; else random ones among 16.
-        train, val, test: node ids, numbered as in the graph's file, or masks of all nodes.
-            Where one is given and another is not, the other is empty.
-        one_based: whether ids count from 1. By default those of text do if no id is 0 and, where
-            features or labels say how many nodes there are, an id equals it; or 1 is the smallest
-            id, where they do not. NumPy's and PyG's count from 0 by default.
-        relabel: number only the ids that occur, in ascending order: for ids with gaps. Row ``k`` of
-            features and labels then belongs to the k-th smallest id.
-        undirected: store every edge both ways.
-        orientation: of compressed NumPy arrays; see ``import_edges.py``.
         root: instead of ``data_root()``.
-        force: replace a dataset of this name.
         progress: called with what is being done and the fraction of it that is done.
 
     Raises:
         DatasetError: a bad file, naming line and column (or array and position) and what stands
             there; a name that is taken; sizes that do not fit together; a full disk.
     """
+    path, name, dim, dtype = asked.path, asked.name, asked.dim, asked.dtype
+    splits = {"train": asked.train, "val": asked.val, "test": asked.test}
     folder = dataset_folder(name, root=root)
     if is_made(name):
         raise DatasetError(f"{name!r} is the name of a built-in dataset: choose another")
-    for file in (path, features, labels, train, val, test):
+    for file in (path, asked.features, asked.labels, *splits.values()):
         if file is not None and not os.path.isfile(file):  # noqa: PTH113  # raises for long names
-            raise DatasetError(f"{file}: no regular file; write to one what comes from a pipe")
+            raise DatasetError(f"{file}: not a regular file; write a pipe's data to a file first")
     generated.check_features(DIM if dim is None else dim, dtype)
     with exclusive(folder):
-        _refuse_taken(folder, force)
-        own = own_files(features, labels, {"train": train, "val": val, "test": test})
-        told = None if relabel else _agreed(_claims(own))
-        graph = read_edges(path, one_based, told, orientation, progress)
+        _refuse_taken(folder, asked.force)
+        own = own_files(asked.features, asked.labels, splits)
+        told = None if asked.relabel else _agreed(_claims(own))
+        graph = read_edges(path, asked.one_based, told, "csr" if asked.csr else "csc", progress)
+        read_kinds(path, graph, asked.relations)
         splits_given = any(mask in own for mask in MASKS)
         for field, extra in graph.extras.items():  # what the graph's file has beside the edges
             if not (splits_given and field in MASKS):
                 own.setdefault(field, extra)
         ids = own["y"].ids if "y" in own else None
         claims = {str(path): graph.nodes or None, **_claims(own)}
-        if relabel:
+        if asked.relabel:
             relabel_nodes(graph, ids)
             claims[f"{path} (ids that occur)"] = len(graph.ids)
         graph.nodes = _agreed(claims) or 0
-        if not relabel:
+        if not asked.relabel:
             number_nodes(path, graph, ids, progress)
-        graph.both_ways |= undirected
+        graph.both_ways |= asked.undirected
         if "x" in own:
             check_features(own["x"])
             dtype, width = own["x"].array.dtype.name, own["x"].array.shape[1]
@@ -149,11 +115,10 @@ def import_graph(
         check_free_space(folder.parent, folder_bytes(spec), name)  # before labels take memory
         try:
             _write(folder, spec, graph, own, progress)
-        except DatasetError as error:  # names the folder, which is not kept: name the user's file
-            said = str(error).removesuffix(f"; {remedy(folder)}")
-            if "x" in own:
-                said = said.replace(str(array_path(folder, "features")), own["x"].where)
-            raise DatasetError(said) from error
+        except BadArrayError as error:  # names the folder, which is not kept: name the user's file
+            users = error.array == "features" and "x" in own
+            where = own["x"].where if users else array_path(folder, error.array)
+            raise DatasetError(f"{where}: {error.what}") from error
     return folder
 
 
@@ -202,10 +167,14 @@ def _write(
         _origin("labels", own, ("y",), f"{num_classes} random classes, which nothing can learn"),
         _origin("splits", own, MASKS, drawn),
     )
-    spec = replace(spec, num_classes=num_classes, notes=notes)
+    relations = graph.all_relations
+    spec = replace(spec, num_classes=num_classes, notes=notes, relations=relations)
     with DatasetWriter(folder, spec, progress) as writer:
         progress("sort edges", 0.0)
-        degree = writer.write_columns(columns(graph.keys(), spec.num_nodes))
+        if relations:
+            degree = write_typed(writer, graph.keys(), spec.num_nodes, len(relations))
+        else:
+            degree = writer.write_columns(columns(graph.keys(), spec.num_nodes))
         writer.write_labels(classes)
         writer.write_splits(*(splits or random_splits(np.where(classes >= 0, degree, 0), SEED)))
         if "x" in own:

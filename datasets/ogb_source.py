@@ -28,7 +28,8 @@ from gatherbench.datasets.source import Progress
 from gatherbench.datasets.writer import DatasetWriter
 from gatherbench.plugins import installing
 
-_ANEW = "remove the folder to download it anew"
+#: What to do about a download that cannot be read.
+ANEW = "remove the folder to download it anew"
 Splits = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
 
@@ -43,11 +44,11 @@ class OgbSource(Published):
     def prepare(self, folder: Path, scale: float, progress: Progress) -> None:
         nodeproppred = import_nodeproppred()
         raw = folder.parent / "raw" / self.name.replace("-", "_")
-        meta = _meta(nodeproppred, self.name)
+        meta = meta_of(nodeproppred, self.name)
         if not raw.exists():
             checksum = self.known.get("sha256")
             fetch_folder(meta["url"], meta["download_name"], raw, progress, checksum)
-        _check_release(raw, meta)
+        check_release(raw, meta, "data.npz" if meta["binary"] == "True" else "edge.csv.gz")
         splits = _splits(raw / "split" / meta["split"])
         if meta["binary"] == "True":
             self._stream(raw / "raw", folder, splits, progress)
@@ -63,7 +64,7 @@ class OgbSource(Published):
         import pandas as pd
         from ogb.io.read_graph_raw import read_csv_graph_raw
 
-        with _quiet(), explained(f"{raw}: ogb cannot read it", _ANEW):
+        with quiet(), explained(f"{raw}: ogb cannot read it", ANEW):
             graph = read_csv_graph_raw(str(raw), add_inverse_edge)[0]
             labels = classes(pd.read_csv(raw / "node-label.csv.gz", header=None).to_numpy())
         source, target = graph["edge_index"]
@@ -123,7 +124,7 @@ def import_nodeproppred() -> Any:
     hidden = sys.modules.get("outdated")
     sys.modules["outdated"] = None  # type: ignore[assignment]  # makes its import fail
     try:
-        with _quiet():
+        with quiet():
             import ogb.nodeproppred
     except ModuleNotFoundError as error:
         raise DatasetError(
@@ -136,7 +137,7 @@ def import_nodeproppred() -> Any:
     return ogb.nodeproppred
 
 
-def _meta(nodeproppred: Any, name: str) -> dict[str, str]:
+def meta_of(nodeproppred: Any, name: str) -> dict[str, str]:
     """OGB's own record of a dataset, from the table in its package."""
     import pandas as pd
 
@@ -145,9 +146,8 @@ def _meta(nodeproppred: Any, name: str) -> dict[str, str]:
     return {str(key): str(value) for key, value in table[name].items()}
 
 
-def _check_release(raw: Path, meta: dict[str, str]) -> None:
+def check_release(raw: Path, meta: dict[str, str], first: str) -> None:
     """Refuses what OGB would ask about on the terminal, or want to download again."""
-    first = "data.npz" if meta["binary"] == "True" else "edge.csv.gz"
     for needed in (f"RELEASE_v{meta['version']}.txt", f"raw/{first}"):
         if not (raw / needed).is_file():
             raise DatasetError(
@@ -157,7 +157,7 @@ def _check_release(raw: Path, meta: dict[str, str]) -> None:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keeps what OGB prints, its progress bars included, from the terminal."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         yield
@@ -167,7 +167,7 @@ def _splits(folder: Path) -> Splits:
     """The train, validation and test ids, from the text files that OGB publishes."""
     import pandas as pd
 
-    with explained(f"{folder}: ogb cannot read it", _ANEW):
+    with explained(f"{folder}: ogb cannot read it", ANEW):
         train, val, test = (
             pd.read_csv(folder / f"{part}.csv.gz", header=None).to_numpy(np.int64)[:, 0]
             for part in ("train", "valid", "test")

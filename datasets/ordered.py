@@ -158,7 +158,7 @@ def write_ordered(
         raise ValueError(f"order: {len(place)} nodes, and the graph has {given.spec.num_nodes}")
     how = f"nodes numbered by {name.rpartition(MARK)[2]}: {ORDER_FILE} has the number of each in"
     notes = (*given.spec.notes, f"{how} {given.name}", _laid_out_from(given.folder))
-    spec = dataclasses.replace(given.spec, name=name, notes=notes)
+    spec = dataclasses.replace(given.spec, name=name, notes=notes, relations=(), node_types=())
     with DatasetWriter(folder, spec, progress) as writer:
         writer.write_columns(_columns(given, order, place, progress))
         rows = max(1, _CHUNK // spec.feature_dim)

@@ -11,6 +11,7 @@ from pathlib import Path
 from gatherbench.datasets.dataset import SPEC_FILE, DatasetError, remedy
 from gatherbench.datasets.files import exclusive
 from gatherbench.datasets.hashed import HashedSource
+from gatherbench.datasets.mag_source import MagSource
 from gatherbench.datasets.ogb_source import OgbSource
 from gatherbench.datasets.ordered import MARK, OrderedSource, is_stale
 from gatherbench.datasets.reddit_source import RedditSource
@@ -28,6 +29,7 @@ SOURCES: tuple[GraphSource, ...] = (
     OgbSource("ogbn-arxiv"),
     OgbSource("ogbn-products"),
     OgbSource("ogbn-papers100M"),
+    MagSource("ogbn-mag"),
     RedditSource(),
 )
 

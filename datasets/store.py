@@ -185,8 +185,16 @@ def _outside(low: int, high: int) -> _Look:
     return lambda piece: (piece < low) | (piece >= high)
 
 
+class BadArrayError(DatasetError):
+    """An array of a dataset holds what it must not: ``what``, in words."""
+
+    def __init__(self, folder: Path, array: str, what: str) -> None:
+        super().__init__(f"{array_path(folder, array)}: {what}; {remedy(folder)}")
+        self.array, self.what = array, what
+
+
 def _refuse(data: GraphDataset, array: str, what: str) -> None:
-    raise DatasetError(f"{array_path(data.folder, array)}: {what}; {remedy(data.folder)}")
+    raise BadArrayError(data.folder, array, what)
 
 
 def _is_remembered(folder: Path) -> bool:

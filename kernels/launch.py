@@ -108,7 +108,7 @@ def launch_kernel(
         CudaCallError: the launch was refused.
     """
     with torch.cuda.device(device):
-        _bind_context(device)
+        bind_context(device)
         stream = torch.cuda.current_stream(device)
         shape = (grid, 1, 1, *block, 1)
         call_driver("cuLaunchKernel", kernel, *shape, 0, stream.cuda_stream, (values, kinds), 0)
@@ -132,7 +132,7 @@ def launch_threads(
     launch_kernel(kernel, blocks, (BLOCK_THREADS, 1), values, kinds, device)
 
 
-def _bind_context(device: torch.device) -> None:
+def bind_context(device: torch.device) -> None:
     """Give the calling thread the device's primary context, where it has none.
 
     A launch on the default stream runs in the thread's context, and a thread that has only ever

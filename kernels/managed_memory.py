@@ -23,7 +23,7 @@ import re
 import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -86,6 +86,20 @@ def managed_refusal(device: int) -> str | None:
     )
 
 
+def pageable_refusal(device: int) -> str | None:
+    """Why CUDA device ``device`` cannot read memory that nobody has registered, or ``None``.
+
+    It can by the processor's own page tables (ATS), or where Linux keeps its tables alike (HMM: the
+    driver's open kernel modules on Linux 6.1.24 or later).
+    """
+    if device_attribute("cudaDevAttrPageableMemoryAccess", device):
+        return None
+    return (
+        f"unsupported: cuda:{device} reads no memory that is not registered, by neither HMM nor ATS"
+        f" (cudaDevAttrPageableMemoryAccess is 0); {_REGISTERED}"
+    )
+
+
 def managed_room(size_bytes: int, processes: int = 1) -> str | None:
     """Why the host has no room for managed tables of that size, or ``None``.
 
@@ -145,25 +159,33 @@ def managed_table(shape: tuple[int, int], dtype: torch.dtype, device: int = 0) -
     span = _spans[address] = Span(address, size)
     raw = (ctypes.c_uint8 * size).from_address(address)
     release = weakref.finalize(raw, _free, address, os.getpid())  # the tensor holds the buffer
-    host = runtime().cudaMemLocation()
-    host.type, host.id = runtime().cudaMemLocationType.cudaMemLocationTypeHost, 0
     try:
-        _advise(span, "cudaMemAdviseSetPreferredLocation", host)
-        map_for(span, device)
-        _populate(span, host)
+        stay_on_host(span, device)
+        _populate(span, _place(None))
     except BaseException:
         release()
         raise
     return torch.frombuffer(raw, dtype=torch.uint8).view(dtype).view(rows, width)
 
 
+def stay_on_host(span: Span, device: int) -> None:
+    """Have its pages stay where they are while ``device`` reads them."""
+    _advise(span, "cudaMemAdviseSetPreferredLocation", _place(None))
+    map_for(span, device)
+
+
+def take_back(span: Span) -> None:
+    """Undo :func:`stay_on_host` and :func:`map_for`, of memory that is not ours to free."""
+    _advise(span, "cudaMemAdviseUnsetPreferredLocation", _place(None))
+    for device in span.devices:
+        _advise(span, "cudaMemAdviseUnsetAccessedBy", _place(device))
+
+
 def map_for(span: Span, device: int) -> None:
     """Have ``device`` read it in place."""
     if device in span.devices:
         return
-    gpu = runtime().cudaMemLocation()
-    gpu.type, gpu.id = runtime().cudaMemLocationType.cudaMemLocationTypeDevice, device
-    _advise(span, "cudaMemAdviseSetAccessedBy", gpu)
+    _advise(span, "cudaMemAdviseSetAccessedBy", _place(device))
     span.devices.add(device)
 
 
@@ -191,8 +213,17 @@ def empty(
         current = torch.cuda.current_device() if torch.cuda.is_available() else 0
         return managed_table(shape, dtype, current if device is None else device)
     if memory not in ("anonymous", "shared"):
-        raise ValueError(f"memory = {memory!r} is none of managed, anonymous, shared")
+        raise ValueError(f"memory = {memory!r} is not one of managed, anonymous, shared")
     return empty_table(shape, dtype, shared=memory == "shared")
+
+
+def _place(device: int | None) -> Any:
+    """A GPU, or the host, as CUDA takes it."""
+    place, kinds = runtime().cudaMemLocation(), runtime().cudaMemLocationType
+    host = device is None
+    place.type = kinds.cudaMemLocationTypeHost if host else kinds.cudaMemLocationTypeDevice
+    place.id = device or 0
+    return place
 
 
 def _advise(span: Span, advice: str, place: object) -> None:

@@ -1,4 +1,4 @@
-"""A table where a GPU can read it: host memory registered in place, managed memory, a GPU copy.
+"""A table where a GPU can read it: registered, managed or pageable host memory, a GPU copy.
 
 Registering page-locks existing memory (a tensor, a memory-mapped file, memory shared by several
 processes, each of which registers it for itself) and maps it for every GPU. torch's own page-locked
@@ -32,7 +32,15 @@ from gatherbench.kernels.cuda_calls import (
     pointer_kind,
     runtime,
 )
-from gatherbench.kernels.managed_memory import largest_page, managed_table, map_for, span_of
+from gatherbench.kernels.managed_memory import (
+    Span,
+    largest_page,
+    managed_table,
+    map_for,
+    span_of,
+    stay_on_host,
+    take_back,
+)
 
 #: Something that is so of mapped memory: metric, unit, value, who says so, why there is no value.
 Fact = tuple[str, str, float | None, str, str]
@@ -103,13 +111,7 @@ class HostRegistration(MappedMemory):
             ValueError: not a contiguous tensor in host memory, or one in managed memory.
             CudaCallError: no driver, not supported, or not enough memory to lock; says which.
         """
-        if tensor.device.type != "cpu" or not tensor.is_contiguous():
-            raise ValueError("only a contiguous tensor in host memory can be registered")
-        if tensor.nbytes and span_of(tensor) is not None:
-            raise ValueError(
-                "the table lies in managed memory, which cannot be registered: take memory ="
-                ' "managed", or load it into ordinary memory'
-            )
+        _check_ordinary(tensor)
         super().__init__(tensor)
         if self.size_bytes == 0:
             return
@@ -171,6 +173,35 @@ class ManagedMemory(MappedMemory):
         )
 
 
+class PageableMemory(MappedMemory):
+    """A table that a GPU reads by the processor's page tables (HMM, ATS): nothing is registered.
+
+    Without advice HMM moves a page to the GPU that reads it. With that of managed memory it stays
+    (CUDA C++ Programming Guide, "Unified memory on devices with full CUDA unified memory support").
+    ``seconds`` is for the advice, which is taken back in the end.
+    """
+
+    kind: ClassVar[str] = "Unregistered"
+
+    def __init__(self, table: Tensor, device: int = 0) -> None:
+        """Use ``table`` (contiguous, in host memory, unchanged in place until closed).
+
+        Raises:
+            ValueError: not a contiguous tensor in host memory, or one in managed memory.
+            CudaCallError: no driver, or advice that it refuses.
+        """
+        _check_ordinary(table)
+        super().__init__(table)
+        if self.size_bytes == 0:
+            return
+        begin = time.perf_counter()
+        span = Span(table.data_ptr(), self.size_bytes)
+        stay_on_host(span, device)
+        self.seconds = time.perf_counter() - begin
+        self._release = weakref.finalize(self, _leave, span, os.getpid(), table)
+        self.address = span.address
+
+
 class DeviceCopy(MappedMemory):
     """A copy of a table in GPU memory; ``tensor`` is the copy."""
 
@@ -204,6 +235,23 @@ def writable(address: int) -> bool:
         if low <= address < high:
             return "w" in permissions
     return True
+
+
+def _check_ordinary(tensor: Tensor) -> None:
+    if tensor.device.type != "cpu" or not tensor.is_contiguous():
+        raise ValueError("only a contiguous tensor in host memory can be registered or advised")
+    if tensor.nbytes and span_of(tensor) is not None:
+        raise ValueError(
+            "the table lies in managed memory, which cannot be registered: take memory ="
+            ' "managed", or load it into ordinary memory'
+        )
+
+
+def _leave(span: Span, pid: int, tensor: Tensor) -> None:
+    """Take the advice back; ``tensor`` is here to be kept alive until now."""
+    if os.getpid() == pid:
+        call_runtime("cudaDeviceSynchronize")  # a gather may still read it
+        take_back(span)
 
 
 def _flags(read_only: bool, device: int) -> int:

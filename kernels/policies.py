@@ -15,7 +15,7 @@ from importlib import resources
 from types import MappingProxyType
 from typing import Literal
 
-from gatherbench.kernels.grid import LINE_BYTES, WARP_LANES, GridPoint, Shift, access_width
+from gatherbench.kernels.grid import LINE_BYTES, WARP_LANES, Access, GridPoint, Shift, access_width
 
 Order = Literal["given", "sorted"]
 
@@ -38,6 +38,7 @@ class Policy:
     order_up_to: int | None = None
     pad: int = 1
     max_threads: int | None = None
+    access: Access = "loads"
     differs: str = ""
 
     @property
@@ -80,6 +81,8 @@ class Policy:
             out_address,
             at_most=min(int(wanted), 16),
         )
+        if self.access == "bulk" and width == 16:
+            return GridPoint.bulk(index_bytes, self.max_blocks)
         units = row_bytes // width
         lanes = self._lanes(units)
         shifted = row_bytes > self.shift_above and (
@@ -94,8 +97,13 @@ class Policy:
             loads=1 if one_load else self.in_flight,
             index_bytes=index_bytes,
             block_threads=self.block_threads,
-            max_blocks=None if self.max_threads is None else self.max_threads // self.block_threads,
+            max_blocks=self.max_blocks,
         )
+
+    @property
+    def max_blocks(self) -> int | None:
+        """The cap of the grid, in blocks."""
+        return None if self.max_threads is None else self.max_threads // self.block_threads
 
     def _lanes(self, units: int) -> int:
         if self.mapping == "flat":

@@ -22,7 +22,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from gatherbench.kernels.grid import LINE_BYTES, SHIFTS, WARP_LANES, GridPoint
+from gatherbench.kernels.grid import BULK_PIECE, LINE_BYTES, SHIFTS, WARP_LANES, GridPoint
 
 _NONE, _IDLE, _CIRCULAR = (SHIFTS.index(s) for s in ("none", "idle", "circular"))
 #: Room for the lines of one warp instruction: each of its 32 loads lies in one line.
@@ -33,7 +33,12 @@ _jit = numba.njit(nogil=True, cache=True, boundscheck=False)
 
 
 def mask_histogram(
-    point: GridPoint, ids: npt.NDArray[np.integer[Any]], row_bytes: int, stride: int, base: int
+    point: GridPoint,
+    ids: npt.NDArray[np.integer[Any]],
+    row_bytes: int,
+    stride: int,
+    base: int,
+    kept_lines: int = 0,
 ) -> npt.NDArray[np.int64]:
     """Count the (instruction, line) pairs of a batch by sector mask: int64 ``[16]``.
 
@@ -41,8 +46,12 @@ def mask_histogram(
         ids: ``[B]`` row ids in the order in which the kernel gets them.
         row_bytes, stride: bytes of a row and from row to row.
         base: address of the table (only its value modulo 128 matters).
+        kept_lines: lines that a cache keeps from one instruction of a row to the next ones; what it
+            has of a line is not counted again. Not of rows that meet others in an instruction.
     """
     slots, lanes = point.slots(row_bytes), min(point.lanes or WARP_LANES, WARP_LANES)
+    if point.access == "bulk":  # each copy is an instruction of its own, of a piece of one row
+        lanes = BULK_PIECE // point.width
     shape = (SHIFTS.index(point.shift), point.width, row_bytes // point.width, slots, lanes)
     job = (ids, stride, base % LINE_BYTES, *shape)
     if point.flat and slots < WARP_LANES:
@@ -52,11 +61,11 @@ def mask_histogram(
         bins = _over_tasks(_flat_phases, job, ids.size, _ROWS_PER_TASK, keys.size)
         keys = bins[16:]
     else:
-        group = WARP_LANES // lanes
+        group = max(1, WARP_LANES // lanes)
         bins = _over_tasks(_groups, job, -(-ids.size // group), _ROWS_PER_TASK // group, LINE_BYTES)
         keys[::LINE_BYTES] = bins[16:]  # each row begins an instruction: at place 0 of its warp
     histogram = bins[:16].copy()
-    _rows_apart(keys, histogram, *shape)
+    _rows_apart(keys, histogram, *shape, kept_lines)
     return histogram
 
 
@@ -143,7 +152,7 @@ def _groups(begin, end, counts, job):  # type: ignore[no-untyped-def]
     """
     ids, stride, base, shift, width, units, slots, lanes = job
     lines, masks = np.empty(_MAX_LINES, np.int64), np.empty(_MAX_LINES, np.int64)
-    teams, reach = 32 // lanes, units * width + 127
+    teams, reach = max(1, 32 // lanes), units * width + 127
     address, offset = np.empty(teams, np.int64), np.empty(teams, np.int64)
     for group in range(begin, end):
         first = group * teams
@@ -219,17 +228,41 @@ def _flat_phases(begin, end, counts, job):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _rows_apart(keys, counts, shift, width, units, slots, lanes):  # type: ignore[no-untyped-def]
+def _leave_out_kept(lines, masks, n, kept, kept_masks, added):  # type: ignore[no-untyped-def]
+    """Take from the masks what the cache has, and put the rest there; the oldest line goes first.
+
+    Returns how many lines have been put there, the ``n`` of this instruction included.
+    """
+    for i in range(n):
+        at = 0
+        while at < kept.size and kept[at] != lines[i]:
+            at += 1
+        if at == kept.size:
+            at = added % kept.size
+            kept[at], kept_masks[at] = lines[i], 0
+            added += 1
+        wanted = masks[i]
+        masks[i] = wanted & ~kept_masks[at]
+        kept_masks[at] |= wanted
+    return added
+
+
+@_jit
+def _rows_apart(keys, counts, shift, width, units, slots, lanes, kept_lines):  # type: ignore[no-untyped-def]
     """The instructions of one row, for each residue of its address and place of its first slot."""
+    kept, kept_masks = np.empty(kept_lines, np.int64), np.empty(kept_lines, np.int64)
     lines, masks = np.empty(_MAX_LINES, np.int64), np.empty(_MAX_LINES, np.int64)
     for key in range(keys.size):
         if keys[key] == 0:
             continue
         residue, phase = key >> 7, key & 127
         offset = _offset(residue, phase * width, shift, width, units)
-        slot = 0
+        slot, added = 0, 0
+        kept[:] = -1
         while slot < slots:
             stop = min(slots, slot + lanes - ((phase + slot) & (lanes - 1)))
             n = _touch_slots(slot, stop, residue, offset, shift, width, units, lines, masks, 0)
+            if kept_lines > 0:
+                added = _leave_out_kept(lines, masks, n, kept, kept_masks, added)
             _flush(masks, n, counts, keys[key])
             slot = stop

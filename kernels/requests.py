@@ -11,6 +11,7 @@ The rule:
    bytes are joined: a sector of 32 B that several lanes touch is fetched once (CUDA C++ Best
    Practices Guide, "Coalesced Access to Global Memory": as many 32-byte transactions as are
    necessary to service all of the threads of the warp).
+   A bulk copy is an instruction by itself: nobody has published how the hardware splits it.
 2. Sectors belong to lines of 128 B. Consecutive sectors that one instruction wants of one line
    become one request; a request never crosses a line. (EMOGI, Min et al., PVLDB 14(2) 2020,
    section 3: zero-copy reads reach the link as requests of 32, 64, 96 and 128 B, and a misaligned
@@ -87,6 +88,7 @@ def count_requests(
     max_request: int = LINE_BYTES,
     *,
     row_stride: int | None = None,
+    kept_lines: int = 0,
 ) -> RequestCounts:
     """Count the requests of gathering rows ``ids`` with the kernel of ``point``.
 
@@ -99,6 +101,8 @@ def count_requests(
         table_address: address of the table in bytes; only its value modulo 128 matters.
         max_request: the largest read request on the link: 32, 64, 96 or 128 B.
         row_stride: bytes from row to row where rows are padded; ``row_bytes`` if not given.
+        kept_lines: lines of a row that a cache between instructions keeps; 0 counts all that the
+            kernel asks for.
 
     Raises:
         ValueError: an id is negative, the batch is not one-dimensional, ``max_request`` is no
@@ -115,32 +119,8 @@ def count_requests(
         raise TypeError(f"ids: expected integers, got {ids.dtype}")
     if ids.size and ids.min() < 0:
         raise ValueError(f"ids: {ids.min()} is negative")
-    masks = mask_histogram(point, ids, row_bytes, stride, table_address)
+    masks = mask_histogram(point, ids, row_bytes, stride, table_address, kept_lines)
     return counts_of_masks(masks, ids.size, max_request)
-
-
-def count_recorded(
-    loads: npt.NDArray[np.void], rows: int, max_request: int = LINE_BYTES
-) -> RequestCounts:
-    """Count the requests of loads that were really made.
-
-    Args:
-        loads: records with the fields ``address`` (bytes), ``warp``, ``instruction`` and ``size``
-            (bytes), one for each load of each lane, as :class:`shim.execute.Execution` has them.
-            No load crosses a sector.
-        rows: rows that were gathered.
-    """
-    order = np.lexsort((loads["address"], loads["instruction"], loads["warp"]))
-    loads = loads[order]
-    line = loads["address"] // LINE_BYTES
-    sector = loads["address"] % LINE_BYTES // SECTOR_BYTES
-    starts = np.ones(loads.size, bool)
-    starts[1:] = (
-        (np.diff(loads["warp"]) != 0) | (np.diff(loads["instruction"]) != 0) | (np.diff(line) != 0)
-    )
-    bits = np.left_shift(1, sector.astype(np.int64))
-    masks = np.bitwise_or.reduceat(bits, np.flatnonzero(starts)) if loads.size else bits
-    return counts_of_masks(np.bincount(masks, minlength=16), rows, max_request)
 
 
 def counts_of_masks(

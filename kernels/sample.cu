@@ -12,6 +12,9 @@
 // thread of its own, so a hub's list is copied by many, and an edge finds its neighbour without what
 // the threads beside it found. The price is about fanout / 2 more hashes an edge.
 //
+// Lists of hot nodes may lie in GPU memory beside a graph that is read in place: `slots` says where each
+// of these begins in `kept`, and is -1 for the others.
+//
 // `first` has a word for each node of the graph and is never cleared. Positions are written into it
 // from `base` on, and each layer's base is so low that all of its words are below every older one.
 
@@ -96,6 +99,7 @@ extern "C" __global__ void count_kernel(long long positions, const long long* in
 // The edges, sources (as nodes of the graph) before targets (as local numbers).
 extern "C" __global__ void draw_kernel(long long positions, const long long* indptr,
                                        const void* indices, long long index_bytes,
+                                       const void* kept, const long long* slots,
                                        const long long* nodes, const long long* ends,
                                        long long targets, unsigned long long key, long long* edges,
                                        long long* first, long long base) {
@@ -115,8 +119,11 @@ extern "C" __global__ void draw_kernel(long long positions, const long long* ind
       const unsigned long long number = static_cast<unsigned long long>(v + 1);
       place = sample::Floyd{sample::mix(key + sample::kGolden * number), spare}.taken(place);
     }
-    node = index_bytes == 4 ? static_cast<const int*>(indices)[begin + place]
-                            : static_cast<const long long*>(indices)[begin + place];
+    const long long slot = slots == nullptr ? -1 : slots[v];
+    const void* lists = slot < 0 ? indices : kept;
+    place += slot < 0 ? begin : slot;
+    node = index_bytes == 4 ? static_cast<const int*>(lists)[place]
+                            : static_cast<const long long*>(lists)[place];
     edges[edge] = node;
     edges[positions - targets + edge] = target;
   }

@@ -12,7 +12,7 @@
 import pandas as pd
 
 from gatherbench.bench.read.tables import only
-from gatherbench.bench.show.charts import epoch_breakdown
+from gatherbench.bench.show.views.epochs import epoch_breakdown
 from helpers.bars import stage_shares
 from helpers.epochs import (
     disturbances,

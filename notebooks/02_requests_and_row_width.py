@@ -16,9 +16,9 @@ import pandas as pd
 
 from gatherbench.bench.model.link_bytes import link_bytes
 from gatherbench.bench.model.profile import profile_of_machine
+from gatherbench.bench.show.answer import undecided
 from gatherbench.bench.show.figures.curves import CurveAxes, curves
 from gatherbench.bench.show.figures.requests_per_row import requests_per_row
-from gatherbench.bench.show.sentences.verdict import undecided
 from helpers.findings import open_findings
 from helpers.gathers import (
     measured_gather_rates,

@@ -8,8 +8,7 @@
 # gather and training saturates PCIe, and 10:90 made no visible difference end to end.
 
 # %%
-from gatherbench.bench.show.figures.curves import Mark, sm_share
-from gatherbench.bench.show.sentences.verdict import ONE_REPEAT
+from gatherbench.bench.show.answer import ONE_REPEAT
 from helpers.findings import open_findings
 from helpers.gathers import (
     MICRO,
@@ -18,6 +17,7 @@ from helpers.gathers import (
     share_table,
     step_against_share,
 )
+from helpers.shares import Mark, sm_share
 from helpers.shown import say, show
 
 findings = open_findings()

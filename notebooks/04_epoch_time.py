@@ -11,7 +11,7 @@
 import pandas as pd
 
 from gatherbench.bench.model.profile import load_profile
-from gatherbench.bench.show.charts import speedup
+from gatherbench.bench.show.views.epochs import speedup
 from helpers.bars import epoch_bars
 from helpers.epochs import (
     disturbances,

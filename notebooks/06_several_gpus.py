@@ -15,7 +15,7 @@ from gatherbench.bench.show.figures.curves import CurveAxes, curves
 from gatherbench.bench.show.views.ranks import (
     epoch_over_ranks,
     scaling_efficiency,
-    scaling_sentences,
+    scaling_points,
     speedup_at_ranks,
 )
 from helpers.findings import open_findings
@@ -93,7 +93,7 @@ show(
 # %%
 for run in on_gpus:
     show(scaling_efficiency(run), f"Scaling efficiency over GPUs on {run.machine}.")
-    say(*(f"- {sentence}" for sentence in scaling_sentences(run)))
+    say(*(f"- {point.text}" for point in scaling_points(run)))
 if not on_gpus:
     say("**Not measured yet**: " + absent["measured"] + ".")
 
@@ -111,7 +111,7 @@ for run in on_hosts:
         (scaling_efficiency, "Scaling efficiency"),
     ):
         show(draw(run), f"{what} over ranks, which are processes on a host: {run.machine}.")
-    say(*(f"- {sentence}" for sentence in scaling_sentences(run)))
+    say(*(f"- {point.text}" for point in scaling_points(run)))
 if not on_hosts:
     say("**Not measured yet**: run a plan with `gpus = [1, 2]` on a machine without GPUs.")
 

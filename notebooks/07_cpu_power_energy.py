@@ -10,8 +10,9 @@
 import pandas as pd
 
 from gatherbench.bench.read.gpu import gpu_energy
-from gatherbench.bench.show.charts import cpu_core_seconds, gpu_energy_per_epoch
-from gatherbench.bench.show.sentences.verdict import ONE_REPEAT
+from gatherbench.bench.show.answer import ONE_REPEAT
+from gatherbench.bench.show.views.energy import gpu_energy_per_epoch
+from gatherbench.bench.show.views.processor import cpu_core_seconds
 from helpers.bars import changes
 from helpers.epochs import disturbances, measured_changes, published_changes
 from helpers.findings import open_findings

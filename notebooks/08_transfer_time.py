@@ -8,7 +8,7 @@
 
 # %%
 from gatherbench.bench.model.profile import profile_of_machine
-from gatherbench.bench.show.sentences.verdict import ONE_REPEAT, compared
+from gatherbench.bench.show.answer import ONE_REPEAT, compared
 from helpers.epochs import measured_transfers
 from helpers.findings import open_findings
 from helpers.gathers import modelled_transfers

@@ -11,8 +11,8 @@
 import pandas as pd
 
 from gatherbench.bench.model.profile import profile_of_machine
+from gatherbench.bench.show.answer import compared
 from gatherbench.bench.show.figures.curves import CurveAxes, curves
-from gatherbench.bench.show.sentences.verdict import compared
 from gatherbench.kernels.policies import POLICIES
 from helpers.findings import open_findings
 from helpers.gathers import (

@@ -11,9 +11,9 @@
 # %%
 from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.read.kept import found_on_device
+from gatherbench.bench.show.answer import ONE_REPEAT, compared
 from gatherbench.bench.show.figures.curves import CurveAxes, curves
 from gatherbench.bench.show.figures.kept_rows import draw_kept_rows
-from gatherbench.bench.show.sentences.verdict import ONE_REPEAT, compared
 from helpers.findings import open_findings
 from helpers.gathers import over_rounds
 from helpers.hot_rows import (

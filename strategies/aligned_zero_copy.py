@@ -41,7 +41,7 @@ class AlignedZeroCopy(Strategy):
     unsaid = frozenset({"memory"})
 
     order: Literal["given", "sorted", "unique"] = "given"
-    memory: Literal["registered", "managed"] = "registered"
+    memory: Literal["registered", "managed", "pageable"] = "registered"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
         return mapped_skip(device, self.memory)

@@ -15,17 +15,17 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from gatherbench.strategies.base import Fetcher, Strategy
+from gatherbench.strategies.base import Fetcher, SetupStep, Strategy
 from gatherbench.strategies.cuda_overlap import USUAL_BUDGET, green_skip, open_overlapped
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
 from gatherbench.strategies.knowledge import Knowledge
 from gatherbench.strategies.mps import open_mps, shared_copy_skip
 from gatherbench.strategies.mps_daemon import mps_client, mps_skip
-from gatherbench.strategies.places import mapped_skip, with_index
+from gatherbench.strategies.places import bulk_skip, mapped_skip, with_index
 
-#: The launch policy on a GPU.
-POLICY = "aligned"
+#: The launch policies on a GPU, by access.
+POLICIES = {"loads": "aligned", "bulk": "bulk"}
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,9 @@ class AsyncZeroCopy(Strategy):
     training (``Fetcher.tune``), and records what each was worth. A process under MPS has its share
     from its start: there ``auto`` is the paper's. On the host, where nobody shares a GPU out, it
     must be left at ``auto``. ``memory``: how the GPU comes to see the table, as in
-    ``unified_zero_copy``; the process under MPS registers its own copy.
+    ``unified_zero_copy``; the process under MPS registers its own copy. ``access = bulk`` moves
+    rows of a multiple of 16 B by bulk copies, which take no registers and few threads; others go by
+    ``loads`` (set-up says which).
     """
 
     name: ClassVar[str] = "async_zero_copy"
@@ -46,11 +48,12 @@ class AsyncZeroCopy(Strategy):
     colour: ClassVar[str] = "green"
     role = "zero_copy"
     lookahead = 1
-    unsaid = frozenset({"memory"})
+    unsaid = frozenset({"memory", "access"})
 
     provider: Literal["stream", "green_context", "mps"] = "stream"
     budget: Literal["auto", "1", "2", "5", "10", "15", "25", "50"] = "auto"
-    memory: Literal["registered", "managed"] = "registered"
+    memory: Literal["registered", "managed", "pageable"] = "registered"
+    access: Literal["loads", "bulk"] = "loads"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
         on_gpu_only = None
@@ -58,14 +61,18 @@ class AsyncZeroCopy(Strategy):
             on_gpu_only = f"provider = {self.provider}"
         elif self.budget != "auto":
             on_gpu_only = f"budget = {self.budget}"
+        elif self.access != "loads":
+            on_gpu_only = f"access = {self.access}"
         reason = mapped_skip(device, self.memory, on_gpu_only)
+        if reason is None and device.type == "cuda" and self.access == "bulk":
+            reason = bulk_skip(with_index(device))
         if reason is not None and device.type == "cuda" and self.provider == "mps":
             return f"{reason} (asked under MPS, whose server may have failed to start)"
         if reason is not None or device.type != "cuda" or self.provider == "stream":
             return reason
         if self.provider == "green_context":
             return green_skip(with_index(device))
-        if self.memory == "managed":
+        if self.memory != "registered":
             return "unsupported: the process under MPS registers the copy that it is sent"
         return mps_skip(device) or shared_copy_skip(table_bytes)
 
@@ -88,14 +95,19 @@ class AsyncZeroCopy(Strategy):
         return self._percent / 100
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-        return zero_copy_path(ids, row_bytes, POLICY, "given", self.memory)
+        return zero_copy_path(ids, row_bytes, POLICIES[self.access], "given", self.memory)
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         if device.type == "cuda":
             if self.provider == "mps":
                 why = "the paper's 10:90" if self.budget == "auto" else "chosen by the user"
-                return open_mps(features, device, POLICY, self._percent, why)
-            return open_overlapped(
-                features, device, POLICY, self.provider, self.budget, self.memory
+                return open_mps(features, device, POLICIES[self.access], self._percent, why)
+            opened = open_overlapped(
+                features, device, POLICIES[self.access], self.provider, self.budget, self.memory
             )
+            if self.access == "bulk":
+                by_bulk = opened.points[torch.int64].access == "bulk"
+                how = "1: rows and table are multiples of 16 B; 0: they are not, and go by loads"
+                opened.setup.append(SetupStep("bulk_copies", "1", float(by_bulk), how))
+            return opened
         return HostFetcher(DirectPath(features), features, self.lookahead)

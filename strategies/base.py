@@ -65,8 +65,9 @@ class Residency:
 #: What a path is to those who read results, whatever it is called. ``baseline``: what the paper's
 #: authors compare with; ``conventional``: the CPU gathers, at its best; ``zero_copy``: a GPU reads
 #: rows in host memory; ``bound``: all rows are where they are used; ``floor``: nothing is fetched;
-#: ``other``: the rest (rows on a disk, over ranks, of other packages).
-Role = Literal["baseline", "conventional", "zero_copy", "bound", "floor", "other"]
+#: ``choice``: the training shows which of the others it is; ``other``: the rest (rows on a disk,
+#: over ranks, of other packages).
+Role = Literal["baseline", "conventional", "zero_copy", "bound", "floor", "choice", "other"]
 
 #: What an open path may count, as :meth:`Fetcher.counts` tells it: the unit, and what it counts.
 COUNTS: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -75,6 +76,10 @@ COUNTS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "rows_in_memory": ("1", "rows that the path had kept in host memory, by its own count"),
         "disk_read": ("B", "bytes that the path asked the disk for, by its own count"),
         "disk_requests": ("1", "reads that the path sent to the disk, by its own count"),
+        "gather_time": (
+            "s",
+            "time.perf_counter around each gather, in the thread that asks for it",
+        ),
         "swaps": ("1", "partitions that took the place of others in memory, by the path's count"),
     }
 )
@@ -118,13 +123,16 @@ class Observed:
         Brings nothing: it is called before an epoch, when nothing is in flight and no clock runs.
         """
 
+    def expect(self, minibatches: int) -> None:
+        """Say how many minibatches an epoch has, before one begins; not every loop knows."""
+
     def begin_epoch(self) -> None:
         """The loop begins a pass over its minibatches; nothing is in flight.
 
         Timed, as a part of the first minibatch's fetch.
         """
 
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> Mapping[str, float]:
         """What the path counts since it was opened, of :data:`COUNTS`; waits for the device."""
         return {}
 
@@ -150,7 +158,7 @@ class Fetcher(Observed, ABC):
     """
 
     #: How many minibatches the loop may submit ahead of the one it trains on. 0 for a blocking
-    #: strategy: its ``submit`` does the work.
+    #: strategy: its ``submit`` does the work. A path that is still being chosen may change it.
     lookahead: int = 0
     #: Whether :meth:`tune` has something to find out.
     tunable: bool = False
@@ -287,7 +295,8 @@ class Strategy(ABC):
     name: ClassVar[str]
     #: One line for ``gatherbench list strategies`` and the README's table.
     summary: ClassVar[str]
-    #: In pictures: blue, orange, green, vermilion, sky, purple, grey, yellow, brown, pale.
+    #: In pictures: blue, orange, green, vermilion, sky, purple, grey, yellow, brown, navy,
+    #: pale.
     colour: ClassVar[str] = "yellow"
     #: Parameters that ``variant`` leaves out at their default: those that came after rows had been
     #: written.
@@ -298,7 +307,7 @@ class Strategy(ABC):
             value = getattr(self, name)
             if value not in allowed:
                 raise ValueError(
-                    f"{self.name}: {name} = {value!r} is none of {', '.join(allowed)}"
+                    f"{self.name}: {name} = {value!r} is not one of {', '.join(allowed)}"
                     + nearest(value, allowed)
                 )
 
@@ -373,7 +382,10 @@ class Strategy(ABC):
     @property
     def own_process(self) -> bool:
         """Whether it is not to be opened beside other paths, as one that has to be there before
-        CUDA starts, that takes all room there is, or that has the page cache emptied."""
+        CUDA starts, that takes all room there is, that has the page cache emptied, or that reads
+        memory which no path beside it may register."""
+        if getattr(self, "memory", "") == "pageable":
+            return True
         return self.collective or bool(self.needs & {"room_bytes", "file", "partitions"})
 
     @property
@@ -429,6 +441,10 @@ class Strategy(ABC):
         what does not fit (``places.py``).
         """
         return 0
+
+    def kept_bytes(self, rows: int, row_bytes: int, knowledge: Knowledge = NOTHING) -> int:
+        """:meth:`gpu_table_bytes` of a table of so many rows; other where rows travel narrow."""
+        return self.gpu_table_bytes(rows * row_bytes, knowledge)
 
     def open(
         self, features: Tensor, device: torch.device, knowledge: Knowledge = NOTHING

@@ -242,8 +242,8 @@ def check_data_path(strategy: Strategy, device: torch.device) -> None:
     count = f"data_paths() gave {len(paths)} paths for {len(patterns)} minibatches"
     _require(strategy, len(paths) == len(patterns), count)
     table = NUM_ROWS * given_bytes
-    kept = strategy.gpu_table_bytes(table, knowledge)
-    _require(strategy, 0 <= kept <= table, f"gpu_table_bytes({table}) is {kept}")
+    kept = strategy.kept_bytes(NUM_ROWS, given_bytes, knowledge)
+    _require(strategy, 0 <= kept <= table, f"of a table of {table} B it keeps {kept}")
     for (name, ids), path in zip(patterns, paths, strict=True):
         payload = ids.numel() * row_bytes if strategy.role != "floor" else 0
         _require(strategy, path.payload_bytes == payload, f"{name} ids: wrong payload_bytes")
@@ -264,7 +264,7 @@ def check_data_path(strategy: Strategy, device: torch.device) -> None:
             strategy,
             from_gpu < kept + row_bytes,  # a part is whole rows, of whose size it is not told
             f"{name} ids: {from_gpu} B of distinct rows come from GPU memory, and"
-            f" gpu_table_bytes() says that {kept} B of the table lie there",
+            f" kept_bytes() says that {kept} B of the table lie there",
         )
 
 

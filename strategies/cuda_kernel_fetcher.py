@@ -40,6 +40,7 @@ from gatherbench.kernels.mapped_memory import (
     HostRegistration,
     ManagedMemory,
     MappedMemory,
+    PageableMemory,
 )
 from gatherbench.kernels.order import Order, ReadOrder, read_order
 from gatherbench.strategies.base import Fetcher, Residency, SetupStep, Ticket, rows_of
@@ -53,7 +54,8 @@ ON_DEVICE_POLICY = "unaligned"
 _ID_DTYPES = (torch.int32, torch.int64)
 
 #: How a table comes to where a GPU can read it: it is registered where it lies, lies in managed
-#: memory (or else is copied there), or is copied to the GPU. And the rows of seconds and bytes.
+#: memory (or else is copied there), is read where it lies by the processor's page tables, or is
+#: copied to the GPU. And the rows of seconds and bytes.
 MEMORIES: dict[str, tuple[Callable[[Tensor, int], MappedMemory], tuple[str, str], tuple[str, str]]]
 MEMORIES = {
     "registered": (
@@ -65,6 +67,11 @@ MEMORIES = {
         ManagedMemory,
         ("managed_time", "time.perf_counter, the copy where there is one"),
         ("managed", "bytes of the table in managed memory"),
+    ),
+    "pageable": (
+        PageableMemory,
+        ("advise_time", "time.perf_counter, cudaMemAdvise"),
+        ("pageable_table", "bytes given to cudaMemAdvise; nothing is registered"),
     ),
     "resident": (
         DeviceCopy,
@@ -165,7 +172,7 @@ class KernelFetcher(Fetcher):
         *,
         overlapped: bool = False,
     ) -> Self:
-        """The table ``registered``, ``managed`` or ``resident``: see :data:`MEMORIES`."""
+        """The table in one of :data:`MEMORIES`."""
         device = with_index(device)
         make, (time_metric, clock), (size_metric, size_source) = MEMORIES[memory]
         mapped = make(features, device.index)

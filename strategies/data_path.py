@@ -41,7 +41,8 @@ class DataPath:
     these reads move on to another page of a table in registered memory (``kernels/order.py``),
     ``managed_page_visits`` in managed memory, whose pages are larger; ``None`` where nobody counts.
     ``pageable_bytes`` is the part of ``copy_engine_bytes`` that lies in freshly allocated pageable
-    memory, which the driver copies once more before it travels.
+    memory, which the driver copies once more before it travels; ``engine_row_bytes`` the part that
+    are rows which the copy engine takes from the table itself, in ``engine_copies`` copies.
 
     Of rows that come off a disk, ``disk_bytes`` counts what is read there, whole blocks, in
     ``disk_requests`` reads, and ``disk_payload_bytes`` the rows among them, each as often as it is
@@ -53,6 +54,8 @@ class DataPath:
     cpu_read_bytes: int = 0
     cpu_write_bytes: int = 0
     copy_engine_bytes: int = 0
+    engine_row_bytes: int = 0
+    engine_copies: int = 0
     gpu_link_read_bytes: int = 0
     gpu_memory_bytes: int = 0
     peer_bytes: int = 0
@@ -73,7 +76,8 @@ class DataPath:
         """
         copied = self.cpu_write_bytes if self.copy_engine_bytes >= self.cpu_write_bytes else 0
         sent = self.peer_bytes + self.network_bytes
-        return copied + self.gpu_link_read_bytes + self.gpu_memory_bytes + sent
+        by_gpu = self.gpu_link_read_bytes + self.gpu_memory_bytes
+        return copied + self.engine_row_bytes + by_gpu + sent
 
 
 def staged_path(ids: Tensor, row_bytes: int) -> DataPath:
@@ -131,6 +135,7 @@ def total(paths: Iterable[DataPath]) -> DataPath:
     known = [path.gpu_requests for path in every if path.gpu_requests is not None]
     return DataPath(
         **{name: sum(getattr(path, name) for path in every) for name in BYTES},
+        engine_copies=sum(path.engine_copies for path in every),
         gpu_requests=sum(map(Counter, known), Counter()) if len(known) == len(every) else None,
         gpu_page_visits=_sum(path.gpu_page_visits for path in every if path.gpu_link_read_bytes),
         managed_page_visits=_sum(path.managed_page_visits for path in every),

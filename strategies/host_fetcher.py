@@ -8,8 +8,9 @@ prediction of a GPU's. A path says how rows get into an output buffer (:class:`H
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar
@@ -19,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gatherbench.kernels.host_gather import TUNED_WITH, HostGather
+from gatherbench.kernels.host_gather import TUNED_WITH, HostGather, tuned_rows
 from gatherbench.kernels.host_memory import empty_table
 from gatherbench.kernels.page_cache import SOURCE as MINCORE
 from gatherbench.kernels.page_cache import pages_in_memory
@@ -87,9 +88,19 @@ class DirectPath(HostPath):
             else "all cores, none tried"
         )
         self.setup.append(SetupStep("gather_threads", "1", self.cpu.threads, how))
+        if seconds:
+            size, alone = tuned_rows(features) * features[0].nbytes, seconds[self.cpu.threads]
+            self.setup.append(SetupStep("gather_time", "s", alone, f"{source}; those threads"))
+            self.setup.append(SetupStep("gathered", "B", size, "rows × bytes of a row"))
+        self._gather_s = 0.0
 
     def fetch(self, ids: Tensor, out: Tensor) -> None:
+        began = time.perf_counter()
         self.cpu.gather(self.table, ids, out)
+        self._gather_s += time.perf_counter() - began
+
+    def counts(self) -> Mapping[str, float]:
+        return {"gather_time": self._gather_s}
 
 
 class PathFetcher(Fetcher):
@@ -135,7 +146,7 @@ class PathFetcher(Fetcher):
     def begin_epoch(self) -> None:
         self._path.begin_epoch()
 
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> Mapping[str, float]:
         return self._path.counts()
 
     def latencies(self) -> NDArray[np.int64] | None:

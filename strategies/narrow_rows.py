@@ -10,7 +10,7 @@ they are: what it costs is accuracy, and that is to be looked at beside the time
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -54,7 +54,7 @@ class NarrowRows(Strategy):
 
     ``int8`` has a scale for each row: its largest value over 127. ``path`` is that of the strategy
     of this name: ``aligned`` zero-copy, ``async`` beside training, ``cached`` with hot rows on the
-    GPU, or ``pinned``, gathered by the CPU, which has no ``memory``.
+    GPU, ``cached-ahead`` both, or ``pinned``, gathered by the CPU, which has no ``memory``.
     """
 
     name: ClassVar[str] = "narrow_rows"
@@ -63,7 +63,7 @@ class NarrowRows(Strategy):
     unsaid = frozenset({"memory"})
 
     dtype: Literal["float16", "bfloat16", "int8"] = "float16"
-    path: Literal["aligned", "async", "cached", "pinned"] = "aligned"
+    path: Literal["aligned", "async", "cached", "pinned", "cached-ahead"] = "aligned"
     memory: Literal["registered", "managed"] = "registered"
 
     @property
@@ -71,8 +71,9 @@ class NarrowRows(Strategy):
         """The path that fetches the narrow rows."""
         if self.path == "pinned":
             return CpuGather()
-        if self.path == "cached":
-            return CachedZeroCopy(memory=self.memory)
+        if self.path.startswith("cached"):
+            ahead: Literal["0", "1"] = "1" if self.path == "cached-ahead" else "0"
+            return CachedZeroCopy(ahead=ahead, memory=self.memory)
         return (AsyncZeroCopy if self.path == "async" else AlignedZeroCopy)(memory=self.memory)
 
     @property
@@ -128,8 +129,8 @@ class NarrowRows(Strategy):
         narrow = self.travelling_bytes(of.row_bytes)
         return self.inner.data_paths(of.batches, narrow, of.num_rows, of.knowledge, of.before)
 
-    def gpu_table_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
-        return self.inner.gpu_table_bytes(self.travelling_bytes(table_bytes), knowledge)
+    def kept_bytes(self, rows: int, row_bytes: int, knowledge: Knowledge = NOTHING) -> int:
+        return self.inner.kept_bytes(rows, self.travelling_bytes(row_bytes), knowledge)
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         begin = time.perf_counter()
@@ -263,7 +264,7 @@ class WideningFetcher(Fetcher):
     def begin_epoch(self) -> None:
         self._inner.begin_epoch()
 
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> Mapping[str, float]:
         return self._inner.counts()
 
     def latencies(self) -> NDArray[np.int64] | None:

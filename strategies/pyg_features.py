@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from operator import length_hint
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -63,11 +64,12 @@ class FeatureLoader:
             ValueError: a batch has features already.
         """
         ahead: deque[Data] = deque()
+        self.features.expect(length_hint(self.loader))
         for batch in self.loader:
             check_batch(batch)
             self.features.prefetch(batch.n_id)
             ahead.append(batch)
-            if len(ahead) > self.features.lookahead:
+            while len(ahead) > self.features.lookahead:
                 yield self._complete(ahead.popleft())
         while ahead:
             yield self._complete(ahead.popleft())

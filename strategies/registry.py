@@ -15,8 +15,10 @@ from gatherbench.plugins import Plugins, nearest
 from gatherbench.strategies.aligned_zero_copy import AlignedZeroCopy
 from gatherbench.strategies.all_in_gpu import AllInGpu
 from gatherbench.strategies.async_zero_copy import AsyncZeroCopy
+from gatherbench.strategies.auto import Auto
 from gatherbench.strategies.base import Role, Strategy, parameters
 from gatherbench.strategies.cached_zero_copy import CachedZeroCopy
+from gatherbench.strategies.copy_engine_gather import CopyEngineGather
 from gatherbench.strategies.cpu_gather import CpuGather
 from gatherbench.strategies.disk_cached import DiskCached
 from gatherbench.strategies.disk_direct import DiskDirect
@@ -29,6 +31,7 @@ from gatherbench.strategies.sharded import Sharded
 from gatherbench.strategies.unified_zero_copy import UnifiedZeroCopy
 
 __all__ = [
+    "CHOICES",
     "PLUGINS",
     "STRATEGIES",
     "build",
@@ -42,6 +45,7 @@ __all__ = [
 
 STRATEGIES: tuple[type[Strategy], ...] = (
     CpuGather,
+    CopyEngineGather,
     UnifiedZeroCopy,
     AlignedZeroCopy,
     AsyncZeroCopy,
@@ -56,6 +60,9 @@ STRATEGIES: tuple[type[Strategy], ...] = (
     AllInGpu,
     NullPath,
 )
+
+#: What can be named like a strategy and is no data path of its own: it takes one of those.
+CHOICES: tuple[type[Strategy], ...] = (Auto,)
 
 
 def _checked(loaded: object) -> type[Strategy]:
@@ -73,7 +80,9 @@ def _checked(loaded: object) -> type[Strategy]:
 
 
 #: Strategies of other packages.
-PLUGINS = Plugins("gatherbench.strategies", _checked, lambda: (s.name for s in STRATEGIES))
+PLUGINS = Plugins(
+    "gatherbench.strategies", _checked, lambda: (s.name for s in (*STRATEGIES, *CHOICES))
+)
 
 
 def get(name: str) -> type[Strategy]:
@@ -82,7 +91,7 @@ def get(name: str) -> type[Strategy]:
     Raises:
         ValueError: there is none (names the nearest), or the package's cannot be used.
     """
-    by_name = {strategy.name: strategy for strategy in STRATEGIES}
+    by_name = {strategy.name: strategy for strategy in (*STRATEGIES, *CHOICES)}
     found = by_name.get(name) or PLUGINS.load(name)
     if found is None:
         known = [*by_name, *PLUGINS.packages()]

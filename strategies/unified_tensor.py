@@ -8,6 +8,8 @@ tickets. A strategy that overlaps needs to hear of the next batch early::
 
     features.prefetch(next_ids)     # before the training step on this batch
     rows = features[next_ids]       # after it: picks up what is on its way
+
+With ``strategy="auto"`` the training itself shows which path is the fastest.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gatherbench.kernels.table_file import TableFile
-from gatherbench.strategies.base import Strategy, Ticket
+from gatherbench.strategies.base import SetupStep, Strategy, Ticket
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, adjacency_of, current_ranks
 from gatherbench.strategies.places import free_bytes
 from gatherbench.strategies.registry import build
@@ -69,7 +71,8 @@ def unified(
             place where the data path allows it: leave it unchanged until :meth:`close`. For
             ``memory="managed"`` make it with :func:`gatherbench.empty`, or it is copied. For a
             strategy that reads a disk, ``numpy.load(path, mmap_mode="r")``.
-        strategy: a name of ``gatherbench list strategies``.
+        strategy: a name of ``gatherbench list strategies``, or ``auto``: that of them which the
+            first minibatches show to be the fastest (:mod:`gatherbench.strategies.auto`).
         device: where the rows shall lie; by default the current GPU, or the host without one.
         copy: see :class:`UnifiedTensor`.
         graph: ``edge_index`` ``[2, E]``, by which ``cached_zero_copy`` chooses the rows to keep.
@@ -110,6 +113,8 @@ def unified(
         ranks=current_ranks() if "ranks" in path.needs else None,
         file=file,
     )
+    if path.role == "choice" and file is not None:
+        raise ValueError(f"{strategy} takes no path from a disk: name one, or load x into memory")
     missing = [
         _GIVEN.get(need, f"{need}, of which only a run knows") for need in known.missing(path.needs)
     ]
@@ -145,8 +150,6 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
         strategy: what moves the rows, with its parameters.
         shape, dtype: of the table.
         device: where the rows lie.
-        lookahead: how many batches ahead :meth:`prefetch` gets them moving; 0: it does nothing.
-        setup: what opening cost: seconds, bytes registered or copied.
     """
 
     def __init__(
@@ -171,10 +174,26 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
         self.shape = features.shape
         self.dtype = features.dtype
         self.device = self._fetcher.device
-        self.lookahead = self._fetcher.lookahead
-        self.setup = tuple(self._fetcher.setup)
         # Registered memory must be let go of even by a program that forgets to close.
         self._close = weakref.finalize(self, self._fetcher.close)
+
+    @property
+    def lookahead(self) -> int:
+        """How many batches ahead :meth:`prefetch` gets them moving; 0: it does nothing."""
+        return self._fetcher.lookahead
+
+    @property
+    def setup(self) -> tuple[SetupStep, ...]:
+        """What opening cost: seconds, bytes registered or copied; and what ``auto`` has found."""
+        return tuple(self._fetcher.setup)
+
+    def expect(self, minibatches: int) -> None:
+        """Say how many minibatches an epoch has, before one begins: ``auto`` takes a share of it.
+
+        :class:`gatherbench.strategies.pyg_features.FeatureLoader` does.
+        """
+        with self._turn:
+            self._fetcher.expect(minibatches)
 
     def __len__(self) -> int:
         return int(self.shape[0])
@@ -270,7 +289,7 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
 
     def _start(self, ids: Tensor) -> Ticket:
         # The fetcher refuses to overwrite rows whose ticket was never taken: take it, in vain.
-        if self._ahead and self._ahead[0].number + self.lookahead <= self._started:
+        while self._ahead and self._ahead[0].number + self.lookahead <= self._started:
             self._ahead.popleft().ticket.result()
         ticket = self._fetcher.submit(ids)
         self._started += 1

@@ -29,7 +29,8 @@ class UnifiedZeroCopy(Strategy):
     """``memory``: how the GPU comes to see the table.
 
     ``registered`` page-locks and maps it (cudaHostRegister); ``managed`` is unified memory with
-    the CPU as preferred location and the GPU as one that accesses it.
+    the CPU as preferred location and the GPU as one that accesses it; ``pageable`` is read where it
+    lies, registered by nobody, on machines that can (HMM, ATS).
     """
 
     name: ClassVar[str] = "unified_zero_copy"
@@ -37,7 +38,7 @@ class UnifiedZeroCopy(Strategy):
     colour: ClassVar[str] = "sky"
     role = "zero_copy"
 
-    memory: Literal["registered", "managed"] = "registered"
+    memory: Literal["registered", "managed", "pageable"] = "registered"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
         return mapped_skip(device, self.memory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import importlib.util
 import os
 import re
@@ -104,6 +105,16 @@ def test_what_does_not_exist_is_found() -> None:
     assert list(missing_files(wrong, at)) == [
         "gone.md", "kernels/gone.py", "gatherbench.bench.gone"
     ]  # fmt: skip
+
+
+def test_the_readme_quotes_the_example_as_it_is() -> None:
+    """Every piece of the quoted answer, between the dots, stands in the example's report."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    quoted = " ".join(line.strip("> -") for line in text.splitlines() if line.startswith("> "))
+    report = html.unescape((ROOT / "results/example/report.html").read_text(encoding="utf-8"))
+    plain = " ".join(re.sub(r"<[^>]*>", " ", report).split())
+    pieces = [piece for part in quoted.split("…") for piece in part.split(":") if piece.strip()]
+    assert [piece for piece in pieces if piece.strip() not in plain] == []
 
 
 #: Stands in for the program: `run` makes a folder, `compare` ends with $STATUS.

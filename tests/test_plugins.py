@@ -309,7 +309,7 @@ def test_what_is_installed_is_measured_and_shown_with_its_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GATHERBENCH_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr("gatherbench.bench.commands.finish.save_all", lambda *_: [])
+    monkeypatch.setattr("gatherbench.bench.commands.finish.save_all", lambda *_, **__: [])
     (tmp_path / "mine.toml").write_text(PLAN)
     command = ["run", str(tmp_path / "mine.toml"), "--results", str(tmp_path), "--device", "cpu"]
     done = CliRunner().invoke(app, command)

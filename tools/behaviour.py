@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gatherbench.kernels.compiler import KERNEL_SOURCE
-from gatherbench.kernels.grid import GridPoint
-from gatherbench.kernels.requests import count_recorded, count_requests
+from gatherbench.kernels.grid import LINE_BYTES, SECTOR_BYTES, GridPoint
+from gatherbench.kernels.requests import RequestCounts, count_requests, counts_of_masks
 from tools.shim.execute import Shim, ShimError, build
 
 #: Bytes of a row: Reddit's 602 floats, padded so that every width of an access divides them.
@@ -63,6 +64,30 @@ def observe(points: Iterable[GridPoint], source: Path = KERNEL_SOURCE) -> Behavi
             if fault:
                 wrong[point.kernel] = fault
     return Behaviour(requests, wrong)
+
+
+def count_recorded(
+    loads: NDArray[np.void], rows: int, max_request: int = LINE_BYTES
+) -> RequestCounts:
+    """Count the requests of loads that were really made.
+
+    Args:
+        loads: records with the fields ``address`` (bytes), ``warp``, ``instruction`` and ``size``
+            (bytes), one for each load of each lane, as :class:`shim.execute.Execution` has them.
+            No load crosses a sector.
+        rows: rows that were gathered.
+    """
+    order = np.lexsort((loads["address"], loads["instruction"], loads["warp"]))
+    loads = loads[order]
+    line = loads["address"] // LINE_BYTES
+    sector = loads["address"] % LINE_BYTES // SECTOR_BYTES
+    starts = np.ones(loads.size, bool)
+    starts[1:] = (
+        (np.diff(loads["warp"]) != 0) | (np.diff(loads["instruction"]) != 0) | (np.diff(line) != 0)
+    )
+    bits = np.left_shift(1, sector.astype(np.int64))
+    masks = np.bitwise_or.reduceat(bits, np.flatnonzero(starts)) if loads.size else bits
+    return counts_of_masks(np.bincount(masks, minlength=16), rows, max_request)
 
 
 def _run(shim: Shim, point: GridPoint) -> tuple[Mapping[int, int], str]:

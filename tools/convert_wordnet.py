@@ -28,6 +28,7 @@ from gatherbench.datasets.wordnet.source import (
     FEATURE_DIM,
     NUM_CLASSES,
     SHIPPED,
+    SYMBOLS,
     TEST,
     TRAIN,
     VAL,
@@ -36,6 +37,8 @@ from gatherbench.datasets.wordnet.source import (
 # wndb(5WN): the letter that a pointer uses for a synset in each file. Adjective satellites ("s")
 # are called "a" in pointers.
 _FILES = {"noun": "n", "verb": "v", "adj": "a", "adv": "r"}
+#: Pointer symbols, in the order in which one stands for several.
+_KINDS = {symbol: place for place, symbol in enumerate(SYMBOLS)}
 _WORD = re.compile(r"[a-z]+")
 
 
@@ -45,7 +48,7 @@ class Synset:
 
     key: str
     lex_file: int
-    pointers: tuple[str, ...]
+    pointers: tuple[tuple[str, str], ...]  # the synset that one leads to, and its symbol
     num_lexical: int
     gloss: str
 
@@ -96,7 +99,7 @@ def _parse(line: str, letter: str) -> Synset:
     return Synset(
         key=letter + fields[0],
         lex_file=lex_file,
-        pointers=tuple(pos + offset for _symbol, offset, pos, _words in quads),
+        pointers=tuple((pos + offset, symbol) for symbol, offset, pos, _words in quads),
         num_lexical=sum(words != "0000" for _symbol, _offset, _pos, words in quads),
         gloss=gloss,
     )
@@ -120,15 +123,17 @@ def split_of(key: str) -> int:
 def convert(folder: Path) -> dict[str, NDArray[np.generic]]:
     """Reads WordNet's data files into the arrays of ``wordnet.npz``.
 
-    Every pointer, lexical ones included, joins two synsets; which words it joins, and its kind,
-    are dropped. Most pointers are stored with their inverse, so pairs are kept once and without
-    direction, and pointers within one synset are dropped.
+    Every pointer, lexical ones included, joins two synsets; which words it joins is dropped. Most
+    pointers are stored with their inverse, so pairs are kept once and without direction, and
+    pointers within one synset are dropped.
 
     Returns:
         ``labels`` uint8 ``[N]``: the lexicographer file.
         ``split`` uint8 ``[N]``: ``TRAIN``, ``VAL`` or ``TEST``.
         ``pair_counts`` uint16 ``[N]``: how many neighbours of each node have a higher number;
         ``pair_ends`` int32 ``[P]``: those neighbours, node by node, ascending.
+        ``pair_kinds`` uint8 ``[2, P]``: what the neighbour is to the node, and the node to the
+        neighbour, as places in ``RELATIONS``: the first there of several kinds.
         ``word_counts`` uint16 ``[N]``: how many different words (letters a to z, lower case) the
         gloss with its examples has; ``word_slots`` uint16 ``[W]``: their slots, see
         :func:`word_slot`, node by node, ascending.
@@ -139,7 +144,7 @@ def convert(folder: Path) -> dict[str, NDArray[np.generic]]:
     """
     synsets = list(read_synsets(folder))
     number = {synset.key: i for i, synset in enumerate(synsets)}
-    pairs: set[tuple[int, int]] = set()
+    kinds: dict[tuple[int, int], int] = {}  # (v, u): what u is to v
     total = lexical = within = 0
     slots: list[int] = []
     word_counts: list[int] = []
@@ -147,14 +152,17 @@ def convert(folder: Path) -> dict[str, NDArray[np.generic]]:
     for node, synset in enumerate(synsets):
         total += len(synset.pointers)
         lexical += synset.num_lexical
-        for key in synset.pointers:
+        for key, symbol in synset.pointers:
             if key not in number:
                 raise ValueError(f"{folder}: synset {synset.key} points to {key}, which is missing")
             other = number[key]
+            if symbol not in _KINDS:
+                raise ValueError(f"{folder}: synset {synset.key} has a pointer {symbol!r}")
             if other == node:
                 within += 1
             else:
-                pairs.add((min(node, other), max(node, other)))
+                kind = _KINDS[symbol]
+                kinds[node, other] = min(kind, kinds.get((node, other), kind))
         words = set(_WORD.findall(synset.gloss.lower()))
         for word in words:
             if word not in known:
@@ -162,16 +170,25 @@ def convert(folder: Path) -> dict[str, NDArray[np.generic]]:
         slots += sorted(known[word] for word in words)
         word_counts.append(len(words))
 
-    ends = np.array(sorted(pairs), np.int32).reshape(-1, 2)
+    pairs = sorted({(min(pair), max(pair)) for pair in kinds})
+    both = [[_kind(kinds, low, high), _kind(kinds, high, low)] for low, high in pairs]
+    ends = np.array(pairs, np.int32).reshape(-1, 2)
     return {
         "labels": np.array([synset.lex_file for synset in synsets], np.uint8),
         "split": np.array([split_of(synset.key) for synset in synsets], np.uint8),
         "pair_counts": np.bincount(ends[:, 0], minlength=len(synsets)).astype(np.uint16),
         "pair_ends": ends[:, 1],
+        "pair_kinds": np.array(both, np.uint8).reshape(-1, 2).T.copy(),
         "word_counts": np.array(word_counts, np.uint16),
         "word_slots": np.array(slots, np.uint16),
         "pointers": np.array([total, lexical, within], np.int64),
     }
+
+
+def _kind(kinds: Mapping[tuple[int, int], int], node: int, other: int) -> int:
+    """What ``other`` is to ``node``; where only ``other`` points, the inverse of what it says."""
+    found = kinds.get((node, other))
+    return len(SYMBOLS) + kinds[other, node] if found is None else found
 
 
 def content_sha256(arrays: Mapping[str, NDArray[np.generic]]) -> str:

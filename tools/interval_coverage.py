@@ -2,10 +2,10 @@
 
     python -m tools.interval_coverage
 
-prints the tables that METHODOLOGY.md shows. Epochs scatter about their process's own level, and
-processes about the series', both lognormal; the truth is known, so each answer can be held against
-it. Where paths take turns, processes and blocks have levels that all share, and each path in each
-process one of its own. Every answer is that of the code that judges real runs.
+writes ``src/gatherbench/stats/NOTES.md``, in some minutes. Epochs scatter about their process's own
+level, and processes about the series', both lognormal; the truth is known, so each answer can be
+held against it. Where paths take turns, processes and blocks have levels that all share, and each
+path in each process one of its own. Every answer is that of the code that judges real runs.
 """
 
 from __future__ import annotations
@@ -14,16 +14,33 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gatherbench.bench.read.stats.interval import Interval, Logs, interval_of
-from gatherbench.bench.read.stats.judge import judge
 from gatherbench.bench.read.stopping import widths
 from gatherbench.bench.run.rows import Key
+from gatherbench.stats.interval import Interval, Logs, interval_of
+from gatherbench.stats.judge import judge
 
 Array = NDArray[np.float64]
+
+PAGE = Path(__file__).parents[1] / "src" / "gatherbench" / "stats" / "NOTES.md"
+HEAD = """\
+# How often intervals and verdicts are right
+
+Counted on simulated runs whose truth is known, by the code that judges real ones;
+`python -m tools.interval_coverage` writes this page. The rule is in
+[METHODOLOGY](../../../METHODOLOGY.md#intervals-and-verdicts).
+
+*Spread*: standard deviations of the logarithm, between processes and of epochs within one, three
+epochs a repeat. *Until precise*: 6 to 10 repeats, ended when the epoch's interval is within 3 %.
+*Together*: paths that take turns, in ten blocks a process; the three are of what all paths of a
+process share, of what a path has of its own in it, and of epochs; blocks have 3 % of their own.
+16 % and 8 % are what an H200 showed between processes and within one. How much of the 16 % is a
+path's own is not known; 2 % are taken.
+"""
 
 EPOCHS = 3
 #: Paths that are compared on one workload by the plan ``quick``, the upper bound aside.
@@ -213,9 +230,10 @@ def verdicts(
 
 
 def tables(draws: int = 4000) -> Iterator[str]:
-    """The tables of METHODOLOGY.md, line by line; the same in every run."""
+    """The page, line by line; the same in every run."""
     rng, beside = np.random.default_rng(0), np.random.default_rng(1)
-    yield "Share of the 95 % intervals of a ratio that hold the truth:"
+    yield HEAD
+    yield "Share of the 95 % intervals of a ratio that hold the truth, by repeats:"
     yield from _head()
     for spread in SPREADS:
         sizes = [of_size(spread, n) for n in (*REPEATS, 0)]
@@ -226,7 +244,7 @@ def tables(draws: int = 4000) -> Iterator[str]:
     for side in SIDES:
         yield _line(side, (covered_together(beside, side, n, draws // 2) for n in (*REPEATS, 0)))
     yield ""
-    yield "Half-width of the interval of a ratio, in the median, from as many epochs of each path:"
+    yield "Half-width of the interval of a ratio of two paths, in the median, from as many epochs:"
     yield from _head(precise=False)
     for same in (Spread(0.16, 0.08), Side(0.16, 0.02, 0.08, blocks=EPOCHS), SIDES[1]):
         yield _line(same, (half_width(beside, same, n, draws // 4) for n in REPEATS))
@@ -270,5 +288,4 @@ def _ratio(one: ArrayLike, other: ArrayLike) -> Interval:
 
 
 if __name__ == "__main__":
-    for line in tables():
-        print(line)
+    PAGE.write_text("\n".join(tables()) + "\n", encoding="utf-8")

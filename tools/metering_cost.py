@@ -23,14 +23,14 @@ import torch
 from numpy.typing import NDArray
 
 from gatherbench.bench.meters.cpu import OtherWork
-from gatherbench.bench.meters.gpu_choice import SensorChoice
+from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.meters.pcie import FieldCounters
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import open_meters
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.loop import run_epoch
 from gatherbench.bench.run.models import Trainer, build_model
-from gatherbench.bench.run.sensor_calibration import gpu_under_test
+from gatherbench.bench.run.sensor_check import gpu_under_test
 from gatherbench.bench.run.table import load_table
 from gatherbench.bench.sampling.epoch import draws
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import csv
 import math
+import statistics
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 from gatherbench.bench.model.epoch import epoch_seconds
-from gatherbench.bench.model.errors import FILE, Beside, between_processes, told_apart
-from gatherbench.bench.model.loop import KEYS, Epoch, epochs_of, fitted
+from gatherbench.bench.model.errors import FILE, Beside, told_apart
 from gatherbench.bench.model.predict import Series, profile_of, series_of
 from gatherbench.bench.model.profile import (
     PROFILES_FOLDER,
@@ -29,6 +30,7 @@ from gatherbench.bench.model.profile import (
 )
 from gatherbench.bench.model.roofline import against_measured
 from gatherbench.bench.read.tables import Run, load_run
+from tools.training_loop import KEYS, Epoch, epochs_of, fitted
 
 RESULTS = Path(__file__).parents[1] / "results"
 NOTES = FILE.with_name("NOTES.md")
@@ -74,6 +76,18 @@ def _epoch_s(one: Series, profile: LinkProfile) -> float:
     if one.load is None:
         return math.nan
     return epoch_seconds(one.load, profile, one.batches, one.gpus, one.nodes).value or math.nan
+
+
+def between_processes(series: Sequence[Beside]) -> float:
+    """How much a path's epochs differ from process to process: their SD, as a share.
+
+    Of paths that were measured on one workload in two runs; the process of each is another.
+    """
+    runs: defaultdict[tuple[str, str, str, str], list[float]] = defaultdict(list)
+    for one in series:
+        runs[one.machine, one.workload, one.strategy, one.variant].append(math.log(one.measured_s))
+    several = [statistics.variance(logs) for logs in runs.values() if len(logs) > 1]
+    return math.sqrt(statistics.fmean(several))
 
 
 def write(series: Iterable[Beside], path: Path = FILE) -> None:

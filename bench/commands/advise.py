@@ -23,11 +23,11 @@ def advise(
     asked: Asked,
     results: ResultsOption = DEFAULT_RESULTS,
     why: Annotated[
-        bool, typer.Option("--why", help="Also say where the time goes, and what was assumed.")
+        bool, typer.Option("--why", help="Also print where the time goes and what was assumed.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Say which strategy to take for a graph and a machine, and how sure that is."""
+    """Recommend a strategy for a graph and a machine, and say how sure that is."""
     from gatherbench.bench.model.advise.answer import answer
     from gatherbench.bench.model.advise.question import AdviceError
     from gatherbench.bench.model.profile import ProfileError

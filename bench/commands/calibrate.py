@@ -15,17 +15,17 @@ def calibrate(
         Path, typer.Option(help="Folder for the profile and its samples.")
     ] = CALIBRATIONS,
     budget: Annotated[
-        float, typer.Option(help="Seconds in all (0: 60, with a GPU 500).", min=0)
+        float, typer.Option(help="Seconds to take in all (0: 60, or 500 with a GPU).", min=0)
     ] = 0,
     base: Annotated[
         str,
-        typer.Option(help="Profile (name or .toml file) that gives what cannot be measured here."),
+        typer.Option(help="Profile (name or .toml file) for what cannot be measured here."),
     ] = "",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     disk: Annotated[
         str,
         typer.Option(
-            help="Folder whose disk is timed, in a file of up to 1 GiB that is gone afterwards"
+            help="Folder whose disk is timed, with a temporary file of up to 1 GiB"
             " (default: the data folder; none: no disk)."
         ),
     ] = "",

@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
     from gatherbench.strategies.base import Strategy
 
-FAILED = "FAILED"
+OK, SKIPPED, FAILED = "ok", "skipped", "FAILED"
 
 
 def check(
-    strategy: Annotated[str, typer.Argument(help="One of `gatherbench list strategies`.")],
+    strategy: Annotated[str, typer.Argument(help="A strategy of `gatherbench list strategies`.")],
     device: Annotated[
         str, typer.Option(help="cpu or cuda; auto takes a GPU where there is one.")
     ] = "auto",
 ) -> None:
-    """Run the conformance suite on a strategy, ours or an installed one, with each of its words."""
+    """Run the conformance suite on each variant of a strategy, ours or an installed one."""
     import torch
 
     from gatherbench.bench.commands.execute import choose_device
@@ -30,25 +30,26 @@ def check(
 
     with bad_input(ValueError):
         kind, place = get(strategy), torch.device(choose_device(device))
-    said = []
+    found = set()
     for variant in representatives(kind):
-        said.append(verdict(variant, place))
-        typer.echo(f"{kind.name} {variant.variant}: {said[-1]}")
-    if all(one.startswith("skipped") for one in said):
+        verdict, why = judged(variant, place)
+        found.add(verdict)
+        typer.echo(f"{kind.name} {variant.variant}: {verdict}{why and f': {why}'}")
+    if found == {SKIPPED}:
         typer.echo(f"nothing was checked on {place}", err=True)
-    raise typer.Exit(int("ok" not in said or any(one.startswith(FAILED) for one in said)))
+    raise typer.Exit(int(OK not in found or FAILED in found))
 
 
-def verdict(variant: Strategy, device: torch.device) -> str:
-    """``ok``, ``skipped: reason`` or ``FAILED: what``."""
+def judged(variant: Strategy, device: torch.device) -> tuple[str, str]:
+    """The verdict, and why it is not :data:`OK`."""
     from gatherbench.strategies.conformance import check_strategy
 
     try:
         with variant.surroundings(device):
             reason = variant.skip(device)
             if reason is not None:
-                return f"skipped: {reason}"
+                return SKIPPED, reason
             check_strategy(variant, device)
     except Exception as error:  # whatever is wrong with it
-        return f"{FAILED}: {type(error).__name__}: {error}"
-    return "ok"
+        return FAILED, f"{type(error).__name__}: {error}"
+    return OK, ""

@@ -18,24 +18,22 @@ def compare(
         bool,
         typer.Option(
             "--across-machines",
-            help="Runs of different machines: compare ratios over each run's own reference.",
+            help="Compare runs of different machines by ratios over each run's own reference.",
         ),
     ] = False,
     metric: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Decide by this metric (epoch, fetch, gpu_energy, …); repeat for several."
-        ),
+        typer.Option(help="Metric that decides (epoch, fetch, gpu_energy, …); repeat for several."),
     ] = None,
     threshold: Annotated[
-        float, typer.Option(help="The smallest difference that matters, as a share.")
+        float, typer.Option(help="Smallest difference that matters, as a share.")
     ] = 0.05,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Status 3 as soon as one case cannot be judged.")
+        bool, typer.Option("--strict", help="Exit with 3 as soon as one case cannot be judged.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Compare run B with run A.
+    """Tell whether run B is slower than run A.
 
     Exit status 1 if B is slower or a case of it failed, 3 if nothing could be judged, 2 if the runs
     cannot be compared.

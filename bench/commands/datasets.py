@@ -8,13 +8,14 @@ from typing import Annotated
 
 import typer
 
-from gatherbench.bench.commands.common import bad_input, console
+from gatherbench.bench.commands.common import asking, bad_input, console
+from gatherbench.datasets.asked import Import
 
 
 def prepare(
-    name: Annotated[str, typer.Argument(help="See `gatherbench list datasets`.")],
+    name: Annotated[str, typer.Argument(help="A dataset of `gatherbench list datasets`.")],
     scale: Annotated[float, typer.Option(help="Share of a generated graph's full size.")] = 1.0,
-    force: Annotated[bool, typer.Option(help="Make it anew, even if it exists.")] = False,
+    force: Annotated[bool, typer.Option(help="Make the dataset again even if it exists.")] = False,
 ) -> None:
     """Download or generate a dataset, so that runs find it on disk."""
     from gatherbench.bench.show.terminal import step_bar
@@ -26,60 +27,8 @@ def prepare(
     typer.echo(folder)
 
 
-def import_(
-    path: Annotated[
-        Path,
-        typer.Argument(
-            help="Edge list (source, target), MatrixMarket, NumPy (edge_index, CSC) or PyG's Data."
-        ),
-    ],
-    name: Annotated[str, typer.Option(help="The dataset's name in plans.")],
-    dim: Annotated[
-        int | None, typer.Option(help="Width of generated features (default: 128).")
-    ] = None,
-    dtype: Annotated[str, typer.Option(help="Type of generated features.")] = "float32",
-    labels: Annotated[
-        Path | None,
-        typer.Option(
-            help=".npy, .pt or text: one class a node in the order of ids, -1 for none; or lines "
-            "of node,label."
-        ),
-    ] = None,
-    features: Annotated[
-        Path | None, typer.Option(help=".npy or .pt [N, D] instead of generated features.")
-    ] = None,
-    train: Annotated[
-        Path | None,
-        typer.Option(
-            help="Training nodes: ids as in the graph's file, or a mask (.npy, .pt, text)."
-        ),
-    ] = None,
-    val: Annotated[Path | None, typer.Option(help="Validation nodes.")] = None,
-    test: Annotated[Path | None, typer.Option(help="Test nodes.")] = None,
-    one_based: Annotated[
-        bool | None,
-        typer.Option(
-            "--one-based/--zero-based",
-            help="How an edge list counts ids (default: by the ids; NumPy files from 0).",
-        ),
-    ] = None,
-    relabel: Annotated[
-        bool,
-        typer.Option(
-            "--relabel",
-            help="Ids have gaps: number those that occur in ascending order. Rows of features and "
-            "labels follow that order.",
-        ),
-    ] = False,
-    csr: Annotated[
-        bool,
-        typer.Option(
-            "--csr/--csc", help="NumPy arrays list out-neighbours (CSR) or in-neighbours."
-        ),
-    ] = False,
-    undirected: Annotated[bool, typer.Option(help="Store every edge both ways.")] = False,
-    force: Annotated[bool, typer.Option(help="Replace a dataset of this name.")] = False,
-) -> None:
+@asking(Import)
+def import_(asked: Import) -> None:
     """Import a graph of your own. Plans then name it like any other dataset."""
     from gatherbench.bench.show.listing import imported_summary
     from gatherbench.bench.show.terminal import step_bar
@@ -87,23 +36,7 @@ def import_(
     from gatherbench.datasets.store import DatasetError
 
     with bad_input(DatasetError, OSError), step_bar(console(stderr=True)) as progress:
-        folder = import_graph(
-            path,
-            name,
-            dim=dim,
-            dtype=dtype,
-            labels=labels,
-            features=features,
-            train=train,
-            val=val,
-            test=test,
-            one_based=one_based,
-            relabel=relabel,
-            undirected=undirected,
-            orientation="csr" if csr else "csc",
-            force=force,
-            progress=progress,
-        )
+        folder = import_graph(asked, progress=progress)
     for line in imported_summary(folder):
         typer.echo(line, err=True)
     typer.echo(folder)
@@ -135,7 +68,7 @@ def info(
 
 
 def remove(
-    name: Annotated[str, typer.Argument(help="Its name in `gatherbench datasets list`.")],
+    name: Annotated[str, typer.Argument(help="A name of `gatherbench datasets list`.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False,
 ) -> None:
     """Remove a dataset and the minibatches drawn from it; downloads stay."""

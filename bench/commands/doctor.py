@@ -6,7 +6,7 @@ from gatherbench.bench.commands.common import console
 
 
 def doctor() -> None:
-    """Say what this machine has, and what is lost by what it lacks."""
+    """Print what this machine has, and what cannot be measured on it."""
     from gatherbench.bench.probe.doctor import examine, print_doctor
 
     print_doctor(console(), examine())

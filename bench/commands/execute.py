@@ -19,10 +19,9 @@ from gatherbench.bench.commands.progress import again, reporter
 from gatherbench.bench.machine.env import describe_machine, library_versions, machine_slug
 from gatherbench.bench.meters import registry as meters
 from gatherbench.bench.model.profile import DEFAULT_PROFILE, ProfileError, load_profile
-from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure, PlanError, ResolvedPlan
 from gatherbench.bench.plan.plan_file import load_plan
-from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.read.disturbance import logical_cores
 from gatherbench.bench.read.stopping import Further
 from gatherbench.bench.read.tables import check

@@ -7,6 +7,7 @@ machine.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 import shlex
 import shutil
@@ -17,13 +18,13 @@ from rich.markup import escape
 
 from gatherbench.bench.model.predict import is_prediction, predict
 from gatherbench.bench.model.profile import LinkProfile, ProfileError, load_profile
-from gatherbench.bench.read.tables import run_in
+from gatherbench.bench.read.tables import Run, predicted, run_in
 from gatherbench.bench.run.guards import only_one
-from gatherbench.bench.run.samples import SAMPLES_FILE
-from gatherbench.bench.run.store import RunStore, StoreError, write_atomically
+from gatherbench.bench.run.store import SAMPLES_FILE, RunStore, StoreError, write_atomically
 from gatherbench.bench.show.figures.draw import save_all
 from gatherbench.bench.show.report.page import FILE_NAME, write_report
 from gatherbench.bench.show.run import render
+from gatherbench.bench.show.views.registry import views_of
 
 #: Within a run's folder: a folder for each other machine that it was predicted for.
 PREDICTED = "predicted"
@@ -39,9 +40,10 @@ def finish(store: RunStore, out: Console, err: Console) -> bool:
     Raises:
         StoreError: the rows contradict each other.
     """
-    profile = own_profile(store)
-    predicted = profile is None or _predicted(store, profile, err)
-    return _shown(store, out, err) and predicted
+    profile, run, whole = own_profile(store), run_in(store), True
+    if profile is not None:
+        run, whole = _predicted(run, store, profile, err)
+    return _shown(run, store, out, err) and whole
 
 
 def predict_for(store: RunStore, profile: LinkProfile, out: Console, err: Console) -> bool:
@@ -56,16 +58,17 @@ def predict_for(store: RunStore, profile: LinkProfile, out: Console, err: Consol
     if store.folder.parent.name == PREDICTED:
         store = RunStore(store.folder.parent.parent)
     with only_one(store.folder):
-        run_in(store)  # refuses what cannot be read before anything is replaced
+        # Refuses what cannot be read before anything is replaced; it is this lock that is held.
+        run = dataclasses.replace(run_in(store), going=False)
         own = None
         with contextlib.suppress(StoreError):  # a damaged one is written anew
             own = own_profile(store)
         if own is not None and own.name != profile.name:
             store = _beside(store, profile.name)
         write_atomically(store.profile_file, profile.to_toml())
-        predicted = _predicted(store, profile, err)
-    # Beyond the lock, by which what is shown would take the run for one that is still going.
-    return _shown(store, out, err) and predicted
+        run = dataclasses.replace(run, folder=store.folder)
+        run, whole = _predicted(run, store, profile, err)
+    return _shown(run, store, out, err) and whole
 
 
 def _beside(run: RunStore, machine: str) -> RunStore:
@@ -94,33 +97,34 @@ def own_profile(store: RunStore) -> LinkProfile | None:
         raise StoreError(f"{error}; this writes it anew: {remedy}") from error
 
 
-def _predicted(store: RunStore, profile: LinkProfile, err: Console) -> bool:
-    """Replace the predictions among the rows by those for the profile; was there room?"""
+def _predicted(run: Run, store: RunStore, profile: LinkProfile, err: Console) -> tuple[Run, bool]:
+    """The run with predictions for the profile in place of its own; was there room for them?"""
+    rows, whole = predict(run, profile), True
     try:
-        store.replace(is_prediction, predict(run_in(store), profile))
+        store.replace(is_prediction, rows)
     except OSError as error:
         remedy = f"gatherbench predict {shlex.quote(str(store.folder))}"
-        return _unwritten(err, remedy, "predictions", error)
-    return True
+        whole = _unwritten(err, remedy, "predictions", error)
+    return predicted(run, rows), whole
 
 
-def _shown(store: RunStore, out: Console, err: Console) -> bool:
+def _shown(run: Run, store: RunStore, out: Console, err: Console) -> bool:
     """Print the table, write pictures and report, say where; whether all of it was written."""
     folder = store.folder
     where = shlex.quote(str(folder))
     whole = True
-    measured = run_in(store)
-    out.print(render(measured))
+    views = views_of(run)
+    out.print(render(run, views))
     files = [("table", store.rows_file)]
     files += [("samples", path) for path in folder.glob(SAMPLES_FILE)]
     files += [("trace", path) for path in sorted(folder.glob("traces/*.json.gz"))]
     try:
-        pictures = save_all(measured, folder / "figures")
+        pictures = save_all(run, folder / "figures", views=views)
         files += [("picture", path) for path in pictures if path.suffix == ".png"]
     except OSError as error:
         whole = _unwritten(err, f"gatherbench plot {where}", "pictures", error)
     try:
-        files.append(("report", write_report(measured, folder / FILE_NAME)))
+        files.append(("report", write_report(run, folder / FILE_NAME, views=views)))
     except OSError as error:
         whole = _unwritten(err, f"gatherbench report {where}", "report", error)
     for what, path in files:

@@ -9,25 +9,22 @@ from typing import Annotated
 
 import typer
 
-from gatherbench.bench.commands.common import CALIBRATIONS, REFERENCE, bad_input, console
+from gatherbench.bench.commands.common import (
+    CALIBRATIONS,
+    REFERENCE,
+    Epoch,
+    asking,
+    bad_input,
+    console,
+)
 
 
+@asking(Epoch)
 def hits(
-    dataset: Annotated[
-        str, typer.Argument(help="A dataset of `gatherbench list datasets`, or one you imported.")
-    ],
-    scale: Annotated[float, typer.Option(help="Share of a generated graph's full size.")] = 1.0,
-    fanouts: Annotated[
-        str, typer.Option(help="Neighbours drawn of a node, from the seed nodes outwards.")
-    ] = "25,10",
-    batch_size: Annotated[int, typer.Option(help="Seed nodes of a minibatch.")] = 1000,
-    max_batches: Annotated[
-        int, typer.Option(help="Count on so many minibatches (0: on a whole epoch).", min=0)
-    ] = 0,
-    seed: Annotated[int, typer.Option(help="Of the minibatches, as in a plan.")] = 0,
+    epoch: Epoch,
     policies: Annotated[
         str,
-        typer.Option(help="Policies of cached_zero_copy, disk_cached, with commas (default: all)."),
+        typer.Option(help="Cache policies, separated by commas (default: all)."),
     ] = "",
     profile: Annotated[
         str,
@@ -39,9 +36,9 @@ def hits(
     out: Annotated[
         Path | None, typer.Option(help="Folder to write hits.csv and hits.png into.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Count which rows a cache in memory would hold, by policy and size. Needs no GPU."""
+    """Count the requested rows that a cache would hold, by policy and size. Needs no GPU."""
     from gatherbench.bench.model.advise.answer import chosen_profile, fanouts_of
     from gatherbench.bench.model.advise.question import (
         AdviceError,
@@ -62,11 +59,16 @@ def hits(
         machine, default = chosen_profile(profile, CALIBRATIONS)
         remarks = [f"profile {machine.name} is a default: {default}"] if default else []
         chosen = chosen_policies(policies)
-        question = Question(graph_of(2, 1, 1), fanouts_of(fanouts), batch_size)
+        question = Question(graph_of(2, 1, 1), fanouts_of(epoch.fanouts), epoch.batch_size)
         with step_bar(console(stderr=True)) as progress:
-            prepare_dataset(dataset, scale, progress=progress)
-            question = replace(question, graph=dataset_graph(dataset, scale=scale))
-            workload = replace(question.workload(), scale=scale, max_batches=max_batches, seed=seed)
+            prepare_dataset(epoch.dataset, epoch.scale, progress=progress)
+            question = replace(question, graph=dataset_graph(epoch.dataset, scale=epoch.scale))
+            workload = replace(
+                question.workload(),
+                scale=epoch.scale,
+                max_batches=epoch.max_batches,
+                seed=epoch.seed,
+            )
             found = count_hits(workload, question.graph, chosen, progress)
         kept = kept_share(question, found.sizes, machine, found.rates)
         if out is not None:

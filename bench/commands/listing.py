@@ -13,11 +13,11 @@ def list_things(
     what: Annotated[
         str,
         typer.Argument(
-            help="strategies, policies, datasets, plans, plan-keys, profiles or meters."
+            help="One of strategies, policies, datasets, plans, plan-keys, profiles, meters."
         ),
     ] = "",
 ) -> None:
-    """List what there is to choose from."""
+    """List the strategies, datasets, plans, meters, policies or profiles there are."""
     from gatherbench.bench.show.listing import LISTINGS
 
     if what not in LISTINGS:

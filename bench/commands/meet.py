@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from gatherbench.bench.plan.case import Case
+from gatherbench.bench.plan.workload import Case
 from gatherbench.bench.run.guards import terminate_as_interrupt
 from gatherbench.bench.run.machines import TOKEN_VARIABLE, Machines, MachinesError, follow
 from gatherbench.bench.run.runner import Workers
@@ -27,7 +27,7 @@ def meet(where: str, out: Console) -> Machines | None:
     """
     host, _, digits = where.rpartition(":")
     if not host or not digits.isdecimal() or not 0 < int(digits) < 65536:
-        raise MachinesError(f"--meet {where}: HOST:PORT is expected, such as node1:29500")
+        raise MachinesError(f"--meet {where}: expected HOST:PORT, such as node1:29500")
     host, port = host.strip("[]"), int(digits)
     if (machines := Machines.at(host, port)) is not None:
         return machines

@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import json as json_format
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gatherbench.bench.commands.common import bad_input, console
+from gatherbench.bench.commands.common import Epoch, asking, bad_input, console
 
 
+@asking(Epoch)
 def orders(
-    dataset: Annotated[
-        str, typer.Argument(help="A dataset of `gatherbench list datasets`, or one you imported.")
-    ],
-    scale: Annotated[float, typer.Option(help="Share of a generated graph's full size.")] = 1.0,
-    fanouts: Annotated[
-        str, typer.Option(help="Neighbours drawn of a node, from the seed nodes outwards.")
-    ] = "25,10",
-    batch_size: Annotated[int, typer.Option(help="Seed nodes of a minibatch.", min=1)] = 1000,
-    max_batches: Annotated[
-        int, typer.Option(help="Count on so many minibatches (0: a whole epoch).", min=0)
-    ] = 0,
-    seed: Annotated[int, typer.Option(help="Of the minibatches, as in a plan.")] = 0,
+    epoch: Epoch,
     profile: Annotated[
-        str, typer.Option(help="The machine whose reads are modelled, or a .toml file.")
+        str,
+        typer.Option(help="Machine whose reads are modelled: a profile's name or a .toml file."),
     ] = "nvidia-h200",
     out: Annotated[
         Path | None, typer.Option(help="Folder to write orders.csv and orders.png into.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Count the pages that a minibatch touches, by the order of the nodes. Needs no GPU."""
+    """Count the pages that a minibatch touches, for several orders of the nodes. Needs no GPU."""
     from gatherbench.bench.model.advise.answer import fanouts_of
     from gatherbench.bench.model.advise.question import AdviceError
     from gatherbench.bench.model.orders import count_orders
@@ -45,14 +37,7 @@ def orders(
 
     with bad_input(AdviceError, ProfileError, DatasetError, TraceError, OSError):
         machine = load_profile(profile)
-        workload = Workload(
-            dataset,
-            scale=scale,
-            fanouts=tuple(fanouts_of(fanouts)),
-            batch_size=batch_size,
-            max_batches=max_batches,
-            seed=seed,
-        )
+        workload = Workload(**{**asdict(epoch), "fanouts": fanouts_of(epoch.fanouts)})
         with step_bar(console(stderr=True)) as progress:
             counts = count_orders(workload, machine, progress)
         table = table_of(counts)

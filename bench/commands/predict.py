@@ -23,7 +23,7 @@ def predict(
     profile: Annotated[
         str,
         typer.Option(
-            help="Machine to predict for, of `gatherbench list profiles`, or a .toml file "
+            help="Machine to predict for: a name of `gatherbench list profiles`, or a .toml file "
             "(default: the run's own, else as for a new run)."
         ),
     ] = "",

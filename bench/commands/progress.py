@@ -12,8 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from gatherbench.bench.plan.case import Case
-from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.read.disturbance import logical_cores
 from gatherbench.bench.read.stopping import marked
 from gatherbench.bench.run.rows import Row

@@ -23,7 +23,7 @@ def requests(
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")] = False,
     figure: Annotated[
         Path | None,
-        typer.Option(help="Instead draw requests over row width into this file.", **PICTURE),
+        typer.Option(help="Draw requests over row width into this file instead.", **PICTURE),
     ] = None,
 ) -> None:
     """Compute how many requests each launch policy makes on the link. Needs no GPU."""

@@ -18,14 +18,14 @@ from gatherbench.bench.commands.common import (
 )
 
 if TYPE_CHECKING:
-    from gatherbench.bench.plan.case import Case
+    from gatherbench.bench.plan.workload import Case
 
 
 def run(
     plan: Annotated[
         str,
         typer.Argument(
-            help="A shipped plan's name or a .toml file; usual: gpu-decide on a GPU, else quick."
+            help="A shipped plan's name or a .toml file (default: gpu-decide on a GPU, else quick)."
         ),
     ] = "",
     resume: Annotated[
@@ -33,14 +33,15 @@ def run(
         typer.Option(help="Complete the run in this folder instead of starting a new one."),
     ] = None,
     results: ResultsOption = DEFAULT_RESULTS,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda, in place of the plan's.")] = "",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda, instead of the plan's.")] = "",
     profile: Annotated[
-        str, typer.Option(help="Machine to predict epochs for, of `gatherbench list profiles`.")
+        str,
+        typer.Option(help="Machine to predict epochs for: a name of `gatherbench list profiles`."),
     ] = "",
     budget: Annotated[
         float | None,
         typer.Option(
-            help="Seconds to measure for, in place of the plan's budget_s; --resume measures what"
+            help="Seconds to measure for, instead of the plan's budget_s; --resume measures what"
             " is left.",
             min=0,
         ),
@@ -57,7 +58,7 @@ def run(
         typer.Option(
             "--meet",
             metavar="HOST:PORT",
-            help="For a plan of several machines: an address of one of them, where they meet. Start"
+            help="Address where the machines of the plan meet, of one of them. Start"
             " the same command on each.",
         ),
     ] = "",

@@ -19,11 +19,9 @@ from gatherbench.bench.commands.common import (
 def show(
     folder: RunArgument = None,
     results: ResultsOption = DEFAULT_RESULTS,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the tables of the run's views as JSON.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Print a run's tables, and the answer in words."""
+    """Print a run's tables and its answer in words."""
     from gatherbench.bench.read.tables import RunError, load_run
     from gatherbench.bench.show.run import render
     from gatherbench.bench.show.views.registry import to_json

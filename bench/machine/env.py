@@ -177,6 +177,7 @@ def describe_numa(gpu_nodes: Sequence[int | None], topology: Topology | None = N
         binding = "a case on a GPU is bound to its node, unless the plan says numa = none"
     return {
         "processors_by_node": {str(node): len(cores) for node, cores in nodes.items()},
+        "bound": len(nodes) > 1 and bool(gpu_nodes) and None not in gpu_nodes,
         "binding": binding,
     }
 

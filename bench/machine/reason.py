@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 #: ``too_short``: the sensor is there, and the window was too short for it. ``failed``: something
-#: went wrong. The others: what this machine, its software or this user does not have.
-Kind = Literal["no_device", "unsupported", "no_permission", "busy", "too_short", "failed"]
+#: went wrong. ``unknown``: the model lacks a constant. ``not_applicable``: there is no such number.
+#: The others: what this machine, its software or this user does not have.
+_Lacking = Literal[
+    "no_device", "unsupported", "no_permission", "not_installed", "no_memory", "busy"
+]
+Kind = Literal[_Lacking, "too_short", "failed", "unknown", "not_applicable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,11 @@ class Reason:
     def __str__(self) -> str:
         """As rows and tables have it: ``kind: cause; remedy``."""
         return f"{self.kind}: {self.cause}" + (f"; {self.remedy}" if self.remedy else "")
+
+
+def kind_of(said: str) -> str:
+    """The kind of a reason in words, as rows and ``Strategy.skip`` have it; empty: it has none."""
+    return next((kind for kind in get_args(Kind) if said.startswith(f"{kind}: ")), "")
 
 
 class ReasonError(Exception):

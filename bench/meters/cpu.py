@@ -24,7 +24,7 @@ from gatherbench.bench.meters.base import Reading, reading
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 
-_CPU = ("cpu_user", "cpu_system")
+CORE_SECONDS = ("cpu_user", "cpu_system")
 _TREE_CPU = "getrusage(self, ended children) + psutil.cpu_times(live children)"
 _TREE_COUNTS = "getrusage(self, ended children)"
 _SYSTEM = "psutil.cpu_times, every core of the host"
@@ -72,10 +72,10 @@ class CpuMeter:
         system = psutil.cpu_times()
         live_s = _live_descendants()
         change = {metric: totals[metric] - self._totals[metric] for metric in totals}
-        for metric, late, early in zip(_CPU, live_s, self._live_s, strict=True):
+        for metric, late, early in zip(CORE_SECONDS, live_s, self._live_s, strict=True):
             change[metric] += late - early
         return [
-            *(_difference(metric, "s", change.pop(metric), _TREE_CPU) for metric in _CPU),
+            *(_difference(metric, "s", change.pop(metric), _TREE_CPU) for metric in CORE_SECONDS),
             *(_difference(metric, "1", value, _TREE_COUNTS) for metric, value in change.items()),
             *_system_readings(self._system, system),
             peak,

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import pynvml
 
-from gatherbench.bench.machine.nvml import nvml_errors, nvml_session, reason_of
+from gatherbench.bench.machine.gpus import nvml_errors, nvml_session, reason_of
 from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 
 T = TypeVar("T")
@@ -244,3 +244,30 @@ def _is_partitioned(handle: Any) -> bool:
         return bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
     except pynvml.NVMLError:  # a GPU that cannot be partitioned
         return False
+
+
+NOT_CALIBRATED = Reason(
+    "unsupported", "no source was calibrated in this run", "run with device cuda"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SensorChoice:
+    """What the calibration of a run found; handed to every case.
+
+    Attributes:
+        pcie: name of the trusted source of link traffic
+            (:data:`gatherbench.bench.meters.pcie.SOURCES`); ``None``: there is none.
+        pcie_reason: why there is none.
+    """
+
+    pcie: str | None = None
+    pcie_reason: Reason | None = NOT_CALIBRATED
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUnderTest:
+    """The GPU of this process, by the names under which NVML may know it, and the choice."""
+
+    uuids: tuple[str, ...]
+    choice: SensorChoice

@@ -21,8 +21,9 @@ import pynvml
 from gatherbench.bench.machine.pcie import UnknownLinkError, fastest_rate, raw_rate
 from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.bench.meters.base import Reading, reading
-from gatherbench.bench.meters.gpu_choice import NOT_CALIBRATED, GpuUnderTest
 from gatherbench.bench.meters.nvml_device import (
+    NOT_CALIBRATED,
+    GpuUnderTest,
     Link,
     NvmlDevice,
     answer_or_reason,

@@ -19,9 +19,9 @@ import pynvml
 
 from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.base import NEVER_OPENED, Reading, reading
-from gatherbench.bench.meters.gpu_choice import GpuUnderTest
 from gatherbench.bench.meters.nvml_device import (
     FieldValue,
+    GpuUnderTest,
     NvmlDevice,
     answer_or_reason,
     no_gpu_reason,

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from gatherbench.bench.meters.base import Meter
 from gatherbench.bench.meters.cpu import CpuMeter, WallClockMeter
-from gatherbench.bench.meters.disk import DiskMeter
-from gatherbench.bench.meters.gpu_choice import GpuUnderTest
+from gatherbench.bench.meters.disk_counters import DiskMeter
 from gatherbench.bench.meters.memory import MemoryMeter
 from gatherbench.bench.meters.memory_traffic import MemoryTrafficMeter
+from gatherbench.bench.meters.nvml_device import GpuUnderTest
 from gatherbench.bench.meters.pcie import PcieMeter
 from gatherbench.bench.meters.power import GpuPowerMeter
 from gatherbench.bench.meters.rapl import RaplMeter

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
-from gatherbench.bench.meters.gpu_choice import SensorChoice
-from gatherbench.bench.meters.nvml_device import Link, NvmlDevice
+from gatherbench.bench.meters.nvml_device import Link, NvmlDevice, SensorChoice
 from gatherbench.bench.meters.pcie import DIRECTIONS, SOURCES, PcieSource
 
 #: Bytes that a source counts for each byte copied, from 5 % lost to the headers of 64 B packets
@@ -55,7 +54,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class SensorCheck:
     """Every comparison, and the link before and during the copies (``None``: not told).
 
     ``unavailable``: why no sensor of the GPU could be asked at all.
@@ -79,7 +78,7 @@ def calibrate(
     copier: Copier,
     seconds: float,
     sources: Sequence[type[PcieSource]] = SOURCES,
-) -> Calibration:
+) -> SensorCheck:
     """Hold every source against a copy of about ``seconds`` each way; never raises for a sensor."""
     idle = device.link()
     loaded: list[Link | None] = []
@@ -97,7 +96,7 @@ def calibrate(
             counted = seen.reason or seen.value or 0.0
             found.append(Comparison(kind.name, direction, counted, copied))
     fastest = max((link for link in loaded if link), key=lambda x: (x.gen, x.width), default=None)
-    return Calibration(found, idle, fastest)
+    return SensorCheck(found, idle, fastest)
 
 
 def choose(comparisons: Sequence[Comparison]) -> SensorChoice:

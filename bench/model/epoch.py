@@ -204,7 +204,7 @@ def minibatch_parts(
     if staged:
         transfer = staged_copy(load, profile)
     elif load.copied_bytes:
-        transfer = engine_copy(load.copy_engine_bytes, profile)
+        transfer = engine_copy(load.copy_engine_bytes, profile, load.engine_copies)
     if load.gpu_link_read_bytes > 0:
         reads = gpu_reads(load, profile)
         transfer = reads if transfer is None else in_turn(transfer, reads)

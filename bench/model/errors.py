@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import itertools
 import math
-import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -108,15 +107,3 @@ def ratio_errors(series: Sequence[Beside]) -> list[float]:
         groups[one.run, one.workload].append(math.log1p(one.error))
     pairs = itertools.chain.from_iterable(itertools.combinations(g, 2) for g in groups.values())
     return [math.exp(abs(a - b)) for a, b in pairs]
-
-
-def between_processes(series: Sequence[Beside]) -> float:
-    """How much a path's epochs differ from process to process: their SD, as a share.
-
-    Of paths that were measured on one workload in two runs; the process of each is another.
-    """
-    runs: defaultdict[tuple[str, str, str, str], list[float]] = defaultdict(list)
-    for one in series:
-        runs[one.machine, one.workload, one.strategy, one.variant].append(math.log(one.measured_s))
-    several = [statistics.variance(logs) for logs in runs.values() if len(logs) > 1]
-    return math.sqrt(statistics.fmean(several))

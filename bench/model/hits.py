@@ -94,7 +94,7 @@ def chosen_policies(text: str) -> list[str]:
     for name in chosen:
         if name not in known:
             raise AdviceError(
-                f"--policies: {name!r} is none of {', '.join(known)}{nearest(name, known)}"
+                f"--policies: {name!r} is not one of {', '.join(known)}{nearest(name, known)}"
             )
     return chosen
 

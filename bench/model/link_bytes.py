@@ -12,6 +12,8 @@ import re
 
 import pandas as pd
 
+from gatherbench.bench.meters.pcie import DIRECTIONS
+from gatherbench.bench.meters.trust import TRUSTED
 from gatherbench.bench.model.physics import split_requests
 from gatherbench.bench.read.epochs import plan_order
 from gatherbench.bench.read.tables import Run
@@ -21,7 +23,10 @@ from gatherbench.kernels.requests import COMPLETION_HEADER_BYTES
 #: Largest reads that a GPU may make, B; requests are declared for the first.
 LARGEST_READS = (128, 64)
 _REQUESTS = re.compile(r"gpu_requests_(\d+)_bytes")
-_MEASURED, _RATIO = "pcie_host_to_device", "pcie_host_to_device_ratio"
+_LISTS = re.compile(r"structure_requests_(\d+)_bytes")
+_MEASURED = "pcie_host_to_device"
+#: By calibration, of each source; one that is trusted is right both ways.
+_RATIOS = [f"pcie_{direction}_ratio" for direction in DIRECTIONS]
 
 
 def link_bytes(run: Run) -> pd.DataFrame:
@@ -33,11 +38,11 @@ def link_bytes(run: Run) -> pd.DataFrame:
     with what the run's calibration saw a copied byte cost); ``median``, ``low``, ``high`` and
     ``count`` (measured, over epochs: quartiles). NaN where requests were not counted. Edges that
     are copied for training are measured and not counted: with sampling on the GPU there are none.
-    So are reads of a graph in host memory, with ``sampling = "uva"``.
+    Reads of neighbour lists in host memory, while a GPU draws, are counted as rows are.
     """
     measured = run.values("epoch", _MEASURED).groupby(SERIES)
     keys = SERIES[:3]
-    rows = run.select(stage="fetch", basis="declared")
+    rows = run.select(stage=["fetch", "sample"], basis="declared")
     declared = {key: mine.set_index("metric")["value"] for key, mine in rows.groupby(keys)}
     ratio = copied_ratio(run)
     records = []
@@ -55,11 +60,9 @@ def link_bytes(run: Run) -> pd.DataFrame:
 def copied_ratio(run: Run) -> float | None:
     """Bytes that the trusted sensor counts for each byte copied to the device, by calibration."""
     whole = run.whole[run.whole["status"] == "ok"]
-    sources = whole[whole["metric"] == "pcie_trusted"]["source"]
-    read_by_all = {source.partition(" ")[0] for source in sources}
-    for ratio in whole[whole["metric"] == _RATIO].to_dict("records"):
-        if ratio["source"].partition(":")[0] in read_by_all:
-            return float(ratio["value"])
+    for _, ratios in whole[whole["metric"].isin(_RATIOS)].groupby("source", sort=False):
+        if len(ratios) == len(_RATIOS) and ratios["value"].between(*TRUSTED).all():
+            return float(ratios.set_index("metric")["value"][_RATIOS[0]])
     return None
 
 
@@ -68,6 +71,8 @@ def _counted(facts: pd.Series[float], ratio: float) -> tuple[float, float, float
     sizes = {int(m[1]): facts[m[0]] for m in map(_REQUESTS.fullmatch, facts.index) if m}
     if not sizes and facts["gpu_link_read"]:
         return payload, *(float("nan"),) * 3
+    lists = {int(m[1]): facts[m[0]] for m in map(_LISTS.fullmatch, facts.index) if m}
+    sizes = {size: sizes.get(size, 0.0) + lists.get(size, 0.0) for size in {*sizes, *lists}}
     read = sum(size * count for size, count in sizes.items())
     links = []
     for largest in LARGEST_READS:

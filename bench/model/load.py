@@ -7,7 +7,7 @@ the kernels, from the trace, and from the model's operation counts; never from a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from gatherbench.bench.model.estimate import Estimate
@@ -27,6 +27,8 @@ class MinibatchLoad:
         payload_bytes: feature rows that the training needs.
         cpu_read_bytes, cpu_write_bytes: what the CPU moves in host memory.
         copy_engine_bytes: what the copy engine carries to the GPU.
+        engine_row_bytes, engine_copies: of these, rows that it takes from the table itself, and in
+            how many copies.
         pageable_bytes: of these, bytes that lie in freshly allocated pageable memory.
         gpu_link_read_bytes: row bytes that multiprocessors read from host memory.
         gpu_requests: request size in bytes → count of these reads; ``None`` where not accounted.
@@ -43,6 +45,10 @@ class MinibatchLoad:
         disk_payload_bytes: rows that come off a disk, on their way into host memory.
         disk_bytes, disk_requests: what is read there for them; ``None`` where nobody knows.
         disk_depth: reads that the path keeps in flight at most.
+        structure_requests: request size in bytes → count of reads of neighbour lists in host memory
+            that drawing the minibatch makes; empty where it makes none, or nobody counted.
+        lists_bytes: of all neighbour lists.
+        activation_bytes: that leave the GPU in a step and are brought back for its backward pass.
         gradient_bytes: that the ranks average after a step; ``None`` where nobody knows, 0 where
             ``train_s`` holds that already.
         handover_s: seconds that each transfer waits for another process, with the link idle.
@@ -62,6 +68,8 @@ class MinibatchLoad:
     cpu_read_bytes: float = 0.0
     cpu_write_bytes: float = 0.0
     copy_engine_bytes: float = 0.0
+    engine_row_bytes: float = 0.0
+    engine_copies: float = 0.0
     pageable_bytes: float = 0.0
     gpu_link_read_bytes: float = 0.0
     peer_bytes: float = 0.0
@@ -80,6 +88,9 @@ class MinibatchLoad:
     gpu_share: float = 0.0
     sampled_edges: float = 0.0
     training: TrainingCost = _NOTHING
+    structure_requests: Mapping[int, float] = field(default_factory=dict)
+    lists_bytes: float = 0.0
+    activation_bytes: float = 0.0
     gradient_bytes: float | None = None
     handover_s: float = 0.0
     sample_s: Estimate | None = None
@@ -118,11 +129,12 @@ class MinibatchLoad:
 
     @property
     def copied_bytes(self) -> float:
-        """Rows that the CPU wrote and the copy engine carries, which brings ids in any case.
+        """Rows that the copy engine carries, beside ids: from the table, or as the CPU wrote them.
 
-        None where it carries less than was written: multiprocessors then read those rows, too.
+        None of the second where it carries less than was written: multiprocessors then read those.
         """
-        return self.cpu_write_bytes if self.copy_engine_bytes >= self.cpu_write_bytes else 0.0
+        written = self.copy_engine_bytes >= self.cpu_write_bytes
+        return self.engine_row_bytes + (self.cpu_write_bytes if written else 0.0)
 
 
 def scaled(load: MinibatchLoad, times: float, names: Iterable[str]) -> MinibatchLoad:
@@ -140,7 +152,8 @@ def _times(value: Any, times: float) -> Any:
 #: What multiprocessors read over the link.
 READS = ("gpu_link_read_bytes", "gpu_requests", "gpu_page_visits", "managed_page_visits")
 _OFF_DISK = ("disk_payload_bytes", "disk_bytes", "disk_requests")
-_BY_CPU = ("cpu_read_bytes", "cpu_write_bytes", "copy_engine_bytes", "pageable_bytes", "gather_s")
+_BY_ENGINE = ("copy_engine_bytes", "engine_row_bytes", "engine_copies", "pageable_bytes")
+_BY_CPU = ("cpu_read_bytes", "cpu_write_bytes", "gather_s")
 
 
 def serving(load: MinibatchLoad) -> MinibatchLoad:
@@ -148,7 +161,7 @@ def serving(load: MinibatchLoad) -> MinibatchLoad:
 
     A data path cannot declare that, as it knows the ids of its own rank only.
     """
-    return scaled(load, load.served, (*READS, *_OFF_DISK, *_BY_CPU))
+    return scaled(load, load.served, (*READS, *_OFF_DISK, *_BY_ENGINE, *_BY_CPU))
 
 
 def load_of(path: DataPath, share: float = 1.0, **facts: Any) -> MinibatchLoad:

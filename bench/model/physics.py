@@ -147,13 +147,22 @@ def beyond(load: MinibatchLoad, profile: LinkProfile) -> dict[str, float]:
     }
 
 
-def engine_copy(num_bytes: float, profile: LinkProfile) -> Part:
-    """The copy engine carries page-locked host memory to the GPU."""
+def engine_copy(num_bytes: float, profile: LinkProfile, copies: float = 0.0) -> Part:
+    """The copy engine carries page-locked host memory to the GPU, rows in so many ``copies``.
+
+    What a copy of a batch costs is not known beforehand: without it nothing is predicted.
+    """
     payload = profile["link.max_payload"].value
     packets = {payload: num_bytes / payload} if payload else {}
     by_link = link_time(packets, profile)
     by_engine = _at_rate(num_bytes, profile, "copy.to_device")
-    seconds, bound = slowest([("link", by_link), ("copy engine", by_engine)])
+    limits = [("link", by_link), ("copy engine", by_engine)]
+    if copies:
+        by_copies = _at_rate(copies, profile, "copy.batched")
+        if not by_copies.known:
+            return Part(by_copies, "unknown")
+        limits.append(("copy engine (copies)", by_copies))
+    seconds, bound = slowest(limits)
     return _transfer(seconds, bound, by_link, num_bytes, profile)
 
 
@@ -286,7 +295,11 @@ def sampling(load: MinibatchLoad, profile: LinkProfile) -> Part:
     """
     if load.gpu_samples:
         unknown = Estimate(None, ("sampling on the GPU: neither measured nor modelled",))
-        return Part(load.sample_s or unknown, "GPU (sampling)", {ISSUING: 1.0})
+        drawn, demands = load.sample_s or unknown, {ISSUING: 1.0}
+        reads = structure_reads(load, profile)
+        if reads is not None and drawn.known:
+            demands["link"] = _share(reads.seconds, drawn)
+        return Part(drawn, "GPU (sampling)", demands)
     bound = "cpu (sampling)"
     busy, cores = profile["host.sample_cores"].value, profile["host.cores"].value
     if load.sample_s is not None:
@@ -310,11 +323,31 @@ def sampling(load: MinibatchLoad, profile: LinkProfile) -> Part:
     return Part(seconds, bound, {"cpu": share})
 
 
+def structure_reads(load: MinibatchLoad, profile: LinkProfile) -> Part | None:
+    """Neighbour lists are read in host memory while a minibatch is drawn; ``None``: none are.
+
+    As rows are, over the same link. Pages are left out.
+    """
+    if not load.structure_requests:
+        return None
+    read = float(sum(size * count for size, count in load.structure_requests.items()))
+    reads = MinibatchLoad(
+        read,
+        gpu_link_read_bytes=read,
+        gpu_requests=load.structure_requests,
+        gpu_page_visits=0.0,
+        table_bytes=load.lists_bytes,
+    )
+    return gpu_reads(reads, profile)
+
+
 def training(load: MinibatchLoad, profile: LinkProfile) -> Part:
     """A training step on the GPU: a roofline of operations and bytes, or a launch after the other.
 
     The minibatch's edges are copied first, if they are in host memory. What issuing the step takes
-    the host is apart (:func:`issuing`).
+    the host is apart (:func:`issuing`). Activations that left the GPU come back beside the backward
+    pass, over the link that brings the rows, and the step is not shorter than that; the way out is
+    the link's other direction.
     """
     demands = {"multiprocessors": 1.0}
     if load.train_s is not None:
@@ -331,6 +364,12 @@ def training(load: MinibatchLoad, profile: LinkProfile) -> Part:
     # None of the three is a roof that may be left out.
     together = combine(max, *(seconds for _, seconds in limits))
     bound = slowest(limits)[1]
+    if load.activation_bytes:
+        back = engine_copy(load.activation_bytes, profile).seconds
+        limits.append(("activations over the link", back))
+        together = combine(max, together, back)
+        bound = slowest(limits)[1]
+        demands["link"] = _share(back, together)
     issued = issuing(load, profile).value or 0.0
     if together.value is not None and issued > together.value:
         bound = "kernel launches"

@@ -14,10 +14,12 @@ from typing import Any
 import pandas as pd
 import torch
 
+from gatherbench.bench.machine.reason import kind_of
 from gatherbench.bench.meters.threads import SAMPLER
 from gatherbench.bench.model.epoch import EpochPrediction, predict_corners
 from gatherbench.bench.model.estimate import Estimate
 from gatherbench.bench.model.load import MinibatchLoad, load_of
+from gatherbench.bench.model.physics import Part, structure_reads
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.plan.plan import GPU_SAMPLING
 from gatherbench.bench.read.tables import Run
@@ -25,7 +27,7 @@ from gatherbench.bench.read.units import quantity
 from gatherbench.bench.run.declared_rows import PATH_METRICS, TRAINING_METRICS
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import CHECK_STAGE, RunStore
-from gatherbench.bench.run.training_cost import TrainingCost
+from gatherbench.bench.run.training_cost import TrainingCost, recomputing
 from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.registry import build
@@ -36,7 +38,7 @@ _NEEDED = {
     *(f"sample.{name}" for name in ("minibatches", "edges")),
     *(f"train.{name}" for name, _ in TRAINING_METRICS.values()),
 }
-_REQUESTS = "fetch.gpu_requests_"
+_REQUESTS, _STRUCTURE = "fetch.gpu_requests_", "sample.structure_requests_"
 _NOWHERE = torch.device("cuda", 127)
 #: What is said of the run's own time for minibatches, by how they were had.
 _SAMPLING = {
@@ -44,6 +46,8 @@ _SAMPLING = {
     "replay": "minibatches read from the trace as in the run, not drawn",
     "gpu": "sampling by the run's device as measured there, not scaled",
     "uva": "sampling by the run's device out of host memory as measured there, not scaled",
+    "gpu_cached": "sampling by the run's device, hot lists in its memory, as measured, not scaled",
+    "snapshot": "sampling that remembers, as measured in the run, not scaled",
 }
 _WORKERS = "minibatches had ahead by workers, in their core-seconds as measured in the run"
 _UNMETERED = "the core-seconds of the run's sampler workers: not metered"
@@ -103,10 +107,8 @@ def series_of(run: Run, profile: LinkProfile) -> list[Series]:
         load = replace(load, cpu_share=1 / ranks[0])
         if strategy is not None:
             load = replace(load, disk_depth=strategy.disk_depth)
-            if strategy.managed and "fetch.managed_page_visits" not in facts:
-                # Older runs counted pages of 2 MiB of either memory under one name.
-                visits = load.gpu_page_visits
-                load = replace(load, gpu_page_visits=0.0, managed_page_visits=visits)
+        if fields.get("activations") == "recompute":
+            load = replace(load, training=recomputing(load.training))
         load = host.complete(key, load, profile, math.prod(ranks))
         found.append(Series(*key, load, int(facts["sample.minibatches"]), "", *ranks))
     return found
@@ -118,7 +120,7 @@ def refusal(strategy: Strategy) -> str | None:
     It is asked about a GPU that no machine has; that alone is no reason.
     """
     reason = strategy.skip(_NOWHERE)
-    return None if reason is None or reason.startswith("no_device:") else reason
+    return None if reason is None or kind_of(reason) == "no_device" else reason
 
 
 def _strategy_of(case: Mapping[str, Any]) -> Strategy | None:
@@ -135,15 +137,12 @@ def declared_load(declared: Mapping[str, float], table_bytes: float) -> Minibatc
     sums: dict[str, Any] = {
         name: declared.get(f"fetch.{metric}", 0.0) for name, metric in PATH_METRICS.items()
     }
-    requests = {
-        int(name.removeprefix(_REQUESTS).removesuffix("_bytes")): count
-        for name, count in declared.items()
-        if name.startswith(_REQUESTS)
-    }
+    requests = _requests(declared, _REQUESTS)
     # What stands there without a value is decided by the page cache; before disks nothing stood.
     uncounted = None if sums["disk_payload_bytes"] else 0.0
     sums["disk_bytes"] = declared.get("fetch.disk_read", uncounted)
     sums["disk_requests"] = declared.get("fetch.disk_requests", uncounted)
+    sums["engine_copies"] = declared.get("fetch.copy_engine_copies", 0.0)
     read = sums["gpu_link_read_bytes"]
     sums["gpu_requests"] = requests if requests or not read else None
     sums["gpu_page_visits"] = declared.get("fetch.gpu_page_visits")
@@ -161,7 +160,18 @@ def declared_load(declared: Mapping[str, float], table_bytes: float) -> Minibatc
         lookahead=int(declared["fetch.lookahead"]),
         gpu_share=declared["fetch.gpu_share"],
         sampled_edges=share * declared["sample.edges"],
+        structure_requests=_requests(declared, _STRUCTURE, share),
+        lists_bytes=declared.get("sample.structure_lists", 0.0),
     )
+
+
+def _requests(declared: Mapping[str, float], prefix: str, share: float = 1.0) -> dict[int, float]:
+    """Request size in bytes → count."""
+    return {
+        int(name.removeprefix(prefix).removesuffix("_bytes")): share * count
+        for name, count in declared.items()
+        if name.startswith(prefix)
+    }
 
 
 def declared_facts(run: Run) -> dict[Key, dict[str, float]]:
@@ -187,6 +197,8 @@ class _Host:
         self._spent = spent[spent["epoch"] >= 0]
         measured = run.select(metric="wall_time", basis="measured", status="ok")
         self._times = measured[measured["epoch"] >= 0]
+        moved = run.select(stage="activations", metric="out", status="ok")
+        self._activations = moved.groupby("workload")["value"].median()
         gradients = run.select(stage="all_reduce", metric="payload", status="ok")
         self._gradients = gradients.groupby("workload")["value"].median()
 
@@ -215,6 +227,7 @@ class _Host:
             sample_workers=self._workers,
             sample_s=drawn,
             gradient_bytes=self._gradients.get(key[0]),
+            activation_bytes=self._activations.get(key[0], 0.0) / batches,
         )
         fetched = times[(times["stage"] == "fetch") & (times["backend"] == "host")]
         keys = list(fetched[KEYS].itertuples(index=False, name=None))
@@ -257,8 +270,8 @@ def _why(run: Run, key: Key) -> str:
     ended = ours[ours["stage"] == "case"]
     if len(said := ended["reason"].dropna()):
         return f"the case did not get so far: {said.iloc[0]}"
-    training = ours[(ours["stage"] == "train") & (ours["metric"] == "operations")]
-    if len(undeclared := training["reason"].dropna()):
+    told = ours[ours["metric"].isin(("operations", PATH_METRICS["payload_bytes"]))]
+    if len(undeclared := told["reason"].dropna()):
         return str(undeclared.iloc[0])
     if ended.empty:
         return "the case has not been run; --resume completes it"
@@ -326,8 +339,10 @@ def predict(run: Run, profile: LinkProfile) -> list[Row]:
             basis="predicted",
             borrowed=_borrowed(one),
         )
+        corners = profile.corners()
         for number, (epoch, where) in enumerate(zip(epochs, sources, strict=False)):
-            rows += _rows(make, one, epoch, number, where)
+            reads = None if one.load is None else structure_reads(one.load, corners[number])
+            rows += _rows(make, one, epoch, reads, number, where)
     return rows
 
 
@@ -344,7 +359,12 @@ def is_prediction(row: Row) -> bool:
 
 
 def _rows(
-    make: RowMaker, one: Series, epoch: EpochPrediction, number: int, source: str
+    make: RowMaker,
+    one: Series,
+    epoch: EpochPrediction,
+    reads: Part | None,
+    number: int,
+    source: str,
 ) -> Iterator[Row]:
     def row(stage: str, metric: str, seconds: Estimate, said: str) -> Row:
         if seconds.value is None:
@@ -363,6 +383,9 @@ def _rows(
     if one.gpus * one.nodes > 1:
         said = f"{source}: averaging gradients in a ring, part of train"
         yield row("all_reduce", "wall_time", epoch.all_reduce_s, said)
+    if reads is not None:
+        said = f"{source}: bound by {reads.bound}"
+        yield row("sample", "structure_time_alone", reads.seconds * one.steps, said)
     for name in ("disk", "gather", "transfer"):
         part = epoch.parts.get(name)
         if part is not None:

@@ -226,6 +226,13 @@ SPECS: dict[str, Spec] = {
     "copy.pageable": Spec(
         "B/s", 1e7, 1e13, "the CPU's part of a gather into fresh memory and its staged copy"
     ),
+    "copy.batched": Spec(
+        "1/s",
+        1e4,
+        1e12,
+        "copies of one batch, each of a row or more (cuMemcpyBatchAsync)",
+        otherwise="copies of single rows were not timed there, and nobody has published a rate",
+    ),
     # Reads of host memory by the GPU's multiprocessors.
     "read.roof": Spec("B/s", 1e8, 1e13, "bytes read, over the table's span; a roof", curve=True),
     "read.page_visits": Spec(
@@ -389,8 +396,8 @@ def load_profile(name_or_path: str | Path) -> LinkProfile:
         known = profile_names()
         if str(name_or_path) not in known:
             raise ProfileError(
-                f"no profile {str(name_or_path)!r}{nearest(name_or_path, known)}; shipped:"
-                f" {', '.join(known)}; one of your own is given as a path that ends in .toml"
+                f"no profile is called {str(name_or_path)!r}{nearest(name_or_path, known)}; shipped"
+                f" are {', '.join(known)}; for one of your own give a path that ends in .toml"
             )
         path = PROFILES_FOLDER / f"{name_or_path}.toml"
     try:

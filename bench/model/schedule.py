@@ -137,9 +137,8 @@ class _Program:
     def add_minibatch(self) -> None:
         """Sample, fetch and train on one more minibatch."""
         p, ahead = self.parts, self.parts.lookahead
-        # A GPU draws in its stream, behind the step before.
-        host_free = self._ended(self.at_hand, ahead + 1)
-        host_free += self._ended(self.ends, 1 if p.gpu_samples else 2)
+        # A GPU draws in its stream, behind the step before. A step is issued behind its rows.
+        host_free = self._ended(self.ends, 1 if p.gpu_samples else 2)
         host_free += self._ended(self.taken, 1) + self._ended(self.issued, 1)
         workers, drawn_from = p.sample_workers, host_free
         if workers:

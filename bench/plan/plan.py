@@ -24,8 +24,8 @@ from pydantic import (
     model_validator,
 )
 
-from gatherbench.bench.plan.case import Case
-from gatherbench.bench.plan.workload import MODELS, Workload, own_model
+from gatherbench.bench.plan.structure import Policy, Scores, Structure
+from gatherbench.bench.plan.workload import MODELS, Case, Workload, own_model
 from gatherbench.plugins import nearest
 from gatherbench.strategies.partition_orders import Partitions
 
@@ -41,8 +41,15 @@ MOST_CASES = 100_000
 #: No epoch takes less, and no limit of a case's time is longer than ten days.
 SHORTEST_EPOCH_S, LONGEST_S = 1e-4, 864_000
 #: The ways of sampling in which a GPU draws.
-GPU_SAMPLING = ("gpu", "uva")
+GPU_SAMPLING = ("gpu", "uva", "gpu_cached")
+#: Of these the ways in which it reads neighbour lists in host memory.
+IN_PLACE = ("uva", "gpu_cached")
+#: The ways of sampling of which ``[structure]`` says more.
+STRUCTURED = ("gpu_cached", "snapshot")
 
+
+#: Where a step's saved tensors may lie until its backward pass.
+Activations = Literal["keep", "recompute", "host", "disk"]
 
 #: A larger number is a slip.
 _MOST = {"batch_size": 2**31 - 1, "hidden": 2**20, "gpus": 1024, "nodes": 1024}
@@ -64,63 +71,83 @@ class Measure(_Table):
         default=None,
         ge=1,
         le=MOST_REPEATS,
-        description="Processes for each series: exactly this many.",
+        description="Exact number of processes for each series.",
     )
     min_repeats: int = Field(
         default=3,
         ge=1,
         le=MOST_REPEATS,
-        description="Instead of repeats: at least this many processes for each series, and more"
-        " until its epoch is known to within precision, or max_repeats or budget_s is reached.",
+        description="Least number of processes for each series, instead of repeats. More follow"
+        " until the epoch is precise, or max_repeats or budget_s is reached.",
     )
     max_repeats: int = Field(
-        default=10, ge=1, le=MOST_REPEATS, description="Processes for each series at most."
+        default=10,
+        ge=1,
+        le=MOST_REPEATS,
+        description="Largest number of processes for each series.",
     )
     precision: float = Field(
         default=0.03,
         gt=0,
         le=1,
-        description="How narrow the 95 % interval of an epoch has to be, as a share of it; judged"
-        " from six repeats on.",
+        description="Half-width that the 95 % interval of an epoch has to reach, as a share of"
+        " it; judged from six repeats on.",
     )
     budget_s: float = Field(
         default=0,
         ge=0,
-        description="Seconds that all cases may take together (0: no limit). What is left out then"
-        " is said; --budget takes its place.",
+        description="Seconds that all cases may take together (0: no limit). The run tells what"
+        " it left out. --budget overrides it.",
     )
-    warmup_epochs: int = Field(default=1, ge=0, description="Epochs before the measured ones.")
+    warmup_epochs: int = Field(
+        default=1, ge=0, description="Epochs that are run and dropped before the measured ones."
+    )
     epochs: int = Field(default=2, ge=1, description="Measured epochs of each case.")
-    sampling: Literal["live", "replay", "gpu", "uva"] = Field(
+    sampling: Literal["live", "replay", "gpu", "uva", "gpu_cached", "snapshot"] = Field(
         default="live",
-        description="live draws the trace's minibatches anew in every epoch, so sampling is part"
-        " of the epoch; replay reads them back, which shows the data path alone; gpu draws them on"
-        " the GPU (as live where there is none), so the CPU's sampler does not hide the data path;"
-        " uva does so too, and reads the graph in host memory in place, over the same link as the"
-        " rows, as for a graph that does not fit into GPU memory.",
+        description="Where an epoch gets its minibatches. live: the CPU draws them in every"
+        " epoch. replay: they are read back, which shows the data path alone. gpu:"
+        " the GPU draws them (as live without a GPU). uva: the GPU draws them and"
+        " reads the graph in host memory, over the same link as the rows. gpu_cached: so,"
+        " but for the lists of hot nodes, which lie on the GPU. snapshot: the CPU draws"
+        " others than these, by a policy that remembers neighbours. [structure] says how.",
     )
     graph: Literal["registered", "managed"] = Field(
         default="registered",
-        description='With sampling = "uva": how the GPU comes to see the graph in host memory.',
+        description='Kind of host memory in which the GPU reads the graph, with sampling = "uva"'
+        ' or "gpu_cached".',
     )
     sampler_workers: int = Field(
         default=0,
         ge=0,
-        description="Threads of each rank that draw minibatches (or read them back) ahead of the"
-        " loop, up to two each, as a DataLoader's workers do. Each takes one of the case's cores,"
-        " beside gather and training, and the stage sample is what the loop still waits for. 0: the"
-        " loop draws its own, on every core; on a GPU one thread draws ahead, on a stream of its"
-        " own.",
+        description="Threads of each rank that draw minibatches ahead of the loop, at most two"
+        " each, as a DataLoader's workers do. Each takes one of the case's cores."
+        " The stage sample is then the wait for a minibatch. 0: the loop draws on"
+        " every core; on a GPU one thread draws ahead.",
     )
     minibatches: Literal["same", "fresh"] = Field(
         default="same",
-        description="same trains every epoch on the same minibatches; fresh draws others for each,"
-        " the same ones for all strategies, as a path needs that learns while it fetches.",
+        description="same: every epoch has the same minibatches. fresh: each epoch has others,"
+        " the same for all strategies; a path that learns while it fetches needs"
+        " this.",
+    )
+    activations: Activations | list[Activations] = Field(
+        default="keep",
+        description="Where what a step saves for its backward pass lies until then; several: each"
+        " workload with each. keep: where it was made; recompute: only each layer's input is kept;"
+        " host: in buffers in host memory; disk: in a file in the data folder, written and read"
+        " past the page cache.",
+    )
+    activations_from: int = Field(
+        default=65536,
+        ge=0,
+        description="Bytes below which a saved tensor stays; parameters and a step's inputs always"
+        " do.",
     )
     check_batches: int = Field(
         default=2,
         ge=1,
-        description="Minibatches whose rows are compared before anything is timed, at least.",
+        description="Least number of minibatches whose rows are compared before anything is timed.",
     )
     eval_batches: int = Field(
         default=0,
@@ -129,57 +156,57 @@ class Measure(_Table):
     )
     eval_every_epoch: bool = Field(
         default=False,
-        description="Score it after each measured epoch too, outside the clock: accuracy over time."
-        " Then there is no energy of a GPU's epochs.",
+        description="Score the model after each measured epoch too, outside the clock, for"
+        " accuracy over time. A GPU's energy is then not measured.",
     )
     timeout_s: float = Field(
-        default=3600, gt=0, le=LONGEST_S, description="Seconds after which a case has failed."
+        default=3600, gt=0, le=LONGEST_S, description="Seconds after which a case fails."
     )
     threads: int = Field(
         default=0,
         ge=0,
-        description="CPU threads of torch, the sampler and the gather (0: every core that the"
-        " process may use).",
+        description="CPU threads of torch, the sampler and the gather (0: every core of the"
+        " process).",
     )
     numa: Literal["gpu", "none"] = Field(
         default="gpu",
-        description="gpu binds threads and memory to the GPU's NUMA node, none leaves them"
+        description="gpu: bind threads and memory to the GPU's NUMA node. none: leave them"
         " unbound.",
     )
     table: Literal["auto", "anonymous", "managed", "shared", "file"] = Field(
         default="auto",
-        description="Host memory into which a case loads its table: auto takes managed memory for"
-        ' the paths that read it (memory = "managed"), the file for those that read a disk, and'
-        " anonymous memory in huge pages for the others (shared, where several ranks of a machine"
-        " register it). Said otherwise, a path that reads managed memory makes a copy there, and"
-        " one that registers cannot read a managed table.",
+        description="Host memory that holds the feature table. auto: managed memory for paths"
+        ' with memory = "managed", the file for paths that read a disk, anonymous'
+        " memory in huge pages for the others (shared where several ranks register"
+        " it). In other memory, a path that reads managed memory makes a copy; a"
+        " path that registers memory cannot read a managed table.",
     )
     order_seed: int = Field(
         default=0, description="Seed of the order of strategies within each repeat."
     )
     together: bool = Field(
         default=False,
-        description="The paths of a workload take turns in one process a repeat, epoch by epoch, in"
-        " blocks of shuffled order, and ratios are paired within blocks. Paths from a disk, under"
-        " MPS, or that take all the room there is keep a process of their own, as do several ranks"
-        " and memory limits.",
+        description="Let the paths of a workload take turns in one process a repeat, one epoch"
+        " each in shuffled blocks; ratios are paired within blocks. Paths that read"
+        " a disk, use MPS or take all the room keep their own process, as do several"
+        " ranks and memory limits.",
     )
     energy: bool = Field(
         default=True,
-        description="On a GPU: run more epochs where the measured ones do not fill the 10 s that"
-        " its energy counter needs. Without them a case may take half as long, and its energy"
-        " stays unknown.",
+        description="On a GPU, run more epochs where the measured ones are shorter than the 10"
+        " s that its energy counter needs. false: cases may take half as long and"
+        " have no energy.",
     )
     known_copies: list[float] = Field(
         default=[256],
         min_length=1,
-        description="On a GPU: MiB of the copies that its sensors are held against before the first"
-        " case. By the first size is decided which of them the cases read.",
+        description="Sizes in MiB of the copies that check the GPU's sensors before the first"
+        " case. The first size decides which sensor the cases read.",
     )
     trace: bool = Field(
         default=False,
-        description="Write a Chrome trace of one more epoch of each strategy, after its measured"
-        " ones.",
+        description="Write a Chrome trace of one more epoch of each strategy after its measured"
+        " epochs.",
     )
     nvtx: bool = Field(
         default=False, description="Mark the measured epochs for Nsight Systems (on a GPU)."
@@ -203,12 +230,17 @@ class Measure(_Table):
             raise ValueError(
                 'minibatches = "fresh" are drawn: take sampling = "live", "gpu" or "uva"'
             )
-        if self.graph != "registered" and self.sampling != "uva":
-            raise ValueError(f'graph = "{self.graph}" is read with sampling = "uva" alone')
+        if self.graph != "registered" and self.sampling not in IN_PLACE:
+            said = 'is read with sampling = "uva" or "gpu_cached" alone'
+            raise ValueError(f'graph = "{self.graph}" {said}')
+        if self.sampling == "snapshot" and self.sampler_workers > 1:
+            raise ValueError('sampling = "snapshot" draws in order: sampler_workers is 0 or 1')
         if self.eval_every_epoch and not self.eval_batches:
             raise ValueError("eval_every_epoch scores eval_batches minibatches: say how many")
         if self.min_repeats > self.max_repeats:
             raise ValueError("min_repeats must not be above max_repeats")
+        if not self.ways:
+            raise ValueError("activations: an empty list leaves nothing to measure")
         if min(self.known_copies) <= 0:
             raise ValueError("known_copies are MiB, above 0")
         if (epochs := self.warmup_epochs + self.epochs) * SHORTEST_EPOCH_S > self.timeout_s:
@@ -218,63 +250,134 @@ class Measure(_Table):
             )
         return self
 
+    @property
+    def ways(self) -> list[Activations]:
+        """Of keeping activations."""
+        return self.activations if isinstance(self.activations, list) else [self.activations]
+
+
+class StructureTable(_Table):
+    """``[structure]``: scalars or lists; lists expand."""
+
+    policy: Policy | list[Policy] = Field(
+        default=["fbl", "fcr", "otf"],
+        description='With sampling = "snapshot": fbl is plain sampling, fcr draws from caches that'
+        " are drawn anew every so many minibatches, otf from caches that are renewed bit by bit;"
+        " dependent has nodes draw again what they drew in the minibatch before.",
+    )
+    alpha: float | list[float] = Field(
+        default=2.0, description="fcr, otf: neighbours in a cache for each that is drawn."
+    )
+    every: int | list[int] = Field(
+        default=8, description="fcr: minibatches after which caches are drawn anew."
+    )
+    refresh: float | list[float] = Field(
+        default=0.1, description="otf: share of a cache that is renewed when it is drawn from."
+    )
+    fetch: float | list[float] = Field(
+        default=0.1, description="otf: share of what is drawn that comes from the whole list."
+    )
+    threshold: int | list[int] = Field(
+        default=30, description="fcr, otf: a node with no more neighbours has no cache."
+    )
+    shared: Literal["no", "yes"] | list[Literal["no", "yes"]] = Field(
+        default="no", description="fcr, otf: one cache for all layers."
+    )
+    keep: float | list[float] = Field(
+        default=0.9, description="dependent: share of the nodes that draw what they drew before."
+    )
+    share: float | list[float] = Field(
+        default=0.1,
+        description='With sampling = "gpu_cached": share of the lists\' bytes on the GPU.',
+    )
+    scores: Scores | list[Scores] = Field(
+        default="degree",
+        description="gpu_cached: whose lists, by the scores that cached_zero_copy has for rows.",
+    )
+
+    @model_validator(mode="after")
+    def _possible(self) -> StructureTable:
+        for _, values in self:
+            _refuse_nothing(values)
+        self.expand("snapshot")
+        self.expand("gpu_cached")
+        return self
+
+    def expand(self, sampling: str) -> list[str]:
+        """What workloads have for ``structure``, each once."""
+        if sampling not in STRUCTURED:
+            return [""]
+        axes = {name: _as_list(value) for name, value in self}
+        axes["shared"] = [one == "yes" for one in axes["shared"]]
+        if sampling == "gpu_cached":
+            axes["policy"] = ["cached"]
+        found: dict[str, None] = {}
+        for values in itertools.product(*axes.values()):
+            found[Structure(**dict(zip(axes, values, strict=True))).words] = None
+        return list(found)
+
 
 class WorkloadTable(_Table):
     """``[[workload]]``: scalars or lists; lists expand."""
 
     dataset: str | list[str] = Field(
-        description="Needed: a graph of `gatherbench list datasets`, or one that was imported."
+        description="Graph: a name of `gatherbench list datasets`, or of an imported graph."
+        " Required."
     )
     scale: float | list[float] = Field(
         default=1.0, description="Share of a generated graph's full size."
     )
     fit: bool = Field(
         default=False,
-        description="Of each scale take the largest of it, its half, its quarter, … for which the"
-        " machine has room: twice the table and the graph in host memory, the graph on the disk.",
+        description="Halve each scale until the machine has room: twice the table and the graph"
+        " in host memory, the graph on the disk.",
     )
     model: str | list[str] = Field(
         default="sage",
-        description='sage, gat, mlp (looks at no edge), or a class of your own: "my_module:MyGNN".',
+        description='sage, gat, mlp (ignores edges), or a class of your own: "my_module:MyGNN".',
     )
     hidden: int | list[int] = Field(
-        default=16, description="Width of the hidden layers; of gat, that of one head."
+        default=16, description="Width of the hidden layers; for gat, of each head."
     )
     fanouts: list[list[int]] = Field(
         default=[[25, 10]],
-        description="Neighbours drawn of a node, layer by layer from the seed nodes outwards; one"
-        " list or several.",
+        description="Neighbours drawn of each node, layer by layer from the seed nodes"
+        " outwards; one list or several.",
     )
     batch_size: int | list[int] = Field(default=1000, description="Seed nodes of a minibatch.")
     max_batches: int = Field(
-        default=0, ge=0, description="Minibatches after which an epoch ends (0: the whole epoch)."
+        default=0,
+        ge=0,
+        description="Number of minibatches after which an epoch ends (0: the whole epoch).",
     )
     seed: int | list[int] = Field(
         default=0, description="Seed of the minibatches and the model's weights."
     )
     nodes: int | list[int] = Field(
         default=1,
-        description="Machines that train together; more than one: `gatherbench run --meet`.",
+        description="Machines that train together; for more than one, use `gatherbench run"
+        " --meet`.",
     )
     gpus: int | list[int] = Field(
         default=1,
-        description="GPUs of a machine that train together, a process each; on a host: processes.",
+        description="GPUs of each machine that train together, one process each; without a GPU,"
+        " processes.",
     )
     scaling: Literal["strong", "weak"] | list[Literal["strong", "weak"]] = Field(
         default="strong",
-        description="Of several GPUs: strong splits each minibatch of batch_size seeds over them,"
-        " so the steps of an epoch stay the same; weak gives each of them batch_size seeds, so an"
-        " epoch has fewer steps.",
+        description="With several GPUs, strong splits each minibatch of batch_size seeds over"
+        " them, and weak gives each of them batch_size seeds, so an epoch has fewer"
+        " steps.",
     )
     memory_share: float | list[float] = Field(
         default=0.0,
         description="Host memory that a case may take, as a share of the table's bytes (0: no"
-        " limit). Needs a memory cgroup; docs/disk.md.",
+        " limit). Needs a memory cgroup (docs/disk.md).",
     )
     partitions: str | list[str] = Field(
         default="",
-        description='Draws each minibatch from the parts of the graph that a buffer holds: "16/4'
-        ' beta" for 4 of 16 parts in the order beta, comet, sequential or dispersed.',
+        description='Draw each minibatch from the partitions that a buffer holds: "16/4 beta"'
+        " holds 4 of 16, in the order beta, comet, sequential or dispersed.",
     )
 
     @field_validator("fanouts", mode="before")
@@ -335,10 +438,10 @@ class StrategyTable(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: str = Field(
-        description="Needed: one of `gatherbench list strategies`, which lists its parameters, too;"
-        ' or "*", every one of ours that the plan does not name, with its default parameters (of a'
-        " single rank without those that fetch from other ranks, without memory_share without those"
-        " that read a disk, and without partitions without those that hold some)."
+        description="A name of `gatherbench list strategies`, which also lists its parameters;"
+        ' or "*" for every strategy of ours that the plan does not name, with'
+        ' default parameters. "*" leaves out paths that need several ranks,'
+        " memory_share or partitions where the workload has none. Required."
     )
 
     @model_validator(mode="after")
@@ -365,22 +468,28 @@ class Plan(_Table):
         pattern=r"^[A-Za-z0-9_-]{1,40}$",
         description="Part of the run folder's name (default: the file's name).",
     )
-    description: str = Field(default="", description="What the plan is for.")
+    description: str = Field(default="", description="Purpose of the plan.")
     device: Literal["auto", "cpu", "cuda"] = Field(
-        default="auto", description="auto takes a GPU where there is one."
+        default="auto", description="Device to measure on; auto takes a GPU where there is one."
     )
     profile: str = Field(
         default="",
-        description="Link profile that epochs are predicted for: a shipped one's name, or a .toml"
-        " file. Empty: the paper's machine where there is no GPU, else this GPU's calibration, if"
-        " there is one.",
+        description="Profile of the machine to predict epochs for: a shipped name or a .toml"
+        " file (default: this GPU's calibration; without a GPU, the paper's"
+        " machine).",
     )
     measure: Measure = Field(default=Measure(), description="How each case is measured.")
+    structure: StructureTable | None = Field(
+        default=None,
+        description="Where neighbour lists lie, or what sampling remembers of them; each workload"
+        " with each.",
+    )
     workload: list[WorkloadTable] = Field(
-        min_length=1, description="What is trained on what; lists expand to every combination."
+        min_length=1, description="Graphs and models to train; lists expand to every combination."
     )
     strategy: list[StrategyTable] = Field(
-        min_length=1, description="A strategy and its parameters; lists expand."
+        min_length=1,
+        description="A strategy and its parameters; lists expand to every combination.",
     )
 
     def fitted(self, host_bytes: int, disk_bytes: int) -> Plan:
@@ -406,9 +515,17 @@ class Plan(_Table):
         ]
         return self.model_copy(update={"workload": tables})
 
+    @property
+    def structures(self) -> list[str]:
+        """What workloads have for ``structure``."""
+        return (self.structure or StructureTable()).expand(self.measure.sampling)
+
     @model_validator(mode="after")
     def _can_end(self) -> Plan:
+        if self.structure is not None and self.measure.sampling not in STRUCTURED:
+            raise ValueError('[structure] needs sampling = "snapshot" or "gpu_cached"')
         workloads, repeats = sum(one.count for one in self.workload), self.measure.min_repeats
+        workloads *= len(self.measure.ways) * len(self.structures)
         strategies = sum(one.count for one in self.strategy)
         if (count := workloads * strategies * repeats) > MOST_CASES:
             raise ValueError(
@@ -419,7 +536,15 @@ class Plan(_Table):
 
     def workloads(self) -> list[Workload]:
         """Every workload of the plan, each once, in the order written."""
-        return list(dict.fromkeys(w for table in self.workload for w in table.expand()))
+        every = (w for table in self.workload for w in table.expand())
+        both = list(itertools.product(self.measure.ways, self.structures))
+        return list(
+            dict.fromkeys(
+                replace(w, activations=way, structure=structure)
+                for w in every
+                for way, structure in both
+            )
+        )
 
     def cases(self) -> list[Case]:
         """Every case that is run whatever it finds, in order.
@@ -587,6 +712,8 @@ def _refuse(workload: Workload) -> None:
             f"partitions = {workload.partitions!r} are for one rank, and there are"
             f" {workload.world}: leave partitions out, or gpus and nodes"
         )
+    if workload.partitions and workload.structure:
+        raise ValueError("partitions and [structure] draw minibatches each in their own way")
     if workload.step_seeds < workload.world:
         raise ValueError(
             f"batch_size = {workload.batch_size} leaves no seed node for some of"

@@ -14,6 +14,7 @@ from gatherbench.bench.plan.plan import (
     Plan,
     PlanError,
     StrategyTable,
+    StructureTable,
     WorkloadTable,
     nearest_or_all,
 )
@@ -29,6 +30,7 @@ def plan_names() -> list[str]:
 #: What a plan's tables are checked against.
 TABLES: dict[str, type[BaseModel]] = {
     "measure": Measure,
+    "structure": StructureTable,
     "workload": WorkloadTable,
     "strategy": StrategyTable,
 }
@@ -56,8 +58,8 @@ def load_plan(name_or_path: str) -> Plan:
         path = PLANS_FOLDER / f"{name_or_path}.toml"
         if not path.is_file():
             hint = nearest_or_all(name_or_path, plan_names())
-            own = "a plan of your own is given as a path that ends in .toml"
-            raise PlanError(f"no plan {name_or_path!r}{hint}; {own}")
+            own = "for a plan of your own give a path that ends in .toml"
+            raise PlanError(f"no plan is called {name_or_path!r}{hint}; {own}")
     try:
         text = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -6,21 +6,50 @@ import hashlib
 import importlib
 import inspect
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
+
+from gatherbench.bench.plan.structure import Structure
 
 if TYPE_CHECKING:
     from torch import nn
 
     from gatherbench.strategies.partition_orders import Partitions
 
+#: Models of graphs whose edges have kinds (bench/run/relational.py), and PyG's that has the same
+#: values.
+RELATIONAL = MappingProxyType(
+    {
+        "rgcn": "rgcn",
+        "rgcn-fast": "rgcn",
+        "rgcn-compact": "rgcn",
+        "rgat": "rgat",
+        "rgat-compact": "rgat",
+        "rgat-reordered": "rgat",
+        "rgat-compact-reordered": "rgat",
+    }
+)
 #: Models by their names in a plan; any other is a class of the user's own, ``module:Class``.
-MODELS = MappingProxyType({"sage": "GraphSAGE", "gat": "GAT", "mlp": "MLP"})
+MODELS = MappingProxyType(
+    {
+        "sage": "GraphSAGE",
+        "gat": "GAT",
+        "mlp": "MLP",
+        "rgcn": "R-GCN",
+        "rgcn-fast": "R-GCN fast",
+        "rgcn-compact": "R-GCN compact",
+        "rgat": "R-GAT",
+        "rgat-compact": "R-GAT compact",
+        "rgat-reordered": "R-GAT reordered",
+        "rgat-compact-reordered": "R-GAT with both",
+    }
+)
 #: The model that looks at no edge: trained on rows of a table without a graph (``gpu-meters``).
 GRAPHLESS = "mlp"
 
@@ -41,7 +70,7 @@ class Workload:
     the table among them, the graph beside them; 0: as much as there is. With ``partitions``, such
     as ``16/4 beta``, a minibatch is drawn from the few parts of the graph that a buffer holds
     meanwhile, in the order named, and from no other: other minibatches, another accuracy
-    (MariusGNN).
+    (MariusGNN). ``activations`` says where what a step saves for its backward pass lies meanwhile.
     """
 
     dataset: str
@@ -57,6 +86,8 @@ class Workload:
     scaling: Literal["strong", "weak"] = "strong"
     memory_share: float = 0.0
     partitions: str = ""
+    activations: str = "keep"
+    structure: str = ""
 
     @property
     def layers(self) -> int:
@@ -84,12 +115,28 @@ class Workload:
         return Partitions.parse(self.partitions, self.seed) if self.partitions else None
 
     @property
+    def lists(self) -> Structure:
+        """What ``structure`` says.
+
+        Raises:
+            ValueError: it says nothing that could be done.
+        """
+        return Structure.parse(self.structure)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether minibatches depend on those before, and so are not those of plain sampling."""
+        return self.lists.lossy
+
+    @property
     def trace_id(self) -> str:
         """Names the minibatches alone: workloads that differ only in the model share a trace."""
         fan = "x".join(str(f) for f in self.fanouts)
         fields = self._fields()
-        for other in ("model", "hidden", "memory_share"):
+        for other in ("model", "hidden", "memory_share", "activations"):
             fields.pop(other, None)
+        if not self.remembers:
+            fields.pop("structure", None)
         return self._named(f"f{fan}", "", fields)
 
     @property
@@ -100,6 +147,8 @@ class Workload:
         """
         model = f"{self.model.rpartition(':')[2]}{self.hidden}x{self.layers}"
         memory = f"-m{100 * self.memory_share:g}" if self.memory_share else ""
+        memory += "" if self.activations == "keep" else f"-{self.activations}"
+        memory += f"-{self.lists.policy}" if self.structure else ""
         return self._named(model, memory, self._fields())
 
     def _named(self, what: str, memory: str, fields: dict[str, Any]) -> str:
@@ -115,8 +164,8 @@ class Workload:
         fields = asdict(self)
         if self.world == 1:
             del fields["gpus"], fields["nodes"], fields["scaling"]
-        for later in ("memory_share", "partitions"):
-            if not fields[later]:
+        for later in ("memory_share", "partitions", "activations", "structure"):
+            if fields[later] in (0, "", "keep"):
                 del fields[later]
         return fields
 
@@ -172,6 +221,10 @@ def workload_name(fields: Mapping[str, Any]) -> str:
         words.append(f"partitions {fields['partitions']}")
     if fields.get("memory_share"):
         words.append(f"memory for {fields['memory_share']:.0%} of the table")
+    if (where := fields.get("activations", "keep")) != "keep":
+        words.append(f"activations: {where}")
+    if fields.get("structure"):
+        words.append(f"structure: {fields['structure']}")
     scale = "" if fields["scale"] == usual.scale else f"@{fields['scale']:g}"
     name = f"{fields['dataset']}{scale} {MODELS.get(fields['model'], fields['model'])}"
     return f"{name} ({'; '.join(words)})" if words else name
@@ -196,3 +249,26 @@ def workload_names(workloads: Mapping[str, Mapping[str, Any]]) -> dict[str, str]
         ident: name if count[name] == 1 else f"{name} [{ident.rpartition('-')[2]}]"
         for ident, name in names.items()
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One workload run once with one strategy."""
+
+    workload: Workload
+    strategy: str
+    variant: str
+    params: dict[str, Any] = field(hash=False)
+    repeat: int
+
+    @property
+    def id(self) -> str:
+        """Names the case in file names and messages."""
+        variant = re.sub(r"[^A-Za-z0-9]+", "-", self.variant)
+        return f"{self.workload.id}.{self.strategy}.{variant}.r{self.repeat}"
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """What tells it from the other cases of a run, by column of the table."""
+        names = {"workload": self.workload.id, "strategy": self.strategy, "variant": self.variant}
+        return {**names, "repeat": self.repeat}

@@ -228,7 +228,7 @@ def _with_disk(
     say: Callable[[str], None],
 ) -> tuple[Measure, list[Point], str]:
     """The same with a disk's points, or why they cannot be had."""
-    from gatherbench.bench.probe.disk import DiskStand
+    from gatherbench.bench.probe.disk_timing import DiskStand
 
     try:
         stand = stack.enter_context(DiskStand(folder, say))
@@ -340,7 +340,7 @@ def folder_of_disk(said: str) -> Path | None:
     if said == "none":
         return None
     if said and not Path(said).is_dir():
-        raise ProbeError(f"--disk {said}: no such folder; name one of the disk, or none")
+        raise ProbeError(f"--disk {said}: no such folder; name a folder on the disk, or none")
     try:
         root = Path(said) if said else data_root().absolute()
     except ImportError:  # where little is installed there are no data, nor a folder for them

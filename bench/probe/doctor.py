@@ -28,15 +28,14 @@ from gatherbench.bench.machine.env import (
     describe_numa,
     library_versions,
 )
-from gatherbench.bench.machine.gpus import gpu_in_use, used_first
-from gatherbench.bench.machine.nvml import GpuInfo, list_gpus
+from gatherbench.bench.machine.gpus import GpuInfo, gpu_in_use, list_gpus, used_first
 from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.bench.meters.base import Meter, Reading
-from gatherbench.bench.meters.gpu_choice import GpuUnderTest
+from gatherbench.bench.meters.nvml_device import GpuUnderTest
 from gatherbench.bench.meters.rapl import MIN_WINDOW_S
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import open_meters
-from gatherbench.bench.meters.trust import Calibration
+from gatherbench.bench.meters.trust import SensorCheck
 from gatherbench.datasets.store import data_root
 from gatherbench.plugins import installing
 
@@ -85,6 +84,7 @@ def examine() -> list[Finding]:
         _numa(cpu, gpus),
         _governor(cpu),
         *_libraries(library_versions()),
+        *_chosen(),
         *examine_meters(),
     ]
 
@@ -227,11 +227,10 @@ def _numa(cpu: dict[str, Any], gpus: list[GpuInfo]) -> Finding:
     nodes = cpu["numa_nodes"]
     if nodes is None or nodes == 1:
         return Finding("NUMA", "ok", "one node" if nodes else "the kernel names no nodes")
-    binding = describe_numa([gpu.numa_node for gpu in gpus])["binding"]
-    fine = bool(gpus) and not binding.startswith("not bound")
+    found = describe_numa([gpu.numa_node for gpu in gpus])
     lost = "a table on the far node is read through the socket link and times scatter"
     remedy = "numactl --cpunodebind=N --membind=N around gatherbench, with the GPU's node if any"
-    return _judged("NUMA", fine, f"{nodes} nodes; {binding}", lost, remedy)
+    return _judged("NUMA", found["bound"], f"{nodes} nodes; {found['binding']}", lost, remedy)
 
 
 def _governor(cpu: dict[str, Any]) -> Finding:
@@ -258,16 +257,33 @@ def _libraries(versions: dict[str, str | None]) -> list[Finding]:
     return findings
 
 
+def _chosen() -> list[Finding]:
+    """What ``auto`` has found here, for tables of which shape."""
+    import torch
+
+    from gatherbench.strategies.auto_kept import kept_for, machine_of
+
+    devices = [torch.device("cpu")]
+    if torch.cuda.is_available():
+        devices.insert(0, torch.device("cuda"))
+    lines = [
+        f"{asked.rows:,} rows of {asked.row_bytes:,} B to {device.type}: {found} ({found.day})"
+        for device in devices
+        for asked, found in kept_for(machine_of(device))
+    ]
+    return [Finding("Chosen by auto", "ok", "\n".join(lines))] if lines else []
+
+
 def examine_meters() -> list[Finding]:
     """A finding for each meter there is, after one on a GPU's calibration; no sensor raises."""
     uuids, calibration = _calibrated()
     gpu = None if calibration is None else GpuUnderTest(uuids, calibration.choice)
     meters = open_meters(gpu=gpu)
-    found = [] if calibration is None else [judge_calibration(calibration)]
+    found = [] if calibration is None else [judge_sensors(calibration)]
     return found + [judge(meter, seen) for meter, seen in watch(meters)]
 
 
-def _calibrated() -> tuple[tuple[str, ...], Calibration | None]:
+def _calibrated() -> tuple[tuple[str, ...], SensorCheck | None]:
     """Names of the GPU that a run would use, and its calibration; ``None`` without one."""
     import torch
 
@@ -275,7 +291,7 @@ def _calibrated() -> tuple[tuple[str, ...], Calibration | None]:
         return (), None
     from gatherbench.bench.plan.plan import Measure
     from gatherbench.bench.run.rows import RowMaker
-    from gatherbench.bench.run.sensor_calibration import calibrate_gpu, torch_gpu_uuids
+    from gatherbench.bench.run.sensor_check import calibrate_gpu, torch_gpu_uuids
 
     uuids: tuple[str, ...] = ()
     try:
@@ -285,10 +301,10 @@ def _calibrated() -> tuple[tuple[str, ...], Calibration | None]:
     except RuntimeError as error:  # CUDA's: another program holds the GPU or its memory, say
         cause = str(error).partition("\n")[0]
         why = Reason("failed", cause, "nvidia-smi says who holds the GPU, if anyone")
-        return uuids, Calibration(unavailable=why)
+        return uuids, SensorCheck(unavailable=why)
 
 
-def judge_calibration(found: Calibration) -> Finding:
+def judge_sensors(found: SensorCheck) -> Finding:
     """What each source of link traffic counted for each byte of known copies, and on what link."""
     said = defaultdict[str, list[str]](list)
     for one in found.comparisons:
@@ -305,7 +321,7 @@ def judge_calibration(found: Calibration) -> Finding:
             "the link while it copied: generation {gen} of {gen_max},"
             " width x{width} of x{width_max}".format_map(asdict(loaded))
         )
-    name, choice = "Link calibration", found.choice
+    name, choice = "Link sensors", found.choice
     if choice.pcie_reason is not None:
         lost = "bytes over the link: no source of them can be believed"
         lines = lines or [choice.pcie_reason.cause]

@@ -36,7 +36,7 @@ from gatherbench.bench.probe.cases import (
     num_ids,
 )
 from gatherbench.bench.probe.machine import MachineFacts
-from gatherbench.bench.read.points import Point, Row
+from gatherbench.bench.read.points import Point, PointRow
 from gatherbench.kernels.order import MANAGED_PAGE_BYTES, PAGE_BYTES
 from gatherbench.strategies.data_path import zero_copy_path
 
@@ -103,7 +103,7 @@ class Check:
         return None if self.predicted is None else self.predicted / self.measured.median - 1
 
 
-def summarise(rows: Iterable[Row]) -> dict[Point, Measured]:
+def summarise(rows: Iterable[PointRow]) -> dict[Point, Measured]:
     """Medians and quartiles of each point, in the order in which points first appear."""
     rates: dict[Point, list[float]] = defaultdict(list)
     for row in rows:

@@ -1,19 +1,15 @@
-"""What of a machine need not be timed, as far as the packages at hand can tell; and a folder."""
+"""What of a machine need not be timed, as far as the packages at hand can tell."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import os
 import platform
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-
-#: What ``--out`` means to a program that makes a :func:`fresh_folder`.
-OUT_HELP = "folder for rows and figures; with -2, -3 … where it has been written before"
 
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 #: Of PCI's configuration space (PCI Local Bus Specification 3.0, section 6.7; PCI Express Base
@@ -143,24 +139,3 @@ def describe() -> dict[str, Any]:
         "host_memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "cores": os.cpu_count(),
     }
-
-
-def fresh_folder(wanted: Path) -> Path:
-    """A folder with nothing in it, and say which: no measurement overwrites an earlier one.
-
-    ``wanted`` itself where it is new or empty, otherwise the first of ``wanted-2``, ``wanted-3`` …
-    that is not there yet.
-    """
-    folder = wanted = wanted.resolve()
-    wanted.parent.mkdir(parents=True, exist_ok=True)
-    for number in itertools.count(2):
-        try:
-            folder.mkdir()  # of two programs that start at once, one makes it
-            break
-        except FileExistsError:
-            if folder == wanted and wanted.is_dir() and not any(wanted.iterdir()):
-                break
-        folder = wanted.with_name(f"{wanted.name}-{number}")
-    taken = "" if folder == wanted else f" ({wanted.name} has been written before)"
-    print(f"writes to {folder}{taken}", flush=True)
-    return folder

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gatherbench.bench.probe.cases import CASES
-from gatherbench.bench.read.points import COLUMNS, Point, Row
+from gatherbench.bench.read.points import COLUMNS, Point, PointRow
 from gatherbench.kernels.host_memory import empty_table
 
 CLOCK, EVENTS = "time.perf_counter", "torch.cuda.Event"
@@ -63,7 +63,7 @@ def fill_words(words: Tensor) -> None:
 def visit(
     points: Sequence[Point],
     measure: Measure,
-    add: Callable[[Row], None],
+    add: Callable[[PointRow], None],
     *,
     out_of_time: Callable[[], bool],
     warm_up: Sequence[Point] = (),
@@ -132,9 +132,9 @@ def row_of(
     seconds: float | None = None,
     source: str = "",
     reason: str = "",
-) -> Row:
+) -> PointRow:
     """A row in the unit of its case."""
-    return Row(point, number, amount, CASES[point.case].unit, seconds, source, reason)
+    return PointRow(point, number, amount, CASES[point.case].unit, seconds, source, reason)
 
 
 @contextlib.contextmanager
@@ -152,14 +152,14 @@ class PointFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.rows: list[Row] = []
+        self.rows: list[PointRow] = []
         with writing(path):
             self._file = path.open("a", encoding="utf-8", newline="")
             self._writer = csv.writer(self._file, lineterminator="\n")
             if not self._file.tell():
                 self._writer.writerow(COLUMNS)
 
-    def add(self, row: Row) -> None:
+    def add(self, row: PointRow) -> None:
         """Keep one more."""
         self.rows.append(row)
         point, *observed = (getattr(row, field.name) for field in dataclasses.fields(row))

@@ -1,7 +1,7 @@
 """Test accuracy over the time that training took.
 
-Workloads that differ in ``partitions`` train on other minibatches: how long their epochs are says
-nothing of which is better. How right the model is after as much time does.
+Workloads that differ in ``partitions`` or ``structure`` train on other minibatches: how long their
+epochs are says nothing of which is better. How right the model is after as much time does.
 """
 
 from __future__ import annotations
@@ -27,5 +27,7 @@ def accuracy_over_time(run: Run) -> pd.DataFrame:
 
 
 def alike(run: Run) -> dict[str, list[str]]:
-    """For each workload those that differ in their partitions at most, itself among them."""
-    return {one: members for _, members in run.alike(partitions="") for one in members}
+    """For each workload those that differ in partitions or structure at most, itself among them."""
+    return {
+        one: members for _, members in run.alike(partitions="", structure="") for one in members
+    }

@@ -1,7 +1,7 @@
 """Has a build become slower? Two runs of one plan, case by case and metric by metric.
 
 A is the run before (the base), B the new one; ratios are B over A. What is measured is judged by
-the one rule (:mod:`gatherbench.bench.read.stats.judge`). What is computed (predicted times,
+the one rule (:mod:`gatherbench.stats.judge`). What is computed (predicted times,
 declared bytes and requests) is compared exactly, but a prediction that borrows times which each run
 measured decides nothing. What only one of the runs has is listed, never dropped.
 
@@ -30,10 +30,10 @@ from gatherbench.bench.read.epochs import (
     sort_by,
     sort_series,
 )
-from gatherbench.bench.read.stats.interval import Interval, interval_of
-from gatherbench.bench.read.stats.judge import THRESHOLD, Judgement, judge, judge_exactly
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES, Key
+from gatherbench.stats.interval import Interval, interval_of
+from gatherbench.stats.judge import THRESHOLD, Judgement, judge, judge_exactly
 
 #: What decides whether a build is slower unless others are asked for: the stages say where the time
 #: went, they do not count it again.

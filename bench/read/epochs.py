@@ -8,15 +8,15 @@ work stay out while there are quiet ones.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
 from gatherbench.bench.read.disturbance import no_ratio_over
-from gatherbench.bench.read.stats.interval import Interval, Logs, interval_of
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import BASES, SERIES, Key
+from gatherbench.stats.interval import Interval, Logs, interval_of
 
 STAGES = ("sample", "fetch", "train")
 #: Parts of ``train`` where several ranks train together: the exchange of gradients once all are
@@ -99,15 +99,22 @@ def bandwidth(run: Run) -> pd.DataFrame:
 
 
 def reference_variant(run: Run) -> tuple[str, str] | None:
-    """Strategy and variant that speed-ups refer to: ``cpu_gather`` ``naive``, the paper's baseline.
+    """Strategy and variant that speed-ups refer to: the paper's baseline, ``cpu_gather naive``.
 
-    Where a run has no such case, the first ``cpu_gather`` variant that was measured; else ``None``.
+    Where a run has no such case, the first other that the CPU gathers for; else ``None``.
     """
-    gathers = (
-        run.values("epoch", "wall_time").dropna().reset_index().query("strategy == 'cpu_gather'")
-    )
-    ordered = sorted(set(gathers["variant"]), key=lambda v: (v != "naive", v))
-    return ("cpu_gather", ordered[0]) if ordered else None
+    measured = run.values("epoch", "wall_time").dropna().index
+    pairs = set(zip(*map(measured.get_level_values, ("strategy", "variant")), strict=True))
+    return next(iter(gathers_among(pairs - set_aside(run))), None)
+
+
+def gathers_among(series: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The strategies and variants whose rows the CPU gathers, the paper's baseline first."""
+    from gatherbench.strategies.registry import role_of  # imports torch
+
+    roles = {pair: role_of(*pair) for pair in series}
+    found = [pair for pair, role in roles.items() if role in ("baseline", "conventional")]
+    return sorted(found, key=lambda pair: (roles[pair] != "baseline", pair))
 
 
 def baseline(run: Run) -> tuple[str, str]:
@@ -119,7 +126,7 @@ def speedup_over(run: Run, strategy: str = "cpu_gather", variant: str = "naive")
     """Epoch time of the reference over that of each series, on the same workload and backend.
 
     Geometric means over the repeats of each repeat's median epoch, with ``low`` and ``high``, the
-    95 % interval (:func:`gatherbench.bench.read.stats.interval.interval_of`); over itself the
+    95 % interval (:func:`gatherbench.stats.interval.interval_of`); over itself the
     ratio is 1 by definition. One repeat has no interval: the bounds are NaN. Neither has a
     modelled epoch: they are its value. Columns: :data:`SERIES`, ``speedup``, ``low``, ``high``. A
     series whose reference is not there is left out, or whose ratio is not to be given

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gatherbench.bench.read.stats.interval import Interval, interval_of
-from gatherbench.bench.read.stats.judge import judge
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import PLACE, Key
+from gatherbench.stats.interval import Interval, interval_of
+from gatherbench.stats.judge import judge
 
 
 class Neighbour(NamedTuple):

@@ -48,7 +48,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PointRow:
     """One observation: ``amount`` (in the case's ``unit``) took ``time_s``.
 
     ``time_s`` is ``None`` where the amount was counted, not timed. Where there is no number at all
@@ -68,7 +68,7 @@ POINT_COLUMNS = tuple(field.name for field in fields(Point))
 #: Every column of the file with the type of its values.
 COLUMNS: dict[str, object] = {
     **get_type_hints(Point),
-    **{name: kind for name, kind in get_type_hints(Row).items() if name != "point"},
+    **{name: kind for name, kind in get_type_hints(PointRow).items() if name != "point"},
 }
 
 

@@ -19,14 +19,14 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
+from gatherbench.bench.plan.workload import Case
 from gatherbench.bench.read.disturbance import mark_disturbed
 from gatherbench.bench.read.epochs import repeat_logs
-from gatherbench.bench.read.stats.interval import Logs, interval_of
 from gatherbench.bench.read.tables import Run, processes_of, table_of
 from gatherbench.bench.run.rows import PROCESS, SERIES, Key, Row
 from gatherbench.bench.run.store import CASE_METRIC, CASE_STAGE
+from gatherbench.stats.interval import Logs, interval_of
 
 Series = tuple[str, ...]
 

@@ -26,8 +26,7 @@ from gatherbench.bench.read.disturbance import mark_disturbed
 from gatherbench.bench.run.agreement import without_wrong
 from gatherbench.bench.run.guards import is_running
 from gatherbench.bench.run.rows import HEADER, PROCESS, SCHEMA_VERSION, SERIES, Row
-from gatherbench.bench.run.samples import SAMPLE_COLUMNS
-from gatherbench.bench.run.store import RESTORE, RunStore, StoreError
+from gatherbench.bench.run.store import RESTORE, SAMPLE_COLUMNS, RunStore, StoreError
 
 #: Who reads a run need not know which of its files is damaged: one error for all of them.
 RunError = StoreError
@@ -208,6 +207,21 @@ def run_of(
     samples = of_measured(table, samples)
     of_a_case = table["workload"] != ""
     whole, table = table[~of_a_case].reset_index(drop=True), table[of_a_case]
+    table = _with_workloads(table, plan)
+    one_rank = table["rank"] >= 0
+    ranks, table = table[one_rank].reset_index(drop=True), table[~one_rank].reset_index(drop=True)
+    return Run(folder, plan, env, mark_disturbed(table, env), samples, whole, ranks, going)
+
+
+def predicted(run: Run, rows: Sequence[Row]) -> Run:
+    """The run with these predictions in place of those that it had."""
+    others = run.rows[run.rows["basis"] != "predicted"]
+    table = pd.concat([others, _with_workloads(table_of(rows), run.plan)], ignore_index=True)
+    return replace(run, rows=mark_disturbed(table, run.env))
+
+
+def _with_workloads(table: pd.DataFrame, plan: dict[str, Any]) -> pd.DataFrame:
+    """Each row joined with the fields of its workload."""
     fields = pd.DataFrame(
         [
             {**workload, "workload": name, "fanouts": ",".join(map(str, workload["fanouts"]))}
@@ -215,10 +229,7 @@ def run_of(
         ]
     ).drop(columns="dataset")
     fields = fields.astype(dict.fromkeys(fields.select_dtypes("str"), object))
-    table = table.merge(fields, on="workload", how="left", validate="many_to_one")
-    one_rank = table["rank"] >= 0
-    ranks, table = table[one_rank].reset_index(drop=True), table[~one_rank].reset_index(drop=True)
-    return Run(folder, plan, env, mark_disturbed(table, env), samples, whole, ranks, going)
+    return table.merge(fields, on="workload", how="left", validate="many_to_one")
 
 
 def of_measured(rows: pd.DataFrame, series: pd.DataFrame) -> pd.DataFrame:

@@ -6,7 +6,7 @@ many short blocks, the two sides in turn, in an order drawn anew each time. The 
 of neighbouring blocks then holds neither a drift of the machine nor a burst of other work.
 
 A pair gives one logarithm of a ratio, the head's time over the base's. The pairs are repeats,
-judged by the rule of every verdict (:mod:`gatherbench.bench.read.stats.judge`) as one family: fewer
+judged by the rule of every verdict (:mod:`gatherbench.stats.judge`) as one family: fewer
 than 5 % of the comparisons of equal code say SLOW of any of their benchmarks. SLOW and FAST become
 AMBIGUOUS where a yardstick has moved in the same direction: a benchmark of the same group that runs
 none of our code.
@@ -24,9 +24,9 @@ from typing import Literal
 
 import numpy as np
 
-from gatherbench.bench.read.stats.interval import Interval, interval_of
-from gatherbench.bench.read.stats.judge import judge as judge_ratio
 from gatherbench.bench.regress.sides import BenchmarkError, Side, SideError
+from gatherbench.stats.interval import Interval, interval_of
+from gatherbench.stats.judge import judge as judge_ratio
 
 Word = Literal["SAME", "FAST", "SLOW", "AMBIGUOUS", "NEW", "MISSING", "FAILED"]
 

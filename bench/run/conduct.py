@@ -44,16 +44,23 @@ def require_nobody_left(children: Children) -> None:
 
 
 class Conduct:
-    """What one path does beside its fetches; to be made before it opens."""
+    """What one path does beside its fetches; to be made before it opens.
 
-    def __init__(self, strategy: Strategy, table: Table, group: Alone) -> None:
+    Args:
+        others: threads that are not the path's work beside the training, too.
+    """
+
+    def __init__(
+        self, strategy: Strategy, table: Table, group: Alone, *, others: bool = False
+    ) -> None:
         # A table that others read cannot change, nor one whose rows are learnt or lie ready.
         alone = group.world == 1 and table.writable and "file" not in strategy.needs
-        keeps = strategy.learns or strategy.role == "floor"
+        chosen = strategy.role == "choice"  # other paths are opened meanwhile
+        keeps = strategy.learns or strategy.role == "floor" or chosen
         self._table = table.features if alone and not keeps else None
         self._ids: Tensor | None = None
         self._opened: Tensor | None = None
-        self._reads_ahead = "file" in strategy.needs
+        self._busy = others or chosen or "file" in strategy.needs
 
     def opened(self, fetcher: Fetcher, ids: Tensor) -> None:
         """Note what the path has copied when it has fetched nothing yet; ``ids``: to be fetched."""
@@ -85,7 +92,7 @@ class Conduct:
             WrongConductError: they worked beside the training.
         """
         with watched as watch:
-            ahead = fetcher.lookahead or fetcher.announced or self._reads_ahead
+            ahead = fetcher.lookahead or fetcher.announced or self._busy
             if ahead or fetcher.device.type != "cpu":
                 yield watch
                 return

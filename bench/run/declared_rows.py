@@ -9,14 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
-from gatherbench.bench.plan.workload import MODELS, own_model
-from gatherbench.bench.run.epochs import Epochs
+from gatherbench.bench.plan.plan import IN_PLACE
+from gatherbench.bench.plan.workload import MODELS, RELATIONAL, own_model
+from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.relational import pairs_of
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.training_cost import COUNTED, Counted, training_cost
-from gatherbench.bench.sampling.trace import InputIds
+from gatherbench.bench.sampling.epoch import draws
+from gatherbench.bench.sampling.snapshot import SnapshotSampler
+from gatherbench.bench.sampling.structure_reads import hot_lists, structure_reads
+from gatherbench.bench.sampling.trace import InputIds, Trace
 from gatherbench.kernels.order import MANAGED_PAGE_BYTES, PAGE_BYTES
 from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.data_path import DataPath, total
@@ -26,12 +33,15 @@ from gatherbench.strategies.knowledge import Knowledge
 UNCOUNTED = "operations are counted for sage, gat, and models of one's own that are Counted"
 #: Why nobody declares what is read off the disk.
 PAGE_CACHE = "not_applicable: the page cache decides what is read, and when"
+#: Why nothing is declared, and so nothing predicted, of a path that is still to be chosen.
+UNCHOSEN = "unknown: the training shows which data path it is; predict that one"
 #: Fields of a ``DataPath`` that are summed over the trace, and the rows' metric for each.
 PATH_METRICS = {
     "payload_bytes": "declared_payload",
     "cpu_read_bytes": "cpu_read",
     "cpu_write_bytes": "cpu_write",
     "copy_engine_bytes": "copy_engine",
+    "engine_row_bytes": "copy_engine_rows",
     "pageable_bytes": "pageable",
     "gpu_link_read_bytes": "gpu_link_read",
     "gpu_memory_bytes": "gpu_memory_read",
@@ -62,16 +72,26 @@ def declared_rows(
     make, workload = replace(job.rows, basis="declared"), job.case.workload
     trace, spec = epochs.trace, epochs.dataset.spec
     ids, table = InputIds(trace), (spec.row_bytes, spec.num_nodes)
-    yield from _path_rows(total(strategy.data_paths(ids, *table, knowledge, before)), make)
-    on_gpu = strategy.gpu_table_bytes(spec.table_bytes, knowledge)
-    yield make.ok("fetch", "gpu_table", "B", on_gpu, "Strategy.gpu_table_bytes of the table")
-    row_bytes = strategy.travelling_bytes(spec.row_bytes)
-    yield make.ok("fetch", "row", "B", row_bytes, "bytes of a row on its way")
-    yield make.ok("fetch", "lookahead", "1", strategy.lookahead, "Strategy.lookahead")
-    yield make.ok("fetch", "gpu_share", "1", strategy.gpu_share, "Strategy.gpu_share")
+    if strategy.role == "choice":
+        what = ("fetch", PATH_METRICS["payload_bytes"], "B")
+        yield make.missing(*what, "Strategy.data_paths over the trace", UNCHOSEN)
+    else:
+        yield from _path_rows(total(strategy.data_paths(ids, *table, knowledge, before)), make)
+        on_gpu = strategy.kept_bytes(spec.num_nodes, spec.row_bytes, knowledge)
+        yield make.ok("fetch", "gpu_table", "B", on_gpu, "Strategy.kept_bytes of the table")
+        row_bytes = strategy.travelling_bytes(spec.row_bytes)
+        yield make.ok("fetch", "row", "B", row_bytes, "bytes of a row on its way")
+        yield make.ok("fetch", "lookahead", "1", strategy.lookahead, "Strategy.lookahead")
+        yield make.ok("fetch", "gpu_share", "1", strategy.gpu_share, "Strategy.gpu_share")
     yield make.ok("sample", "minibatches", "1", len(trace), "count of the trace")
     yield make.ok("sample", "seeds", "1", int(trace.num_nodes[:, 0].sum()), "count of the trace")
     yield make.ok("sample", "edges", "1", int(trace.num_edges.sum()), "count of the trace")
+    yield from _structure_rows(job, epochs, make)
+    if workload.model in RELATIONAL:
+        pairs = sum(pairs_of(epochs.typed(batch)) for batch in trace)
+        yield make.ok(
+            "sample", "pairs", "1", pairs, "distinct sources and kinds of a block's edges"
+        )
     source = "counted from the shapes of the trace's minibatches (bench/run/training_cost.py)"
     # Every count is linear in nodes and edges, but for the launches.
     nodes, edges = trace.num_nodes.sum(axis=0).tolist(), trace.num_edges.sum(axis=0).tolist()
@@ -89,6 +109,43 @@ def declared_rows(
         yield make.ok("train", metric, unit, getattr(cost, name), source)
 
 
+def _structure_rows(job: Job, epochs: Epochs, make: RowMaker) -> Iterator[Row]:
+    """What drawing the trace reads of neighbour lists in host memory, or remembers of them."""
+    workload, dataset = epochs.workload, epochs.dataset
+    if job.measure.sampling in IN_PLACE and not workload.partitions:
+        source = "request accounting of kernels/sample.cu over the trace"
+        hot = hot_lists(workload, dataset) if workload.structure else None
+        drawn = draws(workload, dataset, 0, epochs.rank)
+        reads = structure_reads(dataset, workload.fanouts, drawn, hot)
+        yield make.ok("sample", "structure_payload", "B", reads.wanted_bytes, source)
+        yield make.ok("sample", "structure_read", "B", reads.read_bytes, source)
+        yield make.ok("sample", "structure_on_device", "B", reads.kept_bytes, source)
+        for size, count in sorted(reads.requests.items()):
+            yield make.ok("sample", f"structure_requests_{size}_bytes", "1", count, source)
+        degrees = np.diff(dataset.indptr)
+        kept = 0 if hot is None else int(degrees[hot].sum()) * dataset.indices.itemsize
+        beside = 0 if hot is None else 2 * dataset.indptr.nbytes
+        yield make.ok("sample", "structure_kept", "B", kept, "lists of hot nodes on the GPU")
+        yield make.ok("sample", "structure_places", "B", beside, "list ends and places on the GPU")
+        yield make.ok("sample", "structure_lists", "B", dataset.indices.nbytes, "indices.nbytes")
+    if job.measure.sampling == "snapshot":
+        seen = distinct_edges(epochs.trace, dataset.spec.num_nodes)
+        source = "count of the trace: pairs of a node and a neighbour drawn for it, each once"
+        yield make.ok("sample", "distinct_neighbours", "1", seen, source)
+        cache = epochs.sampler.cache_bytes if isinstance(epochs.sampler, SnapshotSampler) else 0
+        yield make.ok("sample", "structure_cache", "B", cache, "nbytes of the sampler's caches")
+
+
+def distinct_edges(trace: Trace, num_nodes: int) -> int:
+    """Pairs of a node and a neighbour that was drawn for it in any minibatch, each once."""
+    seen: NDArray[np.int64] = np.empty(0, np.int64)
+    for batch in trace:
+        ids = batch.input_ids.numpy()
+        pairs = [ids[one[1].numpy()] * num_nodes + ids[one[0].numpy()] for one in batch.edges]
+        seen = np.unique(np.concatenate([seen, *pairs]))
+    return len(seen)
+
+
 def _path_rows(path: DataPath, make: RowMaker) -> Iterator[Row]:
     """Bytes and requests of an epoch's way from the table."""
     source = "Strategy.data_paths over the trace"
@@ -100,6 +157,8 @@ def _path_rows(path: DataPath, make: RowMaker) -> Iterator[Row]:
             yield make.missing("fetch", metric, unit, source, PAGE_CACHE)
         else:
             yield make.ok("fetch", metric, unit, value, source)
+    if path.engine_copies:
+        yield make.ok("fetch", "copy_engine_copies", "1", path.engine_copies, source)
     if path.gpu_requests is not None:
         source = "request accounting over the trace; the table begins at a page"
         for size, count in sorted(path.gpu_requests.items()):

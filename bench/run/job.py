@@ -1,9 +1,12 @@
-"""What the runner hands to a process of its own: a workload, a GPU's sensors, or a case."""
+"""What the runner hands to a process of its own (a workload, sensors, a case), and how it ended."""
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,10 +14,9 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from gatherbench.bench.machine.reason import Reason
-from gatherbench.bench.meters.gpu_choice import SensorChoice
-from gatherbench.bench.plan.case import Case
+from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.plan.plan import Measure
-from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.run.store import Key, write_atomically
 
@@ -75,7 +77,7 @@ class Preparation:
 
 
 @dataclass(frozen=True)
-class CalibrationJob:
+class SensorCheckJob:
     """The sensors of a GPU, which are calibrated once, before the first case.
 
     Rows that ``rows`` makes go to ``part``, which sensors to trust to ``choice``; known copies have
@@ -93,7 +95,7 @@ class CalibrationJob:
 
 
 def read_choice(path: Path) -> SensorChoice:
-    """The choice that :meth:`CalibrationJob.keep` kept."""
+    """The choice that :meth:`SensorCheckJob.keep` kept."""
     try:
         return _CHOICE.validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
@@ -190,4 +192,34 @@ class Turn(NamedTuple):
 
 
 #: What a process of its own is started for.
-AnyJob = Job | Turns | Preparation | CalibrationJob
+AnyJob = Job | Turns | Preparation | SensorCheckJob
+
+
+#: Exit status that tells the runner that the disk is full (EX_IOERR of sysexits.h): no case can
+#: be measured until there is room, so the run stops where a failed case would not stop it.
+DISK_FULL = 74
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether a full disk is behind an error, however it has been worded since."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def outcome(work: Callable[[], str | None]) -> tuple[str, str | None]:
+    """Status of a piece of work that returns why it was skipped; why it is not ``ok``.
+
+    Raises:
+        Exception: the disk is full.
+    """
+    try:
+        skipped = work()
+    except Exception as error:
+        if is_disk_full(error):
+            raise
+        traceback.print_exc()
+        return "failed", f"{type(error).__name__}: {error}"
+    return ("skipped", skipped) if skipped else ("ok", None)

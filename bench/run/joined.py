@@ -11,6 +11,7 @@ from collections import defaultdict
 from dataclasses import replace
 from statistics import fmean
 
+from gatherbench.bench.meters import cpu, threads
 from gatherbench.bench.run.group import EXCHANGE, WAIT
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.store import PartWriter
@@ -49,6 +50,7 @@ _MEAN = {
 }
 #: Units of what adds up; of seconds only core-seconds do.
 _ADDS_UP = ("B", "J", "W", "1")
+_CORE_SECONDS = {*cpu.CORE_SECONDS, *threads.METRICS}
 
 Spot = tuple[str, str, int, str]
 
@@ -107,7 +109,7 @@ def _value(
     if what[1] in _OF_MACHINE:
         machines = [value for rank, value in values.items() if rank % local_world == 0]
         return sum(machines), "the first rank of each machine"
-    if unit in _ADDS_UP or what[1].startswith("cpu_"):
+    if unit in _ADDS_UP or what[1] in _CORE_SECONDS:
         twice = ", what they share counted for each" if what[1] in _MEMORY else ""
         return sum(every), f"sum of {count} ranks{twice}"
     return (max(every), f"longest of {count} ranks") if unit == "s" else None

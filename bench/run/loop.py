@@ -212,7 +212,8 @@ def run_epoch(
         with looked_at, mark("train"), clock.stage("train", number):
             losses.append(trainer.step(x, batch))
             del x, batch, ticket  # freeing a minibatch takes time: the step's, not the loop's
-        advance()
+        while len(in_flight) <= fetcher.lookahead and advance():
+            pass
     issued = time.perf_counter()
     if on_cuda:
         torch.cuda.synchronize()

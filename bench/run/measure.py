@@ -10,7 +10,7 @@ import copy
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, wraps
@@ -24,10 +24,14 @@ from torch import Tensor
 
 from gatherbench.bench.machine.numa import Binding, bind_case, share_on_node
 from gatherbench.bench.machine.reason import Reason
-from gatherbench.bench.meters.gpu_choice import GpuUnderTest
+from gatherbench.bench.meters.nvml_device import GpuUnderTest
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import open_meters
-from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.plan.plan import GPU_SAMPLING
+from gatherbench.bench.plan.workload import RELATIONAL, Workload
+from gatherbench.bench.run.activation_rows import compared as compares_activations
+from gatherbench.bench.run.activation_rows import moved_rows, rows_of_a_step
+from gatherbench.bench.run.activations import Keep, Offload, activations_of
 from gatherbench.bench.run.check import (
     COMPARED,
     LAST_BATCHES,
@@ -42,7 +46,7 @@ from gatherbench.bench.run.check import (
 )
 from gatherbench.bench.run.conduct import Conduct, require_clocks, require_nobody_left
 from gatherbench.bench.run.declared_rows import declared_rows
-from gatherbench.bench.run.epochs import Epochs
+from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.group import (
     ALONE,
     Alone,
@@ -61,7 +65,7 @@ from gatherbench.bench.run.loop import (
 from gatherbench.bench.run.models import Trainer, build_model, to_device
 from gatherbench.bench.run.nvtx import TRACE_BATCHES, Mark, nvtx_session, unmarked, write_trace
 from gatherbench.bench.run.rows import Row, RowMaker
-from gatherbench.bench.run.sensor_calibration import gpu_under_test
+from gatherbench.bench.run.sensor_check import gpu_under_test
 from gatherbench.bench.run.store import CHECK_STAGE, PartWriter
 from gatherbench.bench.run.table import (
     Table,
@@ -72,7 +76,7 @@ from gatherbench.bench.run.table import (
     table_kind,
     table_refusal,
 )
-from gatherbench.bench.run.untimed import EnergyBlock, disk_roof, row_of
+from gatherbench.bench.run.untimed import EnergyBlock, disk_roof, peak_row, row_of
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
 from gatherbench.bench.sampling.knowledge import knowledge_of
 from gatherbench.bench.sampling.minibatch import MiniBatch
@@ -248,12 +252,17 @@ class MeasuredCase(ExitStack):
 
     def refused(self) -> str | None:
         """Why the path cannot run here now, as far as can be said before it is opened."""
-        spec = self._ground.dataset.spec
+        spec, job = self._ground.dataset.spec, self._job
         size = spec.table_bytes
+        if job.case.workload.model in RELATIONAL:
+            if not spec.relations:
+                return f"unsupported: the edges of {spec.name} have no kinds: prepare it anew"
+            if self._device.type == "cuda" and job.measure.sampling in GPU_SAMPLING:
+                return "unsupported: kinds of edges are looked up on the host; sample there"
         if spec.hashed and "file" in self.strategy.needs:
             return f"unsupported: rows of {spec.name} are made in memory, and no disk holds them"
         reason = self.strategy.skip(self._device, size)
-        reason = reason or _too_large(self._job, self.strategy, size)
+        reason = reason or _too_large(job, self.strategy, size)
         return reason or self._ground.table_refusal(self.strategy)
 
     @_phase
@@ -274,20 +283,21 @@ class MeasuredCase(ExitStack):
         knowledge = ground.known.limited_to(strategy.needs)
         cached = _cached(knowledge.file)
         make, clock = job.rows, "time.perf_counter"
-        conduct = Conduct(strategy, loaded, group)
+        kept = self.enter_context(activations_of(job, device))
+        conduct = Conduct(strategy, loaded, group, others=isinstance(kept, Offload))
         self._stays = StaysOnHost(device, table.nbytes) if strategy.managed else None
         begin = time.perf_counter()
         fetcher = self.enter_context(strategy.open(table, device, knowledge))
         open_s = time.perf_counter() - begin
-        source = f"{clock}; {loaded.where}"
-        out.row(make.ok("setup", "table_load_time", "s", loaded.load_s, source))
+        loading = loaded.load_s, f"{clock}; {loaded.where}"
+        out.row(make.ok("setup", "table_load_time", "s", *loading))
         out.row(make.ok("setup", "open_time", "s", open_s, clock))
         out.row(make.ok("setup", "table", "B", table.nbytes, "tensor.nbytes"))
         out.rows(_binding_rows(binding, table, make))
-        out.rows(_setup_rows(fetcher.setup, make))
+        self._told = tuple(fetcher.setup)
+        out.rows(_setup_rows(self._told, make))
 
-        epochs = ground.epochs
-        floor = strategy.role == "floor"
+        epochs, floor = ground.epochs, strategy.role == "floor"
         witness = Witness(loaded.truth, device, strategy.delivered, floor=floor)
         first = max(plan.check_batches, fetcher.lookahead + 2)
         looked_at = list(itertools.islice(epochs.warm_up(0), first))
@@ -307,7 +317,7 @@ class MeasuredCase(ExitStack):
         if job.case.repeat == 0:
             before = [(one.input_ids.cpu() for one in looked_at), *epochs.warm_up_ids()]
             out.rows(declared_rows(job, epochs, strategy, knowledge, before))
-        trainer = _trainer(job.case.workload, ground.dataset, ground.labels, group)
+        trainer = _trainer(job.case.workload, ground.dataset, ground.labels, group, kept)
         self._training = _Training(
             job, strategy, ground, loaded.truth, fetcher, trainer, witness, conduct, out
         )
@@ -332,8 +342,12 @@ class MeasuredCase(ExitStack):
         training, job, out = self._training, self._job, self._out
         training.score(-1)
         training.look_again(everything=self._alone)
+        later = (step for step in training.fetcher.setup if step not in self._told)
+        out.rows(_setup_rows(later, job.rows))
         if self._stays is not None:
             out.row(self._stays.row(job.rows))
+        if job.case.workload.model in RELATIONAL and job.case.repeat == 0:
+            out.row(training.peak())
         if self._alone:
             training.energy_rows(self._energy)
         if job.traces is not None:
@@ -440,12 +454,27 @@ class _Training:
             typical: a minibatch for a path that tunes itself beside the training.
         """
         plan, make, when = self.job.measure, self.job.rows, "in the warm-up"
+        self.fetcher.expect(len(self.epochs.trace))
         self.out.rows(self.group.rows(make))
+        if compares_activations(plan):
+            self._activation_rows(typical)
         self.out.rows(_setup_rows(self._tuned(typical), make))
         for number in range(plan.warmup_epochs):
             watched = self._compared(when, len(self.epochs.trace), everything)
             with self.conduct.resting(self.fetcher, watched) as watch:
                 self._epoch(self.epochs.warm_up(number), unmarked, watch)
+
+    def _activation_rows(self, batch: MiniBatch) -> None:
+        """What a step takes of memory, and that its gradients are those of ``keep``."""
+        spec, (x, on_device) = self.epochs.dataset.spec, self._beside(batch)
+        sizes = spec.num_classes, len(spec.relations)
+        step = (self.job.case.workload, sizes, self.trainer, x, on_device)
+        self.out.rows(rows_of_a_step(self.job.rows, *step))
+
+    def _beside(self, batch: MiniBatch) -> tuple[Tensor, MiniBatch]:
+        """A minibatch and its rows on the device, past the path."""
+        x = reference_gather(self.truth, batch.input_ids.cpu()).to(self.fetcher.device)
+        return x, to_device(batch, self.fetcher.device)
 
     def _compared(self, when: str, batches: int, everything: bool) -> AbstractContextManager[Watch]:
         """All rows of so many minibatches, or spots."""
@@ -454,7 +483,7 @@ class _Training:
     def look_again(self, *, everything: bool) -> None:
         """Compare rows once more after the last epoch."""
         batches = min(LAST_BATCHES, len(self.epochs.trace))
-        last = itertools.islice(self.epochs.trace, batches)
+        last = map(self.epochs.typed, itertools.islice(self.epochs.trace, batches))
         watched = self._compared("after the last epoch", batches, everything)
         compared = self.conduct.resting(self.fetcher, watched)
         check_rows(self.fetcher, compared, last, self.trainer, self.group)
@@ -478,6 +507,7 @@ class _Training:
         spots = self.witness.spots(len(self.epochs.trace), f"in epoch {number}")
         batches = self.epochs.measured(number)
         self.epochs.drawn_ahead_s()  # of epochs that are not measured
+        self.trainer.activations.told()
         with spots as watch, recorder:
             times = self._epoch(batches, mark, watch)
         require_clocks()
@@ -485,6 +515,7 @@ class _Training:
         for stage, seconds in times.stages.items():
             out.samples(case, number, stage, seconds)
         out.rows(self._counted(before, slow, number))
+        out.rows(moved_rows(self.job.rows, self.trainer.activations.told(), number))
         for reading in recorder.readings:
             out.row(row_of(reading, self.job.rows, "epoch", number))
             if reading.series:
@@ -521,7 +552,7 @@ class _Training:
             yield ok("harness", "overhead", "s", overhead, source, epoch)
 
     def _counted(
-        self, before: dict[str, int], slow: NDArray[np.int64] | None, epoch: int
+        self, before: Mapping[str, float], slow: NDArray[np.int64] | None, epoch: int
     ) -> Iterator[Row]:
         """What the path itself counted in an epoch that began with ``before`` and ``slow``."""
         for name, count in self.fetcher.counts().items():
@@ -546,7 +577,7 @@ class _Training:
         sampler = NeighborSampler(dataset.indptr, dataset.indices, workload.fanouts)
         right = seen = 0
         for i, batch_seeds in enumerate(seeds):
-            batch = sampler.sample(batch_seeds, batch_seed(workload.seed, -1, i))
+            batch = self.epochs.typed(sampler.sample(batch_seeds, batch_seed(workload.seed, -1, i)))
             rows = self.strategy.delivered(reference_gather(self.truth, batch.input_ids))
             x = rows.to(self.trainer.device)
             right += self.trainer.correct(x, batch)
@@ -554,15 +585,22 @@ class _Training:
         source = f"{seen} test nodes"
         self.out.row(self.job.rows.ok("eval", "test_accuracy", "1", right / seen, source, epoch))
 
+    def peak(self) -> Row:
+        """A step's peak of memory, on the first minibatch."""
+        batch = self.epochs.typed(self.epochs.trace[0])
+        rows = self.strategy.delivered(reference_gather(self.truth, batch.input_ids))
+        x, batch = rows.to(self.trainer.device), to_device(batch, self.trainer.device)
+        return peak_row(lambda: self.trainer.step(x, batch), self.trainer.device, self.job.rows)
+
     def _tuned(self, batch: MiniBatch) -> list[SetupStep]:
         """Have the path find what depends on the training: beside a copy, then thrown away."""
         fetcher, trainer = self.fetcher, self.trainer
         if not fetcher.tunable:
             return []
-        ids, on_device = batch.input_ids, to_device(batch, fetcher.device)
-        x = reference_gather(self.truth, ids.cpu()).to(fetcher.device)
+        ids, (x, on_device) = batch.input_ids, self._beside(batch)
         with torch.random.fork_rng([fetcher.device] if fetcher.device.type == "cuda" else []):
-            spare = Trainer(copy.deepcopy(trainer.model), trainer.labels, fetcher.device)
+            model, beside = copy.deepcopy(trainer.model), trainer.activations
+            spare = Trainer(model, trainer.labels, fetcher.device, activations=beside)
             return fetcher.tune(fetcher.taken(ids), lambda: spare.step(x, on_device))
 
     def traced(self, folder: Path) -> Row:
@@ -583,13 +621,16 @@ class _Training:
             return self.job.rows.missing(*what, source, why, "failed")
 
 
-def _trainer(workload: Workload, dataset: GraphDataset, labels: Tensor, group: Alone) -> Trainer:
+def _trainer(
+    workload: Workload, dataset: GraphDataset, labels: Tensor, group: Alone, activations: Keep
+) -> Trainer:
     """The workload's model, ready to be trained: all ranks begin with the same weights.
 
     Args:
         labels: int64 ``[N]`` on the device on which it is trained.
     """
-    model = build_model(workload, dataset.spec.feature_dim, dataset.spec.num_classes)
+    spec = dataset.spec
+    model = build_model(workload, spec.feature_dim, spec.num_classes, len(spec.relations))
     if group.rank:
         torch.manual_seed(derive(workload.seed, group.rank))  # each with a dropout of its own
-    return Trainer(model, labels, labels.device, group)
+    return Trainer(model, labels, labels.device, group, activations)

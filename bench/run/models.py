@@ -18,8 +18,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout, relu
 from torch_geometric.nn import GATConv, SAGEConv
 
-from gatherbench.bench.plan.workload import GRAPHLESS, MODELS, Workload, own_model
+from gatherbench.bench.plan.workload import GRAPHLESS, MODELS, RELATIONAL, Workload, own_model
+from gatherbench.bench.run.activations import KEPT, Keep, recomputed
 from gatherbench.bench.run.group import ALONE, Alone
+from gatherbench.bench.run.relational import RelationalGNN, layers_of
 from gatherbench.bench.run.training_cost import GAT_HEADS
 from gatherbench.bench.sampling.minibatch import MiniBatch
 
@@ -64,16 +66,27 @@ class RowMLP(nn.Module):
         return logits
 
 
-def build_model(workload: Workload, in_dim: int, num_classes: int) -> nn.Module:
-    """The workload's model with weights drawn from the workload's seed."""
+def build_model(workload: Workload, in_dim: int, num_classes: int, relations: int = 0) -> nn.Module:
+    """The workload's model with weights drawn from the workload's seed.
+
+    Args:
+        relations: kinds of edges, which a relational model tells apart.
+    """
     torch.manual_seed(workload.seed)
     with _own_temporary_folder():
-        if workload.model not in MODELS:
-            own = own_model(workload.model)
-            return own(in_dim, workload.hidden, num_classes, workload.layers)
-        if workload.model == GRAPHLESS:
-            return RowMLP(in_dim, workload.hidden, num_classes)
-        return BlockGNN(_layers(workload, in_dim, num_classes))
+        model = _built(workload, in_dim, num_classes, relations)
+    return recomputed(model) if workload.activations == "recompute" else model
+
+
+def _built(workload: Workload, in_dim: int, num_classes: int, relations: int) -> nn.Module:
+    if workload.model not in MODELS:
+        own = own_model(workload.model)
+        return own(in_dim, workload.hidden, num_classes, workload.layers)
+    if workload.model == GRAPHLESS:
+        return RowMLP(in_dim, workload.hidden, num_classes)
+    if workload.model in RELATIONAL:
+        return RelationalGNN(layers_of(workload, in_dim, num_classes, relations), DROPOUT)
+    return BlockGNN(_layers(workload, in_dim, num_classes))
 
 
 def _layers(workload: Workload, in_dim: int, num_classes: int) -> list[nn.Module]:
@@ -107,12 +120,18 @@ class Trainer:
     Args:
         labels: int64 ``[N]`` in host memory.
         group: the processes that train the model together.
+        activations: where a step's saved tensors lie until its backward pass.
     """
 
     def __init__(
-        self, model: nn.Module, labels: Tensor, device: torch.device, group: Alone = ALONE
+        self,
+        model: nn.Module,
+        labels: Tensor,
+        device: torch.device,
+        group: Alone = ALONE,
+        activations: Keep = KEPT,
     ) -> None:
-        self.model = model.to(device)
+        self.model, self.activations = model.to(device), activations
         self._in_training = group.wrap(self.model)
         self.labels = labels.to(device)
         self.device = device
@@ -128,8 +147,9 @@ class Trainer:
         they travel narrow.
         """
         self.model.train()
-        labels = self._labels_of(batch)
-        loss = cross_entropy(self._in_training(x.float(), to_device(batch, self.device)), labels)
+        x, labels, batch = x.float(), self._labels_of(batch), to_device(batch, self.device)
+        with self.activations.saving(x, labels, *batch.edges, *self.model.parameters()):
+            loss = cross_entropy(self._in_training(x, batch), labels)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimiser.step()
@@ -155,4 +175,5 @@ def to_device(batch: MiniBatch, device: torch.device) -> MiniBatch:
     if all(block.device == device for block in batch.edges):
         return batch
     edges = tuple(block.to(device, non_blocking=True) for block in batch.edges)
-    return MiniBatch(batch.input_ids, edges, batch.num_nodes)
+    kinds = tuple(block.to(device, non_blocking=True) for block in batch.kinds)
+    return MiniBatch(batch.input_ids, edges, batch.num_nodes, kinds)

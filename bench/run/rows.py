@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.base import UNITS
-from gatherbench.bench.plan.case import Case
+from gatherbench.bench.plan.workload import Case
 
 SCHEMA_VERSION = 3
 
@@ -40,9 +40,9 @@ class Row:
         repeat: which repetition of the case, from 0.
         epoch: which epoch, from 0; -1 for what belongs to the case as a whole.
         stage: ``sample``, ``fetch``, ``train``, ``epoch``, ``setup``, ``check``, ``eval``,
-            ``harness``, ``host`` (what it issues to a GPU), ``energy`` (of a block of epochs),
-            ``calibration`` (of a GPU's sensors; such rows belong to the run: workload and strategy
-            are empty) or ``case``.
+            ``activations``, ``harness``, ``host`` (what it issues to a GPU), ``energy`` (of a
+            block of epochs), ``calibration`` (of a GPU's sensors; such rows belong to the run:
+            workload and strategy are empty) or ``case``.
         metric: what was observed, e.g. ``wall_time``, ``cpu_user``, ``payload``.
         unit: an SI base unit of :data:`UNITS`.
         value: the observation; ``None`` when there is none, and then ``reason`` says why.

@@ -17,32 +17,32 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gatherbench.bench.meters.gpu_choice import SensorChoice
-from gatherbench.bench.plan.case import Case
+from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.plan.plan import Measure
-from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run.agreement import fail_strays
 from gatherbench.bench.run.fork_server import ForkServer
 from gatherbench.bench.run.guards import only_one, terminate_as_interrupt
 from gatherbench.bench.run.job import (
     CALIBRATION_KEY,
+    DISK_FULL,
     AnyJob,
-    CalibrationJob,
     Job,
     Preparation,
     Ready,
+    SensorCheckJob,
     Turn,
     Turns,
+    is_disk_full,
     read_choice,
 )
 from gatherbench.bench.run.memory_limit import killed_at_limit, limited
-from gatherbench.bench.run.outcome import DISK_FULL, is_disk_full
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import (
     CALIBRATION_STAGE,
@@ -233,34 +233,26 @@ class Runner:
             KeyboardInterrupt, Terminated: Ctrl-C, SIGTERM or SIGHUP; the case in flight has been
                 stopped.
         """
-        with only_one(self.store.folder), terminate_as_interrupt():
-            try:
-                try:
-                    with contextlib.suppress(TimeUp):  # ``left`` says what was not measured
-                        self._run_missing()
-                finally:
-                    self._workers.close()
-                    if self._machines is not None:
-                        self._machines.dismiss(self._called)
-                    with contextlib.suppress(OSError):  # a full disk has its own message
-                        self.store.write_samples(finished=False)
-                if not self.left:
-                    self.store.write_samples(finished=True)
-                fail_strays(self.store)
-            except OSError as error:
-                if is_disk_full(error):
-                    raise RunStopped(f"no space left for {self.store.folder}") from error
-                if error.errno in _NOT_OURS:
-                    raise StoreError(
-                        f"{self.store.folder}: cannot be written ({error}); make it writable, or"
-                        " copy it where you may write and resume the copy"
-                    ) from error
-                raise
-            return sum(
-                r.status == "failed"
-                for r in self.store.rows()
-                if (r.stage, r.metric) == (CASE_STAGE, CASE_METRIC)
+        folder = self.store.folder
+        with only_one(folder), terminate_as_interrupt(), _written_to(folder):
+            with ExitStack() as end, contextlib.suppress(TimeUp):  # ``left`` says what is missing
+                end.callback(self._end)
+                self._run_missing()
+            if not self.left:
+                self.store.write_samples(finished=True)
+            fail_strays(self.store)
+            ended = (
+                r for r in self.store.rows() if (r.stage, r.metric) == (CASE_STAGE, CASE_METRIC)
             )
+            return sum(row.status == "failed" for row in ended)
+
+    def _end(self) -> None:
+        """Let the processes and the other machines go, and keep the samples that there are."""
+        self._workers.close()
+        if self._machines is not None:
+            self._machines.dismiss(self._called)
+        with contextlib.suppress(OSError):  # a full disk has its own message
+            self.store.write_samples(finished=False)
 
     def _run_missing(self) -> None:
         done = self.store.recover()
@@ -430,7 +422,7 @@ class Runner:
         if CALIBRATION_KEY not in done:
             part = self.store.parts.absolute() / "calibration.jsonl"
             copies = tuple(self.measure.known_copies)
-            job = CalibrationJob(self.task.rows, part, sensors.absolute(), copies)
+            job = SensorCheckJob(self.task.rows, part, sensors.absolute(), copies)
             first = self.task.cases[0].workload
             self.progress.preparing(first, "calibrating the GPU's sensors", 0.0)
             failure = self._workers.do(job, CALIBRATION_S)
@@ -490,6 +482,22 @@ class Runner:
         self.store.append(rows)
         self._rows += rows
         return rows
+
+
+@contextlib.contextmanager
+def _written_to(folder: Path) -> Iterator[None]:
+    """Say what is to be done where the run's folder cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        if is_disk_full(error):
+            raise RunStopped(f"no space left for {folder}") from error
+        if error.errno in _NOT_OURS:
+            raise StoreError(
+                f"{folder}: cannot be written ({error}); make it writable, or copy it where you may"
+                " write and resume the copy"
+            ) from error
+        raise
 
 
 def other_data(folder: Path, workload: Workload, identity: str) -> str | None:

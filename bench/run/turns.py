@@ -4,7 +4,7 @@ Two processes of one path differ by more than two paths of one process do: on an
 of the epoch had a standard deviation of 0.165 between processes and 0.077 within one. So with
 ``together`` all paths of a workload are opened in one process over one table. A *block* is one
 epoch of each, in an order that is drawn for each block from the plan's seed; ratios are paired
-within blocks when they are read (:mod:`gatherbench.bench.read.stats.interval`).
+within blocks when they are read (:mod:`gatherbench.stats.interval`).
 
 Paths that do not fit beside the others, on the GPU or on the host, have blocks of their own behind
 them, in the same process. What fails costs itself. Where CUDA is lost with it, or the process, the
@@ -24,10 +24,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from gatherbench.bench.run.job import Job, Turn, Turns
+from gatherbench.bench.run.job import Job, Turn, Turns, outcome
 from gatherbench.bench.run.measure import Ground, MeasuredCase
 from gatherbench.bench.run.nvtx import nvtx_session
-from gatherbench.bench.run.outcome import outcome
 from gatherbench.bench.run.rows import PLACE, PROCESS
 from gatherbench.bench.run.store import PartWriter
 from gatherbench.kernels.host_memory import available_bytes
@@ -110,9 +109,10 @@ class _Path:
     def fits(self) -> bool:
         """Whether there is room for it beside the paths that are open."""
         strategy, device = self.case.strategy, torch.device(self.job.device)
-        size = self._ground.dataset.spec.table_bytes
+        spec = self._ground.dataset.spec
+        size = spec.table_bytes
         known = self._ground.known.limited_to(strategy.needs)
-        taken = strategy.gpu_table_bytes(size, known)
+        taken = strategy.kept_bytes(spec.num_nodes, spec.row_bytes, known)
         if taken and taken > _SHARE * free_bytes(device):
             return False
         loaded = self._ground.kind(strategy) in self._ground.tables

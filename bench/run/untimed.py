@@ -4,7 +4,8 @@ The GPU's energy counter wants windows of ten seconds. Where the measured epochs
 fill one, whole epochs are run on until they do. Either way the rows of the stage ``energy`` say how
 many epochs the window held and how long it was; energy an epoch is derived when they are read.
 
-Where the table is a file, the disk's own random reads stand beside those of the path.
+Where the table is a file, the disk's own random reads stand beside those of the path. Of relational
+models, whose layers differ in what they hold at a time, a step's peak of memory is counted.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
+import torch
 
 from gatherbench.bench.meters.base import Reading, cited
 from gatherbench.bench.meters.cpu import WallClockMeter
-from gatherbench.bench.meters.gpu_choice import GpuUnderTest
+from gatherbench.bench.meters.nvml_device import GpuUnderTest
 from gatherbench.bench.meters.pcie import PcieMeter
 from gatherbench.bench.meters.power import (
     SHORTEST_ENERGY_WINDOW_S,
@@ -36,6 +38,25 @@ DEPTH = 128
 _BATCH = 8 * DEPTH
 _ROOF_S = 0.3
 _READS, _TIME = ("fetch", "disk_roof_reads", "1"), ("fetch", "disk_roof_time", "s")
+
+
+def peak_row(step: Callable[[], object], device: torch.device, make: RowMaker) -> Row:
+    """The most bytes that tensors of a training step have at a time, its weights among them."""
+    what = ("train", "peak", "B")
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        step()
+        torch.cuda.synchronize(device)
+        grown = torch.cuda.max_memory_allocated(device) - before
+        return make.ok(*what, grown, "torch.cuda.max_memory_allocated, less what was there before")
+    from torch.distributed._tools.mem_tracker import MemTracker  # takes a second to import
+
+    with MemTracker() as tracker:
+        step()
+    peak = tracker.get_tracker_snapshot("peak")[device]["Total"]
+    return make.ok(*what, peak, "torch.distributed._tools.mem_tracker, tensors of one step")
 
 
 def row_of(reading: Reading, make: RowMaker, stage: str, epoch: int = -1) -> Row:

@@ -19,10 +19,18 @@ import time
 from unittest import mock
 
 from gatherbench.bench.machine.reason import Reason
-from gatherbench.bench.meters.gpu_choice import SensorChoice
+from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.run.fork_server import die_with_parent, serve_requests
-from gatherbench.bench.run.job import AnyJob, CalibrationJob, Job, Preparation, Turns
-from gatherbench.bench.run.outcome import DISK_FULL, is_disk_full, outcome
+from gatherbench.bench.run.job import (
+    DISK_FULL,
+    AnyJob,
+    Job,
+    Preparation,
+    SensorCheckJob,
+    Turns,
+    is_disk_full,
+    outcome,
+)
 from gatherbench.bench.run.store import PartWriter
 
 
@@ -51,7 +59,7 @@ def measure_case(job: Job) -> None:
     """Measure the job's case into its part; the last record says how it ended."""
     from gatherbench.bench.run.measure import measure
     from gatherbench.bench.run.memory_limit import enter, killed_at_limit, peak_row
-    from gatherbench.bench.run.ranks import measure_ranks
+    from gatherbench.bench.run.rank_processes import measure_ranks
 
     begin = time.perf_counter()
     with contextlib.closing(PartWriter(job.part)) as out:
@@ -72,9 +80,9 @@ def measure_case(job: Job) -> None:
         out.end(status, reason, time.perf_counter() - begin)
 
 
-def calibrate_sensors(job: CalibrationJob) -> None:
+def calibrate_sensors(job: SensorCheckJob) -> None:
     """Calibrate the GPU's sensors for the run; what goes wrong is the last record's reason."""
-    from gatherbench.bench.run.sensor_calibration import calibrate_gpu
+    from gatherbench.bench.run.sensor_check import calibrate_gpu
 
     begin = time.perf_counter()
     with contextlib.closing(PartWriter(job.part)) as out:
@@ -100,7 +108,7 @@ def do(job: AnyJob) -> None:
         match job:
             case Preparation():
                 prepare_workload(job)
-            case CalibrationJob():
+            case SensorCheckJob():
                 calibrate_sensors(job)
             case Turns():
                 measure_turns(job)
@@ -127,8 +135,8 @@ def main(runner: int) -> None:
     with mock.patch.object(torch.__config__, "show", return_value=built):
         import torch_geometric  # noqa: F401
 
-    import gatherbench.bench.run.ranks
-    import gatherbench.bench.run.sensor_calibration  # noqa: F401
+    import gatherbench.bench.run.rank_processes
+    import gatherbench.bench.run.sensor_check  # noqa: F401
 
     numba.njit("int64(int64)")(lambda x: x)  # numba's own imports wait for the first function
     gc.freeze()  # a collection in a fork would copy the pages of all that was imported

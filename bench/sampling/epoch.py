@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.sampling.snapshot import NumberedSeeds
 from gatherbench.bench.sampling.splitmix import derive, stream
 from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.strategies.partition_orders import Partitions
 
 # Apart from one another, so that the order of an epoch says nothing about its draws.
-_ORDER, _DRAWS, _STATES = 1, 2, 3
+_ORDER, _DRAWS, _STATES, _REMEMBERED = 1, 2, 3, 6
 
 
 class StateSeeds(NamedTuple):
@@ -113,16 +114,21 @@ def workload_seeds(
     epoch: int,
     rank: int = 0,
     num_nodes: int = 0,
-) -> Sequence[Tensor | StateSeeds]:
+) -> Sequence[Tensor | StateSeeds | NumberedSeeds]:
     """:func:`epoch_seeds` of a workload; where several ranks train, the share of one.
 
-    Of a workload with partitions :func:`state_seeds`, for a graph of ``num_nodes``.
+    Of a workload with partitions :func:`state_seeds`, for a graph of ``num_nodes``; of one whose
+    sampling remembers, each with its number.
     """
     if (parts := workload.parted) is not None:
         size, cut = workload.batch_size, workload.max_batches
         return state_seeds(parts, num_nodes, train_ids, size, workload.seed, epoch, cut)
     steps = epoch_seeds(train_ids, workload.step_seeds, workload.seed, epoch, workload.max_batches)
-    return steps if workload.world == 1 else rank_seeds(steps, rank, workload.world)
+    steps = steps if workload.world == 1 else rank_seeds(steps, rank, workload.world)
+    if not workload.remembers:
+        return steps
+    key = derive(workload.seed, epoch, rank, _REMEMBERED)
+    return [NumberedSeeds(nodes, number, key) for number, nodes in enumerate(steps)]
 
 
 def rank_seeds(steps: list[Tensor], rank: int, world: int) -> list[Tensor]:
@@ -152,7 +158,7 @@ def batch_seed(seed: int, epoch: int, batch: int, rank: int = 0, world: int = 1)
 
 def draws(
     workload: Workload, dataset: GraphDataset, epoch: int = 0, rank: int = 0
-) -> Iterator[tuple[Tensor | StateSeeds, int]]:
+) -> Iterator[tuple[Tensor | StateSeeds | NumberedSeeds, int]]:
     """What a rank's minibatches of an epoch are drawn from: the seed nodes and seed of each.
 
     Of epoch 0 a sampler draws the trace from them. The order of the seed nodes is drawn when this

@@ -24,11 +24,14 @@ class MiniBatch:
             target (``< num_nodes[k]``).
         What lies on a GPU is there: no work is left that makes it.
         num_nodes: ``L + 1`` counts, ``num_nodes[0] = S``, ``num_nodes[L] = B``, non-decreasing.
+        kinds: of a relational graph, for a model that asks: the kind of each edge, ``L`` tensors
+            int64 ``[E_k]`` (:mod:`.typed`); else none.
     """
 
     input_ids: Tensor
     edges: tuple[Tensor, ...]
     num_nodes: tuple[int, ...]
+    kinds: tuple[Tensor, ...] = ()
 
     @property
     def seeds(self) -> Tensor:

@@ -129,15 +129,20 @@ class NeighborSampler:
         """
         return self._sample(seeds, seed, frontiers=True)
 
+    def sample_places(self, seeds: Tensor, seed: int) -> tuple[MiniBatch, tuple[Tensor, ...]]:
+        """:meth:`sample`, and for each layer the places of its edges in ``indices``, int64."""
+        return self._sample(seeds, seed, frontiers=False, with_places=True)
+
     def _sample(
-        self, seeds: Tensor, seed: int, *, frontiers: bool
+        self, seeds: Tensor, seed: int, *, frontiers: bool, with_places: bool = False
     ) -> tuple[MiniBatch, tuple[Tensor, ...]]:
         with self._lock:
             first, known = 0, self._enter(seeds)
             num_nodes, edges, places = [known], [], []
-            for layer, fanout in enumerate(self.fanouts):
+            for layer in range(len(self.fanouts)):
                 key = np.uint64(derive(seed, layer))
-                drawn, place = self._draw(first, known, fanout, key, with_places=frontiers)
+                kept = frontiers or with_places
+                drawn, place = self._draw(first, known, layer, key, with_places=kept)
                 first = known if frontiers else 0
                 known = self._relabel(drawn[0], known)
                 num_nodes.append(known)
@@ -150,7 +155,7 @@ class NeighborSampler:
         """Have numba compile (or read from its cache) what no timed call shall wait for."""
         nothing = np.empty(0, np.int64)
         kernels.enter_seeds(nothing, self._ids, self._table)
-        self._draw(0, 0, 1, np.uint64(0), with_places=False)
+        self._draw(0, 0, 0, np.uint64(0), with_places=False)
         self._relabel(nothing, 0)
 
     def _enter(self, seeds: Tensor) -> int:
@@ -168,21 +173,20 @@ class NeighborSampler:
         return len(array)
 
     def _draw(
-        self, first: int, last: int, fanout: int, key: np.uint64, *, with_places: bool
+        self, first: int, last: int, layer: int, key: np.uint64, *, with_places: bool
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Edges ``[2, E]`` (global source, local target) of the known nodes ``first..last - 1``."""
         nodes = self._ids[first:last]
         begins = np.empty(last - first, np.int64)
         offsets = np.empty(last - first + 1, np.int64)
+        fanout = self.fanouts[layer]
         total = int(kernels.count(self._indptr, nodes, fanout, begins, offsets))
         edges = np.empty((2, total), np.int64)
         places = np.empty(total if with_places else 0, np.int64)
 
         def part(member: int, start: int, stop: int) -> None:
-            kernels.draw(
-                self._indptr, self._indices, nodes, first, begins, offsets, start, stop,
-                key, edges[0], edges[1], places, self._scratch[member],
-            )  # fmt: skip
+            of, used = (nodes, first, begins, offsets), self._scratch[member]
+            self._draw_part(layer, key, *of, (start, stop), edges, places, used)
 
         threads = self.threads or torch.get_num_threads()
         threads = max(1, min(threads, total // _EDGES_PER_THREAD))
@@ -191,6 +195,25 @@ class NeighborSampler:
         bounds = [0, *(int(c) for c in cuts), last - first]
         self._run(part, bounds)
         return edges, places
+
+    def _draw_part(
+        self,
+        _layer: int,
+        key: np.uint64,
+        nodes: NDArray[np.int64],
+        first: int,
+        begins: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+        bounds: tuple[int, int],
+        edges: NDArray[np.int64],
+        places: NDArray[np.int64],
+        used: NDArray[np.uint64],
+    ) -> None:
+        """The edges of the targets from ``bounds[0]`` to ``bounds[1] - 1``, by one thread."""
+        kernels.draw(
+            self._indptr, self._indices, nodes, first, begins, offsets, *bounds,
+            key, edges[0], edges[1], places, used,
+        )  # fmt: skip
 
     def _run(self, part: Callable[[int, int, int], None], bounds: Sequence[int]) -> None:
         """Call ``part(member, bounds[member], bounds[member + 1])`` for all members at once.

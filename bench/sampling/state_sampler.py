@@ -26,6 +26,7 @@ from gatherbench.bench.sampling.device_sampler import DeviceSampler, Place
 from gatherbench.bench.sampling.epoch import StateSeeds
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
+from gatherbench.bench.sampling.snapshot import SnapshotSampler
 from gatherbench.bench.sampling.trace import Sampler
 from gatherbench.strategies.partition_orders import Partitions
 
@@ -39,13 +40,19 @@ def sampler_of(
     device: torch.device | None = None,
     *,
     in_place: Place | None = None,
+    hot: NDArray[np.int64] | None = None,
 ) -> Sampler:
-    """What draws the workload's minibatches, on the CPU or on a GPU; see :class:`StateSampler`."""
+    """What draws the workload's minibatches, on the CPU or on a GPU; see :class:`StateSampler`.
+
+    Sampling that remembers is the CPU's. ``hot``: see :class:`DeviceSampler`.
+    """
+    if workload.remembers:
+        return SnapshotSampler(workload.lists, indptr, indices, workload.fanouts)
     if (parts := workload.parted) is not None:
         fanouts = workload.fanouts
         return StateSampler(parts, indptr, indices, fanouts, device, in_place=in_place)
     if device is not None:
-        return DeviceSampler(indptr, indices, workload.fanouts, device, in_place=in_place)
+        return DeviceSampler(indptr, indices, workload.fanouts, device, in_place=in_place, hot=hot)
     return NeighborSampler(indptr, indices, workload.fanouts)
 
 

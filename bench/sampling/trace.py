@@ -26,6 +26,7 @@ from torch import Tensor
 
 from gatherbench.bench.sampling.epoch import StateSeeds, batch_seed
 from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.bench.sampling.snapshot import NumberedSeeds
 from gatherbench.datasets.files import new_folder
 from gatherbench.datasets.source import Progress, silent
 
@@ -46,7 +47,8 @@ class Sampler(Protocol):
     @property
     def num_nodes(self) -> int: ...
 
-    # Tensor, or StateSeeds for a sampler that goes from state to state of a buffer.
+    # Tensor; StateSeeds for a sampler that goes from state to state of a buffer, NumberedSeeds for
+    # one that remembers.
     def sample(self, seeds: Any, seed: int) -> MiniBatch: ...
 
     # One more, for another thread.
@@ -56,7 +58,7 @@ class Sampler(Protocol):
 def draw_trace(
     folder: Path,
     sampler: Sampler,
-    seeds: Iterable[Tensor | StateSeeds],
+    seeds: Iterable[Tensor | StateSeeds | NumberedSeeds],
     seed: int,
     progress: Progress = silent,
     *,

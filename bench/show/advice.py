@@ -64,7 +64,7 @@ def _against_usual(advice: Advice, take: Option) -> str:
 def _sure(advice: Advice, take: Option) -> str:
     """What the answer rests on, how far such answers were off, and what it is not told from."""
     if take.basis == MEASURED:
-        said = [take.source.removeprefix("measured: ").join(("measured here, ", ""))]
+        said = [f"measured here, {take.source}"]
     else:
         default = " (default)" * bool(advice.default)
         said = [_off(take), f"profile {advice.profile.name}{default}"]
@@ -243,7 +243,7 @@ def _by_reason(options: Sequence[Option]) -> Iterable[tuple[str, list[str]]]:
     """Why each stands where it does, in a sentence, and the options of which that is said."""
     paths: defaultdict[str, list[str]] = defaultdict(list)
     for option in options:
-        why = option.reason if option.basis != MEASURED else f"{option.source}."
+        why = option.reason if option.basis != MEASURED else f"Measured: {option.source}."
         paths[why].append(option.words)
     return paths.items()
 

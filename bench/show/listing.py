@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 def strategies() -> Table:
     """Every strategy, ours first, with what its parameters may be."""
-    from gatherbench.strategies.registry import PLUGINS, STRATEGIES, parameters
+    from gatherbench.strategies.registry import CHOICES, PLUGINS, STRATEGIES, parameters
 
     table = Table("strategy", "data path", "parameters (default first)")
-    for strategy in (*STRATEGIES, *PLUGINS.usable()):
+    for strategy in (*STRATEGIES, *CHOICES, *PLUGINS.usable()):
         params = "; ".join(f"{k}: {', '.join(v)}" for k, v in parameters(strategy).items())
         table.add_row(
             strategy.name, _said(strategy.name, strategy.summary, PLUGINS), params or "none"

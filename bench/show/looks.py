@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from gatherbench.bench.read.stats.judge import THRESHOLD
+from gatherbench.stats.judge import THRESHOLD
 
 #: Name → colour on a light page (and in pictures), and on a dark one.
 PALETTE = MappingProxyType(
@@ -27,6 +27,7 @@ PALETTE = MappingProxyType(
         "yellow": ("#D8C92C", "#E3D54A"),
         "grey": ("#A9B0B7", "#78818B"),
         "brown": ("#8C5A2B", "#B5814F"),
+        "navy": ("#332288", "#8A80E0"),
         "pale": ("#EDEDED", "#2C333B"),
     }
 )

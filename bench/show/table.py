@@ -1,16 +1,17 @@
 """A table as data: what a reader sees, and beside it the number that sorts and goes into files.
 
 A column has one unit, chosen so that its largest value reads well; CSV and JSON hold SI base units.
-The report's template makes HTML of a table, and the page's script CSV; :func:`in_terminal` draws it
-in a terminal, :func:`records` are its JSON. None of them knows of runs.
+The report's template makes HTML of a table, and the page's script CSV;
+:func:`gatherbench.bench.show.terminal.in_terminal` draws it in a terminal, :func:`records` are its
+JSON. None of them knows of runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -38,8 +39,10 @@ class Column:
     the field ``mark`` is shown behind the number, and is no part of it.
 
     Attributes:
-        interval: its ends are the fields ``…_low`` and ``…_high``: columns of their own, in a
-            terminal in brackets behind the value.
+        interval: its ends are the fields ``…_low`` and ``…_high``: columns of their own.
+        ends: how a terminal shows them: in ``brackets`` behind the value, as ± ``half`` of what is
+            between them, or not at all (``hidden``); in place of a value that lies between them,
+            both in any case, also of a column ``between`` ends that are no columns.
         short: its heading in a terminal, which has no room for columns without one.
         below: what a terminal says below the table in place of a column, of each of its values:
             ``{value}``, and ``{series}``, which have it.
@@ -52,9 +55,9 @@ class Column:
     like: str = ""
     mark: str = ""
     interval: bool = False
+    ends: Literal["brackets", "half", "hidden", "between"] = "brackets"
     short: str = ""
     below: str = ""
-    end_of: str = ""
 
     @property
     def kind(self) -> str:
@@ -84,10 +87,14 @@ KINDS = MappingProxyType({"host": "measured, host", "cuda": "measured, GPU"})
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """``text`` is shown; ``value`` sorts and is exported, ``None`` where both are the text."""
+    """``text`` is shown; ``value`` sorts and is exported, ``None`` where both are the text.
+
+    ``with_ends`` is what a terminal shows, which has no columns for the ends of an interval.
+    """
 
     text: str
     value: str | None = None
+    with_ends: str = ""
 
     @property
     def full(self) -> str:
@@ -97,17 +104,19 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A row; ``modelled`` ones are hatched."""
+    """A row; ``modelled`` ones are hatched; ``instead`` stands in place of all its numbers."""
 
     cells: list[Cell]
     modelled: bool = False
+    instead: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
     """``ident`` names it in the page and in files; ``note`` stands below it.
 
-    In a terminal each value of its first column has a table of its own, below ``title``.
+    In a terminal each value of its first column has a table of its own, below ``title``, in it the
+    modelled lines below ``modelled``. On the page it is a click away where ``folded``.
     """
 
     ident: str
@@ -117,6 +126,19 @@ class Table:
     lines: list[Line]
     title: str = ""
     note: str = ""
+    modelled: str = "modelled"
+    folded: bool = False
+
+    @property
+    def first(self) -> int:
+        """Place of the first column of numbers."""
+        return next((i for i, one in enumerate(self.columns) if one.kind == "numeric"), 0)
+
+    @property
+    def named(self) -> int:
+        """How many columns, from the first on, say what a line is about."""
+        kinds = [column.kind for column in self.columns]
+        return next((i for i, kind in enumerate(kinds) if kind != "label"), len(kinds))
 
 
 def tabulate(
@@ -124,25 +146,24 @@ def tabulate(
     caption: str,
     columns: Sequence[Column],
     frame: pd.DataFrame,
-    *,
-    title: str = "",
-    note: str = "",
+    **more: Any,
 ) -> Table:
-    """The table of ``frame``'s fields; ``basis`` tells which rows are modelled."""
+    """The table of ``frame``'s fields; ``basis`` tells which rows are modelled.
+
+    ``instead``, where the frame has it, stands in place of a row's numbers; ``more``: the rest of
+    :class:`Table`.
+    """
     columns = [one for column in columns for one in (column, *_ends_of(column))]
-    labels, cells = [], list[list[Cell]]()
+    labels, cells, of_lines = [], list[list[Cell]](), frame.to_dict("records")
     for column in columns:
-        values = frame[column.field]
-        suffix, show = _reader(column, frame[column.like or column.field])
+        suffix, factor, show = _reader(column, frame[column.like or column.field])
         labels.append(f"{column.label}, {suffix}" if suffix else column.label)
-        units = frame[column.units] if column.units else [column.unit] * len(frame)
-        marks = frame[column.mark] if column.mark else [""] * len(frame)
-        said = zip(values, units, marks, strict=True)
-        cells.append([_cell(column, value, show, unit, mark) for value, unit, mark in said])
+        cells.append([_cell(column, row, show, factor) for row in of_lines])
     modelled = frame["basis"] != "measured" if "basis" in frame else [False] * len(frame)
-    rows = zip(zip(*cells, strict=True), modelled, strict=True)
-    lines = [Line(list(row), bool(is_modelled)) for row, is_modelled in rows]
-    return Table(ident, caption, columns, labels, lines, title, note)
+    instead = frame["instead"] if "instead" in frame else [""] * len(frame)
+    rows = zip(zip(*cells, strict=True), modelled, instead, strict=True)
+    lines = [Line(list(row), bool(is_modelled), said) for row, is_modelled, said in rows]
+    return Table(ident, caption, columns, labels, lines, **more)
 
 
 def with_kind(frame: pd.DataFrame) -> pd.DataFrame:
@@ -171,29 +192,55 @@ def _ends_of(column: Column) -> list[Column]:
     """The columns of an interval's ends, in the unit of its value."""
     ends = (("low", "from"), ("high", "to")) if column.interval else ()
     field, unit = column.field, column.unit
-    return [Column(f"{field}_{end}", label, unit, like=field, end_of=field) for end, label in ends]
+    return [Column(f"{field}_{end}", label, unit, like=field) for end, label in ends]
 
 
-def _reader(column: Column, values: pd.Series[Any]) -> tuple[str, Callable[[Any, Any], str]]:
-    """What to write behind the column's label, and how to write a value of some unit."""
+def _reader(column: Column, values: pd.Series[Any]) -> tuple[str, float, Callable[[Any, Any], str]]:
+    """What to write behind the column's label, how many of that one is, how to write a value."""
     if column.units:
-        return "", quantity
+        return "", 1.0, quantity
     if column.unit is None:
         longest = LONGEST_TEXT if column.kind == "prose" else LONGEST_NAME
-        return "", lambda value, _: short(value, longest)
+        return "", 1.0, lambda value, _: short(value, longest)
     if column.unit == "1":
-        return "", lambda value, _: count(value)
+        return "", 1.0, lambda value, _: count(value)
     numbers = pd.to_numeric(values).dropna().abs()
     name, factor = scale(column.unit, float(numbers.max()) if len(numbers) else 1.0)
-    return name, lambda value, _: number(value * factor)
+    return name, factor, lambda value, _: number(value * factor)
 
 
 def _cell(
-    column: Column, value: Any, show: Callable[[Any, Any], str], unit: Any, mark: str
+    column: Column, row: Mapping[Hashable, Any], show: Callable[[Any, Any], str], factor: float
 ) -> Cell:
-    if value is None or value == "" or pd.isna(value):
-        return Cell(MISSING + mark, "")
+    value, unit = row[column.field], row[column.units] if column.units else column.unit
+    mark = row[column.mark] if column.mark else ""
+    known = not (value is None or value == "" or pd.isna(value))
+    text = show(value, unit) if known else MISSING
+    ends = _in_words(column, row, text, lambda end: show(end, unit), factor) + mark
+    if not known:
+        return Cell(MISSING + mark, "", ends)
     if column.kind == "numeric":
-        return Cell(show(value, unit) + mark, repr(float(value)))
-    text, full = show(value, unit), str(value)
-    return Cell(text, None if text == full else full)
+        return Cell(text + mark, repr(float(value)), ends)
+    return Cell(text, None if text == str(value) else str(value), text)
+
+
+def _in_words(
+    column: Column,
+    row: Mapping[Hashable, Any],
+    text: str,
+    show: Callable[[float], str],
+    factor: float,
+) -> str:
+    """A value with its ends; what has the same ends, or is not known, has none."""
+    if not (column.interval or column.ends == "between"):
+        return text
+    low, high = (row[f"{column.field}_{end}"] for end in ("low", "high"))
+    if text == MISSING:  # it lies between them
+        return " to ".join(dict.fromkeys(map(show, (low, high)))) if pd.notna(low) else text
+    if low == high or column.ends in ("hidden", "between"):
+        return text
+    if pd.isna(low):
+        return f"{text} (one repeat)"
+    if column.ends == "half":
+        return f"{text} ±{(high - low) / 2 * factor:.{len(text.partition('.')[2])}f}"
+    return f"{text} ({show(low)}–{show(high)})"

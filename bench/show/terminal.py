@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -40,40 +41,40 @@ def frame(title: str, *words: str, numbers: Iterable[str] = ()) -> Table:
 
 
 def in_terminal(
-    table: data.Table, names: Mapping[str, str], *, spare: bool = False
+    table: data.Table,
+    names: Mapping[str, str] = MappingProxyType({}),
+    below: dict[str, list[str]] | None = None,
 ) -> list[RenderableType]:
     """Its columns that have a short heading: a table for each value of the first column.
 
-    What names a line stands in the first of several lines alone.
+    The first three columns name a line. What does stands in the first of several lines alone.
 
     Args:
         names: workloads in words.
-        spare: without modelled lines of series that were measured.
+        below: what is to be said below the table of a workload; what was said is taken out.
     """
     columns = list(zip(table.columns, table.labels, strict=True))
     shown = [place for place, (column, _) in enumerate(columns) if column.short]
     if not (shown and table.lines):
         return []
-    ends = {column.end_of: place for place, (column, _) in enumerate(columns) if column.end_of}
     groups: dict[str, list[data.Line]] = {}
-    known = {_names(line) for line in table.lines if not line.modelled}
     for line in table.lines:
-        if not (spare and line.modelled and _names(line) in known):
-            groups.setdefault(line.cells[0].full, []).append(line)
+        groups.setdefault(line.cells[0].full, []).append(line)
     parts: list[RenderableType] = []
     for name, lines in groups.items():
-        drawn = frame(f"{table.title or table.caption}: {names.get(name, name)}", "strategy")
-        drawn.add_column("variant", overflow="fold", min_width=8)
+        title = names.get(name, name)
+        drawn = frame(": ".join(filter(None, [table.title, title])), table.labels[1])
+        drawn.add_column(table.labels[2], overflow="fold", min_width=8)
         for place in shown:
             column, label = columns[place]
             numeric = column.kind == "numeric"
-            unit = label.removeprefix(column.label).replace(", ", "\n")
-            heading = column.short + unit
+            heading = column.short + label.removeprefix(column.label).replace(", ", "\n")
             drawn.add_column(
                 heading,
                 justify="right" if numeric else "left",
                 overflow="fold",
-                no_wrap=numeric and not column.interval,  # which may stand below its value
+                # Brackets may stand below their value.
+                no_wrap=numeric and not (column.interval and column.ends == "brackets"),
                 min_width=max(map(len, heading.split())),
             )
         before: tuple[str, ...] = ()
@@ -81,32 +82,18 @@ def in_terminal(
             mine = [line for line in lines if line.modelled == modelled]
             if mine and modelled:
                 drawn.add_section()
-                drawn.add_row("modelled")
+                head, _, whose = table.modelled.partition(" for ")
+                drawn.add_row(f"{head} for" if whose else head, whose)
             for line in mine:
-                series = _names(line)[1:]
+                series = tuple(cell.text for cell in line.cells[1:3])
                 named = ("", "") if series == before else series
-                said = (_with_ends(line, at, ends.get(columns[at][0].field)) for at in shown)
-                drawn.add_row(*map(Text, (*named, *said)), style="italic" if modelled else "")
+                cells = [line.instead] if line.instead else [line.cells[p].with_ends for p in shown]
+                drawn.add_row(*map(Text, (*named, *cells)), style="italic" if modelled else "")
                 before = series
-        parts += [drawn, Text()]
-        parts += [Text(text) for text in _below(table, lines)]
+        said = below.pop(title, []) if below else []
+        parts += [drawn, *(Text(f"→ {one}", style="bold") for one in said)]
+        parts += [Text(), *(Text(text) for text in _below(table, lines))]
     return [*parts, Text(table.note, style="dim"), Text()] if table.note else parts
-
-
-def _names(line: data.Line) -> tuple[str, ...]:
-    """What its first columns say: workload, strategy and variant."""
-    return tuple(cell.text for cell in line.cells[:3])
-
-
-def _with_ends(line: data.Line, place: int, high: int | None) -> str:
-    """A cell with its interval in brackets; what has the same ends, or is not known, has none."""
-    text = line.cells[place].text
-    if high is None or not line.cells[place].value:
-        return text
-    low, top = line.cells[high - 1], line.cells[high]
-    if not low.value:
-        return f"{text} (one repeat)"
-    return text if low.value == top.value else f"{text} ({low.text}–{top.text})"
 
 
 def _below(table: data.Table, lines: Sequence[data.Line]) -> Iterator[str]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from matplotlib.figure import Figure
+
+from gatherbench.bench.read.disturbance import mostly_disturbed
 from gatherbench.bench.read.tables import Run
+from gatherbench.bench.show.answer import Point
 from gatherbench.bench.show.chart import Chart
 from gatherbench.bench.show.table import Table
-
-
-def _nothing(_run: Run) -> Sequence[str]:
-    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +28,54 @@ class View:
         applies: whether a run has what it needs; else nothing of it is shown.
         tables: those of a run; without a line they are left out. Of their columns a terminal shows
             those with a ``short`` heading.
-        charts: by the names of their files.
-        points: sentences of the answer.
-        lead: a sentence below the title.
+        charts: by the names of their files; one without a panel is left out.
+        points: of the answer.
+        lead: a sentence below the title, on the page.
+        notes: sentences below the tables.
+        figures: pictures that are no charts, by the names of their files; not on the page.
     """
 
     name: str
     title: str
     applies: Callable[[Run], bool]
-    tables: Callable[[Run], Sequence[Table]]
+    tables: Callable[[Run], Sequence[Table]] = lambda _run: ()
     charts: Mapping[str, Callable[[Run], Chart]] = field(default_factory=dict)
-    points: Callable[[Run], Sequence[str]] = _nothing
+    points: Callable[[Run], Sequence[Point]] = lambda _run: ()
     lead: Callable[[Run], str] = lambda _run: ""
+    notes: Callable[[Run], Sequence[str]] = lambda _run: ()
+    figures: Callable[[Run], Mapping[str, Figure]] = lambda _run: {}
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A view of one run, worked out: what is to be drawn, or in ``failed`` why it is not there."""
+
+    name: str
+    title: str
+    tables: Sequence[Table] = ()
+    charts: Mapping[str, Chart] = field(default_factory=dict)
+    points: Sequence[Point] = ()
+    lead: str = ""
+    notes: Sequence[str] = ()
+    figures: Callable[[], Mapping[str, Figure]] = dict
+    failed: str = ""
+
+
+def shown(view: View, run: Run, charts: bool = True) -> Shown | None:
+    """The view of a run; ``None`` where it has nothing to say of it."""
+    if not view.applies(run):
+        return None
+    made = {name: make(run) for name, make in view.charts.items()} if charts else {}
+    points = view.points(run)
+    if mostly_disturbed(run):  # then no ratio is given
+        points = [point for point in points if point.kind != "measured"]
+    return Shown(
+        view.name,
+        view.title,
+        [table for table in view.tables(run) if table.lines],
+        {name: chart for name, chart in made.items() if chart.panels},
+        points,
+        view.lead(run),
+        view.notes(run),
+        lambda: view.figures(run),
+    )

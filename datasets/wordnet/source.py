@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gatherbench.datasets.columns import columns, edge_keys
+from gatherbench.datasets.columns import edge_keys, typed_keys
 from gatherbench.datasets.dataset import DatasetSpec
+from gatherbench.datasets.relations import write_typed
 from gatherbench.datasets.source import Progress
 from gatherbench.datasets.writer import DatasetWriter
 
@@ -23,6 +25,38 @@ FEATURE_DIM = 300
 
 #: Lexicographer files 00 to 44, lexnames(5WN).
 NUM_CLASSES = 45
+
+#: Pointer symbols of wninput(5WN) and what they say, those that few share first.
+SYMBOLS = {
+    "@": "hypernym",
+    "~": "hyponym",
+    "@i": "instance hypernym",
+    "~i": "instance hyponym",
+    "#m": "member holonym",
+    "%m": "member meronym",
+    "#p": "part holonym",
+    "%p": "part meronym",
+    "#s": "substance holonym",
+    "%s": "substance meronym",
+    "&": "similar to",
+    "!": "antonym",
+    "=": "attribute",
+    "*": "entailment",
+    ">": "cause",
+    "^": "also see",
+    "$": "verb group",
+    "<": "participle of verb",
+    "\\": "pertainym",
+    ";c": "topic",
+    "-c": "member of topic",
+    ";r": "region",
+    "-r": "member of region",
+    ";u": "usage",
+    "-u": "member of usage",
+    "+": "derivationally related",
+}
+#: What a neighbour is to a node: it says so itself, or the neighbour says the inverse.
+RELATIONS = (*SYMBOLS.values(), *(f"inverse of {kind}" for kind in SYMBOLS.values()))
 
 TRAIN, VAL, TEST = 0, 1, 2
 
@@ -53,6 +87,7 @@ class WordnetSource:
                 "nodes are synsets, in the order of the files; the class is the lexicographer file",
                 "undirected: a pointer of any kind, lexical or not, joins two synsets both ways; "
                 "pointers within one synset are left out",
+                "the kind of an edge is that of the pointer: of several the first in a fixed order",
                 "features are the words of the gloss and its examples alone, hashed to 300 signed "
                 "columns, each row scaled to length 1",
                 "train, validation and test (60/20/20) by a hash of the synset's offset",
@@ -66,9 +101,13 @@ class WordnetSource:
         low = np.repeat(np.arange(spec.num_nodes), arrays["pair_counts"])
         pairs = [(low, arrays["pair_ends"])]
         keys = edge_keys(pairs, len(low), spec.num_nodes, self.name, undirected=True)
+        occur, kinds = np.unique(arrays["pair_kinds"][::-1].ravel(), return_inverse=True)
+        relations = tuple(RELATIONS[kind] for kind in occur)
+        keys = typed_keys(keys, kinds, spec.num_nodes, len(relations), self.name)
+        spec = replace(spec, relations=relations)
         split = arrays["split"]
         with DatasetWriter(folder, spec, progress) as writer:
-            writer.write_columns(columns(keys, spec.num_nodes))
+            write_typed(writer, keys, spec.num_nodes, len(relations))
             writer.write_features(
                 gloss_features(arrays["word_counts"], arrays["word_slots"], progress)
             )

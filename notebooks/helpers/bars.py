@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from gatherbench.bench.read.epochs import sort_series
 from gatherbench.bench.read.units import quantity
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
-from gatherbench.bench.show.charts import bar
+from gatherbench.bench.show.charts import whiskered
 from gatherbench.bench.show.figures.draw import draw
 from gatherbench.bench.show.looks import KINDS, STAGE_COLOURS
 
@@ -64,7 +64,7 @@ def epoch_bars(
                 note = row.get("note")
                 text = axis.plain(value) + (f"  {note}" if isinstance(note, str) and note else "")
                 ends, parts = (low, high), {strategy: value}
-                lines.append(bar((name, ""), parts, text, axis, ends, look=kind))
+                lines.append(whiskered(Line(name, "", kind, parts, text=text), axis, ends))
         panels.append(Panel(group, lines, axis))
     chart = Chart("epochs", title, "", "time per epoch", panels, foot=foot)
     side_by_side = max(1, len(panels))

@@ -19,19 +19,20 @@ from gatherbench.bench.read.disturbance import disturbance, disturbed_alone
 from gatherbench.bench.read.epochs import (
     STAGES,
     epoch_times,
+    gathers_among,
     repeat_logs,
     set_aside,
     sort_series,
     stage_breakdown,
 )
 from gatherbench.bench.read.gpu import per_epoch
-from gatherbench.bench.read.stats.interval import Interval, interval_of
-from gatherbench.bench.read.stats.judge import ratio_of, shortest
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import with_ends
 from gatherbench.bench.run.rows import SERIES, Key
-from gatherbench.bench.show.sentences.verdict import ONE_REPEAT, compared, undecided
-from gatherbench.strategies.registry import build, role_of
+from gatherbench.bench.show.answer import ONE_REPEAT, compared, undecided
+from gatherbench.stats.interval import Interval, interval_of
+from gatherbench.stats.judge import ratio_of, shortest
+from gatherbench.strategies.registry import build, is_lossy, role_of
 from helpers.findings import Findings
 
 #: The published profile nearest to a machine that measured runs; one of its own is taken before it.
@@ -194,9 +195,10 @@ def gain(times: Times, over: Callable[[ArrayLike, ArrayLike], Interval] = ratio_
     Args:
         over: what one of ``times`` is over another, with its interval.
     """
-    ours = {name: logs for name, logs in times.items() if name[0].endswith("zero_copy")}
-    gathers = {name: logs for name, logs in times.items() if name[0] == BASELINE[0]}
-    bounds = {name: logs for name, logs in times.items() if role_of(*name) == "bound"}
+    exact = {name: logs for name, logs in times.items() if not is_lossy(*name)}
+    ours = {name: logs for name, logs in exact.items() if role_of(*name) == "zero_copy"}
+    gathers = {name: exact[name] for name in gathers_among(exact)}
+    bounds = {name: logs for name, logs in exact.items() if role_of(*name) == "bound"}
     if not ours:
         return "no zero-copy to compare."
     fastest, words = shortest(ours, over)

@@ -17,8 +17,8 @@ import pandas as pd
 from gatherbench.bench.plan.workload import workload_names
 from gatherbench.bench.read.epochs import epoch_times, set_aside
 from gatherbench.bench.read.points import is_point_table, read_points
-from gatherbench.bench.read.ranks import families, world
 from gatherbench.bench.read.reference import load_reference
+from gatherbench.bench.read.scaling import families, world
 from gatherbench.bench.read.tables import Run, began, load_run, only
 from gatherbench.bench.run.rows import SERIES
 from tools.notebooks import RESULTS_VARIABLE

@@ -19,12 +19,12 @@ from gatherbench.bench.model.estimate import Estimate, combine
 from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.physics import gpu_reads
 from gatherbench.bench.model.profile import LinkProfile
-from gatherbench.bench.read.stats.interval import Interval, interval_of
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import with_ends
-from gatherbench.bench.show.sentences.verdict import compared
+from gatherbench.bench.show.answer import compared
 from gatherbench.kernels.policies import POLICIES
 from gatherbench.kernels.requests import RequestRow, request_row, uniform_ids
+from gatherbench.stats.interval import Interval, interval_of
 from helpers.epochs import bar_groups
 from helpers.findings import Findings
 

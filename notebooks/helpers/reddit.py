@@ -15,7 +15,7 @@ import pandas as pd
 
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.read.epochs import set_aside, sort_series
-from gatherbench.bench.read.ranks import scaling
+from gatherbench.bench.read.scaling import scaling
 from helpers.epochs import BARS
 from helpers.findings import Findings
 from tools.validate_model import ALL_IN_GPU, CPU_GATHER, chart_epochs, fitted_chart, reddit_chart
@@ -113,7 +113,7 @@ def over_cpu_gather(epochs: pd.DataFrame) -> pd.DataFrame:
 
 
 def measured_over_ranks(findings: Findings, backend: str, value: str) -> pd.DataFrame:
-    """``epoch`` or ``speedup`` of :func:`gatherbench.bench.read.ranks.scaling`, as :data:`COLUMNS`.
+    """``epoch`` or ``speedup`` of ``bench.read.scaling.scaling``, as :data:`COLUMNS`.
 
     A strategy is shown by its fastest variant on as many ranks. ``place``: graph and machine; where
     there are several, the names of the series say which.

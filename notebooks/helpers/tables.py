@@ -37,7 +37,6 @@ def policy_costs(rows: Sequence[RequestRow], *, title: str, foot: str) -> Figure
         foot=foot,
         width=2.2 + 0.85 * len(widths),
         height=0.27 * len(policies),
-        labels=1.8,
         share_y=True,
     )
     colours = mpl.colormaps["Oranges"]
@@ -86,7 +85,6 @@ def transfer_heatmap(
         foot=foot,
         width=12.0,
         height=3.1,
-        labels=0.8,
     )
     norm = LogNorm(LOWEST, HIGHEST)
     widths = sorted(set(modelled["row_bytes"]))

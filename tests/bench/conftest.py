@@ -19,9 +19,8 @@ import torch
 from typer.testing import CliRunner, Result
 
 from gatherbench.bench.cli import app
-from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
-from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run.fork_server import ForkServer
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.rows import RowMaker
@@ -153,7 +152,7 @@ def shell_run(tiny_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Shel
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a run leaves, but for its pictures: they take longer than all the rest."""
-    monkeypatch.setattr("gatherbench.bench.commands.finish.save_all", lambda *_: [])
+    monkeypatch.setattr("gatherbench.bench.commands.finish.save_all", lambda *_, **__: [])
 
 
 @pytest.fixture

@@ -6,8 +6,30 @@ from io import StringIO
 
 from rich.console import Console, RenderableType
 
+from gatherbench.bench.read.tables import Run
+from gatherbench.bench.show.answer import Point, answer
+from gatherbench.bench.show.chart import Chart
+from gatherbench.bench.show.views.registry import views_of
+
 
 def printed(*what: RenderableType) -> str:
     page = StringIO()
     Console(width=1000, file=page).print(*what)
     return page.getvalue()
+
+
+def told(run: Run) -> list[Point]:
+    """Every point of a run, those first that weigh most; those of one workload last."""
+    points = [point for view in views_of(run, charts=False) for point in view.points]
+    under = [point for point in points if point.of_one]
+    return [*sorted((p for p in points if not p.of_one), key=lambda p: -p.weight), *under]
+
+
+def answered(run: Run) -> list[Point]:
+    """The answer of a run."""
+    return answer(told(run))
+
+
+def charts_of(run: Run) -> dict[str, Chart]:
+    """The charts of a run, by the names of their files."""
+    return {name: chart for view in views_of(run) for name, chart in view.charts.items()}

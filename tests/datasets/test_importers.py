@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data
 
 from gatherbench.datasets import import_text
+from gatherbench.datasets.asked import Import
 from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.datasets.importers import import_graph
 from gatherbench.datasets.registry import prepare_dataset
@@ -43,7 +44,8 @@ def load(path: Path, nodes: int = 0, **options: Any) -> GraphDataset:
     """Import and open; ``nodes``: labels say that there are as many."""
     if nodes:
         options["labels"] = put(path.parent, "zeros.npy", np.zeros(nodes, int))
-    return open_dataset(import_graph(path, "mine", root=path.parent, force=True, **options), "full")
+    asked = Import(path, "mine", force=True, **options)
+    return open_dataset(import_graph(asked, path.parent), "full")
 
 
 def refused(complaint: str, path: Path, **options: Any) -> None:
@@ -268,9 +270,9 @@ def test_compressed_arrays(tmp_path: Path, said: Any) -> None:
     arrays = {"indptr": matrix.indptr, "indices": matrix.indices.astype(np.uint64)}
     for name, array in arrays.items():
         put(tmp_path, f"g.{name}.npy", array)
-    assert in_neighbours(load(tmp_path / "g.indptr.npy", orientation=said)) == EXPECTED
+    assert in_neighbours(load(tmp_path / "g.indptr.npy", csr=said == "csr")) == EXPECTED
     plain = put(tmp_path, "plain.npz", arrays)
-    assert in_neighbours(load(plain, orientation=said)) == EXPECTED
+    assert in_neighbours(load(plain, csr=said == "csr")) == EXPECTED
 
 
 @pytest.mark.parametrize(
@@ -396,16 +398,16 @@ def test_files_that_say_different_numbers_of_nodes(tmp_path: Path) -> None:
     path, wide = put(tmp_path, "e.txt", lines()), put(tmp_path, "x.npy", np.zeros((5, 2)))
     refused("how many nodes", path, features=wide, nodes=3)
     refused("rows of width 2, but dim says 9", path, features=wide, dim=9)
-    refused(r"nowhere\.npy: no regular file", path, features=tmp_path / "nowhere.npy")
+    refused(r"nowhere\.npy: not a regular file", path, features=tmp_path / "nowhere.npy")
 
 
 def test_names_that_are_taken(tmp_path: Path) -> None:
     path = put(tmp_path, "e.txt", lines())
     with pytest.raises(DatasetError, match="name of a built-in dataset"):
-        import_graph(path, "products-like", root=tmp_path)
-    folder = import_graph(path, "mine", root=tmp_path)
+        import_graph(Import(path, "products-like"), tmp_path)
+    folder = import_graph(Import(path, "mine"), tmp_path)
     with pytest.raises(DatasetError, match="is there already"):
-        import_graph(path, "mine", root=tmp_path)
+        import_graph(Import(path, "mine"), tmp_path)
     assert prepare_dataset("mine", root=tmp_path) == folder
     with pytest.raises(DatasetError, match="import it again"):
         prepare_dataset("mine", root=tmp_path, force=True)

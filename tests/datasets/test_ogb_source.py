@@ -218,13 +218,8 @@ def test_an_unfinished_download_is_refused_before_ogb_asks(tmp_path: Path, missi
         prepared(tmp_path, "ogbn-arxiv")
 
 
-def test_without_network_the_error_says_where_the_files_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unreachable(*_args: object, **_kwargs: object) -> None:
-        raise OSError("Network is unreachable")
-
-    monkeypatch.setattr("urllib.request.urlopen", unreachable)
+@pytest.mark.usefixtures("unreachable")
+def test_without_network_the_error_says_where_the_files_go(tmp_path: Path) -> None:
     with pytest.raises(DatasetError) as caught:
         prepared(tmp_path, "ogbn-products")
     assert str(tmp_path / "raw" / "ogbn_products") in str(caught.value)

@@ -83,13 +83,8 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
         RedditSource().prepare(tmp_path / "reddit", 1.0, ignore)
 
 
-def test_without_network_the_error_says_where_the_files_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unreachable(*_args: object, **_kwargs: object) -> None:
-        raise OSError("Network is unreachable")
-
-    monkeypatch.setattr("urllib.request.urlopen", unreachable)
+@pytest.mark.usefixtures("unreachable")
+def test_without_network_the_error_says_where_the_files_go(tmp_path: Path) -> None:
     with pytest.raises(DatasetError) as caught:
         RedditSource().prepare(tmp_path / "reddit", 1.0, ignore)
     assert str(tmp_path / "raw" / "reddit" / "raw") in str(caught.value)

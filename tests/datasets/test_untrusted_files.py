@@ -20,6 +20,7 @@ import scipy.sparse
 import torch
 from torch_geometric.data import Data, HeteroData
 
+from gatherbench.datasets.asked import Import
 from gatherbench.datasets.dataset import DatasetError
 from gatherbench.datasets.import_arrays import load_tensors
 from gatherbench.datasets.importers import import_graph
@@ -110,7 +111,7 @@ def test_pickles_given_to_import_are_not_run(
             write(file)
         files = {"path": tmp_path / "e.txt", option: evil}
         with pytest.raises(DatasetError):
-            import_graph(files.pop("path"), "mine", root=tmp_path, **files)
+            import_graph(Import(files.pop("path"), "mine", **files), tmp_path)
     assert not payload.made.exists()
     assert not (tmp_path / "mine").exists()
 
@@ -160,9 +161,9 @@ def test_a_heterogeneous_graph_names_the_remedy(tmp_path: Path) -> None:
     data["a", "to", "a"].edge_index = torch.tensor([[0], [1]])
     torch.save(data, tmp_path / "h.pt")
     with pytest.raises(DatasetError, match=r"^\S*/h\.pt: a HeteroData.*to_homogeneous\(\)"):
-        import_graph(tmp_path / "h.pt", "mine", root=tmp_path)
+        import_graph(Import(tmp_path / "h.pt", "mine"), tmp_path)
     torch.save(Data(edge_index=torch.tensor([[0], [1]])), tmp_path / "d.pt")
-    assert import_graph(tmp_path / "d.pt", "mine", root=tmp_path).is_dir()
+    assert import_graph(Import(tmp_path / "d.pt", "mine"), tmp_path).is_dir()
 
 
 # --- sizes ----------------------------------------------------------------------------------------
@@ -170,6 +171,7 @@ def test_a_heterogeneous_graph_names_the_remedy(tmp_path: Path) -> None:
 LIMITED = """
 import resource, shutil, sys
 from pathlib import Path
+from gatherbench.datasets.asked import Import
 from gatherbench.datasets.importers import import_graph
 from gatherbench.datasets.npz_stream import StoredArray
 from gatherbench.datasets.dataset import DatasetError
@@ -177,7 +179,7 @@ shutil.disk_usage = lambda _: type("U", (), {"free": 10})
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (128 << 20),) * 2)
 try:
-    import_graph(Path(sys.argv[1]), "mine", root=Path(sys.argv[2]), dim=1, dtype="int8")
+    import_graph(Import(Path(sys.argv[1]), "mine", dim=1, dtype="int8"), Path(sys.argv[2]))
 except DatasetError as error:
     print("refused:", error)
 """
@@ -229,7 +231,7 @@ def test_a_gzip_file_that_unpacks_to_what_no_text_does_is_left_at_once(
         gzip.GzipFile, "read", lambda *args: (found := read(*args), told.append(len(found)))[0]
     )
     with pytest.raises(DatasetError, match=r"bytes of it unpack to .* unpack it first"):
-        import_graph(tmp_path / name, "mine", root=tmp_path)
+        import_graph(Import(tmp_path / name, "mine"), tmp_path)
     assert sum(told) <= 2 << 24
     assert not (tmp_path / "mine").exists()
 
@@ -241,7 +243,7 @@ def test_a_gzip_file_as_they_are_is_read(tmp_path: Path) -> None:
     assert len(lines) > 1 << 20
     assert 3 < len(lines) / len(packed) < 30
     (tmp_path / "e.txt.gz").write_bytes(packed)
-    assert import_graph(tmp_path / "e.txt.gz", "mine", root=tmp_path, dim=1).is_dir()
+    assert import_graph(Import(tmp_path / "e.txt.gz", "mine", dim=1), tmp_path).is_dir()
 
 
 @pytest.mark.parametrize("name", ["edge_index", "indices", "indptr"])
@@ -253,7 +255,7 @@ def test_edges_that_unpack_to_what_no_graph_has_are_refused_before_they_are_read
     bomb(tmp_path / "bomb.npz", 1 << 22, **{**arrays, name: arrays[name][:0]})
     monkeypatch.setattr(StoredArray, "flat", lambda *_: pytest.fail("it is read"))
     with pytest.raises(DatasetError, match=rf"{name}: .* bytes unpack to .* without compression"):
-        import_graph(tmp_path / "bomb.npz", "mine", root=tmp_path)
+        import_graph(Import(tmp_path / "bomb.npz", "mine"), tmp_path)
 
 
 def test_an_archive_that_lies_about_its_packed_size_is_refused_as_well(tmp_path: Path) -> None:
@@ -266,14 +268,14 @@ def test_an_archive_that_lies_about_its_packed_size_is_refused_as_well(tmp_path:
     packed[at : at + 4] = (1 << 30).to_bytes(4, "little")
     (tmp_path / "e.npz").write_bytes(packed)
     with pytest.raises(DatasetError, match=r"edge_index: .* bytes unpack to .* compression"):
-        import_graph(tmp_path / "e.npz", "mine", root=tmp_path)
+        import_graph(Import(tmp_path / "e.npz", "mine"), tmp_path)
 
 
 def test_features_are_not_invented_for_gaps_between_ids(tmp_path: Path) -> None:
     edges, last = tmp_path / "e.txt", 2_200_000  # times 512 bytes: more than a GiB
     edges.write_text(f"0 1\n1 {last}\n")
     with pytest.raises(DatasetError) as refused:
-        import_graph(edges, "mine", root=tmp_path)
+        import_graph(Import(edges, "mine"), tmp_path)
     assert str(refused.value).startswith(
         f"{edges}: by its ids it has 2,200,001 nodes, of which its 2 edges name 4 at most, and"
         " features would be invented for all, 1,126,400,512 bytes; --relabel numbers"
@@ -282,9 +284,9 @@ def test_features_are_not_invented_for_gaps_between_ids(tmp_path: Path) -> None:
     matrix = tmp_path / "e.mtx"
     matrix.write_text(f"%%MatrixMarket matrix coordinate pattern general\n{last} {last} 1\n1 2\n")
     with pytest.raises(DatasetError, match="by its ids it has 2,200,000 nodes"):
-        import_graph(matrix, "mine", root=tmp_path)
+        import_graph(Import(matrix, "mine"), tmp_path)
     for more in ({"relabel": True}, {"dim": 1, "dtype": "int8"}):  # a small one is made
-        assert import_graph(edges, "mine", root=tmp_path, force=True, **more).is_dir()
+        assert import_graph(Import(edges, "mine", force=True, **more), tmp_path).is_dir()
 
 
 @pytest.mark.parametrize("name", ["e.npy", "e.npz"])
@@ -300,13 +302,13 @@ def test_a_header_that_says_another_size_is_refused(tmp_path: Path, name: str, s
         with zipfile.ZipFile(tmp_path / name, "w") as archive:
             archive.writestr("edge_index.npy", lie)
     with pytest.raises(DatasetError, match=r"header says int64 .*, and there |cannot be read"):
-        import_graph(tmp_path / name, "mine", root=tmp_path)
+        import_graph(Import(tmp_path / name, "mine"), tmp_path)
 
 
 def test_a_tensor_larger_than_its_file_is_refused(tmp_path: Path) -> None:
     torch.save(torch.zeros(1, dtype=torch.long).expand(2, 10**10), tmp_path / "e.pt")
     with pytest.raises(DatasetError, match="more than the file can hold"):
-        import_graph(tmp_path / "e.pt", "mine", root=tmp_path)
+        import_graph(Import(tmp_path / "e.pt", "mine"), tmp_path)
 
 
 @pytest.mark.parametrize("option", ["path", "features", "labels", "train", "val", "test"])
@@ -315,5 +317,5 @@ def test_a_pipe_or_a_folder_is_refused_at_once(tmp_path: Path, option: str) -> N
     os.mkfifo(tmp_path / "pipe")
     for odd in (tmp_path / "pipe", tmp_path, tmp_path / ("a" * 300)):
         files = {"path": tmp_path / "e.txt", option: odd}
-        with pytest.raises(DatasetError, match="no regular file"):
-            import_graph(files.pop("path"), "mine", root=tmp_path, **files)
+        with pytest.raises(DatasetError, match="not a regular file"):
+            import_graph(Import(files.pop("path"), "mine", **files), tmp_path)

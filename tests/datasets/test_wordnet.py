@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from gatherbench.datasets import wordnet
 from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.datasets.registry import prepare_dataset
 from gatherbench.datasets.store import open_dataset
-from gatherbench.datasets.wordnet.source import WordnetSource, gloss_features
+from gatherbench.datasets.wordnet.source import RELATIONS, WordnetSource, gloss_features
 from tools.convert_wordnet import (
     FEATURE_DIM,
     content_sha256,
@@ -24,9 +25,20 @@ from tools.convert_wordnet import (
 )
 
 HOME = Path(next(iter(wordnet.__path__)))
-SHA256 = "7fcd659f7e6234463338887624acd585ae507f0560d79a1399160e1b46487b82"
+SHA256 = "bc3922ffb77155bc3d6f8b3fdf4f672cf867890a760e69613ef39dfa22218b2a"
 
 FEATURES_SHA256 = "6f1bdf249d3e357e4cf7be84365b67715299bbdf91cb285e6c0c97529e8dca8b"
+#: Of the pairs below: what the neighbour is to the node, and the node to the neighbour.
+KINDS = [
+    [
+        "hyponym",
+        "inverse of derivationally related",
+        "antonym",
+        "similar to",
+        "inverse of pertainym",
+    ],
+    ["hypernym", "derivationally related", "antonym", "inverse of similar to", "pertainym"],
+]
 SLOTS = [590, 374, 250]
 PARTS = [2, 0, 0]
 
@@ -74,6 +86,8 @@ def test_the_format_is_read(database: Path) -> None:
     low = np.repeat(np.arange(7), arrays["pair_counts"])
     pairs = list(zip(low.tolist(), arrays["pair_ends"].tolist(), strict=True))
     assert pairs == [(0, 1), (1, 2), (3, 4), (3, 5), (3, 6)]
+    kinds = [[RELATIONS[kind] for kind in row] for row in arrays["pair_kinds"]]
+    assert kinds == KINDS
     assert arrays["word_counts"].tolist() == [3, 3, 2, 2, 1, 1, 4]
     second = arrays["word_slots"][3:6].tolist()
     assert second == sorted(word_slot(word) for word in ("a", "thing", "things"))
@@ -161,7 +175,7 @@ def test_the_hashes_are_the_same_on_every_machine() -> None:
 
 def test_prepared_as_estimated(prepared: GraphDataset) -> None:
     spec = WordnetSource().estimate(1.0)
-    assert prepared.spec == spec
+    assert replace(prepared.spec, relations=()) == spec
     assert prepared.features.shape == (117_659, 300)
     assert prepared.features.dtype == np.float32
     assert spec.row_bytes % 128 != 0

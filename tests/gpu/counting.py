@@ -1,6 +1,6 @@
 """What a minibatch in steady state asks of a GPU: calls that the stand-in for CUDA counts.
 
-    python tests/gpu/counting.py    prints the table of METHODOLOGY
+    python tests/gpu/counting.py    prints the table of kernels/NOTES.md
 
 A count is no time, and it is the same on every machine: launches and copies cost the host some
 microseconds each on any GPU, a wait on the thread that trains costs what is queued before it.
@@ -26,7 +26,7 @@ import torch
 
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.run.epochs import Epochs
+from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.loop import Watch, run_epoch
 from gatherbench.bench.run.models import Trainer, build_model
 from gatherbench.bench.sampling.epoch import epoch_seeds

@@ -6,13 +6,12 @@ import pytest
 import torch
 
 from gatherbench.bench.machine.reason import SensorUnavailableError
-from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
-from gatherbench.bench.meters.nvml_device import NvmlDevice
+from gatherbench.bench.meters.nvml_device import GpuUnderTest, NvmlDevice, SensorChoice
 from gatherbench.bench.meters.pcie import PcieMeter
 from gatherbench.bench.meters.power import GpuPowerMeter
 from gatherbench.bench.meters.trust import TRUSTED
 from gatherbench.bench.run.rows import Row, RowMaker
-from gatherbench.bench.run.sensor_calibration import PinnedCopier, calibrate_gpu, torch_gpu_uuids
+from gatherbench.bench.run.sensor_check import PinnedCopier, calibrate_gpu, torch_gpu_uuids
 
 
 def this_gpu() -> torch.device:

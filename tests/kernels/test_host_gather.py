@@ -288,6 +288,19 @@ def test_a_table_that_the_caches_hold_or_that_no_memory_holds_is_not_tried(
         assert cpu.threads == 2
 
 
+def test_no_try_finds_the_rows_of_another_in_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_gather, "TUNED_BYTES", 1)
+    monkeypatch.setattr(host_gather, "TUNED_WITH", 64 * 256)
+    seen: list[tuple[int, ...]] = []
+    with HostGather(2) as cpu:
+        monkeypatch.setattr(
+            cpu, "_seconds", lambda _, ids, out: seen.append(tuple(ids.tolist())) or 1e-6
+        )
+        cpu.tune(torch.zeros(1000, 64))
+    assert len(seen) == len(set(seen)) == 1 + 7 * 2
+    assert {len(ids) for ids in seen[1:]} == {64}
+
+
 def test_really_tried_it_takes_its_time_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_gather, "TUNED_BYTES", 1)
     monkeypatch.setattr(host_gather, "TUNING_S", 0.05)

@@ -21,9 +21,10 @@ from gatherbench.kernels.managed_memory import (
     managed_refusal,
     managed_room,
     managed_table,
+    pageable_refusal,
     span_of,
 )
-from gatherbench.kernels.mapped_memory import HostRegistration, ManagedMemory
+from gatherbench.kernels.mapped_memory import HostRegistration, ManagedMemory, PageableMemory
 
 from .cuda_runtime import FakeRuntime, Status, fake_runtime
 
@@ -234,7 +235,7 @@ def test_the_two_line_use_allocates_by_word(cuda: FakeRuntime) -> None:
     for memory in ("anonymous", "shared"):
         table = gatherbench.empty((3, 4), torch.float16, memory=memory)  # type: ignore[arg-type]
         assert (span_of(table), table.dtype) == (None, torch.float16)
-    with pytest.raises(ValueError, match="'pinned' is none of managed, anonymous, shared"):
+    with pytest.raises(ValueError, match="'pinned' is not one of managed, anonymous, shared"):
         gatherbench.empty((3, 4), memory="pinned")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="extents of 0 or more"):
         gatherbench.empty((-3, 4))
@@ -244,3 +245,32 @@ def test_the_two_line_use_allocates_by_word(cuda: FakeRuntime) -> None:
 def test_without_a_driver_the_error_is_clear() -> None:
     with pytest.raises(CudaCallError, match=r"cudaMallocManaged failed: .*driver"):
         gatherbench.empty((3, 4))
+
+
+def test_pageable_memory_is_advised_as_managed_memory_is_and_left_as_it_was(
+    cuda: FakeRuntime,
+) -> None:
+    table = torch.ones(1000, 6)
+    cuda.pageable.add(table.data_ptr())
+    with PageableMemory(table, 3) as seen:
+        assert (seen.address, seen.kind) == (table.data_ptr(), "Unregistered")
+        assert cuda.done == both_advices(24_000, 3)[1:3]
+        cuda.done.clear()
+    assert cuda.done == [
+        ("UnsetPreferredLocation", 24_000, "Host", 0),
+        ("UnsetAccessedBy", 24_000, "Device", 3),
+    ]
+    assert not cuda.registered
+    seen.close()
+    assert len(cuda.done) == 2, "once"
+
+
+def test_pageable_memory_is_refused_where_the_gpu_reads_none(cuda: FakeRuntime) -> None:
+    assert pageable_refusal(0) is None
+    cuda.attributes = 0
+    said = pageable_refusal(0)
+    assert said is not None
+    assert said.startswith("unsupported: cuda:0 reads no memory that is not registered")
+    assert '"registered"' in said, "the remedy"
+    with pytest.raises(ValueError, match="in managed memory"):
+        PageableMemory(managed_table((10, 2), torch.float32))

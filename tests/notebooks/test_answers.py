@@ -17,7 +17,6 @@ from gatherbench.bench.plan.workload import GRAPHLESS, Workload, workload_name, 
 from gatherbench.bench.read.epochs import speedup_over
 from gatherbench.bench.read.reference import load_reference, published_range
 from gatherbench.bench.read.units import with_ends
-from gatherbench.bench.show.sentences.verdict import verdict
 from helpers.epochs import (
     disturbances,
     gain,
@@ -58,6 +57,7 @@ from helpers.reddit import (
     reddit_stages,
 )
 
+from ..bench.printed import told
 from ..bench.show.gpu_rows import (
     ROW_BYTES,
     ROWS_OF_A_MINIBATCH,
@@ -159,9 +159,9 @@ def test_a_run_has_the_ratios_that_show_tells(make_run: MakeRun) -> None:
     table = speedup_over(run).set_index(["strategy", "variant"])
     ends = table.loc[("async_zero_copy", "stream,auto"), ["speedup", "low", "high"]]
     ((_, times),) = measured_times(findings, "cuda")
-    told = with_ends(*ends)
-    assert f"{told} as fast as `cpu_gather naive`" in gain(times)
-    assert told in " ".join(statement.text for statement in verdict(run))
+    ratio = with_ends(*ends)
+    assert f"{ratio} as fast as `cpu_gather naive`" in gain(times)
+    assert ratio in " ".join(point.text for point in told(run))
 
 
 def test_what_is_stated_ranges_as_far_as_it_is_known(published: pd.DataFrame) -> None:

@@ -12,11 +12,12 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from PIL import Image
 
-from gatherbench.bench.show.figures.curves import CurveAxes, Mark, curves, series_looks, sm_share
+from gatherbench.bench.show.figures.curves import CurveAxes, curves, series_looks
 from gatherbench.bench.show.figures.paper import NOT_MEASURED
 from gatherbench.bench.show.looks import KINDS, MODEL_HATCH, ink
 from helpers.bars import changes, epoch_bars, stage_shares
 from helpers.gathers import requests_at
+from helpers.shares import Mark, sm_share
 from helpers.tables import policy_costs, transfer_heatmap
 
 from ..bench.show.pictures import stands_free, texts

@@ -96,7 +96,7 @@ def test_a_shipped_pair_agrees_is_executed_and_small(source: Path) -> None:
 
 
 def test_each_notebook_is_in_the_list() -> None:
-    assert len(SHIPPED) == 11
+    assert len(SHIPPED) == 13
     text = (ROOT / "notebooks" / "README.md").read_text()
     for source in SHIPPED:
         assert f"({source.stem}.ipynb)" in text
@@ -255,7 +255,7 @@ def test_panels_fill_themselves_from_the_rows_of_a_gpu_run(
     ("backend", "there", "missing"),
     [
         ("cuda", "- 2 GPUs, measured: `aligned_zero_copy` is **1.60** (1.60–1.60)", "without GPUs"),
-        ("host", "(ranks are processes on a host, not GPUs)", "Several GPUs: **not measured yet**"),
+        ("host", "Ranks are processes on a host", "Several GPUs: **not measured yet**"),
     ],
 )
 def test_several_gpus_fill_from_runs_of_several_ranks(
@@ -275,7 +275,8 @@ def test_several_gpus_fill_from_runs_of_several_ranks(
 def test_tables_on_disk_fill_from_a_run(said_by: SaidBy, make_run: MakeRun, tmp_path: Path) -> None:
     write_disk(make_run)
     said = said_by("11_disk", tmp_path / "results")
-    assert "disk_cached sieve,10% had the shortest epochs, 2.50× (2.50–2.50) as long" in said
+    assert "disk_cached sieve,10%" in said
+    assert "2.50×" in said, said
     # Published: 138.4 over 97.0 s.
     assert "with the cache `lru` an epoch takes **1.43** times as long as with `sieve`" in said
     # By hand: of 8 rows of a block each is asked for with p = 0.5 of 111 M, so that a row costs

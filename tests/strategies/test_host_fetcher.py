@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gatherbench.kernels.reference import reference_gather, same_bytes
+from gatherbench.strategies import host_fetcher
 from gatherbench.strategies.base import Strategy, Ticket, check_ids
 from gatherbench.strategies.buffers import RowBuffer, TicketRing
 from gatherbench.strategies.conformance import open_known
@@ -158,6 +159,24 @@ def test_a_forked_child_closes_nothing_of_its_parent() -> None:
     _, status = os.waitpid(child, 0)
     fetcher.close()
     assert (os.waitstatus_to_exitcode(status), fetcher.closes) == (0, 1)
+
+
+def test_what_a_gather_takes_is_counted_and_what_it_took_alone_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In the loop by the clock around it; alone by the threads that were chosen."""
+    now = iter([1.0, 1.5, 7.0, 7.25])
+    monkeypatch.setattr(
+        host_fetcher.HostGather, "tune", lambda cpu, _: {1: 0.004, cpu.threads: 0.002}
+    )
+    path = DirectPath(TABLE)
+    monkeypatch.setattr(host_fetcher.time, "perf_counter", lambda: next(now))
+    with HostFetcher(path, TABLE, lookahead=0) as fetcher:
+        told = {step.metric: step.value for step in fetcher.setup}
+        assert (told["gather_time"], told["gathered"]) == (0.002, (8 << 20) // 40 * 40)
+        for _ in range(2):
+            fetcher.submit(torch.tensor([7, 3])).result()
+        assert fetcher.counts() == {"gather_time": 0.75}
 
 
 @settings(max_examples=15, deadline=None)

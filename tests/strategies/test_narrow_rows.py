@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gatherbench.strategies import conformance
 from gatherbench.strategies.base import Fetcher
+from gatherbench.strategies.cached_zero_copy import CachedZeroCopy
 from gatherbench.strategies.conformance import NonconformingError
 from gatherbench.strategies.knowledge import Knowledge
 from gatherbench.strategies.narrow_rows import NarrowRows, narrow_table, narrowed, widen
@@ -107,9 +108,18 @@ def test_opening_says_what_the_second_table_takes() -> None:
 
 def test_it_is_never_ranked_and_says_why() -> None:
     assert NarrowRows(dtype="int8").aside == "lossy: rows travel as int8"
-    assert NarrowRows(path="async").lookahead == 1
+    assert NarrowRows(path="async").lookahead == NarrowRows(path="cached-ahead").lookahead == 1
+    assert NarrowRows(path="cached-ahead", memory="managed").inner == CachedZeroCopy(
+        ahead="1", memory="managed"
+    )
     assert {NarrowRows(path=path).role for path in ("aligned", "async", "cached")} == {"zero_copy"}
     assert NarrowRows(path="pinned").role == "conventional"
+
+
+def test_what_the_gpu_keeps_is_narrow_with_its_scales() -> None:
+    """A tenth of 1000 rows of 5 values: 8 B of them and 4 of scale. 12 B a row, and not 20."""
+    assert NarrowRows("int8", "cached").kept_bytes(1000, 20) == 1200
+    conformance.check_data_path(NarrowRows("int8", "cached"), HOST)
 
 
 @dataclass(frozen=True)

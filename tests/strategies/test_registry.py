@@ -13,7 +13,14 @@ from gatherbench.strategies import places
 from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.cpu_gather import CpuGather
 from gatherbench.strategies.places import path_skip
-from gatherbench.strategies.registry import STRATEGIES, build, parameters, role_of, variants
+from gatherbench.strategies.registry import (
+    CHOICES,
+    STRATEGIES,
+    build,
+    parameters,
+    role_of,
+    variants,
+)
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -22,7 +29,7 @@ def test_the_readme_has_a_line_for_each() -> None:
     text = README.read_text(encoding="utf-8")
     lines = re.findall(r"^\| `(\w+)` \|.*[✓†]", text, re.MULTILINE)
     told = "README.md, Strategies: a line | `name` | … | ✓ | † | for each, in the registry's order"
-    assert lines == [s.name for s in STRATEGIES], told
+    assert lines == [s.name for s in (*STRATEGIES, *CHOICES)], told
 
 
 def test_names_and_variants_identify_a_strategy() -> None:
@@ -47,6 +54,7 @@ def test_names_and_variants_identify_a_strategy() -> None:
         ("async_zero_copy", "mps,auto", "zero_copy"),
         ("cached_zero_copy", "lru,10%,0", "zero_copy"),
         ("all_in_gpu", "default", "bound"),
+        ("auto", "kept", "choice"),
         ("disk_mmap", "random,warm", "other"),
         ("cpu_gather", "a variant of long ago", "conventional"),
         ("of_a_package_that_is_gone", "default", "other"),
@@ -69,11 +77,11 @@ def test_strategies_are_plain_values_the_first_words_their_defaults(cls: type[St
     ("name", "params", "message"),
     [
         ("cpu_gathr", {}, "no strategy is called 'cpu_gathr'.*did you mean 'cpu_gather'"),
-        ("disk", {}, "there are cpu_gather, unified_zero_copy"),
+        ("disk", {}, "there are cpu_gather, copy_engine_gather"),
         ("cpu_gather", {"mod": "naive"}, "no parameter 'mod'.*did you mean 'mode'"),
-        ("cpu_gather", {"mode": "pined"}, "mode = 'pined' is none of.*did you mean 'pinned'"),
-        ("cpu_gather", {"mode": 3}, "mode = 3 is none of pinned, prefetch, naive$"),
-        ("aligned_zero_copy", {"order": ["given"]}, "order = .* is none of"),
+        ("cpu_gather", {"mode": "pined"}, "mode = 'pined' is not one of.*did you mean 'pinned'"),
+        ("cpu_gather", {"mode": 3}, "mode = 3 is not one of pinned, prefetch, naive$"),
+        ("aligned_zero_copy", {"order": ["given"]}, "order = .* is not one of"),
         ("all_in_gpu", {"mode": "pinned"}, "it has none"),
     ],
 )

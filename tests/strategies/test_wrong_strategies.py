@@ -25,6 +25,8 @@ from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
 from gatherbench.strategies.null_path import ready_ids
 
+from .when_used import WhenUsed
+
 HOST = torch.device("cpu")
 
 
@@ -148,17 +150,6 @@ class CountsHitsThatNobodyTold(RightFetcher):
 
     def counts(self) -> dict[str, int]:
         return {"rows_on_device": self.fetches}
-
-
-class WhenUsed(Tensor):
-    """Rows that are gathered by the first operation on them."""
-
-    gather: Callable[[], Tensor]
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        gathered = [one.gather() if isinstance(one, WhenUsed) else one for one in args]
-        return func(*gathered, **(kwargs or {}))
 
 
 class GathersWhenUsed(RightFetcher):

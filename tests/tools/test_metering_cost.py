@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from gatherbench.bench.meters.base import Reading
-from gatherbench.bench.meters.gpu_choice import SensorChoice
+from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import open_meters
 from gatherbench.bench.plan.workload import Workload

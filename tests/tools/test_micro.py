@@ -16,16 +16,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from gatherbench.bench.probe import gpu
-from gatherbench.bench.probe.cases import CASES, MIB, gather_points
+from gatherbench.bench.probe import cases, gpu
+from gatherbench.bench.probe.cases import CASES, MIB, SPANS
 from gatherbench.bench.probe.gpu import GpuStand
 from gatherbench.bench.probe.stand import Observation, PointFile, RefusedError, row_of
 from gatherbench.bench.read.points import Point, read_points
 from gatherbench.kernels.cuda_calls import CudaCallError
 from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.launch import Table
+from gatherbench.kernels.policies import POLICIES
 from gatherbench.strategies import cuda_overlap
 from tools.gpu import counters, micro, overlap, peer
+from tools.gpu.points import ROW_BYTES, gather_points
 
 from ..bench.probe.conftest import Event, Registered, gather
 
@@ -490,3 +492,46 @@ def test_the_sweep_runs_on_the_gathers_own_stream(monkeypatch: pytest.MonkeyPatc
     fetcher.table, fetcher.points = Table(0, 1, 4, 4), {torch.int64: GridPoint()}
     assert fetcher._gather_seconds(torch.arange(1), torch.zeros(1, 1)) > 0
     assert seen == ["green"]
+
+
+def test_gathers_hold_every_axis_once() -> None:
+    plan = gather_points()
+    assert len(set(plan)) == len(plan)
+    assert {p.case for p in plan} < set(CASES)
+    gathers = [p for p in plan if p.case == "gpu_gather"]
+    assert {p.row_bytes for p in gathers} == set(ROW_BYTES)
+    assert {p.span_bytes for p in gathers} == set(SPANS)
+    assert {p.policy for p in gathers} == set(POLICIES)
+    ours = {(p.order, p.grid_percent) for p in gathers if p.policy == "aligned"}
+    assert ours == {(o, c) for o in ("given", "sorted", "unique") for c in (0, 5, 10, 25)}
+    assert {p.order for p in gathers if p.policy == "aligned-idle"} == {"given", "sorted"}
+    theirs = {(p.order, p.grid_percent, p.row_bytes) for p in gathers if p.policy == "wholegraph"}
+    assert ("sorted", 0, 512) in theirs
+    assert ("given", 0, 1412) in theirs
+    for case in ("copy_to_device", "sm_read"):
+        assert {p.span_bytes for p in plan if p.case == case} == set(SPANS)
+    with pytest.raises(ValueError, match="at least one row"):
+        gather_points([2000], [4096])
+    for p in gathers:
+        assert cases.num_ids(p) == cases.MAX_IDS or cases.amount_of(p) > (
+            cases.READ_BYTES - p.row_bytes
+        )
+        assert cases.amount_of(p) <= cases.READ_BYTES
+        stride = POLICIES[p.policy].row_stride(p.row_bytes)
+        assert cases.num_rows(p) * stride <= p.span_bytes
+
+
+def test_a_folder_is_taken_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = tmp_path / "new" / "today"
+    for name in ("today", "today-2", "today-3"):
+        folder = micro.fresh_folder(wanted)
+        assert folder == wanted.with_name(name)
+        assert f"writes to {folder}" in capsys.readouterr().out
+        (folder / "rows.csv").touch()
+    (tmp_path / "empty").mkdir()
+    assert micro.fresh_folder(tmp_path / "empty").name == "empty"
+    (tmp_path / "empty-2").mkdir()  # taken by another program, that has not written yet
+    (tmp_path / "empty" / "env.json").touch()
+    assert micro.fresh_folder(tmp_path / "empty").name == "empty-3"
+    (tmp_path / "file").touch()
+    assert micro.fresh_folder(tmp_path / "file").name == "file-2"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gatherbench.bench.probe.cases import MIB
-from gatherbench.bench.read.points import Row
+from gatherbench.bench.read.points import PointRow
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.knowledge import Knowledge, Ranks
 from tools.gpu import peer
@@ -86,7 +86,7 @@ def test_the_peer_is_compared_before_it_is_timed(
     monkeypatch.setattr(peer, "SPAN_BYTES", MIB)
     monkeypatch.setattr(peer, "READ_BYTES", MIB // 4)
     monkeypatch.setattr(peer, "WIDTHS", (16, 100))
-    kept: list[Row] = []
+    kept: list[PointRow] = []
 
     def measure() -> None:
         peer.measure(kept.append, time.monotonic(), lambda point: True)

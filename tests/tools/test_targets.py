@@ -11,7 +11,7 @@ import pytest
 
 from gatherbench.bench.probe.cases import GIB
 from gatherbench.bench.probe.stand import PointFile, row_of
-from gatherbench.bench.read.points import Point, Row, read_points
+from gatherbench.bench.read.points import Point, PointRow, read_points
 from tools.gpu.targets import (
     MISSED,
     REACHED,
@@ -27,11 +27,11 @@ def gathered(policy: str, width: int, percent: int = 0) -> Point:
     return Point("gpu_gather", width, GIB, 0, percent, policy, "given")
 
 
-def at(point: Point, rate: float, number: int) -> Row:
+def at(point: Point, rate: float, number: int) -> PointRow:
     return row_of(point, number, 1e9, 1e9 / rate, "clock")
 
 
-def rounds(*rates: tuple[float, float, float], width: int = 512) -> list[Row]:
+def rounds(*rates: tuple[float, float, float], width: int = 512) -> list[PointRow]:
     """Rounds of a roof, ours and a peer's gather, at these rates; slower grids of each beside."""
     rows = []
     for number, (roof, ours, peer) in enumerate(rates, 1):
@@ -48,7 +48,7 @@ def rounds(*rates: tuple[float, float, float], width: int = 512) -> list[Row]:
     return rows
 
 
-def table(tmp_path: Path, rows: Iterable[Row]) -> pd.DataFrame:
+def table(tmp_path: Path, rows: Iterable[PointRow]) -> pd.DataFrame:
     path = tmp_path / "rows.csv"
     path.unlink(missing_ok=True)
     with PointFile(path) as file:
@@ -57,7 +57,7 @@ def table(tmp_path: Path, rows: Iterable[Row]) -> pd.DataFrame:
     return read_points(path)
 
 
-def found(tmp_path: Path, rows: Iterable[Row]) -> list[Target]:
+def found(tmp_path: Path, rows: Iterable[PointRow]) -> list[Target]:
     return targets(table(tmp_path, rows))
 
 
@@ -131,7 +131,7 @@ def test_wholegraph_itself_is_a_peer(tmp_path: Path) -> None:
 
 
 def test_overlap_is_measured_against_the_longer_of_the_two(tmp_path: Path) -> None:
-    def steps(case: str, percent: int, load: str, *seconds: float) -> list[Row]:
+    def steps(case: str, percent: int, load: str, *seconds: float) -> list[PointRow]:
         provider = "stream" if percent else ""
         point = Point(case, grid_percent=percent, load=load, provider=provider)
         return [row_of(point, number, 1, s, "clock") for number, s in enumerate(seconds, 1)]
@@ -179,7 +179,7 @@ def test_the_summary_takes_medians_and_the_best_roof(tmp_path: Path) -> None:
 
 
 def test_the_mean_read_follows_from_the_bytes(tmp_path: Path) -> None:
-    def launch(policy: str, **amounts: float) -> list[Row]:
+    def launch(policy: str, **amounts: float) -> list[PointRow]:
         return [
             row_of(Point(case, 512, GIB, policy=policy), 0, amount)
             for case, amount in amounts.items()

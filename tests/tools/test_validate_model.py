@@ -96,12 +96,19 @@ def test_bars_that_no_constants_yield_are_refused() -> None:
 
 
 def test_alignment_gains_more_by_the_model_than_was_published() -> None:
-    """Published: 5 to 10 %. Every sector counts as often as an instruction wants it: no caches."""
+    """Published: 5 to 10 %. Every sector counts as often as an instruction wants it: no caches.
+
+    With a cache between instructions the gains are those published, and an H200's: 1.119 of sorted
+    rows of 353 floats, 1.042 of 602.
+    """
     gains = alignment_gain(load_profile(PREDICTED)).set_index(["access", "rows"])
     anywhere = ["100 floats", "353 floats", "602 floats"]
     lanes = gains.loc["an element a lane"].loc[anywhere]
     assert lanes["gain"].between(0.20, 0.32).all()
     assert lanes["headers"].between(0.10, 0.13).all()
+    assert lanes["kept"].between(0.05, 0.10).all()
+    assert gains.loc[("widest", "353 floats"), "kept"] == pytest.approx(0.119, abs=0.03)
+    assert gains.loc[("widest", "602 floats"), "kept"] == pytest.approx(0.042, abs=0.006)
     assert gains.loc[("widest", "602 floats"), "gain"] == pytest.approx(0.133, abs=0.01)
     assert gains.loc[("widest", "100 floats"), "gain"] == pytest.approx(0.0, abs=1e-6)
     assert (gains["headers"] <= gains["gain"] + 1e-9).all()

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from gatherbench.bench.probe.stand import RefusedError, row_of
-from gatherbench.bench.read.points import Point, Row
+from gatherbench.bench.read.points import Point, PointRow
 from gatherbench.kernels.compiler import KERNEL_NAME
 from gatherbench.kernels.policies import POLICIES
 from gatherbench.kernels.requests import count_requests
@@ -70,10 +70,10 @@ def workload() -> None:
         torch.cuda.synchronize()
 
 
-def rows_of(name: str, width: int, counted: dict[str, float | None]) -> list[Row]:
+def rows_of(name: str, width: int, counted: dict[str, float | None]) -> list[PointRow]:
     """A launch as rows: the accounting's answer, and what was counted."""
 
-    def row(case: str, amount: float | None, source: str, reason: str = "") -> Row:
+    def row(case: str, amount: float | None, source: str, reason: str = "") -> PointRow:
         point = Point(case, width, SPAN_BYTES, policy=name, order="given")
         return row_of(point, 0, amount, None, source, reason)
 
@@ -158,7 +158,7 @@ def _of_all_launches(text: str) -> Counted:
 
 
 def measure(
-    add: Callable[[Row], None], until: float, wanted: Callable[[Point], bool], _rounds: int = 0
+    add: Callable[[PointRow], None], until: float, wanted: Callable[[Point], bool], _rounds: int = 0
 ) -> None:
     """Count and compare, once.
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -38,22 +39,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gatherbench.bench.probe.cases import (
-    CAPS,
     CASES,
     GIB,
-    ROW_BYTES,
     SPANS,
     amount_of,
     as_large_as_opens,
     fitting,
-    gather_points,
     gpu_points,
     host_points,
 )
-from gatherbench.bench.probe.machine import OUT_HELP, describe, fresh_folder, no_gpu
+from gatherbench.bench.probe.machine import describe, no_gpu
 from gatherbench.bench.probe.stand import PointFile, RefusedError, ends_within, row_of, visit
-from gatherbench.bench.read.points import Point, Row
+from gatherbench.bench.read.points import Point, PointRow
 from gatherbench.kernels.policies import POLICIES
+from tools.gpu.points import CAPS, ROW_BYTES, gather_points
 
 if TYPE_CHECKING:
     from gatherbench.bench.probe.gpu import GpuStand
@@ -74,7 +73,7 @@ _CLOSING_S, _REPORT_S = 15.0, 5.0
 FEWEST_ROUNDS = 3
 ROOFS_AND_GATHERS = ("copy_to_device", "sm_read", "gpu_gather")
 
-Add = Callable[[Row], None]
+Add = Callable[[PointRow], None]
 
 
 class ContextLostError(RuntimeError):
@@ -91,7 +90,11 @@ def parser() -> argparse.ArgumentParser:
         prog="gpu-micro", description=(__doc__ or "").split("\n")[0], allow_abbrev=False
     )
     add = parser.add_argument
-    add("--out", type=Path, help=OUT_HELP)
+    add(
+        "--out",
+        type=Path,
+        help="folder for rows and figures; with -2, -3 … where it has been written before",
+    )
     add("--list", action="store_true", help="list the cases, and stop")
     add("--report", type=Path, metavar="FOLDER", help="derive its tables anew, and stop")
     add("--dry-run", action="store_true", help="say what the gathers would time, and stop")
@@ -117,7 +120,7 @@ def gathers(options: argparse.Namespace, spans: Sequence[int]) -> list[Point]:
     """What the section ``gather`` measures: the usual points, and others if named by ``--cases``.
 
     Raises:
-        ValueError: see :func:`gatherbench.bench.probe.cases.gather_points`.
+        ValueError: see :func:`tools.gpu.points.gather_points`.
     """
     points = gather_points(spans, options.row_bytes, options.policies, options.caps)
     if not options.cases:
@@ -287,6 +290,27 @@ def _run_process(
                 process.wait(_KILL_S)
         log.seek(0)
         return status, log.read().decode(errors="replace")
+
+
+def fresh_folder(wanted: Path) -> Path:
+    """A folder with nothing in it, and say which: no measurement overwrites an earlier one.
+
+    ``wanted`` itself where it is new or empty, otherwise the first of ``wanted-2``, ``wanted-3`` …
+    that is not there yet.
+    """
+    folder = wanted = wanted.resolve()
+    wanted.parent.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(2):
+        try:
+            folder.mkdir()  # of two programs that start at once, one makes it
+            break
+        except FileExistsError:
+            if folder == wanted and wanted.is_dir() and not any(wanted.iterdir()):
+                break
+        folder = wanted.with_name(f"{wanted.name}-{number}")
+    taken = "" if folder == wanted else f" ({wanted.name} has been written before)"
+    print(f"writes to {folder}{taken}", flush=True)
+    return folder
 
 
 def run_sections(options: argparse.Namespace, arguments: Sequence[str], deadline: float) -> int:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gatherbench.bench.probe.stand import Measure, Observation, RefusedError, visit
-from gatherbench.bench.read.points import Point, Row
+from gatherbench.bench.read.points import Point, PointRow
 from gatherbench.kernels.host_memory import empty_table
 from gatherbench.strategies.cuda_overlap import (
     OverlappedFetcher,
@@ -104,7 +104,10 @@ def measured_by(
 
 
 def measure(
-    add: Callable[[Row], None], until: float, wanted: Callable[[Point], bool], most_rounds: int = 0
+    add: Callable[[PointRow], None],
+    until: float,
+    wanted: Callable[[Point], bool],
+    most_rounds: int = 0,
 ) -> None:
     """Visit the points until the time is spent; one round at least."""
     device = torch.device("cuda", torch.cuda.current_device())

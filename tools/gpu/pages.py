@@ -37,7 +37,7 @@ from gatherbench.bench.probe.stand import (
     row_of,
     visit,
 )
-from gatherbench.bench.read.points import Point, Row
+from gatherbench.bench.read.points import Point, PointRow
 from gatherbench.kernels.cuda_calls import CudaCallError, call_runtime, runtime
 from gatherbench.kernels.host_memory import available_bytes
 from gatherbench.kernels.launch import Table, gather_into, policy_point
@@ -59,7 +59,7 @@ LEFT_BYTES, UNADVISED_ROWS = 4 * GIB, 8192
 LINK_S = 0.5
 _CHECKED = 4099
 
-Add = Callable[[Row], None]
+Add = Callable[[PointRow], None]
 
 
 def points(case: str, spans: Sequence[int], widths: Sequence[int]) -> list[Point]:
@@ -139,7 +139,7 @@ class Phase:
         self._left: list[Point] = []
         self._rates: defaultdict[Point, list[float]] = defaultdict(list)
 
-    def _add(self, row: Row) -> None:
+    def _add(self, row: PointRow) -> None:
         self._keep(row)
         if row.amount is not None and row.time_s:
             self._rates[row.point].append(row.amount / row.time_s)

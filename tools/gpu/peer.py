@@ -19,7 +19,7 @@ from examples.peers.gatherbench_peers import WholeGraph
 from gatherbench.bench.probe.cases import OUR_BEST
 from gatherbench.bench.probe.gpu import GpuStand, event_seconds
 from gatherbench.bench.probe.stand import EVENTS, Observation, RefusedError, visit
-from gatherbench.bench.read.points import Point, Row
+from gatherbench.bench.read.points import Point, PointRow
 from gatherbench.kernels.order import read_order
 
 SPAN_BYTES = 2 << 30
@@ -30,7 +30,10 @@ FEWEST_ROUNDS = 3
 
 
 def measure(
-    add: Callable[[Row], None], until: float, _wanted: Callable[[Point], bool], most_rounds: int = 0
+    add: Callable[[PointRow], None],
+    until: float,
+    _wanted: Callable[[Point], bool],
+    most_rounds: int = 0,
 ) -> None:
     """Measure rows of each width for an equal share of the time; three rounds at least.
 
@@ -57,7 +60,7 @@ def measure_width(
     peer: WholeGraph,
     stand: GpuStand,
     width: int,
-    add: Callable[[Row], None],
+    add: Callable[[PointRow], None],
     until: float,
     most_rounds: int,
 ) -> None:

@@ -21,10 +21,10 @@ import pandas as pd
 
 from gatherbench.bench.probe.cases import CASES, GIB, OUR_BEST, PASSES
 from gatherbench.bench.read.points import POINT_COLUMNS, read_points
-from gatherbench.bench.read.stats.interval import interval_of
-from gatherbench.bench.read.stats.judge import judge
 from gatherbench.kernels.grid import SECTOR_BYTES
 from gatherbench.kernels.policies import POLICIES
+from gatherbench.stats.interval import interval_of
+from gatherbench.stats.judge import judge
 
 #: A step with a fetch beside it takes at most so many times the longer of the two.
 OVERLAP = 1.05

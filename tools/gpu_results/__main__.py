@@ -21,7 +21,7 @@ import pandas as pd
 from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.show.looks import FAINT, RC
-from tools.gpu_results.epochs import epochs, processor
+from tools.gpu_results.epoch_tables import epochs, processor
 from tools.gpu_results.gathers import accounting, aligned, gathers, host_gathers, model
 from tools.gpu_results.probes import blocks_of, kinds_of, managed, overlap
 from tools.gpu_results.words import SPANS, ends, gib
@@ -30,8 +30,8 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "results" / "nvidia-h200"
 PROFILE = "nvidia-h200"
 #: Which hold the paragraph of :func:`summary_of`.
-TEXTS = ("README.md", "METHODOLOGY.md")
-_SUMMARY = re.compile(r"^\*\*On an H200\*\* .*?(?=\n\n)", re.MULTILINE | re.DOTALL)
+TEXTS = ("README.md",)
+_SUMMARY = re.compile(r"^\*\*On an H200\*\* behind .*?(?=\n\n(?!- ))", re.MULTILINE | re.DOTALL)
 
 
 def page(folder: Path = FOLDER) -> str:
@@ -104,27 +104,48 @@ def head(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def summary_of(folder: Path = FOLDER) -> str:
-    """The paragraph of README and METHODOLOGY."""
+    """What the README says of it, a line for each finding."""
     summary = pd.read_csv(next(folder.glob("*-gpu-micro")) / "summary.csv")
-    wide = aligned(summary).query("row_bytes == 512 and span_bytes == @SPANS[-1]")
-    given, ordered = (wide[wide["order"] == o]["median_per_s"] / 1e9 for o in ("given", "sorted"))
     roof = summary[summary["case"] == "sm_read"]["median_per_s"].max() / 1e9
     probes = next(folder.glob("*-probes")) / "memory_kinds.txt"
-    far = [kind for kind in kinds_of(probes.read_text(encoding="utf-8")) if kind.span == 32]
-    managed = [k.rates[512, "g"] for k in far if k.name == "managed"]
-    registered = [k.rates[512, "g"] for k in far if k.name != "managed"]
-    rates = host_gathers(pd.read_csv(folder / f"{PROFILE}.samples.csv"))
-    best = max(rates, key=lambda threads: rates[threads])
-    said = (
-        f"**On an H200** random rows of 512 B out of 32 GiB came at {ends(given, 1)} GB/s from"
-        f" registered memory, sorted at {ends(ordered, 1)}, where a contiguous read reaches"
-        f" {roof:.1f}. From managed memory that is told to stay on the host they came at"
-        f" {ends(managed, 1)}, in a probe that has {ends(registered, 1)} for registered. The CPU"
-        f" gathered {rates[max(rates)] / 1e9:.1f} with {max(rates)} threads, and"
-        f" {rates[best] / 1e9:.1f} with {best}. Which path trains fastest is not decided: epochs"
-        " ran in one process or two, and those of one path differed as much as those of two paths."
-    )
-    return textwrap.fill(said, 117, break_on_hyphens=False)
+    kinds = [k for k in kinds_of(probes.read_text(encoding="utf-8")) if k.span == 32]
+    managed = [k.rates[512, "g"] for k in kinds if k.name == "managed"]
+    registered = [k.rates[512, "g"] for k in kinds if k.name != "managed"]
+    host = host_gathers(pd.read_csv(folder / f"{PROFILE}.samples.csv"))
+    best = max(host, key=lambda threads: host[threads])
+    _, middle, far = SPANS
+
+    def rate(span: int, order: str) -> str:
+        wide = aligned(summary).query("row_bytes == 512 and span_bytes == @span")
+        return ends(wide[wide["order"] == order]["median_per_s"] / 1e9, 1)
+
+    def alignment(size: int) -> float:
+        rates = summary.query(
+            "case == 'gpu_gather' and grid_percent == 0 and row_bytes == @size"
+            " and span_bytes == @SPANS[1] and order == 'given'"
+        ).set_index("policy")["median_per_s"]
+        return float(rates["aligned"] / rates["unaligned"])
+
+    said = [
+        "**Reads in place are slow out of a large table in registered memory**: random rows of"
+        f" 512 B over {gib(far)} come at {rate(far, 'given')} GB/s, where a contiguous read"
+        f" reaches {roof:.1f}. How many pages a second the GPU can visit decides, not how many"
+        " requests it makes.",
+        "**Managed memory that is told to stay on the host is faster**, presumably as its pages"
+        f" have 2 MiB in place of 64 KiB: {ends(managed, 1)} GB/s, in a probe that has"
+        f" {ends(registered, 1)} for registered. (It read its ids again, partly from a cache.)",
+        f"**Sorting ids** brings registered memory to {rate(middle, 'sorted')} GB/s over"
+        f" {gib(middle)}, and to {rate(far, 'sorted')} over {gib(far)}.",
+        f"**The CPU** gathers {host[best] / 1e9:.1f} GB/s with {best} threads, before any copy to"
+        f" the GPU, and {host[max(host)] / 1e9:.1f} with {max(host)}.",
+        f"**Alignment** to lines of 128 B makes random rows of 1412 B {alignment(1412):.2f} times"
+        f" as fast over {gib(middle)}, of 2408 B {alignment(2408):.2f} times, of 512 B"
+        f" {alignment(512):.2f} times.",
+        "**Which path trains fastest is not decided**: epochs ran in one process or two, and those"
+        " of one path differed as much as those of two paths.",
+    ]
+    lines = [textwrap.fill(s, 115, break_on_hyphens=False, subsequent_indent="  ") for s in said]
+    return "\n".join(["**On an H200** behind PCIe 5.0 x16:", "", *(f"- {line}" for line in lines)])
 
 
 def with_summary(text: str) -> str:

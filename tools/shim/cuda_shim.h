@@ -1,8 +1,8 @@
 // The little of CUDA that gather.cu, sample.cu and pointer_chase.cu need, so that g++ compiles them
 // for a machine without a GPU.
 //
-// Threads run one after another: the kernels have no barrier, no shared memory and no shuffle, and
-// the gather's lanes stay in step (see the end of the comment in gather.cu). A load counts its place in the
+// Threads run one after another: no kernel has a barrier of several threads, memory that they share
+// or a shuffle, and the gather's lanes stay in step (see the end of the comment in gather.cu). A load counts its place in the
 // thread's program even when the lane does not want it, so loads with equal (warp, place) are one
 // warp instruction, exactly as on the GPU with predicated-off lanes.
 
@@ -50,6 +50,19 @@ struct LoadRecord {
 // Where loads are recorded; null while nobody asks for them.
 inline thread_local std::vector<LoadRecord>* load_records = nullptr;
 inline thread_local std::uint32_t load_place = 0;
+
+// A bulk copy: its units of 16 B in an instruction of its own.
+inline void record_bulk(const char* from, int bytes) {
+  const unsigned thread = threadIdx.y * blockDim.x + threadIdx.x;
+  const unsigned warps = blockDim.x * blockDim.y / 32;
+  const std::uint32_t place = load_place++ * 32 + thread % 32;
+  for (int at = 0; load_records != nullptr && at < bytes; at += 16) {
+    load_records->push_back({reinterpret_cast<std::uint64_t>(from + at),
+                             blockIdx.x * warps + thread / 32, place, thread % 32, 16});
+  }
+}
+#define RECORD_BULK record_bulk
+#include "bulk_shim.h"
 
 namespace gather {
 

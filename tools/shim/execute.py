@@ -22,7 +22,7 @@ from gatherbench.kernels.grid import SHIFTS, GridPoint
 
 #: Where the shim lies.
 SHIM = Path(__file__).resolve().parent
-_HEADER = struct.Struct("<21q")
+_HEADER = struct.Struct("<22q")
 
 #: One load of one lane; ``address`` is counted from the 256 B boundary before the table.
 RECORD = np.dtype(
@@ -153,7 +153,7 @@ class Shim(Driver):
         self._send(
             point,
             (ids.size, num_rows, row_bytes, stride, table_offset, out_offset),
-            (out_rows is not None, record, report_bad, 0),
+            (out_rows is not None, record, report_bad),
         )
         if num_rows:
             self._write(table.tobytes()[: (num_rows - 1) * stride + row_bytes])
@@ -180,7 +180,8 @@ class Shim(Driver):
         self._send(
             point,
             (num_ids, num_rows, row_bytes, row_bytes, 0, 0),
-            (False, False, False, tail.size),
+            (False, False, False),
+            tail=tail.size,
             first_block=(work - tail_work) // tile,
         )
         self._write(tail.astype(f"<i{point.index_bytes}").tobytes())
@@ -191,12 +192,14 @@ class Shim(Driver):
         point: GridPoint,
         shape: tuple[int, ...],
         flags: tuple[int, ...],
+        tail: int = 0,
         first_block: int = 0,
     ) -> None:
         blocks = point.blocks(shape[0], shape[2])
         specialisation = (SHIFTS.index(point.shift), point.width, point.flat, point.rows)
         launch = (point.loads, point.index_bytes, *point.block, blocks, first_block, blocks)
-        self._write(_HEADER.pack(*specialisation, *launch, *shape, *flags))
+        rest = (*flags, point.access == "bulk", tail)
+        self._write(_HEADER.pack(*specialisation, *launch, *shape, *rest))
 
     def _reply(self, row_bytes: int) -> Execution:
         bad_id, out_bytes, num_records = struct.unpack("<q2Q", self._read(24))

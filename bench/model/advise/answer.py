@@ -132,7 +132,7 @@ def measured_epochs(
             if key in found and (noisy or key not in loud):
                 continue
             (loud.add if noisy else loud.discard)(key)
-            said = f"measured: {run.run_id}, median of {row['count']} epochs, sampling {sampling}"
+            said = f"{run.run_id}, median of {row['count']} epochs, sampling {sampling}"
             found[key] = (float(row["median"]), said + ", beside other work" * noisy)
     return found
 

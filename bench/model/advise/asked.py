@@ -21,24 +21,27 @@ class Asked:
     """A graph, a training and a machine, in the units of the options; 0 and "": not said."""
 
     dataset: Annotated[
-        str, Argument(help="A dataset, prepared or not; or give --nodes, --edges and --dim.")
+        str, Argument(help="A dataset, prepared or not (or give --nodes, --edges and --dim).")
     ] = ""
     scale: Annotated[float, Option(help="Share of a generated graph's full size.")] = 1.0
     nodes: Annotated[
-        int, Option(help="Nodes of a graph that is no dataset, e.g. 2.4M or 2.4e6.", **_COUNT)
+        int, Option(help="Number of nodes, where no dataset is named, e.g. 2.4M.", **_COUNT)
     ] = 0
     edges: Annotated[
-        int, Option(help="Its edges as stored: count both directions if both are.", **_COUNT)
+        int, Option(help="Number of edges; count both directions where both are stored.", **_COUNT)
     ] = 0
     dim: Annotated[int, Option(help="Elements of a feature row.")] = 0
     dtype: Annotated[str, Option(help="Type of a feature.")] = "float32"
-    classes: Annotated[int, Option(help="Classes of the labels (0: a usual number).")] = 0
+    classes: Annotated[int, Option(help="Number of classes (0: a usual number).")] = 0
     train_nodes: Annotated[
-        int, Option(help="Seed nodes of an epoch (0: every node).", **_COUNT)
+        int, Option(help="Training nodes, each a seed once an epoch (0: every node).", **_COUNT)
     ] = 0
     law: Annotated[
         str,
-        Option(help="Law of a graph that is not there: rmat, uniform, powerlaw (default: all)."),
+        Option(
+            help="Degree distribution to assume when the graph is not prepared: rmat, uniform or"
+            " powerlaw (default: all)."
+        ),
     ] = ""
     fanouts: Annotated[
         str, Option(help="Neighbours drawn of a node, from the seed nodes outwards.")
@@ -46,8 +49,8 @@ class Asked:
     batch_size: Annotated[int, Option(help="Seed nodes of a minibatch.")] = 1000
     model: Annotated[str, Option(help="sage or gat.")] = "sage"
     hidden: Annotated[int, Option(help="Width of the hidden layers.")] = 16
-    gpus: Annotated[int, Option(help="GPUs of a machine.")] = 1
-    machines: Annotated[int, Option(help="Machines, all alike.")] = 1
+    gpus: Annotated[int, Option(help="Number of GPUs in each machine.")] = 1
+    machines: Annotated[int, Option(help="Number of machines, all alike.")] = 1
     gpu_memory: Annotated[
         float, Option(help="Memory of each GPU in GiB (0: as the profile says).", **_GIBIBYTES)
     ] = 0
@@ -79,7 +82,7 @@ class Asked:
     sampler: Annotated[
         str,
         Option(
-            help="Edges drawn a second, e.g. 20M, or those of a program: pytorch-direct, of 2021"
-            " (default: as the profile says; say it to compare two profiles)."
+            help="Edges that the sampler draws a second, e.g. 20M, or pytorch-direct for its rate"
+            " (default: the profile's; set it to compare two profiles)."
         ),
     ] = ""

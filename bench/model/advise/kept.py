@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TypeGuard
 
 from scipy.stats import binom
 
 from gatherbench.bench.model.advise.question import Question
 from gatherbench.bench.model.advise.sizes import MinibatchSizes
 from gatherbench.bench.model.load import READS, MinibatchLoad, scaled
-from gatherbench.strategies.base import parameters
+from gatherbench.strategies.base import Strategy, parameters
 from gatherbench.strategies.cached_zero_copy import CachedZeroCopy
 
 #: The policy whose rates are worked out here: the default, and the best of those by score.
@@ -31,6 +32,11 @@ def from_the_law() -> Iterator[CachedZeroCopy]:
         for share in words["share"]:
             if share != "free":  # of memory that only the running program knows
                 yield CachedZeroCopy(POLICY, share, ahead)  # type: ignore[arg-type]
+
+
+def by_law(path: Strategy, sizes: MinibatchSizes) -> TypeGuard[CachedZeroCopy]:
+    """Whether what the path keeps is told from the law of a graph that is not at hand."""
+    return sizes.asked is not None and isinstance(path, CachedZeroCopy)
 
 
 def share_of(path: CachedZeroCopy) -> float:

@@ -14,6 +14,7 @@ from gatherbench.bench.model.advise.sizes import MinibatchSizes
 from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.datasets.dataset import index_dtype
 from gatherbench.strategies.base import Strategy
+from gatherbench.strategies.places import TABLE_SHARE
 
 _FLOAT, _INDEX = 4, 8
 #: Of a node, by the sampler: its place in the minibatch (``NeighborSampler``).
@@ -51,6 +52,31 @@ def graph_bytes(graph: Graph) -> float:
     """Of neighbour lists and labels as they are stored: ``indptr``, ``indices``, ``labels``."""
     index = index_dtype(graph.nodes).itemsize
     return float(_INDEX * (graph.nodes + 1) + index * graph.edges + _INDEX * graph.nodes)
+
+
+#: Neighbour lists below it go without saying where they lie, B.
+_SMALL_LISTS = 1 << 30
+
+
+def lists_placed(question: Question, room: float | None) -> str | None:
+    """Where the neighbour lists belong when a GPU draws, in words; ``None``: they are small.
+
+    On the GPU they stand beside their ends and a word for each node (``DeviceSampler``).
+
+    Args:
+        room: bytes of GPU memory; ``None``: not known.
+    """
+    graph = question.graph
+    lists = index_dtype(graph.nodes).itemsize * graph.edges
+    if lists < _SMALL_LISTS or room is None:
+        return None
+    said = f"the indices of {graph.name or 'the graph'} take {gib(lists)}"
+    if lists + 2 * _INDEX * graph.nodes <= TABLE_SHARE * room:
+        return f"{said}: keep them on the GPU, or read them in place, over the rows' link"
+    return (
+        f"{said}, too much for {gib(room)} of GPU memory: read them in place, those of hot nodes"
+        ' on the GPU (sampling = "gpu_cached")'
+    )
 
 
 def beside_table(load: MinibatchLoad, question: Question) -> HostNeed:
@@ -101,7 +127,8 @@ def staging_need(load: MinibatchLoad) -> int:
 
 def pinned_need(load: MinibatchLoad) -> float:
     """Bytes of page-locked host memory: the table that is read in place, and staging buffers."""
-    return (load.table_bytes if load.gpu_link_read_bytes else 0.0) + staging_need(load)
+    in_place = load.gpu_link_read_bytes or load.engine_row_bytes
+    return (load.table_bytes if in_place else 0.0) + staging_need(load)
 
 
 def placement(load: MinibatchLoad, question: Question, *, sharded: bool) -> str:

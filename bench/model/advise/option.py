@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
+from gatherbench.bench.model.advise.kept import by_law, kept_load
 from gatherbench.bench.model.advise.memory import (
     HostNeed,
     beside_table,
@@ -27,9 +28,10 @@ from gatherbench.bench.model.errors import error_of, modelled_beside, told_apart
 from gatherbench.bench.model.estimate import Estimate
 from gatherbench.bench.model.load import MinibatchLoad, load_of
 from gatherbench.bench.model.profile import LinkProfile
-from gatherbench.bench.read.stats.judge import THRESHOLD
 from gatherbench.bench.read.units import quantity
 from gatherbench.bench.run.training_cost import gradient_bytes, training_cost
+from gatherbench.stats.judge import THRESHOLD
+from gatherbench.strategies.aligned_zero_copy import AlignedZeroCopy
 from gatherbench.strategies.base import Role, Strategy, parameters
 from gatherbench.strategies.data_path import total
 from gatherbench.strategies.knowledge import Ranks
@@ -160,8 +162,13 @@ def drawn(load: MinibatchLoad, profile: LinkProfile) -> MinibatchLoad:
 def average_load(strategy: Strategy, question: Question, sizes: MinibatchSizes) -> MinibatchLoad:
     """What a strategy's average minibatch asks of a machine: its data path over the sizes' ids.
 
-    Where each rank holds another part of the table, the average over the ranks and their parts.
+    Where each rank holds another part of the table, the average over the ranks and their parts; of
+    hot rows whose graph is not at hand as its law has it.
     """
+    if by_law(strategy, sizes):
+        return kept_load(
+            strategy, average_load(AlignedZeroCopy(), question, sizes), question, sizes
+        )
     graph = question.graph
     widths = (graph.dim, question.hidden, graph.classes)
     every = [sizes.knowledge]
@@ -176,7 +183,9 @@ def average_load(strategy: Strategy, question: Question, sizes: MinibatchSizes) 
         training=training_cost(question.model, *widths, sizes.num_nodes, sizes.num_edges),
         gradient_bytes=gradient_bytes(question.model, *widths, len(question.fanouts)),
         table_bytes=graph.table_bytes / len(every),
-        gpu_table_bytes=max(strategy.gpu_table_bytes(graph.table_bytes, one) for one in every),
+        gpu_table_bytes=max(
+            strategy.kept_bytes(graph.nodes, graph.row_bytes, one) for one in every
+        ),
         row_bytes=graph.row_bytes,
         lookahead=strategy.lookahead,
         disk_depth=strategy.disk_depth,

@@ -231,7 +231,9 @@ def dataset_graph(name: str, train_nodes: int = 0, law: str = "", scale: float =
         return source_graph(name, train_nodes, law, scale)
     data = open_dataset(folder)
     if law:
-        raise AdviceError(f"--law is for graphs that are not there; {name} is, and is sampled")
+        raise AdviceError(
+            f"--law needs a graph that is not prepared; {name} is prepared, and is sampled"
+        )
     if not len(data.train_ids):
         raise AdviceError(
             f"{name} has no node to train on, so it has no minibatches: import it again with"
@@ -251,7 +253,7 @@ def source_graph(name: str, train_nodes: int = 0, law: str = "", scale: float = 
     """
     source = get_source(name)
     if scale != 1 and not source.scalable:
-        raise AdviceError(f"--scale {scale:g}: {name} has one size, it is not generated")
+        raise AdviceError(f"--scale {scale:g}: {name} has one size, as it is not generated")
     spec = source.estimate(scale)
     if isinstance(source, SyntheticSource):
         train_nodes = train_nodes or round(source.splits[0] * scale)

@@ -12,7 +12,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gatherbench.bench.model.advise import kept
-from gatherbench.bench.model.advise.memory import gib, graph_bytes, is_sharded
+from gatherbench.bench.model.advise.memory import gib, graph_bytes, is_sharded, lists_placed
 from gatherbench.bench.model.advise.option import (
     MEASURED,
     MODELLED,
@@ -25,7 +25,6 @@ from gatherbench.bench.model.advise.sizes import MinibatchSizes
 from gatherbench.bench.model.errors import modelled_beside
 from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.profile import LinkProfile
-from gatherbench.strategies.aligned_zero_copy import AlignedZeroCopy
 from gatherbench.strategies.base import Strategy, parameters
 from gatherbench.strategies.cached_zero_copy import CachedZeroCopy
 from gatherbench.strategies.disk_cached import DiskCached
@@ -128,7 +127,7 @@ def advise(
     largest = max(sizes, key=lambda one: one.rows)
     options: list[Option] = []
     for strategy, load in distinct_paths(question, largest, profile, known):
-        loads = [load if one is largest else load_with(strategy, question, one) for one in sizes]
+        loads = [load if one is largest else average_load(strategy, question, one) for one in sizes]
         option, left_out = option_of(strategy, loads, question, sizes, profile)
         seen = known.get(option.path)
         if seen is not None:
@@ -211,15 +210,12 @@ def distinct_paths(
         measured = (one for one in variants(kind) if (one.name, one.variant) in wanted)
         for strategy in dict.fromkeys((*_asked_about(kind, sizes), *measured)):
             known = (strategy.name, strategy.variant) in wanted
-            by_law = _by_law(strategy, sizes)
-            if strategy.aside or (sizes.knowledge.missing(strategy.needs - _GIVEN) and not by_law):
-                continue
-            if question.world == 1 and is_sharded(strategy):
+            if not _possible(strategy, question, sizes):
                 continue
             in_memory = "file" in strategy.needs and not off_disk(question, profile)
             if not known and (kind in _SIMULATED or strategy.learns or in_memory):
                 continue
-            load = load_with(strategy, question, sizes)
+            load = average_load(strategy, question, sizes)
             alike = replace(load, gpu_share=0.0, disk_depth=0)
             if not told:
                 alike = replace(alike, gpu_page_visits=None, managed_page_visits=None)
@@ -228,24 +224,17 @@ def distinct_paths(
                 yield strategy, load
 
 
-def load_with(strategy: Strategy, question: Question, sizes: MinibatchSizes) -> MinibatchLoad:
-    """:func:`average_load`; of hot rows whose graph is not at hand as its law has it."""
-    if not _by_law(strategy, sizes):
-        return average_load(strategy, question, sizes)
-    assert isinstance(strategy, CachedZeroCopy)
-    in_place = average_load(AlignedZeroCopy(), question, sizes)
-    return kept.kept_load(strategy, in_place, question, sizes)
+def _possible(strategy: Strategy, question: Question, sizes: MinibatchSizes) -> bool:
+    """Whether somebody would train with the path, and what it has to know is there."""
+    unknown = sizes.knowledge.missing(strategy.needs - _GIVEN)
+    told = not unknown or kept.by_law(strategy, sizes)
+    return told and not strategy.aside and (question.world > 1 or not is_sharded(strategy))
 
 
 def _alike_for_all(strategy: Strategy, load: MinibatchLoad, sizes: MinibatchSizes) -> bool:
     """Whether the path keeps rows, and the ids that it was asked for know no hot ones."""
     keeps = 0 < load.gpu_table_bytes < load.table_bytes
-    return keeps and bool(sizes.law) and not _by_law(strategy, sizes)
-
-
-def _by_law(strategy: Strategy, sizes: MinibatchSizes) -> bool:
-    """Whether what the path keeps is told from the law of a graph that is not at hand."""
-    return sizes.asked is not None and isinstance(strategy, CachedZeroCopy)
+    return keeps and bool(sizes.law) and not kept.by_law(strategy, sizes)
 
 
 def _asked_about(kind: type[Strategy], sizes: MinibatchSizes) -> Iterable[Strategy]:
@@ -280,7 +269,7 @@ def _assumed(
         yield f"only a range is known of {names}: epochs go from end to end of it"
     for kind in [kind for kind in STRATEGIES if kind not in _SIMULATED]:
         if missing := sizes[0].knowledge.missing(kind().needs - _GIVEN):
-            if _by_law(kind(), sizes[0]):
+            if kept.by_law(kind(), sizes[0]):
                 continue
             what = ", ".join(missing)
             how = "name them in a plan" if "partitions" in missing else "prepare the dataset"
@@ -319,5 +308,8 @@ def _notes(able: Sequence[Option], question: Question, profile: LinkProfile) -> 
             "which rows are asked for often follows the law, as if training nodes lay anywhere; of"
             " real graphs a tenth of the rows held 20 to 98 % of the requests (docs/hot-rows.md)"
         )
+    placed = lists_placed(question, question.gpu_memory_bytes or profile["gpu.memory"].value)
+    if placed is not None:
+        yield placed
     if question.graph.unlike:
         yield f"{question.graph.name}: {question.graph.unlike}"

@@ -17,10 +17,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gatherbench.bench.read.disk import disk_reads, memories
+from gatherbench.bench.read.disk_reads import disk_reads, memories
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.show.figures.curves import label_places, name_series, series_looks
-from gatherbench.bench.show.figures.paper import panel_row
+from gatherbench.bench.show.figures.curves import label_places, series_looks
+from gatherbench.bench.show.figures.paper import named, panel_row
 from gatherbench.bench.show.looks import FAINT, RC
 from gatherbench.kernels.disk_read import reads_of
 from gatherbench.kernels.table_file import TableFile
@@ -98,9 +98,9 @@ def row_widths(panels: Mapping[str, Reads], foot: str = "") -> Figure:
         height=3.2,
         width=4.6 + 4.4 * len(panels),
         share_y=True,
+        beside=named(looks),
     )
     with mpl.rc_context(RC):
-        name_series(figure, axes, looks)
         for one, reads in zip(axes, panels.values(), strict=True):
             _fill(one, reads, looks)
         axes[0].set_ylabel("bytes read for a byte of rows")

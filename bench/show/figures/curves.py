@@ -1,4 +1,4 @@
-"""Curves: published, modelled and measured beside each other, and shares of a GPU.
+"""Curves: published, modelled and measured beside each other.
 
 A series has one colour in all panels; the panel and its look say of which kind it is. A panel
 without values says how to get them.
@@ -6,7 +6,6 @@ without values says how to get them.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -16,33 +15,26 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from gatherbench.bench.show.figures.paper import (
     NOT_MEASURED,
-    curves_explained,
+    named,
     panel_row,
     say_absent,
 )
 from gatherbench.bench.show.looks import (
-    FAINT,
     KINDS,
-    MEASURED,
     PALETTE,
     RC,
     own_colour,
 )
 
-#: Inches right of the panels for the names of the series, and characters of a name in an inch.
-NAMES_ROOM, LETTERS = 2.55, 12
 #: For series that are no strategies: the palette's colours, then darker ones.
 COLOURS = (
     *("blue", "vermilion", "green", "orange", "purple", "sky"),
     *("#000000", "#8C564B", "#7F7F00", "#17687A", "#6A3D9A", "#A6CE39", "#B2182B"),
 )
-#: Where the axis of shares of the multiprocessors is labelled, per cent.
-SHARES = (0, 5, 10, 15, 25, 50)
 
 
 # ---- published, modelled, measured ------------------------------------------------------------
@@ -89,10 +81,11 @@ def curves(
     looks = series_looks(list(dict.fromkeys(table["series"])))
     styled = {name: {**look, **(styles or {}).get(name, {})} for name, look in looks.items()}
     titles = [(names or {}).get(kind, kind) for kind in kinds]
-    figure, panels = panel_row(title, titles, foot=foot, height=3.0, width=12.0, share_y=True)
+    figure, panels = panel_row(
+        title, titles, foot=foot, height=3.0, width=12.0, share_y=True, beside=named(styled)
+    )
     roofs = pd.DataFrame(columns=["kind", "name", "y"]) if roofs is None else roofs
     with mpl.rc_context(RC):
-        name_series(figure, panels, styled)
         for axes, kind in zip(panels, kinds, strict=True):
             mine, limits = table[table["kind"] == kind], roofs[roofs["kind"] == kind]
             if mine.empty and limits.empty:
@@ -121,32 +114,6 @@ def series_looks(series: Sequence[str]) -> dict[str, dict[str, Any]]:
         marker = {"marker": ("s", "^", "v")[(again - 1) % 3]} if again else {}
         looks[name] = {"color": PALETTE.get(colour, (colour,))[0], **marker}
     return looks
-
-
-def name_series(
-    figure: Figure,
-    panels: Sequence[Axes],
-    looks: Mapping[str, Mapping[str, Any]],
-    room: float = NAMES_ROOM,
-) -> None:
-    """Squeeze the panels to the left and name the series at the right, as they are drawn."""
-    share = 1 - room / figure.get_figwidth()
-    first = panels[0].get_position().x0
-    for axes in panels:
-        box = axes.get_position()
-        left = first + (box.x0 - first) * share
-        axes.set_position((left, box.y0, box.width * share - first * (1 - share) / 3, box.height))
-    figure.legend(
-        handles=[
-            Line2D([], [], label=textwrap.fill(name, int(LETTERS * room)), **look)
-            for name, look in looks.items()
-        ],
-        loc="center left",
-        bbox_to_anchor=(share + 0.05 / figure.get_figwidth(), 0.55),
-        frameon=False,
-        fontsize=8,
-        handlelength=2.5,
-    )
 
 
 def curve(axes: Axes, line: pd.DataFrame, kind: str, look: Mapping[str, Any]) -> None:
@@ -186,76 +153,3 @@ def label_places(axes: Axes, places: Sequence[float], texts: Sequence[str]) -> N
     axes.xaxis.set_major_locator(FixedLocator(list(places)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xticklabels(texts, fontsize=7.5)
-
-
-# ---- shares of the multiprocessors ------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A published share: ``percent`` of the multiprocessors, and in words what it did."""
-
-    percent: float
-    text: str
-
-
-def sm_share(
-    gather: pd.DataFrame,
-    step: pd.DataFrame,
-    marks: tuple[Sequence[Mark], Sequence[Mark]],
-    *,
-    remedy: str,
-    foot: str,
-) -> Figure:
-    """Draw two panels against the share in per cent: rate of a gather alone, time of a step.
-
-    Args:
-        gather: ``series``, ``x`` (per cent), ``y`` (share of the best rate).
-        step: ``series``, ``x``, ``y`` (step with a gather beside it over training alone).
-        marks: published shares for each panel.
-        remedy: how to measure what is missing.
-    """
-    figure, panels = panel_row(
-        "What share of the multiprocessors a gather needs",
-        ("A gather alone: rate over its best", "A training step with a gather beside it"),
-        legend=curves_explained("published", "measured"),
-        foot=foot,
-        height=2.7,
-        width=12.0,
-    )
-    looks = series_looks(list(dict.fromkeys([*gather["series"], *step["series"]])))
-    with mpl.rc_context(RC):
-        if looks:
-            name_series(figure, panels, looks)
-        for axes, table, published in zip(panels, (gather, step), marks, strict=True):
-            axes.grid(visible=True, axis="both")
-            for name, line in table.groupby("series", sort=False):
-                curve(axes, line, MEASURED.word, looks[str(name)])
-            _published(axes, published)
-            axes.set(xlim=(0, 53), xticks=SHARES)
-            axes.set_xlabel("share of the multiprocessors for the gather (%)")
-            axes.set_ylim(0, 1.3 * max([*table["y"], 1.0]))
-            axes.axhline(1.0, color="black", linestyle=":", linewidth=0.9)
-            if table.empty:
-                place: dict[str, Any] = {"transform": axes.transAxes, "ha": "center"}
-                place["color"] = FAINT
-                axes.text(0.62, 0.42, NOT_MEASURED, fontsize=10, fontweight="bold", **place)
-                axes.text(0.62, 0.4, remedy, fontsize=8, va="top", **place)
-        panels[0].set_ylabel("share of the best rate")
-        panels[1].set_ylabel("time over training alone")
-    return figure
-
-
-def _published(axes: Axes, marks: Sequence[Mark]) -> None:
-    """Each published share as an open diamond at the top, with what it did."""
-    for row, mark in enumerate(marks):
-        height = 0.96 - 0.11 * row
-        axes.axvline(mark.percent, color=FAINT, linewidth=0.9, linestyle=(0, (1, 2)))
-        axes.plot(
-            mark.percent, height, "D", transform=axes.get_xaxis_transform(),
-            color=FAINT, fillstyle="none", markersize=5, clip_on=False,
-        )  # fmt: skip
-        axes.annotate(
-            mark.text, (mark.percent, height), xycoords=axes.get_xaxis_transform(),
-            xytext=(7, 0), textcoords="offset points", fontsize=7.5, va="center", color=FAINT,
-        )  # fmt: skip

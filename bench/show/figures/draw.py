@@ -12,32 +12,28 @@ import matplotlib as mpl
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.gridspec import SubplotSpec
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.show.chart import Chart, Line, Panel
-from gatherbench.bench.show.figures.amplification import reads_of_run, row_widths
-from gatherbench.bench.show.figures.kept_rows import draw_kept_rows
 from gatherbench.bench.show.figures.paper import (
     AXIS,
     MARGIN,
-    NAME,
-    Paper,
     bars_explained,
+    paper,
     save,
-    wrapped,
+    titled,
 )
 from gatherbench.bench.show.looks import FAINT, KINDS, MODEL_HATCH, RC, ink
-from gatherbench.bench.show.sentences.provenance import provenance
-from gatherbench.bench.show.views.registry import charts_of
+from gatherbench.bench.show.view import Shown
+from gatherbench.bench.show.views.registry import views_of
 
-#: Inches: a line holds two rows of label; a strip is a line with curves over time. Beside a panel
-#: there is room for the numbers of the next one's axis where it has any.
+#: Inches: a line holds two rows of label; a strip is a line with curves over time.
 LINE, STRIP, LABELS, COLUMN = 0.36, 1.06, 2.1, {1: 6.3, 2: 4.4}
-BESIDE, BESIDE_STRIP = 0.25, 0.55
-#: Height of a bar, and of a strip's curves, as a share of the line.
-BAR, CURVES = 0.68, 0.68
+#: Height of a bar, as a share of the line.
+BAR = 0.68
 #: Characters of a strategy's or variant's name, and of a note, that fit beside a bar.
 LONGEST, LONGEST_NOTE = 18, 26
 NOTHING = Line("", "", missing="no case of this workload")
@@ -49,18 +45,21 @@ DASHES: dict[str, Any] = {
 }
 
 
-def save_all(run: Run, folder: Path, formats: Iterable[str] = ("png", "svg")) -> list[Path]:
-    """Draw every chart of the run into ``folder`` (made if need be); the files written."""
+def save_all(
+    run: Run,
+    folder: Path,
+    formats: Iterable[str] = ("png", "svg"),
+    views: Sequence[Shown] | None = None,
+) -> list[Path]:
+    """Draw every chart of a run's views into ``folder`` (made if need be); the files written."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    figures = {name: draw(chart) for name, chart in charts_of(run).items()}
-    if reads := reads_of_run(run):
-        figures["disk_row_width"] = row_widths(reads, provenance(run))
-    figures |= {f"kept_rows_{name}": figure for name, figure in draw_kept_rows(run).items()}
-    for name, figure in figures.items():
-        for extension in formats:
-            written.append(folder / f"{name}.{extension}")
-            save(figure, written[-1])
+    for view in views_of(run) if views is None else views:
+        drawn = {name: draw(chart) for name, chart in view.charts.items()}
+        for name, figure in (drawn | dict(view.figures())).items():
+            for extension in formats:
+                written.append(folder / f"{name}.{extension}")
+                save(figure, written[-1])
     return written
 
 
@@ -85,41 +84,31 @@ def draw(
     cells = [list(one) for _, one in itertools.groupby(chart.panels, key=lambda one: one.title)]
     columns = min(len(cells), columns)
     column = column or COLUMN[min(columns, 2)]
-    wide = column - (BESIDE_STRIP if chart.over_time else BESIDE)
     # Where all have the same lines, those of the first column are named alone.
-    named = len({tuple(_label(line) for one in cell for line in one.lines) for cell in cells}) > 1
-    lefts = [labels + (column + labels * named) * number for number in range(columns)]
-    rows = [cells[first : first + columns] for first in range(0, len(cells), columns)]
-    titled = [wrapped([cell[0].title for cell in row], wide) for row in rows]
-    heights = [_tall(row, pitch) + NAME + more for row, (_, more) in zip(rows, titled, strict=True)]
+    differ = len({tuple(_label(line) for one in cell for line in one.lines) for cell in cells}) > 1
+    width = columns * column + labels * (columns if differ else 1)
+    tall = [[pitch * max(len(one.lines), 1) + AXIS for one in cell] for cell in cells]
+    rows = [max(map(sum, tall[first : first + columns])) for first in range(0, len(cells), columns)]
     reading = f"{chart.reading} {chart.foot}".strip()
     with mpl.rc_context(RC | ({"axes.grid.axis": "both"} if chart.over_time else {})):
-        paper = Paper(
-            chart.title,
-            lefts[-1] + column,
-            sum(heights),
-            warnings=chart.warnings,
-            legend=_legend(chart),
+        figure = paper(
+            chart.title, width, sum(rows), warnings=chart.warnings, legend=_legend(chart),
             foot=reading,
-        )
-        top = paper.bottom + sum(heights)
-        for row, height, (titles, more) in zip(rows, heights, titled, strict=True):
-            for number, (cell, title) in enumerate(zip(row, titles, strict=True)):
-                y = top - NAME - more
-                for place, panel in enumerate(cell):
-                    names = [_label(line) if named or not number else "" for line in panel.lines]
-                    tall = pitch * max(len(panel.lines), 1)
-                    box = (lefts[number], y - tall, wide, tall)
-                    fill = _strips if panel.values else _bars
-                    fill(paper, chart, panel, box, names, "" if place else title)
-                    y -= tall + AXIS
-            top -= height
-    return paper.figure
-
-
-def _tall(cells: Sequence[Sequence[Panel]], pitch: float) -> float:
-    """Height of the highest of cells that stand side by side."""
-    return max(sum(pitch * max(len(p.lines), 1) + AXIS for p in cell) for cell in cells)
+        )  # fmt: skip
+        grid = figure.add_gridspec(len(rows), columns, height_ratios=rows)
+        for number, (cell, heights) in enumerate(zip(cells, tall, strict=True)):
+            row, place = divmod(number, columns)
+            rest = max(rows[row] - sum(heights), 1e-3)  # below the shorter of two cells
+            ratios = [*heights, rest]
+            inner = grid[row, place].subgridspec(len(ratios), 1, height_ratios=ratios)
+            for at, panel in enumerate(cell):
+                names = [_label(line) if differ or not place else "" for line in panel.lines]
+                title = "" if at else titled(panel.title, column - 0.3)
+                if panel.values:
+                    _strips(figure, inner[at], chart, panel, names, title, column)
+                else:
+                    _bars(figure.add_subplot(inner[at]), chart, panel, names, title, column)
+    return figure
 
 
 def _legend(chart: Chart) -> list[Artist]:
@@ -155,25 +144,19 @@ def _shortened(text: str) -> str:
 
 
 def _bars(
-    paper: Paper,
-    chart: Chart,
-    panel: Panel,
-    box: tuple[float, float, float, float],
-    names: Sequence[str],
-    title: str,
+    axes: Axes, chart: Chart, panel: Panel, names: Sequence[str], title: str, wide: float
 ) -> None:
-    axes, wide = paper.panel(*box), box[2]
     axes.set_title(title)
     unit, factor = panel.axis.shown
     kind = "modelled " if panel.profile else ""
     what = panel.quantity or chart.quantity
-    axes.set_xlabel(f"{kind}{what}" + (f" ({unit})" if unit else ""))
+    axes.set_xlabel(titled(f"{kind}{what}" + (f" ({unit})" if unit else ""), wide - 0.3))
     axes.set_ylim(max(len(panel.lines), 1) - 0.5, -0.5)
     axes.set_yticks(range(len(panel.lines)), names)
     texts = {}
     for y, line in enumerate(panel.lines):
         if line.missing:
-            _missing(axes, y, line.missing, int(wide * 15), 1 + (box[3] > 0.3 * len(names)))
+            _missing(axes, y, line.missing, int(wide * 14))
             continue
         for part, begin, length in line.pieces():
             look = KINDS[line.look].bar(chart.colour(part))
@@ -209,12 +192,12 @@ def _note(line: Line) -> str:
     return f"\n{textwrap.shorten(line.note, LONGEST_NOTE, placeholder=' …')}" if line.note else ""
 
 
-def _missing(axes: Axes, y: float, why: str, room: int, lines: int) -> None:
-    """Write the reason into the line; ``room`` is in characters of so many lines."""
+def _missing(axes: Axes, y: float, why: str, room: int) -> None:
+    """Write the reason into the line, which has room for so many characters in two rows."""
     axes.text(
         0.01,
         y,
-        "\n".join(textwrap.wrap(why, room, max_lines=lines, placeholder=" …")),
+        "\n".join(textwrap.wrap(why, room, max_lines=2, placeholder=" …")),
         transform=axes.get_yaxis_transform(),
         va="center",
         fontsize=7.5,
@@ -225,60 +208,56 @@ def _missing(axes: Axes, y: float, why: str, room: int, lines: int) -> None:
 
 
 def _strips(
-    paper: Paper,
+    figure: Figure,
+    place: SubplotSpec,
     chart: Chart,
     panel: Panel,
-    box: tuple[float, float, float, float],
     names: Sequence[str],
     title: str,
+    wide: float,
 ) -> None:
     """Axes for each line: its curves as steps, each value up to its time."""
-    left, bottom, wide, tall = box
-    pitch = tall / max(len(panel.lines), 1)
+    lines = panel.lines or [NOTHING]
+    rows = place.subgridspec(len(lines), 1)
+    for number, line in enumerate(lines):
+        axes = figure.add_subplot(rows[number])
+        if number == 0:
+            axes.set_title(title, pad=16)
+        axes.tick_params(labelbottom=number + 1 == len(lines))
+        if number + 1 == len(lines):
+            axes.set_xlabel(f"{chart.time} (s)")
+        _strip(axes, chart, panel, line, names[number] if panel.lines else "", wide)
+
+
+def _strip(axes: Axes, chart: Chart, panel: Panel, line: Line, name: str, wide: float) -> None:
     values = panel.values or panel.axis
     unit, factor = values.shown
-    for number, line in enumerate(panel.lines or [NOTHING]):
-        low = bottom + tall - pitch * (number + 1)
-        axes = paper.panel(left, low, wide, CURVES * pitch)
-        axes.set(xlim=(0, panel.axis.top), ylim=(0, 1.06 * values.top * factor))
-        if number == 0:
-            axes.annotate(
-                title, (0, 1), xytext=(0, 19), xycoords="axes fraction",
-                textcoords="offset points", fontsize=9.5,
-            )  # fmt: skip
-        if number + 1 < len(panel.lines):
-            axes.tick_params(labelbottom=False)
-        else:
-            axes.set_xlabel(f"{chart.time} (s)")
-        if panel.lines and names[number]:
-            axes.annotate(
-                f"{names[number]}\n{unit}", (0, 0.5), xytext=(-30, 0), ha="right", va="center",
-                xycoords="axes fraction", textcoords="offset points", fontsize=8,
-            )  # fmt: skip
-        if line.missing:
-            axes.tick_params(labelleft=False)
-            axes.set_yticks([])
-            why = textwrap.fill(line.missing, int(wide * 15), max_lines=3, placeholder=" …")
-            axes.text(
-                0.01, 0.5, why, transform=axes.transAxes, va="center", fontsize=7.5,
-                style="italic", color=FAINT,
-            )  # fmt: skip
-            continue
-        for place, (name, points) in enumerate(line.curves.items()):
-            axes.stairs(
-                [value * factor for _, value in points],
-                [0.0, *(time for time, _ in points)],
-                color=ink(chart.colour(name)),
-                fill=place == 0,
-                alpha=0.85,
-                linewidth=0.9,
-            )
-        said = line.note or line.text
-        axes.annotate(
-            said, (1, 1.02), xycoords="axes fraction", ha="right", va="bottom", fontsize=7.5
+    axes.set(xlim=(0, panel.axis.top), ylim=(0, 1.06 * values.top * factor))
+    if name:
+        axes.set_ylabel(f"{name}\n{unit}", rotation=0, ha="right", va="center", fontsize=8)
+    if line.missing:
+        axes.set_yticks([])
+        why = textwrap.fill(line.missing, int(wide * 14), max_lines=3, placeholder=" …")
+        axes.text(
+            0.01, 0.5, why, transform=axes.transAxes, va="center", fontsize=7.5,
+            style="italic", color=FAINT,
+        )  # fmt: skip
+        return
+    for place, (part, points) in enumerate(line.curves.items()):
+        axes.stairs(
+            [value * factor for _, value in points],
+            [0.0, *(time for time, _ in points)],
+            color=ink(chart.colour(part)),
+            fill=place == 0,
+            alpha=0.85,
+            linewidth=0.9,
         )
-        if panel.roof is not None:
-            axes.axhline(panel.roof * factor, color=FAINT, linestyle=":", linewidth=0.9)
+    axes.annotate(
+        line.note or line.text, (1, 1.02), xycoords="axes fraction", ha="right", va="bottom",
+        fontsize=7.5,
+    )  # fmt: skip
+    if panel.roof is not None:
+        axes.axhline(panel.roof * factor, color=FAINT, linestyle=":", linewidth=0.9)
 
 
 def _reasons(chart: Chart) -> Figure:
@@ -291,13 +270,8 @@ def _reasons(chart: Chart) -> Figure:
     ]
     with mpl.rc_context(RC):
         room = 0.19 * (len(lines) + 1)
-        paper = Paper(chart.title, width, room, warnings=chart.warnings, foot=chart.foot)
-        paper.figure.text(
-            MARGIN / width,
-            (paper.bottom + room) / paper.height,
-            "\n".join(lines),
-            va="top",
-            style="italic",
-            fontsize=9,
-        )
-    return paper.figure
+        figure = paper(chart.title, width, room, warnings=chart.warnings, foot=chart.foot)
+        _, bottom, _, height = figure.get_layout_engine().get()["rect"]  # type: ignore[union-attr]
+        text, at = "\n".join(lines), (MARGIN / width, bottom + height)
+        figure.text(*at, text, va="top", style="italic", fontsize=9)
+    return figure

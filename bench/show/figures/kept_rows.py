@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 from gatherbench.bench.read.kept import PANELS, kept_rows
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import scale
-from gatherbench.bench.show.figures.curves import curve, label_places, name_series, series_looks
-from gatherbench.bench.show.figures.paper import panel_row, say_absent
+from gatherbench.bench.show.figures.curves import curve, label_places, series_looks
+from gatherbench.bench.show.figures.paper import named, panel_row, say_absent
 from gatherbench.bench.show.looks import FAINT, RC, ink
-from gatherbench.bench.show.sentences.provenance import (
+from gatherbench.bench.show.provenance import (
     has_gpu,
     modelled_for,
     provenance,
@@ -60,10 +60,10 @@ def _draw(run: Run, workload: str, points: pd.DataFrame) -> Figure:
         + provenance(run),
         height=3.0,
         width=13.0,
+        beside=named(looks),
     )
     places = sorted({round(x) for x in points["x"]})
     with mpl.rc_context(RC):
-        name_series(figure, panels, looks)
         for axes, panel in zip(panels, PANELS, strict=True):
             mine = points[points["panel"] == panel]
             if mine["y"].dropna().empty:

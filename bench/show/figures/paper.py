@@ -1,131 +1,127 @@
 """The paper of every figure: head and foot, panels side by side, what an empty panel says.
 
-Sizes are in inches, so that text keeps its size whatever the number of panels.
+Head and foot have their sizes in inches, so that text keeps its size whatever the number of panels.
+What stands between them finds its own places (matplotlib's constrained layout).
 """
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.transforms import Bbox
 
 from gatherbench.bench.show.looks import FAINT, KINDS, RC
 
-MARGIN, TITLE, LEGEND, NAME, GAP, AXIS = 0.12, 0.34, 0.26, 0.34, 0.3, 0.56
-#: Height of a line of the footer, of a warning, and of each further line of a panel's title.
-LINE, WARNING, NAME_LINE = 0.155, 0.22, 0.17
+#: Inches: around all, of the head's lines, and of a panel's title with the labels of its axis.
+MARGIN, TITLE, LEGEND, AXIS = 0.12, 0.34, 0.26, 0.9
+#: Height of a line of the footer, and of a warning.
+LINE, WARNING = 0.155, 0.22
 WARNING_COLOUR = "#B84A00"
-_LETTERS_PER_INCH = 12
 NOT_MEASURED = "not measured yet"
 
 
-class Paper:
-    """An empty figure with a head and a foot, and room between them.
+def paper(
+    title: str,
+    width: float,
+    room: float,
+    *,
+    warnings: Sequence[str] = (),
+    legend: Sequence[Artist] = (),
+    foot: str = "",
+    beside: Sequence[Artist] = (),
+) -> Figure:
+    """An empty figure with a head and a foot, and room between them for panels.
 
     Args:
-        title: of the figure.
-        width, room: of the figure, and the height that is wanted between head and foot.
+        width, room: of the figure, and the height that is wanted between head and foot; inches.
         warnings: what stands in red below the title.
         legend: handles, laid out in one line below.
         foot: how the figure is to be read, and where its numbers come from.
+        beside: handles that are laid out below each other, right of the panels.
     """
+    lines = textwrap.wrap(foot, int(width * 16), break_on_hyphens=False)
+    below = MARGIN + LINE * len(lines)
+    head = MARGIN + TITLE + WARNING * len(warnings) + (LEGEND if legend else 0.0)
+    height = below + room + head
+    figure = Figure(figsize=(width, height), dpi=100, facecolor="white")
+    right = 1.0 - (NAMES_ROOM / width if beside else 0.0)
+    box = (MARGIN / width, below / height, right - 2 * MARGIN / width, room / height)
+    figure.set_layout_engine(ConstrainedLayoutEngine(rect=box, h_pad=0.06, w_pad=0.08))
+    written: list[tuple[str, dict[str, Any], float]] = [(title, {"fontsize": 12.5}, TITLE)]
+    written += [(line, {"color": WARNING_COLOUR}, WARNING) for line in warnings]
+    top, left = height - MARGIN, MARGIN / width
+    for text, style, tall in written:
+        figure.text(left, top / height, text, va="top", fontweight="bold", **style)
+        top -= tall
+    plain: dict[str, Any] = {"frameon": False, "borderpad": 0, "borderaxespad": 0}
+    if legend:
+        figure.legend(
+            handles=list(legend), loc="upper left", bbox_to_anchor=(left, top / height),
+            ncols=len(legend), handlelength=1.6, columnspacing=1.4, **plain,
+        )  # fmt: skip
+    if beside:
+        figure.legend(
+            handles=list(beside), loc="center left", bbox_to_anchor=(right, 0.55), fontsize=8,
+            handlelength=2.5, **plain,
+        )  # fmt: skip
+    figure.text(left, MARGIN / height, "\n".join(lines), va="bottom", fontsize=7.5, color=FAINT,
+                linespacing=1.35)  # fmt: skip
+    return figure
 
-    def __init__(
-        self,
-        title: str,
-        width: float,
-        room: float,
-        *,
-        warnings: Sequence[str] = (),
-        legend: Sequence[Artist] = (),
-        foot: str = "",
-    ) -> None:
-        lines = textwrap.wrap(foot, int(width * 16), break_on_hyphens=False)
-        #: Height of the foot: above it the room begins.
-        self.bottom = MARGIN + LINE * len(lines)
-        head = MARGIN + TITLE + WARNING * len(warnings) + (LEGEND if legend else 0.0)
-        self.width, self.height = width, self.bottom + room + head
-        self.figure = Figure(figsize=(width, self.height), dpi=100, facecolor="white")
-        top = self.height - MARGIN
-        self._write(top, title, va="top", fontsize=12.5, fontweight="bold")
-        top -= TITLE
-        for line in warnings:
-            self._write(top, line, va="top", color=WARNING_COLOUR, fontweight="bold")
-            top -= WARNING
-        if legend:
-            self.figure.legend(
-                handles=list(legend),
-                loc="upper left",
-                bbox_to_anchor=(MARGIN / width, top / self.height),
-                ncols=len(legend),
-                frameon=False,
-                borderpad=0,
-                borderaxespad=0,
-                handlelength=1.6,
-                columnspacing=1.4,
-            )
-        text = "\n".join(lines)
-        self._write(MARGIN, text, va="bottom", fontsize=7.5, color=FAINT, linespacing=1.35)
 
-    def panel(self, left: float, bottom: float, wide: float, tall: float, **more: Any) -> Axes:
-        """Axes at these inches."""
-        width, height = self.width, self.height
-        box = (left / width, bottom / height, wide / width, tall / height)
-        return self.figure.add_axes(box, **more)
+#: Inches right of the panels for the names of the series, and characters of a name in an inch.
+NAMES_ROOM, LETTERS = 2.55, 12
 
-    def _write(self, y: float, text: str, **style: Any) -> None:
-        self.figure.text(MARGIN / self.width, y / self.height, text, **style)
+
+def named(looks: Mapping[str, Mapping[str, Any]]) -> list[Line2D]:
+    """Handles of the series, as they are drawn."""
+    return [
+        Line2D([], [], label=textwrap.fill(name, int(LETTERS * NAMES_ROOM)), **look)
+        for name, look in looks.items()
+    ]
 
 
 def panel_row(
     title: str,
     names: Sequence[str],
     *,
-    legend: Sequence[Artist] = (),
-    foot: str = "",
     width: float = 10.0,
     height: float = 2.6,
-    labels: float = 0.7,
     share_y: bool = False,
+    **head: Any,
 ) -> tuple[Figure, list[Axes]]:
     """An empty figure with a panel for each of ``names``, side by side.
 
     Args:
         width, height: of the figure, and of a panel.
-        labels: room left of a panel for the labels of its axis.
         share_y: whether all panels have the axis of the first, which alone is labelled.
+        head: see :func:`paper`.
     """
-    pitch = (width - MARGIN - (labels if share_y else 0.0)) / len(names)
-    wide = pitch - GAP - (0.0 if share_y else labels)
-    names, more = wrapped(names, wide)
+    room = width - (NAMES_ROOM if head.get("beside") else 0.0)
+    titles = [titled(name, room / len(names) - 0.5) for name in names]
+    lines = max(name.count("\n") for name in titles)
     with mpl.rc_context(RC):
-        room = AXIS + height + NAME + more
-        paper = Paper(title, width, room, legend=legend, foot=foot)
-        axes: list[Axes] = []
-        for number, name in enumerate(names):
-            first = axes[0] if share_y and axes else None
-            left = number * pitch + labels
-            axes.append(paper.panel(left, paper.bottom + AXIS, wide, height, sharey=first))
-            axes[-1].set_title(name)
-            if share_y and number:
-                axes[-1].tick_params(labelleft=False)
-    return paper.figure, axes
+        figure = paper(title, width, height + AXIS + 0.17 * lines, **head)
+        axes = figure.subplots(1, len(names), sharey=share_y, squeeze=False)[0]
+        for one, name in zip(axes, titles, strict=True):
+            one.set_title(name)
+    return figure, list(axes)
 
 
-def wrapped(names: Sequence[str], wide: float) -> tuple[list[str], float]:
-    """Titles of panels that are ``wide`` inches, in lines, and what these take beyond one line."""
-    room = max(1, int(wide * _LETTERS_PER_INCH))
-    lines = [textwrap.wrap(name, room, break_on_hyphens=False) for name in names]
-    more = max((len(one) for one in lines), default=1) - 1
-    return ["\n".join(one) for one in lines], NAME_LINE * max(0, more)
+def titled(name: str, wide: float) -> str:
+    """The title of a panel that is ``wide`` inches, in as many lines as it takes."""
+    return textwrap.fill(name, max(1, int(wide * LETTERS)), break_on_hyphens=False)
 
 
 def say_absent(axes: Axes, remedy: str, what: str = NOT_MEASURED) -> None:
@@ -135,7 +131,8 @@ def say_absent(axes: Axes, remedy: str, what: str = NOT_MEASURED) -> None:
     axes.grid(visible=False)
     for spine in axes.spines.values():
         spine.set(visible=True, linestyle=(0, (4, 3)), color=FAINT)
-    width = axes.get_window_extent().width / axes.get_figure(root=True).dpi  # type: ignore[union-attr]
+    columns = axes.get_subplotspec().get_gridspec().ncols  # type: ignore[union-attr]
+    width = axes.get_figure(root=True).get_figwidth() / columns - 1.4  # type: ignore[union-attr]
     text = "\n".join(textwrap.wrap(remedy, max(18, int(width * 13)), break_on_hyphens=False))
     place: dict[str, Any] = {"transform": axes.transAxes, "ha": "center", "color": FAINT}
     axes.text(0.5, 0.55, what, va="bottom", fontsize=10, fontweight="bold", **place)
@@ -161,4 +158,8 @@ def save(figure: Figure, path: Path) -> None:
     """
     metadata = {"Date": None} if path.suffix == ".svg" else None
     with mpl.rc_context(RC):
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # each format the same places,
+        for axes in figure.axes:  # which the solver finds up to the last digits
+            axes.set_position(Bbox(np.round(axes.get_position().get_points(), 4)))
         figure.savefig(path, metadata=metadata, dpi=150)

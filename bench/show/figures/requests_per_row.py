@@ -10,6 +10,7 @@ out. Computed by request accounting, not measured.
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 
 import matplotlib as mpl
@@ -18,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from gatherbench.bench.show.figures.paper import AXIS, MARGIN, Paper
+from gatherbench.bench.show.figures.paper import paper
 from gatherbench.bench.show.looks import RC, ink
 from gatherbench.kernels.grid import LINE_BYTES, SECTOR_BYTES
 from gatherbench.kernels.policies import POLICIES, Policy
@@ -61,7 +62,7 @@ def requests_per_row(policies: Sequence[Policy] = (), max_request: int = LINE_BY
         for _, widths, _, _ in KINDS
     ]
     columns = min(COLUMNS, len(chosen))
-    pitch, lines = (WIDTH - 0.5) / columns, -(-len(chosen) // columns)
+    lines = -(-len(chosen) // columns)
     blocks = (
         ("Read requests per row", _requests, 1.08 * _highest(chosen, counted)),
         ("Link bytes beyond the row, as a share of it", _overhead, 2.0),
@@ -71,31 +72,27 @@ def requests_per_row(policies: Sequence[Policy] = (), max_request: int = LINE_BY
     ]
     floor = Line2D([], [], color=GREY, linewidth=7, alpha=0.55, label="the lines under a row")
     with mpl.rc_context(RC):
-        paper = Paper(
+        figure = paper(
             "What each launch policy asks of the link",
             WIDTH,
-            len(blocks) * (BLOCK + lines * PANEL) + AXIS / 2,
+            len(blocks) * (BLOCK + lines * PANEL),
             warnings=[
                 f"Computed by request accounting, not measured; requests of up to {max_request} B"
             ],
             legend=[*handles, floor],
             foot=FOOT,
         )
-        top = paper.bottom + len(blocks) * (BLOCK + lines * PANEL) + AXIS / 2
-        for name, value, limit in blocks:
-            top -= BLOCK
-            where = (MARGIN / WIDTH, top / paper.height)
-            paper.figure.text(*where, name, fontsize=10.5, fontweight="bold")
+        parts = figure.add_gridspec(len(blocks), 1)
+        for place, (name, value, limit) in enumerate(blocks):
+            grid = parts[place].subgridspec(lines, columns)
             for number, policy in enumerate(chosen):
-                line, column = divmod(number, columns)
-                bottom = top - (line + 1) * PANEL + 0.3
-                axes = paper.panel(0.5 + column * pitch, bottom, pitch - 0.28, PANEL - 0.62)
+                axes = figure.add_subplot(grid[divmod(number, columns)])
                 _panel(axes, policy, counted, value, limit, max_request)
                 last = number + columns >= len(chosen)
-                axes.tick_params(labelbottom=last, labelleft=column == 0)
+                axes.tick_params(labelbottom=last, labelleft=number % columns == 0)
                 axes.set_xlabel("row width (B)" if last else "", fontsize=8)
-            top -= lines * PANEL
-    return paper.figure
+                axes.set_ylabel("" if number % columns else textwrap.fill(name, 24), fontsize=8)
+    return figure
 
 
 def _requests(row: RequestRow) -> float:

@@ -6,17 +6,18 @@ is only shown. A is the run compared with, B the run that the report is about.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
 from gatherbench.bench.read.compare import CompareError, changes, compare_runs, deciding
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.show.chart import Chart
-from gatherbench.bench.show.charts import comparison_chart
+from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
+from gatherbench.bench.show.charts import NO_BREAK, Row, whiskered
 from gatherbench.bench.show.comparison import summary
+from gatherbench.bench.show.provenance import modelled_for
 from gatherbench.bench.show.report.facts import in_short, machine_of
-from gatherbench.bench.show.sentences.provenance import modelled_for
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
 
 _DECIDES = (
@@ -25,19 +26,28 @@ _DECIDES = (
 )
 
 
+#: Verdicts, and the colours of their bars.
+VERDICTS = {
+    "SLOW": "vermilion",
+    "FAILED": "vermilion",
+    "FAST": "green",
+    "SAME": "grey",
+    "AMBIGUOUS": "yellow",
+    "MISSING": "grey",
+    "NEW": "grey",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Against:
     """A comparison, ready to be shown; ``refused`` says why there is none but the two runs."""
 
     base: str
-    runs: Table
     refused: str = ""
     summary: str = ""
     caution: str = ""
     chart: Chart | None = None
-    deciding: Table | None = None
-    every: Table | None = None
-    changed: Table | None = None
+    tables: tuple[Table, ...] = ()
 
 
 def against(run: Run, base: Run) -> Against:
@@ -54,23 +64,25 @@ def against(run: Run, base: Run) -> Against:
         try:
             table = compare_runs(base, run, across_machines=True)
         except CompareError as final:
-            return Against(base.run_id, runs, refused=str(final))
+            return Against(base.run_id, refused=str(final), tables=(runs,))
         caution = f"Only ratios over each run’s own baseline are compared: {refusal}"
     judged = deciding(table)
     return Against(
         base.run_id,
-        runs,
         summary=summary(table),
         caution=caution,
-        chart=comparison_chart(
+        chart=_chart(
             judged,
             base.names | run.names,
             dict.fromkeys([*modelled_for(base), *modelled_for(run)]),
             relative=bool(caution),
         ),
-        deciding=_grid("against", _DECIDES, judged),
-        every=_grid("against-all", "Every metric of A and B", table),
-        changed=_changed(base, run),
+        tables=(
+            _grid("against", _DECIDES, judged),
+            runs,
+            _changed(base, run),
+            replace(_grid("against-all", "Every metric of A and B", table), folded=True),
+        ),
     )
 
 
@@ -103,9 +115,48 @@ def _grid(ident: str, caption: str, table: pd.DataFrame) -> Table:
     return tabulate(ident, caption, columns, with_kind(table))
 
 
-def _changed(base: Run, run: Run) -> Table | None:
-    found = changes(base, run)
-    if not found:
-        return None
-    frame = pd.DataFrame({"reason": found})
+def _changed(base: Run, run: Run) -> Table:
+    frame = pd.DataFrame({"reason": changes(base, run)})
     return tabulate("against-changes", "What else has changed", [Column("reason", "change")], frame)
+
+
+def _chart(
+    judged: pd.DataFrame, names: Mapping[str, str], profiles: Iterable[str], *, relative: bool
+) -> Chart:
+    """Ratios of epoch times with their intervals, around the line of no change.
+
+    What is modelled has panels of its own.
+
+    Args:
+        judged: lines of :func:`gatherbench.bench.read.compare.runs.compare_runs` that decide.
+        names: the workloads in words, by id.
+        profiles: for which epochs are modelled.
+        relative: whether each time is over its own run's baseline.
+    """
+    panels = []
+    for workload, both in judged.groupby("workload", sort=False):
+        for basis, here in both.groupby("basis"):
+            axis = Axis.of("×", [1.0, *here["ratio"]], here["high"])
+            lines = [_judged(line, axis) for line in here.to_dict("records")]
+            whose = ", ".join(profiles) if basis == "predicted" else ""
+            panels.append(Panel(names[str(workload)], lines, axis, [(1.0, "one")], whose))
+    legend = {word: (word, VERDICTS[word]) for word in ("FAST", "SLOW", "SAME", "AMBIGUOUS")}
+    return Chart(
+        "against",
+        "Epoch time of B over that of A" + (", each over its own baseline" if relative else ""),
+        f"Whiskers: the ratio’s 95{NO_BREAK}% interval. "
+        "Shorter is faster; the dotted line is no change.",
+        "B over A",
+        panels,
+        legend,
+    )
+
+
+def _judged(line: Row, axis: Axis) -> Line:
+    ratio, word = float(line["ratio"]), str(line["verdict"])
+    look = "modelled" if line["basis"] == "predicted" else "measured"
+    drawn = Line(str(line["strategy"]), str(line["variant"]), look)
+    if pd.isna(ratio):
+        return replace(drawn, missing=f"{word}: {line['reason']}")
+    drawn = replace(drawn, parts={word: ratio}, text=f"{axis.said(ratio)} {word}")
+    return whiskered(drawn, axis, (float(line["low"]), float(line["high"])))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -16,39 +17,28 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from gatherbench import __version__
-from gatherbench.bench.model.link_bytes import copied_ratio
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import short
 from gatherbench.bench.run.store import write_atomically
-from gatherbench.bench.show import charts, charts_over_time
+from gatherbench.bench.show.answer import answer
 from gatherbench.bench.show.chart import Panel, Points
 from gatherbench.bench.show.looks import PALETTE
-from gatherbench.bench.show.report import checks, facts, tables
+from gatherbench.bench.show.provenance import provenance, warnings_of
 from gatherbench.bench.show.report.against import against
-from gatherbench.bench.show.sentences.provenance import has_gpu, provenance
-from gatherbench.bench.show.sentences.verdict import verdict
+from gatherbench.bench.show.report.facts import in_short, machine_of
+from gatherbench.bench.show.view import Shown
 from gatherbench.bench.show.views.registry import views_of
 
 FILE_NAME = "report.html"
 
-#: Sections of the page, as its contents list them.
-CONTENTS = (
-    ("verdict", "Verdict"),
-    ("compared", "Against another run"),
-    ("results", "How fast"),
-    ("link", "Link and power"),
-    ("processor", "Processor"),
-    ("checks", "Checks and set-up"),
-    ("unmeasured", "Skipped and failed"),
-    ("sensors", "Meters"),
-    ("plan", "What was run on what"),
-)
 #: Panels of a chart that are shown at once; the others are a click away.
 SHOWN = 6
 _HERE = Path(__file__).parent
 
 
-def write_report(run: Run, path: Path, base: Run | None = None) -> Path:
+def write_report(
+    run: Run, path: Path, base: Run | None = None, views: Sequence[Shown] | None = None
+) -> Path:
     """Write the report of ``run`` to ``path``; with ``base``, beside that run.
 
     A file that is there is replaced only when the new one is whole.
@@ -57,37 +47,28 @@ def write_report(run: Run, path: Path, base: Run | None = None) -> Path:
         RunError: the rows contradict each other.
         OSError: the file cannot be written; what was there before is untouched.
     """
-    write_atomically(path, render_report(run, base))
+    write_atomically(path, render_report(run, base, views))
     return path
 
 
-def render_report(run: Run, base: Run | None = None) -> str:
-    """The report's HTML; with ``base``, beside that run."""
-    views = views_of(run)
-    contents = [(name, title) for name, title in CONTENTS if name != "compared" or base is not None]
-    place = [name for name, _ in contents].index("results") + 1
-    contents[place:place] = [(view.name, view.title) for view in views]
+def render_report(run: Run, base: Run | None = None, views: Sequence[Shown] | None = None) -> str:
+    """The report's HTML; with ``base``, beside that run; ``views``: of the run, where known."""
+    views = views_of(run) if views is None else views
     style, script = _text("report.css") + _colours(), _text("report.js")
+    points = [point for view in views for point in view.points]
     return (
         _environment()
         .get_template("report.html.j2")
         .render(
             run=run,
-            charts=charts,
-            charts_over_time=charts_over_time,
-            tables=tables,
-            checks=checks,
-            facts=facts,
-            contents=contents,
+            machine_name=machine_of(run),
+            facts=in_short(run),
             views=views,
+            answer=answer(points),
+            warnings=warnings_of(run),
+            against=None if base is None else against(run, base),
             shown=SHOWN,
             version=__version__,
-            host_only=not has_gpu(run),
-            statements=verdict(run),
-            against=None if base is None else against(run, base),
-            numbers=tables.numbers(run),
-            roofline=tables.roofline_of(run),
-            copied_ratio=copied_ratio(run),
             provenance=provenance(run),
             style=Markup(style),
             script=Markup(script),

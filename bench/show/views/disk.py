@@ -8,12 +8,14 @@ says so.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
-from gatherbench.bench.read.disk import (
+from gatherbench.bench.read.disk_reads import (
     disk_ratios,
     disk_reads,
     disk_strategies,
@@ -23,22 +25,25 @@ from gatherbench.bench.read.disk import (
 )
 from gatherbench.bench.read.disturbance import disturbed_alone
 from gatherbench.bench.read.epochs import reference_variant, repeat_logs, set_aside, spread
-from gatherbench.bench.read.stats.judge import shortest
 from gatherbench.bench.read.tables import Run, only
-from gatherbench.bench.read.units import (
-    LONGEST_WORKLOAD,
-    listed,
-    quantity,
-    short,
-    span,
-    with_ends,
-)
+from gatherbench.bench.read.units import listed, quantity, span
 from gatherbench.bench.run.rows import SERIES, Key
+from gatherbench.bench.show.answer import Point
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
-from gatherbench.bench.show.charts import Names, Row, bars, family_panel, reference_of, typical
-from gatherbench.bench.show.charts_over_time import chart_of
+from gatherbench.bench.show.charts import (
+    Names,
+    Row,
+    bars,
+    chart_of,
+    family_panel,
+    reference_of,
+    typical,
+)
+from gatherbench.bench.show.figures.amplification import reads_of_run, row_widths
+from gatherbench.bench.show.provenance import provenance
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
 from gatherbench.bench.show.view import View
+from gatherbench.stats.judge import shortest
 
 #: The table of published epochs with features on a disk.
 DISK_EPOCHS = "disk_epochs"
@@ -97,7 +102,7 @@ def disk_epochs(run: Run) -> Chart:
         said = f"{memory}; {why}" if why else memory
         if row is None:
             return Line(*names, missing=said)
-        return typical(run, axis, names, row, "epoch", said)
+        return typical(run, axis, row, "epoch", said)
 
     for family in memories(run):
         bound = in_memory_s(run, family)
@@ -197,63 +202,68 @@ def _published_epochs(run: Run, *, caches: bool) -> list[Panel]:
     return panels
 
 
-def disk_sentences(run: Run) -> list[str]:
-    """A sentence for each family of workloads with a table on disk, and one on what is read.
+def disk_points(run: Run) -> list[Point]:
+    """Whose epochs are the shortest with each memory, and what is read for a byte of rows.
 
     Series that nobody would train with and those without a quiet repeat are left out of the first.
     """
-    families = memories(run)
-    if not families:
-        return []
-    alone, aside, found = disturbed_alone(run), set_aside(run), []
+    alone, aside, found = disturbed_alone(run), set_aside(run), list[Point]()
     table = over_memory(run).sort_values("epoch", kind="stable").to_dict("records")
     lines = {Key(*(str(line[name]) for name in SERIES)): line for line in table}
     left = [key for key in lines if key not in alone and key[1:3] not in aside]
+    families = memories(run)
     for family in families:
-        by_memory = {w: [key for key in left if key.workload == w] for w in family.shares}
-        clauses = [
-            _clause(run, {key: lines[key] for key in keys}, family.shares[workload])
-            for workload, keys in by_memory.items()
-            if keys
-        ]
-        if clauses:
-            found.append(
-                f"Table on disk, {short(family.name, LONGEST_WORKLOAD)}: {'; '.join(clauses)}."
-            )
-    said = list(_read(run))
-    return [*found, f"{READ} {listed(said)}."] if said else found
+        for workload, share in family.shares.items():
+            mine = {key: lines[key] for key in left if key.workload == workload}
+            if mine:
+                point = _shortest(run, mine, share)
+                on = (family.name,) if len(families) > 1 else ()
+                found.append(replace(point, workloads=on, condition="Table on disk"))
+    return [*found, *_read(run)]
 
 
-def _clause(run: Run, lines: Mapping[Key, Mapping[Hashable, Any]], share: float) -> str:
+def _shortest(run: Run, lines: Mapping[Key, Mapping[Hashable, Any]], share: float) -> Point:
     """Whose epochs are the shortest with one memory, or between whom that is not decided."""
     logs = repeat_logs(run.values("epoch", "wall_time"))
     leader, words = shortest({key: logs[key] for key in lines})
     near = [leader, *(key for key, word in words.items() if word != "SLOW")]
-    said, over = {}, ""
-    for key in near:
-        times = [lines[key][f"times{end}"] for end in ("", "_low", "_high")]
-        said[key] = "" if pd.isna(times[0]) else f" {with_ends(*times)}"
-        if said[key]:
-            whole = " ".join(reference_variant(run) or ())
-            over = f" as long as {whole} with the table in memory"
     memory = f"with memory for {share:.0%} of it" if share else "without a limit of memory"
+    whole = " ".join(reference_variant(run) or ())
+    values = [tuple(lines[key][f"times{end}"] for end in ("", "_low", "_high")) for key in near]
+    known = not any(pd.isna(value[0]) for value in values)
+    each, verdict = "{each} as long as {over}" if known else "{names}", "AMBIGUOUS"
     if len(near) > 1:
         level = all(words[key] == "SAME" for key in near[1:])
-        what = (
-            "level at the shortest epochs are" if level else "not decided whose are the shortest:"
-        )
-        each = listed([f"{key.strategy} {key.variant}{said[key]}" for key in near])
-        return f"{memory}, {what} {each}{over}"
-    took = " had the shortest epochs" + "," * bool(over) if words else " took" * bool(over)
-    return f"{memory}, {leader.strategy} {leader.variant}{took}{said[leader]}{over}"
+        verdict = "SAME" if level else verdict
+        what = "level at the shortest epochs" if level else "not decided which path is the fastest"
+        says = f"{memory}{{on}} {what}: {each}"
+    else:
+        verdict = "FAST" if words else ""
+        took = "{names} is the fastest" if words else "{names} is alone"
+        says = f"{memory}{{on}} {took}" + ": {values} as long as {over}" * known
+    return Point(
+        says,
+        "",
+        verdict,
+        tuple(f"{key.strategy} {key.variant}" for key in near),
+        tuple(values) if known else (),
+        over=f"{whole} with the table in memory",
+    )
 
 
-def _read(run: Run) -> Iterator[str]:
+def _read(run: Run) -> Iterator[Point]:
     """What each strategy read for a byte of rows, by its own count; in the order of names."""
-    table = disk_reads(run).dropna(subset="amplification")
-    for strategy, mine in table.groupby("strategy"):
-        ends = mine["amplification"].min(), mine["amplification"].max()
-        yield f"{strategy} {span(*ends, '×').replace('×', ' B')}"
+    ends = disk_reads(run).dropna(subset="amplification").groupby("strategy")["amplification"]
+    found = {str(name): (mine.min(), mine.max()) for name, mine in ends}
+    if found:
+        said = [f"{name} {span(*of, '×').replace('×', ' B')}" for name, of in found.items()]
+        yield Point(f"{READ} {listed(said)}", "", "", tuple(found))
+
+
+def row_width_figure(run: Run) -> dict[str, Figure]:
+    """What is read for a byte of rows, over the width of the rows."""
+    reads = reads_of_run(run)
+    return {"disk_row_width": row_widths(reads, provenance(run))} if reads else {}
 
 
 DISK = View(
@@ -267,5 +277,6 @@ DISK = View(
         "disk_hits": disk_hits,
         "disk_rate": disk_rate,
     },
-    disk_sentences,
+    disk_points,
+    figures=row_width_figure,
 )

@@ -11,8 +11,8 @@ import pandas as pd
 
 from gatherbench.bench.read.epochs import sort_series
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.read.units import listed, quantity
 from gatherbench.bench.run.rows import SERIES
+from gatherbench.bench.show.answer import Point
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
 from gatherbench.bench.show.view import View
 
@@ -73,19 +73,23 @@ def _table(run: Run) -> Table:
     )
 
 
-def issue_sentences(run: Run) -> list[str]:
+def issue_points(run: Run) -> list[Point]:
     """Whose epochs are bound by issuing them, with the range of its share; nothing if none is."""
     frame = issue_shares(run)
     mine = frame[frame["bound"]]
     if mine.empty:
         return []
-    shares = mine["train"] + mine["fetch"]
-    ends = dict.fromkeys(quantity(float(end), "share") for end in (shares.min(), shares.max()))
+    shares = (mine["train"] + mine["fetch"]).tolist()
     names = dict.fromkeys((mine["strategy"] + " " + mine["variant"]).tolist())
     return [
-        f"The host bounds the epochs of {listed(list(names))}: it needs {' to '.join(ends)} of them"
-        " to issue steps and fetches, and the GPU waits; minibatches with more rows, or a wider"
-        " model, would show the path."
+        Point(
+            "the host bounds the epochs of {names}: it needs {values} of them to issue steps and"
+            " fetches, and the GPU waits; minibatches with more rows, or a wider model, would show"
+            " the path",
+            subjects=tuple(names),
+            values=tuple((end, end, end) for end in dict.fromkeys((min(shares), max(shares)))),
+            unit="share",
+        )
     ]
 
 
@@ -94,5 +98,5 @@ ISSUE = View(
     title="Issued by the host",
     applies=lambda run: not run.values("host", "issue_train").empty,
     tables=lambda run: [_table(run)],
-    points=issue_sentences,
+    points=issue_points,
 )

@@ -1,13 +1,14 @@
 """Runs on several ranks: how epochs scale, where that ends, and how far ranks are apart.
 
 More ranks are *faster* where they take less time for a seed node, by more than the smallest
-difference that matters and with the whole interval (:mod:`gatherbench.bench.read.ranks`).
+difference that matters and with the whole interval (:mod:`gatherbench.bench.read.scaling`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -22,7 +23,8 @@ from gatherbench.bench.read.epochs import (
     sort_by,
     sort_series,
 )
-from gatherbench.bench.read.ranks import (
+from gatherbench.bench.read.reference import published_range
+from gatherbench.bench.read.scaling import (
     FASTER,
     NO_FASTER,
     OPEN,
@@ -32,24 +34,28 @@ from gatherbench.bench.read.ranks import (
     saturation,
     scaling,
 )
-from gatherbench.bench.read.reference import published_range
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.read.units import LONGEST_WORKLOAD, listed, quantity, short, with_ends
+from gatherbench.bench.read.units import quantity
 from gatherbench.bench.run.rows import Key
+from gatherbench.bench.show.answer import Point
 from gatherbench.bench.show.chart import Axis, Chart, Line
-from gatherbench.bench.show.charts import Names, Row, family_panel, reference_of, typical
-from gatherbench.bench.show.charts_over_time import chart_of
+from gatherbench.bench.show.charts import (
+    Names,
+    Row,
+    chart_of,
+    family_panel,
+    marked,
+    reference_of,
+    typical,
+)
 from gatherbench.bench.show.looks import explained
-from gatherbench.bench.show.report.tables import marked
-from gatherbench.bench.show.sentences.provenance import has_gpu, ranks_of_run
+from gatherbench.bench.show.provenance import has_gpu, ranks_of_run
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
 from gatherbench.bench.show.view import View
 from gatherbench.strategies.registry import role_of
 
 #: Of what was published for several GPUs, as the legend has it.
 PUBLISHED = "published for several GPUs: {} faster (Min et al., PVLDB 14(11), 2021)"
-#: Of the run that was read last: each chart over ranks asks for it.
-_scaling = lru_cache(maxsize=1)(scaling)
 
 
 # ---- tables --------------------------------------------------------------------------------------
@@ -225,13 +231,13 @@ def _over_ranks(
     """A panel for each family, in it for each series a bar for each number of ranks.
 
     Args:
-        value: a column of :func:`gatherbench.bench.read.ranks.scaling`.
+        value: a column of :func:`gatherbench.bench.read.scaling.scaling`.
         title: with a place for what ranks are.
         fewest: ranks that are shown.
         without: the series that is left out, as it would be 1 throughout.
         published: values of others.
     """
-    table, (rank, ranks) = _scaling(run), ranks_of_run(run)
+    table, (rank, ranks) = scaling(run), ranks_of_run(run)
     differ = value == "epoch" and _seeds_differ(run)
 
     def line(world: int, axis: Axis, names: Names, row: Row | None, why: str) -> Line | None:
@@ -244,7 +250,7 @@ def _over_ranks(
         if pd.isna(row[value]):
             return Line(names[0], detail, missing=_no_value(run, value, row))
         note = f"{quantity(row['seeds'], '1')} seeds" if differ else why
-        return typical(run, axis, names, row, value, note, detail)
+        return typical(run, axis, row, value, note, detail)
 
     marks = [(at, "published") for at in published] + [(1.0, "one")] * (unit != "s")
     panels = []
@@ -269,39 +275,34 @@ def _no_value(run: Run, value: str, row: Row) -> str:
 
 def _seeds_differ(run: Run) -> bool:
     """Whether the epochs of a family have numbers of seeds that are not about alike."""
-    seeds = _scaling(run).groupby("family")["seeds"]
+    seeds = scaling(run).groupby("family")["seeds"]
     return bool((seeds.max() > 1.5 * seeds.min()).any())
 
 
-# ---- sentences -----------------------------------------------------------------------------------
+# ---- points of the answer ------------------------------------------------------------------------
 
 
-def scaling_sentences(run: Run) -> list[str]:
-    """A sentence for each family of workloads; none where all have as many ranks.
+def scaling_points(run: Run) -> list[Point]:
+    """How far each family of workloads scales; none where all have as many ranks.
 
     Series that nobody would train with, the upper bound among them, and those without a quiet
     repeat are left out.
     """
-    if not families(run):
-        return []
-    table, aside = scaling(run), set_aside(run)
+    table, aside, several = scaling(run), set_aside(run), len(families(run)) > 1
     names = zip(table["strategy"], table["variant"], strict=True)
     apart = [pair in aside or role_of(*pair) == "bound" for pair in names]
     table = table[~table["disturbed"].astype(bool) & ~pd.Series(apart, table.index, dtype=bool)]
-    word, ends, found = ranks_of_run(run)[0], saturation(table), []
-    where = "ranks are processes on a host, not GPUs" if word == "rank" else "ranks are GPUs"
+    word, ends, found = ranks_of_run(run)[0], saturation(table), list[Point]()
     for family in families(run):
-        mine = table[table["family"] == family.name]
-        clauses = [
-            *_efficiencies(mine, word),
-            *_reaches(ends[ends["family"] == family.name], word, cores_of(run)),
-        ]
-        if clauses:
-            found.append(f"{short(family.name, LONGEST_WORKLOAD)} ({where}): {'; '.join(clauses)}.")
+        mine, of = table[table["family"] == family.name], ends[ends["family"] == family.name]
+        points = [*_efficiencies(mine, word), *_reaches(of, word, cores_of(run))]
+        on = (family.name,) if several else ()
+        where = "Ranks are " + ("processes on a host, not GPUs" if word == "rank" else "GPUs")
+        found += [replace(point, condition=where, workloads=on, of_one=several) for point in points]
     return found
 
 
-def _efficiencies(table: pd.DataFrame, word: str) -> Iterator[str]:
+def _efficiencies(table: pd.DataFrame, word: str) -> Iterator[Point]:
     """The least and the greatest efficiency with the most ranks that have any."""
     known = table[(table["ranks"] > 1) & table["efficiency"].notna()]
     if known.empty:
@@ -309,25 +310,34 @@ def _efficiencies(table: pd.DataFrame, word: str) -> Iterator[str]:
     most = known[known["ranks"] == known["ranks"].max()].sort_values("efficiency", kind="stable")
     lines = most.to_dict("records")
     ends = [lines[0], lines[-1]] if len(lines) > 1 else lines
-    said = [f"{ends_in_words(line, 'efficiency', 'share')}, {_name(line)}," for line in ends]
-    yield f"scaling efficiency with {_ranks(lines[0]['ranks'], word)} is {' to '.join(said)[:-1]}"
+    yield Point(
+        f"scaling efficiency with {_ranks(lines[0]['ranks'], word)}: {{each}}",
+        subjects=tuple(map(_name, ends)),
+        values=tuple(
+            (line["efficiency"], line["efficiency_low"], line["efficiency_high"]) for line in ends
+        ),
+        unit="share",
+    )
 
 
-def _reaches(ends: pd.DataFrame, word: str, cores: int) -> Iterator[str]:
+def _reaches(ends: pd.DataFrame, word: str, cores: int) -> Iterator[Point]:
     """Up to how many ranks each path gets faster, as far as that is decided."""
     for (what, ranks, before, full), mine in ends.groupby(
         ["word", "ranks", "before", "cores_full"], sort=False
     ):
-        names, many = listed([_name(line) for line in mine.to_dict("records")]), _ranks(ranks, word)
+        names, many = tuple(map(_name, mine.to_dict("records"))), _ranks(ranks, word)
         if what == FASTER:
-            yield f"more {word}s were faster up to {many} for {names}"
+            yield Point(f"more {word}s were faster up to {many} for {{names}}", "", "FAST", names)
         elif what == NO_FASTER:
             perhaps = ", perhaps with fewer" if before else ""
             busy = f" (all {cores} cores are busy)" if full else ""
-            yield f"more than {many}{busy} were no faster{perhaps} for {names}"
+            says = f"more than {many}{busy} were no faster{perhaps} for {{names}}"
+            yield Point(says, "", "SAME", names)
     if len(open_ := ends[ends["word"] == OPEN]):
-        names = listed([_name(line) for line in open_.to_dict("records")])
-        yield f"not decided whether more {word}s are faster for {names}"
+        names = tuple(map(_name, open_.to_dict("records")))
+        yield Point(
+            f"not decided whether more {word}s are faster for {{names}}", "", "AMBIGUOUS", names
+        )
 
 
 def _ranks(many: Any, word: str) -> str:
@@ -336,15 +346,6 @@ def _ranks(many: Any, word: str) -> str:
 
 def _name(line: Mapping[Hashable, Any]) -> str:
     return f"{line['strategy']} {line['variant']}"
-
-
-def ends_in_words(line: Mapping[Hashable, Any], name: str, unit: str) -> str:
-    """``93.0 % (90.1–96.2)`` of a column of :func:`~gatherbench.bench.read.ranks.scaling`.
-
-    What is 1 by definition has no interval.
-    """
-    value, low, high = (line[f"{name}{end}"] for end in ("", "_low", "_high"))
-    return quantity(value, unit) if low == high else with_ends(value, low, high, unit)
 
 
 RANKS = View(
@@ -361,7 +362,7 @@ RANKS = View(
         "speedup_at_ranks": speedup_at_ranks,
         "scaling_efficiency": scaling_efficiency,
     },
-    scaling_sentences,
+    scaling_points,
     lambda run: (
         "Ranks are processes that train together, here"
         f" {ranks_of_run(run)[1]}. An epoch ends with its slowest rank."

@@ -3,19 +3,37 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.show.chart import Chart
-from gatherbench.bench.show.charts import charts_of_run
+from gatherbench.bench.show.answer import answer
 from gatherbench.bench.show.table import records
-from gatherbench.bench.show.view import View
+from gatherbench.bench.show.view import Shown, View, shown
+from gatherbench.bench.show.views.activations import ACTIVATIONS
+from gatherbench.bench.show.views.checks import CHECKS, PLAN, SENSORS, UNMEASURED
 from gatherbench.bench.show.views.disk import DISK
+from gatherbench.bench.show.views.energy import ENERGY
+from gatherbench.bench.show.views.epochs import EPOCHS
+from gatherbench.bench.show.views.gather import GATHER
+from gatherbench.bench.show.views.hits import HITS
 from gatherbench.bench.show.views.issue import ISSUE
+from gatherbench.bench.show.views.model import MODEL
+from gatherbench.bench.show.views.processor import PROCESSOR
 from gatherbench.bench.show.views.ranks import RANKS
+from gatherbench.bench.show.views.relations import RELATIONS
+from gatherbench.bench.show.views.requests import REQUESTS
+from gatherbench.bench.show.views.structure import STRUCTURE
 from gatherbench.plugins import Plugins
 
-VIEWS: tuple[View, ...] = (RANKS, DISK, ISSUE)
+#: In the page's order. Those of other packages stand between what was found and how it was run.
+FOUND = (
+    *(EPOCHS, RANKS, DISK, ACTIVATIONS, STRUCTURE, HITS, MODEL, REQUESTS, ENERGY, ISSUE, GATHER),
+    *(RELATIONS, PROCESSOR),
+)
+HOW = (CHECKS, UNMEASURED, SENSORS, PLAN)
+VIEWS: tuple[View, ...] = (*FOUND, *HOW)
 
 
 def _checked(loaded: Any) -> View:
@@ -28,31 +46,47 @@ def _checked(loaded: Any) -> View:
 PLUGINS = Plugins("gatherbench.views", _checked, lambda: (view.name for view in VIEWS))
 
 
-def views_of(run: Run) -> list[View]:
-    """Those that have something to say of the run."""
-    return [view for view in (*VIEWS, *PLUGINS.usable()) if view.applies(run)]
+def views_of(run: Run, charts: bool = True) -> list[Shown]:
+    """What each view has to say of the run; ``charts``: whether they are wanted, too.
 
+    A view of another package that fails says so in its place, and stops no other.
 
-def charts_of(run: Run) -> dict[str, Chart]:
-    """Every chart that is kept as a picture, by the name of its file."""
-    of_views = {name: make for view in views_of(run) for name, make in view.charts.items()}
-    made = {name: make(run) for name, make in of_views.items()}
-    # Of ranks, say, there is nothing to draw where all cases have as many.
-    return charts_of_run(run) | {name: chart for name, chart in made.items() if chart.panels}
+    Raises:
+        RunError: a run's table is damaged.
+    """
+    found = [shown(view, run, charts) for view in FOUND]
+    for view in PLUGINS.usable():
+        try:
+            one = shown(view, run, charts)
+            if one is not None:
+                drawn, _ = one.figures() if charts else {}, [point.text for point in one.points]
+                found.append(replace(one, figures=partial(dict, drawn)))
+        except Exception as error:  # anything may happen in somebody else's code
+            package = PLUGINS.packages().get(view.name)
+            whose = f" of {package}" if package else ""
+            why = f"The view {view.name}{whose} failed: {type(error).__name__}: {error}"
+            found.append(Shown(view.name, view.title, failed=why))
+    found += [shown(view, run, charts) for view in HOW]
+    return [one for one in found if one is not None]
 
 
 def to_json(run: Run) -> str:
     """The tables of a run's views, and their points of the answer; numbers are in SI base units."""
+    found = views_of(run, charts=False)
     views = [
         {
             "name": view.name,
             "title": view.title,
-            "points": list(view.points(run)),
+            "failed": view.failed or None,
+            "points": [point.fields() for point in view.points],
+            "notes": list(view.notes),
             "tables": [
                 {"name": table.ident, "caption": table.caption, "lines": records(table)}
-                for table in view.tables(run)
+                for table in view.tables
             ],
         }
-        for view in views_of(run)
+        for view in found
     ]
-    return json.dumps({"run": run.run_id, "views": views}, indent=2, ensure_ascii=False)
+    said = [point.fields() for point in answer([p for view in found for p in view.points])]
+    content = {"run": run.run_id, "answer": said, "views": views}
+    return json.dumps(content, indent=2, ensure_ascii=False)

@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
@@ -20,7 +21,7 @@ from gatherbench.bench.commands.common import CALIBRATIONS
 from gatherbench.bench.commands.execute import BadRunError, new_run
 from gatherbench.bench.model.predict import is_prediction
 from gatherbench.bench.model.profile import DEFAULT_PROFILE, load_profile
-from gatherbench.bench.read.tables import load_run
+from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.run import store
 from gatherbench.bench.run.guards import only_one
 from gatherbench.bench.run.store import RunStore
@@ -40,8 +41,8 @@ def folder(
 @pytest.fixture
 def unreported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without table and report, which take longer than predicting."""
-    monkeypatch.setattr(finish, "write_report", lambda run, path: path)
-    monkeypatch.setattr(finish, "render", lambda run: "")
+    monkeypatch.setattr(finish, "write_report", lambda run, path, views: path)
+    monkeypatch.setattr(finish, "render", lambda run, views: "")
 
 
 def invoke(*arguments: object) -> Any:
@@ -60,7 +61,7 @@ def machines(folder: Path) -> set[str]:
     return {row.machine for row in RunStore(folder).rows() if is_prediction(row)}
 
 
-def full(*_: object) -> None:
+def full(*_: object, **__: object) -> None:
     raise OSError(28, "No space left on device")
 
 
@@ -154,6 +155,19 @@ def test_a_table_is_parsed_once_and_predictions_as_they_are_written(
     assert len(read) == len(once) + len(rows)
     RunStore(folder).append(rows[:1])
     assert opened.rows() == [*rows, rows[0]]
+
+
+def test_what_is_shown_is_what_whoever_reads_the_folder_finds(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[Run] = []
+    monkeypatch.setattr(finish, "render", lambda run, views: shown.append(run) or "")
+    monkeypatch.setattr(finish, "write_report", lambda run, path, views: path)
+    assert invoke(folder, "--profile", "h200-sxm-pcie5").exit_code == 0
+    found = load_run(folder / "predicted" / "h200-sxm-pcie5")
+    assert set(found.select(basis="predicted")["machine"]) == {"h200-sxm-pcie5"}
+    pd.testing.assert_frame_equal(shown[0].rows, found.rows)
+    assert (shown[0].folder, shown[0].going) == (found.folder, found.going)
 
 
 def test_a_run_that_was_cut_off_is_not_taken_for_one_that_is_going(folder: Path) -> None:

@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
 from gatherbench.bench.commands.meet import assemble, meet
-from gatherbench.bench.plan.case import Case
-from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run.machines import TOKEN_VARIABLE, Machines, MachinesError
 
 ONE = "[[workload]]\ndataset = 'wordnet'\n[[strategy]]\nname = 'cpu_gather'\n"
@@ -23,7 +22,7 @@ ONE = "[[workload]]\ndataset = 'wordnet'\n[[strategy]]\nname = 'cpu_gather'\n"
 
 @pytest.mark.parametrize("where", ["nowhere", ":29500", "here:", "here:x", "here:0", "here:65536"])
 def test_an_address_is_a_host_and_a_port(where: str) -> None:
-    with pytest.raises(MachinesError, match=f"^--meet {where}: HOST:PORT is expected, such as"):
+    with pytest.raises(MachinesError, match=f"^--meet {where}: expected HOST:PORT, such as"):
         meet(where, Console(file=io.StringIO()))
 
 

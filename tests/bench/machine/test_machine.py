@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import psutil
 import pynvml
@@ -31,15 +31,15 @@ from gatherbench.bench.machine.env import (
     machine_slug,
     this_machine,
 )
+from gatherbench.bench.machine.gpus import GpuInfo, hash_of_uuid, list_gpus
 from gatherbench.bench.machine.numa import Topology
-from gatherbench.bench.machine.nvml import GpuInfo, hash_of_uuid, list_gpus
 from gatherbench.bench.machine.pcie import (
     UnknownLinkError,
     fastest_rate,
     packet_link_rate,
     raw_rate,
 )
-from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
+from gatherbench.bench.machine.reason import Kind, Reason, SensorUnavailableError, kind_of
 from gatherbench.kernels.cuda_calls import CudaCallError
 
 
@@ -183,6 +183,7 @@ def test_binding_is_told(
         (where / "cpulist").write_text(cpulist)
     found = describe_numa(gpu_nodes, Topology(tmp_path))
     assert found["binding"].startswith(binding)
+    assert found["bound"] == (binding[:3] != "not")
     assert found["processors_by_node"] == {str(i): 4 for i in range(len(cpulists))}
     assert json.loads(json.dumps(found)) == found
 
@@ -365,3 +366,10 @@ def test_a_link_of_flits_has_a_rate_and_no_packets() -> None:
     assert packet_link_rate(5, 8) == raw_rate(5, 8)
     with pytest.raises(UnknownLinkError, match="flits"):
         packet_link_rate(6)
+
+
+def test_the_kind_of_a_reason_is_read_from_its_words() -> None:
+    for kind in get_args(Kind):
+        assert kind_of(str(Reason(kind, "why: so", "do that"))) == kind
+    for none in ("killed by SIGKILL: no_device", "no_devices: x", "busy", ""):
+        assert kind_of(none) == ""

@@ -11,8 +11,7 @@ import pytest
 from gatherbench.bench.machine.pcie import UnknownLinkError, raw_rate
 from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters import pcie
-from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
-from gatherbench.bench.meters.nvml_device import Link
+from gatherbench.bench.meters.nvml_device import GpuUnderTest, Link, SensorChoice
 from gatherbench.bench.meters.pcie import (
     DIRECTIONS,
     MODULUS,

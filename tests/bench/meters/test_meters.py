@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import resource
 import subprocess
 import sys
 import threading
@@ -133,6 +134,25 @@ def test_page_faults_follow_fresh_memory() -> None:
     faults = value(by_metric(meter.stop()), "page_faults_minor")
     huge = 2**21 // 4096  # transparent huge pages fault once for many
     assert faults >= pages / huge
+
+
+def test_what_ended_children_used_counts_as_the_process_s_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In the window the process uses 1, 2, 4, … of each, and its children ten times as much."""
+    fields = ("ru_utime", "ru_stime", "ru_nvcsw", "ru_nivcsw", "ru_minflt", "ru_majflt")
+    used = {resource.RUSAGE_SELF: 0, resource.RUSAGE_CHILDREN: 0}
+    monkeypatch.setattr(cpu_module, "_live_descendants", lambda: (0.0, 0.0))
+    monkeypatch.setattr(
+        resource,
+        "getrusage",
+        lambda who: SimpleNamespace(**{f: used[who] * 2**i for i, f in enumerate(fields)}),
+    )
+    meter = CpuMeter()
+    meter.start()
+    used.update({resource.RUSAGE_SELF: 1, resource.RUSAGE_CHILDREN: 10})
+    readings = by_metric(meter.stop())
+    assert [readings[m].value for m in cpu_module._totals()] == [11, 22, 44, 88, 176, 352]
 
 
 def test_peak_memory_is_that_of_the_window() -> None:

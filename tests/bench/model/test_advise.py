@@ -7,11 +7,14 @@ import math
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from gatherbench.bench.model.advise import answer as advise_answer
+from gatherbench.bench.model.advise import option as option_module
 from gatherbench.bench.model.advise.answer import answer
 from gatherbench.bench.model.advise.asked import Asked
 from gatherbench.bench.model.advise.memory import (
@@ -29,6 +32,7 @@ from gatherbench.bench.model.advise.option import (
     predict,
 )
 from gatherbench.bench.model.advise.question import (
+    USUAL_CLASSES,
     AdviceError,
     Question,
     graph_of,
@@ -43,8 +47,9 @@ from gatherbench.bench.model.advise.rank import (
     ranked,
 )
 from gatherbench.bench.model.errors import error_of, measured_beside, told_apart
+from gatherbench.bench.model.estimate import Estimate
 from gatherbench.bench.model.profile import drawn_by_program, load_profile
-from gatherbench.bench.read.units import span
+from gatherbench.bench.read.units import ITEM_BYTES, span
 from gatherbench.bench.show.advice import (
     SCHEMA_VERSION,
     minibatches,
@@ -166,7 +171,7 @@ def test_a_table_that_does_not_fit_is_not_ranked_there() -> None:
     assert option.reason == "It needs 53.1 GiB of GPU memory, and 90% of 24 GiB may be taken."
     roomy = advice_on(replace(LARGE, gpu_memory_bytes=float(80 << 30)))
     assert roomy.table_fits is True
-    assert not roomy.unranked
+    assert {option.strategy for option in roomy.unranked} == {"copy_engine_gather"}
 
 
 def test_three_lines_come_first_and_each_is_one() -> None:
@@ -269,7 +274,7 @@ def test_a_table_that_leaves_no_room_beside_it_does_not_fit() -> None:
 def test_unknown_constants_leave_options_unranked_with_the_reason() -> None:
     profile = PROFILE.with_constant("copy.pageable", None, "nobody measured it")
     advice = advice_on(SMALL, profile)
-    (option,) = advice.unranked
+    (option,) = (o for o in advice.unranked if o.strategy != "copy_engine_gather")
     assert (option.strategy, option.variant) == ("cpu_gather", "naive")
     assert option.reason == "Not known: copy.pageable: nobody measured it."
     roomless = advice_on(SMALL, PROFILE.with_constant("gpu.memory", None, "nobody knows"))
@@ -316,6 +321,35 @@ def test_a_part_that_another_hides_is_beside_it() -> None:
     assert slow["async_zero_copy stream,auto"] == "beside it."
     assert slow["aligned_zero_copy given"] == "at another time."
     assert slow["cpu_gather pinned"] == "at another time."  # training, which the host issues
+
+
+@pytest.mark.parametrize(
+    ("felt", "how"), [(0.1, "beside it"), (0.5, "partly beside it"), (0.9, "at another time")]
+)
+def test_how_much_of_a_part_the_longest_one_hides_is_said(felt: float, how: str) -> None:
+    """Of what the transfer takes alone, the epoch is longer by the share ``felt``."""
+    epoch: Any = SimpleNamespace(
+        at_once_s={"transfer": 1e-3, "train": 2e-3},
+        parts={"train": SimpleNamespace(bound="memory")},
+        epoch_s=Estimate(0.3),
+        exposed={"train": 1.0, "transfer": felt},
+    )
+    assert option_module._sentence(epoch, 100) == (
+        "Training takes 200 ms of 300 ms, bound by memory;"
+        f" the transfer over the link takes 100 ms, {how}."
+    )
+
+
+def test_elements_are_as_long_as_torch_s() -> None:
+    assert {name: getattr(torch, name).itemsize for name in ITEM_BYTES} == ITEM_BYTES
+
+
+def test_what_a_graph_does_not_tell_is_assumed_and_said() -> None:
+    assert SMALL.graph.assumed == ()
+    assert graph_of(200, 5_000, 100).assumed == (
+        "an epoch trains on all 200 nodes (say --train-nodes)",
+        f"{USUAL_CLASSES} classes (say --classes)",
+    )
 
 
 def test_what_gpus_would_share_and_nobody_knows_is_said() -> None:
@@ -482,7 +516,7 @@ def test_a_prepared_dataset_is_sampled(
     assert bound not in paths
     few = answer(Asked(dataset="tiny", batch_size=50, train_nodes=7), tmp_path, tmp_path)
     assert few.sizes[0].num_nodes[0] == 7
-    with pytest.raises(AdviceError, match="tiny is, and is sampled"):
+    with pytest.raises(AdviceError, match="tiny is prepared, and is sampled"):
         answer(Asked(dataset="tiny", law="uniform"), tmp_path, tmp_path)
 
 

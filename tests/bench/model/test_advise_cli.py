@@ -47,7 +47,7 @@ def test_json_is_json_and_nothing_else() -> None:
     ("arguments", "message"),
     [
         (["advise", "wordnett"], "did you mean 'wordnet'"),
-        (["advise", *NUMBERS, "--profile", "h201"], "no profile 'h201'"),
+        (["advise", *NUMBERS, "--profile", "h201"], "no profile is called 'h201'"),
         (["advise", *NUMBERS, "--scale", "0.5"], "a share above 0, of a generated dataset"),
         (["advise", "ogbn-products", "--scale", "0.5"], "ogbn-products has one size"),
         (["advise", "reddit-like", "--scale", "-1"], "a share above 0, of a generated dataset"),

@@ -93,6 +93,12 @@ def test_a_cache_saves_the_reads_that_it_holds() -> None:
     assert "does not fit into memory" in recommendation(advice)[1]
 
 
+def test_a_cache_is_compared_where_the_gpu_s_memory_is_not_known() -> None:
+    advice = advice_on(LARGE, BARE.with_constant("gpu.memory", None, "not said"))
+    (cached,) = {o for o in (*advice.ranked, *advice.others) if "lru" in o.variant}
+    assert cached.fits is None
+
+
 def test_ranks_of_a_machine_divide_the_memory() -> None:
     two = advice_on(replace(LARGE, gpus=2)).caches
     one = advice_on(LARGE).caches

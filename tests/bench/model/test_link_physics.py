@@ -397,3 +397,15 @@ def test_what_is_computed_from_an_unknown_is_unknown(values: list[float | None])
     there = [v for v in values if v is not None]
     assert longest.value == (max(there) if there else None)
     assert all(any(name in text for text in longest.remarks) for name in missing if there)
+
+
+def test_a_batch_of_copies_takes_as_long_as_its_copies_or_its_bytes() -> None:
+    """A million copies of 400 B: at 10 M/s 0.1 s, which the link would carry in less."""
+    unknown = engine_copy(4e8, PROFILE, 1e6)
+    assert unknown.seconds.value is None
+    assert "nobody has published a rate" in unknown.seconds.unknown[0]
+    slow = engine_copy(4e8, PROFILE.with_constant("copy.batched", 1e7, "a test"), 1e6)
+    assert (slow.seconds.value, slow.bound) == (pytest.approx(0.1), "copy engine (copies)")
+    assert 0 < slow.demands["link"] < 1
+    fast = engine_copy(4e8, PROFILE.with_constant("copy.batched", 1e12, "a test"), 1e6)
+    assert fast == engine_copy(4e8, PROFILE)

@@ -30,7 +30,7 @@ from gatherbench.bench.read.disturbance import mark_disturbed
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.run.rows import HEADER, Row, RowMaker
 from gatherbench.bench.run.store import RunStore
-from gatherbench.bench.show.report.tables import roofline_table
+from gatherbench.bench.show.views.model import roofline_table
 from gatherbench.strategies import registry
 from gatherbench.strategies.cpu_gather import CpuGather
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from gatherbench.bench.model import roofline as roofline_module
 from gatherbench.bench.model.epoch import epoch_seconds, minibatch_parts, predict_batches
 from gatherbench.bench.model.estimate import Estimate
 from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.physics import Part, all_reduce, exchange
+from gatherbench.bench.model.predict import Series
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.model.schedule import Parts, run_epoch
 from tools.placement import sharded
@@ -315,3 +319,17 @@ def test_what_is_hidden_is_not_felt() -> None:
     # Of a part that is next to nothing nothing is felt.
     tiny = predict_batches(replace(BLOCKING, sample_s=Estimate(5e-324)), MACHINE, 1)
     assert "sample" not in tiny.exposed
+
+
+def test_rates_are_of_all_that_a_rank_serves_and_the_disk_s_share_of_all_ranks() -> None:
+    """Ten minibatches on two GPUs of a machine: five steps of 4 MB, of which one is for the other.
+
+    In 2 s they are 10 MB/s; ten reads of 0.1 s keep the disk busy for half of that time.
+    """
+    load = MinibatchLoad(4e6, gpu_link_read_bytes=3e6, peer_bytes=1e6)
+    series = Series("w", "sharded", "host", load, 10, gpus=2)
+    part: Any = SimpleNamespace(seconds=Estimate(0.1), bound="reads")
+    epoch: Any = SimpleNamespace(parts={"transfer": part, "disk": part}, bound="reads")
+    line = roofline_module._line(series, epoch, machine(), "measured", {"fetch": 2.0})
+    assert line["rate"] == pytest.approx(1e7)
+    assert line["of_disk"] == pytest.approx(0.5)

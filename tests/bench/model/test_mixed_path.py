@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -21,7 +21,7 @@ from gatherbench.bench.model.epoch import EpochPrediction, predict_batches
 from gatherbench.bench.model.load import MinibatchLoad, load_of
 from gatherbench.bench.model.profile import load_profile
 from gatherbench.datasets.store import open_dataset
-from gatherbench.strategies.base import Fetcher, Strategy
+from gatherbench.strategies.base import Fetcher, Minibatches, Strategy
 from gatherbench.strategies.data_path import DataPath, total, zero_copy_path
 from gatherbench.strategies.knowledge import NOTHING, Knowledge
 from gatherbench.strategies.registry import STRATEGIES
@@ -52,17 +52,10 @@ class FirstRowsKept(Strategy):
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         return zero_copy_path(ids, row_bytes, "aligned", "given")
 
-    def data_paths(
-        self,
-        batches: Iterable[Tensor],
-        row_bytes: int,
-        num_rows: int,
-        knowledge: Knowledge = NOTHING,
-        before: Iterable[Iterable[Tensor]] = (),
-    ) -> Iterator[DataPath]:
-        for ids in batches:
-            far = self.data_path(ids[ids >= num_rows // int(self.parts)], row_bytes)
-            yield replace(far, payload_bytes=ids.numel() * row_bytes)
+    def _data_paths(self, of: Minibatches) -> Iterator[DataPath]:
+        for ids in of.batches:
+            far = self.data_path(ids[ids >= of.num_rows // int(self.parts)], of.row_bytes)
+            yield replace(far, payload_bytes=ids.numel() * of.row_bytes)
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         raise AssertionError("nothing is fetched here")
@@ -114,18 +107,11 @@ def test_a_minibatch_that_is_wholly_kept_is_no_table_that_fits() -> None:
 class LastSeenKept(FirstRowsKept):
     """Keeps the rows of the last minibatch that it has seen."""
 
-    def data_paths(
-        self,
-        batches: Iterable[Tensor],
-        row_bytes: int,
-        num_rows: int,
-        knowledge: Knowledge = NOTHING,
-        before: Iterable[Iterable[Tensor]] = (),
-    ) -> Iterator[DataPath]:
-        *_, (*_, last) = before
-        for ids in batches:
-            far = self.data_path(ids[~torch.isin(ids, last)], row_bytes)
-            yield replace(far, payload_bytes=ids.numel() * row_bytes)
+    def _data_paths(self, of: Minibatches) -> Iterator[DataPath]:
+        *_, (*_, last) = of.before
+        for ids in of.batches:
+            far = self.data_path(ids[~torch.isin(ids, last)], of.row_bytes)
+            yield replace(far, payload_bytes=ids.numel() * of.row_bytes)
 
 
 def test_advice_judges_a_path_by_minibatches_that_it_has_not_seen(tiny_root: Path) -> None:

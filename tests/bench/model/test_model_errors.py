@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from gatherbench.bench.model import errors, loop
+from gatherbench.bench.model import errors
 from gatherbench.bench.model.errors import (
     Beside,
-    between_processes,
     error_of,
     measured_beside,
     ratio_errors,
 )
 from gatherbench.bench.model.load import MinibatchLoad
-from gatherbench.bench.model.loop import Epoch, fitted
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.training_cost import TrainingCost
-from tools import model_errors
+from tools import model_errors, training_loop
+from tools.model_errors import between_processes
+from tools.training_loop import Epoch, fitted
 
 NOTES = errors.FILE.with_name("NOTES.md")
 ONE = Beside("box", "20261123-run-1", "w", "zero", "a", 0, 1.0, 2.0, 1.5, 1.0, 1.0, 1.0)
@@ -51,8 +51,12 @@ def test_the_file_is_what_the_committed_runs_yield(
 def test_the_profile_holds_what_the_committed_runs_tell_of_the_loop(
     runs: list[Run], shipped: LinkProfile
 ) -> None:
-    assert fitted(list(loop.epochs_of(runs, shipped)), shipped) == shipped
-    for key, series in (("loop.issue", 14), ("loop.submit", 14), ("loop.gather", 4)):
+    assert fitted(list(training_loop.epochs_of(runs, shipped)), shipped) == shipped
+    for key, series in (
+        ("loop.issue", 14),
+        ("loop.submit", 14),
+        ("loop.gather", 4),
+    ):
         assert f"median of {series} series of epochs on nvidia-h200" in shipped[key].source
 
 

@@ -17,19 +17,24 @@ from typing import Any
 import pynvml
 import pytest
 
-from gatherbench.bench.machine.nvml import list_gpus
+from gatherbench.bench.machine.gpus import list_gpus
 from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.bench.meters import power
 from gatherbench.bench.meters.base import Meter, Reading
-from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
-from gatherbench.bench.meters.nvml_device import NvmlDevice, field_value, uuids_of
+from gatherbench.bench.meters.nvml_device import (
+    GpuUnderTest,
+    NvmlDevice,
+    SensorChoice,
+    field_value,
+    uuids_of,
+)
 from gatherbench.bench.meters.pcie import SOURCES, FieldCounters, PcieMeter
 from gatherbench.bench.meters.power import GpuPowerMeter
-from gatherbench.bench.meters.trust import Calibration, calibrate
+from gatherbench.bench.meters.trust import SensorCheck, calibrate
 from gatherbench.bench.run import measure as measure_module
-from gatherbench.bench.run import sensor_calibration
+from gatherbench.bench.run import sensor_check
 from gatherbench.bench.run import worker as worker_module
-from gatherbench.bench.run.job import CalibrationJob, Job, read_choice
+from gatherbench.bench.run.job import Job, SensorCheckJob, read_choice
 from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.run.store import PartWriter, read_part, rows_of
 
@@ -359,7 +364,7 @@ def test_what_the_driver_says_in_an_unknown_type_is_no_number(driver: Driver) ->
 NAMES = [source.name for source in SOURCES]
 
 
-def calibrated(driver: Driver, words: dict[str, Any], sources: int = 3) -> Calibration:
+def calibrated(driver: Driver, words: dict[str, Any], sources: int = 3) -> SensorCheck:
     driver.say({"gpu0.gen": 1, "gpu0.throughput": RATE, **words})
     # The last source extrapolates: on a busy machine only a longer copy is most of its window.
     return calibrate(NvmlDevice((FIRST,)), driver, 0.25 * (1 + sources // 3), SOURCES[:sources])
@@ -418,7 +423,7 @@ def test_where_nothing_is_right_nothing_is_read_and_the_reason_names_all(
 
 
 @pytest.fixture
-def job(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CalibrationJob:
+def job(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SensorCheckJob:
     """The worker's job, with the stub for a driver and stand-ins for torch and its copies."""
     cuda = types.SimpleNamespace(
         current_device=lambda: 0,
@@ -430,17 +435,17 @@ def job(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cali
         device=lambda *_: types.SimpleNamespace(type="cuda", index=0),
         zeros=lambda *_, **__: None,
     )
-    monkeypatch.setattr(sensor_calibration, "torch", torch)
-    monkeypatch.setattr(sensor_calibration, "PinnedCopier", lambda *_: driver)
-    monkeypatch.setattr(sensor_calibration, "COPY_S", 0.25)
-    monkeypatch.setattr(sensor_calibration, "SETTLE_S", 0.0)
-    monkeypatch.setattr(sensor_calibration, "IDLE_S", 0.3)
+    monkeypatch.setattr(sensor_check, "torch", torch)
+    monkeypatch.setattr(sensor_check, "PinnedCopier", lambda *_: driver)
+    monkeypatch.setattr(sensor_check, "COPY_S", 0.25)
+    monkeypatch.setattr(sensor_check, "SETTLE_S", 0.0)
+    monkeypatch.setattr(sensor_check, "IDLE_S", 0.3)
     monkeypatch.setattr(power, "SHORTEST_ENERGY_WINDOW_S", 0.3)
     part, choice = tmp_path / "part.jsonl", tmp_path / "sensors.json"
-    return CalibrationJob(RowMaker("run", "abc", "box", "cuda"), part, choice, copies_mib=(256, 1))
+    return SensorCheckJob(RowMaker("run", "abc", "box", "cuda"), part, choice, copies_mib=(256, 1))
 
 
-def test_the_worker_writes_rows_and_a_choice(job: CalibrationJob, driver: Driver) -> None:
+def test_the_worker_writes_rows_and_a_choice(job: SensorCheckJob, driver: Driver) -> None:
     driver.say({"gpu0.gpm": 0, "gpu0.throughput_return": 3})
     worker_module.calibrate_sensors(job)
     *records, end = read_part(job.part)

@@ -17,7 +17,7 @@ import torch
 
 from gatherbench.bench.machine import gpus
 from gatherbench.bench.probe import cases, machine
-from gatherbench.bench.probe.cases import CASES, GIB, MIB, SPANS
+from gatherbench.bench.probe.cases import GIB, MIB, SPANS
 from gatherbench.bench.probe.stand import (
     Observation,
     PointFile,
@@ -27,36 +27,8 @@ from gatherbench.bench.probe.stand import (
     row_of,
     visit,
 )
-from gatherbench.bench.read.points import Point, Row, is_point_table, read_points
+from gatherbench.bench.read.points import Point, PointRow, is_point_table, read_points
 from gatherbench.kernels import cuda_calls
-from gatherbench.kernels.policies import POLICIES
-
-
-def test_gathers_hold_every_axis_once() -> None:
-    plan = cases.gather_points()
-    assert len(set(plan)) == len(plan)
-    assert {p.case for p in plan} < set(CASES)
-    gathers = [p for p in plan if p.case == "gpu_gather"]
-    assert {p.row_bytes for p in gathers} == set(cases.ROW_BYTES)
-    assert {p.span_bytes for p in gathers} == set(SPANS)
-    assert {p.policy for p in gathers} == set(POLICIES)
-    ours = {(p.order, p.grid_percent) for p in gathers if p.policy == "aligned"}
-    assert ours == {(o, c) for o in ("given", "sorted", "unique") for c in (0, 5, 10, 25)}
-    assert {p.order for p in gathers if p.policy == "aligned-idle"} == {"given", "sorted"}
-    theirs = {(p.order, p.grid_percent, p.row_bytes) for p in gathers if p.policy == "wholegraph"}
-    assert ("sorted", 0, 512) in theirs
-    assert ("given", 0, 1412) in theirs
-    for case in ("copy_to_device", "sm_read"):
-        assert {p.span_bytes for p in plan if p.case == case} == set(SPANS)
-    with pytest.raises(ValueError, match="at least one row"):
-        cases.gather_points([2000], [4096])
-    for p in gathers:
-        assert cases.num_ids(p) == cases.MAX_IDS or cases.amount_of(p) > (
-            cases.READ_BYTES - p.row_bytes
-        )
-        assert cases.amount_of(p) <= cases.READ_BYTES
-        stride = POLICIES[p.policy].row_stride(p.row_bytes)
-        assert cases.num_rows(p) * stride <= p.span_bytes
 
 
 @pytest.mark.parametrize(
@@ -86,7 +58,7 @@ ONE = Observation(1, 1.0, "none")
 
 def test_rounds_take_turns_in_an_order_drawn_anew_until_the_time_is_spent() -> None:
     seen: list[Point] = []
-    kept: list[Row] = []
+    kept: list[PointRow] = []
 
     def measure(point: Point) -> Observation:
         seen.append(point)
@@ -114,7 +86,7 @@ def test_rounds_take_turns_in_an_order_drawn_anew_until_the_time_is_spent() -> N
 
 def test_rounds_end_when_there_are_enough_and_not_before_the_least() -> None:
     for least, most, spent, rounds in ((0, 3, False, 3), (2, 0, True, 2), (0, 0, True, 0)):
-        kept: list[Row] = []
+        kept: list[PointRow] = []
         whole = visit(
             POINTS,
             lambda point: ONE,
@@ -132,7 +104,7 @@ def test_a_refused_point_is_one_row_with_the_reason_and_an_error_names_its_point
             raise RefusedError("not here")
         return ONE
 
-    kept: list[Row] = []
+    kept: list[PointRow] = []
     visit(POINTS, measure, kept.append, out_of_time=lambda: False, most_rounds=4)
     refused = [row for row in kept if row.reason]
     assert {row.point.grid_percent for row in refused} == {1, 2}
@@ -248,22 +220,6 @@ def test_the_machine_is_told_with_the_code_that_ran_on_it(
     bare = machine.describe()
     assert (bare["commit"], bare["gpus"], bare["gpu"]) == ("0123456789ab", [], "a stand-in")
     assert "gpus" in bare["no_gpu"]
-
-
-def test_a_folder_is_taken_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    wanted = tmp_path / "new" / "today"
-    for name in ("today", "today-2", "today-3"):
-        folder = machine.fresh_folder(wanted)
-        assert folder == wanted.with_name(name)
-        assert f"writes to {folder}" in capsys.readouterr().out
-        (folder / "rows.csv").touch()
-    (tmp_path / "empty").mkdir()
-    assert machine.fresh_folder(tmp_path / "empty").name == "empty"
-    (tmp_path / "empty-2").mkdir()  # taken by another program, that has not written yet
-    (tmp_path / "empty" / "env.json").touch()
-    assert machine.fresh_folder(tmp_path / "empty").name == "empty-3"
-    (tmp_path / "file").touch()
-    assert machine.fresh_folder(tmp_path / "file").name == "file-2"
 
 
 def config_space(*capabilities: tuple[int, int, int], size: int = 256) -> bytes:

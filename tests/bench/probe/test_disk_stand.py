@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from gatherbench.bench.meters.base import Reading
-from gatherbench.bench.meters.disk import DiskMeter
+from gatherbench.bench.meters.disk_counters import DiskMeter
 from gatherbench.bench.model.profile import LinkProfile
-from gatherbench.bench.probe import disk
+from gatherbench.bench.probe import disk_timing as disk
 from gatherbench.bench.probe.calibrate import calibrate, folder_of_disk
 from gatherbench.bench.probe.cases import DEPTHS, GIB, MIB, disk_points
-from gatherbench.bench.probe.disk import DiskStand, file_bytes
+from gatherbench.bench.probe.disk_timing import DiskStand, file_bytes
 from gatherbench.bench.probe.fit import Fit, Measured, blank_profile
 from gatherbench.bench.probe.stand import Observation, ProbeError
 from gatherbench.bench.read.points import Point
@@ -181,5 +181,5 @@ def test_the_folder_is_the_one_named_or_the_data_folders(
     monkeypatch.setitem(sys.modules, "platformdirs", None)
     monkeypatch.chdir(tmp_path)
     assert folder_of_disk("") == tmp_path, "a bare machine has no data folder"
-    with pytest.raises(ProbeError, match="no such folder; name one of the disk, or none"):
+    with pytest.raises(ProbeError, match="no such folder; name a folder on the disk, or none"):
         folder_of_disk(str(tmp_path / "gone"))

@@ -14,19 +14,19 @@ import pytest
 import torch
 from rich.console import Console
 
+from gatherbench.bench.machine.gpus import GpuInfo
 from gatherbench.bench.machine.numa import Topology
-from gatherbench.bench.machine.nvml import GpuInfo
 from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.bench.meters.base import Reading
-from gatherbench.bench.meters.gpu_choice import GpuUnderTest
-from gatherbench.bench.meters.nvml_device import Link
+from gatherbench.bench.meters.nvml_device import GpuUnderTest, Link
 from gatherbench.bench.meters.registry import METERS
-from gatherbench.bench.meters.trust import Calibration, Comparison
+from gatherbench.bench.meters.trust import Comparison, SensorCheck
 from gatherbench.bench.probe import doctor
-from gatherbench.bench.probe.doctor import Finding, examine, judge, judge_calibration, watch
-from gatherbench.bench.run import sensor_calibration
+from gatherbench.bench.probe.doctor import Finding, examine, judge, judge_sensors, watch
+from gatherbench.bench.run import sensor_check
 from gatherbench.kernels import read_engines
 from gatherbench.plugins import installing
+from gatherbench.strategies import auto_kept
 
 H200 = GpuInfo(
     "NVIDIA H200", "0123456789ab", "590.10", "13.1", "9.0", 150 << 30, 700.0, 1, 5, 16, 16, 0
@@ -152,13 +152,16 @@ OPEN_ENGINE = "gatherbench.kernels.read_engines.open_engine"
             {"describe_cpu": always({"numa_nodes": 1, "scaling_governor": None})},
             {"NUMA": ("ok", "one node", ""), "CPU clock": ("ok", "not visible", "")},
         ),
-        (  # bound to a node, but there is no GPU whose node that could be
+        (
             {
                 "list_gpus": no_library,
                 "describe_cpu": always({"numa_nodes": 2, "scaling_governor": "performance"}),
-                "describe_numa": always({"binding": "bound to node 1"}),
+                "describe_numa": always({"bound": False, "binding": "not bound: no GPU"}),
             },
-            {"NUMA": ("limited", "bound to node 1", "numactl"), "CPU clock": ("ok", "perf", "")},
+            {
+                "NUMA": ("limited", "2 nodes; not bound: no GPU", "numactl"),
+                "CPU clock": ("ok", "perf", ""),
+            },
         ),
         ({OPEN_ENGINE: always((ENGINE, ""))}, {"Disk reads": ("ok", "io_uring", "")}),
         (
@@ -214,6 +217,26 @@ def test_two_nodes_with_a_gpu_that_knows_its_own_are_fine(
     numa = by_name(examine())["NUMA"]
     assert numa.status == "ok"
     assert "bound to its node" in numa.detail
+
+
+def test_what_auto_found_on_this_machine_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert doctor._chosen() == []
+    here = auto_kept.machine_of(torch.device("cpu"))
+    paths = ("cpu_gather pinned", "async_zero_copy stream,auto")
+    found = (paths[1], paths[0], 1.31, (1.22, 1.40), "SLOW", 90, 1.4, 0.25, "2026-11-24")
+    for machine, rows in ((here, 2_400_000), ("another", 7)):
+        asked = auto_kept.Asked(machine, rows, 400, "torch.float32", paths)
+        auto_kept.save(asked, auto_kept.Finding(*found))
+    (finding,) = doctor._chosen()
+    assert (finding.name, finding.status) == ("Chosen by auto", "ok")
+    assert finding.detail == (
+        "2,400,000 rows of 400 B to cpu: kept async_zero_copy stream,auto, 1.31× (1.22–1.40) over"
+        " cpu_gather pinned; the search took 90 minibatches, 0.25 s longer than they take with it"
+        " (2026-11-24)"
+    )
 
 
 def test_it_reads_at_eighty_columns() -> None:
@@ -336,7 +359,7 @@ def test_the_calibration_of_a_gpus_link_is_shown() -> None:
         Comparison("gpm", "host_to_device", absent, 0.0),
         Comparison("throughput", "host_to_device", 1.67e9, 1e9),
     ]
-    finding = judge_calibration(Calibration(comparisons, Link(1, 5, 16, 16), LOADED))
+    finding = judge_sensors(SensorCheck(comparisons, Link(1, 5, 16, 16), LOADED))
     assert (finding.status, finding.lost) == ("ok", "")
     assert finding.detail.splitlines() == [
         "counters: host to device 1.041, device to host 1.039",
@@ -346,15 +369,15 @@ def test_the_calibration_of_a_gpus_link_is_shown() -> None:
         "the link while it copied: generation 5 of 5, width x16 of x16",
         "counters is read by all cases",
     ]
-    nobody = judge_calibration(Calibration(comparisons[2:], None, LOADED))
+    nobody = judge_sensors(SensorCheck(comparisons[2:], None, LOADED))
     assert (nobody.status, bool(nobody.lost)) == ("missing", True)
     assert nobody.remedy == "update the NVIDIA driver"
-    assert judge_calibration(Calibration([RIGHT])).status == "ok", "nobody describes the link"
+    assert judge_sensors(SensorCheck([RIGHT])).status == "ok", "nobody describes the link"
 
 
 @pytest.mark.parametrize(("gen", "width"), [(4, 16), (5, 8)])
 def test_a_link_that_does_not_train_up_under_load_is_said(gen: int, width: int) -> None:
-    finding = judge_calibration(Calibration([RIGHT], None, Link(gen, 5, width, 16)))
+    finding = judge_sensors(SensorCheck([RIGHT], None, Link(gen, 5, width, 16)))
     assert finding.status == "limited"
     assert f"generation {gen} of 5, width x{width} of x16" in finding.detail
     assert "LnkSta" in finding.remedy
@@ -365,16 +388,16 @@ def test_on_a_gpu_the_calibration_comes_before_its_meters_and_stops_nothing(
 ) -> None:
     """Here another program fills the GPU."""
 
-    def full(*_: object, **__: object) -> Calibration:
+    def full(*_: object, **__: object) -> SensorCheck:
         raise RuntimeError("CUDA error: out of memory\nmore; and more")
 
     given: list[GpuUnderTest | None] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(sensor_calibration, "torch_gpu_uuids", lambda _: ("GPU-x",))
-    monkeypatch.setattr(sensor_calibration, "calibrate_gpu", full)
+    monkeypatch.setattr(sensor_check, "torch_gpu_uuids", lambda _: ("GPU-x",))
+    monkeypatch.setattr(sensor_check, "calibrate_gpu", full)
     monkeypatch.setattr(doctor, "open_meters", lambda gpu: given.append(gpu) or [])
     (first,) = EXAMINE_METERS()
-    assert (first.name, first.status) == ("Link calibration", "missing")
+    assert (first.name, first.status) == ("Link sensors", "missing")
     assert first.detail == "CUDA error: out of memory"
     assert "nvidia-smi" in first.remedy
     assert given[0]

@@ -33,7 +33,7 @@ from gatherbench.bench.probe.fit import (
 )
 from gatherbench.bench.probe.machine import MachineFacts
 from gatherbench.bench.probe.stand import Observation, row_of, visit
-from gatherbench.bench.read.points import Point, Row, read_points
+from gatherbench.bench.read.points import Point, PointRow, read_points
 
 RESULTS = Path(__file__).parents[3] / "results" / "nvidia-h200"
 SPANS = (GIB, 4 * GIB, 16 * GIB)
@@ -133,7 +133,7 @@ class MadeUp:
 
 
 def measured(profile: LinkProfile, noise: float = 0.0, rounds: int = 5) -> dict[Point, Measured]:
-    kept: list[Row] = []
+    kept: list[PointRow] = []
     made_up = MadeUp(profile, noise)
     visit(POINTS, made_up.measure, kept.append, out_of_time=lambda: False, most_rounds=rounds)
     return summarise(kept)
@@ -282,7 +282,7 @@ def h200_samples() -> dict[Point, Measured]:
         point = Point(**{name: one[name] for name in names})
         if point.case == "host_gather" and point.row_bytes == 512:
             point = dataclasses.replace(point, held_out=False)
-        rows.append(Row(point, one["round"], one["amount"], time_s=one["time_s"]))
+        rows.append(PointRow(point, one["round"], one["amount"], time_s=one["time_s"]))
     return summarise(rows)
 
 

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from gatherbench.bench.probe import cases, gpu
 from gatherbench.bench.probe import host as host_module
-from gatherbench.bench.probe.cases import CASES, MIB, amount_of, gather_points, num_ids, num_rows
+from gatherbench.bench.probe.cases import CASES, MIB, amount_of, num_ids, num_rows
 from gatherbench.bench.probe.gpu import GpuStand, Ring
 from gatherbench.bench.probe.host import HostStand, fold_words, table_bytes
 from gatherbench.bench.probe.stand import CLOCK, ProbeError, filled_table
 from gatherbench.bench.read.points import Point
+from tools.gpu.points import gather_points
 
 HOST = torch.device("cpu")
 SPANS = (MIB, 2 * MIB, 4 * MIB)

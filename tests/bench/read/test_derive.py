@@ -16,6 +16,7 @@ from gatherbench.bench.read.epochs import (
     cpu_seconds,
     epoch_intervals,
     epoch_times,
+    gathers_among,
     problems,
     reference_variant,
     speedup_over,
@@ -24,12 +25,15 @@ from gatherbench.bench.read.epochs import (
 )
 from gatherbench.bench.read.gpu import gpu_energy
 from gatherbench.bench.read.tables import RunError, load_run
+from gatherbench.strategies import registry
 
 from ..written_run import EIGHT, append_rows, edit
 
 MakeRun = Callable[..., Path]
 NAIVE, PINNED, PREFETCH, ZERO_COPY = EIGHT[:4]
 PINNED_ONLY = (PINNED,)
+#: The CPU gathers for it, and its rows are other values.
+NARROW = ("narrow_rows", "float16,pinned", (0.2, 0.6, 0.5))
 
 
 def of(table: pd.DataFrame, strategy: str, variant: str) -> Any:
@@ -117,15 +121,29 @@ def test_a_model_is_never_compared_with_a_measurement(make_run: MakeRun) -> None
 
 @pytest.mark.parametrize(
     ("measured", "found"),
-    [((PINNED, NAIVE), "naive"), ((PINNED, PREFETCH), "pinned"), ((ZERO_COPY,), None)],
+    [
+        ((PINNED, NAIVE), "naive"),
+        ((PINNED, PREFETCH), "pinned"),
+        ((ZERO_COPY,), None),
+        ((NARROW, PREFETCH), "prefetch"),
+        ((NARROW,), None),
+    ],
 )
 def test_ratios_are_over_the_papers_baseline_or_the_first_gather(
     make_run: MakeRun, measured: Any, found: str | None
 ) -> None:
-    """One that was only modelled is none."""
+    """One that was only modelled is none, nor is one that delivers other values."""
     run = load_run(make_run(series=measured, modelled=[NAIVE]))
     assert reference_variant(run) == (found and ("cpu_gather", found))
     assert speedup_over(run).query("basis == 'measured'").empty == (found != "naive")
+
+
+def test_a_reference_is_told_by_its_role_and_not_by_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    roles = {("a", "x"): "conventional", ("b", "y"): "bound", ("z", "w"): "baseline"}
+    monkeypatch.setattr(registry, "role_of", lambda *pair: roles[pair])
+    assert gathers_among(roles) == [("z", "w"), ("a", "x")]
 
 
 def test_the_rate_is_payload_over_the_wait_for_it(make_run: MakeRun) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gatherbench.bench.read.disk import (
+from gatherbench.bench.read.disk_reads import (
     disk_ratios,
     disk_reads,
     disk_strategies,

@@ -6,7 +6,7 @@ import pytest
 
 from gatherbench.bench.read.pages import slow_pages
 from gatherbench.bench.read.tables import load_run
-from gatherbench.bench.show.sentences.provenance import warnings_of
+from gatherbench.bench.show.provenance import warnings_of
 
 from ..written_run import append_rows, write_run
 

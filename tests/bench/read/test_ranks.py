@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatherbench.bench.read.epochs import stage_breakdown
-from gatherbench.bench.read.ranks import (
+from gatherbench.bench.read.scaling import (
     FASTER,
     NO_FASTER,
     OPEN,

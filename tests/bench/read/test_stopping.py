@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
-from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.read.disturbance import disturbed_alone
 from gatherbench.bench.read.stopping import Further, imprecise, marked
 from gatherbench.bench.read.tables import Run, no_samples, run_of

@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
-from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.read.compare import compare_runs
 from gatherbench.bench.read.epochs import speedup_over
 from gatherbench.bench.read.neighbours import neighbours
@@ -21,7 +20,8 @@ from gatherbench.bench.read.stopping import Further, imprecise
 from gatherbench.bench.read.tables import Run, no_samples, run_of
 from gatherbench.bench.run.rows import PLACE, PROCESS, Row, RowMaker
 from gatherbench.bench.run.turns import blocks
-from gatherbench.bench.show.sentences.verdict import verdict
+
+from ..printed import told
 
 WORKLOADS = Workload("tiny"), Workload("tiny", batch_size=7)
 NAIVE, PINNED = "naive", "pinned"
@@ -173,7 +173,7 @@ def test_a_path_that_profits_from_its_neighbours_warm_cache_is_named() -> None:
         ((path, behind, ratio),) = neighbours(run_with(in_turns(seed, 0.3)))
         assert (path.variant, behind.variant) == ("b", "a")
         assert ratio.low < math.exp(-0.3 * 0.75) < ratio.high
-    said = [one.text for one in verdict(run_with(in_turns(0, 0.3)))]
+    said = [one.text for one in told(run_with(in_turns(0, 0.3)))]
     assert any("cpu_gather b takes 0.8" in text and "behind cpu_gather a" in text for text in said)
 
 

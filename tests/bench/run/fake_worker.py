@@ -12,9 +12,9 @@ import sys
 import time
 from pathlib import Path
 
-from gatherbench.bench.meters.gpu_choice import SensorChoice
+from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.run.fork_server import die_with_parent, serve_requests
-from gatherbench.bench.run.job import AnyJob, CalibrationJob, Preparation, Turn, Turns
+from gatherbench.bench.run.job import AnyJob, Preparation, SensorCheckJob, Turn, Turns
 from gatherbench.bench.run.store import PartWriter
 from gatherbench.bench.run.worker import DISK_FULL
 from gatherbench.bench.sampling.prepare import state_of
@@ -24,7 +24,7 @@ def work(job: AnyJob) -> None:
     if isinstance(job, Preparation):
         prepare(job)
         return
-    if isinstance(job, CalibrationJob):
+    if isinstance(job, SensorCheckJob):
         calibrate(job)
         return
     if isinstance(job, Turns):
@@ -113,7 +113,7 @@ def prepare(job: Preparation) -> None:
         print(json.dumps({**answer, "identity": identity}), file=file)
 
 
-def calibrate(job: CalibrationJob) -> None:
+def calibrate(job: SensorCheckJob) -> None:
     """Trusts what the environment says; dies where it says nothing, hangs where it says so."""
     with (job.choice.parent / "executions").open("a") as log:
         log.write("calibration\n")

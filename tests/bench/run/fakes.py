@@ -7,9 +7,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
-from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.runner import PreparedRun, Runner

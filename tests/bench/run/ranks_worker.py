@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from gatherbench.bench.run import group, measure, ranks
+from gatherbench.bench.run import group, measure, rank_processes
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.worker import main
 
@@ -55,7 +55,7 @@ def chosen(job: Job, **changes: Any) -> Job:
     if _now[0] == "gradients of their own":
         group.Together.wrap = not_averaged  # type: ignore[method-assign]
     if _now[0] == "hangs in train":
-        ranks.PATIENCE_S = 3.0
+        rank_processes.PATIENCE_S = 3.0
     other = str(changes["rank"]) if _now[0] == "other data" else job.identity
     return replace(job, **changes, identity=other)
 
@@ -64,6 +64,6 @@ if __name__ == "__main__":
     spoil(measure, "knowledge_of", "open")
     spoil(measure.Trainer, "step", "train")
     spoil(group.Together, "_exchange", "all_reduce")
-    ranks.replace = chosen  # type: ignore[attr-defined]
-    ranks._LINGER_S = 0.5  # half of the faults are waited for so long
+    rank_processes.replace = chosen  # type: ignore[attr-defined]
+    rank_processes._LINGER_S = 0.5  # half of the faults are waited for so long
     main(int(sys.argv[1]))

@@ -18,8 +18,8 @@ from rich.console import Console
 from gatherbench.bench.commands import execute as execute_module
 from gatherbench.bench.commands.execute import execute
 from gatherbench.bench.commands.progress import reporter
-from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
+from gatherbench.bench.plan.workload import Case
 from gatherbench.bench.run import runner as runner_module
 from gatherbench.bench.run.job import Job, Preparation
 from gatherbench.bench.run.runner import PreparedRun, Runner, TimeUp

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gatherbench.bench.run.declared_rows import declared_rows
-from gatherbench.bench.run.epochs import Epochs
+from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.store import open_dataset
 from gatherbench.strategies.base import Fetcher, Minibatches, Strategy
@@ -57,6 +57,7 @@ def test_every_sum_is_its_own(make_job) -> None:
         "fetch.gpu_share": 0.25,
         "sample.minibatches": 5,
         "sample.seeds": 5 * 32,
+        "train.launches": 5 * (2 * 28 - 8 + 8 + 3),  # two layers of 28, Adam 8, three copies
         "sample.edges": sum(int(part.shape[1]) for one in trace for part in one.edges),
     }
     assert {name: said[name] for name in expected} == expected

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
-from gatherbench.bench.run import epochs as epochs_module
-from gatherbench.bench.run.epochs import Epochs
+from gatherbench.bench.run import epoch_minibatches as epochs_module
+from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.store import open_dataset

@@ -13,15 +13,14 @@ import pytest
 from rich.console import Console
 
 from gatherbench.bench.machine.reason import Reason
-from gatherbench.bench.meters.trust import Calibration, Comparison
-from gatherbench.bench.plan.case import Case
+from gatherbench.bench.meters.trust import Comparison, SensorCheck
 from gatherbench.bench.plan.plan_file import load_plan
-from gatherbench.bench.plan.workload import GRAPHLESS, Workload
+from gatherbench.bench.plan.workload import GRAPHLESS, Case, Workload
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.run.declared_rows import UNCOUNTED
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.rows import RowMaker
-from gatherbench.bench.run.sensor_calibration import compared
+from gatherbench.bench.run.sensor_check import compared
 from gatherbench.bench.sampling.prepare import prepare
 from gatherbench.bench.show.run import render
 from gatherbench.strategies.registry import STRATEGIES
@@ -35,8 +34,8 @@ def test_the_run_prints_what_each_sensor_counted_of_each_copy(make_run: Callable
     wrong = Comparison("counters", "host_to_device", 1.67e9, 1e9)
     silent = Comparison("gpm", "device_to_host", Reason("unsupported", "older than Hopper"), 0)
     rows = [
-        *compared(Calibration([wrong, silent]), make, 256),
-        *compared(Calibration([wrong]), make, 1, "_of_1_mib"),
+        *compared(SensorCheck([wrong, silent]), make, 256),
+        *compared(SensorCheck([wrong]), make, 1, "_of_1_mib"),
     ]
     run = replace(run, whole=pd.DataFrame([asdict(row) for row in rows]))
     title = "Sensors of the link"

@@ -16,7 +16,8 @@ from torch import nn
 from gatherbench.bench.machine.numa import Binding
 from gatherbench.bench.run import group as group_module
 from gatherbench.bench.run import measure as measure_module
-from gatherbench.bench.run.epochs import Epochs
+from gatherbench.bench.run.activations import Keep
+from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.group import Alone, RanksDisagreeError, Together, cores_of_rank
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.measure import _trainer, measure
@@ -243,7 +244,7 @@ def test_ranks_begin_with_one_model_and_draw_a_dropout_each(make_job: Any) -> No
     for rank in range(3):
         dataset, group = open_dataset(job.dataset), Told(Ranks(rank, 3, 3))
         labels = torch.from_numpy(np.array(dataset.labels))
-        trainer = _trainer(job.case.workload, dataset, labels, group)
+        trainer = _trainer(job.case.workload, dataset, labels, group, Keep())
         group._model = trainer.model
         found.append((group._digest(), torch.rand(8).tolist()))
     assert len({digest for digest, _ in found}) == 1

@@ -27,6 +27,7 @@ from gatherbench.strategies.buffers import TicketRing
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.knowledge import Knowledge
 
+from ...strategies.when_used import WhenUsed
 from . import fakes
 
 #: Of the jobs below: fetches that are compared before timing, of an epoch, and of the check after
@@ -166,17 +167,6 @@ class SortsTheIds(Right):
 class AfterTheLastEpoch(Right):
     def spoilt(self, rows: Tensor) -> Tensor:
         return torch.zeros_like(rows) if self.number > WARM_UP + 3 * EPOCH else rows
-
-
-class WhenUsed(Tensor):
-    """Rows that are gathered by the step."""
-
-    gather: Callable[[], Tensor]
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        gathered = [one.gather() if isinstance(one, WhenUsed) else one for one in args]
-        return func(*gathered, **(kwargs or {}))
 
 
 class GathersWhenUsed(Right):

@@ -20,9 +20,8 @@ import pytest
 from pydantic import TypeAdapter
 from torch.distributed import DistError, TCPStore
 
-from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
-from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run import door, machines
 from gatherbench.bench.run.job import AnyJob, Job, Meeting, Preparation
 from gatherbench.bench.run.machines import Machines, MachinesError, follow
@@ -30,48 +29,42 @@ from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import RunStore
 
 from .fakes import cases, runner
-from .networks import Place, attacked, ip, listening, two_places
+from .networks import Place, attacked, ip, listening
 
+#: Two cases: one that ends soon, and one of fifty times as many minibatches, until its link is cut.
 PLAN = """
 [measure]
 repeats = 1
 warmup_epochs = 0
-epochs = 1
-timeout_s = 60
+epochs = 30
+timeout_s = 30
+[[workload]]
+dataset = "tiny"
+model = "mlp"
+fanouts = [1]
+batch_size = 50
+max_batches = 1
+nodes = 2
 [[workload]]
 dataset = "tiny"
 model = "mlp"
 fanouts = [3, 2]
-batch_size = 50
-max_batches = 3
+batch_size = 2
 nodes = 2
 [[strategy]]
 name = "cpu_gather"
 """
-#: A case that goes on until its link is cut.
-LONG = PLAN.replace("timeout_s = 60", "timeout_s = 30").replace("epochs = 1", "epochs = 100000")
 #: The command line, of a machine that looks for machine 0 often, and only measures.
 SHORT_LOOKS = Path(__file__).parent / "short_looks.py"
 PORT, TOKEN = 29500, machines.TOKEN_VARIABLE
 
 
 @pytest.fixture
-def places() -> Iterator[tuple[Place, Place]]:
-    with two_places() as found:
-        yield found
-
-
-@pytest.fixture
-def plan() -> str:
-    return PLAN
-
-
-@pytest.fixture
 def gatherbench(
-    plan: str, places: tuple[Place, Place], tiny_root: Path, tmp_path: Path
+    places: tuple[Place, Place], tiny_root: Path, tmp_path: Path
 ) -> Iterator[list[subprocess.Popen[str]]]:
     """The two machines' processes, machine 0 first; ended with the test."""
-    (tmp_path / "two.toml").write_text(plan)
+    (tmp_path / "two.toml").write_text(PLAN)
     where, started = f"{places[0].address}:{PORT}", []
     for node, place in enumerate(places):
         mine = {"GATHERBENCH_DATA": str(tiny_root), "TMPDIR": str(tmp_path), TOKEN: "of this run"}
@@ -96,23 +89,11 @@ def rows_in(results: Path) -> list[Row]:
     return RunStore.open(folders[0].parent).rows() if folders else []
 
 
-def test_two_machines_measure_together_and_machine_0_keeps_the_folder(
-    gatherbench: list[subprocess.Popen[str]], tmp_path: Path
-) -> None:
-    assert [process.wait(200) for process in gatherbench] == [0, 0], (
-        tmp_path / "machine0.log"
-    ).read_text()
-    rows = rows_in(tmp_path / "results")
-    assert [row.status for row in rows if row.stage == "case"] == ["ok"]
-    assert {row.rank for row in rows if row.metric == "payload"} == {-1, 0, 1}
-    said = (tmp_path / "machine1.log").read_text()
-    assert "machine 1 of 2: machine 0 keeps the run's folder" in said
-    assert said.count(": done") == 1
-
-
-def in_flight(folder: Path) -> bool:
-    """Whether a rank has written something."""
-    return any(part.stat().st_size for part in folder.rglob("rank0.jsonl"))
+def in_flight(results: Path, ended: int) -> bool:
+    """Whether so many cases have ended, and a rank of the next one has written something."""
+    cases = [row for row in rows_in(results) if row.stage == "case"]
+    parts = (part.stat().st_size for part in results.rglob("rank0.jsonl"))
+    return len(cases) == ended and any(parts)
 
 
 def processes_of(folder: Path) -> list[str]:
@@ -128,28 +109,37 @@ def processes_of(folder: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("plan", [LONG])
-def test_a_stranger_is_not_heard_and_a_link_that_dies_ends_both_machines_and_nothing_is_lost(
+def test_two_machines_measure_no_stranger_is_heard_and_a_dead_link_ends_both_and_loses_nothing(
     places: tuple[Place, Place], gatherbench: list[subprocess.Popen[str]], tmp_path: Path
 ) -> None:
-    until = time.monotonic() + 150
-    while not in_flight(tmp_path / "results"):
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    for mine, place, process in zip((places[0], places[1]), places, gatherbench, strict=True):
+    def wait_for_case(number: int) -> None:
+        until = time.monotonic() + 150
+        while not in_flight(tmp_path / "results", number):
+            assert time.monotonic() < until
+            assert [process.poll() for process in gatherbench] == [None, None]
+            time.sleep(0.05)
+
+    wait_for_case(0)
+    for place, process in zip(places, gatherbench, strict=True):
         on = listening(process.pid)
-        assert set(on) <= {mine.address, "127.0.0.1"}
-        assert (PORT in on[mine.address]) == (place is places[0])
+        assert set(on) <= {place.address, "127.0.0.1"}
+        assert (PORT in on[place.address]) == (place is places[0])
     assert attacked(places[1], places[0], tmp_path / "executed", "", {PORT}) == []
     assert not (tmp_path / "executed").exists()
-    assert [process.poll() for process in gatherbench] == [None, None]
+    wait_for_case(1)
     ip(*places[1].cut)
     assert [process.wait(100) for process in gatherbench] == [1, 2]
     said = (tmp_path / "machine1.log").read_text()
+    assert "machine 1 of 2: machine 0 keeps the run's folder" in said
+    assert said.count(": done") == 1
     assert f"error: machine 0 ({places[0].address}:{PORT}) is gone, or out of reach" in said
     rows = rows_in(tmp_path / "results")
-    assert (rows[-1].stage, rows[-1].status) == ("case", "failed")
-    assert {row.rank for row in rows[:-1]} == {0}, "what machine 0's rank wrote"
+    assert [row.status for row in rows if row.stage == "case"] == ["ok", "failed"]
+    together = [row for row in rows if row.workload == rows[0].workload]
+    assert {row.rank for row in together if row.metric == "payload"} == {-1, 0, 1}
+    cut_off = [row for row in rows if row.workload != rows[0].workload]
+    assert cut_off[-1].stage == "case"
+    assert {row.rank for row in cut_off[:-1]} == {0}, "what machine 0's rank wrote"
     assert processes_of(tmp_path) == []
 
 
@@ -277,6 +267,18 @@ def test_who_does_not_know_the_token_is_not_let_in(
     with pytest.raises(MachinesError, match=f"^{TOKEN} is not set: machine 0, 127.0.0.1, says"):
         following(first, tmp_path)
     assert not meeting_place.check(["machines"])
+
+
+def test_a_machine_0_that_does_not_open_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(TOKEN, "of this run")
+    monkeypatch.setattr(machines, "JOIN_S", -1.0)
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it waits on"))
+    with closing(socket.create_server(("127.0.0.1", 0))) as soon_free:
+        port = soon_free.getsockname()[1]
+    with pytest.raises(MachinesError, match=rf"^machine 0 \(127.0.0.1:{port}\) cannot be reached"):
+        follow("127.0.0.1", port, lambda *_: None, tmp_path, lambda _: None)
 
 
 def test_a_machine_does_not_talk_to_whoever_listens_where_machine_0_should(

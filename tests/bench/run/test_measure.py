@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from gatherbench.bench.meters.base import Reading
-from gatherbench.bench.meters.gpu_choice import SensorChoice
+from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run.check import WrongMemoryError
+from gatherbench.bench.run.declared_rows import UNCHOSEN
 from gatherbench.bench.run.job import MemoryLimit
 from gatherbench.bench.run.loop import STAGES, EpochTimes, run_epoch
 from gatherbench.bench.run.rows import Row, RowMaker
@@ -23,7 +24,7 @@ from gatherbench.bench.run.untimed import EnergyBlock
 from gatherbench.bench.sampling.knowledge import knowledge_of
 from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.store import open_dataset
-from gatherbench.strategies import places
+from gatherbench.strategies import auto, places
 from gatherbench.strategies.cpu_gather import CpuGather
 from gatherbench.strategies.registry import STRATEGIES
 
@@ -81,6 +82,29 @@ def test_a_lossy_path_is_compared_with_what_it_says_it_delivers(make_job) -> Non
     assert losses[0] != losses[1]
     assert losses[0] == pytest.approx(losses[1], rel=0.05)
     assert value(rows, "eval", "test_accuracy") > 0.5
+
+
+def test_the_path_that_a_training_chose_is_told_with_what_the_search_cost(
+    make_job, monkeypatch: pytest.MonkeyPatch, tmp_path
+) -> None:
+    """It trains to the bits of any other; its bytes depend on the choice, so none are declared."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    paths = [CpuGather(), CpuGather("prefetch")]
+    monkeypatch.setattr(auto, "candidates", lambda *_: paths)
+    rows = measured(make_job("auto", params={"search": "fresh"}, warmup_epochs=60))
+    (kept,) = (r for r in rows if r.metric.startswith("kept "))
+    assert kept.metric.removeprefix("kept ") in map(auto.said, paths)
+    # Two first turns and four to ten blocks, by epochs of five minibatches, each of which begins
+    # anew; and not those that were compared before the model was there.
+    assert 50 <= value(rows, "setup", "search_minibatches") <= auto.LEAST
+    assert value(rows, "setup", "search_time") > 0
+    assert len([r for r in rows if r.metric.startswith("over_kept ")]) == 1
+    declared = {r.metric: r for r in rows if r.basis == "declared"}
+    assert declared["declared_payload"].reason == UNCHOSEN
+    assert not {"gpu_link_read", "lookahead", "gpu_table"} & set(declared)
+    other = measured(make_job("cpu_gather", warmup_epochs=60))
+    for epoch in range(2):
+        assert value(rows, "train", "loss", epoch) == value(other, "train", "loss", epoch)
 
 
 def is_complete(rows: list[Row]) -> None:
@@ -379,7 +403,7 @@ def test_a_table_in_memory_is_none_where_the_case_may_not_take_so_much(make_job)
 
 def test_percentiles_of_reads_are_the_upper_edges_of_their_bins() -> None:
     """Of 100 reads 50 took under 2 µs (bin 4), 48 under 16 µs (16), 2 under 1.024 ms (40)."""
-    counted = np.zeros(81, np.int64)
+    counted = np.zeros(41, np.int64)
     counted[[4, 16, 40]] = 50, 48, 2
     told = dict(measure_module.latencies_of(counted))
     middles = 50 * 2**0.875 + 48 * 2**3.875 + 2 * 2**9.875

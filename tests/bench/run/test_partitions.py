@@ -11,7 +11,7 @@ import torch
 from gatherbench.bench.commands.execute import new_run
 from gatherbench.bench.read.accuracy import accuracy_over_time, alike
 from gatherbench.bench.read.tables import load_run
-from gatherbench.bench.run.epochs import Epochs
+from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import read_part, rows_of
@@ -19,9 +19,9 @@ from gatherbench.bench.sampling.prepare import prepare
 from gatherbench.bench.sampling.trace import Trace
 from gatherbench.bench.show.figures.draw import draw
 from gatherbench.bench.show.report.page import render_report
-from gatherbench.bench.show.views.registry import charts_of
 from gatherbench.datasets.store import open_dataset
 
+from ..printed import charts_of
 from .fakes import measured, skipped
 
 
@@ -132,6 +132,7 @@ def test_a_run_of_two_workloads_has_the_rows_and_the_accuracy_of_both(
     assert swaps.tolist() == [5, 5]  # 2 + 3 (2 - 1) = 5
 
     table = accuracy_over_time(run)
+    assert accuracy_over_time(replace(run, rows=run.rows[::-1])).equals(table)
     assert len(table) == 3 * 2
     epochs = run.values("epoch", "wall_time")
     for (workload, strategy), mine in table.groupby(["workload", "strategy"]):

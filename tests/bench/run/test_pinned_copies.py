@@ -9,17 +9,17 @@ import pytest
 
 from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.bench.meters.nvml_device import Link
-from gatherbench.bench.meters.trust import Calibration
-from gatherbench.bench.run import sensor_calibration
+from gatherbench.bench.meters.trust import SensorCheck
+from gatherbench.bench.run import sensor_check
 from gatherbench.bench.run.rows import Row, RowMaker
-from gatherbench.bench.run.sensor_calibration import (
+from gatherbench.bench.run.sensor_check import (
     PinnedCopier,
     calibrate_gpu,
     gpu_under_test,
     link_rows,
 )
 
-torch = sensor_calibration.torch
+torch = sensor_check.torch
 
 
 class Copied:
@@ -46,8 +46,8 @@ def test_every_copy_counts_once_and_goes_the_right_way(
     waited_for: list[int] = []
     cuda = types.SimpleNamespace(synchronize=lambda _: waited_for.append(len(log)))
     stand_in = types.SimpleNamespace(empty=empty, uint8=None, cuda=cuda)
-    monkeypatch.setattr(sensor_calibration, "torch", stand_in)
-    monkeypatch.setattr(sensor_calibration.time, "monotonic", lambda: next(clock) * 0.1)
+    monkeypatch.setattr(sensor_check, "torch", stand_in)
+    monkeypatch.setattr(sensor_check.time, "monotonic", lambda: next(clock) * 0.1)
     halves: list[int] = []
     copier = PinnedCopier(types.SimpleNamespace(), size=1000)  # type: ignore[arg-type]
     copied = copier.copy(direction, 2.0, lambda: halves.append(len(log)))
@@ -73,23 +73,23 @@ def test_the_idle_gpu_is_watched_once_its_context_is_open_and_has_calmed_down(
         device=lambda *_: types.SimpleNamespace(type="cuda", index=0),
         zeros=lambda *_, **__: log.append("context"),
     )
-    monkeypatch.setattr(sensor_calibration, "torch", stand_in)
-    monkeypatch.setattr(sensor_calibration.time, "sleep", log.append)
-    monkeypatch.setattr(sensor_calibration, "idle_power", lambda *_: log.append("idle") or [])
+    monkeypatch.setattr(sensor_check, "torch", stand_in)
+    monkeypatch.setattr(sensor_check.time, "sleep", log.append)
+    monkeypatch.setattr(sensor_check, "idle_power", lambda *_: log.append("idle") or [])
 
     def absent(_: object) -> None:
         raise SensorUnavailableError(Reason("unsupported", "none"))
 
-    monkeypatch.setattr(sensor_calibration, "NvmlDevice", absent)
-    monkeypatch.setattr(sensor_calibration, "PinnedCopier", lambda *_: None)
+    monkeypatch.setattr(sensor_check, "NvmlDevice", absent)
+    monkeypatch.setattr(sensor_check, "PinnedCopier", lambda *_: None)
     rows: list[Row] = []
     calibrate_gpu(RowMaker("run", "abc", "box", "cuda"), rows.append, [0])
-    assert log == ["context", "synchronised", sensor_calibration.SETTLE_S, "idle"]
+    assert log == ["context", "synchronised", sensor_check.SETTLE_S, "idle"]
     assert [row.reason for row in rows] == ["unsupported: none"]
 
 
 def test_the_link_is_said_as_it_was_before_and_under_load() -> None:
-    found = Calibration([], Link(1, 5, 16, 16), Link(5, 5, 8, 16))
+    found = SensorCheck([], Link(1, 5, 16, 16), Link(5, 5, 8, 16))
     rows = {r.metric: r.value for r in link_rows(found, RowMaker("run", "abc", "box", "cuda"))}
     assert (rows["link_gen_idle"], rows["link_gen_loaded"]) == (1, 5)
     assert (rows["link_width_idle"], rows["link_width_loaded"]) == (16, 8)

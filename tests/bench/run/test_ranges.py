@@ -175,3 +175,19 @@ def test_nvtx_marks_stages_between_profiler_start_and_stop(monkeypatch, make_job
     assert fake.log[begin - 1] == fake.log[end - 1] == "synchronize"
     assert Counter(fake.log[begin + 1 : end - 1]) == {"sample": 6, "fetch": 11, "train": 5}
     assert set(fake.log) == {"synchronize", "cudaProfilerStart", "cudaProfilerStop", *STAGES}
+
+
+def test_a_trace_of_a_gpu_has_its_kernels_to_the_last(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told: list[object] = []
+    profile, activity = torch.profiler.profile, torch.profiler.ProfilerActivity
+
+    def noted(activities: list[object], acc_events: bool) -> object:
+        told.append(activities)
+        return profile(activities=[activity.CPU], acc_events=acc_events)
+
+    monkeypatch.setattr(torch.profiler, "profile", noted)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: told.append("all is done"))
+    write_trace(lambda _: told.append("epoch"), tmp_path / "t.json.gz", torch.device("cuda"))
+    assert told == [[activity.CPU, activity.CUDA], "epoch", "all is done"]

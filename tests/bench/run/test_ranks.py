@@ -11,9 +11,8 @@ from unittest import mock
 
 import pytest
 
-from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
-from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run import runner as runner_module
 from gatherbench.bench.run.fork_server import ForkServer
 from gatherbench.bench.run.rows import Row

@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch.distributed import FileStore
 
-from gatherbench.bench.run import ranks as ranks_module
+from gatherbench.bench.run import rank_processes as ranks_module
 from gatherbench.bench.run.job import Job, Meeting
-from gatherbench.bench.run.ranks import RankError, measure_ranks
+from gatherbench.bench.run.rank_processes import RankError, measure_ranks
 from gatherbench.bench.run.store import PartWriter, ranks_folder, read_part, rows_of
 from gatherbench.strategies.knowledge import Ranks
 
@@ -190,3 +190,6 @@ def test_a_rank_measures_its_own_share_on_its_own_gpu(
     assert os.environ["LOCAL_WORLD_SIZE"] == "2"
     (end,) = read_part(tmp_path / "rank1.jsonl")
     assert (end["kind"], end["status"]) == ("end", "ok")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,5")
+    ranks_module._one_rank(replace(job, device="cpu"), None, tmp_path, 77, 1)  # type: ignore[arg-type]
+    assert ("cpu", ranks, 30.0, "GPU-a,5") in told, "without one it leaves them be"

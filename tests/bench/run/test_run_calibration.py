@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from gatherbench.bench.machine.reason import Reason
-from gatherbench.bench.meters.gpu_choice import SensorChoice
-from gatherbench.bench.plan.case import Case
-from gatherbench.bench.run.job import CalibrationJob, read_choice
+from gatherbench.bench.meters.nvml_device import SensorChoice
+from gatherbench.bench.plan.workload import Case
+from gatherbench.bench.run.job import SensorCheckJob, read_choice
 from gatherbench.bench.run.rows import RowMaker
-from gatherbench.bench.run.samples import TIMELINE_COLUMNS, TIMELINE_FILE
-from gatherbench.bench.run.store import RunStore
+from gatherbench.bench.run.store import TIMELINE_COLUMNS, TIMELINE_FILE, RunStore
 
 from .fakes import cases, runner
 
@@ -99,7 +98,7 @@ def test_a_run_without_a_gpu_has_none(store: RunStore) -> None:
 
 def test_a_choice_survives_its_file(tmp_path: Path) -> None:
     part, choice = tmp_path / "part", tmp_path / "sensors.json"
-    job = CalibrationJob(RowMaker("run", "abc", "box", "cuda"), part, choice, (256.0,))
+    job = SensorCheckJob(RowMaker("run", "abc", "box", "cuda"), part, choice, (256.0,))
     assert pickle.loads(pickle.dumps(job)) == job
     for one in (SensorChoice("gpm", None), SensorChoice(None, Reason("unsupported", "none"))):
         job.keep(one)

@@ -23,9 +23,8 @@ from rich.console import Console
 
 from gatherbench.bench.commands.execute import execute
 from gatherbench.bench.commands.progress import reporter
-from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
-from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run.guards import Terminated
 from gatherbench.bench.run.runner import PreparedRun, Progress, Runner, RunStopped, other_data
 from gatherbench.bench.run.store import PartWriter, RunStore, StoreError
@@ -62,6 +61,7 @@ def test_every_outcome_becomes_a_row_and_the_plan_goes_on(store: RunStore) -> No
         assert str(said[name][1] or "").startswith(reason), name
     epochs = {r.variant: r.value for r in store.rows() if r.stage == "epoch"}
     assert epochs == dict.fromkeys(expected, 0.5)
+    assert {r.rank for r in store.rows() if r.stage == "case"} == {-1}
     assert pq.read_table(store.folder / "samples.parquet").num_rows == 2 * len(wanted)
     before = store.rows_file.read_bytes()
     again = runner(store, wanted)

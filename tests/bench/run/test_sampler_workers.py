@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from gatherbench.bench.run.epochs import Epochs
+from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler

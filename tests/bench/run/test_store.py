@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from gatherbench.bench.machine.reason import Reason
-from gatherbench.bench.meters.gpu_choice import SensorChoice
-from gatherbench.bench.plan.case import Case
+from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.plan.plan import Measure
-from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.read.tables import began
 from gatherbench.bench.run.job import Job, MemoryLimit
 from gatherbench.bench.run.rows import BACKENDS, BASES, HEADER, UNITS, Row, RowMaker
@@ -147,7 +146,7 @@ def test_a_table_that_is_none_is_named_with_its_line(store: RunStore, text: str,
 def test_a_folder_that_is_no_run_is_refused_and_a_garbled_plan_is_named(
     store: RunStore, tmp_path: Path
 ) -> None:
-    with pytest.raises(StoreError, match="no run folder"):
+    with pytest.raises(StoreError, match="not a run folder"):
         RunStore.open(tmp_path)
     (store.folder / "plan.json").write_text("{")
     with pytest.raises(StoreError, match=r"plan\.json"):

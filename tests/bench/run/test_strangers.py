@@ -6,12 +6,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from .networks import Place, attacked, listening, two_places
+from .networks import Place, attacked, listening
 
 PLAN = """
 [measure]
@@ -28,12 +25,6 @@ gpus = 2
 [[strategy]]
 name = "cpu_gather"
 """
-
-
-@pytest.fixture
-def places() -> Iterator[tuple[Place, Place]]:
-    with two_places() as found:
-        yield found
 
 
 def test_ranks_of_one_machine_are_out_of_reach(

@@ -65,12 +65,14 @@ def test_a_table_is_the_files_rows(make_job: Any, kind: Any) -> None:
     assert kind in loaded.where
 
 
+@pytest.mark.parametrize(("available", "stays"), [(88_000, True), (88_002, False)])
 def test_a_table_without_room_stays_in_its_file(
-    make_job: Any, monkeypatch: pytest.MonkeyPatch
+    make_job: Any, monkeypatch: pytest.MonkeyPatch, available: int, stays: bool
 ) -> None:
-    monkeypatch.setattr(table_module, "available_bytes", lambda: 1000)
+    """One of 52,800 bytes: 0.6 of 88,000."""
+    monkeypatch.setattr(table_module, "available_bytes", lambda: available)
     loaded = load_table(open_dataset(make_job().dataset))
-    assert loaded.where.startswith("memory-mapped file")
+    assert loaded.where.startswith("memory-mapped file") is stays
 
 
 PEAK = """

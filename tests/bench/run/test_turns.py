@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gc
+import os
 import random
+import signal
 import weakref
 from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import Any
 
-from gatherbench.bench.plan.case import Case
-from gatherbench.bench.plan.workload import Workload
+import pytest
+
+from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run import turns as turns_module
 from gatherbench.bench.run.job import Job, Turns
@@ -243,6 +246,25 @@ def test_repeats_and_workloads_have_a_process_each(store: RunStore) -> None:
     for group in runner(store, wanted, together=True)._groups(enumerate(wanted)):
         groups[len(group)] |= {number for number, _ in group}
     assert groups == {2: {0, 3}, 1: {1, 2}}
+
+
+def test_ctrl_c_within_a_group_keeps_what_had_ended_and_resume_measures_the_rest(
+    store: RunStore, once: Any
+) -> None:
+    """Of "slow" only what the second process measured is in the table."""
+    wanted = same_repeat("good", "slow", "last")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # pytest may have inherited none
+    interrupt = once(store.part(wanted[1]), lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt), interrupt:
+        runner(store, wanted, together=True).run()
+    assert outcomes(store) == {}, "the group had not ended"
+    assert runner(store, wanted, together=True).run() == 0
+    assert outcomes(store) == dict.fromkeys(("good", "slow", "last"), "")
+    assert executions(store) == ["good", "slow", "slow", "last"]
+    keys = Counter((r.variant, r.epoch, r.stage, r.metric) for r in store.rows())
+    assert set(keys.values()) == {1}
+    (kept,) = (part for part in store.interrupted.iterdir() if part.stat().st_size)
+    assert "slow" in kept.name
 
 
 def test_a_run_that_was_cut_off_measures_what_had_not_ended(

@@ -9,7 +9,7 @@ import pytest
 
 from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.bench.meters import power as power_module
-from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
+from gatherbench.bench.meters.nvml_device import GpuUnderTest, SensorChoice
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.untimed import EnergyBlock
 
@@ -39,7 +39,7 @@ def _a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def by_metric(rows: list[Row]) -> dict[str, Row]:
-    assert {r.stage for r in rows} <= {"energy"}
+    assert {(r.stage, r.epoch) for r in rows} <= {("energy", -1)}
     return {r.metric: r for r in rows}
 
 

@@ -14,6 +14,7 @@ from gatherbench.bench.sampling.epoch import batch_seed, workload_seeds
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.bench.sampling.prepare import identity, prepare, rank_trace
 from gatherbench.bench.sampling.trace import Trace
+from gatherbench.datasets.asked import Import
 from gatherbench.datasets.importers import import_graph
 from gatherbench.datasets.store import open_dataset
 
@@ -30,7 +31,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def imported(root: Path, edges: np.ndarray, dim: int = 2) -> tuple[Path, Path]:
     np.save(root / "edges.npy", edges)
-    import_graph(root / "edges.npy", "mine", dim=dim, force=True)
+    import_graph(Import(root / "edges.npy", "mine", dim=dim, force=True))
     return prepare(WORKLOAD)
 
 
@@ -60,7 +61,7 @@ def test_other_features_of_one_shape_are_other_data(root: Path) -> None:
     found = set()
     for value in (0.0, 1.0):
         np.save(root / "x.npy", np.full((10, 2), value, np.float32))
-        import_graph(root / "edges.npy", "mine", features=root / "x.npy", force=True)
+        import_graph(Import(root / "edges.npy", "mine", features=root / "x.npy", force=True))
         found.add(identity(*prepare(WORKLOAD)))
     assert len(found) == 2
 

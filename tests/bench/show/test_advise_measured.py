@@ -40,7 +40,7 @@ def test_a_measured_epoch_takes_the_models_place(make_run: Any) -> None:
     by_name = {(o.strategy, o.variant): o for o in advice.ranked}
     seen = by_name["cpu_gather", "pinned"]
     assert (seen.basis, seen.longest_s) == (MEASURED, pytest.approx(1.31))
-    assert seen.source == "measured: 20261121-quick-abc123, median of 12 epochs, sampling live"
+    assert seen.source == "20261121-quick-abc123, median of 12 epochs, sampling live"
     assert by_name["cpu_gather", "prefetch"].basis == MODELLED
     assert by_name["cpu_gather", "prefetch"].error == error_of("cpu_gather", 1, loop=False)
     assert seen.error is None, "it is no model's"
@@ -78,21 +78,17 @@ def test_what_was_measured_beside_other_work_says_so(make_run: Any) -> None:
     found = measured_epochs(QUESTION, results_of(run), MACHINE)
     said = [key for key, (_, source) in found.items() if source.endswith(", beside other work")]
     assert said == [("cpu_gather", "pinned")]
-    assert found[said[0]][1].startswith("measured: 20261121-quick-abc123"), "the newest"
+    assert found[said[0]][1].startswith("20261121-quick-abc123"), "the newest"
 
 
 def test_an_older_quiet_run_is_taken_before_a_disturbed_one(make_run: Any) -> None:
     make_run("20261121-quiet-aaaaaa", backend="cuda")
     run = make_run("20261122-busy-bbbbbb", backend="cuda", other_cores=1.5)
     found = measured_epochs(QUESTION, results_of(run), MACHINE)
-    assert {source.split(",")[0] for _, source in found.values()} == {
-        "measured: 20261121-quiet-aaaaaa"
-    }
+    assert {source.split(",")[0] for _, source in found.values()} == {"20261121-quiet-aaaaaa"}
     make_run("20261123-quiet-cccccc", backend="cuda")
     found = measured_epochs(QUESTION, results_of(run), MACHINE)
-    assert {source.split(",")[0] for _, source in found.values()} == {
-        "measured: 20261123-quiet-cccccc"
-    }
+    assert {source.split(",")[0] for _, source in found.values()} == {"20261123-quiet-cccccc"}
 
 
 def test_a_prediction_is_not_set_against_a_measurement(make_run: Any) -> None:

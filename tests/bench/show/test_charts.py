@@ -15,18 +15,12 @@ from gatherbench.bench.read.cpu import GROUPS, cores_of, thread_seconds
 from gatherbench.bench.read.summary import summarise
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel, nice_ticks
-from gatherbench.bench.show.charts import (
-    CHARTS,
-    GPU_CHARTS,
-    cpu_by_thread,
-    cpu_core_seconds,
-    epoch_breakdown,
-    speedup,
-)
 from gatherbench.bench.show.looks import PALETTE, colour_of
-from gatherbench.bench.show.views.registry import charts_of
+from gatherbench.bench.show.views.epochs import epoch_breakdown, speedup
+from gatherbench.bench.show.views.processor import cpu_by_thread, cpu_core_seconds
 from gatherbench.strategies.registry import STRATEGIES
 
+from ..printed import charts_of
 from ..written_run import edit
 from .conftest import RunOf
 from .gpu_rows import EIGHT
@@ -34,6 +28,7 @@ from .gpu_rows import EIGHT
 MakeRun = Callable[..., Path]
 MakeChart = Callable[[Run], Chart]
 TWO = EIGHT[:2]
+CHARTS = (epoch_breakdown, speedup, cpu_core_seconds, cpu_by_thread)
 
 
 def bars(chart: Chart, panel: int = 0) -> dict[tuple[str, str], Line]:
@@ -73,7 +68,7 @@ def test_a_single_epoch_has_no_whisker(run_of: RunOf) -> None:
         assert line.spread.startswith(f"{low:.3g}"[:4])
 
 
-@pytest.mark.parametrize("draw", CHARTS.values(), ids=list(CHARTS))
+@pytest.mark.parametrize("draw", CHARTS)
 def test_what_was_not_measured_is_named_in_its_place(run_of: RunOf, draw: MakeChart) -> None:
     failures = {
         ("cpu_gather", "pinned"): ("failed", "out of memory"),
@@ -133,8 +128,14 @@ def test_what_is_modelled_has_a_panel_and_an_axis_of_its_own(run_of: RunOf) -> N
 
 def test_pictures_of_the_gpu_are_kept_where_one_took_part(run_of: RunOf) -> None:
     on_host, on_gpu = (run_of(series=TWO, backend=backend) for backend in ("host", "cuda"))
-    assert set(charts_of(on_host)) == set(CHARTS)
-    assert set(charts_of(on_gpu)) == {*CHARTS, *GPU_CHARTS}
+    idents = {
+        "epoch_breakdown": "stages", "speedup": "speedup", "cpu_seconds": "cpu",
+        "cpu_threads": "threads",
+    }  # fmt: skip
+    of_gpus = {"gpu_energy": "energy", "gpu_power": "mean-power", "power_over_time": "power"}
+    of_gpus |= {"pcie_over_time": "traffic"}
+    assert {name: chart.ident for name, chart in charts_of(on_host).items()} == idents
+    assert {name: chart.ident for name, chart in charts_of(on_gpu).items()} == idents | of_gpus
 
 
 # ---- whiskers and marks ----------------------------------------------------------------------

@@ -17,20 +17,19 @@ from gatherbench.bench.show.figures.amplification import random_reads, reads_of_
 from gatherbench.bench.show.figures.draw import draw, save_all
 from gatherbench.bench.show.report.page import render_report
 from gatherbench.bench.show.run import render
-from gatherbench.bench.show.sentences.verdict import verdict
 from gatherbench.bench.show.views.disk import (
     DISK,
     READ,
     disk_amplification,
     disk_epochs,
     disk_hits,
+    disk_points,
     disk_rate,
-    disk_sentences,
     on_disk,
 )
-from gatherbench.bench.show.views.registry import charts_of
 
 from ..disk_run import CACHED, DIRECT, GATHER, HALF, MAPPED, WHOLE, write_disk
+from ..printed import charts_of, told
 from ..written_run import edit, write_run
 from .pictures import stands_free, texts
 from .test_show import line_of, printed
@@ -141,20 +140,20 @@ def test_reads_per_second_are_of_the_fetch_or_of_the_epoch(run: Run) -> None:
 
 
 def test_sentences_compare_paths_with_as_much_memory(run: Run, make_run: MakeRun) -> None:
-    *said, read = disk_sentences(run)
-    assert {*said, read} < {one.text for one in verdict(run)}
+    *said, read = (point.text for point in disk_points(run))
+    assert {*said, read} < {one.text for one in told(run)}
     over = "as long as cpu_gather naive with the table in memory"
     assert said == [
-        "Table on disk, wordnet GraphSAGE: without a limit of memory, disk_mmap random had the"
-        f" shortest epochs, 2.00× (2.00–2.00) {over}; with memory for 50% of it, disk_cached"
-        f" sieve,10% had the shortest epochs, 2.50× (2.50–2.50) {over}."
+        f"Table on disk: without a limit of memory disk_mmap random is the fastest: 2.00× {over}.",
+        "Table on disk: with memory for 50% of it disk_cached sieve,10% is the fastest: 2.50×"
+        f" {over}.",
     ]
     assert read == f"{READ} disk_cached 8.00 B and disk_direct 8.00 B."
     folder = write_disk(make_run)
     edit(folder, keep=lambda row: row["strategy"] in (GATHER[0], DIRECT[0]))
-    (said, _) = disk_sentences(load_run(folder))
-    assert "memory, disk_direct io_uring,merged took 4.00× (4.00–4.00) as long as cpu_" in said
-    assert "shortest" not in said, "one path is no winner"
+    one = disk_points(load_run(folder))[0]
+    assert "memory disk_direct io_uring,merged is alone: 4.00× as long as cpu_" in one.text
+    assert one.verdict == "", "one path is no winner"
 
 
 def test_sentences_claim_no_more_than_intervals(make_run: MakeRun) -> None:
@@ -163,12 +162,13 @@ def test_sentences_claim_no_more_than_intervals(make_run: MakeRun) -> None:
     def longer(_: int, repeat: int, __: int) -> float:
         return (1.0, 1.6, 2.2)[repeat]
 
-    (said, _) = disk_sentences(load_run(write_disk(make_run, longer=longer)))
-    assert "without a limit of memory, not decided whose are the shortest: disk_mmap" in said
-    assert "had the shortest" not in said
-    (said, _) = disk_sentences(load_run(write_disk(make_run, "20261122-one-abc123", repeats=1)))
-    assert "2.00× (one repeat)" in said
-    assert "had the shortest" not in said
+    *points, _ = disk_points(load_run(write_disk(make_run, longer=longer)))
+    assert "without a limit of memory not decided which path is the fastest: disk_mmap" in (
+        points[0].text
+    )
+    *single, _ = disk_points(load_run(write_disk(make_run, "20261122-one-abc123", repeats=1)))
+    assert "2.00× (one repeat)" in single[0].text
+    assert {point.verdict for point in (*points, *single)} == {"AMBIGUOUS"}
 
 
 def test_level_paths_are_called_so(make_run: MakeRun) -> None:
@@ -184,10 +184,10 @@ def test_level_paths_are_called_so(make_run: MakeRun) -> None:
             row["value"] = "2.5"
 
     edit(folder, as_long)
-    (said, _) = disk_sentences(load_run(folder))
-    assert said.count("memory for 50% of it, level at the shortest epochs are ") == 1
-    assert "disk_mmap random 2.50× (2.50–2.50)" in said
-    assert "had the shortest" not in said
+    _, half, _ = disk_points(load_run(folder))
+    assert "memory for 50% of it level at the shortest epochs: " in half.text
+    assert "disk_mmap random 2.50×" in half.text
+    assert half.verdict == "SAME"
 
 
 def test_the_terminal_has_a_table_of_reads(run: Run) -> None:
@@ -232,7 +232,7 @@ def test_runs_without_a_disk_show_nothing_of_it(make_run: MakeRun) -> None:
     run = load_run(make_run(declared=True))
     assert not set(DISK.charts) & set(charts_of(run))
     assert reads_of_run(run) == {}
-    assert disk_sentences(run) == []
+    assert disk_points(run) == []
     assert not re.search("[Dd]isk", printed(render(run)))
     page = render_report(run)
     assert 'id="disk"' not in page

@@ -19,7 +19,8 @@ from gatherbench.bench.read.disturbance import (
 )
 from gatherbench.bench.read.epochs import epoch_times
 from gatherbench.bench.read.tables import Run, load_run
-from gatherbench.bench.show.sentences.verdict import verdict
+
+from ..printed import told
 
 MakeRun = Callable[..., Path]
 NAIVE = ("cpu_gather", "naive", (0.2, 1.0, 0.5))
@@ -71,8 +72,22 @@ def test_a_burst_beside_one_case_is_found(make_run: MakeRun) -> None:
     }
     said = "other work had up to 1.5 cores of the host beside 1 of 9 cases"
     assert disturbance(run) == said
-    warnings = [s.text for s in verdict(run) if s.kind == "warning"]
-    assert any(text.lower().startswith(said) for text in warnings)
+    warnings = [s.text for s in told(run) if s.kind == "warning"]
+    assert f"O{said[1:]}. Quiet repeats alone count; every series has some." in warnings
+
+
+def test_a_series_without_a_quiet_repeat_stays_out_of_the_answer_and_is_named(
+    make_run: MakeRun,
+) -> None:
+    run = load_run(make_run(repeats=1, other_cores=1.5, beside=("cpu_gather", "pinned", 0)))
+    said = told(run)
+    (measured,) = (s for s in said if s.kind == "measured")
+    assert "registered" in measured.text
+    assert "pinned" not in measured.text
+    assert (
+        "Other work had up to 1.5 cores of the host beside 1 of 3 cases. Quiet repeats alone count;"
+        " without one are cpu_gather pinned: measure again on an idle machine."
+    ) in [point.text for point in said]
 
 
 def test_what_a_hypervisor_gave_to_others_is_other_work(make_run: MakeRun) -> None:
@@ -117,7 +132,7 @@ def test_where_there_was_other_work_beside_most_that_is_the_answer(
     make_run: MakeRun, beside: tuple[str, str] | None, first: str
 ) -> None:
     where = {} if beside is None else {"beside": (*beside, 1)}
-    said = verdict(load_run(make_run(other_cores=1.5, **where)))
+    said = told(load_run(make_run(other_cores=1.5, **where)))
     assert said[0].kind == first
     assert sum("other work" in s.text.lower() for s in said) == 1
     assert any("×" in s.text for s in said) == (first == "measured")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gatherbench.bench.read.floor import floor_of, floors, path_shares
-from gatherbench.bench.show.charts import epoch_breakdown, speedup
-from gatherbench.bench.show.sentences.verdict import verdict
+from gatherbench.bench.show.views.epochs import epoch_breakdown, speedup
 
+from ..printed import told
 from ..written_run import BASELINE, WORKLOAD
 from .conftest import RunOf
 
@@ -22,10 +22,10 @@ def test_what_a_path_has_beyond_the_floor_is_its_share_of_the_epoch(run_of: RunO
     assert list(shares.index) == ["cpu_gather", "aligned_zero_copy"], "the floor has no share"
     assert shares.loc["cpu_gather", "share"] == pytest.approx(1 - 0.71 / 1.71)
     assert shares.loc["aligned_zero_copy", "share"] == pytest.approx(1 - 0.71 / 1.01)
-    said = [one.text for one in verdict(run)]
+    said = [one.text for one in told(run)]
     assert (
-        "Of an epoch the data path is 58.5 % (58.5–58.5) of cpu_gather naive’s and"
-        " 29.7 % (29.7–29.7) of aligned_zero_copy given’s. The rest is common to all."
+        "Share of the epoch that is the data path’s: cpu_gather naive 58.5 % and aligned_zero_copy"
+        " given 29.7 %; the rest is common to all."
     ) in said
     assert not any("null" in one for one in said), "it is never ranked"
 
@@ -43,24 +43,29 @@ def test_paths_that_are_the_floor_but_for_noise_are_the_first_thing_said(
 ) -> None:
     near = ("cpu_gather", "naive", (0.2, fetch, 0.5))
     run = run_of(series=[near, ("aligned_zero_copy", "given", (0.2, 0.0, 0.5)), NULL], jitter=0.3)
-    first = verdict(run)[0]
+    first = told(run)[0]
     assert first.kind == "warning"
     assert first.text.startswith("No data path differs from null, the floor of the harness, by")
     assert "fanouts, batch_size" in first.text
-    assert not [one for one in verdict(run) if one.text.startswith("Of an epoch")]
+    assert not [one for one in told(run) if one.text.startswith("Share of the epoch")]
+
+
+def test_one_path_that_differs_from_the_floor_is_enough(run_of: RunOf) -> None:
+    run = run_of(series=[BASELINE, ("aligned_zero_copy", "given", (0.2, 0.0, 0.5)), NULL])
+    assert not [one for one in told(run) if one.text.startswith("No data path differs")]
 
 
 def test_one_repeat_tells_nothing_of_the_floor(run_of: RunOf) -> None:
     run = run_of(series=[BASELINE, NULL], repeats=1)
     assert path_shares(run)["low"].isna().all()
-    assert not any("floor" in one.text for one in verdict(run))
+    assert not any("floor" in one.text for one in told(run))
 
 
 def test_a_run_without_a_floor_says_nothing_of_one(run_of: RunOf) -> None:
     run = run_of(series=[BASELINE, ALIGNED])
     assert floor_of(run) is None
     assert path_shares(run).empty
-    assert not any("data path is" in one.text or "floor" in one.text for one in verdict(run))
+    assert not any("data path’s" in one.text or "floor" in one.text for one in told(run))
     assert not epoch_breakdown(run).marks
 
 

@@ -16,6 +16,7 @@ from matplotlib.text import Text
 
 from gatherbench.bench.read.gpu import (
     block_values,
+    changes_of_run,
     gpu_energy,
     gpu_power,
     idle_power_w,
@@ -24,15 +25,16 @@ from gatherbench.bench.read.gpu import (
 )
 from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import Run, load_run
-from gatherbench.bench.run.samples import TIMELINE_COLUMNS
+from gatherbench.bench.run.store import TIMELINE_COLUMNS
 from gatherbench.bench.show.chart import Chart
-from gatherbench.bench.show.charts import (
-    GPU_CHARTS,
+from gatherbench.bench.show.figures.draw import draw
+from gatherbench.bench.show.over_time import MOST
+from gatherbench.bench.show.views.energy import (
     gpu_energy_per_epoch,
     gpu_mean_power,
+    power_over_time,
 )
-from gatherbench.bench.show.charts_over_time import MOST, pcie_over_time, power_over_time
-from gatherbench.bench.show.figures.draw import draw
+from gatherbench.bench.show.views.requests import pcie_over_time
 from helpers.epochs import measured_changes
 from helpers.findings import Findings
 
@@ -233,16 +235,17 @@ def test_each_column_of_traffic_has_its_workload_s_name_below_the_legend(folder:
 
 def test_the_epoch_shown_is_the_first_that_was_polled_with_its_own_payload(folder: Path) -> None:
     points = [
-        ("cpu_gather", "naive", epoch, "pcie_host_to_device", time_s, epoch * time_s * 1e9)
+        ("cpu_gather", "naive", epoch, "pcie_host_to_device", time_s, epoch * of_first)
         for epoch in (2, 1)  # of the first epoch nothing was read
-        for time_s in (0.0, 1.0)
+        for time_s, of_first in ((0.0, 0.0), (1.0, 1e9), (3.0, 1.5e9))
     ]
     write_timeline(folder, *points)
     run = load_run(folder)
     payload = (run.rows["stage"] == "fetch") & (run.rows["metric"] == "payload")
     run.rows.loc[payload, "value"] = 1e9 * (5 + run.rows.loc[payload, "epoch"])
     line = pcie_over_time(run).panels[0].lines[0]
-    assert line.note == "1.00 GB host to device, payload 6.00 GB"
+    assert line.note == "1.50 GB host to device, payload 6.00 GB"
+    assert line.text == "500 MB/s mean", "of its time: half of what it was in the first second"
 
 
 @pytest.mark.parametrize(
@@ -319,14 +322,16 @@ def test_a_run_in_which_nothing_was_read_says_so_in_place(run_of: RunOf, make: M
 def test_no_text_leaves_the_paper(folder: Path) -> None:
     write_timeline(folder, *traffic("cpu_gather"))
     run = load_run(folder)
-    for make in GPU_CHARTS.values():
+    for make in (gpu_energy_per_epoch, gpu_mean_power, power_over_time, pcie_over_time):
         stands_free(draw(make(run)))
 
 
 def test_changes_of_energy_are_those_of_the_blocks(folder: Path) -> None:
+    run = load_run(folder)
+    found = changes_of_run(run, {"energy": ("energy", "energy")})
+    assert found["strategy"].tolist() == ["aligned_zero_copy"], "the reference has none over itself"
     reference = load_reference(Path(__file__).parents[3] / "results" / "reference")
-    none = pd.DataFrame()
-    findings = Findings(reference, [load_run(folder)], none)
+    findings = Findings(reference, [run], pd.DataFrame())
     table = measured_changes(findings, "cuda", {"energy": ("energy", "energy")})
     (change,) = table.to_dict("records")
     assert change["strategy"] == "aligned_zero_copy"

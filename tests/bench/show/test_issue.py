@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from gatherbench.bench.show.sentences.verdict import verdict
 from gatherbench.bench.show.views.issue import ISSUE, issue_shares
-from gatherbench.bench.show.views.registry import views_of
 
+from ..printed import told
 from ..written_run import BASELINE
 from .conftest import RunOf
 
@@ -36,7 +35,7 @@ def issued(train: float, fetch: float, drain: float, sample: float | None = None
 
 def test_what_was_issued_is_a_share_of_the_epoch(run_of: RunOf) -> None:
     run = run_of(series=[BASELINE, ALIGNED], backend="cuda", more=issued(0.505, 0.101, 0.0505))
-    assert ISSUE in views_of(run)
+    assert ISSUE.applies(run)
     (table,) = ISSUE.tables(run)
     assert len(table.lines) == 2
     shares = issue_shares(run).set_index("strategy")
@@ -45,7 +44,7 @@ def test_what_was_issued_is_a_share_of_the_epoch(run_of: RunOf) -> None:
     )
     assert shares.loc["cpu_gather", "train"] == pytest.approx(0.505 / 1.71)
     assert not shares["bound"].any(), "60 % of the epoch"
-    assert not any("bounds the epochs" in one.text for one in verdict(run))
+    assert not any("bounds the epochs" in one.text for one in told(run))
 
 
 def test_drawing_by_a_thread_of_its_own_has_a_column(run_of: RunOf) -> None:
@@ -72,7 +71,7 @@ def test_issuing_bounds_an_epoch_if_it_takes_most_of_it_and_the_gpu_is_done(
     run = run_of(series=series, backend="cuda", more=issued(train, 0.1, drain))
     shares = issue_shares(run).set_index("strategy")["bound"].to_dict()
     assert shares == {"cpu_gather": False, "aligned_zero_copy": bound, "all_in_gpu": bound}
-    said = [one.text for one in verdict(run) if "bounds the epochs" in one.text]
+    said = [one.text for one in told(run) if "bounds the epochs" in one.text]
     assert len(said) == bound
     if bound:
         assert said[0].startswith(
@@ -87,4 +86,4 @@ def test_a_path_that_gathers_on_the_cpu_is_not_called_bound_by_issuing(run_of: R
 
 
 def test_on_the_host_nothing_is_issued(run_of: RunOf) -> None:
-    assert ISSUE not in views_of(run_of(series=[BASELINE]))
+    assert not ISSUE.applies(run_of(series=[BASELINE]))

@@ -7,13 +7,14 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gatherbench.bench.model.link_bytes import copied_ratio, link_bytes
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.show.report.page import render_report
-from gatherbench.bench.show.report.tables import link_traffic
+from gatherbench.bench.show.views.requests import link_traffic
 
 from .gpu_rows import add_rows, declare_path, measure_link
 
@@ -24,14 +25,13 @@ SERIES = [
 ]
 
 
-def calibrate(folder: Path, *ratios: tuple[str, float], trusted: str = "counters") -> None:
+def calibrate(folder: Path, *ratios: tuple[Any, ...]) -> None:
+    """Of each source what it counted for a byte copied to the device, and back."""
     rows: list[dict[str, object]] = [
-        {"metric": "pcie_host_to_device_ratio", "source": source, "value": value}
-        for source, value in ratios
+        {"metric": f"pcie_{way}_ratio", "source": source, "value": value}
+        for source, *both in ratios
+        for way, value in zip(("host_to_device", "device_to_host"), both, strict=False)
     ]
-    if trusted:
-        said = f"{trusted} is read by all cases"
-        rows.append({"metric": "pcie_trusted", "source": said, "value": 1.0})
     whole = {"workload": "", "dataset": "", "strategy": "", "variant": ""}
     add_rows(folder, rows, stage="calibration", unit="1", **whole)
 
@@ -45,10 +45,11 @@ def test_measured_bytes_stand_beside_those_of_requests_and_copies(folder: Path) 
     pinned = "bytes counted for each byte copied, pinned memory"
     calibrate(
         folder,
-        ("gpm: " + pinned + "; trusted", 1.2),
-        ("counters: " + pinned + "; trusted", 1.1),
+        ("gpm: " + pinned, 1.2, 1.3),
+        ("one way: " + pinned, 1.0),
+        ("counters: " + pinned, 1.1, 1.2),
         # Runs of before give copies of other sizes the same name, after those that decide.
-        ("counters: bytes counted for each byte copied, pieces of 4 kB; trusted", 1.5),
+        ("counters: bytes counted for each byte copied, pieces of 4 kB", 1.15, 1.2),
     )
     declare_path(folder, "cpu_gather", "naive", copy_engine=1000.0)
     measure_link(folder, "cpu_gather", "naive", 1100.0, 1110.0, 1120.0)
@@ -102,7 +103,7 @@ def test_reads_of_a_graph_in_host_memory_are_said_to_be_in_what_is_measured(fold
 
 def test_without_a_measurement_there_is_nothing_to_compare(folder: Path) -> None:
     declare_path(folder, "cpu_gather", "naive", copy_engine=1000.0)
-    calibrate(folder, ("counters: of pinned memory; untrusted", math.pi), trusted="")
+    calibrate(folder, ("counters: of pinned memory", math.pi, 1.1))
     run = load_run(folder)
     assert link_bytes(run).empty
     assert copied_ratio(run) is None

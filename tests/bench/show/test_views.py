@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import html
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
-from gatherbench.bench.read.tables import load_run
+from gatherbench.bench.read.tables import Run, load_run
+from gatherbench.bench.show.chart import Chart
 from gatherbench.bench.show.report.page import render_report
 from gatherbench.bench.show.run import render
-from gatherbench.bench.show.sentences.verdict import verdict
 from gatherbench.bench.show.table import Column, records, tabulate
 from gatherbench.bench.show.terminal import in_terminal
-from gatherbench.bench.show.view import View
+from gatherbench.bench.show.view import View, shown
+from gatherbench.bench.show.views.checks import readings
+from gatherbench.bench.show.views.epochs import EPOCHS
 from gatherbench.bench.show.views.registry import PLUGINS, VIEWS, views_of
 
+from ..printed import told
+from .conftest import RunOf
 from .test_show import line_of, printed
 
 MakeRun = Callable[..., Path]
@@ -31,9 +39,11 @@ def training(monkeypatch: pytest.MonkeyPatch) -> View:
     """The view of CONTRIBUTING, as another package would bring it."""
     text = CONTRIBUTING.read_text(encoding="utf-8").partition("## Add a view")[2]
     names: dict[str, object] = {}
-    exec(text.split("```python\n")[1].split("```")[0], names)
-    view = names["TRAINING"]
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL)[:2]:
+        exec(block, names)
+    view, chart = names["TRAINING"], cast("Callable[[Run], Chart]", names["training_bars"])
     assert isinstance(view, View)
+    view = replace(view, charts={"training": chart})
     monkeypatch.setattr(type(PLUGINS), "usable", lambda self: [view] if self is PLUGINS else [])
     return view
 
@@ -43,7 +53,9 @@ def test_the_view_of_contributing_is_shown_everywhere(
 ) -> None:
     folder = make_run()
     run = load_run(folder)
-    assert views_of(run) == [training], "a run of one rank in memory has neither ranks nor a disk"
+    assert [view.name for view in views_of(run)] == [
+        *("results", "model", "processor", "training", "checks", "unmeasured", "sensors", "plan")
+    ], "a run of one rank in memory has neither ranks nor a disk"
     text = printed(render(run), 120)
     table = text.partition("Training: ")[2]
     (seconds,) = run.values("train", "wall_time").groupby("strategy").median()[["cpu_gather"]]
@@ -52,11 +64,37 @@ def test_the_view_of_contributing_is_shown_everywhere(
     page = render_report(run)
     assert '<a href="#training">Training</a>' in page
     assert 'data-name="training"' in page
-    assert "3 series trained." in [statement.text for statement in verdict(run)]
+    assert 'id="training-bars-chart"' in page
+    assert "3 series trained." in [statement.text for statement in told(run)]
     said = CliRunner().invoke(app, ["show", str(folder), "--json"])
-    (view,) = json.loads(said.stdout)["views"]
+    (view,) = [one for one in json.loads(said.stdout)["views"] if one["name"] == "training"]
     assert view["tables"][0]["lines"][0]["train"] == pytest.approx(seconds)
-    assert view["points"] == ["3 series trained."]
+    (point,) = view["points"]
+    assert (point["text"], point["verdict"], point["values"]) == ("3 series trained.", None, [])
+
+
+@pytest.mark.parametrize("part", ["tables", "points", "figures"])
+def test_a_view_of_another_package_that_fails_says_so_and_stops_no_other(
+    part: str, training: View, monkeypatch: pytest.MonkeyPatch, make_run: MakeRun, tmp_path: Path
+) -> None:
+    def broken(_run: Run) -> Any:
+        raise KeyError("no such column")
+
+    bad = replace(training, **{part: broken})
+    monkeypatch.setattr(type(PLUGINS), "usable", lambda self: [bad] if self is PLUGINS else [])
+    folder = make_run()
+    said = "The view training failed: KeyError: 'no such column'"
+    everywhere = (("report", "report.html"), ("plot", ""), ("show", ""))
+    for command, place in everywhere[: 2 if part == "figures" else 3]:
+        done = CliRunner().invoke(app, [command, str(folder)])
+        assert done.exit_code == 0
+        text = (folder / place).read_text() if place else done.output
+        assert html.unescape(text).count(said) == 1
+    assert "The answer" in printed(render(load_run(folder)), 120)
+    assert (folder / "figures" / "speedup.png").exists()
+    wrong = replace(EPOCHS, tables=broken)
+    with pytest.raises(KeyError):  # one of ours is a fault to be found
+        shown(wrong, load_run(folder))
 
 
 def test_each_view_has_a_name_of_its_own_and_is_no_section_of_the_page() -> None:
@@ -128,3 +166,17 @@ def test_one_repeat_has_no_ends_and_what_is_not_known_no_brackets() -> None:
     assert "2.00 (one repeat)" in text
     assert text.count("(") == 1
     assert not in_terminal(tabulate("t", "c", [*NAMES, Column("x", "x", "s")], frame), {})
+
+
+def test_what_any_meter_reads_of_an_epoch_is_shown(run_of: RunOf) -> None:
+    """No view has to know of it: 3 and 5 of a metric of its own in two epochs of each repeat."""
+
+    def more(_case: object, _repeat: int, epoch: int) -> Iterator[Mapping[str, Any]]:
+        if epoch >= 0:
+            value = 3.0 + 2 * (epoch % 2)
+            yield {"stage": "epoch", "metric": "moon_light", "unit": "W", "value": value}
+
+    table = readings(run_of(more=more, epochs=2))
+    assert {line["epoch.moon_light"] for line in records(table)} == {4.0}
+    assert "epoch: moon light, W" in table.labels
+    assert table.folded

@@ -12,8 +12,9 @@ from rich.console import Group
 from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.show.report.page import write_report
-from gatherbench.bench.show.report.tables import model_errors, roofline_of
-from gatherbench.bench.show.run import _of_the_model
+from gatherbench.bench.show.terminal import in_terminal
+from gatherbench.bench.show.view import shown as shown_of
+from gatherbench.bench.show.views.model import MODEL, model_errors, roofline_chart
 
 from ..test_show import printed, shown
 
@@ -23,8 +24,12 @@ ALIGNED = ("aligned_zero_copy", "given", 0.8)
 
 
 def of_the_model(folder: Path) -> str:
-    """What stands in the terminal below the tables of the run itself."""
-    return printed(Group(*_of_the_model(load_run(folder))))
+    """What the terminal has of the link model."""
+    run = load_run(folder)
+    view = shown_of(MODEL, run)
+    assert view is not None
+    tables = [part for table in view.tables for part in in_terminal(table, run.names)]
+    return printed(Group(*tables, *view.notes), 200)
 
 
 def test_rates_stand_as_shares_of_the_roofs_of_what_measured_them(make_run: MakeRun) -> None:
@@ -35,13 +40,13 @@ def test_rates_stand_as_shares_of_the_roofs_of_what_measured_them(make_run: Make
     _, roofline = text.split("Roofline for ", 1)
     assert roofline.startswith("rtx3090-pcie4: wordnet GraphSAGE (20 minibatches)")
     rates, errors = roofline.split("\nEpochs, and how far", 1)
-    (line,) = (words for words in rates.splitlines() if "aligned_zero_copy" in words)
+    line = next(words for words in rates.splitlines() if "aligned_zero_copy" in words)
     cells = line.split()
     # 2 GB of rows an epoch in 0.4 s of fetching; the raw link gives 31.51 GB/s.
     assert 4.8 < float(cells[2]) < 5.1
     assert 15 <= float(cells[5]) < 16.5
     assert "link" in cells[6:]
-    (line,) = (words for words in errors.split("\nMedians ")[0].splitlines() if "given" in words)
+    line = next(words for words in errors.splitlines() if "given" in words)
     measured, modelled, error, path, path_error = line.split()[2:]
     assert modelled != path, "training as it was measured is another"
     for seconds, said in ((modelled, error), (path, path_error)):
@@ -108,8 +113,7 @@ def test_ranges_of_a_profile_have_two_ends_everywhere(make_run: MakeRun) -> None
     folder = make_run([NAIVE, ALIGNED], backend="cuda", declared=True)
     profile = load_profile("h200-sxm-pcie5")
     (folder / "profile.toml").write_text(profile.to_toml())
-    chart = roofline_of(load_run(folder)).chart
-    assert chart is not None
+    chart = roofline_chart(load_run(folder))
     (panel,) = chart.panels
     assert [kind for _, kind in panel.marks].count("sm_read") == 3
     assert [kind for _, kind in panel.marks].count("copy_engine") == 1

@@ -25,16 +25,22 @@ from gatherbench.bench.read.units import quantity, short
 from gatherbench.bench.run import store
 from gatherbench.bench.run.guards import only_one
 from gatherbench.bench.run.store import RunStore
+from gatherbench.bench.show.answer import Point, answer
 from gatherbench.bench.show.chart import Axis, Line, Panel
-from gatherbench.bench.show.charts import _said_once, roofline_chart
+from gatherbench.bench.show.charts import _said_once
 from gatherbench.bench.show.comparison import summary
+from gatherbench.bench.show.provenance import cases_ended
 from gatherbench.bench.show.report.against import against
 from gatherbench.bench.show.report.facts import in_short
 from gatherbench.bench.show.report.page import render_report
-from gatherbench.bench.show.report.tables import data_path, numbers, roofline_of, savings
-from gatherbench.bench.show.sentences.verdict import Statement, cases_ended, verdict
+from gatherbench.bench.show.run import render
 from gatherbench.bench.show.table import Table
+from gatherbench.bench.show.views import model
+from gatherbench.bench.show.views.epochs import numbers, savings
+from gatherbench.bench.show.views.model import roofline_chart
+from gatherbench.bench.show.views.requests import data_path
 
+from ...printed import answered, printed, told
 from ...written_run import edit
 
 MakeRun = Callable[..., Path]
@@ -44,10 +50,11 @@ PINNED = ("cpu_gather", "pinned", 1.5)
 ALIGNED = ("aligned_zero_copy", "given", 0.8)
 BOUND = ("all_in_gpu", "default", 0.5)
 WORKLOAD = "wordnet-sage16x2-b1000-5f292758"
+HOST = "Measured in host memory, no GPU: "
 
 
-def said(folder: Path) -> list[Statement]:
-    return verdict(load_run(folder))
+def said(folder: Path) -> list[Point]:
+    return told(load_run(folder))
 
 
 def test_a_clear_winner_is_named_with_its_place_and_the_bound(make_run: MakeRun) -> None:
@@ -56,25 +63,24 @@ def test_a_clear_winner_is_named_with_its_place_and_the_bound(make_run: MakeRun)
     low, high = (2.5 * math.exp(sign * math.sqrt(2) * reach) for sign in (-1, 1))
     assert (f"{low:.2f}", f"{high:.2f}") == ("2.09", "2.98")
     folder = make_run([NAIVE, PINNED, ALIGNED, BOUND])
-    first = "aligned_zero_copy given had the shortest epochs, 2.50× (2.09–2.98) as fast as"
-    points = (
-        f"{first} cpu_gather naive",
-        "all_in_gpu, the upper bound, reached 4.00× (3.35–4.77)",
-    )
-    lead = "Measured in host memory only (no GPU, no PCIe link)"
-    (statement,) = said(folder)
-    assert statement == Statement("measured", lead, points)
-    assert statement.text == f"{lead}: {points[0]}; {points[1]}."
+    over = "as fast as cpu_gather naive"
+    texts = [
+        f"{HOST}aligned_zero_copy given is the fastest: 2.50× (2.09–2.98) {over}.",
+        f"{HOST}all_in_gpu, the upper bound, reached 4.00× (3.35–4.77) {over}.",
+    ]
+    first, bound = said(folder)
+    assert [first.text, bound.text] == texts
+    assert (first.verdict, first.subjects) == ("FAST", ("aligned_zero_copy given",))
+    assert first.values == (pytest.approx((2.5, low, high), rel=1e-3),)
     page = re.sub("</?(wbr|bdi)>", "", render_report(load_run(folder)))
-    assert f"<p>{lead}:</p>" in page
-    assert [point for point in points if f"<li>{point}</li>" not in page] == []
+    assert [text for text in texts if f'<li class="measured">{text}</li>' not in page] == []
 
 
 def test_of_several_gpus_the_one_that_was_used_is_named(make_run: MakeRun) -> None:
     run = load_run(make_run(backend="cuda"))
     two = [{"name": "NVIDIA H200", "uuid_hash": "a"}, {"name": "NVIDIA T400", "uuid_hash": "b"}]
     used = replace(run, env={**run.env, "gpus": two, "gpu_in_use": "a"})
-    assert "Measured on NVIDIA H200" in verdict(used)[0].text
+    assert "Measured on NVIDIA H200" in told(used)[0].text
     assert dict(in_short(used))["GPU"] == "NVIDIA H200"
     moved = data_path(load_run(make_run([NAIVE], declared=True)))
     place = [column.field for column in moved.columns].index("gpu_table")
@@ -83,65 +89,76 @@ def test_of_several_gpus_the_one_that_was_used_is_named(make_run: MakeRun) -> No
     assert dict(in_short(unsaid))["GPU"] == "NVIDIA H200, NVIDIA T400"
 
 
-def sentence(folder: Path) -> str:
+def measured(folder: Path) -> list[str]:
     """What is said of the measured epochs, less what they were measured on."""
-    (statement,) = (s for s in said(folder) if s.kind == "measured")
-    return statement.text.partition("link): ")[2]
+    return [p.text.removeprefix(HOST) for p in said(folder) if p.kind == "measured"]
 
 
-def test_what_is_not_decided_is_no_winner_and_not_level(make_run: MakeRun) -> None:
-    """0.8 and 0.81 s differ by 1 %: level while the interval is narrow, else not decided."""
-    near = ("unified_zero_copy", "registered", 0.81)
-    assert sentence(make_run([NAIVE, ALIGNED, near], spread=0.0, name="level")) == (
-        "level at the shortest epochs are aligned_zero_copy given 2.50× (2.50–2.50) and"
-        " unified_zero_copy registered 2.47× (2.47–2.47) as fast as cpu_gather naive."
-    )
-    wide = sentence(make_run([NAIVE, ALIGNED, near], spread=0.3, name="wide"))
-    assert wide.startswith(
-        "not decided whether any path is faster than cpu_gather naive: aligned_zero_copy given"
-        " 2.50× (0.274–22.8) and unified_zero_copy registered"
-    )
-    some = sentence(make_run([NAIVE, ALIGNED, near, PINNED], spread=0.02, name="some"))
-    assert some.startswith("whose epochs are the shortest is not decided between aligned_zero_copy")
-    assert "pinned" not in some, "it is slower"
+NEAR = ("unified_zero_copy", "registered", 0.81)
+SLOWER, AS_SLOW = ("aligned_zero_copy", "given", 2.2), ("unified_zero_copy", "registered", 2.04)
+OVER = " as fast as cpu_gather naive."
+ANY = "not decided whether any path is faster than cpu_gather naive: "
 
 
-def test_nothing_faster_than_the_baseline(make_run: MakeRun) -> None:
-    slower, level = ("aligned_zero_copy", "given", 2.2), ("unified_zero_copy", "registered", 2.04)
-    assert sentence(make_run([NAIVE, slower], spread=0.0, name="a")) == (
-        "nothing was faster than cpu_gather naive."
-    )
-    assert sentence(make_run([NAIVE, slower, level], spread=0.0, name="b")) == (
-        "nothing was faster than cpu_gather naive; level with it: unified_zero_copy registered"
-        " 0.980× (0.980–0.980)."
-    )
-    assert sentence(make_run([NAIVE, slower], name="c")) == (
-        "not decided whether any path is faster than cpu_gather naive: aligned_zero_copy given"
-        " 0.909× (0.762–1.09)."
-    )
+@pytest.mark.parametrize(
+    ("series", "spread", "text"),
+    [
+        # 0.8 and 0.81 s differ by 1 %: level while the interval is narrow, else not decided.
+        (
+            [NAIVE, ALIGNED, NEAR],
+            0.0,
+            "level at the shortest epochs: aligned_zero_copy given 2.50× and unified_zero_copy"
+            f" registered 2.47×{OVER}",
+        ),
+        ([NAIVE, ALIGNED, NEAR], 0.3, f"{ANY}aligned_zero_copy given 2.50× (0.274–22.8) and"),
+        ([NAIVE, ALIGNED, NEAR, PINNED], 0.02, "not decided which path is the fastest: aligned_z"),
+        ([NAIVE, SLOWER], 0.0, "nothing is faster than cpu_gather naive."),
+        (
+            [NAIVE, SLOWER, AS_SLOW],
+            0.0,
+            "nothing is faster than cpu_gather naive; level with it: unified_zero_copy registered"
+            " 0.980×.",
+        ),
+        ([NAIVE, SLOWER], 0.02, f"{ANY}aligned_zero_copy given 0.909× (0.762–1.09)."),
+    ],
+)
+def test_what_is_not_decided_is_no_winner_and_not_level(
+    make_run: MakeRun, series: list[tuple[str, str, float]], spread: float, text: str
+) -> None:
+    (found,) = measured(make_run(series, spread=spread))
+    assert found.startswith(text)
+    assert "pinned" not in found, "it is slower"
 
 
 def test_a_bound_that_is_slower_than_what_it_bounds_is_not_decided(make_run: MakeRun) -> None:
-    slow = (*BOUND[:2], 0.9)
-    said = sentence(make_run([NAIVE, ALIGNED, slow], spread=0.0))
-    assert said.endswith(
-        "; all_in_gpu, the upper bound, is not decided: it came out no faster than what it bounds."
+    _, found = measured(make_run([NAIVE, ALIGNED, (*BOUND[:2], 0.9)], spread=0.0))
+    assert found == (
+        "all_in_gpu, the upper bound, came out no faster than what it bounds: not decided."
     )
-    assert "2.22" not in said
 
 
-def test_workloads_on_which_nothing_is_decided_are_told_one_by_one(make_run: MakeRun) -> None:
-    near = ("unified_zero_copy", "registered", 0.81)
-    won = sentence(make_run([NAIVE, ALIGNED], workloads=["a-sage", "b-sage", "c-gat"]))
+def test_what_concerns_one_workload_stands_under_its_table(make_run: MakeRun) -> None:
+    won = said(make_run([NAIVE, ALIGNED], workloads=["a-sage", "b-sage", "c-gat"]))
     # Workload k is longer by a tenth of the time for each before it, so its spread is less.
-    assert won == (
-        "aligned_zero_copy given had the shortest epochs on 3 workloads, from 2.50×"
-        " (2.09–2.98) to 2.50× (2.16–2.90) as fast as cpu_gather naive."
+    assert won[0].text == (
+        f"{HOST}aligned_zero_copy given is the fastest on 3 workloads: from 2.50× (2.09–2.98) to"
+        f" 2.50× (2.16–2.90){OVER}"
     )
-    many = [f"{letter}-sage" for letter in "abcdef"]
-    said = sentence(make_run([NAIVE, ALIGNED, near], workloads=many, spread=0.0))
-    assert said.count("level at the shortest epochs on") == 4
-    assert "on 2 more workloads no path is alone" in said
+    assert [point.of_one for point in won] == [False, True, True, True]
+    many = load_run(make_run([NAIVE, ALIGNED, NEAR], workloads=list("abcdef"), spread=0.0))
+    (point,) = answered(many)
+    assert point.text == f"{HOST}level at the shortest epochs on 6 workloads."
+    text = printed(render(many))
+    under = f"→ {HOST}level at the shortest epochs: aligned_zero_copy given 2.50×"
+    assert text.count(under) == 6
+    page = re.sub("</?(wbr|bdi)>", "", render_report(many))
+    assert page.count("<li>" + under.removeprefix("→ ")) == 6
+
+
+def test_no_more_than_six_points_are_the_answer() -> None:
+    points = [Point(str(weight), weight=weight) for weight in range(9)]
+    points.append(Point("a workload's", of_one=True, weight=99))
+    assert [point.text for point in answer(points)] == ["8.", "7.", "6.", "5.", "4.", "3."]
 
 
 def test_where_an_epoch_is_less_precise_than_asked_it_says_so(make_run: MakeRun) -> None:
@@ -176,8 +193,8 @@ def test_an_incomplete_run_is_called_so(make_run: MakeRun) -> None:
     folder = make_run([NAIVE, ALIGNED, BOUND], cut_off=[BOUND[:2]])
     texts = [s.text for s in said(folder) if s.kind == "warning"]
     assert texts == [
-        "The run is incomplete: 2 of 6 cases have not been run. `gatherbench run --resume FOLDER`"
-        " completes it."
+        "Incomplete: 2 of 6 cases have not been run; `gatherbench run --resume FOLDER` completes"
+        " it."
     ]
     run = load_run(folder)
     assert cases_ended(run) == {"ok": 4, "failed": 0, "skipped": 0, "not run": 2}
@@ -185,14 +202,14 @@ def test_an_incomplete_run_is_called_so(make_run: MakeRun) -> None:
     assert "the run was cut off" in render_report(run)
     with only_one(folder):
         going = render_report(load_run(folder))
-    assert "have not been run. It was still going when this was written." in going
+    assert "have not been run; it was still going when this was written." in going
     assert "cut off" not in going
 
 
 def test_one_repeat_is_a_reservation(make_run: MakeRun) -> None:
     once = [s.text for s in said(make_run([NAIVE, ALIGNED], repeats=1))]
     assert "2.50× (one repeat)" in once[0]
-    assert once[1].startswith("One repeat only of 2 series")
+    assert once[-1].startswith("One repeat only of 2 series")
     assert not any("One repeat" in s.text for s in said(make_run(repeats=2)))
 
 
@@ -239,11 +256,11 @@ def test_a_series_without_a_quiet_repeat_looks_no_cleaner_than_one_that_has_some
     found = {variant: [line[name] for name in wanted] for variant, line in lines.items()}
     assert [float(of.pop(1)) for of in found.values()] == pytest.approx([0, 0, 1.5])
     assert found == {
-        "naive": ["2.00", "2", "1", "1.00"],
+        "naive": ["2.00", "2/3", "1", "1.00"],
         "pinned": ["1.50", "3", "0", "1.33"],
         "given": ["0.800!", "3", "3", "2.50"],
     }
-    assert "!: there was other work beside every repeat." in numbers(run).caption
+    assert "!: there was other work beside every repeat." in numbers(run).note
     assert [line["epoch time, %"] for line in cells(savings(run))] == ["-25.0", "-60.0!"]
     values = {line.cells[2].text: line.cells[4].value for line in savings(run).lines}
     assert float(values["given"] or "nan") == -0.6, "the mark is no part of the number"
@@ -251,7 +268,7 @@ def test_a_series_without_a_quiet_repeat_looks_no_cleaner_than_one_that_has_some
 
 def test_where_the_answer_gives_no_ratio_no_table_does(make_run: MakeRun) -> None:
     noisy = load_run(make_run([NAIVE, PINNED], other_cores=1.5))
-    assert "no ratio is given" in verdict(noisy)[0].text
+    assert "no ratio is given" in told(noisy)[0].text
     assert savings(noisy).lines == []
     assert {line["speed-up"] for line in cells(numbers(noisy))} == {"–"}
     assert "1.33" not in render_report(noisy)
@@ -265,8 +282,8 @@ def test_where_the_answer_gives_no_ratio_no_table_does(make_run: MakeRun) -> Non
     edit(folder, quiet)
     run = load_run(folder)
     name = run.names["a-sage"]
-    (point,) = [one for one in verdict(run)[0].points if "quiet" in one]
-    assert point == f"no quiet repeat of cpu_gather naive to compare with on {name}"
+    (point,) = [one for one in told(run) if "no quiet" in one.text]
+    assert point.text == f"{HOST}no quiet repeat of cpu_gather naive to compare with on {name}."
     assert {line["workload"] for line in cells(savings(run))} == {"b-sage"}
 
 
@@ -276,7 +293,7 @@ def test_an_exact_ratio_of_the_model_has_no_interval(make_run: MakeRun) -> None:
     twice = [(*one[:2], [one[2], one[2]]) for one in (NAIVE, ALIGNED)]
     run = load_run(make_run([NAIVE], modelled=[*twice, ranging]))
     modelled = [line for line in cells(numbers(run)) if line["kind"] == "modelled"]
-    names = ("speed-up", "ratio from", "ratio to")
+    names = ("speed-up", "from", "to")
     assert [[line[name] for name in names] for line in modelled] == [
         ["1.00", "–", "–"],
         ["–", "2.00", "2.50"],
@@ -310,9 +327,7 @@ def test_long_names_keep_their_ends() -> None:
 def test_the_roofs_are_those_of_the_profile(make_run: MakeRun) -> None:
     folder = make_run([NAIVE, ALIGNED], backend="cuda", declared=True)
     (folder / "profile.toml").write_text(load_profile("rtx3090-pcie4").to_toml())
-    found = roofline_of(load_run(folder))
-    assert found.chart is not None, found.absent
-    (panel,) = found.chart.panels
+    (panel,) = roofline_chart(load_run(folder)).panels
     roofs = {kind: value for value, kind in panel.marks}
     assert (
         roofs["raw_link"] == max(roofs.values()) == panel.axis.top == pytest.approx(31.51e9, 1e-3)
@@ -324,14 +339,17 @@ def test_the_roofs_are_those_of_the_profile(make_run: MakeRun) -> None:
     assert measured.end == pytest.approx(2e9 / (0.4 * 1.015))
 
 
-def test_rates_of_epochs_and_of_fetches_have_panels_of_their_own(make_run: MakeRun) -> None:
+def test_rates_of_epochs_and_of_fetches_have_panels_of_their_own(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hidden = ("async_zero_copy", "stream", 0.8)
     folder = make_run([NAIVE, ALIGNED, hidden], backend="cuda", declared=True)
     (folder / "profile.toml").write_text(load_profile("rtx3090-pcie4").to_toml())
     run, profile = load_run(folder), load_profile("rtx3090-pcie4")
     table = roofline(run, profile)
     table["over"] = table["strategy"].map(lambda name: "epoch" if name == hidden[0] else "fetch")
-    chart = roofline_chart(run, profile, table)
+    monkeypatch.setattr(model, "_known", lambda _run: (profile, table, ""))
+    chart = roofline_chart(run)
     names = [{line.name for line in panel.lines} for panel in chart.panels]
     assert names == [{"cpu_gather", "aligned_zero_copy"}, {"async_zero_copy"}]
     assert [panel.quantity.split(" of ")[1] for panel in chart.panels] == [
@@ -438,7 +456,7 @@ def test_modelled_comparisons_are_counted_apart(make_run: MakeRun) -> None:
     new = load_run(make_run(modelled=[modelled[0], (*modelled[1][:2], 1.0)]))
     other = against(new, load_run(make_run(workloads=["another-graph"])))
     assert "no workload in common" in other.refused
-    assert len(other.runs.lines) > 3
+    assert len(other.tables[0].lines) > 3
     found = against(new, base)
     assert found.chart is not None
     above, below = found.chart.panels

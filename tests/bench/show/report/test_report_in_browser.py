@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gatherbench.bench.read.tables import load_run
-from gatherbench.bench.run.samples import write_timeline
+from gatherbench.bench.run.store import write_timeline
 from gatherbench.bench.show.report.page import write_report
+
+from .conftest import WORKLOAD
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -231,6 +233,23 @@ def test_no_width_needs_sideways_scroll_but_inside_tables(
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     inside = "element => element.scrollWidth > element.clientWidth"
     assert page.locator("#numbers .scroll").evaluate(inside) is True or width == 1280
+
+
+def test_on_a_phone_a_number_stands_beside_what_it_is_of(
+    with_model: Path, open_report: OpenReport
+) -> None:
+    page = open_report(with_model, viewport={"width": 400, "height": 800})
+    row = page.locator("#numbers tbody tr", has_text="pinned").first
+    row.locator("td").last.scroll_into_view_if_needed()
+    names, number = row.locator("td").first, row.locator("td").last
+    assert names.inner_text().split("\n")[1:] == ["cpu_gather", "pinned", "measured, host"]
+    left, right = names.bounding_box(), number.bounding_box()
+    assert left is not None
+    assert right is not None
+    assert 0 <= left["x"] < left["x"] + left["width"] <= right["x"] < right["x"] + 40 < 400
+    assert saved_csv(page, "numbers")[0]["workload"] == WORKLOAD, "what sorts is the first name"
+    page.set_viewport_size({"width": 1280, "height": 800})
+    assert names.inner_text() == WORKLOAD
 
 
 def test_a_caption_ends_within_its_table_at_every_width(

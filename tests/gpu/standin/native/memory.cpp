@@ -3,6 +3,7 @@
 #include "gpu.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
@@ -20,6 +21,13 @@ size_t allocated = 0;
 
 std::map<std::uintptr_t, Range>& ranges() {
   static auto* all = new std::map<std::uintptr_t, Range>;
+  return *all;
+}
+
+// Memory of the process that nobody registered and a GPU was advised to access: HMM and ATS. A GPU
+// that has these sees all memory; here the advice must have been given, as without it pages move.
+std::map<std::uintptr_t, size_t>& advised() {
+  static auto* all = new std::map<std::uintptr_t, size_t>;
   return *all;
 }
 
@@ -48,6 +56,36 @@ void keep(void* at, const Range& range) {
   ranges()[reinterpret_cast<std::uintptr_t>(at)] = range;
 }
 
+// What was asked of managed or advised memory, a line each, until it is read; and the calls that are to fail.
+std::mutex told_lock;
+std::string told;
+std::map<std::string, int>& faults() {
+  static auto* all = new std::map<std::string, int>;
+  return *all;
+}
+
+void tell(const std::string& line) {
+  std::lock_guard<std::mutex> hold(told_lock);
+  told += line + "\n";
+}
+
+int fault_of(const char* call) {
+  std::lock_guard<std::mutex> hold(told_lock);
+  auto found = faults().find(call);
+  return found == faults().end() ? 0 : found->second;
+}
+
+// Bytes of whole pages that are in memory.
+size_t present(std::uintptr_t at, size_t size) {
+  std::vector<unsigned char> pages((size + kPage - 1) / kPage);
+  mincore(reinterpret_cast<void*>(at), size, pages.data());
+  return kPage * std::count_if(pages.begin(), pages.end(), [](auto one) { return one & 1; });
+}
+
+const char* word_of(cudaMemLocation place) {
+  return place.type == cudaMemLocationTypeHost ? "host" : "device";
+}
+
 int allocate_on_host(void** at, size_t size, cudaMemoryType kind) {
   has_context = true;
   *at = map(size, -1);
@@ -68,6 +106,7 @@ int release(void* at) {
   munmap(at, range.size);
   if (range.file >= 0) close(range.file);
   if (range.kind == cudaMemoryTypeDevice && !range.imported) allocated -= range.size;
+  if (range.kind == cudaMemoryTypeManaged) tell("free " + std::to_string(range.size));
   return 0;
 }
 
@@ -103,8 +142,15 @@ bool visible(const void* address, size_t size) {
   std::lock_guard<std::mutex> hold(ranges_lock);
   while (at < end) {
     auto found = range_of(at);
-    if (found == ranges().end()) return false;
-    at = found->first + found->second.size;
+    if (found != ranges().end()) {
+      at = found->first + found->second.size;
+      continue;
+    }
+    auto after = advised().upper_bound(at);
+    if (after == advised().begin()) return false;
+    const auto& [start, bytes] = *std::prev(after);
+    if (at >= start + bytes) return false;
+    at = start + bytes;
   }
   return true;
 }
@@ -115,6 +161,18 @@ using namespace standin;
 
 // Asked by the stub of NVML for its counters: 0 for bytes to the host, 1 for bytes to the device.
 API double standin_link_bytes(int to_device) { return static_cast<double>(carried[to_device]); }
+
+// What was asked of managed memory since this was last called; at most `room` characters.
+API void standin_managed(char* out, size_t room) {
+  std::lock_guard<std::mutex> hold(told_lock);
+  std::snprintf(out, room, "%s", told.c_str());
+  told.clear();
+}
+// From now on a call of managed memory answers so; 0: it works again.
+API void standin_fault(const char* call, int status) {
+  std::lock_guard<std::mutex> hold(told_lock);
+  faults()[call] = status;
+}
 
 API cudaError_t cudaMalloc(void** at, size_t size) {
   has_context = true;
@@ -140,6 +198,8 @@ API cudaError_t cudaHostAlloc(void** at, size_t size, unsigned) {
   return answer(allocate_on_host(at, size, cudaMemoryTypeHost));
 }
 API cudaError_t cudaMallocManaged(void** at, size_t size, unsigned) {
+  if (const int fault = fault_of(__func__)) return answer(fault);
+  tell("allocate " + std::to_string(size));
   return answer(allocate_on_host(at, size, cudaMemoryTypeManaged));
 }
 API cudaError_t cudaMemGetInfo(size_t* left, size_t* total) {
@@ -178,12 +238,33 @@ API cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned) {
   *device = host;
   return answer(0);
 }
-API cudaError_t cudaMemAdvise(const void* at, size_t, cudaMemoryAdvise, cudaMemLocation) {
-  return answer(kind_at(at) == cudaMemoryTypeManaged ? 0 : cudaErrorInvalidValue);
+API cudaError_t cudaMemAdvise(const void* at, size_t size, cudaMemoryAdvise advice,
+                              cudaMemLocation place) {
+  if (const int fault = fault_of(__func__)) return answer(fault);
+  tell("advise " + std::to_string(advice) + " " + word_of(place) + " " +
+       std::to_string(place.id) + " " + std::to_string(size));
+  const cudaMemoryType kind = kind_at(at);
+  if (kind == cudaMemoryTypeManaged) return answer(0);
+  if (kind != cudaMemoryTypeUnregistered) return answer(cudaErrorInvalidValue);
+  std::lock_guard<std::mutex> hold(ranges_lock);
+  const auto start = reinterpret_cast<std::uintptr_t>(at);
+  if (advice == cudaMemAdviseSetAccessedBy) advised()[start] = size;
+  if (advice == cudaMemAdviseUnsetAccessedBy) advised().erase(start);
+  return answer(0);
 }
-API cudaError_t cudaMemPrefetchAsync(const void* at, size_t, cudaMemLocation, unsigned,
+// To the host: pages come into memory here, too. The last number is what was there before.
+API cudaError_t cudaMemPrefetchAsync(const void* at, size_t size, cudaMemLocation place, unsigned,
                                      cudaStream_t) {
-  return answer(kind_at(at) == cudaMemoryTypeManaged ? 0 : cudaErrorInvalidValue);
+  if (const int fault = fault_of(__func__)) return answer(fault);
+  if (kind_at(at) != cudaMemoryTypeManaged) return answer(cudaErrorInvalidValue);
+  const auto first = reinterpret_cast<std::uintptr_t>(at) & ~(kPage - 1);
+  const size_t whole = reinterpret_cast<std::uintptr_t>(at) + size - first;
+  tell("prefetch " + std::string(word_of(place)) + " " + std::to_string(size) + " " +
+       std::to_string(present(first, whole)));
+  for (size_t done = 0; done < whole; done += kPage) {
+    *reinterpret_cast<volatile char*>(first + done) += 0;
+  }
+  return answer(0);
 }
 API cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* of, const void* at) {
   std::memset(of, 0, sizeof *of);
@@ -216,6 +297,37 @@ API cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMem
   }
   if (kind_at(to) == cudaMemoryTypeUnregistered) stream->synchronize();
   return answer(0);
+}
+// One copy at a time, last descriptor first: a batch has no order.
+API CUresult cuMemcpyBatchAsync(CUdeviceptr* to, CUdeviceptr* from, size_t* sizes, size_t number,
+                                CUmemcpyAttributes* attributes, size_t* first, size_t kinds,
+                                CUstream handle) {
+  if (broken != 0) return static_cast<CUresult>(broken.load());
+  if (!has_context) return CUDA_ERROR_INVALID_CONTEXT;
+  const bool ordered = kinds == 1 && first[0] == 0 &&
+                       attributes[0].srcAccessOrder == CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+  if (number == 0 || !ordered || reinterpret_cast<std::uintptr_t>(handle) <= 2) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  struct Copy {
+    CUdeviceptr to, from;
+    size_t size;
+  };
+  auto copies = std::make_shared<std::vector<Copy>>();  // read now: the arrays are the caller's
+  for (size_t k = number; k-- > 0;) copies->push_back({to[k], from[k], sizes[k]});
+  count(kToDevice);
+  stream_of(handle)->put_slow([copies] {
+    for (const Copy& one : *copies) {
+      void* there = reinterpret_cast<void*>(one.to);
+      const void* here = reinterpret_cast<const void*>(one.from);
+      if (!visible(there, one.size) || !visible(here, one.size)) {
+        broken = CUDA_ERROR_ILLEGAL_ADDRESS;
+        return;
+      }
+      copy_over_link(there, here, one.size, 1);
+    }
+  });
+  return CUDA_SUCCESS;
 }
 API cudaError_t cudaMemcpy(void* to, const void* from, size_t size, cudaMemcpyKind kind) {
   const cudaError_t status = cudaMemcpyAsync(to, from, size, kind, nullptr);

@@ -1,0 +1,400 @@
+"""Where what a step saves for its backward pass lies meanwhile: kept, computed again, or elsewhere.
+
+``host`` copies it to buffers in host memory (as ``torch.autograd.graph.save_on_cpu`` does, into
+buffers that are used again), ``disk`` from there to a file, as SSDTrain does (arXiv 2408.10013):
+threads store it while the forward pass goes on, what is wanted while still on its way is handed
+back, and the backward pass has what it will ask for next brought ahead. Parameters, a step's inputs
+and small tensors stay. ``recompute`` saves each layer's input alone (``torch.utils.checkpoint``).
+
+Tensors are moved by their storage: views of one are stored once, and come back as they lay.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+import threading
+import time
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils.checkpoint import checkpoint
+
+from gatherbench.bench.run.job import Job
+
+T = TypeVar("T")
+
+#: What is brought before the backward pass asks for it, tensors; and threads each way.
+AHEAD, THREADS = 2, 2
+#: Direct writes are of whole blocks, from memory that begins at a page.
+_BLOCK = 4096
+#: Metrics of the stage ``activations``: unit, and where the number comes from.
+MOVED = {
+    "out": ("B", "storages handed to the threads that store them"),
+    "in": ("B", "storages brought back"),
+    "forwarded": ("B", "storages wanted while still on their way, and handed back"),
+    "stall": ("s", "time.perf_counter, the training thread's waits for storages"),
+    "buffers": ("B", "buffers in host memory, used again from step to step"),
+}
+
+
+class LostActivationsError(RuntimeError):
+    """A saved tensor could not be stored or brought back: the case cannot go on."""
+
+
+class Keep:
+    """What happens to saved tensors: nothing."""
+
+    def saving(self, *_stay: Tensor) -> AbstractContextManager[object]:
+        """Around the forward pass; ``stay``: tensors of the step that are not moved."""
+        return nullcontext()
+
+    def told(self) -> dict[str, float]:
+        """By metric of :data:`MOVED`, since this was last asked."""
+        return {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Nothing is left of it, on a disk least of all."""
+
+
+KEPT = Keep()
+
+
+def activations_of(job: Job, device: torch.device) -> Keep:
+    """As the job's workload says; a file lies beside its dataset."""
+    kind, smallest = job.case.workload.activations, job.measure.activations_from
+    if kind not in ("host", "disk"):  # what is computed again is the model's own matter
+        return KEPT
+    folder = job.dataset.parent / "activations" if kind == "disk" else None
+    return Offload(device, smallest, folder)
+
+
+def recomputed(model: nn.Module) -> nn.Module:
+    """The model, each of whose layers saves its input alone and is computed again for backward.
+
+    Layers are its children, and those in lists of them.
+    """
+    for child in model.children():
+        for layer in child if isinstance(child, nn.ModuleList | nn.Sequential) else [child]:
+            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+    return model
+
+
+@dataclass(eq=False)
+class _Saved:
+    """A storage of ``nbytes`` for the backward pass: in ``memory``, or where ``place`` says."""
+
+    memory: Tensor | None  # uint8
+    nbytes: int
+    number: int  # in the order of saving
+    source: Tensor | None  # what was saved first; tells whether it has been changed since
+    version: int
+    place: Any = None
+    stored: Future[None] | None = None
+    loading: Future[None] | None = None
+    wanted: bool = False  # the backward pass will ask for it soon: stays in memory if it is there
+    ready: Any = None  # on a GPU the event after which its memory may be read, or written
+
+
+class _Pool(Generic[T]):
+    """Pieces of a power of two, made when there is none that was given back."""
+
+    def __init__(self, make: Callable[[int], T]) -> None:
+        self._make, self._lock = make, threading.Lock()
+        self._free: dict[int, list[T]] = defaultdict(list)
+        self.made_bytes = 0
+
+    def take(self, nbytes: int) -> T:
+        size = piece_bytes(nbytes)
+        with self._lock:
+            if self._free[size]:
+                return self._free[size].pop()
+            self.made_bytes += size
+            return self._make(size)
+
+    def give(self, nbytes: int, piece: T) -> None:
+        with self._lock:
+            self._free[piece_bytes(nbytes)].append(piece)
+
+
+def piece_bytes(nbytes: int) -> int:
+    """Bytes of the buffer, or of the part of the file, for so many: a power of two of blocks."""
+    return max(_BLOCK, 1 << (nbytes - 1).bit_length())
+
+
+class _File:
+    """A file without a name, whose room the system takes back whatever becomes of the process."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix="activations-", dir=folder)
+        os.close(handle)
+        try:
+            self._fd = os.open(name, os.O_RDWR | os.O_DIRECT)
+        except OSError as error:
+            said = f"{folder} takes no direct writes (O_DIRECT), so its disk cannot be measured"
+            raise LostActivationsError(f"{said}: {error.strerror}") from None
+        finally:
+            Path(name).unlink()
+        self._end = 0
+        self._places = _Pool(self._append)
+        self.close = weakref.finalize(self, os.close, self._fd)
+
+    def _append(self, size: int) -> int:
+        self._end += size
+        return self._end - size
+
+    def write(self, piece: Tensor, nbytes: int) -> int:
+        """Where in the file the first ``nbytes`` of a buffer are now."""
+        place = self._places.take(nbytes)
+        try:
+            _whole(os.pwritev, self._fd, piece, nbytes, place)
+        except OSError:
+            self._places.give(nbytes, place)
+            raise
+        return place
+
+    def read(self, piece: Tensor, nbytes: int, place: int) -> None:
+        _whole(os.preadv, self._fd, piece, nbytes, place)
+
+    def free(self, nbytes: int, place: int) -> None:
+        self._places.give(nbytes, place)
+
+
+def _whole(call: Callable[..., int], fd: int, piece: Tensor, nbytes: int, place: int) -> None:
+    """Move ``nbytes``, by whole blocks, in as many calls as it takes.
+
+    Raises:
+        OSError: the system refuses, or moves no byte more.
+    """
+    wanted, moved = -(-nbytes // _BLOCK) * _BLOCK, 0
+    view = piece.numpy().data
+    while moved < wanted:
+        now = call(fd, [view[moved:wanted]], place + moved)
+        if now <= 0:
+            raise OSError(0, f"{moved} of {wanted} B were moved and no more")
+        moved += now
+
+
+def _host_piece(size: int, *, pinned: bool) -> Tensor:
+    """A buffer, uint8 ``[size]``, that begins at a page."""
+    if pinned:
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+    return torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8)
+
+
+class Offload(Keep):
+    """Moves saved tensors out of the device's memory, and back.
+
+    On a GPU the host may be far ahead of it, and would then be handed back every tensor before it
+    was stored. So there it waits, when it has issued the forward pass, until no more than
+    :data:`AHEAD` storages are on their way out; that wait is stall, too.
+
+    Args:
+        smallest_bytes: storages below it stay.
+        folder: for the file of ``disk``; ``None``: host memory.
+    """
+
+    def __init__(
+        self, device: torch.device, smallest_bytes: int, folder: Path | None = None
+    ) -> None:
+        self._on_gpu = device.type == "cuda"
+        self._device, self._smallest = device, smallest_bytes
+        self._staying: set[int] = set()
+        self._file = None if folder is None else _File(folder)
+        self._buffers = _Pool(partial(_host_piece, pinned=self._on_gpu))
+        self._out, self._back = (
+            ThreadPoolExecutor(THREADS, thread_name_prefix=f"gatherbench-{way}")
+            for way in ("store", "load")
+        )
+        self._streams = threading.local()
+        self._lock, self._tally, self._failed = threading.Lock(), _nothing(), ""
+        #: By storage and version; the weak reference keeps its address from being another's.
+        self._known: weakref.WeakValueDictionary[Any, _Saved] = weakref.WeakValueDictionary()
+        self._order: list[weakref.ref[_Saved]] = []
+        #: Stored, and freed by the thread that trains: torch's profiler sees no other's memory.
+        self._leaving: list[Tensor | None] = []
+
+    @contextmanager
+    def saving(self, *stay: Tensor) -> Iterator[None]:
+        self._staying = {_ident(one) for one in stay}
+        self._order.clear()
+        self._known.clear()
+        with saved_tensors_hooks(self._pack, self._unpack):
+            yield
+        if self._on_gpu:
+            begin = time.perf_counter()
+            for reference in self._order[:-AHEAD]:
+                saved = reference()
+                if saved is not None and saved.stored is not None:
+                    saved.stored.result()
+            self._tally["stall"] += time.perf_counter() - begin
+        self._refuse_lost()
+
+    def told(self) -> dict[str, float]:
+        counted, self._tally = self._tally, _nothing()
+        return counted | {"buffers": float(self._buffers.made_bytes)}
+
+    def __exit__(self, *_error: object) -> None:
+        for pool in (self._out, self._back):
+            pool.shutdown(cancel_futures=True)
+        if self._file is not None:
+            self._file.close()
+
+    def _pack(self, tensor: Tensor) -> Any:
+        self._refuse_lost()
+        if tensor.layout != torch.strided or tensor.device.type != self._device.type:
+            return tensor
+        storage = tensor.untyped_storage()
+        if storage.nbytes() < max(1, self._smallest) or _ident(tensor) in self._staying:
+            return tensor
+        key = StorageWeakRef(storage), tensor._version  # type: ignore[no-untyped-call]
+        saved = self._known.get(key)
+        if saved is None:
+            saved = self._begin(tensor, storage)
+            self._known[key] = saved
+        return saved, tensor.dtype, tensor.storage_offset(), tensor.size(), tensor.stride()
+
+    def _begin(self, tensor: Tensor, storage: torch.UntypedStorage) -> _Saved:
+        """Have a thread store it."""
+        memory = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+        number, nbytes = len(self._order), storage.nbytes()
+        saved = _Saved(memory, nbytes, number, tensor.detach(), tensor._version)
+        saved.ready = self._event()
+        self._order.append(weakref.ref(saved))
+        self._tally["out"] += nbytes
+        # What waits for a thread must not keep it in memory when the step needs it no more.
+        saved.stored = self._out.submit(self._store, self._order[-1])
+        return saved
+
+    def _store(self, reference: weakref.ref[_Saved]) -> None:
+        """Copy it to a buffer, and from there to the file; then let go of the memory."""
+        saved = reference()
+        if saved is None or saved.wanted or self._failed:
+            return
+        memory, source = saved.memory, saved.source
+        assert memory is not None  # it is let go of below, and once
+        assert source is not None
+        try:
+            piece = self._buffers.take(saved.nbytes)
+            with self._stream(saved.ready):
+                piece[: saved.nbytes].copy_(memory, non_blocking=True)
+            if source._version != saved.version:
+                raise LostActivationsError("a tensor was changed in place after it was saved")
+            place: Any = piece
+            if self._file is not None:
+                try:
+                    place = self._file.write(piece, saved.nbytes)
+                finally:
+                    self._buffers.give(saved.nbytes, piece)
+        except (OSError, RuntimeError) as error:
+            self._lose(f"storing {saved.nbytes:,} B", error)
+            return
+        give = self._buffers.give if self._file is None else self._file.free
+        weakref.finalize(saved, give, saved.nbytes, place).atexit = False
+        del memory, source
+        with self._lock:
+            saved.place = place
+            if not saved.wanted:
+                self._leaving += [saved.memory, saved.source]
+                saved.memory = saved.source = None
+
+    def _load(self, saved: _Saved, memory: Tensor) -> None:
+        """Bring it back to ``memory`` from the buffer, or from the file."""
+        piece = saved.place
+        try:
+            if self._file is not None:
+                piece = self._buffers.take(saved.nbytes)
+                self._file.read(piece, saved.nbytes, saved.place)
+            with self._stream(saved.ready):
+                memory.copy_(piece[: saved.nbytes], non_blocking=True)
+        except (OSError, RuntimeError) as error:
+            self._lose(f"bringing back {saved.nbytes:,} B", error)
+            return
+        finally:
+            if self._file is not None and piece is not None:
+                self._buffers.give(saved.nbytes, piece)
+        with self._lock:
+            saved.memory = memory
+
+    def _event(self) -> Any:
+        """On a GPU, behind what is queued there now."""
+        return torch.cuda.current_stream(self._device).record_event() if self._on_gpu else None
+
+    @contextmanager
+    def _stream(self, ready: Any) -> Iterator[None]:
+        """A thread's own stream, once ``ready``; its work is done behind it. On a host nothing."""
+        if not self._on_gpu:
+            yield
+            return
+        own = getattr(self._streams, "own", None)
+        if own is None:
+            own = self._streams.own = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(own):
+            if ready is not None:
+                own.wait_event(ready)
+            yield
+            own.synchronize()
+
+    def _unpack(self, packed: Any) -> Tensor:
+        if isinstance(packed, Tensor):
+            return packed
+        saved, dtype, offset, size, stride = packed
+        self._want(saved)
+        for reference in reversed(self._order[max(0, saved.number - AHEAD) : saved.number]):
+            before = reference()
+            if before is not None:
+                self._want(before)
+        begin = time.perf_counter()
+        if saved.loading is not None:
+            saved.loading.result()
+        self._tally["stall"] += time.perf_counter() - begin
+        self._refuse_lost()
+        memory = saved.memory
+        back = torch.empty(0, dtype=dtype, device=self._device)
+        return back.set_(memory.untyped_storage(), offset, size, stride)
+
+    def _want(self, saved: _Saved) -> None:
+        """Have it in memory: what is there stays, the rest is brought."""
+        with self._lock:
+            there, first = saved.memory is not None, not saved.wanted
+            saved.wanted = True
+            if first and there:
+                self._tally["forwarded"] += saved.nbytes
+            elif first:
+                self._tally["in"] += saved.nbytes
+                memory = torch.empty(saved.nbytes, dtype=torch.uint8, device=self._device)
+                saved.ready = self._event()
+                saved.loading = self._back.submit(self._load, saved, memory)
+
+    def _lose(self, doing: str, error: Exception) -> None:
+        said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        self._failed = self._failed or f"{doing} of activations: {said}"
+
+    def _refuse_lost(self) -> None:
+        self._leaving.clear()
+        if self._failed:
+            raise LostActivationsError(self._failed)
+
+
+def _nothing() -> dict[str, float]:
+    return dict.fromkeys(MOVED, 0.0)
+
+
+def _ident(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)

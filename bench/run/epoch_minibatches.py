@@ -1,0 +1,133 @@
+"""The minibatches of each epoch of a case: drawn anew, ahead of the loop, or read back."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gatherbench.bench.plan.plan import GPU_SAMPLING, IN_PLACE
+from gatherbench.bench.plan.workload import RELATIONAL
+from gatherbench.bench.run.job import Job
+from gatherbench.bench.sampling.epoch import draws
+from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.bench.sampling.state_sampler import sampler_of
+from gatherbench.bench.sampling.structure_reads import hot_lists
+from gatherbench.bench.sampling.trace import InputIds, Sampler, Trace
+from gatherbench.bench.sampling.typed import EdgeKinds
+from gatherbench.bench.sampling.workers import drawn_ahead
+from gatherbench.datasets.dataset import GraphDataset
+
+
+class Epochs:
+    """The minibatches of each epoch of a case, the same ones or fresh ones as the plan says.
+
+    Fresh ones are those of epoch 0, 1, … of the workload where they are measured, and of the
+    epochs behind them in the warm-up and after the measurement.
+    """
+
+    def __init__(self, job: Job, dataset: GraphDataset, trace: Trace) -> None:
+        self.plan, self.workload = job.measure, job.case.workload
+        self.dataset, self.trace, self.rank = dataset, trace, max(job.rank, 0)
+        graph = (dataset.indptr, dataset.indices)
+        self.sampler = sampler_of(self.workload, *graph)
+        self._drawing: Sampler = self.sampler
+        device = torch.device(job.device)
+        self._on_gpu: torch.device | None = None
+        workers, drawing = self.plan.sampler_workers, self.sampler
+        if self.plan.sampling in GPU_SAMPLING and device.type == "cuda":
+            in_place = self.plan.graph if self.plan.sampling in IN_PLACE else None
+            hot = hot_lists(self.workload, dataset) if self.workload.structure else None
+            drawing = self._drawing = sampler_of(
+                self.workload, *graph, device, in_place=in_place, hot=hot
+            )
+            # A thread of its own waits for the sizes of what it draws, in the training's place.
+            self._on_gpu, workers = device, workers or 1
+        self._workers = [drawing.clone(threads=1) for _ in range(workers)]
+        self._kinds = EdgeKinds(dataset) if self.workload.model in RELATIONAL else None
+        self._draws_s: list[float] = []
+        self._further = itertools.count(self.plan.epochs + self.plan.warmup_epochs)
+
+    def measured(self, number: int) -> Iterator[MiniBatch]:
+        """Those of measured epoch ``number``."""
+        if self.plan.sampling == "replay":
+            read = [self._replayed] * self.plan.sampler_workers
+            numbers = range(len(self.trace))
+            return drawn_ahead(read, zip(numbers)) if read else map(self._replayed, numbers)
+        return self._drawn(number, self._drawing)
+
+    def typed(self, batch: MiniBatch) -> MiniBatch:
+        """The minibatch with the kinds of its edges, if the model asks for them."""
+        return batch if self._kinds is None else self._kinds.typed(batch)
+
+    def _replayed(self, number: int) -> MiniBatch:
+        return self.typed(self.trace[number])
+
+    def warm_up(self, number: int) -> Iterator[MiniBatch]:
+        """Those of warm-up epoch ``number``."""
+        return self.measured(self.plan.epochs + number)
+
+    def further(self) -> Iterator[MiniBatch]:
+        """Those of one more epoch."""
+        return self.measured(next(self._further))
+
+    def measured_ids(self) -> Iterable[Tensor]:
+        """Input ids of all that is measured, as often as wanted."""
+        if self.plan.minibatches == "same":
+            return InputIds(self.trace)
+        return _Again(lambda: self._ids(0, self.plan.epochs))
+
+    def warm_up_ids(self) -> Iterator[Iterator[Tensor]]:
+        """Input ids of each epoch of the warm-up."""
+        return (self._ids(self.plan.epochs + one, 1) for one in range(self.plan.warmup_epochs))
+
+    def _ids(self, first: int, count: int) -> Iterator[Tensor]:
+        for epoch in range(first, first + count):
+            if self.plan.minibatches == "same":
+                yield from InputIds(self.trace)
+            else:
+                yield from (batch.input_ids for batch in self._drawn(epoch, self.sampler))
+
+    def _drawn(self, epoch: int, sampler: Sampler) -> Iterator[MiniBatch]:
+        epoch = epoch if self.plan.minibatches == "fresh" else 0
+        tasks = draws(self.workload, self.dataset, epoch, self.rank)
+        if self._workers and sampler is self._drawing:
+            return drawn_ahead([self._beside(one.sample) for one in self._workers], tasks)
+        return map(self.typed, itertools.starmap(sampler.sample, tasks))
+
+    def _beside(self, sample: Callable[..., MiniBatch]) -> Callable[..., MiniBatch]:
+        """``sample`` for another thread, by which the stream that is current now uses the result.
+
+        A thread's own current stream is none that trains, if the training has one of its own.
+        """
+        training = None if self._on_gpu is None else torch.cuda.current_stream(self._on_gpu)
+
+        def drawn(*task: Any) -> MiniBatch:
+            begin = time.perf_counter()
+            with nullcontext() if training is None else torch.cuda.stream(training):
+                batch = self.typed(sample(*task))
+            self._draws_s.append(time.perf_counter() - begin)
+            return batch
+
+        return drawn
+
+    def drawn_ahead_s(self) -> float:
+        """Seconds that threads beside the loop took to draw, since this was last asked."""
+        told, self._draws_s = self._draws_s, []
+        return sum(told)
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """An iterable that begins anew each time."""
+
+    begin: Callable[[], Iterator[Tensor]]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return self.begin()

@@ -1,0 +1,186 @@
+"""Relational models: PyG's R-GCN and R-GAT, and the same layers computed as PIGEON does.
+
+A layer of these multiplies a source's row by the matrix of the edge's kind. PyG does so for each
+edge (R-GAT, "fast" R-GCN) or for each kind over all targets (R-GCN). *Compact*: what depends on
+source and kind alone is computed once for each distinct pair of a block. *Reordered*: of attention,
+``x · (W a)`` in place of ``(x W) · a``, so that no row is multiplied for its score alone (Wu et
+al., "PIGEON", arXiv 2301.06284, where a compiler does both).
+Parameters are those of PyG's layers, and so are the values, but for the order of float additions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import dropout, leaky_relu, relu
+from torch_geometric.nn import FastRGCNConv, RGATConv, RGCNConv
+from torch_geometric.utils import softmax
+
+from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.run.training_cost import GAT_HEADS
+from gatherbench.bench.sampling.minibatch import MiniBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """The distinct pairs of a node and a kind in a block, by kind.
+
+    Attributes:
+        nodes: int64 ``[U]``; those of kind ``k`` are ``nodes[ends[k - 1]:ends[k]]``.
+        ends: where each kind's nodes end, one number a kind.
+        of_edges: int64 ``[E]``: the pair of each edge.
+    """
+
+    nodes: Tensor
+    ends: tuple[int, ...]
+    of_edges: Tensor
+
+    @classmethod
+    def of(cls, nodes: Tensor, kinds: Tensor, num_nodes: int, num_kinds: int) -> Pairs:
+        """Of edges with such an end, int64 ``[E]``, and such kinds, int64 ``[E]``."""
+        keys, of_edges = torch.unique(kinds * num_nodes + nodes, return_inverse=True)
+        counts = torch.bincount(keys // num_nodes, minlength=num_kinds)
+        return cls(keys % num_nodes, tuple(counts.cumsum(0).tolist()), of_edges)
+
+    def times(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Each pair's row of ``x`` ``[N, D]`` times its kind's of ``weight`` ``[K, D, H]``."""
+        begins = (0, *self.ends[:-1])
+        parts = [
+            x[self.nodes[begin:end]] @ weight[kind]
+            for kind, (begin, end) in enumerate(zip(begins, self.ends, strict=True))
+            if end > begin
+        ]
+        return torch.cat(parts) if parts else x.new_zeros(0, weight.shape[2])
+
+
+def pairs_of(batch: MiniBatch) -> int:
+    """How many distinct pairs of a source and a kind the blocks of a minibatch have together."""
+    blocks = zip(batch.edges, batch.kinds, batch.num_nodes[1:], strict=True)
+    return sum(len(torch.unique(kinds * nodes + edges[0])) for edges, kinds, nodes in blocks)
+
+
+class CompactRGCNConv(RGCNConv):  # type: ignore[misc]
+    """R-GCN's layer: a source's row is multiplied once for each kind of edge that it has."""
+
+    def forward(self, x: tuple[Tensor, Tensor], edges: Tensor, kinds: Tensor) -> Tensor:
+        """Rows ``[T, out]`` of the targets from ``(x_source, x_target)``; edges as PyG has them."""
+        source, target = x
+        pairs = Pairs.of(edges[0], kinds, len(source), self.num_relations)
+        ends = kinds * len(target) + edges[1]
+        alike = torch.bincount(ends, minlength=self.num_relations * len(target))
+        messages = pairs.times(source, self.weight)[pairs.of_edges] / alike[ends].unsqueeze(1)
+        out = target.new_zeros(len(target), self.out_channels).index_add(0, edges[1], messages)
+        rows: Tensor = out + target @ self.root + self.bias
+        return rows
+
+
+class PigeonRGATConv(RGATConv):  # type: ignore[misc]
+    """R-GAT's layer (additive attention, over all kinds together), compact or reordered or both."""
+
+    def __init__(self, *sizes: int, heads: int, compact: bool, reordered: bool) -> None:
+        super().__init__(*sizes, heads=heads)
+        self._compact, self._reordered = compact, reordered
+
+    def forward(self, x: Tensor, edges: Tensor, kinds: Tensor, size: tuple[int, int]) -> Tensor:
+        """Rows ``[N, heads * out]``; only those of targets, the first of ``x``, are of use."""
+        source = self._rows(x, edges[0], kinds, self.weight)
+        if self._reordered:
+            # [K, D, heads]: what of a row's numbers the score of an edge of that kind sees.
+            query, key = self.weight @ self.q, self.weight @ self.k
+            score = self._rows(x, edges[1], kinds, query) + self._rows(x, edges[0], kinds, key)
+        else:
+            score = self._rows(x, edges[1], kinds, self.weight) @ self.q + source @ self.k
+        alpha = softmax(leaky_relu(score, self.negative_slope), edges[1], num_nodes=size[1])
+        rows = source.view(-1, self.heads, self.out_channels) * alpha.unsqueeze(2)
+        rows = rows.view(-1, self.heads * self.out_channels)
+        out = x.new_zeros(size[1], rows.shape[1]).index_add(0, edges[1], rows)
+        return out.add(self.bias)
+
+    def _rows(self, x: Tensor, nodes: Tensor, kinds: Tensor, weight: Tensor) -> Tensor:
+        """For each edge its end's row times its kind's matrix: ``[E, H]``."""
+        if self._compact:
+            pairs = Pairs.of(nodes, kinds, len(x), len(weight))
+            return pairs.times(x, weight)[pairs.of_edges]
+        return torch.bmm(x[nodes].unsqueeze(1), weight[kinds]).squeeze(1)
+
+
+class RelationalGNN(nn.Module):
+    """A stack of relational layers over the blocks of a minibatch.
+
+    Args:
+        layers: input layer first; called with ``(x_source, x_target)``, edges and their kinds.
+        share: of what is dropped between layers.
+    """
+
+    def __init__(self, layers: list[nn.Module], share: float) -> None:
+        super().__init__()
+        self.convs, self.share = nn.ModuleList(layers), share
+
+    def forward(self, x: Tensor, batch: MiniBatch) -> Tensor:
+        """Logits ``[S, classes]`` of the seeds from the fetched rows ``x`` ``[B, D]``."""
+        for conv, block in zip(self.convs, reversed(range(len(batch.edges))), strict=True):
+            rows = (x, x[: batch.num_nodes[block]])
+            x = conv(rows, batch.edges[block], batch.kinds[block])
+            if block > 0:
+                x = dropout(relu(x), self.share, self.training)
+        return x
+
+
+class _Attention(nn.Module):
+    """A layer of R-GAT over a block: each target also attends to itself, by a kind of its own."""
+
+    def __init__(self, conv: nn.Module, self_kind: int) -> None:
+        super().__init__()
+        self.conv, self.self_kind = conv, self_kind
+
+    def forward(self, x: tuple[Tensor, Tensor], edges: Tensor, kinds: Tensor) -> Tensor:
+        rows, targets = x[0], len(x[1])
+        itself = torch.arange(targets, device=edges.device)
+        edges = torch.cat([edges, itself.expand(2, -1)], dim=1)
+        kinds = torch.cat([kinds, torch.full_like(itself, self.self_kind)])
+        out: Tensor = self.conv(rows, edges, kinds, size=(len(rows), len(rows)))
+        return out[:targets]
+
+
+#: Makes a layer of a width in, a width out (of each head), so many kinds of edges, and heads.
+Layer = Callable[[int, int, int, int], nn.Module]
+
+
+def _rgcn(conv: type[RGCNConv]) -> Layer:
+    return lambda wide, out, kinds, _heads: conv((wide, wide), out, kinds)
+
+
+def _rgat(wide: int, out: int, kinds: int, heads: int) -> nn.Module:
+    return _Attention(RGATConv(wide, out, kinds + 1, heads=heads), kinds)
+
+
+def _pigeon(*, compact: bool = False, reordered: bool = False) -> Layer:
+    def layer(wide: int, out: int, kinds: int, heads: int) -> nn.Module:
+        how = {"compact": compact, "reordered": reordered}
+        return _Attention(PigeonRGATConv(wide, out, kinds + 1, heads=heads, **how), kinds)
+
+    return layer
+
+
+#: A layer of each relational model, and the heads of its hidden layers.
+LAYERS: dict[str, tuple[Layer, int]] = {
+    "rgcn": (_rgcn(RGCNConv), 1),
+    "rgcn-fast": (_rgcn(FastRGCNConv), 1),
+    "rgcn-compact": (_rgcn(CompactRGCNConv), 1),
+    "rgat": (_rgat, GAT_HEADS),
+    "rgat-compact": (_pigeon(compact=True), GAT_HEADS),
+    "rgat-reordered": (_pigeon(reordered=True), GAT_HEADS),
+    "rgat-compact-reordered": (_pigeon(compact=True, reordered=True), GAT_HEADS),
+}
+
+
+def layers_of(workload: Workload, in_dim: int, num_classes: int, kinds: int) -> list[nn.Module]:
+    """The layers of a relational model, input layer first, for so many kinds of edges."""
+    layer, heads = LAYERS[workload.model]
+    inner = workload.layers - 1
+    widths = [in_dim, *[workload.hidden * heads] * inner]
+    hidden = [layer(wide, workload.hidden, kinds, heads) for wide in widths[:-1]]
+    return [*hidden, layer(widths[-1], num_classes, kinds, 1)]

@@ -1,0 +1,153 @@
+"""Before the first case of a run on a GPU: its link, its idle power, and whom to believe.
+
+It runs in a process of its own, like a case, and costs about half a minute. What it finds are rows
+of the stage ``calibration`` and ``sensors.json``, which every case is handed; a resumed run keeps
+them. A run without a GPU has neither.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import torch
+
+from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
+from gatherbench.bench.meters.base import Reading, reading
+from gatherbench.bench.meters.nvml_device import GpuUnderTest, NvmlDevice, SensorChoice, uuids_of
+from gatherbench.bench.meters.power import SHORTEST_ENERGY_WINDOW_S, GpuPowerMeter
+from gatherbench.bench.meters.trust import SensorCheck, calibrate
+from gatherbench.bench.run.rows import Row, RowMaker
+from gatherbench.bench.run.store import CALIBRATION_STAGE as STAGE
+from gatherbench.bench.run.untimed import row_of
+
+#: How long each source watches each copy: some periods of the slowest of them.
+COPY_S = 1.0
+#: Opening a context raises the clocks; they fall back within seconds.
+SETTLE_S = 3.0
+#: How long the idle GPU is watched.
+IDLE_S = SHORTEST_ENERGY_WINDOW_S
+_NO_LINK = Reason("unsupported", "NVML does not describe the link", "ask lspci -vv for LnkSta")
+
+
+def torch_gpu_uuids(device: torch.device) -> tuple[str, ...]:
+    """Names by which NVML may know a torch device."""
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return uuids_of(index, str(torch.cuda.get_device_properties(index).uuid))
+
+
+def gpu_under_test(device: torch.device, choice: SensorChoice | None) -> GpuUnderTest | None:
+    """The GPU whose meters a case reads; ``None`` without a GPU."""
+    if device.type != "cuda":
+        return None
+    return GpuUnderTest(torch_gpu_uuids(device), choice or SensorChoice())
+
+
+class PinnedCopier:
+    """Copies between pinned host memory and the GPU by its copy engines."""
+
+    def __init__(self, device: torch.device, size: int) -> None:
+        host = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        on_gpu = torch.empty(size, dtype=torch.uint8, device=device)
+        self._pairs = {"host_to_device": (on_gpu, host), "device_to_host": (host, on_gpu)}
+        self._device = device
+
+    def copy(self, direction: str, seconds: float, at_half: Callable[[], None]) -> float:
+        target, source = self._pairs[direction]
+        begin = time.monotonic()
+        copied, halfway = 0, False
+        while time.monotonic() - begin < seconds:
+            target.copy_(source, non_blocking=True)
+            copied += target.nbytes
+            if not halfway and time.monotonic() - begin > seconds / 2:
+                halfway = True
+                at_half()  # while the copy just queued is under way
+            torch.cuda.synchronize(self._device)
+        return float(copied)
+
+
+def calibrate_gpu(
+    make: RowMaker,
+    emit: Callable[[Row], None],
+    copies_mib: Sequence[float],
+    idle_s: float | None = None,
+) -> SensorCheck:
+    """Calibrate the current GPU; rows go to ``emit`` as they are known.
+
+    Args:
+        make, emit: make a row, and take it.
+        copies_mib: sizes of the known copies; by the first is decided whom to trust.
+        idle_s: how long the idle GPU is watched (``None``: :data:`IDLE_S`).
+    """
+    device = torch.device("cuda", torch.cuda.current_device())
+    torch.zeros(1, device=device)  # opens the context: what idles is a process ready to train
+    torch.cuda.synchronize(device)
+    time.sleep(SETTLE_S)
+    uuids = torch_gpu_uuids(device)
+    gpu = GpuUnderTest(uuids, SensorChoice())
+    for seen in idle_power(gpu, IDLE_S if idle_s is None else idle_s):
+        emit(row_of(seen, make, STAGE))
+    decided: SensorCheck | None = None
+    for mib in copies_mib:
+        try:
+            copier = PinnedCopier(device, int(mib * (1 << 20)))
+            found = calibrate(NvmlDevice(uuids), copier, COPY_S)
+        except SensorUnavailableError as unavailable:
+            emit(make.missing(STAGE, "pcie_ratio", "1", "NVML", unavailable.reason))
+            return decided or SensorCheck(unavailable=unavailable.reason)
+        for row in compared(found, make, mib, suffix=f"_of_{mib:g}_mib" if decided else ""):
+            emit(row)
+        if decided is None:
+            decided = found
+            for row in link_rows(found, make):
+                emit(row)
+    return decided or SensorCheck()
+
+
+def idle_power(gpu: GpuUnderTest, seconds: float) -> Iterator[Reading]:
+    """What the GPU draws while a process holds it and does nothing, over ``seconds``."""
+    meter = GpuPowerMeter(gpu)
+    meter.start()
+    begin = time.monotonic()
+    time.sleep(seconds)
+    length_s = time.monotonic() - begin
+    said = "idle, with an open CUDA context"
+    for seen in meter.stop():
+        if seen.metric == "gpu_energy":
+            watts = seen.reason if seen.value is None else seen.value / length_s
+            source = f"{seen.source} over {length_s:.1f} s, {said}"
+            yield reading("idle_power", "W", watts or 0.0, source, seen.samples)
+        elif seen.metric in ("gpu_power", "gpu_temperature", "gpu_clock"):
+            yield replace(seen, metric=f"idle_{seen.metric}", source=f"{seen.source}, {said}")
+
+
+def compared(found: SensorCheck, make: RowMaker, mib: float, suffix: str = "") -> Iterator[Row]:
+    """Ratio, bytes copied and verdict of every comparison with copies of ``mib`` MiB."""
+    of = f"copies of {mib:g} MiB of pinned memory"
+    for one in found.comparisons:
+        metric = f"pcie_{one.direction}_ratio{suffix}"
+        source = f"{one.source}: bytes counted for each byte copied, {of}"
+        if isinstance(one.ratio, Reason):
+            yield make.missing(STAGE, metric, "1", source, one.ratio)
+            continue
+        trust = "trusted" if one.trusted else "untrusted"
+        yield make.ok(STAGE, metric, "1", one.ratio, f"{source}; {trust}")
+        copied = f"{one.source}: bytes copied, {of}"
+        yield make.ok(STAGE, f"pcie_{one.direction}_copied{suffix}", "B", one.copied, copied)
+
+
+def link_rows(found: SensorCheck, make: RowMaker) -> Iterator[Row]:
+    """Whom the cases read, and the link idle and loaded."""
+    choice = found.choice
+    if choice.pcie_reason is None:
+        yield make.ok(STAGE, "pcie_trusted", "1", 1.0, f"{choice.pcie} is read by all cases")
+    else:
+        yield make.missing(STAGE, "pcie_trusted", "1", "calibration", choice.pcie_reason)
+    for when, link in (("idle", found.link_idle), ("loaded", found.link_loaded)):
+        for name in ("gen", "gen_max", "width", "width_max"):
+            metric = f"link_{name}_{when}"
+            if link is None:
+                yield make.missing(STAGE, metric, "1", "NVML", _NO_LINK)
+            else:
+                yield make.ok(STAGE, metric, "1", getattr(link, name), "NVML PCIe link")

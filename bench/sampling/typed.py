@@ -1,0 +1,74 @@
+"""The kinds of a minibatch's edges, looked up in the graph, whoever drew it.
+
+Samplers and traces know nothing of kinds: so a relational model and an untyped one are trained on
+the same minibatches, and every way of drawing serves both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numba import njit
+from numpy.typing import NDArray
+
+from gatherbench.bench.sampling.kernels import Ids, Ints
+from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.datasets.dataset import GraphDataset
+from gatherbench.datasets.relations import read_relations
+
+
+class EdgeKinds:
+    """Of a relational graph.
+
+    Raises:
+        DatasetError: the graph has no kinds of edges, or their file is damaged.
+    """
+
+    def __init__(self, data: GraphDataset) -> None:
+        self._graph = data.indptr, data.indices, np.array(read_relations(data))
+
+    def typed(self, batch: MiniBatch) -> MiniBatch:
+        """The minibatch, drawn in host memory, with the kind of each edge: int64 ``[E_k]`` a layer.
+
+        Raises:
+            ValueError: an edge is not in the graph.
+        """
+        ids, kinds = batch.input_ids.numpy(), []
+        for edges in batch.edges:
+            found = np.empty(edges.shape[1], np.int64)
+            sources, targets = edges.numpy()
+            bad = int(_look_up(*self._graph, ids, sources, targets, found))
+            if bad >= 0:
+                source, target = ids[edges[:, bad].numpy()]
+                raise ValueError(f"edge {source} -> {target} of a minibatch is not in the graph")
+            kinds.append(torch.from_numpy(found))
+        return replace(batch, kinds=tuple(kinds))
+
+
+@njit(nogil=True, cache=True)
+def _look_up(
+    indptr: Ids,
+    indices: Ints,
+    kinds: NDArray[np.int16],
+    ids: Ids,
+    sources: Ids,
+    targets: Ids,
+    found: Ids,
+) -> int:
+    """The kind of each edge, by halving its target's column; the first edge that is not there."""
+    for edge in range(len(sources)):
+        source, target = ids[sources[edge]], ids[targets[edge]]
+        low, end = indptr[target], indptr[target + 1]
+        high = end
+        while low < high:
+            middle = (low + high) // 2
+            if indices[middle] < source:
+                low = middle + 1
+            else:
+                high = middle
+        if low == end or indices[low] != source:
+            return edge
+        found[edge] = kinds[low]
+    return -1

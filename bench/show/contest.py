@@ -1,0 +1,160 @@
+"""Who has the shortest epochs on a workload, and by how much: as points of the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gatherbench.bench.read.units import listed
+from gatherbench.bench.show.answer import Ends, Kind, Point
+from gatherbench.stats.interval import Interval, interval_of
+from gatherbench.stats.judge import THRESHOLD, Word, judge, ratio_of, shortest
+from gatherbench.strategies.registry import role_of
+
+ALONE = "{names} took {values}{on}: no other path to compare it with"
+WON = "{names} is the fastest{on}: {values}{as_fast}"
+#: These go on with each of the series under the table of the workload.
+NONE = "nothing is faster than {over}{on}"
+MAYBE = "not decided whether any path is faster than {over}{on}"
+LEVEL = "level at the shortest epochs{on}"
+OPEN = "not decided which path is the fastest{on}"
+AGAINST = "not decided against those"
+BOUND = "{names}, the upper bound, reached {values}{as_fast}{on}"
+DOUBTFUL = "{names}, the upper bound, came out no faster than what it bounds: not decided"
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """Epochs on one workload.
+
+    Attributes:
+        workload: in words.
+        times: by name of a series the logarithm of its epoch in seconds, of each repeat; of what
+            is modelled, at each corner of its profile.
+        reference: the series that ratios are over; empty: there is none, and seconds are told.
+        condition: of :class:`~gatherbench.bench.show.answer.Point`.
+        kind: whether ``times`` are modelled: then nothing is decided that does not hold at every
+            corner.
+        unknown: series that are modelled at some corners alone: nothing is decided against them.
+        error: the ratio below which modelled epochs have no order.
+    """
+
+    workload: str
+    times: Mapping[str, ArrayLike]
+    reference: str
+    condition: str = ""
+    kind: Kind = "measured"
+    unknown: tuple[str, ...] = ()
+    error: float = 1 + THRESHOLD
+
+    @property
+    def bounds(self) -> list[str]:
+        """Series that are compared with, never ranked: what the others can at best reach."""
+        return [name for name in self.times if is_bound(name)]
+
+    def rivals(self) -> tuple[str, dict[str, Word]]:
+        """The series with the shortest epochs, and how each of the others compares with it."""
+        times = {name: logs for name, logs in self.times.items() if not is_bound(name)}
+        return shortest(times, self.apart)
+
+    def ratio(self, one: ArrayLike, other: ArrayLike) -> Interval:
+        """Epochs of one series over those of another; of modelled ones both ends are possible."""
+        if self.kind != "modelled":
+            return ratio_of(one, other)
+        ends = np.exp(np.subtract(one, other))
+        return Interval(float(ends.mean()), float(ends.min()), float(ends.max()), 2, 0.0)
+
+    def apart(self, one: ArrayLike, other: ArrayLike) -> Interval:
+        """:meth:`ratio`, of what is modelled wider by what the model cannot tell apart."""
+        found = self.ratio(one, other)
+        if self.kind != "modelled":
+            return found
+        more = max(1.0, self.error / (1 + THRESHOLD))
+        return replace(found, low=found.low / more, high=found.high * more)
+
+    def value(self, name: str) -> Ends:
+        """How many times as fast as the reference a series is; without one its seconds."""
+        mine = self.times[name]
+        if self.reference:
+            return self.ratio(self.times[self.reference], mine).ends
+        return (self.ratio(mine, 0.0) if self.kind == "modelled" else interval_of((1, mine))).ends
+
+    def points(self) -> list[Point]:
+        """What is to be said of this workload, the most important first."""
+        leader, words = self.rivals()
+        level = [leader, *(name for name, word in words.items() if word == "SAME")]
+        open_ = [name for name, word in words.items() if word == "AMBIGUOUS"]
+        near, base = [*level, *open_], self.reference
+        others = [name for name in near if name != base]
+        if not words:
+            alone = replace(self, reference="")  # over itself it says nothing
+            found = [alone._point(ALONE, "", near)]
+        elif near == [leader] and leader != base:
+            found = [self._point(WON, "FAST", near)]
+        elif base in level and not open_:
+            found = [self._point(NONE, "SAME", others, "; level with it: {each}")]
+        elif base in near:
+            found = [self._point(MAYBE, "AMBIGUOUS", others, ": {each}")]
+        elif len(level) == 1:
+            found = [self._point(OPEN, "AMBIGUOUS", near, ": {each}{as_fast}")]
+        else:
+            found = [self._point(LEVEL, "SAME", level, ": {each}{as_fast}")]
+            found += [self._point(AGAINST, "AMBIGUOUS", open_, ": {each}")] if open_ else []
+        if self.unknown:
+            against = f" (not decided against {listed(sorted(self.unknown))})"
+            found[0] = replace(found[0], rest=found[0].rest + against)
+        return found + [self._bound(name, self.times[leader]) for name in self.bounds]
+
+    def _point(self, says: str, verdict: str, names: Sequence[str], rest: str = "") -> Point:
+        ordered = sorted(names, key=lambda name: float(np.asarray(self.times[name]).mean()))
+        return Point(
+            says,
+            rest if ordered else "",
+            verdict,
+            tuple(ordered),
+            tuple(map(self.value, ordered)),
+            "×" if self.reference else "s",
+            self.reference,
+            (self.workload,),
+            condition=self.condition,
+            kind=self.kind,
+            weight=7 if self.kind == "modelled" else 8,
+        )
+
+    def _bound(self, name: str, best: ArrayLike) -> Point:
+        word = judge(self.apart(self.times[name], best)).word
+        says = BOUND if word in ("FAST", "SAME") else DOUBTFUL
+        point = self._point(says, word, [name], ", level with what it bounds" * (word == "SAME"))
+        weight = 1 if says == DOUBTFUL else 2
+        return replace(point, subjects=(name.split(maxsplit=1)[0],), weight=weight)
+
+
+def is_bound(series: str) -> bool:
+    """Whether ``strategy variant`` is what the others can at best come near to."""
+    return role_of(*series.split(" ", 1)) == "bound"
+
+
+def contest_points(contests: Iterable[Contest]) -> list[Point]:
+    """Those of each workload. Of several they stand under its table, and one for each outcome says
+    on which workloads it is so.
+    """
+    by_workload = [contest.points() for contest in contests]
+    if len(by_workload) < 2:
+        return [replace(point, workloads=()) for points in by_workload for point in points]
+    every = [point for points in by_workload for point in points]
+    alike: dict[tuple[str, str, str, tuple[str, ...]], list[Point]] = {}
+    for point in every:
+        named = point.subjects if "{names}" in point.says else ()
+        if point.says not in (AGAINST, DOUBTFUL):
+            alike.setdefault((point.says, point.verdict, point.over, named), []).append(point)
+    found = []
+    for (*_, named), mine in alike.items():
+        on = tuple(workload for point in mine for workload in point.workloads)
+        told = tuple(dict.fromkeys(name for point in mine for name in point.subjects))
+        values = tuple(value for point in mine for value in point.values) if named else ()
+        rest = mine[0].rest if named else ""
+        found.append(replace(mine[0], rest=rest, subjects=told, values=values, workloads=on))
+    return [*found, *(replace(point, of_one=True) for point in every)]

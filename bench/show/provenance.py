@@ -1,0 +1,152 @@
+"""What a run is, in sentences: what was measured on what, and what stands above its numbers.
+
+Every chart and table asks for these, so that they are kept for the runs that were read last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from functools import lru_cache
+from typing import Any, cast
+
+import pandas as pd
+
+from gatherbench.bench.plan.workload import ranks_in_words, ranks_of
+from gatherbench.bench.read.disturbance import disturbance, disturbed_alone
+from gatherbench.bench.read.epochs import problems
+from gatherbench.bench.read.modelled import borrows, corners
+from gatherbench.bench.read.pages import slow_pages
+from gatherbench.bench.read.tables import Run
+from gatherbench.bench.read.units import quantity
+
+#: What a run without a GPU has to say of itself.
+HOST_ONLY = "Host memory only: no GPU and no PCIe link took part"
+_kept = lru_cache(maxsize=4)
+
+
+@_kept
+def has_gpu(run: Run) -> bool:
+    """Whether anything in the run was measured on a GPU."""
+    return len(run.select(backend="cuda", basis="measured")) > 0
+
+
+def ranks_of_run(run: Run) -> tuple[str, str]:
+    """What one rank of the run is called, and what several are in titles."""
+    return ("GPU", "GPUs") if has_gpu(run) else ("rank", "ranks (processes) on a host")
+
+
+@_kept
+def modelled_for(run: Run) -> list[str]:
+    """The link profiles whose epochs were modelled."""
+    return sorted(set(run.select(basis="predicted")["machine"]))
+
+
+@_kept
+def borrowed(run: Run) -> str:
+    """Sentences to add where modelled epochs rest on times that the run measured, or range."""
+    words = {"sample": "minibatches", "fetch": "the CPU's gathers"}
+    there = [said for stage, said in words.items() if borrows(run.rows, stage).any()]
+    said = ""
+    if there:
+        said = f" Modelled epochs take the time of {' and of '.join(there)} from this run."
+    seconds = corners(run)
+    if (seconds.min(axis=1) < seconds.max(axis=1)).any():
+        said += (
+            " A modelled value has two ends where its profile knows constants but as a range;"
+            " whiskers show both, and the bar ends halfway."
+        )
+    return said
+
+
+@_kept
+def warnings_of(run: Run) -> list[str]:
+    """What stands above the numbers of a run: no GPU took part; the host was busy otherwise;
+    managed memory has small pages."""
+    said = [] if has_gpu(run) else [HOST_ONLY]
+    if disturbed_alone(run):  # else quiet repeats alone count
+        said.append(f"Disturbed: {disturbance(run)}; measure again on an idle machine")
+    said += [
+        f"{row.strategy} {row.variant} reads {quantity(row.whole, '1/s')} over its table and"
+        f" {quantity(row.near, '1/s')} over 64 MiB of it: its managed memory is mapped by small"
+        " pages (an old driver, a host whose memory is in pieces), or beyond the GPU's reach"
+        for row in cast("Iterable[Any]", slow_pages(run).itertuples())
+    ]
+    return said
+
+
+def repeats_of(run: Run) -> str:
+    """How often each series was measured: ``6 to 9 repeats``; what was planned before any was."""
+    series = ["workload", "strategy", "variant"]
+    ended = run.rows[(run.rows["stage"] == "case") & (run.rows["metric"] == "wall_time")]
+    counts = (ended if len(ended) else pd.DataFrame(run.plan["cases"])).groupby(series).size()
+    low, high = counts.min(), counts.max()
+    return f"{low} to {high} repeats" if low < high else f"{low} repeat{'' if low == 1 else 's'}"
+
+
+@_kept
+def provenance(run: Run) -> str:
+    """What was measured on what, and how often."""
+    measure = run.plan["measure"]
+    counts = [
+        f"{measure[key]} {name}{'' if measure[key] == 1 else 's'}"
+        for key, name in (("epochs", "epoch"), ("warmup_epochs", "warm-up epoch"))
+    ]
+    processor = run.env.get("cpu", {}).get("model", "unknown processor")
+    measured = run.select(basis="measured")
+    commit = ", ".join(sorted(set(measured["commit"]))) or "unknown"
+    kinds = set(measured["backend"][measured["epoch"] >= 0])
+    kinds |= {"model"} if modelled_for(run) else set()
+    backends = ", ".join(sorted(kinds)) or "none"
+    others = [
+        f"{name} ({of['package']} {of['version']})"
+        for names in run.env.get("plugins", {}).values()
+        for name, of in names.items()
+    ]
+    turns = ", paths in turns in one process a repeat" if run.processes else ""
+    beside = f" Of other packages: {', '.join(others)}." if others else ""
+    return (
+        f"{repeats_of(run)} × {counts[0]}, {counts[1]} dropped{turns}. Machine"
+        f" {run.machine or 'unknown'}"
+        f" ({processor}), backend {backends}, commit {commit}, run {run.run_id}.{beside}"
+    )
+
+
+def cases_ended(run: Run) -> dict[str, int]:
+    """How many cases were ``ok``, ``failed`` and ``skipped``, and ``not run`` of those planned."""
+    rows = run.rows
+    ended = rows[(rows["stage"] == "case") & (rows["metric"] == "wall_time")]["status"]
+    counts = {status: int((ended == status).sum()) for status in ("ok", "failed", "skipped")}
+    bad = problems(run)
+    return {**counts, "not run": int(bad.loc[bad["status"] == "not run", "repeats"].sum())}
+
+
+def gpu_of(run: Run) -> str:
+    """Name of the GPU that the run used, or of those that it may have; empty: there was none."""
+    gpus, used = run.env.get("gpus", []), run.env.get("gpu_in_use")
+    mine = [gpu for gpu in gpus if used and gpu.get("uuid_hash") == used] or gpus
+    return ", ".join(sorted({str(gpu.get("name", "unnamed")) for gpu in mine}))
+
+
+def where(run: Run, backend: str) -> str:
+    """What was measured on this backend was measured on …"""
+    if backend == "host":
+        return "Measured in host memory, no GPU"
+    return f"Measured on {gpu_of(run) or 'a GPU'}"
+
+
+def by_ranks(run: Run) -> dict[tuple[int, int], list[str]]:
+    """The workloads by their ranks on a machine, and machines; fewer ranks first."""
+    found: dict[tuple[int, int], list[str]] = {}
+    for workload, fields in run.plan["workloads"].items():
+        found.setdefault(ranks_of(fields), []).append(workload)
+    return dict(sorted(found.items(), key=lambda one: (math.prod(one[0]), one[0])))
+
+
+def on_ranks(ranks: tuple[int, int], all_ranks: Collection[object], backend: str) -> str:
+    """For the place of a sentence: nothing where all of the run is of one rank."""
+    if ranks == (1, 1) and len(all_ranks) == 1:
+        return ""
+    if backend == "cuda":
+        return f", on {ranks_in_words(*ranks, 'GPU')}"
+    return f", by {ranks_in_words(*ranks)} (process{'es' if ranks != (1, 1) else ''})"

@@ -1,0 +1,273 @@
+"""How it was run: what was made sure of, what went wrong, which sensors could be read, on what."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from gatherbench.bench.machine.reason import kind_of
+from gatherbench.bench.plan.workload import ranks_in_words, ranks_of
+from gatherbench.bench.read.epochs import problems
+from gatherbench.bench.read.tables import Run
+from gatherbench.bench.read.units import quantity
+from gatherbench.bench.run.rows import SERIES
+from gatherbench.bench.show.charts import in_plan_order
+from gatherbench.bench.show.table import WHAT, Column, Table, tabulate
+from gatherbench.bench.show.terminal import struck
+from gatherbench.bench.show.view import View
+
+#: Fields of ``env.json`` that are bytes.
+_BYTES = ("total", "container_limit", "huge_page_size")
+
+_SAMPLING = re.compile(r" \[samples=[^\]]*\]$")
+
+
+def compared(run: Run) -> str:
+    """What the comparison before timing found, in a sentence."""
+    checks = _ok(run, "check")
+    checks = checks[checks["metric"] == "batches"]
+    if checks.empty:
+        return "No case got as far as comparing its rows with a plain gather: nothing was timed."
+    batches = int(checks["value"].sum())
+    return (
+        f"Before timing, {len(checks)} cases compared the rows of {batches} minibatches bit for bit"
+        " with a plain gather and found no difference. Rows are compared until a case is over; one"
+        " whose rows differ fails, and what it measured is not shown."
+    )
+
+
+def residency(run: Run) -> str:
+    """Where the feature table lay, as far as the run says, in a sentence."""
+    loads = _ok(run, "setup")
+    sources = loads["source"][loads["metric"] == "table_load_time"]
+    places = sorted({str(source).partition("; ")[2] for source in sources} - {""})
+    where = f"The feature table was {' or '.join(places)}." if places else ""
+    if _ok(run, "check")["metric"].str.contains("residen").any():
+        return where
+    return f"{where} Where the GPU finds it (residency) was not checked in this run.".strip()
+
+
+def setup(run: Run) -> Table:
+    """Checks, set-up and scores of each series."""
+    rows = run.rows[run.rows["stage"].isin(("check", "setup", "eval")) & (run.rows["epoch"] < 0)]
+    caption = "Checks, set-up and scores (medians over repeats); set-up is no part of an epoch"
+    return _medians(run, rows, "setup", caption)
+
+
+def readings(run: Run) -> Table:
+    """What every meter read of an epoch, whichever package it is of."""
+    rows = run.select(stage="epoch", basis="measured", used=True)
+    caption = "Everything that meters read of an epoch (medians over repeats and epochs)"
+    return replace(_medians(run, rows[rows["epoch"] >= 0], "readings", caption), folded=True)
+
+
+def _medians(run: Run, rows: pd.DataFrame, ident: str, caption: str) -> Table:
+    """A column for each metric, a line for each series."""
+    rows = rows.assign(field=rows["stage"] + "." + rows["metric"])
+    frame = rows.groupby([*SERIES, "field"])["value"].median().unstack().reset_index()
+    units = dict(zip(rows["field"], rows["unit"], strict=True))
+    stages = ("check", "setup", "eval", "epoch")
+    names = sorted(units, key=lambda name: stages.index(name.partition(".")[0]))
+    labels = {name: name.replace(".", ": ").replace("_", " ") for name in names}
+    columns = [Column(name, labels[name], units[name]) for name in names if name in frame]
+    return tabulate(ident, caption, [*WHAT, *columns], in_plan_order(run, frame))
+
+
+def unmeasured(run: Run) -> Table:
+    """Cases without a measurement and why."""
+    columns = [
+        Column("status", "status"),
+        *WHAT[:3],
+        Column("repeats", "repeats", "1"),
+        Column("of", "of", "1"),
+        Column("reason", "reason"),
+    ]
+    return tabulate("problems", "Skipped, failed and unfinished cases", columns, problems(run))
+
+
+def reasons(run: Run) -> list[str]:
+    """Each reason once, with what it struck."""
+    lines = []
+    for (status, reason), group in problems(run).groupby(["status", "reason"], sort=False):
+        cases = []
+        for case in group.to_dict("records"):
+            some = case["repeats"] != case["of"]
+            count = f" ({case['repeats']} of {case['of']} repeats)" * some
+            cases.append((f"{case['strategy']} {case['variant']}{count}", case["workload"]))
+        on = [(series, run.names[workload]) for series, workload in cases]
+        lines.append(f"{status}: {struck(on, run.names.values())}: {reason}")
+    return lines or ["Every case of the plan was measured."]
+
+
+def known_copies(run: Run) -> Table:
+    """What each sensor of the link counted of known copies, in a run that was to find that out."""
+    found = run.whole[run.whole["metric"].str.contains("_ratio")]
+    if len(run.plan["measure"].get("known_copies", [])) < 2:
+        found = found[:0]
+    direction = found["metric"].str.extract("(?:pcie_)?(.*?)_ratio")[0].str.replace("_", " ")
+    source = found["source"].where(
+        found["status"] == "ok", found["source"] + ": " + found["reason"].astype(str)
+    )
+    frame = pd.DataFrame(
+        {
+            "what": "",
+            "direction": direction,
+            "": "",
+            "counted": found["value"].map("{:.3f}".format).where(found["value"].notna(), ""),
+            "source": source,
+        }
+    )
+    columns = [
+        Column("what", ""),
+        Column("direction", "direction"),
+        Column("", ""),
+        Column("counted", "counted", short="counted"),
+        Column("source", "by, and of what", short="by, and of what"),
+    ]
+    title = "Sensors of the link: bytes counted for each byte of a known copy"
+    return tabulate("known-copies", title, columns, frame, title=title)
+
+
+def meters(run: Run) -> Table:
+    """Each metric that was to be observed: where from, how often, and why not."""
+    rows = run.select(basis="measured")
+    rows = rows[rows["stage"] != "case"]
+    records = []
+    for (stage, metric), here in rows.groupby(["stage", "metric"], sort=False):
+        absent = here[here["status"] != "ok"]
+        sources = dict.fromkeys(_SAMPLING.sub("", source) for source in here["source"])
+        records.append(
+            {
+                "metric": f"{stage}.{metric}",
+                "state": _state(len(absent), len(here), list(absent["reason"])),
+                "unit": here["unit"].iloc[0],
+                "read": len(here) - len(absent),
+                "absent": len(absent),
+                "source": "; ".join(sources),
+                "reason": "; ".join(dict.fromkeys(absent["reason"])),
+            }
+        )
+    columns = [
+        Column("metric", "metric"),
+        Column("state", "state"),
+        Column("unit", "unit"),
+        Column("read", "readings", "1"),
+        Column("absent", "without", "1"),
+        Column("source", "source"),
+        Column("reason", "why there is none, and the remedy"),
+    ]
+    frame = pd.DataFrame(records, columns=[column.field for column in columns])
+    return tabulate("meters", "What clocks, meters and checks read", columns, frame)
+
+
+def calibration(run: Run) -> Table:
+    """What the calibration of the GPU's sensors found, and which of them it does not trust."""
+    frame = run.whole[["metric", "status", "value", "unit", "source", "reason"]]
+    columns = [
+        Column("metric", "metric"),
+        Column("status", "status"),
+        Column("value", "value", units="unit"),
+        Column("unit", "unit in the CSV"),
+        Column("source", "source"),
+        Column("reason", "why there is none, and the remedy"),
+    ]
+    return tabulate("calibration", "Check of the GPU’s sensors before the run", columns, frame)
+
+
+def _state(absent: int, total: int, reasons: list[str]) -> str:
+    if not absent:
+        return "read"
+    kind = (kind_of(reasons[0]) or "absent").replace("_", " ")
+    return kind if absent == total else f"read in part, {kind}"
+
+
+def _ok(run: Run, stage: str) -> pd.DataFrame:
+    return run.rows[(run.rows["stage"] == stage) & (run.rows["status"] == "ok")]
+
+
+def workloads(run: Run) -> Table:
+    """Everything that decides which minibatches an epoch has."""
+    frame = pd.DataFrame(
+        [
+            {
+                "workload": ident,
+                "name": run.names[ident],
+                **fields,
+                "fanouts": ", ".join(map(str, fields["fanouts"])),
+                "max_batches": fields.get("max_batches") or None,
+                "ranks": ranks_in_words(*ranks_of(fields)),
+                "scaling": fields["scaling"] if ranks_of(fields) != (1, 1) else None,
+            }
+            for ident, fields in run.plan["workloads"].items()
+        ]
+    )
+    columns = [
+        Column("workload", "workload"),
+        Column("name", "in titles"),
+        Column("dataset", "dataset"),
+        Column("scale", "scale", "1"),
+        Column("model", "model"),
+        Column("hidden", "hidden width", "1"),
+        Column("fanouts", "fan-outs, from the seeds outwards"),
+        Column("batch_size", "batch size", "1"),
+        Column("max_batches", "epoch cut to minibatches", "1"),
+        Column("seed", "seed", "1"),
+    ]
+    if len(frame) and frame["scaling"].notna().any():
+        columns += [Column("ranks", "ranks"), Column("scaling", "scaling")]
+    return tabulate("workloads", "Workloads of the plan", columns, frame)
+
+
+def machine(run: Run) -> Table:
+    """``env.json`` field by field."""
+    frame = pd.DataFrame(_flat(run.env), columns=["what", "value"])
+    columns = [Column("what", "what"), Column("value", "value")]
+    return tabulate("machine", "The machine in full", columns, frame, folded=True)
+
+
+def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{name} › {key}" if name else str(key))
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from _flat(inner, f"{name} {number}")
+        if not value:
+            yield name.replace("_", " "), "none"
+    else:
+        last = name.rpartition(" › ")[2]
+        in_bytes = last in _BYTES and isinstance(value, int)
+        said = quantity(value, "B") if in_bytes else "not known" if value is None else str(value)
+        yield name.replace("_", " "), said
+
+
+CHECKS = View(
+    "checks",
+    "Checks and set-up",
+    lambda run: True,
+    lambda run: [setup(run)],
+    lead=lambda run: f"{compared(run)} {residency(run)}".rstrip(),
+)
+UNMEASURED = View(
+    "unmeasured",
+    "Skipped and failed",
+    lambda run: True,
+    lambda run: [unmeasured(run)],
+    notes=reasons,
+)
+SENSORS = View(
+    "sensors",
+    "Meters",
+    lambda run: True,
+    lambda run: [known_copies(run), calibration(run), meters(run), readings(run)],
+    lead=lambda _run: (
+        "A sensor that cannot be read, or cannot be trusted, gives no number and a reason."
+    ),
+)
+PLAN = View(
+    "plan", "What was run on what", lambda run: True, lambda run: [workloads(run), machine(run)]
+)

@@ -1,0 +1,94 @@
+"""What a GPU draws: joules of an epoch, mean watts, and watts over time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from gatherbench.bench.read.gpu import gpu_energy, gpu_power, idle_power_w
+from gatherbench.bench.read.tables import Run
+from gatherbench.bench.show.chart import Chart
+from gatherbench.bench.show.charts import bars
+from gatherbench.bench.show.over_time import polled
+from gatherbench.bench.show.provenance import has_gpu
+from gatherbench.bench.show.view import View
+
+
+def gpu_energy_per_epoch(run: Run) -> Chart:
+    """Joules of the GPU in an epoch, with the part that it draws doing nothing.
+
+    A strategy that is faster saves the idle part too, because the GPU waits for less time; the part
+    above idle is what the work itself takes. Host and processors are not in it.
+    """
+    return _of_the_gpu(
+        run,
+        gpu_energy(run),
+        "J",
+        ident="energy",
+        title="Energy of the GPU per epoch",
+        quantity="energy per epoch",
+    )
+
+
+def gpu_mean_power(run: Run) -> Chart:
+    """Mean watts of the GPU over an epoch."""
+    return _of_the_gpu(
+        run,
+        gpu_power(run),
+        "W",
+        ident="mean-power",
+        title="Mean power of the GPU",
+        quantity="mean power over an epoch",
+    )
+
+
+def _of_the_gpu(run: Run, values: pd.DataFrame, unit: str, **said: Any) -> Chart:
+    idle = idle_power_w(run)
+    legend = {
+        "idle": ("drawn by the idle GPU in that time", "grey"),
+        "above idle": ("above idle", "vermilion"),
+        "not split": ("idle part not measured", "sky"),
+    }
+    missing = run.select(metric="gpu_energy", status=["failed", "skipped"])
+    of_blocks = missing[missing["stage"] == "energy"]
+    why = (of_blocks if len(of_blocks) else missing)["reason"]
+    return bars(
+        run,
+        values,
+        unit,
+        reading="The GPU alone, by its energy counter over windows of whole epochs, 10 s and more. "
+        f"Idle power, with a process on the GPU: {'unknown' if idle is None else f'{idle:.0f} W'}. "
+        "Medians of repeats; whiskers: quartiles.",
+        legend={name: look for name, look in legend.items() if (values[name] > 0).any()},
+        absent=str(why.iloc[0]) if len(why) else "no energy of the GPU was read",
+        predicted=False,
+        **said,
+    )
+
+
+def power_over_time(run: Run) -> Chart:
+    """Watts that the GPU drew in an epoch."""
+    return polled(
+        run,
+        "W",
+        lambda readings: list(zip(readings["time_s"], readings["value"], strict=True)),
+        ident="power",
+        title="Power of the GPU during an epoch",
+        reading="Power that the driver reports at an instant. The first polled epoch of each"
+        " series.",
+        quantity="power",
+        legend={"gpu_power": ("power", "vermilion")},
+    )
+
+
+ENERGY = View(
+    "energy",
+    "Energy and power of the GPU",
+    has_gpu,
+    charts={
+        "gpu_energy": gpu_energy_per_epoch,
+        "gpu_power": gpu_mean_power,
+        "power_over_time": power_over_time,
+    },
+)

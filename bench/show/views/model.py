@@ -1,0 +1,303 @@
+"""What the link model says of a run: modelled epochs, roofs of the link, and how far it is off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import numpy as np
+import pandas as pd
+
+from gatherbench.bench.model.errors import told_apart
+from gatherbench.bench.model.predict import profile_of
+from gatherbench.bench.model.profile import LinkProfile, ProfileError
+from gatherbench.bench.model.roofline import against_measured, roofline, roofs
+from gatherbench.bench.read.disturbance import modelled_from_disturbed
+from gatherbench.bench.read.epochs import gathers_among, problems, set_aside
+from gatherbench.bench.read.modelled import borrows, corners, foreign_gathers
+from gatherbench.bench.read.tables import Run, only
+from gatherbench.bench.read.units import listed, short
+from gatherbench.bench.show.answer import Point
+from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
+from gatherbench.bench.show.charts import Row
+from gatherbench.bench.show.contest import Contest, contest_points, is_bound
+from gatherbench.bench.show.provenance import by_ranks, has_gpu, modelled_for, on_ranks
+from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
+from gatherbench.bench.show.terminal import struck
+from gatherbench.bench.show.view import View
+from gatherbench.stats.judge import THRESHOLD
+
+#: Columns of the roofline's roofs, and what a reader calls them.
+ROOFS = {"copy_engine": "copy engine", "sm_read": "reads by SMs", "raw_link": "raw link"}
+#: The times that a rate is taken over, and what a reader calls the rates.
+OVER = {
+    "fetch": "rows over the link per second of fetch",
+    "epoch": "rows over the link per second of epoch, fetches hidden",
+}
+
+
+@lru_cache(maxsize=1)
+def _known(run: Run) -> tuple[LinkProfile | None, pd.DataFrame, str]:
+    """The profile that came with the run, its roofline, or why there is none, and the remedy."""
+    empty = pd.DataFrame()
+    try:
+        profile = profile_of(run)
+    except ProfileError as error:
+        return None, empty, f"No roofline: {error}."
+    if profile is None:
+        own = "`gatherbench calibrate` measures this machine’s; " if has_gpu(run) else ""
+        return None, empty, (
+            "No roofline: this run has no link profile, which holds the roofs. "
+            f"{own}`gatherbench predict RUN --profile NAME` takes any of"
+            " `gatherbench list profiles`."
+        )  # fmt: skip
+    table = roofline(run, profile)
+    if table["rate"].isna().all():
+        return profile, empty, _unknown(table, profile)
+    return profile, table, ""
+
+
+def roofline_chart(run: Run) -> Chart:
+    """Rows over the link per second beside the roofs of the profile that came with the run."""
+    profile, table, _ = _known(run)
+    if profile is None or table.empty:
+        return Chart("roofline", "", "", "", [])
+    spans = run.select(stage="setup", metric="table")
+    panels, unknown = [], set[str]()
+    for workload, here in table.groupby("workload", sort=False):
+        span = spans[spans["workload"] == workload]["value"].max()
+        limits: dict[tuple[float, str], None] = {}
+        for corner in profile.corners() if pd.notna(span) else ():
+            best = roofs(corner, float(span))
+            limits |= {(getattr(best, kind), kind): None for kind in ROOFS}
+        known = [(value, kind) for value, kind in limits if pd.notna(value)]
+        unknown |= set(ROOFS) - {kind for _, kind in known}
+        axis = Axis("B/s", max([*here["rate"].dropna(), *(v for v, _ in known)], default=1.0))
+        # A rate over an epoch is a lower bound: on one axis it would be read as a slower link.
+        lines = [(line["over"], _rate(line, axis)) for line in here.to_dict("records")]
+        for over, quantity in OVER.items():
+            mine = [line for its, line in lines if its == over]
+            if mine:
+                panels.append(Panel(run.names[str(workload)], mine, axis, known, quantity=quantity))
+    reading = (
+        "Rows that crossed the link, in bytes per second that the loop waited for them. Where"
+        " fetches are hidden behind training, over the whole epoch, in a panel of their own: at"
+        f" least so busy was the link. Vertical lines: its roofs by profile {short(profile.name)}."
+    )
+    if table["end"].any():
+        reading += (
+            " Of some constants the profile knows but a range: a series then has two bars, the"
+            " least and the most that it allows, and a roof several lines."
+        )
+    if unknown:
+        missing = ", ".join(sorted(ROOFS[kind] for kind in unknown))
+        reading += f" Not known in this profile, so not drawn: {missing}."
+    if (table["kind"] == "measured").any():
+        reading += " The roofs are those of the measured machine only if the profile is its own."
+    marks = {kind: name for kind, name in ROOFS.items() if kind not in unknown}
+    title = "How near the link’s roofs"
+    return Chart("roofline", title, reading, "rows over the link", panels, marks=marks)
+
+
+def _rate(line: Row, axis: Axis) -> Line:
+    names, look = (str(line["strategy"]), str(line["variant"])), str(line["kind"])
+    rate = float(line["rate"])
+    if pd.isna(rate):
+        why = f"no payload crosses the link, or not enough is known; epoch bound by {line['bound']}"
+        return Line(*names, look, missing=why)
+    note = f"fetch bound by {line['fetch_bound']}"
+    text = f"{line['end']} {axis.said(rate)}".strip()
+    return Line(*names, look, {names[0]: rate}, text=text, note=note)
+
+
+def _unknown(table: pd.DataFrame, profile: LinkProfile) -> str:
+    bounds = ", ".join(sorted(set(table["bound"])))
+    why = f" The model says of the epochs: {bounds}." if bounds else ""
+    return f"No roofline: nothing of this run is known to cross the link of {profile.name}.{why}"
+
+
+def roofline_table(profile: LinkProfile, table: pd.DataFrame) -> Table:
+    """One line a series and basis: its rate over the link, and that of each roof.
+
+    A terminal has modelled lines only of series that were not measured.
+    """
+    basis = table["kind"].replace("modelled", "predicted")
+    hidden = ["*" * (over == "epoch") for over in table["over"]]
+    disk = Column("of_disk", "of the disk", "share", short="disk")
+    columns = [
+        *WHAT,
+        *_end(table),
+        Column("rate", "over the link", "B/s", short="rate", mark="hidden"),
+        Column("over", "over the time of"),
+        Column("of_copy_engine", "of the copy engine", "share", short="copies"),
+        Column("of_sm_read", "of reads by SMs", "share", short="SM reads"),
+        Column("of_raw_link", "of the raw link", "share", short="raw link"),
+        *([disk] if table["of_disk"].notna().any() else []),
+        Column("fetch_bound", "fetch bound by", short="fetch bound by"),
+        Column("bound", "epoch bound by", short="epoch bound by"),
+    ]
+    caption = f"Bytes of rows per second as a share of the roofs of {short(profile.name)}"
+    return tabulate(
+        "roofline",
+        caption,
+        columns,
+        with_kind(table.assign(backend="cuda", basis=basis, hidden=hidden)),
+        title=f"Roofline for {short(profile.name)}",
+        note="Bytes of rows that cross the link over the time waited for them, or over the epoch"
+        " (*) where fetches are hidden; then as a share of each roof; a path may exceed a roof that"
+        " is not its own. Disk: of that time what its reads take at least.",
+    )
+
+
+def model_errors(run: Run) -> Table | None:
+    """Epochs on a GPU beside the model's; ``None`` where either has none, or no profile reads."""
+    profile = _known(run)[0]
+    if profile is None or not has_gpu(run):
+        return None
+    table = against_measured(run, profile)
+    if table["modelled_s"].isna().all():
+        return None
+    names = {"measured_s": "measured", "modelled_s": "modelled", "modelled_path_s": "path"}
+    columns = [
+        *WHAT[:3],
+        *_end(table),
+        Column("measured", "epoch, measured", "s", short="measured"),
+        Column("modelled", "modelled", "s", short="modelled", like="measured"),
+        Column("error", "off by", "share", short="off by"),
+        Column(
+            "path",
+            "modelled with training as measured",
+            "s",
+            short="with training as measured",
+            like="measured",
+        ),
+        Column("path_error", "off by", "share", short="off by"),
+        Column("bound", "epoch bound by"),
+    ]
+    caption = f"Measured epochs beside the link model’s for {short(profile.name)}"
+    return tabulate(
+        "model-errors",
+        caption,
+        columns,
+        table.rename(columns=names),
+        title=f"Epochs, and how far the model for {short(profile.name)} is off",
+        note="Positive: the model expects a longer epoch than was measured. With training as"
+        " measured, what is left is the data path’s. It says how far the model is off only if the"
+        " profile is this machine’s own.",
+    )
+
+
+def _end(table: pd.DataFrame) -> list[Column]:
+    """The column that tells least and most apart, where the profile's ranges make two lines."""
+    end = Column("end", "within the profile’s ranges", short="ends")
+    return [end] if table["end"].any() else []
+
+
+def _tables(run: Run) -> list[Table]:
+    profile, table, _ = _known(run)
+    if profile is None:
+        return []
+    found = [] if table.empty else [roofline_table(profile, table)]
+    errors = model_errors(run)
+    return [*found, errors] if errors else found
+
+
+# ---- modelled epochs -----------------------------------------------------------------------------
+
+
+def modelled_points(run: Run) -> list[Point]:
+    """Who is fastest on the modelled machine, as far as the model tells paths apart.
+
+    Ratios are over the modelled machine's own ``cpu_gather``: ``naive``, the paper's baseline,
+    where there is that; there is none where they borrow from disturbed cases alone.
+    """
+    groups = by_ranks(run)
+    return [
+        point
+        for ranks, workloads in groups.items()
+        for point in _modelled(only(run, workloads=workloads), on_ranks(ranks, groups, "cuda"))
+    ]
+
+
+def _modelled(run: Run, on: str) -> Iterator[Point]:
+    foreign, apart, seconds = foreign_gathers(run), set_aside(run), corners(run)
+    lent, profile = modelled_from_disturbed(run), _known(run)[0]
+    logs = dict(zip(seconds.index, np.log(seconds.to_numpy(float)), strict=True))
+    own = [key for key in logs if key not in foreign and key[1:3] not in apart]
+    known = [key for key in own if not np.isnan(logs[key]).any()]
+    error = told_apart(loop=profile is not None and profile["loop.issue"].value is not None)
+    condition = f"Modelled for {listed(modelled_for(run))}{on}, not measured"
+    if error > 1 + THRESHOLD:
+        condition += f" (told apart from a factor of {error:.2f} on)"
+    contests = []
+    for workload in run.workloads:
+        mine = {(k[1], k[2]): logs[k] for k in known if k[0] == workload}
+        times = {" ".join(pair): log for pair, log in mine.items()}
+        partly = {" ".join(k[1:3]) for k in own if k[0] == workload and k not in known}
+        gathers = [] if any(key.workload == workload for key in lent) else gathers_among(mine)
+        base = " ".join(gathers[0]) if gathers else ""
+        rivals = tuple(sorted(name for name in partly if not is_bound(name)))
+        contest = Contest(run.names[workload], times, base, condition, "modelled", rivals, error)
+        if len(times) > len(contest.bounds):
+            contests.append(contest)
+    yield from contest_points(contests)
+    if unknown := sorted({" ".join(key[1:3]) for key in own if key not in known}):
+        yield Point(
+            "not known at every end of the profile’s ranges: {names}",
+            subjects=tuple(unknown),
+            condition=condition,
+            kind="modelled",
+            weight=1,
+        )
+
+
+def _rests_on(run: Run) -> Iterator[str]:
+    """What modelled epochs borrow from the run's own machine, a sentence each."""
+    names = sorted({f"{strategy} {variant}" for _, strategy, variant, *_ in foreign_gathers(run)})
+    if names:
+        yield (
+            f"No ratio over {listed(names)}: the CPU's gather there is that of {run.machine}, not"
+            " of the machine that is modelled."
+        )
+    if borrows(run.rows, "sample").any():
+        lent = modelled_from_disturbed(run)
+        beside = ", beside other work throughout, so no ratio is given" * bool(lent)
+        drawn, whole = (run.values(s, "wall_time", "predicted") for s in ("sample", "epoch"))
+        low, high = (f"{share:.0%}" for share in (drawn / whole).dropna().agg(["min", "max"]))
+        yield (
+            f"Minibatches come as fast as {run.machine} was measured to have them{beside}; that is"
+            f" {low if low == high else f'{low} to {high}'} of these epochs, where `gatherbench"
+            " advise` takes the profile’s own rate."
+        )
+
+
+def _unpredicted(run: Run) -> Iterator[str]:
+    """Each reason why an epoch could not be modelled, once, with what it struck.
+
+    A case that failed cannot be modelled either: that was told.
+    """
+    rows, said = run.select(stage="epoch", metric="wall_time", basis="predicted"), problems(run)
+    rows = rows[rows["reason"].notna()]
+    told = rows["reason"].map(lambda reason: any(why in reason for why in said["reason"]))
+    for (machine, reason), group in rows[~told.astype(bool)].groupby(
+        ["machine", "reason"], sort=False
+    ):
+        on = group["workload"].map(run.names)
+        cases = zip(group["strategy"] + " " + group["variant"], on, strict=True)
+        yield f"not modelled for {machine}: {struck(cases, run.names.values())}: {reason}"
+
+
+def _notes(run: Run) -> list[str]:
+    absent = _known(run)[2]
+    return [*([absent] if absent else []), *_rests_on(run), *_unpredicted(run)]
+
+
+MODEL = View(
+    "model",
+    "Modelled, and how near the link’s roofs",
+    lambda _run: True,
+    _tables,
+    {"roofline": roofline_chart},
+    modelled_points,
+    notes=_notes,
+)

@@ -1,0 +1,129 @@
+"""What crosses the link: bytes and requests that each path declares, and what counters saw."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from gatherbench.bench.model.link_bytes import copied_ratio, link_bytes
+from gatherbench.bench.read.gpu import DIRECTIONS, link_rate, link_rates
+from gatherbench.bench.read.kept import found_on_device
+from gatherbench.bench.read.tables import Run
+from gatherbench.bench.read.units import quantity
+from gatherbench.bench.run.rows import SERIES
+from gatherbench.bench.show.chart import Chart, Points
+from gatherbench.bench.show.charts import in_plan_order
+from gatherbench.bench.show.over_time import polled
+from gatherbench.bench.show.provenance import has_gpu
+from gatherbench.bench.show.table import WHAT, Column, Table, tabulate
+from gatherbench.bench.show.view import View
+
+#: Metrics of the stage ``fetch`` that a case declares of its path, and what a reader calls them.
+_DECLARED = {
+    "cpu_read": ("CPU reads", "B"),
+    "cpu_write": ("CPU writes", "B"),
+    "copy_engine": ("copy engine", "B"),
+    "gpu_link_read": ("GPU reads over the link", "B"),
+    "gpu_table": ("of the table, kept on the GPU", "B"),
+}
+_REQUESTS = "gpu_requests_"
+_FOUND = {"declared": "rows found on the device", "counted": "the same, as counted in epochs"}
+
+
+def data_path(run: Run) -> Table:
+    """What each strategy moves in an epoch, by its own declaration."""
+    rows = run.select(stage="fetch", basis="declared")
+    frame = rows.groupby([*SERIES, "metric"])["value"].median().unstack().reset_index()
+    requests = {
+        metric: (f"requests of {metric.removeprefix(_REQUESTS).removesuffix('_bytes')} B", "1")
+        for metric in dict.fromkeys(rows["metric"])
+        if metric.startswith(_REQUESTS)
+    }
+    names = _DECLARED | requests
+    columns = [Column(metric, *names[metric]) for metric in names if metric in frame]
+    found = found_on_device(run)
+    frame = frame.join(found, on=SERIES[:4])
+    columns += [Column(f, label, "share") for f, label in _FOUND.items() if found[f].any()]
+    caption = (
+        "Bytes and link requests of an epoch, computed from ids and data path, not measured"
+        + " (but for what is counted)" * bool(found["counted"].notna().any())
+    )
+    return tabulate("path", caption, [*WHAT, *columns], in_plan_order(run, frame))
+
+
+def link_traffic(run: Run) -> Table:
+    """Bytes to the device in an epoch, measured and counted, of whatever was measured."""
+    columns = [
+        *WHAT[:3],
+        Column("payload", "wanted", "B"),
+        Column("read", "sectors and copies", "B"),
+        Column("link_128", "with headers, reads of 128 B", "B"),
+        Column("link_64", "with headers, reads of 64 B", "B"),
+        Column("median", "measured", "B"),
+        Column("low", "lower quartile", "B"),
+        Column("high", "upper quartile", "B"),
+    ]
+    caption = "Bytes from host to device in an epoch: counted from the ids, and measured"
+    if run.drawn == "uva":
+        caption += ". Measured bytes include reads of the graph, which are not counted"
+    copied = copied_ratio(run)
+    headers = ""
+    if copied:
+        headers = (
+            f", which counted {copied:.3f} B for each byte copied: what is above 1 are headers"
+        )
+    note = (
+        f"Measured by the counter that the run’s calibration trusts{headers}."
+        " Counted: whole sectors of 32 B that are read, 20 B of header for each, and copies, ids"
+        " among them, at what the calibration saw them cost. Edges that are copied for training are"
+        " measured and not counted; with sampling on the GPU there are none. Managed memory moves"
+        " pages, whatever its reads."
+    )
+    return tabulate("link-traffic", caption, columns, link_bytes(run), note=note)
+
+
+def pcie_over_time(run: Run) -> Chart:
+    """Bytes per second over the link in an epoch, each way: kept busy, or in bursts?"""
+    if not has_gpu(run):
+        return Chart("traffic", "", "", "", [])
+    raw, unknown = link_rate(run)
+    reading = (
+        "Bytes of the link, headers included, between readings of the counter that the run’s"
+        " calibration trusts; payload: the rows that the loop asked for. The first polled epoch of"
+        " each series."
+    )
+    if raw is None:
+        reading += f" No raw rate of the link: {unknown}."
+    else:
+        reading += (
+            f" The scale ends at the link’s raw rate, {quantity(raw, 'B/s')} or at the"
+            " peak where that is less than a tenth of it."
+        )
+    return polled(
+        run,
+        "B/s",
+        _rates,
+        raw,
+        ident="traffic",
+        title="Traffic over the link during an epoch",
+        reading=reading,
+        quantity="rate",
+        legend={
+            f"pcie_{way}": (way.replace("_", " "), colour)
+            for way, colour in zip(DIRECTIONS, ("blue", "orange"), strict=True)
+        },
+    )
+
+
+def _rates(counter: pd.DataFrame) -> Points:
+    """Rates between readings: each value holds up to its time."""
+    rates = link_rates(counter)
+    return list(zip(rates["end_s"], rates["rate"], strict=True))
+
+
+REQUESTS = View(
+    "link",
+    "Over the link",
+    lambda run: len(run.select(stage="fetch", basis="declared")) > 0 or has_gpu(run),
+    lambda run: [data_path(run), link_traffic(run)],
+    {"pcie_over_time": pcie_over_time},
+)

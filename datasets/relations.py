@@ -1,0 +1,61 @@
+"""Kinds of edges: what makes a graph relational.
+
+They lie in a file beside the arrays that every graph has, one number an edge, in the order of
+``indices``; the spec names them. Whatever trains without them reads the graph as any other, so a
+relational model and an untyped one have the same minibatches. Two nodes have one edge in each
+direction, of one kind: where a source has several, the first of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatherbench.datasets.columns import typed_columns
+from gatherbench.datasets.dataset import RELATIONS_FILE, DatasetError, GraphDataset, remedy
+from gatherbench.datasets.writer import DatasetWriter
+
+#: As many kinds as their file can number.
+MOST = 2**15
+
+
+def write_typed(
+    writer: DatasetWriter, keys: NDArray[np.int64], num_nodes: int, kinds: int
+) -> NDArray[np.int64]:
+    """Write columns and kinds from the keys of ``typed_keys``; returns the in-degrees."""
+    found: list[NDArray[np.int16]] = []
+
+    def untyped() -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        for degrees, rows, of_edges in typed_columns(keys, num_nodes, kinds):
+            found.append(of_edges.astype(np.int16))
+            yield degrees, rows
+
+    degrees = writer.write_columns(untyped())
+    writer.keep(RELATIONS_FILE, np.concatenate(found))
+    return degrees
+
+
+def read_relations(data: GraphDataset) -> NDArray[np.int16]:
+    """The kind of each edge, places in ``spec.relations``, int16 ``[E]``; a map of the file.
+
+    Raises:
+        DatasetError: the graph has none, or their file is damaged.
+    """
+    path, names = data.folder / RELATIONS_FILE, data.spec.relations
+    if not names:
+        raise DatasetError(
+            f"{data.name}: its edges have no kinds, which a relational model needs; import it with"
+            f" --relations, or {remedy(data.folder)}"
+        )
+    try:
+        kinds: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise DatasetError(f"{path}: unreadable ({error}); {remedy(data.folder)}") from error
+    if kinds.dtype != np.int16 or kinds.shape != data.indices.shape:
+        raise DatasetError(f"{path}: no kind for each edge; {remedy(data.folder)}")
+    if len(kinds) and not (kinds.min() >= 0 and kinds.max() < len(names)):
+        raise DatasetError(f"{path}: holds what is no kind of edge; {remedy(data.folder)}")
+    return kinds

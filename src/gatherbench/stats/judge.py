@@ -1,0 +1,125 @@
+"""The one rule for every verdict on a difference.
+
+With t the smallest difference that matters, for the ratio of one cost (a time) to another:
+
+==========  =====================================================
+SLOW        the whole interval lies above 1 + t
+FAST        the whole interval lies below 1 / (1 + t)
+SAME        the whole interval lies between the two
+AMBIGUOUS   neither: more repeats would tell
+==========  =====================================================
+
+Where many are compared at once, one of them may look slower by chance: SLOW and FAST then also ask
+that less than 5 % of such families would show so large a difference if nothing differed
+(Bonferroni).
+
+In sentences SAME is *level* and AMBIGUOUS *not decided*; what is not decided is never called level.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gatherbench.stats.interval import CONFIDENCE, Interval, interval_of
+
+Word = Literal["SAME", "FAST", "SLOW", "AMBIGUOUS"]
+Name = TypeVar("Name")
+
+#: The smallest difference between epochs that matters, as a share.
+THRESHOLD = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A ratio with its interval, what to make of it, and why, in words."""
+
+    interval: Interval
+    word: Word
+    reason: str
+
+
+def judge(
+    ratio: Interval,
+    *,
+    threshold: float = THRESHOLD,
+    more_is_better: bool = False,
+    family: int = 1,
+    busy: str = "",
+) -> Judgement:
+    """The verdict on a ratio of new to base.
+
+    Args:
+        family: how many are judged at once.
+        more_is_better: of the values, as of a rate; FAST is then above.
+        busy: says beside which side there was other work: being faster proves nothing then, and
+            being slower has to be looked into.
+    """
+    cost = ratio.inverse if more_is_better else ratio
+    slow, fast = 1 + threshold, 1 / (1 + threshold)
+    word = word_of(cost.low, cost.high, threshold)
+    if ratio.repeats < 2:
+        word, reason = "AMBIGUOUS", "one repeat does not tell how much processes differ"
+        if ratio.within is not None:
+            low, high = ratio.within
+            reason += f"; within its process {low:.3g} to {high:.3g}"
+    elif word == "SLOW":
+        reason = f"the whole interval is worse by more than {threshold:.0%}"
+    elif word == "FAST":
+        reason = f"the whole interval is better by more than {threshold:.0%}"
+    elif word == "SAME":
+        reason = f"the whole interval is within {threshold:.0%}"
+    else:
+        sides = ["worse"] * (cost.high > slow) + ["better"] * (cost.low < fast)
+        reason = f"perhaps {' or '.join(sides)} by more than {threshold:.0%}: more repeats"
+    if word in ("SLOW", "FAST") and family * ratio.chance > 1 - CONFIDENCE:
+        word, reason = "AMBIGUOUS", f"one of {family} may look like that by chance: more repeats"
+    elif word == "SLOW" and busy:
+        reason += f"; {busy}: run again on an idle machine to know how much"
+    elif word == "FAST" and busy:
+        word, reason = "AMBIGUOUS", f"{busy}: run again on an idle machine"
+    return Judgement(ratio, word, reason)
+
+
+def ratio_of(one: ArrayLike, other: ArrayLike) -> Interval:
+    """One series over another, each by the logarithm of its repeats' values."""
+    return interval_of((1, one), (-1, other))
+
+
+def shortest(
+    times: Mapping[Name, ArrayLike], over: Callable[[ArrayLike, ArrayLike], Interval] = ratio_of
+) -> tuple[Name, dict[Name, Word]]:
+    """Who takes the least time, and how each of the others compares with it."""
+    leader = min(times, key=lambda name: float(np.asarray(times[name]).mean()))
+    others = (name for name in times if name != leader)
+    return leader, {name: judge(over(times[name], times[leader])).word for name in others}
+
+
+def word_of(low: float, high: float, threshold: float = THRESHOLD) -> Word:
+    """The word for a ratio of costs between these ends, however they were come by."""
+    slow, fast = 1 + threshold, 1 / (1 + threshold)
+    if low > slow:
+        return "SLOW"
+    if high < fast:
+        return "FAST"
+    return "SAME" if fast <= low and high <= slow else "AMBIGUOUS"
+
+
+def is_open(low: float, high: float) -> bool:
+    """Whether a ratio with these ends, NaN of one repeat, is not decided."""
+    return word_of(low, high) == "AMBIGUOUS"
+
+
+def judge_exactly(base: float, new: float, *, more_is_better: bool = False) -> Judgement:
+    """The verdict on values that are computed: any difference beyond rounding counts."""
+    how = "computed, not measured: compared exactly"
+    if math.isclose(base, new, rel_tol=1e-9):
+        return Judgement(Interval(1.0, 1.0, 1.0, 1), "SAME", how)
+    ratio = new / base if base else math.nan
+    word: Word = "SLOW" if (new > base) != more_is_better else "FAST"
+    return Judgement(Interval(ratio, ratio, ratio, 1), word, how)

@@ -1,0 +1,385 @@
+"""``auto``: the user's own training decides which data path it gets.
+
+Paths that can run here serve the first minibatches in turns, each timed from one fetch to the next:
+the time that a training waits for, fetch and step together. The rule of all verdicts ends the
+search (``auto_search.py``), the winner stays, and the others are closed. Every path is exact, so
+the rows are right throughout. What was found is kept for the next training (``auto_kept.py``).
+
+At most two paths are open at a time, each with a table's worth of memory of its own at most, and
+one when the search is over. It ends at the latest after a share of the first epoch.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import ClassVar, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gatherbench.kernels.cuda_calls import CudaCallError
+from gatherbench.kernels.managed_memory import span_of
+from gatherbench.kernels.mapped_memory import HostRegistration
+from gatherbench.strategies import auto_kept
+from gatherbench.strategies.auto_kept import Asked, Finding
+from gatherbench.strategies.auto_search import MOST, Outcome, Turn, search
+from gatherbench.strategies.base import Fetcher, Residency, SetupStep, Strategy, Ticket
+from gatherbench.strategies.cpu_gather import CpuGather
+from gatherbench.strategies.data_path import DataPath
+from gatherbench.strategies.knowledge import Knowledge
+from gatherbench.strategies.places import no_room, path_skip, with_index
+
+#: The search takes at most this share of the first epoch's minibatches; of a short epoch, or one of
+#: which nobody says how long it is, at most so many minibatches.
+SHARE, LEAST = 0.25, 250
+#: Minibatches of a turn: the first are not timed, as they wait for rows of the path before and for
+#: buffers that grow.
+WARM, TIMED = 2, 3
+#: A time is left out in which the training stood still so many times as long as it usually does
+#: between two calls: it evaluated, or wrote a checkpoint.
+PAUSE = 10.0
+#: What a path raises that cannot be opened.
+_CANNOT = (RuntimeError, ValueError, MemoryError, OSError)
+CLOCK = "from one fetch's submit to the next, training included; turns in shuffled blocks"
+
+
+@dataclass(frozen=True)
+class Auto(Strategy):
+    """``search``: ``kept`` takes what an earlier search found for this machine and a table of this
+    shape, if one did; ``fresh`` searches in any case.
+    """
+
+    name: ClassVar[str] = "auto"
+    summary: ClassVar[str] = "whichever exact path the training itself shows to be the fastest"
+    role = "choice"
+
+    search: Literal["kept", "fresh"] = "kept"
+
+    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            return "unsupported: each rank would choose on its own; search in one process first"
+        return path_skip(device)
+
+    def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
+        """Of the path that the search begins with; which one is kept only a training tells."""
+        return CpuGather().data_path(ids, row_bytes)
+
+    def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
+        return AutoFetcher(features, with_index(device), fresh=self.search == "fresh")
+
+
+def candidates(features: Tensor, device: torch.device) -> list[Strategy]:
+    """Exact paths that can be had for the table without knowing more, in the order of first turns.
+
+    The conventional path is the first, then each strategy's default, then what differs from it in
+    one word. Rows in GPU memory are a path of its own only where there is a GPU.
+    """
+    from gatherbench.strategies.registry import STRATEGIES, representatives  # knows this one, too
+
+    found: list[tuple[bool, bool, Strategy]] = []
+    for kind in STRATEGIES:
+        default = kind()
+        for one in representatives(kind):
+            unfit = one.lossy or one.aside or one.learns or one.needs or one.own_process
+            there = one.role != "bound" or device.type == "cuda"
+            tuned = one.gpu_share != default.gpu_share  # the default finds its share
+            copied = one.managed and span_of(features) is None
+            if unfit or tuned or not there or one.role in ("baseline", "floor"):
+                continue
+            if copied and no_room(torch.device("cpu"), features.nbytes):
+                continue
+            if one.skip(device, features.nbytes) is None:
+                found.append((one.role != "conventional", one != default, one))
+    found.sort(key=lambda one: (one[0] or one[1], one[1]))
+    return [one for _, _, one in found]
+
+
+def most(epoch: int) -> float:
+    """How many minibatches a search may take, of an epoch of so many; 0: nobody knows."""
+    return max(LEAST, SHARE * epoch)
+
+
+def spent_by(minibatches: int, epoch: int) -> bool:
+    """Whether a search that took so many has no room for two more paths to meet."""
+    return minibatches + 2 * MOST * (WARM + TIMED) > most(epoch)
+
+
+def said(path: Strategy) -> str:
+    """A path in words, as ``cpu_gather pinned``."""
+    return f"{path.name} {path.variant}"
+
+
+class _Race:
+    """A search, and the times that it is told: those between submits.
+
+    On a GPU they are taken on the stream that trains, for which the host waits once a turn.
+
+    Attributes:
+        turn: whose turn it is; ``found``: what came out, once it is over.
+        minibatches: that it has seen; ``epoch``: of an epoch, 0: nobody has said.
+        lasted_s, rows: of all that it has seen but pauses, by the host's clock.
+    """
+
+    def __init__(self, paths: Sequence[Strategy], device: torch.device, epoch: int) -> None:
+        self.began = self._left_at = time.perf_counter()
+        self._search = search(paths, random.Random(self.began), self._enough)
+        self.turn = next(self._search)
+        self.minibatches, self.epoch, self.lasted_s, self.rows = 0, epoch, 0.0, 0
+        self.found: Outcome[Strategy] | None = None
+        self._stream = device if device.type == "cuda" else None
+        self._usual, self._away = deque[float](maxlen=100), 0.0
+        #: The last submit, and how many rows; since when the turn is timed, and how many rows.
+        self._last: tuple[float, int] | None = None
+        self._mark: tuple[float, torch.cuda.Event | None] = self.began, None
+        self._seen = self._timed_rows = 0
+
+    def _enough(self) -> bool:
+        return spent_by(self.minibatches, self.epoch)
+
+    def entered(self) -> None:
+        """The training calls: since the last call it was busy on its own."""
+        self._away = max(self._away, time.perf_counter() - self._left_at)
+
+    def left(self) -> None:
+        self._left_at = time.perf_counter()
+
+    def interrupted(self) -> None:
+        """What goes on until the next submit is no training, and then a loop fills its pipeline.
+
+        A turn begins anew, unless the search would not end for it.
+        """
+        if self.minibatches < most(self.epoch):
+            self._last, self._seen = None, 0
+
+    def submit(self, rows: int, *, served: bool) -> None:
+        """So many rows are asked for; ``served``: by the path whose turn it is, since before."""
+        self.entered()
+        now = time.perf_counter()
+        away, self._away = self._away, 0.0
+        # Not the median: who asks for rows several times a step is often back at once.
+        usual = sorted(self._usual)
+        if len(usual) > WARM and away > PAUSE * usual[3 * len(usual) // 4]:
+            self.interrupted()
+        self._usual.append(away)
+        if self._last is not None:
+            self.lasted_s += now - self._last[0]
+            self.rows += self._last[1]
+            self._timed_rows += self._last[1]
+        self._last = now, rows
+        self.minibatches += 1
+        self._seen += served
+        if self._seen == WARM:
+            self._mark, self._timed_rows = (now, self._event()), 0
+        elif self._seen >= WARM + TIMED and self._timed_rows:
+            begin, event = self._mark
+            seconds, end = now - begin, self._event()
+            if event is not None and end is not None:
+                end.synchronize()
+                seconds = event.elapsed_time(end) / 1e3
+            self.over(seconds / self._timed_rows)
+
+    def _event(self) -> torch.cuda.Event | None:
+        """Now, on the stream that trains."""
+        if self._stream is None:
+            return None
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._stream))
+        return event
+
+    def over(self, cost: float | None) -> None:
+        """The turn is over: a row cost so many seconds, or the path cannot be had.
+
+        Raises:
+            NoPathError: no path can.
+        """
+        self._seen = 0
+        try:
+            self.turn = self._search.send(cost)
+        except StopIteration as end:
+            self.found = end.value
+            self.turn = Turn(end.value.kept, None)
+
+
+class _Told:
+    """A ticket of which a race hears when its rows are handed out."""
+
+    def __init__(self, ticket: Ticket, race: _Race) -> None:
+        self._ticket, self._race = ticket, race
+
+    def result(self) -> Tensor:
+        self._race.entered()
+        rows = self._ticket.result()
+        self._race.left()
+        return rows
+
+
+class AutoFetcher(Fetcher):
+    """Fetches by one path at a time: while it searches by each in turn, later by the one it keeps.
+
+    Args:
+        fresh: search whatever was found earlier.
+        paths: to choose from; by default :func:`candidates`.
+    """
+
+    def __init__(
+        self,
+        features: Tensor,
+        device: torch.device,
+        *,
+        fresh: bool = False,
+        paths: Sequence[Strategy] | None = None,
+    ) -> None:
+        super().__init__(features, device)
+        self._features = features
+        self._paths = candidates(features, device) if paths is None else paths
+        names = tuple(map(said, self._paths))
+        shape = (self.num_rows, self.row_width * features.element_size(), str(self.dtype))
+        self._asked = Asked(auto_kept.machine_of(device), *shape, names)
+        #: What is open, and what is to be closed from some fetch on: nobody needs its rows then.
+        self._open: dict[Strategy, Fetcher] = {}
+        self._leaving: list[tuple[int, Fetcher]] = []
+        self._submitted, self.tunable = 0, True
+        self._race: _Race | None = None
+        self._held: HostRegistration | None = None
+        self._earlier = None if fresh else auto_kept.load(self._asked)
+        if self._earlier is not None:
+            try:
+                self._serve(self._paths[names.index(self._earlier.kept)])
+                self.tunable = self._serving.tunable
+                self.setup += _steps(self._earlier, f"a search of {self._earlier.day}")
+            except _CANNOT:
+                self._earlier = None
+        if self._earlier is None:
+            self._begin(epoch=0)
+
+    def _submit(self, ids: Tensor) -> Ticket:
+        race = self._race
+        if race is not None:
+            race.submit(ids.numel(), served=self._serving is self._open.get(race.turn.path))
+        self._settle()
+        ticket = self._serving.submit(self._serving.taken(ids))
+        self._submitted += 1
+        if self._race is None:
+            return ticket
+        self._race.left()
+        return _Told(ticket, self._race)
+
+    def expect(self, minibatches: int) -> None:
+        if self._race is not None:
+            self._race.epoch = self._race.epoch or minibatches
+            self._race.interrupted()
+
+    def begin_epoch(self) -> None:
+        if self._race is not None:
+            self._race.interrupted()
+        self._serving.begin_epoch()
+
+    def tune(self, ids: Tensor, beside: Callable[[], object]) -> list[SetupStep]:
+        """What minibatches were fetched for until now was no training: search anew."""
+        if self._earlier is not None:
+            return self._serving.tune(ids, beside)
+        epoch = self._race.epoch if self._race else 0
+        self._close()
+        self.setup.clear()
+        self._begin(epoch)
+        return []
+
+    def check_fetched(self) -> None:
+        for path in self._open.values():
+            path.check_fetched()
+
+    def residency(self) -> tuple[Residency, ...]:
+        return self._serving.residency()
+
+    def _close(self) -> None:
+        for path in (*self._open.values(), *(one for _, one in self._leaving)):
+            path.close()
+        self._open.clear()
+        self._leaving.clear()
+        self._release()
+
+    def _release(self) -> None:
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+
+    def _begin(self, epoch: int) -> None:
+        """Begin a search, with nothing open."""
+        if self.device.type == "cuda":
+            with suppress(CudaCallError, ValueError):  # else each path that wants it does it anew
+                self._held = HostRegistration(self._features, self.device.index or 0)
+        self._race = _Race(self._paths, self.device, epoch)
+        self._settle()
+
+    def _serve(self, path: Strategy) -> None:
+        """Fetch by ``path`` from now on; opens it if it is not open."""
+        if path not in self._open:
+            self._open[path] = path.open(self._features, self.device)
+        self._serving = self._open[path]
+        self.lookahead, self.ids_device = self._serving.lookahead, self._serving.ids_device
+
+    def _settle(self) -> None:
+        """Have those paths open that the race wants, and the right one serve."""
+        while True:
+            race = self._race
+            if race is not None:
+                stay = (race.turn.path, race.turn.beside)
+                for path in [one for one in self._open if one not in stay]:
+                    gone = self._open.pop(path)
+                    self._leaving.append((self._submitted + gone.lookahead, gone))
+            for one in [one for one in self._leaving if one[0] <= self._submitted]:
+                self._leaving.remove(one)
+                one[1].close()
+            if race is None:
+                return
+            wait = self._leaving and race.turn.path not in self._open
+            try:
+                self._serve(race.turn.beside if wait and race.turn.beside else race.turn.path)
+            except _CANNOT:
+                race.over(None)
+                continue
+            if race.found is not None:
+                self._end(race, race.found)
+            return
+
+    def _end(self, race: _Race, found: Outcome[Strategy]) -> None:
+        """The search is over."""
+        self._race = None
+        self._release()
+        met = sorted(found.met.items(), key=lambda one: -one[1].interval.repeats)
+        over, told = met[0] if met else (None, None)
+        ends = (told.interval.low, told.interval.high) if told else (1.0, 1.0)
+        finding = Finding(
+            kept=said(found.kept),
+            over=said(over) if over else "",
+            ratio=told.interval.value if told else 1.0,
+            ends=ends if math.isfinite(ends[1]) else None,
+            word=told.word if told else "SAME",
+            minibatches=race.minibatches,
+            seconds=time.perf_counter() - race.began,
+            extra_s=race.lasted_s - race.rows * found.row_s,
+            day=datetime.now(UTC).date().isoformat(),
+        )
+        auto_kept.save(self._asked, finding)
+        self.setup += _steps(finding, CLOCK)
+        for path, one in met:
+            step = SetupStep(f"over_kept {said(path)}", "1", one.interval.value, one.reason)
+            self.setup.append(step)
+
+
+def _steps(finding: Finding, source: str) -> list[SetupStep]:
+    """What is told of a finding among what setting up has told."""
+    return [
+        SetupStep(f"kept {finding.kept}", "1", 1.0, f"{source}; {finding}"),
+        SetupStep("search_minibatches", "1", finding.minibatches, source),
+        SetupStep("search_time", "s", finding.seconds, source),
+        SetupStep("search_extra_time", "s", finding.extra_s, source),
+    ]

@@ -1,0 +1,362 @@
+"""Activations that leave the device's memory: the same gradients, what moves, and what fails."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.run import activations as module
+from gatherbench.bench.run.activation_rows import WrongGradientsError, peak_of, rows_of_a_step
+from gatherbench.bench.run.activations import (
+    KEPT,
+    Keep,
+    LostActivationsError,
+    Offload,
+    piece_bytes,
+    recomputed,
+)
+from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.models import Trainer, build_model
+from gatherbench.bench.run.rows import RowMaker
+from gatherbench.bench.run.store import read_part, rows_of
+from gatherbench.bench.sampling.minibatch import MiniBatch
+
+from .fakes import measured, skipped
+
+CPU = torch.device("cpu")
+
+
+def small_batch(seeds: int = 40, more: int = 200) -> tuple[Tensor, MiniBatch]:
+    """Rows of 12 and a minibatch of two layers."""
+    draw = torch.Generator().manual_seed(1)
+    counts = seeds, seeds + more, seeds + 2 * more
+
+    def layer(k: int) -> Tensor:
+        def ends(below: int) -> Tensor:
+            return torch.randint(0, below, (5 * counts[k],), generator=draw)
+
+        return torch.stack([ends(counts[k + 1]), ends(counts[k])])
+
+    batch = MiniBatch(torch.arange(counts[-1]), (layer(0), layer(1)), counts)
+    return torch.randn(counts[-1], 12, generator=draw), batch
+
+
+def gradients(kept: Keep, kind: str = "keep", model: str = "sage", steps: int = 3) -> list[Tensor]:
+    """Weights after some steps, and the last gradients."""
+    workload = Workload("tiny", model=model, fanouts=(5, 5), activations=kind)
+    x, batch = small_batch()
+    trainer = Trainer(build_model(workload, 12, 4), torch.arange(500) % 4, CPU, activations=kept)
+    for _ in range(steps):
+        trainer.step(x, batch)
+    found = [one.detach().clone() for one in trainer.model.parameters()]
+    return found + [one.grad.clone() for one in trainer.model.parameters() if one.grad is not None]
+
+
+def same(one: list[Tensor], other: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("model", ["sage", "gat", "mlp"])
+@pytest.mark.parametrize("kind", ["recompute", "host", "disk"])
+def test_gradients_are_those_of_keep_bit_for_bit(tmp_path: Path, kind: str, model: str) -> None:
+    wanted = gradients(KEPT, model=model)
+    if kind == "recompute":
+        assert same(gradients(KEPT, kind, model), wanted)
+        return
+    for smallest in (0, 2000):
+        with Offload(CPU, smallest, tmp_path if kind == "disk" else None) as kept:
+            assert same(gradients(kept, kind, model), wanted)
+            assert kept.told()["out"] > 0
+    assert not list(tmp_path.iterdir())  # the file has no name from the start
+
+
+def test_what_moves_is_counted_and_what_is_small_or_an_input_stays() -> None:
+    """x and w, which x·w saves, stay; the result of relu moves: 400 × 8 × 4 B."""
+    x, w = torch.randn(400, 12), nn.Parameter(torch.randn(12, 8))
+    for smallest, out in ((0, 12800), (12800, 12800), (12801, 0)):
+        with Offload(CPU, smallest) as kept:
+            with kept.saving(x, w):
+                y = (x @ w).relu()
+            y.sum().backward()
+            told = kept.told()
+            assert told["out"] == out == told["in"] + told["forwarded"]
+            assert kept.told()["out"] == 0
+            assert told["buffers"] in (0, 16384)  # none if it was wanted before a thread had it
+
+
+def test_views_of_one_storage_are_moved_once() -> None:
+    with Offload(CPU, 0) as kept:
+        leaf = torch.ones(1000, requires_grad=True)
+        with kept.saving(leaf):
+            y = leaf * 2
+            loss = (y[:500] * y[500:]).sum() + (y * y).sum()
+        kept._out.shutdown(wait=True)  # all is stored
+        loss.backward()
+        told = kept.told()
+    assert (told["out"], told["in"], told["forwarded"]) == (4000, 4000, 0)
+    assert torch.equal(leaf.grad, torch.full((1000,), 4.0 + 8.0))
+
+
+def test_what_is_stored_has_left_memory_and_comes_back_as_it_lay(tmp_path: Path) -> None:
+    """Three layers of 1 MB each: kept they are there together, on disk one after the other."""
+
+    def work(kept: Keep) -> None:
+        x = torch.ones(1 << 18, requires_grad=True)
+        with kept.saving(x):
+            y = x
+            for _ in range(8):
+                y = y.exp().clamp(max=1.0)  # saves the exponential, and what is clamped: the same
+                if isinstance(kept, Offload):
+                    kept._order[-1]().stored.result()
+        y.sum().backward()
+
+    work(KEPT)
+    keep, source = peak_of(lambda: work(KEPT), CPU)
+    assert "profile_memory" in source
+    with Offload(CPU, 0, tmp_path) as kept:
+        disk, _ = peak_of(lambda: work(kept), CPU)
+        assert kept.told()["in"] == 8 << 20
+    mib = 1 << 20
+    assert keep >= 9 * mib
+    assert disk <= keep - 3 * mib
+
+
+def test_the_peak_of_work_is_what_its_tensors_take_together() -> None:
+    def work() -> None:
+        one = torch.empty(1000, dtype=torch.uint8)
+        two = torch.empty(3000, dtype=torch.uint8)
+        del one
+        three = torch.empty(500, dtype=torch.uint8)
+        del two, three
+
+    assert peak_of(work, CPU)[0] == 4000
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 1 << 40))
+def test_a_piece_holds_what_it_is_for_in_whole_blocks(nbytes: int) -> None:
+    size = piece_bytes(nbytes)
+    assert size >= nbytes
+    assert size % 4096 == 0
+    assert size == 4096 or size < 2 * nbytes
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.integers(1, 30000), min_size=1, max_size=12), st.booleans(), st.randoms())
+def test_any_tensors_come_back(tmp_path_factory, sizes, on_disk, order) -> None:
+    """Pack and unpack in any order, views and strides and all."""
+    folder = tmp_path_factory.mktemp("any") if on_disk else None
+    with Offload(CPU, 0, folder) as kept, kept.saving():
+        given_ = [torch.randn(2 * size)[:: 1 + size % 2] for size in sizes]
+        packed = [kept._pack(one) for one in given_]
+        for number in order.sample(range(len(sizes)), len(sizes)):
+            back = kept._unpack(packed[number])
+            assert torch.equal(back, given_[number])
+            assert back.stride() == given_[number].stride()
+
+
+def test_buffers_are_used_again_and_the_file_does_not_grow(tmp_path: Path) -> None:
+    with Offload(CPU, 0, tmp_path) as kept:
+        gradients(kept, steps=2)
+        taken, end = kept._buffers.made_bytes, kept._file._end
+        gradients(kept, steps=20)
+        # As many at a time as threads, which may meet in more ways than in two steps.
+        assert kept._file._end <= 2 * end + 20 * 4096
+        assert kept._buffers.made_bytes <= 4 * taken + 20 * 4096
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, 0])
+def test_a_full_disk_and_a_failed_write_end_the_case_and_say_why(
+    make_job, monkeypatch, number: int
+) -> None:
+    """An errno, or a write that moves nothing; the run goes on, as its own files may have room."""
+
+    def fails(*_: object) -> int:
+        if number:
+            raise OSError(number, os.strerror(number))
+        return 0
+
+    monkeypatch.setattr(module.os, "pwritev", fails)
+    from gatherbench.bench.run.job import outcome
+
+    status, reason = outcome(lambda: skipped(on(make_job, "disk")))
+    assert status == "failed"
+    said = os.strerror(number) if number else "0 of"
+    assert reason.startswith("LostActivationsError: storing ")
+    assert said in reason
+
+
+def test_a_failed_read_ends_the_case(monkeypatch, tmp_path: Path) -> None:
+    def fails(*_: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(module.os, "preadv", fails)
+    with Offload(CPU, 0, tmp_path) as kept:
+        x = torch.ones(5000, requires_grad=True)
+        with kept.saving(x):
+            y = x.exp().exp()
+        kept._out.shutdown(wait=True)
+        with pytest.raises(LostActivationsError, match="bringing back 20,000 B"):
+            y.sum().backward()
+
+
+def test_what_is_wanted_on_its_way_is_handed_back(tmp_path: Path, monkeypatch) -> None:
+    go, write = threading.Event(), os.pwritev
+
+    def held(*what: object) -> int:
+        assert go.wait(30)
+        return write(*what)
+
+    monkeypatch.setattr(module.os, "pwritev", held)
+    with Offload(CPU, 0, tmp_path) as kept:
+        x = torch.linspace(0, 1, 5000, requires_grad=True)
+        with kept.saving(x):
+            y = x.exp()
+        y.sum().backward()
+        told = kept.told()
+        go.set()
+    assert (told["forwarded"], told["in"]) == (20000, 0)
+    assert torch.equal(x.grad, y)
+
+
+def test_a_tensor_changed_in_place_before_it_was_stored_is_refused(
+    tmp_path: Path, monkeypatch
+) -> None:
+    go, take = threading.Event(), module._Pool.take
+
+    def held(pool: object, nbytes: int) -> object:
+        assert go.wait(30)
+        return take(pool, nbytes)
+
+    monkeypatch.setattr(module._Pool, "take", held)
+    with Offload(CPU, 0, tmp_path) as kept:
+        x = torch.ones(5000, requires_grad=True)
+        with kept.saving(x):
+            y = x.exp()
+            with pytest.raises(LostActivationsError, match="changed in place"):
+                stored_after(kept, y, go)
+            kept._failed = ""  # or it is told once more when the forward pass ends
+
+
+def stored_after(kept: Offload, y: Tensor, go: threading.Event) -> None:
+    """Change what was saved before a thread has stored it; then save something else."""
+    y.detach().add_(1)
+    go.set()
+    kept._out.shutdown(wait=True)
+    y.exp()
+
+
+class Halved(Offload):
+    """Wrong: what comes back is not what was saved."""
+
+    def _load(self, saved, memory) -> None:
+        super()._load(saved, memory)
+        saved.memory = saved.memory.flip(0)
+
+
+class Reused(Offload):
+    """Wrong: every buffer is one buffer."""
+
+    def __init__(self, *given: object) -> None:
+        super().__init__(*given)
+        piece = module._host_piece(1 << 20, pinned=False)
+        self._buffers.take = lambda _nbytes: piece
+
+
+@pytest.mark.parametrize("wrong", [Halved, Reused])
+def test_wrong_ways_are_refused_before_timing(wrong: type[Offload], monkeypatch) -> None:
+    # Everything is stored before the backward pass asks for it.
+    monkeypatch.setattr(module, "THREADS", 1)
+    workload = Workload("tiny", fanouts=(5, 5), hidden=32, activations="host")
+    x, batch = small_batch()
+
+    class Stored(wrong):
+        @contextmanager
+        def saving(self, *stay: Tensor) -> Iterator[None]:
+            with super().saving(*stay):
+                yield
+            for one in list(self._order):
+                if (saved := one()) is not None:
+                    saved.stored.result()
+
+    with Stored(CPU, 0) as kept:
+        model = build_model(workload, 12, 4)
+        trainer = Trainer(model, torch.arange(500) % 4, CPU, activations=kept)
+        with pytest.raises((WrongGradientsError, RuntimeError)):
+            list(
+                rows_of_a_step(RowMaker("r", "c", "m", "host"), workload, (4, 0), trainer, x, batch)
+            )
+
+
+def test_a_recomputed_layer_runs_twice_a_step() -> None:
+    calls = []
+
+    class Layer(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            calls.append(torch.is_grad_enabled())
+            return x.exp()
+
+    model = recomputed(nn.Sequential(nn.Sequential(Layer(), Layer()), Layer()))
+    x = torch.ones(3, requires_grad=True)
+    model[1].forward(model[0][1].forward(model[0][0].forward(x))).sum().backward()
+    assert len(calls) == 6
+
+
+def on(make_job, *kinds: str) -> Job:
+    """The job of the last kind, in a plan that compares them."""
+    job: Job = make_job(activations=["keep", *kinds], activations_from=0)
+    workload = replace(job.case.workload, activations=kinds[-1], hidden=32)
+    return replace(job, case=replace(job.case, workload=workload))
+
+
+@pytest.mark.parametrize("kind", ["keep", "recompute", "host", "disk"])
+def test_a_case_has_its_rows(make_job, kind: str) -> None:
+    job = on(make_job, kind)
+    rows = measured(job)
+    check = [row for row in rows if (row.stage, row.metric) == ("check", "gradients")]
+    assert [row.status for row in check] == ["ok"]
+    own = {row.metric: row.value for row in rows if row.stage == "activations" and row.epoch <= 0}
+    assert own["step_peak"] > 0
+    if kind in ("host", "disk"):
+        assert own["out"] == own["in"] + own["forwarded"] > 0
+        assert own["stall"] >= 0
+    else:
+        assert set(own) == {"step_peak"}
+    losses = [row.value for row in rows if row.metric == "loss"]
+    kept = [row.value for row in measured(on(make_job, "keep")) if row.metric == "loss"]
+    assert losses == kept
+    assert rows_of(read_part(job.part))
+
+
+def test_a_usual_run_has_no_such_rows(make_job) -> None:
+    assert not [row for row in measured(make_job()) if row.stage == "activations"]
+
+
+def test_plans_expand_each_workload_by_where_activations_lie() -> None:
+    from gatherbench.bench.plan.plan import Plan
+
+    base = {"name": "p", "strategy": [{"name": "cpu_gather"}]}
+    table = {"dataset": "wordnet", "hidden": [16, 32]}
+    ways = ["keep", "disk"]
+    plan = Plan.model_validate({**base, "workload": [table], "measure": {"activations": ways}})
+    usual = Plan.model_validate({**base, "workload": [table]})
+    first, second = plan.workloads()[:2]
+    assert [one.activations for one in plan.workloads()] == ways * 2
+    assert first == usual.workloads()[0]  # the id that it has ever had
+    assert second.id != first.id
+    assert second.trace_id == first.trace_id
+    assert "-disk-" in second.id
+    with pytest.raises(ValueError, match="leaves nothing to measure"):
+        Plan.model_validate({**base, "workload": [table], "measure": {"activations": []}})

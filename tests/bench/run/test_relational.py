@@ -1,0 +1,135 @@
+"""Relational layers: those of one family have the same values and gradients, in less memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from gatherbench.bench.plan.workload import MODELS, RELATIONAL, Workload
+from gatherbench.bench.run.models import Trainer, build_model
+from gatherbench.bench.run.relational import LAYERS, Pairs, pairs_of
+from gatherbench.bench.run.untimed import peak_row
+from gatherbench.bench.sampling.minibatch import MiniBatch
+
+KINDS, WIDTH, CLASSES = 4, 6, 3
+OWN = [model for model, base in RELATIONAL.items() if model != base]
+
+
+def drawn(seed: int, nodes: tuple[int, int, int] = (3, 8, 20), edges: int = 30) -> MiniBatch:
+    torch.manual_seed(seed)
+    ends = [
+        torch.stack([torch.randint(wide, (edges,)), torch.randint(narrow, (edges,))])
+        for narrow, wide in pairwise(nodes)
+    ]
+    kinds = tuple(torch.randint(KINDS, (edges,)) for _ in ends)
+    return MiniBatch(torch.arange(nodes[-1]), tuple(ends), nodes, kinds)
+
+
+def model_of(name: str) -> nn.Module:
+    return build_model(Workload("x", model=name, hidden=5), WIDTH, CLASSES, KINDS).eval()
+
+
+def test_every_relational_model_has_layers_and_a_name() -> None:
+    assert set(LAYERS) == set(RELATIONAL) <= set(MODELS)
+
+
+@pytest.mark.parametrize("name", OWN)
+@settings(deadline=None, max_examples=15)
+@given(seed=st.integers(0, 1000), edges=st.integers(0, 40))
+def test_a_layer_of_ours_has_the_values_and_gradients_of_pygs(
+    name: str, seed: int, edges: int
+) -> None:
+    batch, rows = drawn(seed, edges=edges), torch.randn(20, WIDTH)
+    theirs, ours = model_of(RELATIONAL[name]), model_of(name)
+    ours.load_state_dict(theirs.state_dict())
+    wanted, found = theirs(rows, batch), ours(rows, batch)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    weights = torch.randn_like(wanted)
+    for out in (wanted, found):
+        (out * weights).sum().backward()
+    pairs = zip(theirs.named_parameters(), ours.parameters(), strict=True)
+    for (which, one), other in pairs:
+        if one.grad is not None and edges:
+            assert other.grad is not None, which
+            torch.testing.assert_close(other.grad, one.grad, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["rgcn", "rgat"])
+def test_the_kind_of_an_edge_changes_the_value(name: str) -> None:
+    batch, rows, net = drawn(1), torch.randn(20, WIDTH), model_of(name)
+    other = replace(batch, kinds=tuple((kinds + 1) % KINDS for kinds in batch.kinds))
+    assert not torch.allclose(net(rows, batch), net(rows, other))
+
+
+def test_pairs_are_grouped_by_kind() -> None:
+    nodes, kinds = torch.tensor([5, 2, 5, 2, 0]), torch.tensor([1, 0, 1, 3, 0])
+    pairs = Pairs.of(nodes, kinds, 6, KINDS)
+    assert pairs.nodes.tolist() == [0, 2, 5, 2]
+    assert pairs.ends == (2, 3, 3, 4)
+    assert pairs.of_edges.tolist() == [2, 1, 2, 3, 0]
+    weight = torch.arange(4.0).view(4, 1, 1).expand(4, 1, 2)
+    x = torch.arange(6.0).view(6, 1)
+    assert pairs.times(x, weight).tolist() == [[0, 0], [0, 0], [5, 5], [6, 6]]
+
+
+def test_pairs_of_a_minibatch_are_counted_a_block() -> None:
+    ends = torch.tensor([[0, 0, 1, 0], [0, 1, 0, 0]])
+    batch = MiniBatch(
+        torch.arange(2),
+        (ends, ends),
+        (2, 2, 2),
+        (torch.zeros(4).long(), torch.tensor([0, 1, 0, 0])),
+    )
+    assert pairs_of(batch) == 2 + 3
+
+
+class Doubling(nn.Module):
+    """Holds its rows twice over: 8 · 1000 floats."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor, _batch: MiniBatch) -> Tensor:
+        return (x.repeat(1, 2).sum(dim=1, keepdim=True) * self.weight).expand(-1, 2)
+
+
+class Told:
+    """A maker of rows that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[Any, ...]] = []
+
+    def ok(self, *what: Any) -> None:
+        self.rows.append(what)
+
+
+def peak_of(model: nn.Module, rows: Tensor, batch: MiniBatch) -> float:
+    told, cpu = Told(), torch.device("cpu")
+    trainer = Trainer(model, torch.zeros(len(rows)).long(), cpu)
+    peak_row(lambda: trainer.step(rows, batch), cpu, told)  # type: ignore[arg-type]
+    ((stage, metric, unit, value, _),) = told.rows
+    assert (stage, metric, unit) == ("train", "peak", "B")
+    return float(value)
+
+
+def test_the_peak_of_a_step_counts_what_it_holds_at_a_time() -> None:
+    batch = MiniBatch(torch.arange(1000), (), (1000,))
+    # Rows, twice over, take 32 kB; labels, logits and gradients 8 B a row each.
+    assert 32_000 <= peak_of(Doubling(), torch.ones(1000, 4), batch) <= 64_000
+
+
+@pytest.mark.parametrize("name", ["rgcn-fast", "rgat"])
+def test_compact_layers_take_less_at_a_time(name: str) -> None:
+    """400 edges of 20 sources: PyG holds a matrix for each edge, we a row for each pair."""
+    batch, rows = drawn(0, (10, 20, 20), 400), torch.randn(20, WIDTH)
+    theirs = peak_of(model_of(name), rows, batch)
+    ours = peak_of(model_of(f"{RELATIONAL[name]}-compact"), rows, batch)
+    assert ours < theirs / 1.5

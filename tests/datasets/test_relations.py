@@ -1,0 +1,166 @@
+"""Kinds of edges: written beside the graph, read back, and refused where they are none."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gatherbench.datasets.asked import Import
+from gatherbench.datasets.columns import columns, edge_keys, typed_columns, typed_keys
+from gatherbench.datasets.dataset import RELATIONS_FILE, DatasetError, GraphDataset
+from gatherbench.datasets.importers import import_graph
+from gatherbench.datasets.mag_source import table_of
+from gatherbench.datasets.ordered import OrderedSource
+from gatherbench.datasets.registry import prepare_dataset
+from gatherbench.datasets.relations import read_relations
+from gatherbench.datasets.source import silent
+from gatherbench.datasets.store import open_dataset
+
+EDGES = "from,to,what\n0,1,likes\n2,1,knows\n1,0,likes\n0,2,knows\n2,2,is\n0,1,knows\n"
+
+
+@pytest.fixture
+def imported(tmp_path: Path) -> GraphDataset:
+    (tmp_path / "edges.csv").write_text(EDGES)
+    folder = import_graph(Import(tmp_path / "edges.csv", "tiny", relations="what", dim=4), tmp_path)
+    return open_dataset(folder)
+
+
+def edges_of(data: GraphDataset) -> dict[tuple[int, int], str]:
+    """Source and target of each edge, and its kind in words."""
+    targets = np.repeat(np.arange(data.spec.num_nodes), np.diff(data.indptr))
+    kinds = read_relations(data)
+    ends = zip(data.indices.tolist(), targets.tolist(), strict=True)
+    return {end: data.spec.relations[kind] for end, kind in zip(ends, kinds, strict=True)}
+
+
+def test_a_column_of_the_edge_list_says_what_edges_are(imported: GraphDataset) -> None:
+    assert imported.spec.relations == ("is", "knows", "likes")
+    assert edges_of(imported) == {
+        (1, 0): "likes",
+        (0, 1): "knows",  # the first of its two kinds
+        (2, 1): "knows",
+        (0, 2): "knows",
+        (2, 2): "is",
+    }
+
+
+def test_reverse_edges_have_kinds_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "edges.txt").write_text("0 1 a\n1 2 b\n")
+    folder = import_graph(
+        Import(tmp_path / "edges.txt", "both", relations="3", dim=4, undirected=True), tmp_path
+    )
+    assert edges_of(open_dataset(folder)) == {
+        (0, 1): "a",
+        (1, 0): "inverse a",
+        (1, 2): "b",
+        (2, 1): "inverse b",
+    }
+
+
+def test_an_array_of_kinds_lies_beside_an_edge_index(tmp_path: Path) -> None:
+    ends, kinds = np.array([[0, 1, 2], [1, 2, 0]]), np.array([7, 5, 7])
+    np.savez(tmp_path / "g.npz", edge_index=ends, edge_type=kinds)
+    folder = import_graph(Import(tmp_path / "g.npz", "g", relations="edge_type", dim=4), tmp_path)
+    assert edges_of(open_dataset(folder)) == {(0, 1): "7", (1, 2): "5", (2, 0): "7"}
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "says"),
+    [
+        (EDGES, "whom", "no column 'whom': it has columns from, to, what"),
+        ("0 1\n1 2\n", "3", "line 1: no column '3': it has 2 columns, no header"),
+        ("".join(f"{i} {i + 1} {i}\n" for i in range(1001)), "3", "1,001 kinds of edges"),
+    ],
+)
+def test_what_is_no_column_of_kinds_is_refused(
+    tmp_path: Path, text: str, column: str, says: str
+) -> None:
+    path = tmp_path / ("e.csv" if "from" in text else "e.txt")
+    path.write_text(text)
+    with pytest.raises(DatasetError, match=says):
+        import_graph(Import(path, "x", relations=column, dim=4), tmp_path)
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_graph_without_kinds_says_how_to_have_them(imported: GraphDataset) -> None:
+    plain = replace(imported, spec=replace(imported.spec, relations=()))
+    with pytest.raises(DatasetError, match=r"no kinds.*--relations"):
+        read_relations(plain)
+
+
+@pytest.mark.parametrize("damage", ["short", "number", "type", "gone"])
+def test_damaged_kinds_are_never_believed(imported: GraphDataset, damage: str) -> None:
+    path = imported.folder / RELATIONS_FILE
+    kinds = np.load(path)
+    if damage == "gone":
+        path.unlink()
+    else:
+        wrong = {"short": kinds[1:], "number": kinds + 1, "type": kinds.astype(np.int64)}
+        np.save(path, wrong[damage])
+    with pytest.raises(DatasetError, match=RELATIONS_FILE):
+        read_relations(imported)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 3)), min_size=1))
+def test_columns_with_kinds_are_columns(edges: list[tuple[int, int, int]]) -> None:
+    source, target, kind = np.array(edges).T
+    plain = list(columns(edge_keys([(source, target)], len(edges), 6, "x"), 6))
+    keys = typed_keys(edge_keys([(source, target)], len(edges), 6, "x"), kind, 6, 4, "x")
+    typed = list(typed_columns(keys, 6, 4))
+    for (degrees, rows), (others, same, kinds) in zip(plain, typed, strict=True):
+        assert degrees.tolist() == others.tolist()
+        assert rows.tolist() == same.tolist()
+        ends = zip(rows.tolist(), np.repeat(np.arange(6), degrees).tolist(), strict=True)
+        for (u, v), found in zip(ends, kinds.tolist(), strict=True):
+            assert found == min(k for s, t, k in edges if (s, t) == (u, v))
+
+
+def test_keys_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(DatasetError, match="63 bits"):
+        typed_keys(np.zeros(1, np.int64), np.zeros(1, np.int64), 2**31, 4, "x")
+
+
+def test_an_order_of_nodes_drops_the_kinds(
+    imported: GraphDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GATHERBENCH_DATA", str(imported.folder.parent))
+    folder = imported.folder.with_name("tiny+degree")
+    OrderedSource("tiny", "degree", None).prepare(folder, 1.0, silent)
+    assert open_dataset(folder).spec.relations == ()
+    assert json.loads((folder / "spec.json").read_text())["spec"]["node_types"] == []
+
+
+def test_nodes_without_rows_have_the_mean_of_their_neighbours() -> None:
+    given_rows = {"paper": np.array([[1.0, 2.0], [3.0, 6.0]])}
+    edges = {
+        ("author", "writes", "paper"): np.array([[0, 0, 1], [0, 1, 1]]),
+        ("author", "at", "place"): np.array([[0, 1], [0, 0]]),
+    }
+    counts = {"paper": 2, "author": 3, "place": 1}
+    table = table_of(given_rows, edges, counts, ["paper", "author", "place"])
+    # Authors: (1,2)+(3,6) halved, (3,6), nobody; the place: the mean of the first two authors.
+    assert table.tolist() == [[1, 2], [3, 6], [2, 4], [3, 6], [0, 0], [2.5, 5]]
+    assert table.dtype == np.float32
+    with pytest.raises(DatasetError, match="author"):
+        table_of(given_rows, {}, counts, ["paper", "author", "place"])
+
+
+def test_wordnet_says_what_a_neighbour_is(tmp_path: Path) -> None:
+    data = open_dataset(prepare_dataset("wordnet", root=tmp_path))
+    kinds, names = read_relations(data), data.spec.relations
+    counts = dict(zip(names, np.bincount(kinds, minlength=len(names)).tolist(), strict=True))
+    assert len(names) == 32
+    # As many broader terms as narrower ones, each the other's.
+    assert counts["hypernym"] == counts["hyponym"] == 89_089
+    assert counts["inverse of pertainym"] == 4613
+    # Entity, the root: all its neighbours are narrower terms.
+    first = kinds[: data.indptr[1]]
+    assert {names[kind] for kind in first} == {"hyponym"}

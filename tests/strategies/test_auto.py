@@ -1,0 +1,589 @@
+"""``auto``: what it keeps, what is open meanwhile, which rows come, and what it remembers.
+
+Its clock stands still but for what the paths and the training say that they took.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar, Literal
+
+import pytest
+import torch
+from host_paths import HOST
+from torch import Tensor
+from torch_geometric.data import Data
+
+import gatherbench
+from gatherbench.bench.run.loop import run_epoch
+from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.kernels.reference import reference_gather
+from gatherbench.strategies import auto, auto_kept, conformance
+from gatherbench.strategies.auto import Auto, AutoFetcher, candidates
+from gatherbench.strategies.auto_kept import Asked, Finding
+from gatherbench.strategies.auto_search import MOST, NoPathError, Turn, search
+from gatherbench.strategies.base import Fetcher, Strategy, Ticket
+from gatherbench.strategies.data_path import DataPath, staged_path
+from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
+from gatherbench.strategies.knowledge import Knowledge
+from gatherbench.strategies.pyg_features import FeatureLoader
+from tools.auto_regret import FIELDS, MACHINES, RUNS, run
+
+TABLE = torch.randn(500, 7, generator=torch.Generator().manual_seed(0))
+#: Seconds of a training step, and how many rows a minibatch has.
+STEP_S, ROWS = 1.0, 50
+
+
+class Clock:
+    """``time`` of the module under test."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(auto, "time", made)
+    monkeypatch.setattr(Timed, "clock", made, raising=False)
+    monkeypatch.setattr(Timed, "open_now", [], raising=False)
+    monkeypatch.setattr(Timed, "most_open", 0, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return made
+
+
+@dataclass(frozen=True)
+class Timed(Strategy):
+    """A right path whose fetch takes ``cost`` seconds more than nothing."""
+
+    name: ClassVar[str] = "timed"
+    summary: ClassVar[str] = "says what it took"
+    clock: ClassVar[Clock]
+    open_now: ClassVar[list[Timed]]
+    most_open: ClassVar[int]
+
+    label: str = "a"
+    cost: float = 0.1
+    ahead: int = 0
+    fails: Literal["", "open", "submit"] = ""
+
+    def __post_init__(self) -> None:
+        pass  # its fields are no words
+
+    @property
+    def variant(self) -> str:
+        return self.label
+
+    @property
+    def lookahead(self) -> int:
+        return self.ahead
+
+    def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
+        return staged_path(ids, row_bytes)
+
+    def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
+        if self.fails == "open":
+            raise RuntimeError("cannot be had")
+        return TimedFetcher(self, features)
+
+
+class TimedFetcher(HostFetcher):
+    def __init__(self, strategy: Timed, features: Tensor) -> None:
+        super().__init__(DirectPath(features), features, strategy.ahead)
+        self._strategy = strategy
+        Timed.open_now.append(strategy)
+        Timed.most_open = max(Timed.most_open, len(Timed.open_now))
+
+    def _submit(self, ids: Tensor) -> Ticket:
+        Timed.clock.now += self._strategy.cost
+        return super()._submit(ids)
+
+    def _close(self) -> None:
+        super()._close()
+        Timed.open_now.remove(self._strategy)
+
+
+def opened(*paths: Strategy, kind: type[AutoFetcher] = AutoFetcher, fresh: bool = True) -> Any:
+    return kind(TABLE, HOST, fresh=fresh, paths=list(paths))
+
+
+class Trainer:
+    """A step takes :data:`STEP_S`; the rows have to be right before it and after it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock, self.steps = clock, 0
+
+    def step(self, x: Tensor, batch: MiniBatch) -> Tensor:
+        assert torch.equal(x, TABLE[batch.input_ids])
+        self.clock.now += STEP_S
+        self.steps += 1
+        return torch.zeros(())
+
+
+def batches(count: int, seed: int = 0) -> Iterator[Any]:
+    draw = torch.Generator().manual_seed(seed)
+    for _ in range(count):
+        ids = torch.randint(0, len(TABLE), (ROWS,), generator=draw)
+        yield SimpleNamespace(input_ids=ids, num_nodes=(1, ROWS))
+
+
+def trained(fetcher: AutoFetcher, clock: Clock, count: int = 400) -> Trainer:
+    """By the loop of every measurement, in epochs of 100 minibatches."""
+    trainer = Trainer(clock)
+    for epoch in range(count // 100):
+        run_epoch(batches(100, epoch), fetcher, trainer)
+        clock.now += 1000.0  # what lies between epochs is no training
+    return trainer
+
+
+def kept(fetcher: AutoFetcher) -> str:
+    return next(s.metric for s in fetcher.setup if s.metric.startswith("kept "))
+
+
+A, B = Timed("a"), Timed("b")
+SLOW = Timed("slow", cost=1.0)
+
+
+# ---- what is kept --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_path_made_slow_by_hand_is_never_kept(clock: Clock, place: int, ahead: int) -> None:
+    paths: list[Strategy] = [A, replace(B, ahead=1)]
+    paths.insert(place, replace(SLOW, ahead=ahead))
+    with opened(*paths) as fetcher:
+        assert trained(fetcher, clock).steps == 400
+        assert kept(fetcher) in ("kept timed a", "kept timed b")
+        found = auto_kept.load(fetcher._asked)
+    assert found is not None
+    assert found.minibatches <= auto.LEAST
+
+
+def test_equal_paths_end_level_within_the_budget(clock: Clock) -> None:
+    with opened(A, B) as fetcher:
+        trained(fetcher, clock, 100)
+        found = auto_kept.load(fetcher._asked)
+    assert found is not None
+    assert (found.word, found.over[:5]) == ("SAME", "timed")
+    assert found.ratio == pytest.approx(1.0)
+    # Two first turns, and four blocks of two: five minibatches each, and the loop's first.
+    assert found.minibatches <= 10 * (auto.WARM + auto.TIMED) + 1
+    assert "level" in str(found)
+
+
+def test_what_is_told_of_a_search_was_worked_out_by_hand(clock: Clock) -> None:
+    """A step of 1 s: 1.1 s a minibatch with ``a``, 2 s with ``slow``: 1.82 times as much."""
+    with opened(A, SLOW) as fetcher:
+        trained(fetcher, clock, 100)
+        steps = {step.metric: step.value for step in fetcher.setup}
+        found = auto_kept.load(fetcher._asked)
+    assert found is not None
+    assert steps["kept timed a"] == 1
+    assert steps["over_kept timed slow"] == pytest.approx(2.0 / 1.1)
+    assert (found.kept, found.over) == ("timed a", "timed slow")
+    # Slow both in its first turn and in its first block: there it is left.
+    assert (found.ratio, found.ends) == (pytest.approx(2.0 / 1.1), None)
+    slow = 2 * (auto.WARM + auto.TIMED)
+    assert steps["search_extra_time"] == pytest.approx(slow * 0.9, abs=1e-6)
+    assert "1.82×" in str(found)
+
+
+def test_the_training_beside_decides_and_not_the_fetch_alone(clock: Clock) -> None:
+    """A path that slows the training down costs what the user waits for."""
+
+    class Beside(Trainer):
+        def step(self, x: Tensor, batch: MiniBatch) -> Tensor:
+            self.clock.now += 2.0 if fetcher._serving._strategy.label == "greedy" else 0.0
+            return super().step(x, batch)
+
+    with opened(Timed("greedy", cost=0.0, ahead=1), Timed("fair", cost=0.5)) as fetcher:
+        trainer = Beside(clock)
+        run_epoch(batches(200), fetcher, trainer)
+        assert kept(fetcher) == "kept timed fair"
+
+
+def test_a_pause_of_the_training_decides_nothing(clock: Clock) -> None:
+    """Each seventh minibatch the user evaluates for 500 steps; only in the turns of the best."""
+    with opened(SLOW, A, Timed("c", cost=0.3)) as fetcher:
+        for number, batch in enumerate(batches(400)):
+            rows = fetcher.submit(batch.input_ids).result()
+            assert torch.equal(rows, TABLE[batch.input_ids])
+            clock.now += STEP_S
+            if number % 7 == 6 and fetcher._serving._strategy == A:
+                clock.now += 500 * STEP_S
+        assert kept(fetcher) == "kept timed a"
+
+
+def test_what_a_loop_does_between_two_epochs_decides_nothing(clock: Clock) -> None:
+    """Epochs of six: a path that fetches ahead begins each with two fetches and no step between."""
+    with opened(Timed("ahead", cost=0.3, ahead=1), A) as fetcher:
+        trainer = Trainer(clock)
+        for epoch in range(100):
+            run_epoch(batches(6, epoch), fetcher, trainer)
+            clock.now += 3.0
+        assert kept(fetcher) == "kept timed a"
+        steps = {step.metric: step.value for step in fetcher.setup}
+    assert steps["over_kept timed ahead"] == pytest.approx(1.3 / 1.1)
+
+
+def test_a_search_ends_however_the_training_stops_and_goes(clock: Clock) -> None:
+    """Epochs of one minibatch: no turn is ever whole. And several fetches a step."""
+    with opened(A, SLOW) as fetcher:
+        for epoch in range(auto.LEAST + 20):
+            run_epoch(batches(1, epoch), fetcher, Trainer(clock))
+        assert fetcher._race is None
+    with opened(SLOW, A) as fetcher:
+        for number, batch in enumerate(batches(200)):
+            fetcher.submit(batch.input_ids).result()
+            clock.now += STEP_S if number % 3 == 2 else 0.0
+        assert kept(fetcher) == "kept timed a"
+
+
+def test_a_share_of_the_first_epoch_is_the_most_that_it_takes() -> None:
+    assert not auto.spent_by(0, 0)
+    meeting = 2 * MOST * (auto.WARM + auto.TIMED)
+    assert not auto.spent_by(auto.LEAST - meeting, 0)
+    assert auto.spent_by(auto.LEAST - meeting + 1, 0)
+    assert auto.spent_by(auto.LEAST - meeting + 1, 1000)
+    assert not auto.spent_by(1000 - meeting, 4000)
+    assert auto.spent_by(1001 - meeting, 4000)
+
+
+def test_a_loader_says_how_long_its_epoch_is() -> None:
+    with opened(A, B) as fetcher:
+        fetcher.expect(4000)
+        fetcher.expect(7)
+        assert fetcher._race.epoch == 4000
+
+
+# ---- what is open --------------------------------------------------------------------------------
+
+
+class KeepsTwo(AutoFetcher):
+    """Wrong: the loser stays open when the search is over."""
+
+    def _settle(self) -> None:
+        race = self._race
+        if race is not None and race.found is not None:
+            other = next(one for one in self._open if one != race.turn.path)
+            race.turn = Turn(race.turn.path, other)
+        super()._settle()
+
+
+class NeverCloses(AutoFetcher):
+    """Wrong: closing it leaves the path open."""
+
+    def _close(self) -> None:
+        self._open.clear()
+        super()._close()
+
+
+class OpensAll(AutoFetcher):
+    """Wrong: paths of earlier turns stay open beside the two that meet."""
+
+    def _settle(self) -> None:
+        before = dict(self._open)
+        super()._settle()
+        for path in self._paths:
+            if path not in before and path not in self._open:
+                path.open(self._features, self.device)
+
+
+def check_open(kind: type[AutoFetcher], clock: Clock) -> None:
+    fetcher = opened(A, B, SLOW, Timed("c", cost=0.2, ahead=1), kind=kind)
+    trained(fetcher, clock)
+    assert fetcher._race is None
+    assert Timed.most_open <= 2
+    assert len(Timed.open_now) == 1
+    assert f"kept timed {Timed.open_now[0].label}" == kept(fetcher)
+    fetcher.close()
+    assert Timed.open_now == []
+
+
+def test_two_paths_are_open_at_most_and_one_in_the_end(clock: Clock) -> None:
+    check_open(AutoFetcher, clock)
+
+
+@pytest.mark.parametrize("wrong", [KeepsTwo, NeverCloses, OpensAll])
+def test_what_stays_open_is_noticed(wrong: type[AutoFetcher], clock: Clock) -> None:
+    with pytest.raises(AssertionError):
+        check_open(wrong, clock)
+
+
+def test_closed_in_the_search_it_leaves_nothing_open(clock: Clock) -> None:
+    for count in range(1, 60, 7):
+        with opened(A, B, SLOW) as fetcher:
+            run_epoch(batches(count), fetcher, Trainer(clock))
+        assert Timed.open_now == []
+
+
+def test_a_path_that_cannot_be_opened_is_left(clock: Clock) -> None:
+    with opened(Timed("x", fails="open"), SLOW, Timed("y", fails="open"), A) as fetcher:
+        trained(fetcher, clock)
+        assert kept(fetcher) == "kept timed a"
+    with pytest.raises(NoPathError):
+        opened(Timed("x", fails="open"))
+
+
+def test_a_path_that_fails_while_two_meet_leaves_the_other() -> None:
+    """Of two, either may fail, in either place of a block."""
+    for seed in range(4):
+        for lost in "ab":
+            going = search("ab", random.Random(seed), lambda: False)
+            turn = next(going)
+            answers = iter([1.0, 1.0])
+            try:
+                while True:
+                    turn = going.send(next(answers, None if turn.path == lost else 1.0))
+            except StopIteration as end:
+                assert end.value.kept == ({"a", "b"} - {lost}).pop()  # noqa: PT017
+
+
+# ---- which rows come -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("word", ["fresh", "kept"])
+def test_it_keeps_the_contract_of_every_strategy(
+    word: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # a real clock; and a cache that is nobody's
+    monkeypatch.setattr(auto_kept, "load", lambda _asked: None)
+    monkeypatch.setattr(auto_kept, "save", lambda *_: None)
+    conformance.check_strategy(Auto(search=word), HOST)
+
+
+class OfAnother(AutoFetcher):
+    """Wrong: when the path changes, the rows of the fetch before are handed out once more."""
+
+    _before: tuple[Fetcher, Ticket] | None = None
+
+    def _submit(self, ids: Tensor) -> Ticket:
+        ticket = super()._submit(ids)
+        before, self._before = self._before, (self._serving, ticket)
+        changed = before is not None and before[0] is not self._serving
+        return before[1] if before is not None and changed else ticket
+
+
+def test_rows_of_another_path_are_noticed(clock: Clock) -> None:
+    paths = [replace(one, ahead=ahead) for one in (A, B, SLOW) for ahead in (0, 1)]
+    with opened(*paths) as right:
+        assert trained(right, clock).steps == 400
+    with opened(*paths, kind=OfAnother) as wrong, pytest.raises((AssertionError, RuntimeError)):
+        trained(wrong, clock)
+
+
+@pytest.mark.parametrize("copy", [True, False])
+@pytest.mark.parametrize("seed", range(8))
+def test_prefetched_rows_are_right_while_the_path_changes(
+    copy: bool, seed: int, monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    paths = [replace(SLOW, ahead=1), A, replace(B, ahead=1), Timed("c")]
+    monkeypatch.setattr(auto, "candidates", lambda *_: paths)
+    drawn = [one.input_ids for one in batches(400)]
+    draw, seen = random.Random(seed), set()
+    with gatherbench.unified(TABLE, "auto", "cpu", copy=copy, search="fresh") as features:
+        for number, ids in enumerate(drawn):
+            rows = features[ids]
+            seen.add(features.lookahead)
+            assert torch.equal(rows, reference_gather(TABLE, ids))
+            for _ in range(draw.randrange(4)):  # the next one, or one in vain
+                later = number + draw.choice([1, 5, 7])
+                features.prefetch(drawn[min(later, len(drawn) - 1)])
+            clock.now += STEP_S
+        assert seen == {0, 1}
+        assert any(step.metric.startswith("kept ") for step in features.setup)
+
+
+def test_a_loader_has_each_batch_fetched_once_while_the_path_changes(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    paths = [A, replace(B, ahead=1), SLOW, replace(SLOW, ahead=1), Timed("c", cost=0.2)]
+    monkeypatch.setattr(auto, "candidates", lambda *_: paths)
+    given = [Data(n_id=one.input_ids, number=torch.tensor(n)) for n, one in enumerate(batches(90))]
+    with gatherbench.unified(TABLE, "auto", "cpu", search="fresh") as features:
+        numbers = []
+        for _ in range(3):
+            for batch in FeatureLoader(given, features):
+                assert torch.equal(batch.x, TABLE[batch.n_id])
+                numbers.append(int(batch.number))
+                clock.now += STEP_S
+                del batch.x
+        assert features._fetcher._submitted == 270
+        assert any(step.metric.startswith("kept ") for step in features.setup)
+    assert numbers == [*range(90)] * 3
+
+
+def test_a_map_of_a_file_is_left_to_paths_that_read_a_disk(tmp_path: Path) -> None:
+    import numpy as np
+
+    np.save(tmp_path / "x.npy", TABLE.numpy())
+    with pytest.raises(ValueError, match="takes no path from a disk"):
+        gatherbench.unified(np.load(tmp_path / "x.npy", mmap_mode="r"), "auto", "cpu")
+
+
+def test_only_exact_paths_that_somebody_trains_with_are_tried() -> None:
+    found = candidates(TABLE, HOST)
+    assert [auto.said(one) for one in found[:1]] == ["cpu_gather pinned"]
+    names = {one.name for one in found}
+    assert {"aligned_zero_copy", "async_zero_copy"} <= names
+    assert not names & {"null", "narrow_rows", "all_in_gpu", "auto", "sharded", "disk_mmap"}
+    assert not any(one.lossy or one.aside or one.needs for one in found)
+    assert "cpu_gather naive" not in map(auto.said, found)
+    assert len(found) == len(set(found))
+
+
+def test_rows_in_gpu_memory_are_a_path_where_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gatherbench.strategies.all_in_gpu import AllInGpu
+
+    room = 1 << 20
+    skip = lambda self, device, size=0: None if size <= room else "no_memory"  # noqa: E731
+    monkeypatch.setattr(AllInGpu, "skip", skip)
+    gpu = torch.device("cuda", 127)
+    assert [one.name for one in candidates(TABLE, gpu)] == ["all_in_gpu"]
+    assert candidates(torch.empty(room, 1), gpu) == []
+
+
+# ---- what is kept for the next training ----------------------------------------------------------
+
+ASKED = Asked("this machine", 500, 28, "torch.float32", ("timed a", "timed b"))
+FOUND = Finding("timed b", "timed a", 1.31, (1.22, 1.40), "SLOW", 90, 1.4, 0.3, "2026-11-24")
+
+
+def test_a_finding_is_taken_again_and_says_what_it_rests_on(clock: Clock) -> None:
+    with opened(SLOW, A) as fetcher:
+        trained(fetcher, clock)
+    with opened(SLOW, A, fresh=False) as again:
+        assert again._race is None
+        assert Timed.open_now == [A]
+        assert kept(again) == "kept timed a"
+    with opened(SLOW, replace(A, fails="open"), fresh=False) as cannot:
+        assert cannot._race is not None, "what was kept cannot be opened any more"
+    with opened(SLOW, A, B, fresh=False) as other_paths:
+        assert other_paths._race is not None
+    with AutoFetcher(TABLE[:9], HOST, paths=[SLOW, A]) as other_shape:
+        assert other_shape._race is not None
+
+
+def test_a_finding_in_words() -> None:
+    assert str(FOUND) == (
+        "kept timed b, 1.31× (1.22–1.40) over timed a; the search took 90 minibatches, 0.3 s longer"
+        " than they take with it"
+    )
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(ASKED, machine="another"),
+        replace(ASKED, rows=501),
+        replace(ASKED, row_bytes=32),
+        replace(ASKED, paths=("timed b",)),
+    ],
+)
+def test_what_was_asked_of_another_machine_or_table_counts_for_none(other: Asked) -> None:
+    auto_kept.save(other, FOUND)
+    assert auto_kept.load(ASKED) is None
+    other.file.rename(ASKED.file)  # a home that two machines share, or a file that was copied
+    assert auto_kept.load(ASKED) is None
+    assert auto_kept.kept_for(ASKED.machine) == []
+
+
+def test_a_file_that_is_damaged_counts_for_none() -> None:
+    auto_kept.save(ASKED, FOUND)
+    assert auto_kept.load(ASKED) == FOUND
+    whole = ASKED.file.read_text()
+    told = json.loads(whole)
+
+    def with_found(**changed: object) -> str:
+        return json.dumps({**told, "found": {**told["found"], **changed}})
+
+    damaged = [
+        *(whole[:end] for end in range(0, len(whole), 40)),
+        with_found(kept="os.system"),
+        with_found(kept=7),
+        with_found(ratio=float("nan")),
+        with_found(ends=[1.0]),
+        with_found(more=1),
+        "[" * 10_000,
+        "null",
+        whole + " " * (1 << 17),
+    ]
+    for text in damaged:
+        ASKED.file.write_text(text)
+        assert auto_kept.load(ASKED) is None, text[:80]
+        assert auto_kept.kept_for(ASKED.machine) == []
+    ASKED.file.write_bytes(b"\xff\xfe\x00")
+    assert auto_kept.load(ASKED) is None
+    ASKED.file.unlink()
+    ASKED.file.mkdir()
+    assert auto_kept.load(ASKED) is None
+    auto_kept.save(ASKED, FOUND)  # cannot: nothing is raised
+
+
+def test_of_several_who_write_one_wins_and_no_reader_sees_a_part() -> None:
+    findings = [replace(FOUND, day=f"day {number}" * 500) for number in range(4)]
+    writers = [
+        threading.Thread(target=lambda one=one: [auto_kept.save(ASKED, one) for _ in range(50)])
+        for one in findings
+    ]
+    auto_kept.save(ASKED, findings[0])
+    for writer in writers:
+        writer.start()
+    seen = [auto_kept.load(ASKED) for _ in range(200)]
+    for writer in writers:
+        writer.join()
+    assert all(one in findings for one in seen)
+    assert [path.suffix for path in ASKED.file.parent.iterdir()] == [".json"]
+
+
+def test_a_home_that_cannot_be_written_costs_the_next_search_only(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    auto_kept.save(ASKED, FOUND)
+    assert auto_kept.load(ASKED) is None
+
+
+def test_what_was_fetched_before_the_training_is_found_out_anew(clock: Clock) -> None:
+    """As in a plan: rows are compared before the model is there."""
+    with opened(SLOW, A) as fetcher:
+        trained(fetcher, clock, 200)
+        assert fetcher._race is None
+        assert fetcher.tune(torch.arange(3), lambda: None) == []
+        assert fetcher._race is not None
+        assert not any(step.metric.startswith("kept ") for step in fetcher.setup)
+        trained(fetcher, clock)
+        assert kept(fetcher) == "kept timed a"
+
+
+# ---- the search alone ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("machine", MACHINES[:3], ids=str)
+@pytest.mark.parametrize("field", FIELDS)
+def test_after_the_search_an_epoch_is_hardly_longer_than_with_the_best(
+    field: str, machine: Any
+) -> None:
+    """Mean over 50 searches on drawn times, and a share of the epoch for each."""
+    for epoch in (300, 1200):
+        runs = [run(FIELDS[field], machine, epoch, seed) for seed in range(RUNS)]
+        assert sum(one.regret for one in runs) / RUNS <= 0.03
+        assert max(one.minibatches for one in runs) <= max(auto.LEAST, auto.SHARE * epoch)
+
+
+def test_the_first_turns_keep_the_best_beside_the_next() -> None:
+    going = search("abc", random.Random(0), lambda: False)
+    assert next(going) == Turn("a", None)
+    assert going.send(2.0) == Turn("b", "a")
+    assert going.send(1.0) == Turn("c", "b")

@@ -1,0 +1,338 @@
+"""Intervals and verdicts: by hand, how often they cover or cry wolf, and what they miss."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import ArrayLike
+
+from gatherbench.stats.interval import Interval, Logs, interval_of
+from gatherbench.stats.judge import Judgement, judge, judge_exactly, ratio_of, shortest
+from tools.interval_coverage import (
+    PAGE,
+    SIDES,
+    SPREADS,
+    Side,
+    Spread,
+    covered,
+    covered_together,
+    of_size,
+    sole_winners,
+    stopped,
+    tables,
+)
+
+logs = st.lists(st.floats(-2, 2), min_size=1, max_size=8)
+
+
+def compared(new: ArrayLike, base: ArrayLike, **more: Any) -> Judgement:
+    return judge(ratio_of(new, base), **more)
+
+
+# ---- intervals -----------------------------------------------------------------------------------
+
+
+def test_of_one_series_it_is_students() -> None:
+    """Mean 0.1, standard deviation 0.1, and t(2) at 97.5 % is 4.3027."""
+    found = interval_of((1, [0.0, 0.1, 0.2]))
+    reach = 4.3027 * 0.1 / math.sqrt(3)
+    ends = [math.exp(0.1 + sign * reach) for sign in (0, -1, 1)]
+    assert found.ends == pytest.approx(ends, rel=1e-4)
+    assert found.repeats == 3
+    assert found.half_width == pytest.approx(math.exp(reach) - 1, rel=1e-4)
+    assert found.chance == pytest.approx(0.2254, abs=1e-4), "t = 1.732 with two degrees of freedom"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "variances", "t"),
+    [
+        # Welch: 2.16 degrees of freedom.
+        ([0.0, 0.1, 0.2], [0.0, 0.0, 0.04, 0.04], (0.01 / 3, 0.0016 / 12), 4.0026),
+        # Two repeats have one degree of freedom.
+        ([0.0, 0.1], [0.0, 0.2], (0.005 / 2, 0.02 / 2), 12.706),
+        ([0.0, 0.1], [0.0, 0.2] * 5, (0.005 / 2, 0.1 / 9 / 10), 12.706),
+    ],
+)
+def test_of_a_ratio_it_is_welchs(
+    one: list[float], other: list[float], variances: Sequence[float], t: float
+) -> None:
+    found = ratio_of(one, other)
+    assert found.value == pytest.approx(math.exp(np.mean(one) - np.mean(other)))
+    reach = t * math.sqrt(sum(variances))
+    assert math.log(found.high / found.value) == pytest.approx(reach, rel=2e-3)
+    assert math.log(found.value / found.low) == pytest.approx(reach, rel=2e-3)
+    assert found.repeats == min(len(one), len(other))
+
+
+def test_one_repeat_bounds_nothing_and_none_is_refused() -> None:
+    found = ratio_of([0.3], [0.1, 0.2, 0.3])
+    assert (found.low, found.high, found.repeats) == (0.0, math.inf, 1)
+    assert found.ends == pytest.approx((math.exp(0.1), math.nan, math.nan), nan_ok=True)
+    assert found.half_width == found.inverse.high == math.inf
+    with pytest.raises(ValueError, match="no repeat"):
+        ratio_of([0.1], [])
+
+
+def test_equal_repeats_have_no_width() -> None:
+    found = ratio_of([0.2] * 3, [0.1] * 3)
+    assert found.low == pytest.approx(found.value) == found.high
+    assert ratio_of([0.1] * 3, [0.1] * 3).chance == 1
+    assert ratio_of([0.5] * 3, [0.25] * 3).chance == 0
+
+
+# ---- paths that took turns -----------------------------------------------------------------------
+
+
+def turns(*processes: Sequence[float], first: float = 1.0) -> Logs:
+    """A path whose epochs these are, block by block of each process."""
+    blocks = {first + p: dict(enumerate(of)) for p, of in enumerate(processes)}
+    return Logs([float(np.median(of)) for of in processes], blocks)
+
+
+#: The second process is slower by 2, and its second block by 0.4 more.
+ONE = turns([1.0, 1.2], [3.0, 3.4])
+OTHER = turns([0.9, 1.1], [2.7, 3.1])
+
+
+def test_paths_that_took_turns_are_paired_within_their_blocks() -> None:
+    """0.1 in both blocks of one process, 0.3 in those of the other: their mean is 0.2, and their
+    standard error 0.1. With one degree of freedom t is 12.706."""
+    found = ratio_of(ONE, OTHER)
+    assert (found.value, found.repeats) == (pytest.approx(math.exp(0.2)), 2)
+    assert math.log(found.high / found.value) == pytest.approx(1.2706, rel=1e-4)
+    assert found.chance == pytest.approx(0.2952, abs=1e-4), "t = 2 with one degree of freedom"
+    apart = ratio_of(list(ONE), list(OTHER))
+    assert math.log(apart.high / apart.value) > 10, "processes are not 0.2 apart but 2"
+
+
+def test_a_block_that_one_path_lacks_is_in_no_pair() -> None:
+    """0.5 in the block that they share. The other one alone would have it 0.25."""
+    assert ratio_of(turns([1.0, 9.0], [1.0]), turns([0.5], [0.5, 7.0])).value == pytest.approx(
+        math.exp(0.5)
+    )
+
+
+def test_blocks_of_other_processes_are_no_pairs() -> None:
+    """The same numbers of blocks, in processes of their own: Welch's interval, over medians."""
+    elsewhere = turns([0.9, 1.1], [2.7, 3.1], first=10)
+    assert ratio_of(ONE, elsewhere) == ratio_of(list(ONE), list(elsewhere))
+    once = turns([0.9, 1.1], [2.7, 3.1], first=2)  # its first process is the second of the other
+    assert ratio_of(ONE, once) == ratio_of(list(ONE), list(once))
+
+
+def test_of_one_process_the_interval_over_its_blocks_is_told_and_decides_nothing() -> None:
+    """0.5 and 0.7: 0.6 with a standard error of 0.1, and 12.706 of those."""
+    found = ratio_of(turns([1.5, 1.7, 1.6]), turns([1.0, 1.0]))
+    assert (found.value, found.low, found.high) == (pytest.approx(math.exp(0.6)), 0, math.inf)
+    ends = [math.exp(0.6 - 1.2706), math.exp(0.6 + 1.2706)]
+    assert found.within == pytest.approx(ends, rel=1e-4)
+    assert found.inverse.within == pytest.approx([1 / ends[1], 1 / ends[0]], rel=1e-4)
+    told = judge(ratio_of(turns([1.5, 1.5]), turns([1.0, 1.0])))
+    assert told.word == "AMBIGUOUS"
+    assert told.reason.endswith("; within its process 1.65 to 1.65")
+    assert ratio_of(turns([1.5]), turns([1.0])).within is None, "a single block"
+    assert ratio_of([1.5], [1.0]).within is None
+
+
+def test_ratios_of_two_runs_are_paired_within_each() -> None:
+    """As across machines: each path over the reference of its own run, 0.2 and 0.1 apart."""
+    new, base = (ONE, OTHER), (turns([1.0], [1.0], first=8), turns([0.9], [0.9], first=8))
+    found = interval_of((1, new[0]), (-1, base[0]), (-1, new[1]), (1, base[1]))
+    assert found.value == pytest.approx(math.exp(0.2 - 0.1))
+    assert math.log(found.high / found.value) == pytest.approx(1.2706, rel=1e-4)
+
+
+@pytest.mark.parametrize("side", SIDES, ids=str)
+def test_the_interval_of_paired_blocks_covers_the_truth(side: Side) -> None:
+    for processes in (3, 6):
+        assert covered_together(np.random.default_rng(2), side, processes, 400) >= 0.92
+
+
+def test_blocks_that_are_pooled_or_paired_across_processes_are_found_out() -> None:
+    """Wrong on purpose: every block a repeat of its own, whatever its process; and blocks paired
+    with those of another process, where what they share stays in the ratio."""
+    rng, side = np.random.default_rng(3), Side(0.16, 0.04, 0.02)
+    covered_by_pooled, wide = 0, []
+    for _ in range(300):
+        one, other = side.draw(rng, 4, 2)
+        a, b = (np.array([list(of.values()) for of in x.blocks.values()]) for x in (one, other))
+        pooled = interval_of((1, (a - b).ravel()))
+        covered_by_pooled += pooled.low <= 1 <= pooled.high
+        across = interval_of((1, (a - np.roll(b, 1, axis=0)).mean(axis=1)))
+        wide.append(across.half_width / ratio_of(one, other).half_width)
+    assert covered_by_pooled / 300 < 0.7
+    assert np.median(wide) > 3
+
+
+@given(mine=logs, other=logs, shift=st.sampled_from([-14.0, 0.0, 28.0]))
+def test_neither_direction_nor_unit_changes_a_verdict(
+    mine: list[float], other: list[float], shift: float
+) -> None:
+    there, back = ratio_of(np.add(mine, shift), np.add(other, shift)), ratio_of(other, mine)
+    assert there.low <= there.value <= there.high
+    inverse = there.inverse
+    assert (inverse.low, inverse.value, inverse.high) == pytest.approx(
+        (back.low, back.value, back.high), rel=1e-6
+    )
+    assert judge(back, more_is_better=True).word == judge(there).word
+    if min(len(mine), len(other)) == 1:
+        assert judge(there).word == "AMBIGUOUS"
+
+
+@pytest.mark.parametrize("spread", SPREADS[::3], ids=str)
+@pytest.mark.parametrize(
+    ("repeats", "least"), [((3, 3), 0.93), ((5, 10), 0.93), ((2, 10), 0.95), ((0, 0), 0.92)]
+)
+def test_it_covers_in_95_of_100_cases(
+    spread: Spread, repeats: tuple[int, int], least: float
+) -> None:
+    """1500 draws: 93 to 97 % are 3.5 standard errors from 95 %. 0 repeats: until it is precise."""
+    sizes = [of_size(spread, n) for n in repeats]
+    share = covered(np.random.default_rng(3), *sizes, 1500)
+    assert least <= share
+    assert share <= 0.98 or 2 in repeats
+
+
+def test_a_series_is_measured_until_it_is_precise() -> None:
+    steady, wild = Spread(0.001, 0.001), Spread(0.3, 0.01)
+    assert len(stopped(np.random.default_rng(1), steady)) == 6
+    assert len(stopped(np.random.default_rng(1), wild)) == 10
+
+
+@pytest.mark.parametrize("repeats", [2, 3, 0])
+def test_equal_paths_have_no_winner(repeats: int) -> None:
+    for spread in SPREADS:
+        assert sole_winners(np.random.default_rng(6), spread, repeats, 150) < 0.05
+
+
+def test_the_page_has_the_tables_of_the_code_that_counts() -> None:
+    """But for the numbers, which take minutes."""
+    shares = re.compile(r"\d+\.\d%")
+    few = "\n".join(tables(draws=16)) + "\n"
+    assert shares.sub("…", PAGE.read_text(encoding="utf-8")) == shares.sub("…", few)
+
+
+# ---- the one rule of verdicts --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "word", "side"),
+    [
+        (1.051, 1.3, "SLOW", ""),
+        (1.049, 1.3, "AMBIGUOUS", "worse"),
+        (0.8, 0.952, "FAST", ""),
+        (0.8, 0.953, "AMBIGUOUS", "better"),
+        (0.953, 1.049, "SAME", ""),
+        (0.951, 1.049, "AMBIGUOUS", "better"),
+        (0.953, 1.051, "AMBIGUOUS", "worse"),
+        (0.5, 2.0, "AMBIGUOUS", "worse or better"),
+    ],
+)
+def test_the_whole_interval_decides(low: float, high: float, word: str, side: str) -> None:
+    """With a threshold of 5 % level is what lies within 1 / 1.05 = 0.9524 and 1.05."""
+    ratio = Interval(math.sqrt(low * high), low, high, 6, 0.01)
+    found = judge(ratio, threshold=0.05)
+    assert found.word == word
+    assert not side or found.reason.startswith(f"perhaps {side} by more than 5%")
+    better = {"SLOW": "FAST", "FAST": "SLOW"}.get(word, word)
+    assert judge(ratio, threshold=0.05, more_is_better=True).word == better
+    beside = judge(ratio, threshold=0.05, busy="other work had 1.0 cores in A")
+    assert beside.word == ("AMBIGUOUS" if word == "FAST" else word)
+    told = "other work had 1.0 cores in A: run again on an idle machine" in beside.reason
+    assert told == (word in ("FAST", "SLOW"))
+    assert ("idle machine" in beside.reason) == (word in ("SLOW", "FAST"))
+
+
+def test_one_of_many_has_to_be_surer() -> None:
+    ratio = Interval(1.2, 1.06, 1.36, 6, chance=0.01)
+    assert judge(ratio, family=5).word == "SLOW"
+    several = judge(ratio, family=6)
+    assert (several.word, several.reason[:8]) == ("AMBIGUOUS", "one of 6")
+
+
+def alarms(spread: Spread, *, pooled: bool) -> float:
+    """Share of families of 14 equal pairs in which one looks slower."""
+    rng, found = np.random.default_rng(5), 0
+
+    def draw() -> ArrayLike:
+        medians = spread.draw(rng, 3)  # pooled: every epoch a repeat of its own
+        return np.repeat(medians, 10) + rng.normal(0, 0.02, 30) if pooled else medians
+
+    for _ in range(40):
+        found += "SLOW" in {compared(draw(), draw(), family=14).word for _ in range(14)}
+    return found / 40
+
+
+def test_equal_runs_rarely_raise_an_alarm() -> None:
+    assert alarms(Spread(0.01, 0.02), pooled=False) <= 0.05
+    assert alarms(Spread(0.3, 0.1), pooled=False) <= 0.05
+    assert alarms(Spread(0.1, 0.02), pooled=True) > 0.5, "to pool the epochs would"
+
+
+@pytest.mark.parametrize(
+    ("spread", "repeats", "slow", "same"),
+    [
+        (Spread(0.003, 0.005), 3, (0.99, 1), 0),
+        (Spread(0.01, 0.02), 6, (0.8, 1), 0),
+        (Spread(0.1, 0.1), 3, (0, 0.25), 0.01),
+    ],
+    ids=str,
+)
+def test_a_tenth_more_is_found_or_not_decided(
+    spread: Spread, repeats: int, slow: tuple[float, float], same: float
+) -> None:
+    rng = np.random.default_rng(6)
+    tenth = math.log(1.1)
+    words = [
+        compared(spread.draw(rng, repeats) + tenth, spread.draw(rng, repeats)).word
+        for _ in range(200)
+    ]
+    assert slow[0] <= words.count("SLOW") / 200 <= slow[1]
+    assert words.count("SAME") / 200 <= same
+
+
+def test_a_ratio_of_ratios_takes_out_what_a_machine_is_faster_by() -> None:
+    rng, spread = np.random.default_rng(8), Spread(0.002, 0.005)
+    base, reference, new, other = (
+        spread.draw(rng, 5) + math.log(factor) for factor in (1, 2, 0.3, 0.6)
+    )
+
+    def over(new: ArrayLike) -> str:
+        return judge(interval_of((1, new), (-1, base), (-1, other), (1, reference))).word
+
+    assert compared(new, base).word == "FAST"
+    assert over(new) == "SAME"
+    assert over(new + math.log(1.2)) == "SLOW"
+
+
+def test_the_shortest_is_named_with_what_the_others_are() -> None:
+    near = {"a": [0.0, 0.01, 0.02], "b": [0.01, 0.02, 0.03], "c": [1.0, 1.01, 1.02]}
+    assert shortest(near) == ("a", {"b": "SAME", "c": "SLOW"})
+    assert shortest({"b": [0.2] * 3, "a": [0.0, 0.0, 0.3]})[0] == "a", "by the mean"
+
+
+def test_what_is_computed_differs_beyond_rounding_alone() -> None:
+    assert judge_exactly(3.0, 3.0 * (1 + 1e-12)).word == "SAME"
+    assert judge_exactly(3.0, 3.001).word == "SLOW"
+    assert judge_exactly(3.0, 3.001, more_is_better=True).word == "FAST"
+    assert judge_exactly(2.0, 3.0).interval == Interval(1.5, 1.5, 1.5, 1)
+    assert math.isnan(judge_exactly(0.0, 1.0).interval.value)
+
+
+def test_of_what_is_computed_any_difference_counts_in_its_direction() -> None:
+    words = {
+        (new, better): judge_exactly(2.0, new, more_is_better=better).word
+        for new in (1.9, 2.0, 2.1)
+        for better in (False, True)
+    }
+    assert words == {
+        (1.9, False): "FAST", (2.0, False): "SAME", (2.1, False): "SLOW",
+        (1.9, True): "SLOW", (2.0, True): "SAME", (2.1, True): "FAST",
+    }  # fmt: skip
