@@ -523,10 +523,10 @@ class FirstRowsKept(Made):
     """Brings the rows from ``FIRST`` on; the others lie on the GPU."""
 
     FIRST: ClassVar[int] = 100
-    kept_bytes: ClassVar[int] = 100 * 129
+    SAID: ClassVar[int] = 100 * 129
 
     def gpu_table_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
-        return self.kept_bytes
+        return self.SAID
 
     def _data_paths(self, of: Minibatches) -> Iterator[DataPath]:
         for ids in of.batches:
@@ -541,7 +541,7 @@ class FirstRowsKept(Made):
 
 def test_a_path_that_keeps_some_rows_is_right_if_it_says_how_much_that_is() -> None:
     conformance.check_data_path(FirstRowsKept(), HOST)
-    forgets = type("Forgets", (FirstRowsKept,), {"kept_bytes": 99 * 129})
+    forgets = type("Forgets", (FirstRowsKept,), {"SAID": 99 * 129})
     with pytest.raises(NonconformingError, match="12900 B of distinct rows come from GPU memory"):
         conformance.check_data_path(forgets(), HOST)
 
