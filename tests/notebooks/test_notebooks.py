@@ -96,7 +96,7 @@ def test_a_shipped_pair_agrees_is_executed_and_small(source: Path) -> None:
 
 
 def test_each_notebook_is_in_the_list() -> None:
-    assert len(SHIPPED) == 13
+    assert len(SHIPPED) == 14
     text = (ROOT / "notebooks" / "README.md").read_text()
     for source in SHIPPED:
         assert f"({source.stem}.ipynb)" in text
@@ -293,6 +293,9 @@ def test_tables_on_disk_fill_from_a_run(said_by: SaidBy, make_run: MakeRun, tmp_
         "07_cpu_power_energy",
         "10_hot_rows",
         "11_disk",
+        "13_activations",
+        "14_structure",
+        "15_relations",
     ],
 )
 def test_without_any_run_the_notebooks_say_what_is_missing(
