@@ -18,7 +18,6 @@ import pynvml
 import pytest
 
 from gatherbench.bench.machine.gpus import list_gpus
-from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.bench.meters import power
 from gatherbench.bench.meters.base import Meter, Reading
 from gatherbench.bench.meters.nvml_device import (
@@ -37,6 +36,7 @@ from gatherbench.bench.run import worker as worker_module
 from gatherbench.bench.run.job import Job, SensorCheckJob, read_choice
 from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.run.store import PartWriter, read_part, rows_of
+from gatherbench.reason import Reason, SensorUnavailableError
 
 FIRST, SECOND = "GPU-first", "GPU-second"
 #: Bytes a second of the stub's transfers: below what its link (generation 1, x16) carries.
