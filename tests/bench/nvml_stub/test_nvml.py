@@ -477,7 +477,7 @@ def test_a_case_reads_link_power_and_energy(
 ) -> None:
     """A whole case in host memory, while the stub's GPU draws 400 W and its link carries."""
     monkeypatch.setattr(measure_module, "gpu_under_test", lambda *_: gpu())
-    monkeypatch.setattr(power, "SHORTEST_ENERGY_WINDOW_S", 0.01)
+    monkeypatch.setattr(power, "SHORTEST_ENERGY_WINDOW_S", 0.0)
     driver.say({"gpu0.power_mw": 400_000, "gpu0.rx": 0})
     driver.transfer()
     job = make_job(epochs=1)
