@@ -139,7 +139,7 @@ def test_a_map_has_the_rows_of_the_file(table, advice, more):
 @pytest.mark.parametrize("at_once", [1024, 3])
 def test_rows_that_were_read_ahead_are_in_memory_and_no_others_are(table, monkeypatch, at_once):
     if refused := read_ahead_refused():
-        pytest.skip(refused)
+        pytest.skip(str(refused))
     monkeypatch.setattr(page_cache, "_MOST_RANGES", at_once)
     rows = mapped_table(table, torch.int32, "random")
     read_ahead(torch.empty(0, dtype=torch.int64), rows)

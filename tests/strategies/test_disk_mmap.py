@@ -7,6 +7,7 @@ import torch
 
 from gatherbench.kernels.page_cache import drop_pages, pages_in_memory
 from gatherbench.kernels.table_file import TableFile
+from gatherbench.reason import unsupported
 from gatherbench.strategies import disk_mmap
 from gatherbench.strategies.base import Fetcher
 from gatherbench.strategies.conformance import random_table
@@ -32,7 +33,7 @@ def file(tmp_path: Path) -> TableFile:
 def opened(file: TableFile, **params: str) -> Fetcher:
     strategy = DiskMmap(**params)  # type: ignore[arg-type]
     if reason := strategy.skip(CPU):
-        pytest.skip(reason)
+        pytest.skip(str(reason))
     features = random_table(ROWS, WIDTH, torch.float32)
     return strategy.open(features, CPU, Knowledge(file=file))
 
@@ -98,6 +99,6 @@ def test_what_the_page_cache_decides_is_not_declared():
 
 
 def test_where_the_kernel_reads_nothing_ahead_willneed_says_so(monkeypatch):
-    monkeypatch.setattr(disk_mmap, "read_ahead_refused", lambda: "unsupported: too old")
-    assert DiskMmap(advice="willneed").skip(CPU) == "unsupported: too old"
+    monkeypatch.setattr(disk_mmap, "read_ahead_refused", lambda: unsupported("too old"))
+    assert DiskMmap(advice="willneed").skip(CPU) == unsupported("too old")
     assert DiskMmap(advice="normal").skip(CPU) is None
