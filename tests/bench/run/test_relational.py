@@ -1,7 +1,5 @@
 """Relational layers: those of one family have the same values and gradients, in less memory."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -36,16 +34,14 @@ def model_of(name: str) -> nn.Module:
     return build_model(Workload("x", model=name, hidden=5), WIDTH, CLASSES, KINDS).eval()
 
 
-def test_every_relational_model_has_layers_and_a_name() -> None:
+def test_every_relational_model_has_layers_and_a_name():
     assert set(LAYERS) == set(RELATIONAL) <= set(MODELS)
 
 
 @pytest.mark.parametrize("name", OWN)
 @settings(deadline=None, max_examples=15)
 @given(seed=st.integers(0, 1000), edges=st.integers(0, 40))
-def test_a_layer_of_ours_has_the_values_and_gradients_of_pygs(
-    name: str, seed: int, edges: int
-) -> None:
+def test_a_layer_of_ours_has_the_values_and_gradients_of_pygs(name, seed, edges):
     batch, rows = drawn(seed, edges=edges), torch.randn(20, WIDTH)
     theirs, ours = model_of(RELATIONAL[name]), model_of(name)
     ours.load_state_dict(theirs.state_dict())
@@ -62,13 +58,13 @@ def test_a_layer_of_ours_has_the_values_and_gradients_of_pygs(
 
 
 @pytest.mark.parametrize("name", ["rgcn", "rgat"])
-def test_the_kind_of_an_edge_changes_the_value(name: str) -> None:
+def test_the_kind_of_an_edge_changes_the_value(name):
     batch, rows, net = drawn(1), torch.randn(20, WIDTH), model_of(name)
     other = replace(batch, kinds=tuple((kinds + 1) % KINDS for kinds in batch.kinds))
     assert not torch.allclose(net(rows, batch), net(rows, other))
 
 
-def test_pairs_are_grouped_by_kind() -> None:
+def test_pairs_are_grouped_by_kind():
     nodes, kinds = torch.tensor([5, 2, 5, 2, 0]), torch.tensor([1, 0, 1, 3, 0])
     pairs = Pairs.of(nodes, kinds, 6, KINDS)
     assert pairs.nodes.tolist() == [0, 2, 5, 2]
@@ -79,7 +75,7 @@ def test_pairs_are_grouped_by_kind() -> None:
     assert pairs.times(x, weight).tolist() == [[0, 0], [0, 0], [5, 5], [6, 6]]
 
 
-def test_pairs_of_a_minibatch_are_counted_a_block() -> None:
+def test_pairs_of_a_minibatch_are_counted_a_block():
     ends = torch.tensor([[0, 0, 1, 0], [0, 1, 0, 0]])
     batch = MiniBatch(
         torch.arange(2),
@@ -120,14 +116,14 @@ def peak_of(model: nn.Module, rows: Tensor, batch: MiniBatch) -> float:
     return float(value)
 
 
-def test_the_peak_of_a_step_counts_what_it_holds_at_a_time() -> None:
+def test_the_peak_of_a_step_counts_what_it_holds_at_a_time():
     batch = MiniBatch(torch.arange(1000), (), (1000,))
     # Rows, twice over, take 32 kB; labels, logits and gradients 8 B a row each.
     assert 32_000 <= peak_of(Doubling(), torch.ones(1000, 4), batch) <= 64_000
 
 
 @pytest.mark.parametrize("name", ["rgcn-fast", "rgat"])
-def test_compact_layers_take_less_at_a_time(name: str) -> None:
+def test_compact_layers_take_less_at_a_time(name):
     """400 edges of 20 sources: PyG holds a matrix for each edge, we a row for each pair."""
     batch, rows = drawn(0, (10, 20, 20), 400), torch.randn(20, WIDTH)
     theirs = peak_of(model_of(name), rows, batch)

@@ -1,7 +1,5 @@
 """The views of activations and of structure: each shown number by hand."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -14,13 +12,13 @@ from gatherbench.bench.plan.plan import Plan
 from gatherbench.bench.show.views.structure import accuracy_by, mean_of
 
 
-def test_a_score_holds_from_the_end_of_its_epoch() -> None:
+def test_a_score_holds_from_the_end_of_its_epoch():
     curve = pd.DataFrame({"time_s": [1.0, 2.0, 3.0], "accuracy": [0.2, 0.5, 0.4]})
     said = [accuracy_by(curve, at) for at in (0.5, 1.0, 2.9, 3.0, 9.0)]
     assert said == [0.0, 0.2, 0.5, 0.4, 0.4]
 
 
-def test_the_mean_over_seeds_has_students_interval() -> None:
+def test_the_mean_over_seeds_has_students_interval():
     """1, 2, 3, 4, 5: mean 3, deviation √2.5; t of four degrees of freedom is 2.776."""
     mean, low, high = mean_of([1.0, 2.0, 3.0, 4.0, 5.0])
     assert mean == 3.0
@@ -29,7 +27,7 @@ def test_the_mean_over_seeds_has_students_interval() -> None:
     assert math.isnan(mean_of([0.5])[1])
 
 
-def test_where_the_lists_belong() -> None:
+def test_where_the_lists_belong():
     """1.6e9 edges of 4 B are 5.96 GiB, and 111e6 nodes of 16 B 1.65 GiB."""
     papers = Question(graph_of(111_059_956, 1_600_000_000, 128))
     assert "take 5.96 GiB: keep them on the GPU, or read them in place" in str(
@@ -49,7 +47,7 @@ PLAN = {
 }
 
 
-def test_structures_of_a_plan_expand_each_once() -> None:
+def test_structures_of_a_plan_expand_each_once():
     table = {"policy": ["fbl", "otf", "dependent"], "refresh": [0.1, 0.2], "keep": 0.5}
     measure = {**PLAN["measure"], "sampling": "snapshot"}
     plan = Plan.model_validate({**PLAN, "measure": measure, "structure": table})
