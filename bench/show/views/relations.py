@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from gatherbench.bench.plan.workload import MODELS, RELATIONAL
-from gatherbench.bench.read.epochs import repeat_logs
+from gatherbench.bench.read.derive import repeat_logs
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity
 from gatherbench.bench.run.rows import SERIES, Key
