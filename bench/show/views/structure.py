@@ -15,6 +15,7 @@ from gatherbench.bench.model.predict import declared_facts
 from gatherbench.bench.read.accuracy import accuracy_over_time
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import listed, quantity
+from gatherbench.bench.run.declared_rows import requests_of
 from gatherbench.bench.show.answer import Point
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
 from gatherbench.bench.show.charts import chart_of
@@ -24,15 +25,38 @@ from gatherbench.bench.show.view import View
 #: What its paper claims of time at fan-outs 20, 20, 20; and of accuracy (EVIDENCE: its README).
 CLAIMS = {"fcr": "7.1 % less time", "otf": "11.1 % less time"}
 CLAIMED_ACCURACY = "0.710 in place of 0.718"
-_NAMES = ["family", "structure"]
+#: What drawing an epoch on a GPU reads of neighbour lists, a line for each workload.
+_READS = [
+    Column("workload", "workload"),
+    Column("structure", "neighbour lists", short="lists"),
+    Column("lists", "all lists", "B", short="all"),
+    Column("kept", "of these on the GPU", "B", short="on GPU"),
+    Column("on_gpu", "neighbours read there", "share", short="found"),
+    Column("wanted", "wanted in host memory", "B"),
+    Column("read", "read in host memory", "B", short="read"),
+    Column("requests", "requests", "1", short="requests"),
+    Column("alone", "that alone takes", "s", short="alone"),
+]
+_MEANS = ["distinct", "cache", "sample", "epoch"]
+#: Ways of sampling beside each other, means over seeds.
+_REMEMBERED = [
+    Column("family", "workload"),
+    Column("structure", "sampling", short="sampling"),
+    Column("seeds", "seeds", "1"),
+    Column("distinct", "distinct neighbours an epoch", "1", short="distinct"),
+    Column("cache", "memory of the caches", "B", short="cache"),
+    Column("sample", "sampling an epoch", "s", short="sample"),
+    Column("epoch", "epoch", "s", short="epoch"),
+    Column("accuracy", "test accuracy at the end", "share", short="at the end"),
+    Column("by", "time that all had", "s"),
+    Column("then", "test accuracy by then", "share", interval=True, short="by then"),
+]
 
 
 def structure_reads(run: Run) -> pd.DataFrame:
-    """What an epoch's sampling on a GPU reads of neighbour lists, as declared, by workload.
+    """What an epoch's sampling on a GPU reads of neighbour lists, as declared: ``_READS``.
 
-    Columns: ``workload`` (in words), ``structure``, ``lists`` and ``kept`` (B), ``wanted`` and
-    ``read`` (B in host memory), ``requests``, ``on_gpu`` (share of the neighbours) and ``alone``
-    (s, predicted; NaN: unknown).
+    ``alone`` is predicted; NaN: unknown.
     """
     records = []
     alone = run.rows[run.rows["metric"] == "structure_time_alone"].groupby("workload")["value"]
@@ -43,7 +67,7 @@ def structure_reads(run: Run) -> pd.DataFrame:
             continue
         seen.add(workload)
         kept, read = facts["sample.structure_on_device"], facts["sample.structure_payload"]
-        requests = (v for k, v in facts.items() if k.startswith("sample.structure_requests_"))
+        requests = requests_of("sample.structure", facts)
         records.append(
             {
                 "workload": run.names[workload],
@@ -52,22 +76,23 @@ def structure_reads(run: Run) -> pd.DataFrame:
                 "kept": facts["sample.structure_kept"],
                 "wanted": read,
                 "read": facts["sample.structure_read"],
-                "requests": sum(requests),
+                "requests": sum(facts[name] for name in requests.values()),
                 "on_gpu": kept / (kept + read) if kept + read else math.nan,
                 "alone": predicted.get(workload, math.nan),
             }
         )
-    frame = pd.DataFrame(records)
-    return frame.assign(basis="declared") if records else frame
+    return pd.DataFrame(records, columns=_fields(_READS)).assign(basis="declared")
+
+
+def _fields(columns: list[Column]) -> list[str]:
+    return [column.field for column in columns]
 
 
 def snapshots(run: Run) -> pd.DataFrame:
     """A line for each way of sampling of a run with ``sampling = "snapshot"``, over its seeds.
 
-    Columns: ``family``, ``structure``, ``seeds``, ``distinct`` (neighbours seen an epoch),
-    ``cache`` (B), ``sample`` and ``epoch`` (s), ``accuracy`` (at the end), ``by`` (s: the time that
-    every way had), ``then`` (accuracy by that time, 0 to 1) with ``then_low`` and ``then_high``: 95
-    % of Student's t over the seeds, NaN with one.
+    The fields of ``_REMEMBERED``: ``by`` is the time that every way had, ``then_low`` and
+    ``then_high`` are 95 % of Student's t over the seeds, NaN with one.
     """
     families = {w: name for name, members in run.alike(structure="", seed=0) for w in members}
     facts = {key[0]: found for key, found in declared_facts(run).items()}
@@ -94,18 +119,19 @@ def snapshots(run: Run) -> pd.DataFrame:
             }
         )
     records = []
-    frame = pd.DataFrame(lines, columns=[*_NAMES, "distinct", "cache", "sample", "epoch", "curve"])
+    frame = pd.DataFrame(lines, columns=["family", *_MEANS, "structure", "curve"])
     for family, mine in frame.groupby("family", sort=False):
         by = min(float(curve["time_s"].iloc[-1]) for curve in mine["curve"])
         for structure, seeds in mine.groupby("structure", sort=False):
             then = [accuracy_by(curve, by) for curve in seeds["curve"]]
             ends = [float(curve["accuracy"].iloc[-1]) for curve in seeds["curve"]]
             record = {"family": family, "structure": structure, "seeds": len(seeds), "by": by}
-            record |= {n: seeds[n].mean() for n in ("distinct", "cache", "sample", "epoch")}
+            record |= {name: seeds[name].mean() for name in _MEANS}
             record |= {"accuracy": sum(ends) / len(ends)}
             record |= dict(zip(("then", "then_low", "then_high"), mean_of(then), strict=True))
             records.append(record)
-    return pd.DataFrame(records).assign(basis="measured") if records else pd.DataFrame()
+    names = [*_fields(_REMEMBERED), "then_low", "then_high"]
+    return pd.DataFrame(records, columns=names).assign(basis="measured")
 
 
 def accuracy_by(curve: pd.DataFrame, seconds: float) -> float:
@@ -125,71 +151,46 @@ def mean_of(values: list[float]) -> tuple[float, float, float]:
 
 
 def _tables(run: Run) -> list[Table]:
-    reads, remembered = structure_reads(run), snapshots(run)
-    found = []
-    if len(reads):
-        columns = [
-            Column("workload", "workload"),
-            Column("structure", "neighbour lists", short="lists"),
-            Column("lists", "all lists", "B", short="all"),
-            Column("kept", "of these on the GPU", "B", short="on GPU"),
-            Column("on_gpu", "neighbours read there", "share", short="found"),
-            Column("wanted", "wanted in host memory", "B"),
-            Column("read", "read in host memory", "B", short="read"),
-            Column("requests", "requests", "1", short="requests"),
-            Column("alone", "that alone takes", "s", short="alone"),
-        ]
-        found.append(
-            tabulate(
-                "structure-reads",
-                "What drawing an epoch on a GPU reads of neighbour lists, over the rows' link",
-                columns,
-                reads,
-                title="Neighbour lists",
-                note="Counted over the trace by the rule of rows, caches left out; the time is"
-                " modelled. Minibatches are the same wherever lists lie.",
-            )
-        )
-    if len(remembered):
-        columns = [
-            Column("family", "workload"),
-            Column("structure", "sampling", short="sampling"),
-            Column("seeds", "seeds", "1"),
-            Column("distinct", "distinct neighbours an epoch", "1", short="distinct"),
-            Column("cache", "memory of the caches", "B", short="cache"),
-            Column("sample", "sampling an epoch", "s", short="sample"),
-            Column("epoch", "epoch", "s", short="epoch"),
-            Column("accuracy", "test accuracy at the end", "share", short="at the end"),
-            Column("by", "time that all had", "s"),
-            Column("then", "test accuracy by then", "share", interval=True, short="by then"),
-        ]
-        found.append(
-            tabulate(
-                "snapshots",
-                "Sampling that remembers beside plain sampling (fbl): means over seeds",
-                columns,
-                remembered,
-                title="Sampling that remembers",
-                note="Interval: 95 % of Student's t over the seeds. GraphSnapShot claims"
-                f" {listed([f'{claim} of {name}' for name, claim in CLAIMS.items()])} at fan-outs"
-                f" 20, 20, 20, and an accuracy of {CLAIMED_ACCURACY}.",
-            )
-        )
-    return found
+    claims = listed([f"{claim} of {name}" for name, claim in CLAIMS.items()])
+    return [
+        tabulate(
+            "structure-reads",
+            "What drawing an epoch on a GPU reads of neighbour lists, over the rows' link",
+            _READS,
+            structure_reads(run),
+            title="Neighbour lists",
+            note="Counted over the trace by the rule of rows, caches left out; the time is"
+            " modelled. Minibatches are the same wherever lists lie.",
+        ),
+        tabulate(
+            "snapshots",
+            "Sampling that remembers beside plain sampling (fbl): means over seeds",
+            _REMEMBERED,
+            snapshots(run),
+            title="Sampling that remembers",
+            note=f"Interval: 95 % of Student's t over the seeds. GraphSnapShot claims {claims} at"
+            f" fan-outs 20, 20, 20, and an accuracy of {CLAIMED_ACCURACY}.",
+        ),
+    ]
+
+
+def _policy(words: str, bare: str) -> tuple[str, str]:
+    """The policy and its parameters (``Structure.words``); without them, what ``bare`` is."""
+    policy, _, parameters = words.partition(" ")
+    return policy, parameters or bare
 
 
 def structure_accuracy(run: Run) -> Chart:
     """Test accuracy by a time that every way of sampling had."""
     table, panels = snapshots(run), []
-    for family, mine in table.groupby("family", sort=False) if len(table) else ():
+    for family, mine in table.groupby("family", sort=False):
         axis = Axis.of("share", mine["then"], mine["then_high"].dropna())
         lines = []
         for record in mine.to_dict("records"):
             ends = float(record["then_low"]), float(record["then_high"])
             lines.append(
                 Line(
-                    str(record["structure"]).partition(" ")[0],
-                    str(record["structure"]).partition(" ")[2] or "plain sampling",
+                    *_policy(record["structure"], "plain sampling"),
                     "measured",
                     {"accuracy": float(record["then"])},
                     ends=None if math.isnan(ends[0]) else (max(0.0, ends[0]), ends[1]),
@@ -213,17 +214,16 @@ def structure_accuracy(run: Run) -> Chart:
 def structure_bytes(run: Run) -> Chart:
     """Bytes of neighbour lists that cross the link in an epoch."""
     table = structure_reads(run)
-    axis = Axis.of("B", table["read"] if len(table) else ())
+    axis = Axis.of("B", table["read"])
     lines = [
         Line(
-            str(line["structure"]).partition(" ")[0],
-            str(line["structure"]).partition(" ")[2] or "all lists",
+            *_policy(line["structure"], "all lists"),
             "modelled",
             {"read": float(line["read"])},
             text=axis.said(float(line["read"])),
             note=f"{quantity(float(line['kept']), 'B')} of lists on the GPU",
         )
-        for line in (table.to_dict("records") if len(table) else ())
+        for line in table.to_dict("records")
     ]
     return chart_of(
         run,
@@ -247,7 +247,7 @@ def structure_points(run: Run) -> list[Point]:
         ]
         found.append(Point(f"drawing an epoch on a GPU reads {listed(said)} of neighbour lists"))
     table = snapshots(run)
-    for family, mine in table.groupby("family", sort=False) if len(table) else ():
+    for family, mine in table.groupby("family", sort=False):
         ordered = mine.sort_values("then", ascending=False)
         by = quantity(float(mine["by"].iloc[0]), "s")
         found.append(
