@@ -56,7 +56,7 @@ def runnable(strategy: Strategy) -> Strategy:
     """``strategy``, or the test is skipped with its reason."""
     reason = strategy.skip(CUDA, 1 << 20)
     if reason is not None:
-        pytest.skip(reason)
+        pytest.skip(str(reason))
     return strategy
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gatherbench.bench.machine.reason import SensorUnavailableError
 from gatherbench.bench.meters.nvml_device import GpuUnderTest, NvmlDevice, SensorChoice
 from gatherbench.bench.meters.pcie import PcieMeter
 from gatherbench.bench.meters.power import GpuPowerMeter
 from gatherbench.bench.meters.trust import TRUSTED
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.sensor_check import PinnedCopier, calibrate_gpu, torch_gpu_uuids
+from gatherbench.reason import SensorUnavailableError
 
 
 def this_gpu() -> torch.device:

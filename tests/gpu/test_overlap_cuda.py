@@ -50,7 +50,7 @@ def test_the_sweep_records_its_curve(provider: str) -> None:
 def test_a_share_of_threads_leaves_the_green_context_of_the_share_before() -> None:
     """One fetcher is given both kinds of shares in turn, to compare them."""
     if (reason := green_skip(torch.device("cuda", 0))) is not None:
-        pytest.skip(reason)
+        pytest.skip(str(reason))
     table = conformance.random_table(5000, 64, torch.float32)
     with opened("async_zero_copy", table, budget="10") as fetcher:
         assert isinstance(fetcher, OverlappedFetcher)
@@ -65,7 +65,7 @@ def test_a_share_of_threads_leaves_the_green_context_of_the_share_before() -> No
 def test_a_gather_in_a_green_context_keeps_to_its_multiprocessors() -> None:
     """Which multiprocessors ran is read from ``%smid`` by a kernel on the same stream."""
     if (reason := green_skip(torch.device("cuda", 0))) is not None:
-        pytest.skip(reason)
+        pytest.skip(str(reason))
     device = torch.device("cuda", torch.cuda.current_device())
     green = green_stream(device, 10)
     source = """extern "C" __global__ void __launch_bounds__(1024) where(unsigned* seen) {

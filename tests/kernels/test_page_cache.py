@@ -147,7 +147,7 @@ def test_rows_that_were_read_ahead_are_in_memory_and_no_others_are(
     table: TableFile, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     if refused := read_ahead_refused():
-        pytest.skip(refused)
+        pytest.skip(str(refused))
     monkeypatch.setattr(page_cache, "_MOST_RANGES", at_once)
     rows = mapped_table(table, torch.int32, "random")
     read_ahead(torch.empty(0, dtype=torch.int64), rows)

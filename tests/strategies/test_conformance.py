@@ -34,7 +34,9 @@ def test_contract_of_policies_that_move_rows_alike(strategy: Strategy) -> None:
 
 
 def test_every_strategy_runs_its_default_variant_on_the_host_but_one() -> None:
-    skipped = {cls.name: cls().skip(HOST) for cls in STRATEGIES if cls().skip(HOST) is not None}
+    skipped = {
+        cls.name: str(cls().skip(HOST)) for cls in STRATEGIES if cls().skip(HOST) is not None
+    }
     assert skipped == {"disk_gds": "unsupported: GPUDirect Storage reads into GPU memory"}
 
 
@@ -44,5 +46,5 @@ def test_a_gpu_that_is_not_here_is_no_reason_against_gpus(cls: type[Strategy]) -
     for variant in variants(cls):
         said = variant.skip(torch.device("cuda", 127))
         assert said is not None
-        assert said.startswith("no_device:")
+        assert said.kind == "no_device"
         assert refusal(variant) is None

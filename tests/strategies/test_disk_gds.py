@@ -96,12 +96,12 @@ def test_a_table_that_is_cut_short_is_named(tmp_path: Path) -> None:
 
 
 def test_it_runs_on_a_gpu_with_kvikio_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert DiskGds().skip(HOST) == "unsupported: GPUDirect Storage reads into GPU memory"
+    assert str(DiskGds().skip(HOST)) == "unsupported: GPUDirect Storage reads into GPU memory"
     cuda = torch.device("cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     found = {"kvikio": None}
     monkeypatch.setattr(importlib.util, "find_spec", found.get)
-    assert DiskGds().skip(cuda) == "not_installed: kvikio (pip install kvikio-cu13)"
+    assert str(DiskGds().skip(cuda)) == "not_installed: kvikio (pip install kvikio-cu13)"
     found["kvikio"] = importlib.machinery.ModuleSpec("kvikio", None)
     assert DiskGds().skip(cuda) is None

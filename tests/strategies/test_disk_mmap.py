@@ -9,6 +9,7 @@ import torch
 
 from gatherbench.kernels.page_cache import drop_pages, pages_in_memory
 from gatherbench.kernels.table_file import TableFile
+from gatherbench.reason import unsupported
 from gatherbench.strategies import disk_mmap
 from gatherbench.strategies.base import Fetcher
 from gatherbench.strategies.conformance import random_table
@@ -34,7 +35,7 @@ def file(tmp_path: Path) -> TableFile:
 def opened(file: TableFile, **params: str) -> Fetcher:
     strategy = DiskMmap(**params)  # type: ignore[arg-type]
     if reason := strategy.skip(CPU):
-        pytest.skip(reason)
+        pytest.skip(str(reason))
     features = random_table(ROWS, WIDTH, torch.float32)
     return strategy.open(features, CPU, Knowledge(file=file))
 
@@ -108,6 +109,6 @@ def test_what_the_page_cache_decides_is_not_declared() -> None:
 def test_where_the_kernel_reads_nothing_ahead_willneed_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(disk_mmap, "read_ahead_refused", lambda: "unsupported: too old")
-    assert DiskMmap(advice="willneed").skip(CPU) == "unsupported: too old"
+    monkeypatch.setattr(disk_mmap, "read_ahead_refused", lambda: unsupported("too old"))
+    assert DiskMmap(advice="willneed").skip(CPU) == unsupported("too old")
     assert DiskMmap(advice="normal").skip(CPU) is None

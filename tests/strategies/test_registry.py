@@ -119,7 +119,7 @@ def test_a_gpu_that_is_not_there_is_told_which_are(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     told = path_skip(torch.device("cuda:4"))
-    assert told == f"no_device: this machine's {said}"
+    assert str(told) == f"no_device: this machine's {said}"
     assert path_skip(torch.device("cuda:0")) is None
 
 
@@ -132,6 +132,6 @@ def test_a_table_too_large_for_a_second_copy_is_refused_before_it_is_made() -> N
 def test_the_refusal_of_a_small_part_says_how_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(places, "available_bytes", lambda: 50 << 20)
     assert places.no_room(torch.device("cpu"), 45 << 20) is None
-    assert places.no_room(torch.device("cpu"), 46 << 20, "the cache") == (
+    assert str(places.no_room(torch.device("cpu"), 46 << 20, "the cache")) == (
         "no_memory: the cache takes 46.0 MiB and cpu has 50.0 MiB free, of which it may take 90%"
     )

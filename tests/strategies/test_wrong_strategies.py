@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies import conformance
 from gatherbench.strategies.base import Fetcher, Minibatches, Strategy, Ticket, check_ids
 from gatherbench.strategies.buffers import TicketRing
@@ -58,8 +59,8 @@ class Made(Strategy):
     summary: ClassVar[str] = "for tests"
     fetcher: ClassVar[type[Fetcher]] = RightFetcher
 
-    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
-        return None if device.type == "cpu" else "host only"
+    def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
+        return None if device.type == "cpu" else unsupported("host only")
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         payload = ids.numel() * row_bytes
@@ -359,8 +360,14 @@ class AnyTable(Made):
 
 @dataclass(frozen=True)
 class AnyDevice(Made):
-    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+    def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
         return None
+
+
+@dataclass(frozen=True)
+class ReasonInProse(Made):
+    def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
+        return None if device.type == "cpu" else "unsupported: host only"  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
@@ -508,6 +515,7 @@ WRONG_STRATEGIES = [
     NothingCrosses,
     AnyTable,
     AnyDevice,
+    ReasonInProse,
     KeepsWithoutAWord,
     KeepsMoreThanThereIs,
     LosesAMinibatch,

@@ -39,8 +39,8 @@ from gatherbench.bench.machine.pcie import (
     packet_link_rate,
     raw_rate,
 )
-from gatherbench.bench.machine.reason import Kind, Reason, SensorUnavailableError, kind_of
 from gatherbench.kernels.cuda_calls import CudaCallError
+from gatherbench.reason import Kind, Reason, SensorUnavailableError, kind_of
 
 
 @pytest.fixture(scope="module")

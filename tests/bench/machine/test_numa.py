@@ -22,10 +22,10 @@ from gatherbench.bench.machine.numa import (
     parse_cpulist,
     share_on_node,
 )
-from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run.rows import RowMaker
 from gatherbench.kernels.cuda_calls import CudaCallError
+from gatherbench.reason import Reason
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 ADDRESS = "0000:C1:00.0"

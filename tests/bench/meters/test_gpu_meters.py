@@ -9,7 +9,6 @@ import pynvml
 import pytest
 
 from gatherbench.bench.machine.pcie import UnknownLinkError, raw_rate
-from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters import pcie
 from gatherbench.bench.meters.nvml_device import GpuUnderTest, Link, SensorChoice
 from gatherbench.bench.meters.pcie import (
@@ -25,6 +24,7 @@ from gatherbench.bench.meters.pcie import (
 from gatherbench.bench.meters.poller import Polled
 from gatherbench.bench.meters.power import GpuPowerMeter, Sample, summarise
 from gatherbench.bench.meters.trust import Comparison, choose
+from gatherbench.reason import Reason
 
 LOST = Reason("failed", "the GPU is lost", "reset it")
 GPU = GpuUnderTest(("GPU-x",), SensorChoice("counters", None))

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.bench.meters.poller import Poller, Wrapping
+from gatherbench.reason import Reason, SensorUnavailableError
 
 LOST = Reason("failed", "the GPU fell off the bus", "reset it")
 

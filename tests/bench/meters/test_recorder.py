@@ -9,11 +9,11 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.base import Reading, cited
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run.store import PartWriter, read_part, rows_of
+from gatherbench.reason import Reason
 
 #: Far more than a thread needs to begin on a busy machine: only what hangs takes longer.
 PATIENCE_S = 1.0

@@ -31,6 +31,7 @@ from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.run.rows import HEADER, Row, RowMaker
 from gatherbench.bench.run.store import RunStore
 from gatherbench.bench.show.views.model import roofline_table
+from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies import registry
 from gatherbench.strategies.cpu_gather import CpuGather
 
@@ -338,8 +339,8 @@ class HostOnly(CpuGather):
 
     name: ClassVar[str] = "host_only"
 
-    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
-        return "unsupported: host memory only" if device.type == "cuda" else None
+    def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
+        return unsupported("host memory only") if device.type == "cuda" else None
 
 
 def test_a_strategy_that_runs_on_no_gpu_is_predicted_for_none(

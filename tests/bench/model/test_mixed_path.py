@@ -21,6 +21,7 @@ from gatherbench.bench.model.epoch import EpochPrediction, predict_batches
 from gatherbench.bench.model.load import MinibatchLoad, load_of
 from gatherbench.bench.model.profile import load_profile
 from gatherbench.datasets.store import open_dataset
+from gatherbench.reason import Reason
 from gatherbench.strategies.base import Fetcher, Minibatches, Strategy
 from gatherbench.strategies.data_path import DataPath, total, zero_copy_path
 from gatherbench.strategies.knowledge import NOTHING, Knowledge
@@ -43,7 +44,7 @@ class FirstRowsKept(Strategy):
 
     parts: Literal["8", "2", "1"] = "8"
 
-    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+    def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
         return None
 
     def gpu_table_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:

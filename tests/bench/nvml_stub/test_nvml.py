@@ -18,7 +18,6 @@ import pynvml
 import pytest
 
 from gatherbench.bench.machine.gpus import list_gpus
-from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.bench.meters import power
 from gatherbench.bench.meters.base import Meter, Reading
 from gatherbench.bench.meters.nvml_device import (
@@ -37,6 +36,7 @@ from gatherbench.bench.run import worker as worker_module
 from gatherbench.bench.run.job import Job, SensorCheckJob, read_choice
 from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.run.store import PartWriter, read_part, rows_of
+from gatherbench.reason import Reason, SensorUnavailableError
 
 FIRST, SECOND = "GPU-first", "GPU-second"
 #: Bytes a second of the stub's transfers: below what its link (generation 1, x16) carries.
@@ -477,7 +477,7 @@ def test_a_case_reads_link_power_and_energy(
 ) -> None:
     """A whole case in host memory, while the stub's GPU draws 400 W and its link carries."""
     monkeypatch.setattr(measure_module, "gpu_under_test", lambda *_: gpu())
-    monkeypatch.setattr(power, "SHORTEST_ENERGY_WINDOW_S", 0.01)
+    monkeypatch.setattr(power, "SHORTEST_ENERGY_WINDOW_S", 0.0)
     driver.say({"gpu0.power_mw": 400_000, "gpu0.rx": 0})
     driver.transfer()
     job = make_job(epochs=1)

@@ -16,7 +16,6 @@ from rich.console import Console
 
 from gatherbench.bench.machine.gpus import GpuInfo
 from gatherbench.bench.machine.numa import Topology
-from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.nvml_device import GpuUnderTest, Link
 from gatherbench.bench.meters.registry import METERS
@@ -26,6 +25,7 @@ from gatherbench.bench.probe.doctor import Finding, examine, judge, judge_sensor
 from gatherbench.bench.run import sensor_check
 from gatherbench.kernels import read_engines
 from gatherbench.plugins import installing
+from gatherbench.reason import Reason, SensorUnavailableError
 from gatherbench.strategies import auto_kept
 
 H200 = GpuInfo(

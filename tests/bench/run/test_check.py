@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.run import check as check_module
 from gatherbench.bench.run.check import (
     SPOT_BATCHES,
@@ -19,6 +18,7 @@ from gatherbench.bench.run.check import (
 )
 from gatherbench.bench.run.loop import Watch
 from gatherbench.bench.run.rows import RowMaker
+from gatherbench.reason import Reason
 from gatherbench.strategies.base import Fetcher, Residency, Ticket
 
 MAKE = RowMaker("run", "c", "m", "cuda", "w", "d", "aligned_zero_copy", "given", 0)

@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.trust import Comparison, SensorCheck
 from gatherbench.bench.plan.plan_file import load_plan
 from gatherbench.bench.plan.workload import GRAPHLESS, Case, Workload
@@ -23,6 +22,7 @@ from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.run.sensor_check import compared
 from gatherbench.bench.sampling.prepare import prepare
 from gatherbench.bench.show.run import render
+from gatherbench.reason import Reason
 from gatherbench.strategies.registry import STRATEGIES
 
 from .fakes import measured

@@ -22,6 +22,7 @@ from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.store import RunStore, read_part, rows_of
 from gatherbench.bench.sampling.trace import Trace
+from gatherbench.reason import Reason
 from gatherbench.strategies.base import Fetcher, Strategy, Ticket
 from gatherbench.strategies.buffers import TicketRing
 from gatherbench.strategies.data_path import DataPath
@@ -279,7 +280,7 @@ def strategy_of(fetcher: type[Fetcher]) -> Strategy:
         role = "floor" if issubclass(fetcher, Ready) or fetcher is RightFloor else "other"
         summary = "for tests"
 
-        def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+        def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
             return None
 
         def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.bench.meters.nvml_device import Link
 from gatherbench.bench.meters.trust import SensorCheck
 from gatherbench.bench.run import sensor_check
@@ -18,6 +17,7 @@ from gatherbench.bench.run.sensor_check import (
     gpu_under_test,
     link_rows,
 )
+from gatherbench.reason import Reason, SensorUnavailableError
 
 torch = sensor_check.torch
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.plan.workload import Case
 from gatherbench.bench.run.job import SensorCheckJob, read_choice
 from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.run.store import TIMELINE_COLUMNS, TIMELINE_FILE, RunStore
+from gatherbench.reason import Reason
 
 from .fakes import cases, runner
 

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
@@ -31,6 +30,7 @@ from gatherbench.bench.run.store import (
     rows_of,
     to_csv,
 )
+from gatherbench.reason import Reason
 
 WORKLOAD = Workload("wordnet", fanouts=(25, 10))
 CASE = Case(WORKLOAD, "cpu_gather", "pinned", {"mode": "pinned"}, 0)

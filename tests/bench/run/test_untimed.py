@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.bench.meters import power as power_module
 from gatherbench.bench.meters.nvml_device import GpuUnderTest, SensorChoice
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.untimed import EnergyBlock
+from gatherbench.reason import Reason, SensorUnavailableError
 
 GPU = GpuUnderTest(("GPU-x",), SensorChoice(None, Reason("unsupported", "nobody is trusted")))
 MAKE = RowMaker("run", "abc", "box", "cuda", "w", "d", "s", "v", 0)

@@ -26,6 +26,7 @@ from gatherbench.bench.sampling.device_sampler import DeviceSampler
 from gatherbench.bench.sampling.epoch import StateSeeds
 from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.store import open_dataset
+from gatherbench.reason import unsupported
 from gatherbench.strategies.base import SetupStep
 from gatherbench.strategies.host_fetcher import HostFetcher
 
@@ -154,7 +155,7 @@ def test_surroundings_are_there_before_anything_asks_for_the_device(
             events.append("exit")
 
     monkeypatch.setattr(kind, "surroundings", lambda self, device: Around())
-    monkeypatch.setattr(kind, "skip", lambda *_: events.append("skip") or "unsupported: enough")
+    monkeypatch.setattr(kind, "skip", lambda *_: events.append("skip") or unsupported("enough"))
     with closing(PartWriter(make_job().part)) as out:
         assert measure(make_job(), out) == "unsupported: enough"
     assert events == ["enter", "skip", "exit"]
