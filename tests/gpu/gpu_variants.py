@@ -5,8 +5,6 @@ takes seconds to start and has tests of its own, in a process that is a client o
 (``test_mps_on_gpu.py``).
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

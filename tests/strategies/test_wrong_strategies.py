@@ -492,7 +492,7 @@ class FloorThatDeclares(Floor):
         return DataPath(0, copy_engine_bytes=8 * ids.numel())
 
 
-def test_of_wrong_floors_each_is_rejected_by_the_check_for_it() -> None:
+def test_of_wrong_floors_each_is_rejected_by_the_check_for_it():
     check_strategy(Floor(), HOST)
     assert rejected_by("FloorThatCopies") == {"check_floor"}
     assert rejected_by("FloorThatIsRanked") == {"check_floor"}
@@ -522,7 +522,7 @@ WRONG_STRATEGIES = [
 ]
 
 
-def test_the_fetcher_that_the_wrong_ones_spoil_is_right() -> None:
+def test_the_fetcher_that_the_wrong_ones_spoil_is_right():
     check_strategy(Made(), HOST)
 
 
@@ -547,7 +547,7 @@ class FirstRowsKept(Made):
             )
 
 
-def test_a_path_that_keeps_some_rows_is_right_if_it_says_how_much_that_is() -> None:
+def test_a_path_that_keeps_some_rows_is_right_if_it_says_how_much_that_is():
     conformance.check_data_path(FirstRowsKept(), HOST)
     forgets = type("Forgets", (FirstRowsKept,), {"SAID": 99 * 129})
     with pytest.raises(NonconformingError, match="12900 B of distinct rows come from GPU memory"):
@@ -579,7 +579,7 @@ def rejected_by(name: str) -> frozenset[str]:
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_rejected(name: str) -> None:
+def test_what_is_wrong_is_rejected(name):
     assert rejected_by(name)
 
 
@@ -598,9 +598,7 @@ def test_what_is_wrong_is_rejected(name: str) -> None:
     ],
     ids=["dtype", "ids", "many"],
 )
-def test_an_error_of_the_path_says_what_it_was_given(
-    fails: Callable[[Tensor, Tensor], bool], said: str
-) -> None:
+def test_an_error_of_the_path_says_what_it_was_given(fails, said):
     def rows(self: RightFetcher, ids: Tensor) -> Tensor:
         if fails(ids, self.table):
             raise RuntimeError("Got unsupported ScalarType BFloat16")
@@ -613,6 +611,6 @@ def test_an_error_of_the_path_says_what_it_was_given(
     assert "Got unsupported ScalarType BFloat16" in str(caught.value)
 
 
-def test_every_check_is_needed() -> None:
+def test_every_check_is_needed():
     found = frozenset[str]().union(*map(rejected_by, WRONG))
     assert found == {check.__name__ for check in conformance.CHECKS}

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from gatherbench.bench.plan.workload import ranks_in_words, ranks_of
-from gatherbench.bench.read.epochs import problems
+from gatherbench.bench.read.derive import problems
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity
 from gatherbench.bench.run.rows import SERIES
