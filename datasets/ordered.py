@@ -153,6 +153,7 @@ def write_ordered(
     """
     if given.spec.hashed:
         raise DatasetError(f"{given.name}: its rows follow from their numbers, in no other order")
+    table = given.features
     place = ranks(order)
     if len(place) != given.spec.num_nodes:
         raise ValueError(f"order: {len(place)} nodes, and the graph has {given.spec.num_nodes}")
@@ -162,7 +163,7 @@ def write_ordered(
     with DatasetWriter(folder, spec, progress) as writer:
         writer.write_columns(_columns(given, order, place, progress))
         rows = max(1, _CHUNK // spec.feature_dim)
-        writer.write_features(given.features[part] for part in _parts(order, rows))
+        writer.write_features(table[part] for part in _parts(order, rows))
         writer.write_labels(given.labels[order])
         # In the order in which they were, so that an epoch has the same seed nodes.
         writer.write_splits(

@@ -266,7 +266,7 @@ def _of_spec(name: str, spec: DatasetSpec, train_nodes: int, laws: tuple[str, ..
     return graph_of(
         spec.num_nodes,
         spec.num_edges,
-        spec.feature_dim,
+        spec.table.width,
         spec.feature_dtype,
         classes=spec.num_classes,
         train_nodes=train_nodes,
