@@ -36,6 +36,7 @@ from gatherbench.bench.sampling.epoch import draws
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.bench.sampling.prepare import prepare
 from gatherbench.datasets.store import open_dataset
+from gatherbench.strategies.by_type import opened
 from gatherbench.strategies.registry import build
 
 #: What metering may add to an epoch.
@@ -94,7 +95,7 @@ def case_epochs(
     sampler = NeighborSampler(dataset.indptr, dataset.indices, workload.fanouts)
     model = build_model(workload, dataset.spec.feature_dim, dataset.spec.num_classes)
     trainer = Trainer(model, torch.from_numpy(np.array(dataset.labels)), device)
-    with build(strategy, {}).open(load_table(dataset).features, device) as fetcher:
+    with opened(build(strategy, {}), load_table(dataset).features, device) as fetcher:
 
         def epoch() -> float:
             batches = itertools.starmap(sampler.sample, draws(workload, dataset))

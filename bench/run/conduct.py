@@ -18,6 +18,7 @@ from gatherbench.bench.run.group import Alone
 from gatherbench.bench.run.loop import Watch
 from gatherbench.bench.run.table import Table
 from gatherbench.strategies.base import Fetcher, Strategy
+from gatherbench.strategies.by_type import Rows, TypedFetcher
 from gatherbench.strategies.untold import Children, changed_clock, kept_rows
 
 #: What a path's threads may take of the processor beside training: a share of the steps, and
@@ -58,23 +59,30 @@ class Conduct:
         chosen = strategy.role == "choice"  # other paths are opened meanwhile
         keeps = strategy.learns or strategy.role == "floor" or chosen
         self._table = table.features if alone and not keeps else None
-        self._ids: Tensor | None = None
-        self._opened: Tensor | None = None
+        #: Each table with its fetcher, ids of its rows, and which of these were kept from it.
+        self._opened: list[tuple[Fetcher, Tensor, Tensor, Tensor]] = []
         self._busy = others or chosen or "file" in strategy.needs
 
     def opened(self, fetcher: Fetcher, ids: Tensor) -> None:
         """Note what the path has copied when it has fetched nothing yet; ``ids``: to be fetched."""
-        if self._table is not None:
-            self._ids, self._opened = ids, kept_rows(fetcher, self._table, ids)
+        if isinstance(self._table, Tensor):
+            self._note(fetcher, self._table, ids)
+        elif self._table is not None and isinstance(fetcher, TypedFetcher):
+            for part in fetcher.parts(ids):
+                self._note(*part)
 
-    def trained(self, fetcher: Fetcher) -> None:
+    def _note(self, fetcher: Fetcher, table: Tensor, ids: Tensor) -> None:
+        self._opened.append((fetcher, table, ids, kept_rows(fetcher, table, ids)))
+
+    def trained(self) -> None:
         """
         Raises:
             WrongConductError: it keeps more rows now, and ``learns`` says that it does not.
         """
-        if self._table is None or self._ids is None or self._opened is None:
-            return
-        more = int((kept_rows(fetcher, self._table, self._ids) & ~self._opened).sum())
+        more = sum(
+            int((kept_rows(fetcher, table, ids) & ~kept).sum())
+            for fetcher, table, ids, kept in self._opened
+        )
         if more:
             raise WrongConductError(
                 f"{more} rows were not read when they were asked for, but kept from earlier"
@@ -116,7 +124,7 @@ class _Rest(Watch):
         self._watch.handed(number, ids)
 
     @contextmanager
-    def looked_at(self, number: int, ids: Tensor, x: Tensor) -> Iterator[None]:
+    def looked_at(self, number: int, ids: Tensor, x: Rows) -> Iterator[None]:
         with self._watch.looked_at(number, ids, x):
             del x  # to be freed by the step, as ever
             before, begin = helpers_cpu_s(), time.perf_counter()

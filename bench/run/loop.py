@@ -22,6 +22,7 @@ from gatherbench.bench.run.group import ALONE, Alone
 from gatherbench.bench.run.nvtx import Mark, unmarked
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.strategies.base import Fetcher, Ticket
+from gatherbench.strategies.by_type import Rows
 
 STAGES = ("sample", "fetch", "train")
 
@@ -34,7 +35,7 @@ class Watch:
     def handed(self, number: int, ids: Tensor) -> None:
         """Before a path sees the ids, which it might change."""
 
-    def looked_at(self, number: int, ids: Tensor, x: Tensor) -> AbstractContextManager[object]:
+    def looked_at(self, number: int, ids: Tensor, x: Rows) -> AbstractContextManager[object]:
         """Opened before the step that trains on the rows ``x``, and closed after it."""
         return _NOTHING
 
@@ -46,7 +47,7 @@ class Steps(Protocol):
     """What the loop trains: :class:`gatherbench.bench.run.models.Trainer`, or a stand-in in
     tests."""
 
-    def step(self, x: Tensor, batch: MiniBatch) -> Tensor: ...
+    def step(self, x: Rows, batch: MiniBatch) -> Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +208,7 @@ def run_epoch(
     while in_flight:
         number, batch, ticket = in_flight.popleft()
         with mark("fetch"), clock.stage("fetch", number):
-            x = ticket.result()
+            x: Rows = ticket.result()
         looked_at = watch.looked_at(number, batch.input_ids, x)
         with looked_at, mark("train"), clock.stage("train", number):
             losses.append(trainer.step(x, batch))

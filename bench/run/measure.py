@@ -75,6 +75,7 @@ from gatherbench.bench.run.table import (
     table_kind,
     table_refusal,
 )
+from gatherbench.bench.run.typed_check import TypedWitness, witness_of
 from gatherbench.bench.run.untimed import EnergyBlock, disk_roof, peak_of, row_of
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
 from gatherbench.bench.sampling.knowledge import knowledge_of
@@ -84,10 +85,18 @@ from gatherbench.bench.sampling.splitmix import derive
 from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.datasets.store import open_dataset
-from gatherbench.kernels.reference import reference_gather
 from gatherbench.kernels.table_file import TableFile
 from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies.base import COUNTS, Fetcher, SetupStep, Strategy
+from gatherbench.strategies.by_type import (
+    Rows,
+    TypedFetcher,
+    TypedRows,
+    TypedTable,
+    gathered,
+    opened,
+    typed_refusal,
+)
 from gatherbench.strategies.knowledge import Knowledge, Ranks
 from gatherbench.strategies.places import free_bytes
 from gatherbench.strategies.registry import build
@@ -259,11 +268,24 @@ class MeasuredCase(ExitStack):
                 return unsupported(f"the edges of {spec.name} have no kinds: prepare it anew")
             if self._device.type == "cuda" and job.measure.sampling in GPU_SAMPLING:
                 return unsupported("kinds of edges are looked up on the host; sample there")
+        if spec.widths and (reason := self._typed_refusal()) is not None:
+            return reason
         if spec.hashed and "file" in self.strategy.needs:
             return unsupported(f"rows of {spec.name} are made in memory, and no disk holds them")
         reason = self.strategy.skip(self._device, size)
         reason = reason or _too_large(job, self.strategy, size)
         return reason or self._ground.table_refusal(self.strategy)
+
+    def _typed_refusal(self) -> Reason | None:
+        """Why the case cannot run with a table for each type of nodes."""
+        plan = self._job.measure
+        if self._job.case.workload.world > 1:
+            return unsupported("with a table a type, one rank trains")
+        if plan.activations != "keep" or self._job.case.workload.activations != "keep":
+            return unsupported('with a table a type, activations = "keep"')
+        if self._device.type == "cuda" and plan.sampling in GPU_SAMPLING:
+            return unsupported("ids are parted by type on the host; sample there")
+        return typed_refusal(self.strategy, self._device)
 
     @_phase
     def open(self) -> str | None:
@@ -287,7 +309,7 @@ class MeasuredCase(ExitStack):
         conduct = Conduct(strategy, loaded, group, others=isinstance(kept, Offload))
         self._stays = StaysOnHost(device, table.nbytes) if strategy.managed else None
         begin = time.perf_counter()
-        fetcher = self.enter_context(strategy.open(table, device, knowledge))
+        fetcher = self.enter_context(opened(strategy, table, device, knowledge))
         open_s = time.perf_counter() - begin
         loading = loaded.load_s, f"{clock}; {loaded.where}"
         out.row(make.ok("setup", "table_load_time", "s", *loading))
@@ -298,7 +320,7 @@ class MeasuredCase(ExitStack):
         out.rows(_setup_rows(self._told, make))
 
         epochs, floor = ground.epochs, strategy.role == "floor"
-        witness = Witness(loaded.truth, device, strategy.delivered, floor=floor)
+        witness = witness_of(loaded.truth, device, strategy.delivered, floor=floor)
         first = max(plan.check_batches, fetcher.lookahead + 2)
         looked_at = list(itertools.islice(epochs.warm_up(0), first))
 
@@ -409,13 +431,15 @@ def latencies_of(counted: NDArray[np.int64]) -> Iterator[tuple[str, float]]:
             yield metric, 2 ** (int(np.searchsorted(total, share * total[-1])) / 4) * 1e-6
 
 
-def _binding_rows(binding: Binding, table: Tensor, make: RowMaker) -> Iterator[Row]:
+def _binding_rows(binding: Binding, table: Tensor | TypedTable, make: RowMaker) -> Iterator[Row]:
     """The NUMA node that threads and memory are bound to, and what of the table lies there."""
     if binding.node is None:
         reason = binding.reason or unsupported("not bound")
         yield make.missing("setup", "numa_node", "1", "NUMA node of the GPU", reason)
         return
     yield make.ok("setup", "numa_node", "1", binding.node, binding.how)
+    if isinstance(table, TypedTable):
+        table = max(table.parts, key=lambda part: part.nbytes)
     share, source = share_on_node(table, binding.node), "move_pages, pages spread over the table"
     if isinstance(share, Reason):
         yield make.missing("setup", "table_on_node", "1", source, share)
@@ -439,10 +463,10 @@ class _Training:
     job: Job
     strategy: Strategy
     ground: Ground
-    truth: Tensor
+    truth: Tensor | TypedTable
     fetcher: Fetcher
     trainer: Trainer
-    witness: Witness
+    witness: Witness | TypedWitness
     conduct: Conduct
     out: PartWriter
 
@@ -475,12 +499,20 @@ class _Training:
         """What a step takes of memory, and that its gradients are those of ``keep``."""
         spec, (x, on_device) = self.epochs.dataset.spec, self._beside(batch)
         sizes = spec.num_classes, len(spec.relations)
+        assert isinstance(x, Tensor), "refused with a table a type"
         step = (self.job.case.workload, sizes, self.trainer, x, on_device)
         self.out.rows(rows_of_a_step(self.job.rows, *step))
 
-    def _beside(self, batch: MiniBatch) -> tuple[Tensor, MiniBatch]:
+    def _delivered(self, ids: Tensor) -> Rows:
+        """What the path makes of the rows of ``ids``, past it, on the host."""
+        rows = gathered(self.truth, ids)
+        if isinstance(rows, TypedRows):
+            return replace(rows, rows=tuple(map(self.strategy.delivered, rows.rows)))
+        return self.strategy.delivered(rows)
+
+    def _beside(self, batch: MiniBatch) -> tuple[Rows, MiniBatch]:
         """A minibatch and its rows on the device, past the path."""
-        x = reference_gather(self.truth, batch.input_ids.cpu()).to(self.fetcher.device)
+        x = gathered(self.truth, batch.input_ids.cpu()).to(self.fetcher.device)
         return x, to_device(batch, self.fetcher.device)
 
     def _compared(self, when: str, batches: int, everything: bool) -> AbstractContextManager[Watch]:
@@ -494,7 +526,7 @@ class _Training:
         watched = self._compared("after the last epoch", batches, everything)
         compared = self.conduct.resting(self.fetcher, watched)
         check_rows(self.fetcher, compared, last, self.trainer, self.group)
-        self.conduct.trained(self.fetcher)
+        self.conduct.trained()
 
     def energy_rows(self, energy: EnergyBlock) -> None:
         """Of the window around the measured epochs, after further ones where it was too short."""
@@ -537,8 +569,7 @@ class _Training:
         batches = len(times.losses)
         yield ok("epoch", "minibatches", "1", batches, "count", epoch)
         floor = self.witness.floor
-        row_bytes = self.strategy.travelling_bytes(self.epochs.dataset.spec.row_bytes)
-        payload, source = times.payload_rows * row_bytes, "rows fetched × bytes of a row on its way"
+        payload, source = self._payload(times), "rows fetched × bytes of a row on its way"
         yield ok("fetch", "payload", "B", 0 if floor else payload, source, epoch)
         loss = ("train", "loss", "1"), "mean cross entropy of the minibatches"
         if floor:
@@ -557,6 +588,13 @@ class _Training:
             overhead = (times.wall_s - times.host_s) / batches
             source = "epoch wall time less its stages, per minibatch"
             yield ok("harness", "overhead", "s", overhead, source, epoch)
+
+    def _payload(self, times: EpochTimes) -> int:
+        """Bytes of an epoch's rows on their way."""
+        spec, fetcher = self.epochs.dataset.spec, self.fetcher
+        rows = fetcher.fetched if isinstance(fetcher, TypedFetcher) else [times.payload_rows]
+        each = zip(rows, spec.tables, strict=True)
+        return sum(count * self.strategy.travelling_bytes(one.row_bytes) for count, one in each)
 
     def _counted(
         self, before: Mapping[str, float], slow: NDArray[np.int64] | None, epoch: int
@@ -585,8 +623,7 @@ class _Training:
         right = seen = 0
         for i, batch_seeds in enumerate(seeds):
             batch = self.epochs.typed(sampler.sample(batch_seeds, batch_seed(workload.seed, -1, i)))
-            rows = self.strategy.delivered(reference_gather(self.truth, batch.input_ids))
-            x = rows.to(self.trainer.device)
+            x = self._delivered(batch.input_ids).to(self.trainer.device)
             right += self.trainer.correct(x, batch)
             seen += batch_seeds.numel()
         source = f"{seen} test nodes"
@@ -595,7 +632,7 @@ class _Training:
     def peak(self) -> Row:
         """A step's peak of memory, on the first minibatch."""
         batch = self.epochs.typed(self.epochs.trace[0])
-        rows = self.strategy.delivered(reference_gather(self.truth, batch.input_ids))
+        rows = self._delivered(batch.input_ids)
         x, batch = rows.to(self.trainer.device), to_device(batch, self.trainer.device)
         peak, source = peak_of(lambda: self.trainer.step(x, batch), self.trainer.device)
         return self.job.rows.ok("train", "peak", "B", peak, source)
@@ -638,7 +675,8 @@ def _trainer(
         labels: int64 ``[N]`` on the device on which it is trained.
     """
     spec = dataset.spec
-    model = build_model(workload, spec.feature_dim, spec.num_classes, len(spec.relations))
+    sizes = spec.num_classes, len(spec.relations)
+    model = build_model(workload, spec.feature_dim, *sizes, widths=spec.widths)
     if group.rank:
         torch.manual_seed(derive(workload.seed, group.rank))  # each with a dropout of its own
     return Trainer(model, labels, labels.device, group, activations)

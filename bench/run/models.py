@@ -24,6 +24,7 @@ from gatherbench.bench.run.group import ALONE, Alone
 from gatherbench.bench.run.relational import RelationalGNN, layers_of
 from gatherbench.bench.run.training_cost import GAT_HEADS
 from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.strategies.by_type import Rows, TypedRows
 
 #: As in the paper's training script (Min et al., PVLDB 14(11), 2021:
 #: ``train_sampling_pytorch_direct.py`` of its authors' fork of DGL).
@@ -66,15 +67,41 @@ class RowMLP(nn.Module):
         return logits
 
 
-def build_model(workload: Workload, in_dim: int, num_classes: int, relations: int = 0) -> nn.Module:
+class Projected(nn.Module):
+    """A model whose rows have a width for each type of nodes: a linear map a type, and a ReLU,
+    bring them to one before the first layer, as in PyG's examples (``hgt_dblp.py``)."""
+
+    def __init__(self, model: nn.Module, widths: tuple[int, ...], hidden: int) -> None:
+        super().__init__()
+        self.by_type = nn.ModuleList(nn.Linear(width, hidden) for width in widths)
+        self.model = model
+
+    def forward(self, x: TypedRows, batch: MiniBatch) -> Tensor:
+        """Logits ``[S, classes]`` of the seeds from the fetched rows of each type."""
+        rows = torch.cat([to(one) for to, one in zip(self.by_type, x.rows, strict=True)])
+        alike = torch.empty_like(rows).index_copy(0, torch.cat(x.places), relu(rows))
+        logits: Tensor = self.model(alike, batch)
+        return logits
+
+
+def build_model(
+    workload: Workload,
+    in_dim: int,
+    num_classes: int,
+    relations: int = 0,
+    widths: tuple[int, ...] = (),
+) -> nn.Module:
     """The workload's model with weights drawn from the workload's seed.
 
     Args:
         relations: kinds of edges, which a relational model tells apart.
+        widths: of the rows of each type of nodes, where they differ; then ``in_dim`` is none.
     """
     torch.manual_seed(workload.seed)
     with _own_temporary_folder():
+        in_dim = workload.hidden if widths else in_dim
         model = _built(workload, in_dim, num_classes, relations)
+    model = Projected(model, widths, workload.hidden) if widths else model
     return recomputed(model) if workload.activations == "recompute" else model
 
 
@@ -140,7 +167,7 @@ class Trainer:
         fused = device.type == "cuda" and all(one.is_floating_point() for one in weights)
         self.optimiser = torch.optim.Adam(weights, lr=LEARNING_RATE, fused=fused or None)
 
-    def step(self, x: Tensor, batch: MiniBatch) -> Tensor:
+    def step(self, x: Rows, batch: MiniBatch) -> Tensor:
         """Train on the fetched rows ``x`` ``[B, D]``; the loss, a scalar left on the device.
 
         Half-precision and integer features are widened to float32 here, on the device, so that
@@ -148,7 +175,8 @@ class Trainer:
         """
         self.model.train()
         x, labels, batch = x.float(), self._labels_of(batch), to_device(batch, self.device)
-        with self.activations.saving(x, labels, *batch.edges, *self.model.parameters()):
+        rows = x.rows if isinstance(x, TypedRows) else (x,)
+        with self.activations.saving(*rows, labels, *batch.edges, *self.model.parameters()):
             loss = cross_entropy(self._in_training(x, batch), labels)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -156,7 +184,7 @@ class Trainer:
         return loss.detach()
 
     @torch.no_grad()
-    def correct(self, x: Tensor, batch: MiniBatch) -> int:
+    def correct(self, x: Rows, batch: MiniBatch) -> int:
         """How many of the batch's seeds the model classifies rightly."""
         self.model.eval()
         guess = self.model(x.float(), to_device(batch, self.device)).argmax(dim=1)

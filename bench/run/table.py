@@ -9,6 +9,7 @@ behind it.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,13 +19,14 @@ import torch
 from torch import Tensor
 
 from gatherbench.bench.plan.plan import Measure
-from gatherbench.datasets.dataset import GraphDataset
-from gatherbench.kernels.host_memory import available_bytes, tensor_of
+from gatherbench.datasets.dataset import DatasetSpec, GraphDataset
+from gatherbench.kernels.host_memory import HUGE_PAGE, available_bytes, tensor_of
 from gatherbench.kernels.managed_memory import Memory, empty, managed_room
 from gatherbench.kernels.page_cache import drop_pages, mapped_table
 from gatherbench.kernels.table_file import TableFile, read_rows
 from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies.base import Strategy
+from gatherbench.strategies.by_type import TypedTable
 
 TableKind = Literal["anonymous", "managed", "shared", "file"]
 #: Share of the available memory up to which the table is brought into anonymous memory; a larger
@@ -36,14 +38,15 @@ RESIDENT_SHARE = 0.6
 class Table:
     """The feature table ``[N, D]`` in host memory, in words where it lies, and how long it took.
 
+    Of a graph with a table a type, all of them.
     ``kind`` is what was asked for: a table without room in memory stays in its file.
     ``truth`` are the same rows for whoever compares. Of a table in a file it is a map of its own,
     since the kernel would read ahead of each row that is looked at. ``writable``: it is a copy, in
     memory of this process.
     """
 
-    features: Tensor
-    truth: Tensor
+    features: Tensor | TypedTable
+    truth: Tensor | TypedTable
     where: str
     load_s: float
     kind: TableKind
@@ -93,7 +96,8 @@ def load_table(
     begin, spec = time.perf_counter(), dataset.spec
     fits = kind == "managed" or spec.table_bytes < RESIDENT_SHARE * available_bytes()
     if copied := (kind != "file" and fits):
-        features = truth = _filled(dataset, kind, None if device is None else device.index)
+        on = None if device is None else device.index
+        features = truth = _whole(spec, _filled(dataset, kind, on))
         memory = f"{'anonymous shared' if kind == 'shared' else kind} memory"
         where = f"{'made by hash' if spec.hashed else 'copied'} into {memory}"
     elif spec.hashed:
@@ -102,15 +106,21 @@ def load_table(
             f" more than {RESIDENT_SHARE:.0%} of what is free; take a smaller scale"
         )
     else:
-        features = truth = tensor_of(dataset.features)
+        features = truth = _whole(spec, map(tensor_of, dataset.tables))
         where = "memory-mapped file, paged in on demand"
         if (file := file_of(dataset)) is not None:
-            truth = mapped_table(file, features.dtype, "random")
+            truth = mapped_table(file, tensor_of(dataset.features).dtype, "random")
     return Table(features, truth, where, time.perf_counter() - begin, kind, copied)
 
 
-def _filled(dataset: GraphDataset, memory: Memory, device: int | None) -> Tensor:
-    """The table in memory of its own: read from its file, or made there."""
+def _whole(spec: DatasetSpec, tables: Iterable[Tensor]) -> Tensor | TypedTable:
+    """The one table, or one for each type of nodes."""
+    parts = tuple(tables)
+    return TypedTable(parts, tuple(one.of for one in spec.tables)) if spec.widths else parts[0]
+
+
+def _filled(dataset: GraphDataset, memory: Memory, device: int | None) -> Iterator[Tensor]:
+    """The tables in memory of their own: read from their files, or made there."""
     spec = dataset.spec
     if spec.hashed:
         from gatherbench.datasets.hash_draw import fill  # numba, which takes its time to load
@@ -118,20 +128,28 @@ def _filled(dataset: GraphDataset, memory: Memory, device: int | None) -> Tensor
         shape = (spec.num_nodes, spec.feature_dim)
         table = empty(shape, torch.float32, memory=memory, device=device)
         fill(table.numpy())
-        return table
-    mapped = tensor_of(dataset.features)
-    table = empty((len(mapped), mapped.shape[1]), mapped.dtype, memory=memory, device=device)
-    if (file := file_of(dataset)) is None:
-        return table.copy_(mapped)
-    read_rows(file, table.view(torch.uint8).numpy().reshape(-1))
-    return table
+        yield table
+        return
+    for array in dataset.tables:
+        mapped = tensor_of(array)
+        rows = len(mapped)
+        if spec.widths and memory != "managed":
+            # Each begins at a page: on one page no two tables can be registered.
+            rows = max(rows, -(-HUGE_PAGE // (mapped.shape[1] * mapped.itemsize)))
+        shape = rows, mapped.shape[1]
+        table = empty(shape, mapped.dtype, memory=memory, device=device)[: len(mapped)]
+        if isinstance(array, np.memmap):
+            read_rows(TableFile.of(array), table.view(torch.uint8).numpy().reshape(-1))
+        else:
+            table.copy_(mapped)
+        yield table
 
 
 def file_of(dataset: GraphDataset) -> TableFile | None:
-    """Where the table's rows lie on disk."""
-    mapped = dataset.features
-    if dataset.spec.hashed:
+    """Where the rows of the one table lie on disk."""
+    if dataset.spec.hashed or dataset.spec.widths:
         return None
+    mapped = dataset.features
     return TableFile.of(mapped) if isinstance(mapped, np.memmap) else None
 
 

@@ -25,6 +25,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from gatherbench.bench.run.declared_rows import kept_bytes
 from gatherbench.bench.run.job import Job, Turn, Turns, outcome
 from gatherbench.bench.run.measure import Ground, MeasuredCase
 from gatherbench.bench.run.nvtx import nvtx_session
@@ -121,7 +122,7 @@ class _Path:
         spec = self._ground.dataset.spec
         size = spec.table_bytes
         known = self._ground.known.limited_to(strategy.needs)
-        taken = strategy.kept_bytes(spec.num_nodes, spec.row_bytes, known)
+        taken = kept_bytes(strategy, spec, known)
         if taken and taken > _SHARE * free_bytes(device):
             return False
         loaded = self._ground.kind(strategy) in self._ground.tables

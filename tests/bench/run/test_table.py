@@ -76,7 +76,7 @@ from gatherbench.kernels.host_memory import resident_copy
 from gatherbench.kernels.mapped_memory import ManagedMemory
 
 size, held = 64 << 20, {}
-spec = SimpleNamespace(table_bytes=size, hashed=False)
+spec = SimpleNamespace(table_bytes=size, hashed=False, widths=())
 
 class Runtime:  # as far as a table needs it
     cudaMemAttachGlobal = 1
@@ -105,7 +105,9 @@ def features():
     return np.load(sys.argv[1], mmap_mode="r")
 
 def load(kind):
-    return load_table(SimpleNamespace(features=features(), spec=spec), kind).features
+    table = features()
+    dataset = SimpleNamespace(features=table, tables=(table,), spec=spec)
+    return load_table(dataset, kind).features
 
 ways = {
     "anonymous": lambda: load("anonymous"),
