@@ -187,7 +187,7 @@ class TypedFetcher(Fetcher):
         tickets = [one.submit(part.ids) for one, part in zip(self._each, wanted, strict=True)]
         for number, part in enumerate(wanted):
             self.fetched[number] += len(part.ids)
-        return _TypedTicket(tickets, tuple(part.places.to(self.device) for part in wanted))
+        return _TypedTicket(tickets, tuple(part.places for part in wanted), self.device)
 
     def announce(self, ids: Tensor) -> None:
         for one, _, mine in self.parts(ids):
@@ -228,11 +228,19 @@ class TypedFetcher(Fetcher):
 
 @dataclass(frozen=True, slots=True)
 class _TypedTicket:
-    """The fetches of all types; the places of their rows lie on the fetchers' device."""
+    """The fetches of all types; the places of their rows are on the host until they are asked for.
+
+    From pageable memory the copy would wait for what is queued on the training's stream.
+    """
 
     tickets: Sequence[Ticket]
     places: tuple[Tensor, ...]
+    device: torch.device
 
     def result(self) -> Any:
         """:class:`TypedRows`, which only what is told of types can take."""
-        return TypedRows(tuple(ticket.result() for ticket in self.tickets), self.places)
+        rows, places = tuple(ticket.result() for ticket in self.tickets), self.places
+        if self.device.type == "cuda":
+            locked = (one.pin_memory() for one in places)
+            places = tuple(one.to(self.device, non_blocking=True) for one in locked)
+        return TypedRows(rows, places)

@@ -12,12 +12,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 import torch
 from torch import Tensor
 
-from gatherbench.bench.run.check import Witness, WrongRowsError
+from gatherbench.bench.run.check import SPOT_BATCHES, SPOT_ROWS, Witness, WrongRowsError
 from gatherbench.bench.run.loop import Watch
 from gatherbench.strategies.by_type import Part, Rows, TypedRows, TypedTable, parted
-
-#: Opens the watch of a type's witness; ``first`` is what it calls before it compares.
-_Open = Callable[[Witness, Callable[[], None]], AbstractContextManager[Watch]]
 
 
 def _nothing() -> None:
@@ -48,22 +45,28 @@ class TypedWitness:
     def spots(
         self, batches: int, when: str, first: Callable[[], None] = _nothing
     ) -> AbstractContextManager[Watch]:
-        """See :meth:`Witness.spots`; some minibatches of each type."""
-        return self._watched(first, lambda one, first: one.spots(batches, when, first))
+        """See :meth:`Witness.spots`; the same minibatches of each type."""
+        drawn = self._each[0].draw.sample(range(batches), min(SPOT_BATCHES, batches))
+        return self._watched(when, first, set(drawn).__contains__, SPOT_ROWS)
 
     def everything(
         self, when: str, first: Callable[[], None] = _nothing
     ) -> AbstractContextManager[Watch]:
         """See :meth:`Witness.everything`."""
-        return self._watched(first, lambda one, first: one.everything(when, first))
+        return self._watched(when, first, lambda _number: True, None)
 
     @contextmanager
-    def _watched(self, first: Callable[[], None], opened: _Open) -> Iterator[Watch]:
+    def _watched(
+        self, when: str, first: Callable[[], None], chosen: Callable[[int], bool], rows: int | None
+    ) -> Iterator[Watch]:
+        # The last is left, and so compares, before the others.
+        firsts = [*[_nothing] * (len(self._each) - 1), first]
         with ExitStack() as stack:
-            watches = [stack.enter_context(opened(one, _nothing)) for one in self._each[:-1]]
-            # The last is left, and so compares, before the others.
-            watches.append(stack.enter_context(opened(self._each[-1], first)))
-            yield _TypedLook(watches, self._counts)
+            opened = (
+                one.everything(when, its, chosen, rows)
+                for one, its in zip(self._each, firsts, strict=True)
+            )
+            yield _TypedLook([stack.enter_context(one) for one in opened], self._counts, chosen)
 
 
 def witness_of(
@@ -82,27 +85,31 @@ def witness_of(
 class _TypedLook(Watch):
     """Shows each type's watch what there is of that type in a minibatch."""
 
-    def __init__(self, watches: Sequence[Watch], counts: Sequence[int]) -> None:
-        self._watches, self._counts = watches, counts
+    def __init__(
+        self, watches: Sequence[Watch], counts: Sequence[int], chosen: Callable[[int], bool]
+    ) -> None:
+        self._watches, self._counts, self._chosen = watches, counts, chosen
         self._handed: dict[int, list[Part]] = {}
 
     def handed(self, number: int, ids: Tensor) -> None:
-        parts = self._handed[number] = parted(ids.clone(), self._counts)
-        for watch, part in zip(self._watches, parts, strict=True):
-            watch.handed(number, part.ids)
+        if self._chosen(number):  # of the others nothing is parted: it takes time
+            parts = self._handed[number] = parted(ids.clone(), self._counts)
+            for watch, part in zip(self._watches, parts, strict=True):
+                watch.handed(number, part.ids)
 
     @contextmanager
     def looked_at(self, number: int, ids: Tensor, x: Rows) -> Iterator[None]:
-        parts, said = self._handed.pop(number), f"minibatch {number} of the trace"
-        if not isinstance(x, TypedRows) or len(x.rows) != len(parts):
+        said, mine = f"minibatch {number} of the trace", [ids] * len(self._watches)
+        if not isinstance(x, TypedRows) or len(x.rows) != len(mine):
             raise WrongRowsError(f"{said}: it has no rows of each type")
-        for part, places in zip(parts, x.places, strict=True):
-            if not torch.equal(places.cpu(), part.places):
-                raise WrongRowsError(f"{said}: rows of a type have the places of other nodes")
-        with ExitStack() as stack:
+        if (handed := self._handed.pop(number, None)) is not None:
+            for part, places in zip(handed, x.places, strict=True):
+                if not torch.equal(places.cpu(), part.places):
+                    raise WrongRowsError(f"{said}: rows of a type have the places of other nodes")
             # What a path does to ids it does to those of the minibatch.
-            left = parted(ids, self._counts)
-            for watch, part, rows in zip(self._watches, left, x.rows, strict=True):
-                stack.enter_context(watch.looked_at(number, part.ids, rows))
-            del x  # to be freed by the step, as ever
+            mine = [part.ids for part in parted(ids, self._counts)]
+        with ExitStack() as stack:
+            for watch, one, rows in zip(self._watches, mine, x.rows, strict=True):
+                stack.enter_context(watch.looked_at(number, one, rows))
+            del x, rows  # to be freed by the step, as ever
             yield

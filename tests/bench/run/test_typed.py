@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gatherbench.bench.plan.workload import Case, Workload
-from gatherbench.bench.run.check import WrongConductError, WrongRowsError
+from gatherbench.bench.run.check import SPOT_BATCHES, WrongConductError, WrongRowsError
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.models import Projected, build_model
 from gatherbench.bench.run.rows import Row, RowMaker
@@ -154,7 +154,8 @@ def test_a_path_that_exchanges_types_ends_the_case(job_of, monkeypatch):
                 self._each, [first, rest[0], second], self._table.parts, strict=True
             )
         ]
-        return by_type._TypedTicket(tickets, (first.places, second.places, rest[0].places))
+        places = first.places, second.places, rest[0].places
+        return by_type._TypedTicket(tickets, places, HOST)
 
     monkeypatch.setattr(TypedFetcher, "_submit", wrong)
     job = job_of("cpu_gather")
@@ -232,6 +233,29 @@ def test_a_typed_witness_compares_all_rows():
 def test_a_typed_witness_rejects_other_rows_and_places(wrong, said):
     with pytest.raises(WrongRowsError, match=said):
         looked_at(wrong)
+
+
+def test_of_a_timed_epoch_some_rows_of_each_type_are_compared():
+    looked_at = set()
+    for _ in range(60):
+        witness = TypedWitness(TABLE, HOST, lambda rows: rows, floor=False)
+        with witness.spots(6, "in epoch 0") as watch:
+            for number in range(6):
+                watch.handed(number, IDS)
+                with watch.looked_at(number, IDS, RIGHT):
+                    pass
+                assert witness.rows == 0, "compared within the epoch"
+        assert witness.rows == SPOT_BATCHES * len(IDS)
+        for number in range(6):
+            wrong = replace(RIGHT, places=RIGHT.places[::-1])
+            try:
+                with witness.spots(6, "") as watch:
+                    watch.handed(number, IDS)
+                    with watch.looked_at(number, IDS, wrong):
+                        pass
+            except WrongRowsError:
+                looked_at.add(number)
+    assert looked_at == set(range(6)), "the draws leave out a minibatch"
 
 
 def test_a_typed_witness_sees_that_ids_were_changed():
