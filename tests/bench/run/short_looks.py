@@ -1,13 +1,11 @@
 """The command line of a machine that does not wait long before it looks for machine 0."""
 
-from __future__ import annotations
-
 from gatherbench.bench import cli
 
 USUAL = cli.app
 
 
-def short_looks() -> None:
+def short_looks():
     # Loaded here: what `main` says to torch has to come before torch.
     from gatherbench.bench.commands import execute
     from gatherbench.bench.run import door
@@ -18,5 +16,5 @@ def short_looks() -> None:
 
 
 if __name__ == "__main__":
-    cli.app = short_looks  # type: ignore[assignment]
+    cli.app = short_looks
     cli.main()
