@@ -435,7 +435,7 @@ def test_the_window_of_energy_holds_the_measured_epochs_and_nothing_else(make_jo
             told.append("closed")
             super().__exit__(*error)
 
-        def rows(self, epochs: int, *of: Any) -> Iterator[Row]:
+        def rows(self, epochs: int, *of: Any):
             told.append(f"of {epochs}")
             return super().rows(epochs, *of)
 
