@@ -75,7 +75,7 @@ from gatherbench.bench.run.table import (
     table_kind,
     table_refusal,
 )
-from gatherbench.bench.run.untimed import EnergyBlock, disk_roof, peak_row, row_of
+from gatherbench.bench.run.untimed import EnergyBlock, disk_roof, peak_of, row_of
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
 from gatherbench.bench.sampling.knowledge import knowledge_of
 from gatherbench.bench.sampling.minibatch import MiniBatch
@@ -592,7 +592,8 @@ class _Training:
         batch = self.epochs.typed(self.epochs.trace[0])
         rows = self.strategy.delivered(reference_gather(self.truth, batch.input_ids))
         x, batch = rows.to(self.trainer.device), to_device(batch, self.trainer.device)
-        return peak_row(lambda: self.trainer.step(x, batch), self.trainer.device, self.job.rows)
+        peak, source = peak_of(lambda: self.trainer.step(x, batch), self.trainer.device)
+        return self.job.rows.ok("train", "peak", "B", peak, source)
 
     def _tuned(self, batch: MiniBatch) -> list[SetupStep]:
         """Have the path find what depends on the training: beside a copy, then thrown away."""
