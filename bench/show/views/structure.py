@@ -16,6 +16,7 @@ from gatherbench.bench.model.predict import declared_facts
 from gatherbench.bench.read.accuracy import accuracy_over_time
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import listed, quantity
+from gatherbench.bench.run.declared_rows import requests_of
 from gatherbench.bench.show.answer import Point
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
 from gatherbench.bench.show.charts import chart_of, reference_of, whiskered
@@ -45,7 +46,7 @@ def structure_reads(run: Run) -> pd.DataFrame:
             continue
         seen.add(workload)
         kept, read = facts["sample.structure_on_device"], facts["sample.structure_payload"]
-        requests = (v for k, v in facts.items() if k.startswith("sample.structure_requests_"))
+        requests = requests_of("sample.structure", facts).values()
         records.append(
             {
                 "workload": run.names[workload],
@@ -54,7 +55,7 @@ def structure_reads(run: Run) -> pd.DataFrame:
                 "kept": facts["sample.structure_kept"],
                 "wanted": read,
                 "read": facts["sample.structure_read"],
-                "requests": sum(requests),
+                "requests": sum(map(facts.__getitem__, requests)),
                 "on_gpu": kept / (kept + read) if kept + read else math.nan,
                 "alone": predicted.get(workload, math.nan),
             }
