@@ -151,7 +151,7 @@ def resident(field: str) -> int:
 
 
 #: Table kind, path, and how many copies the host holds while it is opened.
-WAYS: list[tuple[TableKind, str, dict[str, str], int]] = [
+WAYS: list[tuple[TableKind, str, dict[str, str], float]] = [
     ("anonymous", "cpu_gather", {"mode": "pinned"}, 1),
     ("anonymous", "aligned_zero_copy", {"memory": "registered"}, 1),
     ("shared", "aligned_zero_copy", {"memory": "registered"}, 1),
@@ -160,12 +160,13 @@ WAYS: list[tuple[TableKind, str, dict[str, str], int]] = [
     ("managed", "async_zero_copy", {"memory": "managed"}, 1),
     ("managed", "cpu_gather", {"mode": "pinned"}, 1),
     ("anonymous", "aligned_zero_copy", {"memory": "managed"}, 2),
+    ("anonymous", "narrow_rows", {"dtype": "int8", "memory": "managed"}, 1.25),
 ]
 
 
 @pytest.mark.parametrize(("kind", "name", "params", "copies"), WAYS, ids=str)
 def test_the_host_holds_a_table_once(
-    dataset: Any, kind: TableKind, name: str, params: dict[str, str], copies: int
+    dataset: Any, kind: TableKind, name: str, params: dict[str, str], copies: float
 ) -> None:
     """The most that the process held from before the table was loaded until the path was open."""
     small = empty((64, 1024), memory="managed" if kind == "managed" else "anonymous")
