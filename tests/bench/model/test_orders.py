@@ -1,9 +1,6 @@
 """Pages that a minibatch touches, by order: worked out by hand."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,12 +29,12 @@ from gatherbench.datasets.writer import DatasetWriter
         ([0, 1], 40, 5),  # bytes 0 to 79: page 2 is shared
     ],
 )
-def test_distinct_pages_by_hand(rows: list[int], row_bytes: int, pages: int) -> None:
+def test_distinct_pages_by_hand(rows, row_bytes, pages):
     assert distinct_pages(np.array(rows, np.int64), row_bytes, 16) == pages
 
 
 @given(st.lists(st.integers(0, 50)), st.integers(1, 40), st.integers(1, 32))
-def test_distinct_pages_are_those_of_every_byte(rows: list[int], size: int, page: int) -> None:
+def test_distinct_pages_are_those_of_every_byte(rows, size, page):
     every = {b // page for row in rows for b in range(row * size, (row + 1) * size)}
     assert distinct_pages(np.sort(np.array(rows, np.int64)), size, page) == len(every)
 
@@ -58,7 +55,7 @@ def two() -> OrderCounts:
     )
 
 
-def test_the_table_and_the_chart_hold_the_counts() -> None:
+def test_the_table_and_the_chart_hold_the_counts():
     table = table_of(two()).set_index(["order", "place"])
     assert table.loc[("degree", "registered"), "pages_per_minibatch"] == 30
     assert table.loc[("degree", "registered"), "page_bytes"] == 65536
@@ -74,7 +71,7 @@ def test_the_table_and_the_chart_hold_the_counts() -> None:
     )
 
 
-def test_the_command_counts_the_same_minibatches_in_every_order(tmp_path: Path) -> None:
+def test_the_command_counts_the_same_minibatches_in_every_order(tmp_path):
     told = CliRunner().invoke(
         app, ["orders", "wordnet", "--max-batches", "2", "--out", str(tmp_path / "o")]
     )
@@ -87,9 +84,7 @@ def test_the_command_counts_the_same_minibatches_in_every_order(tmp_path: Path) 
     ]
 
 
-def test_rows_are_looked_up_where_an_order_puts_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_looked_up_where_an_order_puts_them(tmp_path, monkeypatch):
     """Two rows fill a page. The minibatch of node 0 has its neighbour, node 3: pages 0 and 1. By
     degree node 3 comes first and node 0 second; the order twice, or its inverse, parts them."""
     monkeypatch.setenv("GATHERBENCH_DATA", str(tmp_path))
@@ -106,7 +101,7 @@ def test_rows_are_looked_up_where_an_order_puts_them(
     assert (pages["given"], pages["degree"]) == (2, 1)
 
 
-def test_a_dataset_that_is_none_is_refused() -> None:
+def test_a_dataset_that_is_none_is_refused():
     told = CliRunner().invoke(app, ["orders", "wordnett"])
     assert told.exit_code == 2
     assert "wordnet" in told.output
