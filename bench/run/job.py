@@ -162,10 +162,12 @@ class Turns:
     Attributes:
         jobs: at least one.
         now: the file in which the process says whose turn it is (:class:`Turn`).
+        until: by :func:`time.monotonic`, when it will be cut off.
     """
 
     jobs: tuple[Job, ...]
     now: Path
+    until: float = math.inf
 
 
 class Turn(NamedTuple):

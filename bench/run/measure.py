@@ -238,7 +238,7 @@ class MeasuredCase(ExitStack):
         self._device = torch.device(job.device)
         self.strategy = build(job.case.strategy, job.case.params)
         self.energy: AbstractContextManager[object] = nullcontext()
-        self.children = Children()
+        self.children, self._epochs = Children(), 0
 
     def __enter__(self) -> Self:
         self.enter_context(self.strategy.surroundings(self._device))
@@ -337,14 +337,19 @@ class MeasuredCase(ExitStack):
     def epoch(self, number: int, mark: Mark) -> None:
         """Measured epoch ``number``, and the score of the model behind it if the plan wants it."""
         self._training.measured_epoch(number, mark)
+        self._epochs += 1
         if self._job.measure.eval_every_epoch:
             self._training.score(number)
 
     @_phase
     def finish(self) -> None:
-        """The score of the trained model and all that is not timed; then the path is closed."""
+        """The score of the trained model and all that is not timed; then the path is closed.
+
+        A model that had fewer epochs than the others' has no score beside theirs.
+        """
         training, job, out = self._training, self._job, self._out
-        training.score(-1)
+        if self._epochs == job.measure.epochs:
+            training.score(-1)
         training.look_again(everything=self._alone)
         later = (step for step in training.fetcher.setup if step not in self._told)
         out.rows(_setup_rows(later, job.rows))
