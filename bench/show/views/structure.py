@@ -142,8 +142,8 @@ def _tables(run: Run) -> list[Table]:
     if len(reads):
         columns = [
             Column("workload", "workload"),
-            Column("structure", "neighbour lists", short="lists"),
-            Column("lists", "all lists", "B", short="all"),
+            Column("structure", "neighbour lists"),
+            Column("lists", "all lists", "B"),
             Column("kept", "of these on the GPU", "B", short="on GPU"),
             Column("on_gpu", "neighbours read there", "share", short="found"),
             Column("wanted", "wanted in host memory", "B"),
@@ -165,7 +165,7 @@ def _tables(run: Run) -> list[Table]:
     if len(remembered):
         columns = [
             Column("family", "workload"),
-            Column("structure", "sampling", short="sampling"),
+            Column("structure", "sampling"),
             Column("seeds", "seeds", "1"),
             Column("distinct", "distinct neighbours an epoch", "1", short="distinct"),
             Column("cache", "memory of the caches", "B", short="cache"),
@@ -210,10 +210,11 @@ def _over_seeds(mine: pd.DataFrame, value: str, unit: str) -> tuple[list[Line], 
     lines = []
     for record in mine.to_dict("records"):
         mean, low, high = (float(record[f"{value}{end}"]) for end in ("", "_low", "_high"))
-        note = f"{quantity(float(record['distinct']), '1')} distinct neighbours"
+        note = f"{quantity(float(record['distinct']), '1')} neighbours seen"
         name, detail = names[str(record["structure"])]
         bar = Line(name, detail, parts={value: mean}, text=axis.said(mean), note=note)
-        lines.append(whiskered(bar, axis, (max(0.0, low), high)))
+        most = 1.0 if unit == "share" else math.inf
+        lines.append(whiskered(bar, axis, (max(0.0, low), min(most, high))))
     return lines, axis
 
 
