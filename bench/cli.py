@@ -57,7 +57,7 @@ app.command()(calibrate)
 app.command()(doctor)
 
 datasets_app = typer.Typer(
-    help="Prepare, import, list, describe and remove graphs.", no_args_is_help=True
+    help="Prepare, import, list, describe or remove a graph.", no_args_is_help=True
 )
 datasets_app.command(name="prepare")(datasets.prepare)
 datasets_app.command(name="import")(datasets.import_)
