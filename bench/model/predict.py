@@ -23,7 +23,7 @@ from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.plan.plan import GPU_SAMPLING
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity
-from gatherbench.bench.run.declared_rows import PATH_METRICS, TRAINING_METRICS
+from gatherbench.bench.run.declared_rows import PATH_METRICS, TRAINING_METRICS, requests_of
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import CHECK_STAGE, RunStore
 from gatherbench.bench.run.training_cost import TrainingCost, recomputing
@@ -38,7 +38,6 @@ _NEEDED = {
     *(f"sample.{name}" for name in ("minibatches", "edges")),
     *(f"train.{name}" for name, _ in TRAINING_METRICS.values()),
 }
-_REQUESTS, _STRUCTURE = "fetch.gpu_requests_", "sample.structure_requests_"
 _NOWHERE = torch.device("cuda", 127)
 #: What is said of the run's own time for minibatches, by how they were had.
 _SAMPLING = {
@@ -55,7 +54,7 @@ _GATHER = "the CPU's gather as measured on the run's host"
 
 KEYS = ["workload", "strategy", "variant"]
 #: Workload, strategy and variant.
-Key = tuple[str, str, str]
+SeriesName = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ class Series:
     nodes: int = 1  # machines
 
     @property
-    def key(self) -> Key:
+    def key(self) -> SeriesName:
         return self.workload, self.strategy, self.variant
 
     @property
@@ -86,7 +85,7 @@ def series_of(run: Run, profile: LinkProfile) -> list[Series]:
     tables = run.select(stage="setup", metric="table").groupby("workload")["value"].max()
     wrong = run.select(stage=CHECK_STAGE, status="failed").groupby(KEYS)["reason"].first()
     host = _Host(run)
-    planned: dict[Key, Mapping[str, Any]] = {
+    planned: dict[SeriesName, Mapping[str, Any]] = {
         (case["workload"], case["strategy"], case["variant"]): case for case in run.plan["cases"]
     }
     found = []
@@ -138,7 +137,7 @@ def declared_load(declared: Mapping[str, float], table_bytes: float) -> Minibatc
     sums: dict[str, Any] = {
         name: declared.get(f"fetch.{metric}", 0.0) for name, metric in PATH_METRICS.items()
     }
-    requests = _requests(declared, _REQUESTS)
+    requests = {n: declared[m] for n, m in requests_of("fetch.gpu", declared).items()}
     # What stands there without a value is decided by the page cache; before disks nothing stood.
     uncounted = None if sums["disk_payload_bytes"] else 0.0
     sums["disk_bytes"] = declared.get("fetch.disk_read", uncounted)
@@ -151,6 +150,7 @@ def declared_load(declared: Mapping[str, float], table_bytes: float) -> Minibatc
     # Runs from before it was declared had no path that kept a part of the table.
     kept = 0.0 if read or sums["cpu_write_bytes"] else table_bytes
     costs = {n: share * declared[f"train.{m}"] for n, (m, _) in TRAINING_METRICS.items()}
+    lists = requests_of("sample.structure", declared)
     return load_of(
         DataPath(**sums),
         share,
@@ -161,23 +161,14 @@ def declared_load(declared: Mapping[str, float], table_bytes: float) -> Minibatc
         lookahead=int(declared["fetch.lookahead"]),
         gpu_share=declared["fetch.gpu_share"],
         sampled_edges=share * declared["sample.edges"],
-        structure_requests=_requests(declared, _STRUCTURE, share),
+        structure_requests={n: share * declared[m] for n, m in lists.items()},
         lists_bytes=declared.get("sample.structure_lists", 0.0),
     )
 
 
-def _requests(declared: Mapping[str, float], prefix: str, share: float = 1.0) -> dict[int, float]:
-    """Request size in bytes → count."""
-    return {
-        int(name.removeprefix(prefix).removesuffix("_bytes")): share * count
-        for name, count in declared.items()
-        if name.startswith(prefix)
-    }
-
-
-def declared_facts(run: Run) -> dict[Key, dict[str, float]]:
+def declared_facts(run: Run) -> dict[SeriesName, dict[str, float]]:
     """Series → ``stage.metric`` → what it declared, of all ranks."""
-    found: dict[Key, dict[str, float]] = {}
+    found: dict[SeriesName, dict[str, float]] = {}
     rows = run.select(basis="declared", status="ok")[[*KEYS, "stage", "metric", "value"]]
     for *key, stage, metric, value in rows.itertuples(index=False, name=None):
         found.setdefault((key[0], key[1], key[2]), {})[f"{stage}.{metric}"] = value
@@ -204,7 +195,7 @@ class _Host:
         self._gradients = gradients.groupby("workload")["value"].median()
 
     def complete(
-        self, key: Key, load: MinibatchLoad, profile: LinkProfile, world: int = 1
+        self, key: SeriesName, load: MinibatchLoad, profile: LinkProfile, world: int = 1
     ) -> MinibatchLoad:
         """The load with what the host measured and the profile does not know.
 
@@ -242,7 +233,7 @@ class _Host:
         share = load.cpu_write_bytes / load.payload_bytes  # the rest is not the CPU's to gather
         return replace(load, gather_s=whole and whole * share)
 
-    def _direct(self, key: Key) -> bool:
+    def _direct(self, key: SeriesName) -> bool:
         """Whether the host runs this series as one pass from the table into the output.
 
         A path that reads less than the batch in place has something else to do with the rest.
@@ -265,7 +256,7 @@ def _median(rows: pd.DataFrame, batches: float, remark: str) -> Estimate | None:
     return Estimate(seconds / batches).remark(remark)
 
 
-def _why(run: Run, key: Key) -> str:
+def _why(run: Run, key: SeriesName) -> str:
     """Why a series declared too little."""
     ours = run.select(workload=key[0], strategy=key[1], variant=key[2])
     ended = ours[ours["stage"] == "case"]

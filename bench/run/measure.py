@@ -75,7 +75,7 @@ from gatherbench.bench.run.table import (
     table_kind,
     table_refusal,
 )
-from gatherbench.bench.run.untimed import EnergyBlock, disk_roof, peak_row, row_of
+from gatherbench.bench.run.untimed import EnergyBlock, disk_roof, peak_of, row_of
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
 from gatherbench.bench.sampling.knowledge import knowledge_of
 from gatherbench.bench.sampling.minibatch import MiniBatch
@@ -238,7 +238,7 @@ class MeasuredCase(ExitStack):
         self._device = torch.device(job.device)
         self.strategy = build(job.case.strategy, job.case.params)
         self.energy: AbstractContextManager[object] = nullcontext()
-        self.children = Children()
+        self.children, self._epochs = Children(), 0
 
     def __enter__(self) -> Self:
         self.enter_context(self.strategy.surroundings(self._device))
@@ -285,7 +285,11 @@ class MeasuredCase(ExitStack):
         make, clock = job.rows, "time.perf_counter"
         kept = self.enter_context(activations_of(job, device))
         conduct = Conduct(strategy, loaded, group, others=isinstance(kept, Offload))
-        self._stays = StaysOnHost(device, table.nbytes) if strategy.managed else None
+        self._stays = (
+            StaysOnHost(device, strategy.travelling_bytes(table.nbytes))
+            if strategy.managed
+            else None
+        )
         begin = time.perf_counter()
         fetcher = self.enter_context(strategy.open(table, device, knowledge))
         open_s = time.perf_counter() - begin
@@ -333,14 +337,19 @@ class MeasuredCase(ExitStack):
     def epoch(self, number: int, mark: Mark) -> None:
         """Measured epoch ``number``, and the score of the model behind it if the plan wants it."""
         self._training.measured_epoch(number, mark)
+        self._epochs += 1
         if self._job.measure.eval_every_epoch:
             self._training.score(number)
 
     @_phase
     def finish(self) -> None:
-        """The score of the trained model and all that is not timed; then the path is closed."""
+        """The score of the trained model and all that is not timed; then the path is closed.
+
+        A model that had fewer epochs than the others' has no score beside theirs.
+        """
         training, job, out = self._training, self._job, self._out
-        training.score(-1)
+        if self._epochs == job.measure.epochs:
+            training.score(-1)
         training.look_again(everything=self._alone)
         later = (step for step in training.fetcher.setup if step not in self._told)
         out.rows(_setup_rows(later, job.rows))
@@ -592,7 +601,8 @@ class _Training:
         batch = self.epochs.typed(self.epochs.trace[0])
         rows = self.strategy.delivered(reference_gather(self.truth, batch.input_ids))
         x, batch = rows.to(self.trainer.device), to_device(batch, self.trainer.device)
-        return peak_row(lambda: self.trainer.step(x, batch), self.trainer.device, self.job.rows)
+        peak, source = peak_of(lambda: self.trainer.step(x, batch), self.trainer.device)
+        return self.job.rows.ok("train", "peak", "B", peak, source)
 
     def _tuned(self, batch: MiniBatch) -> list[SetupStep]:
         """Have the path find what depends on the training: beside a copy, then thrown away."""

@@ -12,10 +12,10 @@ import pytest
 from gatherbench.bench.model import profile as profiles
 from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.plan.workload import GRAPHLESS, Workload, workload_name, workload_names
-from gatherbench.bench.read.epochs import speedup_over
+from gatherbench.bench.read.derive import speedup_over
 from gatherbench.bench.read.reference import load_reference, published_range
 from gatherbench.bench.read.units import with_ends
-from helpers.epochs import (
+from helpers.epoch_bars import (
     disturbances,
     gain,
     measured_bars,

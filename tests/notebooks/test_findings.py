@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gatherbench.bench.read.epochs import epoch_times
+from gatherbench.bench.read.derive import epoch_times
 from gatherbench.bench.read.gpu import gpu_energy
 from gatherbench.bench.read.points import COLUMNS
 from gatherbench.bench.read.tables import RunError, load_run, newest_run, only

@@ -15,8 +15,8 @@ from gatherbench.bench.show.figures.paper import NOT_MEASURED
 from gatherbench.bench.show.looks import KINDS, MODEL_HATCH, ink
 from helpers.bars import changes, epoch_bars, stage_shares
 from helpers.gathers import requests_at
+from helpers.heatmaps import policy_costs, transfer_heatmap
 from helpers.shares import Mark, sm_share
-from helpers.tables import policy_costs, transfer_heatmap
 
 from ..bench.show.pictures import stands_free, texts
 

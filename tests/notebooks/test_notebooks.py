@@ -94,7 +94,7 @@ def test_a_shipped_pair_agrees_is_executed_and_small(source):
 
 
 def test_each_notebook_is_in_the_list():
-    assert len(SHIPPED) == 13
+    assert len(SHIPPED) == 14
     text = (ROOT / "notebooks" / "README.md").read_text()
     for source in SHIPPED:
         assert f"({source.stem}.ipynb)" in text
@@ -276,7 +276,16 @@ def test_tables_on_disk_fill_from_a_run(said_by, make_run, tmp_path):
 
 @pytest.mark.parametrize(
     "stem",
-    ["01_where_the_time_goes", "06_several_gpus", "07_cpu_power_energy", "10_hot_rows", "11_disk"],
+    [
+        "01_where_the_time_goes",
+        "06_several_gpus",
+        "07_cpu_power_energy",
+        "10_hot_rows",
+        "11_disk",
+        "13_activations",
+        "14_structure",
+        "15_relations",
+    ],
 )
 def test_without_any_run_the_notebooks_say_what_is_missing(said_by, tmp_path, stem):
     assert "**not measured yet**" in said_by(stem, tmp_path)

@@ -12,14 +12,14 @@ from gatherbench.bench.model.errors import told_apart
 from gatherbench.bench.model.predict import profile_of
 from gatherbench.bench.model.profile import LinkProfile, ProfileError
 from gatherbench.bench.model.roofline import against_measured, roofline, roofs
+from gatherbench.bench.read.derive import gathers_among, problems, set_aside
 from gatherbench.bench.read.disturbance import modelled_from_disturbed
-from gatherbench.bench.read.epochs import gathers_among, problems, set_aside
 from gatherbench.bench.read.modelled import borrows, corners, foreign_gathers
 from gatherbench.bench.read.tables import Run, only
 from gatherbench.bench.read.units import listed, short
 from gatherbench.bench.show.answer import Point
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
-from gatherbench.bench.show.charts import Row
+from gatherbench.bench.show.charts import Fields
 from gatherbench.bench.show.contest import Contest, contest_points, is_bound
 from gatherbench.bench.show.provenance import by_ranks, has_gpu, modelled_for, on_ranks
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
@@ -99,7 +99,7 @@ def roofline_chart(run: Run) -> Chart:
     return Chart("roofline", title, reading, "rows over the link", panels, marks=marks)
 
 
-def _rate(line: Row, axis: Axis) -> Line:
+def _rate(line: Fields, axis: Axis) -> Line:
     names, look = (str(line["strategy"]), str(line["variant"])), str(line["kind"])
     rate = float(line["rate"])
     if pd.isna(rate):

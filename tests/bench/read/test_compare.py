@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
 from gatherbench.bench.read.compare import COLUMNS, CompareError, compare_runs, deciding
-from gatherbench.bench.read.epochs import epoch_times
+from gatherbench.bench.read.derive import epoch_times
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.show.comparison import NOT_JUDGED, exit_status, render_comparison, summary
 

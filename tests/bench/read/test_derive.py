@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from gatherbench.bench.read.epochs import (
+from gatherbench.bench.read.derive import (
     bandwidth,
     cpu_seconds,
     epoch_intervals,

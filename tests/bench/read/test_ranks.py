@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatherbench.bench.read.epochs import stage_breakdown
+from gatherbench.bench.read.derive import stage_breakdown
 from gatherbench.bench.read.scaling import (
     FASTER,
     NO_FASTER,

@@ -12,7 +12,7 @@ import pytest
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.read.compare import compare_runs
-from gatherbench.bench.read.epochs import speedup_over
+from gatherbench.bench.read.derive import speedup_over
 from gatherbench.bench.read.neighbours import neighbours
 from gatherbench.bench.read.stopping import Further, imprecise
 from gatherbench.bench.read.tables import Run, no_samples, run_of

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run import activations as module
-from gatherbench.bench.run.activation_rows import WrongGradientsError, peak_of, rows_of_a_step
+from gatherbench.bench.run.activation_rows import WrongGradientsError, rows_of_a_step
 from gatherbench.bench.run.activations import (
     KEPT,
     Keep,
@@ -28,6 +28,7 @@ from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.models import Trainer, build_model
 from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.run.store import read_part, rows_of
+from gatherbench.bench.run.untimed import peak_of
 from gatherbench.bench.sampling.minibatch import MiniBatch
 
 from .fakes import measured, skipped

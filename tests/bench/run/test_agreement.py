@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from gatherbench.bench.read.epochs import epoch_times, problems
+from gatherbench.bench.read.derive import epoch_times, problems
 from gatherbench.bench.read.tables import load_run, no_samples, run_of
 from gatherbench.bench.run.agreement import fail_strays, strays, without_wrong
 from gatherbench.bench.run.rows import Row, RowMaker

@@ -19,7 +19,7 @@ from gatherbench.bench.commands.progress import reporter
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case
 from gatherbench.bench.run import runner as runner_module
-from gatherbench.bench.run.job import Job, Preparation
+from gatherbench.bench.run.job import Job, Preparation, Turns
 from gatherbench.bench.run.runner import PreparedRun, Runner, TimeUp
 from gatherbench.bench.run.store import PartWriter, RunStore
 from gatherbench.bench.show.terminal import progress_bar
@@ -30,7 +30,7 @@ from .fakes import WORKLOAD, cases, runner
 class Clocked:
     """Does a case in as many seconds of the test's clock as its variant says."""
 
-    now, begun, preparing_s = 0.0, 0, 1000.0
+    now, begun, preparing_s, told = 0.0, 0, 1000.0, 0.0
 
     def __init__(self, _folder: Path, _command: object, until: float) -> None:
         self.until = until
@@ -40,6 +40,11 @@ class Clocked:
             Clocked.now += Clocked.preparing_s
             answer = {"dataset": "/nowhere", "trace": "/nowhere-", "identity": "it"}
             job.answers.write_text(json.dumps(answer) + "\n")
+            return
+        if isinstance(job, Turns):
+            Clocked.told = job.until
+            for one in job.jobs:
+                self.do(one)
             return
         assert isinstance(job, Job)
         Clocked.begun += 1
@@ -93,6 +98,18 @@ def test_the_plans_budget_is_time_in_cases_and_cuts_off_the_one_in_flight(store)
     Clocked.preparing_s = 0.0
     assert left(store, wanted, 100, given=64) == 1, "what is given stands in place of the plan's"
     assert left(store, wanted, 100, given=5.5) == 0
+
+
+@pytest.mark.usefixtures("timed")
+def test_of_paths_that_take_turns_those_that_have_ended_in_time_are_in_the_table(store):
+    wanted, measure = series(20, 30, 60, 5), Measure(repeats=1, budget_s=100, together=True)
+    run = Runner(PreparedRun(store, wanted, measure, "cpu", "abc", "box"))
+    assert run.run() == 0
+    assert (run.left, Clocked.told) == (2, 1000 + 100)
+    assert [(r.variant, r.value) for r in store.rows() if r.stage == "case"] == [
+        ("20", 20.0),
+        ("30", 30.0),
+    ]
 
 
 @pytest.mark.usefixtures("timed")

@@ -1,5 +1,6 @@
 """One case, measured for real on a tiny graph: every strategy, and strategies that are wrong."""
 
+import os
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Self
@@ -16,6 +17,7 @@ from gatherbench.bench.run.check import WrongMemoryError
 from gatherbench.bench.run.declared_rows import UNCHOSEN
 from gatherbench.bench.run.job import MemoryLimit
 from gatherbench.bench.run.loop import STAGES, EpochTimes, run_epoch
+from gatherbench.bench.run.measure import Ground
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import read_part, rows_of
 from gatherbench.bench.run.untimed import EnergyBlock
@@ -101,6 +103,18 @@ def test_the_path_that_a_training_chose_is_told_with_what_the_search_cost(
     other = measured(make_job("cpu_gather", warmup_epochs=60))
     for epoch in range(2):
         assert value(rows, "train", "loss", epoch) == value(other, "train", "loss", epoch)
+
+
+@pytest.mark.parametrize(
+    ("device", "threads"), [("cuda", 1), ("cpu", len(os.sched_getaffinity(0)))]
+)
+def test_torch_has_one_thread_beside_a_gpu(make_job, monkeypatch, device, threads):
+    """Those of its pool spin on the cores of whoever gathers and samples."""
+    given: list[int] = []
+    monkeypatch.setattr(measure_module, "bind_case", lambda *_, **__: None)
+    monkeypatch.setattr(torch, "set_num_threads", given.append)
+    Ground(replace(make_job(), device=device)).binding  # noqa: B018 - it binds when it is asked for
+    assert given == [threads]
 
 
 def is_complete(rows: list[Row]) -> None:
@@ -435,10 +449,14 @@ def test_the_window_of_energy_holds_the_measured_epochs_and_nothing_else(make_jo
             told.append("closed")
             super().__exit__(*error)
 
+        def rows(self, epochs: int, *of: Any):
+            told.append(f"of {epochs}")
+            return super().rows(epochs, *of)
+
     run_epoch = measure_module.run_epoch
     monkeypatch.setattr(
         measure_module, "run_epoch", lambda *of: (told.append("epoch"), run_epoch(*of))[1]
     )
     monkeypatch.setattr(measure_module, "EnergyBlock", lambda gpu, run_on: Window(gpu))
     measured(make_job(epochs=3, warmup_epochs=2))
-    assert told == ["epoch"] * 2 + ["opened"] + ["epoch"] * 3 + ["closed"]
+    assert told == ["epoch"] * 2 + ["opened"] + ["epoch"] * 3 + ["closed", "of 3"]

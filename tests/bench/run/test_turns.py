@@ -4,9 +4,11 @@ import gc
 import os
 import random
 import signal
+import time
 import weakref
 from collections import Counter, defaultdict
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -159,6 +161,31 @@ def test_a_table_of_another_kind_is_loaded_behind_the_first_where_there_is_no_ro
         assert len(held) == 2
         blocks_of_one = [place for path in places for place in path]
         assert (sum(blocks_of_one) == 0) == (times == 1), "beside each other, or one by one"
+
+
+@pytest.mark.parametrize(("until", "blocks_done"), [(39.0, 2), (40.0, 3), (1000.0, 4), (5.0, 1)])
+def test_paths_end_before_a_block_that_the_runs_time_would_cut_off(
+    make_job, monkeypatch, until, blocks_done
+):
+    """Two paths of 5 s an epoch: a block takes 10 s, and as long is kept for what follows it."""
+    now, epoch = [0.0], measure_module.MeasuredCase.epoch
+
+    def slow(self: Any, number: int, mark: Any) -> None:
+        now[0] += 5
+        epoch(self, number, mark)
+
+    monkeypatch.setattr(measure_module.MeasuredCase, "epoch", slow)
+    clock = SimpleNamespace(monotonic=lambda: now[0], perf_counter=lambda: now[0], time=time.time)
+    monkeypatch.setattr(turns_module, "time", clock)
+    jobs = [make_job(name, epochs=4, eval_batches=1) for name in (PINNED, ALL)]
+    take_turns(Turns(tuple(jobs), jobs[0].part.with_name("turn.json"), until))
+    for job in jobs:
+        *records, end = read_part(job.part)
+        assert end["status"] == "ok"
+        rows = rows_of(records)
+        assert len(values(rows, "epoch", "wall_time")) == blocks_done
+        scored = len(values(rows, "eval", "test_accuracy"))
+        assert scored == (blocks_done == 4), "a model that was trained less has no score"
 
 
 def test_only_what_a_repeat_needs_is_compared_in_full(make_job):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from gatherbench.bench.read.derive import epoch_times
 from gatherbench.bench.read.disturbance import (
     disturbance,
     disturbed,
@@ -15,7 +16,6 @@ from gatherbench.bench.read.disturbance import (
     mostly_disturbed,
     other_load,
 )
-from gatherbench.bench.read.epochs import epoch_times
 from gatherbench.bench.read.tables import Run, load_run
 
 from ..printed import told

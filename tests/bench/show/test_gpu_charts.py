@@ -33,7 +33,7 @@ from gatherbench.bench.show.views.energy import (
     power_over_time,
 )
 from gatherbench.bench.show.views.requests import pcie_over_time
-from helpers.epochs import measured_changes
+from helpers.epoch_bars import measured_changes
 from helpers.findings import Findings
 
 from ..written_run import WORKLOAD

@@ -15,7 +15,7 @@ from gatherbench.bench.show.figures import draw as drawing
 from gatherbench.bench.show.figures.draw import save_all
 from gatherbench.bench.show.figures.kept_rows import draw_kept_rows
 from gatherbench.bench.show.views.requests import data_path
-from helpers.epochs import measured_bars, measured_changes, measured_times
+from helpers.epoch_bars import measured_bars, measured_changes, measured_times
 from helpers.findings import load_findings
 from helpers.hot_rows import measured_gains, modelled_gains, published_tiering
 

@@ -27,7 +27,7 @@ from gatherbench.bench.show.views.ranks import (
     scaling_points,
     speedup_at_ranks,
 )
-from helpers.epochs import measured_bars
+from helpers.epoch_bars import measured_bars
 from helpers.findings import load_findings
 from helpers.reddit import beside_published, measured_over_ranks
 
