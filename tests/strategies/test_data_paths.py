@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gatherbench.kernels.policies import POLICIES
-from gatherbench.kernels.requests import count_requests
+from gatherbench.kernels.requests import KEPT_LINES, count_requests
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.registry import build
 
@@ -87,7 +87,7 @@ def test_requests_are_those_of_the_policy_that_is_launched(
     name: str, params: dict[str, object], rows: list[int], policy: str, row_bytes: int
 ) -> None:
     point = POLICIES[policy].point(row_bytes, 1)
-    counts = count_requests(point, np.array(rows), row_bytes)
+    counts = count_requests(point, np.array(rows), row_bytes, kept_lines=KEPT_LINES)
     path = build(name, params).data_path(IDS, row_bytes)
     assert path.gpu_requests == {size: n for size, n in counts.requests.items() if n}
     carried = sum(size * count for size, count in (path.gpu_requests or {}).items())
