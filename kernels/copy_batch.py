@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from gatherbench.kernels.cuda_calls import CudaCallError, driver
 from gatherbench.kernels.host_gather import memcpy
+from gatherbench.reason import Reason, unsupported
 
 _ARRAY, _COUNT, _STREAM = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p
 _ARGUMENTS = (_ARRAY, _ARRAY, _ARRAY, _COUNT, _ARRAY, _ARRAY, _COUNT)
@@ -80,12 +81,12 @@ def copy_batch(copies: Copies, table: int, out: int, stream: int) -> None:
         raise CudaCallError("cuMemcpyBatchAsync", name, f"{count} copies")
 
 
-def batch_refusal() -> str | None:
+def batch_refusal() -> Reason | None:
     """Why the driver here takes no batch of copies, or ``None``."""
     try:
         _call()
     except CudaCallError as error:
-        return f"unsupported: {error}"
+        return unsupported(str(error))
     return None
 
 

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from gatherbench.kernels.cuda_calls import CudaCallError, call_runtime, device_attribute, runtime
 from gatherbench.kernels.host_memory import available_bytes, empty_table, paced
+from gatherbench.reason import Reason, unsupported
 
 #: How a table's memory is had, as plans and :func:`empty` call it.
 Memory = Literal["managed", "anonymous", "shared"]
@@ -76,17 +77,17 @@ def span_of(table: Tensor) -> Span | None:
     return next(within, None) if table.device.type == "cpu" else None
 
 
-def managed_refusal(device: int) -> str | None:
+def managed_refusal(device: int) -> Reason | None:
     """Why CUDA device ``device`` cannot read managed memory in place, or ``None``."""
     if device_attribute("cudaDevAttrConcurrentManagedAccess", device):
         return None
-    return (
-        f"unsupported: CPU and cuda:{device} cannot use managed memory at the same time"
+    return unsupported(
+        f"CPU and cuda:{device} cannot use managed memory at the same time"
         f" (cudaDevAttrConcurrentManagedAccess is 0); {_REGISTERED}"
     )
 
 
-def pageable_refusal(device: int) -> str | None:
+def pageable_refusal(device: int) -> Reason | None:
     """Why CUDA device ``device`` cannot read memory that nobody has registered, or ``None``.
 
     It can by the processor's own page tables (ATS), or where Linux keeps its tables alike (HMM: the
@@ -94,13 +95,13 @@ def pageable_refusal(device: int) -> str | None:
     """
     if device_attribute("cudaDevAttrPageableMemoryAccess", device):
         return None
-    return (
-        f"unsupported: cuda:{device} reads no memory that is not registered, by neither HMM nor ATS"
+    return unsupported(
+        f"cuda:{device} reads no memory that is not registered, by neither HMM nor ATS"
         f" (cudaDevAttrPageableMemoryAccess is 0); {_REGISTERED}"
     )
 
 
-def managed_room(size_bytes: int, processes: int = 1) -> str | None:
+def managed_room(size_bytes: int, processes: int = 1) -> Reason | None:
     """Why the host has no room for managed tables of that size, or ``None``.
 
     Args:
@@ -110,10 +111,11 @@ def managed_room(size_bytes: int, processes: int = 1) -> str | None:
     if wanted <= SHARE_OF_HOST * there:
         return None
     each = f" in each of {processes} processes" if processes > 1 else ""
-    return (
-        f"no_memory: {size_bytes / 2**30:.1f} GiB of managed memory{each} are more than"
+    return Reason(
+        "no_memory",
+        f"{size_bytes / 2**30:.1f} GiB of managed memory{each} are more than"
         f" {SHARE_OF_HOST:.0%} of the {there / 2**30:.1f} GiB that the host has available; they"
-        f" cannot be swapped out, so swap does not help: {_REGISTERED}"
+        f" cannot be swapped out, so swap does not help: {_REGISTERED}",
     )
 
 

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from gatherbench.kernels.host_memory import tensor_of
 from gatherbench.kernels.table_file import TableFile
+from gatherbench.reason import Reason, unsupported
 
 PAGE_BYTES = mmap.PAGESIZE
 SOURCE = "mincore on a map of the file"
@@ -126,13 +127,13 @@ def mapped_table(file: TableFile, dtype: torch.dtype, advice: str) -> Tensor:
     return tensor_of(rows).view(dtype)
 
 
-def read_ahead_refused() -> str | None:
+def read_ahead_refused() -> Reason | None:
     """Why :func:`read_ahead` cannot be had, or ``None``."""
     try:
         _advise_will_need(np.empty((0, 2), np.uint64))
     except OSError as error:
-        return (
-            f"unsupported: process_madvise is refused ({error.strerror}); it needs Linux 5.10, and"
+        return unsupported(
+            f"process_madvise is refused ({error.strerror}); it needs Linux 5.10, and"
             " before 5.13 CAP_SYS_NICE"
         )
     return None

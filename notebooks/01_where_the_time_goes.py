@@ -14,7 +14,7 @@ import pandas as pd
 from gatherbench.bench.read.tables import only
 from gatherbench.bench.show.views.epochs import epoch_breakdown
 from helpers.bars import stage_shares
-from helpers.epochs import (
+from helpers.epoch_bars import (
     disturbances,
     measured_stages,
     passes_over_memory,

@@ -13,7 +13,7 @@ import pandas as pd
 from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.show.views.epochs import speedup
 from helpers.bars import epoch_bars
-from helpers.epochs import (
+from helpers.epoch_bars import (
     disturbances,
     gain,
     measured_bars,

@@ -11,7 +11,7 @@
 import numpy as np
 
 from helpers.bars import epoch_bars
-from helpers.epochs import measured_bars, possible
+from helpers.epoch_bars import measured_bars, possible
 from helpers.findings import open_findings
 from helpers.reddit import published_reddit, reddit_bars
 from helpers.shown import say, show

@@ -14,7 +14,7 @@ from gatherbench.bench.show.answer import ONE_REPEAT
 from gatherbench.bench.show.views.energy import gpu_energy_per_epoch
 from gatherbench.bench.show.views.processor import cpu_core_seconds
 from helpers.bars import changes
-from helpers.epochs import disturbances, measured_changes, published_changes
+from helpers.epoch_bars import disturbances, measured_changes, published_changes
 from helpers.findings import open_findings
 from helpers.shown import say, show
 

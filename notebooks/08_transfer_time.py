@@ -9,11 +9,11 @@
 # %%
 from gatherbench.bench.model.profile import profile_of_machine
 from gatherbench.bench.show.answer import ONE_REPEAT, compared
-from helpers.epochs import measured_transfers
+from helpers.epoch_bars import measured_transfers
 from helpers.findings import open_findings
 from helpers.gathers import modelled_transfers
+from helpers.heatmaps import transfer_heatmap
 from helpers.shown import say, show
-from helpers.tables import transfer_heatmap
 
 findings = open_findings()
 ROWS = [1_000, 8_000, 64_000, 256_000]

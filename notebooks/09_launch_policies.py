@@ -27,8 +27,8 @@ from helpers.gathers import (
     requests_at,
     span_of,
 )
+from helpers.heatmaps import policy_costs
 from helpers.shown import say, show
-from helpers.tables import policy_costs
 
 findings = open_findings()
 WIDTHS = [16, 64, 188, 400, 512, 1412, 2408, 4096]

@@ -14,7 +14,7 @@ from gatherbench.bench.show.views.activations import (
     ACTIVATIONS,
     activations_epochs,
     activations_memory,
-    activations_sentences,
+    activations_points,
 )
 from helpers.findings import open_findings
 from helpers.shown import say, show
@@ -60,7 +60,7 @@ for run in runs:
 
 # %%
 for run in runs:
-    for sentence in activations_sentences(run):
-        say(f"- {run.machine}: {sentence}")
+    for point in activations_points(run):
+        say(f"- {run.machine}: {point.text}")
 if not runs:
     say("- Steps whose activations leave the device: **not measured yet**.")

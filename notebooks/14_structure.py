@@ -16,7 +16,7 @@ from gatherbench.bench.show.views.structure import (
     STRUCTURE,
     structure_accuracy,
     structure_bytes,
-    structure_sentences,
+    structure_points,
 )
 from gatherbench.datasets.dataset import index_dtype
 from gatherbench.datasets.registry import get_source
@@ -74,7 +74,7 @@ for run in runs:
 
 # %%
 for run in runs:
-    for sentence in structure_sentences(run):
-        say(f"- {run.machine}: {sentence}")
+    for point in structure_points(run):
+        say(f"- {run.machine}: {point.text}")
 if not runs:
     say("- Neighbour lists in place, and sampling that remembers: **not measured yet**.")

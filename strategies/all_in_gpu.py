@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gatherbench.kernels.host_memory import resident_copy
+from gatherbench.reason import Reason
 from gatherbench.strategies.base import Fetcher, Strategy
 from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
 from gatherbench.strategies.data_path import DataPath
@@ -29,7 +30,7 @@ class AllInGpu(Strategy):
     colour: ClassVar[str] = "purple"
     role = "bound"
 
-    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+    def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
         return kernel_skip(device) or no_room(device, table_bytes)
 
     def gpu_table_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:

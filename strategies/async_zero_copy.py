@@ -9,12 +9,13 @@ kernel takes multiprocessors.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies.base import Fetcher, SetupStep, Strategy
 from gatherbench.strategies.cuda_overlap import USUAL_BUDGET, green_skip, open_overlapped
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
@@ -55,7 +56,7 @@ class AsyncZeroCopy(Strategy):
     memory: Literal["registered", "managed", "pageable"] = "registered"
     access: Literal["loads", "bulk"] = "loads"
 
-    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+    def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
         on_gpu_only = None
         if self.provider != "stream":
             on_gpu_only = f"provider = {self.provider}"
@@ -67,13 +68,14 @@ class AsyncZeroCopy(Strategy):
         if reason is None and device.type == "cuda" and self.access == "bulk":
             reason = bulk_skip(with_index(device))
         if reason is not None and device.type == "cuda" and self.provider == "mps":
-            return f"{reason} (asked under MPS, whose server may have failed to start)"
+            asked = f"{reason.cause} (asked under MPS, whose server may have failed to start)"
+            return replace(reason, cause=asked)
         if reason is not None or device.type != "cuda" or self.provider == "stream":
             return reason
         if self.provider == "green_context":
             return green_skip(with_index(device))
         if self.memory != "registered":
-            return "unsupported: the process under MPS registers the copy that it is sent"
+            return unsupported("the process under MPS registers the copy that it is sent")
         return mps_skip(device) or shared_copy_skip(table_bytes)
 
     def surroundings(self, device: torch.device) -> AbstractContextManager[object]:

@@ -28,6 +28,7 @@ from torch import Tensor
 from gatherbench.kernels.cuda_calls import CudaCallError
 from gatherbench.kernels.managed_memory import span_of
 from gatherbench.kernels.mapped_memory import HostRegistration
+from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies import auto_kept
 from gatherbench.strategies.auto_kept import Asked, Finding
 from gatherbench.strategies.auto_search import MOST, Outcome, Turn, search
@@ -63,9 +64,9 @@ class Auto(Strategy):
 
     search: Literal["kept", "fresh"] = "kept"
 
-    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+    def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-            return "unsupported: each rank would choose on its own; search in one process first"
+            return unsupported("each rank would choose on its own; search in one process first")
         return path_skip(device)
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:

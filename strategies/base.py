@@ -25,6 +25,7 @@ from torch import Tensor
 
 from gatherbench.kernels.table_file import LATENCY_BINS as LATENCY_BINS  # noqa: PLC0414 - part of the contract
 from gatherbench.plugins import nearest
+from gatherbench.reason import Reason
 from gatherbench.strategies.buffers import RowBuffer
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
@@ -322,11 +323,11 @@ class Strategy(ABC):
         said = (v for k, v in fields.items() if k not in self.unsaid or v != defaults[k])
         return ",".join(map(str, said)) or "default"
 
-    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+    def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
         """Why this strategy cannot run on ``device``, or ``None``: on the host and a GPU it can.
 
         ``table_bytes`` is the size of the feature table, 0 if not known yet, for one that needs
-        room. Of a GPU that is not here the answer is ``no_device: …``, unless it runs on none.
+        room. Of a GPU that is not here the answer is ``no_device``, unless it runs on none.
         """
         return path_skip(device)
 

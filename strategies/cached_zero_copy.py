@@ -20,6 +20,7 @@ from torch import Tensor
 from gatherbench.kernels.host_memory import empty_table
 from gatherbench.kernels.launch import Table, architecture, launch_threads, load_from
 from gatherbench.kernels.order import ReadOrder
+from gatherbench.reason import Reason
 from gatherbench.strategies.base import Fetcher, Minibatches, Residency, SetupStep, Strategy
 from gatherbench.strategies.cuda_fetcher import found_at
 from gatherbench.strategies.cuda_kernel_fetcher import IdBuffer, KernelFetcher
@@ -72,7 +73,7 @@ class CachedZeroCopy(Strategy):
     ahead: Literal["0", "1"] = "0"
     memory: Literal["registered", "managed"] = "registered"
 
-    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+    def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
         kept = self.gpu_table_bytes(table_bytes)
         reason = mapped_skip(device, self.memory)
         return reason or no_room(device, kept, "the part that is kept")

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from gatherbench.kernels.reference import reference_gather, same_bytes
 from gatherbench.kernels.table_file import TableFile
+from gatherbench.reason import Reason
 from gatherbench.strategies.base import COUNTS, Fetcher, Strategy, Ticket, announcing
 from gatherbench.strategies.data_path import BYTES, DataPath
 from gatherbench.strategies.knowledge import Knowledge, adjacency_of, current_ranks
@@ -214,7 +215,8 @@ def check_bad_tables(strategy: Strategy, device: torch.device) -> None:
     for what, error, table in bad:
         _raises(strategy, error, lambda table=table: strategy.open(table, device), what)  # type: ignore[misc]
     meta = torch.device("meta")
-    _require(strategy, strategy.skip(meta) is not None, "skip() accepts the device meta")
+    said = isinstance(strategy.skip(meta), Reason)
+    _require(strategy, said, "skip() has no Reason against the device meta")
     _raises(strategy, ValueError, lambda: strategy.open(good, meta), "the device meta")
 
 

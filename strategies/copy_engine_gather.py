@@ -17,6 +17,7 @@ from torch import Tensor
 from gatherbench.kernels.copy_batch import batch_refusal, copy_batch, copy_on_host, row_copies
 from gatherbench.kernels.launch import bind_context
 from gatherbench.kernels.mapped_memory import HostRegistration
+from gatherbench.reason import Reason
 from gatherbench.strategies.base import Fetcher, Residency, SetupStep, Strategy, Ticket
 from gatherbench.strategies.cuda_fetcher import after, device_rows, event, found_at
 from gatherbench.strategies.cuda_kernel_fetcher import IdBuffer
@@ -40,7 +41,7 @@ class CopyEngineGather(Strategy):
     order: Literal["given", "unique"] = "given"
     ahead: Literal["0", "1"] = "0"
 
-    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+    def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
         reason = path_skip(device)
         return reason if reason or device.type == "cpu" else batch_refusal()
 

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from gatherbench.kernels.cuda_calls import CudaCallError, call_driver, driver
 from gatherbench.kernels.launch import gather_into
+from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies.base import SetupStep
 from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
 
@@ -207,12 +208,12 @@ class GreenStream:
     multiprocessors: int
 
 
-def green_skip(device: torch.device) -> str | None:
+def green_skip(device: torch.device) -> Reason | None:
     """Why the CUDA ``device`` has no green contexts, or ``None``."""
     try:
         _partition(device.index or 0, 1)
     except CudaCallError as error:
-        return f"unsupported: no green context ({error})"
+        return unsupported(f"no green context ({error})")
     return None
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from gatherbench.kernels.disk_read import RowReader
 from gatherbench.kernels.table_file import TableFile
+from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies.base import (
     Fetcher,
     Minibatches,
@@ -74,13 +75,13 @@ class DiskCached(Strategy):
     ahead: Literal["1", "0"] = "1"
     superbatch: Literal["100", "10", "1000"] = "100"
 
-    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+    def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
         if (reason := path_skip(device)) is not None:
             return reason
         if self.start == "cold" and self.policy not in LEARNING:
-            return f"unsupported: start = cold: {self.policy} learns nothing that it could forget"
+            return unsupported(f"start = cold: {self.policy} learns nothing that it could forget")
         if self.superbatch != type(self).superbatch and self.policy != "belady":
-            return f"unsupported: superbatch = {self.superbatch}: {self.policy} hears of none"
+            return unsupported(f"superbatch = {self.superbatch}: {self.policy} hears of none")
         kept = self._part(table_bytes)
         return no_room(torch.device("cpu"), kept, "the part that is kept")
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from gatherbench.kernels.disk_read import DiskReadError, block_bytes
 from gatherbench.kernels.read_engines import ReadPlan, plan_reads
 from gatherbench.kernels.table_file import TableFile
+from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies.base import Fetcher, Minibatches, Residency, Strategy, Ticket
 from gatherbench.strategies.buffers import TicketRing
 from gatherbench.strategies.cuda_fetcher import device_rows
@@ -41,13 +42,13 @@ class DiskGds(Strategy):
     colour: ClassVar[str] = "vermilion"
     needs = frozenset({"file"})
 
-    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+    def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
         if (reason := path_skip(device)) is not None:
             return reason
         if device.type == "cpu":
-            return "unsupported: GPUDirect Storage reads into GPU memory"
+            return unsupported("GPUDirect Storage reads into GPU memory")
         if importlib.util.find_spec("kvikio") is None:
-            return "not_installed: kvikio (pip install kvikio-cu13)"
+            return Reason("not_installed", "kvikio (pip install kvikio-cu13)")
         return None
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:

@@ -21,6 +21,7 @@ from gatherbench.kernels.page_cache import (
     require_cold,
 )
 from gatherbench.kernels.table_file import TableFile
+from gatherbench.reason import Reason
 from gatherbench.strategies.base import Fetcher, Residency, Strategy
 from gatherbench.strategies.cuda_fetcher import open_staged
 from gatherbench.strategies.data_path import DataPath, staged_path
@@ -46,7 +47,7 @@ class DiskMmap(Strategy):
     advice: Literal["random", "normal", "willneed"] = "random"
     start: Literal["warm", "cold"] = "warm"
 
-    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+    def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
         return path_skip(device) or (read_ahead_refused() if self.advice == "willneed" else None)
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from gatherbench.kernels.host_memory import available_bytes
 from gatherbench.kernels.launch import gather_into
+from gatherbench.reason import Reason
 from gatherbench.strategies.base import Fetcher, SetupStep, Ticket
 from gatherbench.strategies.buffers import TicketRing
 from gatherbench.strategies.cuda_fetcher import device_rows
@@ -122,13 +123,14 @@ class MpsFetcher(Fetcher):
             del self._ids
 
 
-def shared_copy_skip(table_bytes: int) -> str | None:
+def shared_copy_skip(table_bytes: int) -> Reason | None:
     """Why a table of that size cannot be copied into memory for two processes, or ``None``."""
     free = available_bytes()
     if table_bytes > MEMORY_SHARE * free:
-        return (
-            f"no_memory: the copy that two processes share takes {table_bytes / 2**30:.1f} GiB, "
-            f"and {free / 2**30:.1f} GiB are free, of which it may take {MEMORY_SHARE:.0%}"
+        return Reason(
+            "no_memory",
+            f"the copy that two processes share takes {table_bytes / 2**30:.1f} GiB, "
+            f"and {free / 2**30:.1f} GiB are free, of which it may take {MEMORY_SHARE:.0%}",
         )
     return None
 

@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 
 from gatherbench.kernels.cuda_calls import CudaCallError, device_attribute
+from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies.places import with_index
 
 CONTROL = "nvidia-cuda-mps-control"
@@ -46,19 +47,19 @@ _watched: list[int] = []
 _refused: list[str] = []
 
 
-def mps_skip(device: torch.device) -> str | None:
+def mps_skip(device: torch.device) -> Reason | None:
     """Why this process cannot share the CUDA ``device`` with another through MPS, or ``None``."""
     if shutil.which(CONTROL) is None:
-        return f"unsupported: {CONTROL} is not on the PATH, so no MPS daemon can be started"
+        return unsupported(f"{CONTROL} is not on the PATH, so no MPS daemon can be started")
     if _refused:
-        return f"unsupported: no MPS daemon ({_refused[-1]})"
+        return unsupported(f"no MPS daemon ({_refused[-1]})")
     try:
         client = device_attribute("cudaDevAttrMpsEnabled", with_index(device).index)
     except CudaCallError as error:
-        return f"unsupported: {error}"
+        return unsupported(str(error))
     if not client:
-        return (
-            "unsupported: this process is no client of MPS; the daemon must run before the process "
+        return unsupported(
+            "this process is no client of MPS; the daemon must run before the process "
             f"first uses the GPU: start it with `{CONTROL} -d`, then the program"
         )
     return None

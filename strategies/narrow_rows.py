@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gatherbench.kernels.host_memory import empty_table
+from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies.aligned_zero_copy import AlignedZeroCopy
 from gatherbench.strategies.async_zero_copy import AsyncZeroCopy
 from gatherbench.strategies.base import (
@@ -105,10 +106,10 @@ class NarrowRows(Strategy):
     def gpu_share(self) -> float:
         return self.inner.gpu_share
 
-    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+    def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
         reason = self.inner.skip(device, self.travelling_bytes(table_bytes))
         if reason is None and self.memory == "managed" and self.path == "pinned":
-            return "unsupported: path = pinned has no parameter memory"
+            return unsupported("path = pinned has no parameter memory")
         return reason
 
     def travelling_bytes(self, row_bytes: int) -> int:

@@ -9,6 +9,7 @@ from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.host_memory import available_bytes
 from gatherbench.kernels.launch import architecture
 from gatherbench.kernels.managed_memory import managed_refusal, pageable_refusal
+from gatherbench.reason import Reason, unsupported
 
 #: Share of the free memory that a table may take: the model and the batches need some too.
 TABLE_SHARE = 0.9
@@ -23,22 +24,22 @@ def with_index(device: torch.device) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
-def path_skip(device: torch.device) -> str | None:
+def path_skip(device: torch.device) -> Reason | None:
     """Why no data path leads to ``device`` here, or ``None``."""
     if device.type == "cpu":
         return None
     if device.type != "cuda":
-        return f"unsupported: there are data paths to cpu and cuda, none to {device.type}"
+        return unsupported(f"there are data paths to cpu and cuda, none to {device.type}")
     if not torch.cuda.is_available():
-        return f"no_device: torch {torch.__version__} sees no CUDA GPU"
+        return Reason("no_device", f"torch {torch.__version__} sees no CUDA GPU")
     count = torch.cuda.device_count()
     if device.index is not None and device.index >= count:
         known = "GPU is cuda:0" if count == 1 else f"GPUs are cuda:0 to cuda:{count - 1}"
-        return f"no_device: this machine's {known}"
+        return Reason("no_device", f"this machine's {known}")
     return None
 
 
-def kernel_skip(device: torch.device, on_gpu_only: str | None = None) -> str | None:
+def kernel_skip(device: torch.device, on_gpu_only: str | None = None) -> Reason | None:
     """Why a path on which our kernel gathers cannot run on ``device`` here, or ``None``.
 
     ``on_gpu_only`` names a parameter that means nothing in host memory: running it there would
@@ -46,16 +47,16 @@ def kernel_skip(device: torch.device, on_gpu_only: str | None = None) -> str | N
     """
     reason = path_skip(device)
     if reason is None and device.type == "cpu" and on_gpu_only is not None:
-        return f"unsupported: {on_gpu_only} is a property of a GPU and means nothing on the host"
+        return unsupported(f"{on_gpu_only} is a property of a GPU and means nothing on the host")
     if reason is None and device.type == "cuda":
         try:
             compiler_version()
         except CompilerError as error:
-            return f"unsupported: {error}"
+            return unsupported(str(error))
     return reason
 
 
-def mapped_skip(device: torch.device, memory: str, on_gpu_only: str | None = None) -> str | None:
+def mapped_skip(device: torch.device, memory: str, on_gpu_only: str | None = None) -> Reason | None:
     """:func:`kernel_skip` of a path, and whether the GPU can read the table in ``memory``.
 
     Whether the host has room for managed memory is known to who loads the table there.
@@ -66,10 +67,10 @@ def mapped_skip(device: torch.device, memory: str, on_gpu_only: str | None = Non
     return reason or _REFUSALS[memory](with_index(device).index)
 
 
-def bulk_skip(device: torch.device) -> str | None:
+def bulk_skip(device: torch.device) -> Reason | None:
     """Why the CUDA ``device`` has no bulk copies, or ``None``."""
     missing = GridPoint.bulk().missing_on(architecture(device))
-    return None if missing is None else f"unsupported: {missing}"
+    return None if missing is None else unsupported(missing)
 
 
 def free_bytes(device: torch.device) -> int:
@@ -77,13 +78,14 @@ def free_bytes(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_bytes()
 
 
-def no_room(device: torch.device, num_bytes: int, what: str = "the table") -> str | None:
+def no_room(device: torch.device, num_bytes: int, what: str = "the table") -> Reason | None:
     """Why ``num_bytes`` of a table find no room in the free memory of ``device``, or ``None``."""
     free = free_bytes(device)
     if num_bytes <= TABLE_SHARE * free:
         return None
     unit, size = ("GiB", 2**30) if num_bytes >= 2**30 else ("MiB", 2**20)
-    return (
-        f"no_memory: {what} takes {num_bytes / size:.1f} {unit} and {device} has "
-        f"{free / size:.1f} {unit} free, of which it may take {TABLE_SHARE:.0%}"
+    return Reason(
+        "no_memory",
+        f"{what} takes {num_bytes / size:.1f} {unit} and {device} has "
+        f"{free / size:.1f} {unit} free, of which it may take {TABLE_SHARE:.0%}",
     )

@@ -21,6 +21,7 @@ from gatherbench.kernels.launch import Table, gather_into
 from gatherbench.kernels.managed_memory import Memory, empty
 from gatherbench.kernels.mapped_memory import DeviceCopy
 from gatherbench.kernels.order import ReadOrder
+from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies.base import Fetcher, Minibatches, Residency, SetupStep, Strategy
 from gatherbench.strategies.cuda_fetcher import found_at
 from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
@@ -60,13 +61,13 @@ class Sharded(Strategy):
     ahead: Literal["1", "0"] = "1"
     hot: Literal["0", "10%"] = "0"
 
-    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+    def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
         if (reason := mapped_skip(device, self.memory)) is not None:
             return reason
         try:
             ranks = current_ranks()
         except ValueError as error:
-            return f"unsupported: {error}"
+            return unsupported(str(error))
         kept = self.gpu_table_bytes(table_bytes, Knowledge(ranks=ranks))
         if (reason := no_room(device, kept, "the part that a rank keeps")) is not None:
             return reason

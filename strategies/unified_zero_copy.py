@@ -13,6 +13,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from gatherbench.reason import Reason
 from gatherbench.strategies.base import Fetcher, Strategy
 from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
@@ -40,7 +41,7 @@ class UnifiedZeroCopy(Strategy):
 
     memory: Literal["registered", "managed", "pageable"] = "registered"
 
-    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+    def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
         return mapped_skip(device, self.memory)
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:

@@ -1,7 +1,5 @@
 """What all tests share: imports that are quick, and a garbage collector that does not walk them."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

@@ -1,7 +1,5 @@
 """What the texts name exists. The workflow of docs/ci follows GitHub's schema, and runs."""
 
-from __future__ import annotations
-
 import html
 import importlib.util
 import os
@@ -87,12 +85,12 @@ def missing_files(text: str, at: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_what_a_text_names_exists(path: Path) -> None:
+def test_what_a_text_names_exists(path):
     text = path.read_text()
     assert [*dead_links(text, path), *unknown_commands(text), *missing_files(text, path)] == []
 
 
-def test_what_does_not_exist_is_found() -> None:
+def test_what_does_not_exist_is_found():
     wrong = (
         "[a](gone.md) [b](#no-such) [c](README.md#use) `gatherbench shw` `make gpu-tst OUTT=x`\n"
         "$ gatherbench run quick --budgt 3\n    gatherbench datasets preprare x\n"
@@ -107,7 +105,7 @@ def test_what_does_not_exist_is_found() -> None:
     ]  # fmt: skip
 
 
-def test_the_readme_quotes_the_example_as_it_is() -> None:
+def test_the_readme_quotes_the_example_as_it_is():
     """Every piece of the quoted answer, between the dots, stands in the example's report."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     quoted = " ".join(line.strip("> -") for line in text.splitlines() if line.startswith("> "))
@@ -140,7 +138,7 @@ def scripts(workflow: dict[str, Any]) -> list[str]:
     return [s["run"] for job in workflow["jobs"].values() for s in job["steps"] if "run" in s]
 
 
-def test_the_workflow_is_one_by_githubs_schema(tmp_path: Path) -> None:
+def test_the_workflow_is_one_by_githubs_schema(tmp_path):
     schema = pytest.importorskip("check_jsonschema")
     wrong = tmp_path / "wrong.yml"
     wrong.write_text(WORKFLOW.read_text().replace("run: make", "rum: make"))
@@ -150,7 +148,7 @@ def test_the_workflow_is_one_by_githubs_schema(tmp_path: Path) -> None:
         assert ended.value.code == status
 
 
-def test_what_a_pull_request_can_write_reaches_nothing_of_ours(workflow: dict[str, Any]) -> None:
+def test_what_a_pull_request_can_write_reaches_nothing_of_ours(workflow):
     """No runner from a fork, no token, no script, and no place in another request's queue."""
     assert workflow["permissions"] == {"contents": "read"}
     jobs = workflow["jobs"]
@@ -168,7 +166,7 @@ def test_what_a_pull_request_can_write_reaches_nothing_of_ours(workflow: dict[st
     assert jobs["nightly"]["concurrency"] == "gatherbench-nightly"
 
 
-def test_the_workflow_runs_what_the_page_promises(workflow: dict[str, Any]) -> None:
+def test_the_workflow_runs_what_the_page_promises(workflow):
     said = "\n".join(scripts(workflow))
     for watched in re.findall(r"^\|.*\| `make ([a-z-]+)", PAGE.read_text(), re.MULTILINE):
         assert any(watched in script for script in scripts(workflow)), watched
@@ -182,7 +180,7 @@ def test_the_workflow_runs_what_the_page_promises(workflow: dict[str, Any]) -> N
     assert list(unknown_commands("\n".join(code))) == []
 
 
-def test_plans_that_the_texts_show_can_be_run(tmp_path: Path) -> None:
+def test_plans_that_the_texts_show_can_be_run(tmp_path):
     shown = [
         block
         for path in TEXTS
@@ -195,7 +193,7 @@ def test_plans_that_the_texts_show_can_be_run(tmp_path: Path) -> None:
         assert load_plan(str(tmp_path / f"{number}.toml")).cases()
 
 
-def test_its_plans_can_be_run(workflow: dict[str, Any]) -> None:
+def test_its_plans_can_be_run(workflow):
     judged = load_plan(str(ROOT / "docs" / "ci" / "pull-request.toml"))
     assert judged.measure.repeats >= 8
     assert {case.strategy for case in judged.cases()} >= {"cpu_gather", "aligned_zero_copy"}
@@ -269,9 +267,7 @@ class Nights:
         path.chmod(0o755)
 
 
-def test_nights_are_kept_and_compared_with_the_baseline(
-    tmp_path: Path, workflow: dict[str, Any]
-) -> None:
+def test_nights_are_kept_and_compared_with_the_baseline(tmp_path, workflow):
     nights = Nights(tmp_path, workflow["jobs"]["nightly"]["steps"])
     assert nights.night("one", runner="here") == [0, 0, 0, 0]
     first = "runs/gpu/one/"
@@ -293,9 +289,7 @@ def test_nights_are_kept_and_compared_with_the_baseline(
     assert {f"runs/gpu/{name}/rows.csv" for name in ("one", "three", "last")} < set(nights.kept())
 
 
-def test_a_pull_request_is_set_beside_the_base_it_is_merged_into(
-    tmp_path: Path, workflow: dict[str, Any]
-) -> None:
+def test_a_pull_request_is_set_beside_the_base_it_is_merged_into(tmp_path, workflow):
     nights = Nights(tmp_path, [])
     nights.git("clone", "-q", "-b", "main", "origin", "after")
     for branch, message in (("main", "base"), ("request", "change")):
@@ -313,7 +307,7 @@ def test_a_pull_request_is_set_beside_the_base_it_is_merged_into(
         assert nights.git("-C", "before", "log", "-1", "--format=%s").strip() == "base"
 
 
-def test_a_pull_request_fails_when_it_is_slower(tmp_path: Path, workflow: dict[str, Any]) -> None:
+def test_a_pull_request_fails_when_it_is_slower(tmp_path, workflow):
     steps = workflow["jobs"]["pull-request"]["steps"]
     by_name = {step["name"]: step["run"] for step in steps if "run" in step}
     fake = GATHERBENCH.replace('"runs/gpu/$NIGHT"', '"$4/gpu/x"')

@@ -1,7 +1,5 @@
 """The examples are run as their reader would run them, on few batches."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re
@@ -43,7 +41,7 @@ def example(name: str) -> Any:
 
 
 @pytest.mark.usefixtures("data_root")
-def test_train_wordnet(capfd: pytest.CaptureFixture[str]) -> None:
+def test_train_wordnet(capfd):
     few = ("--epochs", "2", "--max-batches", "10", "--strategy", "cpu_gather")
     example("train_wordnet").main(few)
     said = capfd.readouterr().out
@@ -58,7 +56,7 @@ def test_train_wordnet(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("data_root")
-def test_train_wordnet_names_the_strategy_that_was_meant() -> None:
+def test_train_wordnet_names_the_strategy_that_was_meant():
     with pytest.raises(ValueError, match="did you mean 'async_zero_copy'"):
         example("train_wordnet").main(("--strategy", "async_zerocopy"))
 
@@ -76,7 +74,7 @@ runpy.run_path(wrong, run_name="__main__")
 
 
 @pytest.mark.usefixtures("data_root")
-def test_train_ddp(tmp_path: Path) -> None:
+def test_train_ddp(tmp_path):
     """Ranks end with the same parameters, by whose digests a script without DDP is found out."""
     right, wrong, shared = EXAMPLES / "train_ddp.py", tmp_path / "wrong.py", tmp_path / "shared"
     shared.mkdir()
@@ -108,9 +106,7 @@ def test_train_ddp(tmp_path: Path) -> None:
     assert losses[1] < losses[0]
 
 
-def test_ranks_of_a_machine_share_the_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_of_a_machine_share_the_table(tmp_path, monkeypatch):
     """What one writes, the other reads; ranks of two machines have a copy each."""
     one_copy, shared = example("train_ddp").one_copy, tmp_path / "shared"
     shared.mkdir()
@@ -145,7 +141,7 @@ def snippets(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/training.md"])
-def test_the_two_lines(page: str) -> None:
+def test_the_two_lines(page):
     x, n_id = torch.randn(50, 3), torch.tensor([4, 0])
     names: dict[str, Any] = {"gatherbench": gatherbench, "x": x, "n_id": n_id}
     exec(snippets(page)[0], names)
@@ -153,9 +149,7 @@ def test_the_two_lines(page: str) -> None:
     names["features"].close()
 
 
-def test_the_loader_runs_as_pasted(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_loader_runs_as_pasted(capsys, tmp_path, monkeypatch):
     _, loader, on_disk, cached, empty = snippets("docs/training.md")
     checked = (
         "\n    assert torch.equal(batch.x.cpu(), x[batch.n_id.cpu()])"

@@ -1,7 +1,5 @@
 """The house: imports run one way, and each file has its place."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path
@@ -43,14 +41,14 @@ def rooms_imported(code: str, house: str = "gatherbench") -> set[str]:
     return {match[1] for name in names if (match := rooms.match(name))}
 
 
-def test_imports_are_found() -> None:
+def test_imports_are_found():
     code = "def f():\n    from gatherbench import datasets\n    import gatherbench.kernels.x as x"
     assert rooms_imported(code + "\nimport torch") == {"datasets", "kernels"}
     assert rooms_imported("from gatherbench.bench.show import x", "gatherbench.bench") == {"show"}
 
 
 @pytest.mark.parametrize("room", BELOW)
-def test_imports_run_one_way(room: str) -> None:
+def test_imports_run_one_way(room):
     modules = [path for path in MODULES if path.is_relative_to(ROOT / room)]
     assert modules
     wrong = {
@@ -61,7 +59,7 @@ def test_imports_run_one_way(room: str) -> None:
     assert wrong == {}
 
 
-def test_the_product_needs_nothing_that_is_not_shipped() -> None:
+def test_the_product_needs_nothing_that_is_not_shipped():
     aside = re.compile(r"^\s*(?:from|import) (?:tools|helpers|examples|notebooks)\b", re.MULTILINE)
     assert aside.search("    from tools.sass import disassemble")
     assert [path for path in MODULES if aside.search(path.read_text("utf-8"))] == []
@@ -74,7 +72,7 @@ ROOMS = (
 )
 
 
-def test_each_room_of_the_harness_stands_on_those_before_it() -> None:
+def test_each_room_of_the_harness_stands_on_those_before_it():
     bench = ROOT / "bench"
     found = {path.relative_to(bench).parts[0] for path in files_of(bench, "*/**/*.py")}
     assert found == set(ROOMS)
@@ -90,7 +88,7 @@ def test_each_room_of_the_harness_stands_on_those_before_it() -> None:
     assert wrong == {}
 
 
-def test_the_harness_has_no_loose_modules_and_contributing_names_its_rooms() -> None:
+def test_the_harness_has_no_loose_modules_and_contributing_names_its_rooms():
     assert [
         path.name for path in files_of(ROOT / "bench", "*.py") if path.parent.name == "bench"
     ] == ["cli.py"]

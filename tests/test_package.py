@@ -1,7 +1,5 @@
 """The package as it is imported: by users who may write nowhere but into the temporary folder."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -43,13 +41,13 @@ def load(tmp_path: Path, writable: str, *more: str, says: str = "", **environmen
     return done.stdout.strip()
 
 
-def test_who_may_write_nowhere_has_compiled_loops_in_a_folder_that_goes(tmp_path: Path) -> None:
+def test_who_may_write_nowhere_has_compiled_loops_in_a_folder_that_goes(tmp_path):
     folder = Path(load(tmp_path, writable="nowhere"))
     assert folder.parent == tmp_path
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_was_given_is_taken(tmp_path: Path) -> None:
+def test_a_folder_that_was_given_is_taken(tmp_path):
     given = tmp_path / "given"
     given.mkdir()
     assert load(tmp_path, str(given), NUMBA_CACHE_DIR=str(given)) == str(given)
@@ -57,9 +55,7 @@ def test_a_folder_that_was_given_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("imported_before", [(), ("numba",)])
-def test_a_folder_in_which_others_may_write_is_not(
-    tmp_path: Path, imported_before: tuple[str, ...]
-) -> None:
+def test_a_folder_in_which_others_may_write_is_not(tmp_path, imported_before):
     given = tmp_path / "given"
     given.mkdir()
     given.chmod(0o777)
@@ -69,12 +65,12 @@ def test_a_folder_in_which_others_may_write_is_not(
     assert not list(given.iterdir())
 
 
-def test_a_home_is_enough(tmp_path: Path) -> None:
+def test_a_home_is_enough(tmp_path):
     """Its cache folder need not exist; what is made there is this user's alone."""
     folder = tmp_path / ".cache" / "gatherbench" / "numba"
     assert load(tmp_path, writable=str(tmp_path), HOME=str(tmp_path)) == str(folder)
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_loops_are_kept_beside_a_source_that_may_be_written(tmp_path: Path) -> None:
+def test_loops_are_kept_beside_a_source_that_may_be_written(tmp_path):
     assert load(tmp_path, writable="/") == ""

@@ -1,7 +1,5 @@
 """Other people's packages: found, measured like ours, and harmless where they are broken."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -95,9 +93,7 @@ class Own({base}):
         (strategy("Own.summary = ''"), "needs a summary"),
     ],
 )
-def test_a_broken_strategy_is_named_with_its_package_and_stops_nothing(
-    announce: Announce, code: str, said: str
-) -> None:
+def test_a_broken_strategy_is_named_with_its_package_and_stops_nothing(announce, code, said):
     announce("a-good-one", strategy().replace('"own"', '"good"'), {"good": "Own"})
     announce("their-package", code, {"own": "Own"})
     names = r"^own of their-package 1\.2 \(gatherbench\.strategies\) cannot be used: "
@@ -115,7 +111,7 @@ def plan_of(*names: str) -> Plan:
     return Plan.model_validate({"name": "p", **tables})
 
 
-def test_a_name_that_is_taken_stays_with_its_owner(announce: Announce) -> None:
+def test_a_name_that_is_taken_stays_with_its_owner(announce):
     own = strategy()
     announce("b-second", own, {"own": "Own"})
     announce("a-first", own + "Ours = type('Ours', (Own,), {'name': 'cpu_gather'})",
@@ -134,14 +130,14 @@ def test_a_name_that_is_taken_stays_with_its_owner(announce: Announce) -> None:
     assert all("the name is taken" in str(warning.message) for warning in told)
 
 
-def test_names_are_known_before_anything_is_imported(announce: Announce) -> None:
+def test_names_are_known_before_anything_is_imported(announce):
     announce("their-package", "raise AssertionError('imported')", {"own": "Own"})
     with pytest.raises(ValueError, match=r"there are cpu_gather, .*, own; did you mean 'own'\?$"):
         strategies.get("owm")
     assert "their_package" not in sys.modules
 
 
-def test_every_other_strategy_of_a_plan_is_ours(announce: Announce) -> None:
+def test_every_other_strategy_of_a_plan_is_ours(announce):
     announce("their-package", strategy(), {"own": "Own"})
     every = (kind() for kind in strategies.STRATEGIES)  # without memory_share no table is in a file
     ours = {one.name for one in every if not (one.collective or one.lossy or "file" in one.needs)}
@@ -149,13 +145,13 @@ def test_every_other_strategy_of_a_plan_is_ours(announce: Announce) -> None:
     assert {case.strategy for case in plan_of("own", "*").cases()} == {"own", *ours}
 
 
-def test_a_strategy_of_another_package_has_its_own_colour(announce: Announce) -> None:
+def test_a_strategy_of_another_package_has_its_own_colour(announce):
     announce("their-package", strategy("Own.colour = 'sky'"), {"own": "Own"})
     announce("another", strategy("Own.name = Own.colour = 'mauve'"), {"mauve": "Own"})
     assert (colour_of("own"), colour_of("mauve")) == ("sky", "yellow"), "mauve is no colour here"
 
 
-def test_a_broken_dataset_is_the_registrys_own_error(announce: Announce) -> None:
+def test_a_broken_dataset_is_the_registrys_own_error(announce):
     announce("their-package", "class Own: name = 'own'", {"own": "Own"}, kind="datasets")
     said = "own of their-package 1.2 .*: it lacks something of .*GraphSource"
     with pytest.warns(RuntimeWarning, match=said):
@@ -175,7 +171,7 @@ def test_a_broken_dataset_is_the_registrys_own_error(announce: Announce) -> None
         ),
     ],
 )
-def test_a_broken_meter_leaves_ours(announce: Announce, code: str, said: str) -> None:
+def test_a_broken_meter_leaves_ours(announce, code, said):
     announce("their-package", code, {"own": "Own"}, kind="meters")
     with pytest.warns(RuntimeWarning, match=f"own of their-package 1.2 .*{said}"):
         assert [type(meter) for meter in meters.open_meters()] == list(meters.METERS)
@@ -266,7 +262,7 @@ def beside(installed: Path, announce: Announce, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("beside")
-def test_what_is_installed_is_listed_with_its_package() -> None:
+def test_what_is_installed_is_listed_with_its_package():
     command = [sys.executable, "-m", "gatherbench", "list", "strategies"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
@@ -285,7 +281,7 @@ def test_what_is_installed_is_listed_with_its_package() -> None:
         ("meters", ["windows", "counts its windows (own-graph 1.2)"]),
     ],
 )
-def test_datasets_and_meters_are_listed_too(what: str, listed: list[str]) -> None:
+def test_datasets_and_meters_are_listed_too(what, listed):
     done = CliRunner().invoke(app, ["list", what], env={"COLUMNS": "200"})
     assert done.exit_code == 0, done.output
     assert [word for word in listed if word not in done.stdout] == []
@@ -299,15 +295,13 @@ def test_datasets_and_meters_are_listed_too(what: str, listed: list[str]) -> Non
     ],
 )
 @pytest.mark.usefixtures("beside")
-def test_the_examples_keep_the_contract(name: str, said: str) -> None:
+def test_the_examples_keep_the_contract(name, said):
     assert check(name) == (0, said, "")
 
 
 @pytest.mark.usefixtures("beside")
 @pytest.mark.filterwarnings("ignore:broken of a-broken-one 1.2:RuntimeWarning")
-def test_what_is_installed_is_measured_and_shown_with_its_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_installed_is_measured_and_shown_with_its_package(tmp_path, monkeypatch):
     monkeypatch.setenv("GATHERBENCH_DATA", str(tmp_path / "data"))
     monkeypatch.setattr("gatherbench.bench.commands.finish.save_all", lambda *_, **__: [])
     (tmp_path / "mine.toml").write_text(PLAN)
@@ -361,9 +355,7 @@ def test_what_is_installed_is_measured_and_shown_with_its_package(
         ),
     ],
 )
-def test_check_says_of_each_variant_what_became_of_it(
-    announce: Announce, body: str, said: str, status: int
-) -> None:
+def test_check_says_of_each_variant_what_became_of_it(announce, body, said, status):
     announce("their-package", strategy(body), {"own": "Own"})
     code, out, err = check("own")
     assert said in out
@@ -371,7 +363,7 @@ def test_check_says_of_each_variant_what_became_of_it(
     assert ("nothing was checked on cpu" in err) == ("not_installed" in body)
 
 
-def test_what_is_unknown_or_broken_cannot_be_checked(announce: Announce) -> None:
+def test_what_is_unknown_or_broken_cannot_be_checked(announce):
     announce("their-package", "import no_such_library", {"own": "Own"})
     for name, said in (("cpu_gathr", "did you mean 'cpu_gather'"), ("own", "ModuleNotFoundError")):
         code, out, err = check(name)

@@ -1,7 +1,5 @@
 """Intervals and verdicts: by hand, how often they cover or cry wolf, and what they miss."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence
@@ -39,7 +37,7 @@ def compared(new: ArrayLike, base: ArrayLike, **more: Any) -> Judgement:
 # ---- intervals -----------------------------------------------------------------------------------
 
 
-def test_of_one_series_it_is_students() -> None:
+def test_of_one_series_it_is_students():
     """Mean 0.1, standard deviation 0.1, and t(2) at 97.5 % is 4.3027."""
     found = interval_of((1, [0.0, 0.1, 0.2]))
     reach = 4.3027 * 0.1 / math.sqrt(3)
@@ -60,9 +58,7 @@ def test_of_one_series_it_is_students() -> None:
         ([0.0, 0.1], [0.0, 0.2] * 5, (0.005 / 2, 0.1 / 9 / 10), 12.706),
     ],
 )
-def test_of_a_ratio_it_is_welchs(
-    one: list[float], other: list[float], variances: Sequence[float], t: float
-) -> None:
+def test_of_a_ratio_it_is_welchs(one, other, variances, t):
     found = ratio_of(one, other)
     assert found.value == pytest.approx(math.exp(np.mean(one) - np.mean(other)))
     reach = t * math.sqrt(sum(variances))
@@ -71,7 +67,7 @@ def test_of_a_ratio_it_is_welchs(
     assert found.repeats == min(len(one), len(other))
 
 
-def test_one_repeat_bounds_nothing_and_none_is_refused() -> None:
+def test_one_repeat_bounds_nothing_and_none_is_refused():
     found = ratio_of([0.3], [0.1, 0.2, 0.3])
     assert (found.low, found.high, found.repeats) == (0.0, math.inf, 1)
     assert found.ends == pytest.approx((math.exp(0.1), math.nan, math.nan), nan_ok=True)
@@ -80,7 +76,7 @@ def test_one_repeat_bounds_nothing_and_none_is_refused() -> None:
         ratio_of([0.1], [])
 
 
-def test_equal_repeats_have_no_width() -> None:
+def test_equal_repeats_have_no_width():
     found = ratio_of([0.2] * 3, [0.1] * 3)
     assert found.low == pytest.approx(found.value) == found.high
     assert ratio_of([0.1] * 3, [0.1] * 3).chance == 1
@@ -101,7 +97,7 @@ ONE = turns([1.0, 1.2], [3.0, 3.4])
 OTHER = turns([0.9, 1.1], [2.7, 3.1])
 
 
-def test_paths_that_took_turns_are_paired_within_their_blocks() -> None:
+def test_paths_that_took_turns_are_paired_within_their_blocks():
     """0.1 in both blocks of one process, 0.3 in those of the other: their mean is 0.2, and their
     standard error 0.1. With one degree of freedom t is 12.706."""
     found = ratio_of(ONE, OTHER)
@@ -112,14 +108,14 @@ def test_paths_that_took_turns_are_paired_within_their_blocks() -> None:
     assert math.log(apart.high / apart.value) > 10, "processes are not 0.2 apart but 2"
 
 
-def test_a_block_that_one_path_lacks_is_in_no_pair() -> None:
+def test_a_block_that_one_path_lacks_is_in_no_pair():
     """0.5 in the block that they share. The other one alone would have it 0.25."""
     assert ratio_of(turns([1.0, 9.0], [1.0]), turns([0.5], [0.5, 7.0])).value == pytest.approx(
         math.exp(0.5)
     )
 
 
-def test_blocks_of_other_processes_are_no_pairs() -> None:
+def test_blocks_of_other_processes_are_no_pairs():
     """The same numbers of blocks, in processes of their own: Welch's interval, over medians."""
     elsewhere = turns([0.9, 1.1], [2.7, 3.1], first=10)
     assert ratio_of(ONE, elsewhere) == ratio_of(list(ONE), list(elsewhere))
@@ -127,7 +123,7 @@ def test_blocks_of_other_processes_are_no_pairs() -> None:
     assert ratio_of(ONE, once) == ratio_of(list(ONE), list(once))
 
 
-def test_of_one_process_the_interval_over_its_blocks_is_told_and_decides_nothing() -> None:
+def test_of_one_process_the_interval_over_its_blocks_is_told_and_decides_nothing():
     """0.5 and 0.7: 0.6 with a standard error of 0.1, and 12.706 of those."""
     found = ratio_of(turns([1.5, 1.7, 1.6]), turns([1.0, 1.0]))
     assert (found.value, found.low, found.high) == (pytest.approx(math.exp(0.6)), 0, math.inf)
@@ -141,7 +137,7 @@ def test_of_one_process_the_interval_over_its_blocks_is_told_and_decides_nothing
     assert ratio_of([1.5], [1.0]).within is None
 
 
-def test_ratios_of_two_runs_are_paired_within_each() -> None:
+def test_ratios_of_two_runs_are_paired_within_each():
     """As across machines: each path over the reference of its own run, 0.2 and 0.1 apart."""
     new, base = (ONE, OTHER), (turns([1.0], [1.0], first=8), turns([0.9], [0.9], first=8))
     found = interval_of((1, new[0]), (-1, base[0]), (-1, new[1]), (1, base[1]))
@@ -150,12 +146,12 @@ def test_ratios_of_two_runs_are_paired_within_each() -> None:
 
 
 @pytest.mark.parametrize("side", SIDES, ids=str)
-def test_the_interval_of_paired_blocks_covers_the_truth(side: Side) -> None:
+def test_the_interval_of_paired_blocks_covers_the_truth(side):
     for processes in (3, 6):
         assert covered_together(np.random.default_rng(2), side, processes, 400) >= 0.92
 
 
-def test_blocks_that_are_pooled_or_paired_across_processes_are_found_out() -> None:
+def test_blocks_that_are_pooled_or_paired_across_processes_are_found_out():
     """Wrong on purpose: every block a repeat of its own, whatever its process; and blocks paired
     with those of another process, where what they share stays in the ratio."""
     rng, side = np.random.default_rng(3), Side(0.16, 0.04, 0.02)
@@ -172,9 +168,7 @@ def test_blocks_that_are_pooled_or_paired_across_processes_are_found_out() -> No
 
 
 @given(mine=logs, other=logs, shift=st.sampled_from([-14.0, 0.0, 28.0]))
-def test_neither_direction_nor_unit_changes_a_verdict(
-    mine: list[float], other: list[float], shift: float
-) -> None:
+def test_neither_direction_nor_unit_changes_a_verdict(mine, other, shift):
     there, back = ratio_of(np.add(mine, shift), np.add(other, shift)), ratio_of(other, mine)
     assert there.low <= there.value <= there.high
     inverse = there.inverse
@@ -190,9 +184,7 @@ def test_neither_direction_nor_unit_changes_a_verdict(
 @pytest.mark.parametrize(
     ("repeats", "least"), [((3, 3), 0.93), ((5, 10), 0.93), ((2, 10), 0.95), ((0, 0), 0.92)]
 )
-def test_it_covers_in_95_of_100_cases(
-    spread: Spread, repeats: tuple[int, int], least: float
-) -> None:
+def test_it_covers_in_95_of_100_cases(spread, repeats, least):
     """1500 draws: 93 to 97 % are 3.5 standard errors from 95 %. 0 repeats: until it is precise."""
     sizes = [of_size(spread, n) for n in repeats]
     share = covered(np.random.default_rng(3), *sizes, 1500)
@@ -200,19 +192,19 @@ def test_it_covers_in_95_of_100_cases(
     assert share <= 0.98 or 2 in repeats
 
 
-def test_a_series_is_measured_until_it_is_precise() -> None:
+def test_a_series_is_measured_until_it_is_precise():
     steady, wild = Spread(0.001, 0.001), Spread(0.3, 0.01)
     assert len(stopped(np.random.default_rng(1), steady)) == 6
     assert len(stopped(np.random.default_rng(1), wild)) == 10
 
 
 @pytest.mark.parametrize("repeats", [2, 3, 0])
-def test_equal_paths_have_no_winner(repeats: int) -> None:
+def test_equal_paths_have_no_winner(repeats):
     for spread in SPREADS:
         assert sole_winners(np.random.default_rng(6), spread, repeats, 150) < 0.05
 
 
-def test_the_page_has_the_tables_of_the_code_that_counts() -> None:
+def test_the_page_has_the_tables_of_the_code_that_counts():
     """But for the numbers, which take minutes."""
     shares = re.compile(r"\d+\.\d%")
     few = "\n".join(tables(draws=16)) + "\n"
@@ -235,7 +227,7 @@ def test_the_page_has_the_tables_of_the_code_that_counts() -> None:
         (0.5, 2.0, "AMBIGUOUS", "worse or better"),
     ],
 )
-def test_the_whole_interval_decides(low: float, high: float, word: str, side: str) -> None:
+def test_the_whole_interval_decides(low, high, word, side):
     """With a threshold of 5 % level is what lies within 1 / 1.05 = 0.9524 and 1.05."""
     ratio = Interval(math.sqrt(low * high), low, high, 6, 0.01)
     found = judge(ratio, threshold=0.05)
@@ -250,7 +242,7 @@ def test_the_whole_interval_decides(low: float, high: float, word: str, side: st
     assert ("idle machine" in beside.reason) == (word in ("SLOW", "FAST"))
 
 
-def test_one_of_many_has_to_be_surer() -> None:
+def test_one_of_many_has_to_be_surer():
     ratio = Interval(1.2, 1.06, 1.36, 6, chance=0.01)
     assert judge(ratio, family=5).word == "SLOW"
     several = judge(ratio, family=6)
@@ -270,7 +262,7 @@ def alarms(spread: Spread, *, pooled: bool) -> float:
     return found / 40
 
 
-def test_equal_runs_rarely_raise_an_alarm() -> None:
+def test_equal_runs_rarely_raise_an_alarm():
     assert alarms(Spread(0.01, 0.02), pooled=False) <= 0.05
     assert alarms(Spread(0.3, 0.1), pooled=False) <= 0.05
     assert alarms(Spread(0.1, 0.02), pooled=True) > 0.5, "to pool the epochs would"
@@ -285,9 +277,7 @@ def test_equal_runs_rarely_raise_an_alarm() -> None:
     ],
     ids=str,
 )
-def test_a_tenth_more_is_found_or_not_decided(
-    spread: Spread, repeats: int, slow: tuple[float, float], same: float
-) -> None:
+def test_a_tenth_more_is_found_or_not_decided(spread, repeats, slow, same):
     rng = np.random.default_rng(6)
     tenth = math.log(1.1)
     words = [
@@ -298,7 +288,7 @@ def test_a_tenth_more_is_found_or_not_decided(
     assert words.count("SAME") / 200 <= same
 
 
-def test_a_ratio_of_ratios_takes_out_what_a_machine_is_faster_by() -> None:
+def test_a_ratio_of_ratios_takes_out_what_a_machine_is_faster_by():
     rng, spread = np.random.default_rng(8), Spread(0.002, 0.005)
     base, reference, new, other = (
         spread.draw(rng, 5) + math.log(factor) for factor in (1, 2, 0.3, 0.6)
@@ -312,13 +302,13 @@ def test_a_ratio_of_ratios_takes_out_what_a_machine_is_faster_by() -> None:
     assert over(new + math.log(1.2)) == "SLOW"
 
 
-def test_the_shortest_is_named_with_what_the_others_are() -> None:
+def test_the_shortest_is_named_with_what_the_others_are():
     near = {"a": [0.0, 0.01, 0.02], "b": [0.01, 0.02, 0.03], "c": [1.0, 1.01, 1.02]}
     assert shortest(near) == ("a", {"b": "SAME", "c": "SLOW"})
     assert shortest({"b": [0.2] * 3, "a": [0.0, 0.0, 0.3]})[0] == "a", "by the mean"
 
 
-def test_what_is_computed_differs_beyond_rounding_alone() -> None:
+def test_what_is_computed_differs_beyond_rounding_alone():
     assert judge_exactly(3.0, 3.0 * (1 + 1e-12)).word == "SAME"
     assert judge_exactly(3.0, 3.001).word == "SLOW"
     assert judge_exactly(3.0, 3.001, more_is_better=True).word == "FAST"
@@ -326,7 +316,7 @@ def test_what_is_computed_differs_beyond_rounding_alone() -> None:
     assert math.isnan(judge_exactly(0.0, 1.0).interval.value)
 
 
-def test_of_what_is_computed_any_difference_counts_in_its_direction() -> None:
+def test_of_what_is_computed_any_difference_counts_in_its_direction():
     words = {
         (new, better): judge_exactly(2.0, new, more_is_better=better).word
         for new in (1.9, 2.0, 2.1)

@@ -48,7 +48,7 @@ def judged(variant: Strategy, device: torch.device) -> tuple[str, str]:
         with variant.surroundings(device):
             reason = variant.skip(device)
             if reason is not None:
-                return SKIPPED, reason
+                return SKIPPED, str(reason)
             check_strategy(variant, device)
     except Exception as error:  # whatever is wrong with it
         return FAILED, f"{type(error).__name__}: {error}"

@@ -19,8 +19,8 @@ from typing import Any
 import pynvml
 
 from gatherbench.bench.machine.numa import Topology
-from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.kernels.cuda_calls import CudaCallError, call_driver, driver
+from gatherbench.reason import Reason, SensorUnavailableError, unsupported
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +115,9 @@ def reason_of(error: pynvml.NVMLError) -> Reason:
             remedy = "look for Xid errors in the kernel's log and reset the GPU"
             return Reason("failed", said, remedy)
         case pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
-            return Reason("unsupported", said, "restart after the driver's update")
+            return unsupported(said, "restart after the driver's update")
         case _:
-            return Reason("unsupported", said, "check that GPU and driver have this sensor")
+            return unsupported(said, "check that GPU and driver have this sensor")
 
 
 def _describe(handle: Any) -> GpuInfo:

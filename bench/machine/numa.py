@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gatherbench.bench.machine.reason import Reason
 from gatherbench.kernels.cuda_calls import CudaCallError, call_runtime
+from gatherbench.reason import Reason, unsupported
 
 if TYPE_CHECKING:
     import torch
@@ -127,10 +127,10 @@ def share_on_node(table: torch.Tensor, node: int, pages: int = 256) -> float | R
     if error == errno.EPERM:
         return Reason("no_permission", "move_pages is refused", "give the container SYS_NICE")
     if error:
-        return Reason("unsupported", f"move_pages: {os.strerror(error)}")
+        return unsupported(f"move_pages: {os.strerror(error)}")
     known = [at for at in where if at >= 0]
     if not known:
-        return Reason("unsupported", "no page of the table is in memory yet")
+        return unsupported("no page of the table is in memory yet")
     return sum(at == node for at in known) / len(known)
 
 
@@ -141,18 +141,18 @@ def _node_for(
     nodes = topology.nodes()
     if numa == "none" or len(nodes) < 2:
         why = "the plan says numa = none" if numa == "none" else "the machine has one NUMA node"
-        return Reason("unsupported", f"not bound: {why}")
+        return unsupported(f"not bound: {why}")
     if device.type != "cuda":
         return Reason("no_device", "not bound: the case runs on the host, no GPU to be near to")
     try:
         address = call_runtime("cudaDeviceGetPCIBusId", 16, device.index or 0)
     except CudaCallError as error:
-        return Reason("unsupported", f"not bound: {error}")
+        return unsupported(f"not bound: {error}")
     # The bindings return their whole buffer: what follows the terminator is padding.
     node = topology.node_of_pci(address.split(b"\0")[0].decode())
     if node is None or node not in nodes:
         cause = "not bound: the kernel does not say which node the GPU hangs on"
-        return Reason("unsupported", cause)
+        return unsupported(cause)
     if not nodes[node] & allowed:
         cause = f"not bound: no core of node {node} may be used"
         return Reason("no_permission", cause, "widen the set")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gatherbench.bench.machine.reason import Reason, ReasonError
+from gatherbench.reason import ReasonError, unsupported
 
 #: Transfers per second and lane by generation, and the share of them that the line code leaves
 #: (PCI Express Base Specification: 8b/10b, then 128b/130b; generation 6 loses nothing to a code).
@@ -23,7 +23,7 @@ class UnknownLinkError(ReasonError, ValueError):
     """A link of which the table says no rate."""
 
     def __init__(self, cause: str) -> None:
-        super().__init__(Reason("unsupported", cause))
+        super().__init__(unsupported(cause))
 
 
 def raw_rate(generation: int, lanes: int = 16) -> float:

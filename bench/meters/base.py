@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
-from gatherbench.bench.machine.reason import Reason
+from gatherbench.reason import Reason
 
 #: Of readings and rows: SI base units.
 UNITS = ("s", "B", "J", "W", "1", "1/s", "K", "Hz")

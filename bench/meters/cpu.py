@@ -18,8 +18,8 @@ from typing import ClassVar
 
 import psutil
 
-from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.base import Reading, reading
+from gatherbench.reason import Reason, unsupported
 
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
@@ -28,11 +28,9 @@ CORE_SECONDS = ("cpu_user", "cpu_system")
 _TREE_CPU = "getrusage(self, ended children) + psutil.cpu_times(live children)"
 _TREE_COUNTS = "getrusage(self, ended children)"
 _SYSTEM = "psutil.cpu_times, every core of the host"
-_WENT_BACK = Reason(
-    "unsupported", "the counter went backwards, a process left the tree during the window"
-)
+_WENT_BACK = unsupported("the counter went backwards, a process left the tree during the window")
 _NO_TICK = Reason("too_short", "/proc/stat did not advance (tick: 10 ms)", "use longer epochs")
-_NO_PEAK = Reason("unsupported", "this kernel reports no VmHWM", "run on Linux with /proc mounted")
+_NO_PEAK = unsupported("this kernel reports no VmHWM", "run on Linux with /proc mounted")
 
 
 class CpuMeter:

@@ -11,17 +11,15 @@ import re
 from pathlib import Path
 from typing import ClassVar
 
-from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.base import Reading, reading
 from gatherbench.datasets.store import data_root
+from gatherbench.reason import Reason, unsupported
 
 _IO = Path("/proc/self/io")
 _DEVICES = Path("/sys/dev/block")
 #: The unit of the statistics, whatever the disk's own is (Documentation/block/stat.rst).
 SECTOR_BYTES = 512
-_NO_IO = Reason(
-    "unsupported", "this kernel counts no bytes of a process", "run on Linux with /proc"
-)
+_NO_IO = unsupported("this kernel counts no bytes of a process", "run on Linux with /proc")
 
 _Sums = tuple[float | Reason, float | Reason, float | Reason]
 
@@ -83,7 +81,7 @@ class DiskMeter:
         file = self._device / "stat"
         counted = _text(file).split()
         if len(counted) < 3:
-            reason = Reason("unsupported", f"{file} cannot be read")
+            reason = unsupported(f"{file} cannot be read")
             return process, reason, reason
         return process, float(counted[2]) * SECTOR_BYTES, float(counted[0])
 
@@ -103,8 +101,7 @@ def _device_of(folder: Path, devices: Path) -> Path | Reason:
     found = devices / f"{os.major(number)}:{os.minor(number)}"
     if found.exists():
         return found.resolve()
-    return Reason(
-        "unsupported",
+    return unsupported(
         f"{folder} lies on no block device of its own (a network, overlay or memory file system)",
         "keep the datasets on a disk: GATHERBENCH_DATA",
     )

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
-from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.base import Reading, reading
+from gatherbench.reason import Reason, unsupported
 
 _STATUS = Path("/proc/self/status")
 _NO_GPU = Reason(
@@ -21,9 +21,9 @@ _NO_GPU = Reason(
     "torch sees no GPU, nothing is pinned for one or lies on one",
     "use a machine with one",
 )
-_IDLE = Reason("unsupported", "this case does not use the GPU")
-_NO_STATUS = Reason("unsupported", "memory is told by /proc/self/status", "run on Linux with /proc")
-_NO_RSS = Reason("unsupported", "this kernel reports no Rss fields", "run on Linux 4.5 or later")
+_IDLE = unsupported("this case does not use the GPU")
+_NO_STATUS = unsupported("memory is told by /proc/self/status", "run on Linux with /proc")
+_NO_RSS = unsupported("this kernel reports no Rss fields", "run on Linux 4.5 or later")
 
 
 class MemoryMeter:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from gatherbench.bench.machine.numa import parse_cpulist
-from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.base import Reading, reading
+from gatherbench.reason import Reason, unsupported
 
 #: Number of the system call, which libc does not wrap (arch/*/entry/syscalls in Linux).
 _NUMBERS = {"x86_64": 298, "aarch64": 241}
@@ -47,8 +47,7 @@ _FORBIDDEN = Reason(
     "counters of the whole machine are not for this user",
     "sysctl kernel.perf_event_paranoid=0, or give the process CAP_PERFMON",
 )
-_SHARED = Reason(
-    "unsupported",
+_SHARED = unsupported(
     "the counter was shared with another tool for part of the window and the rest would be an"
     " estimate",
     "stop other users of perf",
@@ -151,7 +150,7 @@ class MemoryTrafficMeter:
         try:
             events = find_events(self._devices)
         except (OSError, ValueError) as error:
-            return [], Reason("unsupported", f"a counter's description is not understood ({error})")
+            return [], unsupported(f"a counter's description is not understood ({error})")
         if {event.metric for event in events} != set(METRICS):
             return [], _NONE
         try:
@@ -163,7 +162,7 @@ class MemoryTrafficMeter:
             if error.errno in (errno.EACCES, errno.EPERM):
                 return [], _FORBIDDEN
             cause = f"perf_event_open: {error.strerror}"
-            return [], Reason("unsupported", cause, "run on bare metal")
+            return [], unsupported(cause, "run on bare metal")
         return counters, None
 
 

@@ -16,14 +16,13 @@ from typing import Any, TypeVar
 import pynvml
 
 from gatherbench.bench.machine.gpus import nvml_errors, nvml_session, reason_of
-from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
+from gatherbench.reason import Reason, SensorUnavailableError, unsupported
 
 T = TypeVar("T")
 
 #: What ``CUDA_VISIBLE_DEVICES`` says of MIG instances begins with this.
 MIG = "MIG-"
-NO_MIG_SENSORS = Reason(
-    "unsupported",
+NO_MIG_SENSORS = unsupported(
     "an instance of a partitioned GPU (MIG) has no link, energy or power sensor of its own",
     "measure on a whole GPU",
 )
@@ -234,7 +233,7 @@ def field_value(answer: ctypes.Structure) -> FieldValue:
         return FieldValue(reason_of(pynvml.NVMLError(answer.nvmlReturn)), taken_s)
     if answer.valueType >= len(_MEMBERS):
         cause = f"a field of value type {answer.valueType}"
-        return FieldValue(Reason("unsupported", cause, "update nvidia-ml-py"), taken_s)
+        return FieldValue(unsupported(cause, "update nvidia-ml-py"), taken_s)
     # Any other member of the union would read bytes that the driver has not written.
     return FieldValue(getattr(answer.value, _MEMBERS[answer.valueType]), taken_s)
 
@@ -246,9 +245,7 @@ def _is_partitioned(handle: Any) -> bool:
         return False
 
 
-NOT_CALIBRATED = Reason(
-    "unsupported", "no source was calibrated in this run", "run with device cuda"
-)
+NOT_CALIBRATED = unsupported("no source was calibrated in this run", "run with device cuda")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from typing import Any, ClassVar
 import pynvml
 
 from gatherbench.bench.machine.pcie import UnknownLinkError, fastest_rate, raw_rate
-from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.bench.meters.base import Reading, reading
 from gatherbench.bench.meters.nvml_device import (
     NOT_CALIBRATED,
@@ -32,6 +31,7 @@ from gatherbench.bench.meters.nvml_device import (
     no_gpu_reason,
 )
 from gatherbench.bench.meters.poller import Polled, Poller, Wrapping
+from gatherbench.reason import Reason, SensorUnavailableError, unsupported
 
 DIRECTIONS = ("host_to_device", "device_to_host")
 #: The byte counters are 32 bits wide: they start anew after 4 GiB, at 55 GB/s every 78 ms.
@@ -166,7 +166,7 @@ class Gpm(PcieSource):
         super().__init__(device)
         if not device.gpm_supported():
             cause = "this GPU has no performance metrics"
-            raise SensorUnavailableError(Reason("unsupported", cause, "they begin with Hopper"))
+            raise SensorUnavailableError(unsupported(cause, "they begin with Hopper"))
 
     def _read(self) -> Snapshot:
         return time.monotonic(), self._device.gpm_sample()
@@ -227,7 +227,7 @@ def gpm_traffic(snapshots: Sequence[Snapshot]) -> list[Series | Reason]:
         zeros = sum(rate == 0 for rate in mib_per_s)
         if zeros:
             cause = f"the metric came back as 0 for {zeros} of {len(intervals)} intervals"
-            found.append(Reason("unsupported", cause, "a driver fault, run again"))
+            found.append(unsupported(cause, "a driver fault, run again"))
         else:
             found.append(tuple(series))
     return found
@@ -282,8 +282,7 @@ class SampledThroughput(PcieSource):
 
 #: In the order in which they are tried.
 SOURCES: tuple[type[PcieSource], ...] = (FieldCounters, Gpm, SampledThroughput)
-_BLOCKS = Reason(
-    "unsupported",
+_BLOCKS = unsupported(
     "the only source that the calibration trusts blocks 20 ms a sample and is kept out of timed"
     " epochs",
     "stage `energy` has its reading",

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from gatherbench.bench.machine.reason import Reason, ReasonError, SensorUnavailableError
 from gatherbench.bench.meters.base import NEVER_OPENED, Reading, reading
+from gatherbench.reason import Reason, ReasonError, SensorUnavailableError, unsupported
 
 T = TypeVar("T")
 
@@ -135,7 +135,7 @@ class Wrapping:
                     f"{gap_s:.3g} s between two readings of {self.name}, which can start anew"
                     f" every {wrap_s:.3g} s"
                 )
-                raise SensorUnavailableError(Reason("unsupported", cause, "leave a core free"))
+                raise SensorUnavailableError(unsupported(cause, "leave a core free"))
             more = (value - last) % self.modulus
             # Twice as much: a reading is stamped a little before or after it is taken.
             if more > 2 * self.most_per_s * max(gap_s, self.stamp_s):

@@ -17,7 +17,6 @@ from typing import ClassVar, TypeVar
 
 import pynvml
 
-from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.base import NEVER_OPENED, Reading, reading
 from gatherbench.bench.meters.nvml_device import (
     FieldValue,
@@ -27,6 +26,7 @@ from gatherbench.bench.meters.nvml_device import (
     no_gpu_reason,
 )
 from gatherbench.bench.meters.poller import Polled, Poller
+from gatherbench.reason import Reason
 
 T = TypeVar("T")
 

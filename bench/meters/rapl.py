@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.bench.meters.base import NEVER_OPENED, Reading, reading
 from gatherbench.bench.meters.poller import Polled, Poller, Wrapping
+from gatherbench.reason import Reason, SensorUnavailableError, unsupported
 
 #: No package draws more: twice the highest thermal design power sold (500 W, AMD EPYC 9965). It
 #: bounds how soon a counter can wrap, and how much energy a falling counter can stand for.
@@ -45,7 +45,7 @@ _NO_DRAM = Reason(
     "no_device", "this processor has no RAPL zone for its memory", "nothing brings one"
 )
 _SHORT = Reason("too_short", f"the window is shorter than {MIN_WINDOW_S:g} s", "use longer epochs")
-_STOOD_STILL = Reason("unsupported", "the counter stood still", "this machine does not feed it")
+_STOOD_STILL = unsupported("the counter stood still", "this machine does not feed it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class RaplMeter:
             return _PERMISSION
         except (OSError, ValueError) as error:
             cause = f"energy_uj cannot be read ({_words(error)})"
-            return Reason("unsupported", cause, "run on bare metal")
+            return unsupported(cause, "run on bare metal")
         return None if packages else _NO_PACKAGE
 
     def start(self) -> None:
@@ -126,7 +126,7 @@ class RaplMeter:
             incomplete = _NO_DRAM
         elif len(dram) < len(packages):
             cause = f"{len(dram)} of {len(packages)} packages have a dram zone: memory is left out"
-            incomplete = Reason("unsupported", cause, "enable the zones in the firmware")
+            incomplete = unsupported(cause, "enable the zones in the firmware")
         readings = []
         for metric, what, zones, reason in (
             ("cpu_package_energy", "packages", packages, None),

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal, Self
 
-from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.base import UNITS, Meter, Reading
+from gatherbench.reason import Reason
 
 #: How long one call of a meter may take: far more than any sensor needs (NVML's slowest call
 #: blocks about 20 ms), far less than a run would wait.

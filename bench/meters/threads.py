@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 from typing import ClassVar
 
-from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.sampling.workers import ended
+from gatherbench.reason import Reason, unsupported
 
 SAMPLER = "cpu_sampler_workers"
 #: Metric of a group, and how the names of its threads begin. The first that fits counts.
@@ -64,7 +64,7 @@ class ThreadMeter:
         if _TASKS.is_dir():
             return None
         cause = "threads are listed in /proc/self/task"
-        return Reason("unsupported", cause, "run on Linux with /proc")
+        return unsupported(cause, "run on Linux with /proc")
 
     def start(self) -> None:
         if self.probe() is None:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.bench.meters.nvml_device import Link, NvmlDevice, SensorChoice
 from gatherbench.bench.meters.pcie import DIRECTIONS, SOURCES, PcieSource
+from gatherbench.reason import Reason, SensorUnavailableError, unsupported
 
 #: Bytes that a source counts for each byte copied, from 5 % lost to the headers of 64 B packets
 #: and the traffic of control (EVIDENCE, §4).
@@ -111,7 +111,7 @@ def choose(comparisons: Sequence[Comparison]) -> SensorChoice:
     if len(said) == 1 and isinstance(why := said.pop(), Reason):  # a GPU that is lost, say
         return SensorChoice(None, why)
     cause = f"no source of PCIe traffic is trusted ({', '.join(doubts)})"
-    return SensorChoice(None, Reason("unsupported", cause, "update the NVIDIA driver"))
+    return SensorChoice(None, unsupported(cause, "update the NVIDIA driver"))
 
 
 def _doubt(comparison: Comparison) -> str:

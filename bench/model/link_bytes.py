@@ -15,7 +15,7 @@ import pandas as pd
 from gatherbench.bench.meters.pcie import DIRECTIONS
 from gatherbench.bench.meters.trust import TRUSTED
 from gatherbench.bench.model.physics import split_requests
-from gatherbench.bench.read.epochs import plan_order
+from gatherbench.bench.read.derive import plan_order
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.kernels.requests import COMPLETION_HEADER_BYTES

@@ -14,7 +14,6 @@ from typing import Any
 import pandas as pd
 import torch
 
-from gatherbench.bench.machine.reason import kind_of
 from gatherbench.bench.meters.threads import SAMPLER
 from gatherbench.bench.model.epoch import EpochPrediction, predict_corners
 from gatherbench.bench.model.estimate import Estimate
@@ -28,6 +27,7 @@ from gatherbench.bench.run.declared_rows import PATH_METRICS, TRAINING_METRICS
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import CHECK_STAGE, RunStore
 from gatherbench.bench.run.training_cost import TrainingCost, recomputing
+from gatherbench.reason import Reason
 from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.registry import build
@@ -95,7 +95,8 @@ def series_of(run: Run, profile: LinkProfile) -> list[Series]:
         ranks = (fields.get("gpus", 1), fields.get("nodes", 1))  # plans were written before them
         facts = host.declared.get(key, {})
         strategy = _strategy_of(case)
-        missing = None if strategy is None else refusal(strategy)
+        refused = None if strategy is None else refusal(strategy)
+        missing = None if refused is None else str(refused)
         if key in wrong.index:
             missing = f"the case was found wrong: {wrong[key]}"
         if missing is None and (not facts.keys() >= _NEEDED or key[0] not in tables):
@@ -114,13 +115,13 @@ def series_of(run: Run, profile: LinkProfile) -> list[Series]:
     return found
 
 
-def refusal(strategy: Strategy) -> str | None:
+def refusal(strategy: Strategy) -> Reason | None:
     """Why the strategy runs on no GPU of any machine, or ``None`` where one would do.
 
     It is asked about a GPU that no machine has; that alone is no reason.
     """
     reason = strategy.skip(_NOWHERE)
-    return None if reason is None or kind_of(reason) == "no_device" else reason
+    return None if reason is None or reason.kind == "no_device" else reason
 
 
 def _strategy_of(case: Mapping[str, Any]) -> Strategy | None:

@@ -23,7 +23,7 @@ from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.physics import Part, engine_copy, gpu_reads
 from gatherbench.bench.model.predict import KEYS, Key, Series, predictions
 from gatherbench.bench.model.profile import LinkProfile
-from gatherbench.bench.read.epochs import epoch_times, plan_order, stage_times
+from gatherbench.bench.read.derive import epoch_times, plan_order, stage_times
 from gatherbench.bench.read.tables import Run
 
 _GIB = 1 << 30

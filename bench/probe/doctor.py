@@ -29,7 +29,6 @@ from gatherbench.bench.machine.env import (
     library_versions,
 )
 from gatherbench.bench.machine.gpus import GpuInfo, gpu_in_use, list_gpus, used_first
-from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.bench.meters.base import Meter, Reading
 from gatherbench.bench.meters.nvml_device import GpuUnderTest
 from gatherbench.bench.meters.rapl import MIN_WINDOW_S
@@ -38,6 +37,7 @@ from gatherbench.bench.meters.registry import open_meters
 from gatherbench.bench.meters.trust import SensorCheck
 from gatherbench.datasets.store import data_root
 from gatherbench.plugins import installing
+from gatherbench.reason import Reason, SensorUnavailableError
 
 GIB = 2**30
 #: How long each meter watches: as long as the shortest window that RAPL is read over.

@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from gatherbench.bench.read.disturbance import disturbed_alone
-from gatherbench.bench.read.epochs import (
+from gatherbench.bench.read.derive import (
     EPOCHS,
     STAGES,
     payload_rate,
@@ -30,6 +29,7 @@ from gatherbench.bench.read.epochs import (
     sort_by,
     sort_series,
 )
+from gatherbench.bench.read.disturbance import disturbed_alone
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES, Key
 from gatherbench.stats.interval import Interval, interval_of
@@ -126,7 +126,7 @@ def compare_runs(
     Args:
         across_machines: the runs are from different machines: compare not times but their ratios
             over each run's own reference
-            (:func:`gatherbench.bench.read.epochs.reference_variant`).
+            (:func:`gatherbench.bench.read.derive.reference_variant`).
         metrics: names in :data:`METRICS`; all if empty.
         threshold: the smallest difference that matters, as a share.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from gatherbench.bench.read.epochs import sort_series
+from gatherbench.bench.read.derive import sort_series
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES
 

@@ -16,8 +16,8 @@ from types import MappingProxyType
 
 import pandas as pd
 
+from gatherbench.bench.read.derive import declared, plan_order, reference_variant, repeat_logs
 from gatherbench.bench.read.disturbance import no_ratio_over
-from gatherbench.bench.read.epochs import declared, plan_order, reference_variant, repeat_logs
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import BACKENDS, SERIES, Key
 from gatherbench.stats.interval import Logs, interval_of

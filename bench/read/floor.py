@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from gatherbench.bench.read.epochs import set_aside, speedup_over
+from gatherbench.bench.read.derive import set_aside, speedup_over
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES
 

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from gatherbench.bench.machine.pcie import UnknownLinkError, raw_rate
-from gatherbench.bench.read.epochs import spread
+from gatherbench.bench.read.derive import spread
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES
 
@@ -55,7 +55,7 @@ def block_values(run: Run, quantity: str) -> pd.Series[float]:
 def gpu_energy(run: Run) -> pd.DataFrame:
     """Energy of the GPU an epoch, J: median and quartiles over repeats, and its idle part.
 
-    Columns: those of :func:`gatherbench.bench.read.epochs.epoch_times`; and ``idle`` (what the GPU
+    Columns: those of :func:`gatherbench.bench.read.derive.epoch_times`; and ``idle`` (what the GPU
     would have drawn in that time doing nothing), ``above idle`` and ``not split`` (where the idle
     power was not measured), which add up to ``median``.
     """

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from gatherbench.bench.read.epochs import declared, epoch_times, sort_series
+from gatherbench.bench.read.derive import declared, epoch_times, sort_series
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES
 

@@ -13,8 +13,8 @@ from dataclasses import replace
 import pandas as pd
 
 from gatherbench.bench.machine.env import host_of
+from gatherbench.bench.read.derive import sort_series, speedup_over
 from gatherbench.bench.read.disturbance import modelled_from_disturbed
-from gatherbench.bench.read.epochs import sort_series, speedup_over
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES
 
@@ -45,7 +45,7 @@ def with_ranges(run: Run, table: pd.DataFrame, stage: str = "epoch") -> pd.DataF
 
 
 def speedups(run: Run, strategy: str, variant: str) -> pd.DataFrame:
-    """:func:`~gatherbench.bench.read.epochs.speedup_over`, of modelled epochs with their range.
+    """:func:`~gatherbench.bench.read.derive.speedup_over`, of modelled epochs with their range.
 
     ``low`` and ``high`` are then the least and greatest ratio at one corner, ``speedup`` is halfway
     between them. There is none over a CPU gather that was measured on another machine than the one

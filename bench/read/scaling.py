@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from gatherbench.bench.plan.workload import ranks_of
 from gatherbench.bench.read.cpu import cores_of
-from gatherbench.bench.read.disturbance import disturbed_alone, no_ratio_over
-from gatherbench.bench.read.epochs import (
+from gatherbench.bench.read.derive import (
     WITHIN_TRAIN,
     baseline,
     epoch_times,
@@ -31,6 +30,7 @@ from gatherbench.bench.read.epochs import (
     sort_series,
     speedup_over,
 )
+from gatherbench.bench.read.disturbance import disturbed_alone, no_ratio_over
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES, Key
 from gatherbench.stats.interval import Interval, interval_of

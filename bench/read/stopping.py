@@ -21,8 +21,8 @@ import pandas as pd
 
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case
+from gatherbench.bench.read.derive import repeat_logs
 from gatherbench.bench.read.disturbance import mark_disturbed
-from gatherbench.bench.read.epochs import repeat_logs
 from gatherbench.bench.read.tables import Run, processes_of, table_of
 from gatherbench.bench.run.rows import PROCESS, SERIES, Key, Row
 from gatherbench.bench.run.store import CASE_METRIC, CASE_STAGE

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from gatherbench.bench.read.disturbance import disturbed_series
-from gatherbench.bench.read.epochs import (
+from gatherbench.bench.read.derive import (
     WITHIN_TRAIN,
     bandwidth,
     baseline,
@@ -13,6 +12,7 @@ from gatherbench.bench.read.epochs import (
     epoch_times,
     stage_times,
 )
+from gatherbench.bench.read.disturbance import disturbed_series
 from gatherbench.bench.read.modelled import speedups, with_ranges
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES
@@ -21,7 +21,7 @@ from gatherbench.bench.run.rows import SERIES
 def summarise(run: Run) -> pd.DataFrame:
     """One line a series: its epoch's spread, and the medians of everything else.
 
-    Columns: those of :func:`gatherbench.bench.read.epochs.epoch_times` (s), and ``fetch``,
+    Columns: those of :func:`gatherbench.bench.read.derive.epoch_times` (s), and ``fetch``,
     ``train``, ``all_reduce``, ``wait`` (s; ``train`` holds the last two), ``cpu`` (core-seconds),
     ``rate`` (B/s), ``speedup`` with its 95 % interval, ``speedup_low`` and ``speedup_high``,
     ``other`` (cores that other work had beside the worst repeat that counts), ``disturbed`` (the

@@ -1,7 +1,7 @@
 """Read a run's folder into tables: the one door for figures, the terminal and notebooks.
 
 What is derived from the rows (medians, ratios, rates) is computed by
-:mod:`gatherbench.bench.read.epochs` and never stored.
+:mod:`gatherbench.bench.read.derive` and never stored.
 """
 
 from __future__ import annotations

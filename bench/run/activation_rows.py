@@ -6,12 +6,11 @@ Only runs that compare ways of keeping them have these rows.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
-from torch.profiler import ProfilerActivity, profile
 
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Workload
@@ -19,6 +18,7 @@ from gatherbench.bench.run.activations import KEPT, MOVED, Keep, LostActivations
 from gatherbench.bench.run.models import Trainer, build_model
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import CHECK_STAGE
+from gatherbench.bench.run.untimed import peak_of
 from gatherbench.bench.sampling.minibatch import MiniBatch
 
 STAGE = "activations"
@@ -89,30 +89,6 @@ def moved_rows(make: RowMaker, told: dict[str, float], epoch: int) -> Iterator[R
     for metric, value in told.items():
         unit, source = MOVED[metric]
         yield make.ok(STAGE, metric, unit, value, source, epoch)
-
-
-def peak_of(work: Callable[[], object], device: torch.device) -> tuple[float, str]:
-    """Bytes of the device's memory that work takes at its most beyond what is there; the source.
-
-    On a host those of torch's tensors: its allocator tells each of them to the profiler.
-    """
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        work()
-        torch.cuda.synchronize(device)
-        return torch.cuda.max_memory_allocated(device) - before, "torch.cuda.max_memory_allocated"
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        work()
-    assert profiled.profiler is not None
-    events = profiled.profiler.kineto_results.events()
-    changes = [(one.start_ns(), one.nbytes()) for one in events if one.name() == "[memory]"]
-    held = peak = 0
-    for _, nbytes in sorted(changes, key=lambda change: change[0]):
-        held += nbytes
-        peak = max(peak, held)
-    return float(peak), "torch.profiler, profile_memory of one step"
 
 
 def _same_bits(one: Tensor | None, other: Tensor | None) -> bool:

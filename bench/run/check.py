@@ -16,7 +16,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.run.group import ALONE, Alone
 from gatherbench.bench.run.loop import Steps, Watch, run_epoch
 from gatherbench.bench.run.rows import Row, RowMaker
@@ -24,6 +23,7 @@ from gatherbench.bench.run.store import CHECK_STAGE
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.kernels.host_memory import available_bytes
 from gatherbench.kernels.reference import byte_rows, reference_gather, same_bytes
+from gatherbench.reason import Reason
 from gatherbench.strategies.base import Fetcher
 from gatherbench.strategies.null_path import ready_ids, writes_rows
 from gatherbench.strategies.untold import not_plain

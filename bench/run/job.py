@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.run.store import Key, write_atomically
+from gatherbench.reason import Reason
 
 #: Of the calibration's rows: they belong to no case.
 CALIBRATION_KEY: Key = ("", "", "", 0)
@@ -162,10 +162,12 @@ class Turns:
     Attributes:
         jobs: at least one.
         now: the file in which the process says whose turn it is (:class:`Turn`).
+        until: by :func:`time.monotonic`, when it will be cut off.
     """
 
     jobs: tuple[Job, ...]
     now: Path
+    until: float = math.inf
 
 
 class Turn(NamedTuple):

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gatherbench.bench.machine.numa import Binding, bind_case, share_on_node
-from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.nvml_device import GpuUnderTest
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import open_meters
@@ -76,7 +75,7 @@ from gatherbench.bench.run.table import (
     table_kind,
     table_refusal,
 )
-from gatherbench.bench.run.untimed import EnergyBlock, disk_roof, peak_row, row_of
+from gatherbench.bench.run.untimed import EnergyBlock, disk_roof, peak_of, row_of
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
 from gatherbench.bench.sampling.knowledge import knowledge_of
 from gatherbench.bench.sampling.minibatch import MiniBatch
@@ -87,6 +86,7 @@ from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.datasets.store import open_dataset
 from gatherbench.kernels.reference import reference_gather
 from gatherbench.kernels.table_file import TableFile
+from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies.base import COUNTS, Fetcher, SetupStep, Strategy
 from gatherbench.strategies.knowledge import Knowledge, Ranks
 from gatherbench.strategies.places import free_bytes
@@ -172,7 +172,7 @@ class Ground:
             self.tables[kind] = load_table(self.dataset, kind, device)
         return self.tables[kind]
 
-    def table_refusal(self, strategy: Strategy) -> str | None:
+    def table_refusal(self, strategy: Strategy) -> Reason | None:
         """Why the path's table cannot be loaded there beside those that are loaded."""
         kind, job = self.kind(strategy), self._job
         size, processes = self.dataset.spec.table_bytes, job.case.workload.gpus
@@ -238,7 +238,7 @@ class MeasuredCase(ExitStack):
         self._device = torch.device(job.device)
         self.strategy = build(job.case.strategy, job.case.params)
         self.energy: AbstractContextManager[object] = nullcontext()
-        self.children = Children()
+        self.children, self._epochs = Children(), 0
 
     def __enter__(self) -> Self:
         self.enter_context(self.strategy.surroundings(self._device))
@@ -250,17 +250,17 @@ class MeasuredCase(ExitStack):
             self._out.row(self._job.rows.missing(*what, f"failed: {error}", "failed"))
         return super().__exit__(kind, error, where)
 
-    def refused(self) -> str | None:
+    def refused(self) -> Reason | None:
         """Why the path cannot run here now, as far as can be said before it is opened."""
         spec, job = self._ground.dataset.spec, self._job
         size = spec.table_bytes
         if job.case.workload.model in RELATIONAL:
             if not spec.relations:
-                return f"unsupported: the edges of {spec.name} have no kinds: prepare it anew"
+                return unsupported(f"the edges of {spec.name} have no kinds: prepare it anew")
             if self._device.type == "cuda" and job.measure.sampling in GPU_SAMPLING:
-                return "unsupported: kinds of edges are looked up on the host; sample there"
+                return unsupported("kinds of edges are looked up on the host; sample there")
         if spec.hashed and "file" in self.strategy.needs:
-            return f"unsupported: rows of {spec.name} are made in memory, and no disk holds them"
+            return unsupported(f"rows of {spec.name} are made in memory, and no disk holds them")
         reason = self.strategy.skip(self._device, size)
         reason = reason or _too_large(job, self.strategy, size)
         return reason or self._ground.table_refusal(self.strategy)
@@ -279,7 +279,7 @@ class MeasuredCase(ExitStack):
         if (skipped := _anybody(group, strategy.skip(device, table.nbytes))) is not None:
             return skipped
         if "partitions" in ground.known.missing(strategy.needs):
-            return 'unsupported: the workload has no partitions; say some, such as "16/4 beta"'
+            return str(unsupported('the workload has no partitions; say some, as "16/4 beta"'))
         knowledge = ground.known.limited_to(strategy.needs)
         cached = _cached(knowledge.file)
         make, clock = job.rows, "time.perf_counter"
@@ -333,14 +333,19 @@ class MeasuredCase(ExitStack):
     def epoch(self, number: int, mark: Mark) -> None:
         """Measured epoch ``number``, and the score of the model behind it if the plan wants it."""
         self._training.measured_epoch(number, mark)
+        self._epochs += 1
         if self._job.measure.eval_every_epoch:
             self._training.score(number)
 
     @_phase
     def finish(self) -> None:
-        """The score of the trained model and all that is not timed; then the path is closed."""
+        """The score of the trained model and all that is not timed; then the path is closed.
+
+        A model that had fewer epochs than the others' has no score beside theirs.
+        """
         training, job, out = self._training, self._job, self._out
-        training.score(-1)
+        if self._epochs == job.measure.epochs:
+            training.score(-1)
         training.look_again(everything=self._alone)
         later = (step for step in training.fetcher.setup if step not in self._told)
         out.rows(_setup_rows(later, job.rows))
@@ -369,19 +374,21 @@ def _threads_of_torch(device: torch.device) -> int:
     return 1 if device.type == "cuda" else len(os.sched_getaffinity(0))
 
 
-def _too_large(job: Job, strategy: Strategy, table_bytes: int) -> str | None:
+def _too_large(job: Job, strategy: Strategy, table_bytes: int) -> Reason | None:
     """Why a path cannot have the table in memory; through a map of the file it would be another."""
     if job.memory is None or "file" in strategy.needs or table_bytes <= job.memory.size:
         return None
-    return (
-        f"no_memory: its table of {table_bytes:,} B does not fit in the {job.memory.size:,} B that"
-        " the case may take; the disk_ strategies read it off the disk"
+    return Reason(
+        "no_memory",
+        f"its table of {table_bytes:,} B does not fit in the {job.memory.size:,} B that"
+        " the case may take; the disk_ strategies read it off the disk",
     )
 
 
-def _anybody(group: Alone, mine: str | None) -> str | None:
+def _anybody(group: Alone, mine: Reason | None) -> str | None:
     """Why any rank skips the case: they skip it together."""
-    return next((reason for reason in group.gathered(mine) if reason is not None), None)
+    said = group.gathered(mine and str(mine))
+    return next((reason for reason in said if reason is not None), None)
 
 
 def _cached(file: TableFile | None) -> Reason | None:
@@ -405,7 +412,7 @@ def latencies_of(counted: NDArray[np.int64]) -> Iterator[tuple[str, float]]:
 def _binding_rows(binding: Binding, table: Tensor, make: RowMaker) -> Iterator[Row]:
     """The NUMA node that threads and memory are bound to, and what of the table lies there."""
     if binding.node is None:
-        reason = binding.reason or Reason("unsupported", "not bound")
+        reason = binding.reason or unsupported("not bound")
         yield make.missing("setup", "numa_node", "1", "NUMA node of the GPU", reason)
         return
     yield make.ok("setup", "numa_node", "1", binding.node, binding.how)
@@ -590,7 +597,8 @@ class _Training:
         batch = self.epochs.typed(self.epochs.trace[0])
         rows = self.strategy.delivered(reference_gather(self.truth, batch.input_ids))
         x, batch = rows.to(self.trainer.device), to_device(batch, self.trainer.device)
-        return peak_row(lambda: self.trainer.step(x, batch), self.trainer.device, self.job.rows)
+        peak, source = peak_of(lambda: self.trainer.step(x, batch), self.trainer.device)
+        return self.job.rows.ok("train", "peak", "B", peak, source)
 
     def _tuned(self, batch: MiniBatch) -> list[SetupStep]:
         """Have the path find what depends on the training: beside a copy, then thrown away."""

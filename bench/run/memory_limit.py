@@ -23,13 +23,13 @@ from pathlib import Path
 
 import psutil
 
-from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.run.job import Job, MemoryLimit
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.table import dropped
 from gatherbench.datasets.dataset import array_path, read_spec
 from gatherbench.kernels.memory_cgroup import MemoryCgroup, own_cgroup
 from gatherbench.kernels.page_cache import read_in
+from gatherbench.reason import Reason, unsupported
 
 #: Of cgroups: then the id of the process that made it, and a number.
 _NAME = "gatherbench"
@@ -138,7 +138,7 @@ def peak_row(job: Job) -> Row | None:
     what, source = ("setup", "memory_peak", "B"), f"{group.version.peak} of the case's own cgroup"
     peak = group.peak()
     if peak is None:
-        return job.rows.missing(*what, source, Reason("unsupported", "this kernel does not tell"))
+        return job.rows.missing(*what, source, unsupported("this kernel does not tell"))
     return job.rows.ok(*what, peak, f"{source}, pages of files included")
 
 

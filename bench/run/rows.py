@@ -10,9 +10,9 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
-from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.base import UNITS
 from gatherbench.bench.plan.workload import Case
+from gatherbench.reason import Reason
 
 SCHEMA_VERSION = 3
 

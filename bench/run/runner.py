@@ -294,7 +294,7 @@ class Runner:
         """Measure cases in one process and fold what they found into the table.
 
         Returns:
-            How many could be prepared.
+            How many could be prepared, and had the time to end.
         """
         self._workers.check_time()
         if self.left_s() <= sum(self._took.get(key_of(case)[:3], 0.0) for _, case in group):
@@ -315,8 +315,15 @@ class Runner:
                 jobs[number] = job
             else:
                 unprepared[number] = job
-        failures = self._measure(jobs, total) if jobs else {}
+        failures: Mapping[int, str | None] = {}
+        cut_off = set[int]()
+        try:
+            failures = self._measure(jobs, total) if jobs else {}
+        except TimeUp:
+            cut_off = {n for n, job in jobs.items() if not _has_ended(job)}
         for number, case in group:
+            if number in cut_off:
+                continue
             failure = unprepared.get(number) or failures.get(number)
             source = NOT_PREPARED if number in unprepared else CASE_CLOCK
             make = self.task.rows.of(case)
@@ -324,7 +331,7 @@ class Runner:
             self._took_s(rows[-1])
             self.progress.ended(number, total, case, rows)
         self.unprepared += len(unprepared)
-        return len(group) - len(unprepared)
+        return len(group) - len(unprepared) - len(cut_off)
 
     def _job(self, case: Case, part: Path) -> Job | str:
         """What is to be done for the case, or why it cannot begin."""
@@ -363,10 +370,11 @@ class Runner:
         """
         failures = dict[int, str]()
         while jobs:
-            turns = Turns(tuple(jobs.values()), self.store.parts.absolute() / "turn.json")
+            now, until = self.store.parts.absolute() / "turn.json", time.monotonic() + self.left_s()
+            turns = Turns(tuple(jobs.values()), now, until)
             turns.now.unlink(missing_ok=True)
             death = self._done(turns, len(jobs), look=self._watched(turns, list(jobs), total))
-            left = [n for n, job in jobs.items() if not (job.part.exists() and has_ended(job.part))]
+            left = [n for n, job in jobs.items() if not _has_ended(job)]
             active = [n for case, n in enumerate(jobs) if case == Turn.said(turns.now).case]
             # Nobody's turn, and nothing has come of it: another process would fare no better.
             lost = set(active) & set(left) or (set() if len(left) < len(jobs) else set(left))
@@ -533,6 +541,11 @@ def takes_turns(case: Case) -> bool:
     if case.workload.world > 1 or case.workload.memory_share:
         return False
     return not build(case.strategy, case.params).own_process
+
+
+def _has_ended(job: Job) -> bool:
+    """Whether the case's part says how it ended."""
+    return job.part.exists() and has_ended(job.part)
 
 
 def _timed_out(seconds: float) -> str:

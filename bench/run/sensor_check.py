@@ -13,7 +13,6 @@ from dataclasses import replace
 
 import torch
 
-from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.bench.meters.base import Reading, reading
 from gatherbench.bench.meters.nvml_device import GpuUnderTest, NvmlDevice, SensorChoice, uuids_of
 from gatherbench.bench.meters.power import SHORTEST_ENERGY_WINDOW_S, GpuPowerMeter
@@ -21,6 +20,7 @@ from gatherbench.bench.meters.trust import SensorCheck, calibrate
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import CALIBRATION_STAGE as STAGE
 from gatherbench.bench.run.untimed import row_of
+from gatherbench.reason import Reason, SensorUnavailableError, unsupported
 
 #: How long each source watches each copy: some periods of the slowest of them.
 COPY_S = 1.0
@@ -28,7 +28,7 @@ COPY_S = 1.0
 SETTLE_S = 3.0
 #: How long the idle GPU is watched.
 IDLE_S = SHORTEST_ENERGY_WINDOW_S
-_NO_LINK = Reason("unsupported", "NVML does not describe the link", "ask lspci -vv for LnkSta")
+_NO_LINK = unsupported("NVML does not describe the link", "ask lspci -vv for LnkSta")
 
 
 def torch_gpu_uuids(device: torch.device) -> tuple[str, ...]:

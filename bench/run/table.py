@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.kernels.host_memory import available_bytes, tensor_of
 from gatherbench.kernels.managed_memory import Memory, empty, managed_room
 from gatherbench.kernels.page_cache import drop_pages, mapped_table
 from gatherbench.kernels.table_file import TableFile, read_rows
+from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies.base import Strategy
 
 TableKind = Literal["anonymous", "managed", "shared", "file"]
@@ -66,12 +66,14 @@ def table_kind(strategy: Strategy, asked: Measure, device: torch.device, world: 
     return "shared" if world > 1 and device.type == "cuda" else "anonymous"
 
 
-def table_refusal(kind: TableKind, size: int, device: torch.device, processes: int) -> str | None:
+def table_refusal(
+    kind: TableKind, size: int, device: torch.device, processes: int
+) -> Reason | None:
     """Why a table of ``size`` bytes cannot be loaded, one for each of so many ``processes``."""
     if kind != "managed":
         return None
     if device.type != "cuda":
-        return 'unsupported: without a GPU there is no table = "managed": leave it out of [measure]'
+        return unsupported('without a GPU there is no table = "managed": leave it out of [measure]')
     return managed_room(size, processes)
 
 

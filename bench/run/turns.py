@@ -8,7 +8,8 @@ within blocks when they are read (:mod:`gatherbench.stats.interval`).
 
 Paths that do not fit beside the others, on the GPU or on the host, have blocks of their own behind
 them, in the same process. What fails costs itself. Where CUDA is lost with it, or the process, the
-runner starts another process for the rest.
+runner starts another process for the rest. Where the run's time would end amid a block, the paths
+end before it, with fewer epochs: cut off, they would leave nothing.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ from gatherbench.kernels.host_memory import available_bytes
 from gatherbench.strategies.places import free_bytes
 
 T = TypeVar("T")
+
+#: Blocks for which there has to be time before one begins: it, and what the paths do behind it.
+_BLOCK_AND_END = 2
 
 #: Share of the free memory that one more path may take on the GPU, and one more table on the host:
 #: the training of those that are open has not had all that it will take.
@@ -63,11 +67,16 @@ def take_turns(job: Turns) -> None:
     while waiting:
         opened, waiting = _opened(waiting)
         with nvtx_session(plan.nvtx) as mark:
+            longest_s = 0.0
             for number, order in enumerate(blocks(opened, plan.epochs, draw)):
+                block_began = time.monotonic()
+                if number and block_began + _BLOCK_AND_END * longest_s > job.until:
+                    break
                 for place, path in enumerate(path for path in order if not path.over):
                     source = f"place in a block of {len(order)} paths, shuffled"
                     path.out.row(path.job.rows.ok(*PLACE, place, source, number))
                     path.turn(partial(path.case.epoch, number, mark))
+                longest_s = max(longest_s, time.monotonic() - block_began)
         for path in opened:
             if not path.over:
                 path.turn(path.case.finish)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from gatherbench.bench.meters.base import Reading, cited
 from gatherbench.bench.meters.cpu import WallClockMeter
@@ -40,23 +41,28 @@ _ROOF_S = 0.3
 _READS, _TIME = ("fetch", "disk_roof_reads", "1"), ("fetch", "disk_roof_time", "s")
 
 
-def peak_row(step: Callable[[], object], device: torch.device, make: RowMaker) -> Row:
-    """The most bytes that tensors of a training step have at a time, its weights among them."""
-    what = ("train", "peak", "B")
+def peak_of(work: Callable[[], object], device: torch.device) -> tuple[float, str]:
+    """Bytes of the device's memory that work takes at its most beyond what is there; the source.
+
+    On a host those of torch's tensors: its allocator tells each of them to the profiler.
+    """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
-        step()
+        work()
         torch.cuda.synchronize(device)
-        grown = torch.cuda.max_memory_allocated(device) - before
-        return make.ok(*what, grown, "torch.cuda.max_memory_allocated, less what was there before")
-    from torch.distributed._tools.mem_tracker import MemTracker  # takes a second to import
-
-    with MemTracker() as tracker:
-        step()
-    peak = tracker.get_tracker_snapshot("peak")[device]["Total"]
-    return make.ok(*what, peak, "torch.distributed._tools.mem_tracker, tensors of one step")
+        return torch.cuda.max_memory_allocated(device) - before, "torch.cuda.max_memory_allocated"
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        work()
+    assert profiled.profiler is not None
+    events = profiled.profiler.kineto_results.events()
+    changes = [(one.start_ns(), one.nbytes()) for one in events if one.name() == "[memory]"]
+    held = peak = 0
+    for _, nbytes in sorted(changes, key=lambda change: change[0]):
+        held += nbytes
+        peak = max(peak, held)
+    return float(peak), "torch.profiler, profile_memory of one step"
 
 
 def row_of(reading: Reading, make: RowMaker, stage: str, epoch: int = -1) -> Row:

@@ -18,7 +18,6 @@ import sys
 import time
 from unittest import mock
 
-from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.run.fork_server import die_with_parent, serve_requests
 from gatherbench.bench.run.job import (
@@ -32,6 +31,7 @@ from gatherbench.bench.run.job import (
     outcome,
 )
 from gatherbench.bench.run.store import PartWriter
+from gatherbench.reason import Reason
 
 
 def prepare_workload(job: Preparation) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
+from gatherbench.bench.read.derive import EPOCHS, epoch_times, plan_order, problems, sort_series
 from gatherbench.bench.read.disturbance import disturbed_series
-from gatherbench.bench.read.epochs import EPOCHS, epoch_times, plan_order, problems, sort_series
 from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES, Key

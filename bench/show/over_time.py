@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gatherbench.bench.read.epochs import sort_series
+from gatherbench.bench.read.derive import sort_series
 from gatherbench.bench.read.tables import Run, of_measured
 from gatherbench.bench.read.units import bytes_in_words, quantity
 from gatherbench.bench.run.rows import SERIES

@@ -13,8 +13,8 @@ from typing import Any, cast
 import pandas as pd
 
 from gatherbench.bench.plan.workload import ranks_in_words, ranks_of
+from gatherbench.bench.read.derive import problems
 from gatherbench.bench.read.disturbance import disturbance, disturbed_alone
-from gatherbench.bench.read.epochs import problems
 from gatherbench.bench.read.modelled import borrows, corners
 from gatherbench.bench.read.pages import slow_pages
 from gatherbench.bench.read.tables import Run

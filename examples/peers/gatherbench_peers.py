@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gatherbench.kernels.order import Order
+from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies.base import Fetcher, Minibatches, Strategy, Ticket
 from gatherbench.strategies.buffers import TicketRing
 from gatherbench.strategies.cuda_fetcher import after
@@ -93,9 +94,9 @@ class Peer(Strategy):
 
     package: ClassVar[str]
 
-    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+    def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
         if _version(self.package) is None:
-            return f"not_installed: {self.package}; pip install {self.package}"
+            return Reason("not_installed", f"{self.package}; pip install {self.package}")
         return path_skip(device)
 
 
@@ -129,9 +130,9 @@ class PeerDgl(Peer):
 
     rows: Literal["gathered", "in_place"] = "gathered"
 
-    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+    def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
         if self.rows == "in_place" and device.type == "cpu":
-            return "unsupported: rows = in_place is read by a GPU and means nothing on the host"
+            return unsupported("rows = in_place is read by a GPU and means nothing on the host")
         return super().skip(device, table_bytes)
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
@@ -170,9 +171,9 @@ class PeerWholegraph(Peer):
 
     memory: Literal["host", "gpu"] = "host"
 
-    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+    def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
         if device.type == "cpu":
-            return "unsupported: WholeGraph gathers on a GPU"
+            return unsupported("WholeGraph gathers on a GPU")
         return super().skip(device, table_bytes)
 
     def gpu_table_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from gatherbench.bench.read.epochs import sort_series
+from gatherbench.bench.read.derive import sort_series
 from gatherbench.bench.read.units import quantity
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
 from gatherbench.bench.show.charts import whiskered

@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 
 from gatherbench.bench.plan.workload import workload_names
-from gatherbench.bench.read.epochs import epoch_times, set_aside
+from gatherbench.bench.read.derive import epoch_times, set_aside
 from gatherbench.bench.read.points import is_point_table, read_points
 from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.scaling import families, world
@@ -92,7 +92,7 @@ class Findings:
         return found
 
     def derived(self, backend: str, derive: Derive) -> pd.DataFrame:
-        """``derive`` (see :mod:`gatherbench.bench.read.epochs`) over the runs that have it, as one
+        """``derive`` (see :mod:`gatherbench.bench.read.derive`) over the runs that have it, as one
         table, without the series that nobody would train with.
 
         Columns: ``machine``, ``dataset``, ``model``, and those of ``derive``.

@@ -25,7 +25,7 @@ from gatherbench.bench.show.answer import compared
 from gatherbench.kernels.policies import POLICIES
 from gatherbench.kernels.requests import RequestRow, request_row, uniform_ids
 from gatherbench.stats.interval import Interval, interval_of
-from helpers.epochs import bar_groups
+from helpers.epoch_bars import bar_groups
 from helpers.findings import Findings
 
 #: Our own gather beside those of live peers.

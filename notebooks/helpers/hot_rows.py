@@ -14,12 +14,12 @@ from gatherbench.bench.model.advise.kept import keeping
 from gatherbench.bench.model.advise.option import average_load, predict
 from gatherbench.bench.model.advise.question import Question, graph_sizes, source_graph
 from gatherbench.bench.model.profile import LinkProfile
-from gatherbench.bench.read.epochs import speedup_over
+from gatherbench.bench.read.derive import speedup_over
 from gatherbench.bench.read.kept import found_on_device, line_names
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.strategies.registry import build
-from helpers.epochs import bar_groups
+from helpers.epoch_bars import bar_groups
 from helpers.findings import Findings
 
 COLUMNS = ["kind", "series", "x", "y"]

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from gatherbench.bench.model.profile import LinkProfile, load_profile
-from gatherbench.bench.read.epochs import set_aside, sort_series
+from gatherbench.bench.read.derive import set_aside, sort_series
 from gatherbench.bench.read.scaling import scaling
-from helpers.epochs import BARS
+from helpers.epoch_bars import BARS
 from helpers.findings import Findings
 from tools.validate_model import ALL_IN_GPU, CPU_GATHER, chart_epochs, fitted_chart, reddit_chart
 

@@ -1,7 +1,5 @@
 """A tiny dataset on disk, and jobs on it, for the tests of the harness."""
 
-from __future__ import annotations
-
 import functools
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A run folder with a table on disk, by hand: each number below is worked out in the comments."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

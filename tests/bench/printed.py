@@ -1,7 +1,5 @@
 """What is printed, as a test reads it: on a page so wide that nothing is folded."""
 
-from __future__ import annotations
-
 from io import StringIO
 
 from rich.console import Console, RenderableType

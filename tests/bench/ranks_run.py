@@ -1,7 +1,5 @@
 """Run folders of several ranks, by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Small run folders, written here by hand so that a mistake of the store cannot hide itself."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence

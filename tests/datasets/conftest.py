@@ -1,7 +1,5 @@
 """No test here cuts the power, so none waits for the disk; and a machine without a network."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

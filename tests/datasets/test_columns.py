@@ -1,7 +1,5 @@
 """Edge lists become columns: against a set of pairs, over chunk borders and past 32 bits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -20,12 +18,7 @@ EDGES = st.integers(1, 9).flatmap(
 
 @given(graph=EDGES, undirected=st.booleans(), chunk=st.sampled_from([1, 3, 1 << 22]))
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_columns_hold_each_edge_once_in_order(
-    graph: tuple[int, list[tuple[int, int]]],
-    undirected: bool,
-    chunk: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_columns_hold_each_edge_once_in_order(graph, undirected, chunk, monkeypatch):
     monkeypatch.setattr(module, "_CHUNK", chunk)
     nodes, pairs = graph
     source, target = np.array(pairs, np.int32).reshape(-1, 2).T
@@ -40,7 +33,7 @@ def test_columns_hold_each_edge_once_in_order(
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int64])
-def test_keys_do_not_overflow_narrow_ids(dtype: type) -> None:
+def test_keys_do_not_overflow_narrow_ids(dtype):
     nodes = 111_059_956
     last = np.array([nodes - 1], dtype)
     assert edge_keys([(last, last)], 1, nodes, "test").tolist() == [nodes * nodes - 1]
@@ -50,7 +43,7 @@ def test_keys_do_not_overflow_narrow_ids(dtype: type) -> None:
 
 @pytest.mark.parametrize("bad", [-1, 3])
 @pytest.mark.parametrize("end", ["source", "target"])
-def test_a_node_that_is_not_there_is_named(bad: int, end: str) -> None:
+def test_a_node_that_is_not_there_is_named(bad, end):
     ends = {"source": np.array([0, 1]), "target": np.array([2, 2])}
     ends[end][1] = bad
     with pytest.raises(DatasetError, match=f"some.csv: an edge names node {bad}, but there are 3"):

@@ -1,7 +1,5 @@
 """The graph and the table that follow from a hash: the same however they are made, and as said."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -33,7 +31,7 @@ def splitmix64(counter: int) -> int:
     return z ^ z >> 31
 
 
-def test_a_value_follows_from_its_row_and_column() -> None:
+def test_a_value_follows_from_its_row_and_column():
     """Row 7 of five columns: three words a row, of each the low and the high 24 bits."""
     table = np.empty((9, 5), np.float32)
     fill(table)
@@ -42,7 +40,7 @@ def test_a_value_follows_from_its_row_and_column() -> None:
     assert table[7, 2:4] == pytest.approx([low, high], rel=1e-6)
 
 
-def test_rows_are_the_same_in_pieces_and_look_like_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_the_same_in_pieces_and_look_like_noise(monkeypatch):
     whole, some = np.empty((2000, 7), np.float32), np.empty((300, 7), np.float32)
     fill(whole)
     fill(some, first=1500)
@@ -55,7 +53,7 @@ def test_rows_are_the_same_in_pieces_and_look_like_noise(monkeypatch: pytest.Mon
     assert (whole.mean(), whole.std()) == pytest.approx((0, 1), abs=0.03)
 
 
-def test_the_graph_is_the_same_in_any_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_graph_is_the_same_in_any_blocks(monkeypatch):
     def graph() -> tuple[np.ndarray, np.ndarray]:
         runs = list(columns(5000, silent))
         degrees, rows = (np.concatenate(part) for part in zip(*runs, strict=True))
@@ -67,7 +65,7 @@ def test_the_graph_is_the_same_in_any_blocks(monkeypatch: pytest.MonkeyPatch) ->
         assert np.array_equal(one, other)
 
 
-def test_the_law_is_the_one_that_is_said() -> None:
+def test_the_law_is_the_one_that_is_said():
     """Of Pareto's law with exponent 1.5 a share of 2^-1.5 has twice the least; of in-neighbours
     the first percent of ranks has 0.01^(1/3) = 21.5 %."""
     nodes = 200_000
@@ -82,7 +80,7 @@ def test_the_law_is_the_one_that_is_said() -> None:
     assert hubs.std() > nodes / 5, "hubs lie anywhere"
 
 
-def test_the_folder_holds_no_table_and_the_table_is_made_in_memory(made: GraphDataset) -> None:
+def test_the_folder_holds_no_table_and_the_table_is_made_in_memory(made):
     spec = made.spec
     assert (spec.num_nodes, spec.row_bytes, spec.hashed) == (20_000, 512, True)
     stat = array_path(made.folder, "features").stat()
@@ -97,9 +95,7 @@ def test_the_folder_holds_no_table_and_the_table_is_made_in_memory(made: GraphDa
     assert HashedSource().estimate(1.0).table_bytes == 48 << 30
 
 
-def test_a_hole_is_never_read_as_a_table(
-    made: GraphDataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hole_is_never_read_as_a_table(made, monkeypatch):
     from gatherbench.bench.run import table as table_module
 
     monkeypatch.setattr(table_module, "available_bytes", lambda: made.spec.table_bytes)
@@ -111,7 +107,7 @@ def test_a_hole_is_never_read_as_a_table(
         )
 
 
-def test_a_size_that_cannot_be_had_is_refused() -> None:
+def test_a_size_that_cannot_be_had_is_refused():
     for scale in (1e-9, 100):
         with pytest.raises(DatasetError, match="not 100 to"):
             HashedSource().estimate(scale)

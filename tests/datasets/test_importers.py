@@ -3,8 +3,6 @@
 Labels, features and splits come from files or from beside the edges: whose node is whose?
 """
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 from typing import Any
@@ -98,9 +96,7 @@ EDGE_LISTS = {
 
 @pytest.mark.parametrize("chunk", [1, 17, 16 << 20])
 @pytest.mark.parametrize("name", EDGE_LISTS)
-def test_edge_lists_of_every_kind(
-    tmp_path: Path, name: str, chunk: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_edge_lists_of_every_kind(tmp_path, name, chunk, monkeypatch):
     monkeypatch.setattr(import_text, "_CHUNK_BYTES", chunk)
     assert in_neighbours(load(put(tmp_path, name, EDGE_LISTS[name]), dim=3)) == EXPECTED
     bad = EDGE_LISTS[name].rstrip("\n").replace("\r", "") + "\noops\n"
@@ -111,13 +107,13 @@ def test_edge_lists_of_every_kind(
         load(put(tmp_path, name, bad))
 
 
-def test_undirected_edges_are_stored_both_ways(tmp_path: Path) -> None:
+def test_undirected_edges_are_stored_both_ways(tmp_path):
     data = load(put(tmp_path, "e.txt", lines()), undirected=True)
     assert in_neighbours(data) == {0: [1, 2, 4], 1: [0], 2: [0, 2, 3], 3: [2], 4: [0]}
     assert "undirected, stored both ways" in data.spec.notes
 
 
-def test_which_number_ids_count_from(tmp_path: Path) -> None:
+def test_which_number_ids_count_from(tmp_path):
     path = put(tmp_path, "e.txt", "1 2\n2 3\n")
     assert load(path).spec.num_nodes == 3
     assert load(path, one_based=False).spec.num_nodes == 4
@@ -155,13 +151,11 @@ def test_which_number_ids_count_from(tmp_path: Path) -> None:
     ],
     ids=lambda text: text[:20],
 )
-def test_the_first_bad_record_is_named(
-    tmp_path: Path, name: str, text: str, complaint: str
-) -> None:
+def test_the_first_bad_record_is_named(tmp_path, name, text, complaint):
     refused(rf"{name}.*: {complaint}", put(tmp_path, name, text.encode("latin-1")))
 
 
-def test_ids_beyond_a_known_number_of_nodes_are_named(tmp_path: Path) -> None:
+def test_ids_beyond_a_known_number_of_nodes_are_named(tmp_path):
     for text, line in (("0 1\n1 3\n2 2\n", 2), ("0 1\n1 2\n7 2\n", 3)):
         path = put(tmp_path, "e.txt", text)
         refused(rf"line {line}, column .*the largest is [23]; .* --relabel", path, nodes=3)
@@ -178,9 +172,7 @@ RECORDS = st.lists(
 
 @settings(max_examples=300, deadline=None)
 @given(text=RECORDS, separator=st.sampled_from([None, ","]))
-def test_pandas_reads_nothing_that_line_by_line_reading_would_not(
-    text: str, separator: str | None
-) -> None:
+def test_pandas_reads_nothing_that_line_by_line_reading_would_not(text, separator):
     """The slow way knows what a record is; the fast one may only refuse more."""
     how = (text.encode(), separator, [0, 1], [import_text.Column("node id", 0, 99)] * 2)
     fast = import_text.by_pandas(*how)
@@ -193,9 +185,7 @@ def test_pandas_reads_nothing_that_line_by_line_reading_would_not(
     edges=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=60),
     undirected=st.booleans(),
 )
-def test_any_edge_list_is_its_scipy_matrix(
-    tmp_path_factory: pytest.TempPathFactory, edges: list[tuple[int, int]], undirected: bool
-) -> None:
+def test_any_edge_list_is_its_scipy_matrix(tmp_path_factory, edges, undirected):
     path = put(tmp_path_factory.mktemp("e"), "e.txt", lines(edges))
     data = load(path, nodes=31, one_based=False, undirected=undirected)
     matrix = np.zeros((31, 31), bool)
@@ -205,7 +195,7 @@ def test_any_edge_list_is_its_scipy_matrix(
     np.testing.assert_array_equal(data.indices, expected.indices)
 
 
-def test_damaged_gzip_files(tmp_path: Path) -> None:
+def test_damaged_gzip_files(tmp_path):
     pairs = np.random.default_rng(0).integers(0, 999, (5000, 2))
     whole = gzip.compress(lines(pairs.tolist()).encode())
     for content in (whole[: len(whole) // 2], whole[:-4], b"no gzip", whole[:500] + whole[600:]):
@@ -220,14 +210,14 @@ def test_damaged_gzip_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("suffix", "kind"), [(".mtx", "pattern"), (".mtx.gz", "real"), (".mtx", "complex")]
 )
-def test_matrix_market_as_scipy_writes_it(tmp_path: Path, kind: str, suffix: str) -> None:
+def test_matrix_market_as_scipy_writes_it(tmp_path, kind, suffix):
     plain = tmp_path / "m.mtx"
     matrix = compressed(scipy.sparse.coo_array)
     scipy.io.mmwrite(plain, matrix, field=kind, comment="a comment", symmetry="general")
     assert in_neighbours(load(put(tmp_path, f"m{suffix}", plain.read_bytes()))) == EXPECTED
 
 
-def test_a_symmetric_matrix_counts_both_ways(tmp_path: Path) -> None:
+def test_a_symmetric_matrix_counts_both_ways(tmp_path):
     text = "%%MatrixMarket matrix coordinate pattern symmetric\n3 3 2\n2 1\n3 3\n"
     assert in_neighbours(load(put(tmp_path, "m.mtx", text))) == {0: [1], 1: [0], 2: [2]}
 
@@ -250,7 +240,7 @@ BANNER = "%%MatrixMarket matrix coordinate pattern general\n"
         (BANNER + "0 0 0\n", "cannot be a graph"),
     ],
 )
-def test_bad_matrix_market_files(tmp_path: Path, text: str, complaint: str) -> None:
+def test_bad_matrix_market_files(tmp_path, text, complaint):
     refused(rf"m\.mtx.*{complaint}", put(tmp_path, "m.mtx", text))
 
 
@@ -263,7 +253,7 @@ def compressed(kind: Any) -> Any:
 
 
 @pytest.mark.parametrize("said", ["csc", "csr"])
-def test_compressed_arrays(tmp_path: Path, said: Any) -> None:
+def test_compressed_arrays(tmp_path, said):
     matrix = compressed(scipy.sparse.csc_array if said == "csc" else scipy.sparse.csr_array)
     scipy.sparse.save_npz(tmp_path / "m.npz", matrix)  # which says of itself what it is
     assert in_neighbours(load(tmp_path / "m.npz")) == EXPECTED
@@ -298,11 +288,11 @@ def test_compressed_arrays(tmp_path: Path, said: Any) -> None:
         ("e.npy", [[0, 2**31], [0, 1]], "edge 1 names node 2147483648, .* number the nodes"),
     ],
 )
-def test_arrays_that_are_no_graph(tmp_path: Path, name: str, content: Any, complaint: str) -> None:
+def test_arrays_that_are_no_graph(tmp_path, name, content, complaint):
     refused(rf"{name}.*{complaint}", put(tmp_path, name, content))
 
 
-def test_a_matrix_in_another_format_names_the_remedy(tmp_path: Path) -> None:
+def test_a_matrix_in_another_format_names_the_remedy(tmp_path):
     scipy.sparse.save_npz(tmp_path / "coo.npz", compressed(scipy.sparse.coo_array))
     refused(r"tocsc\(\)", tmp_path / "coo.npz")
     matrix = compressed(scipy.sparse.csc_array)
@@ -311,7 +301,7 @@ def test_a_matrix_in_another_format_names_the_remedy(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["edge_index.npy", "edge_index.pt"])
-def test_an_edge_index_of_pyg(tmp_path: Path, name: str) -> None:
+def test_an_edge_index_of_pyg(tmp_path, name):
     for array in (PAIRS, PAIRS.T, PAIRS.astype(np.int32), np.asfortranarray(PAIRS)):
         assert in_neighbours(load(put(tmp_path, name, array))) == EXPECTED
     path = put(tmp_path, name, PAIRS + 1)
@@ -325,7 +315,7 @@ def test_an_edge_index_of_pyg(tmp_path: Path, name: str) -> None:
         load(path, nodes=3)
 
 
-def test_ids_with_gaps_are_numbered_by_rank(tmp_path: Path) -> None:
+def test_ids_with_gaps_are_numbered_by_rank(tmp_path):
     ids = np.array([3, 70, 71, 900, 2**31 - 2])  # of nodes 0 to 4
     features = put(tmp_path, "x.npy", np.arange(5.0).reshape(5, 1))
     text = put(tmp_path, "gaps.csv", lines(ids[PAIRS.T].tolist(), ","))
@@ -344,7 +334,7 @@ def test_ids_with_gaps_are_numbered_by_rank(tmp_path: Path) -> None:
 # --- features, names ------------------------------------------------------------------------------
 
 
-def test_features_from_a_file(tmp_path: Path) -> None:
+def test_features_from_a_file(tmp_path):
     table = np.arange(35, dtype=np.float16).reshape(5, 7)
     features = put(tmp_path, "x.npy", np.asfortranarray(table))
     data = load(put(tmp_path, "e.txt", lines()), features=features)
@@ -387,21 +377,19 @@ NAN = np.where(np.arange(10).reshape(5, 2) == 7, np.nan, 0.0)
         ("dtype", "", "float3", "expected one of float32"),
     ],
 )
-def test_bad_features_and_labels(
-    tmp_path: Path, option: str, name: str, content: Any, complaint: str
-) -> None:
+def test_bad_features_and_labels(tmp_path, option, name, content, complaint):
     given = put(tmp_path, name, content) if name else content
     refused(complaint, put(tmp_path, "e.txt", lines()), **{option: given})
 
 
-def test_files_that_say_different_numbers_of_nodes(tmp_path: Path) -> None:
+def test_files_that_say_different_numbers_of_nodes(tmp_path):
     path, wide = put(tmp_path, "e.txt", lines()), put(tmp_path, "x.npy", np.zeros((5, 2)))
     refused("how many nodes", path, features=wide, nodes=3)
     refused("rows of width 2, but dim says 9", path, features=wide, dim=9)
     refused(r"nowhere\.npy: not a regular file", path, features=tmp_path / "nowhere.npy")
 
 
-def test_names_that_are_taken(tmp_path: Path) -> None:
+def test_names_that_are_taken(tmp_path):
     path = put(tmp_path, "e.txt", lines())
     with pytest.raises(DatasetError, match="name of a built-in dataset"):
         import_graph(Import(path, "products-like"), tmp_path)
@@ -434,7 +422,7 @@ LINE = "1 2\n2 3\n3 4\n"  # nodes 0 to 3, counted from 1
         ("y.pt", [2, -1, -1, 1]),
     ],
 )
-def test_labels_by_node_or_in_the_order_of_nodes(tmp_path: Path, name: str, content: Any) -> None:
+def test_labels_by_node_or_in_the_order_of_nodes(tmp_path, name, content):
     """Ids as in the graph's file, which counts from 1; nodes not named have none."""
     data = load(put(tmp_path, "e.txt", LINE), labels=put(tmp_path, name, content))
     assert data.labels.tolist() == [2, -1, -1, 1]
@@ -443,7 +431,7 @@ def test_labels_by_node_or_in_the_order_of_nodes(tmp_path: Path, name: str, cont
         assert (data.labels[ids] >= 0).all(), "a seed node without a label cannot be trained on"
 
 
-def test_labels_by_node_know_nodes_that_are_in_no_edge(tmp_path: Path) -> None:
+def test_labels_by_node_know_nodes_that_are_in_no_edge(tmp_path):
     edges, labels = put(tmp_path, "e.txt", "0 70\n70 9\n"), put(tmp_path, "y.csv", "9,1\n90,0\n")
     assert load(edges, labels=labels).spec.num_nodes == 91
     data = load(edges, labels=labels, relabel=True)  # 0, 9, 70 and 90
@@ -455,7 +443,7 @@ def test_labels_by_node_know_nodes_that_are_in_no_edge(tmp_path: Path) -> None:
         load(put(tmp_path, "e.txt", LINE), labels=labels, one_based=True)
 
 
-def test_labels_that_a_model_would_be_too_wide_for(tmp_path: Path) -> None:
+def test_labels_that_a_model_would_be_too_wide_for(tmp_path):
     """1000 classes always; beyond, ten times those that occur and a tenth of the labelled nodes."""
     path = put(tmp_path, "e.npy", np.array([np.arange(19_999), np.arange(1, 20_000)]))
 
@@ -492,7 +480,7 @@ def test_labels_that_a_model_would_be_too_wide_for(tmp_path: Path) -> None:
         (("a.npy", np.uint8([1, 0, 0, 1])), ("b.npy", [2]), ("c.npy", [3])),
     ],
 )
-def test_splits_by_ids_and_masks(tmp_path: Path, train: Any, val: Any, test: Any) -> None:
+def test_splits_by_ids_and_masks(tmp_path, train, val, test):
     files = dict(zip(("train", "val", "test"), (train, val, test), strict=True))
     given = {split: put(tmp_path, *file) for split, file in files.items()}
     data = load(put(tmp_path, "e.txt", LINE), **given)
@@ -509,9 +497,7 @@ def test_splits_by_ids_and_masks(tmp_path: Path, train: Any, val: Any, test: Any
         ("7 90\n90 7000\n", [7000, 7], True, [2, 0]),
     ],
 )
-def test_which_nodes_a_split_names(
-    tmp_path: Path, edges: str, train: Any, relabel: bool, expected: list[int]
-) -> None:
+def test_which_nodes_a_split_names(tmp_path, edges, train, relabel, expected):
     path, given = put(tmp_path, "e.txt", edges), put(tmp_path, "t.npy", train)
     assert splits(load(path, train=given, relabel=relabel)) == [expected, [], []]
     given = put(tmp_path, "t.npy", [8])
@@ -533,7 +519,7 @@ def test_which_nodes_a_split_names(
         ({"train": [3]}, r"train\.npy: node 2 \(from 0\) has no label"),
     ],
 )
-def test_bad_splits(tmp_path: Path, files: dict[str, Any], complaint: str) -> None:
+def test_bad_splits(tmp_path, files, complaint):
     given = {split: put(tmp_path, f"{split}.npy", ids) for split, ids in files.items()}
     labels = put(tmp_path, "y.txt", "0\n1\n-1\n0\n")
     refused(complaint, put(tmp_path, "e.txt", LINE), labels=labels, **given)
@@ -570,9 +556,7 @@ KINDS = ("pt", "pt dict", "pt processed", "npz", "npz packed")
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("chunk", [1, 3, 1 << 22])
-def test_a_data_of_pyg_brings_what_it_has(
-    tmp_path: Path, kind: str, chunk: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_data_of_pyg_brings_what_it_has(tmp_path, kind, chunk, monkeypatch):
     for module in ("npz_stream", "import_arrays"):
         monkeypatch.setattr(f"gatherbench.datasets.{module}.CHUNK", chunk)
     data = load(graph_file(tmp_path, kind))
@@ -586,7 +570,7 @@ def test_a_data_of_pyg_brings_what_it_has(
 
 
 @pytest.mark.parametrize("kind", ["pt", "npz"])
-def test_files_take_the_place_of_what_data_has(tmp_path: Path, kind: str) -> None:
+def test_files_take_the_place_of_what_data_has(tmp_path, kind):
     data = load(
         graph_file(tmp_path, kind, y=torch.zeros(1), x=torch.zeros(9, 9, 9)),
         features=put(tmp_path, "x.pt", np.ones((4, 3), np.float16)),
@@ -613,12 +597,10 @@ def test_files_take_the_place_of_what_data_has(tmp_path: Path, kind: str) -> Non
         ({"train_mask": torch.zeros(4, 2, dtype=torch.bool)}, "train_mask: holds bool .4, 2.,"),
     ],
 )
-def test_a_bad_data_is_explained_by_what_is_bad(
-    tmp_path: Path, kind: str, changes: dict[str, torch.Tensor], complaint: str
-) -> None:
+def test_a_bad_data_is_explained_by_what_is_bad(tmp_path, kind, changes, complaint):
     refused(rf"graph\.{kind}.*{complaint}", graph_file(tmp_path, kind, **changes))
 
 
-def test_how_many_nodes_a_data_says(tmp_path: Path) -> None:
+def test_how_many_nodes_a_data_says(tmp_path):
     torch.save(Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=9), tmp_path / "d.pt")
     assert load(tmp_path / "d.pt").spec.num_nodes == 9

@@ -1,7 +1,5 @@
 """ogbn-mag from a tiny folder in OGB's own layout, read by OGB's own code, with no network."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 
@@ -59,7 +57,7 @@ def raw(tmp_path: Path) -> Path:
     return folder
 
 
-def test_types_follow_one_another_and_edges_go_both_ways(raw: Path, tmp_path: Path) -> None:
+def test_types_follow_one_another_and_edges_go_both_ways(raw, tmp_path):
     folder = tmp_path / "ogbn-mag"
     MagSource("ogbn-mag").prepare(folder, 1.0, silent)
     data = open_dataset(folder, check="full")
@@ -88,7 +86,7 @@ def test_types_follow_one_another_and_edges_go_both_ways(raw: Path, tmp_path: Pa
     assert np.array_equal(data.features[5], ROWS[2])
 
 
-def test_a_file_that_is_missing_is_named(raw: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_missing_is_named(raw, tmp_path):
     (raw / "raw" / "triplet-type-list.csv.gz").unlink()
     with pytest.raises(DatasetError, match="triplet-type-list"):
         MagSource("ogbn-mag").prepare(tmp_path / "ogbn-mag", 1.0, silent)

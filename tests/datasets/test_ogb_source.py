@@ -1,7 +1,5 @@
 """OGB's graphs from tiny folders in OGB's own layout, read by OGB's own code, with no network."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io
@@ -113,9 +111,7 @@ def prepared(tmp_path: Path, name: str) -> Path:
     return folder
 
 
-def test_arxiv_is_made_undirected_and_repetitions_are_merged(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_arxiv_is_made_undirected_and_repetitions_are_merged(tmp_path, capfd):
     csv_folder(tmp_path / "raw", "ogbn-arxiv", "time", 128)
     folder = prepared(tmp_path, "ogbn-arxiv")
     data = open_dataset(folder, check="full")
@@ -130,14 +126,14 @@ def test_arxiv_is_made_undirected_and_repetitions_are_merged(
     assert capfd.readouterr() == ("", "")
 
 
-def test_products_comes_both_ways_from_ogb(tmp_path: Path) -> None:
+def test_products_comes_both_ways_from_ogb(tmp_path):
     csv_folder(tmp_path / "raw", "ogbn-products", "sales_ranking", 100)
     folder = prepared(tmp_path, "ogbn-products")
     assert columns_of(folder) == [[1, 2], [0], [0, 3], [2], [4]]
     assert open_dataset(folder).spec.feature_dim == 100
 
 
-def test_the_copy_that_ogb_saves_is_neither_read_nor_written(tmp_path: Path) -> None:
+def test_the_copy_that_ogb_saves_is_neither_read_nor_written(tmp_path):
     processed = csv_folder(tmp_path / "raw", "ogbn-arxiv", "time", 128) / "processed"
     prepared(tmp_path, "ogbn-arxiv")
     assert list(processed.iterdir()) == []
@@ -145,7 +141,7 @@ def test_the_copy_that_ogb_saves_is_neither_read_nor_written(tmp_path: Path) -> 
     assert columns_of(prepared(tmp_path, "ogbn-arxiv"))[0] == [1, 2]
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+def test_a_damaged_file_is_named(tmp_path):
     raw = csv_folder(tmp_path / "raw", "ogbn-arxiv", "time", 128)
     path = raw / "raw" / "node-feat.csv.gz"
     path.write_bytes(path.read_bytes()[:-20])
@@ -155,9 +151,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_papers_is_streamed_as_it_is_directed(
-    tmp_path: Path, order: str, dtype: type, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_papers_is_streamed_as_it_is_directed(tmp_path, order, dtype, monkeypatch):
     monkeypatch.setattr(npz_stream, "CHUNK", 4)  # so that a chunk holds sources and targets
     papers_folder(tmp_path / "raw", np.asarray(EDGES, order=order), dtype)
     folder = prepared(tmp_path, "ogbn-papers100M")
@@ -170,7 +164,7 @@ def test_papers_is_streamed_as_it_is_directed(
     assert not (tmp_path / "raw" / "ogbn_papers100M" / "processed").exists()
 
 
-def test_papers_streamed_and_loaded_by_ogb_agree(tmp_path: Path) -> None:
+def test_papers_streamed_and_loaded_by_ogb_agree(tmp_path):
     raw = papers_folder(tmp_path / "raw")
     (raw / "processed").mkdir()  # as in the archive; the loader saves to there
     loaded = import_nodeproppred().NodePropPredDataset("ogbn-papers100M", root=str(raw.parent))
@@ -182,7 +176,7 @@ def test_papers_streamed_and_loaded_by_ogb_agree(tmp_path: Path) -> None:
     assert ours == set(zip(*graph["edge_index"].tolist(), strict=True))
 
 
-def test_a_cut_archive_of_papers_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_cut_archive_of_papers_is_named_and_leaves_nothing(tmp_path):
     data = papers_folder(tmp_path / "raw") / "raw" / "data.npz"
     data.write_bytes(data.read_bytes()[:-200])
     with pytest.raises(DatasetError, match=r"data\.npz.*fetch or save it again"):
@@ -190,7 +184,7 @@ def test_a_cut_archive_of_papers_is_named_and_leaves_nothing(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["raw"]
 
 
-def test_papers_never_holds_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_papers_never_holds_the_table(tmp_path, monkeypatch):
     monkeypatch.setattr(npz_stream, "CHUNK", 1 << 16)
     raw = papers_folder(tmp_path / "raw")
     table = np.ones((160_000, 128), np.float32)
@@ -204,14 +198,14 @@ def test_papers_never_holds_the_table(tmp_path: Path, monkeypatch: pytest.Monkey
     assert peak < table.nbytes / 3
 
 
-def test_an_edge_to_a_node_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_an_edge_to_a_node_that_is_not_there_is_named(tmp_path):
     papers_folder(tmp_path / "raw", np.array([[0, 1], [1, 5]]))
     with pytest.raises(DatasetError, match="names node 5, but there are 5 nodes"):
         prepared(tmp_path, "ogbn-papers100M")
 
 
 @pytest.mark.parametrize("missing", ["RELEASE_v1.txt", "raw/edge.csv.gz", "raw/node-feat.csv.gz"])
-def test_an_unfinished_download_is_refused_before_ogb_asks(tmp_path: Path, missing: str) -> None:
+def test_an_unfinished_download_is_refused_before_ogb_asks(tmp_path, missing):
     folder = csv_folder(tmp_path / "raw", "ogbn-arxiv", "time", 128)
     (folder / missing).unlink()
     with pytest.raises(DatasetError, match=f"{missing}: missing"):
@@ -219,7 +213,7 @@ def test_an_unfinished_download_is_refused_before_ogb_asks(tmp_path: Path, missi
 
 
 @pytest.mark.usefixtures("unreachable")
-def test_without_network_the_error_says_where_the_files_go(tmp_path: Path) -> None:
+def test_without_network_the_error_says_where_the_files_go(tmp_path):
     with pytest.raises(DatasetError) as caught:
         prepared(tmp_path, "ogbn-products")
     assert str(tmp_path / "raw" / "ogbn_products") in str(caught.value)
@@ -227,7 +221,7 @@ def test_without_network_the_error_says_where_the_files_go(tmp_path: Path) -> No
     assert list((tmp_path / "raw").iterdir()) == []
 
 
-def test_an_archive_is_fetched_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_is_fetched_and_read(tmp_path, monkeypatch):
     csv_folder(tmp_path / "made", "ogbn-arxiv", "time", 128).rename(tmp_path / "made" / "arxiv")
     path = tmp_path / "arxiv.zip"
     with zipfile.ZipFile(path, "w") as archive:
@@ -256,9 +250,7 @@ def test_an_archive_is_fetched_and_read(tmp_path: Path, monkeypatch: pytest.Monk
     assert [folder.name for folder in (tmp_path / "raw").iterdir()] == ["ogbn_arxiv"]
 
 
-def test_without_ogb_the_error_names_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_ogb_the_error_names_the_extra(tmp_path, monkeypatch):
     for module in [name for name in sys.modules if name.split(".")[0] == "ogb"]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "ogb", None)
@@ -266,7 +258,7 @@ def test_without_ogb_the_error_names_the_extra(
         prepared(tmp_path, "ogbn-arxiv")
 
 
-def test_importing_ogb_here_never_asks_for_a_newer_version() -> None:
+def test_importing_ogb_here_never_asks_for_a_newer_version():
     """In a fresh process, where ``ogb/version.py`` runs; the stand-in would be called by it."""
     code = """
 import sys, types
@@ -286,7 +278,7 @@ assert version.check_outdated is None
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
-def test_the_sizes_are_those_of_the_generated_twins() -> None:
+def test_the_sizes_are_those_of_the_generated_twins():
     twins = {shape.name.removesuffix("-like"): shape for shape in named_shapes()}
     for name in ("ogbn-products", "ogbn-papers100M"):
         spec = OgbSource(name).estimate(1.0)

@@ -1,7 +1,5 @@
 """A graph laid out anew is the same graph, its nodes numbered otherwise."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 
@@ -43,14 +41,12 @@ def edges_of(data: GraphDataset, number: Order) -> set[tuple[int, int]]:
     return set(found)
 
 
-def test_by_degree_comes_first_what_most_nodes_list(tmp_path: Path) -> None:
+def test_by_degree_comes_first_what_most_nodes_list(tmp_path):
     assert by_degree(small(tmp_path / "mine")).tolist() == [3, 0, 4, 1, 2]
 
 
 @pytest.mark.parametrize("name", ORDERS)
-def test_the_graph_is_the_same_but_for_its_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_the_graph_is_the_same_but_for_its_numbers(tmp_path, monkeypatch, name):
     monkeypatch.setenv("GATHERBENCH_DATA", str(tmp_path))
     given = small(tmp_path / "mine")
     made = open_dataset(prepare_dataset(f"mine+{name}"))
@@ -65,7 +61,7 @@ def test_the_graph_is_the_same_but_for_its_numbers(
     assert [folder.name for folder in imported()] == ["mine"]
 
 
-def test_an_epoch_has_the_same_seed_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_epoch_has_the_same_seed_nodes(tmp_path, monkeypatch):
     monkeypatch.setenv("GATHERBENCH_DATA", str(tmp_path))
     given = small(tmp_path / "mine")
     made = open_dataset(prepare_dataset("mine+degree"))
@@ -74,9 +70,7 @@ def test_an_epoch_has_the_same_seed_nodes(tmp_path: Path, monkeypatch: pytest.Mo
     assert [one.tolist() for one in seeds[0]] == [order[one.numpy()].tolist() for one in seeds[1]]
 
 
-def test_it_is_laid_out_anew_when_its_graph_has_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_laid_out_anew_when_its_graph_has_changed(tmp_path, monkeypatch):
     monkeypatch.setenv("GATHERBENCH_DATA", str(tmp_path))
     small(tmp_path / "mine")
     first = prepare_dataset("mine+degree")
@@ -100,32 +94,32 @@ def test_it_is_laid_out_anew_when_its_graph_has_changed(
         ("wordnet+", "expected letters"),
     ],
 )
-def test_what_is_no_order_is_refused_by_name(tmp_path: Path, name: str, said: str) -> None:
+def test_what_is_no_order_is_refused_by_name(tmp_path, name, said):
     with pytest.raises(DatasetError, match=said):
         prepare_dataset(name, root=tmp_path)
 
 
-def test_a_name_that_could_be_taken_for_an_order_is_refused_for_a_graph() -> None:
+def test_a_name_that_could_be_taken_for_an_order_is_refused_for_a_graph():
     with pytest.raises(DatasetError):
         dataset_folder("mine+degree+x")
 
 
 @pytest.mark.parametrize("order", [[0, 0, 1, 2, 3], [0, 1, 2, 3, 5], [0, 1, 2]])
-def test_what_is_no_permutation_of_the_nodes_is_rejected(tmp_path: Path, order: list[int]) -> None:
+def test_what_is_no_permutation_of_the_nodes_is_rejected(tmp_path, order):
     given = small(tmp_path / "mine")
     with pytest.raises(ValueError, match="order:"):
         write_ordered(given, np.array(order), tmp_path / "mine+degree", "mine+degree", silent)
 
 
 @given(st.permutations(range(7)))
-def test_ranks_undo_an_order(order: list[int]) -> None:
+def test_ranks_undo_an_order(order):
     """Applied twice a permutation is another one: [1, 2, 0] of itself is [2, 0, 1]."""
     found = np.array(order)
     assert ranks(found)[found].tolist() == list(range(7)) == found[ranks(found)].tolist()
     assert ranks(np.array([1, 2, 0])).tolist() == [2, 0, 1]
 
 
-def test_rcm_brings_neighbours_together(tmp_path: Path) -> None:
+def test_rcm_brings_neighbours_together(tmp_path):
     """A path 0-3-1-4-2: numbered along the path, each neighbour is one away."""
     spec = DatasetSpec("path", 1.0, 5, 0, 1, "float32", 1, "by hand", "none")
     lists = [[3], [3, 4], [4], [0, 1], [1, 2]]
@@ -138,7 +132,7 @@ def test_rcm_brings_neighbours_together(tmp_path: Path) -> None:
     assert [abs(place[a] - place[b]) for a, b in [(0, 3), (3, 1), (1, 4), (4, 2)]] == [1] * 4
 
 
-def test_rcm_says_when_a_graph_is_too_large(tmp_path: Path) -> None:
+def test_rcm_says_when_a_graph_is_too_large(tmp_path):
     given = small(tmp_path / "mine")
     many = dataclasses.replace(given.spec, num_nodes=1 << 32)
     with pytest.raises(DatasetError, match=r"take mine\+degree"):

@@ -1,7 +1,5 @@
 """Reddit from a tiny folder in the layout that PyG downloads."""
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 
@@ -46,7 +44,7 @@ def reddit_folder(root: Path) -> Path:
     return raw
 
 
-def test_reddit_is_read_as_pyg_reads_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_reddit_is_read_as_pyg_reads_it(tmp_path, capfd):
     reddit_folder(tmp_path / "raw")
     folder = tmp_path / "reddit"
     RedditSource().prepare(folder, 1.0, ignore)
@@ -71,20 +69,20 @@ def test_reddit_is_read_as_pyg_reads_it(tmp_path: Path, capfd: pytest.CaptureFix
         assert getattr(data, f"{split}_ids").tolist() == np.flatnonzero(mask).tolist()
 
 
-def test_half_a_download_is_named(tmp_path: Path) -> None:
+def test_half_a_download_is_named(tmp_path):
     (reddit_folder(tmp_path / "raw") / "reddit_graph.npz").unlink()
     with pytest.raises(DatasetError, match=r"reddit_graph\.npz: missing"):
         RedditSource().prepare(tmp_path / "reddit", 1.0, ignore)
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+def test_a_damaged_file_is_named(tmp_path):
     (reddit_folder(tmp_path / "raw") / "reddit_data.npz").write_bytes(b"PK torn")
     with pytest.raises(DatasetError, match=r"reddit_data\.npz.*cannot be read.*fetch"):
         RedditSource().prepare(tmp_path / "reddit", 1.0, ignore)
 
 
 @pytest.mark.usefixtures("unreachable")
-def test_without_network_the_error_says_where_the_files_go(tmp_path: Path) -> None:
+def test_without_network_the_error_says_where_the_files_go(tmp_path):
     with pytest.raises(DatasetError) as caught:
         RedditSource().prepare(tmp_path / "reddit", 1.0, ignore)
     assert str(tmp_path / "raw" / "reddit" / "raw") in str(caught.value)
@@ -100,7 +98,7 @@ def test_without_network_the_error_says_where_the_files_go(tmp_path: Path) -> No
         ("node_types", 1),
     ],
 )
-def test_arrays_of_other_sizes_are_named(tmp_path: Path, array: str, value: np.ndarray) -> None:
+def test_arrays_of_other_sizes_are_named(tmp_path, array, value):
     path = reddit_folder(tmp_path / "raw") / "reddit_data.npz"
     with np.load(path) as arrays:
         content = {**arrays, array: value}
@@ -109,7 +107,7 @@ def test_arrays_of_other_sizes_are_named(tmp_path: Path, array: str, value: np.n
         RedditSource().prepare(tmp_path / "reddit", 1.0, ignore)
 
 
-def test_the_sizes_are_those_of_the_generated_twin() -> None:
+def test_the_sizes_are_those_of_the_generated_twin():
     spec = RedditSource().estimate(1.0)
     assert spec.notes[-1] == "labels are communities; split by day of the month"
     twin = next(shape for shape in named_shapes() if shape.name == "reddit-like")

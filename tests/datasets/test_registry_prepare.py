@@ -1,7 +1,5 @@
 """From a name to a folder that opens: names, folders that are there, broken or contested."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import textwrap
@@ -47,9 +45,7 @@ def source(monkeypatch: pytest.MonkeyPatch) -> CountingSource:
     return source
 
 
-def test_a_dataset_is_made_once_and_anew_when_forced(
-    tmp_path: Path, source: CountingSource
-) -> None:
+def test_a_dataset_is_made_once_and_anew_when_forced(tmp_path, source):
     said: list[str] = []
     folder = prepare_dataset("counting", 1, tmp_path, lambda what, _: said.append(what))
     assert folder == tmp_path / "counting"
@@ -60,9 +56,7 @@ def test_a_dataset_is_made_once_and_anew_when_forced(
     assert source.made == 2
 
 
-def test_a_broken_folder_is_refused_until_it_is_forced(
-    tmp_path: Path, source: CountingSource
-) -> None:
+def test_a_broken_folder_is_refused_until_it_is_forced(tmp_path, source):
     folder = prepare_dataset("counting", root=tmp_path)
     (folder / "labels.npy").write_bytes(b"")
     with pytest.raises(DatasetError, match=r"labels\.npy.*prepare counting --force"):
@@ -70,7 +64,7 @@ def test_a_broken_folder_is_refused_until_it_is_forced(
     assert open_dataset(prepare_dataset("counting", root=tmp_path, force=True)).name == "counting"
 
 
-def test_unknown_names_and_scales(tmp_path: Path, source: CountingSource) -> None:
+def test_unknown_names_and_scales(tmp_path, source):
     with pytest.raises(DatasetError, match="did you mean 'products-like'"):
         get_source("product-like")
     with pytest.raises(DatasetError, match="did you mean 'sk-like'"):
@@ -83,14 +77,14 @@ def test_unknown_names_and_scales(tmp_path: Path, source: CountingSource) -> Non
         prepare_dataset("products-like", 0, tmp_path)
 
 
-def test_preparing_at_the_same_time_makes_it_once(tmp_path: Path, source: CountingSource) -> None:
+def test_preparing_at_the_same_time_makes_it_once(tmp_path, source):
     with ThreadPoolExecutor(8) as pool:
         folders = list(pool.map(lambda _: prepare_dataset("counting", root=tmp_path), range(8)))
     assert set(folders) == {tmp_path / "counting"}
     assert source.made == 1
 
 
-def test_every_source_keeps_the_contract() -> None:
+def test_every_source_keeps_the_contract():
     sources = list_sources()
     assert len({source.name for source in sources}) == len(sources)
     for source in sources:
@@ -105,7 +99,7 @@ def test_every_source_keeps_the_contract() -> None:
         assert store.folder_bytes(spec) > (0 if spec.hashed else spec.table_bytes)
 
 
-def test_importing_the_registry_is_cheap() -> None:
+def test_importing_the_registry_is_cheap():
     code = """
         import sys
         import gatherbench.datasets.registry
@@ -116,7 +110,7 @@ def test_importing_the_registry_is_cheap() -> None:
     assert done.returncode == 0
 
 
-def test_describe(tmp_path: Path, source: CountingSource) -> None:
+def test_describe(tmp_path, source):
     facts = describe(prepare_dataset("counting", root=tmp_path))
     expected = {
         "name": "counting",

@@ -1,7 +1,5 @@
 """Kinds of edges: written beside the graph, read back, and refused where they are none."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +38,7 @@ def edges_of(data: GraphDataset) -> dict[tuple[int, int], str]:
     return {end: data.spec.relations[kind] for end, kind in zip(ends, kinds, strict=True)}
 
 
-def test_a_column_of_the_edge_list_says_what_edges_are(imported: GraphDataset) -> None:
+def test_a_column_of_the_edge_list_says_what_edges_are(imported):
     assert imported.spec.relations == ("is", "knows", "likes")
     assert edges_of(imported) == {
         (1, 0): "likes",
@@ -51,7 +49,7 @@ def test_a_column_of_the_edge_list_says_what_edges_are(imported: GraphDataset) -
     }
 
 
-def test_reverse_edges_have_kinds_of_their_own(tmp_path: Path) -> None:
+def test_reverse_edges_have_kinds_of_their_own(tmp_path):
     (tmp_path / "edges.txt").write_text("0 1 a\n1 2 b\n")
     folder = import_graph(
         Import(tmp_path / "edges.txt", "both", relations="3", dim=4, undirected=True), tmp_path
@@ -64,7 +62,7 @@ def test_reverse_edges_have_kinds_of_their_own(tmp_path: Path) -> None:
     }
 
 
-def test_an_array_of_kinds_lies_beside_an_edge_index(tmp_path: Path) -> None:
+def test_an_array_of_kinds_lies_beside_an_edge_index(tmp_path):
     ends, kinds = np.array([[0, 1, 2], [1, 2, 0]]), np.array([7, 5, 7])
     np.savez(tmp_path / "g.npz", edge_index=ends, edge_type=kinds)
     folder = import_graph(Import(tmp_path / "g.npz", "g", relations="edge_type", dim=4), tmp_path)
@@ -79,9 +77,7 @@ def test_an_array_of_kinds_lies_beside_an_edge_index(tmp_path: Path) -> None:
         ("".join(f"{i} {i + 1} {i}\n" for i in range(1001)), "3", "1,001 kinds of edges"),
     ],
 )
-def test_what_is_no_column_of_kinds_is_refused(
-    tmp_path: Path, text: str, column: str, says: str
-) -> None:
+def test_what_is_no_column_of_kinds_is_refused(tmp_path, text, column, says):
     path = tmp_path / ("e.csv" if "from" in text else "e.txt")
     path.write_text(text)
     with pytest.raises(DatasetError, match=says):
@@ -89,14 +85,14 @@ def test_what_is_no_column_of_kinds_is_refused(
     assert not (tmp_path / "x").exists()
 
 
-def test_a_graph_without_kinds_says_how_to_have_them(imported: GraphDataset) -> None:
+def test_a_graph_without_kinds_says_how_to_have_them(imported):
     plain = replace(imported, spec=replace(imported.spec, relations=()))
     with pytest.raises(DatasetError, match=r"no kinds.*--relations"):
         read_relations(plain)
 
 
 @pytest.mark.parametrize("damage", ["short", "number", "type", "gone"])
-def test_damaged_kinds_are_never_believed(imported: GraphDataset, damage: str) -> None:
+def test_damaged_kinds_are_never_believed(imported, damage):
     path = imported.folder / RELATIONS_FILE
     kinds = np.load(path)
     if damage == "gone":
@@ -110,7 +106,7 @@ def test_damaged_kinds_are_never_believed(imported: GraphDataset, damage: str) -
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 3)), min_size=1))
-def test_columns_with_kinds_are_columns(edges: list[tuple[int, int, int]]) -> None:
+def test_columns_with_kinds_are_columns(edges):
     source, target, kind = np.array(edges).T
     plain = list(columns(edge_keys([(source, target)], len(edges), 6, "x"), 6))
     keys = typed_keys(edge_keys([(source, target)], len(edges), 6, "x"), kind, 6, 4, "x")
@@ -123,14 +119,12 @@ def test_columns_with_kinds_are_columns(edges: list[tuple[int, int, int]]) -> No
             assert found == min(k for s, t, k in edges if (s, t) == (u, v))
 
 
-def test_keys_that_do_not_fit_are_refused() -> None:
+def test_keys_that_do_not_fit_are_refused():
     with pytest.raises(DatasetError, match="63 bits"):
         typed_keys(np.zeros(1, np.int64), np.zeros(1, np.int64), 2**31, 4, "x")
 
 
-def test_an_order_of_nodes_drops_the_kinds(
-    imported: GraphDataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_order_of_nodes_drops_the_kinds(imported, monkeypatch):
     monkeypatch.setenv("GATHERBENCH_DATA", str(imported.folder.parent))
     folder = imported.folder.with_name("tiny+degree")
     OrderedSource("tiny", "degree", None).prepare(folder, 1.0, silent)
@@ -138,7 +132,7 @@ def test_an_order_of_nodes_drops_the_kinds(
     assert json.loads((folder / "spec.json").read_text())["spec"]["node_types"] == []
 
 
-def test_nodes_without_rows_have_the_mean_of_their_neighbours() -> None:
+def test_nodes_without_rows_have_the_mean_of_their_neighbours():
     given_rows = {"paper": np.array([[1.0, 2.0], [3.0, 6.0]])}
     edges = {
         ("author", "writes", "paper"): np.array([[0, 0, 1], [0, 1, 1]]),
@@ -153,7 +147,7 @@ def test_nodes_without_rows_have_the_mean_of_their_neighbours() -> None:
         table_of(given_rows, {}, counts, ["paper", "author", "place"])
 
 
-def test_wordnet_says_what_a_neighbour_is(tmp_path: Path) -> None:
+def test_wordnet_says_what_a_neighbour_is(tmp_path):
     data = open_dataset(prepare_dataset("wordnet", root=tmp_path))
     kinds, names = read_relations(data), data.spec.relations
     counts = dict(zip(names, np.bincount(kinds, minlength=len(names)).tolist(), strict=True))

@@ -1,7 +1,5 @@
 """The on-disk format: what is written is read back, and nothing broken is ever opened."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import errno
@@ -84,7 +82,7 @@ def write(
 
 
 @pytest.mark.parametrize("check", ["quick", "full"])
-def test_what_is_written_is_read_back(tmp_path: Path, check: Any) -> None:
+def test_what_is_written_is_read_back(tmp_path, check):
     arrays = write(tmp_path / "tiny", note="second note")
     data = open_dataset(tmp_path / "tiny", check)
     for name in ("indptr", "indices", "features", "labels"):
@@ -101,7 +99,7 @@ def test_what_is_written_is_read_back(tmp_path: Path, check: Any) -> None:
         data.features[0, 0] = 1.0
 
 
-def test_every_way_of_writing_gives_the_same_files(tmp_path: Path) -> None:
+def test_every_way_of_writing_gives_the_same_files(tmp_path):
     arrays = write(tmp_path / "whole")
     degree = np.diff(arrays.indptr)
     with DatasetWriter(tmp_path / "pieces", SPEC) as out:
@@ -117,7 +115,7 @@ def test_every_way_of_writing_gives_the_same_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64", "int8"])
-def test_every_feature_dtype_and_empty_splits(tmp_path: Path, dtype: str) -> None:
+def test_every_feature_dtype_and_empty_splits(tmp_path, dtype):
     spec = DatasetSpec("d", 1.0, 2, 0, 3, dtype, 1, "s", "l")
     none = np.empty(0, np.int64)
     features = np.arange(6.0).reshape(2, 3)  # converted by the writer
@@ -142,7 +140,7 @@ def change(folder: Path, array: str, patch: Callable[[NDArray[Any]], Any]) -> No
 # --- the header of the table ---------------------------------------------------------------------
 
 
-def test_the_table_begins_on_a_block_and_numpy_reads_it(tmp_path: Path) -> None:
+def test_the_table_begins_on_a_block_and_numpy_reads_it(tmp_path):
     write(tmp_path / "tiny")
     path = tmp_path / "tiny" / "features.npy"
     table = np.load(path, mmap_mode="r")
@@ -152,7 +150,7 @@ def test_the_table_begins_on_a_block_and_numpy_reads_it(tmp_path: Path) -> None:
     assert np.load(tmp_path / "tiny" / "labels.npy", mmap_mode="r").offset == HEADER_BYTES
 
 
-def test_a_folder_of_an_earlier_version_opens(tmp_path: Path) -> None:
+def test_a_folder_of_an_earlier_version_opens(tmp_path):
     """Its table has a header as short as those of the other arrays."""
     write(tmp_path / "tiny")
     path = tmp_path / "tiny" / "features.npy"
@@ -195,9 +193,7 @@ def relabel_dtype(path: Path) -> None:
 @pytest.mark.parametrize(
     "damage", [Path.unlink, truncate, extend, garble_magic, garble_header, relabel_dtype]
 )
-def test_a_damaged_file_is_refused_by_name_with_the_remedy(
-    tmp_path: Path, array: str, damage: Callable[[Path], None]
-) -> None:
+def test_a_damaged_file_is_refused_by_name_with_the_remedy(tmp_path, array, damage):
     for name, remedy in (
         ("uniform@0.5", "gatherbench datasets prepare uniform --scale 0.5 --force"),
         ("mine", "import it again: `gatherbench datasets import FILE --name mine --force`"),
@@ -238,9 +234,7 @@ BAD_VALUES: list[tuple[str, Callable[[NDArray[Any]], None], str]] = [
 
 
 @pytest.mark.parametrize(("array", "patch", "complaint"), BAD_VALUES)
-def test_bad_values_are_refused(
-    tmp_path: Path, array: str, patch: Callable[[NDArray[Any]], None], complaint: str
-) -> None:
+def test_bad_values_are_refused(tmp_path, array, patch, complaint):
     write(tmp_path / "tiny")
     change(tmp_path / "tiny", array, patch)
     for check in ("quick", "full"):
@@ -251,7 +245,7 @@ def test_bad_values_are_refused(
 # --- the spec -------------------------------------------------------------------------------------
 
 
-def test_any_flipped_bit_in_the_spec_is_refused(tmp_path: Path) -> None:
+def test_any_flipped_bit_in_the_spec_is_refused(tmp_path):
     write(tmp_path / "tiny")
     path = tmp_path / "tiny" / SPEC_FILE
     whole = path.read_bytes()
@@ -267,14 +261,14 @@ def test_any_flipped_bit_in_the_spec_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"spec": 3}', "\x00\x01"])
-def test_a_spec_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_spec_that_is_none_is_refused(tmp_path, text):
     write(tmp_path / "tiny")
     (tmp_path / "tiny" / SPEC_FILE).write_text(text)
     with pytest.raises(DatasetError, match=r"spec\.json: unreadable"):
         open_dataset(tmp_path / "tiny")
 
 
-def test_another_version_and_folders_without_a_spec_are_refused(tmp_path: Path) -> None:
+def test_another_version_and_folders_without_a_spec_are_refused(tmp_path):
     with pytest.raises(DatasetError, match="no such dataset folder"):
         open_dataset(tmp_path / "nowhere")
     write(tmp_path / "tiny")
@@ -296,7 +290,7 @@ def looks(folder: Path, check: Any) -> list[str]:
     return looked
 
 
-def test_a_passed_full_check_is_not_repeated_until_a_file_changes(tmp_path: Path) -> None:
+def test_a_passed_full_check_is_not_repeated_until_a_file_changes(tmp_path):
     folder = tmp_path / "tiny"
     write(folder)
     assert looks(folder, "full") == looks(folder, "quick") == [], "the writer has checked it"
@@ -309,9 +303,7 @@ def test_a_passed_full_check_is_not_repeated_until_a_file_changes(tmp_path: Path
         open_dataset(folder, "full")
 
 
-def test_a_folder_that_cannot_be_written_to_is_opened_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_written_to_is_opened_all_the_same(tmp_path, monkeypatch):
     write(tmp_path / "tiny")
     (tmp_path / "tiny" / MARKER).unlink()
     for number in (errno.EROFS, errno.EACCES):
@@ -324,7 +316,7 @@ def test_a_folder_that_cannot_be_written_to_is_opened_all_the_same(
             assert "check labels" in looks(tmp_path / "tiny", "full")
 
 
-def test_quick_reads_little_of_a_large_table_and_full_sees_all(tmp_path: Path) -> None:
+def test_quick_reads_little_of_a_large_table_and_full_sees_all(tmp_path):
     n = 1_000_000
     spec = DatasetSpec("big", 1.0, n, 0, 8, "float32", 1, "s", "l")
     none, zeros = np.empty(0, np.int64), np.zeros(n + 1, int)
@@ -349,7 +341,7 @@ def interrupted(failure: BaseException) -> Any:
     raise failure
 
 
-def test_a_failure_leaves_nothing_and_keeps_the_old_folder(tmp_path: Path) -> None:
+def test_a_failure_leaves_nothing_and_keeps_the_old_folder(tmp_path):
     write(tmp_path / "tiny")
     for failure in (RuntimeError("mid-way"), KeyboardInterrupt()):
         with pytest.raises(type(failure)):
@@ -358,7 +350,7 @@ def test_a_failure_leaves_nothing_and_keeps_the_old_folder(tmp_path: Path) -> No
     np.testing.assert_array_equal(open_dataset(tmp_path / "tiny").labels, ARRAYS.labels)
 
 
-def test_what_was_never_written_or_has_the_wrong_size_is_refused(tmp_path: Path) -> None:
+def test_what_was_never_written_or_has_the_wrong_size_is_refused(tmp_path):
     arrays = ARRAYS
     with (
         pytest.raises(DatasetError, match="never written: indptr, indices, features, train_ids"),
@@ -385,7 +377,7 @@ def test_what_was_never_written_or_has_the_wrong_size_is_refused(tmp_path: Path)
 
 
 @pytest.mark.parametrize("spec", [None, "{", "[]", '{"spec": {}}', '{"name": "mine"}'])
-def test_a_folder_that_is_no_dataset_is_never_replaced(tmp_path: Path, spec: str | None) -> None:
+def test_a_folder_that_is_no_dataset_is_never_replaced(tmp_path, spec):
     thesis = tmp_path / "tiny"
     thesis.mkdir()
     (thesis / "notes.txt").write_text("years of work")
@@ -400,7 +392,7 @@ def test_a_folder_that_is_no_dataset_is_never_replaced(tmp_path: Path, spec: str
     assert (thesis / "notes.txt").read_text() == "years of work"
 
 
-def test_a_dataset_with_something_of_the_users_in_it_is_not_replaced(tmp_path: Path) -> None:
+def test_a_dataset_with_something_of_the_users_in_it_is_not_replaced(tmp_path):
     write(tmp_path / "tiny")
     (tmp_path / "tiny" / "notes.txt").write_text("years of work")
     with pytest.raises(DatasetError, match=r"notes\.txt in it is no part of a dataset"):
@@ -411,7 +403,7 @@ def test_a_dataset_with_something_of_the_users_in_it_is_not_replaced(tmp_path: P
     assert open_dataset(tmp_path / "tiny").spec.name == "tiny"
 
 
-def test_what_became_of_the_folder_meanwhile_is_looked_at_again(tmp_path: Path) -> None:
+def test_what_became_of_the_folder_meanwhile_is_looked_at_again(tmp_path):
     def features() -> Any:
         yield ARRAYS.features
         (tmp_path / "tiny").mkdir()
@@ -422,7 +414,7 @@ def test_what_became_of_the_folder_meanwhile_is_looked_at_again(tmp_path: Path) 
     assert [path.name for path in tmp_path.rglob("*")] == ["tiny", "notes.txt"]
 
 
-def test_a_folder_or_a_link_to_one_is_replaced_by_the_new_one_alone(tmp_path: Path) -> None:
+def test_a_folder_or_a_link_to_one_is_replaced_by_the_new_one_alone(tmp_path):
     write(tmp_path / "real")
     (tmp_path / "tiny").symlink_to(tmp_path / "real")
     for labels in (np.zeros(N, np.int64), np.ones(N, np.int64)):
@@ -438,9 +430,7 @@ class Crash(BaseException):
 
 
 @pytest.mark.parametrize("after", range(4))
-def test_a_crash_at_any_rename_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
-) -> None:
+def test_a_crash_at_any_rename_loses_nothing(tmp_path, monkeypatch, after):
     arrays = write(tmp_path / "tiny")
     rename, done = Path.rename, []
 
@@ -467,7 +457,7 @@ def test_a_crash_at_any_rename_loses_nothing(
     assert leftovers(tmp_path) == []
 
 
-def test_no_locks_are_left_and_waiting_is_for_the_lock_of_now(tmp_path: Path) -> None:
+def test_no_locks_are_left_and_waiting_is_for_the_lock_of_now(tmp_path):
     inside, order = threading.Barrier(2), []
 
     def work(number: int) -> None:
@@ -486,9 +476,7 @@ def test_no_locks_are_left_and_waiting_is_for_the_lock_of_now(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_that_is_too_small_or_fills_up_is_said_and_nothing_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_is_too_small_or_fills_up_is_said_and_nothing_left(tmp_path, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -503,16 +491,14 @@ def test_a_disk_that_is_too_small_or_fills_up_is_said_and_nothing_left(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_estimate_of_bytes_is_no_less_than_the_folder(tmp_path: Path) -> None:
+def test_the_estimate_of_bytes_is_no_less_than_the_folder(tmp_path):
     write(tmp_path / "tiny")
     spec = open_dataset(tmp_path / "tiny").spec
     real = sum(file.stat().st_size for file in (tmp_path / "tiny").iterdir())
     assert real <= folder_bytes(spec) <= real + 16 * N + 5000
 
 
-def test_a_place_that_cannot_be_written_to_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_place_that_cannot_be_written_to_is_said(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     with pytest.raises(DatasetError, match=r"cannot be written to .* set GATHERBENCH_DATA"):
         write(tmp_path / "file" / "tiny")
@@ -535,7 +521,7 @@ KILLED = """
 """
 
 
-def test_a_writer_waits_for_a_living_one_and_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+def test_a_writer_waits_for_a_living_one_and_removes_what_a_killed_one_left(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path / "tiny")],
         stdout=subprocess.PIPE,
@@ -553,7 +539,7 @@ def test_a_writer_waits_for_a_living_one_and_removes_what_a_killed_one_left(tmp_
     assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
 
 
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     path = tmp_path / "x.txt"
     path.write_text("old")
 
@@ -575,7 +561,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
 # --- names and places -----------------------------------------------------------------------------
 
 
-def test_where_folders_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_folders_lie(tmp_path, monkeypatch):
     monkeypatch.setenv("GATHERBENCH_DATA", str(tmp_path))
     assert data_root() == tmp_path
     assert dataset_folder("products-like", 0.01) == tmp_path / "products-like@0.01"
@@ -589,12 +575,12 @@ def test_where_folders_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     "name", ["", "..", "../x", "a/b", ".hidden", "a b", "a@b", "a" * 101, "raw", TRACES]
 )
-def test_a_name_that_is_no_folder_name_of_a_dataset_is_refused(name: str) -> None:
+def test_a_name_that_is_no_folder_name_of_a_dataset_is_refused(name):
     with pytest.raises(DatasetError, match=r"dataset name|is a folder of gatherbench's own"):
         dataset_folder(name)
 
 
 @pytest.mark.parametrize("scale", [0, -1, float("nan"), float("inf")])
-def test_a_scale_that_is_none_is_refused(scale: float) -> None:
+def test_a_scale_that_is_none_is_refused(scale):
     with pytest.raises(DatasetError, match="scale"):
         dataset_folder("x", scale)

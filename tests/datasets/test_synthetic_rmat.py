@@ -1,10 +1,7 @@
 """The RMAT generator: its law, its numbers, and that nothing but the seed decides what it makes."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,7 +31,7 @@ def cell_chance(law: Rmat, u: int, v: int) -> float:
 
 
 @given(nodes=st.integers(2, 40))
-def test_the_cells_are_those_of_the_definition(nodes: int) -> None:
+def test_the_cells_are_those_of_the_definition(nodes):
     law = Rmat(nodes, undirected=False)
     chances, counts = law.cells()
     expected = Counter(
@@ -46,7 +43,7 @@ def test_the_cells_are_those_of_the_definition(nodes: int) -> None:
     assert found == expected
 
 
-def test_draws_for_inverts_the_expectation() -> None:
+def test_draws_for_inverts_the_expectation():
     law = Rmat(11, undirected=False)
     draws = law.draws_for(60)
     chances = [cell_chance(law, u, v) for u, v in itertools.permutations(range(11), 2)]
@@ -59,7 +56,7 @@ def test_draws_for_inverts_the_expectation() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(nodes=st.integers(2, 300), undirected=st.booleans(), seed=st.integers(0, 2**40))
-def test_the_graph_is_simple_sorted_and_in_range(nodes: int, undirected: bool, seed: int) -> None:
+def test_the_graph_is_simple_sorted_and_in_range(nodes, undirected, seed):
     degrees, rows = graph(Rmat(nodes, undirected), 500, seed)
     assert len(degrees) == nodes
     assert degrees.sum() == len(rows)
@@ -73,9 +70,7 @@ def test_the_graph_is_simple_sorted_and_in_range(nodes: int, undirected: bool, s
 
 
 @pytest.mark.parametrize("undirected", [True, False])
-def test_threads_and_blocks_change_nothing(
-    monkeypatch: pytest.MonkeyPatch, undirected: bool
-) -> None:
+def test_threads_and_blocks_change_nothing(monkeypatch, undirected):
     law = Rmat(3000, undirected)
     expected = graph(law, 40_000, seed=3)
     monkeypatch.setattr(rmat_draw, "_SMALL_BLOCK", 100)
@@ -89,7 +84,7 @@ def test_threads_and_blocks_change_nothing(
 
 
 @pytest.mark.parametrize("nodes", [1024, 1025, 1500])
-def test_the_edges_are_as_many_as_expected(nodes: int) -> None:
+def test_the_edges_are_as_many_as_expected(nodes):
     for undirected in (True, False):
         law = Rmat(nodes, undirected)
         found = [len(graph(law, law.draws_for(20_000), seed)[1]) for seed in range(5)]
@@ -97,7 +92,7 @@ def test_the_edges_are_as_many_as_expected(nodes: int) -> None:
         assert abs(np.mean(found) - 20_000) < 3 * 2 * 141 / np.sqrt(5)
 
 
-def test_draws_follow_the_weights_of_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draws_follow_the_weights_of_the_law(monkeypatch):
     """Chi-squared of single draws against the definition, with the scrambling undone."""
     law, draws = Rmat(8, undirected=False), 200_000
     chance, other = rmat_draw.alias_table()
@@ -121,7 +116,7 @@ def test_draws_follow_the_weights_of_the_law(monkeypatch: pytest.MonkeyPatch) ->
 
 @given(nodes=st.integers(2, 5000), seed=st.integers(0, 2**64 - 1))
 @settings(max_examples=15, deadline=None)
-def test_scrambling_is_a_bijection(nodes: int, seed: int) -> None:
+def test_scrambling_is_a_bijection(nodes, seed):
     levels = np.uint64((nodes - 1).bit_length())
     names = {
         int(rmat_draw._scramble(np.uint64(v), np.uint64(nodes), levels, np.uint64(seed)))
@@ -130,7 +125,7 @@ def test_scrambling_is_a_bijection(nodes: int, seed: int) -> None:
     assert names == set(range(nodes))
 
 
-def test_hubs_are_not_at_low_ids_and_degrees_are_skewed() -> None:
+def test_hubs_are_not_at_low_ids_and_degrees_are_skewed():
     law = Rmat(5000, undirected=True)
     degrees, _ = graph(law, law.draws_for(100_000))
     top = np.argsort(degrees)[-100:]
@@ -138,7 +133,7 @@ def test_hubs_are_not_at_low_ids_and_degrees_are_skewed() -> None:
     assert degrees.max() > 20 * degrees.mean()
 
 
-def test_impossible_laws_are_refused() -> None:
+def test_impossible_laws_are_refused():
     with pytest.raises(DatasetError, match="2 nodes or more"):
         Rmat(1, undirected=False)
     with pytest.raises(DatasetError, match=r"too dense"):
@@ -149,7 +144,7 @@ def test_impossible_laws_are_refused() -> None:
 
 
 @pytest.mark.parametrize("dtype", generated.FEATURE_DTYPES)
-def test_features_depend_on_the_seed_alone(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_depend_on_the_seed_alone(dtype, monkeypatch):
     monkeypatch.setattr(generated, "_CHUNK_VALUES", 50)
 
     def table(seed: int, workers: int) -> NDArray:
@@ -165,7 +160,7 @@ def test_features_depend_on_the_seed_alone(dtype: str, monkeypatch: pytest.Monke
     assert len(np.unique(one, axis=0)) == 101, "chunks repeat each other"
 
 
-def test_features_are_about_standard_normal() -> None:
+def test_features_are_about_standard_normal():
     table = np.concatenate(list(generated.feature_rows(2000, 50, "float32", 1)))
     assert abs(table.mean()) < 0.02
     assert abs(table.std() - 1) < 0.02
@@ -175,9 +170,7 @@ def test_features_are_about_standard_normal() -> None:
     degrees=st.lists(st.integers(0, 2), min_size=1, max_size=40),
     sizes=st.tuples(*[st.integers(0, 30)] * 3),
 )
-def test_splits_are_disjoint_connected_and_fill_training_first(
-    degrees: list[int], sizes: tuple[int, int, int]
-) -> None:
+def test_splits_are_disjoint_connected_and_fill_training_first(degrees, sizes):
     splits = generated.random_splits(np.array(degrees), sizes, 0)
     together = np.concatenate(splits)
     assert len(np.unique(together)) == len(together)
@@ -192,7 +185,7 @@ def test_splits_are_disjoint_connected_and_fill_training_first(
 # --- the source -----------------------------------------------------------------------------------
 
 
-def test_every_named_shape_can_be_made_small(tmp_path: Path) -> None:
+def test_every_named_shape_can_be_made_small(tmp_path):
     assert [s.name for s in named_shapes()] == [
         "reddit-like", "products-like", "papers100M-like", "twitter-like", "sk-like", "wiki-like"
     ]  # fmt: skip
@@ -212,7 +205,7 @@ def test_every_named_shape_can_be_made_small(tmp_path: Path) -> None:
         assert (np.diff(data.indptr)[data.train_ids] > 0).all()
 
 
-def test_two_makings_give_the_same_bytes(tmp_path: Path) -> None:
+def test_two_makings_give_the_same_bytes(tmp_path):
     (products,) = (s for s in named_shapes() if s.name == "products-like")
     for folder in ("a", "b"):
         products.prepare(tmp_path / folder, 0.001, lambda *_: None)
@@ -220,7 +213,7 @@ def test_two_makings_give_the_same_bytes(tmp_path: Path) -> None:
         assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes(), file.name
 
 
-def test_scales_that_cannot_be_are_refused() -> None:
+def test_scales_that_cannot_be_are_refused():
     shapes = {source.name: source for source in named_shapes()}
     with pytest.raises(DatasetError, match=r"too dense .* choose a larger scale"):
         shapes["reddit-like"].estimate(0.001)
@@ -234,7 +227,7 @@ def test_scales_that_cannot_be_are_refused() -> None:
 # --- rows without edges ---------------------------------------------------------------------------
 
 
-def test_every_row_is_a_training_node_without_neighbours(tmp_path: Path) -> None:
+def test_every_row_is_a_training_node_without_neighbours(tmp_path):
     data = open_dataset(prepare_dataset("uniform", 1e-5, tmp_path), check="full")
     rows = round(ROWS * 1e-5)
     assert data.features.shape == (rows, 100)

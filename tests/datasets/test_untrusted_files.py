@@ -1,7 +1,5 @@
 """Files from elsewhere: nothing in one is ever run, and none takes memory that it does not fill."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import os
@@ -50,9 +48,7 @@ def payload(tmp_path: Path) -> Payload:
 
 
 @pytest.mark.parametrize("lax", ["0", "1"])
-def test_pickles_in_the_folders_of_pyg_and_ogb_are_not_run(
-    tmp_path: Path, payload: Payload, lax: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pickles_in_the_folders_of_pyg_and_ogb_are_not_run(tmp_path, payload, lax, monkeypatch):
     """Their loaders fall back to loading anything; a variable makes ``torch.load`` run it too."""
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", lax)
     reddit, ogb = tmp_path / "raw/reddit", tmp_path / "raw/ogbn_papers100M"
@@ -88,13 +84,7 @@ def test_pickles_in_the_folders_of_pyg_and_ogb_are_not_run(
 
 @pytest.mark.parametrize("option", ["path", "features", "labels", "train"])
 @pytest.mark.parametrize("suffix", [".pt", ".pth", ".npy", ".npz", ".txt", ".mtx"])
-def test_pickles_given_to_import_are_not_run(
-    tmp_path: Path,
-    payload: Payload,
-    option: str,
-    suffix: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_pickles_given_to_import_are_not_run(tmp_path, payload, option, suffix, monkeypatch):
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
     (tmp_path / "e.txt").write_text("0 1\n1 2\n")
     array, evil = np.array([payload, payload], object), tmp_path / f"evil{suffix}"
@@ -117,8 +107,8 @@ def test_pickles_given_to_import_are_not_run(
 
 
 def test_torch_is_told_to_run_nothing_though_the_names_were_looked_at(
-    tmp_path: Path, payload: Payload, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, payload, monkeypatch
+):
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
     monkeypatch.setattr(torch.serialization, "get_unsafe_globals_in_checkpoint", lambda _: [])
     torch.save({"edge_index": torch.zeros(2, 1), "y": payload}, tmp_path / "e.pt")
@@ -127,7 +117,7 @@ def test_torch_is_told_to_run_nothing_though_the_names_were_looked_at(
     assert not payload.made.exists()
 
 
-def test_classes_that_others_declared_safe_are_not_made(tmp_path: Path) -> None:
+def test_classes_that_others_declared_safe_are_not_made(tmp_path):
     """PyG declares classes safe whose making reads files; ours is a list of its own."""
 
     class Hostile:
@@ -155,7 +145,7 @@ def test_classes_that_others_declared_safe_are_not_made(tmp_path: Path) -> None:
         del sys.modules["somewhere"]
 
 
-def test_a_heterogeneous_graph_names_the_remedy(tmp_path: Path) -> None:
+def test_a_heterogeneous_graph_names_the_remedy(tmp_path):
     data = HeteroData()
     data["a"].x = torch.ones(2, 2)
     data["a", "to", "a"].edge_index = torch.tensor([[0], [1]])
@@ -199,7 +189,7 @@ def bomb(path: Path, zeros: int, **arrays: np.ndarray) -> None:
                     member.write(bytes(8 << 17))
 
 
-def test_an_archive_that_unpacks_to_much_more_takes_no_such_memory(tmp_path: Path) -> None:
+def test_an_archive_that_unpacks_to_much_more_takes_no_such_memory(tmp_path):
     """As on a small disk: what does not fit is refused before it is read."""
     bomb(tmp_path / "bomb.npz", 1 << 25, edge_index=np.array([[0], [1]]), y=np.empty(0, int))
     assert (tmp_path / "bomb.npz").stat().st_size < 2 << 20
@@ -220,8 +210,8 @@ def test_an_archive_that_unpacks_to_much_more_takes_no_such_memory(tmp_path: Pat
     ],
 )
 def test_a_gzip_file_that_unpacks_to_what_no_text_does_is_left_at_once(
-    tmp_path: Path, name: str, text: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, name, text, monkeypatch
+):
     """2 GB in 2 MB, of which no more than 32 MiB are unpacked."""
     piece = gzip.compress(text * (2**24 // len(text)))
     (tmp_path / name).write_bytes(piece * 128)
@@ -236,7 +226,7 @@ def test_a_gzip_file_that_unpacks_to_what_no_text_does_is_left_at_once(
     assert not (tmp_path / "mine").exists()
 
 
-def test_a_gzip_file_as_they_are_is_read(tmp_path: Path) -> None:
+def test_a_gzip_file_as_they_are_is_read(tmp_path):
     """More than is looked at without a question; a list of sorted edges packs well."""
     lines = b"".join(b"%d %d\n" % (n // 1000, n) for n in range(200_000))
     packed = gzip.compress(lines, 9)
@@ -248,8 +238,8 @@ def test_a_gzip_file_as_they_are_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["edge_index", "indices", "indptr"])
 def test_edges_that_unpack_to_what_no_graph_has_are_refused_before_they_are_read(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, name, monkeypatch
+):
     arrays = {"indptr": np.array([0, 1]), "indices": np.array([0])}
     arrays = {"edge_index": np.empty(0)} if name == "edge_index" else arrays
     bomb(tmp_path / "bomb.npz", 1 << 22, **{**arrays, name: arrays[name][:0]})
@@ -258,7 +248,7 @@ def test_edges_that_unpack_to_what_no_graph_has_are_refused_before_they_are_read
         import_graph(Import(tmp_path / "bomb.npz", "mine"), tmp_path)
 
 
-def test_an_archive_that_lies_about_its_packed_size_is_refused_as_well(tmp_path: Path) -> None:
+def test_an_archive_that_lies_about_its_packed_size_is_refused_as_well(tmp_path):
     data = io.BytesIO()
     np.save(data, np.zeros((2, 1 << 21), np.int64))
     with zipfile.ZipFile(tmp_path / "e.npz", "w", zipfile.ZIP_DEFLATED) as archive:
@@ -271,7 +261,7 @@ def test_an_archive_that_lies_about_its_packed_size_is_refused_as_well(tmp_path:
         import_graph(Import(tmp_path / "e.npz", "mine"), tmp_path)
 
 
-def test_features_are_not_invented_for_gaps_between_ids(tmp_path: Path) -> None:
+def test_features_are_not_invented_for_gaps_between_ids(tmp_path):
     edges, last = tmp_path / "e.txt", 2_200_000  # times 512 bytes: more than a GiB
     edges.write_text(f"0 1\n1 {last}\n")
     with pytest.raises(DatasetError) as refused:
@@ -291,7 +281,7 @@ def test_features_are_not_invented_for_gaps_between_ids(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["e.npy", "e.npz"])
 @pytest.mark.parametrize("shape", ["(2, 4000000000)", "(-2, -8)", "(2, 7)"])
-def test_a_header_that_says_another_size_is_refused(tmp_path: Path, name: str, shape: str) -> None:
+def test_a_header_that_says_another_size_is_refused(tmp_path, name, shape):
     real = io.BytesIO()
     np.save(real, np.zeros((2, 8), np.int64))
     lie = real.getvalue()
@@ -305,14 +295,14 @@ def test_a_header_that_says_another_size_is_refused(tmp_path: Path, name: str, s
         import_graph(Import(tmp_path / name, "mine"), tmp_path)
 
 
-def test_a_tensor_larger_than_its_file_is_refused(tmp_path: Path) -> None:
+def test_a_tensor_larger_than_its_file_is_refused(tmp_path):
     torch.save(torch.zeros(1, dtype=torch.long).expand(2, 10**10), tmp_path / "e.pt")
     with pytest.raises(DatasetError, match="more than the file can hold"):
         import_graph(Import(tmp_path / "e.pt", "mine"), tmp_path)
 
 
 @pytest.mark.parametrize("option", ["path", "features", "labels", "train", "val", "test"])
-def test_a_pipe_or_a_folder_is_refused_at_once(tmp_path: Path, option: str) -> None:
+def test_a_pipe_or_a_folder_is_refused_at_once(tmp_path, option):
     (tmp_path / "e.txt").write_text("0 1\n")
     os.mkfifo(tmp_path / "pipe")
     for odd in (tmp_path / "pipe", tmp_path, tmp_path / ("a" * 300)):

@@ -1,7 +1,5 @@
 """The shipped graph: it is WordNet, and WordNet's own format makes it again, bit for bit."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,14 +13,7 @@ from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.datasets.registry import prepare_dataset
 from gatherbench.datasets.store import open_dataset
 from gatherbench.datasets.wordnet.source import RELATIONS, WordnetSource, gloss_features
-from tools.convert_wordnet import (
-    FEATURE_DIM,
-    content_sha256,
-    convert,
-    main,
-    split_of,
-    word_slot,
-)
+from tools.convert_wordnet import FEATURE_DIM, content_sha256, convert, main, split_of, word_slot
 
 HOME = Path(next(iter(wordnet.__path__)))
 SHA256 = "bc3922ffb77155bc3d6f8b3fdf4f672cf867890a760e69613ef39dfa22218b2a"
@@ -79,7 +70,7 @@ def ignore(_what: str, _fraction: float) -> None:
     pass
 
 
-def test_the_format_is_read(database: Path) -> None:
+def test_the_format_is_read(database):
     arrays = convert(database)
     assert arrays["labels"].tolist() == [3, 5, 29, 0, 44, 0, 2]
     assert arrays["pointers"].tolist() == [8, 5, 1]
@@ -93,7 +84,7 @@ def test_the_format_is_read(database: Path) -> None:
     assert second == sorted(word_slot(word) for word in ("a", "thing", "things"))
 
 
-def test_neither_the_words_of_a_synset_nor_its_class_are_features(database: Path) -> None:
+def test_neither_the_words_of_a_synset_nor_its_class_are_features(database):
     before = convert(database)
     path = database / "data.noun"
     text = path.read_text().replace("01 entity 0", "01 creature 0")
@@ -113,13 +104,13 @@ def test_neither_the_words_of_a_synset_nor_its_class_are_features(database: Path
         ("00001740 03 n zz entity 0 000 | x\n", "invalid literal"),
     ],
 )
-def test_a_bad_line_is_named(database: Path, line: str, says: str) -> None:
+def test_a_bad_line_is_named(database, line, says):
     (database / "data.adv").write_text(NOTICE + line)
     with pytest.raises(ValueError, match=rf"data\.adv:2: .*{says}"):
         convert(database)
 
 
-def test_a_missing_file_and_a_lost_pointer_are_named(database: Path) -> None:
+def test_a_missing_file_and_a_lost_pointer_are_named(database):
     path = database / "data.adv"
     path.write_text(path.read_text().replace("\\ 00001740 a", "\\ 00009999 a"))
     with pytest.raises(ValueError, match="a00009999, which is missing"):
@@ -129,12 +120,7 @@ def test_a_missing_file_and_a_lost_pointer_are_named(database: Path) -> None:
         convert(database)
 
 
-def test_converting_twice_gives_the_same_bytes(
-    database: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_converting_twice_gives_the_same_bytes(database, tmp_path, monkeypatch, capsys):
     made = [tmp_path / "first.npz", tmp_path / "second.npz"]
     for path, now in zip(made, (1e9, 1.7e9), strict=True):
         monkeypatch.setattr("time.time", lambda now=now: now)
@@ -146,7 +132,7 @@ def test_converting_twice_gives_the_same_bytes(
         assert content_sha256(stored) == content_sha256(convert(database))
 
 
-def test_the_content_digest_sees_every_change(database: Path) -> None:
+def test_the_content_digest_sees_every_change(database):
     arrays = convert(database)
     digests = {content_sha256(arrays)}
     for name, array in arrays.items():
@@ -157,7 +143,7 @@ def test_the_content_digest_sees_every_change(database: Path) -> None:
     assert len(digests) == 1 + 2 * len(arrays)
 
 
-def test_the_shipped_file_is_wordnet() -> None:
+def test_the_shipped_file_is_wordnet():
     with np.load(HOME / "wordnet.npz") as shipped:
         assert content_sha256(shipped) == SHA256
         assert shipped["pointers"].tolist() == [377_592, 92_244, 19]
@@ -168,12 +154,12 @@ def test_the_shipped_file_is_wordnet() -> None:
     assert "Copyright 2006 by Princeton University" in (HOME / "LICENSE.WordNet").read_text()
 
 
-def test_the_hashes_are_the_same_on_every_machine() -> None:
+def test_the_hashes_are_the_same_on_every_machine():
     assert [word_slot(word) for word in ("entity", "breathe", "a")] == SLOTS
     assert [split_of(key) for key in ("n00001740", "v00001740", "a00001740")] == PARTS
 
 
-def test_prepared_as_estimated(prepared: GraphDataset) -> None:
+def test_prepared_as_estimated(prepared):
     spec = WordnetSource().estimate(1.0)
     assert replace(prepared.spec, relations=()) == spec
     assert prepared.features.shape == (117_659, 300)
@@ -182,7 +168,7 @@ def test_prepared_as_estimated(prepared: GraphDataset) -> None:
     assert (prepared.folder / "LICENSE.WordNet").is_file()
 
 
-def test_prepared_is_undirected_and_has_no_self_loops(prepared: GraphDataset) -> None:
+def test_prepared_is_undirected_and_has_no_self_loops(prepared):
     target = np.repeat(np.arange(117_659), np.diff(prepared.indptr))
     source = np.asarray(prepared.indices)
     forth = target.astype(np.int64) * 117_659 + source
@@ -191,7 +177,7 @@ def test_prepared_is_undirected_and_has_no_self_loops(prepared: GraphDataset) ->
     assert not np.any(source == target)
 
 
-def test_the_split_is_a_partition_of_60_20_20(prepared: GraphDataset) -> None:
+def test_the_split_is_a_partition_of_60_20_20(prepared):
     parts = prepared.train_ids, prepared.val_ids, prepared.test_ids
     assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(117_659))
     assert [len(part) for part in parts] == [70_622, 23_686, 23_351]
@@ -199,7 +185,7 @@ def test_the_split_is_a_partition_of_60_20_20(prepared: GraphDataset) -> None:
         assert len(np.unique(prepared.labels[part])) == 45
 
 
-def test_the_features_are_the_known_bits(prepared: GraphDataset) -> None:
+def test_the_features_are_the_known_bits(prepared):
     assert content_sha256({"features": np.asarray(prepared.features)}) == FEATURES_SHA256
     lengths = np.linalg.norm(prepared.features, axis=1)
     assert np.count_nonzero(lengths == 0) == 10  # all their words cancel
@@ -214,7 +200,7 @@ def test_the_features_are_the_known_bits(prepared: GraphDataset) -> None:
         max_size=9,
     )
 )
-def test_features_sum_signed_words(glosses: list[list[str]]) -> None:
+def test_features_sum_signed_words(glosses):
     counts = np.array([len(words) for words in glosses], np.uint16)
     slots = np.array([word_slot(w) for words in glosses for w in words], np.uint16)
     table = np.concatenate(list(gloss_features(counts, slots, ignore)))

@@ -1,7 +1,5 @@
 """The GPU tests need torch, NVRTC and cuda-bindings; a machine may have nothing else."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

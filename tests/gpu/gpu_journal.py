@@ -4,8 +4,6 @@ A test that fails may leave the process's CUDA context broken, and then every la
 and says nothing. So after a failure the context is tried, and a process that has lost it ends.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -5,8 +5,6 @@ takes seconds to start and has tests of its own, in a process that is a client o
 (``test_mps_on_gpu.py``).
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -56,7 +54,7 @@ def runnable(strategy: Strategy) -> Strategy:
     """``strategy``, or the test is skipped with its reason."""
     reason = strategy.skip(CUDA, 1 << 20)
     if reason is not None:
-        pytest.skip(reason)
+        pytest.skip(str(reason))
     return strategy
 
 

@@ -4,8 +4,6 @@ Run with PYTORCH_NO_CUDA_MEMORY_CACHING=1, so that a buffer's end is the end of 
 argument ``few`` is for tools that look at what our kernel does not use.
 """
 
-from __future__ import annotations
-
 import sys
 
 import torch

@@ -9,8 +9,6 @@ FOLDER: ``gpu-test.jsonl`` (the journal, as it goes), ``gpu-test.log`` and, at t
 ``gpu-test.xml`` for what reads JUnit. Exit status 1 if anything failed, or was not run.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """The calibration on a GPU: every point gives a believable time, and the chase is exact."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest
@@ -22,7 +20,7 @@ def stand() -> Iterator[GpuStand]:
 
 
 @pytest.mark.parametrize("point", gpu_points(SPANS, 2), ids=str)
-def test_every_point_is_measured(stand: GpuStand, point: Point) -> None:
+def test_every_point_is_measured(stand, point):
     """The bounds are of anything that can be a GPU, not of a good one."""
     if point.case == "gpu_gather":
         stand.check(OUR_BEST, point.row_bytes)
@@ -39,14 +37,14 @@ def test_every_point_is_measured(stand: GpuStand, point: Point) -> None:
         assert 1e7 < rate < 1e13
 
 
-def test_chases_go_on_where_they_ended(stand: GpuStand) -> None:
+def test_chases_go_on_where_they_ended(stand):
     """Each observation checks its own end: a ring that was written to would be noticed."""
     for span in SPANS:
         for _ in range(3):
             assert stand.measure(Point("round_trip", span_bytes=span)).amount > 0
 
 
-def test_the_machine_can_be_asked(stand: GpuStand) -> None:
+def test_the_machine_can_be_asked(stand):
     facts = ask_gpu(stand.device)
     assert facts.gpus
     assert facts.gpu_memory_bytes

@@ -3,8 +3,6 @@
 A count is the same on every machine, so what brought it down stays.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -31,9 +29,7 @@ ON_GPU = [
 
 @pytest.mark.parametrize("sampling", ["gpu", "uva"])
 @pytest.mark.parametrize(("name", "params"), ON_GPU, ids=str)
-def test_the_thread_that_trains_waits_for_nothing_and_moves_no_id(
-    name: str, params: dict[str, str], sampling: str
-) -> None:
+def test_the_thread_that_trains_waits_for_nothing_and_moves_no_id(name, params, sampling):
     found = counted(name, params, sampling)
     assert found.training.waits == 0
     # Ids or rows would be one for each minibatch.
@@ -45,7 +41,7 @@ def test_the_thread_that_trains_waits_for_nothing_and_moves_no_id(
     assert found.sampler.launches == 4 * len(counting.WORKLOAD.fanouts)
 
 
-def test_a_path_that_gathers_on_the_cpu_fetches_the_ids_itself() -> None:
+def test_a_path_that_gathers_on_the_cpu_fetches_the_ids_itself():
     """And the counters see it."""
     found = counted("cpu_gather", {"mode": "pinned"}, "gpu")
     assert found.training.to_host == 1, "the ids"
@@ -55,7 +51,7 @@ def test_a_path_that_gathers_on_the_cpu_fetches_the_ids_itself() -> None:
 
 @pytest.mark.parametrize("sampling", ["gpu", "replay"])
 @pytest.mark.parametrize(("name", "params"), counting.PATHS, ids=str)
-def test_the_table_of_the_notes_holds(name: str, params: dict[str, str], sampling: str) -> None:
+def test_the_table_of_the_notes_holds(name, params, sampling):
     words = f"| {' '.join((name, *params.values()))} | {sampling} |"
     text = NOTES.read_text(encoding="utf-8")
     (line,) = [one for one in text.splitlines() if one.startswith(words)]

@@ -1,7 +1,5 @@
 """The kernel itself on the GPU: every policy, from device memory and over the link, bit for bit."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor
@@ -30,7 +28,7 @@ def byte_table(rows: int, stride: int) -> Tensor:
 @pytest.mark.parametrize("name", HERE)
 @pytest.mark.parametrize("index", [torch.int32, torch.int64])
 @pytest.mark.parametrize("place", ["device", "link"])
-def test_every_policy_gathers_the_right_bytes(name: str, index: torch.dtype, place: str) -> None:
+def test_every_policy_gathers_the_right_bytes(name, index, place):
     generator = torch.Generator().manual_seed(4)
     for row_bytes in ROW_BYTES:
         stride = POLICIES[name].row_stride(row_bytes)
@@ -54,7 +52,7 @@ def test_every_policy_gathers_the_right_bytes(name: str, index: torch.dtype, pla
 
 
 @pytest.mark.parametrize("name", HERE)
-def test_a_bad_id_gives_zeros_and_its_name_and_harms_nobody(name: str) -> None:
+def test_a_bad_id_gives_zeros_and_its_name_and_harms_nobody(name):
     table = byte_table(ROWS, POLICIES[name].row_stride(400))
     ids = torch.arange(500)
     ids[[44, 300]] = torch.tensor([ROWS, -1])
@@ -71,7 +69,7 @@ def test_a_bad_id_gives_zeros_and_its_name_and_harms_nobody(name: str) -> None:
     assert torch.equal(rows[good], table[good, :400])
 
 
-def test_a_table_beyond_4_gib_and_2_to_the_31_elements() -> None:
+def test_a_table_beyond_4_gib_and_2_to_the_31_elements():
     free = torch.cuda.mem_get_info()[0]
     if free < 8 << 30:
         pytest.skip("less than 8 GiB of GPU memory are free")
@@ -91,7 +89,7 @@ def test_a_table_beyond_4_gib_and_2_to_the_31_elements() -> None:
         assert torch.equal(out, table[ids]), name
 
 
-def test_the_launch_goes_to_the_current_stream() -> None:
+def test_the_launch_goes_to_the_current_stream():
     """Queued behind a sleep on another stream, the gather has not happened yet."""
     table = torch.ones(1000, 64, device=CUDA)
     ids = torch.arange(1000, device=CUDA)

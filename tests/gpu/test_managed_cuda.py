@@ -4,8 +4,6 @@ A table is opened as a case opens it, by the real bindings' types; the stand-in 
 asked of it, and how much of the memory was there when it was asked to bring it in.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import os
@@ -96,9 +94,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize(("name", "params"), PATHS, ids=str)
-def test_a_table_is_advised_brought_in_filled_and_read_in_place(
-    dataset: Any, name: str, params: dict[str, str]
-) -> None:
+def test_a_table_is_advised_brought_in_filled_and_read_in_place(dataset, name, params):
     strategy = build(name, {**params, "memory": "managed"})
     table: Any = load_table(dataset, "managed", CUDA)
     assert asked() == right_way(MIB << 20)
@@ -134,9 +130,7 @@ def filled_before(real: Callable[..., None]) -> Callable[..., None]:
     ],
     ids=["no place preferred", "no GPU mapped", "not brought in", "filled before"],
 )
-def test_a_wrong_way_is_told_from_the_right_one(
-    monkeypatch: pytest.MonkeyPatch, part: str, wrong: Callable[..., None]
-) -> None:
+def test_a_wrong_way_is_told_from_the_right_one(monkeypatch, part, wrong):
     size = 1 << 20
     _ = managed_table((256, 1024), torch.float32)
     assert asked()[:4] == right_way(size)
@@ -164,9 +158,7 @@ WAYS: list[tuple[TableKind, str, dict[str, str], int]] = [
 
 
 @pytest.mark.parametrize(("kind", "name", "params", "copies"), WAYS, ids=str)
-def test_the_host_holds_a_table_once(
-    dataset: Any, kind: TableKind, name: str, params: dict[str, str], copies: int
-) -> None:
+def test_the_host_holds_a_table_once(dataset, kind, name, params, copies):
     """The most that the process held from before the table was loaded until the path was open."""
     small = empty((64, 1024), memory="managed" if kind == "managed" else "anonymous")
     with build(name, params).open(small, CUDA):  # what is loaded once
@@ -187,7 +179,7 @@ Fault = Callable[[str, int], None]
 
 
 @pytest.mark.parametrize("call", ["cudaMallocManaged", "cudaMemPrefetchAsync"])
-def test_no_memory_for_its_chunks_is_a_reason_and_nothing_is_kept(fault: Fault, call: str) -> None:
+def test_no_memory_for_its_chunks_is_a_reason_and_nothing_is_kept(fault, call):
     fault(call, NO_MEMORY)
     with pytest.raises(MemoryError, match=rf'no_memory: {call}.*memory = "registered" reads'):
         managed_table((256, 1024), torch.float32)
@@ -203,9 +195,7 @@ def told_of(table: Tensor) -> dict[str, float | None]:
         return {step.metric: step.value for step in fetcher.setup}
 
 
-def test_a_prefetch_that_is_refused_is_told_and_pages_come_as_they_are_written(
-    fault: Fault,
-) -> None:
+def test_a_prefetch_that_is_refused_is_told_and_pages_come_as_they_are_written(fault):
     right = told_of(managed_table((256, 1024), torch.float32).fill_(2))
     fault("cudaMemPrefetchAsync", NOT_SUPPORTED)
     table = managed_table((256, 1024), torch.float32).fill_(2)
@@ -216,16 +206,14 @@ def test_a_prefetch_that_is_refused_is_told_and_pages_come_as_they_are_written(
     assert (right["managed_prefetched"], found["managed_prefetched"]) == (1 << 20, 0)
 
 
-def test_advice_that_is_refused_is_an_error_and_nothing_is_kept(fault: Fault) -> None:
+def test_advice_that_is_refused_is_an_error_and_nothing_is_kept(fault):
     fault("cudaMemAdvise", NOT_SUPPORTED)
     with pytest.raises(CudaCallError, match="cudaMemAdvise"):
         managed_table((256, 1024), torch.float32)
     assert asked() == [f"allocate {1 << 20}", f"free {1 << 20}"]
 
 
-def test_an_old_driver_is_told_and_not_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_old_driver_is_told_and_not_refused(monkeypatch, tmp_path):
     found = {}
     for version in ("525.147.05", "580.142"):
         (tmp_path / "version").write_text(f"NVRM version: NVIDIA UNIX Kernel Module  {version}  x")

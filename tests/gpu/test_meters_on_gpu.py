@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gatherbench.bench.machine.reason import SensorUnavailableError
 from gatherbench.bench.meters.nvml_device import GpuUnderTest, NvmlDevice, SensorChoice
 from gatherbench.bench.meters.pcie import PcieMeter
 from gatherbench.bench.meters.power import GpuPowerMeter
 from gatherbench.bench.meters.trust import TRUSTED
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.sensor_check import PinnedCopier, calibrate_gpu, torch_gpu_uuids
+from gatherbench.reason import SensorUnavailableError
 
 
 def this_gpu() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
-def test_nvml_knows_torchs_gpu_by_its_uuid() -> None:
+def test_nvml_knows_torchs_gpu_by_its_uuid():
     try:
         link = NvmlDevice(torch_gpu_uuids(this_gpu())).link()
     except SensorUnavailableError as unavailable:
@@ -28,7 +28,7 @@ def test_nvml_knows_torchs_gpu_by_its_uuid() -> None:
     assert 1 <= link.width <= link.width_max
 
 
-def test_the_trusted_source_counts_a_known_copy() -> None:
+def test_the_trusted_source_counts_a_known_copy():
     rows: list[Row] = []
     make = RowMaker("test", "", "", "cuda")
     choice = calibrate_gpu(make, rows.append, [256, 1], idle_s=0.0).choice
@@ -46,7 +46,7 @@ def test_the_trusted_source_counts_a_known_copy() -> None:
     assert TRUSTED[0] <= counted.value / copied <= TRUSTED[1]
 
 
-def test_power_is_read_or_has_a_reason() -> None:
+def test_power_is_read_or_has_a_reason():
     meter = GpuPowerMeter(GpuUnderTest(torch_gpu_uuids(this_gpu()), SensorChoice()))
     meter.start()
     torch.cuda.synchronize()

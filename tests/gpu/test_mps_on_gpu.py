@@ -3,8 +3,6 @@
 Each test is a script of its own, because a process is a client of MPS from its first call or never.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -73,7 +71,7 @@ print("good")
 @pytest.mark.parametrize(
     "script", [CONTRACT, SLOW_CONSUMER, KILLED], ids=["contract", "slow", "killed"]
 )
-def test_under_mps(script: str) -> None:
+def test_under_mps(script):
     done = subprocess.run(
         [sys.executable, "-c", PRELUDE + script],
         capture_output=True,

@@ -5,14 +5,11 @@ it has to be late. Whatever waits for the GPU would hide what these tests look f
 may: buffers are there, and the paths have been used, before anything sleeps.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -71,7 +68,7 @@ def own_streams(fetcher: Fetcher) -> Iterator[torch.cuda.Stream]:
 
 @pytest.mark.parametrize("slow", ["reader", "fetch"])
 @pytest.mark.parametrize("strategy", VARIANTS)
-def test_every_batch_reads_its_own_rows(strategy: Strategy, slow: str) -> None:
+def test_every_batch_reads_its_own_rows(strategy, slow):
     """Whether the reader is late (its rows are not overwritten) or the fetch (it waits for it)."""
     given = batches(8)
     found = [page_locked(len(ids), 64) for ids in given]
@@ -100,7 +97,7 @@ def test_every_batch_reads_its_own_rows(strategy: Strategy, slow: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", [v for v in VARIANTS if v.id not in WAITING])
-def test_the_host_waits_for_no_training(strategy: Strategy) -> None:
+def test_the_host_waits_for_no_training(strategy):
     """Nor is there a wait too many: two fetches are queued while all of the training still is."""
     if os.environ.get("STANDIN_KERNELS") and f"{strategy.name}-{strategy.variant}".startswith(
         ON_STANDIN
@@ -115,7 +112,7 @@ def test_the_host_waits_for_no_training(strategy: Strategy) -> None:
 
 
 @pytest.mark.parametrize("strategy", VARIANTS)
-def test_a_caller_may_go_over_to_another_stream(strategy: Strategy) -> None:
+def test_a_caller_may_go_over_to_another_stream(strategy):
     """The first fetch, still waiting on a stream that sleeps, must not write over the second."""
     first, second = batches(2)
     slow, other = torch.cuda.Stream(), torch.cuda.Stream()
@@ -131,7 +128,7 @@ def test_a_caller_may_go_over_to_another_stream(strategy: Strategy) -> None:
 
 
 @pytest.mark.parametrize("strategy", VARIANTS)
-def test_the_table_may_change_once_the_path_is_closed(strategy: Strategy) -> None:
+def test_the_table_may_change_once_the_path_is_closed(strategy):
     """So may the memory that it staged rows in, which torch's allocator has back then.
 
     The table is page-locked by torch, so that closing has nothing to unregister.
@@ -151,9 +148,7 @@ def test_the_table_may_change_once_the_path_is_closed(strategy: Strategy) -> Non
     assert same_bytes(rows, strategy.delivered(reference_gather(TABLE, ids))) is None
 
 
-def test_no_thread_reads_the_table_once_the_path_is_closed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_thread_reads_the_table_once_the_path_is_closed(monkeypatch):
     begun, asleep, done = threading.Event(), torch.cuda.Stream(), []
     fetcher = opened_warm(build("cpu_gather", {"mode": "prefetch"}), TABLE)
     assert isinstance(fetcher, CudaStagedFetcher)
@@ -171,7 +166,7 @@ def test_no_thread_reads_the_table_once_the_path_is_closed(
     assert done
 
 
-def test_ids_on_the_gpu_are_kept_until_they_are_read() -> None:
+def test_ids_on_the_gpu_are_kept_until_they_are_read():
     """Neither what the caller does to them nor the allocator may change what is being fetched."""
     (wanted,) = batches(1)
     with opened_warm(build("async_zero_copy", {"budget": "10"}), TABLE) as fetcher:
@@ -190,7 +185,7 @@ def test_ids_on_the_gpu_are_kept_until_they_are_read() -> None:
 
 
 @pytest.mark.parametrize("strategy", VARIANTS)
-def test_ids_may_still_be_on_their_way(strategy: Strategy) -> None:
+def test_ids_may_still_be_on_their_way(strategy):
     """Nobody looks at them before the gather does."""
     with opened_warm(strategy, TABLE) as fetcher:
         if fetcher.ids_device.type == "cpu":
@@ -207,9 +202,7 @@ def test_ids_may_still_be_on_their_way(strategy: Strategy) -> None:
             assert same_bytes(found, strategy.delivered(reference_gather(TABLE, wanted))) is None
 
 
-def test_the_gather_waits_for_what_the_order_pass_has_queued(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_gather_waits_for_what_the_order_pass_has_queued(monkeypatch):
     """torch.unique has to wait for the number of distinct ids; it promises no more than that."""
 
     def queued(ids: Tensor, order: Order) -> ReadOrder:
@@ -230,7 +223,7 @@ def test_the_gather_waits_for_what_the_order_pass_has_queued(
 
 
 @pytest.mark.parametrize("name", ["cpu_gather", "async_zero_copy"])
-def test_rows_that_nobody_waits_for_are_not_handed_on(name: str) -> None:
+def test_rows_that_nobody_waits_for_are_not_handed_on(name):
     """A fetcher is dropped in mid-fetch: its buffer stays taken until the fetch has written it."""
     fetcher = opened_warm(build(name), TABLE.clone().pin_memory())
     (stream,) = own_streams(fetcher)
@@ -249,7 +242,7 @@ def test_rows_that_nobody_waits_for_are_not_handed_on(name: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", VARIANTS)
-def test_buffers_outgrown_on_another_stream_are_kept(strategy: Strategy) -> None:
+def test_buffers_outgrown_on_another_stream_are_kept(strategy):
     """They come from this stream's memory, and must not go back to it while the other works."""
     other = torch.cuda.Stream()
     ids, more = torch.arange(4000), torch.arange(4001)
@@ -272,7 +265,7 @@ def test_buffers_outgrown_on_another_stream_are_kept(strategy: Strategy) -> None
     assert same_bytes(rows, strategy.delivered(reference_gather(TABLE, ids))) is None
 
 
-def test_the_sweep_of_budgets_does_not_write_where_queued_work_still_reads() -> None:
+def test_the_sweep_of_budgets_does_not_write_where_queued_work_still_reads():
     with opened_warm(build("async_zero_copy", {"budget": "10"}), TABLE) as fetcher:
         assert isinstance(fetcher, OverlappedFetcher)
         ids, found = torch.arange(4000, device=CUDA), page_locked(4000, 64)
@@ -286,9 +279,7 @@ def test_the_sweep_of_budgets_does_not_write_where_queued_work_still_reads() -> 
 
 
 @pytest.mark.parametrize("in_place", [None, "registered", "managed"])
-def test_edges_drawn_on_the_gpu_are_kept_until_they_are_read(
-    in_place: Any,
-) -> None:
+def test_edges_drawn_on_the_gpu_are_kept_until_they_are_read(in_place):
     """A minibatch that is dropped while its training is queued must not be drawn over."""
     samplers = pytest.importorskip("gatherbench.bench.sampling.state_sampler")
     generator = torch.Generator().manual_seed(0)

@@ -1,7 +1,5 @@
 """The gather beside training: its share of the GPU, where that comes from, and other threads."""
 
-from __future__ import annotations
-
 import ctypes
 from concurrent.futures import ThreadPoolExecutor
 
@@ -28,7 +26,7 @@ SHARES = {percent / 100 for percent in BUDGETS}
 
 
 @pytest.mark.parametrize("provider", ["stream", "green_context"])
-def test_the_sweep_records_its_curve(provider: str) -> None:
+def test_the_sweep_records_its_curve(provider):
     table = empty_table((1 << 19, 64), torch.float32)  # 128 MiB: large enough to be swept
     with opened("async_zero_copy", table, provider=provider) as fetcher:
         assert isinstance(fetcher, OverlappedFetcher)
@@ -47,10 +45,10 @@ def test_the_sweep_records_its_curve(provider: str) -> None:
         assert same_bytes(fetcher.submit(ids).result(), reference_gather(table, ids)) is None
 
 
-def test_a_share_of_threads_leaves_the_green_context_of_the_share_before() -> None:
+def test_a_share_of_threads_leaves_the_green_context_of_the_share_before():
     """One fetcher is given both kinds of shares in turn, to compare them."""
     if (reason := green_skip(torch.device("cuda", 0))) is not None:
-        pytest.skip(reason)
+        pytest.skip(str(reason))
     table = conformance.random_table(5000, 64, torch.float32)
     with opened("async_zero_copy", table, budget="10") as fetcher:
         assert isinstance(fetcher, OverlappedFetcher)
@@ -62,10 +60,10 @@ def test_a_share_of_threads_leaves_the_green_context_of_the_share_before() -> No
 
 
 @pytest.mark.real_gpu("its multiprocessors have no numbers")
-def test_a_gather_in_a_green_context_keeps_to_its_multiprocessors() -> None:
+def test_a_gather_in_a_green_context_keeps_to_its_multiprocessors():
     """Which multiprocessors ran is read from ``%smid`` by a kernel on the same stream."""
     if (reason := green_skip(torch.device("cuda", 0))) is not None:
-        pytest.skip(reason)
+        pytest.skip(str(reason))
     device = torch.device("cuda", torch.cuda.current_device())
     green = green_stream(device, 10)
     source = """extern "C" __global__ void __launch_bounds__(1024) where(unsigned* seen) {
@@ -80,7 +78,7 @@ def test_a_gather_in_a_green_context_keeps_to_its_multiprocessors() -> None:
     assert total // 10 <= int(seen.sum()) <= green.multiprocessors < total
 
 
-def test_a_thread_that_has_never_used_the_gpu_can_gather() -> None:
+def test_a_thread_that_has_never_used_the_gpu_can_gather():
     table = conformance.random_table(5000, 64, torch.float32)
     ids = torch.randperm(5000)
     with opened("aligned_zero_copy", table) as fetcher, ThreadPoolExecutor(1) as other:

@@ -3,12 +3,9 @@
 Each in a process of its own: a group, a fork and the driver's start are of a whole process.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,7 +83,7 @@ def printed(code: str, *words: str) -> str:
     return done.stdout
 
 
-def test_one_rank_with_nccl_learns_what_one_process_learns(tmp_path: Path) -> None:
+def test_one_rank_with_nccl_learns_what_one_process_learns(tmp_path):
     found: dict[str, Any] = json.loads(printed(TRAIN, str(tmp_path / "store")))
     alone, together = found["losses"]
     assert found["told"] == ["a word"]
@@ -99,7 +96,7 @@ def test_one_rank_with_nccl_learns_what_one_process_learns(tmp_path: Path) -> No
             assert 0 <= exchange <= step
 
 
-def test_a_case_that_the_server_forks_can_use_the_gpu() -> None:
+def test_a_case_that_the_server_forks_can_use_the_gpu():
     pytest.importorskip("numba")
     pytest.importorskip("torch_geometric")
     assert printed(FORK) == "3.0\n"

@@ -1,7 +1,5 @@
 """compute-sanitizer finds nothing: no access outside a buffer, no race in shared memory."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -17,7 +15,7 @@ pytestmark = pytest.mark.skipif(SANITIZER is None, reason="compute-sanitizer is 
 
 
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
-def test_the_sanitizer_finds_nothing(tool: str) -> None:
+def test_the_sanitizer_finds_nothing(tool):
     """racecheck looks at shared memory only, of which the gather uses none."""
     workload = [str(Path(__file__).with_name("sanitizer_workload.py"))]
     workload += ["few"] if tool == "racecheck" else []

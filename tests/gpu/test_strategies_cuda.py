@@ -1,25 +1,22 @@
 """The CUDA paths keep the contract too; their order is of ``test_ordering_cuda.py``."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from gpu_variants import CUDA, VARIANTS, runnable
 
 from gatherbench.kernels.reference import reference_gather, same_bytes
 from gatherbench.strategies import conformance
-from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.conformance import open_known
 from gatherbench.strategies.registry import build
 
 
 @pytest.mark.parametrize("strategy", [*VARIANTS, build("null")], ids=str)
-def test_contract(strategy: Strategy) -> None:
+def test_contract(strategy):
     conformance.check_strategy(runnable(strategy), CUDA)
 
 
 @pytest.mark.parametrize("strategy", VARIANTS)
-def test_results_may_be_used_on_another_stream(strategy: Strategy) -> None:
+def test_results_may_be_used_on_another_stream(strategy):
     table = conformance.table_for(strategy, 512, torch.float32, rows=50_000)
     ids = torch.randint(0, 50_000, (30_000,))
     with open_known(runnable(strategy), table, CUDA) as fetcher:
@@ -34,13 +31,13 @@ def test_results_may_be_used_on_another_stream(strategy: Strategy) -> None:
 # What lies in a file that has just been written is in the page cache still: a case of the harness
 # puts it out.
 @pytest.mark.parametrize("strategy", [v for v in VARIANTS if "file" not in v.values[0].needs])  # type: ignore[union-attr]
-def test_the_table_lies_where_the_strategy_says(strategy: Strategy) -> None:
+def test_the_table_lies_where_the_strategy_says(strategy):
     table = conformance.table_for(strategy, 512, torch.float32, rows=50_000)
     with open_known(runnable(strategy), table, CUDA) as fetcher:
         residency = fetcher.residency()
     assert all(one.found == one.expected for one in residency)
 
 
-def test_a_table_larger_than_the_gpu_is_skipped_with_its_size() -> None:
+def test_a_table_larger_than_the_gpu_is_skipped_with_its_size():
     reason = build("all_in_gpu").skip(CUDA, table_bytes=1 << 50)
     assert str(reason).startswith("no_memory: the table takes")

@@ -4,8 +4,6 @@ The tests of ordering drive fetchers as the harness does, from one stream. Here 
 must neither overwrite rows that are still to be read nor get memory that is taken away.
 """
 
-from __future__ import annotations
-
 import threading
 
 import pytest
@@ -15,7 +13,6 @@ from torch import Tensor
 
 import gatherbench
 from gatherbench.kernels.reference import reference_gather, same_bytes
-from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.unified_tensor import UnifiedTensor
 
 #: GPU cycles: longer than any host needs to queue a few fetches.
@@ -32,9 +29,7 @@ def draw(seed: int) -> Tensor:
 
 
 @pytest.mark.parametrize("strategy", KNOWING_NOTHING)
-def test_rows_that_one_stream_still_reads_are_not_overwritten_by_another(
-    strategy: Strategy,
-) -> None:
+def test_rows_that_one_stream_still_reads_are_not_overwritten_by_another(strategy):
     first, other = torch.cuda.Stream(), torch.cuda.Stream()
     found = torch.empty(3000, 64, pin_memory=True)
     with UnifiedTensor(TABLE, runnable(strategy), CUDA, copy=False) as features:
@@ -53,7 +48,7 @@ def test_rows_that_one_stream_still_reads_are_not_overwritten_by_another(
 
 
 @pytest.mark.parametrize("strategy", KNOWING_NOTHING)
-def test_threads_with_a_stream_each_get_their_own_rows(strategy: Strategy) -> None:
+def test_threads_with_a_stream_each_get_their_own_rows(strategy):
     wrong: list[str | None] = []
 
     def work(begin: int) -> None:
@@ -74,7 +69,7 @@ def test_threads_with_a_stream_each_get_their_own_rows(strategy: Strategy) -> No
 
 
 @pytest.mark.parametrize("pinned", [False, True])
-def test_a_slice_outlives_its_whole(pinned: bool) -> None:
+def test_a_slice_outlives_its_whole(pinned):
     table = TABLE.pin_memory() if pinned else TABLE.clone()
     ids = torch.arange(200)
     whole = gatherbench.unified(table, "aligned_zero_copy", CUDA)

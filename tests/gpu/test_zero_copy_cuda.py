@@ -1,11 +1,8 @@
 """Where the table lies, who waits for whom, what is left behind: what values alone do not show."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +17,7 @@ from gatherbench.kernels.managed_memory import empty
 from gatherbench.kernels.mapped_memory import HostRegistration
 from gatherbench.kernels.reference import reference_gather, same_bytes
 from gatherbench.strategies import conformance
-from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.conformance import open_known
-from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
 from gatherbench.strategies.registry import build
 
 ZERO_COPY = ("unified_zero_copy", "aligned_zero_copy", "async_zero_copy")
@@ -36,7 +31,7 @@ MANAGED = [
 
 
 @pytest.mark.parametrize(("name", "params"), MANAGED)
-def test_managed_memory_is_what_is_read(name: str, params: dict[str, str]) -> None:
+def test_managed_memory_is_what_is_read(name, params):
     table = conformance.random_table(1000, 33, torch.float32)
     ids = torch.randint(0, 1000, (700,))
     with opened(name, table, memory="managed", **params) as fetcher:
@@ -47,9 +42,7 @@ def test_managed_memory_is_what_is_read(name: str, params: dict[str, str]) -> No
 
 
 @pytest.mark.parametrize(("name", "params"), MANAGED)
-def test_a_table_that_lies_in_managed_memory_is_read_in_place_and_stays(
-    name: str, params: dict[str, str]
-) -> None:
+def test_a_table_that_lies_in_managed_memory_is_read_in_place_and_stays(name, params):
     """One table on the host, none on the GPU."""
     rows = 1 << 20
     table = empty((rows, 64), torch.float32)  # 256 MiB
@@ -69,13 +62,13 @@ def test_a_table_that_lies_in_managed_memory_is_read_in_place_and_stays(
         HostRegistration(table)
 
 
-def test_the_process_under_mps_has_no_managed_memory() -> None:
+def test_the_process_under_mps_has_no_managed_memory():
     strategy = build("async_zero_copy", {"provider": "mps", "memory": "managed"})
     assert "registers the copy" in str(strategy.skip(CUDA, 1 << 20))
 
 
 @pytest.mark.parametrize("name", ZERO_COPY)
-def test_a_registered_table_stays_where_it_is(name: str) -> None:
+def test_a_registered_table_stays_where_it_is(name):
     table = empty_table((1 << 20, 64), torch.float32)  # 256 MiB
     assert pointer_kind(table.data_ptr()) == "Unregistered"
     torch.cuda.synchronize()
@@ -92,13 +85,13 @@ def test_a_registered_table_stays_where_it_is(name: str) -> None:
     assert pointer_kind(table.data_ptr()) == "Unregistered"
 
 
-def test_the_resident_table_lies_in_gpu_memory() -> None:
+def test_the_resident_table_lies_in_gpu_memory():
     with opened("all_in_gpu", torch.ones(100, 5)) as fetcher:
         assert pointer_kind(fetcher.table.address) == "Device"
 
 
 @pytest.mark.parametrize("strategy", VARIANTS)
-def test_the_gather_waits_for_ids_that_the_gpu_is_still_making(strategy: Strategy) -> None:
+def test_the_gather_waits_for_ids_that_the_gpu_is_still_making(strategy):
     table = conformance.table_for(strategy, 256, torch.float32, rows=20_000)
     wanted = torch.randint(0, 20_000, (5000,))
     with open_known(runnable(strategy), table, CUDA) as fetcher:
@@ -115,7 +108,7 @@ def test_the_gather_waits_for_ids_that_the_gpu_is_still_making(strategy: Strateg
     assert same_bytes(rows, strategy.delivered(reference_gather(table, wanted))) is None
 
 
-def test_a_missing_wait_would_be_seen() -> None:
+def test_a_missing_wait_would_be_seen():
     """Without the wait of ``result`` a copy must see other rows, or the tests of order see nothing.
 
     The buffer is filled with zeros beforehand and the gather is held back by a sleep.
@@ -138,7 +131,7 @@ def test_a_missing_wait_would_be_seen() -> None:
 
 
 @pytest.mark.parametrize("strategy", VARIANTS)
-def test_memory_is_constant_over_three_thousand_batches(strategy: Strategy) -> None:
+def test_memory_is_constant_over_three_thousand_batches(strategy):
     table = conformance.table_for(strategy, 128, torch.float32, rows=10_000)
     generator = torch.Generator().manual_seed(0)
     batches = [torch.randint(0, 10_000, (64 + 8 * k,), generator=generator) for k in range(16)]
@@ -166,7 +159,7 @@ def test_memory_is_constant_over_three_thousand_batches(strategy: Strategy) -> N
 
 
 @pytest.mark.parametrize("name", ZERO_COPY)
-def test_an_exception_leaves_nothing_registered(name: str) -> None:
+def test_an_exception_leaves_nothing_registered(name):
     table = torch.ones(5000, 64)
 
     def interrupted() -> None:
@@ -179,7 +172,7 @@ def test_an_exception_leaves_nothing_registered(name: str) -> None:
     assert pointer_kind(table.data_ptr()) == "Unregistered"
 
 
-def test_two_fetchers_share_one_registration() -> None:
+def test_two_fetchers_share_one_registration():
     table = torch.ones(5000, 64)
     first, second = opened("unified_zero_copy", table), opened("aligned_zero_copy", table)
     first.close()
@@ -189,14 +182,14 @@ def test_two_fetchers_share_one_registration() -> None:
     assert pointer_kind(table.data_ptr()) == "Unregistered"
 
 
-def test_page_locked_memory_of_torch_is_used_as_it_is() -> None:
+def test_page_locked_memory_of_torch_is_used_as_it_is():
     table = torch.ones(5000, 64).pin_memory()
     with opened("aligned_zero_copy", table) as fetcher:
         assert fetcher.submit(torch.arange(10)).result().all()
     assert table.is_pinned()
 
 
-def test_a_registration_that_nobody_closes_dies_with_its_object() -> None:
+def test_a_registration_that_nobody_closes_dies_with_its_object():
     table = torch.ones(5000, 64)
     registration = HostRegistration(table)
     assert pointer_kind(table.data_ptr()) == "Host"
@@ -204,7 +197,7 @@ def test_a_registration_that_nobody_closes_dies_with_its_object() -> None:
     assert pointer_kind(table.data_ptr()) == "Unregistered"
 
 
-def test_a_read_only_file_is_registered_or_the_remedy_is_named(tmp_path: Path) -> None:
+def test_a_read_only_file_is_registered_or_the_remedy_is_named(tmp_path):
     rows = np.arange(64_000, dtype=np.float32).reshape(1000, 64)
     np.save(tmp_path / "features.npy", rows)
     mapped = np.load(tmp_path / "features.npy", mmap_mode="r")
@@ -257,14 +250,14 @@ def run_script(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_run_that_dies_by_an_exception_ends_like_one() -> None:
+def test_a_run_that_dies_by_an_exception_ends_like_one():
     died = run_script(DIES)
     assert died.returncode == 1, died.stderr  # no abort, no signal
     assert died.stderr.count("Traceback") == 1, died.stderr
     assert "died on purpose" in died.stderr
 
 
-def test_processes_share_one_table_and_each_registers_it() -> None:
+def test_processes_share_one_table_and_each_registers_it():
     path = Path(f"/dev/shm/gatherbench-test-{psutil.Process().pid}")
     try:
         table = torch.from_file(str(path), shared=True, size=64_000)
@@ -283,9 +276,7 @@ def test_processes_share_one_table_and_each_registers_it() -> None:
         (lambda f: f.submit(torch.tensor([-1])), IndexError),
     ],
 )
-def test_errors_come_before_anything_is_launched(
-    action: Callable[[KernelFetcher], object], error: type[Exception]
-) -> None:
+def test_errors_come_before_anything_is_launched(action, error):
     with opened("async_zero_copy", torch.ones(5000, 64), budget="10") as fetcher:
         rows = fetcher.submit(torch.arange(9)).result()
         with pytest.raises(error):
@@ -295,9 +286,7 @@ def test_errors_come_before_anything_is_launched(
 
 @pytest.mark.parametrize("order", ["given", "sorted", "unique"])
 @pytest.mark.parametrize("bad", [5000, -1, -(2**62)])
-def test_a_bad_id_on_the_gpu_is_named_behind_the_epoch_and_when_it_is_closed(
-    order: str, bad: int
-) -> None:
+def test_a_bad_id_on_the_gpu_is_named_behind_the_epoch_and_when_it_is_closed(order, bad):
     fetcher = opened("aligned_zero_copy", torch.ones(5000, 64), order=order)
     ids = torch.tensor([4, bad, 7], device="cuda")
     rows = fetcher.submit(ids).result()

@@ -1,7 +1,5 @@
 """The runner of the GPU tests, on tests that crash, hang, fail and break what comes after."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -65,7 +63,7 @@ def outcomes(folder: Path) -> dict[str, tuple[str, str]]:
     }
 
 
-def test_one_bad_test_costs_one_test(tmp_path: Path) -> None:
+def test_one_bad_test_costs_one_test(tmp_path):
     lacks = tmp_path / "test_lacks.py"  # a file that cannot be imported costs its own tests
     lacks.write_text("import no_such_package\n\ndef test_never(): pass\n")
     done = run(tmp_path, TOY, "--timeout", "3", str(lacks))
@@ -100,7 +98,7 @@ def test_one_bad_test_costs_one_test(tmp_path: Path) -> None:
     assert "Segmentation fault" in (tmp_path / "out" / "gpu-test.log").read_text()
 
 
-def test_what_there_was_no_time_for_is_named(tmp_path: Path) -> None:
+def test_what_there_was_no_time_for_is_named(tmp_path):
     hangs = "import threading\ndef test_hangs(): threading.Event().wait()\ndef test_late(): pass\n"
     done = run(tmp_path, hangs, "--budget", "6")
     assert done.returncode == 1
@@ -112,7 +110,7 @@ def test_what_there_was_no_time_for_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "status"), [("# no tests at all\n", 1), ("def test_fine(): pass\n", 0)]
 )
-def test_nothing_that_could_be_run_is_a_failure(tmp_path: Path, text: str, status: int) -> None:
+def test_nothing_that_could_be_run_is_a_failure(tmp_path, text, status):
     done = run(tmp_path, text)
     assert done.returncode == status, done.stdout
     assert ("FAILED" in done.stdout) == bool(status)

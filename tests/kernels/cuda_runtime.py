@@ -1,7 +1,5 @@
 """A stand-in for ``cuda.bindings.runtime`` that knows what is registered, and what is managed."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 from collections.abc import Iterator

@@ -3,14 +3,11 @@
 Two processes share the cache, and nothing is taken from a folder into which others can put files.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,7 +53,7 @@ def entries(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-def test_whatever_changes_the_code_changes_the_key(cache: Path) -> None:
+def test_whatever_changes_the_code_changes_the_key(cache):
     point = GridPoint()
     assert compiler.KERNEL_NAME.encode() in compile_gather(point, "sm_90")
     compile_gather(replace(point, width=8), "sm_90")
@@ -68,7 +65,7 @@ def test_whatever_changes_the_code_changes_the_key(cache: Path) -> None:
     assert len(entries(cache)) == 4, "the shape of a launch is no part of the code"
 
 
-def test_bulk_copies_are_of_sm_90_and_later(cache: Path) -> None:
+def test_bulk_copies_are_of_sm_90_and_later(cache):
     for arch in ("sm_90", "sm_100"):
         assert compiler.KERNEL_NAME.encode() in compile_gather(GridPoint.bulk(), arch)
     for arch in ("sm_75", "sm_80", "sm_89"):
@@ -90,7 +87,7 @@ with ThreadPoolExecutor(4) as pool:
 """
 
 
-def test_two_processes_may_fill_one_cache_from_several_threads(cache: Path) -> None:
+def test_two_processes_may_fill_one_cache_from_several_threads(cache):
     command = [sys.executable, "-c", COMPILE_IN_THREADS]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     digests = [process.communicate(timeout=120)[0] for process in both]
@@ -101,7 +98,7 @@ def test_two_processes_may_fill_one_cache_from_several_threads(cache: Path) -> N
     assert all(path.read_bytes().startswith(b"\x7fELF") for path in kept)
 
 
-def test_errors_name_their_cause(cache: Path) -> None:
+def test_errors_name_their_cause(cache):
     with pytest.raises(CompilerError, match=r"(?s)circular-rows-4B-r1l1-i64 for sm_70.*arch"):
         compile_gather(GridPoint(), "sm_70")
     with pytest.raises(CompilerError, match='identifier "nonsense" is undefined'):
@@ -109,15 +106,13 @@ def test_errors_name_their_cause(cache: Path) -> None:
     assert entries(cache) == []
 
 
-def test_without_a_compiler_the_error_says_what_to_install(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_compiler_the_error_says_what_to_install(cache, monkeypatch):
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     with pytest.raises(CompilerError, match="pip install cuda-core"):
         compile_gather(GridPoint(), "sm_90")
 
 
-def test_a_folder_is_made_for_its_user_alone(cache: Path) -> None:
+def test_a_folder_is_made_for_its_user_alone(cache):
     before = os.umask(0)
     try:
         assert private_folder.private_folder(cache)
@@ -126,7 +121,7 @@ def test_a_folder_is_made_for_its_user_alone(cache: Path) -> None:
     assert stat.S_IMODE(cache.stat().st_mode) == 0o700
 
 
-def test_what_this_user_keeps_is_taken(planted: Path) -> None:
+def test_what_this_user_keeps_is_taken(planted):
     assert compiled() == PLANTED
     planted.chmod(0o755)  # others may read it
     assert compiled() == PLANTED
@@ -172,9 +167,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("wrong", "reason"), WRONG)
-def test_a_planted_kernel_is_not_taken(
-    planted: Path, right: bytes, wrong: Callable[[Path], Path], reason: str
-) -> None:
+def test_a_planted_kernel_is_not_taken(planted, right, wrong, reason):
     there = wrong(planted)
     with pytest.warns(RuntimeWarning, match=f"{planted}: {reason}.*remove it"):
         assert compiled() == right
@@ -183,7 +176,7 @@ def test_a_planted_kernel_is_not_taken(
 
 
 @pytest.mark.parametrize("leads_nowhere", [False, True])
-def test_what_is_no_folder_is_told(tmp_path: Path, leads_nowhere: bool) -> None:
+def test_what_is_no_folder_is_told(tmp_path, leads_nowhere):
     place = tmp_path / "cache"
     if leads_nowhere:
         place.symlink_to(tmp_path / "nowhere")
@@ -194,16 +187,14 @@ def test_what_is_no_folder_is_told(tmp_path: Path, leads_nowhere: bool) -> None:
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_where_nothing_can_be_made_kernels_are_compiled_all_the_same(
-    right: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_nothing_can_be_made_kernels_are_compiled_all_the_same(right, monkeypatch):
     monkeypatch.setenv("GATHERBENCH_KERNEL_CACHE", "/proc/nowhere/kernels")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert compiled() == right
 
 
-def test_the_usual_place_is_the_users_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_usual_place_is_the_users_cache(monkeypatch):
     monkeypatch.delenv("GATHERBENCH_KERNEL_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
     assert compiler.cache_dir() == Path("/caches/gatherbench/kernels")
@@ -224,7 +215,7 @@ print(*made, sep="\\n")
 """
 
 
-def test_the_modules_that_pyg_writes_lie_where_nobody_else_can_write(tmp_path: Path) -> None:
+def test_the_modules_that_pyg_writes_lie_where_nobody_else_can_write(tmp_path):
     """PyG executes them from the temporary folder, where ``__pycache__`` may be another's."""
     done = subprocess.run(
         [sys.executable, "-c", GENERATES],

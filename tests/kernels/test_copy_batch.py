@@ -1,7 +1,5 @@
 """The descriptors of a batch of copies, and what the driver is given of them."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 from collections.abc import Iterator
@@ -30,7 +28,7 @@ def rows_of(copies: Copies, table: np.ndarray[Any, Any], batch: int) -> np.ndarr
     return out
 
 
-def test_rows_that_follow_each_other_share_a_descriptor() -> None:
+def test_rows_that_follow_each_other_share_a_descriptor():
     copies = row_copies(np.array([7, 8, 9, 3, 4, 4, 3, 0]), 12)
     assert copies.to.tolist() == [0, 36, 60, 72, 84]
     assert copies.source.tolist() == [84, 36, 48, 36, 0]
@@ -41,7 +39,7 @@ def test_rows_that_follow_each_other_share_a_descriptor() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 40), max_size=60), st.sampled_from([np.int32, np.int64]))
-def test_the_copies_are_the_rows_and_the_fewest(ids: list[int], kind: type) -> None:
+def test_the_copies_are_the_rows_and_the_fewest(ids, kind):
     table = np.random.default_rng(0).integers(0, 256, (41, 7), np.uint8)
     wanted = np.array(ids, kind)
     copies = row_copies(wanted, 7)
@@ -53,7 +51,7 @@ def test_the_copies_are_the_rows_and_the_fewest(ids: list[int], kind: type) -> N
 
 
 @pytest.mark.parametrize("wrong", ["too long", "one row on", "none merged too early"])
-def test_wrong_descriptors_bring_other_rows(wrong: str) -> None:
+def test_wrong_descriptors_bring_other_rows(wrong):
     table = np.random.default_rng(0).integers(0, 256, (41, 7), np.uint8)
     ids = np.array([5, 6, 20, 3, 4, 9])
     to, source, size = (part.copy() for part in row_copies(ids, 7))
@@ -101,9 +99,7 @@ def forgotten() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_the_driver_is_given_addresses_in_either_form(
-    monkeypatch: pytest.MonkeyPatch, before: bool
-) -> None:
+def test_the_driver_is_given_addresses_in_either_form(monkeypatch, before):
     cuda = FakeDriver(before)
     monkeypatch.setattr(ctypes, "CDLL", lambda _: cuda)
     assert batch_refusal() is None
@@ -114,7 +110,7 @@ def test_the_driver_is_given_addresses_in_either_form(
     assert cuda.given == [(*sent, in_stream_order, 0, kinds, int(before), 77)]
 
 
-def test_what_the_driver_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_driver_refuses_is_told(monkeypatch):
     cuda = FakeDriver(False, status=1)
     monkeypatch.setattr(ctypes, "CDLL", lambda _: cuda)
     with pytest.raises(CudaCallError, match="CUDA_ERROR_INVALID_VALUE") as told:
@@ -122,12 +118,12 @@ def test_what_the_driver_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     assert told.value.code == "CUDA_ERROR_INVALID_VALUE"
 
 
-def test_a_driver_without_the_call_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_without_the_call_is_a_reason(monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
     assert "older than CUDA 12.8" in str(batch_refusal())
 
 
-def test_the_path_declares_what_the_engine_takes() -> None:
+def test_the_path_declares_what_the_engine_takes():
     from gatherbench.strategies.copy_engine_gather import CopyEngineGather
 
     ids = torch.tensor([7, 8, 3, 8, 7])

@@ -1,7 +1,5 @@
 """Rows off a disk: the right ones, by as many reads as declared, and a clear word when it fails."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os
@@ -59,7 +57,7 @@ def read(reader: RowReader, ids: list[int] | NDArray[np.int64]) -> NDArray[np.ui
 @both
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_any_rows_at_any_offset_are_those_of_a_map(engine: str, data: st.DataObject) -> None:
+def test_any_rows_at_any_offset_are_those_of_a_map(engine, data):
     rows = data.draw(st.integers(1, 60))
     row_bytes = data.draw(st.one_of(st.integers(1, 600), st.sampled_from([1412, 4096, 9000])))
     offset = data.draw(st.one_of(st.sampled_from([0, 64, 128, BLOCK]), st.integers(1, 9000)))
@@ -88,9 +86,7 @@ def test_any_rows_at_any_offset_are_those_of_a_map(engine: str, data: st.DataObj
     offset=st.integers(0, 9000),
     ids=st.lists(st.integers(0, 400), min_size=1, max_size=60),
 )
-def test_reads_cover_every_block_and_few_of_them_twice(
-    row_bytes: int, offset: int, ids: list[int]
-) -> None:
+def test_reads_cover_every_block_and_few_of_them_twice(row_bytes, offset, ids):
     file = TableFile(Path(os.devnull), offset, 401, row_bytes)
     blocks = [
         range((offset + i * row_bytes) // BLOCK, (offset + (i + 1) * row_bytes - 1) // BLOCK + 1)
@@ -128,9 +124,7 @@ def test_reads_cover_every_block_and_few_of_them_twice(
         (40_960, 0, [1, 1], (20 * BLOCK, 2), (10 * BLOCK, 1)),
     ],
 )
-def test_bytes_and_requests_by_hand(
-    row_bytes: int, offset: int, ids: Any, alone: tuple[int, int], merged: tuple[int, int] | None
-) -> None:
+def test_bytes_and_requests_by_hand(row_bytes, offset, ids, alone, merged):
     file = TableFile(Path(os.devnull), offset, 1000, row_bytes)
     numbers = np.array(list(ids), np.int64)
     assert reads_of(numbers, file, False) == alone
@@ -142,20 +136,20 @@ def test_bytes_and_requests_by_hand(
 @pytest.mark.parametrize(
     ("microseconds", "expected"), [(0.2, 0), (1, 1), (1.18, 1), (1.2, 2), (2, 5), (100, 27)]
 )
-def test_bins_by_hand(microseconds: float, expected: int) -> None:
+def test_bins_by_hand(microseconds, expected):
     """A bin grows by the fourth root of 2: from 1 to 1.189 µs, …, from 90.5 to 107.6 µs."""
     assert latency_bin(round(microseconds * 1000)) == expected
 
 
 @given(st.integers(0, 10**10))
-def test_every_time_has_its_bin(nanoseconds: int) -> None:
+def test_every_time_has_its_bin(nanoseconds):
     found = latency_bin(nanoseconds)
     assert found == LATENCY_BINS - 1 or nanoseconds / 1000 < 2 ** (found / 4) * (1 + 1e-9)
     assert found == 0 or nanoseconds / 1000 >= 2 ** ((found - 1) / 4) * (1 - 1e-9)
 
 
 @both
-def test_a_file_that_is_cut_short_while_it_is_read(tmp_path: Path, engine: str) -> None:
+def test_a_file_that_is_cut_short_while_it_is_read(tmp_path, engine):
     file = table(tmp_path, 100, 512)
     before = mapped(file)
     reader = RowReader(file, engine, 4, merge=engine == "threads")
@@ -171,16 +165,14 @@ def test_a_file_that_is_cut_short_while_it_is_read(tmp_path: Path, engine: str) 
         RowReader(file, engine)
 
 
-def test_a_file_that_cannot_be_opened(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_opened(tmp_path):
     with pytest.raises(DiskReadError, match="gone: No such file"):
         RowReader(TableFile(tmp_path / "gone", 0, 1, 1))
     with pytest.raises(DiskReadError, match="maps: its file system has no direct reads"):
         RowReader(TableFile(Path("/proc/self/maps"), 0, 1, 1))
 
 
-def test_a_disk_of_larger_blocks_is_read_by_those(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_of_larger_blocks_is_read_by_those(tmp_path, monkeypatch):
     file = table(tmp_path, 100, 512)
     preadv, tried = os.preadv, list[int]()
 
@@ -230,9 +222,7 @@ def pretend(patch: pytest.MonkeyPatch, answer: Callable[[int], tuple[int, int]])
         ((512, 0), r"row 40 of .* the disk gave 512 of 4096 bytes, and no error"),
     ],
 )
-def test_an_error_of_the_disk_names_row_and_errno(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: tuple[int, int], told: str
-) -> None:
+def test_an_error_of_the_disk_names_row_and_errno(tmp_path, monkeypatch, answer, told):
     keep = pretend(monkeypatch, lambda offset: answer if offset == 40 * 4096 else (4096, 0))
     reader = RowReader(table(tmp_path, 100, 4096), "threads", 3, merge=False)
     with pytest.raises(DiskReadError, match=told):
@@ -252,7 +242,7 @@ def ring(tmp_path: Path) -> Iterator[tuple[RowReader, RingEngine]]:
     reader.close()
 
 
-def test_an_error_of_the_disk_by_io_uring(ring: tuple[RowReader, RingEngine]) -> None:
+def test_an_error_of_the_disk_by_io_uring(ring):
     """The completion of one read is made to say EIO; those in flight beside it are waited for."""
     reader, engine = ring
     expected = mapped(reader.file)
@@ -277,7 +267,7 @@ def test_an_error_of_the_disk_by_io_uring(ring: tuple[RowReader, RingEngine]) ->
     np.testing.assert_array_equal(read(reader, range(100)), expected)  # type: ignore[arg-type]
 
 
-def test_reads_that_end_one_at_a_time_keep_their_slots(ring: tuple[RowReader, RingEngine]) -> None:
+def test_reads_that_end_one_at_a_time_keep_their_slots(ring):
     reader, engine = ring
     kind = ctypes.CFUNCTYPE(ctypes.c_uint, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint)
     real = kind(engine._calls.peek_batch_cqe)
@@ -287,7 +277,7 @@ def test_reads_that_end_one_at_a_time_keep_their_slots(ring: tuple[RowReader, Ri
     np.testing.assert_array_equal(read(reader, np.arange(100)), mapped(reader.file))
 
 
-def test_a_ring_that_breaks_says_so(ring: tuple[RowReader, RingEngine]) -> None:
+def test_a_ring_that_breaks_says_so(ring):
     reader, engine = ring
     kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint)
     answers = iter([-errno.EINTR, -errno.EPERM])
@@ -313,8 +303,8 @@ def answers(said: int) -> ctypes.CDLL:
     ],
 )
 def test_where_there_is_no_io_uring_threads_take_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, instead: Any, told: str
-) -> None:
+    tmp_path, monkeypatch, name, instead, told
+):
     file = table(tmp_path, 10, 100)
     monkeypatch.setattr(f"gatherbench.kernels.read_engines.{name}", instead)
     for asked, expected in (("io_uring", told), ("threads", "")):
@@ -326,9 +316,7 @@ def test_where_there_is_no_io_uring_threads_take_its_place(
         reader.close()
 
 
-def test_what_cannot_be_asked_is_refused_before_anything_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_asked_is_refused_before_anything_is_read(tmp_path, monkeypatch):
     file = table(tmp_path, 10, 100)
     for wrong in ({"engine": "mmap"}, {"depth": 0}):
         with pytest.raises(ValueError, match=f"{next(iter(wrong))} = "):

@@ -1,7 +1,5 @@
 """The host gather: right for every id, width and number of threads, and safe for every id."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterator
@@ -47,9 +45,7 @@ def random_bytes(rows: int, width: int, dtype: torch.dtype = torch.uint8) -> Ten
     seed=st.integers(0, 2**31),
     share=st.sampled_from([1, 4096, 1 << 40]),
 )
-def test_any_rows_any_width_any_split(
-    rows: int, row_bytes: int, count: int, kind: torch.dtype, seed: int, share: int
-) -> None:
+def test_any_rows_any_width_any_split(rows, row_bytes, count, kind, seed, share):
     torch.manual_seed(seed)
     table = random_bytes(rows, row_bytes)
     ids = torch.randint(0, rows, (count,), dtype=kind)
@@ -64,9 +60,7 @@ def test_any_rows_any_width_any_split(
     assert same_bytes(scattered, expected) is None
 
 
-def test_a_part_of_a_batch_leaves_the_other_rows_alone(
-    cpu: HostGather, eager_threads: None
-) -> None:
+def test_a_part_of_a_batch_leaves_the_other_rows_alone(cpu, eager_threads):
     """As where some rows come from the table and some from a cache."""
     table, cache = random_bytes(50, 129), random_bytes(9, 129)
     out = torch.full((20, 129), 7, dtype=torch.uint8)
@@ -80,7 +74,7 @@ def test_a_part_of_a_batch_leaves_the_other_rows_alone(
     cpu.gather(cache[:0], far[:0], out, near[:0])
 
 
-def test_rows_beyond_4_gib(cpu: HostGather) -> None:
+def test_rows_beyond_4_gib(cpu):
     rows, width = 1_100_000, 4096
     table = torch.from_numpy(np.zeros((rows, width), np.uint8))  # 4.5 GB, hardly a page present
     ids = torch.tensor([0, rows - 1, 1_048_576, 1_048_575], dtype=torch.int32)
@@ -93,9 +87,7 @@ def test_rows_beyond_4_gib(cpu: HostGather) -> None:
 @pytest.mark.parametrize("kind", ID_DTYPES)
 @pytest.mark.parametrize("bad", [-1, 40, 2**31 - 1, -(2**31)])
 @pytest.mark.parametrize("where", [0, 17, 99])
-def test_bad_id_is_named_and_never_read(
-    cpu: HostGather, eager_threads: None, kind: torch.dtype, bad: int, where: int
-) -> None:
+def test_bad_id_is_named_and_never_read(cpu, eager_threads, kind, bad, where):
     ids = torch.zeros(100, dtype=kind)
     ids[where] = bad
     with pytest.raises(IndexError, match=rf"ids\[{where}\] = {bad}: the table has rows 0..39"):
@@ -103,7 +95,7 @@ def test_bad_id_is_named_and_never_read(
 
 
 @pytest.mark.parametrize("bad", [-1, 5, 2**40])
-def test_bad_position_is_named_and_never_written(cpu: HostGather, bad: int) -> None:
+def test_bad_position_is_named_and_never_written(cpu, bad):
     positions = torch.tensor([0, 1, bad, 3, 4])
     with pytest.raises(IndexError, match=rf"positions\[2\] = {bad} of 5"):
         cpu.gather(random_bytes(5, 8), torch.arange(5), random_bytes(5, 8), positions)
@@ -134,7 +126,7 @@ WRONG_ARGUMENTS = {
 
 
 @pytest.mark.parametrize("case", WRONG_ARGUMENTS)
-def test_wrong_arguments_are_refused(cpu: HostGather, case: str) -> None:
+def test_wrong_arguments_are_refused(cpu, case):
     wrong, error, message = WRONG_ARGUMENTS[case]
     right = {"table": torch.ones(8, 4), "ids": torch.arange(3), "out": torch.zeros(3, 4)}
     with pytest.raises(error, match=message):
@@ -142,7 +134,7 @@ def test_wrong_arguments_are_refused(cpu: HostGather, case: str) -> None:
     assert not bool(right["out"].any()), "written to in spite of the error"
 
 
-def test_copy(cpu: HostGather, eager_threads: None) -> None:
+def test_copy(cpu, eager_threads):
     source, out = random_bytes(7, 1001), random_bytes(7, 1001)
     cpu.copy(source, out)
     assert same_bytes(out, source) is None
@@ -153,9 +145,7 @@ def test_copy(cpu: HostGather, eager_threads: None) -> None:
         cpu.copy(source[:, :500].contiguous(), out[:, :500])
 
 
-def test_uses_at_most_as_many_threads_as_told_and_none_for_little(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_uses_at_most_as_many_threads_as_told_and_none_for_little(monkeypatch):
     before = set(threading.enumerate())
     with HostGather(threads=3) as cpu:
         cpu.gather(random_bytes(50, 8), torch.arange(50), random_bytes(50, 8))
@@ -171,7 +161,7 @@ def test_uses_at_most_as_many_threads_as_told_and_none_for_little(
         cpu.gather(random_bytes(5, 8), torch.arange(5), random_bytes(5, 8))
 
 
-def test_threads_default_to_the_cores_at_hand() -> None:
+def test_threads_default_to_the_cores_at_hand():
     assert available_cores() == len(os.sched_getaffinity(0))
     with HostGather() as cpu:
         assert cpu.threads == available_cores()
@@ -179,7 +169,7 @@ def test_threads_default_to_the_cores_at_hand() -> None:
         HostGather(0)
 
 
-def test_several_threads_may_gather_at_once(cpu: HostGather, eager_threads: None) -> None:
+def test_several_threads_may_gather_at_once(cpu, eager_threads):
     table = random_bytes(500, 100)
 
     def work(seed: int) -> list[str | None]:
@@ -197,7 +187,7 @@ def test_several_threads_may_gather_at_once(cpu: HostGather, eager_threads: None
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_works_in_a_forked_child(eager_threads: None) -> None:
+def test_works_in_a_forked_child(eager_threads):
     """Runs without torch's own parallel operations, which no forked child may rely on."""
     table, ids = random_bytes(500, 100), torch.arange(499, 99, -1)
     out = torch.zeros((400, 100), dtype=torch.uint8)
@@ -219,7 +209,7 @@ def test_works_in_a_forked_child(eager_threads: None) -> None:
 # --- the reference, by which all others are judged ---
 
 
-def test_the_reference_has_the_rows_in_the_order_of_the_ids_byte_for_byte() -> None:
+def test_the_reference_has_the_rows_in_the_order_of_the_ids_byte_for_byte():
     bits = torch.tensor([[0x7FC00001, -0x80000000], [0x7F800001, 0x7FC00000]], dtype=torch.int32)
     table = bits.view(torch.float32)  # NaNs with payloads, -0.0
     rows = reference_gather(table, torch.tensor([1, 0, 1], dtype=torch.int32))
@@ -249,16 +239,16 @@ CHANGED[2, 3], CHANGED[4, 0] = 1.0, 2.0
         (WIDE[:, :2], WIDE[:, :2].clone(), None),  # a view with gaps
     ],
 )
-def test_same_bytes_says_what_differs(a: Tensor, b: Tensor, said: str | None) -> None:
+def test_same_bytes_says_what_differs(a, b, said):
     found = same_bytes(a, b)
     assert found is None if said is None else str(found).startswith(said)
 
 
-def test_rows_go_by_the_numbers_they_are_given() -> None:
+def test_rows_go_by_the_numbers_they_are_given():
     assert str(same_bytes(ZEROS, CHANGED, [9, 8, 7, 6, 5])).startswith("row 7, column 3")
 
 
-def test_as_many_threads_gather_as_do_it_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_many_threads_gather_as_do_it_fastest(monkeypatch):
     """Of 16 cores 8 gather 20 GB/s and all 15, beside an H200."""
     rate = {16: 15e9, 12: 17e9, 8: 20e9, 6: 19.5e9, 4: 12e9, 3: 9e9, 2: 6e9, 1: 3e9}
     monkeypatch.setattr(host_gather, "TUNED_BYTES", 1)
@@ -274,9 +264,7 @@ def test_as_many_threads_gather_as_do_it_fastest(monkeypatch: pytest.MonkeyPatch
         assert cpu.threads == 16, "8 are faster by no tenth"
 
 
-def test_a_table_that_the_caches_hold_or_that_no_memory_holds_is_not_tried(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_table_that_the_caches_hold_or_that_no_memory_holds_is_not_tried(monkeypatch):
     table = torch.zeros(1000, 64)
     with HostGather(2) as cpu:
         assert cpu.tune(table) == {}, "too small"
@@ -288,7 +276,7 @@ def test_a_table_that_the_caches_hold_or_that_no_memory_holds_is_not_tried(
         assert cpu.threads == 2
 
 
-def test_no_try_finds_the_rows_of_another_in_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_try_finds_the_rows_of_another_in_the_caches(monkeypatch):
     monkeypatch.setattr(host_gather, "TUNED_BYTES", 1)
     monkeypatch.setattr(host_gather, "TUNED_WITH", 64 * 256)
     seen: list[tuple[int, ...]] = []
@@ -301,7 +289,7 @@ def test_no_try_finds_the_rows_of_another_in_the_caches(monkeypatch: pytest.Monk
     assert {len(ids) for ids in seen[1:]} == {64}
 
 
-def test_really_tried_it_takes_its_time_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_really_tried_it_takes_its_time_and_no_more(monkeypatch):
     monkeypatch.setattr(host_gather, "TUNED_BYTES", 1)
     monkeypatch.setattr(host_gather, "TUNING_S", 0.05)
     table = torch.arange(64_000.0).reshape(1000, 64)
@@ -313,7 +301,7 @@ def test_really_tried_it_takes_its_time_and_no_more(monkeypatch: pytest.MonkeyPa
         assert torch.equal(out, table[[5, 999, 0]])
 
 
-def test_a_shared_gather_ends_with_small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shared_gather_ends_with_small_chunks(monkeypatch):
     """All wait for the last chunk: of 4 MiB for 2 threads it is 256 KiB, and not 512."""
     taken: list[int] = []
     real = host_gather.gather_rows

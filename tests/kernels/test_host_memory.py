@@ -1,11 +1,8 @@
 """Tables in host memory: right contents, freed in time, honest about huge pages."""
 
-from __future__ import annotations
-
 import gc
 import mmap
 import os
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -28,7 +25,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.float6
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(0, 5), (1, 1), (3, 0), (100, 129), (70_001, 31)])
-def test_empty_table_is_zeroed_and_writable(shape: tuple[int, int], dtype: torch.dtype) -> None:
+def test_empty_table_is_zeroed_and_writable(shape, dtype):
     table = empty_table(shape, dtype)
     assert tuple(table.shape) == shape
     assert table.dtype == dtype
@@ -38,19 +35,19 @@ def test_empty_table_is_zeroed_and_writable(shape: tuple[int, int], dtype: torch
     assert bool((table == 3).all())
 
 
-def test_large_tables_start_at_a_huge_page() -> None:
+def test_large_tables_start_at_a_huge_page():
     tables = [empty_table((HUGE_PAGE // 4096 + odd, 4096), torch.uint8) for odd in (0, 1, 3, 7)]
     assert [table.data_ptr() % HUGE_PAGE for table in tables] == [0] * 4
 
 
-def test_sizes_that_cannot_be_are_refused() -> None:
+def test_sizes_that_cannot_be_are_refused():
     with pytest.raises(ValueError, match=r"\(-1, 3\)"):
         empty_table((-1, 3), torch.uint8)
     with pytest.raises(MemoryError, match="GiB"):
         empty_table((1 << 60, 4), torch.uint8)
 
 
-def test_memory_is_returned_with_the_last_view() -> None:
+def test_memory_is_returned_with_the_last_view():
     process, size = psutil.Process(), 256 << 20
     before = process.memory_info().rss
     view = empty_table((1024, size // 1024), torch.uint8)[5:9]
@@ -62,9 +59,7 @@ def test_memory_is_returned_with_the_last_view() -> None:
 
 
 @pytest.mark.parametrize("advice_fails", [False, True])
-def test_without_huge_pages_the_table_is_the_same(
-    monkeypatch: pytest.MonkeyPatch, advice_fails: bool
-) -> None:
+def test_without_huge_pages_the_table_is_the_same(monkeypatch, advice_fails):
     class Mapping(mmap.mmap):
         def madvise(self, option: int, *_: int) -> None:
             assert option == mmap.MADV_HUGEPAGE
@@ -78,7 +73,7 @@ def test_without_huge_pages_the_table_is_the_same(
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(0, 7), (3001, 100)])
-def test_resident_copy_of_a_tensor(shape: tuple[int, int], dtype: torch.dtype) -> None:
+def test_resident_copy_of_a_tensor(shape, dtype):
     size = (shape[0], shape[1] * dtype.itemsize)
     table = torch.randint(0, 256, size, dtype=torch.uint8).view(dtype)
     copy = resident_copy(table.t().contiguous().t())
@@ -87,7 +82,7 @@ def test_resident_copy_of_a_tensor(shape: tuple[int, int], dtype: torch.dtype) -
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_resident_copy_of_a_memory_map(tmp_path: Path, shared: bool) -> None:
+def test_resident_copy_of_a_memory_map(tmp_path, shared):
     array = np.random.default_rng(0).standard_normal((10_000, 60), dtype=np.float32)
     np.save(tmp_path / "features.npy", array)
     copy = resident_copy(np.load(tmp_path / "features.npy", mmap_mode="r"), shared=shared)
@@ -100,9 +95,7 @@ def test_resident_copy_of_a_memory_map(tmp_path: Path, shared: bool) -> None:
     assert bool((copy[7] == 5).all()) == shared
 
 
-def test_the_user_may_know_better_what_memory_there_will_be(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_user_may_know_better_what_memory_there_will_be(monkeypatch):
     monkeypatch.delenv(MEMORY_VARIABLE, raising=False)
     assert 0 < available_bytes() <= psutil.virtual_memory().total
     monkeypatch.setenv(MEMORY_VARIABLE, "1.5")
@@ -122,18 +115,14 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> int:
     return HUGE_PAGE
 
 
-def test_where_memory_grows_a_table_may_be_larger_than_what_there_is_now(
-    small_pieces: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_memory_grows_a_table_may_be_larger_than_what_there_is_now(small_pieces, monkeypatch):
     """Linux refuses such a mapping by default, before a page of it is touched."""
     monkeypatch.setattr(host_memory, "_touch", lambda flat: None)
     beyond = 2 * psutil.virtual_memory().total // 4096
     assert empty_table((beyond, 4096), torch.uint8).shape == (beyond, 4096)
 
 
-def test_a_table_is_touched_no_faster_than_the_machine_grows(
-    small_pieces: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_is_touched_no_faster_than_the_machine_grows(small_pieces, monkeypatch):
     monkeypatch.setattr(host_memory, "_GROWTH_S", 1e9)
     free = iter([0, 0, 2 * small_pieces] * 3)  # each piece is waited for
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=next(free)))
@@ -142,9 +131,7 @@ def test_a_table_is_touched_no_faster_than_the_machine_grows(
     assert not bool(table.any())
 
 
-def test_a_machine_that_does_not_grow_is_waited_for_once(
-    small_pieces: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_that_does_not_grow_is_waited_for_once(small_pieces, monkeypatch):
     asked: list[int] = []
 
     def none_left() -> SimpleNamespace:

@@ -4,8 +4,6 @@ Stand-ins for ``call_driver`` cannot show that CUDA's own bindings take our argu
 meant: the last tests load the real bindings on a driver that only takes notes.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shutil
@@ -33,7 +31,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     return made
 
 
-def test_what_the_kernel_is_given(launched: list[tuple[Any, ...]]) -> None:
+def test_what_the_kernel_is_given(launched):
     ids, out = torch.arange(33), torch.empty(33, 100, dtype=torch.uint8)
     places, bad_id = torch.arange(33), torch.zeros(1, dtype=torch.int64)
     point = policy_point("aligned", 100, 1, 0, out.data_ptr() % 16, 8)
@@ -57,9 +55,7 @@ def test_what_the_kernel_is_given(launched: list[tuple[Any, ...]]) -> None:
     assert device == out.device
 
 
-def test_nothing_is_launched_for_no_ids_or_a_table_that_cannot_be_read(
-    launched: list[tuple[Any, ...]],
-) -> None:
+def test_nothing_is_launched_for_no_ids_or_a_table_that_cannot_be_read(launched):
     ids, out = torch.arange(4), torch.empty(4, 4)
     gather_into(out[:0], Table(0, 0, 16, 16), ids[:0], GridPoint())  # nothing to do
     with pytest.raises(ValueError, match="width = 16 does not divide"):
@@ -69,9 +65,7 @@ def test_nothing_is_launched_for_no_ids_or_a_table_that_cannot_be_read(
     assert launched == []
 
 
-def test_tensors_are_given_by_address_and_numbers_as_64_bits(
-    launched: list[tuple[Any, ...]],
-) -> None:
+def test_tensors_are_given_by_address_and_numbers_as_64_bits(launched):
     tensor = torch.arange(3)
     launch.launch_threads("a kernel", 257, (tensor, -5, 2**64 - 2), tensor.device)
     ((kernel, grid, block, values, kinds, device),) = launched
@@ -81,12 +75,12 @@ def test_tensors_are_given_by_address_and_numbers_as_64_bits(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
-def test_without_a_driver_the_error_says_so() -> None:
+def test_without_a_driver_the_error_says_so():
     with pytest.raises(CudaCallError, match=r"cuInit failed: no driver .* install the NVIDIA driv"):
         call_driver("cuInit", 0)
 
 
-def test_a_status_of_the_driver_becomes_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_status_of_the_driver_becomes_an_error(monkeypatch):
     from cuda.bindings import driver
 
     class Failing:
@@ -162,9 +156,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProces
     return done
 
 
-def test_a_launch_arrives_at_the_driver_as_it_was_meant(
-    done: subprocess.CompletedProcess[str],
-) -> None:
+def test_a_launch_arrives_at_the_driver_as_it_was_meant(done):
     assert "cuLibraryGetKernel 0x11b gather_kernel" in done.stderr
     assert (
         "cuLaunchKernel 0x4e1 grid 7 1 1 block 32 8 1 shared 0 stream 0x57e4 extra 0\n"
@@ -172,9 +164,7 @@ def test_a_launch_arrives_at_the_driver_as_it_was_meant(
     ) in done.stderr
 
 
-def test_a_green_stream_has_the_multiprocessors_it_was_given(
-    done: subprocess.CompletedProcess[str],
-) -> None:
+def test_a_green_stream_has_the_multiprocessors_it_was_given(done):
     assert "GreenStream(stream='0x57e4', multiprocessors=16)" in done.stdout  # 13, rounded up
     assert "cuDevSmResourceSplitByCount 1 groups of 13 from 132 flags 0" in done.stderr
     assert "cuDevResourceGenerateDesc 1 of 16" in done.stderr
@@ -182,8 +172,6 @@ def test_a_green_stream_has_the_multiprocessors_it_was_given(
     assert done.stderr.count("cuGreenCtxStreamCreate 0x64ee flags 1 priority 0") == 1
 
 
-def test_a_driver_without_green_contexts_is_a_reason(
-    done: subprocess.CompletedProcess[str],
-) -> None:
+def test_a_driver_without_green_contexts_is_a_reason(done):
     assert "unsupported: no green context (cuDevSmResourceSplitByCount failed" in done.stdout
     assert "CUDA_ERROR_NOT_SUPPORTED (operation not supported)" in done.stdout

@@ -1,11 +1,8 @@
 """Managed memory against a stand-in for CUDA: the order of calls, room, refusals, one copy."""
 
-from __future__ import annotations
-
 import gc
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -45,7 +42,7 @@ def both_advices(size: int, device: int) -> list[tuple[object, ...]]:
     ]
 
 
-def test_a_table_is_advised_twice_and_brought_in_before_it_is_written(cuda: FakeRuntime) -> None:
+def test_a_table_is_advised_twice_and_brought_in_before_it_is_written(cuda):
     table = managed_table((1000, 6), torch.float32, device=3)
     assert cuda.done == both_advices(24_000, 3)
     assert table.shape == (1000, 6)
@@ -58,9 +55,7 @@ def test_a_table_is_advised_twice_and_brought_in_before_it_is_written(cuda: Fake
 @pytest.mark.parametrize(
     "left_out", ["SetPreferredLocation", "SetAccessedBy", "prefetch", "advice for a part"]
 )
-def test_a_wrong_way_is_told_from_the_right_one(
-    cuda: FakeRuntime, monkeypatch: pytest.MonkeyPatch, left_out: str
-) -> None:
+def test_a_wrong_way_is_told_from_the_right_one(cuda, monkeypatch, left_out):
     """Without the first advice pages move, without the second each is faulted in."""
     advise = managed_memory._advise
 
@@ -77,7 +72,7 @@ def test_a_wrong_way_is_told_from_the_right_one(
     assert cuda.done[: len(both_advices(24_000, 3))] != both_advices(24_000, 3)
 
 
-def test_it_lives_as_long_as_any_tensor_over_it(cuda: FakeRuntime) -> None:
+def test_it_lives_as_long_as_any_tensor_over_it(cuda):
     table = managed_table((1000, 6), torch.float32)
     part = table[10:].view(torch.uint8)
     del table
@@ -91,7 +86,7 @@ def test_it_lives_as_long_as_any_tensor_over_it(cuda: FakeRuntime) -> None:
 
 
 @pytest.mark.parametrize("rows", [slice(None), slice(10, 20)])
-def test_a_table_that_lies_there_is_read_in_place(cuda: FakeRuntime, rows: slice) -> None:
+def test_a_table_that_lies_there_is_read_in_place(cuda, rows):
     table = managed_table((100, 4), torch.float32, device=1)
     before = len(cuda.done)
     with ManagedMemory(table[rows], device=1) as memory:
@@ -104,7 +99,7 @@ def test_a_table_that_lies_there_is_read_in_place(cuda: FakeRuntime, rows: slice
     assert cuda.done[-1] != ("free",), "it is the caller's"
 
 
-def test_a_table_elsewhere_is_copied_and_the_copy_told(cuda: FakeRuntime) -> None:
+def test_a_table_elsewhere_is_copied_and_the_copy_told(cuda):
     table = torch.randn(10, 6)
     with ManagedMemory(table, device=2) as memory:
         assert torch.equal(memory.tensor, table)
@@ -117,7 +112,7 @@ def test_a_table_elsewhere_is_copied_and_the_copy_told(cuda: FakeRuntime) -> Non
         assert (memory.address, memory.facts) == (0, ()), "a table without bytes needs nothing"
 
 
-def test_a_span_ends_where_it_ends(cuda: FakeRuntime) -> None:
+def test_a_span_ends_where_it_ends(cuda):
     table = managed_table((4, 4), torch.uint8)
     beyond = torch.frombuffer(bytearray(64), dtype=torch.uint8)
     assert span_of(table) is not None
@@ -127,7 +122,7 @@ def test_a_span_ends_where_it_ends(cuda: FakeRuntime) -> None:
     managed_memory._spans[table.data_ptr()].size_bytes += 1
 
 
-def test_managed_memory_is_not_registered(cuda: FakeRuntime) -> None:
+def test_managed_memory_is_not_registered(cuda):
     """CUDA would say that it is registered already, and the path be another than it claims."""
     table = managed_table((10, 6), torch.float32)
     with pytest.raises(ValueError, match="managed memory, which cannot be registered: take memory"):
@@ -137,7 +132,7 @@ def test_managed_memory_is_not_registered(cuda: FakeRuntime) -> None:
 
 @pytest.mark.parametrize("call", ["cudaMemAdvise", "cudaMemPrefetchAsync", "cudaDeviceSynchronize"])
 @pytest.mark.parametrize("status", [Status.cudaErrorMemoryAllocation, Status.cudaErrorUnknown])
-def test_what_fails_halfway_is_freed(cuda: FakeRuntime, call: str, status: Status) -> None:
+def test_what_fails_halfway_is_freed(cuda, call, status):
     """But for a prefetch that is refused: then pages come as they are written, and that is told."""
     cuda.status[call] = status
     if call != "cudaMemAdvise" and status == Status.cudaErrorUnknown:
@@ -153,7 +148,7 @@ def test_what_fails_halfway_is_freed(cuda: FakeRuntime, call: str, status: Statu
         assert str(caught.value).startswith("no_memory: cudaM" if "Mem" in call else "no_memory")
 
 
-def test_a_driver_without_memory_is_a_reason_with_its_remedy(cuda: FakeRuntime) -> None:
+def test_a_driver_without_memory_is_a_reason_with_its_remedy(cuda):
     cuda.status["cudaMallocManaged"] = Status.cudaErrorMemoryAllocation
     with pytest.raises(MemoryError, match=r'no_memory: .*memory = "registered" reads the table'):
         managed_table((4, 4), torch.float32)
@@ -163,9 +158,7 @@ def test_a_driver_without_memory_is_a_reason_with_its_remedy(cuda: FakeRuntime) 
     assert cuda.done == []
 
 
-def test_room_is_of_the_host_and_not_of_the_gpu(
-    cuda: FakeRuntime, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_room_is_of_the_host_and_not_of_the_gpu(cuda, monkeypatch):
     monkeypatch.setattr(managed_memory, "available_bytes", lambda: 100 * GIB)
     assert managed_room(90 * GIB) is None
     refused = str(managed_room(90 * GIB + 1))
@@ -180,7 +173,7 @@ def test_room_is_of_the_host_and_not_of_the_gpu(
     assert cuda.done == [], "refused before anything is allocated"
 
 
-def test_a_gpu_that_cannot_share_it_with_the_cpu_refuses(cuda: FakeRuntime) -> None:
+def test_a_gpu_that_cannot_share_it_with_the_cpu_refuses(cuda):
     assert managed_refusal(0) is None
     cuda.attributes = 0
     assert str(managed_refusal(1)).startswith("unsupported: CPU and cuda:1 cannot use managed")
@@ -196,9 +189,7 @@ def test_a_gpu_that_cannot_share_it_with_the_cpu_refuses(cuda: FakeRuntime) -> N
         ("NVRM version: of my own", None),
     ],
 )
-def test_an_old_driver_is_told_and_not_refused(
-    cuda: FakeRuntime, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, page: int | None
-) -> None:
+def test_an_old_driver_is_told_and_not_refused(cuda, monkeypatch, tmp_path, text, page):
     (tmp_path / "version").write_text(f"{text}\nGCC version:  gcc version 12.2.0\n")
     monkeypatch.setattr(managed_memory, "_VERSION", tmp_path / "version")
     assert largest_page()[0] == page
@@ -208,9 +199,7 @@ def test_an_old_driver_is_told_and_not_refused(
     assert ("pages of 2 MiB" in source) == (page == 4 << 10)
 
 
-def test_where_memory_comes_as_it_is_used_it_is_brought_in_piece_by_piece(
-    cuda: FakeRuntime, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_memory_comes_as_it_is_used_it_is_brought_in_piece_by_piece(cuda, monkeypatch):
     monkeypatch.setenv(host_memory.MEMORY_VARIABLE, "9")
     monkeypatch.setattr(host_memory, "_TOUCH_BYTES", 8192)
     monkeypatch.setattr(host_memory, "_has_come", lambda size: True)
@@ -223,13 +212,13 @@ def test_where_memory_comes_as_it_is_used_it_is_brought_in_piece_by_piece(
     assert table.shape == (5, 4096)
 
 
-def test_a_forked_child_frees_nothing(cuda: FakeRuntime) -> None:
+def test_a_forked_child_frees_nothing(cuda):
     table = managed_table((4, 4), torch.float32)
     managed_memory._free(table.data_ptr(), os.getpid() + 1)
     assert len(cuda.held) == 1
 
 
-def test_the_two_line_use_allocates_by_word(cuda: FakeRuntime) -> None:
+def test_the_two_line_use_allocates_by_word(cuda):
     assert gatherbench.empty is empty
     assert span_of(gatherbench.empty((3, 4), torch.float16)) is not None
     for memory in ("anonymous", "shared"):
@@ -242,14 +231,12 @@ def test_the_two_line_use_allocates_by_word(cuda: FakeRuntime) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
-def test_without_a_driver_the_error_is_clear() -> None:
+def test_without_a_driver_the_error_is_clear():
     with pytest.raises(CudaCallError, match=r"cudaMallocManaged failed: .*driver"):
         gatherbench.empty((3, 4))
 
 
-def test_pageable_memory_is_advised_as_managed_memory_is_and_left_as_it_was(
-    cuda: FakeRuntime,
-) -> None:
+def test_pageable_memory_is_advised_as_managed_memory_is_and_left_as_it_was(cuda):
     table = torch.ones(1000, 6)
     cuda.pageable.add(table.data_ptr())
     with PageableMemory(table, 3) as seen:
@@ -265,11 +252,10 @@ def test_pageable_memory_is_advised_as_managed_memory_is_and_left_as_it_was(
     assert len(cuda.done) == 2, "once"
 
 
-def test_pageable_memory_is_refused_where_the_gpu_reads_none(cuda: FakeRuntime) -> None:
+def test_pageable_memory_is_refused_where_the_gpu_reads_none(cuda):
     assert pageable_refusal(0) is None
     cuda.attributes = 0
-    said = pageable_refusal(0)
-    assert said is not None
+    said = str(pageable_refusal(0))
     assert said.startswith("unsupported: cuda:0 reads no memory that is not registered")
     assert '"registered"' in said, "the remedy"
     with pytest.raises(ValueError, match="in managed memory"):

@@ -1,7 +1,5 @@
 """Both versions of the memory cgroup, by hand-made files."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +11,6 @@ from gatherbench.kernels.memory_cgroup import (
     V1,
     V2,
     MemoryCgroup,
-    Version,
     available_in_cgroup,
     own_cgroup,
 )
@@ -61,7 +58,7 @@ both = pytest.mark.parametrize(
 
 
 @both
-def test_what_a_cgroup_says(made: Made, names: Version, no_limit: str, tmp_path: Path) -> None:
+def test_what_a_cgroup_says(made, names, no_limit, tmp_path):
     found = made(tmp_path)
     assert found.version is names
     assert (found.peak(), found.kills()) == (990, 2)
@@ -72,9 +69,7 @@ def test_what_a_cgroup_says(made: Made, names: Version, no_limit: str, tmp_path:
 
 
 @both
-def test_a_limit_keeps_memory_from_going_to_a_swap_disk(
-    made: Made, names: Version, no_limit: str, tmp_path: Path
-) -> None:
+def test_a_limit_keeps_memory_from_going_to_a_swap_disk(made, names, no_limit, tmp_path):
     made(tmp_path, no_limit).set_limit(4096)
     assert (tmp_path / names.limit).read_text() == "4096"
     assert (tmp_path / names.swap).read_text() == ("4096" if made is version_1 else "0")
@@ -84,12 +79,12 @@ def test_a_limit_keeps_memory_from_going_to_a_swap_disk(
     assert not (tmp_path / names.swap).exists()
 
 
-def test_files_that_are_not_there_are_not_zero(tmp_path: Path) -> None:
+def test_files_that_are_not_there_are_not_zero(tmp_path):
     assert group(tmp_path).peak() is group(tmp_path).left() is None
     assert group(tmp_path).kills() == 0
 
 
-def test_the_process_joins_by_its_id(tmp_path: Path) -> None:
+def test_the_process_joins_by_its_id(tmp_path):
     version_2(tmp_path).join()
     assert (tmp_path / "cgroup.procs").read_text() == str(os.getpid())
 
@@ -106,7 +101,7 @@ def mount(place: Path, system: str) -> str:
     return f"31 23 0:28 / {place} rw,relatime shared:9 - {system}"
 
 
-def test_the_cgroup_of_version_1_beside_a_version_2_without_memory(tmp_path: Path) -> None:
+def test_the_cgroup_of_version_1_beside_a_version_2_without_memory(tmp_path):
     mine = version_1(tmp_path / "memory/a/b")
     folder = proc(
         tmp_path,
@@ -118,7 +113,7 @@ def test_the_cgroup_of_version_1_beside_a_version_2_without_memory(tmp_path: Pat
     assert own_cgroup(folder) == mine
 
 
-def test_the_cgroup_of_version_2(tmp_path: Path) -> None:
+def test_the_cgroup_of_version_2(tmp_path):
     mine = version_2(tmp_path / "cgroup/user/me.scope")
     (mine.folder / "cgroup.controllers").write_text("cpu memory pids\n")
     folder = proc(tmp_path, "0::/user/me.scope\n", mount(tmp_path / "cgroup", "cgroup2 none rw"))
@@ -127,19 +122,17 @@ def test_the_cgroup_of_version_2(tmp_path: Path) -> None:
     assert own_cgroup(folder) is None
 
 
-def test_in_a_container_the_mount_begins_with_its_own_cgroup(tmp_path: Path) -> None:
+def test_in_a_container_the_mount_begins_with_its_own_cgroup(tmp_path):
     mine = version_1(tmp_path / "memory")
     line = mount(tmp_path / "memory", "cgroup cgroup rw,memory")
     assert own_cgroup(proc(tmp_path, "4:memory:/docker/1f2e\n", line)) == mine
 
 
-def test_a_system_without_cgroups(tmp_path: Path) -> None:
+def test_a_system_without_cgroups(tmp_path):
     assert own_cgroup(tmp_path / "nothing") is None
 
 
-def test_the_narrowest_of_the_cgroups_above_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_narrowest_of_the_cgroups_above_counts(tmp_path, monkeypatch):
     outer = version_2(tmp_path / "outer", 800, 600)  # leaves 350
     inner = version_2(outer.folder / "inner", "max", 10)
     monkeypatch.setattr(memory_cgroup, "own_cgroup", lambda: inner)
@@ -148,7 +141,7 @@ def test_the_narrowest_of_the_cgroups_above_counts(
     assert available_in_cgroup() is None
 
 
-def test_no_more_is_available_than_the_cgroup_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_is_available_than_the_cgroup_leaves(monkeypatch):
     monkeypatch.setattr(host_memory, "available_in_cgroup", lambda: 5 << 20)
     assert host_memory.available_bytes() == 5 << 20
     monkeypatch.setenv(host_memory.MEMORY_VARIABLE, "100")

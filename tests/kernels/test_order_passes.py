@@ -1,14 +1,12 @@
 """Whatever the order of reading, the batch is the one that was asked for."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gatherbench.kernels.order import ORDERS, Order, ReadOrder, page_visits, read_order
+from gatherbench.kernels.order import ORDERS, ReadOrder, page_visits, read_order
 
 BATCHES = st.lists(st.integers(0, 40), max_size=80)
 DTYPES = st.sampled_from([torch.int32, torch.int64])
@@ -27,7 +25,7 @@ def carried_out(table: Tensor, order: ReadOrder, batch: int) -> Tensor:
 
 
 @given(BATCHES, DTYPES, st.sampled_from(ORDERS))
-def test_every_order_delivers_the_batch(values: list[int], dtype: torch.dtype, name: Order) -> None:
+def test_every_order_delivers_the_batch(values, dtype, name):
     ids = torch.tensor(values, dtype=dtype)
     table = torch.arange(41) * 7
     order = read_order(ids, name)
@@ -38,13 +36,13 @@ def test_every_order_delivers_the_batch(values: list[int], dtype: torch.dtype, n
 
 
 @given(BATCHES, DTYPES)
-def test_sorted_reads_upwards_and_unique_reads_once(values: list[int], dtype: torch.dtype) -> None:
+def test_sorted_reads_upwards_and_unique_reads_once(values, dtype):
     ids = torch.tensor(values, dtype=dtype)
     assert read_order(ids, "sorted").ids.tolist() == sorted(values)
     assert read_order(ids, "unique").ids.tolist() == sorted(set(values))
 
 
-def test_given_is_the_batch_itself() -> None:
+def test_given_is_the_batch_itself():
     ids = torch.tensor([3, 1, 3])
     order = read_order(ids, "given")
     assert order.ids is ids
@@ -53,7 +51,7 @@ def test_given_is_the_batch_itself() -> None:
     assert ids.tolist() == [3, 1, 3]
 
 
-def test_an_unknown_order_is_refused() -> None:
+def test_an_unknown_order_is_refused():
     with pytest.raises(ValueError, match="'random': expected one of given, sorted, unique"):
         read_order(torch.tensor([1]), "random")
 
@@ -68,9 +66,7 @@ def visited_one_by_one(ids: list[int], row_bytes: int) -> int:
 
 
 @given(st.lists(st.integers(0, 2**31 - 1), max_size=40), st.integers(1, 4096), DTYPES)
-def test_page_visits_are_counted_in_reading_order(
-    values: list[int], row_bytes: int, dtype: torch.dtype
-) -> None:
+def test_page_visits_are_counted_in_reading_order(values, row_bytes, dtype):
     ids = torch.tensor(values, dtype=dtype)
     assert page_visits(ids, row_bytes) == visited_one_by_one(values, row_bytes)
     ascending = read_order(ids, "sorted").ids

@@ -1,7 +1,5 @@
 """Pages in memory: counted, dropped, and read ahead. Others may hold them."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import subprocess
@@ -49,7 +47,7 @@ def table(file: Path) -> TableFile:
     return TableFile(file, 512, ROWS, 4 * WIDTH)
 
 
-def test_what_is_read_or_written_is_in_memory_until_it_is_dropped(file: Path) -> None:
+def test_what_is_read_or_written_is_in_memory_until_it_is_dropped(file):
     os.truncate(file, (PAGES - 1) * PAGE_BYTES + 100)  # the last page is not full
     content = file.read_bytes()
     drop_pages(file)
@@ -64,7 +62,7 @@ def test_what_is_read_or_written_is_in_memory_until_it_is_dropped(file: Path) ->
     assert pages_in_memory(file) == drop_pages(file) == 0
 
 
-def test_maps_of_this_process_let_go_and_stay_valid(table: TableFile) -> None:
+def test_maps_of_this_process_let_go_and_stay_valid(table):
     rows = mapped_table(table, torch.float32, "normal")
     before = rows.view(torch.int32).sum()
     assert pages_in_memory(table.path) > 0
@@ -73,7 +71,7 @@ def test_maps_of_this_process_let_go_and_stay_valid(table: TableFile) -> None:
     assert rows.view(torch.int32).sum() == before
 
 
-def test_what_was_written_to_a_private_map_is_not_lost(file: Path) -> None:
+def test_what_was_written_to_a_private_map_is_not_lost(file):
     with file.open("rb") as opened:
         mine = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
     mine[:5] = b"mine!"
@@ -101,9 +99,7 @@ def holder(file: Path) -> Iterator[subprocess.Popen[bytes]]:
         other.kill()
 
 
-def test_pages_that_another_process_maps_remain_and_that_is_said(
-    file: Path, holder: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pages_that_another_process_maps_remain_and_that_is_said(file, holder, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(page_cache, "EPOCH_PATIENCE_S", 0.05)
         with pytest.raises(PagesRemainError, match=r"table: \d+ pages stay .* another process"):
@@ -120,9 +116,7 @@ def test_pages_that_another_process_maps_remain_and_that_is_said(
     assert drop_pages(file) == 0
 
 
-def test_nobody_is_told_of_a_file_that_is_not_his(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_is_told_of_a_file_that_is_not_his(file, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: file.stat().st_uid + 1)
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(PermissionError, match="only the file's owner"):
@@ -130,7 +124,7 @@ def test_nobody_is_told_of_a_file_that_is_not_his(
 
 
 @pytest.mark.parametrize(("advice", "more"), [("normal", True), ("random", False)])
-def test_a_map_has_the_rows_of_the_file(table: TableFile, advice: str, more: bool) -> None:
+def test_a_map_has_the_rows_of_the_file(table, advice, more):
     rows = mapped_table(table, torch.int32, advice)
     int(rows[100, 0])  # bytes 51712 to 52223: page 12, and those read ahead of it
     assert (pages_in_memory(table.path) > 1) == more
@@ -143,11 +137,9 @@ def test_a_map_has_the_rows_of_the_file(table: TableFile, advice: str, more: boo
 
 
 @pytest.mark.parametrize("at_once", [1024, 3])
-def test_rows_that_were_read_ahead_are_in_memory_and_no_others_are(
-    table: TableFile, monkeypatch: pytest.MonkeyPatch, at_once: int
-) -> None:
+def test_rows_that_were_read_ahead_are_in_memory_and_no_others_are(table, monkeypatch, at_once):
     if refused := read_ahead_refused():
-        pytest.skip(refused)
+        pytest.skip(str(refused))
     monkeypatch.setattr(page_cache, "_MOST_RANGES", at_once)
     rows = mapped_table(table, torch.int32, "random")
     read_ahead(torch.empty(0, dtype=torch.int64), rows)
@@ -162,7 +154,7 @@ def test_rows_that_were_read_ahead_are_in_memory_and_no_others_are(
     ids=st.lists(st.integers(0, 999), min_size=1, max_size=60),
     row_bytes=st.sampled_from((4, 400, 512, 4096, 5000)),
 )
-def test_the_ranges_are_the_pages_of_the_rows(ids: list[int], row_bytes: int) -> None:
+def test_the_ranges_are_the_pages_of_the_rows(ids, row_bytes):
     """Whatever the rows, each of their pages is advised once and no other is."""
     advised: list[int] = []
     bounds: list[int] = []

@@ -1,11 +1,8 @@
 """The pointer chase: it compiles, each hop is one dependent load, and it ends where it should."""
 
-from __future__ import annotations
-
 import ctypes
 import shutil
 import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,13 +15,13 @@ SOURCE = KERNEL_SOURCE.with_name("pointer_chase.cu")
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
-def test_a_hop_is_one_load(arch: str) -> None:
+def test_a_hop_is_one_load(arch):
     code = disassemble(compile_file("pointer_chase.cu", arch))
     assert code.memory == {"LDG.64": 1, "STG.64": 1}
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
-def test_the_walk_ends_where_the_ring_says(tmp_path: Path) -> None:
+def test_the_walk_ends_where_the_ring_says(tmp_path):
     program = tmp_path / "chase.so"
     shim = SHIM / "cuda_shim.h"
     command = ["g++", "-std=c++17", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror"]

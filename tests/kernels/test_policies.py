@@ -1,7 +1,5 @@
 """The launch policies as data, the points they pick, and the tables made from them."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -30,7 +28,7 @@ SYSTEMS = {
 }
 
 
-def test_every_system_has_a_policy_with_its_source() -> None:
+def test_every_system_has_a_policy_with_its_source():
     assert {p.system for p in POLICIES.values()} == SYSTEMS
     for p in POLICIES.values():
         assert p.source
@@ -46,9 +44,7 @@ def test_every_system_has_a_policy_with_its_source() -> None:
     offset=st.integers(0, 16),
     index_bytes=st.sampled_from([4, 8]),
 )
-def test_every_policy_has_a_point_for_every_table(
-    name: str, units: int, item: int, offset: int, index_bytes: int
-) -> None:
+def test_every_policy_has_a_point_for_every_table(name, units, item, offset, index_bytes):
     rule, row_bytes, address = policy(name), units * item, (1 << 30) + offset * item
     point = rule.point(row_bytes, item, table_address=address, index_bytes=index_bytes)
     point.check(row_bytes, rule.row_stride(row_bytes), address)
@@ -90,18 +86,16 @@ POINTS = [
 ]
 
 
-def test_every_policy_has_points_that_were_worked_out_by_hand() -> None:
+def test_every_policy_has_points_that_were_worked_out_by_hand():
     assert {name for name, _, _ in POINTS} == POLICIES.keys()
 
 
 @pytest.mark.parametrize(("name", "row_bytes", "expected"), POINTS)
-def test_the_points_are_what_the_sources_say(
-    name: str, row_bytes: int, expected: GridPoint
-) -> None:
+def test_the_points_are_what_the_sources_say(name, row_bytes, expected):
     assert policy(name).point(row_bytes, 4) == expected
 
 
-def test_order_and_padding_depend_on_the_row() -> None:
+def test_order_and_padding_depend_on_the_row():
     wholegraph = policy("wholegraph")
     assert wholegraph.order_of(512) == "sorted"
     assert wholegraph.order_of(513) == "given"
@@ -110,17 +104,17 @@ def test_order_and_padding_depend_on_the_row() -> None:
     assert policy("glt").row_stride(2408) == 2408
 
 
-def test_an_unknown_policy_names_those_there_are() -> None:
+def test_an_unknown_policy_names_those_there_are():
     with pytest.raises(ValueError, match=r"'dlg': choose from pytorch-direct, dgl"):
         policy("dlg")
 
 
-def test_a_typo_in_a_rule_is_an_error() -> None:
+def test_a_typo_in_a_rule_is_an_error():
     with pytest.raises(TypeError, match="shft"):
         Policy(name="x", shft="idle", **{})  # type: ignore[call-arg]
 
 
-def test_the_table_tells_the_papers_story() -> None:
+def test_the_table_tells_the_papers_story():
     table = {row.policy.name: row for row in request_table(602, 4, ids=uniform_ids(1 << 15))}
     assert table.keys() == POLICIES.keys()
     assert table["unaligned"].requests_per_row > 1.3 * table["aligned"].requests_per_row
@@ -135,7 +129,7 @@ def test_the_table_tells_the_papers_story() -> None:
         assert 0 < row.link_efficiency < 1
 
 
-def test_smaller_requests_cost_more_headers() -> None:
+def test_smaller_requests_cost_more_headers():
     ids, aligned = uniform_ids(1 << 12), [policy("aligned")]
     (at_128,) = request_table(602, 4, aligned, ids)
     (at_64,) = request_table(602, 4, aligned, ids, max_request=64)
@@ -144,7 +138,7 @@ def test_smaller_requests_cost_more_headers() -> None:
     assert at_64.link_efficiency < at_128.link_efficiency
 
 
-def test_a_sorted_policy_reads_repeats_of_narrow_rows_once() -> None:
+def test_a_sorted_policy_reads_repeats_of_narrow_rows_once():
     ids = np.repeat(np.arange(64), 4)
     np.random.default_rng(0).shuffle(ids)
     sorted_first = request_row(policy("graphbolt"), 32, 4, ids)
@@ -152,7 +146,7 @@ def test_a_sorted_policy_reads_repeats_of_narrow_rows_once() -> None:
     assert sorted_first.counts.num_requests < given.counts.num_requests / 2
 
 
-def test_the_figures_data_covers_every_policy_at_every_width() -> None:
+def test_the_figures_data_covers_every_policy_at_every_width():
     rows = requests_by_row_width((128, 256, 1412), policies=[policy("aligned"), policy("glt")])
     assert [(r.row_bytes, r.policy.name) for r in rows] == [
         (w, n) for w in (128, 256, 1412) for n in ("aligned", "glt")
@@ -160,7 +154,7 @@ def test_the_figures_data_covers_every_policy_at_every_width() -> None:
     assert [r.requests_per_row for r in rows[:4]] == [1, 1, 2, 2]
 
 
-def test_the_default_batch_is_always_the_same() -> None:
+def test_the_default_batch_is_always_the_same():
     np.testing.assert_array_equal(uniform_ids(10, 100), uniform_ids(10, 100))
     with pytest.raises(ValueError, match="empty batch"):
         request_table(4, 4, ids=np.array([], np.int64))

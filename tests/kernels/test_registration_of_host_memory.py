@@ -1,14 +1,11 @@
 """Registration against a stand-in for CUDA: flags, errors, and that nothing stays registered."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import os
 import sys
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -30,7 +27,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRuntime]:
     yield from fake_runtime(monkeypatch)
 
 
-def test_a_table_is_registered_and_let_go(cuda: FakeRuntime) -> None:
+def test_a_table_is_registered_and_let_go(cuda):
     table = torch.ones(10, 6)
     with HostRegistration(table) as registration:
         assert cuda.registered == {table.data_ptr(): (240, 1 | 2)}
@@ -44,7 +41,7 @@ def test_a_table_is_registered_and_let_go(cuda: FakeRuntime) -> None:
         assert registration.address == 0, "a table without bytes needs nothing"
 
 
-def test_an_exception_and_an_object_that_is_forgotten_let_go(cuda: FakeRuntime) -> None:
+def test_an_exception_and_an_object_that_is_forgotten_let_go(cuda):
     with pytest.raises(KeyError), HostRegistration(torch.ones(3, 3)):
         raise KeyError
     assert cuda.registered == {}
@@ -55,7 +52,7 @@ def test_an_exception_and_an_object_that_is_forgotten_let_go(cuda: FakeRuntime) 
     assert cuda.registered == {}
 
 
-def test_memory_outlives_its_registration(cuda: FakeRuntime) -> None:
+def test_memory_outlives_its_registration(cuda):
     table = torch.ones(3, 3)
     registration = HostRegistration(table)
     registration.tensor = table = torch.empty(0)  # nobody but the registration holds the memory
@@ -65,7 +62,7 @@ def test_memory_outlives_its_registration(cuda: FakeRuntime) -> None:
     registration.close()
 
 
-def test_two_registrations_of_one_table_are_one(cuda: FakeRuntime) -> None:
+def test_two_registrations_of_one_table_are_one(cuda):
     table = torch.ones(4, 4)
     first, second = HostRegistration(table), HostRegistration(table)
     first.close()
@@ -74,7 +71,7 @@ def test_two_registrations_of_one_table_are_one(cuda: FakeRuntime) -> None:
     assert cuda.registered == {}
 
 
-def test_a_part_of_a_table_holds_the_registration_of_the_whole(cuda: FakeRuntime) -> None:
+def test_a_part_of_a_table_holds_the_registration_of_the_whole(cuda):
     """CUDA would say that the part is page-locked already, and unlock it with the whole."""
     table = torch.ones(100, 4)
     whole, part = HostRegistration(table), HostRegistration(table[10:20])
@@ -85,7 +82,7 @@ def test_a_part_of_a_table_holds_the_registration_of_the_whole(cuda: FakeRuntime
     assert cuda.registered == {}
 
 
-def test_two_locked_ends_do_not_make_a_locked_table(cuda: FakeRuntime) -> None:
+def test_two_locked_ends_do_not_make_a_locked_table(cuda):
     table = torch.ones(100, 4)
     with HostRegistration(table[:10]), HostRegistration(table[90:]):
         cuda.status["cudaHostRegister"] = TAKEN
@@ -94,7 +91,7 @@ def test_two_locked_ends_do_not_make_a_locked_table(cuda: FakeRuntime) -> None:
         cuda.status.clear()
 
 
-def test_parts_of_what_somebody_else_locked_are_no_obstacle(cuda: FakeRuntime) -> None:
+def test_parts_of_what_somebody_else_locked_are_no_obstacle(cuda):
     """As the rows and then the whole of a tensor in torch's page-locked memory."""
     table = torch.ones(100, 4)
     cuda.status["cudaHostRegister"] = TAKEN
@@ -104,7 +101,7 @@ def test_parts_of_what_somebody_else_locked_are_no_obstacle(cuda: FakeRuntime) -
 
 
 @pytest.mark.parametrize("at", range(1, 8))
-def test_a_collection_meanwhile_may_unregister_others(cuda: FakeRuntime, at: int) -> None:
+def test_a_collection_meanwhile_may_unregister_others(cuda, at):
     """It may begin between any two lines, in this thread, which holds the lock."""
     others = [HostRegistration(torch.ones(k + 1, 4)) for k in range(3)]
     table = torch.ones(9, 4)
@@ -133,7 +130,7 @@ def test_a_collection_meanwhile_may_unregister_others(cuda: FakeRuntime, at: int
         held.close()
 
 
-def test_memory_that_somebody_else_locked_is_used_and_left_alone(cuda: FakeRuntime) -> None:
+def test_memory_that_somebody_else_locked_is_used_and_left_alone(cuda):
     cuda.status["cudaHostRegister"] = TAKEN
     with HostRegistration(torch.ones(4, 4)) as registration:
         assert registration.address
@@ -143,7 +140,7 @@ def test_memory_that_somebody_else_locked_is_used_and_left_alone(cuda: FakeRunti
         HostRegistration(torch.ones(4, 4))
 
 
-def test_errors_say_what_to_do(cuda: FakeRuntime) -> None:
+def test_errors_say_what_to_do(cuda):
     cuda.status["cudaHostRegister"] = Status.cudaErrorMemoryAllocation
     with pytest.raises(
         CudaCallError, match=r"page-locked; RLIMIT_MEMLOCK is .*ulimit -l"
@@ -155,7 +152,7 @@ def test_errors_say_what_to_do(cuda: FakeRuntime) -> None:
         HostRegistration(torch.ones(4, 4).t()[:2])
 
 
-def test_read_only_files_are_registered_read_only(cuda: FakeRuntime, tmp_path: Path) -> None:
+def test_read_only_files_are_registered_read_only(cuda, tmp_path):
     np.save(tmp_path / "x.npy", np.ones((50, 4), np.float32))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns once a process that it is read-only
@@ -168,7 +165,7 @@ def test_read_only_files_are_registered_read_only(cuda: FakeRuntime, tmp_path: P
         HostRegistration(table)
 
 
-def test_a_forked_child_unregisters_nothing(cuda: FakeRuntime) -> None:
+def test_a_forked_child_unregisters_nothing(cuda):
     table = torch.ones(4, 4)
     with HostRegistration(table):
         mapped_memory._give_up((table.data_ptr(), 64), os.getpid() + 1, table)
@@ -176,12 +173,12 @@ def test_a_forked_child_unregisters_nothing(cuda: FakeRuntime) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
-def test_without_a_driver_the_error_is_clear() -> None:
+def test_without_a_driver_the_error_is_clear():
     with pytest.raises(CudaCallError, match=r"cudaHostRegister failed: .*driver.*nvidia-smi"):
         HostRegistration(torch.ones(4, 4))
 
 
-def test_nothing_is_unregistered_while_a_gather_may_read_it(cuda: FakeRuntime) -> None:
+def test_nothing_is_unregistered_while_a_gather_may_read_it(cuda):
     registration = HostRegistration(torch.ones(4, 4))
     registration.close()
     assert "cudaDeviceSynchronize" in cuda.calls
@@ -193,7 +190,7 @@ def test_nothing_is_unregistered_while_a_gather_may_read_it(cuda: FakeRuntime) -
     assert cuda.registered == {}
 
 
-def test_a_table_beyond_what_one_call_takes_is_told_the_limit() -> None:
+def test_a_table_beyond_what_one_call_takes_is_told_the_limit():
     """The driver's word for it is "out of memory", with any amount of it free."""
     below, beyond = 511 << 30, 512 << 30
     assert "below 512 GiB" in mapped_memory._hints(beyond)["cudaErrorMemoryAllocation"]

@@ -1,7 +1,5 @@
 """The request accounting against the loads that the kernel really makes, and against arithmetic."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 
@@ -67,14 +65,8 @@ def points(draw: st.DrawFn) -> GridPoint:
 )
 @example(GridPoint("circular", 4, 0), 40, 0, 3, [0, 1, 1, 2, 0], 128)
 def test_the_closed_form_counts_what_the_kernel_does(
-    shim: Shim,
-    point: GridPoint,
-    units: int,
-    padding: int,
-    offset_units: int,
-    ids: list[int],
-    max_request: int,
-) -> None:
+    shim, point, units, padding, offset_units, ids, max_request
+):
     row_bytes, stride = units * point.width, (units + padding) * point.width
     table = np.zeros((61, stride), np.uint8)
     offset = offset_units * point.width % 256
@@ -89,7 +81,7 @@ def test_the_closed_form_counts_what_the_kernel_does(
 
 @pytest.mark.parametrize("lanes", [0, 1, 8, 32, 256])
 @pytest.mark.parametrize("shift", SHIFTS)
-def test_long_traces_are_the_sum_of_their_parts(shift: str, lanes: int) -> None:
+def test_long_traces_are_the_sum_of_their_parts(shift, lanes):
     # 256 rows end on a whole number of warps in every mapping; long traces run on every core.
     ids = np.random.default_rng(0).integers(0, 10**9, 2**18)
     point = GridPoint(shift, 4, lanes)
@@ -101,9 +93,7 @@ def test_long_traces_are_the_sum_of_their_parts(shift: str, lanes: int) -> None:
 
 @pytest.mark.parametrize("row_bytes", [100, 400])
 @pytest.mark.parametrize("lanes", [0, 8])
-def test_rows_that_meet_where_two_tasks_do_are_counted_once(
-    monkeypatch: pytest.MonkeyPatch, lanes: int, row_bytes: int
-) -> None:
+def test_rows_that_meet_where_two_tasks_do_are_counted_once(monkeypatch, lanes, row_bytes):
     ids = np.arange(3 * 61 + 5)
     point = GridPoint("circular", 4, lanes)
     whole = count_requests(point, ids, row_bytes, 64)
@@ -111,14 +101,14 @@ def test_rows_that_meet_where_two_tasks_do_are_counted_once(
     assert count_requests(point, ids, row_bytes, 64) == whole
 
 
-def test_an_aligned_table_costs_one_request_a_line() -> None:
+def test_an_aligned_table_costs_one_request_a_line():
     ids = np.arange(1000)
     for shift in SHIFTS:
         got = count_requests(GridPoint(shift, 4), ids, 512)
         assert got == RequestCounts(1000, 16_000, 4000, {32: 0, 64: 0, 96: 0, 128: 4000})
 
 
-def test_a_misaligned_row_splits_as_emogi_reports() -> None:
+def test_a_misaligned_row_splits_as_emogi_reports():
     # Rows of 4 lines that begin 32 B into a line: a warp reads 96 B of one and 32 B of the next.
     got = count_requests(GridPoint("none", 4), np.arange(100), 512, table_address=32)
     assert got.requests == {32: 400, 64: 0, 96: 400, 128: 0}
@@ -126,7 +116,7 @@ def test_a_misaligned_row_splits_as_emogi_reports() -> None:
     assert idle.requests == {32: 100, 64: 0, 96: 100, 128: 300}
 
 
-def test_the_circular_shift_halves_the_requests_of_reddits_rows() -> None:
+def test_the_circular_shift_halves_the_requests_of_reddits_rows():
     ids = np.arange(10_000)
     none = count_requests(GridPoint("none", 4), ids, 2408)
     circular = count_requests(GridPoint("circular", 4), ids, 2408)
@@ -135,7 +125,7 @@ def test_the_circular_shift_halves_the_requests_of_reddits_rows() -> None:
     assert circular.requests[128] > 0.9 * circular.num_requests
 
 
-def test_a_sector_that_the_next_instruction_wants_too_comes_from_the_cache() -> None:
+def test_a_sector_that_the_next_instruction_wants_too_comes_from_the_cache():
     """A row of 256 B, 16 B into a line, by warps of 128 B.
 
     The first wants bytes 16 to 144 (a line, and a sector of the next), the second 144 to 272 (that
@@ -148,7 +138,7 @@ def test_a_sector_that_the_next_instruction_wants_too_comes_from_the_cache() -> 
         assert kept.requests == {32: 2, 64: 0, 96: 1, 128: 1}, kept_lines
 
 
-def test_a_shifted_row_costs_no_more_than_idle_lanes_where_a_cache_keeps_two_lines() -> None:
+def test_a_shifted_row_costs_no_more_than_idle_lanes_where_a_cache_keeps_two_lines():
     """353 floats: the head is read in two goes, and the second finds its sectors and lines there.
 
     An H200's counters saw 7 % fewer requests of such rows than are asked for.
@@ -163,7 +153,7 @@ def test_a_shifted_row_costs_no_more_than_idle_lanes_where_a_cache_keeps_two_lin
 
 @pytest.mark.parametrize("name", ["unaligned", "aligned", "aligned-idle", "bulk"])
 @pytest.mark.parametrize("floats", [100, 128, 353, 602, 1024, 2049])
-def test_a_small_cache_leaves_what_a_large_one_does(name: str, floats: int) -> None:
+def test_a_small_cache_leaves_what_a_large_one_does(name: str, floats: int):
     ids, row_bytes = uniform_ids(1 << 8), 4 * floats
     point = POLICIES[name].point(row_bytes, 4)
     small, ours, large = (
@@ -175,7 +165,7 @@ def test_a_small_cache_leaves_what_a_large_one_does(name: str, floats: int) -> N
     assert ours.sectors == (last - first + 1).sum()
 
 
-def test_rows_that_instructions_share_are_counted_as_they_are_asked_for() -> None:
+def test_rows_that_instructions_share_are_counted_as_they_are_asked_for():
     """Flat mapping, neighbours in order: most instructions read the end of one row and the next."""
     point = POLICIES["pytorch-direct"].point(200, 4)
     asked, kept = (
@@ -185,7 +175,7 @@ def test_rows_that_instructions_share_are_counted_as_they_are_asked_for() -> Non
     assert kept == asked
 
 
-def test_bulk_copies_ask_for_the_lines_under_a_piece() -> None:
+def test_bulk_copies_ask_for_the_lines_under_a_piece():
     """Rows of 1104 B, 48 B into a line: a piece of 1024 B, and 80 B of the line it ended in."""
     got = count_requests(GridPoint.bulk(), np.zeros(1, np.int64), 1104, table_address=48)
     # 48 to 1072: sectors 1 to 3, seven whole lines, then 2 sectors (48 B); 1072 to 1152: 3 sectors.
@@ -194,7 +184,7 @@ def test_bulk_copies_ask_for_the_lines_under_a_piece() -> None:
     assert rows.num_requests == 50, "rows of one warp share nothing"
 
 
-def test_repeats_within_one_instruction_are_fetched_once() -> None:
+def test_repeats_within_one_instruction_are_fetched_once():
     got = count_requests(GridPoint("none", 4, lanes=8), np.zeros(4, np.int64), 32)
     assert got.requests == {32: 1, 64: 0, 96: 0, 128: 0}
     apart = count_requests(GridPoint("none", 4, lanes=32), np.zeros(4, np.int64), 32)
@@ -213,20 +203,20 @@ def test_repeats_within_one_instruction_are_fetched_once() -> None:
         (0b1110, 32, {32: 3}),
     ],
 )
-def test_a_line_becomes_requests(mask: int, max_request: int, expected: dict[int, int]) -> None:
+def test_a_line_becomes_requests(mask, max_request, expected):
     got = counts_of_masks(np.eye(16, dtype=np.int64)[mask], 1, max_request)
     assert got.requests == expected
     assert sum(size * n for size, n in got.requests.items()) == got.read_bytes
     assert got.link_bytes(20) == got.read_bytes + 20 * got.num_requests
 
 
-def test_an_empty_batch_costs_nothing() -> None:
+def test_an_empty_batch_costs_nothing():
     for lanes in (0, 8, 32):
         got = count_requests(GridPoint(lanes=lanes), np.array([], np.int32), 400)
         assert got == RequestCounts(0, 0, 0, {32: 0, 64: 0, 96: 0, 128: 0})
 
 
-def test_bad_input_is_refused() -> None:
+def test_bad_input_is_refused():
     ids = np.array([0, 1])
     with pytest.raises(ValueError, match="-1 is negative"):
         count_requests(GridPoint(), np.array([3, -1]), 400)
@@ -250,9 +240,7 @@ def test_bad_input_is_refused() -> None:
     ],
     ids=["circular shift half a line off", "circular shift to the wrong side", "idle lanes late"],
 )
-def test_a_kernel_with_right_rows_and_wrong_alignment_is_rejected(
-    tmp_path_factory: pytest.TempPathFactory, right: str, wrong: str
-) -> None:
+def test_a_kernel_with_right_rows_and_wrong_alignment_is_rejected(tmp_path_factory, right, wrong):
     # Such a kernel may well gather the right bytes: only its requests give it away.
     source = KERNEL_SOURCE.read_text()
     assert right in source

@@ -1,7 +1,5 @@
 """Tables for figures: against values worked out by hand from rows that were made up."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable
@@ -14,10 +12,10 @@ import pytest
 from gatherbench.bench.model import profile as profiles
 from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.plan.workload import GRAPHLESS, Workload, workload_name, workload_names
-from gatherbench.bench.read.epochs import speedup_over
+from gatherbench.bench.read.derive import speedup_over
 from gatherbench.bench.read.reference import load_reference, published_range
 from gatherbench.bench.read.units import with_ends
-from helpers.epochs import (
+from helpers.epoch_bars import (
     disturbances,
     gain,
     measured_bars,
@@ -50,12 +48,7 @@ from helpers.gathers import (
     span_of,
     step_against_share,
 )
-from helpers.reddit import (
-    modelled_scaling,
-    over_cpu_gather,
-    reddit_bars,
-    reddit_stages,
-)
+from helpers.reddit import modelled_scaling, over_cpu_gather, reddit_bars, reddit_stages
 
 from ..bench.printed import told
 from ..bench.show.gpu_rows import (
@@ -104,7 +97,7 @@ def nothing(tmp_path_factory: pytest.TempPathFactory) -> Findings:
     return load_findings(tmp_path_factory.mktemp("empty"), REFERENCE)
 
 
-def test_stages_bars_and_gains(findings: Findings) -> None:
+def test_stages_bars_and_gains(findings):
     row = measured_stages(findings, "cuda", "cpu_gather", "naive").iloc[0]
     stages = row[["sample", "fetch", "train", "other"]].tolist()
     assert stages == pytest.approx([0.2, 1.0, 0.5, 0.01])
@@ -124,7 +117,7 @@ def test_stages_bars_and_gains(findings: Findings) -> None:
     assert not list(measured_times(findings, "host"))
 
 
-def test_what_repeats_do_not_tell_is_not_said() -> None:
+def test_what_repeats_do_not_tell_is_not_said():
     naive, pinned = ("cpu_gather", "naive"), ("cpu_gather", "pinned")
     given, managed = ("aligned_zero_copy", "given"), ("aligned_zero_copy", "given,managed")
     said = gain({naive: [0.0], pinned: [0.1], given: [-0.5], managed: [-0.4]})
@@ -143,7 +136,7 @@ def test_what_repeats_do_not_tell_is_not_said() -> None:
     assert gain({naive: [0.0]}) == "no zero-copy to compare."
 
 
-def test_what_has_no_quiet_repeat_is_in_no_ratio(make_run: MakeRun) -> None:
+def test_what_has_no_quiet_repeat_is_in_no_ratio(make_run):
     busy = ("aligned_zero_copy", "sorted", 0)
     machine = {"backend": "cuda", "machine": "nvidia-h200"}
     folder = make_run(series=SERIES, repeats=1, other_cores=1.5, beside=busy, **machine)
@@ -151,7 +144,7 @@ def test_what_has_no_quiet_repeat_is_in_no_ratio(make_run: MakeRun) -> None:
     assert set(times) == {(strategy, variant) for strategy, variant, _ in SERIES} - {busy[:2]}
 
 
-def test_a_run_has_the_ratios_that_show_tells(make_run: MakeRun) -> None:
+def test_a_run_has_the_ratios_that_show_tells(make_run):
     """Epochs differ from repeat to repeat: medians would give other ratios than means."""
     folder = make_run(series=SERIES, backend="cuda", machine="nvidia-h200", jitter=0.3)
     findings = load_findings(folder.parents[1], REFERENCE)
@@ -164,7 +157,7 @@ def test_a_run_has_the_ratios_that_show_tells(make_run: MakeRun) -> None:
     assert ratio in " ".join(point.text for point in told(run))
 
 
-def test_what_is_stated_ranges_as_far_as_it_is_known(published: pd.DataFrame) -> None:
+def test_what_is_stated_ranges_as_far_as_it_is_known(published):
     stated = dict(stated_times(reddit_bars(published)))
     said = gain(stated["RTX 3090, PCIe 4.0, published"], possible)
     # By hand off the chart: 7.35 s over 2.7 s, each to 0.05 s.
@@ -177,7 +170,7 @@ def test_what_is_stated_ranges_as_far_as_it_is_known(published: pd.DataFrame) ->
     assert name == "products-like GraphSAGE, modelled for rtx3090-pcie4"
 
 
-def test_two_machines_never_share_a_ratio(make_run: MakeRun) -> None:
+def test_two_machines_never_share_a_ratio(make_run):
     slow = [(s, v, (0.4, 4.0, 2.0)) for s, v, _ in SERIES]
     first = make_run("20261120-a-aaaaaa", series=SERIES, backend="cuda", machine="nvidia-h200")
     make_run("20261121-b-bbbbbb", series=slow, backend="cuda", machine="nvidia-t4")
@@ -188,7 +181,7 @@ def test_two_machines_never_share_a_ratio(make_run: MakeRun) -> None:
     assert "1.99× as fast as `cpu_gather" in found["wordnet GraphSAGE, nvidia-h200"]
 
 
-def test_a_workload_is_named_by_what_is_not_the_papers() -> None:
+def test_a_workload_is_named_by_what_is_not_the_papers():
     usual = asdict(Workload("reddit-like"))
     assert workload_name(usual) == "reddit-like GraphSAGE"
     modern = {"scale": 0.1, "fanouts": [15, 10, 5], "hidden": 256, "batch_size": 1024}
@@ -202,7 +195,7 @@ def test_a_workload_is_named_by_what_is_not_the_papers() -> None:
     assert names == dict(zip([one.id for one in alike], told, strict=True))
 
 
-def test_what_the_meters_watched_is_no_epoch_of_a_graph(make_run: MakeRun) -> None:
+def test_what_the_meters_watched_is_no_epoch_of_a_graph(make_run):
     folder = make_run("20261121-gpu-meters", series=SERIES, backend="cuda", machine="nvidia-h200")
     plan = json.loads((folder / "plan.json").read_text())
     (fields,) = plan["workloads"].values()
@@ -216,7 +209,7 @@ def test_what_the_meters_watched_is_no_epoch_of_a_graph(make_run: MakeRun) -> No
     assert measured_stages(findings, "cuda", "cpu_gather", "naive").empty
 
 
-def test_passes_over_memory_are_declared_bytes_over_delivered_ones(make_run: MakeRun) -> None:
+def test_passes_over_memory_are_declared_bytes_over_delivered_ones(make_run):
     folder = make_run(series=SERIES[:1])
     rows = [
         {"stage": "fetch", "metric": name, "unit": "B", "value": 2.0e9}
@@ -228,7 +221,7 @@ def test_passes_over_memory_are_declared_bytes_over_delivered_ones(make_run: Mak
     assert passes_over_memory(findings.runs[0])["passes"].tolist() == pytest.approx([3.0])
 
 
-def test_the_chart_beside_its_model(published: pd.DataFrame) -> None:
+def test_the_chart_beside_its_model(published):
     table = reddit_stages(published).set_index(["kind", "label"])
     chart = table.loc["published", "Reddit, RTX 3090, PCIe 3.0"]
     assert (chart.sum(), chart["fetch"]) == (pytest.approx(7.8), pytest.approx(5.7))
@@ -242,7 +235,7 @@ def test_the_chart_beside_its_model(published: pd.DataFrame) -> None:
     assert (chart["high"] - chart["median"]).tolist() == pytest.approx([0.05] * 8)
 
 
-def test_scaling_is_compared_with_as_many_gpus(published: pd.DataFrame) -> None:
+def test_scaling_is_compared_with_as_many_gpus(published):
     epochs = modelled_scaling(published, load_profile("rtx3090-pcie4"), [1, 2])
     assert epochs["series"].iloc[0] == "cpu_gather"
     at = epochs.set_index(["series", "x"])["y"]
@@ -253,7 +246,7 @@ def test_scaling_is_compared_with_as_many_gpus(published: pd.DataFrame) -> None:
     assert published_range(published)["y"].tolist() == pytest.approx([1.65, 1.92])
 
 
-def test_ratios_of_gathers_are_within_a_round(findings: Findings) -> None:
+def test_ratios_of_gathers_are_within_a_round(findings):
     sides = (("aligned", "sorted"), ("aligned", "given"))
     # The rounds are 10 % slower and faster for both sides alike, at the best cap of each.
     assert ratio_over_rounds(findings.micro, 512, *sides) == pytest.approx([38 / 36] * 3)
@@ -275,7 +268,7 @@ def test_ratios_of_gathers_are_within_a_round(findings: Findings) -> None:
         assert all(math.isnan(x) for x in ratio_over_rounds(rows, width, sides[0], other))
 
 
-def test_rates_are_medians_over_rounds_at_the_best_grid_cap(findings: Findings) -> None:
+def test_rates_are_medians_over_rounds_at_the_best_grid_cap(findings):
     assert span_of(findings.micro) == 8 << 30
     larger = findings.micro.iloc[:2].assign(span_bytes=32 << 30)  # no gathers over these
     assert span_of(pd.concat([findings.micro, larger])) == 8 << 30
@@ -300,7 +293,7 @@ def test_rates_are_medians_over_rounds_at_the_best_grid_cap(findings: Findings) 
     assert table["beside"].tolist() == ["given 25.0"]
 
 
-def test_shares_of_the_multiprocessors(findings: Findings) -> None:
+def test_shares_of_the_multiprocessors(findings):
     gather = gather_against_share(findings).set_index(["source", "series", "x"])
     sweep = (SWEEP, "stream,auto, wordnet GraphSAGE")
     assert gather["y"][*sweep, 5] == pytest.approx(0.25)
@@ -322,7 +315,7 @@ def test_shares_of_the_multiprocessors(findings: Findings) -> None:
     assert (row["series"], row["x"], row["y"]) == (sweep[1], 15, pytest.approx(1.0 / 0.8))
 
 
-def test_sweeps_of_memory_mapped_otherwise_are_series_of_their_own(make_run: MakeRun) -> None:
+def test_sweeps_of_memory_mapped_otherwise_are_series_of_their_own(make_run):
     """Registered memory takes three times as long: no number stands for both."""
     series = [
         ("async_zero_copy", v, (0.2, 0.1, 0.5)) for v in ("stream,auto", "stream,auto,managed")
@@ -353,7 +346,7 @@ def test_sweeps_of_memory_mapped_otherwise_are_series_of_their_own(make_run: Mak
     assert side.endswith(", not decided (1 %)")
 
 
-def test_the_smallest_share_is_the_smallest_that_was_tried(findings: Findings) -> None:
+def test_the_smallest_share_is_the_smallest_that_was_tried(findings):
     told = "\n".join(share_table(findings))
     line = next(line for line in told.splitlines() if "| sweep of stream,auto, wordnet" in line)
     assert line.split(" | ")[1:] == [
@@ -368,7 +361,7 @@ def test_the_smallest_share_is_the_smallest_that_was_tried(findings: Findings) -
     assert "**5 %**, the smallest tried: 100 % (90.9–111), not decided" in told
 
 
-def test_changes_against_the_papers_baseline(findings: Findings, published: pd.DataFrame) -> None:
+def test_changes_against_the_papers_baseline(findings, published):
     quantities = {
         "transfer time": ("fetch", "wall_time"),
         "power": ("energy", "power"),
@@ -388,7 +381,7 @@ def test_changes_against_the_papers_baseline(findings: Findings, published: pd.D
     assert table.loc["transfer time", "median"] == -0.471
 
 
-def test_of_each_quantity_the_newest_run_that_has_it_counts(make_run: MakeRun) -> None:
+def test_of_each_quantity_the_newest_run_that_has_it_counts(make_run):
     """A newer run without energy hides no older one's, and its own epochs count."""
     names = [("cpu_gather", "naive"), ("aligned_zero_copy", "given")]
     old = [(*names[0], (0.2, 1.0, 0.5)), (*names[1], (0.2, 0.5, 0.5))]
@@ -405,7 +398,7 @@ def test_of_each_quantity_the_newest_run_that_has_it_counts(make_run: MakeRun) -
     assert at["said"]["transfer time"].endswith("`given`: **-90%** (-90% to -90%)")
 
 
-def test_changes_are_of_means_with_what_repeats_tell(make_run: MakeRun) -> None:
+def test_changes_are_of_means_with_what_repeats_tell(make_run):
     series = [
         ("cpu_gather", "naive", (0.2, 1.0, 0.5)),
         ("aligned_zero_copy", "given", (0.2, 1.0, 0.5)),
@@ -419,7 +412,7 @@ def test_changes_are_of_means_with_what_repeats_tell(make_run: MakeRun) -> None:
     assert row["said"].endswith(", not decided")
 
 
-def test_changes_of_workloads_span_from_the_least_to_the_greatest(make_run: MakeRun) -> None:
+def test_changes_of_workloads_span_from_the_least_to_the_greatest(make_run):
     first, second = (f"wordnet-sage16x{n}-b1000-1f2e3d4c" for n in (2, 3))
     fast = {first: (0.2, 0.5, 0.5), second: (0.2, 0.1, 0.5)}
     series = [("cpu_gather", "naive", (0.2, 1.0, 0.5)), ("aligned_zero_copy", "given", fast)]
@@ -433,7 +426,7 @@ def test_changes_of_workloads_span_from_the_least_to_the_greatest(make_run: Make
     assert [row[end] for end in ("median", "low", "high")] == pytest.approx([-0.7, -0.9, -0.5])
 
 
-def test_what_a_path_that_fetches_ahead_waits_is_no_transfer_time(make_run: MakeRun) -> None:
+def test_what_a_path_that_fetches_ahead_waits_is_no_transfer_time(make_run):
     folder = make_run(series=SERIES, backend="cuda", machine="nvidia-h200")
     add_gpu_metrics(folder, [(strategy, variant) for strategy, variant, _ in SERIES])
     for strategy, variant, _ in SERIES:
@@ -448,7 +441,7 @@ def test_what_a_path_that_fetches_ahead_waits_is_no_transfer_time(make_run: Make
     assert set(measured_transfers(findings)["over"]) == {"naive"}  # pinned is ahead here
 
 
-def test_transfers_are_at_the_mean_minibatch(findings: Findings) -> None:
+def test_transfers_are_at_the_mean_minibatch(findings):
     table = measured_transfers(findings)
     assert table.iloc[0][["rows", "row_bytes", "ratio"]].tolist() == [
         pytest.approx(ROWS_OF_A_MINIBATCH), ROW_BYTES, pytest.approx(1.0 / 0.4),
@@ -460,13 +453,13 @@ def test_transfers_are_at_the_mean_minibatch(findings: Findings) -> None:
     assert {interval.repeats for interval in table["interval"]} == {3}
 
 
-def test_published_order_is_dgls(published: pd.DataFrame) -> None:
+def test_published_order_is_dgls(published):
     at = published_order(published).set_index("series")
     assert at.loc["DGL, sorted", "y"] == pytest.approx(19.888, abs=1e-3)
     assert at.loc["DGL, given", "x"] == 188
 
 
-def test_modelled_rates_stay_below_the_link_and_alignment_never_costs() -> None:
+def test_modelled_rates_stay_below_the_link_and_alignment_never_costs():
     profile = load_profile("rtx3090-pcie4")
     table = modelled_gather_rates(["unaligned", "aligned-idle"], [400, 1412, 2408], profile, 1e9)
     raw = profile["link.raw_rate"].value
@@ -477,7 +470,7 @@ def test_modelled_rates_stay_below_the_link_and_alignment_never_costs() -> None:
         assert at["aligned-idle", width] >= at["unaligned", width]
 
 
-def test_an_unknown_constant_gives_no_ratio() -> None:
+def test_an_unknown_constant_gives_no_ratio():
     profile = load_profile("rtx3090-pcie4")
     known = modelled_transfers(profile, [1000], [400], 10_000)
     assert known["ratio"].notna().all()
@@ -485,7 +478,7 @@ def test_an_unknown_constant_gives_no_ratio() -> None:
     assert modelled_transfers(unknown, [1000], [400], 10_000)["ratio"].isna().all()
 
 
-def test_without_any_run_every_measured_table_is_empty(nothing: Findings) -> None:
+def test_without_any_run_every_measured_table_is_empty(nothing):
     quantities = {"power": ("energy", "power")}
     for table in (
         measured_stages(nothing, "cuda", "cpu_gather", "naive"),
@@ -503,7 +496,7 @@ def test_without_any_run_every_measured_table_is_empty(nothing: Findings) -> Non
         assert table.empty
 
 
-def test_shapes_are_modelled_whole_and_what_does_not_fit_is_left_out() -> None:
+def test_shapes_are_modelled_whole_and_what_does_not_fit_is_left_out():
     bars = modelled_shapes(["products-like", "papers100M-like"], load_profile("rtx3090-pcie4"))
     small = bars[bars["group"] == "products-like GraphSAGE"]
     assert "all_in_gpu" in set(small["strategy"])
@@ -518,7 +511,7 @@ def test_shapes_are_modelled_whole_and_what_does_not_fit_is_left_out() -> None:
     assert (ranged["median"] == (ranged["low"] + ranged["high"]) / 2).all()
 
 
-def test_a_disturbed_run_says_so(make_run: MakeRun) -> None:
+def test_a_disturbed_run_says_so(make_run):
     make_run("20261121-quiet-aaaaaa", series=SERIES[:1])
     folder = make_run("20261120-busy-bbbbbb", series=SERIES[:1], other_cores=1.5)
     runs = load_findings(folder.parents[1], REFERENCE).runs
@@ -527,9 +520,7 @@ def test_a_disturbed_run_says_so(make_run: MakeRun) -> None:
     assert "1.5 cores" in sentence
 
 
-def test_what_a_run_declares_is_predicted_for_its_machine(
-    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_run_declares_is_predicted_for_its_machine(make_run, tmp_path, monkeypatch):
     folder = make_run(series=SERIES[2:3], backend="cuda", machine="nvidia-h200")
     declared = {
         "fetch": {

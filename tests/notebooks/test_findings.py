@@ -1,23 +1,17 @@
 """Findings: the newest run that answers, and nothing of another."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from gatherbench.bench.read.epochs import epoch_times
+from gatherbench.bench.read.derive import epoch_times
 from gatherbench.bench.read.gpu import gpu_energy
 from gatherbench.bench.read.points import COLUMNS
 from gatherbench.bench.read.tables import RunError, load_run, newest_run, only
 from gatherbench.bench.run.store import StoreError
-from helpers.findings import (
-    RESULTS_VARIABLE,
-    load_findings,
-    open_findings,
-)
+from helpers.findings import RESULTS_VARIABLE, load_findings, open_findings
 
 from ..bench.show.gpu_rows import add_gpu_metrics, write_micro
 
@@ -27,7 +21,7 @@ SLOW = [("cpu_gather", "naive", (1.0, 1.0, 1.0))]
 FAST = [("cpu_gather", "naive", (0.1, 0.1, 0.1))]
 
 
-def test_of_two_runs_the_newest_counts_for_each_workload(make_run: MakeRun, tmp_path: Path) -> None:
+def test_of_two_runs_the_newest_counts_for_each_workload(make_run, tmp_path):
     make_run("20261120-old-aaaaaa", series=SLOW, workloads=(SAGE, GAT))
     make_run("20261121-new-bbbbbb", series=FAST, workloads=(SAGE,))
     findings = load_findings(tmp_path / "results", tmp_path)
@@ -37,9 +31,7 @@ def test_of_two_runs_the_newest_counts_for_each_workload(make_run: MakeRun, tmp_
     assert [run.workloads for run in findings.runs_on("host")] == [[SAGE], [GAT]]
 
 
-def test_the_run_that_was_begun_last_counts_whatever_it_is_called(
-    make_run: MakeRun, tmp_path: Path
-) -> None:
+def test_the_run_that_was_begun_last_counts_whatever_it_is_called(make_run, tmp_path):
     """Of one day: first by when they say they were begun, then by how much they measured."""
     first = make_run("20261120-z-aaaaaa", series=SLOW)
     last = make_run("20261120-a-bbbbbb", series=FAST)
@@ -59,7 +51,7 @@ def test_the_run_that_was_begun_last_counts_whatever_it_is_called(
     assert runs[0].run_id == "20261120-m-cccccc"
 
 
-def test_a_newer_run_hides_no_quantity_that_it_lacks(make_run: MakeRun, tmp_path: Path) -> None:
+def test_a_newer_run_hides_no_quantity_that_it_lacks(make_run, tmp_path):
     old = make_run("20261120-a-aaaaaa", series=FAST, backend="cuda", machine="nvidia-h200")
     add_gpu_metrics(old, [FAST[0][:2]])
     make_run("20261121-b-bbbbbb", series=SLOW, backend="cuda", machine="nvidia-h200")
@@ -71,14 +63,14 @@ def test_a_newer_run_hides_no_quantity_that_it_lacks(make_run: MakeRun, tmp_path
     assert findings.runs_on("host", gpu_energy) == []
 
 
-def test_runs_of_two_machines_do_not_hide_each_other(make_run: MakeRun, tmp_path: Path) -> None:
+def test_runs_of_two_machines_do_not_hide_each_other(make_run, tmp_path):
     make_run("20261120-a-aaaaaa", series=SLOW, machine="one")
     make_run("20261121-b-bbbbbb", series=FAST, machine="two")
     table = load_findings(tmp_path / "results", tmp_path).epochs("host")
     assert set(table["machine"]) == {"one", "two"}
 
 
-def test_backends_are_kept_apart(make_run: MakeRun, tmp_path: Path) -> None:
+def test_backends_are_kept_apart(make_run, tmp_path):
     modelled = [("cpu_gather", "naive", (9.0, 9.0, 9.0))]
     make_run(series=FAST, modelled=modelled)
     findings = load_findings(tmp_path / "results", tmp_path)
@@ -87,7 +79,7 @@ def test_backends_are_kept_apart(make_run: MakeRun, tmp_path: Path) -> None:
     assert set(findings.epochs("host")["backend"]) == {"host"}
 
 
-def test_a_run_without_a_measured_epoch_answers_nothing(make_run: MakeRun, tmp_path: Path) -> None:
+def test_a_run_without_a_measured_epoch_answers_nothing(make_run, tmp_path):
     failures = {("cpu_gather", "naive"): ("failed", "out of memory")}
     make_run("20261121-new-bbbbbb", series=FAST, failures=failures)
     make_run("20261120-old-aaaaaa", series=SLOW)
@@ -95,7 +87,7 @@ def test_a_run_without_a_measured_epoch_answers_nothing(make_run: MakeRun, tmp_p
     assert table["median"].tolist() == pytest.approx([3.01])
 
 
-def test_only_cuts_plan_and_rows_alike(make_run: MakeRun) -> None:
+def test_only_cuts_plan_and_rows_alike(make_run):
     run = only(
         load_run(make_run(workloads=(SAGE, GAT))), workloads={GAT}, strategies={"cpu_gather"}
     )
@@ -104,7 +96,7 @@ def test_only_cuts_plan_and_rows_alike(make_run: MakeRun) -> None:
     assert set(epoch_times(run)["variant"]) == {"naive", "pinned"}
 
 
-def test_the_newest_micro_run_with_its_machine(tmp_path: Path) -> None:
+def test_the_newest_micro_run_with_its_machine(tmp_path):
     write_micro(tmp_path / "nvidia-h100" / "20261120-micro", policies=["unaligned"])
     write_micro(tmp_path / "nvidia-h200" / "20261121-micro", policies=["aligned"])
     findings = load_findings(tmp_path, tmp_path)
@@ -113,7 +105,7 @@ def test_the_newest_micro_run_with_its_machine(tmp_path: Path) -> None:
     assert findings.runs == []
 
 
-def test_the_machine_whose_gpu_was_measured_last(make_run: MakeRun, tmp_path: Path) -> None:
+def test_the_machine_whose_gpu_was_measured_last(make_run, tmp_path):
     make_run("20261119-host-aaaaaa")
     root = tmp_path / "results"
     assert load_findings(root, tmp_path).gpu_machine == ""
@@ -123,7 +115,7 @@ def test_the_machine_whose_gpu_was_measured_last(make_run: MakeRun, tmp_path: Pa
     assert load_findings(root, tmp_path).gpu_machine == "nvidia-h200"
 
 
-def test_nothing_at_all_is_empty_tables(tmp_path: Path) -> None:
+def test_nothing_at_all_is_empty_tables(tmp_path):
     findings = load_findings(tmp_path, tmp_path)
     assert findings.runs == []
     assert findings.published.empty
@@ -132,16 +124,14 @@ def test_nothing_at_all_is_empty_tables(tmp_path: Path) -> None:
     assert findings.gpu_machine == ""
 
 
-def test_a_damaged_run_is_named(make_run: MakeRun, tmp_path: Path) -> None:
+def test_a_damaged_run_is_named(make_run, tmp_path):
     folder = make_run()
     (folder / "plan.json").write_text("{")
     with pytest.raises(RunError, match="20261121-quick-abc123"):
         load_findings(tmp_path / "results", tmp_path)
 
 
-def test_the_folder_of_results_is_found_from_below(
-    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_folder_of_results_is_found_from_below(make_run, tmp_path, monkeypatch):
     make_run()
     (tmp_path / "results" / "reference").mkdir()
     (tmp_path / "notebooks").mkdir()
@@ -153,13 +143,13 @@ def test_the_folder_of_results_is_found_from_below(
     assert open_findings().runs == []
 
 
-def test_no_results_above_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_results_above_is_said(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FileNotFoundError, match="results/reference"):
         open_findings()
 
 
-def test_a_broken_published_table_is_named(tmp_path: Path) -> None:
+def test_a_broken_published_table_is_named(tmp_path):
     (tmp_path / "mine.csv").write_text("a,b\n1,2\n")
     with pytest.raises(StoreError, match=r"mine\.csv"):
         load_findings(tmp_path, tmp_path)

@@ -1,7 +1,5 @@
 """Figures of the notebooks: one look for each kind, and what is missing says so in its place."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from typing import Any
@@ -17,8 +15,8 @@ from gatherbench.bench.show.figures.paper import NOT_MEASURED
 from gatherbench.bench.show.looks import KINDS, MODEL_HATCH, ink
 from helpers.bars import changes, epoch_bars, stage_shares
 from helpers.gathers import requests_at
+from helpers.heatmaps import policy_costs, transfer_heatmap
 from helpers.shares import Mark, sm_share
-from helpers.tables import policy_costs, transfer_heatmap
 
 from ..bench.show.pictures import stands_free, texts
 
@@ -111,16 +109,14 @@ def bars_of(figure: Figure, panel: int = 0) -> list[Any]:
 
 
 @pytest.mark.parametrize(("draw", "full", "empty"), CASES.values(), ids=list(CASES))
-def test_a_panel_without_measurement_says_so_and_fills_itself(
-    draw: Callable[[pd.DataFrame], Figure], full: pd.DataFrame, empty: pd.DataFrame
-) -> None:
+def test_a_panel_without_measurement_says_so_and_fills_itself(draw, full, empty):
     before, after = texts(draw(empty)), texts(draw(full))
     assert NOT_MEASURED in before
     assert REMEDY in " ".join(before.split())
     assert NOT_MEASURED not in after
 
 
-def test_each_bar_says_why_it_is_not_there() -> None:
+def test_each_bar_says_why_it_is_not_there():
     figure = draw_bars(BARS)
     said = texts(figure)
     assert said.count(f"{NOT_MEASURED}: {REMEDY}") == 3
@@ -132,7 +128,7 @@ def test_each_bar_says_why_it_is_not_there() -> None:
     assert "not published" not in filled
 
 
-def test_the_three_kinds_look_different_and_always_the_same() -> None:
+def test_the_three_kinds_look_different_and_always_the_same():
     colour = ink("orange")
     published, modelled, measured = bars_of(draw_bars(BARS))[:3]
     assert to_hex(published.get_facecolor()) == "#ffffff"
@@ -145,19 +141,19 @@ def test_the_three_kinds_look_different_and_always_the_same() -> None:
     assert len({look.line for look in KINDS.values()}) == 3
 
 
-def test_the_fastest_variant_stands_for_its_strategy() -> None:
+def test_the_fastest_variant_stands_for_its_strategy():
     figure = draw_bars(BARS)
     assert [bar.get_width() for bar in bars_of(figure)[:3]] == pytest.approx([7.8, 7.0, 2.5])
     assert "2.50  pinned" in texts(figure)
     assert "naive" not in texts(figure)
 
 
-def test_a_value_without_spread_has_no_whiskers() -> None:
+def test_a_value_without_spread_has_no_whiskers():
     figure = draw_bars(BARS[1:2])
     assert not figure.axes[0].containers[1:]
 
 
-def test_curves_stand_in_the_panel_of_their_kind() -> None:
+def test_curves_stand_in_the_panel_of_their_kind():
     figure = draw_curves(CURVES)
     published, modelled, measured = figure.axes
     assert [len(axes.get_lines()) for axes in figure.axes] == [1, 1, 1]
@@ -169,14 +165,14 @@ def test_curves_stand_in_the_panel_of_their_kind() -> None:
     assert len({axes.get_xlim() for axes in figure.axes}) == 1
 
 
-def test_limits_are_drawn_in_their_kinds_panel_alone() -> None:
+def test_limits_are_drawn_in_their_kinds_panel_alone():
     roofs = pd.DataFrame([("modelled", "raw link", 31.5)], columns=["kind", "name", "y"])
     figure = curves(CURVES, {}, AXES, title="t", foot="f", roofs=roofs)
     assert [len(axes.get_lines()) for axes in figure.axes] == [1, 2, 1]
     assert figure.axes[0].get_ylim()[1] > 31.5
 
 
-def test_every_policy_has_a_colour_of_its_own() -> None:
+def test_every_policy_has_a_colour_of_its_own():
     names = [f"policy {number}" for number in range(10)]
     assert len({look["color"] for look in series_looks(names).values()}) == 10
     many = series_looks([f"series {i}" for i in range(30)])
@@ -184,14 +180,14 @@ def test_every_policy_has_a_colour_of_its_own() -> None:
     assert series_looks(["all_in_gpu"]) == {"all_in_gpu": {"color": ink("purple")}}
 
 
-def test_stages_are_shares_of_the_epoch() -> None:
+def test_stages_are_shares_of_the_epoch():
     figure = draw_stages(STAGES)
     widths = [bar.get_width() for bar in bars_of(figure)]
     assert widths == pytest.approx([75, 25, 12.5, 50, 37.5, 10, 50, 40])
     assert "8.00 s" in texts(figure)
 
 
-def test_a_published_range_is_no_bar_from_zero() -> None:
+def test_a_published_range_is_no_bar_from_zero():
     published, measured = bars_of(draw_changes(CHANGES))
     assert published.get_x() == pytest.approx(-17.5)
     assert published.get_width() == pytest.approx(5.1)
@@ -202,7 +198,7 @@ def test_a_published_range_is_no_bar_from_zero() -> None:
     assert "ours\n(measured, one repeat)" in said
 
 
-def test_an_unknown_cell_is_a_question_mark() -> None:
+def test_an_unknown_cell_is_a_question_mark():
     figure = draw_heatmap(POINT)
     cells = figure.axes[1]
     assert [t.get_text() for t in cells.texts].count("?") == 1
@@ -211,7 +207,7 @@ def test_an_unknown_cell_is_a_question_mark() -> None:
     assert "3.2" in texts(figure)  # the measured point
 
 
-def test_policy_costs_are_those_of_the_accounting() -> None:
+def test_policy_costs_are_those_of_the_accounting():
     rows = requests_at(["unaligned", "aligned-idle"], [1412])
     figure = policy_costs(rows, title="t", foot="f")
     said = [t.get_text() for t in figure.axes[0].texts]
@@ -221,13 +217,13 @@ def test_policy_costs_are_those_of_the_accounting() -> None:
 
 
 @pytest.mark.parametrize("name", ["bars", *CASES])
-def test_no_text_overlaps_another_or_leaves_the_paper(name: str) -> None:
+def test_no_text_overlaps_another_or_leaves_the_paper(name):
     draw, *tables = CASES.get(name, (draw_bars, BARS))
     for table in tables:
         stands_free(draw(table))
 
 
-def test_the_same_figure_gives_the_same_picture_of_few_colours() -> None:
+def test_the_same_figure_gives_the_same_picture_of_few_colours():
     pytest.importorskip("IPython")
     from helpers.shown import png
 

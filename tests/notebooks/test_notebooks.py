@@ -1,7 +1,5 @@
 """The notebooks: pairs that agree, execution that refuses what is wrong, panels that fill."""
 
-from __future__ import annotations
-
 import json
 import os
 import runpy
@@ -74,7 +72,7 @@ def pictures(path: Path) -> int:
 
 
 @pytest.mark.parametrize("source", SHIPPED, ids=lambda path: path.stem)
-def test_a_shipped_pair_agrees_is_executed_and_small(source: Path) -> None:
+def test_a_shipped_pair_agrees_is_executed_and_small(source):
     assert drift(source) is None
     target = source.with_suffix(".ipynb")
     text = target.read_text()
@@ -95,16 +93,14 @@ def test_a_shipped_pair_agrees_is_executed_and_small(source: Path) -> None:
                 assert output["metadata"]["image/png"]["alt"]
 
 
-def test_each_notebook_is_in_the_list() -> None:
-    assert len(SHIPPED) == 13
+def test_each_notebook_is_in_the_list():
+    assert len(SHIPPED) == 14
     text = (ROOT / "notebooks" / "README.md").read_text()
     for source in SHIPPED:
         assert f"({source.stem}.ipynb)" in text
 
 
-def test_what_is_wrong_fails_the_command_and_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_wrong_fails_the_command_and_is_named(tmp_path, capsys, monkeypatch):
     """Several run in processes of their own, one in this one."""
     folder = write(
         tmp_path / "notebooks",
@@ -149,12 +145,7 @@ def test_what_is_wrong_fails_the_command_and_is_named(
         (lambda source: source.with_suffix(".ipynb").unlink(), "has no good.ipynb"),
     ],
 )
-def test_a_pair_that_has_drifted_fails_before_anything_runs(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    change: Callable[[Path], Any],
-    reason: str,
-) -> None:
+def test_a_pair_that_has_drifted_fails_before_anything_runs(tmp_path, capsys, change, reason):
     source = tmp_path / "good.py"
     source.write_text(GOOD)
     sync(source)
@@ -169,7 +160,7 @@ def test_a_pair_that_has_drifted_fails_before_anything_runs(
     assert drift(source) is None
 
 
-def test_outputs_alone_are_no_drift(tmp_path: Path) -> None:
+def test_outputs_alone_are_no_drift(tmp_path):
     source = tmp_path / "good.py"
     source.write_text(GOOD)
     sync(source)
@@ -178,7 +169,7 @@ def test_outputs_alone_are_no_drift(tmp_path: Path) -> None:
     assert drift(source) is None
 
 
-def test_bad_input_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_told(tmp_path, capsys):
     usual = ["--folder", str(tmp_path), "--results", str(tmp_path)]
     assert main(usual) == 2
     assert "no notebook (*.py)" in capsys.readouterr().err
@@ -209,9 +200,7 @@ def said_by(monkeypatch: pytest.MonkeyPatch) -> SaidBy:
     return said
 
 
-def test_panels_fill_themselves_from_the_rows_of_a_gpu_run(
-    said_by: SaidBy, make_run: MakeRun, tmp_path: Path
-) -> None:
+def test_panels_fill_themselves_from_the_rows_of_a_gpu_run(said_by, make_run, tmp_path):
     """The shipped notebooks on rows that no GPU has made: what they call missing is there."""
     series = [
         ("cpu_gather", "naive", (0.2, 1.0, 0.5)),
@@ -259,8 +248,8 @@ def test_panels_fill_themselves_from_the_rows_of_a_gpu_run(
     ],
 )
 def test_several_gpus_fill_from_runs_of_several_ranks(
-    said_by: SaidBy, make_run: MakeRun, tmp_path: Path, backend: str, there: str, missing: str
-) -> None:
+    said_by, make_run, tmp_path, backend, there, missing
+):
     times = {
         ("cpu_gather", "naive"): {1: 4.0, 2: 3.2},
         ("aligned_zero_copy", "given"): {1: 3, 2: 2},
@@ -272,7 +261,7 @@ def test_several_gpus_fill_from_runs_of_several_ranks(
     assert ("Several GPUs: **not measured yet**" in said) == (backend == "host")
 
 
-def test_tables_on_disk_fill_from_a_run(said_by: SaidBy, make_run: MakeRun, tmp_path: Path) -> None:
+def test_tables_on_disk_fill_from_a_run(said_by, make_run, tmp_path):
     write_disk(make_run)
     said = said_by("11_disk", tmp_path / "results")
     assert "disk_cached sieve,10%" in said
@@ -293,9 +282,10 @@ def test_tables_on_disk_fill_from_a_run(said_by: SaidBy, make_run: MakeRun, tmp_
         "07_cpu_power_energy",
         "10_hot_rows",
         "11_disk",
+        "13_activations",
+        "14_structure",
+        "15_relations",
     ],
 )
-def test_without_any_run_the_notebooks_say_what_is_missing(
-    said_by: SaidBy, tmp_path: Path, stem: str
-) -> None:
+def test_without_any_run_the_notebooks_say_what_is_missing(said_by, tmp_path, stem):
     assert "**not measured yet**" in said_by(stem, tmp_path)

@@ -1,7 +1,5 @@
 """Small tensors only: torch's own threads would spend the tests waiting for each other."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

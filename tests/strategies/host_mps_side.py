@@ -3,8 +3,6 @@
 The gather is done before the answer is sent, so events have nothing to do.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

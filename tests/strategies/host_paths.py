@@ -1,7 +1,5 @@
 """The strategies that run on the host, and a path that waits until it is let through."""
 
-from __future__ import annotations
-
 import re
 import threading
 

@@ -1,7 +1,5 @@
 """Work done by several ranks: forked processes with a gloo group that meet in a file."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import time

@@ -158,7 +158,7 @@ SLOW = Timed("slow", cost=1.0)
 
 @pytest.mark.parametrize("ahead", [0, 1])
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_a_path_made_slow_by_hand_is_never_kept(clock: Clock, place: int, ahead: int) -> None:
+def test_a_path_made_slow_by_hand_is_never_kept(clock, place, ahead):
     paths: list[Strategy] = [A, replace(B, ahead=1)]
     paths.insert(place, replace(SLOW, ahead=ahead))
     with opened(*paths) as fetcher:
@@ -169,7 +169,7 @@ def test_a_path_made_slow_by_hand_is_never_kept(clock: Clock, place: int, ahead:
     assert found.minibatches <= auto.LEAST
 
 
-def test_equal_paths_end_level_within_the_budget(clock: Clock) -> None:
+def test_equal_paths_end_level_within_the_budget(clock):
     with opened(A, B) as fetcher:
         trained(fetcher, clock, 100)
         found = auto_kept.load(fetcher._asked)
@@ -181,7 +181,7 @@ def test_equal_paths_end_level_within_the_budget(clock: Clock) -> None:
     assert "level" in str(found)
 
 
-def test_what_is_told_of_a_search_was_worked_out_by_hand(clock: Clock) -> None:
+def test_what_is_told_of_a_search_was_worked_out_by_hand(clock):
     """A step of 1 s: 1.1 s a minibatch with ``a``, 2 s with ``slow``: 1.82 times as much."""
     with opened(A, SLOW) as fetcher:
         trained(fetcher, clock, 100)
@@ -198,7 +198,7 @@ def test_what_is_told_of_a_search_was_worked_out_by_hand(clock: Clock) -> None:
     assert "1.82×" in str(found)
 
 
-def test_the_training_beside_decides_and_not_the_fetch_alone(clock: Clock) -> None:
+def test_the_training_beside_decides_and_not_the_fetch_alone(clock):
     """A path that slows the training down costs what the user waits for."""
 
     class Beside(Trainer):
@@ -212,7 +212,7 @@ def test_the_training_beside_decides_and_not_the_fetch_alone(clock: Clock) -> No
         assert kept(fetcher) == "kept timed fair"
 
 
-def test_a_pause_of_the_training_decides_nothing(clock: Clock) -> None:
+def test_a_pause_of_the_training_decides_nothing(clock):
     """Each seventh minibatch the user evaluates for 500 steps; only in the turns of the best."""
     with opened(SLOW, A, Timed("c", cost=0.3)) as fetcher:
         for number, batch in enumerate(batches(400)):
@@ -224,7 +224,7 @@ def test_a_pause_of_the_training_decides_nothing(clock: Clock) -> None:
         assert kept(fetcher) == "kept timed a"
 
 
-def test_what_a_loop_does_between_two_epochs_decides_nothing(clock: Clock) -> None:
+def test_what_a_loop_does_between_two_epochs_decides_nothing(clock):
     """Epochs of six: a path that fetches ahead begins each with two fetches and no step between."""
     with opened(Timed("ahead", cost=0.3, ahead=1), A) as fetcher:
         trainer = Trainer(clock)
@@ -236,7 +236,7 @@ def test_what_a_loop_does_between_two_epochs_decides_nothing(clock: Clock) -> No
     assert steps["over_kept timed ahead"] == pytest.approx(1.3 / 1.1)
 
 
-def test_a_search_ends_however_the_training_stops_and_goes(clock: Clock) -> None:
+def test_a_search_ends_however_the_training_stops_and_goes(clock):
     """Epochs of one minibatch: no turn is ever whole. And several fetches a step."""
     with opened(A, SLOW) as fetcher:
         for epoch in range(auto.LEAST + 20):
@@ -249,7 +249,7 @@ def test_a_search_ends_however_the_training_stops_and_goes(clock: Clock) -> None
         assert kept(fetcher) == "kept timed a"
 
 
-def test_a_share_of_the_first_epoch_is_the_most_that_it_takes() -> None:
+def test_a_share_of_the_first_epoch_is_the_most_that_it_takes():
     assert not auto.spent_by(0, 0)
     meeting = 2 * MOST * (auto.WARM + auto.TIMED)
     assert not auto.spent_by(auto.LEAST - meeting, 0)
@@ -259,7 +259,7 @@ def test_a_share_of_the_first_epoch_is_the_most_that_it_takes() -> None:
     assert auto.spent_by(1001 - meeting, 4000)
 
 
-def test_a_loader_says_how_long_its_epoch_is() -> None:
+def test_a_loader_says_how_long_its_epoch_is():
     with opened(A, B) as fetcher:
         fetcher.expect(4000)
         fetcher.expect(7)
@@ -310,24 +310,24 @@ def check_open(kind: type[AutoFetcher], clock: Clock) -> None:
     assert Timed.open_now == []
 
 
-def test_two_paths_are_open_at_most_and_one_in_the_end(clock: Clock) -> None:
+def test_two_paths_are_open_at_most_and_one_in_the_end(clock):
     check_open(AutoFetcher, clock)
 
 
 @pytest.mark.parametrize("wrong", [KeepsTwo, NeverCloses, OpensAll])
-def test_what_stays_open_is_noticed(wrong: type[AutoFetcher], clock: Clock) -> None:
+def test_what_stays_open_is_noticed(wrong, clock):
     with pytest.raises(AssertionError):
         check_open(wrong, clock)
 
 
-def test_closed_in_the_search_it_leaves_nothing_open(clock: Clock) -> None:
+def test_closed_in_the_search_it_leaves_nothing_open(clock):
     for count in range(1, 60, 7):
         with opened(A, B, SLOW) as fetcher:
             run_epoch(batches(count), fetcher, Trainer(clock))
         assert Timed.open_now == []
 
 
-def test_a_path_that_cannot_be_opened_is_left(clock: Clock) -> None:
+def test_a_path_that_cannot_be_opened_is_left(clock):
     with opened(Timed("x", fails="open"), SLOW, Timed("y", fails="open"), A) as fetcher:
         trained(fetcher, clock)
         assert kept(fetcher) == "kept timed a"
@@ -335,7 +335,7 @@ def test_a_path_that_cannot_be_opened_is_left(clock: Clock) -> None:
         opened(Timed("x", fails="open"))
 
 
-def test_a_path_that_fails_while_two_meet_leaves_the_other() -> None:
+def test_a_path_that_fails_while_two_meet_leaves_the_other():
     """Of two, either may fail, in either place of a block."""
     for seed in range(4):
         for lost in "ab":
@@ -353,9 +353,7 @@ def test_a_path_that_fails_while_two_meet_leaves_the_other() -> None:
 
 
 @pytest.mark.parametrize("word", ["fresh", "kept"])
-def test_it_keeps_the_contract_of_every_strategy(
-    word: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_keeps_the_contract_of_every_strategy(word, monkeypatch):
     monkeypatch.undo()  # a real clock; and a cache that is nobody's
     monkeypatch.setattr(auto_kept, "load", lambda _asked: None)
     monkeypatch.setattr(auto_kept, "save", lambda *_: None)
@@ -374,7 +372,7 @@ class OfAnother(AutoFetcher):
         return before[1] if before is not None and changed else ticket
 
 
-def test_rows_of_another_path_are_noticed(clock: Clock) -> None:
+def test_rows_of_another_path_are_noticed(clock):
     paths = [replace(one, ahead=ahead) for one in (A, B, SLOW) for ahead in (0, 1)]
     with opened(*paths) as right:
         assert trained(right, clock).steps == 400
@@ -384,9 +382,7 @@ def test_rows_of_another_path_are_noticed(clock: Clock) -> None:
 
 @pytest.mark.parametrize("copy", [True, False])
 @pytest.mark.parametrize("seed", range(8))
-def test_prefetched_rows_are_right_while_the_path_changes(
-    copy: bool, seed: int, monkeypatch: pytest.MonkeyPatch, clock: Clock
-) -> None:
+def test_prefetched_rows_are_right_while_the_path_changes(copy, seed, monkeypatch, clock):
     paths = [replace(SLOW, ahead=1), A, replace(B, ahead=1), Timed("c")]
     monkeypatch.setattr(auto, "candidates", lambda *_: paths)
     drawn = [one.input_ids for one in batches(400)]
@@ -404,9 +400,7 @@ def test_prefetched_rows_are_right_while_the_path_changes(
         assert any(step.metric.startswith("kept ") for step in features.setup)
 
 
-def test_a_loader_has_each_batch_fetched_once_while_the_path_changes(
-    monkeypatch: pytest.MonkeyPatch, clock: Clock
-) -> None:
+def test_a_loader_has_each_batch_fetched_once_while_the_path_changes(monkeypatch, clock):
     paths = [A, replace(B, ahead=1), SLOW, replace(SLOW, ahead=1), Timed("c", cost=0.2)]
     monkeypatch.setattr(auto, "candidates", lambda *_: paths)
     given = [Data(n_id=one.input_ids, number=torch.tensor(n)) for n, one in enumerate(batches(90))]
@@ -423,7 +417,7 @@ def test_a_loader_has_each_batch_fetched_once_while_the_path_changes(
     assert numbers == [*range(90)] * 3
 
 
-def test_a_map_of_a_file_is_left_to_paths_that_read_a_disk(tmp_path: Path) -> None:
+def test_a_map_of_a_file_is_left_to_paths_that_read_a_disk(tmp_path):
     import numpy as np
 
     np.save(tmp_path / "x.npy", TABLE.numpy())
@@ -431,7 +425,7 @@ def test_a_map_of_a_file_is_left_to_paths_that_read_a_disk(tmp_path: Path) -> No
         gatherbench.unified(np.load(tmp_path / "x.npy", mmap_mode="r"), "auto", "cpu")
 
 
-def test_only_exact_paths_that_somebody_trains_with_are_tried() -> None:
+def test_only_exact_paths_that_somebody_trains_with_are_tried():
     found = candidates(TABLE, HOST)
     assert [auto.said(one) for one in found[:1]] == ["cpu_gather pinned"]
     names = {one.name for one in found}
@@ -442,7 +436,7 @@ def test_only_exact_paths_that_somebody_trains_with_are_tried() -> None:
     assert len(found) == len(set(found))
 
 
-def test_rows_in_gpu_memory_are_a_path_where_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_in_gpu_memory_are_a_path_where_they_fit(monkeypatch):
     from gatherbench.strategies.all_in_gpu import AllInGpu
 
     room = 1 << 20
@@ -459,7 +453,7 @@ ASKED = Asked("this machine", 500, 28, "torch.float32", ("timed a", "timed b"))
 FOUND = Finding("timed b", "timed a", 1.31, (1.22, 1.40), "SLOW", 90, 1.4, 0.3, "2026-11-24")
 
 
-def test_a_finding_is_taken_again_and_says_what_it_rests_on(clock: Clock) -> None:
+def test_a_finding_is_taken_again_and_says_what_it_rests_on(clock):
     with opened(SLOW, A) as fetcher:
         trained(fetcher, clock)
     with opened(SLOW, A, fresh=False) as again:
@@ -474,7 +468,7 @@ def test_a_finding_is_taken_again_and_says_what_it_rests_on(clock: Clock) -> Non
         assert other_shape._race is not None
 
 
-def test_a_finding_in_words() -> None:
+def test_a_finding_in_words():
     assert str(FOUND) == (
         "kept timed b, 1.31× (1.22–1.40) over timed a; the search took 90 minibatches, 0.3 s longer"
         " than they take with it"
@@ -490,7 +484,7 @@ def test_a_finding_in_words() -> None:
         replace(ASKED, paths=("timed b",)),
     ],
 )
-def test_what_was_asked_of_another_machine_or_table_counts_for_none(other: Asked) -> None:
+def test_what_was_asked_of_another_machine_or_table_counts_for_none(other):
     auto_kept.save(other, FOUND)
     assert auto_kept.load(ASKED) is None
     other.file.rename(ASKED.file)  # a home that two machines share, or a file that was copied
@@ -498,7 +492,7 @@ def test_what_was_asked_of_another_machine_or_table_counts_for_none(other: Asked
     assert auto_kept.kept_for(ASKED.machine) == []
 
 
-def test_a_file_that_is_damaged_counts_for_none() -> None:
+def test_a_file_that_is_damaged_counts_for_none():
     auto_kept.save(ASKED, FOUND)
     assert auto_kept.load(ASKED) == FOUND
     whole = ASKED.file.read_text()
@@ -530,7 +524,7 @@ def test_a_file_that_is_damaged_counts_for_none() -> None:
     auto_kept.save(ASKED, FOUND)  # cannot: nothing is raised
 
 
-def test_of_several_who_write_one_wins_and_no_reader_sees_a_part() -> None:
+def test_of_several_who_write_one_wins_and_no_reader_sees_a_part():
     findings = [replace(FOUND, day=f"day {number}" * 500) for number in range(4)]
     writers = [
         threading.Thread(target=lambda one=one: [auto_kept.save(ASKED, one) for _ in range(50)])
@@ -546,16 +540,14 @@ def test_of_several_who_write_one_wins_and_no_reader_sees_a_part() -> None:
     assert [path.suffix for path in ASKED.file.parent.iterdir()] == [".json"]
 
 
-def test_a_home_that_cannot_be_written_costs_the_next_search_only(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_home_that_cannot_be_written_costs_the_next_search_only(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     auto_kept.save(ASKED, FOUND)
     assert auto_kept.load(ASKED) is None
 
 
-def test_what_was_fetched_before_the_training_is_found_out_anew(clock: Clock) -> None:
+def test_what_was_fetched_before_the_training_is_found_out_anew(clock):
     """As in a plan: rows are compared before the model is there."""
     with opened(SLOW, A) as fetcher:
         trained(fetcher, clock, 200)
@@ -572,9 +564,7 @@ def test_what_was_fetched_before_the_training_is_found_out_anew(clock: Clock) ->
 
 @pytest.mark.parametrize("machine", MACHINES[:3], ids=str)
 @pytest.mark.parametrize("field", FIELDS)
-def test_after_the_search_an_epoch_is_hardly_longer_than_with_the_best(
-    field: str, machine: Any
-) -> None:
+def test_after_the_search_an_epoch_is_hardly_longer_than_with_the_best(field, machine):
     """Mean over 50 searches on drawn times, and a share of the epoch for each."""
     for epoch in (300, 1200):
         runs = [run(FIELDS[field], machine, epoch, seed) for seed in range(RUNS)]
@@ -582,7 +572,7 @@ def test_after_the_search_an_epoch_is_hardly_longer_than_with_the_best(
         assert max(one.minibatches for one in runs) <= max(auto.LEAST, auto.SHARE * epoch)
 
 
-def test_the_first_turns_keep_the_best_beside_the_next() -> None:
+def test_the_first_turns_keep_the_best_beside_the_next():
     going = search("abc", random.Random(0), lambda: False)
     assert next(going) == Turn("a", None)
     assert going.send(2.0) == Turn("b", "a")

@@ -1,7 +1,5 @@
 """Which rows are kept, who knows what, and that hits are counted as they were told in advance."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -38,14 +36,14 @@ KNOWN = Knowledge(
         ("oracle", [5, 6]),
     ],
 )
-def test_each_policy_keeps_what_it_scores_highest(policy: str, kept: list[int]) -> None:
+def test_each_policy_keeps_what_it_scores_highest(policy, kept):
     found = placed(policy, 2, 10, KNOWN)
     assert found.ids.tolist() == kept
     assert [v for v in range(10) if found.slots[v] >= 0] == kept
     assert found.slots[kept].tolist() == [0, 1]
 
 
-def test_the_path_of_a_minibatch_by_hand() -> None:
+def test_the_path_of_a_minibatch_by_hand():
     strategy = build("cached_zero_copy", {"policy": "degree", "share": "20%"})
     ids = torch.tensor([3, 5, 1, 3, 8], dtype=torch.int32)  # 3, 1 and 3 again are kept
     (path,) = strategy.data_paths([ids], 400, 10, KNOWN)
@@ -60,12 +58,12 @@ def test_the_path_of_a_minibatch_by_hand() -> None:
     )
 
 
-def test_only_a_fetch_that_runs_ahead_takes_a_share_of_the_gpu() -> None:
+def test_only_a_fetch_that_runs_ahead_takes_a_share_of_the_gpu():
     blocking, ahead = (build("cached_zero_copy", {"ahead": word}) for word in ("0", "1"))
     assert (blocking.gpu_share, ahead.gpu_share) == (0, 0.1)
 
 
-def test_how_much_is_kept() -> None:
+def test_how_much_is_kept():
     def kept(share: str, room: int | None = None) -> int:
         strategy = build("cached_zero_copy", {"share": share})
         return strategy.gpu_table_bytes(10_000, Knowledge(room_bytes=room))
@@ -77,9 +75,7 @@ def test_how_much_is_kept() -> None:
 @pytest.mark.parametrize(
     "strategy", [one for one in representatives(CachedZeroCopy) if not one.managed], ids=str
 )
-def test_a_path_is_given_what_it_needs_and_nothing_else(
-    strategy: Strategy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_is_given_what_it_needs_and_nothing_else(strategy, monkeypatch):
     given: list[Knowledge] = []
 
     def opened(self: Strategy, _table: Tensor, _device: object, knowledge: Knowledge) -> None:
@@ -101,12 +97,12 @@ def test_a_path_is_given_what_it_needs_and_nothing_else(
             strategy.open(torch.zeros(10, 3), HOST, lacking)
 
 
-def test_a_graph_of_other_nodes_than_the_tables_rows_is_refused() -> None:
+def test_a_graph_of_other_nodes_than_the_tables_rows_is_refused():
     with pytest.raises(ValueError, match="the graph has 10 nodes and the table 11 rows"):
         build("cached_zero_copy", {"policy": "degree"}).open(torch.zeros(11, 3), HOST, KNOWN)
 
 
-def test_an_edge_index_becomes_in_neighbours() -> None:
+def test_an_edge_index_becomes_in_neighbours():
     graph = adjacency_of(EDGES, 10)
     found = {v: sorted(graph.indices[graph.indptr[v] : graph.indptr[v + 1]]) for v in range(10)}
     assert {v: ids for v, ids in found.items() if ids} == {
@@ -117,7 +113,7 @@ def test_an_edge_index_becomes_in_neighbours() -> None:
             adjacency_of(wrong, 10)
 
 
-def test_in_a_loop_of_ones_own() -> None:
+def test_in_a_loop_of_ones_own():
     table, ids = torch.randn(10, 4), torch.tensor([3, 8, 1])
     cached = gatherbench.unified(
         table, "cached_zero_copy", graph=EDGES, policy="degree", share="50%"
@@ -132,7 +128,7 @@ def test_in_a_loop_of_ones_own() -> None:
         gatherbench.unified(table, "cached_zero_copy")
 
 
-def test_a_part_for_which_there_is_no_room_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_for_which_there_is_no_room_is_refused(monkeypatch):
     monkeypatch.setattr(places, "free_bytes", lambda _device: 1000)
     twentieth, half = (build("cached_zero_copy", {"share": share}) for share in ("5%", "50%"))
     assert twentieth.skip(HOST, 10_000) is None

@@ -1,20 +1,17 @@
 """Every registered strategy, in every variant that runs on the host, keeps the contract."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from host_paths import HOST, MOVERS, RUNNABLE
 
 from gatherbench.bench.model.predict import refusal
 from gatherbench.strategies import conformance
-from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.disk_cached import DiskCached
 from gatherbench.strategies.registry import STRATEGIES, variants
 
 
 @pytest.mark.parametrize("strategy", MOVERS)
-def test_contract(strategy: Strategy) -> None:
+def test_contract(strategy):
     conformance.check_strategy(strategy, HOST)
 
 
@@ -28,21 +25,23 @@ TOGETHER = [
 @pytest.mark.parametrize(
     "strategy", [*(param for param in RUNNABLE if param not in MOVERS), *TOGETHER], ids=str
 )
-def test_contract_of_policies_that_move_rows_alike(strategy: Strategy) -> None:
+def test_contract_of_policies_that_move_rows_alike(strategy):
     for check in set(conformance.CHECKS) - {conformance.check_shapes}:
         check(strategy, HOST)
 
 
-def test_every_strategy_runs_its_default_variant_on_the_host_but_one() -> None:
-    skipped = {cls.name: cls().skip(HOST) for cls in STRATEGIES if cls().skip(HOST) is not None}
+def test_every_strategy_runs_its_default_variant_on_the_host_but_one():
+    skipped = {
+        cls.name: str(cls().skip(HOST)) for cls in STRATEGIES if cls().skip(HOST) is not None
+    }
     assert skipped == {"disk_gds": "unsupported: GPUDirect Storage reads into GPU memory"}
 
 
 @pytest.mark.parametrize("cls", STRATEGIES)
-def test_a_gpu_that_is_not_here_is_no_reason_against_gpus(cls: type[Strategy]) -> None:
+def test_a_gpu_that_is_not_here_is_no_reason_against_gpus(cls):
     """What the link model asks before it predicts for a GPU, with or without one at hand."""
     for variant in variants(cls):
         said = variant.skip(torch.device("cuda", 127))
         assert said is not None
-        assert said.startswith("no_device:")
+        assert said.kind == "no_device"
         assert refusal(variant) is None

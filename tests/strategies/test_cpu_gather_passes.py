@@ -4,8 +4,6 @@ Everything is compared with these paths, and no rate shows whether one copies to
 much. Ours are counted where they are made, in the compiled loops; torch's by the pages they take.
 """
 
-from __future__ import annotations
-
 import resource
 from typing import Any
 
@@ -38,8 +36,8 @@ def gathered_and_copied(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]
 
 @pytest.mark.parametrize(("mode", "buffers"), [("pinned", 1), ("prefetch", 2)])
 def test_rows_are_gathered_into_staging_and_copied_once_into_buffers_that_stay(
-    monkeypatch: pytest.MonkeyPatch, mode: str, buffers: int
-) -> None:
+    monkeypatch, mode, buffers
+):
     passes, staging, results = gathered_and_copied(monkeypatch), set(), []
     with CpuGather(mode=mode).open(TABLE, HOST) as fetcher:  # type: ignore[arg-type]
         for k in range(3 * buffers):
@@ -69,7 +67,7 @@ def faults(work: Any) -> int:
 
 
 @pytest.mark.parametrize(("mode", "payloads"), [("naive", 2), ("pinned", 0), ("prefetch", 0)])
-def test_fresh_memory_of_a_fetch_is_counted_by_its_page_faults(mode: str, payloads: int) -> None:
+def test_fresh_memory_of_a_fetch_is_counted_by_its_page_faults(mode, payloads):
     once = faults(lambda: torch.empty(LARGE_PAYLOAD, dtype=torch.uint8).fill_(1))
     with CpuGather(mode=mode).open(LARGE, HOST) as fetcher:  # type: ignore[arg-type]
         for _ in range(3):  # what stays is taken by the first fetches

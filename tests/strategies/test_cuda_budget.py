@@ -1,7 +1,5 @@
 """The SM budget: which one a sweep's times lead to, and how large a grid it allows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -23,13 +21,13 @@ from gatherbench.strategies.cuda_overlap import (
 from gatherbench.strategies.registry import build, parameters
 
 
-def test_the_smallest_budget_that_is_good_enough() -> None:
+def test_the_smallest_budget_that_is_good_enough():
     assert smallest_good_budget({5: 2.0, 10: 1.02, 15: 1.0, 25: 1.01, 50: 1.3}) == 10
     assert smallest_good_budget({5: 2.0, 10: 1.5, 15: 1.3, 25: 1.1, 50: 1.0}) == 50
     assert smallest_good_budget({5: 1.0, 10: 1.0, 50: 1.0}) == 5
 
 
-def test_a_budget_is_a_share_of_the_threads_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_budget_is_a_share_of_the_threads_that_fit(monkeypatch):
     gpu = SimpleNamespace(multi_processor_count=132, max_threads_per_multi_processor=2048)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: gpu)
     device = torch.device("cuda", 0)
@@ -39,7 +37,7 @@ def test_a_budget_is_a_share_of_the_threads_that_fit(monkeypatch: pytest.MonkeyP
     assert blocks_of(5, 1024, device) == 1
 
 
-def test_every_budget_that_can_be_asked_for_is_swept() -> None:
+def test_every_budget_that_can_be_asked_for_is_swept():
     words = parameters(type(build("async_zero_copy")))["budget"]
     assert words == ("auto", *map(str, BUDGETS))
 
@@ -71,7 +69,7 @@ class FakeFetcher(OverlappedFetcher):
         return self.seconds[self.taken[-1]]
 
 
-def test_what_runs_beside_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_runs_beside_decides(monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     alone = dict(zip(BUDGETS, (12.0, 10.0, 9.0, 5.0, 3.0, 2.0, 1.0), strict=True))
     beside = dict(zip(BUDGETS, (9.0, 7.0, 4.0, 2.0, 2.0, 3.0, 6.0), strict=True))
@@ -96,9 +94,7 @@ def test_what_runs_beside_decides(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("num_rows", [1 << 20, 3_000_001])  # of 64 B: 64 MiB is the least
-def test_the_sweep_alone_reads_each_row_once(
-    num_rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_sweep_alone_reads_each_row_once(num_rows, monkeypatch):
     fetcher = FakeFetcher({}, dict.fromkeys(BUDGETS, 1.0))
     fetcher.num_rows = num_rows
     seen: list[torch.Tensor] = []
@@ -110,7 +106,7 @@ def test_the_sweep_alone_reads_each_row_once(
     assert 0 <= int(seen[0].min()) <= int(seen[0].max()) < num_rows
 
 
-def test_a_green_share_has_a_stream_and_a_grid_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_green_share_has_a_stream_and_a_grid_of_its_own(monkeypatch):
     gpu = SimpleNamespace(multi_processor_count=132, max_threads_per_multi_processor=2048)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: gpu)
     monkeypatch.setattr(cuda_overlap, "green_stream", lambda device, percent: GreenStream("s", 16))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -209,9 +208,9 @@ def brings_what_is_asked_for(fetcher: KernelFetcher, table: Tensor) -> None:
     ],
 )
 def test_what_making_a_table_readable_cost_is_told_and_a_failure_lets_it_go(
-    notes: Notes, monkeypatch: pytest.MonkeyPatch,
-    memory: str, kind: str, time_metric: str, size_metric: str,
-) -> None:  # fmt: skip
+    notes, monkeypatch,
+    memory, kind, time_metric, size_metric
+):  # fmt: skip
     table, made = torch.randn(50, 100), list[Memory]()
     real, *rows = cuda_kernel_fetcher.MEMORIES[memory]
     assert real.kind == kind  # type: ignore[attr-defined]
@@ -248,20 +247,20 @@ def test_what_making_a_table_readable_cost_is_told_and_a_failure_lets_it_go(
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("overlapped", [False, True])
-def test_the_rows_are_right_in_every_order(notes: Notes, order: Order, overlapped: bool) -> None:
+def test_the_rows_are_right_in_every_order(notes, order, overlapped):
     table = conformance.random_table(conformance.NUM_ROWS, 37, torch.float16)
     with opened(table, order, overlapped=overlapped) as fetcher:
         brings_what_is_asked_for(fetcher, table)
 
 
-def test_a_blocking_fetch_stays_on_the_callers_stream(notes: Notes) -> None:
+def test_a_blocking_fetch_stays_on_the_callers_stream(notes):
     with opened(torch.randn(50, 4), "sorted") as fetcher:
         fetcher.submit(torch.arange(9)).result()
     assert {name for name, *_ in notes.queue} == {"training"}
     assert fetcher.lookahead == 0
 
 
-def test_an_overlapped_fetch_waits_and_is_waited_for(notes: Notes) -> None:
+def test_an_overlapped_fetch_waits_and_is_waited_for(notes):
     with opened(torch.randn(50, 4), overlapped=True) as fetcher:
         assert fetcher.lookahead == 1
         tickets = [fetcher.submit(torch.arange(9)), fetcher.submit(torch.arange(5))]
@@ -280,9 +279,7 @@ def test_an_overlapped_fetch_waits_and_is_waited_for(notes: Notes) -> None:
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("overlapped", [False, True])
-def test_memory_that_another_stream_uses_is_marked_for_it(
-    notes: Notes, order: Order, overlapped: bool
-) -> None:
+def test_memory_that_another_stream_uses_is_marked_for_it(notes, order, overlapped):
     """Without the mark torch hands memory on while it is used: a buffer once it has grown, and
     distinct ids, which were found on a stream of their own, as soon as the fetch is queued.
     """
@@ -294,7 +291,7 @@ def test_memory_that_another_stream_uses_is_marked_for_it(
     assert order == "sorted" or notes.read <= notes.marked
 
 
-def test_buffers_are_used_in_turn(notes: Notes) -> None:
+def test_buffers_are_used_in_turn(notes):
     with opened(torch.randn(50, 4), overlapped=True) as fetcher:
         places = []
         for _ in range(4):
@@ -302,7 +299,7 @@ def test_buffers_are_used_in_turn(notes: Notes) -> None:
     assert places[0] == places[2] != places[1] == places[3]
 
 
-def test_distinct_ids_are_found_beside_the_training_stream(notes: Notes) -> None:
+def test_distinct_ids_are_found_beside_the_training_stream(notes):
     with opened(torch.randn(50, 4), "unique") as fetcher:
         rows = fetcher.submit(torch.tensor([7, 7, 3])).result()
         assert torch.equal(rows[0], rows[1])
@@ -313,9 +310,7 @@ def test_distinct_ids_are_found_beside_the_training_stream(notes: Notes) -> None
     assert training.index(("wait", found)) < gathers[0]
 
 
-def test_the_table_is_let_go_even_if_the_gpu_has_failed(
-    notes: Notes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_table_is_let_go_even_if_the_gpu_has_failed(notes, monkeypatch):
     fetcher = opened(torch.randn(50, 4))
 
     def broken(device: object = None) -> None:
@@ -328,14 +323,14 @@ def test_the_table_is_let_go_even_if_the_gpu_has_failed(
     assert fetcher.memory.closed
 
 
-def test_the_cap_holds_for_every_later_launch(notes: Notes) -> None:
+def test_the_cap_holds_for_every_later_launch(notes):
     with opened(torch.randn(50, 4)) as fetcher:
         fetcher.limit(26)
         assert {point.max_blocks for point in fetcher.points.values()} == {26}
         assert [step.metric for step in fetcher.setup] == ["kernel_load_time"]
 
 
-def test_a_gather_may_move_to_another_stream_between_fetches(notes: Notes) -> None:
+def test_a_gather_may_move_to_another_stream_between_fetches(notes):
     table = torch.randn(50, 4)
     with opened(table, overlapped=True) as fetcher:
         fetcher.submit(torch.arange(9)).result()
@@ -379,9 +374,7 @@ def hot(*ids: int) -> Placed:
 @pytest.mark.parametrize(
     "kept", [hot(), hot(0, 3, 128, 256), hot(*range(257)), SetCache(64, "lru"), SetCache(9, "lfu")]
 )
-def test_kept_rows_and_others_are_read_by_one_launch(
-    notes: Notes, kept: Kept, row_bytes: int, overlapped: bool
-) -> None:
+def test_kept_rows_and_others_are_read_by_one_launch(notes, kept, row_bytes, overlapped):
     table = conformance.random_table(conformance.NUM_ROWS, row_bytes, torch.int8)
     with cached(table, kept, overlapped=overlapped) as fetcher:
         brings_what_is_asked_for(fetcher, table)
@@ -389,9 +382,7 @@ def test_kept_rows_and_others_are_read_by_one_launch(
         assert len(launches) == 2 * len(list(conformance.id_patterns(conformance.NUM_ROWS)))
 
 
-def test_a_table_is_let_go_where_there_is_no_room_for_the_kept_rows(
-    notes: Notes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_is_let_go_where_there_is_no_room_for_the_kept_rows(notes, monkeypatch):
     table = torch.zeros(conformance.NUM_ROWS, 3)
     fetcher = CachedFetcher(table, HOST, Memory(table), [], "aligned")
 
@@ -405,9 +396,7 @@ def test_a_table_is_let_go_where_there_is_no_room_for_the_kept_rows(
     assert fetcher.memory.closed  # type: ignore[attr-defined]
 
 
-def test_host_rows_come_first_and_kept_ones_are_not_read_there(
-    notes: Notes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_host_rows_come_first_and_kept_ones_are_not_read_there(notes, monkeypatch):
     read: list[int] = []
     table = conformance.random_table(conformance.NUM_ROWS, 37, torch.int8)
     begin = table.data_ptr()
@@ -424,7 +413,7 @@ def test_host_rows_come_first_and_kept_ones_are_not_read_there(
         assert not any(address in of_table for address in read[2:])
 
 
-def test_cuda_is_asked_where_both_places_lie(notes: Notes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_is_asked_where_both_places_lie(notes, monkeypatch):
     table = torch.zeros(conformance.NUM_ROWS, 3)
     host = {table.data_ptr(): "Host"}
     monkeypatch.setattr(cuda_fetcher, "pointer_kind", lambda address: host.get(address, "Device"))
@@ -449,9 +438,7 @@ def joined(part: Part, *, overlapped: bool, in_gpu: bool = False) -> ShardedFetc
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize(("world", "staged"), [(1, False), (2, False), (2, True)])
 @pytest.mark.parametrize("kept", [None, hot(0, 3, 128, 256)], ids=["all sent", "some kept"])
-def test_rows_of_other_ranks_are_put_in_their_place(
-    notes: Notes, tmp_path: Path, world: int, kept: Placed | None, staged: bool
-) -> None:
+def test_rows_of_other_ranks_are_put_in_their_place(notes, tmp_path, world, kept, staged):
     table = conformance.random_table(conformance.NUM_ROWS, 37, torch.int8)
 
     def work(rank: int) -> None:
@@ -463,7 +450,7 @@ def test_rows_of_other_ranks_are_put_in_their_place(
     assert on_ranks(world, work, tmp_path) == [None] * world
 
 
-def test_a_rank_counts_what_its_gpu_had(notes: Notes) -> None:
+def test_a_rank_counts_what_its_gpu_had(notes):
     """7 twice: kept; 4 and 9: of its part; 9 again: read already."""
     table = conformance.random_table(conformance.NUM_ROWS, 37, torch.int8)
     ids = torch.tensor([7, 9, 4, 7, 9])
@@ -474,7 +461,7 @@ def test_a_rank_counts_what_its_gpu_had(notes: Notes) -> None:
             assert fetcher.counts()["rows_on_device"] == hits
 
 
-def test_rows_are_arranged_beside_training_and_read_after_that(notes: Notes) -> None:
+def test_rows_are_arranged_beside_training_and_read_after_that(notes):
     table = conformance.random_table(conformance.NUM_ROWS, 37, torch.int8)
     with joined(part_of(table, Ranks(0, 1, 1), hot(7)), overlapped=True) as fetcher:
         fetcher.submit(torch.tensor([7, 9])).result()
@@ -491,9 +478,7 @@ def test_rows_are_arranged_beside_training_and_read_after_that(notes: Notes) -> 
 
 @pytest.mark.parametrize("ahead", [0, 1])
 @pytest.mark.parametrize("where", ["host", "gpu", "cached"])
-def test_a_fetch_that_runs_ahead_is_confined_to_its_share(
-    notes: Notes, monkeypatch: pytest.MonkeyPatch, where: str, ahead: int
-) -> None:
+def test_a_fetch_that_runs_ahead_is_confined_to_its_share(notes, monkeypatch, where, ahead):
     """And a rank has its part where it is to lie."""
     table, taken = torch.zeros(conformance.NUM_ROWS, 3), []
     lies: list[tuple[str, str]] = []
@@ -539,7 +524,7 @@ def both(
 Both = tuple[Tensor, mps.CudaTrainingSide, mps.CudaProducerSide]
 
 
-def test_no_wait_is_missing_between_two_processes(notes: Notes, both: Both) -> None:
+def test_no_wait_is_missing_between_two_processes(notes, both):
     table, here, there = both
     for place, ids in ((0, torch.tensor([4, 2])), (1, torch.tensor([7], dtype=torch.int32))) * 2:
         out, buffer = here.rows(place, len(ids))
@@ -553,7 +538,7 @@ def test_no_wait_is_missing_between_two_processes(notes: Notes, both: Both) -> N
         (_, free), (_, awaited) = notes.of("training")
         (_, waited), *_, (gathers, _), (_, done) = notes.of("side1")
         assert [what for _, what, _ in notes.queue if what != "gather"] == [
-            *("record", "wait", "record", "record", "wait"),  # the third: ids were sent
+            *("record", "wait", "record", "record", "wait")  # the third: ids were sent
         ]
         assert gathers == "gather"
         assert free is waited, "the readers of the buffer were not waited for"
@@ -561,7 +546,7 @@ def test_no_wait_is_missing_between_two_processes(notes: Notes, both: Both) -> N
         assert free is not done
 
 
-def test_a_buffer_is_handed_over_when_it_is_new_and_not_again(notes: Notes, both: Both) -> None:
+def test_a_buffer_is_handed_over_when_it_is_new_and_not_again(notes, both):
     _, here, there = both
     assert here.rows(0, 0)[1] is None, "no rows, no buffer"
     buffers = [here.rows(0, count)[1] for count in (5, 3, 5, 500, 20)]
@@ -571,7 +556,7 @@ def test_a_buffer_is_handed_over_when_it_is_new_and_not_again(notes: Notes, both
     assert len(there._out[0]) >= 500, "all the room there is, not this fetch's"
 
 
-def test_an_empty_fetch_needs_no_buffer(both: Both) -> None:
+def test_an_empty_fetch_needs_no_buffer(both):
     _, here, there = both
     out, _ = here.rows(1, 0)
     here.free(1)

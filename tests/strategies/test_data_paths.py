@@ -1,7 +1,5 @@
 """What each strategy declares of its bytes, against the counts of DESIGN.md done by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -18,7 +16,7 @@ ROW = 400
 
 
 @pytest.mark.parametrize("mode", ["naive", "pinned", "prefetch"])
-def test_cpu_gather_touches_host_memory_three_times(mode: str) -> None:
+def test_cpu_gather_touches_host_memory_three_times(mode):
     assert build("cpu_gather", {"mode": mode}).data_path(IDS, ROW) == DataPath(
         payload_bytes=1600,
         cpu_read_bytes=1600,
@@ -40,9 +38,7 @@ def test_cpu_gather_touches_host_memory_three_times(mode: str) -> None:
         ("async_zero_copy", {"budget": "10"}, 1600),
     ],
 )
-def test_zero_copy_sends_ids_and_reads_rows(
-    name: str, params: dict[str, object], read: int
-) -> None:
+def test_zero_copy_sends_ids_and_reads_rows(name, params, read):
     path = build(name, params).data_path(IDS, ROW)
     assert dataclasses.replace(path, gpu_requests=None) == DataPath(
         payload_bytes=1600,
@@ -54,7 +50,7 @@ def test_zero_copy_sends_ids_and_reads_rows(
 
 
 @pytest.mark.parametrize(("order", "visits"), [("given", 4), ("sorted", 2), ("unique", 2)])
-def test_page_visits_are_those_of_the_order_in_which_rows_are_read(order: str, visits: int) -> None:
+def test_page_visits_are_those_of_the_order_in_which_rows_are_read(order, visits):
     far = torch.tensor([90_000, 4, 90_000, 4, 1])
     assert (
         build("aligned_zero_copy", {"order": order}).data_path(far, ROW).gpu_page_visits == visits
@@ -62,7 +58,7 @@ def test_page_visits_are_those_of_the_order_in_which_rows_are_read(order: str, v
 
 
 @pytest.mark.parametrize("name", ["unified_zero_copy", "aligned_zero_copy", "async_zero_copy"])
-def test_each_kind_of_memory_counts_pages_of_its_own_size(name: str) -> None:
+def test_each_kind_of_memory_counts_pages_of_its_own_size(name):
     """Rows at 1.6 kB and 0.4 MB: on two pages of 64 KiB, on one of 2 MiB; at 36 MB on another."""
     ids = torch.tensor([90_000, 4, 1000])
     registered, managed = (
@@ -83,9 +79,7 @@ def test_each_kind_of_memory_counts_pages_of_its_own_size(name: str) -> None:
     ],
 )
 @pytest.mark.parametrize("row_bytes", [4, 127, 400, 1412])
-def test_requests_are_those_of_the_policy_that_is_launched(
-    name: str, params: dict[str, object], rows: list[int], policy: str, row_bytes: int
-) -> None:
+def test_requests_are_those_of_the_policy_that_is_launched(name, params, rows, policy, row_bytes):
     point = POLICIES[policy].point(row_bytes, 1)
     counts = count_requests(point, np.array(rows), row_bytes, kept_lines=KEPT_LINES)
     path = build(name, params).data_path(IDS, row_bytes)
@@ -94,7 +88,7 @@ def test_requests_are_those_of_the_policy_that_is_launched(
     assert carried == counts.read_bytes >= path.gpu_link_read_bytes
 
 
-def test_all_in_gpu_sends_only_ids() -> None:
+def test_all_in_gpu_sends_only_ids():
     assert build("all_in_gpu").data_path(IDS, ROW) == DataPath(
         payload_bytes=1600, copy_engine_bytes=4 * 4, gpu_memory_bytes=1600, gpu_requests={}
     )

@@ -1,11 +1,8 @@
 """Rows in memory and off the disk: counted as declared, right after every start, honest to whom."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
@@ -60,7 +57,7 @@ def skewed(batches: int = 30, seed: int = 5) -> list[Tensor]:
     return [torch.from_numpy(draw.permutation(ids)) for ids in drawn]
 
 
-def test_the_path_of_a_minibatch_by_hand() -> None:
+def test_the_path_of_a_minibatch_by_hand():
     """Rows of 400 B behind a header of 128 B: 5 lies in the first block, and 35 in the fourth."""
     edges = torch.cat([EDGES, torch.tensor([[3], [39]])], 1)
     file = TableFile(Path(os.devnull), 128, 40, 400)
@@ -80,7 +77,7 @@ def test_the_path_of_a_minibatch_by_hand() -> None:
 
 
 @pytest.mark.parametrize("policy", ["lru", "belady"])
-def test_without_a_start_from_memory_each_epoch_begins_with_nothing(policy: str) -> None:
+def test_without_a_start_from_memory_each_epoch_begins_with_nothing(policy):
     epoch = skewed(10)
     hits: dict[str, list[int]] = {}
     for start in ("warm", "cold"):
@@ -95,7 +92,7 @@ def test_without_a_start_from_memory_each_epoch_begins_with_nothing(policy: str)
 
 
 @pytest.mark.parametrize("ahead", ["0", "1"])
-def test_belady_has_more_hits_than_any_that_does_not_know_what_comes(ahead: str) -> None:
+def test_belady_has_more_hits_than_any_that_does_not_know_what_comes(ahead):
     epoch, found = skewed(), dict[str, int]()
     for policy in ("random", *LEARNING):
         strategy = cached(policy=policy, ahead=ahead)
@@ -106,7 +103,7 @@ def test_belady_has_more_hits_than_any_that_does_not_know_what_comes(ahead: str)
     assert found["random"] < min(found[policy] for policy in ("sieve", "s3-fifo"))
 
 
-def test_rows_come_from_the_file_and_not_from_its_map(tmp_path: Path) -> None:
+def test_rows_come_from_the_file_and_not_from_its_map(tmp_path):
     rows = random_table(ROWS, 16, torch.int8)
     file = written(rows, tmp_path)
     ids = torch.arange(ROWS)
@@ -119,7 +116,7 @@ def test_rows_come_from_the_file_and_not_from_its_map(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("policy", ["random", "sieve", "belady"])
-def test_after_a_read_that_failed_nothing_more_is_fetched(policy: str, tmp_path: Path) -> None:
+def test_after_a_read_that_failed_nothing_more_is_fetched(policy, tmp_path):
     """The cache has slots that no row was written to."""
     table = torch.zeros(ROWS, 64, dtype=torch.uint8)
     file = written(table, tmp_path)
@@ -131,9 +128,7 @@ def test_after_a_read_that_failed_nothing_more_is_fetched(policy: str, tmp_path:
             fetcher.submit(torch.arange(1))
 
 
-def test_a_path_that_cannot_be_filled_leaves_nothing_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_that_cannot_be_filled_leaves_nothing_open(tmp_path, monkeypatch):
     def broken(*_: object) -> None:
         raise DiskReadError("an input/output error")
 
@@ -171,9 +166,7 @@ RIGHT = DiskCachedPath.fetch
 
 @pytest.mark.parametrize("policy", ["lru", "belady"])
 @pytest.mark.parametrize("wrong", [None, forgetful, boastful, wasteful])
-def test_what_does_otherwise_than_it_declares_is_found_out(
-    wrong: Any, policy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_does_otherwise_than_it_declares_is_found_out(wrong, policy, monkeypatch):
     strategy = cached(policy=policy, share="50%", superbatch="100")
     if wrong is None:
         check_knowledge(strategy, HOST)
@@ -183,7 +176,7 @@ def test_what_does_otherwise_than_it_declares_is_found_out(
         check_knowledge(strategy, HOST)
 
 
-def test_no_variant_runs_under_two_names() -> None:
+def test_no_variant_runs_under_two_names():
     runs = [one for one in variants(DiskCached) if one.skip(HOST) is None]
     shares, aheads, static = 5, 2, 5
     assert len(runs) == shares * aheads * (static + 2 * len(LEARNING) + 2 * 2)
@@ -193,7 +186,7 @@ def test_no_variant_runs_under_two_names() -> None:
     assert str(said).startswith("no_device: ")
 
 
-def test_what_opening_takes_is_told() -> None:
+def test_what_opening_takes_is_told():
     table = random_table(ROWS, 4, torch.float32)
     with open_known(cached(policy="belady", share="20%"), table, HOST) as fetcher:
         told = {step.metric: step.value for step in fetcher.setup}

@@ -1,7 +1,5 @@
 """Rows off a disk by a strategy: past the page cache, and as many bytes as it says."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -45,7 +43,7 @@ def opened(strategy: DiskDirect, file: TableFile) -> Fetcher:
     return strategy.open(torch.full((1000, 128), -1.0), HOST, Knowledge(file=file))
 
 
-def test_declared_by_hand() -> None:
+def test_declared_by_hand():
     """Rows 4, 4, 1 and 9 of 512 B: block 0 holds the first three askings, block 1 row 9."""
     alone = DataPath(
         payload_bytes=2048,
@@ -62,7 +60,7 @@ def test_declared_by_hand() -> None:
     assert DiskDirect(merge="yes").data_path(IDS, 512) == together
 
 
-def test_declared_of_the_file_that_is_known() -> None:
+def test_declared_of_the_file_that_is_known():
     """Behind 4095 B of header each row of 512 B lies in two blocks."""
     known = Knowledge(file=TableFile(Path(os.devnull), 4095, 1000, 512))
     batches = [torch.tensor([0]), torch.tensor([0, 8])]  # row 8 in blocks 1 and 2
@@ -73,7 +71,7 @@ def test_declared_of_the_file_that_is_known() -> None:
 
 
 @pytest.mark.parametrize("ahead", ["0", "1", "4"])
-def test_rows_come_from_the_file_and_not_from_its_map(file: TableFile, ahead: str) -> None:
+def test_rows_come_from_the_file_and_not_from_its_map(file, ahead):
     with opened(DiskDirect(ahead=ahead), file) as fetcher:  # type: ignore[arg-type]
         tickets = [fetcher.submit(IDS + step) for step in range(int(ahead) + 1)]
         for step, ticket in enumerate(tickets):
@@ -83,9 +81,7 @@ def test_rows_come_from_the_file_and_not_from_its_map(file: TableFile, ahead: st
     assert latencies.sum() == counts["disk_requests"] > 0
 
 
-def test_the_row_of_the_engine_says_why_it_is_another(
-    file: TableFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_row_of_the_engine_says_why_it_is_another(file, monkeypatch):
     with opened(DiskDirect("threads"), file) as fetcher:
         (step,) = fetcher.setup
         assert (step.metric, step.value, step.source) == ("disk_io_uring", 0.0, "threads")
@@ -98,7 +94,7 @@ def test_the_row_of_the_engine_says_why_it_is_another(
 
 
 @pytest.mark.parametrize("ahead", ["0", "1"])
-def test_what_the_disk_refuses_comes_out_and_the_path_goes_on(file: TableFile, ahead: str) -> None:
+def test_what_the_disk_refuses_comes_out_and_the_path_goes_on(file, ahead):
     with opened(DiskDirect(ahead=ahead), file) as fetcher:  # type: ignore[arg-type]
         os.truncate(file.path, 300_000)
         with pytest.raises(DiskReadError, match=r"row 999 of .*: it was cut short"):
@@ -107,7 +103,7 @@ def test_what_the_disk_refuses_comes_out_and_the_path_goes_on(file: TableFile, a
 
 
 @pytest.mark.parametrize("engine", ["io_uring", "threads"])
-def test_the_page_cache_gets_nothing(file: TableFile, engine: str) -> None:
+def test_the_page_cache_gets_nothing(file, engine):
     fd = os.open(file.path, os.O_RDONLY)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     if pages_in_memory(file.path):
@@ -121,7 +117,7 @@ def test_the_page_cache_gets_nothing(file: TableFile, engine: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["disk_direct", "disk_cached", "partition_buffer"])
-def test_who_passes_the_page_cache_by_says_so(name: str) -> None:
+def test_who_passes_the_page_cache_by_says_so(name):
     table = conformance.random_table(100, 64, torch.float32)
     with conformance.open_known(build(name), table, HOST) as fetcher:
         assert [one.expected for one in fetcher.residency()] == ["the file on disk"]
@@ -145,6 +141,6 @@ class ForgetsTheHeader(DiskDirect):
 
 
 @pytest.mark.parametrize("wrong", [SaysRowsForBlocks(), ForgetsTheHeader(merge="no")], ids=str)
-def test_what_declares_other_reads_than_it_makes_is_rejected(wrong: DiskDirect) -> None:
+def test_what_declares_other_reads_than_it_makes_is_rejected(wrong):
     with pytest.raises(NonconformingError, match=r"\d+ of disk_\w+ were counted, and \d+ declared"):
         conformance.check_knowledge(wrong, HOST)

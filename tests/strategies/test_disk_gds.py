@@ -1,7 +1,5 @@
 """GPUDirect Storage: kvikio is stood in for by a file of the host, and the GPU by host memory."""
 
-from __future__ import annotations
-
 import importlib.machinery
 import importlib.util
 import os
@@ -55,9 +53,7 @@ def table(folder: Path, rows: int, width: int) -> tuple[TableFile, Tensor]:
     ids=st.lists(st.integers(0, 99), max_size=40),
     group=st.sampled_from([1, 3, 4096]),
 )
-def test_rows_come_in_the_order_of_the_ids(
-    tmp_path: Path, width: int, ids: list[int], group: int
-) -> None:
+def test_rows_come_in_the_order_of_the_ids(tmp_path, width, ids, group):
     file, values = table(tmp_path, 100, width)
     asked = torch.tensor(ids, dtype=torch.int64)
     with pytest.MonkeyPatch.context() as patch:
@@ -71,7 +67,7 @@ def test_rows_come_in_the_order_of_the_ids(
             assert fetcher.counts() == counts
 
 
-def test_declared_by_hand() -> None:
+def test_declared_by_hand():
     """Rows 0 and 9 of 512 B lie in blocks 0 and 1, which touch: one read of both, over the link."""
     assert DiskGds().data_path(torch.tensor([0, 9]), 512) == DataPath(
         payload_bytes=1024,
@@ -84,7 +80,7 @@ def test_declared_by_hand() -> None:
     )
 
 
-def test_a_table_that_is_cut_short_is_named(tmp_path: Path) -> None:
+def test_a_table_that_is_cut_short_is_named(tmp_path):
     file, values = table(tmp_path, 100, 128)
     with GdsFetcher(SimpleNamespace(CuFile=CuFile), file, values, HOST) as fetcher:
         os.truncate(file.path, 128 + 50 * 512)
@@ -95,13 +91,13 @@ def test_a_table_that_is_cut_short_is_named(tmp_path: Path) -> None:
             fetcher.submit(torch.tensor([50]))
 
 
-def test_it_runs_on_a_gpu_with_kvikio_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert DiskGds().skip(HOST) == "unsupported: GPUDirect Storage reads into GPU memory"
+def test_it_runs_on_a_gpu_with_kvikio_alone(monkeypatch):
+    assert str(DiskGds().skip(HOST)) == "unsupported: GPUDirect Storage reads into GPU memory"
     cuda = torch.device("cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     found = {"kvikio": None}
     monkeypatch.setattr(importlib.util, "find_spec", found.get)
-    assert DiskGds().skip(cuda) == "not_installed: kvikio (pip install kvikio-cu13)"
+    assert str(DiskGds().skip(cuda)) == "not_installed: kvikio (pip install kvikio-cu13)"
     found["kvikio"] = importlib.machinery.ModuleSpec("kvikio", None)
     assert DiskGds().skip(cuda) is None

@@ -1,7 +1,5 @@
 """A table read through a memory map: cold is cold, and the page cache is not counted."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -9,6 +7,7 @@ import torch
 
 from gatherbench.kernels.page_cache import drop_pages, pages_in_memory
 from gatherbench.kernels.table_file import TableFile
+from gatherbench.reason import unsupported
 from gatherbench.strategies import disk_mmap
 from gatherbench.strategies.base import Fetcher
 from gatherbench.strategies.conformance import random_table
@@ -34,13 +33,13 @@ def file(tmp_path: Path) -> TableFile:
 def opened(file: TableFile, **params: str) -> Fetcher:
     strategy = DiskMmap(**params)  # type: ignore[arg-type]
     if reason := strategy.skip(CPU):
-        pytest.skip(reason)
+        pytest.skip(str(reason))
     features = random_table(ROWS, WIDTH, torch.float32)
     return strategy.open(features, CPU, Knowledge(file=file))
 
 
 @pytest.mark.parametrize("advice", ["random", "normal", "willneed"])
-def test_a_cold_epoch_begins_with_no_page_in_memory(file: TableFile, advice: str) -> None:
+def test_a_cold_epoch_begins_with_no_page_in_memory(file, advice):
     with opened(file, advice=advice, start="cold") as fetcher:
         for _ in range(2):
             fetcher.forget()
@@ -53,7 +52,7 @@ def test_a_cold_epoch_begins_with_no_page_in_memory(file: TableFile, advice: str
 
 
 @pytest.mark.parametrize("advice", ["random", "normal", "willneed"])
-def test_a_warm_epoch_keeps_what_was_read_and_claims_nothing(file: TableFile, advice: str) -> None:
+def test_a_warm_epoch_keeps_what_was_read_and_claims_nothing(file, advice):
     with opened(file, advice=advice) as fetcher:
         fetcher.submit(IDS).result()
         before = pages_in_memory(file.path)
@@ -62,9 +61,7 @@ def test_a_warm_epoch_keeps_what_was_read_and_claims_nothing(file: TableFile, ad
         assert fetcher.residency() == ()
 
 
-def test_the_kernel_is_told_of_rows_before_they_are_read(
-    file: TableFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_kernel_is_told_of_rows_before_they_are_read(file, monkeypatch):
     told: list[list[int]] = []
     with opened(file, advice="willneed") as fetcher:
         monkeypatch.setattr(disk_mmap, "read_ahead", lambda ids, _table: told.append(ids.tolist()))
@@ -72,9 +69,7 @@ def test_the_kernel_is_told_of_rows_before_they_are_read(
     assert told == [IDS.tolist()]
 
 
-def test_a_cold_epoch_that_would_be_warm_does_not_begin(
-    file: TableFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cold_epoch_that_would_be_warm_does_not_begin(file, monkeypatch):
     monkeypatch.setattr("gatherbench.kernels.page_cache.drop_pages", lambda *_: 7)
     with opened(file, start="cold") as fetcher:
         with pytest.raises(RuntimeError, match="table: 7 pages stay in memory"):
@@ -82,9 +77,7 @@ def test_a_cold_epoch_that_would_be_warm_does_not_begin(
         assert fetcher.residency() == ()
 
 
-def test_a_path_that_drops_nothing_is_found_in_memory(
-    file: TableFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_that_drops_nothing_is_found_in_memory(file, monkeypatch):
     """Wrong on purpose: what it says of itself is read off the page cache, not believed."""
     monkeypatch.setattr(disk_mmap, "require_cold", lambda _path: None)
     with opened(file, start="cold") as fetcher:
@@ -95,19 +88,17 @@ def test_a_path_that_drops_nothing_is_found_in_memory(
         assert residency.found != residency.expected
 
 
-def test_nothing_is_claimed_where_the_kernel_does_not_tell(tmp_path: Path) -> None:
+def test_nothing_is_claimed_where_the_kernel_does_not_tell(tmp_path):
     assert on_disk(tmp_path / "nowhere") == ()
 
 
-def test_what_the_page_cache_decides_is_not_declared() -> None:
+def test_what_the_page_cache_decides_is_not_declared():
     path = DiskMmap().data_path(torch.arange(10), 400)
     assert (path.disk_bytes, path.disk_requests) == (None, None)
     assert path.disk_payload_bytes == path.arriving_bytes == path.payload_bytes == 4000
 
 
-def test_where_the_kernel_reads_nothing_ahead_willneed_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(disk_mmap, "read_ahead_refused", lambda: "unsupported: too old")
-    assert DiskMmap(advice="willneed").skip(CPU) == "unsupported: too old"
+def test_where_the_kernel_reads_nothing_ahead_willneed_says_so(monkeypatch):
+    monkeypatch.setattr(disk_mmap, "read_ahead_refused", lambda: unsupported("too old"))
+    assert DiskMmap(advice="willneed").skip(CPU) == unsupported("too old")
     assert DiskMmap(advice="normal").skip(CPU) is None

@@ -1,12 +1,9 @@
 """The host fetcher's threads and buffers: failures surface, nothing leaks, work overlaps."""
 
-from __future__ import annotations
-
 import gc
 import os
 import threading
 from itertools import pairwise
-from random import Random
 
 import psutil
 import pytest
@@ -18,7 +15,7 @@ from torch import Tensor
 
 from gatherbench.kernels.reference import reference_gather, same_bytes
 from gatherbench.strategies import host_fetcher
-from gatherbench.strategies.base import Strategy, Ticket, check_ids
+from gatherbench.strategies.base import Ticket, check_ids
 from gatherbench.strategies.buffers import RowBuffer, TicketRing
 from gatherbench.strategies.conformance import open_known
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
@@ -27,7 +24,7 @@ from gatherbench.strategies.registry import build
 TABLE = torch.arange(3000.0).view(300, 10)
 
 
-def test_submit_returns_while_the_fetch_goes_on() -> None:
+def test_submit_returns_while_the_fetch_goes_on():
     path = GatedPath(TABLE)
     with HostFetcher(path, TABLE, lookahead=1) as fetcher:
         ids = torch.tensor([7, 3])
@@ -38,7 +35,7 @@ def test_submit_returns_while_the_fetch_goes_on() -> None:
 
 
 @pytest.mark.parametrize("lookahead", [0, 1, 3])
-def test_a_failure_comes_out_of_its_fetch_only(lookahead: int) -> None:
+def test_a_failure_comes_out_of_its_fetch_only(lookahead):
     path = GatedPath(TABLE)
     path.gate.set()
     ids = torch.tensor([7, 3])
@@ -51,7 +48,7 @@ def test_a_failure_comes_out_of_its_fetch_only(lookahead: int) -> None:
             assert same_bytes(fetcher.submit(ids).result(), TABLE[ids]) is None
 
 
-def test_close_in_flight_waits_for_what_runs_and_drops_what_waits() -> None:
+def test_close_in_flight_waits_for_what_runs_and_drops_what_waits():
     path = GatedPath(TABLE)
     fetcher = HostFetcher(path, TABLE, lookahead=2)
     tickets = [fetcher.submit(torch.tensor([k])) for k in range(3)]
@@ -81,9 +78,7 @@ def test_close_in_flight_waits_for_what_runs_and_drops_what_waits() -> None:
 
 
 @pytest.mark.parametrize("strategy", MOVERS)
-def test_memory_is_constant_over_many_batches_and_close_leaves_nothing(
-    strategy: Strategy,
-) -> None:
+def test_memory_is_constant_over_many_batches_and_close_leaves_nothing(strategy):
     table = torch.zeros((2000, 25))
     batches = [torch.randint(0, 2000, (size,)) for size in (1500, 200, 2000, 1999, 3)]
     files, threads = psutil.Process().num_fds(), set(threading.enumerate())
@@ -109,7 +104,7 @@ def test_memory_is_constant_over_many_batches_and_close_leaves_nothing(
 
 
 @pytest.mark.parametrize("name", ["cpu_gather", "async_zero_copy", "aligned_zero_copy"])
-def test_outputs_reuse_their_buffers(name: str) -> None:
+def test_outputs_reuse_their_buffers(name):
     with build(name).open(TABLE, HOST) as fetcher:
         first = [fetcher.submit(torch.arange(40)).result() for _ in range(fetcher.lookahead + 1)]
         again = [fetcher.submit(torch.arange(30)).result() for _ in range(fetcher.lookahead + 1)]
@@ -117,7 +112,7 @@ def test_outputs_reuse_their_buffers(name: str) -> None:
         assert len({t.data_ptr() for t in first}) == fetcher.lookahead + 1
 
 
-def test_a_buffer_that_grows_leaves_earlier_rows_alone() -> None:
+def test_a_buffer_that_grows_leaves_earlier_rows_alone():
     with build("cpu_gather").open(TABLE, HOST) as fetcher:
         small = fetcher.submit(torch.arange(3)).result()
         fetcher.submit(torch.arange(299, -1, -1)).result()
@@ -125,7 +120,7 @@ def test_a_buffer_that_grows_leaves_earlier_rows_alone() -> None:
 
 
 @given(st.lists(st.integers(0, 1000), max_size=40))
-def test_buffers_grow_to_the_largest_batch_in_few_steps(counts: list[int]) -> None:
+def test_buffers_grow_to_the_largest_batch_in_few_steps(counts):
     made: list[int] = []
 
     def allocate(count: int) -> Tensor:
@@ -141,7 +136,7 @@ def test_buffers_grow_to_the_largest_batch_in_few_steps(counts: list[int]) -> No
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_closes_nothing_of_its_parent() -> None:
+def test_a_forked_child_closes_nothing_of_its_parent():
     """A loader's worker that ends would otherwise synchronise a GPU that it may not touch."""
 
     class Counting(HostFetcher):
@@ -161,9 +156,7 @@ def test_a_forked_child_closes_nothing_of_its_parent() -> None:
     assert (os.waitstatus_to_exitcode(status), fetcher.closes) == (0, 1)
 
 
-def test_what_a_gather_takes_is_counted_and_what_it_took_alone_is_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_a_gather_takes_is_counted_and_what_it_took_alone_is_told(monkeypatch):
     """In the loop by the clock around it; alone by the threads that were chosen."""
     now = iter([1.0, 1.5, 7.0, 7.25])
     monkeypatch.setattr(
@@ -185,9 +178,7 @@ def test_what_a_gather_takes_is_counted_and_what_it_took_alone_is_told(
     take=st.randoms(use_true_random=False),
     strategy=st.sampled_from([build("async_zero_copy"), build("disk_direct", {"ahead": "4"})]),
 )
-def test_any_batches_in_any_allowed_order_of_taking(
-    strategy: Strategy, batches: list[list[int]], take: Random
-) -> None:
+def test_any_batches_in_any_allowed_order_of_taking(strategy, batches, take):
     """Results are taken as late and in as odd an order as the contract allows."""
     with open_known(strategy, TABLE, HOST) as fetcher:
         for start in range(0, len(batches), fetcher.lookahead + 1):
@@ -199,7 +190,7 @@ def test_any_batches_in_any_allowed_order_of_taking(
                 assert same_bytes(ticket.result(), reference_gather(TABLE, ids)) is None
 
 
-def test_the_ring_names_both_mistakes() -> None:
+def test_the_ring_names_both_mistakes():
     ring = TicketRing(2)
     tickets = []
     for _ in range(2):
@@ -214,7 +205,7 @@ def test_the_ring_names_both_mistakes() -> None:
     assert tickets[1].result() is TABLE
 
 
-def test_the_upper_bound_does_not_read_the_hosts_table() -> None:
+def test_the_upper_bound_does_not_read_the_hosts_table():
     table = torch.arange(12.0).reshape(4, 3)
     before = table.clone()
     with build("all_in_gpu").open(table, HOST) as fetcher:
@@ -222,9 +213,7 @@ def test_the_upper_bound_does_not_read_the_hosts_table() -> None:
         assert torch.equal(fetcher.submit(torch.tensor([3, 1])).result(), before[[3, 1]])
 
 
-def test_ids_on_the_host_are_checked_without_the_threads_of_torch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ids_on_the_host_are_checked_without_the_threads_of_torch(monkeypatch):
     """They would spin on every core for milliseconds after each minibatch."""
 
     def pooled(*_: object) -> None:

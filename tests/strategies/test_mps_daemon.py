@@ -1,7 +1,5 @@
 """Finding, starting and ending the MPS daemon, with a stand-in for NVIDIA's control program."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -60,14 +58,14 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "notes"
 
 
-def test_without_the_program_the_reason_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_program_the_reason_names_it(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with mps_client(90):
         assert CONTROL in str(mps_skip(GPU))
         assert str(mps_skip(GPU)).startswith("unsupported: ")
 
 
-def test_a_daemon_that_runs_is_used_and_left_alone(notes: Path, tmp_path: Path) -> None:
+def test_a_daemon_that_runs_is_used_and_left_alone(notes, tmp_path):
     (tmp_path / "usual" / "control").touch()
     with mps_client(85):
         assert os.environ[SHARE_VARIABLE] == "85"
@@ -78,15 +76,13 @@ def test_a_daemon_that_runs_is_used_and_left_alone(notes: Path, tmp_path: Path) 
     assert mps_daemon._watched == []
 
 
-def test_a_file_that_was_left_behind_is_no_daemon(notes: Path, tmp_path: Path) -> None:
+def test_a_file_that_was_left_behind_is_no_daemon(notes, tmp_path):
     (tmp_path / "usual" / "control").touch()
     (tmp_path / "bin" / CONTROL).write_text("#!/bin/sh\nexit 1\n")
     assert not daemon_answers(os.environ)
 
 
-def test_a_daemon_that_will_not_start_is_a_reason(
-    notes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_daemon_that_will_not_start_is_a_reason(notes, monkeypatch):
     monkeypatch.setenv("FAKE_REFUSES", "1")
     with mps_client(90):
         assert "no MPS daemon (Command" in str(mps_skip(GPU))
@@ -95,8 +91,8 @@ def test_a_daemon_that_will_not_start_is_a_reason(
 
 @pytest.mark.parametrize("client", [("false",), ("sleep", "60")])
 def test_a_server_that_serves_nobody_is_a_reason_and_this_process_not_its_client(
-    notes: Path, monkeypatch: pytest.MonkeyPatch, client: tuple[str, ...]
-) -> None:
+    notes, monkeypatch, client
+):
     monkeypatch.setattr(mps_daemon, "_CLIENT", client)
     monkeypatch.setattr(mps_daemon, "_START_S", 2)
     before = os.environ[PIPE_VARIABLE]
@@ -107,9 +103,7 @@ def test_a_server_that_serves_nobody_is_a_reason_and_this_process_not_its_client
     assert mps_daemon._watched == []
 
 
-def test_a_daemon_that_comes_late_is_waited_for(
-    notes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_daemon_that_comes_late_is_waited_for(notes, monkeypatch):
     monkeypatch.setenv("FAKE_LATE", "0.5")
     subprocess.run([CONTROL, "-d"], check=True, stdout=subprocess.DEVNULL)
     assert not daemon_answers(os.environ)
@@ -117,23 +111,21 @@ def test_a_daemon_that_comes_late_is_waited_for(
     assert daemon_answers(os.environ)
 
 
-def test_a_daemon_that_never_answers_is_a_reason(
-    notes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_daemon_that_never_answers_is_a_reason(notes, monkeypatch):
     monkeypatch.setenv("FAKE_LATE", "4")
     monkeypatch.setattr(mps_daemon, "_START_S", 1)
     with mps_client(90):
         assert "no MPS daemon (Command" in str(mps_skip(GPU))
 
 
-def test_a_client_that_fails_is_quoted(notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_fails_is_quoted(notes, monkeypatch):
     client = ("sh", "-c", "echo first >&2; echo cuInit failed: 805 >&2; exit 1")
     monkeypatch.setattr(mps_daemon, "_CLIENT", client)
     with mps_client(90):
         assert str(mps_skip(GPU)).endswith("exit status 1. cuInit failed: 805)")
 
 
-def test_our_daemon_ends_with_the_process_that_needed_it(notes: Path, tmp_path: Path) -> None:
+def test_our_daemon_ends_with_the_process_that_needed_it(notes, tmp_path):
     done = tmp_path / "done"
     os.mkfifo(done)
     code = f"""
@@ -161,14 +153,12 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert notes.read_text().splitlines() == ["started, share unset", "get_server_list", "quit"]
 
 
-def test_a_process_that_is_no_client_is_told_what_to_do(
-    notes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_is_no_client_is_told_what_to_do(notes, monkeypatch):
     monkeypatch.setattr(mps_daemon, "device_attribute", lambda name, device: 0)
     assert f"`{CONTROL} -d`" in str(mps_skip(GPU))
 
 
-def test_only_the_paths_that_need_it_surround_themselves(notes: Path, tmp_path: Path) -> None:
+def test_only_the_paths_that_need_it_surround_themselves(notes, tmp_path):
     (tmp_path / "usual" / "control").touch()
     for provider, budget, share in (
         ("mps", "auto", str(100 - USUAL_BUDGET)),

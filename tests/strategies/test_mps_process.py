@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from gatherbench.kernels.reference import reference_gather, same_bytes
+from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies import conformance
 from gatherbench.strategies.base import Fetcher, Strategy
 from gatherbench.strategies.cpu_gather import CpuGather
@@ -52,8 +53,8 @@ class ByAnotherProcess(Strategy):
     folder: ClassVar[Path]
     lookahead = 1
 
-    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
-        return None if device.type == "cpu" else "unsupported: host only"
+    def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
+        return None if device.type == "cpu" else unsupported("host only")
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         return CpuGather().data_path(ids, row_bytes)
@@ -62,7 +63,7 @@ class ByAnotherProcess(Strategy):
         return opened(features, self.folder)
 
 
-def test_it_keeps_the_contract(tmp_path: Path) -> None:
+def test_it_keeps_the_contract(tmp_path):
     ByAnotherProcess.folder = tmp_path
     checks = (conformance.check_pipeline, conformance.check_flight_rules)
     for number, check in enumerate((*checks, conformance.check_empty_table)):
@@ -73,7 +74,7 @@ def test_it_keeps_the_contract(tmp_path: Path) -> None:
     conformance.check_rows(ByAnotherProcess(), HOST, torch.float16, 74)
 
 
-def test_messages_follow_the_records_they_are_about(tmp_path: Path) -> None:
+def test_messages_follow_the_records_they_are_about(tmp_path):
     table = torch.randn(50, 4)
     with opened(table, tmp_path) as fetcher:
         side = fetcher._side
@@ -99,7 +100,7 @@ def test_messages_follow_the_records_they_are_about(tmp_path: Path) -> None:
     fetcher.close()
 
 
-def test_a_producer_that_dies_is_an_error_with_its_last_words(tmp_path: Path) -> None:
+def test_a_producer_that_dies_is_an_error_with_its_last_words(tmp_path):
     with opened(torch.randn(50, 4), tmp_path, dies_at=1) as fetcher:
         assert fetcher.submit(torch.arange(3)).result().shape == (3, 4)
         ticket = fetcher.submit(torch.arange(3))
@@ -111,7 +112,7 @@ def test_a_producer_that_dies_is_an_error_with_its_last_words(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("fails", ["open", "gather"])
-def test_what_goes_wrong_there_is_told_here(fails: str, tmp_path: Path) -> None:
+def test_what_goes_wrong_there_is_told_here(fails, tmp_path):
     words = {"open": "MemoryError: no room to lock", "gather": "ValueError: an illegal memory"}
     with (
         pytest.raises(ProducerError, match=words[fails]),
@@ -120,7 +121,7 @@ def test_what_goes_wrong_there_is_told_here(fails: str, tmp_path: Path) -> None:
         fetcher.submit(torch.arange(3)).result()
 
 
-def test_no_producer_outlives_a_killed_user(tmp_path: Path) -> None:
+def test_no_producer_outlives_a_killed_user(tmp_path):
     code = """
 import os, pathlib, signal, sys, torch
 from test_mps_process import opened
@@ -144,13 +145,13 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert not psutil.pid_exists(producer)
 
 
-def test_shared_memory_has_no_name_and_no_size_but_what_is_used() -> None:
+def test_shared_memory_has_no_name_and_no_size_but_what_is_used():
     with shared_file(1 << 34) as room:  # 16 GiB of holes
         map_bytes(room.fileno(), 1 << 34)[-1] = 7
         assert os.fstat(room.fileno()).st_blocks * 512 < 1 << 20
 
 
-def test_a_table_that_cannot_be_shared_is_a_reason() -> None:
+def test_a_table_that_cannot_be_shared_is_a_reason():
     assert shared_copy_skip(1 << 20) is None
     assert str(shared_copy_skip(1 << 60)).startswith("no_memory: the copy that two processes share")
 
@@ -168,9 +169,7 @@ def no_room(*_: object, **__: object) -> None:
         ("", "host_mps_side:NoSuchSide", ProducerError),
     ],
 )
-def test_a_producer_that_does_not_start_leaves_nothing_open(
-    broken: str, side: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_producer_that_does_not_start_leaves_nothing_open(broken, side, error, monkeypatch):
     with shared_file(4) as table, shared_file(4) as ids:
         start = Start(side, table.fileno(), ids.fileno(), (1, 1), torch.float32, 1, {})
         here = psutil.Process()

@@ -1,7 +1,5 @@
 """Rows that travel narrower: worked out by hand, and what must be rejected."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest
@@ -24,7 +22,7 @@ def by_hand() -> Tensor:
     return torch.tensor([[1.0, -2.0, 0.01, 0.0, 1.5], [0.0] * 5, [254.0, -3.0, 1.0, 2.9, -254.0]])
 
 
-def test_int8_by_hand() -> None:
+def test_int8_by_hand():
     packed = narrowed(by_hand(), "int8")
     assert packed.shape == (3, 12)  # 5 values, filled up to 8, and 4 bytes of scale
     assert packed[:, :5].view(torch.int8).tolist() == [
@@ -42,7 +40,7 @@ def test_int8_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "one"), [("float16", 1 + 2**-10), ("bfloat16", 1 + 2**-7)])
-def test_floats_by_hand(dtype: str, one: float) -> None:
+def test_floats_by_hand(dtype, one):
     """The least above 1 that the type holds stays, and what lies below the half of that goes."""
     rows = torch.tensor([[one, 1 + (one - 1) / 4]])
     out = torch.empty(1, 2)
@@ -54,7 +52,7 @@ def test_floats_by_hand(dtype: str, one: float) -> None:
     st.lists(st.lists(st.floats(-1e4, 1e4, width=32), min_size=3, max_size=3), min_size=1),
     st.sampled_from(["float16", "bfloat16", "int8"]),
 )
-def test_values_are_off_by_no_more_than_the_type_says(rows: list[list[float]], dtype: str) -> None:
+def test_values_are_off_by_no_more_than_the_type_says(rows, dtype):
     table = torch.tensor(rows)
     got = NarrowRows(dtype=dtype).delivered(table)  # type: ignore[arg-type]
     steps = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -70,7 +68,7 @@ def test_values_are_off_by_no_more_than_the_type_says(rows: list[list[float]], d
     ("dtype", "row_bytes", "narrow"),
     [("float16", 1200, 600), ("bfloat16", 400, 200), ("int8", 400, 104), ("int8", 20, 12)],
 )
-def test_declared_bytes_are_those_that_travel(dtype: str, row_bytes: int, narrow: int) -> None:
+def test_declared_bytes_are_those_that_travel(dtype, row_bytes, narrow):
     strategy = NarrowRows(dtype=dtype)  # type: ignore[arg-type]
     assert strategy.travelling_bytes(row_bytes) == narrow
     path = strategy.data_path(torch.arange(10), row_bytes)
@@ -87,26 +85,26 @@ def test_declared_bytes_are_those_that_travel(dtype: str, row_bytes: int, narrow
         (float("nan"), "int8", "holds nan"),
     ],
 )
-def test_what_the_type_cannot_hold_is_refused(value: float, dtype: str, said: str) -> None:
+def test_what_the_type_cannot_hold_is_refused(value, dtype, said):
     table = torch.ones(5, 3)
     table[3, 1] = value
     with pytest.raises(ValueError, match=said):
         NarrowRows(dtype=dtype).open(table, HOST)  # type: ignore[arg-type]
 
 
-def test_a_table_that_is_no_float32_is_refused() -> None:
+def test_a_table_that_is_no_float32_is_refused():
     with pytest.raises(ValueError, match=r"is torch\.float16, expected torch\.float32"):
         NarrowRows().open(torch.ones(2, 2, dtype=torch.float16), HOST)
 
 
-def test_opening_says_what_the_second_table_takes() -> None:
+def test_opening_says_what_the_second_table_takes():
     with NarrowRows(dtype="int8").open(torch.ones(6, 5), HOST) as fetcher:
         steps = {step.metric: step.value for step in fetcher.setup}
     assert steps["narrow_table"] == 6 * 12
     assert steps["narrow_time"] > 0
 
 
-def test_it_is_never_ranked_and_says_why() -> None:
+def test_it_is_never_ranked_and_says_why():
     assert NarrowRows(dtype="int8").aside == "lossy: rows travel as int8"
     assert NarrowRows(path="async").lookahead == NarrowRows(path="cached-ahead").lookahead == 1
     assert NarrowRows(path="cached-ahead", memory="managed").inner == CachedZeroCopy(
@@ -116,7 +114,7 @@ def test_it_is_never_ranked_and_says_why() -> None:
     assert NarrowRows(path="pinned").role == "conventional"
 
 
-def test_what_the_gpu_keeps_is_narrow_with_its_scales() -> None:
+def test_what_the_gpu_keeps_is_narrow_with_its_scales():
     """A tenth of 1000 rows of 5 values: 8 B of them and 4 of scale. 12 B a row, and not 20."""
     assert NarrowRows("int8", "cached").kept_bytes(1000, 20) == 1200
     conformance.check_data_path(NarrowRows("int8", "cached"), HOST)
@@ -146,6 +144,6 @@ class HalfThere(NarrowRows):
 
 
 @pytest.mark.parametrize("wrong", [NeighboursScale("int8"), HalfThere()], ids=lambda one: one.name)
-def test_wrong_versions_are_rejected(wrong: NarrowRows) -> None:
+def test_wrong_versions_are_rejected(wrong):
     with pytest.raises(NonconformingError, match=wrong.name):
         conformance.check_strategy(wrong, HOST)

@@ -48,9 +48,7 @@ def gathers(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Table, Tensor]]:
     return seen
 
 
-def test_the_whole_table_stands_beside_windows_of_it(
-    gathers: list[tuple[int, Table, Tensor]],
-) -> None:
+def test_the_whole_table_stands_beside_windows_of_it(gathers):
     """Of 1, 2, 3 and 4 ms the first warms up: 1000 reads in 3 ms near, in 30 over the whole."""
     size = 8 << 30
     whole, near = page_visit_steps(1 << 20, size, HOST)
@@ -65,7 +63,7 @@ def test_the_whole_table_stands_beside_windows_of_it(
     assert not torch.equal(drawn[0], drawn[1])
 
 
-def test_reads_are_random_and_none_is_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_are_random_and_none_is_twice(monkeypatch):
     monkeypatch.setattr(page_rate, "READS", 1000)
     ids = random_reads(5000, 3, HOST)
     assert (int(ids.min()) >= 0, int(ids.max()) < 5000, len(ids.unique())) == (True, True, 1000)
@@ -74,7 +72,7 @@ def test_reads_are_random_and_none_is_twice(monkeypatch: pytest.MonkeyPatch) -> 
     assert torch.equal(ids, random_reads(5000, 3, HOST))
 
 
-def test_a_small_table_has_a_reason(gathers: list[tuple[int, Table, Tensor]]) -> None:
+def test_a_small_table_has_a_reason(gathers):
     for step in page_visit_steps(0, GATHERS * NEAR_BYTES - 1, HOST):
         assert step.value is None
         assert step.reason == "unsupported: the table is below 256 MiB, which caches may hold"

@@ -1,7 +1,5 @@
 """The buffer of partitions: rows bit for bit, and every read and swap as it was told in advance."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time
@@ -68,9 +66,7 @@ def batches_of(parts: Partitions, rows: int, of_state: int = 40) -> list[torch.T
         (4, 4, "beta", 0),
     ],
 )
-def test_an_epoch_takes_the_swaps_of_its_order(
-    opened: Open, p: int, c: int, order: str, swaps: int, ahead: str
-) -> None:
+def test_an_epoch_takes_the_swaps_of_its_order(opened, p, c, order, swaps, ahead):
     parts = Partitions(p, c, order, seed=3)
     table = random_table(16 * 20, 9, torch.float32)
     batches = batches_of(parts, len(table), len(table))
@@ -94,7 +90,7 @@ def test_an_epoch_takes_the_swaps_of_its_order(
             assert counted["rows_in_memory"] == epoch * (asked - missed)
 
 
-def test_states_are_gone_through_as_far_as_they_have_to_be(opened: Open) -> None:
+def test_states_are_gone_through_as_far_as_they_have_to_be(opened):
     """None for rows that are there, though a later state has them, too; else all in between."""
     parts = Partitions(16, 4, "beta")
     table = random_table(160, 3, torch.float32)
@@ -109,7 +105,7 @@ def test_states_are_gone_through_as_far_as_they_have_to_be(opened: Open) -> None
         assert fetcher.counts()["swaps"] == 42
 
 
-def test_reads_by_hand(opened: Open) -> None:
+def test_reads_by_hand(opened):
     """Partitions of two rows, each a block of its own: 8192 B in a read."""
     table = random_table(8, 1024, torch.float32)
     fetcher, _ = opened(table, Partitions(4, 2, "sequential"), header=4096)
@@ -132,7 +128,7 @@ def test_reads_by_hand(opened: Open) -> None:
     assert {step.metric: step.value for step in fetcher.setup}["buffer"] == 4 * 4096
 
 
-def test_what_is_read_ahead_is_in_memory_when_it_is_asked_for(opened: Open) -> None:
+def test_what_is_read_ahead_is_in_memory_when_it_is_asked_for(opened):
     table = random_table(8, 1024, torch.float32)
     fetcher, _ = opened(table, Partitions(4, 2, "sequential"), "1", header=4096)
     with fetcher:
@@ -151,7 +147,7 @@ def test_what_is_read_ahead_is_in_memory_when_it_is_asked_for(opened: Open) -> N
     assert {step.metric: step.value for step in fetcher.setup}["buffer"] == 8 * 4096
 
 
-def test_partitions_are_read_one_at_a_time(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partitions_are_read_one_at_a_time(opened, monkeypatch):
     """By whichever thread: they pass one buffer, and one may be on its way to a place that is free
     by now.
     """
@@ -176,7 +172,7 @@ def test_partitions_are_read_one_at_a_time(opened: Open, monkeypatch: pytest.Mon
     assert together == [False] * (5 + 8)
 
 
-def test_partitions_longer_than_a_read(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partitions_longer_than_a_read(opened, monkeypatch):
     """Header 128 B, two partitions of 10 × 1000 B: blocks 0 to 2, and 2 to 4."""
     monkeypatch.setattr(partition_buffer, "READ_BYTES", 4096)
     table = random_table(20, 250, torch.float32)
@@ -198,9 +194,7 @@ def test_partitions_longer_than_a_read(opened: Open, monkeypatch: pytest.MonkeyP
     st.sampled_from(sorted(ORDERS)),
     st.sampled_from(["0", "1"]),
 )
-def test_any_rows_in_any_order_are_served_and_counted_as_told(
-    batches: list[list[int]], order: str, ahead: str
-) -> None:
+def test_any_rows_in_any_order_are_served_and_counted_as_told(batches, order, ahead):
     strategy = PartitionBuffer(ahead=ahead)  # type: ignore[arg-type]
     table = random_table(257, 3, torch.float32)
     parts = Partitions(8, 4, order)
@@ -223,14 +217,14 @@ def test_any_rows_in_any_order_are_served_and_counted_as_told(
                 assert path.disk_payload_bytes == 12 * (batch.numel() - kept)
 
 
-def test_without_partitions_nobody_says_what_is_read() -> None:
+def test_without_partitions_nobody_says_what_is_read():
     (path,) = PartitionBuffer().data_paths([torch.arange(3)], 100, 10)
     assert (path.payload_bytes, path.disk_bytes, path.disk_requests) == (300, None, None)
     with pytest.raises(ValueError, match=r"partition_buffer \(1\) has to know file, partitions"):
         PartitionBuffer().open(torch.zeros(4, 3), HOST)
 
 
-def test_a_file_that_was_cut_short_is_named_and_nothing_stale_is_served(opened: Open) -> None:
+def test_a_file_that_was_cut_short_is_named_and_nothing_stale_is_served(opened):
     table = random_table(100, 250, torch.float32)
     fetcher, known = opened(table, Partitions(4, 2, "sequential"))
     assert known.file is not None
@@ -246,9 +240,7 @@ def test_a_file_that_was_cut_short_is_named_and_nothing_stale_is_served(opened: 
         assert same_bytes(rows, table[ids]) is None
 
 
-def test_a_buffer_that_reads_half_of_a_partition_is_rejected(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_buffer_that_reads_half_of_a_partition_is_rejected(monkeypatch):
     plain = BufferPath._load
 
     def load(self: BufferPath, load: partition_buffer.Load) -> None:

@@ -1,7 +1,5 @@
 """Orders of partitions: how many swaps, who meets, and which words make none."""
 
-from __future__ import annotations
-
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -32,15 +30,13 @@ sizes = st.integers(2, 24).flatmap(lambda p: st.tuples(st.just(p), st.integers(2
 @pytest.mark.parametrize(
     ("p", "c", "count", "least"), [(16, 4, 42, 38), (32, 8, 78, 67), (128, 16, 588, 534)]
 )
-def test_beta_takes_the_published_number_of_swaps(p: int, c: int, count: int, least: int) -> None:
+def test_beta_takes_the_published_number_of_swaps(p, c, count, least):
     assert by_formula(p, c) == swaps(Partitions(p, c, "beta").states()) == count
     assert -(-(p * (p - 1) - c * (c - 1)) // (2 * (c - 1))) == least
 
 
 @given(sizes, st.integers(0, 5))
-def test_beta_has_every_two_partitions_meet_by_single_swaps(
-    size: tuple[int, int], seed: int
-) -> None:
+def test_beta_has_every_two_partitions_meet_by_single_swaps(size, seed):
     p, c = size
     states = Partitions(p, c, "beta", seed).states()
     assert met(states) == set(combinations(range(p), 2))
@@ -49,14 +45,14 @@ def test_beta_has_every_two_partitions_meet_by_single_swaps(
     assert swaps(states) == by_formula(p, c)
 
 
-def test_beta_by_hand() -> None:
+def test_beta_by_hand():
     """0 stays while 2 and 3 pass; then 1, which has not met them, is there with both."""
     states = [{*state} for state in beta([0, 1, 2, 3], 2)]
     assert states == [{0, 1}, {0, 2}, {0, 3}, {1, 3}, {1, 2}, {3, 2}]
 
 
 @given(st.integers(1, 6), st.integers(1, 4), st.integers(0, 5))
-def test_comet_has_every_two_partitions_meet_by_groups(half: int, times: int, seed: int) -> None:
+def test_comet_has_every_two_partitions_meet_by_groups(half, times, seed):
     c, p = 2 * half, half * (times + 1)
     states = Partitions(p, c, "comet", seed).states()
     assert met(states) == set(combinations(range(p), 2))
@@ -66,9 +62,7 @@ def test_comet_has_every_two_partitions_meet_by_groups(half: int, times: int, se
 
 
 @given(sizes, st.sampled_from(["sequential", "dispersed"]))
-def test_the_orders_of_single_passes_bring_each_partition_once(
-    size: tuple[int, int], order: str
-) -> None:
+def test_the_orders_of_single_passes_bring_each_partition_once(size, order):
     p, c = size
     states = Partitions(p, c, order).states()
     assert {part for state in states for part in state} == set(range(p))
@@ -76,17 +70,17 @@ def test_the_orders_of_single_passes_bring_each_partition_once(
     assert len(states) == (-(-p // c) if order == "sequential" else p - c + 1)
 
 
-def test_sequential_by_hand() -> None:
+def test_sequential_by_hand():
     assert Partitions(5, 2, "sequential").states() == ((0, 1), (2, 3), (3, 4))
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_all_in_the_buffer_is_one_state(order: str) -> None:
+def test_all_in_the_buffer_is_one_state(order):
     (state,) = Partitions(4, 4, order).states()
     assert sorted(state) == [0, 1, 2, 3]
 
 
-def test_what_is_random_is_the_seeds() -> None:
+def test_what_is_random_is_the_seeds():
     first, again, other = (Partitions(16, 4, "beta", seed).states() for seed in (1, 1, 2))
     assert first == again != other
     # A hash does not change: written down once.
@@ -94,7 +88,7 @@ def test_what_is_random_is_the_seeds() -> None:
 
 
 @given(st.integers(1, 9), st.integers(1, 60))
-def test_partitions_are_alike_in_size_and_hold_every_row_once(p: int, rows: int) -> None:
+def test_partitions_are_alike_in_size_and_hold_every_row_once(p, rows):
     assume(p <= rows)
     parts = Partitions(p, p, "sequential")
     bounds = parts.bounds(rows)
@@ -118,13 +112,13 @@ def test_partitions_are_alike_in_size_and_hold_every_row_once(p: int, rows: int)
         ("16/6 comet", "6 must be even, and its half divide 16"),
     ],
 )
-def test_words_that_make_no_order_are_refused(words: str, said: str) -> None:
+def test_words_that_make_no_order_are_refused(words, said):
     with pytest.raises(ValueError, match=r"partitions = ") as caught:
         Partitions.parse(words)
     assert said in str(caught.value)
 
 
-def test_more_partitions_than_rows_are_refused() -> None:
+def test_more_partitions_than_rows_are_refused():
     assert Partitions.parse("16/4 beta", 3) == Partitions(16, 4, "beta", 3)
     with pytest.raises(ValueError, match="a table of 15 rows has no 16 partitions: take fewer"):
         Partitions(16, 4, "beta").bounds(15)

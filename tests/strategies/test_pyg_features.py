@@ -1,7 +1,5 @@
 """PyG's loaders with fetched features: the batches PyG itself would give, and who fetches when."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest
@@ -63,7 +61,7 @@ class Journal:
 
 @FORK
 @pytest.mark.parametrize(("strategy", "num_workers"), [("cpu_gather", 0), ("async_zero_copy", 2)])
-def test_an_epoch_has_the_batches_of_pyg(data: Data, strategy: str, num_workers: int) -> None:
+def test_an_epoch_has_the_batches_of_pyg(data, strategy, num_workers):
     torch.manual_seed(0)
     whole = data.clone()
     whole.x = X
@@ -90,9 +88,7 @@ def test_an_epoch_has_the_batches_of_pyg(data: Data, strategy: str, num_workers:
         (5, "prefetch 0, prefetch 1, prefetch 2, get 0, train, get 1, train, get 2, train"),
     ],
 )
-def test_the_next_batch_is_on_its_way_while_this_one_trains(
-    data: Data, lookahead: int, order: str
-) -> None:
+def test_the_next_batch_is_on_its_way_while_this_one_trains(data, lookahead, order):
     journal = Journal(lookahead)
     loader = node_loader(data, input_nodes=torch.arange(120))
     for _ in FeatureLoader(loader, journal):  # type: ignore[arg-type]
@@ -101,7 +97,7 @@ def test_the_next_batch_is_on_its_way_while_this_one_trains(
     assert journal.expected == 3, "120 seeds by 40"
 
 
-def test_an_epoch_that_is_left_early_spoils_nothing(data: Data) -> None:
+def test_an_epoch_that_is_left_early_spoils_nothing(data):
     with gatherbench.unified(X, "async_zero_copy", "cpu") as features:
         loader = FeatureLoader(node_loader(data), features)
         for _ in range(3):
@@ -110,26 +106,23 @@ def test_an_epoch_that_is_left_early_spoils_nothing(data: Data) -> None:
         assert len(list(loader)) == 8
 
 
-def test_a_plain_tensor_is_no_features(data: Data) -> None:
+def test_a_plain_tensor_is_no_features(data):
     with pytest.raises(TypeError, match=r"what gatherbench\.unified\(x\) gives, got a Tensor"):
         FeatureLoader(node_loader(data), X)  # type: ignore[arg-type]
 
 
 @FORK
-def test_as_a_transform_of_the_loader(data: Data) -> None:
+def test_as_a_transform_of_the_loader(data):
     with gatherbench.unified(X, "aligned_zero_copy", "cpu") as features:
         loader = node_loader(
-            data,
-            transform=FetchFeatures(features),
-            filter_per_worker=False,
-            num_workers=1,
+            data, transform=FetchFeatures(features), filter_per_worker=False, num_workers=1
         )
         batches = list(loader)
     assert len(batches) == 8
     assert all(torch.equal(batch.x, X[batch.n_id]) for batch in batches)
 
 
-def test_workers_that_are_not_forked_are_sent_no_features() -> None:
+def test_workers_that_are_not_forked_are_sent_no_features():
     with gatherbench.unified(X, "aligned_zero_copy", "cpu") as features:
         sent = pickle.loads(pickle.dumps(FetchFeatures(features)))
         with pytest.raises(RuntimeError, match="filter_per_worker=False"):
@@ -137,14 +130,14 @@ def test_workers_that_are_not_forked_are_sent_no_features() -> None:
 
 
 @FORK
-def test_a_transform_in_a_worker_names_the_remedy(data: Data) -> None:
+def test_a_transform_in_a_worker_names_the_remedy(data):
     with gatherbench.unified(X, "aligned_zero_copy", "cpu") as features:
         loader = node_loader(data, transform=FetchFeatures(features), num_workers=1)
         with pytest.raises(RuntimeError, match="filter_per_worker=False"):
             next(iter(loader))
 
 
-def test_batches_that_have_no_place_for_rows(data: Data) -> None:
+def test_batches_that_have_no_place_for_rows(data):
     whole = data.clone()
     whole.x = X
     with gatherbench.unified(X, "cpu_gather", "cpu") as features:

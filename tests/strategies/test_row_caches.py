@@ -1,7 +1,5 @@
 """Each policy against its published algorithm in plain Python, and Belady against every choice."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -190,9 +188,7 @@ DISTINCT = st.lists(st.lists(st.integers(0, 8), max_size=5, unique=True), max_si
 @given(st.sampled_from(POLICIES), st.integers(0, 30), BATCHES)
 @example("s3-fifo", 10, [[row // 2] for row in range(30)] + [[3], [3], [3], [9], [20]])
 @example("lru", 2, [[1, 2], [3, 1]])  # 1 is read, evicted by 3, and enters again
-def test_each_policy_holds_what_its_algorithm_holds(
-    policy: RowPolicy, capacity: int, batches: list[list[int]]
-) -> None:
+def test_each_policy_holds_what_its_algorithm_holds(policy, capacity, batches):
     memory = Memory(RowCache(policy, capacity, ROWS))
     model = MODELS[policy](capacity) if capacity else Lru(0)
     expected = modelled(model, batches) if capacity else [set[int]()] * (len(batches) + 1)
@@ -208,7 +204,7 @@ def skewed() -> tuple[tuple[int, ...], ...]:
     )
 
 
-def test_by_hand() -> None:
+def test_by_hand():
     """Three rows; 1 is used again twice. CLOCK lets it go when its hand comes by for the third
     time; SIEVE's hand passed it once, and is still on its way to the newest row.
     """
@@ -223,7 +219,7 @@ def test_by_hand() -> None:
         assert found[5:] == held, policy
 
 
-def test_a_window_by_hand() -> None:
+def test_a_window_by_hand():
     """Two rows, and two minibatches known ahead."""
     memory = Memory(Belady(2, 9, 2))
     batches = [[1, 2], [3], [1], [4], [2], [4], [5], [6], [4], [5]]
@@ -264,9 +260,7 @@ def subsets(rows: list[int], most: int) -> list[frozenset[int]]:
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 3), DISTINCT)
-def test_belady_has_as_many_hits_as_the_best_of_all_choices(
-    capacity: int, batches: list[list[int]]
-) -> None:
+def test_belady_has_as_many_hits_as_the_best_of_all_choices(capacity, batches):
     memory = Memory(Belady(capacity, 9, len(batches)))
     memory.over(batches)
     assert memory.hits == most_hits(batches, capacity)
@@ -323,15 +317,13 @@ class Window:
 
 @settings(deadline=None)
 @given(st.integers(0, 20), st.integers(0, 6), BATCHES)
-def test_a_window_is_decided_by_what_was_announced(
-    capacity: int, ahead: int, batches: list[list[int]]
-) -> None:
+def test_a_window_is_decided_by_what_was_announced(capacity, ahead, batches):
     assert Memory(Belady(capacity, ROWS, ahead)).over(batches) == Window(capacity, ahead).over(
         batches
     )
 
 
-def test_a_minibatch_announced_early_changes_nothing() -> None:
+def test_a_minibatch_announced_early_changes_nothing():
     """As when another thread announces while the one that fetches is late."""
     batches = [list(ids) for ids in skewed()]
     early = Memory(Belady(20, ROWS, 4))
@@ -344,14 +336,14 @@ def test_a_minibatch_announced_early_changes_nothing() -> None:
     assert (early.hits, early.held) == (late.hits, late.held)
 
 
-def test_what_nobody_announced_is_known_when_it_comes() -> None:
+def test_what_nobody_announced_is_known_when_it_comes():
     memory = Memory(Belady(2, 9, 3))
     for ids in ([1, 2], [2], [3]):
         memory.step(ids)
     assert memory.held == {2, 3}
 
 
-def test_other_rows_than_were_announced_are_refused() -> None:
+def test_other_rows_than_were_announced_are_refused():
     cache = Belady(2, 9, 1)
     cache.announce(np.array([1, 2]))
     with pytest.raises(RuntimeError, match=r"2 distinct rows were announced .* 1 are asked for"):
@@ -359,7 +351,7 @@ def test_other_rows_than_were_announced_are_refused() -> None:
 
 
 @pytest.mark.parametrize("make", [*MODELS, "belady"])
-def test_what_was_forgotten_leaves_no_trace(make: Any) -> None:
+def test_what_was_forgotten_leaves_no_trace(make):
     cache = Belady(15, ROWS, 5) if make == "belady" else RowCache(make, 15, ROWS)
     again = Belady(15, ROWS, 5) if make == "belady" else RowCache(make, 15, ROWS)
     memory = Memory(cache)
@@ -371,14 +363,14 @@ def test_what_was_forgotten_leaves_no_trace(make: Any) -> None:
     assert memory.over(skewed()) == Memory(again).over(skewed())
 
 
-def test_state_by_hand() -> None:
+def test_state_by_hand():
     """A row of the table has 4 B, and 8 B more for Belady."""
     assert RowCache("lru", 10, 100).state_bytes == 400 + 10 * (8 + 1) + (10 + 4) * 8 + 4 * 8
     belady = 400 + 800 + 10 * (8 + 8) + (10 + 7 + 3) * 8 + 1024 * 4
     assert Belady(10, 100, 7).state_bytes == belady
 
 
-def test_what_makes_no_cache_is_refused() -> None:
+def test_what_makes_no_cache_is_refused():
     with pytest.raises(ValueError, match="policy = 'fifo': expected one of lru, clock, sieve, s3"):
         RowCache("fifo", 10, 100)  # type: ignore[arg-type]
     for capacity in (-1, 101):

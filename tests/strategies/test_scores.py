@@ -1,9 +1,5 @@
 """Scores of rows: by hand, against a dense matrix, the same for every thread count."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,12 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from gatherbench.strategies import scores
-from gatherbench.strategies.scores import (
-    hottest,
-    out_degree,
-    reverse_pagerank,
-    times_asked,
-)
+from gatherbench.strategies.scores import hottest, out_degree, reverse_pagerank, times_asked
 
 Graph = tuple[NDArray[np.int64], NDArray[Any]]
 #: Node 0 aggregates from 1 and 2, node 1 from 2; node 3 has no edge at all.
@@ -38,7 +29,7 @@ def skewed_graph(dtype: Any) -> Graph:
     return graph_of(300, [(int(u), int(v)) for u, v in ends.T], dtype)
 
 
-def test_the_hand_made_graph() -> None:
+def test_the_hand_made_graph():
     """With damping 1/2 every number is a sum of powers of two, so these are exact."""
     assert out_degree(*HAND_MADE).tolist() == [0, 1, 2, 0]
     once = reverse_pagerank(*HAND_MADE, damping=0.5, iterations=1)
@@ -61,9 +52,7 @@ GRAPHS = st.integers(1, 7).flatmap(
 
 @given(graph=GRAPHS, dtype=st.sampled_from([np.int32, np.int64]), iterations=st.integers(0, 5))
 @settings(deadline=None)
-def test_any_graph_against_a_dense_matrix(
-    graph: tuple[int, list[tuple[int, int]], list[int] | None], dtype: Any, iterations: int
-) -> None:
+def test_any_graph_against_a_dense_matrix(graph, dtype, iterations):
     num_nodes, edges, nodes = graph
     indptr, indices = graph_of(num_nodes, edges, dtype)
     restart = None if nodes is None else torch.tensor(nodes)
@@ -81,9 +70,7 @@ def test_any_graph_against_a_dense_matrix(
     )
 
 
-def test_neither_threads_nor_id_types_nor_memory_maps_change_a_bit(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_neither_threads_nor_id_types_nor_memory_maps_change_a_bit(monkeypatch, tmp_path):
     found = set()
     for cores in (1, 2, 7, 301):
         monkeypatch.setattr(scores, "available_cores", lambda cores=cores: cores)
@@ -96,13 +83,13 @@ def test_neither_threads_nor_id_types_nor_memory_maps_change_a_bit(
     assert len(found) == 1
 
 
-def test_a_graph_without_edges() -> None:
+def test_a_graph_without_edges():
     nothing = np.zeros(5, np.int64), np.empty(0, np.int32)
     assert out_degree(*nothing).tolist() == [0] * 4
     assert reverse_pagerank(*nothing, damping=0.5).tolist() == [1 / 8] * 4
 
 
-def test_times_asked_counts_minibatches_not_ids() -> None:
+def test_times_asked_counts_minibatches_not_ids():
     minibatches = (torch.tensor([1, 3, 3]), np.array([3], np.int32), torch.empty(0).long())
     assert times_asked(iter(minibatches), 5).tolist() == [0, 1, 0, 2, 0]
 
@@ -111,7 +98,7 @@ def test_times_asked_counts_minibatches_not_ids() -> None:
     values=st.lists(st.integers(-2, 2)) | st.lists(st.floats(allow_nan=False)),
     share=st.floats(0, 1),
 )
-def test_hottest_takes_the_lower_of_equal_nodes(values: list[float], share: float) -> None:
+def test_hottest_takes_the_lower_of_equal_nodes(values, share):
     count = int(share * len(values))
     order = sorted(range(len(values)), key=lambda node: (-values[node], node))
     chosen = hottest(np.array(values), count)
@@ -133,8 +120,6 @@ def test_hottest_takes_the_lower_of_equal_nodes(values: list[float], share: floa
         (ValueError, "some are NaN", lambda p, i: hottest(np.array([1, np.nan]), 1)),
     ],
 )
-def test_bad_input_is_named(
-    error: type[Exception], message: str, call: Callable[..., object]
-) -> None:
+def test_bad_input_is_named(error, message, call):
     with pytest.raises(error, match=message):
         call(*HAND_MADE)

@@ -1,7 +1,5 @@
 """The row cache against its definition in plain Python, and against minibatches worked by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -94,7 +92,7 @@ FOUR_WAYS = (
 )
 
 
-def test_lru_takes_what_was_not_used_for_longest_and_nothing_that_was_just_read() -> None:
+def test_lru_takes_what_was_not_used_for_longest_and_nothing_that_was_just_read():
     by_hand(
         4,
         "lru",
@@ -106,7 +104,7 @@ def test_lru_takes_what_was_not_used_for_longest_and_nothing_that_was_just_read(
     )
 
 
-def test_lfu_takes_what_was_used_least() -> None:
+def test_lfu_takes_what_was_used_least():
     by_hand(
         4,
         "lfu",
@@ -118,9 +116,7 @@ def test_lfu_takes_what_was_used_least() -> None:
     )
 
 
-def test_lfu_halves_the_counters_of_a_set_after_touching_and_before_evicting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_lfu_halves_the_counters_of_a_set_after_touching_and_before_evicting(monkeypatch):
     monkeypatch.setattr(set_cache, "COUNTER_MAX", 4)
     by_hand(
         3,
@@ -145,9 +141,7 @@ BATCHES = st.lists(st.lists(st.integers(0, 150), max_size=90), max_size=12)
     BATCHES,
 )
 @example(5, "lfu", 3, "int64", [[0, 1, 2, 3, 4], [0, 1, 2], [0, 1, 2], [1, 9], [], [8, 7, 4, 3]])
-def test_both_decide_as_the_definition(
-    capacity: int, policy: Policy, counter_max: int, dtype: str, batches: list[list[int]]
-) -> None:
+def test_both_decide_as_the_definition(capacity, policy, counter_max, dtype, batches):
     reference = Reference(capacity, policy, counter_max)
     expected = [reference.step(ids) for ids in batches]
     with pytest.MonkeyPatch.context() as patch:
@@ -157,7 +151,7 @@ def test_both_decide_as_the_definition(
     assert on_device(device, batches, getattr(torch, dtype)) == expected
 
 
-def test_the_host_never_waits_for_the_device() -> None:
+def test_the_host_never_waits_for_the_device():
     """A tensor on ``meta`` has no values: whoever asks for one, or for a size that depends on
     values, gets an error.
     """
@@ -169,13 +163,13 @@ def test_the_host_never_waits_for_the_device() -> None:
         assert (slots.shape, slots.dtype, slots.device) == ((100,), torch.int64, meta)
 
 
-def test_the_state_is_16_bytes_a_slot() -> None:
+def test_the_state_is_16_bytes_a_slot():
     assert SetCache(640, "lru").state_bytes == 640 * 16
     assert DeviceSetCache(640, "lru", CPU).state_bytes == (640 + 32) * 16
     assert SetCache(0, "lru").state_bytes == 0
 
 
-def test_what_makes_no_cache_is_refused() -> None:
+def test_what_makes_no_cache_is_refused():
     with pytest.raises(ValueError, match="policy = 'fifo': expected lru or lfu"):
         SetCache(10, "fifo")  # type: ignore[arg-type]
     for capacity in (-1, 1 << 28):

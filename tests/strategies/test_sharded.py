@@ -1,14 +1,11 @@
 """Rows spread over ranks: the same bytes as ever, each row once, and no rank waits for ever."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -24,7 +21,7 @@ import gatherbench
 from gatherbench.kernels.host_gather import HostGather
 from gatherbench.kernels.reference import reference_gather, same_bytes
 from gatherbench.strategies import conformance, rank_exchange, sharded
-from gatherbench.strategies.base import Fetcher, Strategy
+from gatherbench.strategies.base import Fetcher
 from gatherbench.strategies.conformance import known_of, open_known, random_table
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.host_fetcher import HostFetcher
@@ -48,9 +45,7 @@ def compiled() -> None:
 @pytest.mark.parametrize(
     ("world", "strategy"), [(2, VARIANTS[0]), (2, VARIANTS[1]), (3, Sharded(hot="10%"))], ids=str
 )
-def test_ranks_keep_the_contract(
-    world: int, strategy: Sharded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_keep_the_contract(world, strategy, tmp_path, monkeypatch):
     monkeypatch.setattr(rank_exchange, "ROUND_BYTES", 65536)  # 16 rows of 4 KiB
 
     def work(_rank: int) -> None:
@@ -106,9 +101,7 @@ def traffic_of(world: int, work: Callable[[], None]) -> Traffic:
 
 
 @pytest.mark.parametrize("strategy", VARIANTS, ids=lambda s: s.variant)
-def test_each_row_crosses_once_and_as_declared(
-    strategy: Sharded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_row_crosses_once_and_as_declared(strategy, tmp_path, monkeypatch):
     """Other minibatches on each of three ranks: all to themselves, or two on one machine."""
     monkeypatch.setattr(rank_exchange, "ROUND_BYTES", 250)  # two rows of 100 B
     table = random_table(100, 25, torch.float32)
@@ -138,7 +131,7 @@ def test_each_row_crosses_once_and_as_declared(
     assert len({found.calls for _, found in told}) == 1  # type: ignore[misc]
 
 
-def test_fetches_that_run_ahead_do_not_mix_with_the_default_group(tmp_path: Path) -> None:
+def test_fetches_that_run_ahead_do_not_mix_with_the_default_group(tmp_path):
     table = random_table(300, 64, torch.float32)
 
     def work(rank: int) -> list[float]:
@@ -158,7 +151,7 @@ def test_fetches_that_run_ahead_do_not_mix_with_the_default_group(tmp_path: Path
     assert on_ranks(2, work, tmp_path) == [expected, expected]
 
 
-def test_a_rank_that_dies_makes_the_others_raise(tmp_path: Path) -> None:
+def test_a_rank_that_dies_makes_the_others_raise(tmp_path):
     table = random_table(90, 8, torch.float32)
 
     def work(rank: int) -> None:
@@ -174,9 +167,7 @@ def test_a_rank_that_dies_makes_the_others_raise(tmp_path: Path) -> None:
     assert "RuntimeError" in str(last)
 
 
-def test_a_rank_that_fetches_no_more_makes_the_others_raise_after_the_groups_timeout(
-    tmp_path: Path,
-) -> None:
+def test_a_rank_that_fetches_no_more_makes_the_others_raise_after_the_groups_timeout(tmp_path):
     """The default group's, which a new group does not have of itself."""
     over = tmp_path / "over"
 
@@ -196,7 +187,7 @@ def test_a_rank_that_fetches_no_more_makes_the_others_raise_after_the_groups_tim
     assert quiet is None
 
 
-def test_a_fetch_that_other_ranks_wait_for_is_not_dropped(tmp_path: Path) -> None:
+def test_a_fetch_that_other_ranks_wait_for_is_not_dropped(tmp_path):
     """One rank closes with fetches in flight, of which the other takes both results."""
     table = random_table(90, 512, torch.float32)
 
@@ -256,9 +247,7 @@ class PeersTooFew(Sharded):
         path = super()._path(ids, row_bytes, ranks, slots)
         less = min(row_bytes, path.peer_bytes)
         return replace(
-            path,
-            peer_bytes=path.peer_bytes - less,
-            gpu_memory_bytes=path.gpu_memory_bytes + less,
+            path, peer_bytes=path.peer_bytes - less, gpu_memory_bytes=path.gpu_memory_bytes + less
         )
 
 
@@ -271,9 +260,7 @@ class PeersTooFew(Sharded):
         (PeersTooFew(), "rows came from the device's memory|come from GPU memory"),
     ],
 )
-def test_wrong_variants_are_rejected_by_the_ranks(
-    wrong: Strategy, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_variants_are_rejected_by_the_ranks(wrong, said, tmp_path, monkeypatch):
     monkeypatch.setattr(rank_exchange, "ROUND_BYTES", 4096)
 
     def work(_rank: int) -> None:
@@ -297,9 +284,7 @@ def test_wrong_variants_are_rejected_by_the_ranks(
     st.sets(st.integers(0, 60), max_size=20),
     st.data(),
 )
-def test_who_has_what(
-    ids: list[int], world: int, rows_a_round: int, hot: set[int], data: st.DataObject
-) -> None:
+def test_who_has_what(ids, world, rows_a_round, hot, data):
     """Against a plain list of the rows in the order in which they have to come."""
     rank = data.draw(st.integers(0, world - 1))
     kept = sorted(hot)
@@ -333,7 +318,7 @@ IDS = torch.tensor([5, 5, 2, 3, 0, 9, 10], dtype=torch.int32)
 SECOND_OF_FOUR = Knowledge(ranks=Ranks(1, 4, 2))
 
 
-def test_the_path_of_a_minibatch_by_hand() -> None:
+def test_the_path_of_a_minibatch_by_hand():
     (path,) = Sharded().data_paths([IDS], 400, 11, SECOND_OF_FOUR)
     read = zero_copy_path(torch.tensor([1, 2]), 400, "aligned", "given")  # 5 and 9, in its part
     assert path == DataPath(
@@ -357,7 +342,7 @@ def test_the_path_of_a_minibatch_by_hand() -> None:
     )
 
 
-def test_hot_rows_are_not_asked_for() -> None:
+def test_hot_rows_are_not_asked_for():
     """Of 20 rows two are kept: 2, and 5, which this rank has as well."""
     known = replace(
         known_of(Sharded(hot="10%"), 20),
@@ -370,7 +355,7 @@ def test_hot_rows_are_not_asked_for() -> None:
     assert path.arriving_bytes == path.payload_bytes
 
 
-def test_one_rank_reads_each_row_where_it_lies() -> None:
+def test_one_rank_reads_each_row_where_it_lies():
     for ids in (IDS, IDS[:0]):
         assert Sharded().data_path(ids, 400) == zero_copy_path(ids, 400, "aligned", "unique")
     assert Sharded("gpu").data_path(IDS, 400) == build("all_in_gpu").data_path(IDS, 400)
@@ -388,16 +373,16 @@ def test_one_rank_reads_each_row_where_it_lies() -> None:
         (Sharded(hot="10%"), 1, 100),
     ],
 )
-def test_how_much_a_gpu_keeps(strategy: Sharded, world: int, kept: int) -> None:
+def test_how_much_a_gpu_keeps(strategy, world, kept):
     assert strategy.gpu_table_bytes(1000, Knowledge(ranks=Ranks(0, world, 1))) == kept
 
 
-def test_ranks_without_a_group_are_told_what_is_missing() -> None:
+def test_ranks_without_a_group_are_told_what_is_missing():
     with pytest.raises(ValueError, match="init_process_group"):
         Sharded().open(torch.zeros(3, 2), HOST, Knowledge(ranks=Ranks(0, 2, 2)))
 
 
-def test_one_rank_in_a_loop_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_rank_in_a_loop_of_ones_own(monkeypatch):
     table, ids = torch.randn(10, 4), torch.tensor([3, 8, 3])
     with gatherbench.unified(table, "sharded") as features:
         assert torch.equal(features[ids], table[ids])

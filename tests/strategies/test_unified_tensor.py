@@ -14,8 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -27,6 +26,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import gatherbench
+from gatherbench.reason import Reason
 from gatherbench.strategies.base import Fetcher, Strategy
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
@@ -44,7 +44,7 @@ class Gated(Strategy):
     summary: ClassVar[str] = "a background fetch behind a gate"
     path: ClassVar[GatedPath]
 
-    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+    def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
         return None
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
@@ -60,7 +60,7 @@ def draw(batches: int, seed: int = 1) -> list[Tensor]:
     return [torch.randint(len(TABLE), (40 + k,), generator=generator) for k in range(batches)]
 
 
-def test_two_lines_of_ones_own_loop() -> None:
+def test_two_lines_of_ones_own_loop():
     features = gatherbench.unified(TABLE, strategy="async_zero_copy")
     ids = torch.tensor([4, 499, 4, 0])
     assert torch.equal(features[ids], TABLE[ids])
@@ -73,9 +73,7 @@ def test_two_lines_of_ones_own_loop() -> None:
 @pytest.mark.parametrize("strategy", ["cpu_gather", "aligned_zero_copy", "async_zero_copy"])
 @pytest.mark.parametrize("prefetch", [False, True])
 @pytest.mark.parametrize("copy", [False, True])
-def test_rows_live_as_long_as_they_are_promised_to(
-    strategy: str, prefetch: bool, copy: bool
-) -> None:
+def test_rows_live_as_long_as_they_are_promised_to(strategy, prefetch, copy):
     """Copies for good, the strategy's own buffer through the fetch of the next batch."""
     batches = draw(9)
     kept = []
@@ -94,9 +92,7 @@ def test_rows_live_as_long_as_they_are_promised_to(
     strategy=st.sampled_from(["async_zero_copy", "aligned_zero_copy"]),
     copy=st.booleans(),
 )
-def test_any_order_of_prefetches_and_fetches(
-    moves: list[tuple[str, int]], strategy: str, copy: bool
-) -> None:
+def test_any_order_of_prefetches_and_fetches(moves, strategy, copy):
     """Never asked for, asked for twice, out of order, too many: the rows are right."""
     batches = draw(5)
     with gatherbench.unified(TABLE, strategy, "cpu", copy=copy) as features:
@@ -107,7 +103,7 @@ def test_any_order_of_prefetches_and_fetches(
                 assert torch.equal(features[batches[k]], TABLE[batches[k]])
 
 
-def test_prefetch_returns_at_once_and_its_fetch_is_the_only_one() -> None:
+def test_prefetch_returns_at_once_and_its_fetch_is_the_only_one():
     features = UnifiedTensor(TABLE, Gated(), HOST)
     ids = draw(1)[0]
     features.prefetch(ids)  # would hang here if it did the work
@@ -119,7 +115,7 @@ def test_prefetch_returns_at_once_and_its_fetch_is_the_only_one() -> None:
     features.close()
 
 
-def test_ids_that_were_changed_after_their_prefetch_are_other_ids() -> None:
+def test_ids_that_were_changed_after_their_prefetch_are_other_ids():
     with gatherbench.unified(TABLE, "async_zero_copy", "cpu") as features:
         ids = torch.arange(20)
         features.prefetch(ids)
@@ -127,7 +123,7 @@ def test_ids_that_were_changed_after_their_prefetch_are_other_ids() -> None:
         assert torch.equal(features[ids], TABLE[100:120])
 
 
-def test_a_failed_prefetch_is_not_forgotten() -> None:
+def test_a_failed_prefetch_is_not_forgotten():
     features = UnifiedTensor(TABLE, Gated(), HOST)
     Gated.path.failure = OSError("the disk is gone")
     Gated.path.gate.set()
@@ -137,7 +133,7 @@ def test_a_failed_prefetch_is_not_forgotten() -> None:
     features.close()
 
 
-def test_a_path_with_a_managed_copy_holds_the_callers_table_no_more() -> None:
+def test_a_path_with_a_managed_copy_holds_the_callers_table_no_more():
     """Else the host would have it twice as long as the features are open."""
 
     class Copies(Gated):
@@ -157,7 +153,7 @@ def test_a_path_with_a_managed_copy_holds_the_callers_table_no_more() -> None:
 
 
 @pytest.mark.parametrize("end", ["close", "with", "collected"])
-def test_it_lets_go_of_what_the_path_holds(end: str) -> None:
+def test_it_lets_go_of_what_the_path_holds(end):
     features = UnifiedTensor(TABLE, Gated(), HOST)
     path = Gated.path
     path.gate.set()
@@ -196,7 +192,7 @@ class OneAtATime(DirectPath):
         self.inside.release()
 
 
-def test_threads_take_turns() -> None:
+def test_threads_take_turns():
     features = UnifiedTensor(TABLE, build("aligned_zero_copy"), HOST)
     path = OneAtATime(TABLE)
     features._fetcher._path = path  # type: ignore[attr-defined]
@@ -217,7 +213,7 @@ def test_threads_take_turns() -> None:
 
 
 @pytest.mark.timeout(20)
-def test_closing_waits_for_the_fetch_of_another_thread_and_not_for_its_own() -> None:
+def test_closing_waits_for_the_fetch_of_another_thread_and_not_for_its_own():
     """It would unlock memory that a GPU is about to read; a signal's handler may close, too."""
     features = UnifiedTensor(TABLE, build("aligned_zero_copy"), HOST)
     closer = threading.Thread(target=features.close)
@@ -231,7 +227,7 @@ def test_closing_waits_for_the_fetch_of_another_thread_and_not_for_its_own() -> 
     assert "closed" in repr(features)
 
 
-def test_a_call_on_another_cuda_stream_waits_for_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_on_another_cuda_stream_waits_for_the_last(monkeypatch):
     """The rows of the last call may still be copied there out of the buffer that is filled next."""
 
     class Stream:
@@ -274,7 +270,7 @@ def in_a_forked_child(job: Callable[[], object]) -> str:
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("on_gpu", [False, True])
-def test_a_forked_child_is_told_where_to_fetch(on_gpu: bool) -> None:
+def test_a_forked_child_is_told_where_to_fetch(on_gpu):
     """torch would advise to spawn the workers, which cannot be; a prefetch would hang."""
     name = "aligned_zero_copy" if on_gpu else "async_zero_copy"
     with gatherbench.unified(TABLE, name, "cpu") as features:
@@ -289,14 +285,14 @@ def test_a_forked_child_is_told_where_to_fetch(on_gpu: bool) -> None:
         assert torch.equal(features[ids], TABLE[ids])
 
 
-def test_it_cannot_be_sent_to_another_process() -> None:
+def test_it_cannot_be_sent_to_another_process():
     with gatherbench.unified(TABLE, "aligned_zero_copy", "cpu") as features:
         for use in (pickle.dumps, copy.copy, copy.deepcopy):
             with pytest.raises(TypeError, match=r"belongs to its process .* only sample"):
                 use(features)
 
 
-def test_a_program_that_forgets_to_close_ends_and_the_package_alone_loads_no_torch() -> None:
+def test_a_program_that_forgets_to_close_ends_and_the_package_alone_loads_no_torch():
     script = (
         "import sys, gatherbench\n"
         "assert 'torch' not in sys.modules\n"
@@ -314,12 +310,12 @@ def test_a_program_that_forgets_to_close_ends_and_the_package_alone_loads_no_tor
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:x"])
-def test_a_device_that_torch_does_not_know_is_named(device: str) -> None:
+def test_a_device_that_torch_does_not_know_is_named(device):
     with pytest.raises(ValueError, match=f"device = '{device}': expected e.g. 'cpu'"):
         gatherbench.unified(TABLE, device=device)
 
 
-def test_a_strategy_that_cannot_run_says_why() -> None:
+def test_a_strategy_that_cannot_run_says_why():
     with pytest.raises(ValueError, match=r"green_context,auto\) cannot run on cpu: unsupported"):
         gatherbench.unified(TABLE, "async_zero_copy", "cpu", provider="green_context")
     if not torch.cuda.is_available():
@@ -343,9 +339,7 @@ def test_a_strategy_that_cannot_run_says_why() -> None:
         (TABLE.clone().requires_grad_(), "aligned_zero_copy", {}, ValueError, "x.detach"),
     ],
 )
-def test_what_is_no_table_or_no_strategy(
-    x: Tensor, strategy: str, params: dict[str, str], error: type[Exception], said: str
-) -> None:
+def test_what_is_no_table_or_no_strategy(x, strategy, params, error, said):
     with pytest.raises(error, match=said):
         gatherbench.unified(x, strategy, "cpu", **params)
 
@@ -372,7 +366,7 @@ def grouped(monkeypatch: pytest.MonkeyPatch) -> Iterator[Join]:
         dist.destroy_process_group()
 
 
-def test_the_ranks_are_those_of_torch_distributed(grouped: Join) -> None:
+def test_the_ranks_are_those_of_torch_distributed(grouped):
     assert current_ranks() == Ranks(0, 1, 1), "no group: nobody else"
     grouped(0, 1, None)
     assert current_ranks() == Ranks(0, 1, 1), "nor a launcher"
@@ -384,7 +378,7 @@ def test_the_ranks_are_those_of_torch_distributed(grouped: Join) -> None:
 
 
 @pytest.mark.parametrize("local_world", [None, "", "0", "4", "two", "-3"])
-def test_a_machine_whose_ranks_nobody_counted(grouped: Join, local_world: str | None) -> None:
+def test_a_machine_whose_ranks_nobody_counted(grouped, local_world):
     grouped(0, 6, local_world)
     with pytest.raises(
         ValueError, match=r"LOCAL_WORLD_SIZE='.*': .* of 6 in all; torchrun sets it"
@@ -392,9 +386,7 @@ def test_a_machine_whose_ranks_nobody_counted(grouped: Join, local_world: str | 
         current_ranks()
 
 
-def test_a_strategy_over_ranks_is_told_of_them(
-    grouped: Join, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_strategy_over_ranks_is_told_of_them(grouped, monkeypatch):
     told: list[Knowledge] = []
 
     def opened(_self: Strategy, features: Tensor, _device: object, known: Knowledge) -> Fetcher:
@@ -411,7 +403,7 @@ def test_a_strategy_over_ranks_is_told_of_them(
     assert [known.ranks for known in told] == [Ranks(1, 2, 2)]
 
 
-def test_a_strategy_that_needs_no_ranks_asks_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_strategy_that_needs_no_ranks_asks_for_none(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")  # a script may join its group later
     with gatherbench.unified(TABLE, "aligned_zero_copy", "cpu") as features:
         assert torch.equal(features[[7]], TABLE[[7]])
@@ -439,7 +431,7 @@ INDICES = {
 
 
 @pytest.mark.parametrize("rows", INDICES.values(), ids=INDICES.keys())
-def test_rows_are_named_as_those_of_a_tensor(rows: Any) -> None:
+def test_rows_are_named_as_those_of_a_tensor(rows):
     expected = TABLE.numpy()[rows]
     with gatherbench.unified(TABLE, "async_zero_copy", "cpu") as features:
         assert np.array_equal(features[rows].numpy(), expected)
@@ -463,7 +455,7 @@ def test_rows_are_named_as_those_of_a_tensor(rows: Any) -> None:
         (np.ones(501, bool), IndexError, "mask"),
     ],
 )
-def test_ids_that_name_no_rows(ids: Any, error: type[Exception], said: str) -> None:
+def test_ids_that_name_no_rows(ids, error, said):
     with gatherbench.unified(TABLE, "async_zero_copy", "cpu") as features:
         for _ in range(2):  # then with something to compare the ids with
             with pytest.raises(error, match=said):
@@ -474,7 +466,7 @@ def test_ids_that_name_no_rows(ids: Any, error: type[Exception], said: str) -> N
         assert torch.equal(features[torch.arange(5)], TABLE[:5])
 
 
-def test_a_map_of_a_file_is_read_off_the_disk(tmp_path: Path) -> None:
+def test_a_map_of_a_file_is_read_off_the_disk(tmp_path):
     np.save(tmp_path / "x.npy", TABLE.numpy())
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     ids = torch.tensor([3, 499, 3])

@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies import conformance
 from gatherbench.strategies.base import Fetcher, Minibatches, Strategy, Ticket, check_ids
 from gatherbench.strategies.buffers import TicketRing
@@ -58,8 +59,8 @@ class Made(Strategy):
     summary: ClassVar[str] = "for tests"
     fetcher: ClassVar[type[Fetcher]] = RightFetcher
 
-    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
-        return None if device.type == "cpu" else "host only"
+    def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
+        return None if device.type == "cpu" else unsupported("host only")
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         payload = ids.numel() * row_bytes
@@ -359,8 +360,14 @@ class AnyTable(Made):
 
 @dataclass(frozen=True)
 class AnyDevice(Made):
-    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+    def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
         return None
+
+
+@dataclass(frozen=True)
+class ReasonInProse(Made):
+    def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
+        return None if device.type == "cpu" else "unsupported: host only"  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
@@ -485,7 +492,7 @@ class FloorThatDeclares(Floor):
         return DataPath(0, copy_engine_bytes=8 * ids.numel())
 
 
-def test_of_wrong_floors_each_is_rejected_by_the_check_for_it() -> None:
+def test_of_wrong_floors_each_is_rejected_by_the_check_for_it():
     check_strategy(Floor(), HOST)
     assert rejected_by("FloorThatCopies") == {"check_floor"}
     assert rejected_by("FloorThatIsRanked") == {"check_floor"}
@@ -508,13 +515,14 @@ WRONG_STRATEGIES = [
     NothingCrosses,
     AnyTable,
     AnyDevice,
+    ReasonInProse,
     KeepsWithoutAWord,
     KeepsMoreThanThereIs,
     LosesAMinibatch,
 ]
 
 
-def test_the_fetcher_that_the_wrong_ones_spoil_is_right() -> None:
+def test_the_fetcher_that_the_wrong_ones_spoil_is_right():
     check_strategy(Made(), HOST)
 
 
@@ -539,7 +547,7 @@ class FirstRowsKept(Made):
             )
 
 
-def test_a_path_that_keeps_some_rows_is_right_if_it_says_how_much_that_is() -> None:
+def test_a_path_that_keeps_some_rows_is_right_if_it_says_how_much_that_is():
     conformance.check_data_path(FirstRowsKept(), HOST)
     forgets = type("Forgets", (FirstRowsKept,), {"SAID": 99 * 129})
     with pytest.raises(NonconformingError, match="12900 B of distinct rows come from GPU memory"):
@@ -571,7 +579,7 @@ def rejected_by(name: str) -> frozenset[str]:
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_rejected(name: str) -> None:
+def test_what_is_wrong_is_rejected(name):
     assert rejected_by(name)
 
 
@@ -590,9 +598,7 @@ def test_what_is_wrong_is_rejected(name: str) -> None:
     ],
     ids=["dtype", "ids", "many"],
 )
-def test_an_error_of_the_path_says_what_it_was_given(
-    fails: Callable[[Tensor, Tensor], bool], said: str
-) -> None:
+def test_an_error_of_the_path_says_what_it_was_given(fails, said):
     def rows(self: RightFetcher, ids: Tensor) -> Tensor:
         if fails(ids, self.table):
             raise RuntimeError("Got unsupported ScalarType BFloat16")
@@ -605,6 +611,6 @@ def test_an_error_of_the_path_says_what_it_was_given(
     assert "Got unsupported ScalarType BFloat16" in str(caught.value)
 
 
-def test_every_check_is_needed() -> None:
+def test_every_check_is_needed():
     found = frozenset[str]().union(*map(rejected_by, WRONG))
     assert found == {check.__name__ for check in conformance.CHECKS}

@@ -1,7 +1,5 @@
 """What a wrong path may hand out in place of rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

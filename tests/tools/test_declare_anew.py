@@ -1,14 +1,12 @@
 """Page visits that are counted again: where they stood, and only if all else is as it was."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from gatherbench.bench.run.rows import Row, RowMaker
+from gatherbench.bench.run.rows import RowMaker
 from tools.declare_anew import AGAIN, visits
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +27,7 @@ NOW = [
 ]
 
 
-def test_both_counts_stand_where_one_stood() -> None:
+def test_both_counts_stand_where_one_stood():
     """In the coordinates of the run; what training takes does not depend on the rows' places."""
     found = visits(BEFORE, NOW)
     said = [(r.metric, r.value, r.commit, r.reason) for r in found]
@@ -42,7 +40,7 @@ def test_both_counts_stand_where_one_stood() -> None:
 
 
 @pytest.mark.parametrize("now", [[replace(NOW[0], value=41.0), *NOW[1:]], NOW[1:]])
-def test_where_another_count_differs_there_is_none(now: list[Row]) -> None:
+def test_where_another_count_differs_there_is_none(now):
     for row in visits(BEFORE, now):
         assert (row.value, row.status) == (None, "failed")
         assert row.reason == (
@@ -50,7 +48,7 @@ def test_where_another_count_differs_there_is_none(now: list[Row]) -> None:
         )
 
 
-def test_the_committed_runs_say_of_which_pages_they_count() -> None:
+def test_the_committed_runs_say_of_which_pages_they_count():
     """Registered memory by 64 KiB, managed by 2 MiB, each path in one of them alone."""
     sorted_visits = {}
     for file in (ROOT / "results/nvidia-h200").glob("*/rows.csv"):

@@ -1,7 +1,5 @@
 """The CUDA kernel's own source, run on the host under sanitizers, against plain indexing."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 from collections.abc import Iterator
@@ -13,13 +11,7 @@ import numpy as np
 import pytest
 
 from gatherbench.kernels.compiler import KERNEL_SOURCE
-from gatherbench.kernels.grid import (
-    LINE_BYTES,
-    SHIFTS,
-    WIDTHS,
-    GridPoint,
-    access_width,
-)
+from gatherbench.kernels.grid import LINE_BYTES, SHIFTS, WIDTHS, GridPoint, access_width
 from tools.sass import kernel_points
 from tools.shim.execute import Shim, ShimError, build, sparse_bytes
 
@@ -60,7 +52,7 @@ def conformance(shim: Shim, point: GridPoint, row_bytes: int, offset: int = 0) -
 
 @pytest.mark.parametrize("shift", SHIFTS)
 @pytest.mark.parametrize("width", WIDTHS)
-def test_every_kernel_on_every_row_width(shim: Shim, shift: str, width: int) -> None:
+def test_every_kernel_on_every_row_width(shim, shift, width):
     points = [p for p in kernel_points() if (p.shift, p.width, p.access) == (shift, width, "loads")]
     assert len(points) == 10
     for point, row_bytes in itertools.product(points, ROW_BYTES):
@@ -71,9 +63,7 @@ def test_every_kernel_on_every_row_width(shim: Shim, shift: str, width: int) -> 
 
 @pytest.mark.parametrize("index_bytes", [4, 8])
 @pytest.mark.parametrize("max_blocks", [1, None])
-def test_bulk_copies_on_every_row_width(
-    shim: Shim, index_bytes: int, max_blocks: int | None
-) -> None:
+def test_bulk_copies_on_every_row_width(shim, index_bytes, max_blocks):
     point = GridPoint.bulk(index_bytes, max_blocks)
     for row_bytes in (16, 112, 272, 1008, 1024, 1040, 2048, 2416):
         for offset in (0, 16, 48):
@@ -97,7 +87,7 @@ def bulk_conforms(shim: Shim) -> None:
 
 @pytest.mark.parametrize("shift", SHIFTS)
 @pytest.mark.parametrize("lanes", LANES)
-def test_every_mapping_on_every_row_width(shim: Shim, shift: str, lanes: int) -> None:
+def test_every_mapping_on_every_row_width(shim, shift, lanes):
     for row_bytes, cap in itertools.product(ROW_BYTES, (1, None)):
         width = access_width(row_bytes)
         for loads in (1, 4):
@@ -107,14 +97,14 @@ def test_every_mapping_on_every_row_width(shim: Shim, shift: str, lanes: int) ->
 
 @pytest.mark.parametrize("shift", SHIFTS)
 @pytest.mark.parametrize("lanes", [0, 8, 32])
-def test_every_alignment_of_the_table(shim: Shim, shift: str, lanes: int) -> None:
+def test_every_alignment_of_the_table(shim, shift, lanes):
     for offset in range(0, LINE_BYTES, 4):
         for row_bytes in (12, 100, 132, 400):
             conformance(shim, GridPoint(shift, 4, lanes, block_threads=64), row_bytes, offset)
 
 
 @pytest.mark.parametrize("point", [GridPoint(), GridPoint(lanes=0), GridPoint("idle", lanes=8)])
-def test_empty_batch_one_row_and_one_row_table(shim: Shim, point: GridPoint) -> None:
+def test_empty_batch_one_row_and_one_row_table(shim, point):
     table = table_of(100, num_rows=1)
     for count in (0, 1, 70):
         got = shim.run(point, table, np.zeros(count, np.int64), report_bad=True)
@@ -126,7 +116,7 @@ def test_empty_batch_one_row_and_one_row_table(shim: Shim, point: GridPoint) -> 
 
 
 @pytest.mark.parametrize("lanes", [0, 8, 32])
-def test_padded_rows_and_permuted_output(shim: Shim, lanes: int) -> None:
+def test_padded_rows_and_permuted_output(shim, lanes):
     table, rng = table_of(112), np.random.default_rng(1)
     ids, order = rng.integers(0, len(table), 50), rng.permutation(50)
     for shift in SHIFTS:
@@ -136,7 +126,7 @@ def test_padded_rows_and_permuted_output(shim: Shim, lanes: int) -> None:
 
 @pytest.mark.parametrize("bad", [-1, 41, -(2**31), 2**31 - 1, 2**62, -(2**63)])
 @pytest.mark.parametrize("lanes", [0, 8, 32])
-def test_a_bad_id_reads_nothing_and_is_reported(shim: Shim, bad: int, lanes: int) -> None:
+def test_a_bad_id_reads_nothing_and_is_reported(shim, bad, lanes):
     table, ids = table_of(100), np.arange(40)
     ids[[17, 23]] = bad
     small = -(2**31) <= bad < 2**31
@@ -160,9 +150,7 @@ def test_a_bad_id_reads_nothing_and_is_reported(shim: Shim, bad: int, lanes: int
     ],
     ids=["5 GiB of rows", "over 2^31 rows", "over 2^32 rows", "over 2^32 units and 4 GiB out"],
 )
-def test_tables_and_batches_beyond_32_bits(
-    shim: Shim, num_rows: int, row_bytes: int, num_ids: int, point: GridPoint
-) -> None:
+def test_tables_and_batches_beyond_32_bits(shim, num_rows, row_bytes, num_ids, point):
     tail = num_rows - 1 - np.arange(0, 900, 30)
     for shift, lanes in itertools.product(SHIFTS, (0, 32)):
         at = replace(point, shift=shift, lanes=lanes)
@@ -170,7 +158,7 @@ def test_tables_and_batches_beyond_32_bits(
         np.testing.assert_array_equal(got, sparse_bytes(tail, row_bytes))
 
 
-def test_circular_shift_starts_every_warp_on_a_line(shim: Shim) -> None:
+def test_circular_shift_starts_every_warp_on_a_line(shim):
     row_bytes, offset = 2408, 64
     loads = shim.run(
         GridPoint("circular", 4),
@@ -187,7 +175,7 @@ def test_circular_shift_starts_every_warp_on_a_line(shim: Shim) -> None:
     assert len(starts) == 41 * -(-602 // 32)
 
 
-def test_idle_lanes_keep_every_warp_in_one_line(shim: Shim) -> None:
+def test_idle_lanes_keep_every_warp_in_one_line(shim):
     loads = shim.run(GridPoint("idle", 4), table_of(1412), np.arange(41), record=True).loads
     instructions = np.stack([loads["warp"], loads["instruction"]], 1)
     lines = loads["address"] // LINE_BYTES
@@ -235,10 +223,7 @@ WRONG = {
         "row.from += entry.id * job.row_stride;",
         "row.from += static_cast<int>(entry.id) * static_cast<int>(job.row_stride);",
     ),
-    "output not permuted": (
-        "job.out_rows != nullptr ? job.out_rows[known] : known;",
-        "known;",
-    ),
+    "output not permuted": ("job.out_rows != nullptr ? job.out_rows[known] : known;", "known;"),
     "grid stride one block short": (
         "base < job.num_ids; base += gridDim.x * tile",
         "base < job.num_ids; base += gridDim.x * tile + 1",
@@ -296,7 +281,7 @@ def altered(few: Path, name: str, right: str, wrong: str, *, sanitize: bool = Tr
     return build(few, path, few=True, sanitize=sanitize)
 
 
-def test_the_small_suite_accepts_the_right_kernel(few: Path) -> None:
+def test_the_small_suite_accepts_the_right_kernel(few):
     with Shim(build(few, few=True)) as shim:
         conforms(shim)
 
@@ -312,16 +297,13 @@ def wrong_kernels(few: Path) -> Iterator[dict[str, Future[Path]]]:
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_kernel_is_rejected(wrong_kernels: dict[str, Future[Path]], name: str) -> None:
-    with (
-        Shim(wrong_kernels[name].result()) as shim,
-        pytest.raises((AssertionError, ShimError)),
-    ):
+def test_a_wrong_kernel_is_rejected(wrong_kernels, name):
+    with Shim(wrong_kernels[name].result()) as shim, pytest.raises((AssertionError, ShimError)):
         conforms(shim)
 
 
 @pytest.mark.parametrize("name", WRONG_BULK)
-def test_a_wrong_bulk_copy_is_rejected(few: Path, name: str) -> None:
+def test_a_wrong_bulk_copy_is_rejected(few, name):
     with (
         Shim(altered(few, f"bulk {name}", *WRONG_BULK[name])) as shim,
         pytest.raises((AssertionError, ShimError)),
@@ -329,7 +311,7 @@ def test_a_wrong_bulk_copy_is_rejected(few: Path, name: str) -> None:
         bulk_conforms(shim)
 
 
-def test_a_misaligned_access_is_stopped_by_the_sanitizer(few: Path) -> None:
+def test_a_misaligned_access_is_stopped_by_the_sanitizer(few):
     program = altered(
         few,
         "misaligned",
@@ -340,7 +322,7 @@ def test_a_misaligned_access_is_stopped_by_the_sanitizer(few: Path) -> None:
         shim.run(GridPoint("none"), table_of(100), np.arange(5))
 
 
-def test_a_source_that_does_not_compile_says_so(few: Path) -> None:
+def test_a_source_that_does_not_compile_says_so(few):
     broken = few / "broken.cu"
     broken.write_text("namespace gather { this is no C++ }")
     with pytest.raises(ShimError, match=r"could not compile broken\.cu"):
@@ -362,12 +344,12 @@ def test_a_source_that_does_not_compile_says_so(few: Path) -> None:
         ("access", "bulk"),
     ],
 )
-def test_a_point_outside_the_grid_is_refused(field: str, value: object) -> None:
+def test_a_point_outside_the_grid_is_refused(field, value):
     with pytest.raises(ValueError, match=field):
         replace(GridPoint(), **{field: value})
 
 
-def test_a_point_that_cannot_read_the_table_is_refused() -> None:
+def test_a_point_that_cannot_read_the_table_is_refused():
     with pytest.raises(ValueError, match="width = 16 does not divide"):
         GridPoint(width=16).check(2408, 0)
     with pytest.raises(ValueError, match="row_bytes = 0"):
@@ -376,7 +358,7 @@ def test_a_point_that_cannot_read_the_table_is_refused() -> None:
     assert access_width(2408, 4) == 4
 
 
-def test_the_grid_covers_the_work_and_obeys_its_cap() -> None:
+def test_the_grid_covers_the_work_and_obeys_its_cap():
     assert GridPoint(lanes=32, block_threads=256).blocks(17, 400) == 3
     assert GridPoint(lanes=0, block_threads=256, loads=4).blocks(17, 400) == 2
     assert GridPoint(max_blocks=2).blocks(1000, 400) == 2

@@ -1,7 +1,5 @@
 """The page of what an H200 showed is that of the rows, and its readers read what is there."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 
@@ -11,13 +9,13 @@ from tools.gpu_results.probes import blocks_of, kinds_of, overlap
 from tools.gpu_results.words import SPANS, ends
 
 
-def test_the_page_is_that_of_the_rows() -> None:
+def test_the_page_is_that_of_the_rows():
     """Else run ``python -m tools.gpu_results`` and look at what has changed."""
     assert (FOLDER / "README.md").read_text(encoding="utf-8") == page()
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_what_the_texts_say_of_it_is_that_of_the_rows(name: str) -> None:
+def test_what_the_texts_say_of_it_is_that_of_the_rows(name):
     text = (ROOT / name).read_text(encoding="utf-8")
     assert text.count(summary_of()) == 1
     assert with_summary(text) == text
@@ -26,7 +24,7 @@ def test_what_the_texts_say_of_it_is_that_of_the_rows(name: str) -> None:
     assert with_summary(other) == text
 
 
-def test_ends_read_alike_are_one() -> None:
+def test_ends_read_alike_are_one():
     assert ends([0.424, 0.416]) == "0.42"
     assert ends([3.0, 1.25, 2.0], 1) == "1.2 to 3.0"
 
@@ -38,7 +36,7 @@ managed       32 GiB map 0.00 s  64B-g:19.65 512B-s:50.58
 """
 
 
-def test_a_line_of_the_probe_of_kinds() -> None:
+def test_a_line_of_the_probe_of_kinds():
     one, other = kinds_of(KINDS)
     assert (one.name, one.span, one.rates) == ("thp", 8, {(64, "g"): 2.74, (512, "s"): 51.06})
     assert (other.name, other.span, other.rates[64, "g"]) == ("managed", 32, 19.65)
@@ -56,7 +54,7 @@ green 8 | all        fetch   2.00  matrix_products  18.17 (1.01)  memory_pass  1
 """
 
 
-def test_blocks_of_the_probe_of_overlap() -> None:
+def test_blocks_of_the_probe_of_overlap():
     """By hand: two of three steps are within a tenth of 2 ms; in turns 4 over 2, and 6 over 4.
 
     Of managed memory what took longer than 3 ms was disturbed; in turns 20 over 18, and 18 over 16.
@@ -76,7 +74,7 @@ def test_blocks_of_the_probe_of_overlap() -> None:
     ]
 
 
-def test_the_cpu_s_gathers_by_threads() -> None:
+def test_the_cpu_s_gathers_by_threads():
     """By hand: 2 B in 1, 2 and 4 s: the median is 1 B a second."""
     samples = pd.DataFrame(
         [("host_gather", 512, 1, 2.0, t) for t in (1.0, 2.0, 4.0)]
@@ -86,7 +84,7 @@ def test_the_cpu_s_gathers_by_threads() -> None:
     assert host_gathers(samples) == {1: 1.0}
 
 
-def test_wholegraph_is_set_beside_our_sorted_and_our_better_order() -> None:
+def test_wholegraph_is_set_beside_our_sorted_and_our_better_order():
     """By hand: theirs 2, ours 3 as given and 1 sorted: 0.5 and 1.5 times as long."""
     orders = ("given", "sorted")
     rows = [

@@ -1,11 +1,8 @@
 """What meters cost: both halves of a pair are run, a cost that is there is found, noise is not."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -38,7 +35,7 @@ class Switch:
         return []
 
 
-def test_each_pair_has_one_epoch_with_meters_and_one_without_in_either_order() -> None:
+def test_each_pair_has_one_epoch_with_meters_and_one_without_in_either_order():
     switch, log = Switch(), []
 
     def epoch() -> float:
@@ -63,14 +60,14 @@ def pairs_with(share: float, noise: float) -> NDArray[np.float64]:
         (0.0, 0.3, "undecided"),
     ],
 )  # fmt: skip
-def test_the_interval_holds_what_was_put_in(share: float, noise: float, verdict: str) -> None:
+def test_the_interval_holds_what_was_put_in(share, noise, verdict):
     cost = summarise(pairs_with(share, noise))
     assert cost.low <= share <= cost.high
     assert cost.low <= cost.share <= cost.high
     assert cost.verdict == verdict
 
 
-def test_a_drift_on_both_epochs_and_one_disturbed_pair_decide_nothing() -> None:
+def test_a_drift_on_both_epochs_and_one_disturbed_pair_decide_nothing():
     drift = np.linspace(1, 10, 40)[:, None] * [1, 1, 0]
     assert summarise(drift) == Cost(0, 0, 0)
     disturbed = np.vstack([pairs_with(0.0, noise=0.001), [100.0, 1.0, 0.5]])
@@ -78,9 +75,7 @@ def test_a_drift_on_both_epochs_and_one_disturbed_pair_decide_nothing() -> None:
 
 
 @pytest.mark.parametrize(("share", "status"), [(0.0, 0), (0.5, 1)])
-def test_the_program_reports_and_fails_where_the_cost_is_proven(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], share: float, status: int
-) -> None:
+def test_the_program_reports_and_fails_where_the_cost_is_proven(monkeypatch, capsys, share, status):
     switch = Switch()
 
     @contextmanager
@@ -99,7 +94,7 @@ def test_the_program_reports_and_fails_where_the_cost_is_proven(
     assert "Other work kept" in said
 
 
-def test_the_real_case_with_every_meter(tiny_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_real_case_with_every_meter(tiny_root, monkeypatch):
     """One pair for real: the program's own pieces fit together."""
     monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
     tiny = Workload("tiny", fanouts=(4, 3), batch_size=32, max_batches=5)

@@ -45,7 +45,7 @@ def rows(out: Path) -> pd.DataFrame:
     return read_points(out / "rows.csv")
 
 
-def test_what_there_is_to_measure_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_there_is_to_measure_is_listed(capsys):
     assert micro.main(["--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == list(CASES)
@@ -58,7 +58,7 @@ def test_what_there_is_to_measure_is_listed(capsys: pytest.CaptureFixture[str]) 
     assert {point.case for point in points} == {"sm_read", "round_trip", "host_copy"}
 
 
-def test_what_cannot_be_begun_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_begun_is_said(tmp_path, capsys):
     out = ["--out", str(tmp_path / "out")]
     for arguments, said in (
         (["--dry-run", "--policies", "dlg"], "unknown policy 'dlg'"),
@@ -70,9 +70,7 @@ def test_what_cannot_be_begun_is_said(tmp_path: Path, capsys: pytest.CaptureFixt
     assert not (tmp_path / "out").exists()
 
 
-def test_the_gathers_measure_every_point(
-    cuda: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_gathers_measure_every_point(cuda, tmp_path, monkeypatch, capsys):
     launched: list[Point] = []
     measure = GpuStand.measure
 
@@ -107,9 +105,7 @@ def test_the_gathers_measure_every_point(
     assert (tmp_path / "summary.csv").exists()
 
 
-def test_a_span_that_cannot_be_registered_costs_itself_only(
-    cuda: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_span_that_cannot_be_registered_costs_itself_only(cuda, tmp_path, monkeypatch, capsys):
     limit = 2 * MIB
 
     class Limited(Registered):
@@ -132,9 +128,7 @@ def test_a_span_that_cannot_be_registered_costs_itself_only(
     assert capsys.readouterr().out.splitlines()[-1].startswith("no span fits")
 
 
-def test_a_policy_that_is_wrong_is_left_out_and_said(
-    cuda: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_policy_that_is_wrong_is_left_out_and_said(cuda, tmp_path, monkeypatch, capsys):
     def wrong(out: Tensor, table: Table, ids: Tensor, point: GridPoint, places: Any = None) -> None:
         gather(out, table, ids, point, places)
         if table.row_bytes == 400 and point.shift == "idle":
@@ -154,8 +148,8 @@ def test_a_policy_that_is_wrong_is_left_out_and_said(
 
 
 def test_a_lost_context_names_what_broke_it_or_ends_with_what_there_is(
-    cuda: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    cuda, tmp_path, monkeypatch, capsys
+):
     lost: list[str] = []
 
     def breaks(
@@ -186,8 +180,8 @@ def test_a_lost_context_names_what_broke_it_or_ends_with_what_there_is(
 
 
 def test_each_run_has_a_folder_and_reasons_for_what_did_not_run(
-    cuda: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    cuda, tmp_path, monkeypatch, capsys
+):
     def ended(name: str, out: Path, *_: object) -> tuple[str, str]:
         assert (out / "env.json").is_file()
         with PointFile(out / "rows.csv") as file:
@@ -213,9 +207,7 @@ def test_each_run_has_a_folder_and_reasons_for_what_did_not_run(
     assert all(f"\n{name}: " in said for name in micro.SECTIONS), "every section has its turn"
 
 
-def test_without_pandas_the_rows_are_whole_and_the_tables_come_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_pandas_the_rows_are_whole_and_the_tables_come_later(tmp_path, monkeypatch, capsys):
     with PointFile(tmp_path / "rows.csv") as file:
         file.add(row_of(Point("gpu_copy"), 1, 1.0, 1.0, "test"))
     with monkeypatch.context() as without:
@@ -249,9 +241,7 @@ name, folder = sys.argv[0], pathlib.Path(sys.argv[sys.argv.index("--out") + 1])
         ),
     ],
 )
-def test_how_a_section_ends_is_a_row(
-    body: str, status: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_how_a_section_ends_is_a_row(body, status, reason, tmp_path, monkeypatch):
     (tmp_path / "toy.py").write_text(SECTION.format(body=body))
     # Time to begin on a busy machine; only what hangs uses all of it.
     monkeypatch.setattr(micro, "_GRACE_S", 2.0 if reason == "took too long" else 60.0)
@@ -265,9 +255,7 @@ def test_how_a_section_ends_is_a_row(
     assert (tmp_path / "seen").read_text() == "1\n"
 
 
-def test_a_section_that_lacks_its_tool_says_so(
-    cuda: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_section_that_lacks_its_tool_says_so(cuda, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(counters.shutil, "which", lambda *_, **__: None)
     monkeypatch.setattr(peer.importlib.util, "find_spec", lambda _name: None)
     for name, said in (("ncu", "unsupported: ncu"), ("peer", "unsupported: pylibwholegraph")):
@@ -275,9 +263,7 @@ def test_a_section_that_lacks_its_tool_says_so(
         assert capsys.readouterr().out.startswith(said)
 
 
-def test_a_section_that_lost_its_context_begins_anew_without_what_broke_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_section_that_lost_its_context_begins_anew_without_what_broke_it(tmp_path, monkeypatch):
     started: list[list[str]] = []
 
     def run(name: str, out: Path, budget_s: float, more: list[str]) -> tuple[int, str]:
@@ -311,7 +297,7 @@ NCU = """==PROF== Connected to process 7
 """
 
 
-def test_what_ncu_prints_is_read() -> None:
+def test_what_ncu_prints_is_read():
     first, second = counters.parse_counters(NCU)
     assert first[SECTORS] == 200_000
     assert first[REQUESTS] == 100_000
@@ -335,7 +321,7 @@ for k in range({count}):
 """
 
 
-def test_a_counter_that_a_gpu_does_not_have_costs_no_other(tmp_path: Path) -> None:
+def test_a_counter_that_a_gpu_does_not_have_costs_no_other(tmp_path):
     ncu = tmp_path / "ncu"
     count = len(counters.launches())
     fields = {"python": sys.executable, "table": TABLE, "count": count}
@@ -357,7 +343,7 @@ def test_a_counter_that_a_gpu_does_not_have_costs_no_other(tmp_path: Path) -> No
     assert "took longer than" in said
 
 
-def test_a_launch_is_rows_of_what_is_expected_and_what_was_counted() -> None:
+def test_a_launch_is_rows_of_what_is_expected_and_what_was_counted():
     counted = {SECTORS: 320_000.0, READ_BYTES: 12_160_000.0}
     found = {row.point.case: row for row in counters.rows_of("aligned", 512, counted)}
     assert {case: row.amount for case, row in found.items()} == {
@@ -396,8 +382,8 @@ class Fetcher:
 
 @pytest.mark.parametrize("refused", ["when it is made", "when it is used", "stream, too"])
 def test_the_overlap_tries_every_share_and_goes_on_without_those_that_are_refused(
-    refused: str, cuda: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    refused, cuda, tmp_path, monkeypatch
+):
     fetcher = Fetcher()
 
     def green(_: object, percent: int) -> None:
@@ -434,9 +420,7 @@ def test_the_overlap_tries_every_share_and_goes_on_without_those_that_are_refuse
     assert reason.startswith(words)
 
 
-def test_a_context_that_is_lost_beside_training_ends_the_section(
-    cuda: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_context_that_is_lost_beside_training_ends_the_section(cuda, monkeypatch):
     def lost(*_: object) -> None:
         raise RuntimeError("illegal memory access")
 
@@ -451,7 +435,7 @@ def test_a_context_that_is_lost_beside_training_ends_the_section(
     assert not isinstance(failed.value, RefusedError)
 
 
-def test_loads_last_about_as_long_as_they_are_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loads_last_about_as_long_as_they_are_asked_to(monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     clock = iter((0.0, 10 * 0.002))
     monkeypatch.setattr(overlap.time, "perf_counter", lambda: next(clock))
@@ -462,7 +446,7 @@ def test_loads_last_about_as_long_as_they_are_asked_to(monkeypatch: pytest.Monke
     assert len(calls) == 4
 
 
-def test_a_step_keeps_a_fetch_beside_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_keeps_a_fetch_beside_the_work(monkeypatch):
     """result, submit, work: the order in which the loop does them."""
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     events: list[str] = []
@@ -478,7 +462,7 @@ def test_a_step_keeps_a_fetch_beside_the_work(monkeypatch: pytest.MonkeyPatch) -
     assert events == ["submit", *["result", "submit", "work"] * 4, "result"]
 
 
-def test_the_sweep_runs_on_the_gathers_own_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sweep_runs_on_the_gathers_own_stream(monkeypatch):
     seen: list[object] = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     monkeypatch.setattr(torch.cuda, "Event", Event)
@@ -494,7 +478,7 @@ def test_the_sweep_runs_on_the_gathers_own_stream(monkeypatch: pytest.MonkeyPatc
     assert seen == ["green"]
 
 
-def test_gathers_hold_every_axis_once() -> None:
+def test_gathers_hold_every_axis_once():
     plan = gather_points()
     assert len(set(plan)) == len(plan)
     assert {p.case for p in plan} < set(CASES)
@@ -521,7 +505,7 @@ def test_gathers_hold_every_axis_once() -> None:
         assert cases.num_rows(p) * stride <= p.span_bytes
 
 
-def test_a_folder_is_taken_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_is_taken_once(tmp_path, capsys):
     wanted = tmp_path / "new" / "today"
     for name in ("today", "today-2", "today-3"):
         folder = micro.fresh_folder(wanted)

@@ -1,7 +1,5 @@
 """The section ``pages`` of gpu-micro: what it allocates, advises and reads, and keeps."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 from types import SimpleNamespace
@@ -88,7 +86,7 @@ def rows(out: Path, *more: str) -> pd.DataFrame:
     return read_points(out / "rows.csv")
 
 
-def test_every_case_has_its_rows(done: list[tuple[Any, ...]], tmp_path: Path) -> None:
+def test_every_case_has_its_rows(done, tmp_path):
     table = rows(tmp_path)
     assert set(table["case"]) == {c.name for c in CASES.values() if c.section == "pages"}
     assert set(table["reason"]) == {""}
@@ -103,9 +101,7 @@ def test_every_case_has_its_rows(done: list[tuple[Any, ...]], tmp_path: Path) ->
     assert set(of_full.loc["full_managed_grown", "amount"]) == {0.0}
 
 
-def test_the_control_is_told_from_memory_that_stays(
-    done: list[tuple[Any, ...]], tmp_path: Path
-) -> None:
+def test_the_control_is_told_from_memory_that_stays(done, tmp_path):
     """No advice was ever given for it: advice that is taken back leaves what it had mapped."""
     table = rows(tmp_path, "--cases", "full_unadvised_grown", "full_unadvised_payload")
     assert done == [("unadvised", 8), ("filled",), ("counters",), ("freed",)]
@@ -115,17 +111,13 @@ def test_the_control_is_told_from_memory_that_stays(
 
 
 @pytest.mark.parametrize(("case", "piece"), [("split_64k", 64 << 10), ("split_4k", 4 << 10)])
-def test_every_second_piece_is_advised_otherwise(
-    done: list[tuple[Any, ...]], tmp_path: Path, case: str, piece: int
-) -> None:
+def test_every_second_piece_is_advised_otherwise(done, tmp_path, case, piece):
     table = rows(tmp_path, "--cases", case)
     assert done == [("managed", 2), *[("left out", piece)] * (MIB // piece)]
     assert set(table["case"]) == {case}
 
 
-def test_what_is_not_to_be_had_has_its_reason(
-    done: list[tuple[Any, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_to_be_had_has_its_reason(done, tmp_path, monkeypatch):
     def none(*_: object) -> Tensor:
         raise MemoryError("no_memory: nothing is left")
 
@@ -138,9 +130,7 @@ def test_what_is_not_to_be_had_has_its_reason(
     assert len(left) == 12
 
 
-def test_wrong_rows_are_not_timed(
-    done: list[tuple[Any, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_rows_are_not_timed(done, tmp_path, monkeypatch):
     def wrong(out: Tensor, *more: Any) -> None:
         gather(out, *more)
         out[3, 7] += 1

@@ -79,9 +79,7 @@ class Library:
 
 
 @pytest.mark.parametrize("wrong", [False, True])
-def test_the_peer_is_compared_before_it_is_timed(
-    wrong: bool, cuda: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_peer_is_compared_before_it_is_timed(wrong, cuda, monkeypatch):
     library = Library(monkeypatch, wrong=wrong)
     monkeypatch.setattr(peer, "SPAN_BYTES", MIB)
     monkeypatch.setattr(peer, "READ_BYTES", MIB // 4)
@@ -105,7 +103,7 @@ def test_the_peer_is_compared_before_it_is_timed(
     assert library.calls[-1] == "group ended"
 
 
-def test_a_rank_fills_its_part_and_leaves_the_group_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_fills_its_part_and_leaves_the_group_alone(monkeypatch):
     """Rank 1 of two, for a table of 5 rows: 3 and 2."""
     library = Library(monkeypatch, first=3)
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
@@ -138,7 +136,7 @@ def path_of(peers: ModuleType, memory: str, ranks: Ranks) -> DataPath:
     return path
 
 
-def test_which_bytes_come_from_where(peers: ModuleType) -> None:
+def test_which_bytes_come_from_where(peers):
     """Each of four ranks has two rows; rank 2 has 4 and 5, and rank 3 is on its machine."""
 
     def read(ids: Tensor) -> DataPath:
@@ -158,7 +156,7 @@ def test_which_bytes_come_from_where(peers: ModuleType) -> None:
     assert peers.PeerWholegraph().data_path(IDS, 600) == read(IDS)
 
 
-def test_how_much_of_the_table_a_gpu_has(peers: ModuleType) -> None:
+def test_how_much_of_the_table_a_gpu_has(peers):
     known = Knowledge(ranks=Ranks(2, 4, 2))
     assert peers.PeerWholegraph("gpu").gpu_table_bytes(4800, known) == 1200
     assert peers.PeerWholegraph("host").gpu_table_bytes(4800, known) == 0

@@ -1,7 +1,5 @@
 """The guard over machine code: what it reads, its verdicts, and regressions that it must catch."""
 
-from __future__ import annotations
-
 import functools
 import re
 import shutil
@@ -17,15 +15,7 @@ from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.requests import count_requests
 from tools import behaviour, sass
 from tools.behaviour import Behaviour
-from tools.sass import (
-    Baseline,
-    KernelCode,
-    compare,
-    guarded_points,
-    judge,
-    measure,
-    verdicts,
-)
+from tools.sass import Baseline, KernelCode, compare, guarded_points, judge, measure, verdicts
 
 WIDE = GridPoint("circular", 16, 32, 1, 4)
 CODE = KernelCode(40, 0, 200, {"LDG.64": 2, "LDG.EF.128": 4, "STG.EF.128": 4})
@@ -53,7 +43,7 @@ def altered(right: str, wrong: str) -> str:
     return source.replace(right, wrong)
 
 
-def test_the_baseline_has_every_guarded_kernel_and_none_spills() -> None:
+def test_the_baseline_has_every_guarded_kernel_and_none_spills():
     points, baseline = guarded_points(), sass.read_baseline()
     made = [(a, p) for a in ARCHITECTURES for p in points if p.missing_on(a) is None]
     assert baseline.kernels.keys() == {f"{arch}/{point.kernel}" for arch, point in made}
@@ -76,13 +66,13 @@ def test_the_baseline_has_every_guarded_kernel_and_none_spills() -> None:
     }
 
 
-def test_the_kernel_reads_as_its_point_says(right: KernelCode) -> None:
+def test_the_kernel_reads_as_its_point_says(right):
     assert right.memory["LDG.EF.128"] == right.memory["STG.EF.128"] == WIDE.loads
     assert right.counts()["spills"] == 0
     assert right.counts()["warps that registers allow"] >= 32
 
 
-def test_a_kernel_is_as_in_the_baseline() -> None:
+def test_a_kernel_is_as_in_the_baseline():
     baseline = sass.read_baseline()
     if baseline.compiler != sass._compiler():
         pytest.skip(f"the baseline was made by {baseline.compiler}")
@@ -90,7 +80,7 @@ def test_a_kernel_is_as_in_the_baseline() -> None:
     assert {v.status for v in verdicts({n: baseline.kernels[n] for n in now}, now)} == {"SAME"}
 
 
-def test_shifted_warps_read_each_line_of_a_row_once() -> None:
+def test_shifted_warps_read_each_line_of_a_row_once():
     """By hand: the batch has every row once, and a row is read line by line, by whole sectors."""
     expected = {32: 0, 64: 0, 96: 0, 128: 0}
     for row in range(41):
@@ -109,9 +99,7 @@ def test_shifted_warps_read_each_line_of_a_row_once() -> None:
             assert sum(requests.values()) < sum(none.values()), name
 
 
-def test_only_a_cubin_that_is_new_is_disassembled(
-    right: KernelCode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_cubin_that_is_new_is_disassembled(right, monkeypatch):
     read: list[bytes] = []
     other = GridPoint("idle", 4, 0, 1, 4)
     monkeypatch.setattr(sass, "disassemble", lambda cubin: read.append(cubin) or CODE)
@@ -141,7 +129,7 @@ NARROW = """
         ("k < LOADS", "k < 1", "table loads in the code 4 -> 1"),
     ],
 )
-def test_a_regression_is_caught(right: KernelCode, as_it_is: str, worse: str, reason: str) -> None:
+def test_a_regression_is_caught(right, as_it_is, worse, reason):
     status, said = compare(right, measured(altered(as_it_is, worse)))
     assert status == "WORSE"
     assert reason in said
@@ -177,11 +165,11 @@ def test_a_regression_is_caught(right: KernelCode, as_it_is: str, worse: str, re
         ),
     ],
 )
-def test_a_verdict_has_a_reason(new: KernelCode, status: str, reason: str) -> None:
+def test_a_verdict_has_a_reason(new, status, reason):
     assert compare(CODE, new) == (status, reason)
 
 
-def test_kernels_that_come_and_go_are_changes() -> None:
+def test_kernels_that_come_and_go_are_changes():
     found = verdicts({"old": CODE}, {"new": CODE})
     assert [(v.kernel, v.status, v.reason) for v in found] == [
         ("new", "CHANGED", "not in the baseline"),
@@ -189,7 +177,7 @@ def test_kernels_that_come_and_go_are_changes() -> None:
     ]
 
 
-def test_what_the_source_does_is_judged_beside_its_machine_code() -> None:
+def test_what_the_source_does_is_judged_beside_its_machine_code():
     old = Baseline("", {}, {"a": {32: 4, 128: 1}, "b": {32: 4}, "c": {32: 4}, "d": {32: 1}})
     new = Behaviour(
         {"a": {32: 4, 128: 2}, "b": {64: 3}, "c": {32: 4}, "d": {32: 9}, "e": {}}, {"d": "wrong"}
@@ -239,7 +227,7 @@ needs_gxx = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 
 @needs_gxx
-def test_the_command_line(command: Command, tmp_path: Path) -> None:
+def test_the_command_line(command, tmp_path):
     file = tmp_path / "baseline.json"
     assert command("--check")[0] == 2
     assert command("--update")[0] == 0
@@ -268,11 +256,7 @@ CHANGES = {
         "constexpr int kLine = 64;",
         ("WRONG", "requests by size; the accounting says"),
     ),
-    "an id too far": (
-        "entry.id < job.num_rows;",
-        "entry.id <= job.num_rows;",
-        ("WRONG", ""),
-    ),
+    "an id too far": ("entry.id < job.num_rows;", "entry.id <= job.num_rows;", ("WRONG", "")),
     "no shift": (
         "row.shift = static_cast<int>((phase - address) % kLine) / WIDTH;",
         "row.shift = 0 * static_cast<int>(phase);",
@@ -298,9 +282,7 @@ CHANGES = {
 
 @needs_gxx
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_changed_source_needs_a_new_baseline_and_a_wrong_one_gets_none(
-    command: Command, tmp_path: Path, change: str
-) -> None:
+def test_a_changed_source_needs_a_new_baseline_and_a_wrong_one_gets_none(command, tmp_path, change):
     right, wrong, (status, reason) = CHANGES[change]
     assert command("--update")[0] == 0
     before = (tmp_path / "baseline.json").read_text()
@@ -320,9 +302,7 @@ def test_a_changed_source_needs_a_new_baseline_and_a_wrong_one_gets_none(
         assert command("--check")[0] == 1
 
 
-def test_without_a_host_compiler_a_change_cannot_be_judged(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_host_compiler_a_change_cannot_be_judged(command, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sass, "observe", behaviour.observe)
     code, said = command("--update")
@@ -330,12 +310,12 @@ def test_without_a_host_compiler_a_change_cannot_be_judged(
     assert "g++ not found" in said
 
 
-def test_what_is_no_cubin_is_refused() -> None:
+def test_what_is_no_cubin_is_refused():
     with pytest.raises(CompilerError, match="failed"):
         sass.disassemble(b"not a cubin")
 
 
-def test_a_missing_disassembler_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_disassembler_says_what_to_install(monkeypatch):
     import cuda.pathfinder
 
     monkeypatch.setattr(cuda.pathfinder, "find_nvidia_binary_utility", lambda name: None)

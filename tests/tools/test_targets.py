@@ -1,7 +1,5 @@
 """What gpu-micro is held to: ratios within rounds, their intervals, and verdicts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,15 +10,7 @@ import pytest
 from gatherbench.bench.probe.cases import GIB
 from gatherbench.bench.probe.stand import PointFile, row_of
 from gatherbench.bench.read.points import Point, PointRow, read_points
-from tools.gpu.targets import (
-    MISSED,
-    REACHED,
-    UNDECIDED,
-    Target,
-    summary,
-    targets,
-    write_report,
-)
+from tools.gpu.targets import MISSED, REACHED, UNDECIDED, Target, summary, targets, write_report
 
 
 def gathered(policy: str, width: int, percent: int = 0) -> Point:
@@ -61,7 +51,7 @@ def found(tmp_path: Path, rows: Iterable[PointRow]) -> list[Target]:
     return targets(table(tmp_path, rows))
 
 
-def test_ratios_are_taken_within_rounds(tmp_path: Path) -> None:
+def test_ratios_are_taken_within_rounds(tmp_path):
     # The machine is twice as fast in the last round: no ratio moves.
     roof, peer = found(tmp_path, rounds((100, 96, 80), (102, 97.92, 81.6), (200, 192, 160)))
     assert (roof.target, roof.row_bytes, roof.at_least) == ("of the SM-read roof", 512, 0.95)
@@ -72,7 +62,7 @@ def test_ratios_are_taken_within_rounds(tmp_path: Path) -> None:
     assert (peer.ratio, peer.at_least, peer.verdict) == (pytest.approx(1.2), 1.0, REACHED)
 
 
-def test_a_verdict_needs_the_whole_interval(tmp_path: Path) -> None:
+def test_a_verdict_needs_the_whole_interval(tmp_path):
     # Student's interval of the logarithms of 0.94, 0.96 and 0.94: t(0.975, 2 degrees) = 4.3027.
     roof, _ = found(tmp_path, rounds((100, 94, 90), (100, 96, 90), (100, 94, 90)))
     logs = [math.log(x) for x in (0.94, 0.96, 0.94)]
@@ -88,7 +78,7 @@ def test_a_verdict_needs_the_whole_interval(tmp_path: Path) -> None:
     assert (roof.low, roof.high) == (0, math.inf)
 
 
-def test_only_what_was_asked_for_has_a_verdict(tmp_path: Path) -> None:
+def test_only_what_was_asked_for_has_a_verdict(tmp_path):
     near = [(100.0, 86.0, 80.0), (100.0, 86.1, 80.0), (100.0, 86.0, 80.0)]
     at_256, _ = found(tmp_path, rounds(*near, width=256))
     assert (at_256.at_least, at_256.verdict) == (0.85, REACHED)
@@ -102,7 +92,7 @@ def test_only_what_was_asked_for_has_a_verdict(tmp_path: Path) -> None:
     assert written["ratio"].tolist() == pytest.approx([0.4, 4 / 3])
 
 
-def test_a_run_that_was_cut_off_answers_what_it_can(tmp_path: Path) -> None:
+def test_a_run_that_was_cut_off_answers_what_it_can(tmp_path):
     assert found(tmp_path, []) == []
     ours = at(gathered("aligned", 512), 50, 1)
     assert found(tmp_path, [ours, at(Point("sort_ids", 512, GIB), 1, 1)]) == []
@@ -112,7 +102,7 @@ def test_a_run_that_was_cut_off_answers_what_it_can(tmp_path: Path) -> None:
     assert write_report(tmp_path) == ""
 
 
-def test_wholegraph_itself_is_a_peer(tmp_path: Path) -> None:
+def test_wholegraph_itself_is_a_peer(tmp_path):
     rows = [
         at(Point("peer_gather", 512, GIB, policy=policy, order=order), rate, number)
         for number in (1, 2, 3)
@@ -123,14 +113,11 @@ def test_wholegraph_itself_is_a_peer(tmp_path: Path) -> None:
         )
     ]
     (one,) = found(tmp_path, rows)
-    assert (one.ours, one.other) == (
-        "aligned, sorted, grid 0 %",
-        "WholeGraph 26.10, its own",
-    )
+    assert (one.ours, one.other) == ("aligned, sorted, grid 0 %", "WholeGraph 26.10, its own")
     assert (one.ratio, one.verdict) == (pytest.approx(1.5), REACHED)
 
 
-def test_overlap_is_measured_against_the_longer_of_the_two(tmp_path: Path) -> None:
+def test_overlap_is_measured_against_the_longer_of_the_two(tmp_path):
     def steps(case: str, percent: int, load: str, *seconds: float) -> list[PointRow]:
         provider = "stream" if percent else ""
         point = Point(case, grid_percent=percent, load=load, provider=provider)
@@ -158,7 +145,7 @@ def test_overlap_is_measured_against_the_longer_of_the_two(tmp_path: Path) -> No
     assert others["long, stream 10 %"] == "long alone"
 
 
-def test_the_summary_takes_medians_and_the_best_roof(tmp_path: Path) -> None:
+def test_the_summary_takes_medians_and_the_best_roof(tmp_path):
     slow, fast = (Point("sm_read", span_bytes=GIB, grid_percent=b) for b in (100, 400))
     gather = gathered("aligned", 512)
     rows = [at(slow, 10e9, 1), at(fast, 50e9, 1), at(slow, 10e9, 2), at(fast, 50e9, 2)]
@@ -178,7 +165,7 @@ def test_the_summary_takes_medians_and_the_best_roof(tmp_path: Path) -> None:
     assert "25.0" in said
 
 
-def test_the_mean_read_follows_from_the_bytes(tmp_path: Path) -> None:
+def test_the_mean_read_follows_from_the_bytes(tmp_path):
     def launch(policy: str, **amounts: float) -> list[PointRow]:
         return [
             row_of(Point(case, 512, GIB, policy=policy), 0, amount)

@@ -1,7 +1,5 @@
 """The model beside published figures: what it was fitted to, what it predicts, where it is off."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd
@@ -41,14 +39,14 @@ def fitted() -> Fitted:
     return fitted_chart(REFERENCE)
 
 
-def test_the_bars_that_were_fitted_come_out_as_published(chart: pd.DataFrame) -> None:
+def test_the_bars_that_were_fitted_come_out_as_published(chart):
     bars = chart[chart["fitted"]]
     assert len(bars) == len(BARS)
     assert bars["machine"].eq(FITTED_ON).all()
     assert bars["error"].abs().max() < 1e-3
 
 
-def test_the_bars_of_the_other_link_are_predicted(chart: pd.DataFrame) -> None:
+def test_the_bars_of_the_other_link_are_predicted(chart):
     """The errors as they are: within 11 %, and none of these bars was fitted."""
     bars = chart[~chart["fitted"]].set_index("strategy")
     assert bars["machine"].eq(PREDICTED).all()
@@ -63,7 +61,7 @@ def test_the_bars_of_the_other_link_are_predicted(chart: pd.DataFrame) -> None:
     )
 
 
-def test_what_is_fitted_makes_sense(fitted: Fitted) -> None:
+def test_what_is_fitted_makes_sense(fitted):
     first, rows = uniform_rows()
     assert 20_000 < first < 26_000
     assert 0.6 * rows < fitted.rows < rows  # hubs are drawn again and again
@@ -71,7 +69,7 @@ def test_what_is_fitted_makes_sense(fitted: Fitted) -> None:
 
 
 @pytest.mark.parametrize("name", [FITTED_ON, PREDICTED])
-def test_the_presets_hold_what_was_fitted(name: str, fitted: Fitted) -> None:
+def test_the_presets_hold_what_was_fitted(name, fitted):
     profile = load_profile(name)
     assert profile["copy.pageable"].value == pytest.approx(fitted.pageable_rate, rel=2e-3)
     assert "fitted to the PCIe 3.0 bars" in profile["copy.pageable"].source
@@ -82,20 +80,20 @@ def test_the_presets_hold_what_was_fitted(name: str, fitted: Fitted) -> None:
     assert host["host.sample_cores"].value == 5
 
 
-def test_the_notes_hold_the_tables_as_they_come_out() -> None:
+def test_the_notes_hold_the_tables_as_they_come_out():
     notes = (RESULTS.parent / "bench" / "model" / "NOTES.md").read_text(encoding="utf-8")
     lines = [line for line in tables(REFERENCE).splitlines() if line]
     assert len(lines) == 40
     assert [line for line in lines if line not in notes] == []
 
 
-def test_bars_that_no_constants_yield_are_refused() -> None:
+def test_bars_that_no_constants_yield_are_refused():
     bars = published_bars(REFERENCE, FITTED_ON)
     with pytest.raises(ValueError, match="sample_rate"):
         fit(load_profile(FITTED_ON), tuple({**bars, ALL_IN_GPU: 1e-9}[bar] for bar in BARS))
 
 
-def test_alignment_gains_what_was_published_and_what_an_h200_showed() -> None:
+def test_alignment_gains_what_was_published_and_what_an_h200_showed():
     """Published: 5 to 10 %. An H200's, of 602 floats: 1.046; of 353, sorted: 1.119.
 
     Random rows of 353 floats gained 1.18 ± 0.03 there, which the model does not reach.
@@ -118,9 +116,7 @@ def gathers() -> pd.DataFrame:
     return published_gathers(REFERENCE, load_profile(PREDICTED))
 
 
-def test_wide_rows_are_predicted_well_and_rows_of_a_few_bytes_are_not(
-    gathers: pd.DataFrame,
-) -> None:
+def test_wide_rows_are_predicted_well_and_rows_of_a_few_bytes_are_not(gathers):
     """The errors as they are: nothing but the link's own constants is behind them."""
     sorted_ids = gathers[~gathers["fitted"]]
     row_bytes = sorted_ids["dim"] * sorted_ids["dtype"].map({"float32": 4, "int8": 1})
@@ -131,9 +127,7 @@ def test_wide_rows_are_predicted_well_and_rows_of_a_few_bytes_are_not(
     assert sorted_ids.loc[row_bytes <= 16, "error"].max() < -0.25
 
 
-def test_rows_of_probes_beside_the_runs_are_passed_over(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_of_probes_beside_the_runs_are_passed_over(tmp_path, capsys):
     (tmp_path / "box" / "probes").mkdir(parents=True)
     (tmp_path / "box" / "probes" / "rows.csv").write_text("span\n")
     validate.main(tmp_path)

@@ -323,9 +323,9 @@ def _beside_link(phase: Phase, point: Point, gathers: Gathers, count: int = 0) -
 def _link_counters(device: torch.device) -> FieldCounters | str:
     """The link's byte counters, or why there are none."""
     try:
-        from gatherbench.bench.machine.reason import SensorUnavailableError
         from gatherbench.bench.meters.nvml_device import NvmlDevice, uuids_of
         from gatherbench.bench.meters.pcie import FieldCounters
+        from gatherbench.reason import SensorUnavailableError
     except ImportError as missing:
         return f"not_installed: {missing}"
     uuid = str(torch.cuda.get_device_properties(device).uuid)

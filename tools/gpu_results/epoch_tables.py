@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from gatherbench.bench.read.cpu import cores_of, thread_seconds
-from gatherbench.bench.read.epochs import epoch_times
+from gatherbench.bench.read.derive import epoch_times
 from gatherbench.bench.read.gpu import gpu_energy, gpu_power, idle_power_w
 from gatherbench.bench.read.tables import Run
 from tools.gpu_results.gathers import host_gathers

@@ -31,8 +31,8 @@ from gatherbench.bench.model.profile import (
     load_profile,
 )
 from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.read.derive import epoch_times
 from gatherbench.bench.read.disturbance import disturbed
-from gatherbench.bench.read.epochs import epoch_times
 from gatherbench.bench.read.tables import Run, RunError, load_run
 from gatherbench.bench.read.units import whole
 from gatherbench.bench.run.rows import SERIES

@@ -12,7 +12,7 @@ from functools import partial
 
 import pandas as pd
 
-from gatherbench.bench.read.epochs import plan_order, repeat_logs
+from gatherbench.bench.read.derive import plan_order, repeat_logs
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity
 from gatherbench.bench.run.rows import SERIES

@@ -9,9 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from gatherbench.bench.machine.reason import kind_of
 from gatherbench.bench.plan.workload import ranks_in_words, ranks_of
-from gatherbench.bench.read.epochs import problems
+from gatherbench.bench.read.derive import problems
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity
 from gatherbench.bench.run.rows import SERIES
@@ -19,6 +18,7 @@ from gatherbench.bench.show.charts import in_plan_order
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate
 from gatherbench.bench.show.terminal import struck
 from gatherbench.bench.show.view import View
+from gatherbench.reason import kind_of
 
 #: Fields of ``env.json`` that are bytes.
 _BYTES = ("total", "container_limit", "huge_page_size")

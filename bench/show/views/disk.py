@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from gatherbench.bench.read.derive import reference_variant, repeat_logs, set_aside, spread
 from gatherbench.bench.read.disk_reads import (
     disk_ratios,
     disk_reads,
@@ -24,7 +25,6 @@ from gatherbench.bench.read.disk_reads import (
     over_memory,
 )
 from gatherbench.bench.read.disturbance import disturbed_alone
-from gatherbench.bench.read.epochs import reference_variant, repeat_logs, set_aside, spread
 from gatherbench.bench.read.tables import Run, only
 from gatherbench.bench.read.units import listed, quantity, span
 from gatherbench.bench.run.rows import SERIES, Key

@@ -9,13 +9,7 @@ import pandas as pd
 
 from gatherbench.bench.read.accuracy import accuracy_over_time as scores_over_time
 from gatherbench.bench.read.accuracy import alike
-from gatherbench.bench.read.disturbance import (
-    disturbance,
-    disturbed_alone,
-    mostly_disturbed,
-    no_ratio_over,
-)
-from gatherbench.bench.read.epochs import (
+from gatherbench.bench.read.derive import (
     WITHIN_TRAIN,
     baseline,
     epoch_intervals,
@@ -25,6 +19,12 @@ from gatherbench.bench.read.epochs import (
     repeat_logs,
     set_aside,
     stage_breakdown,
+)
+from gatherbench.bench.read.disturbance import (
+    disturbance,
+    disturbed_alone,
+    mostly_disturbed,
+    no_ratio_over,
 )
 from gatherbench.bench.read.floor import floor_of, floors, path_shares
 from gatherbench.bench.read.gpu import changes_of_run

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from gatherbench.bench.read.epochs import sort_series
+from gatherbench.bench.read.derive import sort_series
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.answer import Point
@@ -66,8 +66,8 @@ def gather_points(run: Run) -> list[Point]:
     shares = dict.fromkeys((float(held["share"].min()), float(held["share"].max())))
     return [
         Point(
-            "in the loop {names} gathers at {values} of the rate that it has alone: a speed-up over"
-            " it is in part the loop’s (other work on its cores, its memory)",
+            "in the loop {names} gathers {values} of what it gathers alone: a speed-up over it is"
+            " in part the loop’s (other work on its cores, its memory)",
             subjects=tuple(dict.fromkeys((held["strategy"] + " " + held["variant"]).tolist())),
             values=tuple((share, share, share) for share in shares),
             unit="share",

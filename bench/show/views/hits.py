@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gatherbench.bench.read.epochs import plan_order
+from gatherbench.bench.read.derive import plan_order
 from gatherbench.bench.read.kept import found_on_device
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.show.figures.kept_rows import draw_kept_rows

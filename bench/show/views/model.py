@@ -12,8 +12,8 @@ from gatherbench.bench.model.errors import told_apart
 from gatherbench.bench.model.predict import profile_of
 from gatherbench.bench.model.profile import LinkProfile, ProfileError
 from gatherbench.bench.model.roofline import against_measured, roofline, roofs
+from gatherbench.bench.read.derive import gathers_among, problems, set_aside
 from gatherbench.bench.read.disturbance import modelled_from_disturbed
-from gatherbench.bench.read.epochs import gathers_among, problems, set_aside
 from gatherbench.bench.read.modelled import borrows, corners, foreign_gathers
 from gatherbench.bench.read.tables import Run, only
 from gatherbench.bench.read.units import listed, short

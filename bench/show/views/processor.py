@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gatherbench.bench.read.cpu import cores_of, thread_seconds
-from gatherbench.bench.read.epochs import cpu_seconds
+from gatherbench.bench.read.derive import cpu_seconds
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.show.chart import Chart
 from gatherbench.bench.show.charts import bars

@@ -15,14 +15,14 @@ import pandas as pd
 
 from gatherbench.bench.plan.workload import ranks_in_words
 from gatherbench.bench.read.cpu import cores_of
-from gatherbench.bench.read.disturbance import no_ratio_over
-from gatherbench.bench.read.epochs import (
+from gatherbench.bench.read.derive import (
     baseline,
     problems,
     set_aside,
     sort_by,
     sort_series,
 )
+from gatherbench.bench.read.disturbance import no_ratio_over
 from gatherbench.bench.read.reference import published_range
 from gatherbench.bench.read.scaling import (
     FASTER,

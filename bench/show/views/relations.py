@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from gatherbench.bench.plan.workload import MODELS, RELATIONAL
-from gatherbench.bench.read.epochs import repeat_logs
+from gatherbench.bench.read.derive import repeat_logs
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity
 from gatherbench.bench.run.rows import SERIES, Key
@@ -115,7 +115,7 @@ def _table(run: Run) -> Table:
     )
 
 
-def _chart(run: Run) -> Chart:
+def relations(run: Run) -> Chart:
     panels = []
     for graph, mine in _by_graph(run):
         ends = [one.train.ends for one in mine]
@@ -143,7 +143,7 @@ def _chart(run: Run) -> Chart:
     )
 
 
-def _points(run: Run) -> list[Point]:
+def relations_points(run: Run) -> list[Point]:
     """For each graph the most accurate model with kinds and without, and the fastest layer."""
     found, several = list[Point](), len(list(_by_graph(run))) > 1
     for graph, mine in _by_graph(run):
@@ -191,6 +191,6 @@ RELATIONS = View(
         and not run.values("train", "wall_time").empty
     ),
     tables=lambda run: [_table(run)],
-    charts={"relations": _chart},
-    points=_points,
+    charts={"relations": relations},
+    points=relations_points,
 )

@@ -7,6 +7,7 @@ is better. How right the model is after as much time does, as a mean over the se
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import pandas as pd
 from scipy import stats
@@ -17,14 +18,15 @@ from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import listed, quantity
 from gatherbench.bench.show.answer import Point
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
-from gatherbench.bench.show.charts import chart_of
+from gatherbench.bench.show.charts import chart_of, reference_of, whiskered
 from gatherbench.bench.show.table import Column, Table, tabulate
 from gatherbench.bench.show.view import View
 
-#: What its paper claims of time at fan-outs 20, 20, 20; and of accuracy (EVIDENCE: its README).
-CLAIMS = {"fcr": "7.1 % less time", "otf": "11.1 % less time"}
-CLAIMED_ACCURACY = "0.710 in place of 0.718"
-_NAMES = ["family", "structure"]
+#: The table of what GraphSnapShot claims, of ``results/reference/``.
+CLAIMED = "sampling_that_remembers"
+#: What stands in place of parameters.
+PLAIN = {"fbl": "plain sampling", "uva": "all lists"}
+_NAMES = ["family", "structure", "seed"]
 
 
 def structure_reads(run: Run) -> pd.DataFrame:
@@ -47,7 +49,7 @@ def structure_reads(run: Run) -> pd.DataFrame:
         records.append(
             {
                 "workload": run.names[workload],
-                "structure": run.plan["workloads"][workload].get("structure") or "in place",
+                "structure": run.plan["workloads"][workload].get("structure") or "uva",
                 "lists": facts["sample.structure_lists"],
                 "kept": facts["sample.structure_kept"],
                 "wanted": read,
@@ -65,9 +67,10 @@ def snapshots(run: Run) -> pd.DataFrame:
     """A line for each way of sampling of a run with ``sampling = "snapshot"``, over its seeds.
 
     Columns: ``family``, ``structure``, ``seeds``, ``distinct`` (neighbours seen an epoch),
-    ``cache`` (B), ``sample`` and ``epoch`` (s), ``accuracy`` (at the end), ``by`` (s: the time that
-    every way had), ``then`` (accuracy by that time, 0 to 1) with ``then_low`` and ``then_high``: 95
-    % of Student's t over the seeds, NaN with one.
+    ``cache`` (B), ``sample`` and ``epoch`` (s), ``over`` (epoch over that of plain sampling with
+    the seed), ``accuracy`` (at the end), ``by`` (s: the time that every way had), and ``then``
+    (accuracy by that time, 0 to 1). ``over`` and ``then`` are means with ``…_low`` and ``…_high``:
+    95 % of Student's t over the seeds, NaN with one.
     """
     families = {w: name for name, members in run.alike(structure="", seed=0) for w in members}
     facts = {key[0]: found for key, found in declared_facts(run).items()}
@@ -86,6 +89,7 @@ def snapshots(run: Run) -> pd.DataFrame:
             {
                 "family": families[workload],
                 "structure": fields.get("structure") or "fbl",
+                "seed": fields.get("seed", 0),
                 "distinct": told["sample.distinct_neighbours"],
                 "cache": told["sample.structure_cache"],
                 "sample": times["sample"].get(workload, math.nan),
@@ -97,13 +101,17 @@ def snapshots(run: Run) -> pd.DataFrame:
     frame = pd.DataFrame(lines, columns=[*_NAMES, "distinct", "cache", "sample", "epoch", "curve"])
     for family, mine in frame.groupby("family", sort=False):
         by = min(float(curve["time_s"].iloc[-1]) for curve in mine["curve"])
+        plain = mine[mine["structure"] == "fbl"].set_index("seed")["epoch"]
         for structure, seeds in mine.groupby("structure", sort=False):
             then = [accuracy_by(curve, by) for curve in seeds["curve"]]
             ends = [float(curve["accuracy"].iloc[-1]) for curve in seeds["curve"]]
             record = {"family": family, "structure": structure, "seeds": len(seeds), "by": by}
             record |= {n: seeds[n].mean() for n in ("distinct", "cache", "sample", "epoch")}
             record |= {"accuracy": sum(ends) / len(ends)}
-            record |= dict(zip(("then", "then_low", "then_high"), mean_of(then), strict=True))
+            over = list(seeds.set_index("seed")["epoch"] / plain) if structure != "fbl" else []
+            for name, values in (("over", over), ("then", then)):
+                ends_of = (name, f"{name}_low", f"{name}_high")
+                record |= dict(zip(ends_of, mean_of(values), strict=True))
             records.append(record)
     return pd.DataFrame(records).assign(basis="measured") if records else pd.DataFrame()
 
@@ -115,9 +123,12 @@ def accuracy_by(curve: pd.DataFrame, seconds: float) -> float:
 
 
 def mean_of(values: list[float]) -> tuple[float, float, float]:
-    """Mean and the ends of its 95 % interval (Student's t); NaN for the ends of one value."""
-    series = pd.Series(values)
-    mean, count = float(series.mean()), len(values)
+    """Mean and the ends of its 95 % interval (Student's t); NaN for the ends of one value.
+
+    Values that are NaN are left out; of none the mean is NaN, too.
+    """
+    series = pd.Series(values, dtype=float).dropna()
+    mean, count = float(series.mean()), len(series)
     if count < 2:
         return mean, math.nan, math.nan
     half = float(stats.t.ppf(0.975, count - 1) * series.std(ddof=1) / math.sqrt(count))
@@ -159,6 +170,7 @@ def _tables(run: Run) -> list[Table]:
             Column("cache", "memory of the caches", "B", short="cache"),
             Column("sample", "sampling an epoch", "s", short="sample"),
             Column("epoch", "epoch", "s", short="epoch"),
+            Column("over", "epoch over plain sampling", "×", interval=True, short="over fbl"),
             Column("accuracy", "test accuracy at the end", "share", short="at the end"),
             Column("by", "time that all had", "s"),
             Column("then", "test accuracy by then", "share", interval=True, short="by then"),
@@ -170,35 +182,46 @@ def _tables(run: Run) -> list[Table]:
                 columns,
                 remembered,
                 title="Sampling that remembers",
-                note="Interval: 95 % of Student's t over the seeds. GraphSnapShot claims"
-                f" {listed([f'{claim} of {name}' for name, claim in CLAIMS.items()])} at fan-outs"
-                f" 20, 20, 20, and an accuracy of {CLAIMED_ACCURACY}.",
+                note="Intervals: 95 % of Student's t over the seeds.",
             )
         )
     return found
+
+
+def named(structures: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """The policy of each, and of its parameters those in which it differs from others of that."""
+    told = {words: words.split() for words in structures}
+    names = {}
+    for words, (policy, *parameters) in told.items():
+        alike = [set(other) for other in told.values() if other[0] == policy]
+        shared = set.intersection(*alike) if len(alike) > 1 else set()
+        detail = " ".join(one for one in parameters if one not in shared)
+        names[words] = policy, detail or PLAIN.get(words, "")
+    return names
+
+
+def _over_seeds(mine: pd.DataFrame, value: str, unit: str) -> tuple[list[Line], Axis]:
+    """Bars of a panel: means with their intervals."""
+    axis, names = (
+        Axis.of(unit, mine[value], mine[f"{value}_high"].dropna()),
+        named(mine["structure"]),
+    )
+    lines = []
+    for record in mine.to_dict("records"):
+        mean, low, high = (float(record[f"{value}{end}"]) for end in ("", "_low", "_high"))
+        note = f"{quantity(float(record['distinct']), '1')} distinct neighbours"
+        name, detail = names[str(record["structure"])]
+        bar = Line(name, detail, parts={value: mean}, text=axis.said(mean), note=note)
+        lines.append(whiskered(bar, axis, (max(0.0, low), high)))
+    return lines, axis
 
 
 def structure_accuracy(run: Run) -> Chart:
     """Test accuracy by a time that every way of sampling had."""
     table, panels = snapshots(run), []
     for family, mine in table.groupby("family", sort=False) if len(table) else ():
-        axis = Axis.of("share", mine["then"], mine["then_high"].dropna())
-        lines = []
-        for record in mine.to_dict("records"):
-            ends = float(record["then_low"]), float(record["then_high"])
-            lines.append(
-                Line(
-                    str(record["structure"]).partition(" ")[0],
-                    str(record["structure"]).partition(" ")[2] or "plain sampling",
-                    "measured",
-                    {"accuracy": float(record["then"])},
-                    ends=None if math.isnan(ends[0]) else (max(0.0, ends[0]), ends[1]),
-                    text=axis.said(float(record["then"])),
-                    note=f"{quantity(float(record['distinct']), '1')} distinct neighbours an epoch",
-                )
-            )
         by = quantity(float(mine["by"].iloc[0]), "s")
-        panels.append(Panel(f"{family}, after {by}", lines, axis))
+        panels.append(Panel(f"{family}, after {by}", *_over_seeds(mine, "then", "share")))
     return chart_of(
         run,
         panels,
@@ -206,7 +229,34 @@ def structure_accuracy(run: Run) -> Chart:
         title="Test accuracy after as much time",
         reading="Means over seeds; whiskers: 95 % of Student's t. Longer is better.",
         quantity="test accuracy",
-        legend={"accuracy": ("test accuracy", "blue")},
+        legend={"then": ("test accuracy", "blue")},
+    )
+
+
+def structure_times(run: Run) -> Chart:
+    """Epochs over those of plain sampling, beside what GraphSnapShot claims of them."""
+    table, claimed = snapshots(run), reference_of(run)
+    panels = []
+    if len(table):
+        table = table[table["over"].notna()]
+        claimed = claimed[(claimed["table"] == CLAIMED) & (claimed["metric"] == "wall_time_change")]
+    for family, mine in table.groupby("family", sort=False) if len(table) else ():
+        panels.append(Panel(str(family), *_over_seeds(mine, "over", "×")))
+    for fanouts, theirs in claimed.groupby("workload", sort=False) if panels else ():
+        axis = Axis("×", 1.0)
+        lines = [
+            Line(name, "GraphSnapShot", "published", {"over": 1 + x}, text=axis.said(1 + x))
+            for name, x in zip(theirs["variant"], theirs["value"], strict=True)
+        ]
+        panels.append(Panel(f"published: {fanouts}", lines, axis))
+    return chart_of(
+        run,
+        panels,
+        ident="structure-times",
+        title="Epoch time over that of plain sampling",
+        reading="Means over seeds; whiskers: 95 % of Student's t. Below 1 is faster.",
+        quantity="epoch over plain sampling",
+        legend={"over": ("epoch over plain sampling", "blue")},
     )
 
 
@@ -214,14 +264,14 @@ def structure_bytes(run: Run) -> Chart:
     """Bytes of neighbour lists that cross the link in an epoch."""
     table = structure_reads(run)
     axis = Axis.of("B", table["read"] if len(table) else ())
+    names = named(table["structure"] if len(table) else ())
     lines = [
         Line(
-            str(line["structure"]).partition(" ")[0],
-            str(line["structure"]).partition(" ")[2] or "all lists",
+            *names[str(line["structure"])],
             "modelled",
             {"read": float(line["read"])},
             text=axis.said(float(line["read"])),
-            note=f"{quantity(float(line['kept']), 'B')} of lists on the GPU",
+            note=f"{quantity(float(line['kept']), 'B')} on the GPU",
         )
         for line in (table.to_dict("records") if len(table) else ())
     ]
@@ -267,6 +317,10 @@ STRUCTURE = View(
     title="Neighbour lists, and sampling that remembers",
     applies=lambda run: bool(len(structure_reads(run)) or len(snapshots(run))),
     tables=_tables,
-    charts={"structure_accuracy": structure_accuracy, "structure_bytes": structure_bytes},
+    charts={
+        "structure_accuracy": structure_accuracy,
+        "structure_times": structure_times,
+        "structure_bytes": structure_bytes,
+    },
     points=structure_points,
 )

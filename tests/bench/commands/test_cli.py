@@ -1,7 +1,5 @@
 """The command line as a user meets it: answers, exit statuses, and what it does not load."""
 
-from __future__ import annotations
-
 import builtins
 import contextlib
 import errno
@@ -43,7 +41,7 @@ def copied(shell_run: ShellRun, tmp_path: Path) -> Path:
     return shutil.copytree(shell_run[1], tmp_path / shell_run[1].name)
 
 
-def test_help_and_the_requests_table_load_no_heavy_library() -> None:
+def test_help_and_the_requests_table_load_no_heavy_library():
     script = (
         "import sys; from gatherbench.bench.cli import main\n"
         "def loaded(*arguments, status=0):\n"
@@ -77,13 +75,13 @@ def test_help_and_the_requests_table_load_no_heavy_library() -> None:
         ("policies", "policy of torch-quiver"),
     ],
 )
-def test_list(what: str, there: str) -> None:
+def test_list(what, there):
     done = invoke("list", what)
     assert done.exit_code == 0, done.stderr
     assert there in done.stdout
 
 
-def test_every_key_of_a_plan_is_listed_with_its_words() -> None:
+def test_every_key_of_a_plan_is_listed_with_its_words():
     lines = {
         line.split()[1]: line
         for line in invoke("list", "plan-keys").stdout.splitlines()[3:-1]
@@ -102,7 +100,7 @@ def test_every_key_of_a_plan_is_listed_with_its_words() -> None:
     assert "[[25, 10]]" in lines["fanouts"]
 
 
-def test_a_listing_on_a_gpu_machine_speaks_of_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listing_on_a_gpu_machine_speaks_of_no_run(monkeypatch):
     for module in (pcie, power):
         monkeypatch.setattr(module, "no_gpu_reason", lambda: NO_GPU_IN_RUN)
     cells = list(listing.meters().columns[2].cells)
@@ -110,15 +108,13 @@ def test_a_listing_on_a_gpu_machine_speaks_of_no_run(monkeypatch: pytest.MonkeyP
     assert str(NO_GPU_IN_RUN) not in cells
 
 
-def test_doctor_names_what_is_lost() -> None:
+def test_doctor_names_what_is_lost():
     done = invoke("doctor")
     assert done.exit_code == 0, done.stderr
     assert "GPU" in done.stdout
 
 
-def test_a_run_ends_with_its_table_and_pictures_and_can_be_shown(
-    shell_run: ShellRun, tmp_path: Path
-) -> None:
+def test_a_run_ends_with_its_table_and_pictures_and_can_be_shown(shell_run, tmp_path):
     done, folder = shell_run
     assert {p.name for p in folder.iterdir()} == {
         "rows.csv", "samples.parquet", "plan.json", "env.json", "figures", "report.html",
@@ -136,9 +132,7 @@ def test_a_run_ends_with_its_table_and_pictures_and_can_be_shown(
     assert (tmp_path / "mine.html").read_text() == (folder / "report.html").read_text()
 
 
-def test_a_folder_that_may_only_be_read_is_named_with_a_remedy(
-    copied: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_may_only_be_read_is_named_with_a_remedy(copied, monkeypatch):
     before = (copied / "rows.csv").read_bytes()
     real = io.open
 
@@ -164,7 +158,7 @@ def test_a_folder_that_may_only_be_read_is_named_with_a_remedy(
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_complete_run_that_is_resumed_stays_as_it_is(copied: Path) -> None:
+def test_a_complete_run_that_is_resumed_stays_as_it_is(copied):
     before = (copied / "rows.csv").read_bytes()
     resumed = invoke("run", "--resume", copied)
     assert resumed.exit_code == 0
@@ -174,7 +168,7 @@ def test_a_complete_run_that_is_resumed_stays_as_it_is(copied: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_failed_case_makes_the_exit_status_1(plan: Path, tmp_path: Path) -> None:
+def test_a_failed_case_makes_the_exit_status_1(plan, tmp_path):
     short = plan.read_text().replace("repeats = 1", "repeats = 1\ntimeout_s = 0.01")
     plan.write_text(short)
     done = invoke("run", plan, "--results", tmp_path / "results")
@@ -186,7 +180,7 @@ def test_a_failed_case_makes_the_exit_status_1(plan: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_run_that_measured_nothing_ends_with_1(plan: Path, tmp_path: Path) -> None:
+def test_a_run_that_measured_nothing_ends_with_1(plan, tmp_path):
     text = plan.read_text().partition('[[strategy]]\nname = "aligned')[0]
     plan.write_text(text.replace('dataset = "tiny"', 'dataset = "tiny"\nnodes = 2'))
     done = invoke("run", plan, "--results", tmp_path / "results")
@@ -244,9 +238,7 @@ def refused(said: str, *arguments: object) -> None:
         ("hits tiny --max-batches -1", "--max-batches"),
     ],
 )
-def test_bad_input_is_named_with_exit_status_2(
-    tiny_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, said: str
-) -> None:
+def test_bad_input_is_named_with_exit_status_2(tiny_root, tmp_path, monkeypatch, command, said):
     monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
     monkeypatch.chdir(tmp_path)
     refused(said, *command.split())
@@ -269,9 +261,7 @@ def as_program(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[object, s
     return program
 
 
-def test_what_an_encoding_lacks_is_spelled_out(
-    shell_run: ShellRun, as_program: Callable[..., tuple[object, str]]
-) -> None:
+def test_what_an_encoding_lacks_is_spelled_out(shell_run, as_program):
     for encoding, words in (("utf-8", "±"), ("ascii", r"\xb1")):
         page = io.BytesIO()
         stdout = io.TextIOWrapper(page, encoding=encoding)
@@ -281,9 +271,7 @@ def test_what_an_encoding_lacks_is_spelled_out(
 
 
 @pytest.mark.parametrize("command", ["--version", "requests --csv", "list policies"])
-def test_output_that_cannot_be_written_is_said_with_exit_status_1(
-    command: str, as_program: Callable[..., tuple[object, str]]
-) -> None:
+def test_output_that_cannot_be_written_is_said_with_exit_status_1(command, as_program):
     told: list[object] = []
     with contextlib.suppress(OSError), Path("/dev/full").open("w", encoding="utf-8") as full:
         told += as_program(full, *command.split())
@@ -292,9 +280,7 @@ def test_output_that_cannot_be_written_is_said_with_exit_status_1(
     assert status == 1
 
 
-def test_an_error_of_a_file_is_not_laid_to_the_output(
-    monkeypatch: pytest.MonkeyPatch, as_program: Callable[..., tuple[object, str]]
-) -> None:
+def test_an_error_of_a_file_is_not_laid_to_the_output(monkeypatch, as_program):
     def lost(*_: object, **__: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO), "a file")
 
@@ -354,9 +340,7 @@ RESTORE = "put a whole copy of it there, or measure again in a new folder: gathe
         (a_folder("samples.parquet"), r"samples\.parquet: cannot be read .* or delete it"),
     ],
 )
-def test_a_damaged_run_is_refused_alike_by_every_command(
-    copied: Path, tmp_path: Path, damage: Callable[[Path], object], said: str
-) -> None:
+def test_a_damaged_run_is_refused_alike_by_every_command(copied, tmp_path, damage, said):
     damage(copied)
     for command in (
         *(("show",), ("plot",), ("predict",), ("run", "--resume"), ("compare", copied)),
@@ -378,15 +362,13 @@ def test_a_damaged_run_is_refused_alike_by_every_command(
         ),
     ],
 )
-def test_what_cannot_be_resumed_is_refused(
-    copied: Path, damage: Callable[[Path], object], said: str
-) -> None:
+def test_what_cannot_be_resumed_is_refused(copied, damage, said):
     damage(copied)
     refused(said.replace("FOLDER", str(copied)), "run", "--resume", copied)
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_the_remedies_for_a_damaged_run_mend_it(copied: Path) -> None:
+def test_the_remedies_for_a_damaged_run_mend_it(copied):
     table, profile = copied / "rows.csv", copied / "profile.toml"
     whole = table.read_bytes()
     profile.write_text("[")

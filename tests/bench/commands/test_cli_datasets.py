@@ -1,7 +1,5 @@
 """`gatherbench datasets` beyond what the library does: defaults, and what is said of bad input."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path
@@ -31,7 +29,7 @@ def imported(path: Path, *options: object) -> GraphDataset:
     return open_dataset(Path(done.stdout.strip()))
 
 
-def test_the_width_is_that_of_the_feature_file_or_a_default(root: Path) -> None:
+def test_the_width_is_that_of_the_feature_file_or_a_default(root):
     edges, features = root / "edges.txt", root / "x.npy"
     edges.write_text("0 1\n1 2\n")
     np.save(features, np.arange(21, dtype=np.float16).reshape(3, 7))
@@ -46,14 +44,14 @@ def test_the_width_is_that_of_the_feature_file_or_a_default(root: Path) -> None:
     assert "rows of width 7, but dim says 9" in " ".join(done.stderr.split())
 
 
-def test_numpy_arrays_may_list_out_neighbours(root: Path) -> None:
+def test_numpy_arrays_may_list_out_neighbours(root):
     arrays = root / "graph.npz"
     np.savez(arrays, indptr=[0, 2, 2, 2], indices=[1, 2])
     assert imported(arrays).indptr.tolist() == [0, 2, 2, 2]
     assert imported(arrays, "--csr").indptr.tolist() == [0, 0, 1, 2]
 
 
-def test_a_graph_of_ones_own_is_listed_and_suggested(root: Path) -> None:
+def test_a_graph_of_ones_own_is_listed_and_suggested(root):
     edges = root / "edges.txt"
     edges.write_text("0 1\n1 2\n")
     imported(edges, "--dim", 9)
@@ -72,7 +70,7 @@ def test_a_graph_of_ones_own_is_listed_and_suggested(root: Path) -> None:
     assert "did you mean 'mine'?" in " ".join(wrong.stderr.split())
 
 
-def test_an_import_says_what_it_made_and_warns_of_ids_with_gaps(root: Path) -> None:
+def test_an_import_says_what_it_made_and_warns_of_ids_with_gaps(root):
     edges = root / "edges.txt"
     edges.write_text("7 90\n90 7000\n7 90\n")
     command = ["datasets", "import", str(edges), "--name", "mine", "--dim", "2"]
@@ -95,7 +93,7 @@ def invoke(*words: object, **options: object) -> tuple[int, str]:
     return done.exit_code, " ".join(done.output.split())
 
 
-def test_force_replaces_datasets_and_nothing_else(root: Path) -> None:
+def test_force_replaces_datasets_and_nothing_else(root):
     edges, data = root / "edges.txt", root / "data"
     edges.write_text("0 1\n1 2\n")
     for kept in ("raw/ogbn_arxiv/x", "traces/t/x", "thesis/notes.txt"):
@@ -117,7 +115,7 @@ def test_force_replaces_datasets_and_nothing_else(root: Path) -> None:
     assert sorted(path.name for path in data.iterdir()) == ["mine", "raw", "thesis", "traces"]
 
 
-def test_what_is_invented_is_said_at_once(root: Path) -> None:
+def test_what_is_invented_is_said_at_once(root):
     edges, labels, train = root / "edges.txt", root / "y.csv", root / "train.txt"
     edges.write_text("0 1\n1 2\n2 0\n")
     labels.write_text("node,label\n2,1\n0,0\n")
@@ -134,7 +132,7 @@ def test_what_is_invented_is_said_at_once(root: Path) -> None:
     assert said.count("INVENTED") == 1
 
 
-def test_remove_takes_a_dataset_and_its_minibatches_and_nothing_else(root: Path) -> None:
+def test_remove_takes_a_dataset_and_its_minibatches_and_nothing_else(root):
     edges, data = root / "edges.txt", root / "data"
     edges.write_text("0 1\n1 2\n2 0\n")
     imported(edges, "--dim", 9)
@@ -175,7 +173,7 @@ def test_remove_takes_a_dataset_and_its_minibatches_and_nothing_else(root: Path)
     assert (code, "thesis.txt in it is no part of a dataset" in said) == (2, True)
 
 
-def test_a_folder_that_refuses_ends_in_words(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_refuses_ends_in_words(root, monkeypatch):
     """The tests may run as a user whom no mode stops."""
     edges = root / "edges.txt"
     edges.write_text("0 1\n1 2\n")
@@ -206,7 +204,7 @@ def test_a_folder_that_refuses_ends_in_words(root: Path, monkeypatch: pytest.Mon
     assert open_dataset(root / "data" / "mine").spec.num_nodes == 3
 
 
-def test_what_lies_on_disk_is_listed_with_what_it_takes(root: Path) -> None:
+def test_what_lies_on_disk_is_listed_with_what_it_takes(root):
     def listed() -> list[str]:
         done = CliRunner().invoke(app, ["datasets", "list"])
         assert done.exit_code == 0, done.output
@@ -241,9 +239,7 @@ def test_what_lies_on_disk_is_listed_with_what_it_takes(root: Path) -> None:
     assert lines[-1].startswith(f"{bytes_in_words(everything)} in {place}")
 
 
-def test_a_folder_that_cannot_be_read_is_named_and_not_taken_for_empty(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_read_is_named_and_not_taken_for_empty(root, monkeypatch):
     locked, look = root / "data" / "raw" / "locked", os.scandir
 
     def scandir(folder: str) -> object:

@@ -1,7 +1,5 @@
 """What a run leaves, and for which machine: ``gatherbench predict``, and the end of a run."""
 
-from __future__ import annotations
-
 import dataclasses
 import html
 import io
@@ -65,7 +63,7 @@ def full(*_: object, **__: object) -> None:
     raise OSError(28, "No space left on device")
 
 
-def test_a_run_is_predicted_for_another_machine(folder: Path) -> None:
+def test_a_run_is_predicted_for_another_machine(folder):
     """Its predictions, pictures and report lie beside the run's own, and are a run to read."""
 
     def files(of: Path) -> dict[str, bytes]:
@@ -90,7 +88,7 @@ def test_a_run_is_predicted_for_another_machine(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("unreported")
-def test_each_machine_has_one_folder(folder: Path) -> None:
+def test_each_machine_has_one_folder(folder):
     for _ in range(2):  # the second time in place of the first
         assert invoke(folder, "--profile", "h200-sxm-pcie5").exit_code == 0
     beside = folder / "predicted"
@@ -102,7 +100,7 @@ def test_each_machine_has_one_folder(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("unreported")
-def test_without_a_name_it_is_the_run_s_own_profile_or_that_of_a_new_run(folder: Path) -> None:
+def test_without_a_name_it_is_the_run_s_own_profile_or_that_of_a_new_run(folder):
     before = (folder / "rows.csv").read_bytes()
     assert invoke(folder).exit_code == 0
     assert (folder / "rows.csv").read_bytes() == before
@@ -122,7 +120,7 @@ def test_without_a_name_it_is_the_run_s_own_profile_or_that_of_a_new_run(folder:
     assert machines(folder) == {"h200-sxm-pcie5"}
 
 
-def test_what_cannot_be_predicted_for_changes_nothing(folder: Path) -> None:
+def test_what_cannot_be_predicted_for_changes_nothing(folder):
     def files() -> dict[str, bytes]:
         return {p.name: p.read_bytes() for p in sorted(folder.iterdir()) if p.is_file()}
 
@@ -137,9 +135,7 @@ def test_what_cannot_be_predicted_for_changes_nothing(folder: Path) -> None:
     assert files() == before
 
 
-def test_a_table_is_parsed_once_and_predictions_as_they_are_written(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_is_parsed_once_and_predictions_as_they_are_written(folder, monkeypatch):
     """And a table that another process has changed is read again."""
     before = len(RunStore(folder).rows())
     read = count_rows(monkeypatch)
@@ -157,9 +153,7 @@ def test_a_table_is_parsed_once_and_predictions_as_they_are_written(
     assert opened.rows() == [*rows, rows[0]]
 
 
-def test_what_is_shown_is_what_whoever_reads_the_folder_finds(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_shown_is_what_whoever_reads_the_folder_finds(folder, monkeypatch):
     shown: list[Run] = []
     monkeypatch.setattr(finish, "render", lambda run, views: shown.append(run) or "")
     monkeypatch.setattr(finish, "write_report", lambda run, path, views: path)
@@ -170,7 +164,7 @@ def test_what_is_shown_is_what_whoever_reads_the_folder_finds(
     assert (shown[0].folder, shown[0].going) == (found.folder, found.going)
 
 
-def test_a_run_that_was_cut_off_is_not_taken_for_one_that_is_going(folder: Path) -> None:
+def test_a_run_that_was_cut_off_is_not_taken_for_one_that_is_going(folder):
     lines = (folder / "rows.csv").read_text().splitlines(keepends=True)
     (folder / "rows.csv").write_text("".join(lines[: len(lines) // 3]))
     (folder / "samples.parquet").unlink()
@@ -193,8 +187,8 @@ def test_a_run_that_was_cut_off_is_not_taken_for_one_that_is_going(folder: Path)
 )
 @pytest.mark.usefixtures("unreported")
 def test_what_finds_no_room_says_what_makes_it_and_loses_nothing_else(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, where: Any, name: str, status: int, remedy: str
-) -> None:
+    folder, monkeypatch, where, name, status, remedy
+):
     measured = [row for row in RunStore(folder).rows() if not is_prediction(row)]
     monkeypatch.setattr(where, name, full)
     done = invoke(folder, "--profile", "h200-sxm-pcie5")
@@ -213,9 +207,7 @@ def test_what_finds_no_room_says_what_makes_it_and_loses_nothing_else(
 # ---- a new run's profile -------------------------------------------------------------------------
 
 
-def test_a_gpu_s_new_run_takes_its_own_calibration(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_s_new_run_takes_its_own_calibration(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(execute, "choose_device", lambda wanted: wanted)
 

@@ -1,7 +1,5 @@
 """``gatherbench hits`` as a user meets it: table, CSV, picture, JSON, and exit status 2."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -26,7 +24,7 @@ def gatherbench(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["hits", *arguments])
 
 
-def test_table_csv_and_picture(tmp_path: Path) -> None:
+def test_table_csv_and_picture(tmp_path):
     done = gatherbench(*TINY, "--out", str(tmp_path / "out"))
     assert done.exit_code == 0, done.stderr
     said = " ".join(done.stdout.split())
@@ -45,9 +43,7 @@ def test_table_csv_and_picture(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "hits.png").stat().st_size > 10_000
 
 
-def test_published_rates_are_drawn_wherever_somebody_stands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_published_rates_are_drawn_wherever_somebody_stands(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     drawn: list[Path] = []
     monkeypatch.setattr(
@@ -60,7 +56,7 @@ def test_published_rates_are_drawn_wherever_somebody_stands(
     assert len(published_rates(drawn[0])) > 0
 
 
-def test_json_is_json_and_nothing_else() -> None:
+def test_json_is_json_and_nothing_else():
     done = gatherbench(*TINY, "--policies", "degree,random", "--max-batches", "2", "--json")
     assert done.exit_code == 0, done.stderr
     said = json.loads(done.stdout)
@@ -70,7 +66,7 @@ def test_json_is_json_and_nothing_else() -> None:
     assert said["counted"].startswith("Counted on 2 minibatches")
 
 
-def test_published_rates_are_read_and_may_be_absent(tmp_path: Path) -> None:
+def test_published_rates_are_read_and_may_be_absent(tmp_path):
     rates = published_rates(REFERENCE)
     papers = rates[(rates["graph"] == "ogbn-papers100M") & (rates["series"] == "degree")]
     assert dict(zip(papers["x"], papers["y"], strict=True)) == pytest.approx(

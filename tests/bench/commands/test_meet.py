@@ -1,11 +1,8 @@
 """Where machines meet, as it is asked for on the command line: what cannot be is said at once."""
 
-from __future__ import annotations
-
 import io
 import socket
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,14 +18,12 @@ ONE = "[[workload]]\ndataset = 'wordnet'\n[[strategy]]\nname = 'cpu_gather'\n"
 
 
 @pytest.mark.parametrize("where", ["nowhere", ":29500", "here:", "here:x", "here:0", "here:65536"])
-def test_an_address_is_a_host_and_a_port(where: str) -> None:
+def test_an_address_is_a_host_and_a_port(where):
     with pytest.raises(MachinesError, match=f"^--meet {where}: expected HOST:PORT, such as"):
         meet(where, Console(file=io.StringIO()))
 
 
-def test_machine_0_says_what_to_start_elsewhere_unless_the_token_is_known(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_machine_0_says_what_to_start_elsewhere_unless_the_token_is_known(monkeypatch):
     told: list[int] = []
     monkeypatch.setattr(Machines, "assemble", lambda _, count: told.append(count))
     cases = [Case(Workload("tiny", nodes=nodes), "cpu_gather", "pinned", {}, 0) for nodes in (1, 3)]
@@ -48,7 +43,7 @@ def test_machine_0_says_what_to_start_elsewhere_unless_the_token_is_known(
     assert told == [3, 3]
 
 
-def test_a_run_of_one_machine_and_a_taken_port_begin_nothing(tmp_path: Path) -> None:
+def test_a_run_of_one_machine_and_a_taken_port_begin_nothing(tmp_path):
     (tmp_path / "one.toml").write_text(ONE)
     with closing(socket.create_server(("127.0.0.1", 0))) as soon_free:
         free = f"127.0.0.1:{soon_free.getsockname()[1]}"

@@ -1,10 +1,7 @@
 """``gatherbench requests``: the accounting's numbers as table, CSV and picture."""
 
-from __future__ import annotations
-
 import csv
 import io
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,11 +11,7 @@ from typer.testing import CliRunner, Result
 from gatherbench.bench.cli import app
 from gatherbench.bench.read.units import ITEM_BYTES
 from gatherbench.bench.show.figures.paper import save
-from gatherbench.bench.show.figures.requests_per_row import (
-    KINDS,
-    floor_requests,
-    requests_per_row,
-)
+from gatherbench.bench.show.figures.requests_per_row import KINDS, floor_requests, requests_per_row
 from gatherbench.bench.show.requests import render, rows_of, to_csv
 from gatherbench.kernels.policies import POLICIES, policy
 
@@ -27,7 +20,7 @@ def gatherbench(*arguments: object) -> Result:
     return CliRunner().invoke(app, [*map(str, arguments)])
 
 
-def test_the_table_has_every_policy_and_says_what_it_is() -> None:
+def test_the_table_has_every_policy_and_says_what_it_is():
     done = gatherbench("requests")
     assert done.exit_code == 0, done.stderr
     assert "602 × float32 = 2,408 B" in done.stdout
@@ -37,7 +30,7 @@ def test_the_table_has_every_policy_and_says_what_it_is() -> None:
         assert any(line.startswith(f"{name} ") for line in lines)
 
 
-def test_the_table_stands_whole_in_80_columns() -> None:
+def test_the_table_stands_whole_in_80_columns():
     narrow = Console(width=80, file=io.StringIO())
     narrow.print(render(rows_of(602, "float32"), 602, "float32", 128))
     assert isinstance(narrow.file, io.StringIO)
@@ -48,7 +41,7 @@ def test_the_table_stands_whole_in_80_columns() -> None:
     assert "\n  4 B flat circular " in said
 
 
-def test_csv_holds_the_counts() -> None:
+def test_csv_holds_the_counts():
     done = gatherbench(
         "requests", "--csv", "--dim", 128, "--dtype", "float16", "--policy", "aligned",
         "--policy", "dgl", "--max-request", 64,
@@ -68,7 +61,7 @@ def test_csv_holds_the_counts() -> None:
 
 
 @pytest.mark.parametrize("dtype", ITEM_BYTES)
-def test_dtypes_are_as_wide_as_torchs(dtype: str) -> None:
+def test_dtypes_are_as_wide_as_torchs(dtype):
     import torch
 
     assert getattr(torch, dtype).itemsize == ITEM_BYTES[dtype]
@@ -76,13 +69,13 @@ def test_dtypes_are_as_wide_as_torchs(dtype: str) -> None:
     assert row.row_bytes == 6 * ITEM_BYTES[dtype]
 
 
-def test_a_policy_named_twice_is_one_row() -> None:
+def test_a_policy_named_twice_is_one_row():
     rows = rows_of(10, "float32", ["glt", "dgl", "glt"])
     assert [row.policy.name for row in rows] == ["glt", "dgl"]
     assert len(to_csv(rows, 10, "float32", 128).splitlines()) == 3
 
 
-def test_the_figure_is_drawn_from_the_counts(tmp_path: Path) -> None:
+def test_the_figure_is_drawn_from_the_counts(tmp_path):
     chosen = [policy("aligned"), policy("unaligned"), policy("torch-quiver")]
     figure = requests_per_row(chosen)
     panels = figure.axes
@@ -101,7 +94,7 @@ def test_the_figure_is_drawn_from_the_counts(tmp_path: Path) -> None:
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
 
 
-def test_idle_lanes_reach_the_grey_floor_and_no_shift_stays_above_it() -> None:
+def test_idle_lanes_reach_the_grey_floor_and_no_shift_stays_above_it():
     for max_request in (32, 64, 128):
         for width in (132, 400, 1412, 2404, 2560):
             floor = floor_requests(width, max_request)

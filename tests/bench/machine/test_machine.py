@@ -10,7 +10,7 @@ import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -39,8 +39,8 @@ from gatherbench.bench.machine.pcie import (
     packet_link_rate,
     raw_rate,
 )
-from gatherbench.bench.machine.reason import Kind, Reason, SensorUnavailableError, kind_of
 from gatherbench.kernels.cuda_calls import CudaCallError
+from gatherbench.reason import Kind, Reason, SensorUnavailableError, kind_of
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def strings(thing: object) -> Iterator[str]:
         yield thing
 
 
-def test_it_is_json_and_says_what_matters(env: dict[str, Any]) -> None:
+def test_it_is_json_and_says_what_matters(env):
     assert json.loads(json.dumps(env)) == env
     assert env["cpu"]["model"]
     assert env["cpu"]["usable_cores"] >= 1
@@ -73,7 +73,7 @@ def test_it_is_json_and_says_what_matters(env: dict[str, Any]) -> None:
     assert bool(env["gpus"]) != bool(env["no_gpu"])  # GPUs, or why there are none
 
 
-def test_no_name_of_host_or_user_and_no_path(env: dict[str, Any]) -> None:
+def test_no_name_of_host_or_user_and_no_path(env):
     private = {socket.gethostname(), getpass.getuser(), str(Path.home()), str(Path.cwd())}
     for text in strings(env):
         words = set(re.split(r"[^\w./-]+", text))
@@ -81,7 +81,7 @@ def test_no_name_of_host_or_user_and_no_path(env: dict[str, Any]) -> None:
         assert not re.search(r"(^|\s)/\w+", text), f"a path: {text}"
 
 
-def test_no_address_of_a_network_interface(env: dict[str, Any]) -> None:
+def test_no_address_of_a_network_interface(env):
     text = json.dumps(env)
     addresses = {a.address for found in psutil.net_if_addrs().values() for a in found}
     assert addresses
@@ -100,7 +100,7 @@ def test_no_address_of_a_network_interface(env: dict[str, Any]) -> None:
         ("Neoverse-V2", 72, "cpu-neoverse-v2-72c"),
     ],
 )
-def test_slug_of_a_machine(model: str, cores: int, slug: str) -> None:
+def test_slug_of_a_machine(model, cores, slug):
     described = {"gpus": [], "cpu": {"model": model, "usable_cores": cores}}
     assert machine_slug(described) == slug
     assert machine_slug(described | {"gpus": [{"name": "NVIDIA H200"}] * 2}) == "nvidia-h200"
@@ -112,9 +112,7 @@ def git(folder: Path, *arguments: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
-def test_commit_of_a_checkout_and_its_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commit_of_a_checkout_and_its_changes(tmp_path, monkeypatch):
     monkeypatch.delenv(COMMIT_VARIABLE, raising=False)
     (tmp_path / "bench" / "machine").mkdir(parents=True)
     (tmp_path / "results").mkdir()
@@ -134,7 +132,7 @@ def test_commit_of_a_checkout_and_its_changes(
     assert commit_id() == f"{clean}+dirty"
 
 
-def test_without_git_the_version_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_git_the_version_stands_in(monkeypatch):
     def absent(*_: object, **__: object) -> None:
         raise FileNotFoundError("git")
 
@@ -143,9 +141,7 @@ def test_without_git_the_version_stands_in(monkeypatch: pytest.MonkeyPatch) -> N
     assert commit_id() == f"v{gatherbench.__version__}"
 
 
-def test_files_without_history_or_installation_are_described_too(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_files_without_history_or_installation_are_described_too(monkeypatch, tmp_path):
     """As they lie on a GPU machine to which they were copied."""
 
     def not_installed(name: str) -> list[str]:
@@ -174,9 +170,7 @@ def test_files_without_history_or_installation_are_described_too(
         (("0-3", "4-7"), [1, 0], "a case on a GPU is bound to its node"),
     ],
 )
-def test_binding_is_told(
-    tmp_path: Path, cpulists: tuple[str, ...], gpu_nodes: list[int | None], binding: str
-) -> None:
+def test_binding_is_told(tmp_path, cpulists, gpu_nodes, binding):
     for node, cpulist in enumerate(cpulists):
         where = tmp_path / f"devices/system/node/node{node}"
         where.mkdir(parents=True)
@@ -188,9 +182,7 @@ def test_binding_is_told(
     assert json.loads(json.dumps(found)) == found
 
 
-def test_a_gpu_is_described_as_far_as_nvml_says_and_without_its_uuid(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_gpu_is_described_as_far_as_nvml_says_and_without_its_uuid(monkeypatch):
     def unsupported(*_: object) -> None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
@@ -272,7 +264,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 
 @pytest.mark.usefixtures("driver")
-def test_a_machine_without_nvml_goes_by_its_gpu() -> None:
+def test_a_machine_without_nvml_goes_by_its_gpu():
     env = describe_machine()
     assert machine_slug(env) == this_machine() == "nvidia-h200"
     assert (env["gpu_source"], env["no_gpu"], env["no_nvml"]) == (
@@ -290,7 +282,7 @@ def test_a_machine_without_nvml_goes_by_its_gpu() -> None:
     assert json.loads(json.dumps(env)) == env
 
 
-def test_what_the_driver_does_not_say_is_none(driver: Driver) -> None:
+def test_what_the_driver_does_not_say_is_none(driver):
     driver.refused = set(driver.answers) - {"cuInit", "cuDeviceGetCount", "cuDeviceGet"}
     first, _ = gpus.describe_gpus()["gpus"]
     assert {name for name, value in first.items() if value is not None} == {"name"}
@@ -298,7 +290,7 @@ def test_what_the_driver_does_not_say_is_none(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize("refused", ["cuInit", "cuDeviceGetCount", ""])
-def test_without_a_driver_there_is_no_gpu_and_nvml_says_why(driver: Driver, refused: str) -> None:
+def test_without_a_driver_there_is_no_gpu_and_nvml_says_why(driver, refused):
     driver.refused = {refused}
     driver.answers["cuDeviceGetCount"] = lambda: 0
     assert gpus.describe_gpus() == {
@@ -316,9 +308,7 @@ def of_nvml(name: str, uuid: str) -> GpuInfo:
 
 
 @pytest.mark.parametrize("refused", ["", "cuInit", "cuDeviceGetUuid", "MIG"])
-def test_of_several_gpus_the_one_that_cuda_leaves_is_the_runs(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch, refused: str
-) -> None:
+def test_of_several_gpus_the_one_that_cuda_leaves_is_the_runs(driver, monkeypatch, refused):
     """NVML lists both, whatever CUDA_VISIBLE_DEVICES says; an instance (MIG) is none of them."""
     neighbour = of_nvml("NVIDIA T400", "GPU-ffffffff-0000-0000-0000-000000000000")
     ours = of_nvml("NVIDIA H200", "GPU-01020304-0506-0708-090a-0b0c0d0e0f10")
@@ -344,7 +334,7 @@ PUBLISHED = {1: 4.0, 2: 8.0, 3: 15.75, 4: 31.51, 5: 63.02, 6: 128.0}
 
 
 @pytest.mark.parametrize(("generation", "gigabytes"), PUBLISHED.items())
-def test_raw_rates_are_those_of_the_standard(generation: int, gigabytes: float) -> None:
+def test_raw_rates_are_those_of_the_standard(generation, gigabytes):
     assert raw_rate(generation) == pytest.approx(gigabytes * 1e9, rel=1e-3)
     assert raw_rate(generation, 4) == pytest.approx(raw_rate(generation) / 4)
     assert raw_rate(generation) <= fastest_rate()
@@ -355,20 +345,18 @@ def test_raw_rates_are_those_of_the_standard(generation: int, gigabytes: float) 
     ("generation", "lanes", "reason"),
     [(0, 16, "generation 0"), (7, 16, "generation 7"), (4, 5, "x5"), (4, 0, "x0")],
 )
-def test_a_link_of_which_nothing_is_known_has_no_rate_and_a_reason(
-    rate: Callable[[int, int], float], generation: int, lanes: int, reason: str
-) -> None:
+def test_a_link_of_which_nothing_is_known_has_no_rate_and_a_reason(rate, generation, lanes, reason):
     with pytest.raises(UnknownLinkError, match=f"^unsupported: PCIe {reason}"):
         rate(generation, lanes)
 
 
-def test_a_link_of_flits_has_a_rate_and_no_packets() -> None:
+def test_a_link_of_flits_has_a_rate_and_no_packets():
     assert packet_link_rate(5, 8) == raw_rate(5, 8)
     with pytest.raises(UnknownLinkError, match="flits"):
         packet_link_rate(6)
 
 
-def test_the_kind_of_a_reason_is_read_from_its_words() -> None:
+def test_the_kind_of_a_reason_is_read_from_its_words():
     for kind in get_args(Kind):
         assert kind_of(str(Reason(kind, "why: so", "do that"))) == kind
     for none in ("killed by SIGKILL: no_device", "no_devices: x", "busy", ""):

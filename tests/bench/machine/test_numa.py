@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,10 @@ from gatherbench.bench.machine.numa import (
     parse_cpulist,
     share_on_node,
 )
-from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run.rows import RowMaker
 from gatherbench.kernels.cuda_calls import CudaCallError
+from gatherbench.reason import Reason
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 ADDRESS = "0000:C1:00.0"
@@ -73,7 +72,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(tmp_path / "sys", monkeypatch)
 
 
-def test_a_case_runs_on_the_node_of_its_gpu(machine: Machine) -> None:
+def test_a_case_runs_on_the_node_of_its_gpu(machine):
     binding = bind_case(CUDA, 0, topology=machine.topology)
     assert (binding.node, binding.reason) == (1, None)
     assert machine.allowed == {2, 3, 6, 7}
@@ -88,9 +87,7 @@ def test_a_case_runs_on_the_node_of_its_gpu(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("allowed", "threads", "left"), [(range(8), 3, {2, 3, 6}), ({0, 1, 6}, 0, {6})]
 )
-def test_fewer_threads_are_taken_and_forbidden_cores_stay_so(
-    machine: Machine, allowed: Iterable[int], threads: int, left: set[int]
-) -> None:
+def test_fewer_threads_are_taken_and_forbidden_cores_stay_so(machine, allowed, threads, left):
     machine.allowed = set(allowed)
     machine.refusal = 1  # EPERM: a container that refuses the memory policy binds all the same
     binding = bind_case(CUDA, threads, topology=machine.topology)
@@ -119,8 +116,8 @@ NUMA_NODE = f"bus/pci/devices/{ADDRESS.lower()}/numa_node"
     ],
 )
 def test_a_case_that_cannot_be_bound_runs_and_says_why(
-    machine: Machine, monkeypatch, file: str, text: str | None, device, numa: str, why: str
-) -> None:
+    machine, monkeypatch, file, text, device, numa, why
+):
     def refuse(*_: object) -> bytes:
         raise CudaCallError("cudaDeviceGetPCIBusId", "cudaErrorNoDevice", "no device")
 
@@ -144,9 +141,7 @@ def test_a_case_that_cannot_be_bound_runs_and_says_why(
         (5, 0, [{2, 3, 6, 7}] * 5),  # too few for one each
     ],
 )
-def test_ranks_divide_the_cores_of_their_node(
-    machine: Machine, parts: int, threads: int, cores: list[set[int]]
-) -> None:
+def test_ranks_divide_the_cores_of_their_node(machine, parts, threads, cores):
     asked: list[int | None] = []
 
     def take(part: int, device: torch.device = CUDA) -> set[int]:
@@ -164,13 +159,13 @@ def test_ranks_divide_the_cores_of_their_node(
     assert asked[-1] is None
 
 
-def test_the_gpu_asked_is_the_cases_own(machine: Machine) -> None:
+def test_the_gpu_asked_is_the_cases_own(machine):
     machine.asked_of = 3
     assert bind_case(torch.device("cuda", 3), 0, topology=machine.topology).node == 1
 
 
 @given(st.sets(st.integers(0, 300), max_size=40))
-def test_cpulist_reads_what_the_kernel_writes(numbers: set[int]) -> None:
+def test_cpulist_reads_what_the_kernel_writes(numbers):
     parts: list[str] = []
     ordered = sorted(numbers)
     while ordered:
@@ -181,7 +176,7 @@ def test_cpulist_reads_what_the_kernel_writes(numbers: set[int]) -> None:
     assert parse_cpulist(",".join(parts) + "\n") == numbers
 
 
-def test_share_of_a_table_on_a_node(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_share_of_a_table_on_a_node(machine, monkeypatch):
     table = torch.ones(100 * 4096 // 4)
     last = table.data_ptr() + table.nbytes
 
@@ -207,7 +202,7 @@ def test_share_of_a_table_on_a_node(machine: Machine, monkeypatch: pytest.Monkey
         (0, -errno.ENOENT, "unsupported: no page of the table is in memory"),
     ],
 )
-def test_a_share_that_nobody_knows_says_why(monkeypatch, error, page, reason) -> None:
+def test_a_share_that_nobody_knows_says_why(monkeypatch, error, page, reason):
     def refuse(_name: str, _pid: int, count: int, _of: Any, _to: None, where: Any, _f: int) -> int:
         where[:] = [page] * count
         return error
@@ -217,7 +212,7 @@ def test_a_share_that_nobody_knows_says_why(monkeypatch, error, page, reason) ->
 
 
 @pytest.mark.skipif(not Topology().nodes(), reason="this kernel names no NUMA nodes")
-def test_the_real_kernel_agrees() -> None:
+def test_the_real_kernel_agrees():
     """In a thread of its own: a memory policy stays with its thread."""
     node, cores = next(iter(Topology().nodes().items()))
     assert cores
@@ -229,7 +224,7 @@ def test_the_real_kernel_agrees() -> None:
         assert share == 1.0
 
 
-def test_rows_say_where_a_case_ran(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_say_where_a_case_ran(monkeypatch):
     monkeypatch.setattr(measure_module, "share_on_node", lambda *_: 0.75)
     make, table = RowMaker("run", "abc", "box", "cuda"), torch.ones(4)
     nowhere = Binding(None, "", Reason("no_device", "not bound: no GPU"))

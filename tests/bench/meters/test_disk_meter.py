@@ -1,7 +1,5 @@
 """Reads of the disk, by hand-made files of the kernel."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -46,7 +44,7 @@ def window(meter: DiskMeter, kernel: Path, **later: int) -> dict[str, Reading]:
     return {one.metric: one for one in meter.stop()}
 
 
-def test_the_window_is_the_difference_of_the_counters(kernel: Path) -> None:
+def test_the_window_is_the_difference_of_the_counters(kernel):
     assert meter(kernel).probe() is None
     found = window(meter(kernel), kernel, reads=130, sectors=4080, read=50_960)
     assert {name: (one.value, one.unit) for name, one in found.items()} == {
@@ -59,7 +57,7 @@ def test_the_window_is_the_difference_of_the_counters(kernel: Path) -> None:
     assert found["disk_read_device"].source == named
 
 
-def test_a_partition_has_the_queue_of_its_disk(kernel: Path) -> None:
+def test_a_partition_has_the_queue_of_its_disk(kernel):
     link = next((kernel / "devices").iterdir())
     link.unlink()
     link.symlink_to(kernel / "block/nvme0n1/nvme0n1p2")
@@ -69,7 +67,7 @@ def test_a_partition_has_the_queue_of_its_disk(kernel: Path) -> None:
     assert "nvme0n1p2/stat (read-ahead 128 KiB)" in found["disk_read_device"].source
 
 
-def test_files_that_are_missing_are_reasons_and_not_zeros(kernel: Path) -> None:
+def test_files_that_are_missing_are_reasons_and_not_zeros(kernel):
     broken = meter(kernel)
     (kernel / "io").unlink()
     found = {one.metric: one for one in broken.stop()}
@@ -83,7 +81,7 @@ def test_files_that_are_missing_are_reasons_and_not_zeros(kernel: Path) -> None:
     assert str(meter(kernel).probe()).startswith("unsupported: ")
 
 
-def test_a_device_that_tells_nothing_and_one_that_was_replaced(kernel: Path) -> None:
+def test_a_device_that_tells_nothing_and_one_that_was_replaced(kernel):
     one = meter(kernel)
     found = window(one, kernel, reads=3, sectors=10, read=50_000)
     assert str(found["disk_reads_device"].reason) == "failed: the counter went backwards"
@@ -91,7 +89,7 @@ def test_a_device_that_tells_nothing_and_one_that_was_replaced(kernel: Path) -> 
     assert "stat cannot be read" in str(one.stop()[1].reason)
 
 
-def test_the_meter_of_a_case_watches_the_disk_of_its_dataset(tmp_path: Path) -> None:
+def test_the_meter_of_a_case_watches_the_disk_of_its_dataset(tmp_path):
     (opened,) = [one for one in open_meters(folder=tmp_path) if isinstance(one, DiskMeter)]
     (own,) = [one for one in open_meters() if isinstance(one, DiskMeter)]
     assert opened._device == DiskMeter(tmp_path)._device

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import pynvml
 import pytest
 
 from gatherbench.bench.machine.pcie import UnknownLinkError, raw_rate
-from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters import pcie
 from gatherbench.bench.meters.nvml_device import GpuUnderTest, Link, SensorChoice
 from gatherbench.bench.meters.pcie import (
@@ -25,6 +23,7 @@ from gatherbench.bench.meters.pcie import (
 from gatherbench.bench.meters.poller import Polled
 from gatherbench.bench.meters.power import GpuPowerMeter, Sample, summarise
 from gatherbench.bench.meters.trust import Comparison, choose
+from gatherbench.reason import Reason
 
 LOST = Reason("failed", "the GPU is lost", "reset it")
 GPU = GpuUnderTest(("GPU-x",), SensorChoice("counters", None))
@@ -39,7 +38,7 @@ GPU = GpuUnderTest(("GPU-x",), SensorChoice("counters", None))
         (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "unsupported"),
     ],
 )
-def test_nvml_errors_become_reasons(monkeypatch: pytest.MonkeyPatch, code: int, kind: str) -> None:
+def test_nvml_errors_become_reasons(monkeypatch, code, kind):
     def refuse() -> None:
         raise pynvml.NVMLError(code)
 
@@ -57,9 +56,7 @@ def test_nvml_errors_become_reasons(monkeypatch: pytest.MonkeyPatch, code: int, 
     ("gpus", "why"),
     [(1, "no_device: this run moves nothing to a GPU"), (0, "no_device: NVML answers but lists")],
 )
-def test_a_run_without_a_gpu_reads_none_of_the_machines(
-    gpus: int, why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_without_a_gpu_reads_none_of_the_machines(gpus, why, monkeypatch):
     calls: list[str] = []
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: calls.append("open"))
     monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: calls.append("close"))
@@ -75,7 +72,7 @@ def test_a_run_without_a_gpu_reads_none_of_the_machines(
     assert calls == ["open", "close"] * 2
 
 
-def test_an_uncalibrated_source_is_not_read() -> None:
+def test_an_uncalibrated_source_is_not_read():
     meter = PcieMeter(GpuUnderTest(("GPU-x",), SensorChoice()))
     meter.start()
     assert all(r.value is None and "calibrated" in str(r.reason) for r in meter.stop())
@@ -93,11 +90,11 @@ def both(source: str, ratio: float | Reason) -> list[Comparison]:
     ("ratio", "trusted"),
     [(0.94, False), (0.95, True), (1.0, True), (1.25, True), (1.26, False), (0.0, False)],
 )
-def test_a_source_is_trusted_from_095_to_125(ratio: float, trusted: bool) -> None:
+def test_a_source_is_trusted_from_095_to_125(ratio, trusted):
     assert [c.trusted for c in both("counters", ratio)] == [trusted] * 2
 
 
-def test_one_direction_that_is_wrong_costs_the_source() -> None:
+def test_one_direction_that_is_wrong_costs_the_source():
     right, wrong = both("counters", 1.05)[0], both("counters", 1.67)[1]
     assert choose([right, wrong, *both("gpm", 1.0)]) == SensorChoice("gpm", None)
     none = Reason("unsupported", "no such metrics", "none known")
@@ -110,7 +107,7 @@ def test_one_direction_that_is_wrong_costs_the_source() -> None:
     assert choose([*both("counters", none), *both("gpm", none)]).pcie_reason == none
 
 
-def test_sources_come_in_the_order_of_trust_and_poll_as_their_sensors_need() -> None:
+def test_sources_come_in_the_order_of_trust_and_poll_as_their_sensors_need():
     assert [(source.name, source.unobtrusive) for source in SOURCES] == [
         ("counters", True),
         ("gpm", True),
@@ -120,14 +117,14 @@ def test_sources_come_in_the_order_of_trust_and_poll_as_their_sensors_need() -> 
     assert Gpm.period_s >= 0.2
 
 
-def test_a_link_is_judged_by_what_it_can_train_up_to() -> None:
+def test_a_link_is_judged_by_what_it_can_train_up_to():
     assert link_counter(Link(1, 5, 16, 16)).most_per_s == raw_rate(5, 16)  # idle: generation 1 now
     assert link_counter(None).most_per_s > raw_rate(5, 16)
     with pytest.raises(UnknownLinkError, match="generation 9"):
         link_counter(Link(1, 9, 16, 16))  # taken for a slower one, a wrap would be missed
 
 
-def test_metrics_are_mebibytes_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_are_mebibytes_a_second(monkeypatch):
     rates = {(1, 2): [3.0, 1.0], (2, 3): [5.0, 0.0]}  # MiB/s to the device and back
     monkeypatch.setattr(pcie, "gpm_metrics", lambda early, late, _: rates[early, late])
     to_device, to_host = pcie.gpm_traffic([(10.0, 1), (10.5, 2), (11.5, 3)])
@@ -135,14 +132,12 @@ def test_metrics_are_mebibytes_a_second(monkeypatch: pytest.MonkeyPatch) -> None
     assert "0 for 1 of 2 intervals" in str(to_host)
 
 
-def test_snapshots_closer_than_a_metric_needs_are_passed_over() -> None:
+def test_snapshots_closer_than_a_metric_needs_are_passed_over():
     kept = pcie.chain([(s, None) for s in (0.0, 0.05, 0.25, 0.3, 0.5, 0.55)])
     assert [s for s, _ in kept] == [0.0, 0.25, 0.55], "0.5 leaves too little to the end"
 
 
-def test_every_snapshot_is_given_back_also_when_something_breaks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_every_snapshot_is_given_back_also_when_something_breaks(monkeypatch):
     freed: list[int] = []
     monkeypatch.setattr(pynvml, "nvmlGpmSampleFree", freed.append)
     monkeypatch.setattr(pcie, "gpm_metrics", lambda *_: 1 // 0)
@@ -169,12 +164,8 @@ BEFORE, WITHIN, AFTER = ((s, (1e9, 2e9), s + 0.04) for s in (9.98, 10.1, 10.98))
     ],
 )
 def test_a_sample_that_reaches_beyond_the_window_is_left_out(
-    polled: Polled[Any],
-    moved: list[float | None],
-    samples: int,
-    why: str | None,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    polled, moved, samples, why, monkeypatch
+):
     source = SampledThroughput(SimpleNamespace(throughput=lambda _: 0.0))  # type: ignore[arg-type]
     source._poller = SimpleNamespace(start=lambda: None, stop=lambda: polled)  # type: ignore[assignment]
     clock = iter((10.0, 11.0))
@@ -186,7 +177,7 @@ def test_a_sample_that_reaches_beyond_the_window_is_left_out(
     assert all((why or "None") in str(one.reason) for one in readings)
 
 
-def test_what_a_window_comes_to() -> None:
+def test_what_a_window_comes_to():
     """Three looks within 12 s: each number another of them, or their mean."""
     looks = [
         Sample(5.0, 100.0, 90.0, 310.0, 1.0e9, ()),

@@ -1,9 +1,6 @@
 """Memory: what is allocated shows up under its kind, and what cannot be told is not zero."""
 
-from __future__ import annotations
-
 import mmap
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -35,7 +32,7 @@ def value(readings: dict[str, Reading], metric: str) -> float:
     return number
 
 
-def test_memory_that_is_touched_is_pageable_and_a_mapped_file_is_not(tmp_path: Path) -> None:
+def test_memory_that_is_touched_is_pageable_and_a_mapped_file_is_not(tmp_path):
     before = window()
     block = np.ones(64 * MIB, np.uint8)
     after = window()
@@ -52,7 +49,7 @@ def test_memory_that_is_touched_is_pageable_and_a_mapped_file_is_not(tmp_path: P
     del block
 
 
-def test_without_a_gpu_its_figures_have_a_reason() -> None:
+def test_without_a_gpu_its_figures_have_a_reason():
     assert not torch.cuda.is_available(), "this test is for a machine without a GPU"
     readings = window()
     for metric in (
@@ -77,9 +74,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return fake
 
 
-def test_on_a_gpu_peaks_are_those_of_the_window(
-    cuda: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_gpu_peaks_are_those_of_the_window(cuda, monkeypatch):
     monkeypatch.setattr(mapped_memory, "_held", {(4096, 1000): 2, (9000, 24): 1, (1, 5): 1})
     monkeypatch.setattr(mapped_memory, "_foreign", {(1, 5)})
     monkeypatch.setattr(managed_memory, "_spans", {64: managed_memory.Span(64, 77)})
@@ -91,21 +86,19 @@ def test_on_a_gpu_peaks_are_those_of_the_window(
     assert "less registered bytes" in readings["host_pageable"].source
 
 
-def test_a_case_that_leaves_the_gpu_alone_does_not_wake_it(cuda: SimpleNamespace) -> None:
+def test_a_case_that_leaves_the_gpu_alone_does_not_wake_it(cuda):
     cuda.is_initialized = lambda: False
     assert str(window()["gpu_allocated_peak"].reason).startswith("unsupported: ")
     assert cuda.max_memory_allocated() == 700, "nothing was reset"
 
 
-def test_pageable_memory_is_never_below_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pageable_memory_is_never_below_nothing(monkeypatch):
     monkeypatch.setattr(mapped_memory, "_held", {(0, 1 << 50): 1})
     assert value(window(), "host_pageable") == 0.0
 
 
 @pytest.mark.parametrize("content", [None, "VmHWM:\t 100 kB\n"])
-def test_a_kernel_that_does_not_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
-) -> None:
+def test_a_kernel_that_does_not_say(tmp_path, monkeypatch, content):
     status = tmp_path / "status"
     if content is not None:
         status.write_text(content)

@@ -1,7 +1,5 @@
 """Memory controllers' counters, on fake trees of the kernel and counters that are plain files."""
 
-from __future__ import annotations
-
 import errno
 import os
 import platform
@@ -11,11 +9,7 @@ from pathlib import Path
 import pytest
 
 from gatherbench.bench.meters.base import Reading
-from gatherbench.bench.meters.memory_traffic import (
-    MemoryTrafficMeter,
-    find_events,
-    open_counter,
-)
+from gatherbench.bench.meters.memory_traffic import MemoryTrafficMeter, find_events, open_counter
 
 SCALE = "6.103515625e-5"  # of MiB: 64 B
 
@@ -94,7 +88,7 @@ def by_metric(readings: list[Reading]) -> dict[str, Reading]:
 READ, WRITE = 0x304, 0xC04  # umask << 8 | event
 
 
-def test_controllers_of_both_sockets_are_added_in_each_window(tree: Controllers) -> None:
+def test_controllers_of_both_sockets_are_added_in_each_window(tree):
     tree.intel(0, 20, "0,36")
     tree.intel(1, 21, "0,36")
     tree.intel(9, 29, names="data_")  # never both kinds of names: the same bytes twice
@@ -115,7 +109,7 @@ def test_controllers_of_both_sockets_are_added_in_each_window(tree: Controllers)
     assert "shared with another tool" in str(shared.reason), "no estimate"
 
 
-def test_client_events_are_known(tree: Controllers) -> None:
+def test_client_events_are_known(tree):
     tree.intel(0, 20, names="data_")
     assert [(e.metric, e.config) for e in find_events(tree.devices)] == [
         ("dram_read", READ),
@@ -123,7 +117,7 @@ def test_client_events_are_known(tree: Controllers) -> None:
     ]
 
 
-def test_amds_controllers(tree: Controllers) -> None:
+def test_amds_controllers(tree):
     for number, cpus in ((0, "0"), (12, "64")):
         formats = {"event": "config:0-7", "rdwrmask": "config:8-9"}
         tree.device(f"amd_umc_{number}", 30 + number, formats, cpus)
@@ -146,7 +140,7 @@ def test_amds_controllers(tree: Controllers) -> None:
         (errno.EOPNOTSUPP, "unsupported: "),
     ],
 )
-def test_refusals_are_told_apart(tree: Controllers, number: int, kind: str) -> None:
+def test_refusals_are_told_apart(tree, number, kind):
     tree.intel(0, 20)
     tree.refusal = OSError(number, os.strerror(number))
     meter = tree.meter()
@@ -158,7 +152,7 @@ def test_refusals_are_told_apart(tree: Controllers, number: int, kind: str) -> N
         assert (reading.value, str(reading.reason)) == (None, reason)
 
 
-def test_a_refusal_half_way_leaves_no_counter_open(tree: Controllers) -> None:
+def test_a_refusal_half_way_leaves_no_counter_open(tree):
     tree.intel(0, 20, "0,1,2")
     opened: list[int] = []
 
@@ -174,9 +168,7 @@ def test_a_refusal_half_way_leaves_no_counter_open(tree: Controllers) -> None:
             os.fstat(descriptor)
 
 
-def test_no_pair_of_counters_is_no_device_and_probing_leaves_nothing_open(
-    tree: Controllers,
-) -> None:
+def test_no_pair_of_counters_is_no_device_and_probing_leaves_nothing_open(tree):
     assert str(tree.meter().probe()).startswith("no_device: ")
     assert str(MemoryTrafficMeter(tree.folder / "nowhere").probe()).startswith("no_device: ")
     device = tree.intel(0, 20)
@@ -198,12 +190,12 @@ def test_no_pair_of_counters_is_no_device_and_probing_leaves_nothing_open(
         ("type", ""),
     ],
 )
-def test_a_description_that_is_not_understood(tree: Controllers, file: str, content: str) -> None:
+def test_a_description_that_is_not_understood(tree, file, content):
     (tree.intel(0, 20) / file).write_text(content)
     assert str(tree.meter().probe()).startswith("unsupported: ")
 
 
-def test_the_kernel_opens_a_counter_of_our_own_process() -> None:
+def test_the_kernel_opens_a_counter_of_our_own_process():
     """A software counter, which needs no privilege; the layout of the request is the kernel's."""
     try:
         descriptor = open_counter(1, 1, -1, pid=0)  # PERF_TYPE_SOFTWARE, PERF_COUNT_SW_TASK_CLOCK
@@ -219,9 +211,7 @@ def test_the_kernel_opens_a_counter_of_our_own_process() -> None:
     assert 0.5 * running <= count <= 2 * running  # a clock that counts nanoseconds
 
 
-def test_a_refusal_of_the_kernel_is_an_error_and_another_processor_is_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_refusal_of_the_kernel_is_an_error_and_another_processor_is_told(monkeypatch):
     with pytest.raises(OSError, match=r".") as refused:
         open_counter(1, 10**6, -1, pid=0)
     assert refused.value.errno

@@ -1,14 +1,11 @@
 """Meters: what they count really happened, and what they cannot read they say."""
 
-from __future__ import annotations
-
 import mmap
 import resource
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,13 +14,7 @@ import pytest
 
 from gatherbench.bench.meters import cpu as cpu_module
 from gatherbench.bench.meters.base import UNITS, Reading
-from gatherbench.bench.meters.cpu import (
-    CpuMeter,
-    OtherWork,
-    WallClockMeter,
-    is_quiet,
-    quiet_cores,
-)
+from gatherbench.bench.meters.cpu import CpuMeter, OtherWork, WallClockMeter, is_quiet, quiet_cores
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import METERS, open_meters
 
@@ -48,7 +39,7 @@ def value(readings: dict[str, Reading], metric: str) -> float:
     return number
 
 
-def test_every_reading_has_a_unit_a_source_and_a_value_or_a_reason() -> None:
+def test_every_reading_has_a_unit_a_source_and_a_value_or_a_reason():
     with Recorder(open_meters()) as recorder:
         burn(0.03)
     metrics = by_metric(recorder.readings)
@@ -60,7 +51,7 @@ def test_every_reading_has_a_unit_a_source_and_a_value_or_a_reason() -> None:
         assert (reading.value is None) == (reading.reason is not None)
 
 
-def test_threads_count_and_sleep_does_not() -> None:
+def test_threads_count_and_sleep_does_not():
     meter, clock = CpuMeter(), WallClockMeter()
     threads = [threading.Thread(target=burn, args=(0.15,)) for _ in range(2)]
     meter.start()
@@ -92,7 +83,7 @@ CHILDREN = {
 
 
 @pytest.mark.parametrize(("script", "before"), CHILDREN.values(), ids=list(CHILDREN))
-def test_children_are_charged_with_their_share_of_the_window(script: str, before: bool) -> None:
+def test_children_are_charged_with_their_share_of_the_window(script, before):
     """What one burnt before the window must not come back when it is reaped inside."""
     meter = CpuMeter()
     meter.start()
@@ -113,7 +104,7 @@ def test_children_are_charged_with_their_share_of_the_window(script: str, before
     assert used < 0.3 if before else used >= 0.18
 
 
-def test_a_counter_that_goes_backwards_gives_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_counter_that_goes_backwards_gives_no_value(monkeypatch):
     meter = CpuMeter()
     monkeypatch.setattr(cpu_module, "_live_descendants", lambda: (100.0, 0.0))
     meter.start()
@@ -123,7 +114,7 @@ def test_a_counter_that_goes_backwards_gives_no_value(monkeypatch: pytest.Monkey
     assert "backwards" in str(reading.reason)
 
 
-def test_page_faults_follow_fresh_memory() -> None:
+def test_page_faults_follow_fresh_memory():
     meter = CpuMeter()
     pages = 4096
     meter.start()
@@ -136,9 +127,7 @@ def test_page_faults_follow_fresh_memory() -> None:
     assert faults >= pages / huge
 
 
-def test_what_ended_children_used_counts_as_the_process_s_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_ended_children_used_counts_as_the_process_s_own(monkeypatch):
     """In the window the process uses 1, 2, 4, … of each, and its children ten times as much."""
     fields = ("ru_utime", "ru_stime", "ru_nvcsw", "ru_nivcsw", "ru_minflt", "ru_majflt")
     used = {resource.RUSAGE_SELF: 0, resource.RUSAGE_CHILDREN: 0}
@@ -155,7 +144,7 @@ def test_what_ended_children_used_counts_as_the_process_s_own(
     assert [readings[m].value for m in cpu_module._totals()] == [11, 22, 44, 88, 176, 352]
 
 
-def test_peak_memory_is_that_of_the_window() -> None:
+def test_peak_memory_is_that_of_the_window():
     big = np.ones(200 * 2**20, dtype=np.uint8)
     with_big = psutil.Process().memory_info().rss
     del big
@@ -169,9 +158,7 @@ def test_peak_memory_is_that_of_the_window() -> None:
         assert reading.value >= with_big - 2**20
 
 
-def test_peak_memory_is_in_bytes_and_says_since_when(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_peak_memory_is_in_bytes_and_says_since_when(tmp_path, monkeypatch):
     status = tmp_path / "status"
     monkeypatch.setattr(cpu_module, "_CLEAR_REFS", tmp_path / "nowhere" / "clear_refs")
     monkeypatch.setattr(cpu_module, "_STATUS", status)
@@ -185,7 +172,7 @@ def test_peak_memory_is_in_bytes_and_says_since_when(
     assert "since process start" in peak.source
 
 
-def test_a_host_clock_that_stands_still_gives_no_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_clock_that_stands_still_gives_no_zero(monkeypatch):
     frozen = psutil.cpu_times()
     monkeypatch.setattr(psutil, "cpu_times", lambda: frozen)
     meter = CpuMeter()
@@ -195,9 +182,7 @@ def test_a_host_clock_that_stands_still_gives_no_zero(monkeypatch: pytest.Monkey
     assert "did not advance" in str(readings["system_cpu_busy"].reason)
 
 
-def test_what_is_stolen_waited_for_or_a_guests_is_no_use_of_the_host(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_stolen_waited_for_or_a_guests_is_no_use_of_the_host(monkeypatch):
     """Each field grows by a power of two: the sum says which of them were taken."""
     fields = {
         "user": 1, "nice": 2, "system": 4, "irq": 8, "softirq": 16, "steal": 32,
@@ -212,12 +197,12 @@ def test_what_is_stolen_waited_for_or_a_guests_is_no_use_of_the_host(
     assert value(readings, "system_cpu_steal") == 32
 
 
-def test_the_clock_is_innermost_and_times_nothing_of_the_others() -> None:
+def test_the_clock_is_innermost_and_times_nothing_of_the_others():
     assert [m.name for m in open_meters()] == [m.name for m in METERS]
     assert METERS[-1] is WallClockMeter
 
 
-def test_other_work_is_what_the_host_did_beside_us(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_work_is_what_the_host_did_beside_us(monkeypatch):
     """Two seconds: the host was busy for 6, a hypervisor took 2, ours were 5 core-seconds."""
     read = {"system_cpu_busy": 6.0, "system_cpu_steal": 2.0, "cpu_user": 4.0, "cpu_system": 1.0}
     monkeypatch.setattr(

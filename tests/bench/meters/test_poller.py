@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.bench.meters.poller import Poller, Wrapping
+from gatherbench.reason import Reason, SensorUnavailableError
 
 LOST = Reason("failed", "the GPU fell off the bus", "reset it")
 
@@ -31,13 +31,13 @@ class Sensor:
         return self.count
 
 
-def test_the_window_begins_and_ends_with_a_reading_of_its_own() -> None:
+def test_the_window_begins_and_ends_with_a_reading_of_its_own():
     poller = Poller(Sensor().read, period_s=60.0)
     poller.start()
     assert poller.stop().samples == [1, 2]  # edges; the thread's turn never came
 
 
-def test_the_thread_reads_in_between_and_says_what_it_cost() -> None:
+def test_the_thread_reads_in_between_and_says_what_it_cost():
     sensor = Sensor()
     poller = Poller(sensor.read, period_s=0.001)
     poller.start()
@@ -51,7 +51,7 @@ def test_the_thread_reads_in_between_and_says_what_it_cost() -> None:
     assert poller.stop().samples[0] == len(polled.samples) + 1
 
 
-def test_what_polling_cost_is_the_time_of_its_own_thread() -> None:
+def test_what_polling_cost_is_the_time_of_its_own_thread():
     """Three readings of 5 ms of the processor each in the thread, whatever else there is."""
     sensor = Sensor()
 
@@ -77,7 +77,7 @@ def test_what_polling_cost_is_the_time_of_its_own_thread() -> None:
         (ZeroDivisionError("of what"), "failed: ZeroDivisionError: of what"),
     ],
 )
-def test_an_error_ends_the_polling_and_keeps_what_was_read(error: Exception, said: str) -> None:
+def test_an_error_ends_the_polling_and_keeps_what_was_read(error, said):
     sensor = Sensor(3, error)
     poller = Poller(sensor.read, period_s=0.001)
     poller.start()
@@ -86,7 +86,7 @@ def test_an_error_ends_the_polling_and_keeps_what_was_read(error: Exception, sai
     assert (polled.samples, str(polled.error), sensor.count) == ([1, 2], said, 3)
 
 
-def test_closing_what_was_never_opened_is_no_zero() -> None:
+def test_closing_what_was_never_opened_is_no_zero():
     polled = Poller(lambda: 0, period_s=1.0).stop()
     assert polled.samples == []
     assert str(polled.error).startswith("failed: ")
@@ -102,9 +102,7 @@ COUNTER = Wrapping("the counter", "B", MODULUS, FAST, stamp_s=0.005)
     start=st.integers(0, MODULUS - 1),
     steps=st.lists(st.tuples(st.floats(0.001, 0.067), st.floats(0, 1)), max_size=60),
 )
-def test_whatever_a_counter_can_count_is_summed_exactly(
-    start: int, steps: list[tuple[float, float]]
-) -> None:
+def test_whatever_a_counter_can_count_is_summed_exactly(start, steps):
     total, now, counts, sums = 0, 1e9, [(1e9, start)], [0]
     for gap_s, load in steps:
         total += int(gap_s * load * FAST)
@@ -114,7 +112,7 @@ def test_whatever_a_counter_can_count_is_summed_exactly(
     assert [bytes_ for _, bytes_ in COUNTER.accumulate(counts)] == sums
 
 
-def test_traffic_at_55_gb_per_s_needs_readings_within_the_wrap() -> None:
+def test_traffic_at_55_gb_per_s_needs_readings_within_the_wrap():
     moved = [int(t * 0.02 * 55e9) for t in range(50)]
     often = [(t * 0.02, m % MODULUS) for t, m in enumerate(moved)]
     assert COUNTER.accumulate(often)[-1][1] == moved[-1]
@@ -122,7 +120,7 @@ def test_traffic_at_55_gb_per_s_needs_readings_within_the_wrap() -> None:
         COUNTER.accumulate(often[::4])  # a plain difference would lose 4 GiB here and there
 
 
-def test_readings_that_were_not_refreshed_are_left_out() -> None:
+def test_readings_that_were_not_refreshed_are_left_out():
     counts = [(1.0, 5), (1.0, 5), (1.02, 9), (1.02, 9)]
     assert COUNTER.accumulate(counts) == [(1.0, 0), (1.02, 4)]
 
@@ -136,6 +134,6 @@ def test_readings_that_were_not_refreshed_are_left_out() -> None:
         ([(1.0, 0), (1.5, 1)], "start anew every 0.0682 s"),
     ],
 )
-def test_what_makes_no_sum_is_refused(counts: list[tuple[float, int]], why: str) -> None:
+def test_what_makes_no_sum_is_refused(counts, why):
     with pytest.raises(SensorUnavailableError, match=why):
         COUNTER.accumulate(counts)

@@ -1,7 +1,5 @@
 """RAPL on a fake powercap tree: wraps, sockets, missing zones, refusals and zones that vanish."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 import time
@@ -88,9 +86,7 @@ MACHINES: dict[str, tuple[dict[str, str], list[int], float, float | str]] = {
 
 
 @pytest.mark.parametrize(("zones", "used", "joules", "dram"), MACHINES.values(), ids=list(MACHINES))
-def test_packages_and_memory_are_summed_and_parts_are_not(
-    tree: Powercap, zones: dict[str, str], used: list[int], joules: float, dram: float | str
-) -> None:
+def test_packages_and_memory_are_summed_and_parts_are_not(tree, zones, used, joules, dram):
     for early, (number, name) in enumerate(zones.items()):
         tree.zone(number, name, early)
     copy = tree.folder / "intel-rapl-mmio:0"  # of package 0: not counted twice
@@ -104,9 +100,7 @@ def test_packages_and_memory_are_summed_and_parts_are_not(
         assert (memory.value, memory.samples) == (pytest.approx(dram), 2)
 
 
-def test_a_long_window_is_polled_before_the_counter_can_wrap_twice(
-    tree: Powercap, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_window_is_polled_before_the_counter_can_wrap_twice(tree, monkeypatch):
     """10 kJ at the most a package can draw last 10 s: over two minutes the counter wraps often."""
     max_uj = 10_000_000_000
     tree.zone("0", "package-0", max_uj - 5, max_uj)
@@ -151,18 +145,14 @@ def test_a_long_window_is_polled_before_the_counter_can_wrap_twice(
         (0.01, 91_000_000, "longer epochs"),
     ],
 )
-def test_what_makes_no_energy_is_no_number(
-    tree: Powercap, seconds: float, energy: int, said: str
-) -> None:
+def test_what_makes_no_energy_is_no_number(tree, seconds, energy, said):
     tree.zone("0", "package-0", 90_000_000)
     assert said in str(window(tree, {"0": energy}, seconds)[0].reason)
 
 
 @pytest.mark.parametrize("number", ["0", "1"])
 @pytest.mark.parametrize("why", ["No such file or directory", "Permission denied"])
-def test_a_zone_that_fails_in_the_window_spoils_the_sum_and_names_no_path(
-    tree: Powercap, number: str, why: str
-) -> None:
+def test_a_zone_that_fails_in_the_window_spoils_the_sum_and_names_no_path(tree, number, why):
     tree.zone("0", "package-0")
     tree.zone("1", "package-1")
     meter = tree.meter()
@@ -178,7 +168,7 @@ def test_a_zone_that_fails_in_the_window_spoils_the_sum_and_names_no_path(
 
 
 @pytest.mark.parametrize("refused", ["intel-rapl:0", "intel-rapl:1"])
-def test_for_root_only(tree: Powercap, refused: str) -> None:
+def test_for_root_only(tree, refused):
     tree.zone("0", "package-0")
     tree.zone("1", "package-1")
     tree.refused = {refused}
@@ -194,7 +184,7 @@ def test_for_root_only(tree: Powercap, refused: str) -> None:
 
 
 @pytest.mark.parametrize("parts", [(), (("0:0", "core"),), (("0", "psys"),)])
-def test_no_package_is_no_device(tree: Powercap, parts: tuple[tuple[str, str], ...]) -> None:
+def test_no_package_is_no_device(tree, parts):
     for part in parts:
         tree.zone(*part)
     assert str(tree.meter().probe()).startswith("no_device: ")
@@ -205,13 +195,13 @@ def test_no_package_is_no_device(tree: Powercap, parts: tuple[tuple[str, str], .
     ("file", "content"),
     [("energy_uj", "what?"), ("max_energy_range_uj", "what?"), ("max_energy_range_uj", "0")],
 )
-def test_garbled_files(tree: Powercap, file: str, content: str) -> None:
+def test_garbled_files(tree, file, content):
     tree.zone("0", "package-0")
     (tree.folder / "intel-rapl:0" / file).write_text(content)
     assert str(tree.meter().probe()).startswith("unsupported: ")
 
 
-def test_each_window_begins_anew_and_leaves_no_thread(tree: Powercap) -> None:
+def test_each_window_begins_anew_and_leaves_no_thread(tree):
     tree.zone("0", "package-0")
     meter = tree.meter()
     for turn in (1, 2):

@@ -9,11 +9,11 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.base import Reading, cited
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run.store import PartWriter, read_part, rows_of
+from gatherbench.reason import Reason
 
 #: Far more than a thread needs to begin on a busy machine: only what hangs takes longer.
 PATIENCE_S = 1.0
@@ -51,9 +51,7 @@ def gate() -> Any:
 
 
 @pytest.mark.parametrize("verb", ["start", "stop"])
-def test_a_meter_that_hangs_is_left_behind_and_not_called_again(
-    verb: str, gate: threading.Event
-) -> None:
+def test_a_meter_that_hangs_is_left_behind_and_not_called_again(verb, gate):
     calls: list[str] = []
 
     def hang() -> list[Reading]:
@@ -73,7 +71,7 @@ def test_a_meter_that_hangs_is_left_behind_and_not_called_again(
     assert calls == ["called"]
 
 
-def test_an_abandoned_thread_calls_no_further_meter_when_it_comes_back() -> None:
+def test_an_abandoned_thread_calls_no_further_meter_when_it_comes_back():
     """Else two threads would call one meter at once."""
     gate, came_back = threading.Event(), threading.Event()
     started: list[str] = []
@@ -94,7 +92,7 @@ def test_an_abandoned_thread_calls_no_further_meter_when_it_comes_back() -> None
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), -1.0])
-def test_a_value_that_is_no_measurement_is_not_written_down(value: float) -> None:
+def test_a_value_that_is_no_measurement_is_not_written_down(value):
     meter = Scripted(lambda: [Reading("energy", "J", value, "sensor", samples=2)])
     recorder = Recorder([meter])
     with recorder:
@@ -110,7 +108,7 @@ def test_a_value_that_is_no_measurement_is_not_written_down(value: float) -> Non
     [None, 7, ["text"], [Reading("x", "furlong", 1.0, "test")], [Reading("x", "1", "7", "test")]],  # type: ignore[arg-type]
     ids=["nothing", "a number", "no reading", "unknown unit", "text for a value"],
 )
-def test_garbage_breaks_its_meter_alone(answer: Any) -> None:
+def test_garbage_breaks_its_meter_alone(answer):
     recorder = Recorder([good("a"), Scripted(lambda: answer), good("b")])
     with recorder:
         pass
@@ -120,7 +118,7 @@ def test_garbage_breaks_its_meter_alone(answer: Any) -> None:
     assert str(broken.reason).startswith("failed: stop raised ")
 
 
-def test_windows_open_and_close_like_brackets_whatever_happens_inside() -> None:
+def test_windows_open_and_close_like_brackets_whatever_happens_inside():
     log: list[str] = []
 
     def noted(label: str) -> Scripted:
@@ -138,7 +136,7 @@ def test_windows_open_and_close_like_brackets_whatever_happens_inside() -> None:
 
 
 @pytest.mark.parametrize("breaks", ["start", "stop"])
-def test_a_meter_that_raises_stops_nothing_and_is_asked_again(breaks: str) -> None:
+def test_a_meter_that_raises_stops_nothing_and_is_asked_again(breaks):
     errors, called = [OSError("no such sensor")], list[str]()
 
     def step(verb: str) -> Any:
@@ -159,7 +157,7 @@ def test_a_meter_that_raises_stops_nothing_and_is_asked_again(breaks: str) -> No
     assert recorder.readings[1].value == 2.0
 
 
-def test_a_source_says_how_often_its_sensor_was_read() -> None:
+def test_a_source_says_how_often_its_sensor_was_read():
     for samples, period_s, said in (
         (0, None, "counter"),
         (2, None, "counter [samples=2]"),
@@ -168,9 +166,7 @@ def test_a_source_says_how_often_its_sensor_was_read() -> None:
         assert cited(Reading("x", "1", 1.0, "counter", None, samples, period_s)) == said
 
 
-def test_a_case_whose_meters_break_is_measured_all_the_same(
-    make_job: Any, monkeypatch: pytest.MonkeyPatch, gate: threading.Event
-) -> None:
+def test_a_case_whose_meters_break_is_measured_all_the_same(make_job, monkeypatch, gate):
     """A sensor that raises, one that hangs and one that says NaN: three reasons, a whole case."""
     windows = iter(range(10))
 

@@ -1,7 +1,5 @@
 """Core-seconds by thread: each group gets what its threads burnt, and ended threads are told."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading
@@ -57,7 +55,7 @@ def pool(prefix: str) -> Iterator[ThreadPoolExecutor]:
         ("somebody", "cpu_other_threads"),
     ],
 )
-def test_a_named_thread_is_charged_to_its_group(prefix: str, metric: str) -> None:
+def test_a_named_thread_is_charged_to_its_group(prefix, metric):
     meter = ThreadMeter()
     with pool(prefix) as executor:
         executor.submit(burn).result()  # before the window: does not count
@@ -69,7 +67,7 @@ def test_a_named_thread_is_charged_to_its_group(prefix: str, metric: str) -> Non
     assert sum(used.values()) < LITTLE
 
 
-def test_the_main_thread_is_its_own_group_and_a_new_thread_counts_from_its_start() -> None:
+def test_the_main_thread_is_its_own_group_and_a_new_thread_counts_from_its_start():
     meter = ThreadMeter()
     meter.start()
     burn()
@@ -80,9 +78,7 @@ def test_the_main_thread_is_its_own_group_and_a_new_thread_counts_from_its_start
     assert used["cpu_main"] >= BURNT
 
 
-def test_a_sampler_that_ended_in_the_window_has_what_it_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_sampler_that_ended_in_the_window_has_what_it_told(monkeypatch):
     """A tenth of a second of some 0.15; the rest is known to be of threads that ended."""
     told: list[tuple[int, float]] = []
     monkeypatch.setattr(threads_module, "ended", told)
@@ -126,14 +122,14 @@ print("torch", found["cpu_torch_pool"] > 0 and found["cpu_other_threads"] == 0)
 """
 
 
-def test_a_forks_main_thread_and_torchs_pool_are_told_apart() -> None:
+def test_a_forks_main_thread_and_torchs_pool_are_told_apart():
     """In a process of its own, where torch may have more than one thread."""
     command = [sys.executable, "-c", OF_A_PROCESS]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["fork", "0", "torch", "True"], done.stdout + done.stderr
 
 
-def test_threads_that_ended_in_the_window_are_told_in_sum_and_never_lost() -> None:
+def test_threads_that_ended_in_the_window_are_told_in_sum_and_never_lost():
     meter = ThreadMeter()
     before = threading.Event()
     thread = threading.Thread(target=lambda: (burn(), before.wait(), burn()))
@@ -152,7 +148,7 @@ def test_threads_that_ended_in_the_window_are_told_in_sum_and_never_lost() -> No
     assert used["cpu_gather_workers"] == 0
 
 
-def test_the_groups_add_up_to_the_process_without_its_children() -> None:
+def test_the_groups_add_up_to_the_process_without_its_children():
     meter = ThreadMeter()
     early = time.process_time()
     meter.start()
@@ -167,7 +163,7 @@ def test_the_groups_add_up_to_the_process_without_its_children() -> None:
     assert sum(used.values()) == pytest.approx(late - early, abs=0.05)
 
 
-def test_the_gatherers_helpers_carry_the_name_that_the_meter_looks_for() -> None:
+def test_the_gatherers_helpers_carry_the_name_that_the_meter_looks_for():
     rows = 4 * CHUNK_BYTES // 4096
     table = torch.zeros(rows, 1024)
     out, ids = torch.empty_like(table), torch.arange(rows)
@@ -182,9 +178,7 @@ def test_the_gatherers_helpers_carry_the_name_that_the_meter_looks_for() -> None
     assert used["cpu_other_threads"] == 0
 
 
-def test_a_thread_number_that_is_given_again_counts_from_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_thread_number_that_is_given_again_counts_from_nothing(monkeypatch):
     meter = ThreadMeter()
     clocks = iter([({7: 5.0, 8: 1.0}, 6.0), ({7: 0.25, 8: 1.0}, 6.5)])
     monkeypatch.setattr(threads_module, "_read_clocks", lambda: next(clocks))
@@ -194,7 +188,7 @@ def test_a_thread_number_that_is_given_again_counts_from_nothing(
     assert used["cpu_ended_threads"] == 0.25
 
 
-def test_without_proc_the_reason_stands_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_proc_the_reason_stands_there(monkeypatch):
     monkeypatch.setattr(threads_module, "_TASKS", Path("/nowhere"))
     meter = ThreadMeter()
     meter.start()

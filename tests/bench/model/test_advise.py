@@ -1,12 +1,9 @@
 """Advice agrees with the model that it stands on, fits memory, and says what it cannot know."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import asdict, replace
 from functools import cache
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,13 +21,7 @@ from gatherbench.bench.model.advise.memory import (
     pinned_need,
     table_on_gpu,
 )
-from gatherbench.bench.model.advise.option import (
-    LEVEL,
-    Option,
-    average_load,
-    in_words,
-    predict,
-)
+from gatherbench.bench.model.advise.option import LEVEL, Option, average_load, in_words, predict
 from gatherbench.bench.model.advise.question import (
     USUAL_CLASSES,
     AdviceError,
@@ -77,7 +68,7 @@ def advice_on(question: Question, profile: Any = PROFILE) -> Any:
     return advise(question, sizes, profile)
 
 
-def test_the_ranking_is_the_models() -> None:
+def test_the_ranking_is_the_models():
     for question in (LARGE, SMALL, replace(LARGE, gpus=4)):
         advice = advice_on(question)
         times = [(option.rank, option.longest_s) for option in advice.ranked]
@@ -94,7 +85,7 @@ def test_the_ranking_is_the_models() -> None:
             assert "profile rtx3090-pcie4" in option.source
 
 
-def test_every_strategy_is_there_and_alike_variants_are_one() -> None:
+def test_every_strategy_is_there_and_alike_variants_are_one():
     (sizes,) = graph_sizes(SMALL)
     found = [(s.name, s.variant) for s, _ in distinct_paths(SMALL, sizes, PROFILE)]
     # What is sharded over ranks is nothing of its own on one GPU.
@@ -118,7 +109,7 @@ def said_first(advice: Advice) -> str:
     return "\n".join(recommendation(advice))
 
 
-def test_a_table_that_fits_belongs_in_gpu_memory() -> None:
+def test_a_table_that_fits_belongs_in_gpu_memory():
     advice = advice_on(SMALL)
     assert advice.table_fits is True
     paths = {option.path: option for option in advice.ranked}
@@ -138,7 +129,7 @@ def test_a_table_that_fits_belongs_in_gpu_memory() -> None:
     assert recommendation(advice)[2].endswith(" as good.")
 
 
-def test_a_profile_that_does_not_know_the_loop_errs_more_and_says_so() -> None:
+def test_a_profile_that_does_not_know_the_loop_errs_more_and_says_so():
     """An H200's own has what the training loop takes its host, and the other profiles do not."""
     here = advice_on(SMALL, load_profile("nvidia-h200")).ranked[0]
     there = advice_on(SMALL).ranked[0]
@@ -152,7 +143,7 @@ def test_a_profile_that_does_not_know_the_loop_errs_more_and_says_so() -> None:
     assert not any("what the training loop takes its host" in note for note in known)
 
 
-def test_a_table_that_fits_stays_in_gpu_memory_unless_something_is_ahead() -> None:
+def test_a_table_that_fits_stays_in_gpu_memory_unless_something_is_ahead():
     """Whole in GPU memory 1 s; the fetch beside training has to be beyond the model's error."""
     whole = replace(made_up("all_in_gpu", 1.0, kept=SMALL.graph.table_bytes), variant="default")
     near, far = (made_up("a", times / told_apart()) for times in (1.01, 0.99))
@@ -162,7 +153,7 @@ def test_a_table_that_fits_stays_in_gpu_memory_unless_something_is_ahead() -> No
         assert found.take.path == taken.path
 
 
-def test_a_table_that_does_not_fit_is_not_ranked_there() -> None:
+def test_a_table_that_does_not_fit_is_not_ranked_there():
     advice = advice_on(LARGE)
     assert advice.table_fits is False
     assert advice.take is not None
@@ -174,7 +165,7 @@ def test_a_table_that_does_not_fit_is_not_ranked_there() -> None:
     assert {option.strategy for option in roomy.unranked} == {"copy_engine_gather"}
 
 
-def test_three_lines_come_first_and_each_is_one() -> None:
+def test_three_lines_come_first_and_each_is_one():
     laws = of_numbers(nodes=10**6, edges=10**7, dim=64)
     for advice in (advice_on(LARGE), advice_on(SMALL), laws):
         lines = recommendation(advice)
@@ -185,7 +176,7 @@ def test_three_lines_come_first_and_each_is_one() -> None:
         assert text.startswith("\n".join(lines) + "\n\n")
 
 
-def test_assumptions_are_told_to_who_asks_why() -> None:
+def test_assumptions_are_told_to_who_asks_why():
     advice = advice_on(LARGE)
     short, long = printed(render(advice)), printed(render(advice, why=True))
     for text in ("assumed or left out", ", bound by "):
@@ -194,7 +185,7 @@ def test_assumptions_are_told_to_who_asks_why() -> None:
     assert "--why: where the time goes" in short
 
 
-def test_the_graph_lies_in_host_memory_too() -> None:
+def test_the_graph_lies_in_host_memory_too():
     """By hand: 8 (N + 1) and 4 E of neighbour lists, 8 N of labels, 4 N by the sampler."""
     nodes, edges = 111_059_956, 1_615_685_872
     graph = LARGE.graph
@@ -222,7 +213,7 @@ def test_the_graph_lies_in_host_memory_too() -> None:
     assert "host" in printed(render(advice_on(LARGE))).splitlines()[5]
 
 
-def test_parameters_are_words() -> None:
+def test_parameters_are_words():
     for name, params, words in (
         ("cpu_gather", {"mode": "prefetch"}, "cpu_gather prefetch"),
         ("all_in_gpu", {}, "all_in_gpu"),
@@ -233,7 +224,7 @@ def test_parameters_are_words() -> None:
         assert in_words(build(name, params)) == words
 
 
-def test_hot_rows_are_told_from_the_law() -> None:
+def test_hot_rows_are_told_from_the_law():
     """24 GiB hold a part of 53 GiB: what is kept is not read, and what is not kept is."""
     advice = advice_on(LARGE)
     every = {o.path: o for o in (*advice.ranked, *advice.others, *advice.unranked)}
@@ -246,7 +237,7 @@ def test_hot_rows_are_told_from_the_law() -> None:
     assert "papers100M-like: it does not cache like papers100M" in notes
 
 
-def test_what_was_not_measured_so_far_is_said() -> None:
+def test_what_was_not_measured_so_far_is_said():
     """An H200's rates of pages end at 32 GiB; this table has 53."""
     h200 = load_profile("nvidia-h200")
     advice = advice_on(replace(LARGE, gpu_memory_bytes=24.0 * 2**30), h200)
@@ -263,7 +254,7 @@ def test_what_was_not_measured_so_far_is_said() -> None:
     assert not any("this one is larger" in note for note in within.notes)
 
 
-def test_a_table_that_leaves_no_room_beside_it_does_not_fit() -> None:
+def test_a_table_that_leaves_no_room_beside_it_does_not_fit():
     """``all_in_gpu`` itself refuses to take more than its share of the memory."""
     (resident,) = (o for o in advice_on(SMALL).ranked if o.strategy == "all_in_gpu")
     for share, fits in ((TABLE_SHARE * 0.99, True), ((1 + TABLE_SHARE) / 2, False)):
@@ -271,7 +262,7 @@ def test_a_table_that_leaves_no_room_beside_it_does_not_fit() -> None:
         assert advice_on(asked).table_fits is fits
 
 
-def test_unknown_constants_leave_options_unranked_with_the_reason() -> None:
+def test_unknown_constants_leave_options_unranked_with_the_reason():
     profile = PROFILE.with_constant("copy.pageable", None, "nobody measured it")
     advice = advice_on(SMALL, profile)
     (option,) = (o for o in advice.unranked if o.strategy != "copy_engine_gather")
@@ -287,7 +278,7 @@ def test_unknown_constants_leave_options_unranked_with_the_reason() -> None:
     assert "calibrate --base" in said_first(nothing)
 
 
-def test_minibatches_that_fit_nowhere_are_said() -> None:
+def test_minibatches_that_fit_nowhere_are_said():
     advice = advice_on(replace(LARGE, gpu_memory_bytes=1.1e8, batch_size=20_000))
     assert not advice.ranked
     assert recommendation(advice) == (
@@ -295,7 +286,7 @@ def test_minibatches_that_fit_nowhere_are_said() -> None:
     )
 
 
-def test_how_fast_minibatches_are_drawn_is_said_with_its_source_or_left_out_of_all() -> None:
+def test_how_fast_minibatches_are_drawn_is_said_with_its_source_or_left_out_of_all():
     (said,) = (r for r in advice_on(LARGE).remarks if r.startswith("minibatches drawn at"))
     assert said.startswith("minibatches drawn at 23 M edges/s, which all share (fitted to")
     advice = advice_on(LARGE, PROFILE.with_constant("host.sample_rate", None, "not measured"))
@@ -304,7 +295,7 @@ def test_how_fast_minibatches_are_drawn_is_said_with_its_source_or_left_out_of_a
     assert any("without drawing minibatches, which all share" in r for r in advice.remarks)
 
 
-def test_a_part_that_another_hides_is_beside_it() -> None:
+def test_a_part_that_another_hides_is_beside_it():
     """Not told by adding up: parts that GPUs share, or several that are hidden, mislead a sum."""
 
     def ends(question: Question, profile: Any = PROFILE) -> dict[str, str]:
@@ -326,7 +317,7 @@ def test_a_part_that_another_hides_is_beside_it() -> None:
 @pytest.mark.parametrize(
     ("felt", "how"), [(0.1, "beside it"), (0.5, "partly beside it"), (0.9, "at another time")]
 )
-def test_how_much_of_a_part_the_longest_one_hides_is_said(felt: float, how: str) -> None:
+def test_how_much_of_a_part_the_longest_one_hides_is_said(felt, how):
     """Of what the transfer takes alone, the epoch is longer by the share ``felt``."""
     epoch: Any = SimpleNamespace(
         at_once_s={"transfer": 1e-3, "train": 2e-3},
@@ -340,11 +331,11 @@ def test_how_much_of_a_part_the_longest_one_hides_is_said(felt: float, how: str)
     )
 
 
-def test_elements_are_as_long_as_torch_s() -> None:
+def test_elements_are_as_long_as_torch_s():
     assert {name: getattr(torch, name).itemsize for name in ITEM_BYTES} == ITEM_BYTES
 
 
-def test_what_a_graph_does_not_tell_is_assumed_and_said() -> None:
+def test_what_a_graph_does_not_tell_is_assumed_and_said():
     assert SMALL.graph.assumed == ()
     assert graph_of(200, 5_000, 100).assumed == (
         "an epoch trains on all 200 nodes (say --train-nodes)",
@@ -352,7 +343,7 @@ def test_what_a_graph_does_not_tell_is_assumed_and_said() -> None:
     )
 
 
-def test_what_gpus_would_share_and_nobody_knows_is_said() -> None:
+def test_what_gpus_would_share_and_nobody_knows_is_said():
     machine = load_profile("a100-pcie4")
     assert not [r for r in advice_on(LARGE, machine).remarks if "shared" in r]
     told = [r for r in advice_on(replace(LARGE, gpus=4), machine).remarks if "shared" in r]
@@ -373,9 +364,7 @@ def test_what_gpus_would_share_and_nobody_knows_is_said() -> None:
         ("all_in_gpu", {}, False, True),
     ],
 )
-def test_memory_that_a_path_needs(
-    name: str, params: dict[str, Any], pinned_table: bool, on_gpu: bool
-) -> None:
+def test_memory_that_a_path_needs(name, params, pinned_table, on_gpu):
     (sizes,) = graph_sizes(SMALL)
     load = average_load(build(name, params), SMALL, sizes)
     table, rows, need = SMALL.graph.table_bytes, load.payload_bytes, gpu_need(load, SMALL, sizes)
@@ -392,7 +381,7 @@ def test_memory_that_a_path_needs(
         assert ahead == pytest.approx(sizes.rows * 400)
 
 
-def test_managed_memory_cannot_be_shared() -> None:
+def test_managed_memory_cannot_be_shared():
     """Each GPU of a machine has a table of its own, and none of it is pinned."""
     advice = advice_on(replace(LARGE, gpus=2), load_profile("nvidia-h200"))
     every = (*advice.ranked, *advice.others, *advice.unranked)
@@ -404,7 +393,7 @@ def test_managed_memory_cannot_be_shared() -> None:
     assert managed.longest_s < given.longest_s, "pages hold up what is registered"
 
 
-def test_json_says_all_that_the_table_says() -> None:
+def test_json_says_all_that_the_table_says():
     advice = advice_on(LARGE)
     said = json.loads(json.dumps(to_json(advice)))
     assert set(said) == {
@@ -436,7 +425,7 @@ def test_json_says_all_that_the_table_says() -> None:
     assert said["profile"]["default"] == ""
 
 
-def test_the_table_names_every_option_and_calls_it_modelled() -> None:
+def test_the_table_names_every_option_and_calls_it_modelled():
     text = printed(render(advice_on(LARGE)))
     assert all(option.words in text for option in advice_on(LARGE).ranked)
     assert text.count("modelled") >= 6
@@ -480,14 +469,12 @@ def test_the_table_names_every_option_and_calls_it_modelled() -> None:
         (Asked(nodes=100, edges=200, dim=4, sampler="20"), r"'20': edges a second \(1k to"),
     ],
 )
-def test_what_has_no_answer_is_said(asked: Asked, message: str, tmp_path: Path) -> None:
+def test_what_has_no_answer_is_said(asked, message, tmp_path):
     with pytest.raises((AdviceError, DatasetError), match=message):
         answer(asked, tmp_path, tmp_path)
 
 
-def test_a_prepared_dataset_is_sampled(
-    tiny_root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_prepared_dataset_is_sampled(tiny_root, monkeypatch, tmp_path):
     monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
     advice = answer(Asked(dataset="tiny", fanouts="3,2", batch_size=50), tmp_path, tmp_path)
     assert [sizes.law for sizes in advice.sizes] == [""]
@@ -520,9 +507,7 @@ def test_a_prepared_dataset_is_sampled(
         answer(Asked(dataset="tiny", law="uniform"), tmp_path, tmp_path)
 
 
-def test_a_dataset_that_is_not_prepared_is_computed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_dataset_that_is_not_prepared_is_computed(monkeypatch, tmp_path):
     monkeypatch.setenv("GATHERBENCH_DATA", str(tmp_path))
     advice = answer(Asked(dataset="papers100M-like"), tmp_path, tmp_path)
     assert [sizes.law for sizes in advice.sizes] == ["rmat"]
@@ -534,9 +519,7 @@ def test_a_dataset_that_is_not_prepared_is_computed(
     assert not list(tmp_path.iterdir())
 
 
-def test_this_machines_calibration_is_taken_if_it_knows_a_gpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_this_machines_calibration_is_taken_if_it_knows_a_gpu(tmp_path, monkeypatch):
     monkeypatch.setattr(advise_answer, "this_machine", lambda: "mine")
     asked = Asked(nodes=100_000, edges=900_000, dim=64)
 
@@ -561,7 +544,7 @@ def test_this_machines_calibration_is_taken_if_it_knows_a_gpu(
     assert "; profile rtx3090-pcie4; " in recommendation(named)[2]
 
 
-def test_what_the_profile_knows_as_a_range_makes_epochs_range() -> None:
+def test_what_the_profile_knows_as_a_range_makes_epochs_range():
     """Two constants with two ends: four epochs of each path, of which JSON names the ends."""
     asked = replace(LARGE, gpu_memory_bytes=float(24 << 30))
     visits = load_profile("h200-sxm-pcie5").with_constant("read.page_visits", 1e12, "made up")
@@ -595,7 +578,7 @@ def made_up(
     )  # fmt: skip
 
 
-def test_of_what_keeps_a_part_the_least_stands_that_no_other_is_ahead_of() -> None:
+def test_of_what_keeps_a_part_the_least_stands_that_no_other_is_ahead_of():
     """By hand: 20 of 100 is 6 % ahead of 10, and 50 only 4 % ahead of 20."""
     paths = [made_up("c", seconds, kept=kept) for kept, seconds in
              ((10, 1.06), (1, 1.2), (20, 1.0), (50, 0.96))]  # fmt: skip
@@ -607,7 +590,7 @@ def test_of_what_keeps_a_part_the_least_stands_that_no_other_is_ahead_of() -> No
     assert best_of_alike(several) == several[:1], "ahead under one law alone"
 
 
-def test_variants_that_are_level_are_one_line_and_managed_memory_stands_for_them() -> None:
+def test_variants_that_are_level_are_one_line_and_managed_memory_stands_for_them():
     """By hand: 1.04 is level with 1, and 1.06 is not."""
     one, near, far = (replace(made_up("a", t), variant=str(t)) for t in (1.0, 1.04, 1.06))
     assert best_of_alike([one, near, far]) == [one, far]
@@ -616,7 +599,7 @@ def test_variants_that_are_level_are_one_line_and_managed_memory_stands_for_them
     assert best_of_alike([one, made_up("b", 1.0)]) == [one, made_up("b", 1.0)]
 
 
-def test_the_rank_is_how_many_are_ahead() -> None:
+def test_the_rank_is_how_many_are_ahead():
     """By hand, two laws, told apart by a quarter: a leads b, neither leads c, and two lead d."""
     assert 1.2 < told_apart() < 1.25
     a, b, c, d = (
@@ -633,7 +616,7 @@ def test_the_rank_is_how_many_are_ahead() -> None:
     assert [o.strategy for o in Advice(LARGE, (), PROFILE, found).lead] == ["a", "c"]
 
 
-def test_modelled_paths_closer_than_the_model_s_error_are_not_told_apart() -> None:
+def test_modelled_paths_closer_than_the_model_s_error_are_not_told_apart():
     """Two strategies err apart, variants of one alike; what was measured is told by 5 %."""
     apart = told_apart()
     one, near, far = made_up("a", 1.0), made_up("b", 0.99 * apart), made_up("c", 1.01 * apart)
@@ -646,7 +629,7 @@ def test_modelled_paths_closer_than_the_model_s_error_are_not_told_apart() -> No
     assert LEVEL == 1.05
 
 
-def test_of_what_is_not_told_apart_the_safest_is_taken() -> None:
+def test_of_what_is_not_told_apart_the_safest_is_taken():
     """By hand: prefetch at 1 s may be as long as 1 / (1 + its error) s; the other errs less."""
     ahead = replace(made_up("cpu_gather", 1.0, ahead=1), variant="prefetch")
     reads = replace(made_up("async_zero_copy", 1.1, ahead=1), variant="stream,auto")
@@ -666,7 +649,7 @@ def test_of_what_is_not_told_apart_the_safest_is_taken() -> None:
     )
 
 
-def test_the_ratio_is_over_the_usual_way_and_of_one_basis() -> None:
+def test_the_ratio_is_over_the_usual_way_and_of_one_basis():
     usual = replace(
         made_up("cpu_gather", 2.0, 4.0), variant="pinned", words="cpu_gather pinned",
         role="conventional",
@@ -692,7 +675,7 @@ def of_numbers(*, profile: Any = PROFILE, **graph: Any) -> Any:
     return advice_on(Question(graph_of(**graph)), profile)
 
 
-def test_a_graph_that_is_not_there_gets_a_range_over_the_laws() -> None:
+def test_a_graph_that_is_not_there_gets_a_range_over_the_laws():
     """Each epoch is that of its law alone, and the answer says between which and how to know."""
     numbers = {"nodes": 20_000_000, "edges": 400_000_000, "dim": 500, "train_nodes": 10**6}
     whole = of_numbers(**numbers)
@@ -720,7 +703,7 @@ def test_a_graph_that_is_not_there_gets_a_range_over_the_laws() -> None:
     assert said == dict(zip(cases, best.epochs_s, strict=True))
 
 
-def test_what_the_laws_disagree_on_is_not_decided() -> None:
+def test_what_the_laws_disagree_on_is_not_decided():
     """Few rows a minibatch favour one path, many another: neither is ahead under every law."""
     one, other = made_up("a", 1.0, 3.0), made_up("b", 3.0, 1.0)
     assert [option.rank for option in ranked([one, other])] == [1, 1]
@@ -730,15 +713,13 @@ def test_what_the_laws_disagree_on_is_not_decided() -> None:
     )
 
 
-def test_a_law_that_has_no_such_graph_is_left_out_and_said() -> None:
+def test_a_law_that_has_no_such_graph_is_left_out_and_said():
     advice = of_numbers(nodes=100, edges=9000, dim=4)
     assert [sizes.law for sizes in advice.sizes] == ["uniform", "powerlaw"]
     assert "no graph of the law rmat has so many edges: it is left out" in advice.remarks
 
 
-def test_minibatches_are_drawn_at_this_projects_rate_but_where_a_program_is_named(
-    tmp_path: Path,
-) -> None:
+def test_minibatches_are_drawn_at_this_projects_rate_but_where_a_program_is_named(tmp_path):
     """94,500 edges in 1.61 ms are 58.7 M a second, on two cores; 23.01 M only by name, on five."""
     asked = Asked(dataset="papers100M-like", profile="rtx3090-pcie4")
     own = answer(asked, tmp_path, tmp_path)
@@ -761,7 +742,7 @@ def test_minibatches_are_drawn_at_this_projects_rate_but_where_a_program_is_name
     assert named.ranked[0].bound == "cpu (sampling)"
 
 
-def test_what_a_rank_is_stands_once_above_the_table() -> None:
+def test_what_a_rank_is_stands_once_above_the_table():
     (sizes,) = graph_sizes(SMALL)
 
     def said(*options: Option) -> str:
@@ -774,7 +755,7 @@ def test_what_a_rank_is_stands_once_above_the_table() -> None:
     assert "Rank 1: no path is ahead of it by more than 5%." in said(*seen)
 
 
-def test_what_could_stand_in_its_place_is_level_and_the_rest_is_named_apart() -> None:
+def test_what_could_stand_in_its_place_is_level_and_the_rest_is_named_apart():
     """By hand: 1.03 is level with 1; 1.2, which keeps less, is not."""
     (sizes,) = graph_sizes(SMALL)
     kept, level, longer = (
@@ -788,7 +769,7 @@ def test_what_could_stand_in_its_place_is_level_and_the_rest_is_named_apart() ->
     assert f"Not level with it: {longer.words}: 1.20 s." in said
 
 
-def test_page_visits_that_nobody_knows_are_a_range_above_one_gib() -> None:
+def test_page_visits_that_nobody_knows_are_a_range_above_one_gib():
     """By hand, over 8 GiB: an H200 visits 41.934 M pages a second, one for each row of 512 B."""
     profile = load_profile("rtx3090-pcie4").with_constant("gpu.memory", 4e9, "made up")
     small, large = (
@@ -813,7 +794,7 @@ def test_page_visits_that_nobody_knows_are_a_range_above_one_gib() -> None:
     assert "from what an H200 was measured at, profile nvidia-h200, to no limit" in said
 
 
-def test_the_dataset_is_only_to_be_prepared_for_what_preparing_tells() -> None:
+def test_the_dataset_is_only_to_be_prepared_for_what_preparing_tells():
     remarks = [one for one in advice_on(SMALL).remarks if "is left out: it has to know" in one]
     told = {one.partition(" ")[0]: one.rpartition(" (")[2] for one in remarks}
     assert told["partition_buffer"] == "name them in a plan)"

@@ -1,10 +1,7 @@
 """`gatherbench advise` as a user meets it: answers, JSON, and exit status 2."""
 
-from __future__ import annotations
-
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +15,7 @@ NUMBERS = ["--nodes", "300000", "--edges", "6000000", "--dim", "100", "--profile
 NUMBERS += ["--law", "rmat"]
 
 
-def test_numbers_alone_are_answered() -> None:
+def test_numbers_alone_are_answered():
     done = CliRunner().invoke(app, ["advise", *NUMBERS])
     assert done.exit_code == 0, done.output
     assert "Take all_in_gpu (the table takes 114 MiB and fits there): " in done.output
@@ -26,7 +23,7 @@ def test_numbers_alone_are_answered() -> None:
         assert name in done.output
 
 
-def test_nothing_is_cut_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_cut_at_80_columns(monkeypatch):
     monkeypatch.setattr(advise_command, "console", lambda: Console(width=80))
     done = CliRunner().invoke(app, ["advise", *NUMBERS, "--why"])
     assert done.exit_code == 0, done.output
@@ -36,7 +33,7 @@ def test_nothing_is_cut_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
         assert re.search(rf"{path}[^:]*: [A-Z][^:]* takes", said), path
 
 
-def test_json_is_json_and_nothing_else() -> None:
+def test_json_is_json_and_nothing_else():
     done = CliRunner().invoke(app, ["advise", *NUMBERS, "--gpu-memory", "0.1", "--json"])
     said = json.loads(done.stdout)
     assert said["table_fits_in_gpu"] is False
@@ -63,15 +60,13 @@ def test_json_is_json_and_nothing_else() -> None:
         (["calibrate", "--device", "tpu"], "expected auto, cpu or cuda"),
     ],
 )
-def test_bad_input_is_told_with_status_2(arguments: list[str], message: str) -> None:
+def test_bad_input_is_told_with_status_2(arguments, message):
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 2
     assert message in " ".join(done.stderr.replace("│", " ").split())
 
 
-def test_a_dataset_without_a_node_to_train_on_is_bad_input(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dataset_without_a_node_to_train_on_is_bad_input(tmp_path, monkeypatch):
     monkeypatch.setenv("GATHERBENCH_DATA", str(tmp_path / "data"))
     arrays = {"e": np.array([[0, 1, 2], [1, 2, 0]]), "x": np.ones((3, 4)), "y": np.full(3, -1)}
     for name, array in arrays.items():

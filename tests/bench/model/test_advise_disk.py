@@ -1,11 +1,8 @@
 """Advice on a table that fits in no memory: from which disk path, with which cache, how fast."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import pytest
 
@@ -49,7 +46,7 @@ def advice_on(question: Question, profile: LinkProfile = BARE) -> Advice:
     return with_caches(advise(question, graph_sizes(question), profile))
 
 
-def test_reading_every_row_is_bound_by_the_disks_reads() -> None:
+def test_reading_every_row_is_bound_by_the_disks_reads():
     """A minibatch has some 1200 rows of 500 B, each in a read of its own, of one block or two."""
     advice = advice_on(LARGE)
     (sizes,) = advice.sizes
@@ -67,7 +64,7 @@ def test_reading_every_row_is_bound_by_the_disks_reads() -> None:
     assert direct.host.total == pytest.approx(400e6 * 20 + 6e9 * 4 + 2 * 2**20, rel=1e-6)
 
 
-def test_a_cache_saves_the_reads_that_it_holds() -> None:
+def test_a_cache_saves_the_reads_that_it_holds():
     """90 % of 80 GiB less 29.8 GiB of graph hold a fifth of 200 GB, and no half. Where rows are
     asked for alike, it holds a fifth of the requests."""
     advice = advice_on(LARGE)
@@ -93,13 +90,13 @@ def test_a_cache_saves_the_reads_that_it_holds() -> None:
     assert "does not fit into memory" in recommendation(advice)[1]
 
 
-def test_a_cache_is_compared_where_the_gpu_s_memory_is_not_known() -> None:
+def test_a_cache_is_compared_where_the_gpu_s_memory_is_not_known():
     advice = advice_on(LARGE, BARE.with_constant("gpu.memory", None, "not said"))
     (cached,) = {o for o in (*advice.ranked, *advice.others) if "lru" in o.variant}
     assert cached.fits is None
 
 
-def test_ranks_of_a_machine_divide_the_memory() -> None:
+def test_ranks_of_a_machine_divide_the_memory():
     two = advice_on(replace(LARGE, gpus=2)).caches
     one = advice_on(LARGE).caches
     assert {c.table_share for c in one} == {0.01, 0.05, 0.1, 0.2}
@@ -107,7 +104,7 @@ def test_ranks_of_a_machine_divide_the_memory() -> None:
     assert max(c.cache_bytes for c in two) == pytest.approx(40e9)
 
 
-def test_more_than_is_needed_is_not_recommended() -> None:
+def test_more_than_is_needed_is_not_recommended():
     """A larger cache is never slower; a GPU that is busy for longer gains nothing from one."""
     larger = [one for one in advice_on(LARGE).caches if one.policy == "lru"]
     assert [one.epochs_s for one in larger] == sorted((o.epochs_s for o in larger), reverse=True)
@@ -116,7 +113,7 @@ def test_more_than_is_needed_is_not_recommended() -> None:
     assert lazy.cache_bytes == pytest.approx(2e9)
 
 
-def test_without_a_disk_the_remedy_is_said() -> None:
+def test_without_a_disk_the_remedy_is_said():
     advice = advice_on(replace(LARGE, disk_iops=None, disk_bandwidth=None))
     assert not advice.ranked
     (said,) = recommendation(advice)
@@ -130,7 +127,7 @@ def test_without_a_disk_the_remedy_is_said() -> None:
     assert "belady" in printed(render(advice, why=True))
 
 
-def test_what_fits_in_memory_is_not_left_on_a_disk() -> None:
+def test_what_fits_in_memory_is_not_left_on_a_disk():
     roomy = replace(LARGE, host_memory_bytes=512 * GIB, disk_iops=None, disk_bandwidth=None)
     advice = advice_on(roomy)
     assert not off_disk(roomy, advice.profile)
@@ -144,7 +141,7 @@ def test_what_fits_in_memory_is_not_left_on_a_disk() -> None:
     assert "a cache in host memory before the disk: say --host-memory" in advice_on(untold).remarks
 
 
-def test_the_text_and_the_json_say_what_each_cache_holds_and_takes() -> None:
+def test_the_text_and_the_json_say_what_each_cache_holds_and_takes():
     advice = advice_on(LARGE)
     text, said = printed(render(advice, why=True)), json.loads(json.dumps(to_json(advice)))
     assert "Modelled: requests that a cache in host memory holds, and the epoch" in text
@@ -174,13 +171,11 @@ def test_the_text_and_the_json_say_what_each_cache_holds_and_takes() -> None:
         ("", (None, None)),
     ],
 )
-def test_a_disk_is_read_as_people_write_it(
-    text: str, disk: tuple[float | None, float | None]
-) -> None:
+def test_a_disk_is_read_as_people_write_it(text, disk):
     assert disk_of(text) == disk
 
 
-def test_a_calibrated_disk_needs_no_option(tmp_path: Path) -> None:
+def test_a_calibrated_disk_needs_no_option(tmp_path):
     own = BARE.with_constant("disk.iops", ((1.0, 20e3), (128.0, 100e3)), "measured")
     path = tmp_path / "mine.toml"
     path.write_text(own.to_toml(), encoding="utf-8")

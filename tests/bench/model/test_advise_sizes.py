@@ -1,7 +1,5 @@
 """Computed minibatches: like those sampled from graphs of the same law, and never impossible."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np
@@ -68,8 +66,8 @@ GRAPHS = {"rmat": rmat_graph, "uniform": uniform_graph, "powerlaw": barabasi_alb
     ],
 )
 def test_computed_minibatches_are_those_of_a_sampled_graph(
-    law: str, nodes: int, edges: int, fanouts: tuple[int, ...], batch: int, connected: bool
-) -> None:
+    law, nodes, edges, fanouts, batch, connected
+):
     indptr, indices = GRAPHS[law](nodes, edges)
     sampler = NeighborSampler(indptr, indices, fanouts)
     among = np.flatnonzero(np.diff(indptr)) if connected else np.arange(nodes)
@@ -90,7 +88,7 @@ def of_graph(nodes: int, edges: int, batch: int = 1000, train: int = 0) -> list[
     return list(graph_sizes(Question(graph, batch_size=batch)))
 
 
-def test_small_graphs_by_hand() -> None:
+def test_small_graphs_by_hand():
     for sizes in of_graph(10, 3):  # one minibatch of all ten: every edge, and nobody new
         assert sizes.num_nodes == pytest.approx((10, 10, 10))
         assert sizes.num_edges == pytest.approx((3, 3))
@@ -109,7 +107,7 @@ def test_small_graphs_by_hand() -> None:
         assert sizes.num_nodes[0] == pytest.approx(750)
 
 
-def test_a_power_law_has_the_degrees_of_preferential_attachment() -> None:
+def test_a_power_law_has_the_degrees_of_preferential_attachment():
     """8 new edges a node: (8/k)² of the nodes have k or more, and no degree exceeds the others."""
     law = powerlaw(1_000_000, 16_000_000)
     assert float(law.degree.min()) == pytest.approx(8, rel=0.02)
@@ -130,9 +128,7 @@ def test_a_power_law_has_the_degrees_of_preferential_attachment() -> None:
     batch=st.integers(1, 5000),
     connected=st.booleans(),
 )
-def test_minibatches_stay_within_their_graph(
-    law: str, nodes: int, degree: float, fanouts: list[int], batch: int, connected: bool
-) -> None:
+def test_minibatches_stay_within_their_graph(law, nodes, degree, fanouts, batch, connected):
     most = nodes * (nodes - 1) if law != "rmat" else nodes * nodes // 4
     edges = max(1, min(most, int(nodes * degree)))
     seeds = min(batch, nodes)

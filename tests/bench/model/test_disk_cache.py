@@ -1,11 +1,8 @@
 """Caches before a disk: simulated hit rates where they can be worked out, and what they save."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -37,15 +34,13 @@ def sizes_of(*classes: tuple[float, float]) -> MinibatchSizes:
 
 @pytest.mark.parametrize("policy", ONLINE)
 @pytest.mark.parametrize("share", [0.1, 0.4])
-def test_of_rows_that_are_asked_for_alike_a_cache_holds_its_share(
-    policy: str, share: float
-) -> None:
+def test_of_rows_that_are_asked_for_alike_a_cache_holds_its_share(policy, share):
     """Nothing tells one row from another, so whatever is kept is asked for as often."""
     requests = requests_of(sizes_of((1e8, 0.01)), 10**8, 1000)
     assert hit_rate(requests, policy, share) == pytest.approx(share, abs=0.01)
 
 
-def test_belady_keeps_what_comes_soonest() -> None:
+def test_belady_keeps_what_comes_soonest():
     """Rows 0 to 3 in turn, one a minibatch, in a cache of two: online policies never hit.
 
     Belady keeps two rows and lets the others pass: every other one hits.
@@ -57,7 +52,7 @@ def test_belady_keeps_what_comes_soonest() -> None:
 
 
 @pytest.mark.parametrize("policy", ONLINE)
-def test_a_cache_of_nothing_or_of_everything(policy: str) -> None:
+def test_a_cache_of_nothing_or_of_everything(policy):
     """Of all rows e^-5 were never asked for before counting begins, and then fewer and fewer."""
     requests = requests_of(sizes_of((1e6, 0.02)), 10**6, 1000)
     assert hit_rate(requests, policy, 0.0) == 0.0
@@ -65,7 +60,7 @@ def test_a_cache_of_nothing_or_of_everything(policy: str) -> None:
     assert hit_rate(requests, policy, 1.0) == pytest.approx(1 - unseen, abs=3e-4)
 
 
-def test_requests_are_those_of_the_law() -> None:
+def test_requests_are_those_of_the_law():
     """20 000 rows stand for the table: 1 % of them hot, in 9 of 10 minibatches; 99 % in one of 100.
 
     Of them a minibatch asks for 180 + 198 rows.
@@ -81,7 +76,7 @@ def test_requests_are_those_of_the_law() -> None:
     assert rare.minibatches == pytest.approx(64 / (20_000 * 1e-5), rel=0.01)
 
 
-def test_of_a_graph_at_hand_the_requests_are_drawn() -> None:
+def test_of_a_graph_at_hand_the_requests_are_drawn():
     epochs = [
         [torch.tensor([3, 1, 4]), torch.tensor([5])],
         [torch.tensor([2, 0]), torch.tensor([5])],
@@ -97,7 +92,7 @@ def test_of_a_graph_at_hand_the_requests_are_drawn() -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("share", ["5%", "20%", "50%"])
-def test_what_is_simulated_is_what_the_path_declares(policy: Any, share: Any) -> None:
+def test_what_is_simulated_is_what_the_path_declares(policy, share):
     """Of a table whose rows are all simulated: the same hits, to the last one."""
     draw = np.random.default_rng(3)
     epochs = [
@@ -137,7 +132,7 @@ def check_keeping(keep: Keeping) -> None:
     assert keep(LOAD, APART, 256_000, 0.0) == LOAD
 
 
-def test_what_is_kept_is_not_read() -> None:
+def test_what_is_kept_is_not_read():
     check_keeping(keeping)
     nothing = keeping(LOAD, APART, 256_000, 1.0)
     assert (nothing.disk_bytes, nothing.disk_requests) == (0, 0)
@@ -153,12 +148,12 @@ WRONG: dict[str, Keeping] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
-def test_a_wrong_saving_is_rejected(wrong: Keeping) -> None:
+def test_a_wrong_saving_is_rejected(wrong):
     with pytest.raises(AssertionError):
         check_keeping(wrong)
 
 
-def test_belady_knows_a_superbatch_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_belady_knows_a_superbatch_and_no_more(monkeypatch):
     ahead: list[int] = []
 
     def remember(capacity: int, rows: int, known: int) -> object:

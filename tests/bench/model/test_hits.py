@@ -1,8 +1,5 @@
 """Hit rates by hand, as the strategy declares them, beside dishonest ones; what they are worth."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -80,7 +77,7 @@ def skewed() -> Knowledge:
     )
 
 
-def test_by_hand() -> None:
+def test_by_hand():
     """Node 1 is asked for 3 times, 2 twice, 0 once, 3 never; out-degrees are 0, 1, 2, 0."""
     graph = Adjacency(np.array([0, 2, 3, 3, 3]), np.array([1, 2, 2]))
     measured = minibatches([0, 1, 2], [2, 1], [1])
@@ -99,7 +96,7 @@ def test_by_hand() -> None:
         assert tuple(oracle.loc[share, columns]) == by_oracle
 
 
-def test_a_cache_that_learns_by_hand() -> None:
+def test_a_cache_that_learns_by_hand():
     """Two rows of four, one set: warm it holds 0 and 1; then 1 hits, 2 evicts 0, 1 hits, 0 not."""
     known = Knowledge(
         earlier=lambda _: minibatches([0], [1]), measured=minibatches([1], [2], [1], [0])
@@ -111,7 +108,7 @@ def test_a_cache_that_learns_by_hand() -> None:
 
 
 @pytest.mark.parametrize("policy", policies())
-def test_the_strategy_declares_the_same(skewed: Knowledge, policy: str) -> None:
+def test_the_strategy_declares_the_same(skewed, policy):
     rates = at(hit_rates([policy], NODES, skewed), policy)
     assert skewed.earlier is not None
     for share in SHOWN:
@@ -128,7 +125,7 @@ def test_the_strategy_declares_the_same(skewed: Knowledge, policy: str) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_at_every_share_it_is_what_is_placed_and_the_oracle_is_the_bound(data: Any) -> None:
+def test_at_every_share_it_is_what_is_placed_and_the_oracle_is_the_bound(data):
     nodes = data.draw(st.integers(1, 40))
     node = st.integers(0, nodes - 1)
     sources = data.draw(st.lists(node, min_size=2 * nodes, max_size=2 * nodes))
@@ -155,7 +152,7 @@ def test_at_every_share_it_is_what_is_placed_and_the_oracle_is_the_bound(data: A
             assert row["per_distinct"] == (kept.slots[np.unique(fetched)] >= 0).mean()
 
 
-def test_rows_by_lot_hit_as_often_as_they_are_many(skewed: Knowledge) -> None:
+def test_rows_by_lot_hit_as_often_as_they_are_many(skewed):
     asked = replace(skewed, measured=(torch.arange(0, 50_000, 5),))
     random = at(hit_rates(["random"], 50_000, asked), "random")
     for share in SHOWN:
@@ -181,13 +178,7 @@ def learns_from_the_measured(_: pytest.MonkeyPatch, known: Knowledge) -> Knowled
     ("make", "above_random", "below_oracle"),
     [(honest, True, True), (reversed_scores, False, True), (learns_from_the_measured, True, False)],
 )
-def test_dishonest_policies_are_told_apart(
-    make: Callable[[pytest.MonkeyPatch, Knowledge], Knowledge],
-    above_random: bool,
-    below_oracle: bool,
-    skewed: Knowledge,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_dishonest_policies_are_told_apart(make, above_random, below_oracle, skewed, monkeypatch):
     oracle = at(hit_rates(["oracle"], NODES, skewed), "oracle").loc[0.01:0.5, "per_fetched"]
     known = make(monkeypatch, skewed)
     rates = hit_rates(["presampled", "degree", "random"], NODES, known)
@@ -218,7 +209,7 @@ def rates_of(**by_policy: float) -> pd.DataFrame:
     )
 
 
-def test_what_is_read_falls_with_the_hits() -> None:
+def test_what_is_read_falls_with_the_hits():
     load = MinibatchLoad(
         payload_bytes=800,
         gpu_link_read_bytes=800,
@@ -233,14 +224,14 @@ def test_what_is_read_falls_with_the_hits() -> None:
     assert keeping(load, 0.0, 0.0) == load
 
 
-def test_the_best_policy_is_one_that_a_training_could_use() -> None:
+def test_the_best_policy_is_one_that_a_training_could_use():
     rates = rates_of(oracle=0.1, lru=0.2, degree=0.6, presampled=0.5, random=0.3)
     assert best_policy(rates) == "presampled"
     assert best_policy(rates_of(oracle=0.1, lfu=0.2)) == ""
     assert kept_share(QUESTION, SIZES, MACHINE, rates_of(oracle=0.1)) is None
 
 
-def test_epochs_at_both_ends_and_between() -> None:
+def test_epochs_at_both_ends_and_between():
     found = kept_share(QUESTION, SIZES, MACHINE, rates_of(degree=0.5))
     assert found is not None
     (line,) = found.epochs_s
@@ -257,7 +248,7 @@ def test_epochs_at_both_ends_and_between() -> None:
     assert min(gains[:enough]) >= 0.01 > gains[enough]
 
 
-def test_enough_by_hand() -> None:
+def test_enough_by_hand():
     lines = ((100.0, 90.0, 80.0, 79.9), (100.0, 99.5, 50.0, 40.0), (8.0, 4.0, 2.0, 1.0))
     found = KeptShare("degree", "made up", lines, (), 3)
     assert found.enough == (2, 0, None)
@@ -271,7 +262,7 @@ def test_enough_by_hand() -> None:
     assert "by its ranges, each percent shortens it by more. There the GPU's memory ends." in text
 
 
-def test_a_table_of_which_nobody_knows_the_page_visits_has_two_ends() -> None:
+def test_a_table_of_which_nobody_knows_the_page_visits_has_two_ends():
     """1 GiB is the smallest span at which they were measured."""
     unknown = MACHINE.with_constant("read.page_visits", None, "nobody measured it")
     for rows, ends in ((2**30 // 512, 1), (2**30 // 512 + 1, 2)):
@@ -293,7 +284,7 @@ def machine_with(need: float) -> LinkProfile:
         (2.0 * TABLE, 100, "memory for the whole table"),
     ],
 )
-def test_the_gpus_memory_may_end_before(beside: float, room: int, said: str) -> None:
+def test_the_gpus_memory_may_end_before(beside, room, said):
     load = average_load(AlignedZeroCopy(), QUESTION, SIZES)
     machine = machine_with(gpu_need(load, QUESTION, SIZES) + beside)
     found = kept_share(QUESTION, SIZES, machine, rates_of(degree=0.5))
@@ -303,7 +294,7 @@ def test_the_gpus_memory_may_end_before(beside: float, room: int, said: str) -> 
     assert said in worth(found, QUESTION.graph)
 
 
-def test_a_machine_that_is_not_known_well_enough_says_what_is_missing() -> None:
+def test_a_machine_that_is_not_known_well_enough_says_what_is_missing():
     blank = LinkProfile.blank("bare", "", "nobody measured it")
     found = kept_share(QUESTION, SIZES, blank, rates_of(degree=0.5))
     assert found is not None

@@ -1,7 +1,5 @@
 """Hot rows told from a law: by hand, beside a count, and never impossible."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -25,11 +23,11 @@ def sizes_of(*classes: tuple[float, float]) -> MinibatchSizes:
 
 
 @pytest.mark.parametrize("share", [0.01, 0.3, 0.9])
-def test_rows_that_are_asked_for_alike_are_held_by_their_share(share: float) -> None:
+def test_rows_that_are_asked_for_alike_are_held_by_their_share(share):
     assert hit_rate(sizes_of((1e6, 0.02)), share, 100) == pytest.approx(share)
 
 
-def test_what_is_in_every_minibatch_is_kept_first() -> None:
+def test_what_is_in_every_minibatch_is_kept_first():
     """By hand: 1000 rows are in each of 10 minibatches, 9000 are in half of them: 5500 rows in all.
 
     A tenth holds the 1000 of the 5500; three tenths hold them, and 2000 of the others, which are
@@ -46,7 +44,7 @@ def test_what_is_in_every_minibatch_is_kept_first() -> None:
     assert hit_rate(sizes, 0.0, 10) == 0.0
 
 
-def test_it_is_what_a_count_gives() -> None:
+def test_it_is_what_a_count_gives():
     """Two epochs of independent requests: one is counted, the other asked."""
     draw = np.random.default_rng(0)
     chance = draw.permutation(np.repeat([0.5, 0.1, 0.01], [200, 1800, 18_000]))
@@ -66,16 +64,14 @@ def test_it_is_what_a_count_gives() -> None:
     classes=st.lists(st.tuples(st.floats(1, 1e8), st.floats(1e-6, 1.0)), min_size=1, max_size=5),
     batches=st.integers(1, 5000),
 )
-def test_more_is_never_worse_and_no_rate_is_impossible(
-    classes: list[tuple[float, float]], batches: int
-) -> None:
+def test_more_is_never_worse_and_no_rate_is_impossible(classes, batches):
     rates = [hit_rate(sizes_of(*classes), share, batches) for share in (0, 0.01, 0.1, 0.5, 1)]
     assert rates == sorted(rates)
     assert all(-1e-9 <= rate <= 1 + 1e-6 for rate in rates)
     assert rates[2] >= 0.1 - 1e-6
 
 
-def test_a_graph_of_the_generator_is_what_was_counted_on_it() -> None:
+def test_a_graph_of_the_generator_is_what_was_counted_on_it():
     """``gatherbench hits products-like --scale 0.2`` counts 12.7, 45.4, 67.0 and 83.3 %."""
     question = Question(source_graph("products-like", scale=0.2))
     (sizes,) = graph_sizes(question)
@@ -83,7 +79,7 @@ def test_a_graph_of_the_generator_is_what_was_counted_on_it() -> None:
         assert hit_rate(sizes, share, question.batches) == pytest.approx(counted, abs=0.01)
 
 
-def test_papers_like_caches_as_its_note_says() -> None:
+def test_papers_like_caches_as_its_note_says():
     """A tenth of the rows: 80 to 91 % at scales of 0.05 to 1, where papers100M has 98."""
     source = source_graph("papers100M-like")
     assert "here both hold 80 to 91 %" in source.unlike
@@ -96,7 +92,7 @@ def test_papers_like_caches_as_its_note_says() -> None:
     assert (min(rates), max(rates)) == (pytest.approx(0.8, abs=0.01), pytest.approx(0.91, abs=0.01))
 
 
-def test_what_is_kept_is_not_read() -> None:
+def test_what_is_kept_is_not_read():
     graph = graph_of(1_000_000, 20_000_000, 128, train_nodes=100_000, laws=("rmat",))
     question = Question(graph)
     (sizes,) = graph_sizes(question)

@@ -1,7 +1,5 @@
 """Operation and byte counts of a training step, beside torch's own count of the same step."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 
@@ -63,7 +61,7 @@ def cost_of(model: str, batch: MiniBatch) -> Any:
 
 @pytest.mark.parametrize("model", ["sage", "gat"])
 @pytest.mark.parametrize("layers", [1, 2, 3])
-def test_counts_are_those_of_the_step_that_is_trained(model: str, layers: int) -> None:
+def test_counts_are_those_of_the_step_that_is_trained(model, layers):
     batch = minibatch(layers)
     workload = Workload("x", model=model, hidden=HIDDEN, fanouts=(FAN,) * layers)
     network = build_model(workload, DIM, CLASSES)
@@ -89,14 +87,14 @@ def test_counts_are_those_of_the_step_that_is_trained(model: str, layers: int) -
 
 @pytest.mark.parametrize("model", ["sage", "gat"])
 @pytest.mark.parametrize("layers", [1, 2, 3])
-def test_gradients_are_as_many_as_the_model_has_parameters(model: str, layers: int) -> None:
+def test_gradients_are_as_many_as_the_model_has_parameters(model, layers):
     workload = Workload("x", model=model, hidden=HIDDEN, fanouts=(FAN,) * layers)
     network = build_model(workload, DIM, CLASSES)
     counted = sum(p.numel() * p.element_size() for p in network.parameters())
     assert gradient_bytes(model, DIM, HIDDEN, CLASSES, layers) == counted
 
 
-def test_matrix_products_by_hand() -> None:
+def test_matrix_products_by_hand():
     """One layer, no edges: four products of [2, 3] × [3, 5] for GraphSAGE."""
     cost = training_cost("sage", 3, 8, 5, [2, 4], [0])
     assert cost.operations == 4 * (2 * 2 * 3 * 5)
@@ -113,7 +111,7 @@ def test_matrix_products_by_hand() -> None:
         ("gat", (1056 + 1456) + (1440 + 320), 2938 + 946 + 78),
     ],
 )
-def test_operations_and_bytes_by_hand(model: str, operations: int, values: int) -> None:
+def test_operations_and_bytes_by_hand(model, operations, values):
     """2, 4 and 7 nodes from the seeds outwards, 6 and 9 edges; 3 columns, 2 hidden, 5 classes."""
     cost = training_cost(model, 3, 2, 5, [2, 4, 7], [6, 9])
     assert (cost.operations, cost.memory_bytes) == (operations, 4 * values)
@@ -121,7 +119,7 @@ def test_operations_and_bytes_by_hand(model: str, operations: int, values: int) 
 
 
 @pytest.mark.parametrize("model", ["sage", "gat"])
-def test_counts_are_linear_in_the_minibatches(model: str) -> None:
+def test_counts_are_linear_in_the_minibatches(model):
     """So that the sum over a trace is the cost of its summed shapes (but for the launches)."""
     one = training_cost(model, 33, 8, 7, [10, 40, 90], [40, 160])
     ten = training_cost(model, 33, 8, 7, [100, 400, 900], [400, 1600])

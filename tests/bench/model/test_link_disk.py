@@ -1,7 +1,5 @@
 """Rows that come off a disk, worked out by hand: its limits, its sharing, and what is not known."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -77,7 +75,7 @@ def check_disk(disk: Disk) -> None:
         assert disk(shallow, machine()).seconds.value == pytest.approx(ROWS / rate)
 
 
-def test_the_slower_of_reads_and_bytes_counts() -> None:
+def test_the_slower_of_reads_and_bytes_counts():
     check_disk(disk_read)
 
 
@@ -104,7 +102,7 @@ def a_disk_for_each(load: MinibatchLoad, profile: LinkProfile) -> Part:
 
 
 @pytest.mark.parametrize("wrong", [one_after_the_other, always_deep, of_payload, a_disk_for_each])
-def test_a_wrong_disk_is_rejected(wrong: Disk) -> None:
+def test_a_wrong_disk_is_rejected(wrong):
     with pytest.raises(AssertionError):
         check_disk(wrong)
 
@@ -116,14 +114,14 @@ def seconds(load: MinibatchLoad, profile: LinkProfile, batches: int, gpus: int =
     return value
 
 
-def test_one_minibatch_at_a_time_reads_while_the_gpu_trains() -> None:
+def test_one_minibatch_at_a_time_reads_while_the_gpu_trains():
     """The host waits for rows and not for training; the copy waits for the one buffer there is."""
     assert seconds(READS, machine(), 100) == pytest.approx(100 * (0.1 + COPY_S) + 0.05, rel=1e-3)
     slow = replace(READS, train_s=Estimate(0.3))
     assert seconds(slow, machine(), 100) == pytest.approx(100 * (0.3 + COPY_S) + 0.1, rel=1e-3)
 
 
-def test_a_minibatch_ahead_hides_the_shorter_of_disk_and_training_and_the_copy() -> None:
+def test_a_minibatch_ahead_hides_the_shorter_of_disk_and_training_and_the_copy():
     ahead = replace(READS, lookahead=1)
     assert seconds(ahead, machine(), 100) == pytest.approx(100 * 0.1 + COPY_S + 0.05, rel=1e-3)
     slow = replace(ahead, train_s=Estimate(0.3))
@@ -135,7 +133,7 @@ def test_a_minibatch_ahead_hides_the_shorter_of_disk_and_training_and_the_copy()
     assert predict_batches(slow, machine(), 100).bound == "training (measured)"
 
 
-def test_ranks_of_a_machine_share_its_disk_and_machines_have_one_each() -> None:
+def test_ranks_of_a_machine_share_its_disk_and_machines_have_one_each():
     """Two ranks read half as many minibatches each, at half the rate: nothing is gained."""
     ahead = replace(READS, lookahead=1, gradient_bytes=0.0)
     assert seconds(ahead, machine(), 100, gpus=2) == pytest.approx(100 * 0.1 + 0.05, rel=2e-3)
@@ -145,14 +143,14 @@ def test_ranks_of_a_machine_share_its_disk_and_machines_have_one_each() -> None:
     assert parts.at_once_s["disk"] == pytest.approx(0.2)
 
 
-def test_what_a_rank_reads_for_others_comes_off_its_disk_too() -> None:
+def test_what_a_rank_reads_for_others_comes_off_its_disk_too():
     sent = replace(READS, payload_bytes=2 * READS.payload_bytes, peer_bytes=READS.payload_bytes)
     double = serving(sent)
     assert (double.disk_requests, double.disk_bytes) == (2 * ROWS, 2 * ROWS * 4096)
     assert double.disk_payload_bytes == 2 * ROWS * 512
 
 
-def test_an_unknown_disk_is_a_reason_with_the_remedy() -> None:
+def test_an_unknown_disk_is_a_reason_with_the_remedy():
     (why,) = disk_read(READS, BARE).seconds.unknown
     assert why == (
         "disk.iops: the profile does not name it: measure the disk (gatherbench calibrate) or say"
@@ -164,7 +162,7 @@ def test_an_unknown_disk_is_a_reason_with_the_remedy() -> None:
 
 
 @pytest.mark.parametrize("missing", ["disk_bytes", "disk_requests"])
-def test_what_the_page_cache_decides_is_not_predicted(missing: str) -> None:
+def test_what_the_page_cache_decides_is_not_predicted(missing):
     nothing: dict[str, Any] = {missing: None}
     mapped = replace(READS, **nothing)
     epoch = predict_batches(mapped, machine(), 10)
@@ -172,7 +170,7 @@ def test_what_the_page_cache_decides_is_not_predicted(missing: str) -> None:
     assert why.startswith("what is read off the disk: the page cache decides that")
 
 
-def test_a_path_without_a_disk_has_no_such_part() -> None:
+def test_a_path_without_a_disk_has_no_such_part():
     warm = replace(READS, disk_payload_bytes=0.0, disk_bytes=0.0, disk_requests=0.0)
     assert "disk" not in minibatch_parts(warm, BARE).named
     assert list(minibatch_parts(READS, machine()).named) == [
@@ -188,9 +186,7 @@ def test_a_path_without_a_disk_has_no_such_part() -> None:
     gpus=st.integers(1, 2),
     train_s=st.floats(1e-6, 0.5),
 )
-def test_more_reads_a_second_are_never_slower(
-    iops: float, more: float, ahead: int, gpus: int, train_s: float
-) -> None:
+def test_more_reads_a_second_are_never_slower(iops, more, ahead, gpus, train_s):
     load = replace(READS, lookahead=ahead, train_s=Estimate(train_s), gradient_bytes=0.0)
     slow, fast = (seconds(load, machine(rate), 8, gpus) for rate in (iops, min(1e9, more * iops)))
     assert fast <= slow * (1 + 1e-9)

@@ -1,7 +1,5 @@
 """The physics of each part against closed forms, and model variants that must not pass them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -93,12 +91,12 @@ WRONG_LINKS = {
 }
 
 
-def test_time_on_the_link() -> None:
+def test_time_on_the_link():
     check_link_efficiency(link_time)
 
 
 @pytest.mark.parametrize("wrong", WRONG_LINKS.values(), ids=WRONG_LINKS)
-def test_a_wrong_link_is_rejected(wrong: LinkTime) -> None:
+def test_a_wrong_link_is_rejected(wrong):
     with pytest.raises(AssertionError):
         check_link_efficiency(wrong)
 
@@ -107,7 +105,7 @@ def test_a_wrong_link_is_rejected(wrong: LinkTime) -> None:
     st.dictionaries(st.sampled_from([32, 64, 96, 128]), st.floats(0, 1e6)),
     st.sampled_from([32.0, 64.0, 96.0, 128.0]),
 )
-def test_splitting_keeps_every_byte(requests: dict[int, float], largest: float) -> None:
+def test_splitting_keeps_every_byte(requests, largest):
     pieces = split_requests(requests, largest)
     assert all(size <= largest for size in pieces)
     assert sum(size * n for size, n in pieces.items()) == pytest.approx(
@@ -148,7 +146,7 @@ WRONG_READS = {
 }
 
 
-def test_reads_obey_little_and_the_roof() -> None:
+def test_reads_obey_little_and_the_roof():
     check_littles_law(read_seconds)
     little = machine(link_round_trip=1e-3, link_outstanding_reads=1)
     assert gpu_reads(reads({128: 1e3}), little).bound == "requests in flight"
@@ -158,7 +156,7 @@ def test_reads_obey_little_and_the_roof() -> None:
 
 
 @pytest.mark.parametrize("wrong", WRONG_READS.values(), ids=WRONG_READS)
-def test_wrong_reads_are_rejected(wrong: Reads) -> None:
+def test_wrong_reads_are_rejected(wrong):
     with pytest.raises(AssertionError):
         check_littles_law(wrong)
 
@@ -167,9 +165,7 @@ def test_wrong_reads_are_rejected(wrong: Reads) -> None:
     ("requests", "known_alone"),
     [({32: 1e6}, False), ({32: 2e6, 96: 1e6}, False), ({64: 1e6}, True), ({32: 1, 96: 1}, True)],
 )
-def test_small_reads_are_not_predicted_from_the_link_alone(
-    requests: dict[int, float], known_alone: bool
-) -> None:
+def test_small_reads_are_not_predicted_from_the_link_alone(requests, known_alone):
     """On average below half a line, 53 B of 160: how many are in flight sets their time."""
     load = replace(reads(requests), gpu_page_visits=10.0)
     part = gpu_reads(load, PROFILE)
@@ -184,14 +180,14 @@ def test_small_reads_are_not_predicted_from_the_link_alone(
 
 
 @pytest.mark.parametrize("key", ["link.raw_rate", "link.header", "link.dllp_share"])
-def test_without_the_link_and_any_roof_a_read_is_unknown(key: str) -> None:
+def test_without_the_link_and_any_roof_a_read_is_unknown(key):
     nothing = PROFILE.with_constant(key, None, "nobody knows")
     seconds = gpu_reads(reads({128: 1e3}), nothing).seconds
     assert seconds.value is None
     assert any(f"{key}: nobody knows" in reason for reason in seconds.unknown)
 
 
-def test_managed_memory_has_pages_and_a_rate_of_its_own() -> None:
+def test_managed_memory_has_pages_and_a_rate_of_its_own():
     """1 M visits: 0.1 s at 10 M a second; of both kinds one after the other."""
     profile = machine(read_page_visits=1e7, read_managed_page_visits=2e7)
     rows = replace(reads({128: 1e3}), gpu_page_visits=0.0, managed_page_visits=1e6)
@@ -206,7 +202,7 @@ def test_managed_memory_has_pages_and_a_rate_of_its_own() -> None:
     assert not any("page_visits" in remark for remark in none.seconds.remarks)
 
 
-def test_rates_beyond_the_table_that_they_are_known_of_are_told() -> None:
+def test_rates_beyond_the_table_that_they_are_known_of_are_told():
     """Curves to 8 and 32 bytes; what the load does not ask for does not count, nor a number."""
     profile = machine().with_constant("read.page_visits", ((1e9, 2e7), (8e9, 1e7)), "a test")
     profile = profile.with_constant("read.managed_page_visits", ((1e9, 2e7), (32e9, 1e7)), "a test")
@@ -221,7 +217,7 @@ def test_rates_beyond_the_table_that_they_are_known_of_are_told() -> None:
     assert predict_batches(asked, profile, 1).beyond == {"read.managed_page_visits": 32e9}
 
 
-def test_some_cores_gather_as_fast_as_they_were_seen() -> None:
+def test_some_cores_gather_as_fast_as_they_were_seen():
     """4 cores of 1 GB/s; two of them 3/4 of that by what was seen, half where nobody saw it."""
     load = MinibatchLoad(1e9, cpu_read_bytes=1e9, cpu_write_bytes=1e9, gather_threads=2)
     seen = machine(host_gather_rate=1e9, host_cores=4, host_memory_rate=1e12)
@@ -235,7 +231,7 @@ def test_some_cores_gather_as_fast_as_they_were_seen() -> None:
     assert known(cpu_gather(every, seen).seconds) == pytest.approx(0.25)
 
 
-def test_the_cpu_gathers_on_every_core_until_its_memory_is_full() -> None:
+def test_the_cpu_gathers_on_every_core_until_its_memory_is_full():
     load = MinibatchLoad(1e9, cpu_read_bytes=1e9, cpu_write_bytes=1e9, copy_engine_bytes=1e9)
     free = machine(host_gather_rate=1e9, host_cores=4, host_memory_rate=1e12)
     assert known(cpu_gather(load, free).seconds) == pytest.approx(0.25)
@@ -246,7 +242,7 @@ def test_the_cpu_gathers_on_every_core_until_its_memory_is_full() -> None:
     assert cpu_gather(load, full).demands == {"cpu": 0.5, "host memory": 1.0, ISSUING: 1.0}
 
 
-def test_a_gather_in_the_loop_waits_and_takes_a_share_of_the_thread_that_issues() -> None:
+def test_a_gather_in_the_loop_waits_and_takes_a_share_of_the_thread_that_issues():
     """0.25 s at its rate, 0.05 s more in the loop, which cores and memory are not busy for."""
     load = MinibatchLoad(1e9, cpu_read_bytes=1e9, cpu_write_bytes=1e9, copy_engine_bytes=1e9)
     rates = {"host_gather_rate": 1e9, "host_cores": 4, "host_memory_rate": 1e12}
@@ -263,7 +259,7 @@ def test_a_gather_in_the_loop_waits_and_takes_a_share_of_the_thread_that_issues(
     assert known(cpu_gather(measured, loop).seconds) == 0.4  # as it was in a loop
 
 
-def test_issuing_is_the_loops_or_else_a_chains() -> None:
+def test_issuing_is_the_loops_or_else_a_chains():
     """50 operations: 0.4 s of each in a chain, 2 s in the loop; measured, it is what it was."""
     load = MinibatchLoad(1.0, training=TrainingCost(0, 0, 50, 0))
     chain = machine(gpu_launch=4e-3, gpu_submit=1e-3)
@@ -281,14 +277,14 @@ def test_issuing_is_the_loops_or_else_a_chains() -> None:
     )
 
 
-def test_edges_that_were_drawn_on_the_gpu_are_not_copied() -> None:
+def test_edges_that_were_drawn_on_the_gpu_are_not_copied():
     load = MinibatchLoad(1.0, training=TrainingCost(1e9, 0, 0, 1e9))
     copied, there = (training(replace(load, gpu_samples=g), PROFILE) for g in (False, True))
     copy = known(engine_copy(1e9, PROFILE).seconds)
     assert known(copied.seconds) - known(there.seconds) == pytest.approx(copy)
 
 
-def test_fresh_pageable_memory_is_gathered_staged_and_copied_at_one_pace() -> None:
+def test_fresh_pageable_memory_is_gathered_staged_and_copied_at_one_pace():
     load = MinibatchLoad(
         1e9, cpu_read_bytes=1e9, cpu_write_bytes=1e9, copy_engine_bytes=1e9, pageable_bytes=1e9
     )
@@ -306,7 +302,7 @@ def test_fresh_pageable_memory_is_gathered_staged_and_copied_at_one_pace() -> No
     assert staged_copy(load, machine(link_raw_rate=None)).seconds.value is None
 
 
-def test_a_gather_into_fresh_memory_leaves_cores_to_others() -> None:
+def test_a_gather_into_fresh_memory_leaves_cores_to_others():
     """Page faults and staging hold one thread up: beside it the other cores are free."""
     load = MinibatchLoad(
         1e9, cpu_read_bytes=1e9, cpu_write_bytes=1e9, copy_engine_bytes=1e9, pageable_bytes=1e9
@@ -318,7 +314,7 @@ def test_a_gather_into_fresh_memory_leaves_cores_to_others() -> None:
     assert staged_copy(measured, slow).demands["cpu"] == 1.0
 
 
-def test_random_rows_of_a_large_table_wait_for_its_pages() -> None:
+def test_random_rows_of_a_large_table_wait_for_its_pages():
     """The rate of page visits is a roof of its own: rows near one another are not held up by it."""
     profile = machine(read_page_visits=1e7)
     rows = replace(reads({128: 1e6}), gpu_page_visits=1e6)
@@ -336,7 +332,7 @@ def test_random_rows_of_a_large_table_wait_for_its_pages() -> None:
         assert any("page" in remark for remark in unknown.seconds.remarks)
 
 
-def test_sampling_keeps_as_many_cores_busy_as_the_profile_says() -> None:
+def test_sampling_keeps_as_many_cores_busy_as_the_profile_says():
     load = MinibatchLoad(0.0, sampled_edges=1e6)
     some = machine(host_sample_rate=1e7, host_sample_cores=6, host_cores=24)
     assert known(sampling(load, some).seconds) == pytest.approx(0.1)
@@ -347,7 +343,7 @@ def test_sampling_keeps_as_many_cores_busy_as_the_profile_says() -> None:
     assert sampling(measured, some).demands == {"cpu": 1.0}
 
 
-def test_training_is_the_longest_of_its_limits_and_the_copy_of_its_edges() -> None:
+def test_training_is_the_longest_of_its_limits_and_the_copy_of_its_edges():
     profile = machine(gpu_flops=1e12, gpu_memory_rate=1e11, gpu_launch=1e-5)
     base = MinibatchLoad(0.0, training=TrainingCost(1e9, 1e7, 10, 0))
 
@@ -364,7 +360,7 @@ def test_training_is_the_longest_of_its_limits_and_the_copy_of_its_edges() -> No
     )
 
 
-def test_a_table_that_does_not_fit_into_the_gpu_is_read_from_there_by_nobody() -> None:
+def test_a_table_that_does_not_fit_into_the_gpu_is_read_from_there_by_nobody():
     profile = machine(gpu_memory=1e10, gpu_memory_rate=1e12)
     assert known(local_gather(1e9, 1e10, profile).seconds) == pytest.approx(2e-3)
     seconds = local_gather(1e9, 1.1e10, profile).seconds
@@ -376,7 +372,7 @@ def test_a_table_that_does_not_fit_into_the_gpu_is_read_from_there_by_nobody() -
     assert predict_batches(read, profile, 10).epoch_s.known
 
 
-def test_an_estimate_is_a_value_or_says_why_not() -> None:
+def test_an_estimate_is_a_value_or_says_why_not():
     with pytest.raises(ValueError, match="exactly one"):
         Estimate(None)
     with pytest.raises(ValueError, match="exactly one"):
@@ -384,7 +380,7 @@ def test_an_estimate_is_a_value_or_says_why_not() -> None:
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(0, 1e3)), min_size=1, max_size=6))
-def test_what_is_computed_from_an_unknown_is_unknown(values: list[float | None]) -> None:
+def test_what_is_computed_from_an_unknown_is_unknown(values):
     parts = [
         Estimate(v) if v is not None else Estimate(None, (f"number {i}",))
         for i, v in enumerate(values)
@@ -399,7 +395,7 @@ def test_what_is_computed_from_an_unknown_is_unknown(values: list[float | None])
     assert all(any(name in text for text in longest.remarks) for name in missing if there)
 
 
-def test_a_batch_of_copies_takes_as_long_as_its_copies_or_its_bytes() -> None:
+def test_a_batch_of_copies_takes_as_long_as_its_copies_or_its_bytes():
     """A million copies of 400 B: at 10 M/s 0.1 s, which the link would carry in less."""
     unknown = engine_copy(4e8, PROFILE, 1e6)
     assert unknown.seconds.value is None

@@ -31,6 +31,7 @@ from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.run.rows import HEADER, Row, RowMaker
 from gatherbench.bench.run.store import RunStore
 from gatherbench.bench.show.views.model import roofline_table
+from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies import registry
 from gatherbench.strategies.cpu_gather import CpuGather
 
@@ -113,7 +114,7 @@ def epochs(run: Run, profile: LinkProfile) -> dict[str, float | None]:
     return {one.strategy: epoch.epoch_s.value for one, (epoch, *_) in found}
 
 
-def test_of_what_was_found_wrong_nothing_is_predicted(tmp_path: Path, profile: LinkProfile) -> None:
+def test_of_what_was_found_wrong_nothing_is_predicted(tmp_path, profile):
     run = make_run(tmp_path)
     rows = run.rows.copy()
     one = (rows["strategy"] == "by_cpu") & (rows["stage"] == "case")
@@ -123,9 +124,7 @@ def test_of_what_was_found_wrong_nothing_is_predicted(tmp_path: Path, profile: L
     assert not any(found.values())
 
 
-def test_what_is_borrowed_comes_from_cases_without_other_work(
-    tmp_path: Path, profile: LinkProfile
-) -> None:
+def test_what_is_borrowed_comes_from_cases_without_other_work(tmp_path, profile):
     """Beside other work cases took ten times as long."""
     run = make_run(tmp_path)
 
@@ -145,7 +144,7 @@ def test_what_is_borrowed_comes_from_cases_without_other_work(
         assert any("not scaled, beside other work" in text for text in sources) is said
 
 
-def test_each_series_has_rows_that_add_up(tmp_path: Path, profile: LinkProfile) -> None:
+def test_each_series_has_rows_that_add_up(tmp_path, profile):
     rows = predict(make_run(tmp_path), profile)
     assert all(is_prediction(row) and row.status == "ok" for row in rows)
     assert {row.machine for row in rows} == {profile.name}
@@ -161,7 +160,7 @@ def test_each_series_has_rows_that_add_up(tmp_path: Path, profile: LinkProfile) 
     assert "sampling as measured in the run, not scaled" in bound
 
 
-def test_what_is_kept_of_the_table_comes_from_the_run(profile: LinkProfile) -> None:
+def test_what_is_kept_of_the_table_comes_from_the_run(profile):
     room = 25e9
     half = {name: value / 2 for name, value in READS.items()}
     for kept, known in ((0.9 * room, True), (1.1 * room, False)):
@@ -188,14 +187,8 @@ def test_what_is_kept_of_the_table_comes_from_the_run(profile: LinkProfile) -> N
     ],
 )
 def test_sampling_is_the_run_s_however_it_got_its_minibatches(
-    tmp_path: Path,
-    profile: LinkProfile,
-    sampling: str,
-    backend: str,
-    seconds: float,
-    bound: str,
-    said: str,
-) -> None:
+    tmp_path, profile, sampling, backend, seconds, bound, said
+):
     """What a measured epoch does not contain must not be in the predicted one beside it."""
     found = predictions(make_run(tmp_path, backend=backend, sampling=sampling), profile)
     assert len(found) == len(CASES)
@@ -208,9 +201,7 @@ def test_sampling_is_the_run_s_however_it_got_its_minibatches(
 
 
 @pytest.mark.parametrize("sampling", ["live", "replay"])
-def test_of_workers_their_core_seconds_count_and_not_the_wait(
-    tmp_path: Path, profile: LinkProfile, sampling: str
-) -> None:
+def test_of_workers_their_core_seconds_count_and_not_the_wait(tmp_path, profile, sampling):
     """6 core-seconds for 4 minibatches are 1.5 s of a worker, on one of the profile's cores."""
     run = make_run(tmp_path, sampling=sampling, workers=2)
     cores = profile["host.cores"].value
@@ -240,7 +231,7 @@ def test_of_workers_their_core_seconds_count_and_not_the_wait(
         )
 
 
-def test_a_prediction_says_what_it_borrowed(tmp_path: Path, profile: LinkProfile) -> None:
+def test_a_prediction_says_what_it_borrowed(tmp_path, profile):
     """The RTX 3090's profile knows its host's gather; an H200's host is anybody's."""
 
     def borrowed(machine: LinkProfile) -> dict[str, str]:
@@ -260,7 +251,7 @@ def test_a_prediction_says_what_it_borrowed(tmp_path: Path, profile: LinkProfile
     assert "measured on the run's host" in load.gather_s.remarks[0]
 
 
-def test_each_end_of_a_range_is_an_epoch_of_its_own(tmp_path: Path, profile: LinkProfile) -> None:
+def test_each_end_of_a_range_is_an_epoch_of_its_own(tmp_path, profile):
     """Whole lines as 128 B, or twice 64: 148 B on the link, or 2 × 84."""
     dark = {"fetch.declared_payload": PAYLOAD, "train.launches": 0.0, "train.structure": 0.0}
     run = make_run(tmp_path, {name: facts | dark for name, facts in CASES.items()}, sampling="gpu")
@@ -283,7 +274,7 @@ def test_each_end_of_a_range_is_an_epoch_of_its_own(tmp_path: Path, profile: Lin
         assert f"profile {profile.name} with link.max_request {end}: bound by" in row.source
 
 
-def test_a_disk_has_rows_a_roof_and_a_reason(tmp_path: Path, profile: LinkProfile) -> None:
+def test_a_disk_has_rows_a_roof_and_a_reason(tmp_path, profile):
     """Four minibatches, 800 000 reads of 4 KiB: 8 s of 100 k a second, beside 3.3 s of 1 GB/s."""
     disk = {"fetch.disk_payload": PAYLOAD, "fetch.disk_requests": 8e5, "fetch.disk_read": 3.2768e9}
     mapped = {**COMMON, **GATHERS, "fetch.disk_payload": PAYLOAD}
@@ -312,9 +303,7 @@ def test_a_disk_has_rows_a_roof_and_a_reason(tmp_path: Path, profile: LinkProfil
     assert "disk" in [column.short for column in table.columns]
 
 
-def test_the_least_and_the_most_of_a_range_stand_in_the_rooflines(
-    tmp_path: Path, profile: LinkProfile
-) -> None:
+def test_the_least_and_the_most_of_a_range_stand_in_the_rooflines(tmp_path, profile):
     ranged = profile.with_constant("link.max_request", Range(64, 128), "nobody knows")
     lines = roofline(make_run(tmp_path, sampling="replay"), ranged)
     by_gpu = lines[lines["strategy"] == "by_gpu"].set_index("end")
@@ -338,13 +327,11 @@ class HostOnly(CpuGather):
 
     name: ClassVar[str] = "host_only"
 
-    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
-        return "unsupported: host memory only" if device.type == "cuda" else None
+    def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
+        return unsupported("host memory only") if device.type == "cuda" else None
 
 
-def test_a_strategy_that_runs_on_no_gpu_is_predicted_for_none(
-    tmp_path: Path, profile: LinkProfile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_strategy_that_runs_on_no_gpu_is_predicted_for_none(tmp_path, profile, monkeypatch):
     monkeypatch.setattr(registry, "STRATEGIES", (*registry.STRATEGIES, HostOnly))
     run = make_run(tmp_path, {"host_only": CASES["by_cpu"], "cpu_gather": CASES["by_cpu"]})
     cases = [{**case, "params": {"mode": "pinned"}} for case in run.plan["cases"]]
@@ -357,7 +344,7 @@ def test_a_strategy_that_runs_on_no_gpu_is_predicted_for_none(
         predict(run, profile)
 
 
-def test_the_reads_that_a_case_keeps_in_flight_decide(tmp_path: Path, profile: LinkProfile) -> None:
+def test_the_reads_that_a_case_keeps_in_flight_decide(tmp_path, profile):
     """Of 200 000 reads a minibatch 8 or 128 at a time: 20 or 100 thousand a second."""
     disk = {"fetch.disk_payload": PAYLOAD, "fetch.disk_requests": 8e5, "fetch.disk_read": 3.2768e9}
     run = make_run(tmp_path, {"disk_direct": {**COMMON, **GATHERS, **disk}})
@@ -370,7 +357,7 @@ def test_the_reads_that_a_case_keeps_in_flight_decide(tmp_path: Path, profile: L
         assert found == pytest.approx(alone)
 
 
-def test_of_a_part_that_the_cpu_gathers_only_that_part_is_borrowed(tmp_path: Path) -> None:
+def test_of_a_part_that_the_cpu_gathers_only_that_part_is_borrowed(tmp_path):
     """An H200's host is anybody's: the run's own time for whole minibatches, cut to the part."""
     facts = {name: value / 4 for name, value in GATHERS.items()}
     kept = {**COMMON, **facts, "fetch.gpu_table": 5e8}
@@ -383,9 +370,7 @@ def test_of_a_part_that_the_cpu_gathers_only_that_part_is_borrowed(tmp_path: Pat
     assert any("measured on the run's host" in text for text in mine.gather_s.remarks)
 
 
-def test_no_gather_is_borrowed_from_a_gpu_or_from_a_path_that_reads_a_part_in_place(
-    tmp_path: Path,
-) -> None:
+def test_no_gather_is_borrowed_from_a_gpu_or_from_a_path_that_reads_a_part_in_place(tmp_path):
     tenth = {**COMMON, **{name: value / 10 for name, value in READS.items()}}
     on_gpu = make_run(tmp_path, backend="cuda")
     for run in (on_gpu, make_run(tmp_path, {**CASES, "by_gpu": tenth})):
@@ -394,7 +379,7 @@ def test_no_gather_is_borrowed_from_a_gpu_or_from_a_path_that_reads_a_part_in_pl
         assert found["by_gpu"] is not None
 
 
-def test_what_is_not_known_is_a_reason_in_the_row(tmp_path: Path, profile: LinkProfile) -> None:
+def test_what_is_not_known_is_a_reason_in_the_row(tmp_path, profile):
     uncounted = {k: v for k, v in CASES["by_gpu"].items() if "requests" not in k}
     assert epochs(make_run(tmp_path, {"by_gpu": uncounted}), profile)["by_gpu"] is None
     dark = profile.with_constant("gpu.launch", None, "nobody knows")
@@ -405,7 +390,7 @@ def test_what_is_not_known_is_a_reason_in_the_row(tmp_path: Path, profile: LinkP
     assert any(r.metric == "transfer_time_alone" and r.status == "ok" for r in rows)
 
 
-def test_a_case_that_declared_nothing_says_so(tmp_path: Path, profile: LinkProfile) -> None:
+def test_a_case_that_declared_nothing_says_so(tmp_path, profile):
     some = {name: facts for name, facts in CASES.items() if name != "by_gpu"}
     rows = predict(make_run(tmp_path, some), profile)
     reason = next(r.reason for r in rows if r.strategy == "by_gpu" and r.stage == "epoch")
@@ -422,7 +407,7 @@ def test_a_case_that_declared_nothing_says_so(tmp_path: Path, profile: LinkProfi
     assert "declares too little" in str(reason)
 
 
-def test_that_more_gpus_do_not_draw_faster_is_said(tmp_path: Path, profile: LinkProfile) -> None:
+def test_that_more_gpus_do_not_draw_faster_is_said(tmp_path, profile):
     """Where they are drawn at a rate that one GPU had; ranks that were measured share the cores."""
     said = "drawing minibatches keeps 100% of the cores busy for each of 4 GPUs"
     load = declared_load(CASES["by_gpu"], 1e9)
@@ -432,9 +417,7 @@ def test_that_more_gpus_do_not_draw_faster_is_said(tmp_path: Path, profile: Link
         assert any(said in remark for remark in epoch.epoch_s.remarks) is expected
 
 
-def test_a_run_of_several_ranks_is_predicted_for_as_many_gpus(
-    tmp_path: Path, profile: LinkProfile
-) -> None:
+def test_a_run_of_several_ranks_is_predicted_for_as_many_gpus(tmp_path, profile):
     """Of 4 minibatches each of 4 ranks has one, which it drew in 2 s on a quarter of the cores."""
     run = make_run(tmp_path, gpus=2, nodes=2)
     found = {one.strategy: (one, epoch) for one, (epoch,) in predictions(run, profile)}
@@ -455,9 +438,7 @@ def test_a_run_of_several_ranks_is_predicted_for_as_many_gpus(
     assert not any(r.stage == "all_reduce" for r in predict(make_run(tmp_path), profile))
 
 
-def test_the_run_says_how_many_bytes_of_gradients_are_averaged(
-    tmp_path: Path, profile: LinkProfile
-) -> None:
+def test_the_run_says_how_many_bytes_of_gradients_are_averaged(tmp_path, profile):
     """2 ranks send 1 MB each over the 26.89 GB/s between peers, in two hops of 1 µs."""
     run = make_run(tmp_path, gpus=2)
     first = run.rows.iloc[[0]].assign(
@@ -471,7 +452,7 @@ def test_the_run_says_how_many_bytes_of_gradients_are_averaged(
         assert (row.metric, row.basis) == ("wall_time", "predicted")
 
 
-def test_rates_of_several_ranks_are_those_of_one_link(tmp_path: Path, profile: LinkProfile) -> None:
+def test_rates_of_several_ranks_are_those_of_one_link(tmp_path, profile):
     """Half of the payload in the 4 s that the slowest of two ranks waited."""
     run = make_run(tmp_path, backend="cuda", gpus=2)
     lines = roofline(run, profile)
@@ -483,7 +464,7 @@ def test_rates_of_several_ranks_are_those_of_one_link(tmp_path: Path, profile: L
     assert by_path["resident"] == pytest.approx(1.0 + 2 * 1.0, rel=0.01)
 
 
-def test_rooflines_are_shares_of_the_roofs(tmp_path: Path, profile: LinkProfile) -> None:
+def test_rooflines_are_shares_of_the_roofs(tmp_path, profile):
     table = roofline(make_run(tmp_path, sampling="replay"), profile).set_index("strategy")
     assert set(table["kind"]) == {"modelled"}
     best = roofs(profile, 1e9)
@@ -503,9 +484,7 @@ def test_rooflines_are_shares_of_the_roofs(tmp_path: Path, profile: LinkProfile)
     assert 0 < roofline(run, profile).set_index("strategy").loc["by_gpu", "of_sm_read"] < 1
 
 
-def test_measured_gpu_epochs_stand_beside_their_predictions(
-    tmp_path: Path, profile: LinkProfile
-) -> None:
+def test_measured_gpu_epochs_stand_beside_their_predictions(tmp_path, profile):
     run = make_run(tmp_path, backend="cuda", sampling="replay")
     table = against_measured(run, profile).set_index("strategy")
     assert set(table.index) == set(CASES)
@@ -525,7 +504,7 @@ def test_measured_gpu_epochs_stand_beside_their_predictions(
     assert by_path["by_gpu"] == pytest.approx(by_path["resident"] + waited, rel=2e-3)
 
 
-def test_a_run_keeps_its_predictions(shell_run: ShellRun) -> None:
+def test_a_run_keeps_its_predictions(shell_run):
     done, folder = shell_run
     assert "modelled for" in done.stdout
     predicted = [row for row in RunStore(folder).rows() if is_prediction(row)]
@@ -552,9 +531,7 @@ BETTER = {
     st.floats(1.0, 4.0),
     st.integers(1, 4),
 )
-def test_a_better_machine_is_never_predicted_slower(
-    case: str, key: str, factor: float, gpus: int
-) -> None:
+def test_a_better_machine_is_never_predicted_slower(case, key, factor, gpus):
     before = load_profile("rtx3090-pcie4").with_constant("link.round_trip", 1.2e-6, "a test")
     constant = before[key]
     assert constant.value is not None
@@ -567,9 +544,7 @@ def test_a_better_machine_is_never_predicted_slower(
     assert fast <= slow * (1 + 1e-6)
 
 
-def test_training_beside_a_gather_is_not_taken_for_training_alone(
-    tmp_path: Path, profile: LinkProfile
-) -> None:
+def test_training_beside_a_gather_is_not_taken_for_training_alone(tmp_path, profile):
     ahead = {name: facts for name, facts in CASES.items() if facts["fetch.lookahead"]}
     table = against_measured(make_run(tmp_path, ahead, backend="cuda"), profile)
     assert len(table) == len(ahead)
@@ -577,7 +552,7 @@ def test_training_beside_a_gather_is_not_taken_for_training_alone(
     assert table["modelled_path_s"].isna().all()
 
 
-def test_page_visits_are_declared_by_kind_of_memory() -> None:
+def test_page_visits_are_declared_by_kind_of_memory():
     """Of 4 minibatches; runs from before managed memory had pages of its own have none there."""
     told = declared_load({**COMMON, **READS, "fetch.gpu_page_visits": 8.0}, 1e9)
     assert (told.gpu_page_visits, told.managed_page_visits) == (2.0, 0.0)
@@ -586,9 +561,7 @@ def test_page_visits_are_declared_by_kind_of_memory() -> None:
     assert (managed.gpu_page_visits, managed.managed_page_visits) == (0.0, 2.0)
 
 
-def test_a_step_is_the_gpus_where_rows_come_and_the_hosts_where_they_lie_ready(
-    tmp_path: Path, profile: LinkProfile
-) -> None:
+def test_a_step_is_the_gpus_where_rows_come_and_the_hosts_where_they_lie_ready(tmp_path, profile):
     """The shortest step beside blocking fetches, the median of those that wait for nothing."""
     run = make_run(tmp_path, backend="cuda")
     steps = {

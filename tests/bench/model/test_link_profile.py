@@ -1,7 +1,5 @@
 """Link profiles: what is read is what stands there, and what is wrong is named with its range."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -29,15 +27,13 @@ PRESETS = profile_names()
 GOOD = load_profile(DEFAULT_PROFILE).to_toml()
 
 
-def test_the_presets_are_there() -> None:
+def test_the_presets_are_there():
     links = {f"{gpu}-pcie{gen}" for gpu, gen in (("rtx3090", 3), ("rtx3090", 4), ("a100", 4))}
     assert {*links, "h100-sxm-pcie5", "h200-sxm-pcie5", "gh200-c2c"} <= set(PRESETS)
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_has_units_and_sources_its_links_rate_and_reads_back(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_preset_has_units_and_sources_its_links_rate_and_reads_back(name, tmp_path):
     profile = load_profile(name)
     assert profile.name == name
     assert len(profile.description) > 20
@@ -54,7 +50,7 @@ def test_a_preset_has_units_and_sources_its_links_rate_and_reads_back(
     assert hash(load_profile(path)) == hash(profile)
 
 
-def test_a_file_from_before_peers_and_networks_is_still_read(tmp_path: Path) -> None:
+def test_a_file_from_before_peers_and_networks_is_still_read(tmp_path):
     """What it does not name is not known, for a reason."""
     path = tmp_path / "mine.toml"
     older = changed("host.memory", None)
@@ -72,7 +68,7 @@ def test_a_file_from_before_peers_and_networks_is_still_read(tmp_path: Path) -> 
     assert "peer.rat: unknown key; did you mean 'peer.rate'?" in refused(tmp_path, own)
 
 
-def test_nvlink_is_what_was_measured_of_it() -> None:
+def test_nvlink_is_what_was_measured_of_it():
     """380 of 450 GB/s a direction; over PCI Express a peer gets what the link gives at most."""
     for name in ("h100-sxm-pcie5", "h200-sxm-pcie5"):
         assert load_profile(name)["peer.rate"].value == 380e9
@@ -105,7 +101,7 @@ def changed(key: str, entry: str | None) -> str:
     return "\n".join(lines)
 
 
-def test_missing_constants_are_named_with_what_is_expected(tmp_path: Path) -> None:
+def test_missing_constants_are_named_with_what_is_expected(tmp_path):
     """All of them at once."""
     said = refused(tmp_path, "[link]\n")
     assert said.startswith("mine.toml: ")
@@ -118,7 +114,7 @@ def test_missing_constants_are_named_with_what_is_expected(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("key", sorted(SPECS))
-def test_a_value_out_of_range_is_refused_with_the_range(key: str) -> None:
+def test_a_value_out_of_range_is_refused_with_the_range(key):
     profile, spec = load_profile(DEFAULT_PROFILE), SPECS[key]
     for beyond in (-1.0, 1e20, math.inf, math.nan):
         with pytest.raises(ProfileError) as error:
@@ -149,7 +145,7 @@ def test_a_value_out_of_range_is_refused_with_the_range(key: str) -> None:
         ("read.roof", '{ value = [[1, 2]], unit = "B/s", source = "x" }', "expected 1e+08"),
     ],
 )
-def test_a_wrong_entry_is_named(key: str, entry: str, part: str, tmp_path: Path) -> None:
+def test_a_wrong_entry_is_named(key, entry, part, tmp_path):
     said = refused(tmp_path, changed(key, entry))
     assert key in said
     assert part in said
@@ -165,11 +161,11 @@ def test_a_wrong_entry_is_named(key: str, entry: str, part: str, tmp_path: Path)
         (GOOD.replace("raw_rate", "raw_rat"), "did you mean 'link.raw_rate'"),
     ],
 )
-def test_a_wrong_file_is_named(text: str, part: str, tmp_path: Path) -> None:
+def test_a_wrong_file_is_named(text, part, tmp_path):
     assert part in refused(tmp_path, text)
 
 
-def test_a_profile_that_is_not_there_is_named_with_the_nearest(tmp_path: Path) -> None:
+def test_a_profile_that_is_not_there_is_named_with_the_nearest(tmp_path):
     with pytest.raises(ProfileError, match="did you mean 'rtx3090-pcie4'"):
         load_profile("rtx3090-pci4")
     # Not gh200-c2c, which is spelt alike.
@@ -179,7 +175,7 @@ def test_a_profile_that_is_not_there_is_named_with_the_nearest(tmp_path: Path) -
         load_profile(tmp_path / "none.toml")
 
 
-def test_a_replaced_constant_is_checked_too() -> None:
+def test_a_replaced_constant_is_checked_too():
     profile = load_profile(DEFAULT_PROFILE)
     assert profile.with_constant("gpu.launch", 1e-5, "a test")["gpu.launch"].value == 1e-5
     assert profile.with_constant("gpu.launch", None, "a test").unknown()["gpu.launch"] == "a test"
@@ -199,7 +195,7 @@ POINTS = st.lists(
 
 
 @given(POINTS, st.floats(1, 1e13))
-def test_a_curve_stays_between_its_points(points: list[tuple[float, float]], span: float) -> None:
+def test_a_curve_stays_between_its_points(points, span):
     curve = Constant((tuple(sorted(points)),), "B/s", "a test")
     rate, rates = curve.at(span), [r for _, r in points]
     assert rate is not None
@@ -210,12 +206,12 @@ def test_a_curve_stays_between_its_points(points: list[tuple[float, float]], spa
     assert Constant((), "B/s", "nobody measured it").at(span) is None
 
 
-def test_between_two_points_a_rate_goes_with_the_logarithm() -> None:
+def test_between_two_points_a_rate_goes_with_the_logarithm():
     curve = Constant((((1.0, 10.0), (64.0, 40.0), (128.0, 90.0)),), "1/s", "by hand")
     assert [curve.at(x) for x in (0.0, 1.0, 8.0, 1000.0, math.inf)] == [10, 10, 25, 90, 90]
 
 
-def test_a_range_has_two_ends_and_no_value(tmp_path: Path) -> None:
+def test_a_range_has_two_ends_and_no_value(tmp_path):
     profile = load_profile(DEFAULT_PROFILE).with_constant("link.max_request", Range(64, 128), "?")
     curve = Range(((1e9, 2e10), (1e10, 1e10)), 3e10)
     profile = profile.with_constant("read.roof", curve, "a test")
@@ -247,13 +243,13 @@ def test_a_range_has_two_ends_and_no_value(tmp_path: Path) -> None:
         ("low = 64.0, high = 1e9", "expected 32 to 4096 B"),
     ],
 )
-def test_half_a_range_is_refused(tmp_path: Path, ends: str, said: str) -> None:
+def test_half_a_range_is_refused(tmp_path, ends, said):
     broken = GOOD.replace("max_request = { value = 128.0", f"max_request = {{ {ends}")
     assert broken != GOOD
     assert said in refused(tmp_path, broken)
 
 
-def test_a_curve_may_nowhere_be_above_its_upper_end() -> None:
+def test_a_curve_may_nowhere_be_above_its_upper_end():
     profile = load_profile(DEFAULT_PROFILE)
     crossing = Range(((1e9, 2e10), (1e10, 1e10)), ((1e9, 3e10), (1e10, 9e9)))
     with pytest.raises(ProfileError, match=r"read\.roof: low must be below high"):
@@ -261,7 +257,7 @@ def test_a_curve_may_nowhere_be_above_its_upper_end() -> None:
 
 
 @pytest.mark.parametrize("name", ["h100-sxm-pcie5", "h200-sxm-pcie5"])
-def test_the_ranges_of_the_hopper_presets_are_what_is_published(name: str) -> None:
+def test_the_ranges_of_the_hopper_presets_are_what_is_published(name):
     """45.4 and 51.6 GB/s: 63.02 GB/s less 5.4 %, times P / (P + 20); the loss is an A100's."""
     profile = load_profile(name)
     small, *_, large = profile.corners()
@@ -277,9 +273,7 @@ def test_the_ranges_of_the_hopper_presets_are_what_is_published(name: str) -> No
         assert large["read.roof"].at(span) == 51.5e9
 
 
-def test_a_machine_s_own_profile_is_taken_before_any_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_s_own_profile_is_taken_before_any_other(tmp_path, monkeypatch):
     assert profile_of_machine("nvidia-unknown").name == DEFAULT_PROFILE
     assert profile_of_machine("nvidia-unknown", "gh200-c2c").name == "gh200-c2c"
     own = replace(load_profile("gh200-c2c"), name="nvidia-unknown")

@@ -1,7 +1,5 @@
 """Ranks that train together, worked out by hand: gradients, rows of others, and whole epochs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -57,7 +55,7 @@ def check_all_reduce(model: AllReduce) -> None:
     assert small.bound == "averaging gradients (latency)"
 
 
-def test_gradients_go_round_in_a_ring() -> None:
+def test_gradients_go_round_in_a_ring():
     check_all_reduce(all_reduce)
 
 
@@ -85,12 +83,12 @@ def a_network_each(load: MinibatchLoad, profile: LinkProfile, gpus: int, nodes: 
 
 
 @pytest.mark.parametrize("wrong", [to_all, at_once, one_machine, a_network_each])
-def test_a_wrong_average_is_rejected(wrong: AllReduce) -> None:
+def test_a_wrong_average_is_rejected(wrong):
     with pytest.raises(AssertionError):
         check_all_reduce(wrong)
 
 
-def test_what_is_not_known_of_the_average_is_a_reason_and_left_out_of_the_epoch() -> None:
+def test_what_is_not_known_of_the_average_is_a_reason_and_left_out_of_the_epoch():
     dark = machine(network__rate=None)
     assert all_reduce(GRADIENTS, dark, 2, 2).seconds.unknown == ("network.rate: made up",)
     untold = replace(GRADIENTS, gradient_bytes=None)
@@ -106,7 +104,7 @@ def test_what_is_not_known_of_the_average_is_a_reason_and_left_out_of_the_epoch(
         assert epoch.epoch_s.value == epoch_seconds(load, profile, 40, 2, 2).value
 
 
-def test_gradients_are_averaged_at_the_end_of_each_step() -> None:
+def test_gradients_are_averaged_at_the_end_of_each_step():
     """1 ms of training, then 162.6 µs: ten steps a rank."""
     load = replace(GRADIENTS, sample_s=Estimate(0.0), train_s=Estimate(1e-3))
     epoch = predict_batches(load, machine(gpu__submit=1e-7), 40, gpus=4)
@@ -135,7 +133,7 @@ SPREAD = MinibatchLoad(
 )
 
 
-def test_rows_of_other_ranks_cross_with_their_ids() -> None:
+def test_rows_of_other_ranks_cross_with_their_ids():
     """8 B of id for each row of 64 B; both links at once; counts, ids and rows are exchanged."""
     part = exchange(SPREAD, machine())
     assert part.seconds.value == pytest.approx(9e6 / 5e9 + 3 * (6.6e-6 + 3e-6))
@@ -152,7 +150,7 @@ def test_rows_of_other_ranks_cross_with_their_ids() -> None:
     )
 
 
-def test_a_rank_serves_others_from_where_its_own_rows_lie() -> None:
+def test_a_rank_serves_others_from_where_its_own_rows_lie():
     """In GPU memory: 5 MB of its own, 11 for others, and 11 put in place, read and written."""
     parts = minibatch_parts(SPREAD, machine(), 2, 2)
     assert parts.transfer is None
@@ -178,7 +176,7 @@ def test_a_rank_serves_others_from_where_its_own_rows_lie() -> None:
     assert lost.epoch_s.unknown == ("where a rank's own rows lie: none of them was asked for",)
 
 
-def test_gpus_of_a_machine_share_its_network_and_have_a_link_to_peers_each() -> None:
+def test_gpus_of_a_machine_share_its_network_and_have_a_link_to_peers_each():
     """Beside training the slower of the two sets the pace: twice 1.8 ms where two GPUs share."""
     ahead = replace(SPREAD, lookahead=1, train_s=Estimate(1e-3))
     tiny = machine(gpu__submit=1e-7)
@@ -202,7 +200,7 @@ def part(seconds: float, **demands: float) -> Part:
     return Part(Estimate(seconds), "a test", {k.replace("_", " "): v for k, v in demands.items()})
 
 
-def test_an_exchange_is_part_of_the_fetch_and_an_average_of_the_step() -> None:
+def test_an_exchange_is_part_of_the_fetch_and_an_average_of_the_step():
     """Each closed form by hand: 3 s over the link, 2 s between ranks, 1 s of a step, 0.5 s more."""
     n = 20
     made = Parts(
@@ -235,7 +233,7 @@ def test_an_exchange_is_part_of_the_fetch_and_an_average_of_the_step() -> None:
     assert run_epoch(peers, n, gpus=2).epoch_s == pytest.approx(n * 2.0 + 1.5)
 
 
-def test_what_several_ranks_measured_keeps_the_cores_that_each_had_busy() -> None:
+def test_what_several_ranks_measured_keeps_the_cores_that_each_had_busy():
     """Two ranks drew for 2 ms on half of the cores each: side by side it is 2 ms again."""
     load = MinibatchLoad(0.0, sample_s=Estimate(2e-3), train_s=Estimate(1e-6), gradient_bytes=0.0)
     halves = replace(load, cpu_share=0.5)
@@ -256,7 +254,7 @@ WHOLE = MinibatchLoad(
 )
 
 
-def test_sharded_over_one_rank_is_local() -> None:
+def test_sharded_over_one_rank_is_local():
     """As if the whole table were in its GPU's memory: nothing is exchanged."""
     resident = replace(
         WHOLE, gpu_link_read_bytes=0.0, gpu_requests={}, gpu_table_bytes=WHOLE.table_bytes
@@ -289,28 +287,28 @@ def seconds(
     return value
 
 
-def test_one_gpu_adds_up_or_takes_the_longer() -> None:
+def test_one_gpu_adds_up_or_takes_the_longer():
     assert seconds(BLOCKING, MACHINE, 960) == pytest.approx(960 * (TRANSFER_S + TRAIN_S), rel=1e-3)
     assert seconds(OVERLAPPED, MACHINE, 960) == pytest.approx(960 * TRANSFER_S + TRAIN_S, rel=1e-3)
 
 
 @pytest.mark.parametrize(("gpus", "to_a_port"), [(1, 1), (2, 1), (4, 1), (8, 2)])
 @pytest.mark.parametrize("nodes", [1, 4])
-def test_gpus_of_a_node_share_its_four_ports(gpus: int, to_a_port: int, nodes: int) -> None:
+def test_gpus_of_a_node_share_its_four_ports(gpus, to_a_port, nodes):
     batches = 960 // gpus // nodes
     expected = batches * to_a_port * TRANSFER_S + TRAIN_S
     assert seconds(OVERLAPPED, MACHINE, 960, gpus, nodes) == pytest.approx(expected, rel=2e-3)
 
 
 @pytest.mark.parametrize("gpus", [2, 4, 8])
-def test_gpus_share_the_memory_of_their_host(gpus: int) -> None:
+def test_gpus_share_the_memory_of_their_host(gpus):
     slow = MACHINE.with_constant("host.memory_rate", 40e9, "made up")
     slow = slow.with_constant("node.root_ports", 8.0, "made up")
     expected = 960 // gpus * gpus * ROWS / 40e9 + TRAIN_S
     assert seconds(OVERLAPPED, slow, 960, gpus) == pytest.approx(expected, rel=2e-3)
 
 
-def test_what_is_hidden_is_not_felt() -> None:
+def test_what_is_hidden_is_not_felt():
     alone = predict_batches(BLOCKING, MACHINE, 100).exposed
     assert alone == pytest.approx({"transfer": 1.0, "train": 1.0}, rel=0.02)
     beside = predict_batches(OVERLAPPED, MACHINE, 100).exposed
@@ -321,7 +319,7 @@ def test_what_is_hidden_is_not_felt() -> None:
     assert "sample" not in tiny.exposed
 
 
-def test_rates_are_of_all_that_a_rank_serves_and_the_disk_s_share_of_all_ranks() -> None:
+def test_rates_are_of_all_that_a_rank_serves_and_the_disk_s_share_of_all_ranks():
     """Ten minibatches on two GPUs of a machine: five steps of 4 MB, of which one is for the other.
 
     In 2 s they are 10 MB/s; ten reads of 0.1 s keep the disk busy for half of that time.

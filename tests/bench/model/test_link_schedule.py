@@ -1,7 +1,5 @@
 """Shared resources and the schedule of an epoch against closed forms; wrong ones fail them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -57,17 +55,17 @@ WRONG_SHARING = {
 }
 
 
-def test_resources_are_shared_fairly() -> None:
+def test_resources_are_shared_fairly():
     check_sharing(simulate)
 
 
 @pytest.mark.parametrize("wrong", WRONG_SHARING.values(), ids=WRONG_SHARING)
-def test_wrong_sharing_is_rejected(wrong: Simulate) -> None:
+def test_wrong_sharing_is_rejected(wrong):
     with pytest.raises(AssertionError):
         check_sharing(wrong)
 
 
-def test_an_activity_cannot_wait_for_a_later_one() -> None:
+def test_an_activity_cannot_wait_for_a_later_one():
     with pytest.raises(ValueError, match="activity 0"):
         simulate([Activity(1.0, {}, (1,)), Activity(1.0)])
     with pytest.raises(ValueError, match="negative"):
@@ -84,7 +82,7 @@ SECONDS = st.just(0.0) | st.floats(1e-9, 10)
         st.tuples(SECONDS, st.sampled_from("ab"), st.floats(0.05, 1), st.booleans()), max_size=8
     )
 )
-def test_no_resource_gives_more_than_it_has(drawn: list[tuple[float, str, float, bool]]) -> None:
+def test_no_resource_gives_more_than_it_has(drawn):
     activities = [Activity(s, {r: share}, reserved=kept) for s, r, share, kept in drawn]
     times = simulate(activities)
     for resource in "ab":
@@ -262,17 +260,17 @@ WRONG_EPOCHS = {
 }
 
 
-def test_the_schedule_agrees_with_closed_forms() -> None:
+def test_the_schedule_agrees_with_closed_forms():
     check_limits(run_epoch)
 
 
 @pytest.mark.parametrize("wrong", WRONG_EPOCHS.values(), ids=WRONG_EPOCHS)
-def test_a_wrong_schedule_is_rejected(wrong: Epoch) -> None:
+def test_a_wrong_schedule_is_rejected(wrong):
     with pytest.raises(AssertionError):
         check_limits(wrong)
 
 
-def test_a_step_waits_for_the_minibatch_that_is_drawn_ahead_of_it() -> None:
+def test_a_step_waits_for_the_minibatch_that_is_drawn_ahead_of_it():
     """Drawing takes 5 s, fetch and step 1 s: minibatches 0 and 1 are drawn by 10 s, step 0 begins,
     and every 5 s another; the last two follow one another from 100 s on."""
     found = run_epoch(parts(5.0, 1.0, 1.0, lookahead=1), 20)
@@ -280,7 +278,7 @@ def test_a_step_waits_for_the_minibatch_that_is_drawn_ahead_of_it() -> None:
     assert (found.sample_s, found.fetch_s, found.train_s) == pytest.approx((82.0, 0.0, 20.0))
 
 
-def test_of_minibatches_that_workers_draw_only_the_steps_own_is_waited_for() -> None:
+def test_of_minibatches_that_workers_draw_only_the_steps_own_is_waited_for():
     """A worker draws one every 5 s. Step 0 has its own at 5 s and is issued when the next one's
     fetch begins, at 10 s; those 5 s are no drawing of its own."""
     drawn = replace(parts(5.0, 0.0, 1.0, lookahead=1), sample_workers=1)
@@ -289,14 +287,14 @@ def test_of_minibatches_that_workers_draw_only_the_steps_own_is_waited_for() -> 
     assert (found.sample_s, found.fetch_s, found.train_s) == pytest.approx((5.0, 5.0, 2.0))
 
 
-def test_the_host_draws_nothing_while_it_issues_a_step() -> None:
+def test_the_host_draws_nothing_while_it_issues_a_step():
     """2 s drawing, 3 s issuing a step that takes the GPU 3 s: 5 s each where nothing is fetched."""
     issuing = replace(parts(2.0, 0.0, 3.0), issue_s=Estimate(3.0))
     assert run_epoch(issuing, 10).epoch_s == pytest.approx(50.0)
     assert run_epoch(parts(2.0, 0.0, 3.0), 10).epoch_s == pytest.approx(32.0)
 
 
-def test_gpus_share_ports_processor_and_nothing_else() -> None:
+def test_gpus_share_ports_processor_and_nothing_else():
     on_link = parts(0.0, 3.0, 1.0)
     alone = run_epoch(on_link, 10).epoch_s
     assert run_epoch(on_link, 10, gpus=4).epoch_s == pytest.approx(alone)
@@ -313,9 +311,7 @@ TIMES = st.floats(0.01, 5)
 
 @settings(max_examples=40)
 @given(TIMES, TIMES, TIMES, st.integers(0, 2), st.integers(1, 40))
-def test_an_epoch_lies_between_its_bounds(
-    sample: float, fetch: float, train: float, lookahead: int, batches: int
-) -> None:
+def test_an_epoch_lies_between_its_bounds(sample, fetch, train, lookahead, batches):
     made = run_epoch(parts(sample, fetch, train, lookahead=lookahead), batches)
     assert made.epoch_s >= batches * max(sample, fetch, train) * (1 - 1e-9)
     blocking = run_epoch(parts(sample, fetch, train), batches).epoch_s
@@ -330,8 +326,8 @@ def test_an_epoch_lies_between_its_bounds(
 @settings(max_examples=40)
 @given(TIMES, TIMES, TIMES, st.integers(0, 2), st.integers(1, 12), st.integers(1, 4))
 def test_workers_with_cores_of_their_own_make_no_epoch_longer(
-    sample: float, fetch: float, train: float, lookahead: int, batches: int, workers: int
-) -> None:
+    sample, fetch, train, lookahead, batches, workers
+):
     alone = run_epoch(parts(sample, fetch, train, lookahead=lookahead), batches)
     drawn = parts(sample, fetch, train, lookahead=lookahead, workers=workers)
     made = run_epoch(drawn, batches)
@@ -341,7 +337,7 @@ def test_workers_with_cores_of_their_own_make_no_epoch_longer(
     assert made.sample_s + made.fetch_s + made.train_s == pytest.approx(made.epoch_s)
 
 
-def test_a_worker_draws_two_ahead_of_what_the_host_has_taken() -> None:
+def test_a_worker_draws_two_ahead_of_what_the_host_has_taken():
     """Draws take 1 s, fetches 10 and steps 1: minibatches are taken at 1, 11 and 22 s."""
     activities: list[Activity] = []
     program = schedule._Program(parts(1.0, 10.0, 1.0, workers=1), 0, 0, activities)
@@ -353,9 +349,7 @@ def test_a_worker_draws_two_ahead_of_what_the_host_has_taken() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3, 8])
-def test_the_pace_of_a_long_epoch_is_that_of_a_simulated_one(
-    monkeypatch: pytest.MonkeyPatch, workers: int
-) -> None:
+def test_the_pace_of_a_long_epoch_is_that_of_a_simulated_one(monkeypatch, workers):
     drawing = 0.3 if not workers else 3.0 * workers  # which is then what the epoch waits for
     gathered = parts(drawing, 1.7, 1.1, lookahead=1, gather=0.9, by_kernel=False, workers=workers)
     for made in (gathered, parts(drawing, 1.7, 1.1, lookahead=1, gpu_share=0.5, workers=workers)):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import ClassVar, Literal
 
 import pytest
@@ -21,6 +20,7 @@ from gatherbench.bench.model.epoch import EpochPrediction, predict_batches
 from gatherbench.bench.model.load import MinibatchLoad, load_of
 from gatherbench.bench.model.profile import load_profile
 from gatherbench.datasets.store import open_dataset
+from gatherbench.reason import Reason
 from gatherbench.strategies.base import Fetcher, Minibatches, Strategy
 from gatherbench.strategies.data_path import DataPath, total, zero_copy_path
 from gatherbench.strategies.knowledge import NOTHING, Knowledge
@@ -43,7 +43,7 @@ class FirstRowsKept(Strategy):
 
     parts: Literal["8", "2", "1"] = "8"
 
-    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+    def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
         return None
 
     def gpu_table_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
@@ -77,7 +77,7 @@ def option(found: Advice, parts: str) -> Option:
 
 
 @pytest.mark.usefixtures("registered")
-def test_advice_refuses_what_does_not_fit_and_ranks_what_does() -> None:
+def test_advice_refuses_what_does_not_fit_and_ranks_what_does():
     found = advice()
     half, eighth = option(found, "2"), option(found, "8")
     assert half in found.unranked
@@ -92,7 +92,7 @@ def test_advice_refuses_what_does_not_fit_and_ranks_what_does() -> None:
 
 
 @pytest.mark.usefixtures("registered")
-def test_a_minibatch_that_is_wholly_kept_is_no_table_that_fits() -> None:
+def test_a_minibatch_that_is_wholly_kept_is_no_table_that_fits():
     """Ids that happen to lie in the kept part say nothing of the rest of the table."""
     (sizes,) = graph_sizes(QUESTION)
     hot = replace(sizes, ids=(torch.arange(20_000),))
@@ -114,7 +114,7 @@ class LastSeenKept(FirstRowsKept):
             yield replace(far, payload_bytes=ids.numel() * of.row_bytes)
 
 
-def test_advice_judges_a_path_by_minibatches_that_it_has_not_seen(tiny_root: Path) -> None:
+def test_advice_judges_a_path_by_minibatches_that_it_has_not_seen(tiny_root):
     """Else what it has just learnt by heart would be in every minibatch."""
     graph = graph_of(200_000, 5_000_000, 100, train_nodes=50_000, laws=("rmat",))
     question = Question(graph)
@@ -144,7 +144,7 @@ BOTH = replace(
 )
 
 
-def test_rows_that_are_gathered_and_rows_read_in_place_both_cross_the_link() -> None:
+def test_rows_that_are_gathered_and_rows_read_in_place_both_cross_the_link():
     parts = {
         name: predicted(one).parts for name, one in (("r", READ), ("g", GATHERED), ("b", BOTH))
     }
@@ -160,7 +160,7 @@ def test_rows_that_are_gathered_and_rows_read_in_place_both_cross_the_link() -> 
     assert pinned_need(replace(BOTH, table_bytes=1e10)) == 1e10 + 2 * 2**29
 
 
-def test_paths_add_up_and_a_count_that_one_lacks_is_lacking() -> None:
+def test_paths_add_up_and_a_count_that_one_lacks_is_lacking():
     reads = DataPath(10, gpu_link_read_bytes=10, gpu_requests={32: 1, 128: 2}, gpu_page_visits=3)
     copies = DataPath(5, cpu_write_bytes=5, copy_engine_bytes=6, gpu_requests={})
     both = total([reads, copies, reads])
@@ -177,7 +177,7 @@ def test_paths_add_up_and_a_count_that_one_lacks_is_lacking() -> None:
     assert load_of(total([]), 1.0).gpu_requests == {}
 
 
-def test_rows_that_the_gpu_reads_where_the_cpu_wrote_them_cross_once() -> None:
+def test_rows_that_the_gpu_reads_where_the_cpu_wrote_them_cross_once():
     once = replace(BOTH, payload_bytes=HALF, copy_engine_bytes=HALF / 50)
     assert once.brought_bytes == HALF
     assert predicted(once).parts["transfer"] == predicted(READ).parts["transfer"]

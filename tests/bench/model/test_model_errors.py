@@ -1,21 +1,13 @@
 """Epochs that were measured on a GPU beside the model: the file is what comes out, what follows
 from it, and what the epochs tell of the training loop."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from gatherbench.bench.model import errors
-from gatherbench.bench.model.errors import (
-    Beside,
-    error_of,
-    measured_beside,
-    ratio_errors,
-)
+from gatherbench.bench.model.errors import Beside, error_of, measured_beside, ratio_errors
 from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.read.tables import Run
@@ -39,35 +31,27 @@ def shipped() -> LinkProfile:
     return load_profile("nvidia-h200")
 
 
-def test_the_file_is_what_the_committed_runs_yield(
-    tmp_path: Path, runs: list[Run], shipped: LinkProfile
-) -> None:
+def test_the_file_is_what_the_committed_runs_yield(tmp_path, runs, shipped):
     """``python -m tools.model_errors`` writes it anew after a change of the model."""
     model_errors.write(model_errors.beside_of(runs, shipped), tmp_path / "epochs.csv")
     assert (tmp_path / "epochs.csv").read_text() == errors.FILE.read_text()
     assert len(measured_beside()) == 45
 
 
-def test_the_profile_holds_what_the_committed_runs_tell_of_the_loop(
-    runs: list[Run], shipped: LinkProfile
-) -> None:
+def test_the_profile_holds_what_the_committed_runs_tell_of_the_loop(runs, shipped):
     assert fitted(list(training_loop.epochs_of(runs, shipped)), shipped) == shipped
-    for key, series in (
-        ("loop.issue", 14),
-        ("loop.submit", 14),
-        ("loop.gather", 4),
-    ):
+    for key, series in (("loop.issue", 14), ("loop.submit", 14), ("loop.gather", 4)):
         assert f"median of {series} series of epochs on nvidia-h200" in shipped[key].source
 
 
-def test_the_notes_hold_the_table_as_it_comes_out() -> None:
+def test_the_notes_hold_the_table_as_it_comes_out():
     notes = NOTES.read_text(encoding="utf-8")
     assert "\n".join(model_errors.table(measured_beside())) in notes
     assert f"less than a factor of {errors.told_apart():.2f}" in notes
     assert f"itself differed by {100 * between_processes(measured_beside()):.0f} %" in notes
 
 
-def test_the_table_by_hand() -> None:
+def test_the_table_by_hand():
     """Twice and half as long as measured: +100 and −50 %, a root mean square of 79 %."""
     two = (ONE, replace(ONE, variant="b", modelled_s=0.5))
     lines = model_errors.table(two)
@@ -77,7 +61,7 @@ def test_the_table_by_hand() -> None:
     assert "| as timed alone | 0.0 % | +0 % | +0 % | 2 of 2 |" in lines
 
 
-def test_it_is_no_worse_of_graphs_and_paths_that_it_did_not_see() -> None:
+def test_it_is_no_worse_of_graphs_and_paths_that_it_did_not_see():
     """Root mean square 10 % with all, 10 without a graph, 12 without a path; 31 as timed alone."""
 
     def rms(name: str) -> float:
@@ -90,20 +74,18 @@ def test_it_is_no_worse_of_graphs_and_paths_that_it_did_not_see() -> None:
     assert rms("alone_s") > 3 * rms("modelled_s")
 
 
-def test_processes_of_one_path_differ_by_their_standard_deviation() -> None:
+def test_processes_of_one_path_differ_by_their_standard_deviation():
     """Logarithms 0 and 1 apart: a variance of 0.5; what ran once tells nothing."""
     again = replace(ONE, run="20261123-run-2", measured_s=math.e)
     assert between_processes([ONE, again, replace(ONE, variant="b")]) == pytest.approx(0.5**0.5)
     assert between_processes(measured_beside()) == pytest.approx(0.152, abs=0.001)
 
 
-def test_an_error_is_modelled_over_measured_less_one() -> None:
+def test_an_error_is_modelled_over_measured_less_one():
     assert ONE.error == 1.0
 
 
-def test_errors_of_a_path_are_those_of_its_name_and_lookahead(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_errors_of_a_path_are_those_of_its_name_and_lookahead(monkeypatch):
     """1 s measured, modelled as 2, 0.5 and 1.1 s; what fetches ahead is another path."""
     known = (
         ONE,
@@ -116,7 +98,7 @@ def test_errors_of_a_path_are_those_of_its_name_and_lookahead(
     assert error_of("never", 0) is None
 
 
-def test_what_all_paths_are_off_alike_is_no_error_of_a_ratio() -> None:
+def test_what_all_paths_are_off_alike_is_no_error_of_a_ratio():
     """Modelled 2, 1 and 4 times as long: ratios off by 2, 2 and 4; other workloads are apart."""
     of_one = [replace(ONE, modelled_s=times) for times in (2.0, 1.0, 4.0)]
     apart = [replace(one, workload="x", modelled_s=9.0) for one in of_one]
@@ -125,7 +107,7 @@ def test_what_all_paths_are_off_alike_is_no_error_of_a_ratio() -> None:
     assert sorted(ratio_errors([*of_one, *other_run])) == pytest.approx([2, 2, 4])
 
 
-def test_most_pairs_are_told_apart_no_closer_than_the_ratio() -> None:
+def test_most_pairs_are_told_apart_no_closer_than_the_ratio():
     found = ratio_errors(measured_beside())
     within = sum(one <= errors.told_apart() for one in found) / len(found)
     assert errors.SHARE <= within < errors.SHARE + 2 / len(found)
@@ -137,7 +119,7 @@ def epoch(fetch_ms: float, train_ms: float, **load: float) -> Epoch:
     return Epoch(("w", "s", "v"), replace(asked, **load), fetch_ms / 1e3, train_ms / 1e3)  # type: ignore[arg-type]
 
 
-def test_the_loops_constants_by_hand(shipped: LinkProfile) -> None:
+def test_the_loops_constants_by_hand(shipped):
     """Rows that lie ready tell 2 and 4 ms of issuing, 1 and 3 ms of starting: 60 µs and 2 ms.
 
     A gather takes 10 ms, of which 2 start it, 0.5 are its rate's, and some its copy's; beside one

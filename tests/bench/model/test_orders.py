@@ -1,9 +1,6 @@
 """Pages that a minibatch touches, by order: worked out by hand."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,12 +26,12 @@ from gatherbench.bench.show.orders import chart_of, table_of
         ([0, 1], 40, 5),  # bytes 0 to 79: page 2 is shared
     ],
 )
-def test_distinct_pages_by_hand(rows: list[int], row_bytes: int, pages: int) -> None:
+def test_distinct_pages_by_hand(rows, row_bytes, pages):
     assert distinct_pages(np.array(rows, np.int64), row_bytes, 16) == pages
 
 
 @given(st.lists(st.integers(0, 50)), st.integers(1, 40), st.integers(1, 32))
-def test_distinct_pages_are_those_of_every_byte(rows: list[int], size: int, page: int) -> None:
+def test_distinct_pages_are_those_of_every_byte(rows, size, page):
     every = {b // page for row in rows for b in range(row * size, (row + 1) * size)}
     assert distinct_pages(np.sort(np.array(rows, np.int64)), size, page) == len(every)
 
@@ -55,7 +52,7 @@ def two() -> OrderCounts:
     )
 
 
-def test_the_table_and_the_chart_hold_the_counts() -> None:
+def test_the_table_and_the_chart_hold_the_counts():
     table = table_of(two()).set_index(["order", "place"])
     assert table.loc[("degree", "registered"), "pages_per_minibatch"] == 30
     assert table.loc[("degree", "registered"), "page_bytes"] == 65536
@@ -67,7 +64,7 @@ def test_the_table_and_the_chart_hold_the_counts() -> None:
     assert [line.text for line in registered.lines] == ["40", "30 (-25%)"]
 
 
-def test_the_command_counts_the_same_minibatches_in_every_order(tmp_path: Path) -> None:
+def test_the_command_counts_the_same_minibatches_in_every_order(tmp_path):
     told = CliRunner().invoke(
         app, ["orders", "wordnet", "--max-batches", "2", "--out", str(tmp_path / "o")]
     )
@@ -80,7 +77,7 @@ def test_the_command_counts_the_same_minibatches_in_every_order(tmp_path: Path) 
     ]
 
 
-def test_a_dataset_that_is_none_is_refused() -> None:
+def test_a_dataset_that_is_none_is_refused():
     told = CliRunner().invoke(app, ["orders", "wordnett"])
     assert told.exit_code == 2
     assert "wordnet" in told.output

@@ -1,7 +1,5 @@
 """A table replicated or sharded: what crosses, and which is faster."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -44,7 +42,7 @@ def options(advice: Advice) -> dict[tuple[str, str], Option]:
     return {o.path: o for o in (*advice.ranked, *advice.unranked, *advice.others)}
 
 
-def test_a_sharded_path_is_the_average_over_its_ranks() -> None:
+def test_a_sharded_path_is_the_average_over_its_ranks():
     (sizes,) = graph_sizes(ASKED)
     load = average_load(Sharded(memory="gpu", ahead="0"), ASKED, sizes)
     assert load.payload_bytes == pytest.approx(sizes.rows * 2048)
@@ -61,7 +59,7 @@ def test_a_sharded_path_is_the_average_over_its_ranks() -> None:
     )
 
 
-def test_advice_knows_both_placements_in_the_same_words() -> None:
+def test_advice_knows_both_placements_in_the_same_words():
     found = options(advice_on(ASKED))
     words = {path: (o.placement, o.sharded) for path, o in found.items()}
     assert words["sharded", "gpu,0,0"] == ("sharded over 4 ranks in GPU memory", True)
@@ -82,14 +80,14 @@ def test_advice_knows_both_placements_in_the_same_words() -> None:
     assert f"Take {first.words} ({first.placement}): " in recommendation(advice)[0]
 
 
-def test_one_gpu_has_nothing_to_shard() -> None:
+def test_one_gpu_has_nothing_to_shard():
     alone = advice_on(replace(ASKED, gpus=1, machines=1))
     assert not any(o.sharded for o in options(alone).values())
     assert not any("sharded" in remark for remark in alone.remarks)
     assert placements(alone) == []
 
 
-def test_a_table_that_no_host_holds_is_refused_and_sharded_is_what_is_left() -> None:
+def test_a_table_that_no_host_holds_is_refused_and_sharded_is_what_is_left():
     """38.1 GiB: on hosts of 32 GiB a half each, on GPUs of 24 GiB a quarter each."""
     advice = advice_on(replace(ASKED, host_memory_bytes=32 * 2.0**30))
     assert {o.path for o in advice.ranked} == {
@@ -108,7 +106,7 @@ def test_a_table_that_no_host_holds_is_refused_and_sharded_is_what_is_left() -> 
     assert options(advice_on(ASKED))["aligned_zero_copy", "given"].fits is True
 
 
-def test_the_faster_placement_follows_the_network() -> None:
+def test_the_faster_placement_follows_the_network():
     """Between 20 and 2000 Gb/s a machine the order of the two turns round."""
     for rate, ahead in ((250e9, True), (2.5e9, False)):
         there = machine().with_constant("network.rate", rate, "made up")
@@ -127,7 +125,7 @@ def test_the_faster_placement_follows_the_network() -> None:
     assert "in host memory 922 GiB, sharded over host memory 1,843 GiB" in with_host[-1]
 
 
-def test_a_part_of_the_table_and_what_training_needs_have_to_fit() -> None:
+def test_a_part_of_the_table_and_what_training_needs_have_to_fit():
     """A quarter of 38.1 GiB and what training needs do not fit into 8 GiB."""
     (sizes,) = graph_sizes(ASKED)
     part = average_load(Sharded(memory="gpu", ahead="0"), ASKED, sizes)
@@ -136,7 +134,7 @@ def test_a_part_of_the_table_and_what_training_needs_have_to_fit() -> None:
     assert small["sharded", "gpu,0,0"].fits is False
 
 
-def test_what_crosses_the_network_by_hand() -> None:
+def test_what_crosses_the_network_by_hand():
     """Two GPUs in each of two machines, 1000 rows of 512 B: half of the rows, with their ids."""
     load = MinibatchLoad(512e3, row_bytes=512, gradient_bytes=1e5)
     assert crosses(load, 2, 2) == (2 * 500 * 520, pytest.approx(1.5e5))
@@ -144,7 +142,7 @@ def test_what_crosses_the_network_by_hand() -> None:
     assert crosses(load, 4, 1)[0] == 0
 
 
-def test_the_tables_of_the_page_are_the_model_s(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tables_of_the_page_are_the_model_s(monkeypatch):
     monkeypatch.setattr(placement, "MACHINES", (2,))  # the others take long
     page = (Path(__file__).parents[3] / "docs" / "several-machines.md").read_text(encoding="utf-8")
     for line in placement.tables().splitlines():

@@ -18,7 +18,6 @@ import pynvml
 import pytest
 
 from gatherbench.bench.machine.gpus import list_gpus
-from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.bench.meters import power
 from gatherbench.bench.meters.base import Meter, Reading
 from gatherbench.bench.meters.nvml_device import (
@@ -34,9 +33,10 @@ from gatherbench.bench.meters.trust import SensorCheck, calibrate
 from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run import sensor_check
 from gatherbench.bench.run import worker as worker_module
-from gatherbench.bench.run.job import Job, SensorCheckJob, read_choice
+from gatherbench.bench.run.job import SensorCheckJob, read_choice
 from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.run.store import PartWriter, read_part, rows_of
+from gatherbench.reason import Reason, SensorUnavailableError
 
 FIRST, SECOND = "GPU-first", "GPU-second"
 #: Bytes a second of the stub's transfers: below what its link (generation 1, x16) carries.
@@ -150,7 +150,7 @@ def why(reading: Reading) -> str:
     return str(reading.reason)
 
 
-def test_counters_are_unwrapped_and_directions_are_named_from_the_host(driver: Driver) -> None:
+def test_counters_are_unwrapped_and_directions_are_named_from_the_host(driver):
     found = link(driver, 0.4)  # begins 295 MB below 2^32 and moves more than 1 GB
     assert (found[TO_DEVICE].value or 0) > 2**32 - 4_000_000_000
     assert rate_of(found[TO_DEVICE]) == pytest.approx(RATE, rel=0.1)
@@ -161,7 +161,7 @@ def test_counters_are_unwrapped_and_directions_are_named_from_the_host(driver: D
     assert (found["pcie_polling_cpu"].value or 0) > 0
 
 
-def test_a_driver_that_stamps_nothing_is_read_by_the_hosts_clock(driver: Driver) -> None:
+def test_a_driver_that_stamps_nothing_is_read_by_the_hosts_clock(driver):
     driver.say({"gpu0.timestamp": -1})
     # Stamp and value are two moments then, and a busy machine may come between them.
     assert RATE / 2 < rate_of(link(driver)[TO_DEVICE]) < 2 * RATE
@@ -178,31 +178,27 @@ def test_a_driver_that_stamps_nothing_is_read_by_the_hosts_clock(driver: Driver)
         ({"init_return": 4}, "/dev/nvidia"),
     ],
 )
-def test_counters_that_cannot_be_read_are_no_zero(
-    driver: Driver, words: dict[str, int], said: str
-) -> None:
+def test_counters_that_cannot_be_read_are_no_zero(driver, words, said):
     driver.say(words)
     found = link(driver)
     for direction in (TO_DEVICE, TO_HOST):
         assert said in why(found[direction])
 
 
-def test_a_gap_in_which_the_counter_may_have_wrapped_gives_no_number(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gap_in_which_the_counter_may_have_wrapped_gives_no_number(driver, monkeypatch):
     monkeypatch.setattr(FieldCounters, "period_s", 0.1)
     driver.say({"gpu0.gen_max": 6})  # on the fastest link there is, 32 bits last for 34 ms
     assert "can start anew every 0.0336 s" in why(link(driver, 0.4)[TO_DEVICE])
 
 
-def test_a_counter_that_is_reset_gives_no_number(driver: Driver) -> None:
+def test_a_counter_that_is_reset_gives_no_number(driver):
     # From 4.0 e9 to one less is a rise of 2^32 - 1 bytes in 20 ms.
     found = watched(PcieMeter(gpu()), 0.2, lambda: driver.say({"gpu0.rx": 3_999_999_999}))
     assert "more than is possible" in why(found[TO_DEVICE])
     assert found[TO_HOST].value == 0
 
 
-def test_a_gpu_that_is_lost_in_the_middle_costs_that_window_alone(driver: Driver) -> None:
+def test_a_gpu_that_is_lost_in_the_middle_costs_that_window_alone(driver):
     meter = PcieMeter(gpu())
     lost = watched(meter, 0.1, lambda: driver.say({"gpu0.lost": 1}))
     driver.say({"gpu0.lost": 0})
@@ -215,7 +211,7 @@ def test_a_gpu_that_is_lost_in_the_middle_costs_that_window_alone(driver: Driver
         assert why(lost[metric]).startswith("failed: NVML says 'GPU is lost'"), metric
 
 
-def test_two_gpus_are_told_apart_by_uuid(driver: Driver) -> None:
+def test_two_gpus_are_told_apart_by_uuid(driver):
     begin = {"gpu0.rx_rate": RATE / 2, "gpu1.rx_rate": RATE, "gpu1.from": time.monotonic()}
     driver.say({"devices": 2, **begin})
     found = watched(PcieMeter(gpu(uuid=SECOND)), 0.2)
@@ -232,9 +228,7 @@ def looked_up(index: int, uuid: str) -> Any:
 
 
 @pytest.mark.parametrize("visible", ["", "1,0", "GPU-second", "0"])
-def test_torchs_index_is_never_nvmls(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch, visible: str
-) -> None:
+def test_torchs_index_is_never_nvmls(driver, monkeypatch, visible):
     """Whatever CUDA_VISIBLE_DEVICES does to torch's numbers, the UUID leads to the GPU."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     driver.say({"devices": 2})
@@ -244,9 +238,7 @@ def test_torchs_index_is_never_nvmls(
 
 
 @pytest.mark.parametrize("visible", ["MIG-slice", "0"])
-def test_an_instance_of_a_partitioned_gpu_has_no_sensors(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch, visible: str
-) -> None:
+def test_an_instance_of_a_partitioned_gpu_has_no_sensors(driver, monkeypatch, visible):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     driver.say({"devices": 2, "gpu0.mig": 1, "gpu1.uuid": "MIG-slice"})
     assert "(MIG)" in looked_up(0, "slice")
@@ -254,9 +246,7 @@ def test_an_instance_of_a_partitioned_gpu_has_no_sensors(
     assert visible.startswith("MIG-") or "(MIG)" in looked_up(0, "first")
 
 
-def test_energy_is_the_counters_difference_over_a_long_window(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_energy_is_the_counters_difference_over_a_long_window(driver, monkeypatch):
     monkeypatch.setattr(power, "SHORTEST_ENERGY_WINDOW_S", 0.5)
     begin = time.monotonic()
     driver.say({"gpu0.average_mw": 240_000, "gpu0.from": begin})
@@ -272,7 +262,7 @@ def test_energy_is_the_counters_difference_over_a_long_window(
     assert (found["gpu_power_polling_cpu"].value or 0) > 0
 
 
-def test_short_windows_of_energy_are_refused(driver: Driver) -> None:
+def test_short_windows_of_energy_are_refused(driver):
     driver.say({"gpu0.reasons": 0x1 | 0x2})
     found = watched(GpuPowerMeter(gpu()), 0.1)
     for metric in ("gpu_energy", "gpu_power_average"):
@@ -289,9 +279,7 @@ def test_short_windows_of_energy_are_refused(driver: Driver) -> None:
         ({"gpu0.energy_return": 4}, "no_permission: "),
     ],
 )
-def test_an_energy_counter_that_fails_costs_only_itself(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch, words: dict[str, int], said: str
-) -> None:
+def test_an_energy_counter_that_fails_costs_only_itself(driver, monkeypatch, words, said):
     driver.say(words)
     monkeypatch.setattr(power, "SHORTEST_ENERGY_WINDOW_S", 0.05)
     found = watched(GpuPowerMeter(gpu()), 0.1)
@@ -302,9 +290,7 @@ def test_an_energy_counter_that_fails_costs_only_itself(
 
 
 @pytest.mark.parametrize(("milliwatts", "watts"), [(240_500, 240.5), (0, None)])
-def test_a_driver_without_the_fields_of_power_is_asked_by_the_older_call(
-    driver: Driver, milliwatts: int, watts: float | None
-) -> None:
+def test_a_driver_without_the_fields_of_power_is_asked_by_the_older_call(driver, milliwatts, watts):
     driver.say({"gpu0.power_return": 3, "gpu0.usage_mw": milliwatts})
     drawn = watched(GpuPowerMeter(gpu()), 0.1)["gpu_power"]
     assert drawn.value == watts
@@ -314,7 +300,7 @@ def test_a_driver_without_the_fields_of_power_is_asked_by_the_older_call(
         assert drawn.source.startswith("mean of nvmlDeviceGetPowerUsage")
 
 
-def test_a_window_says_the_worst_that_it_saw_and_what_slowed_the_gpu(driver: Driver) -> None:
+def test_a_window_says_the_worst_that_it_saw_and_what_slowed_the_gpu(driver):
     hot = {"gpu0.temperature": 85, "gpu0.clock_mhz": 1200, "gpu0.reasons": 0x1 | 0x4 | 0x40}
     driver.say({**hot, "gpu0.power_return": 3})
     cool = {"gpu0.temperature": 57, "gpu0.clock_mhz": 1830, "gpu0.reasons": 0}
@@ -329,9 +315,7 @@ def test_a_window_says_the_worst_that_it_saw_and_what_slowed_the_gpu(driver: Dri
 
 @pytest.mark.parametrize("kind", SOURCES)
 @pytest.mark.parametrize("timed", [True, False])
-def test_sources_that_block_are_kept_out_of_what_is_timed(
-    driver: Driver, kind: type[Any], timed: bool
-) -> None:
+def test_sources_that_block_are_kept_out_of_what_is_timed(driver, kind, timed):
     driver.transfer(RATE, RATE / 3)
     found = watched(PcieMeter(gpu(kind.name), timed=timed), 0.4)
     if timed and not kind.unobtrusive:
@@ -346,14 +330,12 @@ def test_sources_that_block_are_kept_out_of_what_is_timed(
     ("words", "seconds", "said"),
     [({"gpu0.metric_return": 3}, 0.3, "Not Supported"), ({}, 0.001, "the 0.2 s that these")],
 )
-def test_a_metric_that_refuses_or_lacks_its_interval_is_no_number(
-    driver: Driver, words: dict[str, int], seconds: float, said: str
-) -> None:
+def test_a_metric_that_refuses_or_lacks_its_interval_is_no_number(driver, words, seconds, said):
     driver.say(words)
     assert said in why(watched(PcieMeter(gpu("gpm")), seconds)[TO_DEVICE])
 
 
-def test_what_the_driver_says_in_an_unknown_type_is_no_number(driver: Driver) -> None:
+def test_what_the_driver_says_in_an_unknown_type_is_no_number(driver):
     (answer,) = NvmlDevice((FIRST,)).answers(198)
     answer.valueType = 99  # type: ignore[attr-defined]
     assert "value type 99" in str(field_value(answer).value)
@@ -383,9 +365,7 @@ def calibrated(driver: Driver, words: dict[str, Any], sources: int = 3) -> Senso
         ({"gpu0.field_return": 3, "gpu0.gpm_zero": 1}, "throughput", "came back as 0"),
     ],
 )
-def test_the_first_source_that_is_right_both_ways_is_taken(
-    driver: Driver, words: dict[str, float], chosen: str, said: str | None
-) -> None:
+def test_the_first_source_that_is_right_both_ways_is_taken(driver, words, chosen, said):
     found = calibrated(driver, words, 1 + NAMES.index(chosen))
     assert found.choice.pcie == chosen, found
     right = [c.ratio for c in found.comparisons if c.source == chosen]
@@ -397,7 +377,7 @@ def test_the_first_source_that_is_right_both_ways_is_taken(
         assert any(said in (str(r) if isinstance(r, Reason) else f"{r:.3g}") for r in against)
 
 
-def test_the_link_is_looked_at_before_and_while_it_carries(driver: Driver) -> None:
+def test_the_link_is_looked_at_before_and_while_it_carries(driver):
     found = calibrated(driver, {"gpu0.gen_max": 4, "gpu0.gpm": 0, "gpu0.throughput_return": 3})
     assert found.link_idle
     assert found.link_loaded
@@ -414,9 +394,7 @@ def test_the_link_is_looked_at_before_and_while_it_carries(driver: Driver) -> No
         ({"gpu0.lost_after": 20}, ["GPU is lost"]),
     ],
 )
-def test_where_nothing_is_right_nothing_is_read_and_the_reason_names_all(
-    driver: Driver, words: dict[str, float], said: list[str]
-) -> None:
+def test_where_nothing_is_right_nothing_is_read_and_the_reason_names_all(driver, words, said):
     choice = calibrated(driver, words).choice
     assert choice.pcie is None
     assert all(words in str(choice.pcie_reason) for words in said)
@@ -445,7 +423,7 @@ def job(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sens
     return SensorCheckJob(RowMaker("run", "abc", "box", "cuda"), part, choice, copies_mib=(256, 1))
 
 
-def test_the_worker_writes_rows_and_a_choice(job: SensorCheckJob, driver: Driver) -> None:
+def test_the_worker_writes_rows_and_a_choice(job, driver):
     driver.say({"gpu0.gpm": 0, "gpu0.throughput_return": 3})
     worker_module.calibrate_sensors(job)
     *records, end = read_part(job.part)
@@ -472,9 +450,7 @@ def test_the_worker_writes_rows_and_a_choice(job: SensorCheckJob, driver: Driver
     assert choice.pcie_reason.kind == "failed"
 
 
-def test_a_case_reads_link_power_and_energy(
-    make_job: Callable[..., Job], driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_case_reads_link_power_and_energy(make_job, driver, monkeypatch):
     """A whole case in host memory, while the stub's GPU draws 400 W and its link carries."""
     monkeypatch.setattr(measure_module, "gpu_under_test", lambda *_: gpu())
     monkeypatch.setattr(power, "SHORTEST_ENERGY_WINDOW_S", 0.0)

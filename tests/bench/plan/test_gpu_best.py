@@ -1,12 +1,10 @@
 """What ``gpu-best`` holds: each combination, beside what it is made of."""
 
-from __future__ import annotations
-
 from gatherbench.bench.plan.plan_file import load_plan
 from gatherbench.strategies.registry import build
 
 
-def test_every_combination_is_there_beside_what_it_is_made_of() -> None:
+def test_every_combination_is_there_beside_what_it_is_made_of():
     plan = load_plan("gpu-best")
     assert plan.measure.together, "ratios of one process"
     cases = [c for c in plan.cases() if c.repeat == 0]

@@ -6,8 +6,6 @@ What is not fetch was issue time and waits, a share for each layer; of more rows
 :data:`ROW_S` each besides. The null path, which was not measured, is the least that is not fetch.
 """
 
-from __future__ import annotations
-
 import csv
 import math
 from collections import defaultdict
@@ -131,7 +129,7 @@ def compared_s(plan: Plan, workload: Workload) -> float:
     return paths * (3 + workload.max_batches) * rows * row_bytes / COMPARED_BYTES_S
 
 
-def test_it_is_through_in_nine_minutes() -> None:
+def test_it_is_through_in_nine_minutes():
     plan = load_plan("gpu-decide")
     repeat = sum(process_s(plan, workload) for workload in plan.workloads())
     first = sum(compared_s(plan, workload) for workload in plan.workloads())
@@ -142,9 +140,7 @@ def test_it_is_through_in_nine_minutes() -> None:
 
 
 @pytest.mark.parametrize(("own", "reached"), [(0.0, 0.043), (0.02, 0.055)])
-def test_five_processes_tell_a_twentieth_unless_paths_differ_from_process_to_process(
-    own: float, reached: float
-) -> None:
+def test_five_processes_tell_a_twentieth_unless_paths_differ_from_process_to_process(own, reached):
     """Of two paths' ratio the half-width: t(4) times the error of the mean of five processes.
 
     Epochs of one process had a standard deviation of 0.077 (of 50 minibatches; these are shorter).
@@ -158,7 +154,7 @@ def test_five_processes_tell_a_twentieth_unless_paths_differ_from_process_to_pro
     )
 
 
-def test_the_large_table_takes_what_host_and_disk_have_room_for() -> None:
+def test_the_large_table_takes_what_host_and_disk_have_room_for():
     """Two tables of 48 GiB and a graph of 8 GiB need 116 GiB: nine tenths of what is free."""
     plan = load_plan("gpu-decide")
     sizes = {

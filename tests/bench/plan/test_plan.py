@@ -1,7 +1,5 @@
 """Plans: what expands to what, and what a typo is answered with."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -45,7 +43,7 @@ def write(folder: Path, text: str) -> str:
     return str(path)
 
 
-def test_lists_expand_to_every_combination(tmp_path: Path) -> None:
+def test_lists_expand_to_every_combination(tmp_path):
     plan = load_plan(write(tmp_path, SMALL))
     cases = plan.cases()
     assert plan.name == "mine"
@@ -69,7 +67,7 @@ name = "all_in_gpu"
 """
 
 
-def test_ranks_expand_and_stand_in_the_id(tmp_path: Path) -> None:
+def test_ranks_expand_and_stand_in_the_id(tmp_path):
     workloads = load_plan(write(tmp_path, RANKS)).workloads()
     assert [(w.nodes, w.gpus, w.world) for w in workloads] == [
         (1, 1, 1), (1, 2, 2), (2, 1, 2), (2, 2, 4)
@@ -81,7 +79,7 @@ def test_ranks_expand_and_stand_in_the_id(tmp_path: Path) -> None:
     assert {w.step_seeds for w in workloads} == {1000}
 
 
-def test_both_scalings_are_workloads_of_their_own_but_of_one_rank(tmp_path: Path) -> None:
+def test_both_scalings_are_workloads_of_their_own_but_of_one_rank(tmp_path):
     text = RANKS.replace("nodes", 'scaling = ["strong", "weak"]\nnodes')
     one, *found = load_plan(write(tmp_path, text)).workloads()
     assert (one.world, one.scaling) == (1, "strong")
@@ -94,7 +92,7 @@ def test_both_scalings_are_workloads_of_their_own_but_of_one_rank(tmp_path: Path
     assert "-b1000-2x2w-" in found[-1].id
 
 
-def test_ids_of_one_rank_are_those_of_before_there_were_several() -> None:
+def test_ids_of_one_rank_are_those_of_before_there_were_several():
     """Runs of then and now are compared by them, and traces are kept by theirs."""
     few = {"fanouts": (25, 10), "max_batches": 12}
     for model, known in (("sage", "8b339ac0"), ("gat", "d6f6b61d")):  # of results/example/plan.json
@@ -102,7 +100,7 @@ def test_ids_of_one_rank_are_those_of_before_there_were_several() -> None:
     assert Workload("wordnet", **few).trace_id == "wordnet-f25x10-b1000-2bda5e99"
 
 
-def test_a_workload_of_several_ranks_in_words() -> None:
+def test_a_workload_of_several_ranks_in_words():
     def words(**fields: Any) -> str:
         return workload_name(asdict(Workload("wordnet", **fields)))
 
@@ -113,7 +111,7 @@ def test_a_workload_of_several_ranks_in_words() -> None:
     assert "1 rank on each of 2 machines" in words(nodes=2)
 
 
-def test_repeats_are_outermost_and_the_order_of_strategies_varies(tmp_path: Path) -> None:
+def test_repeats_are_outermost_and_the_order_of_strategies_varies(tmp_path):
     path = write(tmp_path, SMALL.replace("repeats = 3", "repeats = 8"))
     plan = load_plan(path)
     cases = plan.cases()
@@ -129,20 +127,20 @@ def test_repeats_are_outermost_and_the_order_of_strategies_varies(tmp_path: Path
     assert ResolvedPlan.model_validate_json(text).expanded() == cases
 
 
-def test_a_run_that_is_cut_short_has_measured_the_baseline_on_every_number_of_ranks() -> None:
+def test_a_run_that_is_cut_short_has_measured_the_baseline_on_every_number_of_ranks():
     cases = load_plan("several").cases()
     first = [(c.workload.dataset, c.workload.gpus, c.variant) for c in cases[:4]]
     assert first == [(d, g, "naive") for d in ("wordnet", "products-like") for g in (1, 2)]
 
 
 @pytest.mark.parametrize("name", plan_names())
-def test_every_shipped_plan_is_right(name: str) -> None:
+def test_every_shipped_plan_is_right(name):
     plan = load_plan(name)
     assert plan.description
     assert plan.cases()
 
 
-def test_quick_covers_every_strategy_and_both_models() -> None:
+def test_quick_covers_every_strategy_and_both_models():
     from gatherbench.strategies.registry import STRATEGIES
 
     cases = load_plan("quick").cases()
@@ -154,7 +152,7 @@ def test_quick_covers_every_strategy_and_both_models() -> None:
     assert len(variants) == len(alone) + 1, "the others with their default parameters"
 
 
-def test_every_other_path_between_ranks_is_measured_where_there_are_several(tmp_path: Path) -> None:
+def test_every_other_path_between_ranks_is_measured_where_there_are_several(tmp_path):
     text = SMALL.replace('"sage", "gat"]', '"sage"]\ngpus = [1, 2]')
 
     def ranks_of_sharded(name: str) -> list[int]:
@@ -165,9 +163,7 @@ def test_every_other_path_between_ranks_is_measured_where_there_are_several(tmp_
     assert ranks_of_sharded("sharded") == [1, 2]
 
 
-def test_a_plan_whose_datasets_can_lie_nowhere_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_whose_datasets_can_lie_nowhere_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("GATHERBENCH_DATA", "/dev/null/data")
     with pytest.raises(BadRunError, match=r"cannot be written to \(Not a d.* set GATHERBENCH_DATA"):
         new_run(write(tmp_path, SMALL), tmp_path / "none", "cpu")
@@ -177,8 +173,8 @@ def test_a_plan_whose_datasets_can_lie_nowhere_is_refused(
 @pytest.mark.parametrize("much", [10_001, 10**20])
 @pytest.mark.parametrize("key", ["repeats", "min_repeats", "max_repeats"])
 def test_more_repeats_than_anybody_needs_are_refused_before_they_are_spelled_out(
-    tmp_path: Path, key: str, much: int
-) -> None:
+    tmp_path, key, much
+):
     path = write(tmp_path, SMALL.replace("repeats = 3", f"{key} = {much}"))
     with pytest.raises(PlanError) as refusal:
         load_plan(path)
@@ -271,7 +267,7 @@ def test_more_repeats_than_anybody_needs_are_refused_before_they_are_spelled_out
         ('dataset = "wordnet"', "dataset = 1", "dataset: must be a text in quotes, not 1"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, before: str, after: str, said: str) -> None:
+def test_what_is_wrong_is_named(tmp_path, before, after, said):
     assert before in SMALL
     with pytest.raises(PlanError) as caught:
         load_plan(write(tmp_path, SMALL.replace(before, after)))
@@ -289,15 +285,13 @@ def test_what_is_wrong_is_named(tmp_path: Path, before: str, after: str, said: s
         ('dataset = "wordnet"', 'dataset = "wordnet"\nscale = 0.5', "one fixed graph"),
     ],
 )
-def test_unknown_names_are_answered_with_the_nearest(
-    tmp_path: Path, before: str, after: str, said: str
-) -> None:
+def test_unknown_names_are_answered_with_the_nearest(tmp_path, before, after, said):
     plan = load_plan(write(tmp_path, SMALL.replace(before, after)))
     with pytest.raises(PlanError, match=said):
         plan.cases()
 
 
-def test_a_plan_is_a_file_with_a_name_that_folders_can_bear(tmp_path: Path) -> None:
+def test_a_plan_is_a_file_with_a_name_that_folders_can_bear(tmp_path):
     path = tmp_path / "my plan (2).toml"
     path.write_text(SMALL)
     assert load_plan(str(path)).name == "my-plan-2-"
@@ -345,9 +339,7 @@ def with_model(folder: Path, name: str) -> str:
     return write(folder, SMALL.replace('"sage", "gat"', f'"{name}"'))
 
 
-def test_the_model_that_the_texts_show_trains_and_is_counted(
-    own_models: Path, make_job: Any
-) -> None:
+def test_the_model_that_the_texts_show_trains_and_is_counted(own_models, make_job):
     """33 columns, 16 hidden, 3 classes: a step's operations by hand, from the epoch's counts."""
     text = (Path(__file__).parents[3] / "docs" / "plans.md").read_text()
     (shown,) = re.findall(r"^```python\n(.*?class SumGNN.*?)^```", text, re.MULTILINE | re.DOTALL)
@@ -369,7 +361,7 @@ def test_the_model_that_the_texts_show_trains_and_is_counted(
     assert rows["train", "structure", -1].value == 16 * (near + far)
 
 
-def test_a_model_of_ones_own_is_found_in_the_current_folder(own_models: Path) -> None:
+def test_a_model_of_ones_own_is_found_in_the_current_folder(own_models):
     cases = load_plan(with_model(own_models, "models_for_a_test:Seeds")).cases()
     (workload,) = {case.workload for case in cases}
     assert workload.id.startswith("wordnet-Seeds16x2-b1000-"), "files are named by it"
@@ -387,17 +379,13 @@ def test_a_model_of_ones_own_is_found_in_the_current_folder(own_models: Path) ->
         (":Seeds", "Empty module name"),
     ],
 )
-def test_a_model_that_is_not_there_is_named_before_anything_runs(
-    own_models: Path, name: str, said: str
-) -> None:
+def test_a_model_that_is_not_there_is_named_before_anything_runs(own_models, name, said):
     with pytest.raises(PlanError, match=said) as caught:
         load_plan(with_model(own_models, name)).cases()
     assert repr(name) in str(caught.value)
 
 
-def test_a_model_of_ones_own_is_trained_and_nothing_of_it_is_predicted(
-    own_models: Path, make_job: Any
-) -> None:
+def test_a_model_of_ones_own_is_trained_and_nothing_of_it_is_predicted(own_models, make_job):
     job = make_job(model="models_for_a_test:Seeds")
     with closing(PartWriter(job.part)) as out:
         assert measure(job, out) is None
@@ -422,14 +410,8 @@ THREADS = "measure.threads: 9, and this process may use 8 cores"
     ],
 )
 def test_more_threads_or_workers_than_cores_are_refused(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    key: str,
-    most: int,
-    also: str,
-    gpus: str,
-    said: str,
-) -> None:
+    tmp_path, monkeypatch, key, most, also, gpus, said
+):
     """Of eight cores."""
     machine = describe_machine()
     machine["cpu"]["usable_cores"] = 8
@@ -450,7 +432,7 @@ def test_more_threads_or_workers_than_cores_are_refused(
         reopen(run.store.folder)
 
 
-def test_minibatches_are_drawn_ahead_wherever_they_are_drawn(tmp_path: Path) -> None:
+def test_minibatches_are_drawn_ahead_wherever_they_are_drawn(tmp_path):
     for how in ("live", "replay", "gpu", "uva"):
         text = SMALL.replace("repeats = 3", f'sampling = "{how}"\nsampler_workers = 1')
         assert load_plan(write(tmp_path, text)).measure.sampler_workers == 1
@@ -458,7 +440,7 @@ def test_minibatches_are_drawn_ahead_wherever_they_are_drawn(tmp_path: Path) -> 
         load_plan(write(tmp_path, SMALL.replace("repeats = 3", "sampler_workers = -1")))
 
 
-def test_a_graph_in_host_memory_is_of_uva_sampling_alone(tmp_path: Path) -> None:
+def test_a_graph_in_host_memory_is_of_uva_sampling_alone(tmp_path):
     """Elsewhere the key would say of rows what nobody did."""
     managed = 'graph = "managed"\nsampling = '
     plan = load_plan(write(tmp_path, SMALL.replace("repeats = 3", f'{managed}"uva"')))
@@ -467,7 +449,7 @@ def test_a_graph_in_host_memory_is_of_uva_sampling_alone(tmp_path: Path) -> None
         load_plan(write(tmp_path, SMALL.replace("repeats = 3", f'{managed}"gpu"')))
 
 
-def test_a_path_that_learns_while_it_fetches_wants_fresh_minibatches(tmp_path: Path) -> None:
+def test_a_path_that_learns_while_it_fetches_wants_fresh_minibatches(tmp_path):
     strategy = '[[strategy]]\nname = "cached_zero_copy"\npolicy = "lru"\n'
     learns = f'[[workload]]\ndataset = "wordnet"\n{strategy}'
     with pytest.raises(PlanError, match=r'lru.* learns .* say minibatches = "fresh"'):
@@ -478,7 +460,7 @@ def test_a_path_that_learns_while_it_fetches_wants_fresh_minibatches(tmp_path: P
         load_plan(write(tmp_path, fresh.replace("[measure]", '[measure]\nsampling = "replay"')))
 
 
-def test_minibatches_too_small_to_be_split_are_refused(tmp_path: Path) -> None:
+def test_minibatches_too_small_to_be_split_are_refused(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(SMALL.replace('"wordnet"', '"wordnet"\nbatch_size = 1\ngpus = 2'))
     with pytest.raises(PlanError, match="batch_size = 1 leaves no seed node for some of 2 ranks"):
@@ -487,7 +469,7 @@ def test_minibatches_too_small_to_be_split_are_refused(tmp_path: Path) -> None:
     assert load_plan(str(path)).cases()  # a seed for each
 
 
-def test_partitions_are_another_workload_of_one_rank_alone(tmp_path: Path) -> None:
+def test_partitions_are_another_workload_of_one_rank_alone(tmp_path):
     parted = SMALL.replace('"sage", "gat"', '"sage"').replace('"all_in_gpu"', '"*"')
     parted = parted.replace('"wordnet"', '"wordnet"\npartitions = ["", "16/4 beta"]')
     plan = load_plan(write(tmp_path, parted))
@@ -502,9 +484,7 @@ def test_partitions_are_another_workload_of_one_rank_alone(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("parts", "fits"), [(400, True), (401, False)])
-def test_more_partitions_than_a_known_graph_has_nodes_are_refused(
-    plan: Path, parts: int, fits: bool
-) -> None:
+def test_more_partitions_than_a_known_graph_has_nodes_are_refused(plan, parts, fits):
     text = plan.read_text().replace("max_batches = 2", f'partitions = "{parts}/2 beta"')
     plan.write_text(text)
     if fits:

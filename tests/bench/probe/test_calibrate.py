@@ -1,7 +1,5 @@
 """A calibration as a whole: its files, its budget, its refusals."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 from collections.abc import Iterator, Sequence
@@ -18,13 +16,13 @@ from gatherbench.bench.probe.cases import MIB
 from gatherbench.bench.probe.gpu import GpuStand
 from gatherbench.bench.probe.machine import MachineFacts
 from gatherbench.bench.probe.stand import ProbeError
-from gatherbench.bench.read.points import Point, read_points
+from gatherbench.bench.read.points import read_points
 from gatherbench.kernels.cuda_calls import CudaCallError
 
 Captured = pytest.CaptureFixture[str]
 
 
-def test_a_calibration_from_end_to_end(tmp_path: Path, steady: list[Point]) -> None:
+def test_a_calibration_from_end_to_end(tmp_path, steady):
     calibrate(tmp_path / "new", device="cpu")
     done = calibrate(tmp_path / "new", device="cpu")  # takes the place of the first
     assert done.rounds == 3
@@ -39,13 +37,7 @@ def test_a_calibration_from_end_to_end(tmp_path: Path, steady: list[Point]) -> N
 
 
 @pytest.mark.parametrize(("busy", "noted"), [(0.05, False), (1.5, True), (None, False)])
-def test_other_work_is_noted_in_the_profile(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    steady: list[Point],
-    busy: float | None,
-    noted: bool,
-) -> None:
+def test_other_work_is_noted_in_the_profile(tmp_path, monkeypatch, steady, busy, noted):
     monkeypatch.setattr(calibration.OtherWork, "cores", lambda _: busy)
     said: list[str] = []
     done = calibrate(tmp_path, device="cpu", say=said.append)
@@ -53,9 +45,7 @@ def test_other_work_is_noted_in_the_profile(
     assert any("on an idle machine" in text for text in said) is noted
 
 
-def test_what_cannot_be_calibrated_is_said(
-    tmp_path: Path, steady: list[Point], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_calibrated_is_said(tmp_path, steady, monkeypatch):
     with pytest.raises(ProbeError, match="give more --budget"):
         calibrate(tmp_path, device="cpu", budget_s=1)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
@@ -66,7 +56,7 @@ def test_what_cannot_be_calibrated_is_said(
         calibrate(tmp_path, device="cpu")
 
 
-def test_calibrate_refuses_what_is_not_there(capsys: Captured) -> None:
+def test_calibrate_refuses_what_is_not_there(capsys):
     assert calibration.main(["--base", "rtx3091"]) == 2
     assert "rtx3091" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
@@ -74,8 +64,8 @@ def test_calibrate_refuses_what_is_not_there(capsys: Captured) -> None:
 
 
 def test_a_machine_that_hangs_is_cut_off_and_its_samples_were_named(
-    tmp_path: Path, steady: list[Point], monkeypatch: pytest.MonkeyPatch, capsys: Captured
-) -> None:
+    tmp_path, steady, monkeypatch, capsys
+):
     limits: list[float] = []
 
     @contextlib.contextmanager
@@ -102,13 +92,8 @@ def test_a_machine_that_hangs_is_cut_off_and_its_samples_were_named(
     ],
 )
 def test_what_stops_a_calibration_is_one_line_and_no_traceback(
-    trouble: Exception,
-    status: int,
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Captured,
-) -> None:
+    trouble, status, said, tmp_path, monkeypatch, capsys
+):
     def stopped(*_: object, **__: object) -> None:
         raise trouble
 
@@ -119,9 +104,7 @@ def test_what_stops_a_calibration_is_one_line_and_no_traceback(
     assert said in told
 
 
-def test_a_gpu_is_calibrated_from_end_to_end(
-    cuda: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_is_calibrated_from_end_to_end(cuda, tmp_path, monkeypatch):
     facts = MachineFacts("stand-in", "no GPU at all", 2, 1, 24 << 30, 4, 16, 256)
     monkeypatch.setattr(calibration.cases, "fitting", lambda *_: (MIB, 2 * MIB, 4 * MIB, 8 * MIB))
     monkeypatch.setattr(calibration, "ask_gpu", lambda device: facts)

@@ -1,7 +1,5 @@
 """What is measured and in which turn, the table that it leaves, and what a machine is asked."""
 
-from __future__ import annotations
-
 import dataclasses
 import subprocess
 import sys
@@ -34,9 +32,7 @@ from gatherbench.kernels import cuda_calls
 @pytest.mark.parametrize(
     ("cores", "threads"), [(1, (1,)), (3, (1, 2, 3)), (4, (1, 2, 4)), (24, (1, 2, 4, 8, 16, 24))]
 )
-def test_calibrated_points_are_distinct_and_some_are_held_out(
-    cores: int, threads: tuple[int, ...]
-) -> None:
+def test_calibrated_points_are_distinct_and_some_are_held_out(cores, threads):
     assert cases.thread_counts(cores) == threads
     points = [*cases.host_points(cores, 9), *cases.gpu_points([MIB, 2 * MIB, 4 * MIB], cores)]
     assert len(set(points)) == len(points)
@@ -46,7 +42,7 @@ def test_calibrated_points_are_distinct_and_some_are_held_out(
     assert {p.case for p in held} == {"host_gather", "gpu_gather", "sm_read"}
 
 
-def test_spans_that_do_not_fit_are_left_out() -> None:
+def test_spans_that_do_not_fit_are_left_out():
     assert cases.fitting(SPANS, 128 * GIB) == SPANS
     assert cases.fitting(SPANS, 20 * GIB) == (GIB, 8 * GIB)
     assert cases.fitting(SPANS, 0) == ()
@@ -56,7 +52,7 @@ POINTS = [Point("sm_read", grid_percent=blocks) for blocks in range(1, 30)]
 ONE = Observation(1, 1.0, "none")
 
 
-def test_rounds_take_turns_in_an_order_drawn_anew_until_the_time_is_spent() -> None:
+def test_rounds_take_turns_in_an_order_drawn_anew_until_the_time_is_spent():
     seen: list[Point] = []
     kept: list[PointRow] = []
 
@@ -66,11 +62,7 @@ def test_rounds_take_turns_in_an_order_drawn_anew_until_the_time_is_spent() -> N
 
     size = len(POINTS)
     whole = visit(
-        POINTS,
-        measure,
-        kept.append,
-        out_of_time=lambda: len(seen) >= 3 * size + 5,
-        warm_up=POINTS,
+        POINTS, measure, kept.append, out_of_time=lambda: len(seen) >= 3 * size + 5, warm_up=POINTS
     )
     assert whole == 2
     assert seen[:size] == POINTS  # the warm-up, of which no row is kept
@@ -84,7 +76,7 @@ def test_rounds_take_turns_in_an_order_drawn_anew_until_the_time_is_spent() -> N
     assert seen == again[: 2 * size], "the same turns"
 
 
-def test_rounds_end_when_there_are_enough_and_not_before_the_least() -> None:
+def test_rounds_end_when_there_are_enough_and_not_before_the_least():
     for least, most, spent, rounds in ((0, 3, False, 3), (2, 0, True, 2), (0, 0, True, 0)):
         kept: list[PointRow] = []
         whole = visit(
@@ -98,7 +90,7 @@ def test_rounds_end_when_there_are_enough_and_not_before_the_least() -> None:
         assert (whole, len(kept)) == (rounds, rounds * len(POINTS))
 
 
-def test_a_refused_point_is_one_row_with_the_reason_and_an_error_names_its_point() -> None:
+def test_a_refused_point_is_one_row_with_the_reason_and_an_error_names_its_point():
     def measure(point: Point) -> Observation:
         if point.grid_percent < 3:
             raise RefusedError("not here")
@@ -120,7 +112,7 @@ def test_a_refused_point_is_one_row_with_the_reason_and_an_error_names_its_point
     assert failed.value.__notes__[0].startswith("while measuring Point(case='sm_read'")
 
 
-def test_rows_are_on_disk_at_once_and_come_back(tmp_path: Path) -> None:
+def test_rows_are_on_disk_at_once_and_come_back(tmp_path):
     path = tmp_path / "rows.csv"
     with PointFile(path) as file:
         file.add(row_of(Point("round_trip", span_bytes=GIB), 3, 10, 2.0, "clock"))
@@ -139,7 +131,7 @@ def test_rows_are_on_disk_at_once_and_come_back(tmp_path: Path) -> None:
     assert none.dtypes.to_dict() == read_points(path).dtypes.to_dict()
 
 
-def test_a_full_disk_says_where_to_go() -> None:
+def test_a_full_disk_says_where_to_go():
     with (
         pytest.raises(ProbeError, match=r"/dev/full: .*No space left.*--out"),
         PointFile(Path("/dev/full")) as file,
@@ -166,16 +158,14 @@ with ends_within({seconds}):
         ("import threading; threading.Event().wait()", -1.0, "Timeout"),
     ],
 )
-def test_a_driver_that_answers_no_more_ends_the_process_which_says_where(
-    hang: str, seconds: float, said: str
-) -> None:
+def test_a_driver_that_answers_no_more_ends_the_process_which_says_where(hang, seconds, said):
     command = [sys.executable, "-c", HANGS.format(hang=hang, seconds=seconds)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=40, check=False)
     assert done.returncode == 1
     assert said in done.stderr
 
 
-def test_what_ends_in_time_is_left_alone() -> None:
+def test_what_ends_in_time_is_left_alone():
     with pytest.raises(KeyError), ends_within(0.2):
         raise KeyError
     time.sleep(0.4)  # else the process would end here
@@ -197,7 +187,7 @@ sys.exit(calibrate.main(["--device", "cuda", "--out", {out!r}]))
 """
 
 
-def test_bare_machines_can_measure_and_calibrate(tmp_path: Path) -> None:
+def test_bare_machines_can_measure_and_calibrate(tmp_path):
     """GPU machines may lack what the rest of the project needs; here there is no GPU to go on."""
     missing = ("pydantic", "platformdirs", "ogb", "typer", "rich", "pandas", "pyarrow", "scipy")
     code = BARE.format(missing=missing, out=str(tmp_path))
@@ -207,9 +197,7 @@ def test_bare_machines_can_measure_and_calibrate(tmp_path: Path) -> None:
     assert "sees no CUDA GPU" in done.stderr
 
 
-def test_the_machine_is_told_with_the_code_that_ran_on_it(
-    cuda: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_machine_is_told_with_the_code_that_ran_on_it(cuda, monkeypatch):
     told = machine.describe()
     assert told["commit"]
     assert told["gpu"] == "a stand-in"
@@ -249,15 +237,13 @@ LOOP[0x41] = 0x40
         (None, None),
     ],
 )
-def test_the_payload_is_read_from_the_configuration(
-    tmp_path: Path, space: bytes | None, expected: int | None
-) -> None:
+def test_the_payload_is_read_from_the_configuration(tmp_path, space, expected):
     if space is not None:
         (tmp_path / "config").write_bytes(space)
     assert machine.max_payload(tmp_path / "config") == expected
 
 
-def test_a_machine_with_a_gpu_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_machine_with_a_gpu_is_asked(monkeypatch, tmp_path):
     folder = tmp_path / "0000:1b:00.0"
     folder.mkdir()
     (folder / "config").write_bytes(config_space((0x60, 0x10, 1 << 5)))
@@ -287,7 +273,7 @@ def test_a_machine_with_a_gpu_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert (facts.link_generation, facts.link_lanes, facts.max_payload) == (None, None, None)
 
 
-def test_this_host_can_be_asked() -> None:
+def test_this_host_can_be_asked():
     facts = machine.ask_host()
     assert facts.slug.startswith("cpu-")
     assert facts.cores >= 1

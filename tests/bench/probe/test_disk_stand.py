@@ -54,7 +54,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.usefixtures("small")
-def test_every_point_is_measured_and_the_file_leaves_nothing(folder: Path, uncounted: None) -> None:
+def test_every_point_is_measured_and_the_file_leaves_nothing(folder, uncounted):
     said: list[str] = []
     with DiskStand(folder, said.append) as stand:
         assert list(folder.iterdir()) == [], "it has no name"
@@ -68,9 +68,7 @@ def test_every_point_is_measured_and_the_file_leaves_nothing(folder: Path, uncou
 
 
 @pytest.mark.usefixtures("small")
-def test_wrong_blocks_are_not_timed(
-    folder: Path, uncounted: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_blocks_are_not_timed(folder, uncounted, monkeypatch):
     with DiskStand(folder) as stand:
         point = disk_points()[1]
 
@@ -89,7 +87,7 @@ def test_wrong_blocks_are_not_timed(
 
 
 @pytest.mark.usefixtures("small")
-def test_what_is_read_from_memory_is_no_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_read_from_memory_is_no_disk(folder, monkeypatch):
     counted = [Reading("disk_read_process", "B", 0.0, "a test")]
     monkeypatch.setattr(DiskMeter, "stop", lambda _: counted)
     with pytest.raises(ProbeError, match="counts 0 bytes read from disks while 262144 were read"):
@@ -97,12 +95,9 @@ def test_what_is_read_from_memory_is_no_disk(folder: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("free", "size"),
-    [(100 * GIB, GIB), (2 * GIB, 512 * MIB), (GIB, 256 * MIB), (GIB - MIB, None)],
+    ("free", "size"), [(100 * GIB, GIB), (2 * GIB, 512 * MIB), (GIB, 256 * MIB), (GIB - MIB, None)]
 )
-def test_the_file_leaves_room_or_there_is_too_little(
-    free: int, size: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_file_leaves_room_or_there_is_too_little(free, size, tmp_path, monkeypatch):
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
     if size is not None:
         assert file_bytes(tmp_path) == size
@@ -118,7 +113,7 @@ def rates(**of: float) -> Measured:
     return Measured(of["median"], 0.9 * of["median"], 1.1 * of["median"], 5)
 
 
-def test_a_profile_is_fitted_to_what_was_seen() -> None:
+def test_a_profile_is_fitted_to_what_was_seen():
     seen = dict(zip(DEPTHS, (20e3, 50e3, 80e3, 90e3), strict=True))
     found = {
         p: rates(median=seen[p.threads] if p.case == "disk_random" else 1.5e9)
@@ -135,9 +130,7 @@ def test_a_profile_is_fitted_to_what_was_seen() -> None:
 
 
 @pytest.mark.usefixtures("steady")
-def test_without_a_disk_the_profile_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_disk_the_profile_says_why(tmp_path, monkeypatch):
     class Full:
         def __init__(self, folder: Path, say: object) -> None:
             raise ProbeError("1.00 GiB are free")
@@ -170,9 +163,7 @@ def test_without_a_disk_the_profile_says_why(
     assert profile["host.memory_rate"].value == 2e9, "the other points are still the host's"
 
 
-def test_the_folder_is_the_one_named_or_the_data_folders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_folder_is_the_one_named_or_the_data_folders(tmp_path, monkeypatch):
     monkeypatch.setenv("GATHERBENCH_DATA", str(tmp_path / "not" / "there"))
     assert folder_of_disk("") == tmp_path
     assert folder_of_disk(str(tmp_path)) == tmp_path

@@ -6,7 +6,6 @@ import io
 import resource
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -16,7 +15,6 @@ from rich.console import Console
 
 from gatherbench.bench.machine.gpus import GpuInfo
 from gatherbench.bench.machine.numa import Topology
-from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.nvml_device import GpuUnderTest, Link
 from gatherbench.bench.meters.registry import METERS
@@ -26,6 +24,7 @@ from gatherbench.bench.probe.doctor import Finding, examine, judge, judge_sensor
 from gatherbench.bench.run import sensor_check
 from gatherbench.kernels import read_engines
 from gatherbench.plugins import installing
+from gatherbench.reason import Reason, SensorUnavailableError
 from gatherbench.strategies import auto_kept
 
 H200 = GpuInfo(
@@ -50,9 +49,7 @@ def by_name(findings: list[Finding]) -> dict[str, Finding]:
     return found
 
 
-def test_everything_is_looked_at_and_nothing_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_everything_is_looked_at_and_nothing_changed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert {
         "GPU", "Driver and NVML", "PCIe link", "Huge pages", "Pinned memory", "Memory",
@@ -177,11 +174,7 @@ OPEN_ENGINE = "gatherbench.kernels.read_engines.open_engine"
         ),
     ],
 )
-def test_what_there_is_and_what_is_lost(
-    here: dict[str, Any],
-    expected: dict[str, tuple[str, str, str]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_there_is_and_what_is_lost(here, expected, monkeypatch):
     for name, value in here.items():
         place = name if name.startswith("gatherbench.") else f"{doctor.__name__}.{name}"
         monkeypatch.setattr(place, value)
@@ -192,7 +185,7 @@ def test_what_there_is_and_what_is_lost(
         assert remedy in found[name].remedy
 
 
-def test_the_disk_is_that_of_the_graphs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_disk_is_that_of_the_graphs(monkeypatch, tmp_path):
     monkeypatch.setenv("GATHERBENCH_DATA", str(tmp_path / "not" / "yet"))
     full = {tmp_path: SimpleNamespace(free=1 << 30)}
     monkeypatch.setattr(
@@ -204,9 +197,7 @@ def test_the_disk_is_that_of_the_graphs(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert f"1.0 GiB free for graphs ({tmp_path / 'not' / 'yet'}), 99.0 GiB in" in disk.detail
 
 
-def test_two_nodes_with_a_gpu_that_knows_its_own_are_fine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_nodes_with_a_gpu_that_knows_its_own_are_fine(tmp_path, monkeypatch):
     for node in (0, 1):
         folder = tmp_path / f"devices/system/node/node{node}"
         folder.mkdir(parents=True)
@@ -219,9 +210,7 @@ def test_two_nodes_with_a_gpu_that_knows_its_own_are_fine(
     assert "bound to its node" in numa.detail
 
 
-def test_what_auto_found_on_this_machine_is_told(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_auto_found_on_this_machine_is_told(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert doctor._chosen() == []
     here = auto_kept.machine_of(torch.device("cpu"))
@@ -239,7 +228,7 @@ def test_what_auto_found_on_this_machine_is_told(
     )
 
 
-def test_it_reads_at_eighty_columns() -> None:
+def test_it_reads_at_eighty_columns():
     out = io.StringIO()
     console = Console(file=out, width=80, color_system=None)
     finding = Finding("GPU", "missing", "none " * 30, "much " * 30, "a remedy [with brackets]")
@@ -283,7 +272,7 @@ def absent(metric: str, *reason: str) -> Reading:
     return Reading(metric, "1", None, "a counter", Reason(*reason))  # type: ignore[arg-type]
 
 
-def test_every_meter_is_examined_and_says_how_far_to_trust_it() -> None:
+def test_every_meter_is_examined_and_says_how_far_to_trust_it():
     found = by_name(EXAMINE_METERS())
     assert list(found) == [f"Meter {m.name}" for m in METERS]
     for finding in found.values():
@@ -332,15 +321,13 @@ LONGER = "b: read over longer windows than the doctor's"
         ([absent("a", "failed", "gone")], "missing", ["no a: gone"], "none is known"),
     ],
 )
-def test_a_meter_is_judged_by_its_readings(
-    readings: list[Reading], status: str, detail: list[str], remedy: str
-) -> None:
+def test_a_meter_is_judged_by_its_readings(readings, status, detail, remedy):
     finding = judge(Sensor(), readings)
     assert (finding.status, finding.detail.splitlines()) == (status, detail)
     assert (finding.lost, finding.remedy) == ("" if status == "ok" else "the warmth", remedy)
 
 
-def test_a_sensor_that_breaks_stops_nobody() -> None:
+def test_a_sensor_that_breaks_stops_nobody():
     (_, broken), (_, good) = watch([Sensor(error=OSError("gone")), Sensor(there("a"))])
     assert "gone" in judge(Sensor(), broken).detail
     assert good[0].value == 1.0
@@ -350,7 +337,7 @@ RIGHT = Comparison("counters", "host_to_device", 1.0412e9, 1e9)
 LOADED = Link(5, 5, 16, 16)
 
 
-def test_the_calibration_of_a_gpus_link_is_shown() -> None:
+def test_the_calibration_of_a_gpus_link_is_shown():
     """A source that is right, one that is absent and one that is wrong."""
     absent = Reason("unsupported", "no such metrics", "buy a Hopper")
     comparisons = [
@@ -376,16 +363,14 @@ def test_the_calibration_of_a_gpus_link_is_shown() -> None:
 
 
 @pytest.mark.parametrize(("gen", "width"), [(4, 16), (5, 8)])
-def test_a_link_that_does_not_train_up_under_load_is_said(gen: int, width: int) -> None:
+def test_a_link_that_does_not_train_up_under_load_is_said(gen, width):
     finding = judge_sensors(SensorCheck([RIGHT], None, Link(gen, 5, width, 16)))
     assert finding.status == "limited"
     assert f"generation {gen} of 5, width x{width} of x16" in finding.detail
     assert "LnkSta" in finding.remedy
 
 
-def test_on_a_gpu_the_calibration_comes_before_its_meters_and_stops_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_on_a_gpu_the_calibration_comes_before_its_meters_and_stops_nothing(monkeypatch):
     """Here another program fills the GPU."""
 
     def full(*_: object, **__: object) -> SensorCheck:

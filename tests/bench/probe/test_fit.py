@@ -1,7 +1,5 @@
 """A fit recovers the constants of a machine that is made up, and admits what it cannot know."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import io
@@ -48,11 +46,7 @@ FACTS = MachineFacts(
     link_lanes=16,
     max_payload=256,
 )
-POINTS = [
-    *host_points(CORES, SPANS[-1]),
-    *gpu_points(SPANS, CORES),
-    *managed_points(SPANS[:2]),
-]
+POINTS = [*host_points(CORES, SPANS[-1]), *gpu_points(SPANS, CORES), *managed_points(SPANS[:2])]
 
 
 def machine(**constants: Any) -> LinkProfile:
@@ -160,8 +154,8 @@ def usual() -> tuple[dict[Point, Measured], LinkProfile]:
     size=st.sampled_from([32, 64, 128]),
 )
 def test_the_constants_of_a_made_up_machine_are_recovered(
-    tags: int, round_trip: float, to_device: float, gather: float, launch: float, size: int
-) -> None:
+    tags, round_trip, to_device, gather, launch, size
+):
     truth = machine(
         **{
             "link.outstanding_reads": float(tags),
@@ -199,7 +193,7 @@ def test_the_constants_of_a_made_up_machine_are_recovered(
     assert all(c.error is not None and abs(c.error) < 0.04 for c in gathers)
 
 
-def test_the_pair_is_found_where_reads_in_flight_set_the_pace() -> None:
+def test_the_pair_is_found_where_reads_in_flight_set_the_pace():
     """A long round trip and few reads: nothing else explains rows of 32 B and of 4 KiB."""
     for size in (128, 64, 32):
         truth = machine(
@@ -211,7 +205,7 @@ def test_the_pair_is_found_where_reads_in_flight_set_the_pace() -> None:
         assert profile["link.outstanding_reads"].value == pytest.approx(64, rel=0.03)
 
 
-def test_pages_that_set_the_pace_of_every_narrow_row_are_no_reads_in_flight() -> None:
+def test_pages_that_set_the_pace_of_every_narrow_row_are_no_reads_in_flight():
     """As an H200 was seen: so many rows a second, whether one line or four, up to the link."""
     truth = machine(
         **{"read.page_visits": ((float(SPANS[0]), 4e7), (float(SPANS[-1]), 2e7))},
@@ -224,7 +218,7 @@ def test_pages_that_set_the_pace_of_every_narrow_row_are_no_reads_in_flight() ->
     assert predicted_rate(profile, point) == pytest.approx(400 * 4e7, rel=0.02)
 
 
-def test_sorted_gathers_visit_each_page_they_touch_once() -> None:
+def test_sorted_gathers_visit_each_page_they_touch_once():
     """4 Mi rows of 64 B over 1 GiB touch all 16,384 pages; 64 Ki of 4 KiB all but e^-4 of them."""
     rates = {"read.page_visits": 1e6, "read.roof": 1e12, "link.raw_rate": 1e12}
     profile = machine(**rates, **{"link.outstanding_reads": 1e6})
@@ -236,14 +230,14 @@ def test_sorted_gathers_visit_each_page_they_touch_once() -> None:
         assert seconds == pytest.approx(visits / 1e6, rel=1e-4)
 
 
-def test_reads_in_flight_that_were_not_reached_stay_unknown() -> None:
+def test_reads_in_flight_that_were_not_reached_stay_unknown():
     truth = machine(**{"link.outstanding_reads": 1e5})
     profile = fitted(measured(truth, noise=0.002))
     assert profile["link.outstanding_reads"].value is None
     assert "not reached" in profile["link.outstanding_reads"].source
 
 
-def test_held_out_points_are_not_looked_at() -> None:
+def test_held_out_points_are_not_looked_at():
     found, honest = usual()
     spoilt = {
         p: dataclasses.replace(m, median=m.median * 3) if p.held_out else m
@@ -257,7 +251,7 @@ def test_held_out_points_are_not_looked_at() -> None:
     assert max(abs(error) for error in held_out_errors(check(profile, found))) < 0.05
 
 
-def test_a_gather_on_some_cores_is_as_fast_as_it_was_seen() -> None:
+def test_a_gather_on_some_cores_is_as_fast_as_it_was_seen():
     """Of 8 GB/s on 4 cores half on one of them and 9/8 on two; narrower rows scale alike."""
     rates = {1: 4e9, 2: 9e9, 4: 8e9}
     found = {Point("host_gather", 512, threads=n): Measured(r, r, r, 1) for n, r in rates.items()}
@@ -286,7 +280,7 @@ def h200_samples() -> dict[Point, Measured]:
     return summarise(rows)
 
 
-def test_the_h200s_gather_on_some_cores_is_that_of_the_samples() -> None:
+def test_the_h200s_gather_on_some_cores_is_that_of_the_samples():
     """It was 19 to 38 % of what was seen on 1 to 8 cores, when taken to grow in step."""
     shipped, found = load_profile("nvidia-h200"), h200_samples()
     facts = MachineFacts("nvidia-h200", "", 16)
@@ -298,7 +292,7 @@ def test_the_h200s_gather_on_some_cores_is_that_of_the_samples() -> None:
     assert max(abs(error or 0.0) for error in errors) < 0.09
 
 
-def test_managed_pages_are_as_many_a_second_as_the_h200s_texts_say() -> None:
+def test_managed_pages_are_as_many_a_second_as_the_h200s_texts_say():
     """Rows of 64 B as given, of every pass over 1, 8 and 32 GiB of managed memory; GB/s."""
     seen: dict[float, list[float]] = {}
     text = (RESULTS / "20261123-probes" / "memory_kinds.txt").read_text()
@@ -311,7 +305,7 @@ def test_managed_pages_are_as_many_a_second_as_the_h200s_texts_say() -> None:
     assert list(expected) == [GIB, 8 * GIB, 32 * GIB]
 
 
-def test_contiguous_reads_are_checked_by_the_best_grid_against_the_measurement() -> None:
+def test_contiguous_reads_are_checked_by_the_best_grid_against_the_measurement():
     found, profile = usual()
     reads = [c.point for c in check(profile, found) if c.point.case == "sm_read"]
     assert [(p.span_bytes, p.grid_percent) for p in reads] == [(span, 400) for span in SPANS]
@@ -320,7 +314,7 @@ def test_contiguous_reads_are_checked_by_the_best_grid_against_the_measurement()
     assert one.error == pytest.approx(1.0)
 
 
-def test_sources_say_how_often_and_with_what_spread() -> None:
+def test_sources_say_how_often_and_with_what_spread():
     profile = fitted(measured(machine(), noise=0.1, rounds=9))
     source = profile["copy.to_device"].source
     assert source.startswith("measured by gatherbench calibrate on made-up, 9 samples, quartiles -")
@@ -341,21 +335,19 @@ def test_sources_say_how_often_and_with_what_spread() -> None:
         ({"gpus": 4}, "node.root_ports", "not measured"),
     ],
 )
-def test_what_the_machine_does_not_tell_is_unknown_with_a_reason(
-    change: dict[str, Any], key: str, reason: str
-) -> None:
+def test_what_the_machine_does_not_tell_is_unknown_with_a_reason(change, key, reason):
     profile = fitted(usual()[0], dataclasses.replace(FACTS, **change))
     assert reason in profile.unknown()[key]
 
 
-def test_a_measurement_out_of_range_is_not_believed() -> None:
+def test_a_measurement_out_of_range_is_not_believed():
     slow = {Point("copy_to_host", span_bytes=SPANS[-1]): Measured(1e3, 1e3, 1e3, 5)}
     profile = fitted({**usual()[0], **slow})
     assert profile["copy.to_host"].value is None
     assert "not believed" in profile["copy.to_host"].source
 
 
-def test_without_a_gpu_the_base_gives_what_is_missing() -> None:
+def test_without_a_gpu_the_base_gives_what_is_missing():
     facts = MachineFacts("a-host", "two cores", CORES)
     found = {p: m for p, m in usual()[0].items() if p.case.startswith("host_")}
     alone = fitted(found, facts)
@@ -376,9 +368,7 @@ def test_without_a_gpu_the_base_gives_what_is_missing() -> None:
     ("launch_s", "said"),
     [(2e-6, "Use it: gatherbench advise DATASET --profile a.toml"), (None, "It knows no GPU")],
 )
-def test_the_report_shows_constants_what_was_held_out_and_the_next_step(
-    launch_s: float | None, said: str
-) -> None:
+def test_the_report_shows_constants_what_was_held_out_and_the_next_step(launch_s, said):
     found, profile = usual()
     profile = profile.with_constant("gpu.launch", launch_s, "test")
     done = calibration.Calibration(profile, found, check(profile, found), 5, 1.0, (Path("a.toml"),))
@@ -395,7 +385,7 @@ def test_the_report_shows_constants_what_was_held_out_and_the_next_step(
         assert words in text
 
 
-def test_a_base_that_knows_but_a_range_predicts_no_read_and_every_gather_of_the_host() -> None:
+def test_a_base_that_knows_but_a_range_predicts_no_read_and_every_gather_of_the_host():
     base = load_profile("h100-sxm-pcie5")
     assert base.ranges()
     host = base.with_constant("host.gather_rate", 1e9, "a test")
@@ -404,7 +394,7 @@ def test_a_base_that_knows_but_a_range_predicts_no_read_and_every_gather_of_the_
     assert predicted_rate(host, Point("host_gather", 512, threads=2)) == pytest.approx(2e9)
 
 
-def test_quartiles_are_those_of_the_rates() -> None:
+def test_quartiles_are_those_of_the_rates():
     rows = [row_of(Point("gpu_copy"), i, 1.0, 1 / rate) for i, rate in enumerate(range(1, 8))]
     found = summarise(rows)[Point("gpu_copy")]
     assert (found.low, found.median, found.high, found.count) == (2, 4, 6, 7)

@@ -1,7 +1,5 @@
 """What the stands time: the processor for real, and a GPU's part on a stand-in for CUDA."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest
@@ -36,7 +34,7 @@ def stand(cuda: None) -> Iterator[GpuStand]:
         yield made
 
 
-def test_every_point_of_the_host_is_measured(host: HostStand) -> None:
+def test_every_point_of_the_host_is_measured(host):
     for point in cases.host_points(2, 8 * MIB):
         seen = host.measure(point)
         assert seen.amount > 0
@@ -44,9 +42,7 @@ def test_every_point_of_the_host_is_measured(host: HostStand) -> None:
         assert seen.source == CLOCK
 
 
-def test_a_gather_that_delivers_wrong_rows_is_not_timed(
-    host: HostStand, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gather_that_delivers_wrong_rows_is_not_timed(host, monkeypatch):
     class Lazy:
         def gather(self, table: Tensor, ids: Tensor, out: Tensor) -> None:
             out.zero_()
@@ -56,7 +52,7 @@ def test_a_gather_that_delivers_wrong_rows_is_not_timed(
         host.measure(Point("host_gather", 400, threads=1))
 
 
-def test_reading_reads_every_word() -> None:
+def test_reading_reads_every_word():
     words = torch.randint(-(2**62), 2**62, (10_001,)).numpy()
     folded = 0
     for word in words:
@@ -64,14 +60,14 @@ def test_reading_reads_every_word() -> None:
     assert int(fold_words(words)) == folded
 
 
-def test_too_little_memory_is_said() -> None:
+def test_too_little_memory_is_said():
     assert table_bytes(64 << 30) == 2 << 30
     assert table_bytes(4 << 30) == 1 << 30
     with pytest.raises(ProbeError, match="close other programs"):
         table_bytes(900 * MIB)
 
 
-def test_every_point_of_a_gpu_is_measured(stand: GpuStand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_point_of_a_gpu_is_measured(stand, monkeypatch):
     monkeypatch.setattr(
         gpu, "managed_table", lambda shape, dtype, _: torch.empty(shape, dtype=dtype)
     )
@@ -96,8 +92,8 @@ def test_every_point_of_a_gpu_is_measured(stand: GpuStand, monkeypatch: pytest.M
 
 @pytest.mark.parametrize(("percent", "blocks"), [(10, 1), (25, 1), (50, 2), (800, 32)])
 def test_the_read_roof_tries_grids_below_a_block_for_each_multiprocessor(
-    stand: GpuStand, percent: int, blocks: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    stand, percent, blocks, monkeypatch
+):
     grids: list[int] = []
     monkeypatch.setattr(gpu, "launch_kernel", lambda kernel, grid, *_: grids.append(grid))
     stand.measure(Point("sm_read", span_bytes=MIB, grid_percent=percent))
@@ -105,7 +101,7 @@ def test_the_read_roof_tries_grids_below_a_block_for_each_multiprocessor(
 
 
 @pytest.mark.parametrize(("count", "rows"), [(1, 1), (5000, 5000), (5000, 16384), (4999, 1 << 28)])
-def test_no_row_is_drawn_twice_in_one_gather(stand: GpuStand, count: int, rows: int) -> None:
+def test_no_row_is_drawn_twice_in_one_gather(stand, count, rows):
     """A row that is still in the GPU's cache would cost the link nothing."""
     first, second = stand._ids(count, rows), stand._ids(count, rows)
     assert len(first.unique()) == count
@@ -115,11 +111,11 @@ def test_no_row_is_drawn_twice_in_one_gather(stand: GpuStand, count: int, rows: 
     )
 
 
-def test_a_gather_of_more_rows_than_there_are_stays_inside_the_table(stand: GpuStand) -> None:
+def test_a_gather_of_more_rows_than_there_are_stays_inside_the_table(stand):
     assert set(stand._ids(1000, 7).tolist()) == set(range(7))
 
 
-def test_the_unique_order_gathers_each_row_once_and_expands(stand: GpuStand) -> None:
+def test_the_unique_order_gathers_each_row_once_and_expands(stand):
     point = Point("gpu_gather", 400, MIB, policy="aligned", order="unique")
     ids = torch.tensor([7, 3, 7, 7, 0]).repeat(num_ids(point))[: num_ids(point)]
     stand._ids = lambda count, rows: ids  # type: ignore[method-assign]
@@ -130,9 +126,7 @@ def test_the_unique_order_gathers_each_row_once_and_expands(stand: GpuStand) -> 
 
 
 @pytest.mark.parametrize("span", [MIB, 3 * MIB, 8 * MIB])
-def test_a_ring_meets_each_of_its_places_once_all_over_the_span(
-    span: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ring_meets_each_of_its_places_once_all_over_the_span(span, monkeypatch):
     monkeypatch.setattr(gpu, "RING_PLACES", 10_000)
     words = torch.full((MIB,), -1)
     rings = [Ring(words, span, column, torch.Generator().manual_seed(1)) for column in (0, 1)]
@@ -147,7 +141,7 @@ def test_a_ring_meets_each_of_its_places_once_all_over_the_span(
         assert 0.99 * span < max(met) * 8 < span
 
 
-def test_a_chase_that_goes_astray_is_an_error(stand: GpuStand) -> None:
+def test_a_chase_that_goes_astray_is_an_error(stand):
     point = Point("round_trip", span_bytes=2 * MIB)
     for _ in range(3):
         assert stand.measure(point).amount == 1000

@@ -1,7 +1,5 @@
 """Two run folders compared: what is slower, refused or listed, and the exit status."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
@@ -17,14 +15,9 @@ from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
 from gatherbench.bench.read.compare import COLUMNS, CompareError, compare_runs, deciding
-from gatherbench.bench.read.epochs import epoch_times
+from gatherbench.bench.read.derive import epoch_times
 from gatherbench.bench.read.tables import load_run
-from gatherbench.bench.show.comparison import (
-    NOT_JUDGED,
-    exit_status,
-    render_comparison,
-    summary,
-)
+from gatherbench.bench.show.comparison import NOT_JUDGED, exit_status, render_comparison, summary
 
 from ..written_run import ZERO_COPY, Change, append_rows, edit
 
@@ -82,7 +75,7 @@ def shown(table: pd.DataFrame, pair: tuple[Path, Path], width: int = 120) -> str
     return out.getvalue()
 
 
-def test_every_metric_is_there_in_80_columns(pair: tuple[Path, Path]) -> None:
+def test_every_metric_is_there_in_80_columns(pair):
     table = compared(pair)
     wide, narrow = (shown(table, pair, width) for width in (120, 80))
     for said in ("epoch A, s", "verdict", " train", " cpu", "payload rate"):
@@ -92,7 +85,7 @@ def test_every_metric_is_there_in_80_columns(pair: tuple[Path, Path]) -> None:
     assert f"{name}: {ident}" in wide
 
 
-def test_equal_runs_are_the_same(pair: tuple[Path, Path]) -> None:
+def test_equal_runs_are_the_same(pair):
     table = compared(pair)
     assert list(table.columns) == COLUMNS
     assert set(table["verdict"]) <= {"SAME", "AMBIGUOUS"}
@@ -105,7 +98,7 @@ def test_equal_runs_are_the_same(pair: tuple[Path, Path]) -> None:
     pd.testing.assert_frame_equal(table, compared(pair))
 
 
-def test_an_injected_slowdown_of_a_tenth_is_found_where_it_is(pair: tuple[Path, Path]) -> None:
+def test_an_injected_slowdown_of_a_tenth_is_found_where_it_is(pair):
     edit(pair[1], times(1.25, "naive", "fetch"), times(1.1, "naive", "epoch"))
     table = compared(pair)
     assert "may also change between two runs" in " ".join(shown(table, pair).split())
@@ -125,7 +118,7 @@ def test_an_injected_slowdown_of_a_tenth_is_found_where_it_is(pair: tuple[Path, 
     assert exit_status(back) == 0
 
 
-def test_a_stage_decides_only_when_it_is_asked_for(pair: tuple[Path, Path]) -> None:
+def test_a_stage_decides_only_when_it_is_asked_for(pair):
     edit(pair[1], times(1.5, "naive", "sample"))
     table = compared(pair)
     assert line(table, "naive", "sample")["verdict"] == "SLOW"
@@ -135,7 +128,7 @@ def test_a_stage_decides_only_when_it_is_asked_for(pair: tuple[Path, Path]) -> N
     assert exit_status(only, ["sample"]) == 1
 
 
-def test_a_series_with_a_0_has_no_ratio(pair: tuple[Path, Path]) -> None:
+def test_a_series_with_a_0_has_no_ratio(pair):
     def once(row: dict[str, str]) -> None:
         at = row["variant"], row["stage"], row["metric"], row["repeat"], row["epoch"]
         if at == ("naive", "sample", "wall_time", "0", "0"):
@@ -148,7 +141,7 @@ def test_a_series_with_a_0_has_no_ratio(pair: tuple[Path, Path]) -> None:
     assert np.isnan(found["ratio"])
 
 
-def test_energy_is_compared_where_it_was_measured(pair: tuple[Path, Path]) -> None:
+def test_energy_is_compared_where_it_was_measured(pair):
     def measured(joules: float) -> Change:
         def change(row: dict[str, str]) -> None:
             if row["metric"] == "gpu_energy":
@@ -163,7 +156,7 @@ def test_energy_is_compared_where_it_was_measured(pair: tuple[Path, Path]) -> No
     assert (energy["verdict"], energy["unit"]) == ("SLOW", "J")
 
 
-def test_modelled_times_are_compared_exactly(make_run: MakeRun) -> None:
+def test_modelled_times_are_compared_exactly(make_run):
     pair = (
         make_run("20261121-a-1", modelled=[ZERO_COPY]),
         make_run("20261122-b-2", modelled=[ZERO_COPY]),
@@ -194,7 +187,7 @@ def test_modelled_times_are_compared_exactly(make_run: MakeRun) -> None:
     assert "another-profile in B" in other["reason"]
 
 
-def test_a_modelled_time_that_rests_on_measured_ones_decides_nothing(make_run: MakeRun) -> None:
+def test_a_modelled_time_that_rests_on_measured_ones_decides_nothing(make_run):
     borrowed = {ZERO_COPY[:2]: ["sample"]}
     pair = (
         make_run("20261121-a-1", modelled=[ZERO_COPY], borrowed=borrowed),
@@ -214,7 +207,7 @@ def test_a_modelled_time_that_rests_on_measured_ones_decides_nothing(make_run: M
     assert exit_status(table) == 0
 
 
-def test_declared_bytes_and_requests_are_compared_exactly(pair: tuple[Path, Path]) -> None:
+def test_declared_bytes_and_requests_are_compared_exactly(pair):
     for folder, sizes in ((pair[0], (10, 90)), (pair[1], (30, 80))):
         requests = [
             {"metric": f"gpu_requests_{size}_bytes", "unit": "1", "value": count}
@@ -236,7 +229,7 @@ def test_declared_bytes_and_requests_are_compared_exactly(pair: tuple[Path, Path
     )
 
 
-def test_what_one_run_lacks_is_listed(make_run: MakeRun) -> None:
+def test_what_one_run_lacks_is_listed(make_run):
     base = make_run("20261121-a-1", series=_series("naive", "pinned", "prefetch", "gone"))
     new = make_run(
         "20261122-b-2",
@@ -269,7 +262,7 @@ def _series(*variants: str) -> list[tuple[str, str, tuple[float, float, float]]]
     return [("cpu_gather", variant, (0.2, 1.0, 0.5)) for variant in variants]
 
 
-def test_a_reason_names_the_workload_where_it_does_not_hold_for_all(make_run: MakeRun) -> None:
+def test_a_reason_names_the_workload_where_it_does_not_hold_for_all(make_run):
     """The second run has the pinned gather on "two" alone."""
     pair = (
         make_run("20261121-a-1", series=_series("naive", "pinned"), workloads=["one", "two"]),
@@ -287,7 +280,7 @@ def test_a_reason_names_the_workload_where_it_does_not_hold_for_all(make_run: Ma
     assert "MISSING epoch, cpu_gather pinned: not in B's plan" in said
 
 
-def test_what_is_compared_are_typical_epochs(make_run: MakeRun) -> None:
+def test_what_is_compared_are_typical_epochs(make_run):
     """Repeats of 1 and 4 s: sqrt(1 × 4) = 2 s in A, twice that in B; the median would be 2.5 s."""
     series, pair = [("cpu_gather", "naive", 1.0)], []
     for name, factor in (("20261121-a-1", 1), ("20261122-b-2", 2)):
@@ -301,7 +294,7 @@ def test_what_is_compared_are_typical_epochs(make_run: MakeRun) -> None:
     assert epoch_times(load_run(pair[0]))["median"].to_list() == pytest.approx([2.5])
 
 
-def test_a_repeat_that_failed_is_a_failure_beside_the_verdict(pair: tuple[Path, Path]) -> None:
+def test_a_repeat_that_failed_is_a_failure_beside_the_verdict(pair):
     def fail(row: dict[str, str]) -> None:
         if (row["stage"], row["variant"], row["repeat"]) == ("case", "pinned", "2"):
             row.update(status="failed", value="", reason="timed out")
@@ -314,9 +307,7 @@ def test_a_repeat_that_failed_is_a_failure_beside_the_verdict(pair: tuple[Path, 
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [(12.0, "SLOW"), (1 / 12, "AMBIGUOUS")])
-def test_other_work_makes_nothing_slow_look_level_nor_anything_fast(
-    make_run: MakeRun, factor: float, verdict: str
-) -> None:
+def test_other_work_makes_nothing_slow_look_level_nor_anything_fast(make_run, factor, verdict):
     pair = make_run("20261121-a-1"), make_run("20261122-b-2", other_cores=1.5)
     edit(pair[1], noise(1), times(factor, "naive", "epoch"))
     table = compared(pair)
@@ -326,7 +317,7 @@ def test_other_work_makes_nothing_slow_look_level_nor_anything_fast(
     assert exit_status(table) == int(verdict == "SLOW")
 
 
-def test_a_comparison_that_judged_nothing_is_none_that_passed(make_run: MakeRun) -> None:
+def test_a_comparison_that_judged_nothing_is_none_that_passed(make_run):
     """Two repeats whose epochs lie 100-fold apart tell nothing; one path is in one run alone."""
     far: dict[str, Any] = {"repeats": 2, "longer": lambda _w, repeat, _e: 100.0**repeat}
     pair = (
@@ -349,7 +340,7 @@ def test_a_comparison_that_judged_nothing_is_none_that_passed(make_run: MakeRun)
 
 
 @pytest.mark.parametrize(("count", "verdict"), [(8, "SLOW"), (9, "AMBIGUOUS")])
-def test_one_of_many_has_to_be_surer(make_run: MakeRun, count: int, verdict: str) -> None:
+def test_one_of_many_has_to_be_surer(make_run, count, verdict):
     """Repeats of 0.94, 1 and 1.06, and 1.3 times that: of equal series 0.6 % differ as much.
 
     8 × 0.6 % are less than 5 %, and 9 × 0.6 % are more.
@@ -366,7 +357,7 @@ def test_one_of_many_has_to_be_surer(make_run: MakeRun, count: int, verdict: str
     assert (f"one of {count} may look like that" in found["reason"]) == (count == 9)
 
 
-def test_other_work_beside_another_series_changes_no_verdict(make_run: MakeRun) -> None:
+def test_other_work_beside_another_series_changes_no_verdict(make_run):
     beside = {"other_cores": 1.5, "beside": ("cpu_gather", "pinned", 0)}
     pair = make_run("20261121-a-1"), make_run("20261122-b-2", **beside)
     edit(pair[1], noise(1), times(1.5, "naive", "epoch"), times(1.5, "pinned", "epoch"))
@@ -375,7 +366,7 @@ def test_other_work_beside_another_series_changes_no_verdict(make_run: MakeRun) 
     assert line(table, "pinned")["verdict"] == "SLOW", "two repeats were quiet"
 
 
-def test_other_work_beside_the_reference_is_told_of_a_ratio(make_run: MakeRun) -> None:
+def test_other_work_beside_the_reference_is_told_of_a_ratio(make_run):
     pair = make_run("20261121-a-1"), make_run("20261122-b-2")
 
     def busy(row: dict[str, str]) -> None:
@@ -388,7 +379,7 @@ def test_other_work_beside_the_reference_is_told_of_a_ratio(make_run: MakeRun) -
     assert "1.5 cores in B" in found["reason"]
 
 
-def test_other_minibatches_are_refused_always(pair: tuple[Path, Path]) -> None:
+def test_other_minibatches_are_refused_always(pair):
     def another_trace(row: dict[str, str]) -> None:
         if row["metric"] == "payload":
             row["value"] = "2000000400"
@@ -399,7 +390,7 @@ def test_other_minibatches_are_refused_always(pair: tuple[Path, Path]) -> None:
             compared(pair, across_machines=across)
 
 
-def test_a_workload_of_one_run_is_listed(make_run: MakeRun) -> None:
+def test_a_workload_of_one_run_is_listed(make_run):
     pair = (
         make_run("20261121-a-1", workloads=["one", "two"]),
         make_run("2026-b-2", workloads=["two"]),
@@ -420,9 +411,7 @@ def test_a_workload_of_one_run_is_listed(make_run: MakeRun) -> None:
         ({"thread_limits": {"OMP_NUM_THREADS": "1"}}, "OMP_NUM_THREADS: None and 1"),
     ],
 )
-def test_other_machines_are_refused_unless_asked_for(
-    pair: tuple[Path, Path], change: dict[str, Any], named: str
-) -> None:
+def test_other_machines_are_refused_unless_asked_for(pair, change, named):
     change_json(pair[1] / "env.json", **change)
     with pytest.raises(CompareError, match=f"different machines.*{named}.*--across-machines"):
         compared(pair)
@@ -431,7 +420,7 @@ def test_other_machines_are_refused_unless_asked_for(
     assert set(table["unit"]) == {"1"}
 
 
-def test_across_machines_compares_ratios(pair: tuple[Path, Path]) -> None:
+def test_across_machines_compares_ratios(pair):
     change_json(pair[1] / "env.json", cpu={"model": "Xeon", "usable_cores": 64})
     for variant in ("naive", "pinned", "registered"):
         edit(pair[1], times(0.3, variant, "epoch", "fetch", "train", "sample"))
@@ -442,13 +431,13 @@ def test_across_machines_compares_ratios(pair: tuple[Path, Path]) -> None:
     assert found["base"] == pytest.approx(1.11 / 1.71, rel=0.05)
 
 
-def test_across_machines_needs_one_reference(make_run: MakeRun) -> None:
+def test_across_machines_needs_one_reference(make_run):
     pair = make_run("20261121-a-1"), make_run("20261122-b-2", series=_series("pinned"))
     with pytest.raises(CompareError, match=r"cpu_gather naive and cpu_gather pinned"):
         compared(pair, across_machines=True)
 
 
-def test_other_settings_are_refused(pair: tuple[Path, Path]) -> None:
+def test_other_settings_are_refused(pair):
     measure = json.loads((pair[1] / "plan.json").read_text())["measure"]
     change_json(pair[1] / "plan.json", measure={**measure, "threads": 1})
     with pytest.raises(CompareError, match=r"different settings.*threads: None and 1"):
@@ -463,7 +452,7 @@ def test_other_settings_are_refused(pair: tuple[Path, Path]) -> None:
         compared(pair, across_machines=True)
 
 
-def test_nothing_measured_in_both_is_refused(make_run: MakeRun) -> None:
+def test_nothing_measured_in_both_is_refused(make_run):
     failed = {("cpu_gather", "naive"): ("failed", "no memory")}
     pair = (
         make_run("20261121-a-1", series=_series("naive")),
@@ -473,7 +462,7 @@ def test_nothing_measured_in_both_is_refused(make_run: MakeRun) -> None:
         compared(pair)
 
 
-def test_the_table_fits_120_columns_and_says_it_all(pair: tuple[Path, Path]) -> None:
+def test_the_table_fits_120_columns_and_says_it_all(pair):
     edit(pair[1], times(1.3, "naive", "epoch"), times(2.0, "pinned", "fetch"))
     table = compared(pair)
     said = shown(table, pair)
@@ -484,13 +473,13 @@ def test_the_table_fits_120_columns_and_says_it_all(pair: tuple[Path, Path]) -> 
     assert said.rstrip().endswith("epoch: measured 1 SLOW, 2 SAME")
 
 
-def test_hostile_names_stay_text(make_run: MakeRun) -> None:
+def test_hostile_names_stay_text(make_run):
     series = [("cpu_gather", "[red]x[/]", (0.2, 1.0, 0.5))]
     pair = make_run("20261121-a-1", series=series), make_run("20261122-b-2", series=series)
     assert "[red]x[/]" in shown(compared(pair), pair)
 
 
-def test_the_command_line(pair: tuple[Path, Path]) -> None:
+def test_the_command_line(pair):
     def call(*arguments: object) -> Any:
         return CliRunner().invoke(app, ["compare", *map(str, arguments)])
 
@@ -527,7 +516,7 @@ def test_the_command_line(pair: tuple[Path, Path]) -> None:
     assert call(*pair, "--across-machines", "--metric", "train").exit_code == 0
 
 
-def test_json_has_null_where_there_is_no_number(make_run: MakeRun) -> None:
+def test_json_has_null_where_there_is_no_number(make_run):
     one, two = _series("naive", "pinned"), _series("naive")
     pair = make_run("20261121-a-1", series=one), make_run("20261122-b-2", series=two)
     done = CliRunner().invoke(app, ["compare", *map(str, pair), "--json"])

@@ -1,7 +1,5 @@
 """Derived numbers: against values worked out by hand, and against what they must never do."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable
@@ -11,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from gatherbench.bench.read.epochs import (
+from gatherbench.bench.read.derive import (
     bandwidth,
     cpu_seconds,
     epoch_intervals,
@@ -42,7 +40,7 @@ def of(table: pd.DataFrame, strategy: str, variant: str) -> Any:
     return found.iloc[0]
 
 
-def test_speedup_is_a_ratio_of_medians(make_run: MakeRun) -> None:
+def test_speedup_is_a_ratio_of_medians(make_run):
     table = speedup_over(load_run(make_run()))
     zero_copy = of(table, "unified_zero_copy", "registered")
     assert zero_copy["speedup"] == pytest.approx(1.71 / 1.11)
@@ -53,7 +51,7 @@ def test_speedup_is_a_ratio_of_medians(make_run: MakeRun) -> None:
     assert of(table, "cpu_gather", "naive")["speedup"] == 1.0
 
 
-def test_the_interval_knows_that_epochs_of_one_process_are_alike(make_run: MakeRun) -> None:
+def test_the_interval_knows_that_epochs_of_one_process_are_alike(make_run):
     """Repeats that differ as wholes must widen it: pooling the epochs would hide them."""
     folder = make_run(repeats=3, epochs=30)
 
@@ -71,7 +69,7 @@ def test_the_interval_knows_that_epochs_of_one_process_are_alike(make_run: MakeR
     assert pinned["high"] == pytest.approx(typical * math.exp(reach), rel=1e-4)
 
 
-def test_what_is_shown_of_epochs_is_their_median_and_quartiles(make_run: MakeRun) -> None:
+def test_what_is_shown_of_epochs_is_their_median_and_quartiles(make_run):
     """Epochs of 1, 2, 3 and 10 s in each of two repeats."""
     folder = make_run(repeats=2, epochs=4)
 
@@ -89,7 +87,7 @@ def test_what_is_shown_of_epochs_is_their_median_and_quartiles(make_run: MakeRun
         ] == pytest.approx([2.5, 1.75, 4.75, 1.0, 10.0, 8])
 
 
-def test_a_repeat_counts_as_one_by_its_median_epoch(make_run: MakeRun) -> None:
+def test_a_repeat_counts_as_one_by_its_median_epoch(make_run):
     """Repeat 0 has epochs of 1, 1 and 9 s, repeat 1 a single one of 4 s."""
     folder = make_run(repeats=2, epochs=3)
 
@@ -110,7 +108,7 @@ def test_a_repeat_counts_as_one_by_its_median_epoch(make_run: MakeRun) -> None:
     assert found.half_width == pytest.approx(math.exp(12.7062 * math.log(4) / 2) - 1, rel=1e-3)
 
 
-def test_a_model_is_never_compared_with_a_measurement(make_run: MakeRun) -> None:
+def test_a_model_is_never_compared_with_a_measurement(make_run):
     modelled = [("unified_zero_copy", "registered", (0.1, 0.1, 0.1))]
     table = speedup_over(load_run(make_run(modelled=modelled)))
     assert of(table[table["basis"] == "measured"], "unified_zero_copy", "registered")[
@@ -129,38 +127,34 @@ def test_a_model_is_never_compared_with_a_measurement(make_run: MakeRun) -> None
         ((NARROW,), None),
     ],
 )
-def test_ratios_are_over_the_papers_baseline_or_the_first_gather(
-    make_run: MakeRun, measured: Any, found: str | None
-) -> None:
+def test_ratios_are_over_the_papers_baseline_or_the_first_gather(make_run, measured, found):
     """One that was only modelled is none, nor is one that delivers other values."""
     run = load_run(make_run(series=measured, modelled=[NAIVE]))
     assert reference_variant(run) == (found and ("cpu_gather", found))
     assert speedup_over(run).query("basis == 'measured'").empty == (found != "naive")
 
 
-def test_a_reference_is_told_by_its_role_and_not_by_its_name(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_reference_is_told_by_its_role_and_not_by_its_name(monkeypatch):
     roles = {("a", "x"): "conventional", ("b", "y"): "bound", ("z", "w"): "baseline"}
     monkeypatch.setattr(registry, "role_of", lambda *pair: roles[pair])
     assert gathers_among(roles) == [("z", "w"), ("a", "x")]
 
 
-def test_the_rate_is_payload_over_the_wait_for_it(make_run: MakeRun) -> None:
+def test_the_rate_is_payload_over_the_wait_for_it(make_run):
     """2 GB in 0.6 s."""
     assert of(bandwidth(load_run(make_run())), "cpu_gather", "pinned")["median"] == pytest.approx(
         2e9 / 0.6
     )
 
 
-def test_cpu_seconds_add_user_and_system(make_run: MakeRun) -> None:
+def test_cpu_seconds_add_user_and_system(make_run):
     naive = of(cpu_seconds(load_run(make_run())), "cpu_gather", "naive")
     assert naive["user"] == pytest.approx(2.5)
     assert naive["system"] == pytest.approx(0.1)
     assert naive["median"] == pytest.approx(2.6)
 
 
-def test_a_gpu_that_drew_less_than_idle_has_nothing_above_it(make_run: MakeRun) -> None:
+def test_a_gpu_that_drew_less_than_idle_has_nothing_above_it(make_run):
     """100 J in two epochs of 2 s; 30 W would have been 60 J an epoch."""
     folder = make_run(series=PINNED_ONLY, repeats=1)
     block = {"gpu_energy": ("J", 100), "epochs": ("1", 2), "window_time": ("s", 4)}
@@ -173,7 +167,7 @@ def test_a_gpu_that_drew_less_than_idle_has_nothing_above_it(make_run: MakeRun) 
     assert (found["median"], found["idle"], found["above idle"]) == (50, 50, 0)
 
 
-def test_an_epoch_that_was_cut_off_between_user_and_system_has_no_sum(make_run: MakeRun) -> None:
+def test_an_epoch_that_was_cut_off_between_user_and_system_has_no_sum(make_run):
     folder = make_run()
     lines = (folder / "rows.csv").read_text().splitlines(keepends=True)
     end = next(n for n, line in enumerate(lines) if ",0,epoch,cpu_user," in line)
@@ -183,7 +177,7 @@ def test_an_epoch_that_was_cut_off_between_user_and_system_has_no_sum(make_run: 
     assert cpu_seconds(run).empty
 
 
-def test_series_stand_in_reading_order(make_run: MakeRun) -> None:
+def test_series_stand_in_reading_order(make_run):
     series = [
         ("zzz_new", "default", (0.1, 0.1, 0.1)),
         ("all_in_gpu", "default", (0.1, 0.1, 0.1)),
@@ -200,7 +194,7 @@ def test_series_stand_in_reading_order(make_run: MakeRun) -> None:
     ]
 
 
-def test_problems_name_failed_skipped_and_unrun_cases(make_run: MakeRun) -> None:
+def test_problems_name_failed_skipped_and_unrun_cases(make_run):
     failures = {
         ("cpu_gather", "pinned"): ("failed", "out of memory"),
         ("unified_zero_copy", "registered"): ("skipped", "no kernel yet"),
@@ -220,7 +214,7 @@ def test_problems_name_failed_skipped_and_unrun_cases(make_run: MakeRun) -> None
     assert list(table["of"]) == [3, 3, 3]
 
 
-def test_one_bad_repeat_is_counted(make_run: MakeRun) -> None:
+def test_one_bad_repeat_is_counted(make_run):
     folder = make_run()
 
     def fail(row: dict[str, str]) -> None:
@@ -233,7 +227,7 @@ def test_one_bad_repeat_is_counted(make_run: MakeRun) -> None:
     assert len(problems(load_run(folder))) == 1, "a missing sensor is no problem of a case"
 
 
-def test_an_observation_that_stands_twice_is_refused(make_run: MakeRun) -> None:
+def test_an_observation_that_stands_twice_is_refused(make_run):
     folder = make_run()
     lines = (folder / "rows.csv").read_text().splitlines(keepends=True)
     twice = next(line for line in lines if ",epoch,wall_time," in line)
@@ -243,9 +237,7 @@ def test_an_observation_that_stands_twice_is_refused(make_run: MakeRun) -> None:
 
 
 @pytest.mark.parametrize(("between", "other"), [((0.1, 0.2, 0.4), 0.2), ((0.1, -2.0, -1.0), 0.0)])
-def test_what_stages_leave_is_that_of_each_epoch(
-    make_run: MakeRun, between: tuple[float, ...], other: float
-) -> None:
+def test_what_stages_leave_is_that_of_each_epoch(make_run, between, other):
     """Medians of stages that take turns at being long leave far more; overlap leaves nothing."""
     seconds = {"sample": (1, 1, 5), "fetch": (5, 1, 1), "train": (1, 5, 1)}
     epochs = [sum(stage[n] for stage in seconds.values()) + between[n] for n in range(3)]
@@ -262,7 +254,7 @@ def test_what_stages_leave_is_that_of_each_epoch(
     assert found["other"] == pytest.approx(other)
 
 
-def test_rounding_is_no_stage(make_run: MakeRun) -> None:
+def test_rounding_is_no_stage(make_run):
     """A modelled epoch is the sum of its stages, to the last digit but one."""
     folder = make_run(series=PINNED_ONLY)
 

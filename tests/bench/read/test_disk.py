@@ -1,7 +1,5 @@
 """What a disk was read for, worked out by hand from rows that were made up."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,7 +29,7 @@ def folder(make_run: MakeRun) -> Path:
     return write_disk(make_run)
 
 
-def test_bytes_requests_and_hits_are_set_against_the_rows_that_were_read(folder: Path) -> None:
+def test_bytes_requests_and_hits_are_set_against_the_rows_that_were_read(folder):
     table = disk_reads(load_run(folder)).set_index(["workload", "strategy"])
     assert set(table.index.get_level_values("strategy")) == {"disk_mmap", "disk_direct", CACHED[0]}
     direct, cached, mapped = (table.loc[(HALF, s[0])] for s in (DIRECT, CACHED, MAPPED))
@@ -58,7 +56,7 @@ def test_bytes_requests_and_hits_are_set_against_the_rows_that_were_read(folder:
     assert table.loc[(WHOLE, DIRECT[0]), "memory_limit"] == NAN
 
 
-def test_epochs_are_told_by_memory_and_over_the_table_in_memory(folder: Path) -> None:
+def test_epochs_are_told_by_memory_and_over_the_table_in_memory(folder):
     run = load_run(folder)
     (family,) = memories(run)
     assert dict(family.shares) == {WHOLE: 0, HALF: 0.5}
@@ -77,7 +75,7 @@ def test_epochs_are_told_by_memory_and_over_the_table_in_memory(folder: Path) ->
     )
 
 
-def test_memory_is_ordered_from_all_of_it_to_the_least(make_run: MakeRun) -> None:
+def test_memory_is_ordered_from_all_of_it_to_the_least(make_run):
     run = load_run(write_disk(make_run))
     fields = run.plan["workloads"]
     more = {"quarter": {**fields[HALF], "memory_share": 0.25}, HALF: fields[HALF]}
@@ -86,7 +84,7 @@ def test_memory_is_ordered_from_all_of_it_to_the_least(make_run: MakeRun) -> Non
     assert list(family.shares) == [WHOLE, "twice", HALF, "quarter"]
 
 
-def test_a_workload_of_another_graph_is_a_family_of_its_own(make_run: MakeRun) -> None:
+def test_a_workload_of_another_graph_is_a_family_of_its_own(make_run):
     run = load_run(write_disk(make_run))
     fields = run.plan["workloads"]
     other = {WHOLE: fields[WHOLE], HALF: {**fields[HALF], "batch_size": 500}}
@@ -96,7 +94,7 @@ def test_a_workload_of_another_graph_is_a_family_of_its_own(make_run: MakeRun) -
     assert in_memory_s(run, found[1]) is None
 
 
-def test_what_is_not_known_has_no_number(make_run: MakeRun) -> None:
+def test_what_is_not_known_has_no_number(make_run):
     table = over_memory(load_run(write_disk(make_run, repeats=1)))
     assert table["epoch"].notna().all()
     assert table[["epoch_low", "epoch_high", "times_low", "times_high"]].isna().all(axis=None)
@@ -106,7 +104,7 @@ def test_what_is_not_known_has_no_number(make_run: MakeRun) -> None:
     assert len(alone) == 4
 
 
-def test_over_a_gather_without_a_quiet_repeat_there_is_no_ratio(make_run: MakeRun) -> None:
+def test_over_a_gather_without_a_quiet_repeat_there_is_no_ratio(make_run):
     """The same where most of the run was disturbed."""
     run = load_run(write_disk(make_run))
     assert over_memory(run)["times"].notna().all()
@@ -119,7 +117,7 @@ def test_over_a_gather_without_a_quiet_repeat_there_is_no_ratio(make_run: MakeRu
         assert table["epoch"].notna().all()
 
 
-def test_a_path_that_found_every_row_has_no_bytes_for_a_byte(folder: Path) -> None:
+def test_a_path_that_found_every_row_has_no_bytes_for_a_byte(folder):
     def all_kept(row: dict[str, str]) -> None:
         if row["metric"] == "rows_in_memory":
             row["value"] = "4e6"
@@ -130,7 +128,7 @@ def test_a_path_that_found_every_row_has_no_bytes_for_a_byte(folder: Path) -> No
     assert found["amplification"].isna().all()
 
 
-def test_a_run_without_a_disk_has_no_lines(make_run: MakeRun) -> None:
+def test_a_run_without_a_disk_has_no_lines(make_run):
     run = load_run(make_run(declared=True))
     assert disk_strategies(run) == []
     assert memories(run) == []

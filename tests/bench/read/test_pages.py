@@ -1,7 +1,5 @@
 """A fallback of managed memory to small pages is seen and said."""
 
-from __future__ import annotations
-
 import pytest
 
 from gatherbench.bench.read.pages import slow_pages
@@ -21,9 +19,7 @@ from ..written_run import append_rows, write_run
         (True, None, None, False),
     ],
 )
-def test_half_of_the_rate_over_a_window_is_too_little(
-    tmp_path, managed: bool, whole: float | None, near: float | None, seen: bool
-) -> None:
+def test_half_of_the_rate_over_a_window_is_too_little(tmp_path, managed, whole, near, seen):
     folder = write_run(tmp_path / "run")
     rates = {"page_visit_rate": whole, "page_visit_rate_near": near}
     rows = [

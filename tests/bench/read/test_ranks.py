@@ -1,7 +1,5 @@
 """Runs on several ranks: every number worked out by hand, from rows that were made up."""
 
-from __future__ import annotations
-
 import functools
 import math
 import statistics
@@ -15,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatherbench.bench.read.epochs import stage_breakdown
+from gatherbench.bench.read.derive import stage_breakdown
 from gatherbench.bench.read.scaling import (
     FASTER,
     NO_FASTER,
@@ -56,7 +54,7 @@ def make(make_run: MakeRun) -> Callable[..., Run]:
     return one
 
 
-def test_strong_scaling_is_time_of_one_over_ranks_times_theirs(make: Callable[..., Run]) -> None:
+def test_strong_scaling_is_time_of_one_over_ranks_times_theirs(make):
     run = make({1: 2.0, 2: 1.25, 4: 1.0})
     (family,) = families(run)
     assert family.name == "wordnet GraphSAGE, strong scaling"
@@ -67,7 +65,7 @@ def test_strong_scaling_is_time_of_one_over_ranks_times_theirs(make: Callable[..
     assert set(scaled(run)["seeds"]) == {20_000}
 
 
-def test_its_interval_is_that_of_a_ratio_over_repeats(make: Callable[..., Run]) -> None:
+def test_its_interval_is_that_of_a_ratio_over_repeats(make):
     """Two ranks take 1.0, 1.2 and 1.4 s, one rank 2 s each time; t(2) is 4.3027."""
     run = make({1: 2.0, 2: 1.0}, longer=lambda w, repeat, _: 1.0 + w * 0.2 * repeat)
     logs = [math.log(t) for t in (1.0, 1.2, 1.4)]
@@ -81,9 +79,7 @@ def test_its_interval_is_that_of_a_ratio_over_repeats(make: Callable[..., Run]) 
     assert [one[f"efficiency{end}"] for end in ("", "_low", "_high")] == [1, 1, 1], "by definition"
 
 
-def test_a_weak_epoch_with_twice_the_seeds_in_the_same_time_is_ideal(
-    make: Callable[..., Run],
-) -> None:
+def test_a_weak_epoch_with_twice_the_seeds_in_the_same_time_is_ideal(make):
     run = make({1: 2.0, 2: 2.0}, scaling="weak", seeds={1: 15_000, 2: 30_000})
     (family,) = families(run)
     assert family.name == "wordnet GraphSAGE, weak scaling"
@@ -98,9 +94,7 @@ def test_a_weak_epoch_with_twice_the_seeds_in_the_same_time_is_ideal(
         ({1: 2.0, 2: 1.0}, {(1, *ALIGNED): "out of memory"}, "one rank: failed: out of memory"),
     ],
 )
-def test_without_one_rank_there_is_no_efficiency_and_a_reason(
-    make: Callable[..., Run], times: dict[int, float], failures: Any, why: str
-) -> None:
+def test_without_one_rank_there_is_no_efficiency_and_a_reason(make, times, failures, why):
     run = make(times, failures=failures)
     table = scaled(run)
     assert table["efficiency"].isna().all()
@@ -108,7 +102,7 @@ def test_without_one_rank_there_is_no_efficiency_and_a_reason(
     assert table["epoch"].notna().all()
 
 
-def test_without_seeds_nothing_is_compared(make_run: MakeRun) -> None:
+def test_without_seeds_nothing_is_compared(make_run):
     folder = write_ranks(make_run, {ALIGNED: {1: 2.0, 2: 1.0}})
     edit(folder, keep=lambda row: row["metric"] != "seeds")
     run = load_run(folder)
@@ -117,7 +111,7 @@ def test_without_seeds_nothing_is_compared(make_run: MakeRun) -> None:
     assert of(run, 1)["more"] == OPEN
 
 
-def test_one_number_of_ranks_is_no_family(make: Callable[..., Run], make_run: MakeRun) -> None:
+def test_one_number_of_ranks_is_no_family(make, make_run):
     for run in (make({2: 1.0}), load_run(make_run())):
         assert families(run) == []
         assert scaled(run).empty
@@ -125,7 +119,7 @@ def test_one_number_of_ranks_is_no_family(make: Callable[..., Run], make_run: Ma
     assert over_ranks(load_run(make_run("20261122-other-b"))).empty
 
 
-def test_one_repeat_has_no_interval_and_decides_nothing(make: Callable[..., Run]) -> None:
+def test_one_repeat_has_no_interval_and_decides_nothing(make):
     found = of(make({1: 2.0, 2: 1.0}, repeats=1), 2)
     assert found["efficiency"] == pytest.approx(1.0)
     assert math.isnan(found["efficiency_low"])
@@ -133,7 +127,7 @@ def test_one_repeat_has_no_interval_and_decides_nothing(make: Callable[..., Run]
     assert (first["more"], first["cores_full"]) == (OPEN, False)
 
 
-def test_the_speed_up_is_over_as_many_ranks(make_run: MakeRun) -> None:
+def test_the_speed_up_is_over_as_many_ranks(make_run):
     times = {NAIVE: {1: 3.0, 2: 2.4}, ALIGNED: {1: 2.0, 2: 1.2}}
     run = load_run(write_ranks(make_run, times))
     assert [of(run, n)["speedup"] for n in (1, 2)] == pytest.approx([1.5, 2.0])
@@ -141,7 +135,7 @@ def test_the_speed_up_is_over_as_many_ranks(make_run: MakeRun) -> None:
     assert of(run, 2, NAIVE)["efficiency"] == pytest.approx(3 / 4.8)
 
 
-def test_quiet_repeats_alone_count(make_run: MakeRun) -> None:
+def test_quiet_repeats_alone_count(make_run):
     """Beside the last of three repeats with two ranks, which took 9 s each, was other work."""
     beside = (*ALIGNED, 2)
     folder = write_ranks(
@@ -165,7 +159,7 @@ def test_quiet_repeats_alone_count(make_run: MakeRun) -> None:
 # ---- where it ends -------------------------------------------------------------------------------
 
 
-def test_more_ranks_are_faster_until_they_are_not(make: Callable[..., Run]) -> None:
+def test_more_ranks_are_faster_until_they_are_not(make):
     run = make({1: 2.0, 2: 1.0, 4: 0.99, 8: 1.01})
     assert [of(run, n)["more"] for n in (1, 2, 4, 8)] == [FASTER, NO_FASTER, NO_FASTER, ""]
     (end,) = saturation(scaled(run)).to_dict("records")
@@ -174,23 +168,21 @@ def test_more_ranks_are_faster_until_they_are_not(make: Callable[..., Run]) -> N
     assert [of(again, n)["more"] for n in (1, 2, 4)] == [FASTER] * 3, "a plateau is no end"
 
 
-def test_what_an_interval_does_not_tell_is_not_decided(make: Callable[..., Run]) -> None:
+def test_what_an_interval_does_not_tell_is_not_decided(make):
     """One rank scatters by a factor of three, two and four are alike and steady."""
     run = make({1: 1.2, 2: 1.0, 4: 1.0}, longer=lambda w, repeat, _: 1.0 if w else 1.0 + repeat)
     assert [of(run, n)["more"] for n in (1, 2)] == [OPEN, NO_FASTER]
     (end,) = saturation(scaled(run)).to_dict("records")
     assert (end["word"], end["ranks"], end["before"]) == (NO_FASTER, 2, True)
     last = make(
-        {1: 1.2, 2: 1.0},
-        name="20261122-last-b",
-        longer=lambda w, repeat, _: 1.0 + w * repeat,
+        {1: 1.2, 2: 1.0}, name="20261122-last-b", longer=lambda w, repeat, _: 1.0 + w * repeat
     )
     (open_,) = saturation(scaled(last)).to_dict("records")
     assert open_["word"] == OPEN
 
 
 @given(st.lists(st.sampled_from([FASTER, NO_FASTER, OPEN]), min_size=1, max_size=5))
-def test_no_faster_holds_for_all_that_follow(words: list[str]) -> None:
+def test_no_faster_holds_for_all_that_follow(words):
     names = dict(zip(("family", "strategy", "variant", "backend"), "fsvb", strict=True))
     lines = [
         {**names, "ranks": 2**n, "more": word, "cores_full": n == 1}
@@ -209,9 +201,7 @@ def test_no_faster_holds_for_all_that_follow(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "full"), [(2.7, True), (2.5, False)])
-def test_cores_are_full_where_the_whole_interval_says_so(
-    make: Callable[..., Run], seconds: float, full: bool
-) -> None:
+def test_cores_are_full_where_the_whole_interval_says_so(make, seconds, full):
     """Half of an epoch is fetching: 2.1 core-seconds a second; 0.4 training: 1. Windows of 2 s."""
     found = of(make({1: seconds, 2: 1.0}), 1)
     assert found["cores"] == pytest.approx((2.1 * 0.5 + 0.4) * seconds / 2)
@@ -234,7 +224,7 @@ def layouts(run: Run, *ranks: tuple[int, int, str]) -> list[tuple[str, list[int]
     return [(family.name, list(family.worlds.values())) for family in found]
 
 
-def test_layouts_with_as_many_ranks_are_told_apart(make: Callable[..., Run]) -> None:
+def test_layouts_with_as_many_ranks_are_told_apart(make):
     run, name = make({1: 1.0, 2: 1.0}), "wordnet GraphSAGE, strong scaling"
     one, two, spread, four = (1, 1, "strong"), (2, 1, "strong"), (1, 2, "strong"), (2, 2, "strong")
     assert layouts(run, four, spread, one) == [(name, [1, 2, 4])]
@@ -251,7 +241,7 @@ def test_layouts_with_as_many_ranks_are_told_apart(make: Callable[..., Run]) -> 
 # ---- from rank to rank ---------------------------------------------------------------------------
 
 
-def test_each_rank_and_how_far_they_are_apart(make: Callable[..., Run]) -> None:
+def test_each_rank_and_how_far_they_are_apart(make):
     """Of two ranks in an epoch of 2 s: the first waits 0.04 s and ends 0.02 s earlier."""
     run = make({1: 3.0, 2: 2.0})
     ranks = by_rank(run)
@@ -270,7 +260,7 @@ def test_each_rank_and_how_far_they_are_apart(make: Callable[..., Run]) -> None:
     assert (apart["cpu_least"], apart["cpu_most"]) == (10, 11)
 
 
-def test_ranks_of_repeats_that_do_not_count_are_left_out(make_run: MakeRun) -> None:
+def test_ranks_of_repeats_that_do_not_count_are_left_out(make_run):
     folder = write_ranks(make_run, {ALIGNED: {1: 3.0, 2: 2.0}})
 
     def damage(row: dict[str, str]) -> None:
@@ -286,14 +276,14 @@ def test_ranks_of_repeats_that_do_not_count_are_left_out(make_run: MakeRun) -> N
     assert math.isnan(apart["cpu_least"]), "that was not metered"
 
 
-def test_an_exchange_without_an_epoch_is_no_stage_of_one(make: Callable[..., Run]) -> None:
+def test_an_exchange_without_an_epoch_is_no_stage_of_one(make):
     run = make({2: 2.0})
     rows = run.rows[run.rows["stage"] == "all_reduce"]
     assert len(rows)
     assert stage_breakdown(replace(run, rows=rows)).empty
 
 
-def test_a_run_cut_down_keeps_its_ranks(make: Callable[..., Run]) -> None:
+def test_a_run_cut_down_keeps_its_ranks(make):
     run = make({1: 3.0, 2: 2.0, 4: 1.0})
     cut = only(run, workloads={workload_of(1), workload_of(2)})
     assert set(cut.ranks["workload"]) == {workload_of(2)}

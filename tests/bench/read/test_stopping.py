@@ -1,7 +1,5 @@
 """Which case comes next: by hand-made rows of a run, and a whole run that stops by itself."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import asdict
@@ -56,19 +54,19 @@ WIDE, WIDER = (1.0, 1.1) * 3, (1.0, 1.4) * 3
 LIMITS = Measure(min_repeats=2, max_repeats=8, precision=0.03)
 
 
-def test_the_series_that_is_furthest_from_its_target_comes_next() -> None:
+def test_the_series_that_is_furthest_from_its_target_comes_next():
     rows = series("a", *WIDER) + series("b", *WIDE) + series("c", *STEADY)
     assert further(LIMITS)(rows) == Case(WORKLOAD, "cpu_gather", "a", {"mode": "a"}, 6)
 
 
-def test_not_twice_running_while_another_is_wanted() -> None:
+def test_not_twice_running_while_another_is_wanted():
     rows = series("c", *STEADY) + series("b", *WIDE) + series("a", *WIDER)
     assert further(LIMITS)(rows).variant == "b"
     alone = series("c", *STEADY) + series("b", *STEADY) + series("a", *WIDER)
     assert further(LIMITS)(alone).variant == "a"
 
 
-def test_it_ends_when_all_are_precise_or_have_their_repeats() -> None:
+def test_it_ends_when_all_are_precise_or_have_their_repeats():
     precise = [row for name in NAMES for row in series(name, *STEADY)]
     assert further(LIMITS)(precise) is None
     most = series("a", *WIDER, 1.0, 1.4) + series("b", *STEADY) + series("c", *STEADY)
@@ -76,7 +74,7 @@ def test_it_ends_when_all_are_precise_or_have_their_repeats() -> None:
     assert further(LIMITS.model_copy(update={"max_repeats": 9}))(most).repeat == 8
 
 
-def test_the_target_is_a_share_of_the_epoch_on_either_side() -> None:
+def test_the_target_is_a_share_of_the_epoch_on_either_side():
     """Of six repeats with s = 0.01 in the logarithm t(5) = 2.5706 makes ±1.055 %."""
     logs = [d * 0.01 * math.sqrt(5 / 6) for d in (-1, 1, -1, 1, -1, 1)]
     rows = [row for name in NAMES for row in series(name, *(7 * math.exp(x) for x in logs))]
@@ -86,7 +84,7 @@ def test_the_target_is_a_share_of_the_epoch_on_either_side() -> None:
         assert bool(imprecise(read(rows, measure))) == asks
 
 
-def test_a_number_of_repeats_that_was_asked_for_is_kept() -> None:
+def test_a_number_of_repeats_that_was_asked_for_is_kept():
     rows = series("a", *WIDER)
     assert further(Measure(repeats=6))(rows) is None
     assert imprecise(read(rows, Measure(repeats=6))) == {}
@@ -94,7 +92,7 @@ def test_a_number_of_repeats_that_was_asked_for_is_kept() -> None:
 
 
 @pytest.mark.parametrize(("budget_s", "asks"), [(38.1, True), (37.9, False), (0, True)])
-def test_time_spent_in_cases_is_the_budget(budget_s: float, asks: bool) -> None:
+def test_time_spent_in_cases_is_the_budget(budget_s, asks):
     """Eighteen cases took 36 s; one of the wanted series takes 2 s more."""
     rows = series("a", *WIDER) + series("b", *STEADY) + series("c", *STEADY)
     measure = LIMITS.model_copy(update={"budget_s": budget_s})
@@ -109,7 +107,7 @@ def test_time_spent_in_cases_is_the_budget(budget_s: float, asks: bool) -> None:
         assert (further(within)(burst) is not None) == fits, "as long as its longest"
 
 
-def test_disturbed_repeats_are_made_good_first() -> None:
+def test_disturbed_repeats_are_made_good_first():
     rows = series("a", *WIDER) + series("b", *STEADY) + series("c", *STEADY[:5])
     rows += ended("c", 5, 1.0, busy=1.5)
     wanted = further(LIMITS)(rows)
@@ -119,21 +117,21 @@ def test_disturbed_repeats_are_made_good_first() -> None:
     )
 
 
-def test_a_narrow_interval_ends_no_series_before_it_has_six_repeats() -> None:
+def test_a_narrow_interval_ends_no_series_before_it_has_six_repeats():
     rows = series("a", *STEADY) + series("b", *STEADY[:5]) + series("c", *STEADY[:4])
     assert further(LIMITS)(rows).variant == "b", "c was the last"
     two = LIMITS.model_copy(update={"max_repeats": 4})
     assert further(two)(rows) is None
 
 
-def test_where_other_work_never_ends_repeats_do() -> None:
+def test_where_other_work_never_ends_repeats_do():
     rows = [row for n in NAMES for row in series(n, *[1.0] * 15, busy=1.5)]
     rows += ended("a", 15, 1.0, busy=1.5) + ended("b", 15, 1.0, busy=1.5)
     assert further(LIMITS)(rows).variant == "c"
     assert further(LIMITS)(rows + ended("c", 15, 1.0, busy=1.5)) is None
 
 
-def test_what_failed_or_was_skipped_is_not_asked_for_again() -> None:
+def test_what_failed_or_was_skipped_is_not_asked_for_again():
     make = RowMaker("r", "c", "m", "host", WORKLOAD.id, "tiny", "cpu_gather", "a", 5)
     for status in ("failed", "skipped"):
         bad = make.missing("case", "wall_time", "s", "clock", "no", status)
@@ -142,14 +140,14 @@ def test_what_failed_or_was_skipped_is_not_asked_for_again() -> None:
 
 
 @pytest.mark.parametrize(("busy", "much"), [(0.0, False), (0.29, False), (0.31, True)])
-def test_one_case_is_judged_by_its_own_rows(busy: float, much: bool) -> None:
+def test_one_case_is_judged_by_its_own_rows(busy, much):
     found = marked(ended("a", 0, 1.0, busy=busy), cores=1).iloc[-1]
     assert (found["other_cores"], found["disturbed"]) == (pytest.approx(busy), much)
     assert not marked(ended("a", 0, 1.0)[:1], cores=1)["disturbed"].any(), "it was not metered"
 
 
 @pytest.mark.parametrize("status", ["failed", "skipped"])
-def test_a_repeat_without_a_measurement_is_no_quiet_one(status: str) -> None:
+def test_a_repeat_without_a_measurement_is_no_quiet_one(status):
     """The others count, although there was other work beside them."""
     make = RowMaker("r", "c", "m", "host", WORKLOAD.id, "tiny", "cpu_gather", "a", 2)
     lost = ended("a", 2, 1.0)[:-1] if status == "failed" else []
@@ -158,13 +156,13 @@ def test_a_repeat_without_a_measurement_is_no_quiet_one(status: str) -> None:
     assert found[found["repeat"] < 2]["used"].all()
 
 
-def test_of_a_series_without_a_quiet_repeat_the_worst_is_told() -> None:
+def test_of_a_series_without_a_quiet_repeat_the_worst_is_told():
     run = read(ended("a", 0, 1.0, busy=2.0) + ended("a", 1, 1.0, busy=1.5))
     assert list(disturbed_alone(run).values()) == [pytest.approx(2.0)]
     assert disturbed_alone(read(ended("a", 0, 1.0, busy=2.0) + ended("a", 1, 1.0))) == {}
 
 
-def test_repeats_beside_other_work_make_no_precise_series_wide() -> None:
+def test_repeats_beside_other_work_make_no_precise_series_wide():
     """Six quiet repeats within a ten-thousandth, and two disturbed ones of three times that."""
     rows = series("a", *STEADY) + ended("a", 6, 3.0, busy=0.9) + ended("a", 7, 3.1, busy=0.9)
     ask = further(LIMITS.model_copy(update={"max_repeats": 20}))

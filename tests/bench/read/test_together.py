@@ -1,7 +1,5 @@
 """Runs whose paths took turns: ratios are paired by the rows, and what is measured next."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence
@@ -14,7 +12,7 @@ import pytest
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.read.compare import compare_runs
-from gatherbench.bench.read.epochs import speedup_over
+from gatherbench.bench.read.derive import speedup_over
 from gatherbench.bench.read.neighbours import neighbours
 from gatherbench.bench.read.stopping import Further, imprecise
 from gatherbench.bench.read.tables import Run, no_samples, run_of
@@ -64,7 +62,7 @@ def paired(second: float) -> list[Row]:
     ]
 
 
-def test_a_speed_up_is_paired_within_the_blocks_of_a_process() -> None:
+def test_a_speed_up_is_paired_within_the_blocks_of_a_process():
     """2 and 2 in one process, 2.2 and 2 in the other: of their logarithms the means are 0.6931 and
     0.7408, 0.0337 apart from their own mean; t(1) is 12.706."""
     found = speedup_over(run_with(paired(200.5))).set_index("variant").loc[PINNED]
@@ -74,13 +72,13 @@ def test_a_speed_up_is_paired_within_the_blocks_of_a_process() -> None:
     assert math.log(found["high"] / found["speedup"]) == pytest.approx(reach, rel=1e-4)
 
 
-def test_a_repeat_of_the_same_number_in_another_process_is_no_pair() -> None:
+def test_a_repeat_of_the_same_number_in_another_process_is_no_pair():
     """As where a crash cut the repeat in two: what is left is Welch's interval, and wide."""
     found = speedup_over(run_with(paired(second=201.5))).set_index("variant").loc[PINNED]
     assert found["high"] / found["speedup"] > 1e4
 
 
-def test_two_designs_of_one_plan_can_be_compared() -> None:
+def test_two_designs_of_one_plan_can_be_compared():
     """Alone and among others: the check of what isolation is worth, path by path."""
     alone, among = (
         run_with(
@@ -117,7 +115,7 @@ def repeats(workload: Workload, pinned: Sequence[float], **more: float) -> list[
     return found
 
 
-def test_all_that_take_turns_are_measured_again_where_a_ratio_is_wide() -> None:
+def test_all_that_take_turns_are_measured_again_where_a_ratio_is_wide():
     """Processes that differ twofold make epochs imprecise, and no ratio."""
     rows = repeats(WORKLOADS[0], [1.1, 1.1001] * 3) + repeats(WORKLOADS[1], [1.1, 1.4] * 3)
     wanted = Further(FIRST, LIMITS, cores=1)(rows)
@@ -131,7 +129,7 @@ def test_all_that_take_turns_are_measured_again_where_a_ratio_is_wide() -> None:
     assert list(imprecise(run_with(rows, LIMITS))) == [(WORKLOADS[1].id, "cpu_gather", PINNED)]
 
 
-def test_a_process_has_to_fit_into_the_budget_with_all_its_paths() -> None:
+def test_a_process_has_to_fit_into_the_budget_with_all_its_paths():
     """36 cases of 2 s have taken 72: two paths take 4 more, and one alone would take 2."""
     rows = repeats(WORKLOADS[0], [1.1, 1.1001] * 3) + repeats(WORKLOADS[1], [1.1, 1.4] * 3)
     for budget, fits in ((76, True), (75, False)):
@@ -139,7 +137,7 @@ def test_a_process_has_to_fit_into_the_budget_with_all_its_paths() -> None:
         assert bool(Further(FIRST, within, cores=1)(rows)) == fits
 
 
-def test_a_path_with_a_process_of_its_own_is_measured_again_alone() -> None:
+def test_a_path_with_a_process_of_its_own_is_measured_again_alone():
     rows = repeats(WORKLOADS[0], [1.1, 1.1001] * 3)
     rows += measured("mps", 6, 9.0, began=None) + repeats(WORKLOADS[1], [1.1] * 6)
     (wanted,) = Further(FIRST, LIMITS, cores=1)(rows)
@@ -167,7 +165,7 @@ def in_turns(seed: int, profit: float) -> list[Row]:
     return rows
 
 
-def test_a_path_that_profits_from_its_neighbours_warm_cache_is_named() -> None:
+def test_a_path_that_profits_from_its_neighbours_warm_cache_is_named():
     """It takes 0.74 of its time behind that one. In the block's mean a quarter of it is hidden."""
     for seed in range(2):
         ((path, behind, ratio),) = neighbours(run_with(in_turns(seed, 0.3)))
@@ -177,7 +175,7 @@ def test_a_path_that_profits_from_its_neighbours_warm_cache_is_named() -> None:
     assert any("cpu_gather b takes 0.8" in text and "behind cpu_gather a" in text for text in said)
 
 
-def test_nobody_is_named_where_order_does_not_matter() -> None:
+def test_nobody_is_named_where_order_does_not_matter():
     assert [neighbours(run_with(in_turns(seed, 0.0))) for seed in range(5)] == [[]] * 5
     alone = [replace(row, metric="other") if row.metric == PROCESS[1] else row for row in paired(1)]
     assert neighbours(run_with(alone)) == []

@@ -3,8 +3,6 @@
 What the rule says, and how often it errs, is seen on a simulated machine.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import math
@@ -32,13 +30,7 @@ from gatherbench.bench.regress.blocks import (
     run_pair,
     worth_more,
 )
-from gatherbench.bench.regress.sides import (
-    BenchmarkError,
-    SideError,
-    find_commit,
-    is_dirty,
-    top_of,
-)
+from gatherbench.bench.regress.sides import BenchmarkError, SideError, find_commit, is_dirty, top_of
 from gatherbench.strategies.registry import build
 
 WORK = "def half() -> None:\n    pass\ndef work() -> int:\n    return sum(range({size}))\n"
@@ -118,9 +110,7 @@ def found(repository: Path, *options: str) -> tuple[int, dict[str, Any]]:
     return status, json.loads(file.read_text())
 
 
-def test_both_sides_run_their_own_code(
-    git: Git, repository: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_both_sides_run_their_own_code(git, repository, scratch, monkeypatch):
     for bound in ("MIN_PAIRS", "MOST_PAIRS"):
         monkeypatch.setattr(blocks, bound, 3)
     write_work(repository, 200_000, ["one", "added"])
@@ -157,9 +147,7 @@ def test_both_sides_run_their_own_code(
     assert not list(scratch.iterdir())
 
 
-def test_a_budget_for_one_pair_judges_nothing(
-    repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_budget_for_one_pair_judges_nothing(repository, capsys):
     status, result = found(repository, "--budget", "0.1", "--only", "yardstick")
     assert status == 0
     assert "larger budget" in capsys.readouterr().out
@@ -167,9 +155,7 @@ def test_a_budget_for_one_pair_judges_nothing(
     assert (entry["verdict"], entry["reason"]) == ("AMBIGUOUS", "1 of at least 6 pairs")
 
 
-def test_a_process_that_dies_is_named_with_its_last_words(
-    repository: Path, scratch: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_process_that_dies_is_named_with_its_last_words(repository, scratch, capsys):
     (repository / "src" / "gatherbench" / "work.py").write_text(
         "import os, sys\nNAMES = ['one']\ndef work():\n"
         "    os.write(2, b'the last words')\n    os._exit(3)\n"
@@ -182,27 +168,19 @@ def test_a_process_that_dies_is_named_with_its_last_words(
     assert not list(scratch.iterdir())
 
 
-def test_benchmarks_that_cannot_be_read(
-    repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_benchmarks_that_cannot_be_read(repository, capsys):
     (repository / "bench" / "regress" / "bench_work.py").write_text("import no_such_module\n")
     assert against.main(["before", "--tree", str(repository)]) == 2
     assert "no_such_module" in capsys.readouterr().err
 
 
-def test_nothing_by_that_name(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_by_that_name(repository, capsys):
     assert against.main(["before", "--tree", str(repository), "--only", "no such"]) == 2
     assert "no benchmark runs on both sides" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_cleans_up(
-    repository: Path,
-    scratch: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    number: signal.Signals,
-    status: int,
-) -> None:
+def test_a_signal_cleans_up(repository, scratch, monkeypatch, number, status):
     def interrupted(*_: object, **__: object) -> None:
         (folder,) = scratch.iterdir()
         assert (folder / "tree" / "bench" / "regress" / "bench_work.py").read_text() == BENCH
@@ -216,9 +194,7 @@ def test_a_signal_cleans_up(
     assert not list(scratch.iterdir())
 
 
-def test_unknown_commits_and_folders(
-    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unknown_commits_and_folders(repository, tmp_path, capsys):
     assert against.main(["no-such-ref", "--tree", str(repository)]) == 2
     assert "no commit 'no-such-ref'" in capsys.readouterr().err
     elsewhere = tmp_path / "elsewhere"
@@ -229,7 +205,7 @@ def test_unknown_commits_and_folders(
         top_of(elsewhere)
 
 
-def test_the_base_when_none_is_named(git: Git, repository: Path) -> None:
+def test_the_base_when_none_is_named(git, repository):
     with pytest.raises(SideError, match="no commit 'HEAD~1'"):
         find_commit(repository)  # the first commit, and nothing changed
     first = git("rev-parse", "HEAD")
@@ -259,13 +235,13 @@ def sampled(name: str, log_ratios: Iterable[float], group: str = "", **more: Any
     return record
 
 
-def test_too_few_pairs_decide_nothing() -> None:
+def test_too_few_pairs_decide_nothing():
     verdict = judge(sampled("x", [1.0] * (MIN_PAIRS - 1)), 1)
     assert (verdict.word, verdict.reason) == ("AMBIGUOUS", "5 of at least 6 pairs")
     assert judge(sampled("x", [1.0] * MIN_PAIRS), 1).word == "SLOW"
 
 
-def test_variants_of_one_code_are_timed_once() -> None:
+def test_variants_of_one_code_are_timed_once():
     """Which rows are kept, and how many, decides nothing that a fetch of one row does."""
     default, degree, half, lru = (
         build("cached_zero_copy", params)
@@ -275,7 +251,7 @@ def test_variants_of_one_code_are_timed_once() -> None:
     assert fetches_as(lru) == lru
 
 
-def test_where_nothing_could_be_judged_the_time_that_it_needs_is_said() -> None:
+def test_where_nothing_could_be_judged_the_time_that_it_needs_is_said():
     """A pair of two processes takes 6 s, and 27 s for each benchmark: six of them six minutes."""
     records = [sampled(name, [0.0], pair_s=27.0) for name in "ab"]
     records.append(Record("new", base_error="not there", pair_s=500.0))
@@ -303,7 +279,7 @@ def test_where_nothing_could_be_judged_the_time_that_it_needs_is_said() -> None:
         (1.1, 0.02, 12, 50, "AMBIGUOUS"),
     ],
 )
-def test_words(ratio: float, spread: float, count: int, family: int, word: str) -> None:
+def test_words(ratio, spread, count, family, word):
     centred = np.linspace(-spread, spread, count)
     verdict = judge(sampled("x", math.log(ratio) + centred), family)
     assert verdict.word == word, verdict.reason
@@ -311,7 +287,7 @@ def test_words(ratio: float, spread: float, count: int, family: int, word: str) 
     assert verdict.ratio.value == pytest.approx(ratio)
 
 
-def test_a_yardstick_that_moves_the_same_way_takes_slow_back() -> None:
+def test_a_yardstick_that_moves_the_same_way_takes_slow_back():
     slow, fast = [0.5] * 12, [-0.5] * 12
     ours, other = sampled("b.py::ours", slow, "gather"), sampled("b.py::else", slow, "other")
     for marks, word in ((slow, "AMBIGUOUS"), ([0.0] * 12, "SLOW"), (fast, "SLOW")):
@@ -378,21 +354,21 @@ MACHINES: dict[str, Machine] = {
 
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES.keys())
-def test_what_slows_the_machine_down_is_not_blamed_on_the_code(machine: Machine) -> None:
+def test_what_slows_the_machine_down_is_not_blamed_on_the_code(machine):
     words = [verdict_of(machine, 0.010, seed) for seed in range(40)]
     assert not {"SLOW", "FAST"} & set(words)
     assert words.count("SAME") >= 15
 
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES.keys())
-def test_a_quarter_more_is_found_all_the_same(machine: Machine) -> None:
+def test_a_quarter_more_is_found_all_the_same(machine):
     words = [verdict_of(machine, 0.0125, seed) for seed in range(20)]
     assert words.count("SLOW") >= 12
     assert "SAME" not in words
     assert "FAST" not in words
 
 
-def test_one_run_after_the_other_would_have_blamed_the_code() -> None:
+def test_one_run_after_the_other_would_have_blamed_the_code():
     """The machine of the slow phase fools a comparison that does not take turns."""
     clock = Clock(MACHINES["a slow phase in the middle"], 0)
     base, head = Simulated(clock, 0.010), Simulated(clock, 0.010)
@@ -404,7 +380,7 @@ def names(records: list[Record]) -> list[str]:
     return [record.name for record in records]
 
 
-def test_all_go_on_until_each_has_enough_then_those_in_doubt() -> None:
+def test_all_go_on_until_each_has_enough_then_those_in_doubt():
     same = sampled("same", [0.0] * MIN_PAIRS)
     slow = sampled("slow", [0.3] * MIN_PAIRS)
     late = sampled("late", [0.0] * (MIN_PAIRS - 1))
@@ -416,7 +392,7 @@ def test_all_go_on_until_each_has_enough_then_those_in_doubt() -> None:
     assert worth_more([same, done], 1e3, 0.1) == []
 
 
-def test_too_little_time_for_all_goes_to_what_differs_most() -> None:
+def test_too_little_time_for_all_goes_to_what_differs_most():
     rest = [sampled(f"same {number}", [0.0] * MIN_PAIRS) for number in range(48)]
     noisy = sampled("noisy", [-0.9, 0.9, -0.5, 0.5, -0.2, 0.2], pair_s=30)
     slow = sampled("slow", [0.3] * MIN_PAIRS, pair_s=1)
@@ -425,7 +401,7 @@ def test_too_little_time_for_all_goes_to_what_differs_most() -> None:
     assert worth_more([*rest, noisy, slow], 5.0, 0.1) == []
 
 
-def test_blocks_are_as_long_as_needed_and_not_too_few_or_many() -> None:
+def test_blocks_are_as_long_as_needed_and_not_too_few_or_many():
     for round_s, expected in ((1e-5, (400, 15)), (0.01, (1, 10)), (3.0, (1, 7))):
         clock, record = Clock(lambda now_s: 1.0, 0), Record("x")
         base: Any = Simulated(clock, round_s, 0.0, 0.0)
@@ -436,7 +412,7 @@ def test_blocks_are_as_long_as_needed_and_not_too_few_or_many() -> None:
         assert record.ratio.value == pytest.approx(2)
 
 
-def test_a_benchmark_that_breaks_later_is_named_by_its_side() -> None:
+def test_a_benchmark_that_breaks_later_is_named_by_its_side():
     clock = Clock(lambda now_s: 1.0, 0)
     base: Any = Simulated(clock, 0.01)
     head: Any = Simulated(clock, 0.01)

@@ -1,7 +1,5 @@
 """An empty folder of a run; two machines."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

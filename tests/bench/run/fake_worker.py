@@ -3,8 +3,6 @@
 It stands where the real one does, at the edge of the runner: a process of its own.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

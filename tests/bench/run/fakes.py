@@ -1,7 +1,5 @@
 """A runner of a worker that misbehaves as it is told, and its cases; a case measured for real."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Network namespaces that stand for machines, and what listens in one of them."""
 
-from __future__ import annotations
-
 import ipaddress
 import secrets
 import subprocess

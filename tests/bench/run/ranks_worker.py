@@ -1,7 +1,5 @@
 """The real worker; rank 1 of a case goes wrong as the case's variant says."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

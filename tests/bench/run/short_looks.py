@@ -1,7 +1,5 @@
 """The command line of a machine that does not wait long before it looks for machine 0."""
 
-from __future__ import annotations
-
 import runpy
 
 from gatherbench.bench.commands import execute

@@ -3,8 +3,6 @@
 python stranger.py ADDRESS FILE RUN_ID PORT...    prints the ports that let it set a key
 """
 
-from __future__ import annotations
-
 import base64
 import pickle
 import socket

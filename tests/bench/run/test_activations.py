@@ -1,14 +1,11 @@
 """Activations that leave the device's memory: the same gradients, what moves, and what fails."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +15,7 @@ from torch import Tensor, nn
 
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run import activations as module
-from gatherbench.bench.run.activation_rows import WrongGradientsError, peak_of, rows_of_a_step
+from gatherbench.bench.run.activation_rows import WrongGradientsError, rows_of_a_step
 from gatherbench.bench.run.activations import (
     KEPT,
     Keep,
@@ -31,6 +28,7 @@ from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.models import Trainer, build_model
 from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.run.store import read_part, rows_of
+from gatherbench.bench.run.untimed import peak_of
 from gatherbench.bench.sampling.minibatch import MiniBatch
 
 from .fakes import measured, skipped
@@ -70,7 +68,7 @@ def same(one: list[Tensor], other: list[Tensor]) -> bool:
 
 @pytest.mark.parametrize("model", ["sage", "gat", "mlp"])
 @pytest.mark.parametrize("kind", ["recompute", "host", "disk"])
-def test_gradients_are_those_of_keep_bit_for_bit(tmp_path: Path, kind: str, model: str) -> None:
+def test_gradients_are_those_of_keep_bit_for_bit(tmp_path, kind, model):
     wanted = gradients(KEPT, model=model)
     if kind == "recompute":
         assert same(gradients(KEPT, kind, model), wanted)
@@ -82,7 +80,7 @@ def test_gradients_are_those_of_keep_bit_for_bit(tmp_path: Path, kind: str, mode
     assert not list(tmp_path.iterdir())  # the file has no name from the start
 
 
-def test_what_moves_is_counted_and_what_is_small_or_an_input_stays() -> None:
+def test_what_moves_is_counted_and_what_is_small_or_an_input_stays():
     """x and w, which x·w saves, stay; the result of relu moves: 400 × 8 × 4 B."""
     x, w = torch.randn(400, 12), nn.Parameter(torch.randn(12, 8))
     for smallest, out in ((0, 12800), (12800, 12800), (12801, 0)):
@@ -96,7 +94,7 @@ def test_what_moves_is_counted_and_what_is_small_or_an_input_stays() -> None:
             assert told["buffers"] in (0, 16384)  # none if it was wanted before a thread had it
 
 
-def test_views_of_one_storage_are_moved_once() -> None:
+def test_views_of_one_storage_are_moved_once():
     with Offload(CPU, 0) as kept:
         leaf = torch.ones(1000, requires_grad=True)
         with kept.saving(leaf):
@@ -109,7 +107,7 @@ def test_views_of_one_storage_are_moved_once() -> None:
     assert torch.equal(leaf.grad, torch.full((1000,), 4.0 + 8.0))
 
 
-def test_what_is_stored_has_left_memory_and_comes_back_as_it_lay(tmp_path: Path) -> None:
+def test_what_is_stored_has_left_memory_and_comes_back_as_it_lay(tmp_path):
     """Three layers of 1 MB each: kept they are there together, on disk one after the other."""
 
     def work(kept: Keep) -> None:
@@ -133,7 +131,7 @@ def test_what_is_stored_has_left_memory_and_comes_back_as_it_lay(tmp_path: Path)
     assert disk <= keep - 3 * mib
 
 
-def test_the_peak_of_work_is_what_its_tensors_take_together() -> None:
+def test_the_peak_of_work_is_what_its_tensors_take_together():
     def work() -> None:
         one = torch.empty(1000, dtype=torch.uint8)
         two = torch.empty(3000, dtype=torch.uint8)
@@ -146,7 +144,7 @@ def test_the_peak_of_work_is_what_its_tensors_take_together() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 1 << 40))
-def test_a_piece_holds_what_it_is_for_in_whole_blocks(nbytes: int) -> None:
+def test_a_piece_holds_what_it_is_for_in_whole_blocks(nbytes):
     size = piece_bytes(nbytes)
     assert size >= nbytes
     assert size % 4096 == 0
@@ -155,7 +153,7 @@ def test_a_piece_holds_what_it_is_for_in_whole_blocks(nbytes: int) -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.integers(1, 30000), min_size=1, max_size=12), st.booleans(), st.randoms())
-def test_any_tensors_come_back(tmp_path_factory, sizes, on_disk, order) -> None:
+def test_any_tensors_come_back(tmp_path_factory, sizes, on_disk, order):
     """Pack and unpack in any order, views and strides and all."""
     folder = tmp_path_factory.mktemp("any") if on_disk else None
     with Offload(CPU, 0, folder) as kept, kept.saving():
@@ -167,7 +165,7 @@ def test_any_tensors_come_back(tmp_path_factory, sizes, on_disk, order) -> None:
             assert back.stride() == given_[number].stride()
 
 
-def test_buffers_are_used_again_and_the_file_does_not_grow(tmp_path: Path) -> None:
+def test_buffers_are_used_again_and_the_file_does_not_grow(tmp_path):
     with Offload(CPU, 0, tmp_path) as kept:
         gradients(kept, steps=2)
         taken, end = kept._buffers.made_bytes, kept._file._end
@@ -178,9 +176,7 @@ def test_buffers_are_used_again_and_the_file_does_not_grow(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, 0])
-def test_a_full_disk_and_a_failed_write_end_the_case_and_say_why(
-    make_job, monkeypatch, number: int
-) -> None:
+def test_a_full_disk_and_a_failed_write_end_the_case_and_say_why(make_job, monkeypatch, number):
     """An errno, or a write that moves nothing; the run goes on, as its own files may have room."""
 
     def fails(*_: object) -> int:
@@ -198,7 +194,7 @@ def test_a_full_disk_and_a_failed_write_end_the_case_and_say_why(
     assert said in reason
 
 
-def test_a_failed_read_ends_the_case(monkeypatch, tmp_path: Path) -> None:
+def test_a_failed_read_ends_the_case(monkeypatch, tmp_path):
     def fails(*_: object) -> int:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -212,7 +208,7 @@ def test_a_failed_read_ends_the_case(monkeypatch, tmp_path: Path) -> None:
             y.sum().backward()
 
 
-def test_what_is_wanted_on_its_way_is_handed_back(tmp_path: Path, monkeypatch) -> None:
+def test_what_is_wanted_on_its_way_is_handed_back(tmp_path, monkeypatch):
     go, write = threading.Event(), os.pwritev
 
     def held(*what: object) -> int:
@@ -231,9 +227,7 @@ def test_what_is_wanted_on_its_way_is_handed_back(tmp_path: Path, monkeypatch) -
     assert torch.equal(x.grad, y)
 
 
-def test_a_tensor_changed_in_place_before_it_was_stored_is_refused(
-    tmp_path: Path, monkeypatch
-) -> None:
+def test_a_tensor_changed_in_place_before_it_was_stored_is_refused(tmp_path, monkeypatch):
     go, take = threading.Event(), module._Pool.take
 
     def held(pool: object, nbytes: int) -> object:
@@ -276,7 +270,7 @@ class Reused(Offload):
 
 
 @pytest.mark.parametrize("wrong", [Halved, Reused])
-def test_wrong_ways_are_refused_before_timing(wrong: type[Offload], monkeypatch) -> None:
+def test_wrong_ways_are_refused_before_timing(wrong, monkeypatch):
     # Everything is stored before the backward pass asks for it.
     monkeypatch.setattr(module, "THREADS", 1)
     workload = Workload("tiny", fanouts=(5, 5), hidden=32, activations="host")
@@ -300,7 +294,7 @@ def test_wrong_ways_are_refused_before_timing(wrong: type[Offload], monkeypatch)
             )
 
 
-def test_a_recomputed_layer_runs_twice_a_step() -> None:
+def test_a_recomputed_layer_runs_twice_a_step():
     calls = []
 
     class Layer(nn.Module):
@@ -322,7 +316,7 @@ def on(make_job, *kinds: str) -> Job:
 
 
 @pytest.mark.parametrize("kind", ["keep", "recompute", "host", "disk"])
-def test_a_case_has_its_rows(make_job, kind: str) -> None:
+def test_a_case_has_its_rows(make_job, kind):
     job = on(make_job, kind)
     rows = measured(job)
     check = [row for row in rows if (row.stage, row.metric) == ("check", "gradients")]
@@ -340,11 +334,11 @@ def test_a_case_has_its_rows(make_job, kind: str) -> None:
     assert rows_of(read_part(job.part))
 
 
-def test_a_usual_run_has_no_such_rows(make_job) -> None:
+def test_a_usual_run_has_no_such_rows(make_job):
     assert not [row for row in measured(make_job()) if row.stage == "activations"]
 
 
-def test_plans_expand_each_workload_by_where_activations_lie() -> None:
+def test_plans_expand_each_workload_by_where_activations_lie():
     from gatherbench.bench.plan.plan import Plan
 
     base = {"name": "p", "strategy": [{"name": "cpu_gather"}]}

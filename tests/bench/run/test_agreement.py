@@ -1,7 +1,5 @@
 """Series of one workload train alike, or fail: who is the reference, what is told, what is left."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -10,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from gatherbench.bench.read.epochs import epoch_times, problems
+from gatherbench.bench.read.derive import epoch_times, problems
 from gatherbench.bench.read.tables import load_run, no_samples, run_of
 from gatherbench.bench.run.agreement import fail_strays, strays, without_wrong
 from gatherbench.bench.run.rows import Row, RowMaker
@@ -45,7 +43,7 @@ def found(*cases: list[Row]) -> dict[tuple[str, int], str]:
     return {(key[1], key[3]): said for key, said in strays(chain(*cases)).items()}
 
 
-def test_the_first_epoch_that_strays_is_named_or_the_score() -> None:
+def test_the_first_epoch_that_strays_is_named_or_the_score():
     right = case(NAIVE, [4.0, 3.25, 3.0], 0.5)
     said = found(right, case(ALIGNED, [4.0, 3.5, 2.0], 0.25), case(PINNED, [4.0, 3.25, 3.0], 0.5))
     assert said == {
@@ -56,7 +54,7 @@ def test_the_first_epoch_that_strays_is_named_or_the_score() -> None:
     assert "eval.test_accuracy is 0.12, and 0.34 with cpu_gather" in said["aligned_zero_copy", 0]
 
 
-def test_a_lossy_path_is_compared_with_itself_alone() -> None:
+def test_a_lossy_path_is_compared_with_itself_alone():
     """Its losses are a thousandth off those of the table's rows, and equal to each other's."""
     int8 = ("narrow_rows", "int8,aligned")
     right, rounded = case(NAIVE, [4.0]), case(int8, [4.004])
@@ -66,7 +64,7 @@ def test_a_lossy_path_is_compared_with_itself_alone() -> None:
     assert "train.loss of epoch 0 is 3.9, and 4.004" in said["narrow_rows", 2]
 
 
-def test_a_rank_alone_says_nothing_of_the_loss_of_all() -> None:
+def test_a_rank_alone_says_nothing_of_the_loss_of_all():
     """Two ranks' mean is 4. Of a case one of whose ranks died, theirs are in the table alone."""
     ranks = [replace(r, rank=n) for n, x in enumerate((3.5, 4.5)) for r in case(NAIVE, [x])[:-1]]
     assert found(ranks, case(ALIGNED, [4.0])) == {}
@@ -106,7 +104,7 @@ def repeats(series: tuple[str, str], *losses: float, **how: Any) -> list[Row]:
         ),
     ],
 )
-def test_who_is_right(cases: list[list[Row]], strays: list[tuple[tuple[str, str], int]]) -> None:
+def test_who_is_right(cases, strays):
     said = found(*cases)
     assert set(said) == {(name, repeat) for (name, _), repeat in strays}
     if len(strays) == 4:
@@ -124,7 +122,7 @@ def test_who_is_right(cases: list[list[Row]], strays: list[tuple[tuple[str, str]
         *(("host", 4.00041, 0.5, True), ("host", 3.99959, 0.5, True), ("host", 4.0, 0.506, True)),
     ],
 )
-def test_rounding_is_forgiven(backend: str, loss: float, accuracy: float, wrong: bool) -> None:
+def test_rounding_is_forgiven(backend, loss, accuracy, wrong):
     plain = [
         case(NAIVE, [x], 0.5, repeat=repeat, backend=backend)
         for repeat, x in enumerate((3.9999, 4.0, 4.0001))
@@ -152,7 +150,7 @@ def store(tmp_path: Path) -> RunStore:
     return store
 
 
-def test_who_strays_fails_and_leaves_no_number_to_be_shown(store: RunStore) -> None:
+def test_who_strays_fails_and_leaves_no_number_to_be_shown(store):
     measured = store.rows()
     assert fail_strays(store) == 2
     run = load_run(store.folder)
@@ -171,14 +169,14 @@ def test_who_strays_fails_and_leaves_no_number_to_be_shown(store: RunStore) -> N
     assert fail_strays(store) == 0
 
 
-def test_an_interrupted_case_without_an_end_is_left_for_resume(store: RunStore) -> None:
+def test_an_interrupted_case_without_an_end_is_left_for_resume(store):
     store.replace(lambda row: row.stage == "case" and row.strategy != "cpu_gather", [])
     before = store.rows()
     assert fail_strays(store) == 0
     assert store.rows() == before
 
 
-def test_samples_of_wrong_cases_are_left_out(store: RunStore) -> None:
+def test_samples_of_wrong_cases_are_left_out(store):
     columns = {"workload": "w", "variant": ["naive", "given"], "repeat": 0, "epoch": 0}
     columns |= {"strategy": ["cpu_gather", "aligned_zero_copy"], "stage": "fetch", "batch": 0}
     samples = pd.DataFrame({**columns, "value_s": [1.0, 2.0]})[list(no_samples())]

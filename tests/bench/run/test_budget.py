@@ -1,7 +1,5 @@
 """A run's time is a bound, and what it left out is said; by a clock of the test's own."""
 
-from __future__ import annotations
-
 import io
 import json
 import math
@@ -21,7 +19,7 @@ from gatherbench.bench.commands.progress import reporter
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case
 from gatherbench.bench.run import runner as runner_module
-from gatherbench.bench.run.job import Job, Preparation
+from gatherbench.bench.run.job import Job, Preparation, Turns
 from gatherbench.bench.run.runner import PreparedRun, Runner, TimeUp
 from gatherbench.bench.run.store import PartWriter, RunStore
 from gatherbench.bench.show.terminal import progress_bar
@@ -32,7 +30,7 @@ from .fakes import WORKLOAD, cases, runner
 class Clocked:
     """Does a case in as many seconds of the test's clock as its variant says."""
 
-    now, begun, preparing_s = 0.0, 0, 1000.0
+    now, begun, preparing_s, told = 0.0, 0, 1000.0, 0.0
 
     def __init__(self, _folder: Path, _command: object, until: float) -> None:
         self.until = until
@@ -42,6 +40,11 @@ class Clocked:
             Clocked.now += Clocked.preparing_s
             answer = {"dataset": "/nowhere", "trace": "/nowhere-", "identity": "it"}
             job.answers.write_text(json.dumps(answer) + "\n")
+            return
+        if isinstance(job, Turns):
+            Clocked.told = job.until
+            for one in job.jobs:
+                self.do(one)
             return
         assert isinstance(job, Job)
         Clocked.begun += 1
@@ -86,7 +89,7 @@ def left(store: RunStore, wanted: list[Case], of_plan: float, given: float | Non
 
 
 @pytest.mark.usefixtures("timed")
-def test_the_plans_budget_is_time_in_cases_and_cuts_off_the_one_in_flight(store: RunStore) -> None:
+def test_the_plans_budget_is_time_in_cases_and_cuts_off_the_one_in_flight(store):
     wanted = series(20, 30, 60, 5)
     assert left(store, wanted, 100) == 2
     assert Clocked.now == 1000 + 100
@@ -98,7 +101,19 @@ def test_the_plans_budget_is_time_in_cases_and_cuts_off_the_one_in_flight(store:
 
 
 @pytest.mark.usefixtures("timed")
-def test_no_repeat_is_begun_that_would_be_cut_off_as_far_as_is_known(store: RunStore) -> None:
+def test_of_paths_that_take_turns_those_that_have_ended_in_time_are_in_the_table(store):
+    wanted, measure = series(20, 30, 60, 5), Measure(repeats=1, budget_s=100, together=True)
+    run = Runner(PreparedRun(store, wanted, measure, "cpu", "abc", "box"))
+    assert run.run() == 0
+    assert (run.left, Clocked.told) == (2, 1000 + 100)
+    assert [(r.variant, r.value) for r in store.rows() if r.stage == "case"] == [
+        ("20", 20.0),
+        ("30", 30.0),
+    ]
+
+
+@pytest.mark.usefixtures("timed")
+def test_no_repeat_is_begun_that_would_be_cut_off_as_far_as_is_known(store):
     first = series(30)[0]
     wanted = [replace(first, repeat=repeat) for repeat in range(9)]
     assert left(store, wanted, 100) == 6
@@ -110,9 +125,7 @@ def test_no_repeat_is_begun_that_would_be_cut_off_as_far_as_is_known(store: RunS
 
 @pytest.mark.usefixtures("timed")
 @pytest.mark.parametrize("given", [None, 50.0])
-def test_what_was_left_out_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: float | None
-) -> None:
+def test_what_was_left_out_is_said(tmp_path, monkeypatch, given):
     Clocked.preparing_s = 0.0
     monkeypatch.setattr(execute_module, "finish", lambda *_: True)
     wanted = [*series(20, 60, 40), replace(series(20)[0], repeat=1)]
@@ -138,9 +151,7 @@ def test_what_was_left_out_is_said(
         (Measure(repeats=1, together=True), "cuda", "0:00:02 h"),  # a process a repeat
     ],
 )
-def test_a_run_says_first_how_long_it_takes_at_least(
-    tmp_path: Path, measure: Measure, device: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_says_first_how_long_it_takes_at_least(tmp_path, measure, device, said, monkeypatch):
     monkeypatch.setattr(execute_module, "finish", lambda *_: True)
     monkeypatch.setattr(execute_module.Runner, "run", lambda _: 0)
     wanted = [*series(20, 30), replace(series(20)[0], repeat=1)]
@@ -156,7 +167,7 @@ def a_run(folder: Path) -> tuple[RunStore, Console]:
     return store, Console(file=io.StringIO(), width=200)
 
 
-def test_after_three_disturbed_cases_it_is_said_once_what_that_means(tmp_path: Path) -> None:
+def test_after_three_disturbed_cases_it_is_said_once_what_that_means(tmp_path):
     wanted = cases("beside_work", "good", *["beside_work"] * 4)
     store, out = a_run(tmp_path)
     run = PreparedRun(store, wanted, Measure(), "cpu", "abc", "box")
@@ -168,7 +179,7 @@ def test_after_three_disturbed_cases_it_is_said_once_what_that_means(tmp_path: P
     assert note.endswith(f"go on with: gatherbench run --resume {store.folder}")
 
 
-def test_the_expected_end_goes_by_the_time_so_far_or_is_when_the_time_is_up(tmp_path: Path) -> None:
+def test_the_expected_end_goes_by_the_time_so_far_or_is_when_the_time_is_up(tmp_path):
     now, left_s, told = [datetime(2030, 5, 6, 12).timestamp()], [math.inf], dict[str, str]()
     bar = SimpleNamespace(add_task=lambda *_, **__: 0, update=lambda _, **more: told.update(more))
     wanted = cases(*["good"] * 25)

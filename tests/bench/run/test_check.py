@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.run import check as check_module
 from gatherbench.bench.run.check import (
     SPOT_BATCHES,
@@ -19,6 +18,7 @@ from gatherbench.bench.run.check import (
 )
 from gatherbench.bench.run.loop import Watch
 from gatherbench.bench.run.rows import RowMaker
+from gatherbench.reason import Reason
 from gatherbench.strategies.base import Fetcher, Residency, Ticket
 
 MAKE = RowMaker("run", "c", "m", "cuda", "w", "d", "aligned_zero_copy", "given", 0)
@@ -54,15 +54,13 @@ BUSY = Reason("busy", "9 pages stay")
         ([PAGES], BUSY, None, "mincore", "busy: 9 pages stay"),
     ],
 )  # fmt: skip
-def test_where_the_table_lies_is_a_row(
-    parts: list[Residency], cached: Reason | None, value: int | None, source: str, reason: str
-) -> None:
+def test_where_the_table_lies_is_a_row(parts, cached, value, source, reason):
     row = residency_row(Claims(*parts), MAKE, cached)
     assert (row.stage, row.metric, row.value, row.source) == ("check", "residency", value, source)
     assert (row.reason or "").startswith(reason)
 
 
-def test_a_table_that_was_copied_to_the_gpu_is_not_timed() -> None:
+def test_a_table_that_was_copied_to_the_gpu_is_not_timed():
     moved = Claims(HOT, Residency("Host", "Device", ASKED))
     with pytest.raises(WrongMemoryError, match=r"table was found in Device .* reads it in Host"):
         residency_row(moved, MAKE)
@@ -79,9 +77,7 @@ def test_a_table_that_was_copied_to_the_gpu_is_not_timed() -> None:
         (96 << 30, -(1 << 30), False),
     ],
 )
-def test_a_managed_table_that_moves_to_the_gpu_fails(
-    monkeypatch: pytest.MonkeyPatch, table: int, grown: int, moved: bool
-) -> None:
+def test_a_managed_table_that_moves_to_the_gpu_fails(monkeypatch, table, grown, moved):
     """By what is in use beside torch's own memory, which may grow."""
     total, torchs, others = 140 << 30, [5 << 30], [2 << 30]
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
@@ -113,7 +109,7 @@ def look(
         pass
 
 
-def test_of_a_timed_epoch_some_rows_of_some_minibatches_are_compared() -> None:
+def test_of_a_timed_epoch_some_rows_of_some_minibatches_are_compared():
     ids = torch.arange(199, 99, -1)  # 100 rows: every third from 0, 1 or 2 on
     looked_at = set()
     for seed in range(40):
@@ -134,7 +130,7 @@ def test_of_a_timed_epoch_some_rows_of_some_minibatches_are_compared() -> None:
     assert looked_at == set(range(20)), "the draws leave out a minibatch"
 
 
-def test_every_third_row_is_met_by_some_draw_and_named_as_the_minibatchs() -> None:
+def test_every_third_row_is_met_by_some_draw_and_named_as_the_minibatchs():
     ids, said = torch.arange(199, 99, -1), set()
     for _ in range(60):
         with (
@@ -146,7 +142,7 @@ def test_every_third_row_is_met_by_some_draw_and_named_as_the_minibatchs() -> No
     assert said == {f"in epoch 3: row {number}" for number in (0, 1, 2)}
 
 
-def test_what_is_put_aside_is_bounded_and_compared_once(monkeypatch) -> None:
+def test_what_is_put_aside_is_bounded_and_compared_once(monkeypatch):
     monkeypatch.setattr(check_module, "_ASIDE_BYTES", 3 * 10 * 8 - 1)  # three minibatches fill it
     witness, ids, compared = Witness(TABLE, CPU), torch.arange(10), []
     with witness.everything("in the warm-up") as watch:
@@ -157,7 +153,7 @@ def test_what_is_put_aside_is_bounded_and_compared_once(monkeypatch) -> None:
     assert witness.rows == 70
 
 
-def test_large_minibatches_are_compared_to_their_last_byte(monkeypatch) -> None:
+def test_large_minibatches_are_compared_to_their_last_byte(monkeypatch):
     monkeypatch.setattr(check_module, "_BLOCK", 32)
     ids = torch.arange(100)
     wrong = TABLE[ids]
@@ -170,7 +166,7 @@ def test_large_minibatches_are_compared_to_their_last_byte(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("all_rows", [True, False])
-def test_a_path_that_changes_the_ids_it_was_handed_is_wrong(all_rows: bool) -> None:
+def test_a_path_that_changes_the_ids_it_was_handed_is_wrong(all_rows):
     """Its rows are those of the ids as they are then, and not those of the minibatch."""
     witness, ids = Witness(TABLE, CPU), torch.arange(100)
     watched = witness.everything("in the warm-up") if all_rows else witness.spots(1, "in epoch 1")
@@ -181,7 +177,7 @@ def test_a_path_that_changes_the_ids_it_was_handed_is_wrong(all_rows: bool) -> N
         look(watch, 0, ids, lambda: TABLE[ids.fill_(7)])
 
 
-def test_rows_that_lie_elsewhere_are_wrong() -> None:
+def test_rows_that_lie_elsewhere_are_wrong():
     ids = torch.arange(10)
     with (
         pytest.raises(WrongRowsError, match="minibatch 4 lies on meta, not cpu"),
@@ -190,9 +186,7 @@ def test_rows_that_lie_elsewhere_are_wrong() -> None:
         look(watch, 4, ids, TABLE[ids].to("meta"))
 
 
-def test_residency_is_looked_at_when_rows_were_fetched_and_none_was_compared(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_residency_is_looked_at_when_rows_were_fetched_and_none_was_compared(monkeypatch):
     """Even where so little may be put aside that rows are compared on the way."""
     monkeypatch.setattr(check_module, "available_bytes", lambda: 8 * 100)
     witness = Witness(TABLE, CPU)
@@ -207,7 +201,7 @@ def test_residency_is_looked_at_when_rows_were_fetched_and_none_was_compared(
     assert witness.rows == 400
 
 
-def test_whether_rows_are_copied_before_or_after_their_step_is_drawn_for_each_epoch() -> None:
+def test_whether_rows_are_copied_before_or_after_their_step_is_drawn_for_each_epoch():
     """Rows that are right only while the first minibatch is trained on, or only before: of 40
     epochs some find it, and some do not."""
     table, ids = torch.arange(6.0).view(3, 2), torch.tensor([2, 0])

@@ -1,7 +1,5 @@
 """What a case declares of its workload and path: each sum worked out by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -38,7 +36,7 @@ class FromPeers(Strategy):
         raise NotImplementedError
 
 
-def test_every_sum_is_its_own(make_job) -> None:
+def test_every_sum_is_its_own(make_job):
     """5 minibatches of 32 seeds, fan-outs 4 and 3, over a table of 400 rows of 33 float32."""
     job = make_job()
     trace = Trace.open(job.trace)

@@ -1,19 +1,14 @@
 """The disk's own reads beside a case: off the disk, or why there are none."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from gatherbench.bench.run import untimed
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.untimed import disk_roof
 from gatherbench.kernels.table_file import TableFile
-
-from ..conftest import JobMaker
 
 
 def read_bytes() -> int:
@@ -27,9 +22,7 @@ def roof(job: Job, path: Path, blocks: float) -> list[Row]:
     return disk_roof(TableFile(path, 128, int(4096 * blocks - 128) // 100, 100), job.rows, 1)
 
 
-def test_every_read_comes_off_the_disk(
-    make_job: JobMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_read_comes_off_the_disk(make_job, tmp_path, monkeypatch):
     monkeypatch.setattr(untimed, "_ROOF_S", 1e-3)
     before = read_bytes()
     reads, time = roof(make_job(), tmp_path / "rows", 100)
@@ -41,7 +34,7 @@ def test_every_read_comes_off_the_disk(
     assert time.value >= 1e-3
 
 
-def test_where_nothing_can_be_read_it_says_why(make_job: JobMaker, tmp_path: Path) -> None:
+def test_where_nothing_can_be_read_it_says_why(make_job, tmp_path):
     (small,) = roof(make_job(), tmp_path / "rows", 0.5)
     (gone,) = disk_roof(TableFile(tmp_path / "none", 0, 41, 100), make_job().rows, 1)
     assert (small.value, small.reason) == (None, "unsupported: the file has less than a block")

@@ -1,7 +1,5 @@
 """Which minibatches an epoch has: the same ones, or fresh ones, each epoch its own."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable
 
@@ -22,7 +20,7 @@ def of(batches: Iterable[MiniBatch]) -> list[list[int]]:
     return numbers(batch.input_ids for batch in batches)
 
 
-def test_fresh_epochs_have_minibatches_that_no_other_has(make_job) -> None:
+def test_fresh_epochs_have_minibatches_that_no_other_has(make_job):
     """Of two measured, a warm-up and two further ones no two are alike."""
     job = make_job(minibatches="fresh", epochs=2, warmup_epochs=1)
     epochs = Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
@@ -37,7 +35,7 @@ def test_fresh_epochs_have_minibatches_that_no_other_has(make_job) -> None:
     assert [numbers(epoch) for epoch in epochs.warm_up_ids()] == [warm_up]
 
 
-def test_the_same_epochs_are_those_of_the_trace(make_job) -> None:
+def test_the_same_epochs_are_those_of_the_trace(make_job):
     job = make_job(epochs=2, warmup_epochs=2)
     trace = Trace.open(job.trace)
     epochs = Epochs(job, open_dataset(job.dataset), trace)
@@ -47,7 +45,7 @@ def test_the_same_epochs_are_those_of_the_trace(make_job) -> None:
     assert [numbers(epoch) for epoch in epochs.warm_up_ids()] == [wanted, wanted]
 
 
-def test_what_threads_take_to_draw_is_told_once(make_job, monkeypatch) -> None:
+def test_what_threads_take_to_draw_is_told_once(make_job, monkeypatch):
     """A clock that goes on by a second whenever it is read: one for each of 5 minibatches."""
     job = make_job(minibatches="fresh", sampling="live", sampler_workers=1)
     epochs = Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))

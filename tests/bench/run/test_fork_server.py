@@ -1,7 +1,5 @@
 """Processes that are forked from one that has imported: fresh, ended in time, and not all alike."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -14,7 +12,6 @@ import pytest
 
 from gatherbench.bench.run import fork_server as server_module
 from gatherbench.bench.run.fork_server import ForkServer
-from gatherbench.bench.run.store import RunStore
 
 from .fakes import cases, runner
 
@@ -55,23 +52,21 @@ def run(server: ForkServer, code: str, log: Path, seconds: float = 30, look=None
         ("import os; os.kill(os.getpid(), 11)", -signal.SIGSEGV),
     ],
 )
-def test_how_it_ended_is_known(server: ForkServer, log: Path, code: str, status: int) -> None:
+def test_how_it_ended_is_known(server, log, code, status):
     assert run(server, code, log) == status
     assert ("ValueError: this one" in log.read_text()) == ("this one" in code)
     assert run(server, "print('next')", log) == 0
     assert log.read_text().endswith("next\n")
 
 
-def test_what_one_leaves_behind_the_next_does_not_find(server: ForkServer, log: Path) -> None:
+def test_what_one_leaves_behind_the_next_does_not_find(server, log):
     for _ in range(2):
         code = "import sys; print(hasattr(sys, 'left')); sys.left = 1; print(sys.stdin.read())"
         run(server, code, log)
     assert log.read_text().split() == ["False", "False"]
 
 
-def test_one_that_takes_too_long_is_killed_and_the_server_goes_on(
-    server: ForkServer, log: Path
-) -> None:
+def test_one_that_takes_too_long_is_killed_and_the_server_goes_on(server, log):
     with pytest.raises(TimeoutError):
         run(server, f"import os; print(os.getpid(), flush=True); {FOREVER}", log, seconds=2)
     with pytest.raises(ProcessLookupError):
@@ -83,9 +78,7 @@ def test_one_that_takes_too_long_is_killed_and_the_server_goes_on(
     assert log.read_text() == 2 * first
 
 
-def test_one_that_no_signal_ends_does_not_hold_up_the_next(
-    server: ForkServer, log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_no_signal_ends_does_not_hold_up_the_next(server, log, monkeypatch):
     """As one is that hangs in a driver."""
     kill = os.kill
     with monkeypatch.context() as spared:
@@ -97,29 +90,27 @@ def test_one_that_no_signal_ends_does_not_hold_up_the_next(
     assert run(server, "pass", log) == 0
 
 
-def test_whoever_waits_may_look_meanwhile(server: ForkServer, log: Path) -> None:
+def test_whoever_waits_may_look_meanwhile(server, log):
     seen: list[str] = []
     code = "import time; print('half', flush=True); time.sleep(0.5); print('whole')"
     run(server, code, log, look=lambda: seen.append(log.read_text()))
     assert "half\n" in seen
 
 
-def test_a_server_that_died_takes_its_process_along_and_is_replaced(
-    server: ForkServer, log: Path
-) -> None:
+def test_a_server_that_died_takes_its_process_along_and_is_replaced(server, log):
     code = f"import os, signal; os.kill(os.getppid(), signal.SIGKILL); {FOREVER}"
     assert run(server, code, log) == -signal.SIGKILL
     assert run(server, "pass", log) == 0
 
 
-def test_a_server_that_cannot_start_ends_as_the_process_and_says_why(log: Path) -> None:
+def test_a_server_that_cannot_start_ends_as_the_process_and_says_why(log):
     broken = ForkServer((sys.executable, "-c", "import nothing_of_that_name"))
     assert run(broken, "pass", log) == 1
     assert "No module named 'nothing_of_that_name'" in log.read_text()
     broken.close()
 
 
-def test_each_round_of_repeats_has_a_server_of_its_own(store: RunStore) -> None:
+def test_each_round_of_repeats_has_a_server_of_its_own(store):
     """What a fork shares decides a little of its speed: it must differ between repeats."""
     wanted = [replace(case, repeat=r) for r in range(3) for case in cases("good", "last")]
     assert runner(store, wanted).run() == 0

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import cast
 
 import pandas as pd
 import pytest
 from rich.console import Console
 
-from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.trust import Comparison, SensorCheck
 from gatherbench.bench.plan.plan_file import load_plan
 from gatherbench.bench.plan.workload import GRAPHLESS, Case, Workload
@@ -23,12 +20,13 @@ from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.run.sensor_check import compared
 from gatherbench.bench.sampling.prepare import prepare
 from gatherbench.bench.show.run import render
+from gatherbench.reason import Reason
 from gatherbench.strategies.registry import STRATEGIES
 
 from .fakes import measured
 
 
-def test_the_run_prints_what_each_sensor_counted_of_each_copy(make_run: Callable[[], Path]) -> None:
+def test_the_run_prints_what_each_sensor_counted_of_each_copy(make_run):
     run = load_run(make_run())
     make = RowMaker("run", "abc", "box", "cuda")
     wrong = Comparison("counters", "host_to_device", 1.67e9, 1e9)
@@ -52,7 +50,7 @@ def test_the_run_prints_what_each_sensor_counted_of_each_copy(make_run: Callable
     assert "older than Hopper" in table
 
 
-def test_it_has_every_strategy_the_papers_baseline_and_managed_memory() -> None:
+def test_it_has_every_strategy_the_papers_baseline_and_managed_memory():
     plan = load_plan("gpu-meters")
     variants = {(case.strategy, case.variant) for case in plan.cases()}
     assert variants == {
@@ -70,9 +68,7 @@ def test_it_has_every_strategy_the_papers_baseline_and_managed_memory() -> None:
     assert plan.measure.known_copies == [256, 1, 16, 1024]
 
 
-def test_a_case_moves_its_rows_and_trains_on_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_case_moves_its_rows_and_trains_on_them(tmp_path, monkeypatch):
     monkeypatch.setenv("GATHERBENCH_DATA", str(tmp_path))
     workload = Workload("uniform", 1e-4, "mlp", 8, (1,), 300, 4)
     dataset, trace = prepare(workload)

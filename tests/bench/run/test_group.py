@@ -66,20 +66,15 @@ def entered(*seconds: float) -> Any:
     ],
 )
 def test_a_step_waits_for_the_last_rank_and_exchanges_from_then_on(
-    rank: int,
-    others: list[tuple[float, ...]],
-    mine: list[float],
-    left: list[float],
-    waits: list[float],
-    exchanges: list[float],
-) -> None:
+    rank, others, mine, left, waits, exchanges
+):
     world = len(others) + 1
     group = Told(Ranks(rank, world, world), *(entered(*seconds) for seconds in others))
     group._entered, group._left = [100 + at for at in mine], [100 + at for at in left]
     assert group.end_epoch() == {"wait": waits, "all_reduce": exchanges}
 
 
-def test_on_a_gpu_events_are_counted_from_the_begin_in_seconds() -> None:
+def test_on_a_gpu_events_are_counted_from_the_begin_in_seconds():
     class Event:
         def __init__(self, at_ms: float) -> None:
             self.at_ms = at_ms
@@ -93,7 +88,7 @@ def test_on_a_gpu_events_are_counted_from_the_begin_in_seconds() -> None:
     assert group.end_epoch() == {"wait": [0.5], "all_reduce": [0.25]}
 
 
-def test_other_parameters_are_no_one_model() -> None:
+def test_other_parameters_are_no_one_model():
     group = Told(Ranks(0, 2, 2), lambda _mine: ([], "of other parameters"))
     with pytest.raises(RanksDisagreeError, match="the parameters differ"):
         group.end_epoch()
@@ -103,7 +98,7 @@ def test_other_parameters_are_no_one_model() -> None:
     assert group._digest() != before
 
 
-def test_an_epoch_begins_when_all_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_epoch_begins_when_all_are_there(monkeypatch):
     now = [1.0]
     group = Told(Ranks(0, 2, 2))
     group._entered, group._left = [1.0], [2.0]
@@ -126,9 +121,7 @@ class Bucket:
         return self.number == 2
 
 
-def test_a_step_enters_with_its_first_bucket_and_leaves_when_its_last_is_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_step_enters_with_its_first_bucket_and_leaves_when_its_last_is_there(monkeypatch):
     group, now = Told(Ranks(0, 2, 2)), [0.0]
     monkeypatch.setattr(group, "_now", lambda: now[0])
     futures: list[Any] = [torch.futures.Future() for _ in range(3)]
@@ -144,7 +137,7 @@ def test_a_step_enters_with_its_first_bucket_and_leaves_when_its_last_is_there(
     assert (group._entered, group._left) == ([10.0], [22.0])
 
 
-def test_what_a_step_sends_is_what_is_learnt() -> None:
+def test_what_a_step_sends_is_what_is_learnt():
     group = Told(Ranks(0, 2, 2))
     group._model = nn.Linear(10, 3)  # 30 weights and 3 biases, of which the weights stay as is
     group._model.weight.requires_grad_(False)
@@ -162,17 +155,13 @@ def test_what_a_step_sends_is_what_is_learnt() -> None:
         (3, 1, (0, 1, 1), (1, 2)),
     ],
 )
-def test_ranks_of_one_node_share_its_cores(
-    rank: int, node: int | None, others: tuple[int | None, ...], part: tuple[int, int]
-) -> None:
+def test_ranks_of_one_node_share_its_cores(rank, node, others, part):
     assert cores_of_rank(Told(Ranks(rank, 4, 2), *others))(node) == part
     assert cores_of_rank(Alone())(1) == (0, 1), "one process has all"
 
 
 @pytest.mark.parametrize("other", [("other", "abc"), ("", "other")])
-def test_ranks_with_other_minibatches_or_other_code_do_not_begin(
-    make_job: Any, other: tuple[str, str]
-) -> None:
+def test_ranks_with_other_minibatches_or_other_code_do_not_begin(make_job, other):
     job: Job = make_job()
     group = Told(
         Ranks(0, 2, 2), lambda mine: tuple(o or m for o, m in zip(other, mine, strict=True))
@@ -202,7 +191,7 @@ def rank_job(make_job: Any, tmp_path: Path) -> Job:
     return replace(job, case=case, rank=1, trace=rank_trace(trace, 1), traces=tmp_path / "traces")
 
 
-def test_a_rank_measures_as_one_of_several(rank_job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_measures_as_one_of_several(rank_job, monkeypatch):
     told: list[Any] = []
 
     class Noted(EnergyBlock):
@@ -230,15 +219,13 @@ def test_a_rank_measures_as_one_of_several(rank_job: Job, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("asked", [0, 1])
-def test_a_rank_skips_what_another_one_cannot_run(
-    rank_job: Job, monkeypatch: pytest.MonkeyPatch, asked: int
-) -> None:
+def test_a_rank_skips_what_another_one_cannot_run(rank_job, monkeypatch, asked):
     monkeypatch.setattr(measure_module, "bind_case", lambda *_, part_of: Binding(None, "", None))
     other = [None] * (1 + asked) + ["no room there"]  # before: identity and commit
     assert measure(rank_job, None, group=Twin(*other)) == "no room there"  # type: ignore[arg-type]
 
 
-def test_ranks_begin_with_one_model_and_draw_a_dropout_each(make_job: Any) -> None:
+def test_ranks_begin_with_one_model_and_draw_a_dropout_each(make_job):
     job: Job = make_job()
     found = []
     for rank in range(3):
@@ -252,7 +239,7 @@ def test_ranks_begin_with_one_model_and_draw_a_dropout_each(make_job: Any) -> No
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_live_sampling_gives_each_rank_its_trace(make_job: Any, rank: int) -> None:
+def test_live_sampling_gives_each_rank_its_trace(make_job, rank):
     job: Job = make_job(sampling="sample")
     workload = replace(job.case.workload, gpus=2)
     dataset, trace = prepare(workload)
@@ -262,7 +249,7 @@ def test_live_sampling_gives_each_rank_its_trace(make_job: Any, rank: int) -> No
     assert [b.input_ids.tolist() for b in drawn] == [b.input_ids.tolist() for b in mine]
 
 
-def test_a_table_that_ranks_register_is_shared(make_job: Any) -> None:
+def test_a_table_that_ranks_register_is_shared(make_job):
     dataset = open_dataset(make_job().dataset)
     table = load_table(dataset, "shared")
     assert table.where == "copied into anonymous shared memory"

@@ -1,7 +1,5 @@
 """What ranks measured makes the rows of their case: each rule worked out by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
@@ -30,7 +28,7 @@ def whole(folder: Path, ranks: Iterable[list[Row]], local_world: int = 4) -> lis
     return rows_of(read_part(path))
 
 
-def test_an_epoch_is_its_slowest_rank_and_its_stages_are_means(tmp_path: Path) -> None:
+def test_an_epoch_is_its_slowest_rank_and_its_stages_are_means(tmp_path):
     first = of_rank(
         0,
         ("epoch", "wall_time", "s", 2.0, 0), ("fetch", "wall_time", "s", 1.5, 0),
@@ -81,9 +79,7 @@ def test_an_epoch_is_its_slowest_rank_and_its_stages_are_means(tmp_path: Path) -
         (("fetch", "disk_requests", "1"), [1, 20, 3, 40], 64, "sum of 4 ranks"),
     ],
 )  # fmt: skip
-def test_what_the_ranks_make_together(
-    what: tuple[str, str, str], values: list[float], expected: float, how: str, tmp_path: Path
-) -> None:
+def test_what_the_ranks_make_together(what, values, expected, how, tmp_path):
     ranks = [of_rank(rank, (*what, value, -1)) for rank, value in enumerate(values)]
     (row,) = whole(tmp_path, ranks, local_world=2)
     assert (row.value, row.source) == (expected, f"clock; {how}")
@@ -100,14 +96,14 @@ def test_what_the_ranks_make_together(
     ],
 )  # fmt: skip
 def test_what_is_alike_on_all_ranks_is_not_added_up_and_what_nobody_can_add_is_left_out(
-    what: tuple[str, str, str], tmp_path: Path
-) -> None:
+    what, tmp_path
+):
     seen = ((*what, 3.0, -1), ("epoch", "gpu_temperature", "K", 300.0, 0))
     (row,) = whole(tmp_path, [of_rank(rank, *seen) for rank in (0, 1)])
     assert (row.metric, row.value, row.source) == (what[1], 3.0, "clock")
 
 
-def test_what_one_rank_does_or_lacks_is_so_of_the_case(tmp_path: Path) -> None:
+def test_what_one_rank_does_or_lacks_is_so_of_the_case(tmp_path):
     (row,) = whole(tmp_path, [of_rank(0, ("eval", "test_accuracy", "1", 0.5, -1)), []])
     assert (row.value, row.rank, row.source) == (0.5, -1, "clock")
     lacking = replace(MAKE, rank=1).missing("energy", "gpu_energy", "J", "NVML", "no_device: none")
@@ -117,9 +113,7 @@ def test_what_one_rank_does_or_lacks_is_so_of_the_case(tmp_path: Path) -> None:
 
 
 @given(times=st.lists(st.floats(1e-6, 1e3), min_size=2, max_size=6))
-def test_no_rank_is_slower_than_the_case(
-    times: list[float], tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_no_rank_is_slower_than_the_case(times, tmp_path_factory):
     ranks = [of_rank(r, ("epoch", "wall_time", "s", t, 0)) for r, t in enumerate(times)]
     (row,) = whole(tmp_path_factory.mktemp("joined"), ranks)
     assert row.value == max(times)

@@ -20,8 +20,9 @@ from gatherbench.bench.run.agreement import fail_strays
 from gatherbench.bench.run.check import WrongConductError, WrongRowsError
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.rows import Row
-from gatherbench.bench.run.store import RunStore, read_part, rows_of
+from gatherbench.bench.run.store import read_part, rows_of
 from gatherbench.bench.sampling.trace import Trace
+from gatherbench.reason import Reason
 from gatherbench.strategies.base import Fetcher, Strategy, Ticket
 from gatherbench.strategies.buffers import TicketRing
 from gatherbench.strategies.data_path import DataPath
@@ -279,7 +280,7 @@ def strategy_of(fetcher: type[Fetcher]) -> Strategy:
         role = "floor" if issubclass(fetcher, Ready) or fetcher is RightFloor else "other"
         summary = "for tests"
 
-        def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+        def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
             return None
 
         def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
@@ -309,7 +310,7 @@ def rejected(
     return rows
 
 
-def test_the_fetcher_that_the_wrong_ones_spoil_is_right(make_job, monkeypatch) -> None:
+def test_the_fetcher_that_the_wrong_ones_spoil_is_right(make_job, monkeypatch):
     job = make_job()
     rows = measured(job, Right, monkeypatch)
     trace = Trace.open(job.trace)
@@ -323,7 +324,7 @@ def test_the_fetcher_that_the_wrong_ones_spoil_is_right(make_job, monkeypatch) -
     assert fewest <= compared - full <= most
 
 
-def test_after_the_last_epoch_fetches_are_beside_training_too(make_job, monkeypatch) -> None:
+def test_after_the_last_epoch_fetches_are_beside_training_too(make_job, monkeypatch):
     steps: list[int] = []
     step = measure_module.Trainer.step
 
@@ -353,15 +354,13 @@ def test_after_the_last_epoch_fetches_are_beside_training_too(make_job, monkeypa
         (AfterTheLastEpoch, 2, "minibatch 0 .*after the last epoch: row 0"),
     ],
 )
-def test_a_path_that_is_right_for_a_while(
-    make_job, monkeypatch, fetcher: type[Fetcher], epochs: int, why: str
-) -> None:
+def test_a_path_that_is_right_for_a_while(make_job, monkeypatch, fetcher, epochs, why):
     rows = rejected(make_job(epochs=epochs), fetcher, monkeypatch, why)
     if fetcher is DuringTimedEpochs:
         assert not [r for r in rows if r.epoch >= 0], "and nothing of it stands"
 
 
-def test_a_floor_has_times_and_neither_payload_nor_scores(make_job, monkeypatch) -> None:
+def test_a_floor_has_times_and_neither_payload_nor_scores(make_job, monkeypatch):
     rows = {(r.stage, r.metric): r for r in measured(make_job(), Ready, monkeypatch)}
     assert rows["fetch", "payload"].value == 0
     assert str(rows["train", "loss"].reason).startswith("not_applicable: ")
@@ -377,7 +376,7 @@ def test_a_floor_has_times_and_neither_payload_nor_scores(make_job, monkeypatch)
         (FetchesOnceTimed, "in epoch 0: row"),
     ],
 )
-def test_a_floor_that_fetches_is_rejected(make_job, monkeypatch, fetcher, why) -> None:
+def test_a_floor_that_fetches_is_rejected(make_job, monkeypatch, fetcher, why):
     with pytest.raises(WrongRowsError, match=why):
         measured(make_job(), fetcher, monkeypatch)
 
@@ -393,14 +392,14 @@ def test_a_floor_that_fetches_is_rejected(make_job, monkeypatch, fetcher, why) -
     ],
     ids=["last byte", "order", "truncated", "dtype", "too many"],
 )
-def test_wrong_rows_end_the_case_before_anything_is_timed(make_job, monkeypatch, spoil) -> None:
+def test_wrong_rows_end_the_case_before_anything_is_timed(make_job, monkeypatch, spoil):
     monkeypatch.setattr(FromTheSecond, "SPOIL", spoil, raising=False)
     why = "minibatch 1 of the trace, before timing: "
     rows = rejected(make_job(), FromTheSecond, monkeypatch, why)
     assert {r.stage for r in rows if r.value is not None} == {"setup"}
 
 
-def test_a_path_that_forgets_the_last_row_of_large_minibatches(make_job, monkeypatch) -> None:
+def test_a_path_that_forgets_the_last_row_of_large_minibatches(make_job, monkeypatch):
     job = make_job(check_batches=1)
     trace = Trace.open(job.trace)
     sizes = [len(trace.input_ids(i)) for i in range(EPOCH)]
@@ -413,7 +412,7 @@ def test_a_path_that_forgets_the_last_row_of_large_minibatches(make_job, monkeyp
 
 
 @pytest.mark.parametrize("fetcher", [WritesOverThem, HandsThemOutTooEarly, ChangesLater])
-def test_a_path_that_is_wrong_only_beside_the_training(make_job, monkeypatch, fetcher) -> None:
+def test_a_path_that_is_wrong_only_beside_the_training(make_job, monkeypatch, fetcher):
     step = measure_module.Trainer.step
 
     def beside(trainer: Any, x: Tensor, batch: Any) -> Tensor:
@@ -434,9 +433,7 @@ def test_a_path_that_is_wrong_only_beside_the_training(make_job, monkeypatch, fe
         (TurnsTheClock, "time.perf_counter has been replaced"),
     ],
 )
-def test_a_path_that_works_where_no_fetch_is_timed(
-    make_job, monkeypatch, fetcher: type[Fetcher], why: str
-) -> None:
+def test_a_path_that_works_where_no_fetch_is_timed(make_job, monkeypatch, fetcher, why):
     job = make_job()
     monkeypatch.setattr(time, "perf_counter", time.perf_counter)  # as it was, in the end
     # A busy machine may let a thread work later than beside the step.
@@ -448,9 +445,7 @@ def test_a_path_that_works_where_no_fetch_is_timed(
     assert (last.stage, last.metric, last.status) == ("check", "conduct", "failed")
 
 
-def test_wrong_rows_that_no_draw_met_are_betrayed_by_the_losses(
-    make_job, store: RunStore, monkeypatch
-) -> None:
+def test_wrong_rows_that_no_draw_met_are_betrayed_by_the_losses(make_job, store, monkeypatch):
     """Of three series and a repeat of one, of which a right one is none that strays."""
     monkeypatch.setattr(check_module, "SPOT_BATCHES", 0)
     jobs = [make_job(name) for name in ("cpu_gather", "aligned_zero_copy", "all_in_gpu")]

@@ -1,7 +1,5 @@
 """The loop: every strategy meets the same order of calls, and the times add up."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest
@@ -58,7 +56,7 @@ def run(lookahead: int, count: int) -> tuple[list[tuple[str, int]], EpochTimes]:
     return log, run_epoch(batches(count, log), Logged(lookahead, log), LoggedSteps(log))
 
 
-def test_without_lookahead_each_minibatch_is_finished_before_the_next() -> None:
+def test_without_lookahead_each_minibatch_is_finished_before_the_next():
     log, times = run(0, 3)
     assert log == [(what, i) for i in range(3) for what in ("sample", "submit", "result", "train")]
     assert sum(map(sum, times.stages.values())) == pytest.approx(times.host_s)
@@ -66,7 +64,7 @@ def test_without_lookahead_each_minibatch_is_finished_before_the_next() -> None:
 
 
 @pytest.mark.parametrize("lookahead", [1, 2, 5])
-def test_with_lookahead_the_next_fetches_are_under_way_while_training(lookahead: int) -> None:
+def test_with_lookahead_the_next_fetches_are_under_way_while_training(lookahead):
     log, _ = run(lookahead, 6)
     for i in range(6):
         ahead = min(i + lookahead, 5)
@@ -77,7 +75,7 @@ def test_with_lookahead_the_next_fetches_are_under_way_while_training(lookahead:
 
 @pytest.mark.parametrize("lookahead", [0, 1, 3])
 @pytest.mark.parametrize("count", [0, 1, 2, 7])
-def test_every_minibatch_is_trained_on_once_and_in_order(lookahead: int, count: int) -> None:
+def test_every_minibatch_is_trained_on_once_and_in_order(lookahead, count):
     log, times = run(lookahead, count)
     assert [i for what, i in log if what == "train"] == list(range(count))
     assert times.losses == [float(i) for i in range(count)]
@@ -86,7 +84,7 @@ def test_every_minibatch_is_trained_on_once_and_in_order(lookahead: int, count: 
 
 
 @pytest.mark.parametrize(("lookahead", "announced"), [(0, 1), (0, 3), (1, 2), (2, 9)])
-def test_a_path_hears_of_minibatches_before_it_fetches_them(lookahead: int, announced: int) -> None:
+def test_a_path_hears_of_minibatches_before_it_fetches_them(lookahead, announced):
     class Announced(Logged):
         def announce(self, ids: Tensor) -> None:
             self.log.append(("announce", int(ids[0])))
@@ -102,7 +100,7 @@ def test_a_path_hears_of_minibatches_before_it_fetches_them(lookahead: int, anno
         assert heard == list(range(min(i + announced, 5) + 1))
 
 
-def test_an_error_in_a_fetch_ends_the_epoch() -> None:
+def test_an_error_in_a_fetch_ends_the_epoch():
     class Broken(Logged):
         def _submit(self, ids: Tensor) -> Ticket:
             raise RuntimeError("the link is gone")

@@ -154,9 +154,7 @@ class Among(Alone):
         return {"wait": [7.0, 8.0, 9.0]}
 
 
-def test_an_epoch_is_timed_from_when_all_ranks_are_there_to_its_own_end(
-    clocks: Clocks, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_epoch_is_timed_from_when_all_ranks_are_there_to_its_own_end(clocks, monkeypatch):
     group = Among(clocks)
     monkeypatch.setattr(Delayed, "forget", lambda _: group.told.append("cold"))
     times = epoch(clocks, "cpu", 1, group=group)
@@ -167,9 +165,7 @@ def test_an_epoch_is_timed_from_when_all_ranks_are_there_to_its_own_end(
 
 
 @pytest.mark.parametrize("lookahead", [0, 1])
-def test_what_a_path_does_when_an_epoch_begins_is_fetching(
-    clocks: Clocks, monkeypatch: pytest.MonkeyPatch, lookahead: int
-) -> None:
+def test_what_a_path_does_when_an_epoch_begins_is_fetching(clocks, monkeypatch, lookahead):
     """A whole epoch gathered there would cost nothing, were no clock to run."""
     before = epoch(clocks, "cpu", lookahead)
 
@@ -183,9 +179,7 @@ def test_what_a_path_does_when_an_epoch_begins_is_fetching(
     assert epoch(clocks, "cpu", lookahead, batches=0).stages["fetch"] == []
 
 
-def test_hearing_of_minibatches_is_fetching(
-    clocks: Clocks, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hearing_of_minibatches_is_fetching(clocks, monkeypatch):
     """Sorting what was announced, say, for 2000, 3000 and 4000 s: of the minibatch it is about."""
     before = epoch(clocks, "cpu", 0)
 
@@ -200,9 +194,7 @@ def test_hearing_of_minibatches_is_fetching(
 
 
 @pytest.mark.parametrize("lookahead", [0, 1, 2, 5])
-def test_on_the_host_each_stage_has_its_own_calls_and_nothing_else(
-    clocks: Clocks, lookahead: int
-) -> None:
+def test_on_the_host_each_stage_has_its_own_calls_and_nothing_else(clocks, lookahead):
     times = epoch(clocks, "cpu", lookahead)
     # A blocking path works in ``submit``, another makes the loop wait in ``result``: both count.
     assert times.stages == {
@@ -218,15 +210,13 @@ def test_on_the_host_each_stage_has_its_own_calls_and_nothing_else(
 
 
 @pytest.mark.parametrize("lookahead", [0, 2])
-def test_an_epoch_of_one_minibatch_is_timed_like_any(clocks: Clocks, lookahead: int) -> None:
+def test_an_epoch_of_one_minibatch_is_timed_like_any(clocks, lookahead):
     times = epoch(clocks, "cpu", lookahead, batches=1)
     assert times.stages == {"sample": [1.0], "fetch": [110.0], "train": [1000.125]}
     assert (times.wall_s, times.payload_rows) == (1111.125 + 0.5 + 0.0625 + 0.5, 3)
 
 
-def test_on_a_gpu_stages_are_what_the_stream_spent_and_the_host_does_not_wait(
-    clocks: Clocks,
-) -> None:
+def test_on_a_gpu_stages_are_what_the_stream_spent_and_the_host_does_not_wait(clocks):
     times = epoch(clocks, "cuda", 0)
     # Host and device both begin at 9000, when earlier work is done. The host is at 9011 when it
     # has sampled (1), looked at (1/16) and submitted (10) minibatch 0; the stream has its rows at
@@ -250,9 +240,7 @@ def test_on_a_gpu_stages_are_what_the_stream_spent_and_the_host_does_not_wait(
     assert times.payload_rows == 3 + 4 + 5
 
 
-def test_events_are_made_once_and_used_by_every_epoch(
-    clocks: Clocks, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_events_are_made_once_and_used_by_every_epoch(clocks, monkeypatch):
     made, real = [], torch.cuda.Event
     monkeypatch.setattr(
         torch.cuda,
@@ -267,7 +255,7 @@ def test_events_are_made_once_and_used_by_every_epoch(
     assert again.stages == first.stages
 
 
-def test_on_a_gpu_a_fetch_ahead_takes_the_time_for_which_the_stream_has_it(clocks: Clocks) -> None:
+def test_on_a_gpu_a_fetch_ahead_takes_the_time_for_which_the_stream_has_it(clocks):
     times = epoch(clocks, "cuda", 1)
     # One stream does all here, so the order is fetch 0, fetch 1, train 0, fetch 2, train 1, ...
     assert [round(s, 6) for s in times.stages["fetch"]] == [110.0, 200.0, 400.0]

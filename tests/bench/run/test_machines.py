@@ -1,7 +1,5 @@
 """Several machines in one run: real TCP; network namespaces stand for the machines."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -110,8 +108,8 @@ def processes_of(folder: Path) -> list[str]:
 
 
 def test_two_machines_measure_no_stranger_is_heard_and_a_dead_link_ends_both_and_loses_nothing(
-    places: tuple[Place, Place], gatherbench: list[subprocess.Popen[str]], tmp_path: Path
-) -> None:
+    places, gatherbench, tmp_path
+):
     def wait_for_case(number: int) -> None:
         until = time.monotonic() + 150
         while not in_flight(tmp_path / "results", number):
@@ -172,8 +170,8 @@ def a_job(folder: Path, timeout_s: float) -> Job:
 
 
 def test_another_machine_joins_and_does_its_part_of_the_cases(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, first: Machines, meeting_place: TCPStore
-) -> None:
+    monkeypatch, tmp_path, first, meeting_place
+):
     """Ranks compare commits: that of machine 0, which comes with the job, would always agree."""
     job = replace(a_job(tmp_path, 60), traces=tmp_path / "traces")
     monkeypatch.setattr(machines, "commit_id", lambda: "def")
@@ -220,8 +218,8 @@ def following(first: Machines, tmp_path: Path) -> None:
 
 
 def test_a_machine_with_other_code_and_one_too_many_are_sent_away(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, first: Machines, meeting_place: TCPStore
-) -> None:
+    monkeypatch, tmp_path, first, meeting_place
+):
     codes = iter(["abc", "def"])
     monkeypatch.setattr(machines, "commit_id", lambda: next(codes))
     monkeypatch.setattr(machines.platform, "node", lambda: "box")
@@ -245,18 +243,14 @@ def test_a_machine_with_other_code_and_one_too_many_are_sent_away(
         following(first, tmp_path)
 
 
-def test_what_cannot_be_read_is_no_case(
-    tmp_path: Path, first: Machines, meeting_place: TCPStore
-) -> None:
+def test_what_cannot_be_read_is_no_case(tmp_path, first, meeting_place):
     for key, value in {"count": "2", "welcome/1": "", "case/0": "{}"}.items():
         meeting_place.set(key, value)
     with pytest.raises(MachinesError, match=r"^machine 0 calls for what is no case here: install"):
         following(first, tmp_path)
 
 
-def test_who_does_not_know_the_token_is_not_let_in(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, first: Machines, meeting_place: TCPStore
-) -> None:
+def test_who_does_not_know_the_token_is_not_let_in(monkeypatch, tmp_path, first, meeting_place):
     where = f"127.0.0.1:{port_of(first)}"
     monkeypatch.setenv(TOKEN, "of another run")
     with pytest.raises(
@@ -269,9 +263,7 @@ def test_who_does_not_know_the_token_is_not_let_in(
     assert not meeting_place.check(["machines"])
 
 
-def test_a_machine_0_that_does_not_open_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_machine_0_that_does_not_open_is_given_up(monkeypatch, tmp_path):
     monkeypatch.setenv(TOKEN, "of this run")
     monkeypatch.setattr(machines, "JOIN_S", -1.0)
     monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it waits on"))
@@ -281,9 +273,7 @@ def test_a_machine_0_that_does_not_open_is_given_up(
         follow("127.0.0.1", port, lambda *_: None, tmp_path, lambda _: None)
 
 
-def test_a_machine_does_not_talk_to_whoever_listens_where_machine_0_should(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_machine_does_not_talk_to_whoever_listens_where_machine_0_should(monkeypatch, tmp_path):
     """The handshake goes both ways: one who lets everybody in does not know the token either."""
     monkeypatch.setenv(TOKEN, "of this run")
 
@@ -317,9 +307,7 @@ def listener(greets: Callable[[door.Connection], object]) -> Iterator[int]:
         thread.join()
 
 
-def test_a_visitor_who_says_nothing_keeps_nobody_waiting(
-    first: Machines, meeting_place: TCPStore
-) -> None:
+def test_a_visitor_who_says_nothing_keeps_nobody_waiting(first, meeting_place):
     meeting_place.set("count", "3")
     with closing(socket.create_connection(("127.0.0.1", port_of(first)))) as silent:
         with closing(door.way_to("127.0.0.1", port_of(first), b"of this run")) as way:
@@ -328,9 +316,7 @@ def test_a_visitor_who_says_nothing_keeps_nobody_waiting(
         assert silent.recv(4)[3:], "it was asked for the token, and no more"
 
 
-def test_a_machine_that_waits_answers_a_signal_and_notices_that_the_store_is_gone(
-    meeting_place: TCPStore,
-) -> None:
+def test_a_machine_that_waits_answers_a_signal_and_notices_that_the_store_is_gone(meeting_place):
     class Signalled(Exception):  # noqa: N818
         pass
 
@@ -353,13 +339,13 @@ def test_a_machine_that_waits_answers_a_signal_and_notices_that_the_store_is_gon
         machines._has(client, "never", 60)
 
 
-def test_the_store_is_this_machines_alone(first: Machines, meeting_place: TCPStore) -> None:
+def test_the_store_is_this_machines_alone(first, meeting_place):
     assert [on for on, ports in listening(os.getpid()).items() if meeting_place.port in ports] == [
         "127.0.0.1"
     ]
 
 
-def test_where_machines_cannot_meet_is_said() -> None:
+def test_where_machines_cannot_meet_is_said():
     assert Machines.at("192.0.2.1", 29500) is None, "an address that is kept for examples"
     with closing(socket.create_server(("127.0.0.1", 0))) as other:
         port = other.getsockname()[1]
@@ -376,8 +362,8 @@ def test_where_machines_cannot_meet_is_said() -> None:
 
 
 def test_all_machines_are_called_any_may_refuse_and_one_that_is_silent_is_waited_for_once(
-    first: Machines, meeting_place: TCPStore, tmp_path: Path
-) -> None:
+    first, meeting_place, tmp_path
+):
     job = a_job(tmp_path, 10)
     for key, said in {"0/1": "", "0/2": "no such graph", "1/1": "", "1/2": ""}.items():
         meeting_place.set(f"ready/{key}", said)
@@ -401,9 +387,7 @@ def test_all_machines_are_called_any_may_refuse_and_one_that_is_silent_is_waited
     assert meeting_place.get("case/5") == b""
 
 
-def test_the_runner_calls_machines_by_turns_and_tries_again_what_they_could_not_begin(
-    store: RunStore,
-) -> None:
+def test_the_runner_calls_machines_by_turns_and_tries_again_what_they_could_not_begin(store):
     answers: list[str] = ["machine 1: no such graph", "", ""]
     told: list[int | str] = []
 
@@ -429,9 +413,7 @@ def test_the_runner_calls_machines_by_turns_and_tries_again_what_they_could_not_
     assert told[3:] == [0, "dismissed 1"]
 
 
-def test_machine_0_gets_what_the_others_found_and_leaves_out_who_says_nothing(
-    meeting_place: TCPStore,
-) -> None:
+def test_machine_0_gets_what_the_others_found_and_leaves_out_who_says_nothing(meeting_place):
     mine = Meeting(0, 7, "127.0.0.1", meeting_place.port)
     for node in (1, 3):
         found = {"killed": [], "parts": {f"rank{node}.jsonl": "x"}}
@@ -445,9 +427,7 @@ def test_machine_0_gets_what_the_others_found_and_leaves_out_who_says_nothing(
 
 
 @pytest.mark.parametrize("told", [None, "mine0"])
-def test_ranks_use_the_network_that_leads_to_machine_0_unless_told(
-    told: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_use_the_network_that_leads_to_machine_0_unless_told(told, monkeypatch):
     address = SimpleNamespace
     found = {"eth0": [address(address="10.0.0.1")], "lo": [address(address="127.0.0.1")]}
     monkeypatch.setattr(machines.psutil, "net_if_addrs", lambda: found)

@@ -1,7 +1,6 @@
 """One case, measured for real on a tiny graph: every strategy, and strategies that are wrong."""
 
-from __future__ import annotations
-
+import os
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Self
@@ -18,6 +17,7 @@ from gatherbench.bench.run.check import WrongMemoryError
 from gatherbench.bench.run.declared_rows import UNCHOSEN
 from gatherbench.bench.run.job import MemoryLimit
 from gatherbench.bench.run.loop import STAGES, EpochTimes, run_epoch
+from gatherbench.bench.run.measure import Ground
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import read_part, rows_of
 from gatherbench.bench.run.untimed import EnergyBlock
@@ -50,9 +50,7 @@ HERE = [
 
 
 @pytest.mark.parametrize("model", ["sage", "gat"])
-def test_all_strategies_yield_complete_rows_and_train_to_the_same_bits(
-    make_job, model: str
-) -> None:
+def test_all_strategies_yield_complete_rows_and_train_to_the_same_bits(make_job, model):
     outcomes = set()
     for strategy in HERE:
         rows = measured(make_job(strategy, model))
@@ -69,7 +67,7 @@ def test_all_strategies_yield_complete_rows_and_train_to_the_same_bits(
     assert accuracy > 0.5, "three classes, and labels that the features tell"
 
 
-def test_a_lossy_path_is_compared_with_what_it_says_it_delivers(make_job) -> None:
+def test_a_lossy_path_is_compared_with_what_it_says_it_delivers(make_job):
     """Rows of 33 floats travel as 33 int8, filled up to 36, and 4 bytes of scale."""
     rows = measured(make_job("narrow_rows", params={"dtype": "int8"}))
     assert value(rows, "fetch", "payload", 0) % 40 == 0
@@ -85,8 +83,8 @@ def test_a_lossy_path_is_compared_with_what_it_says_it_delivers(make_job) -> Non
 
 
 def test_the_path_that_a_training_chose_is_told_with_what_the_search_cost(
-    make_job, monkeypatch: pytest.MonkeyPatch, tmp_path
-) -> None:
+    make_job, monkeypatch, tmp_path
+):
     """It trains to the bits of any other; its bytes depend on the choice, so none are declared."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     paths = [CpuGather(), CpuGather("prefetch")]
@@ -105,6 +103,18 @@ def test_the_path_that_a_training_chose_is_told_with_what_the_search_cost(
     other = measured(make_job("cpu_gather", warmup_epochs=60))
     for epoch in range(2):
         assert value(rows, "train", "loss", epoch) == value(other, "train", "loss", epoch)
+
+
+@pytest.mark.parametrize(
+    ("device", "threads"), [("cuda", 1), ("cpu", len(os.sched_getaffinity(0)))]
+)
+def test_torch_has_one_thread_beside_a_gpu(make_job, monkeypatch, device, threads):
+    """Those of its pool spin on the cores of whoever gathers and samples."""
+    given: list[int] = []
+    monkeypatch.setattr(measure_module, "bind_case", lambda *_, **__: None)
+    monkeypatch.setattr(torch, "set_num_threads", given.append)
+    Ground(replace(make_job(), device=device)).binding  # noqa: B018 - it binds when it is asked for
+    assert given == [threads]
 
 
 def is_complete(rows: list[Row]) -> None:
@@ -131,7 +141,7 @@ def is_complete(rows: list[Row]) -> None:
     assert requested >= declared["gpu_link_read"], "the link carries less than the payload"
 
 
-def test_an_epoch_is_written_as_the_loop_timed_it(make_job, monkeypatch) -> None:
+def test_an_epoch_is_written_as_the_loop_timed_it(make_job, monkeypatch):
     stages = {"sample": [1.0, 2.0], "fetch": [3.0, 5.0], "train": [10.0, 30.0]}
 
     def timed(*arguments: Any) -> EpochTimes:
@@ -151,7 +161,7 @@ def test_an_epoch_is_written_as_the_loop_timed_it(make_job, monkeypatch) -> None
     assert samples == stages
 
 
-def test_warm_up_epochs_are_run_and_leave_no_rows(make_job, monkeypatch) -> None:
+def test_warm_up_epochs_are_run_and_leave_no_rows(make_job, monkeypatch):
     epochs = []
 
     def counted(*arguments: Any) -> Any:
@@ -164,7 +174,7 @@ def test_warm_up_epochs_are_run_and_leave_no_rows(make_job, monkeypatch) -> None
     assert {r.epoch for r in rows} == {-1, 0, 1}
 
 
-def test_the_model_is_scored_on_test_nodes(make_job, monkeypatch) -> None:
+def test_the_model_is_scored_on_test_nodes(make_job, monkeypatch):
     scored: list[int] = []
     job = make_job(eval_batches=100)
     dataset = open_dataset(job.dataset)
@@ -182,7 +192,7 @@ def test_the_model_is_scored_on_test_nodes(make_job, monkeypatch) -> None:
     assert value(rows, "eval", "test_accuracy") == 0.25
 
 
-def test_a_case_on_the_host_says_where_its_table_lies_and_what_it_cannot_read(make_job) -> None:
+def test_a_case_on_the_host_says_where_its_table_lies_and_what_it_cannot_read(make_job):
     job = make_job()
     rows = measured(replace(job, case=replace(job.case, repeat=1)))
     assert {r.basis for r in rows} == {"measured"}, "the path is declared once for all repeats"
@@ -203,7 +213,7 @@ def test_a_case_on_the_host_says_where_its_table_lies_and_what_it_cannot_read(ma
         assert sum(sample["values"]) == pytest.approx(stored)
 
 
-def test_rows_are_checked_until_every_buffer_has_been_used_again(make_job) -> None:
+def test_rows_are_checked_until_every_buffer_has_been_used_again(make_job):
     overlapped = measured(make_job("async_zero_copy", check_batches=1))
     assert value(overlapped, "check", "batches") == 3  # two buffers, and the first of them again
 
@@ -219,9 +229,7 @@ def test_rows_are_checked_until_every_buffer_has_been_used_again(make_job) -> No
         ("lfu", "0"),
     ],
 )
-def test_cached_rows_train_to_the_same_bits_and_hits_are_those_told(
-    make_job, policy: str, ahead: str
-) -> None:
+def test_cached_rows_train_to_the_same_bits_and_hits_are_those_told(make_job, policy, ahead):
     params = {"policy": policy, "share": "20%", "ahead": ahead}
     rows = measured(make_job("cached_zero_copy", params=params, minibatches="fresh"))
     plain = measured(make_job(minibatches="fresh"))
@@ -235,9 +243,7 @@ def test_cached_rows_train_to_the_same_bits_and_hits_are_those_told(
     assert 0 < value(rows, "setup", "kept") <= value(rows, "fetch", "gpu_table")
 
 
-def test_fresh_minibatches_are_others_in_each_epoch_and_the_same_for_all(
-    make_job, monkeypatch
-) -> None:
+def test_fresh_minibatches_are_others_in_each_epoch_and_the_same_for_all(make_job, monkeypatch):
     fetched: list[list[list[int]]] = []
 
     def kept(batches: Any, *rest: Any, **more: Any) -> Any:
@@ -259,7 +265,7 @@ def test_fresh_minibatches_are_others_in_each_epoch_and_the_same_for_all(
     assert len(set(every)) == len(every) == 4 * 5
 
 
-def test_what_may_be_learned_from_is_not_what_is_measured(make_job) -> None:
+def test_what_may_be_learned_from_is_not_what_is_measured(make_job):
     """Whole epochs of another seed: none of their minibatches is in the trace."""
     job = make_job()
     dataset = open_dataset(job.dataset)
@@ -273,7 +279,7 @@ def test_what_may_be_learned_from_is_not_what_is_measured(make_job) -> None:
     assert not measured_ids & {*drawn[0], *drawn[1]}
 
 
-def test_live_sampling_and_replay_train_on_the_same_minibatches(make_job) -> None:
+def test_live_sampling_and_replay_train_on_the_same_minibatches(make_job):
     live, replayed = (
         [r.value for r in measured(make_job(sampling=how)) if r.metric in ("loss", "payload")]
         for how in ("live", "replay")
@@ -302,7 +308,7 @@ class Polled:
 
 def test_a_case_reads_the_sensors_that_the_run_trusts_and_keeps_what_they_polled(
     make_job, monkeypatch
-) -> None:
+):
     trusted = SensorChoice("gpm", "")
     gpu = measure_module.gpu_under_test
     monkeypatch.setattr(measure_module, "gpu_under_test", lambda d, choice: (gpu(d, None), choice))
@@ -320,7 +326,7 @@ def test_a_case_reads_the_sensors_that_the_run_trusts_and_keeps_what_they_polled
     assert kept[0]["points"] == [[0.0, 0.0], [0.5, 7.0]]
 
 
-def test_a_plan_may_do_without_further_epochs_for_energy(make_job, monkeypatch) -> None:
+def test_a_plan_may_do_without_further_epochs_for_energy(make_job, monkeypatch):
     asked: list[bool] = []
 
     def noted(gpu: None, run_on: bool) -> EnergyBlock:
@@ -333,7 +339,7 @@ def test_a_plan_may_do_without_further_epochs_for_energy(make_job, monkeypatch) 
     assert asked == [True, False]
 
 
-def test_a_strategy_that_cannot_run_here_says_why(make_job, monkeypatch) -> None:
+def test_a_strategy_that_cannot_run_here_says_why(make_job, monkeypatch):
     """At once, or once the table has taken memory; no row is written."""
     managed = make_job("unified_zero_copy", params={"memory": "managed"})
     assert skipped(managed)
@@ -344,7 +350,7 @@ def test_a_strategy_that_cannot_run_here_says_why(make_job, monkeypatch) -> None
     assert not rows_of([*read_part(managed.part), *read_part(job.part)])
 
 
-def test_a_table_that_moved_while_it_was_read_is_not_shown(make_job, monkeypatch) -> None:
+def test_a_table_that_moved_while_it_was_read_is_not_shown(make_job, monkeypatch):
     """What was measured before is there, and a row says that it is not to be believed."""
 
     class Managed(CpuGather):
@@ -368,7 +374,7 @@ def test_a_table_that_moved_while_it_was_read_is_not_shown(make_job, monkeypatch
     assert rows["check", "memory"].reason == "failed: it moved"
 
 
-def test_a_path_is_declared_as_it_is_after_what_it_fetched(make_job, monkeypatch) -> None:
+def test_a_path_is_declared_as_it_is_after_what_it_fetched(make_job, monkeypatch):
     told: list[tuple[list[Tensor], int]] = []
 
     class Learns(CpuGather):
@@ -389,7 +395,7 @@ def test_a_path_is_declared_as_it_is_after_what_it_fetched(make_job, monkeypatch
     assert all(map(torch.equal, warm_up, epoch))
 
 
-def test_a_table_in_memory_is_none_where_the_case_may_not_take_so_much(make_job) -> None:
+def test_a_table_in_memory_is_none_where_the_case_may_not_take_so_much(make_job):
     """400 rows of 33 floats; what reads a file goes on."""
     size = 400 * 33 * 4
     for strategy, limit, starts in (
@@ -401,7 +407,7 @@ def test_a_table_in_memory_is_none_where_the_case_may_not_take_so_much(make_job)
         assert str(skipped(job)).startswith(starts)
 
 
-def test_percentiles_of_reads_are_the_upper_edges_of_their_bins() -> None:
+def test_percentiles_of_reads_are_the_upper_edges_of_their_bins():
     """Of 100 reads 50 took under 2 µs (bin 4), 48 under 16 µs (16), 2 under 1.024 ms (40)."""
     counted = np.zeros(41, np.int64)
     counted[[4, 16, 40]] = 50, 48, 2
@@ -413,7 +419,7 @@ def test_percentiles_of_reads_are_the_upper_edges_of_their_bins() -> None:
     assert not list(measure_module.latencies_of(np.zeros(81, np.int64)))
 
 
-def test_what_a_path_counts_is_told_of_the_epoch_alone(make_job) -> None:
+def test_what_a_path_counts_is_told_of_the_epoch_alone(make_job):
     """Before it 100 reads of a millisecond; in it 5 reads, 3 of them between 2^(3/4) and 2 µs."""
     before, after = np.zeros(81, np.int64), np.zeros(81, np.int64)
     before[40] = after[40] = 100
@@ -431,9 +437,7 @@ def test_what_a_path_counts_is_told_of_the_epoch_alone(make_job) -> None:
     }
 
 
-def test_the_window_of_energy_holds_the_measured_epochs_and_nothing_else(
-    make_job, monkeypatch
-) -> None:
+def test_the_window_of_energy_holds_the_measured_epochs_and_nothing_else(make_job, monkeypatch):
     told: list[str] = []
 
     class Window(EnergyBlock):

@@ -1,7 +1,5 @@
 """A case is held to its memory, or skipped; what the kernel kills has failed and says so."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +14,7 @@ from gatherbench.bench.run import table
 from gatherbench.bench.run.job import Job, MemoryLimit
 from gatherbench.bench.run.memory_limit import enter, killed_at_limit, limited, peak_row
 from gatherbench.bench.run.rows import RowMaker
-from gatherbench.bench.run.store import RunStore, read_part
+from gatherbench.bench.run.store import read_part
 from gatherbench.bench.run.worker import measure_case
 from gatherbench.datasets.dataset import DatasetSpec
 from gatherbench.datasets.writer import DatasetWriter
@@ -67,7 +65,7 @@ def _ours(folder: Path) -> bool:
 
 
 @pytest.mark.usefixtures("place")
-def test_a_limited_case_has_a_cgroup_that_goes_when_it_ends(dataset: Path) -> None:
+def test_a_limited_case_has_a_cgroup_that_goes_when_it_ends(dataset):
     with limited(job(dataset)) as given:
         assert given.memory is not None
         assert given.memory.cgroup is not None
@@ -81,16 +79,14 @@ def test_a_limited_case_has_a_cgroup_that_goes_when_it_ends(dataset: Path) -> No
     assert not given.memory.cgroup.exists()
 
 
-def test_a_case_without_a_limit_has_no_cgroup(dataset: Path) -> None:
+def test_a_case_without_a_limit_has_no_cgroup(dataset):
     free = job(dataset, share=0)
     with limited(free) as given:
         assert given is free
     assert enter(free) is peak_row(free) is killed_at_limit(free) is None
 
 
-def test_what_a_killed_runner_left_is_removed_and_what_another_runs_is_not(
-    dataset: Path, place: Path
-) -> None:
+def test_what_a_killed_runner_left_is_removed_and_what_another_runs_is_not(dataset, place):
     dead = os.fork()
     if dead == 0:
         os._exit(0)
@@ -107,9 +103,7 @@ def test_what_a_killed_runner_left_is_removed_and_what_another_runs_is_not(
 
 
 @pytest.mark.usefixtures("place")
-def test_the_limit_is_respected_and_neither_graph_nor_earlier_pages_are_charged(
-    dataset: Path,
-) -> None:
+def test_the_limit_is_respected_and_neither_graph_nor_earlier_pages_are_charged(dataset):
     """In a fork, which joins: it reads a table of twice the limit through the page cache."""
     table, graph = dataset / "features.npy", dataset / "indices.npy"
     assert table.read_bytes()
@@ -133,8 +127,8 @@ def test_the_limit_is_respected_and_neither_graph_nor_earlier_pages_are_charged(
 
 
 def test_a_case_that_takes_more_is_killed_and_says_so_and_the_plan_goes_on(
-    dataset: Path, place: Path, store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    dataset, place, store, monkeypatch
+):
     monkeypatch.setenv("TEST_FOLDER", str(dataset))
     wide = Workload("wide", memory_share=2.5)  # of 16 MiB: 40 MiB
     assert runner(store, cases("eats", "good", workload=wide)).run() == 1
@@ -148,9 +142,7 @@ def test_a_case_that_takes_more_is_killed_and_says_so_and_the_plan_goes_on(
     assert limits == [40 * MIB] * 2
 
 
-def test_a_workload_that_cannot_be_limited_is_skipped(
-    dataset: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_workload_that_cannot_be_limited_is_skipped(dataset, monkeypatch):
     monkeypatch.setattr(module, "own_cgroup", lambda: None)
     with limited(job(dataset)) as given:
         assert given.memory is not None
@@ -163,7 +155,7 @@ def test_a_workload_that_cannot_be_limited_is_skipped(
     assert records[1]["reason"].startswith("no_permission: the kernel shows no memory cgroup")
 
 
-def test_a_cgroup_that_refuses_the_process_or_its_limit(dataset: Path, tmp_path: Path) -> None:
+def test_a_cgroup_that_refuses_the_process_or_its_limit(dataset, tmp_path):
     refused = module._made(MIB, MemoryCgroup(tmp_path / "nowhere/child"))
     assert refused.cgroup is None
     assert "cannot hold a limit" in str(refused.reason)
@@ -174,14 +166,14 @@ def test_a_cgroup_that_refuses_the_process_or_its_limit(dataset: Path, tmp_path:
 
 
 def test_a_table_that_another_process_keeps_in_memory_is_not_measured(
-    dataset: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    dataset, monkeypatch, tmp_path
+):
     monkeypatch.setattr(table, "drop_pages", lambda _path: 3)
     row = enter(job(dataset, limit=MemoryLimit(MIB, tmp_path)))
     assert row is not None
     assert str(row.reason).startswith("busy: 3 pages of ")
 
 
-def test_this_process_is_in_no_cgroup_of_a_case() -> None:
+def test_this_process_is_in_no_cgroup_of_a_case():
     own = own_cgroup()
     assert own is None or not own.folder.name.startswith("gatherbench-")

@@ -1,7 +1,5 @@
 """Models on blocks: shapes, that they learn, and that a row reaches only the seeds it should."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -24,7 +22,7 @@ def batch_of(layers: int) -> MiniBatch:
 
 @pytest.mark.parametrize("model", ["sage", "gat"])
 @pytest.mark.parametrize("layers", [1, 2, 3])
-def test_logits_have_one_row_a_seed_and_weights_are_the_seeds(model: str, layers: int) -> None:
+def test_logits_have_one_row_a_seed_and_weights_are_the_seeds(model, layers):
     workload = Workload("x", model=model, fanouts=(3,) * layers)
     batch = batch_of(layers)
     net, same, other = (build_model(replace(workload, seed=s), 7, 5) for s in (0, 0, 1))
@@ -35,7 +33,7 @@ def test_logits_have_one_row_a_seed_and_weights_are_the_seeds(model: str, layers
 
 
 @pytest.mark.parametrize("model", ["sage", "gat"])
-def test_a_row_reaches_only_the_seeds_that_it_is_connected_to(model: str) -> None:
+def test_a_row_reaches_only_the_seeds_that_it_is_connected_to(model):
     batch = batch_of(2)
     net = build_model(Workload("x", model=model), 7, 5).eval()
     x = torch.randn(8, 7)
@@ -48,7 +46,7 @@ def test_a_row_reaches_only_the_seeds_that_it_is_connected_to(model: str) -> Non
 
 @pytest.mark.parametrize("model", ["sage", "gat"])
 @pytest.mark.parametrize("layers", [2, 3])
-def test_the_loss_falls(model: str, layers: int) -> None:
+def test_the_loss_falls(model, layers):
     batch = batch_of(layers)
     x = torch.randn(batch.num_nodes[-1], 7)
     workload = Workload("x", model=model, fanouts=(3,) * layers)
@@ -59,14 +57,14 @@ def test_the_loss_falls(model: str, layers: int) -> None:
     assert not trainer.model.training, "scored with dropout"
 
 
-def test_narrow_features_are_widened_on_the_device() -> None:
+def test_narrow_features_are_widened_on_the_device():
     batch = batch_of(2)
     trainer = Trainer(build_model(Workload("x"), 7, 2), torch.arange(8) % 2, torch.device("cpu"))
     for dtype in (torch.float16, torch.bfloat16, torch.int8, torch.float64):
         assert trainer.step(torch.ones(8, 7, dtype=dtype), batch).dtype == torch.float32
 
 
-def test_only_edges_travel_for_a_step_and_only_where_they_are_not() -> None:
+def test_only_edges_travel_for_a_step_and_only_where_they_are_not():
     """All ids in pageable memory would stall the host behind the training that is queued."""
     batch = batch_of(2)
     assert to_device(batch, torch.device("cpu")) is batch

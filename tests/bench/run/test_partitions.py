@@ -1,9 +1,6 @@
 """Cases of a workload with partitions: one set of minibatches, all swaps, accuracy over time."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -36,7 +33,7 @@ def values(rows: list[Row], metric: str, basis: str = "measured") -> list[float 
     return [row.value for row in rows if (row.metric, row.basis) == (metric, basis)]
 
 
-def test_every_way_to_have_them_gives_the_same_minibatches(make_job) -> None:
+def test_every_way_to_have_them_gives_the_same_minibatches(make_job):
     drawn = []
     for changes in (
         {"sampling": "replay"},
@@ -61,7 +58,7 @@ def test_every_way_to_have_them_gives_the_same_minibatches(make_job) -> None:
 
 
 @pytest.mark.parametrize("ahead", ["0", "1"])
-def test_the_buffer_swaps_as_it_was_declared_in_each_epoch(make_job, ahead: str) -> None:
+def test_the_buffer_swaps_as_it_was_declared_in_each_epoch(make_job, ahead):
     """8 partitions, 2 at a time: 6 + 7 (6 - 3) = 27 swaps, and 29 reads."""
     rows = measured(parted(make_job("partition_buffer", params={"ahead": ahead}, epochs=2)))
     assert values(rows, "swaps") == [27, 27]
@@ -74,19 +71,19 @@ def test_the_buffer_swaps_as_it_was_declared_in_each_epoch(make_job, ahead: str)
     assert values(rows, "rows_in_memory") == [n - missed / 132 for n in asked]
 
 
-def test_all_paths_train_alike_on_partitions_and_otherwise_without(make_job) -> None:
+def test_all_paths_train_alike_on_partitions_and_otherwise_without(make_job):
     jobs = parted(make_job("partition_buffer")), parted(make_job()), make_job()
     buffered, gathered, whole = (values(measured(job), "loss") for job in jobs)
     assert buffered == pytest.approx(gathered, rel=1e-6)
     assert gathered != pytest.approx(whole, rel=1e-3)
 
 
-def test_without_partitions_the_buffer_is_skipped(make_job) -> None:
+def test_without_partitions_the_buffer_is_skipped(make_job):
     said = skipped(make_job("partition_buffer"))
     assert str(said).startswith("unsupported: the workload has no partitions")
 
 
-def test_the_model_is_scored_after_each_epoch_outside_the_clock(make_job) -> None:
+def test_the_model_is_scored_after_each_epoch_outside_the_clock(make_job):
     """What is trained, and what it comes to, is the same whether anybody looks in between."""
     often, once = (
         measured(make_job(epochs=3, eval_batches=2, eval_every_epoch=word))
@@ -99,9 +96,7 @@ def test_the_model_is_scored_after_each_epoch_outside_the_clock(make_job) -> Non
     assert values(often, "loss") == values(once, "loss")
 
 
-def test_a_run_of_two_workloads_has_the_rows_and_the_accuracy_of_both(
-    plan: Path, tmp_path: Path, make_job: object
-) -> None:
+def test_a_run_of_two_workloads_has_the_rows_and_the_accuracy_of_both(plan, tmp_path, make_job):
     text = plan.read_text().replace("max_batches = 2", 'partitions = ["", "4/2 beta"]')
     text = text.replace("aligned_zero_copy", "partition_buffer").replace("threads = 1", "")
     more = "epochs = 2\neval_batches = 1\neval_every_epoch = true"

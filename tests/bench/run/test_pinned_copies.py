@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.bench.meters.nvml_device import Link
 from gatherbench.bench.meters.trust import SensorCheck
 from gatherbench.bench.run import sensor_check
@@ -18,6 +17,7 @@ from gatherbench.bench.run.sensor_check import (
     gpu_under_test,
     link_rows,
 )
+from gatherbench.reason import Reason, SensorUnavailableError
 
 torch = sensor_check.torch
 
@@ -34,9 +34,7 @@ class Copied:
 
 
 @pytest.mark.parametrize("direction", ["host_to_device", "device_to_host"])
-def test_every_copy_counts_once_and_goes_the_right_way(
-    monkeypatch: pytest.MonkeyPatch, direction: str
-) -> None:
+def test_every_copy_counts_once_and_goes_the_right_way(monkeypatch, direction):
     log: list[tuple[str, str]] = []
     clock = iter(range(1000))
 
@@ -59,9 +57,7 @@ def test_every_copy_counts_once_and_goes_the_right_way(
     assert 0 < halves[0] < len(log)
 
 
-def test_the_idle_gpu_is_watched_once_its_context_is_open_and_has_calmed_down(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_idle_gpu_is_watched_once_its_context_is_open_and_has_calmed_down(monkeypatch):
     log: list[object] = []
     cuda = types.SimpleNamespace(
         current_device=lambda: 0,
@@ -88,7 +84,7 @@ def test_the_idle_gpu_is_watched_once_its_context_is_open_and_has_calmed_down(
     assert [row.reason for row in rows] == ["unsupported: none"]
 
 
-def test_the_link_is_said_as_it_was_before_and_under_load() -> None:
+def test_the_link_is_said_as_it_was_before_and_under_load():
     found = SensorCheck([], Link(1, 5, 16, 16), Link(5, 5, 8, 16))
     rows = {r.metric: r.value for r in link_rows(found, RowMaker("run", "abc", "box", "cuda"))}
     assert (rows["link_gen_idle"], rows["link_gen_loaded"]) == (1, 5)
@@ -96,5 +92,5 @@ def test_the_link_is_said_as_it_was_before_and_under_load() -> None:
     assert (rows["link_gen_max_loaded"], rows["link_width_max_loaded"]) == (5, 16)
 
 
-def test_a_case_on_the_host_has_no_gpu_under_test() -> None:
+def test_a_case_on_the_host_has_no_gpu_under_test():
     assert gpu_under_test(torch.device("cpu"), None) is None

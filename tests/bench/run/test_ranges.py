@@ -1,7 +1,5 @@
 """Ranges and traces: they name the stages, touch no timed epoch, and give nothing private away."""
 
-from __future__ import annotations
-
 import getpass
 import gzip
 import json
@@ -46,8 +44,8 @@ def spans(file: Path) -> Counter[str]:
 
 @pytest.mark.parametrize("most", [30, 2])
 def test_a_trace_of_an_epoch_apart_holds_every_stage_of_few_minibatches(
-    make_job, tmp_path, monkeypatch, most: int
-) -> None:
+    make_job, tmp_path, monkeypatch, most
+):
     monkeypatch.setattr(measure_module, "TRACE_BATCHES", most)
     rows = measured(replace(make_job("async_zero_copy"), traces=tmp_path / "run" / "traces"))
     (row,) = [r for r in rows if (r.stage, r.metric) == ("harness", "trace")]
@@ -63,7 +61,7 @@ def test_a_trace_of_an_epoch_apart_holds_every_stage_of_few_minibatches(
     assert any("mm" in str(e["name"]) for e in events), "the operators inside the stages"
 
 
-def test_tracing_changes_nothing_that_is_measured(make_job, tmp_path, monkeypatch) -> None:
+def test_tracing_changes_nothing_that_is_measured(make_job, tmp_path, monkeypatch):
     marked: list[Any] = []
 
     def noted(*arguments: Any) -> Any:
@@ -84,7 +82,7 @@ def test_tracing_changes_nothing_that_is_measured(make_job, tmp_path, monkeypatc
     assert max(r.epoch for r in traced) == 1
 
 
-def test_a_profiler_that_fails_costs_a_reason(make_job, tmp_path, monkeypatch) -> None:
+def test_a_profiler_that_fails_costs_a_reason(make_job, tmp_path, monkeypatch):
     def broken(*_: object) -> int:
         raise RuntimeError("no profiler in this build")
 
@@ -95,7 +93,7 @@ def test_a_profiler_that_fails_costs_a_reason(make_job, tmp_path, monkeypatch) -
     assert row.reason == "failed: RuntimeError: no profiler in this build"
 
 
-def test_a_trace_names_no_host_user_or_path(tmp_path: Path) -> None:
+def test_a_trace_names_no_host_user_or_path(tmp_path):
     def epoch(mark: Any) -> None:
         with mark("train"):
             torch.ones(4, 4).add(1)
@@ -118,8 +116,8 @@ def test_a_trace_names_no_host_user_or_path(tmp_path: Path) -> None:
     ("asked", "repeat", "traced"), [(True, 0, True), (True, 1, False), (False, 0, False)]
 )
 def test_only_the_first_repeat_is_traced_and_only_where_asked(
-    make_job, tmp_path, monkeypatch, asked: bool, repeat: int, traced: bool
-) -> None:
+    make_job, tmp_path, monkeypatch, asked, repeat, traced
+):
     job = make_job()
     ready = Ready(job.dataset, job.trace, "")
     monkeypatch.setattr(Runner, "_prepare", lambda *_: ready)
@@ -129,18 +127,18 @@ def test_only_the_first_repeat_is_traced_and_only_where_asked(
     assert given.traces == (tmp_path / "traces" if traced else None)
 
 
-def test_the_plan_or_the_option_asks_for_a_trace(tmp_path: Path) -> None:
+def test_the_plan_or_the_option_asks_for_a_trace(tmp_path):
     assert new_run("quick", tmp_path, "cpu").measure.trace is False
     assert new_run("quick", tmp_path, "cpu", trace=True).measure.trace is True
 
 
-def test_the_usual_plan_is_the_one_for_the_device(tmp_path: Path) -> None:
+def test_the_usual_plan_is_the_one_for_the_device(tmp_path):
     assert new_run("usual", tmp_path, "cpu").store.plan()["name"] == "quick"
     with pytest.raises(BadRunError, match="torch sees no GPU"):
         new_run("usual", tmp_path, "cuda")
 
 
-def test_nvtx_on_the_host_is_refused(tmp_path: Path) -> None:
+def test_nvtx_on_the_host_is_refused(tmp_path):
     with pytest.raises(BadRunError, match="--trace"):
         new_run("quick", tmp_path, "cpu", nvtx=True)
     assert not list(tmp_path.iterdir())
@@ -167,7 +165,7 @@ class FakeNvtx:
         yield
 
 
-def test_nvtx_marks_stages_between_profiler_start_and_stop(monkeypatch, make_job) -> None:
+def test_nvtx_marks_stages_between_profiler_start_and_stop(monkeypatch, make_job):
     fake = FakeNvtx(monkeypatch)
     measured(make_job(epochs=1, nvtx=True))
     begin, end = fake.log.index("cudaProfilerStart"), fake.log.index("cudaProfilerStop")
@@ -177,9 +175,7 @@ def test_nvtx_marks_stages_between_profiler_start_and_stop(monkeypatch, make_job
     assert set(fake.log) == {"synchronize", "cudaProfilerStart", "cudaProfilerStop", *STAGES}
 
 
-def test_a_trace_of_a_gpu_has_its_kernels_to_the_last(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_trace_of_a_gpu_has_its_kernels_to_the_last(monkeypatch, tmp_path):
     told: list[object] = []
     profile, activity = torch.profiler.profile, torch.profiler.ProfilerActivity
 

@@ -1,7 +1,5 @@
 """Cases of several ranks: they train as one process would, and none of them ends unnoticed."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterator
@@ -94,9 +92,7 @@ def _command(pid: int) -> bytes:
 
 
 @pytest.mark.parametrize("several", [TWO, THREE])
-def test_ranks_learn_what_one_process_learns_on_the_joined_minibatches(
-    several: Workload, rows: list[Row]
-) -> None:
+def test_ranks_learn_what_one_process_learns_on_the_joined_minibatches(several, rows):
     alone, together = (values(rows, of, "train.loss") for of in (ALONE, several))
     assert len(alone) == len(together) == 3
     assert together == pytest.approx(alone, rel=1e-4)
@@ -104,7 +100,7 @@ def test_ranks_learn_what_one_process_learns_on_the_joined_minibatches(
     assert values(rows, ALONE, "eval.test_accuracy") == values(rows, several, "eval.test_accuracy")
 
 
-def test_the_case_is_as_slow_as_its_slowest_rank_and_uses_what_all_use(rows: list[Row]) -> None:
+def test_the_case_is_as_slow_as_its_slowest_rank_and_uses_what_all_use(rows):
     ranks = [[values(rows, TWO, "epoch.wall_time", rank)[e] for rank in (0, 1)] for e in range(3)]
     assert values(rows, TWO, "epoch.wall_time") == [max(times) for times in ranks]
     assert values(rows, TWO, "epoch.minibatches") == [10.0] * 3
@@ -124,13 +120,13 @@ def test_the_case_is_as_slow_as_its_slowest_rank_and_uses_what_all_use(rows: lis
         assert sum(waits) < max(ranks[epoch])
 
 
-def test_weak_scaling_gives_every_rank_the_whole_batch(rows: list[Row]) -> None:
+def test_weak_scaling_gives_every_rank_the_whole_batch(rows):
     assert values(rows, WEAK, "epoch.minibatches") == [4.0] * 3
     assert values(rows, WEAK, "sample.seeds") == [4 * 30]
     assert values(rows, TWO, "sample.seeds") == [5 * 30]
 
 
-def test_a_rank_that_goes_wrong_ends_its_case_with_its_words(rows: list[Row]) -> None:
+def test_a_rank_that_goes_wrong_ends_its_case_with_its_words(rows):
     last = [row for row in rows if row.stage == "case" and row.variant in FAULTS]
     assert {row.status for row in last} == {"failed"}
     ended = {row.variant: str(row.reason) for row in last}
@@ -147,9 +143,7 @@ def test_a_rank_that_goes_wrong_ends_its_case_with_its_words(rows: list[Row]) ->
     assert "RanksDisagreeError: the parameters differ from rank to rank" in own
 
 
-def test_a_case_whose_time_is_up_keeps_what_its_ranks_measured(
-    store: RunStore, server: ForkServer
-) -> None:
+def test_a_case_whose_time_is_up_keeps_what_its_ranks_measured(store, server):
     case = Case(TWO, "cpu_gather", "pinned", {}, 0)
     rows = run(store, server, [case], epochs=5000, timeout_s=6)
     assert (rows[-1].stage, rows[-1].status) == ("case", "failed")
@@ -159,7 +153,7 @@ def test_a_case_whose_time_is_up_keeps_what_its_ranks_measured(
     assert values(rows, TWO, "epoch.wall_time") == [], "of the case as a whole nothing is known"
 
 
-def test_more_machines_than_take_part_are_skipped(rows: list[Row]) -> None:
+def test_more_machines_than_take_part_are_skipped(rows):
     (last,) = (row for row in rows if row.stage == "case" and row.workload == FAR.id)
     assert last.status == "skipped"
     assert last.reason == (

@@ -1,7 +1,5 @@
 """What the launcher's process and a rank do around the measurement, without any process."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from contextlib import closing
@@ -50,9 +48,7 @@ def folded(job: Job) -> tuple[str | None, list[dict[str, Any]]]:
     return skipped, list(read_part(job.part))
 
 
-def test_samples_are_the_slowest_ranks_and_no_part_is_left(
-    job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_samples_are_the_slowest_ranks_and_no_part_is_left(job, monkeypatch):
     launched(monkeypatch, "ok", "ok")
     skipped, records = folded(job)
     assert skipped is None
@@ -76,13 +72,7 @@ def test_samples_are_the_slowest_ranks_and_no_part_is_left(
         (("failed", ""), ("rank 1 was killed by SIGKILL",), "rank 1 was killed by SIGKILL"),
     ],
 )
-def test_a_case_fails_with_its_ranks_and_no_part_is_left(
-    job: Job,
-    statuses: tuple[str, ...],
-    killed: tuple[str, ...],
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_case_fails_with_its_ranks_and_no_part_is_left(job, statuses, killed, said, monkeypatch):
     launched(monkeypatch, *statuses, killed=killed)
     with pytest.raises(RankError, match=f"^{said}$"):
         folded(job)
@@ -94,9 +84,7 @@ def test_a_case_fails_with_its_ranks_and_no_part_is_left(
 @pytest.mark.parametrize(
     ("node", "killed"), [(0, []), (0, ["rank 1 was killed by SIGKILL"]), (1, [])]
 )
-def test_machine_0_joins_what_all_machines_found(
-    job: Job, node: int, killed: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_machine_0_joins_what_all_machines_found(job, node, killed, monkeypatch):
     workload = replace(job.case.workload, gpus=1, nodes=2)
     case = replace(job.case, workload=workload)
     job = replace(job, case=case, meeting=Meeting(node, 7, "here", 1))
@@ -137,8 +125,8 @@ def test_machine_0_joins_what_all_machines_found(
 
 
 def test_before_the_forks_no_team_of_threads_a_table_to_register_and_enough_gpus_or_cores(
-    job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    job, monkeypatch
+):
     order: list[object] = []
     monkeypatch.setattr(torch, "set_num_threads", order.append)
     monkeypatch.setattr(ranks_module, "load_table", lambda _dataset, kind: order.append(kind))
@@ -159,9 +147,7 @@ def test_before_the_forks_no_team_of_threads_a_table_to_register_and_enough_gpus
     assert folded(job)[0] == "unsupported: 2 ranks on 1 cores would only take turns"
 
 
-def test_a_rank_measures_its_own_share_on_its_own_gpu(
-    job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_rank_measures_its_own_share_on_its_own_gpu(job, monkeypatch, tmp_path):
     told: list[Any] = []
 
     class Group:

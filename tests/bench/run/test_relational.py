@@ -1,10 +1,7 @@
 """Relational layers: those of one family have the same values and gradients, in less memory."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import torch
@@ -13,9 +10,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from gatherbench.bench.plan.workload import MODELS, RELATIONAL, Workload
+from gatherbench.bench.run import relational
 from gatherbench.bench.run.models import Trainer, build_model
-from gatherbench.bench.run.relational import LAYERS, Pairs, pairs_of
-from gatherbench.bench.run.untimed import peak_row
+from gatherbench.bench.run.relational import LAYERS, Pairs, PigeonRGATConv, pairs_of
+from gatherbench.bench.run.untimed import peak_of
 from gatherbench.bench.sampling.minibatch import MiniBatch
 
 KINDS, WIDTH, CLASSES = 4, 6, 3
@@ -36,16 +34,14 @@ def model_of(name: str) -> nn.Module:
     return build_model(Workload("x", model=name, hidden=5), WIDTH, CLASSES, KINDS).eval()
 
 
-def test_every_relational_model_has_layers_and_a_name() -> None:
+def test_every_relational_model_has_layers_and_a_name():
     assert set(LAYERS) == set(RELATIONAL) <= set(MODELS)
 
 
 @pytest.mark.parametrize("name", OWN)
 @settings(deadline=None, max_examples=15)
 @given(seed=st.integers(0, 1000), edges=st.integers(0, 40))
-def test_a_layer_of_ours_has_the_values_and_gradients_of_pygs(
-    name: str, seed: int, edges: int
-) -> None:
+def test_a_layer_of_ours_has_the_values_and_gradients_of_pygs(name, seed, edges):
     batch, rows = drawn(seed, edges=edges), torch.randn(20, WIDTH)
     theirs, ours = model_of(RELATIONAL[name]), model_of(name)
     ours.load_state_dict(theirs.state_dict())
@@ -61,14 +57,60 @@ def test_a_layer_of_ours_has_the_values_and_gradients_of_pygs(
             torch.testing.assert_close(other.grad, one.grad, rtol=1e-3, atol=1e-5)
 
 
+class KindsLost(Pairs):
+    """Wrong: what a source has of one kind stands for all of its kinds."""
+
+    @classmethod
+    def of(cls, nodes: Tensor, kinds: Tensor, num_nodes: int, num_kinds: int) -> Pairs:
+        return Pairs.of(nodes, torch.zeros_like(kinds), num_nodes, num_kinds)
+
+
+class NextRow(Pairs):
+    """Wrong: an edge has the row of the pair beside its own."""
+
+    @classmethod
+    def of(cls, nodes: Tensor, kinds: Tensor, num_nodes: int, num_kinds: int) -> Pairs:
+        right = Pairs.of(nodes, kinds, num_nodes, num_kinds)
+        return replace(right, of_edges=(right.of_edges + 1) % max(1, len(right.nodes)))
+
+
+class Swapped(PigeonRGATConv):
+    """Wrong: what scores a target scores a source."""
+
+    def forward(self, x: Tensor, edges: Tensor, kinds: Tensor, size: tuple[int, int]) -> Tensor:
+        self.q, self.k = self.k, self.q
+        try:
+            return super().forward(x, edges, kinds, size)
+        finally:
+            self.q, self.k = self.k, self.q
+
+
+WRONG = [
+    *(
+        (name, "Pairs", wrong)
+        for name in OWN
+        if "compact" in name
+        for wrong in (KindsLost, NextRow)
+    ),
+    *((name, "PigeonRGATConv", Swapped) for name in OWN if "rgat" in name),
+]
+
+
+@pytest.mark.parametrize(("name", "part", "wrong"), WRONG)
+def test_wrong_layers_have_other_values(name, part, wrong, monkeypatch):
+    monkeypatch.setattr(relational, part, wrong)
+    with pytest.raises(AssertionError):
+        test_a_layer_of_ours_has_the_values_and_gradients_of_pygs(name)
+
+
 @pytest.mark.parametrize("name", ["rgcn", "rgat"])
-def test_the_kind_of_an_edge_changes_the_value(name: str) -> None:
+def test_the_kind_of_an_edge_changes_the_value(name):
     batch, rows, net = drawn(1), torch.randn(20, WIDTH), model_of(name)
     other = replace(batch, kinds=tuple((kinds + 1) % KINDS for kinds in batch.kinds))
     assert not torch.allclose(net(rows, batch), net(rows, other))
 
 
-def test_pairs_are_grouped_by_kind() -> None:
+def test_pairs_are_grouped_by_kind():
     nodes, kinds = torch.tensor([5, 2, 5, 2, 0]), torch.tensor([1, 0, 1, 3, 0])
     pairs = Pairs.of(nodes, kinds, 6, KINDS)
     assert pairs.nodes.tolist() == [0, 2, 5, 2]
@@ -79,7 +121,7 @@ def test_pairs_are_grouped_by_kind() -> None:
     assert pairs.times(x, weight).tolist() == [[0, 0], [0, 0], [5, 5], [6, 6]]
 
 
-def test_pairs_of_a_minibatch_are_counted_a_block() -> None:
+def test_pairs_of_a_minibatch_are_counted_a_block():
     ends = torch.tensor([[0, 0, 1, 0], [0, 1, 0, 0]])
     batch = MiniBatch(
         torch.arange(2),
@@ -101,35 +143,21 @@ class Doubling(nn.Module):
         return (x.repeat(1, 2).sum(dim=1, keepdim=True) * self.weight).expand(-1, 2)
 
 
-class Told:
-    """A maker of rows that remembers what it was told."""
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[Any, ...]] = []
-
-    def ok(self, *what: Any) -> None:
-        self.rows.append(what)
+def peak_of_step(model: nn.Module, rows: Tensor, batch: MiniBatch) -> float:
+    trainer = Trainer(model, torch.zeros(len(rows)).long(), torch.device("cpu"))
+    return peak_of(lambda: trainer.step(rows, batch), trainer.device)[0]
 
 
-def peak_of(model: nn.Module, rows: Tensor, batch: MiniBatch) -> float:
-    told, cpu = Told(), torch.device("cpu")
-    trainer = Trainer(model, torch.zeros(len(rows)).long(), cpu)
-    peak_row(lambda: trainer.step(rows, batch), cpu, told)  # type: ignore[arg-type]
-    ((stage, metric, unit, value, _),) = told.rows
-    assert (stage, metric, unit) == ("train", "peak", "B")
-    return float(value)
-
-
-def test_the_peak_of_a_step_counts_what_it_holds_at_a_time() -> None:
+def test_the_peak_of_a_step_counts_what_it_holds_at_a_time():
     batch = MiniBatch(torch.arange(1000), (), (1000,))
     # Rows, twice over, take 32 kB; labels, logits and gradients 8 B a row each.
-    assert 32_000 <= peak_of(Doubling(), torch.ones(1000, 4), batch) <= 64_000
+    assert 32_000 <= peak_of_step(Doubling(), torch.ones(1000, 4), batch) <= 64_000
 
 
 @pytest.mark.parametrize("name", ["rgcn-fast", "rgat"])
-def test_compact_layers_take_less_at_a_time(name: str) -> None:
+def test_compact_layers_take_less_at_a_time(name):
     """400 edges of 20 sources: PyG holds a matrix for each edge, we a row for each pair."""
     batch, rows = drawn(0, (10, 20, 20), 400), torch.randn(20, WIDTH)
-    theirs = peak_of(model_of(name), rows, batch)
-    ours = peak_of(model_of(f"{RELATIONAL[name]}-compact"), rows, batch)
+    theirs = peak_of_step(model_of(name), rows, batch)
+    ours = peak_of_step(model_of(f"{RELATIONAL[name]}-compact"), rows, batch)
     assert ours < theirs / 1.5

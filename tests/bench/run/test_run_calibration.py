@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.plan.workload import Case
 from gatherbench.bench.run.job import SensorCheckJob, read_choice
 from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.run.store import TIMELINE_COLUMNS, TIMELINE_FILE, RunStore
+from gatherbench.reason import Reason
 
 from .fakes import cases, runner
 
@@ -33,8 +33,8 @@ def executions(store: RunStore) -> list[str]:
 
 
 def test_every_case_is_told_what_the_calibration_trusts_and_a_resumed_run_keeps_it(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    store, monkeypatch
+):
     monkeypatch.setenv("TEST_TRUSTED_SOURCE", "counters")
     run(store, CASES[:1])
     monkeypatch.delenv("TEST_TRUSTED_SOURCE")
@@ -55,7 +55,7 @@ def test_every_case_is_told_what_the_calibration_trusts_and_a_resumed_run_keeps_
     assert (store.folder / TIMELINE_FILE).read_bytes() == before
 
 
-def test_a_calibration_that_dies_costs_the_counters_and_no_case(store: RunStore) -> None:
+def test_a_calibration_that_dies_costs_the_counters_and_no_case(store):
     assert run(store) == 0
     rows = store.rows()
     (last,) = [r for r in rows if (r.stage, r.metric) == ("calibration", "wall_time")]
@@ -66,9 +66,7 @@ def test_a_calibration_that_dies_costs_the_counters_and_no_case(store: RunStore)
     assert all("left no choice" in r.source for r in rows if r.metric == "sensors")
 
 
-def test_ctrl_c_during_the_calibration_leaves_a_run_that_resumes(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch, once: Once
-) -> None:
+def test_ctrl_c_during_the_calibration_leaves_a_run_that_resumes(store, monkeypatch, once):
     monkeypatch.setenv("TEST_TRUSTED_SOURCE", "hang")
     part = store.parts / "calibration.jsonl"
     # Started in the background, pytest may have inherited a SIGINT that is ignored.
@@ -88,7 +86,7 @@ def test_ctrl_c_during_the_calibration_leaves_a_run_that_resumes(
     assert [r.source for r in store.rows() if r.metric == "sensors"] == ["gpm", "gpm"]
 
 
-def test_a_run_without_a_gpu_has_none(store: RunStore) -> None:
+def test_a_run_without_a_gpu_has_none(store):
     assert run(store, device="cpu") == 0
     assert "calibration" not in executions(store)
     assert not store.sensors_file.exists()
@@ -96,7 +94,7 @@ def test_a_run_without_a_gpu_has_none(store: RunStore) -> None:
     assert store.timeline().empty
 
 
-def test_a_choice_survives_its_file(tmp_path: Path) -> None:
+def test_a_choice_survives_its_file(tmp_path):
     part, choice = tmp_path / "part", tmp_path / "sensors.json"
     job = SensorCheckJob(RowMaker("run", "abc", "box", "cuda"), part, choice, (256.0,))
     assert pickle.loads(pickle.dumps(job)) == job

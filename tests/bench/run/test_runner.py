@@ -1,7 +1,5 @@
 """The runner: whatever ends a case, or the run, nothing measured is lost and nothing runs twice."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import io
@@ -42,7 +40,7 @@ def executions(store: RunStore) -> Counter[str]:
     return Counter(log.read_text().split() if log.exists() else [])
 
 
-def test_every_outcome_becomes_a_row_and_the_plan_goes_on(store: RunStore) -> None:
+def test_every_outcome_becomes_a_row_and_the_plan_goes_on(store):
     """What was measured before is kept; a second run of the complete folder runs nothing."""
     expected = {
         "good": "", "last": "", "skips": "no GPU here", "raises": "RuntimeError: wrong | rows",
@@ -70,16 +68,14 @@ def test_every_outcome_becomes_a_row_and_the_plan_goes_on(store: RunStore) -> No
     assert set(executions(store).values()) == {1}
 
 
-def test_a_case_that_hangs_is_ended_and_the_plan_goes_on(store: RunStore) -> None:
+def test_a_case_that_hangs_is_ended_and_the_plan_goes_on(store):
     wanted = cases("hang", "hang")
     assert runner(store, wanted, timeout_s=0.3).run() == 2
     said = [(r.status, r.reason) for r in store.rows() if r.stage == "case"]
     assert said == [("failed", "timed out after 0.3 s")] * 2
 
 
-def test_a_run_does_not_go_on_with_another_graph_of_the_same_name(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_does_not_go_on_with_another_graph_of_the_same_name(store, monkeypatch):
     monkeypatch.setenv("TEST_DATA", "as imported")
     runner(store, cases("good")).run()
     monkeypatch.setenv("TEST_DATA", "imported anew")
@@ -95,7 +91,7 @@ def test_a_run_does_not_go_on_with_another_graph_of_the_same_name(
     assert outcomes(store)["last"] == ("ok", None)
 
 
-def test_workloads_of_one_graph_have_minibatches_of_their_own(tmp_path: Path) -> None:
+def test_workloads_of_one_graph_have_minibatches_of_their_own(tmp_path):
     whole, small = Workload("mine"), Workload("mine", batch_size=10)
     assert other_data(tmp_path, whole, "1") is other_data(tmp_path, small, "2") is None
     assert other_data(tmp_path, whole, "1") is None
@@ -103,7 +99,7 @@ def test_workloads_of_one_graph_have_minibatches_of_their_own(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("content", ["{", "3"])
-def test_a_damaged_data_json_is_named(content: str, tmp_path: Path) -> None:
+def test_a_damaged_data_json_is_named(content, tmp_path):
     (tmp_path / "data.json").write_text(content)
     with pytest.raises(StoreError, match=r"data\.json: cannot be read .* start a new run"):
         other_data(tmp_path, WORKLOAD, "1")
@@ -111,8 +107,8 @@ def test_a_damaged_data_json_is_named(content: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["as it was", "another graph"])
 def test_a_graph_imported_anew_between_two_cases_is_looked_at_again(
-    content: str, store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    content, store, tmp_path, monkeypatch
+):
     """Else the rest of the cases would read its rows by the minibatches of the other."""
     folder = tmp_path / "imported"
     folder.mkdir()
@@ -134,9 +130,7 @@ def test_a_graph_imported_anew_between_two_cases_is_looked_at_again(
     assert not another or "tiny is not what this run began with" in str(reason)
 
 
-def test_a_preparation_that_failed_is_tried_again_when_the_run_is_resumed(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_preparation_that_failed_is_tried_again_when_the_run_is_resumed(store, monkeypatch):
     monkeypatch.setenv("TEST_NETWORK", "down")
     wanted = cases("fine") + cases("good", "crash", workload=Workload("downloaded"))
     first = runner(store, wanted)
@@ -154,7 +148,7 @@ def test_a_preparation_that_failed_is_tried_again_when_the_run_is_resumed(
     assert pq.read_table(store.folder / "samples.parquet").num_rows == 3 * 2
 
 
-def test_a_full_disk_under_the_datasets_stops_the_run_and_it_resumes(store: RunStore) -> None:
+def test_a_full_disk_under_the_datasets_stops_the_run_and_it_resumes(store):
     full = cases("good", workload=Workload("full"))
     with pytest.raises(RunStopped, match="no space left to prepare full"):
         runner(store, full).run()
@@ -162,7 +156,7 @@ def test_a_full_disk_under_the_datasets_stops_the_run_and_it_resumes(store: RunS
     assert runner(store, cases("good")).run() == 0
 
 
-def test_progress_tells_of_every_case(store: RunStore) -> None:
+def test_progress_tells_of_every_case(store):
     told: list[tuple[str, str]] = []
     progress = Progress(
         preparing=lambda w, what, _f: told.append(("prepare", what)),
@@ -176,7 +170,7 @@ def test_progress_tells_of_every_case(store: RunStore) -> None:
     ]  # fmt: skip
 
 
-def test_a_case_beside_other_work_says_so_when_it_ends(tmp_path: Path) -> None:
+def test_a_case_beside_other_work_says_so_when_it_ends(tmp_path):
     """Whoever sits before a run of hours can stop the other work, or the run."""
     wanted = cases("good", "beside_work", "skips")
     text = {"name": "mine", "cases": [], "workloads": {WORKLOAD.id: asdict(WORKLOAD)}}
@@ -197,9 +191,7 @@ def signalled(number: int) -> Callable[[], None]:
     return lambda: os.kill(os.getpid(), number)
 
 
-def test_interrupt_stops_the_case_in_flight_and_resume_completes(
-    store: RunStore, once: Once
-) -> None:
+def test_interrupt_stops_the_case_in_flight_and_resume_completes(store, once):
     wanted = cases("good", "hang", "last")
     # Started in the background, pytest may have inherited a SIGINT that is ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -215,9 +207,7 @@ def test_interrupt_stops_the_case_in_flight_and_resume_completes(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_sigterm_and_sighup_are_answered_like_an_interrupt(
-    number: signal.Signals, store: RunStore, once: Once
-) -> None:
+def test_sigterm_and_sighup_are_answered_like_an_interrupt(number, store, once):
     part, before = store.part(cases("hang")[0]), signal.signal(number, signal.SIG_DFL)
     try:
         with pytest.raises(Terminated) as stop, once(part, signalled(number)):
@@ -229,7 +219,7 @@ def test_sigterm_and_sighup_are_answered_like_an_interrupt(
         signal.signal(number, before)
 
 
-def test_what_nohup_started_goes_on_without_its_terminal(store: RunStore) -> None:
+def test_what_nohup_started_goes_on_without_its_terminal(store):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         hang_up = Progress(starting=lambda *_: signalled(signal.SIGHUP)())
@@ -247,9 +237,7 @@ def test_what_nohup_started_goes_on_without_its_terminal(store: RunStore) -> Non
         (Terminated(signal.SIGHUP), 129),
     ],
 )
-def test_the_exit_status_tells_which_signal_ended_a_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended_by: BaseException, status: int
-) -> None:
+def test_the_exit_status_tells_which_signal_ended_a_run(tmp_path, monkeypatch, ended_by, status):
     store = RunStore.create(tmp_path / "my results", "box", {"name": "mine", "cases": []}, {})
 
     def ends(_: Runner) -> int:
@@ -272,9 +260,7 @@ runner(RunStore.open(Path({folder!r})), cases(*["slow"] * 4, "hang")).run()
 """
 
 
-def test_a_killed_runner_takes_its_worker_along_loses_nothing_and_runs_nothing_twice(
-    store: RunStore,
-) -> None:
+def test_a_killed_runner_takes_its_worker_along_loses_nothing_and_runs_nothing_twice(store):
     script = DRIVER.format(tests=str(Path(__file__).parent), folder=str(store.folder))
     wanted = cases(*["slow"] * 4, "hang")
     elsewhere = store.folder.parent / "tmp"
@@ -308,7 +294,7 @@ def test_a_killed_runner_takes_its_worker_along_loses_nothing_and_runs_nothing_t
     assert not store.parts.exists()
 
 
-def test_a_full_disk_in_the_case_stops_the_run_and_it_resumes(store: RunStore) -> None:
+def test_a_full_disk_in_the_case_stops_the_run_and_it_resumes(store):
     wanted = cases("good", "disk_full", "last")
     with pytest.raises(RunStopped, match="no space left"):
         runner(store, wanted).run()
@@ -323,7 +309,7 @@ def test_a_full_disk_in_the_case_stops_the_run_and_it_resumes(store: RunStore) -
     assert (counts[wanted[0].id], counts[wanted[2].id]) == (1, 0)
 
 
-def test_a_full_disk_under_the_table_stops_the_run_and_it_resumes(store: RunStore) -> None:
+def test_a_full_disk_under_the_table_stops_the_run_and_it_resumes(store):
     wanted = cases("good", "full_table", "last")
     with pytest.raises(RunStopped, match="no space left"):
         runner(store, wanted).run()
@@ -335,9 +321,7 @@ def test_a_full_disk_under_the_table_stops_the_run_and_it_resumes(store: RunStor
     assert set(executions(store).values()) == {1}, "a case that had been measured was run again"
 
 
-def test_a_file_system_without_locks_is_no_reason_not_to_run(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_system_without_locks_is_no_reason_not_to_run(store, monkeypatch):
     def no_locks(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -346,7 +330,7 @@ def test_a_file_system_without_locks_is_no_reason_not_to_run(
     assert set(outcomes(store)) == {"good"}
 
 
-def test_two_runners_on_one_folder_are_refused(store: RunStore) -> None:
+def test_two_runners_on_one_folder_are_refused(store):
     second: list[BaseException] = []
 
     def start_another(*_: object) -> None:
@@ -359,7 +343,7 @@ def test_two_runners_on_one_folder_are_refused(store: RunStore) -> None:
     assert "another process is running" in str(second[0])
 
 
-def test_a_case_in_flight_when_the_time_is_up_is_run_again_later(store: RunStore) -> None:
+def test_a_case_in_flight_when_the_time_is_up_is_run_again_later(store):
     wanted = cases("good", "hang", "last")
 
     def soon_up(number: int, *_: object) -> None:
@@ -384,7 +368,7 @@ def test_a_case_in_flight_when_the_time_is_up_is_run_again_later(store: RunStore
     assert not store.parts.exists()
 
 
-def test_a_preparation_in_flight_when_the_time_is_up_has_not_failed(store: RunStore) -> None:
+def test_a_preparation_in_flight_when_the_time_is_up_has_not_failed(store):
     endless = runner(store, cases("good", workload=Workload("endless")), budget_s=2)
     assert endless.run() == 0
     assert (endless.left, endless.unprepared) == (1, 0)

@@ -1,7 +1,5 @@
 """Minibatches drawn ahead of the loop train the same model, and the case ends as it began."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 
@@ -52,9 +50,7 @@ def drawn_by(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize(("strategy", "params", "how"), WAYS)
-def test_losses_and_bytes_are_those_without_workers(
-    make_job, drawn_by: list[str], strategy: str, params: dict[str, str], how: dict[str, Any]
-) -> None:
+def test_losses_and_bytes_are_those_without_workers(make_job, drawn_by, strategy, params, how):
     alone = measured(make_job(strategy, params=params, **how))
     assert not any(name.startswith("gatherbench-sample") for name in drawn_by)
     drawn_by.clear()
@@ -71,7 +67,7 @@ def test_losses_and_bytes_are_those_without_workers(
     assert not samplers_threads()
 
 
-def test_workers_draw_with_one_thread_each(make_job) -> None:
+def test_workers_draw_with_one_thread_each(make_job):
     job = make_job(sampler_workers=3)
     epochs = Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
     assert [worker.threads for worker in epochs._workers] == [1, 1, 1]
@@ -80,7 +76,7 @@ def test_workers_draw_with_one_thread_each(make_job) -> None:
     assert [batch.input_ids.tolist() for batch in epochs.measured(0)] == wanted
 
 
-def test_a_case_that_fails_in_an_epoch_leaves_no_thread(make_job, monkeypatch) -> None:
+def test_a_case_that_fails_in_an_epoch_leaves_no_thread(make_job, monkeypatch):
     plain = HostFetcher._submit
     fetched: list[Tensor] = []
 

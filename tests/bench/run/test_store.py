@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
@@ -31,6 +30,7 @@ from gatherbench.bench.run.store import (
     rows_of,
     to_csv,
 )
+from gatherbench.reason import Reason
 
 WORKLOAD = Workload("wordnet", fanouts=(25, 10))
 CASE = Case(WORKLOAD, "cpu_gather", "pinned", {"mode": "pinned"}, 0)
@@ -40,7 +40,7 @@ MAKE = RowMaker("run", "abc", "box", "host", WORKLOAD.id, "wordnet", "cpu_gather
 HEAD = ",".join(HEADER)
 
 
-def test_a_run_says_when_it_was_begun(store: RunStore) -> None:
+def test_a_run_says_when_it_was_begun(store):
     """To the second and in UTC: of two runs of one day the later one is known."""
     then = datetime.fromisoformat(began(store.folder))
     assert then.utcoffset() == timedelta(0)
@@ -82,9 +82,7 @@ rows = st.builds(
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(rows, max_size=5), st.lists(rows, max_size=5))
-def test_reading_back_gives_the_same_rows(
-    tmp_path_factory: pytest.TempPathFactory, first: list[Row], second: list[Row]
-) -> None:
+def test_reading_back_gives_the_same_rows(tmp_path_factory, first, second):
     store = RunStore(tmp_path_factory.mktemp("run"))
     store.rows_file.write_text(f"{HEAD}\n")
     store.append(first)
@@ -92,16 +90,12 @@ def test_reading_back_gives_the_same_rows(
     assert store.rows() == first + second
 
 
-def test_words_of_several_lines_with_a_nul_are_written_as_one_that_is_read_back(
-    store: RunStore,
-) -> None:
+def test_words_of_several_lines_with_a_nul_are_written_as_one_that_is_read_back(store):
     store.append([MAKE.missing("case", "wall_time", "s", "clock", "last\nwords\0", "failed")])
     assert [row.reason for row in store.rows()] == ["last | words\ufffd"]
 
 
-def test_a_torn_line_in_a_run_that_has_ended_is_damage_and_resuming_mends_it(
-    store: RunStore,
-) -> None:
+def test_a_torn_line_in_a_run_that_has_ended_is_damage_and_resuming_mends_it(store):
     store.append(complete())
     with store.rows_file.open("r+b") as file:
         file.truncate(store.rows_file.stat().st_size - 1)  # of its last line the newline alone
@@ -113,9 +107,7 @@ def test_a_torn_line_in_a_run_that_has_ended_is_damage_and_resuming_mends_it(
 
 
 @pytest.mark.parametrize("kept", [1, 20, 60])
-def test_recover_drops_a_case_without_its_last_row_and_a_line_torn_at_any_byte(
-    store: RunStore, kept: int
-) -> None:
+def test_recover_drops_a_case_without_its_last_row_and_a_line_torn_at_any_byte(store, kept):
     whole, other = complete(), complete(replace(MAKE, repeat=1))
     store.append([*whole, other[0]])
     size = store.rows_file.stat().st_size
@@ -137,15 +129,13 @@ def test_recover_drops_a_case_without_its_last_row_and_a_line_torn_at_any_byte(
         ("", "not a table of schema version 3"),
     ],
 )
-def test_a_table_that_is_none_is_named_with_its_line(store: RunStore, text: str, said: str) -> None:
+def test_a_table_that_is_none_is_named_with_its_line(store, text, said):
     store.rows_file.write_text(text)
     with pytest.raises(StoreError, match=rf"rows\.csv: {said}"):
         store.rows()
 
 
-def test_a_folder_that_is_no_run_is_refused_and_a_garbled_plan_is_named(
-    store: RunStore, tmp_path: Path
-) -> None:
+def test_a_folder_that_is_no_run_is_refused_and_a_garbled_plan_is_named(store, tmp_path):
     with pytest.raises(StoreError, match="not a run folder"):
         RunStore.open(tmp_path)
     (store.folder / "plan.json").write_text("{")
@@ -153,7 +143,7 @@ def test_a_folder_that_is_no_run_is_refused_and_a_garbled_plan_is_named(
         store.plan()
 
 
-def test_a_part_holds_what_was_written_before_the_tear(tmp_path: Path) -> None:
+def test_a_part_holds_what_was_written_before_the_tear(tmp_path):
     path = tmp_path / "part.jsonl"
     with closing(PartWriter(path)) as out:
         for row in complete():
@@ -163,7 +153,7 @@ def test_a_part_holds_what_was_written_before_the_tear(tmp_path: Path) -> None:
     assert rows_of(read_part(path)) == complete()
 
 
-def test_samples_are_gathered_and_parts_go_when_the_run_is_finished(store: RunStore) -> None:
+def test_samples_are_gathered_and_parts_go_when_the_run_is_finished(store):
     with closing(PartWriter(store.part(CASE))) as out:
         out.samples(CASE, 0, "fetch", [0.5, 0.25])
         out.end("ok", None, 1.0)
@@ -179,7 +169,7 @@ def test_samples_are_gathered_and_parts_go_when_the_run_is_finished(store: RunSt
     assert pq.read_table(store.folder / "samples.parquet").num_rows == 2
 
 
-def test_a_part_that_is_set_aside_has_what_the_ranks_had_written(store: RunStore) -> None:
+def test_a_part_that_is_set_aside_has_what_the_ranks_had_written(store):
     part = store.part(CASE)
     part.write_text('{"kind": "row", "cut off')
     ranks_folder(part).mkdir()
@@ -194,7 +184,7 @@ def test_a_part_that_is_set_aside_has_what_the_ranks_had_written(store: RunStore
     assert list(store.parts.iterdir()) == []
 
 
-def test_set_aside_keeps_every_cut_off_part(store: RunStore) -> None:
+def test_set_aside_keeps_every_cut_off_part(store):
     for words in ("first", "second"):
         store.part(CASE).write_text(words)
         store.set_aside(store.part(CASE))
@@ -209,12 +199,12 @@ def test_set_aside_keeps_every_cut_off_part(store: RunStore) -> None:
         *({"status": "fine"}, {"status": "failed"}),
     ],
 )
-def test_a_row_that_contradicts_itself_is_refused(wrong: dict[str, object]) -> None:
+def test_a_row_that_contradicts_itself_is_refused(wrong):
     with pytest.raises(ValueError, match=r"value|reason|status|unit|backend|basis"):
         replace(complete()[0], **wrong)
 
 
-def test_a_job_survives_its_way_to_a_process_and_to_another_machine(tmp_path: Path) -> None:
+def test_a_job_survives_its_way_to_a_process_and_to_another_machine(tmp_path):
     run, text = RowMaker("run", "abc", "box", "host"), TypeAdapter(Job)
     job = Job(CASE, Measure(epochs=2), "cpu", run, tmp_path, tmp_path, tmp_path / "p")
     sensors = SensorChoice("gpm", Reason("busy", "others count"))
@@ -229,7 +219,7 @@ def test_a_job_survives_its_way_to_a_process_and_to_another_machine(tmp_path: Pa
         assert pickle.loads(pickle.dumps(one)) == one
 
 
-def test_workload_ids_differ_when_any_field_does() -> None:
+def test_workload_ids_differ_when_any_field_does():
     others = [
         replace(WORKLOAD, seed=1),
         replace(WORKLOAD, max_batches=3),
@@ -240,6 +230,6 @@ def test_workload_ids_differ_when_any_field_does() -> None:
     assert len({w.id for w in [WORKLOAD, *others]}) == 6
 
 
-def test_workloads_that_differ_in_the_model_share_a_trace() -> None:
+def test_workloads_that_differ_in_the_model_share_a_trace():
     assert replace(WORKLOAD, model="gat", hidden=64).trace_id == WORKLOAD.trace_id
     assert replace(WORKLOAD, batch_size=7).trace_id != WORKLOAD.trace_id

@@ -1,14 +1,11 @@
 """Whoever shares a network with a run, and no more, has nothing to say in it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-from .networks import Place, attacked, listening
+from .networks import attacked, listening
 
 PLAN = """
 [measure]
@@ -27,9 +24,7 @@ name = "cpu_gather"
 """
 
 
-def test_ranks_of_one_machine_are_out_of_reach(
-    places: tuple[Place, Place], tiny_root: Path, tmp_path: Path
-) -> None:
+def test_ranks_of_one_machine_are_out_of_reach(places, tiny_root, tmp_path):
     (tmp_path / "two.toml").write_text(PLAN)
     here, there = places
     command = (

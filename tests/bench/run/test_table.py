@@ -1,11 +1,7 @@
 """Where a case's table is loaded, and that it is on the host once."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -38,18 +34,14 @@ REGISTERED, MANAGED = {"memory": "registered"}, {"memory": "managed"}
         ("disk_mmap", {}, GPU, 1, "file"),
     ],
 )
-def test_the_path_says_where_its_table_is_loaded(
-    name: str, params: dict[str, str], device: torch.device, world: int, kind: str
-) -> None:
+def test_the_path_says_where_its_table_is_loaded(name, params, device, world, kind):
     strategy = build(name, params)
     assert table_kind(strategy, Measure(), device, world) == kind
     said = table_kind(strategy, Measure(table="managed"), device, world)
     assert said == ("file" if name == "disk_mmap" else "managed"), "unless the plan says"
 
 
-def test_managed_memory_wants_a_gpu_and_room_for_each_process(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_managed_memory_wants_a_gpu_and_room_for_each_process(monkeypatch):
     monkeypatch.setattr(managed_memory, "available_bytes", lambda: 100 << 30)
     assert table_refusal("anonymous", 1 << 50, CPU, 9) is None
     assert str(table_refusal("managed", 1, CPU, 1)).startswith("unsupported: without a GPU")
@@ -58,7 +50,7 @@ def test_managed_memory_wants_a_gpu_and_room_for_each_process(
 
 
 @pytest.mark.parametrize("kind", ["anonymous", "shared", "file"])
-def test_a_table_is_the_files_rows(make_job: Any, kind: Any) -> None:
+def test_a_table_is_the_files_rows(make_job, kind):
     dataset = open_dataset(make_job().dataset)
     loaded = load_table(dataset, kind)
     assert same_bytes(loaded.features, torch.from_numpy(dataset.features)) is None
@@ -66,9 +58,7 @@ def test_a_table_is_the_files_rows(make_job: Any, kind: Any) -> None:
 
 
 @pytest.mark.parametrize(("available", "stays"), [(88_000, True), (88_002, False)])
-def test_a_table_without_room_stays_in_its_file(
-    make_job: Any, monkeypatch: pytest.MonkeyPatch, available: int, stays: bool
-) -> None:
+def test_a_table_without_room_stays_in_its_file(make_job, monkeypatch, available, stays):
     """One of 52,800 bytes: 0.6 of 88,000."""
     monkeypatch.setattr(table_module, "available_bytes", lambda: available)
     loaded = load_table(open_dataset(make_job().dataset))
@@ -137,7 +127,7 @@ assert not held
 """
 
 
-def test_a_table_is_in_memory_once(tmp_path: Path) -> None:
+def test_a_table_is_in_memory_once(tmp_path):
     """The most that the process ever held while it was opened, in sizes of the table."""
     np.save(tmp_path / "features.npy", np.full((1 << 14, 1 << 10), 7, np.float32))
     done = subprocess.run(

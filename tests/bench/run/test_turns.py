@@ -1,14 +1,14 @@
 """Paths that take turns in one process: what each measures, and what each may cost the others."""
 
-from __future__ import annotations
-
 import gc
 import os
 import random
 import signal
+import time
 import weakref
 from collections import Counter, defaultdict
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,7 +38,7 @@ def values(rows: list[Row], stage: str, metric: str) -> list[float | None]:
     return [row.value for row in rows if (row.stage, row.metric) == (stage, metric)]
 
 
-def test_paths_that_take_turns_train_as_each_does_alone(make_job: Any) -> None:
+def test_paths_that_take_turns_train_as_each_does_alone(make_job):
     """The same weights, minibatches and dropout: a path that drew from its neighbour's random
     numbers would have another loss."""
     names = (PINNED, ASYNC, ALL)
@@ -55,7 +55,7 @@ def test_paths_that_take_turns_train_as_each_does_alone(make_job: Any) -> None:
         assert not values(alone, "setup", "process_began")
 
 
-def test_the_time_that_all_share_is_in_the_time_of_each(make_job: Any, monkeypatch: Any) -> None:
+def test_the_time_that_all_share_is_in_the_time_of_each(make_job, monkeypatch):
     """Of 60 s for the table each of three paths has 20, beside its own turns."""
     now = [0.0]
 
@@ -70,7 +70,7 @@ def test_the_time_that_all_share_is_in_the_time_of_each(make_job: Any, monkeypat
     assert [part[-1]["wall_time_s"] for part in parts.values()] == [20.0] * 3
 
 
-def test_every_order_of_a_block_is_as_likely() -> None:
+def test_every_order_of_a_block_is_as_likely():
     """Else a path would always have the same neighbour, whose caches it finds."""
     orders = list(blocks("abc", 600, random.Random("0 tiny 0")))
     assert orders == list(blocks("abc", 600, random.Random("0 tiny 0")))
@@ -79,7 +79,7 @@ def test_every_order_of_a_block_is_as_likely() -> None:
     assert all(abs(seen - 100) < 40 for seen in count.values()), "4 standard deviations"
 
 
-def test_another_repeat_has_other_orders(make_job: Any, monkeypatch: Any) -> None:
+def test_another_repeat_has_other_orders(make_job, monkeypatch):
     seen = []
 
     def kept(paths: Any, count: int, draw: random.Random) -> Any:
@@ -93,7 +93,7 @@ def test_another_repeat_has_other_orders(make_job: Any, monkeypatch: Any) -> Non
     assert seen[0] == seen[1] != seen[2]
 
 
-def test_a_path_that_is_wrong_or_raises_costs_itself(make_job: Any, monkeypatch: Any) -> None:
+def test_a_path_that_is_wrong_or_raises_costs_itself(make_job, monkeypatch):
     good, bad, worse = (make_job(name, epochs=2) for name in (PINNED, ASYNC, ALL))
     epoch = measure_module.MeasuredCase.epoch
 
@@ -116,9 +116,7 @@ def test_a_path_that_is_wrong_or_raises_costs_itself(make_job: Any, monkeypatch:
     assert lost.status == "failed"
 
 
-def test_a_path_that_does_not_fit_has_its_blocks_later_in_the_same_process(
-    make_job: Any, monkeypatch: Any
-) -> None:
+def test_a_path_that_does_not_fit_has_its_blocks_later_in_the_same_process(make_job, monkeypatch):
     """On this host ``all_in_gpu`` keeps a second copy: there is room for its half alone."""
     jobs = [make_job(name, epochs=2) for name in (ALL, PINNED, ASYNC)]
     size = measure_module.open_dataset(jobs[0].dataset).spec.table_bytes
@@ -133,8 +131,8 @@ def test_a_path_that_does_not_fit_has_its_blocks_later_in_the_same_process(
 
 
 def test_a_table_of_another_kind_is_loaded_behind_the_first_where_there_is_no_room_for_both(
-    make_job: Any, monkeypatch: Any
-) -> None:
+    make_job, monkeypatch
+):
     """The first is let go of before, or the host would have both."""
     held, loaded = [], measure_module.load_table
 
@@ -165,7 +163,32 @@ def test_a_table_of_another_kind_is_loaded_behind_the_first_where_there_is_no_ro
         assert (sum(blocks_of_one) == 0) == (times == 1), "beside each other, or one by one"
 
 
-def test_only_what_a_repeat_needs_is_compared_in_full(make_job: Any) -> None:
+@pytest.mark.parametrize(("until", "blocks_done"), [(39.0, 2), (40.0, 3), (1000.0, 4), (5.0, 1)])
+def test_paths_end_before_a_block_that_the_runs_time_would_cut_off(
+    make_job, monkeypatch, until, blocks_done
+):
+    """Two paths of 5 s an epoch: a block takes 10 s, and as long is kept for what follows it."""
+    now, epoch = [0.0], measure_module.MeasuredCase.epoch
+
+    def slow(self: Any, number: int, mark: Any) -> None:
+        now[0] += 5
+        epoch(self, number, mark)
+
+    monkeypatch.setattr(measure_module.MeasuredCase, "epoch", slow)
+    clock = SimpleNamespace(monotonic=lambda: now[0], perf_counter=lambda: now[0], time=time.time)
+    monkeypatch.setattr(turns_module, "time", clock)
+    jobs = [make_job(name, epochs=4, eval_batches=1) for name in (PINNED, ALL)]
+    take_turns(Turns(tuple(jobs), jobs[0].part.with_name("turn.json"), until))
+    for job in jobs:
+        *records, end = read_part(job.part)
+        assert end["status"] == "ok"
+        rows = rows_of(records)
+        assert len(values(rows, "epoch", "wall_time")) == blocks_done
+        scored = len(values(rows, "eval", "test_accuracy"))
+        assert scored == (blocks_done == 4), "a model that was trained less has no score"
+
+
+def test_only_what_a_repeat_needs_is_compared_in_full(make_job):
     """Every row of the warm-up in the first repeat; later spots of it, as in the timed epochs."""
     compared = []
     for repeat in (0, 1):
@@ -175,7 +198,7 @@ def test_only_what_a_repeat_needs_is_compared_in_full(make_job: Any) -> None:
     assert compared[0] > 1.5 * compared[1]
 
 
-def test_who_keeps_a_process_of_its_own() -> None:
+def test_who_keeps_a_process_of_its_own():
     workload = Workload("tiny")
 
     def turns(name: str, of: Workload = workload, **params: str) -> bool:
@@ -190,7 +213,7 @@ def test_who_keeps_a_process_of_its_own() -> None:
     assert not turns(PINNED, replace(workload, memory_share=0.5))
 
 
-def test_rows_that_no_disk_holds_are_read_off_none(make_job: Any, monkeypatch: Any) -> None:
+def test_rows_that_no_disk_holds_are_read_off_none(make_job, monkeypatch):
     job = make_job("disk_mmap")
     ground = measure_module.Ground(job)
     hashed = replace(ground.dataset.spec, hashed=True)
@@ -211,7 +234,7 @@ def executions(store: RunStore) -> list[str]:
     return [line.split(".")[2] for line in (store.folder / "executions").read_text().split()]
 
 
-def test_a_crash_costs_the_path_whose_turn_it_was(store: RunStore) -> None:
+def test_a_crash_costs_the_path_whose_turn_it_was(store):
     """Those that ended before keep what they have; the others are measured in a new process."""
     wanted = same_repeat("good", "crash", "last", "segfault", "late")
     assert runner(store, wanted, together=True).run() == 2
@@ -226,19 +249,19 @@ def test_a_crash_costs_the_path_whose_turn_it_was(store: RunStore) -> None:
     assert len(executions(store)) == 5, "a second run of the whole folder runs nothing"
 
 
-def test_a_turn_without_end_is_cut_off(store: RunStore) -> None:
+def test_a_turn_without_end_is_cut_off(store):
     assert runner(store, same_repeat("good", "hang", "last"), 0.5, together=True).run() == 1
     said = {"good": "", "hang": "timed out after 0.5 s", "last": ""}
     assert outcomes(store) == said
 
 
-def test_what_fails_before_any_turn_fails_once(store: RunStore) -> None:
+def test_what_fails_before_any_turn_fails_once(store):
     wanted = same_repeat("good", "dies_before_any_turn")
     assert runner(store, wanted, together=True).run() == 2
     assert set(outcomes(store).values()) == {"exit status 4; last words: it printed nothing"}
 
 
-def test_repeats_and_workloads_have_a_process_each(store: RunStore) -> None:
+def test_repeats_and_workloads_have_a_process_each(store):
     other = cases("good", workload=Workload("tiny", batch_size=7))
     wanted = [*cases("good", "good"), *other, *same_repeat("late")]
     assert runner(store, wanted, together=True).run() == 0
@@ -248,9 +271,7 @@ def test_repeats_and_workloads_have_a_process_each(store: RunStore) -> None:
     assert groups == {2: {0, 3}, 1: {1, 2}}
 
 
-def test_ctrl_c_within_a_group_keeps_what_had_ended_and_resume_measures_the_rest(
-    store: RunStore, once: Any
-) -> None:
+def test_ctrl_c_within_a_group_keeps_what_had_ended_and_resume_measures_the_rest(store, once):
     """Of "slow" only what the second process measured is in the table."""
     wanted = same_repeat("good", "slow", "last")
     signal.signal(signal.SIGINT, signal.default_int_handler)  # pytest may have inherited none
@@ -267,9 +288,7 @@ def test_ctrl_c_within_a_group_keeps_what_had_ended_and_resume_measures_the_rest
     assert "slow" in kept.name
 
 
-def test_a_run_that_was_cut_off_measures_what_had_not_ended(
-    store: RunStore,
-) -> None:
+def test_a_run_that_was_cut_off_measures_what_had_not_ended(store):
     wanted = same_repeat("good", "last")
     part = store.part(wanted[0])
     assert runner(store, wanted[:1], together=True).run() == 0

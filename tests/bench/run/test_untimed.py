@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.bench.meters import power as power_module
 from gatherbench.bench.meters.nvml_device import GpuUnderTest, SensorChoice
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.untimed import EnergyBlock
+from gatherbench.reason import Reason, SensorUnavailableError
 
 GPU = GpuUnderTest(("GPU-x",), SensorChoice(None, Reason("unsupported", "nobody is trusted")))
 MAKE = RowMaker("run", "abc", "box", "cuda", "w", "d", "s", "v", 0)
@@ -58,9 +58,7 @@ def block_rows(
     return by_metric(list(block.rows(3, one_epoch, MAKE, gathered)))
 
 
-def test_measured_epochs_that_fill_the_window_are_all_there_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_measured_epochs_that_fill_the_window_are_all_there_is(monkeypatch):
     monkeypatch.setattr(power_module, "SHORTEST_ENERGY_WINDOW_S", 0.0)
     rows = block_rows(EnergyBlock(GPU, shortest_s=0.0))
     assert rows["gpu_energy"].value == 50
@@ -70,7 +68,7 @@ def test_measured_epochs_that_fill_the_window_are_all_there_is(
     assert block_rows(EnergyBlock(None)) == {}, "without a GPU there is nothing to say"
 
 
-def test_too_short_a_window_is_run_on_with_whole_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_short_a_window_is_run_on_with_whole_epochs(monkeypatch):
     monkeypatch.setattr(power_module, "SHORTEST_ENERGY_WINDOW_S", 0.5)
     ran: list[int] = []
     rows = block_rows(EnergyBlock(GPU, shortest_s=0.5), lambda: ran.append(1))
@@ -81,9 +79,7 @@ def test_too_short_a_window_is_run_on_with_whole_epochs(monkeypatch: pytest.Monk
     assert rows["pcie_host_to_device"].reason == "unsupported: nobody is trusted"
 
 
-def test_ranks_run_on_together_until_no_window_is_too_short(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ranks_run_on_together_until_no_window_is_too_short(monkeypatch):
     """This rank's own window would do, twice over; another's is short, for three epochs more."""
     monkeypatch.setattr(power_module, "SHORTEST_ENERGY_WINDOW_S", 0.0)
     ran: list[int] = []
@@ -98,14 +94,14 @@ def test_ranks_run_on_together_until_no_window_is_too_short(
     assert rows["epochs"].value == len(ran) == 3
 
 
-def test_where_no_further_epochs_are_wanted_a_short_window_has_its_reason() -> None:
+def test_where_no_further_epochs_are_wanted_a_short_window_has_its_reason():
     rows = block_rows(EnergyBlock(GPU, run_on=False))
     assert rows["epochs"].value == 3
     assert rows["gpu_energy"].value is None
     assert "less than 10 s is too short" in (rows["gpu_energy"].reason or "")
 
 
-def test_without_the_sensor_no_epoch_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_sensor_no_epoch_is_spent(monkeypatch):
     def refuse(uuids: tuple[str, ...]) -> None:
         raise SensorUnavailableError(Reason("no_permission", "NVML says no", "give access"))
 
@@ -114,7 +110,7 @@ def test_without_the_sensor_no_epoch_is_spent(monkeypatch: pytest.MonkeyPatch) -
     assert rows["gpu_energy"].reason == "no_permission: NVML says no; give access"
 
 
-def test_a_driver_that_never_answers_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_never_answers_is_not_asked_again(monkeypatch):
     asked: list[int] = []
     release = threading.Event()
 

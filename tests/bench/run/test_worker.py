@@ -1,7 +1,5 @@
 """What the real worker does with a job."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json
@@ -32,7 +30,7 @@ def ended(job: Job) -> dict[str, Any]:
     return end
 
 
-def test_the_server_imports_without_asking_cuda() -> None:
+def test_the_server_imports_without_asking_cuda():
     """What torch says of how it was built, it says after it has counted the GPUs."""
     code = """
 import os, sys, torch
@@ -46,8 +44,8 @@ worker.main(os.getppid())
 
 
 def test_a_strategy_that_cannot_run_is_skipped_and_an_error_is_a_reason(
-    make_job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    make_job, tmp_path, monkeypatch
+):
     skipped = ended(make_job("unified_zero_copy", params={"memory": "managed"}))
     assert (skipped["status"], bool(skipped["reason"])) == ("skipped", True)
     wrong = ended(replace(make_job(), dataset=tmp_path / "none"))
@@ -58,9 +56,7 @@ def test_a_strategy_that_cannot_run_is_skipped_and_an_error_is_a_reason(
     assert (full["status"], full["reason"].partition(":")[0]) == ("failed", "MemoryError")
 
 
-def test_a_full_disk_has_an_exit_status_of_its_own(
-    make_job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_has_an_exit_status_of_its_own(make_job, tmp_path, monkeypatch):
     job = replace(make_job(), part=Path("/dev/full"))
     with pytest.raises(SystemExit) as end:
         ended(job)
@@ -74,7 +70,7 @@ def test_a_full_disk_has_an_exit_status_of_its_own(
     assert preparation.told() == {}
 
 
-def test_a_full_disk_under_the_datasets_is_known_however_it_is_worded() -> None:
+def test_a_full_disk_under_the_datasets_is_known_however_it_is_worded():
     with pytest.raises(OSError, match="No space") as caught:
         Path("/dev/full").write_text("x")
     worded = ValueError("the trace could not be written")
@@ -83,12 +79,12 @@ def test_a_full_disk_under_the_datasets_is_known_however_it_is_worded() -> None:
     assert not is_disk_full(ValueError("something else"))
 
 
-def test_a_worker_whose_runner_is_gone_does_nothing() -> None:
+def test_a_worker_whose_runner_is_gone_does_nothing():
     done = subprocess.run([*WORKER, "1"], check=False, timeout=120, stdin=subprocess.DEVNULL)
     assert done.returncode == -signal.SIGKILL
 
 
-def test_the_process_keeps_to_the_cores_it_was_given(make_job, tmp_path: Path) -> None:
+def test_the_process_keeps_to_the_cores_it_was_given(make_job, tmp_path):
     counts = [n for n in (2, 1) if n <= len(os.sched_getaffinity(0))]
     for threads in counts:
         job = make_job(threads=threads, epochs=1, warmup_epochs=0)
@@ -113,11 +109,11 @@ def prepared(workload: Workload, folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in job.answers.read_text().splitlines()]
 
 
-def test_preparing_an_unknown_dataset_names_the_nearest(tmp_path: Path) -> None:
+def test_preparing_an_unknown_dataset_names_the_nearest(tmp_path):
     assert "wordnet" in prepared(Workload("wordnett"), tmp_path)[-1]["error"]
 
 
-def test_what_is_prepared_is_told_on_the_way_and_at_the_end(tmp_path: Path, monkeypatch) -> None:
+def test_what_is_prepared_is_told_on_the_way_and_at_the_end(tmp_path, monkeypatch):
     def talkative(workload: Workload, progress) -> tuple[Path, Path]:
         assert workload == Workload("wordnet", fanouts=(3, 2))
         print("{'not': json}")

@@ -1,7 +1,5 @@
 """A GPU sampler on the host."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The kernels of ``sample.cu`` on the host, under sanitizers, for a sampler that launches them."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

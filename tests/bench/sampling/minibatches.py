@@ -1,7 +1,5 @@
 """When two minibatches are one."""
 
-from __future__ import annotations
-
 import torch
 
 from gatherbench.bench.sampling.minibatch import MiniBatch

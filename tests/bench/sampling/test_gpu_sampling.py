@@ -26,6 +26,7 @@ from gatherbench.bench.sampling.device_sampler import DeviceSampler
 from gatherbench.bench.sampling.epoch import StateSeeds
 from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.store import open_dataset
+from gatherbench.reason import unsupported
 from gatherbench.strategies.base import SetupStep
 from gatherbench.strategies.host_fetcher import HostFetcher
 
@@ -42,7 +43,7 @@ def losses(rows: list[Row]) -> list[float | None]:
     return [r.value for r in rows if (r.stage, r.metric) == ("train", "loss")]
 
 
-def test_where_it_is_drawn_changes_nothing_that_is_trained(make_job) -> None:
+def test_where_it_is_drawn_changes_nothing_that_is_trained(make_job):
     expected = losses(measured(make_job(sampling="replay")))
     assert expected
     assert losses(measured(make_job(sampling="gpu"))) == expected
@@ -58,9 +59,7 @@ def test_where_it_is_drawn_changes_nothing_that_is_trained(make_job) -> None:
         ({"sampling": "live"}, "cuda:0", []),
     ],
 )
-def test_what_draws_the_minibatches(
-    make_job, monkeypatch: pytest.MonkeyPatch, plan: dict[str, str], device: str, asked: list[Any]
-) -> None:
+def test_what_draws_the_minibatches(make_job, monkeypatch, plan, device, asked):
     found: list[Any] = []
     on_host = epochs.sampler_of
 
@@ -76,7 +75,7 @@ def test_what_draws_the_minibatches(
     assert found == asked
 
 
-def test_hot_lists_are_those_of_the_workload(make_job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hot_lists_are_those_of_the_workload(make_job, monkeypatch):
     """All of them for the whole share, none for nothing of it; the rest is read in place."""
     found: list[Any] = []
     on_host = epochs.sampler_of
@@ -100,8 +99,8 @@ def test_hot_lists_are_those_of_the_workload(make_job, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("partitions", ["", "4/2 beta"])
 @pytest.mark.parametrize("in_place", [None, "registered", "managed"])
 def test_the_graph_that_is_drawn_from_lies_where_it_was_asked_for(
-    monkeypatch: pytest.MonkeyPatch, partitions: str, in_place: Any
-) -> None:
+    monkeypatch, partitions, in_place
+):
     made: list[tuple[torch.device, bool]] = []
 
     def sampler(*given: Any, in_place: Any, hot: None = None) -> Any:
@@ -118,9 +117,7 @@ def test_the_graph_that_is_drawn_from_lies_where_it_was_asked_for(
     assert made == [(HOST, in_place)]
 
 
-def test_a_path_that_can_be_tuned_is_tuned_beside_a_copy_of_the_training(
-    make_job, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_that_can_be_tuned_is_tuned_beside_a_copy_of_the_training(make_job, monkeypatch):
     expected = losses(measured(make_job("async_zero_copy", sampling="replay")))
     calls: list[Tensor] = []
 
@@ -139,9 +136,7 @@ def test_a_path_that_can_be_tuned_is_tuned_beside_a_copy_of_the_training(
     assert (row.stage, row.value) == ("setup", 0.1)
 
 
-def test_surroundings_are_there_before_anything_asks_for_the_device(
-    make_job, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_surroundings_are_there_before_anything_asks_for_the_device(make_job, monkeypatch):
     events: list[str] = []
     strategy = measure_module.build("cpu_gather", {})
     kind = type(strategy)
@@ -154,16 +149,14 @@ def test_surroundings_are_there_before_anything_asks_for_the_device(
             events.append("exit")
 
     monkeypatch.setattr(kind, "surroundings", lambda self, device: Around())
-    monkeypatch.setattr(kind, "skip", lambda *_: events.append("skip") or "unsupported: enough")
+    monkeypatch.setattr(kind, "skip", lambda *_: events.append("skip") or unsupported("enough"))
     with closing(PartWriter(make_job().part)) as out:
         assert measure(make_job(), out) == "unsupported: enough"
     assert events == ["enter", "skip", "exit"]
 
 
 @pytest.mark.usefixtures("kernels_on_host")
-def test_a_thread_of_its_own_draws_for_the_stream_that_trains(
-    make_job, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_thread_of_its_own_draws_for_the_stream_that_trains(make_job, monkeypatch):
     """By default one thread ahead; what is drawn is for the stream of who asks for it."""
     streams: list[tuple[str, object]] = []
     current = threading.local()
@@ -211,8 +204,8 @@ def test_a_thread_of_its_own_draws_for_the_stream_that_trains(
 
 @pytest.mark.parametrize("sampling", ["live", "gpu"])
 def test_the_order_of_an_epoch_is_drawn_before_its_first_minibatch_is_asked_for(
-    make_job, monkeypatch: pytest.MonkeyPatch, sampling: str
-) -> None:
+    make_job, monkeypatch, sampling
+):
     job = make_job(sampling=sampling)
     made = epochs.Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
     batches = made.measured(0)
@@ -224,7 +217,7 @@ def test_the_order_of_an_epoch_is_drawn_before_its_first_minibatch_is_asked_for(
     assert len(list(batches)) == len(made.trace)
 
 
-def test_on_a_gpu_it_waits_for_its_own_stream_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_gpu_it_waits_for_its_own_stream_alone(monkeypatch):
     """With streams that take notes: who samples waits, and the training keeps it all from reuse."""
     notes: list[tuple[str, str]] = []
 

@@ -1,7 +1,5 @@
 """A workload's minibatches belong to the graph that is there now, whatever it is called."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +37,7 @@ def inputs(trace: Path) -> list[list[int]]:
     return [batch.input_ids.tolist() for batch in Trace.open(trace)]
 
 
-def test_a_graph_imported_anew_meets_no_old_minibatches(root: Path) -> None:
+def test_a_graph_imported_anew_meets_no_old_minibatches(root):
     dataset, trace = imported(root, RING)
     first, seen = inputs(trace), identity(dataset, trace)
     assert prepare(WORKLOAD) == (dataset, trace), "nothing has changed"
@@ -56,7 +54,7 @@ def test_a_graph_imported_anew_meets_no_old_minibatches(root: Path) -> None:
     assert identity(*imported(root, RING, dim=3)) != seen
 
 
-def test_other_features_of_one_shape_are_other_data(root: Path) -> None:
+def test_other_features_of_one_shape_are_other_data(root):
     np.save(root / "edges.npy", RING)
     found = set()
     for value in (0.0, 1.0):
@@ -66,9 +64,7 @@ def test_other_features_of_one_shape_are_other_data(root: Path) -> None:
     assert len(found) == 2
 
 
-def test_a_copied_data_folder_needs_no_new_minibatches(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copied_data_folder_needs_no_new_minibatches(root, monkeypatch):
     _, trace = imported(root, RING)
     copy = shutil.copytree(root / "data", root / "copy", copy_function=shutil.copyfile)
     monkeypatch.setenv("GATHERBENCH_DATA", str(copy))
@@ -76,7 +72,7 @@ def test_a_copied_data_folder_needs_no_new_minibatches(
     assert len(list((copy / "traces").iterdir())) == 1
 
 
-def test_each_rank_has_minibatches_of_its_own_and_a_missing_one_is_drawn_anew(root: Path) -> None:
+def test_each_rank_has_minibatches_of_its_own_and_a_missing_one_is_drawn_anew(root):
     imported(root, RING)
     two = replace(WORKLOAD, gpus=2)
     dataset, trace = prepare(two)

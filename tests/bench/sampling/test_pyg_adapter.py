@@ -1,7 +1,5 @@
 """PyG's loaders on our sampler: the subgraphs that PyG's own sampler would give, and training."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn import functional
@@ -61,7 +59,7 @@ def check_subgraph(batch: Data, data: Data, fanouts: tuple[int, ...]) -> None:
 
 @FORK
 @pytest.mark.parametrize(("num_workers", "fanouts"), [(0, (-1, 4, 2)), (2, (5, 3))])
-def test_an_epoch_of_subgraphs(data: Data, num_workers: int, fanouts: tuple[int, ...]) -> None:
+def test_an_epoch_of_subgraphs(data, num_workers, fanouts):
     loader = NodeLoader(
         data,
         PygNeighborSampler.from_data(data, fanouts),
@@ -82,7 +80,7 @@ def test_an_epoch_of_subgraphs(data: Data, num_workers: int, fanouts: tuple[int,
 
 @FORK
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_torchs_seed_repeats_an_epoch(data: Data, num_workers: int) -> None:
+def test_torchs_seed_repeats_an_epoch(data, num_workers):
     def epoch(seed: int) -> list[torch.Tensor]:
         torch.manual_seed(seed)
         sampler = PygNeighborSampler.from_data(data, (4, 4))
@@ -95,7 +93,7 @@ def test_torchs_seed_repeats_an_epoch(data: Data, num_workers: int) -> None:
     assert not torch.equal(first[0], first[1])
 
 
-def test_layers_may_be_trimmed(data: Data) -> None:
+def test_layers_may_be_trimmed(data):
     sampler = PygNeighborSampler.from_data(data, (10, 5))
     batch = next(iter(NodeLoader(data, sampler, batch_size=50)))
     model = GraphSAGE(12, 32, 2, CLASSES)
@@ -108,7 +106,7 @@ def test_layers_may_be_trimmed(data: Data) -> None:
     assert torch.allclose(out[:50], model(batch.x, batch.edge_index)[:50], atol=1e-5)
 
 
-def test_a_graph_held_once(data: Data) -> None:
+def test_a_graph_held_once(data):
     """An empty ``edge_index`` is enough: the sampler has the graph."""
     whole = PygNeighborSampler.from_data(data, (3,))
     bare = Data(x=data.x, edge_index=torch.empty((2, 0), dtype=torch.int64))
@@ -118,7 +116,7 @@ def test_a_graph_held_once(data: Data) -> None:
 
 
 @pytest.mark.parametrize("neg_sampling", [None, "binary", "triplet"])
-def test_links_with_negative_samples(data: Data, neg_sampling: str | None) -> None:
+def test_links_with_negative_samples(data, neg_sampling):
     loader = LinkLoader(
         data,
         PygNeighborSampler.from_data(data, (4, 2)),
@@ -138,7 +136,7 @@ def test_links_with_negative_samples(data: Data, neg_sampling: str | None) -> No
             assert batch.edge_label_index.shape[1] == (80 if neg_sampling else 40)
 
 
-def test_what_is_refused(data: Data) -> None:
+def test_what_is_refused(data):
     sampler = PygNeighborSampler.from_data(data, (3,))
     node, time = torch.tensor([1, 2]), torch.tensor([0, 0])
     with pytest.raises(ValueError, match="only homogeneous"):
@@ -150,13 +148,13 @@ def test_what_is_refused(data: Data) -> None:
 
 
 @pytest.mark.parametrize("edge", [(0, 3), (3, 0), (-1, 0), (0, -2)], ids=str)
-def test_an_edge_to_no_node_is_explained_by_the_edge(edge: tuple[int, int]) -> None:
+def test_an_edge_to_no_node_is_explained_by_the_edge(edge):
     data = Data(edge_index=torch.tensor([[0, edge[0]], [1, edge[1]]]), num_nodes=3)
     said = rf"edge 1 goes from {edge[0]} to {edge[1]}, and data has 3 nodes"
     with pytest.raises(ValueError, match=said):
         PygNeighborSampler.from_data(data, (2,))
 
 
-def test_a_heterogeneous_graph_names_the_remedy() -> None:
+def test_a_heterogeneous_graph_names_the_remedy():
     with pytest.raises(ValueError, match=r"HeteroData: .*data\.to_homogeneous\(\)"):
         PygNeighborSampler.from_data(HeteroData(), (2,))

@@ -1,7 +1,5 @@
 """The GPU sampler's kernels: what the CPU draws, under sanitizers, compiled, and wrong ones."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,7 +20,7 @@ from gatherbench.kernels.compiler import compile_file
 from tools.sass import disassemble
 from tools.shim.execute import ShimError
 
-from .host_kernels import SOURCE, HostKernels, built, on_host
+from .host_kernels import SOURCE, built, on_host
 from .minibatches import same
 
 HOST = torch.device("cpu")
@@ -51,7 +49,7 @@ def conforms() -> None:
 
 
 @pytest.mark.usefixtures("kernels_on_host")
-def test_minibatch_after_minibatch_is_the_cpu_s() -> None:
+def test_minibatch_after_minibatch_is_the_cpu_s():
     conforms()
 
 
@@ -60,8 +58,8 @@ def test_minibatch_after_minibatch_is_the_cpu_s() -> None:
     ("in_place", "mapping"), [("registered", "HostRegistration"), ("managed", "ManagedMemory")]
 )
 def test_a_graph_that_stays_in_host_memory_is_given_by_its_mapped_address(
-    monkeypatch: pytest.MonkeyPatch, in_place: device_sampler.Place, mapping: str
-) -> None:
+    monkeypatch, in_place, mapping
+):
     """The address is a tensor here, as the kernels run in a process of their own."""
     registered = []
 
@@ -88,9 +86,7 @@ def test_a_graph_that_stays_in_host_memory_is_given_by_its_mapped_address(
     assert len(registered) == 2
 
 
-def test_what_a_failed_minibatch_left_does_no_harm(
-    kernels_on_host: HostKernels, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_failed_minibatch_left_does_no_harm(kernels_on_host, monkeypatch):
     graph, seeds = graph_of(np.int32), torch.arange(20)
     sampler, right = DeviceSampler(*graph, (5, 5), HOST), NeighborSampler(*graph, (5, 5))
     for broken in device_sampler._KERNELS:
@@ -109,7 +105,7 @@ def test_what_a_failed_minibatch_left_does_no_harm(
 
 
 @pytest.mark.usefixtures("kernels_on_host")
-def test_threads_wait_for_one_another() -> None:
+def test_threads_wait_for_one_another():
     graph, seeds = graph_of(np.int64), torch.arange(30)
     sampler, right = DeviceSampler(*graph, (5, 5), HOST), NeighborSampler(*graph, (5, 5))
     with ThreadPoolExecutor(4) as pool:
@@ -133,7 +129,7 @@ class Operators(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_a_layer_is_four_launches_and_three_operators(kernels_on_host: HostKernels) -> None:
+def test_a_layer_is_four_launches_and_three_operators(kernels_on_host):
     sampler, seeds = DeviceSampler(*graph_of(np.int32), (10, 5), HOST), torch.arange(9)
     kernels_on_host.launched.clear()
     with Operators() as operators:
@@ -144,9 +140,7 @@ def test_a_layer_is_four_launches_and_three_operators(kernels_on_host: HostKerne
     assert counts == {"cumsum": 4, "cat": 2, "_local_scalar_dense": 1}
 
 
-def test_nodes_and_places_beyond_32_bits(
-    kernels_on_host: HostKernels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nodes_and_places_beyond_32_bits(kernels_on_host, tmp_path, monkeypatch):
     """Files with holes, which take no room; the draw is worked out beside them."""
     nodes, degree, fanout = 2**32 + 1000, 50, 20
     node, begin = nodes - 3, 2**32 + 5
@@ -177,7 +171,7 @@ def test_nodes_and_places_beyond_32_bits(
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_100"])
-def test_the_machine_code_needs_no_memory_of_its_own(arch: str) -> None:
+def test_the_machine_code_needs_no_memory_of_its_own(arch):
     cubin = compile_file("sample.cu", arch)
     assert all(name.encode() in cubin for name in device_sampler._KERNELS)
     counts = disassemble(cubin).counts()
@@ -207,10 +201,7 @@ WRONG = {
     "another constant": ("0x94D049BB133111EBull", "0x94D049BB133111EDull"),
     "the target before": ("ends[middle] > edge", "ends[middle] >= edge"),
     "narrow indices": ("index_bytes == 4 ?", "index_bytes > 0 ?"),
-    "the last store wins": (
-        "atomicMin(first + node, base + p);",
-        "first[node] = base + p;",
-    ),
+    "the last store wins": ("atomicMin(first + node, base + p);", "first[node] = base + p;"),
     "sources alone are entered": ("atomicMin(first", "if (p >= targets) atomicMin(first"),
     "every place is a first": ("] == base + p;", "] <= base + p;"),
     "local numbers from 1": ("ranks[place] - 1", "ranks[place]"),
@@ -249,9 +240,7 @@ def wrong_kernels(
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_kernels_are_rejected(
-    wrong_kernels: dict[str, Callable[[], Path]], name: str
-) -> None:
+def test_wrong_kernels_are_rejected(wrong_kernels, name):
     program = wrong_kernels[name]()
     with on_host(program), pytest.raises((AssertionError, ShimError, RuntimeError)):
         conforms()

@@ -4,8 +4,6 @@ The seeds are fixed, so a test that passes once passes always; the level (one in
 how unlucky a right sampler would have had to be when it was written.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections import Counter
@@ -49,7 +47,7 @@ def subsets_of(batch: MiniBatch, fanout: int) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize(("degree", "fanout"), [(2, 1), (5, 2), (6, 3), (7, 6), (12, 4), (70, 2)])
-def test_every_subset_is_equally_likely(degree: int, fanout: int) -> None:
+def test_every_subset_is_equally_likely(degree, fanout):
     """Of the CPU sampler; the other draws the same bits."""
     sampler = NeighborSampler(*star_forest(degree, 40_000), (fanout,))
     drawn = sampler.sample(torch.arange(degree, degree + 40_000), 1)
@@ -81,20 +79,20 @@ def right_but_in_python(degree: int, fanout: int, targets: int) -> Iterable[tupl
     return (tuple(rng.sample(range(degree), fanout)) for _ in range(targets))
 
 
-def test_wrong_samplers_are_rejected() -> None:
+def test_wrong_samplers_are_rejected():
     for draw in (with_replacement, first_of_the_list, seldom_the_last):
         assert not is_uniform(draw(6, 3, 10_000), 6, 3)
     assert is_uniform(right_but_in_python(6, 3, 10_000), 6, 3)
 
 
-def test_one_node_over_many_seeds() -> None:
+def test_one_node_over_many_seeds():
     """The seed decides as evenly as the node does."""
     sampler = NeighborSampler(*star_forest(6, 1), (2,), threads=1)
     drawn = (subsets_of(sampler.sample(torch.tensor([6]), seed), 2)[0] for seed in range(2000))
     assert is_uniform(drawn, 6, 2)
 
 
-def test_layers_draw_independently() -> None:
+def test_layers_draw_independently():
     """The same target in two layers: all pairs of choices are equally frequent."""
     targets = 40_000
     sampler = NeighborSampler(*star_forest(6, targets), (1, 1))
@@ -104,7 +102,7 @@ def test_layers_draw_independently() -> None:
     assert stats.chisquare(pairs).pvalue > LEVEL
 
 
-def test_a_long_list_is_drawn_evenly() -> None:
+def test_a_long_list_is_drawn_evenly():
     degree, fanout = 1_000_000, 50
     sampler = NeighborSampler(*star_forest(degree, 1), (fanout,), threads=1)
     drawn = [

@@ -1,11 +1,8 @@
 """What every minibatch must be, whatever was drawn: checked edge by edge against the graph."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -119,27 +116,27 @@ def sampling_jobs(draw: st.DrawFn) -> tuple[Graph, list[int], Tensor, int]:
 
 @given(sampling_jobs())
 @settings(deadline=None, max_examples=100)
-def test_any_graph(job: tuple[Graph, list[int], Tensor, int]) -> None:
+def test_any_graph(job):
     graph, fanouts, seeds, seed = job
     check_minibatch(both_samplers(graph, fanouts, seeds, seed), graph, fanouts, seeds)
 
 
 @pytest.mark.parametrize("fanouts", [(25, 10), (3,), (80, 5), (1, 1, 1), (-1,), (-1, 2)], ids=str)
-def test_lists_short_and_long(fanouts: tuple[int, ...]) -> None:
+def test_lists_short_and_long(fanouts):
     graph = random_graph(600, 30)
     seeds = torch.arange(40, 0, -1)
     check_minibatch(both_samplers(graph, fanouts, seeds, 7), graph, fanouts, seeds)
 
 
 @pytest.mark.parametrize("degree", [63, 64, 65, 127, 128, 129])
-def test_where_the_marking_of_places_changes(degree: int) -> None:
+def test_where_the_marking_of_places_changes(degree):
     graph = csc(degree + 1, [(u + 1, 0) for u in range(degree)])
     for fanout in (1, degree - 1, degree, degree + 1):
         batch = both_samplers(graph, (fanout,), torch.tensor([0]), 3)
         check_minibatch(batch, graph, (fanout,), torch.tensor([0]))
 
 
-def test_one_sampler_keeps_nothing_from_call_to_call() -> None:
+def test_one_sampler_keeps_nothing_from_call_to_call():
     graph = random_graph(300, 20)
     used = NeighborSampler(*graph, (5, 5))
     for start in range(0, 250, 10):
@@ -148,7 +145,7 @@ def test_one_sampler_keeps_nothing_from_call_to_call() -> None:
         assert same(used.sample(seeds, start), fresh.sample(seeds, start))
 
 
-def test_a_hub() -> None:
+def test_a_hub():
     hub = 100_000
     indptr = np.full(hub + 2, 0, np.int64)
     indptr[-1] = hub
@@ -161,7 +158,7 @@ def test_a_hub() -> None:
     assert torch.equal(everything.input_ids[everything.edges[0][0]], torch.arange(hub))
 
 
-def test_more_edges_than_int32_can_count(tmp_path: Path) -> None:
+def test_more_edges_than_int32_can_count(tmp_path):
     """A file with a hole of 8 GiB, which takes no room on disk and reads as zeros."""
     nodes, degree = 3000, 2**31 // 3000 + 1
     path = tmp_path / "indices.bin"
@@ -177,7 +174,7 @@ def test_more_edges_than_int32_can_count(tmp_path: Path) -> None:
     assert batch.num_nodes[1] > 30  # not the hole, where every neighbour is node 0
 
 
-def test_parallel_edges_may_both_be_drawn() -> None:
+def test_parallel_edges_may_both_be_drawn():
     graph = csc(3, [(1, 0), (1, 0), (2, 0)])
     sampler = NeighborSampler(*graph, (2,))
     drawn = Counter(
@@ -188,7 +185,7 @@ def test_parallel_edges_may_both_be_drawn() -> None:
     assert 60 < drawn[1, 1] < 140  # one in three
 
 
-def test_the_reference_passes_and_each_wrong_sampler_fails() -> None:
+def test_the_reference_passes_and_each_wrong_sampler_fails():
     graph, fanouts, seeds = random_graph(200, 20), (6, 4), torch.arange(0, 60, 2)
     check_minibatch(reference_sample(graph, fanouts, seeds, 0), graph, fanouts, seeds)
 

@@ -1,7 +1,5 @@
 """How a sampler is used: threads, forks, wrong input, and the order of an epoch."""
 
-from __future__ import annotations
-
 import multiprocessing
 import pickle
 import threading
@@ -31,7 +29,7 @@ def graph() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 @pytest.mark.parametrize("threads", [2, 5, None])
-def test_the_number_of_threads_changes_nothing(graph, threads) -> None:
+def test_the_number_of_threads_changes_nothing(graph, threads):
     seeds = torch.randperm(NODES, generator=torch.Generator().manual_seed(0))[:1000]
     one = NeighborSampler(*graph, (25, 10), threads=1)
     many = NeighborSampler(*graph, (25, 10), threads)
@@ -39,7 +37,7 @@ def test_the_number_of_threads_changes_nothing(graph, threads) -> None:
         assert same(one.sample(seeds, seed), many.sample(seeds, seed))
 
 
-def test_threads_of_the_caller_wait_for_one_another(graph) -> None:
+def test_threads_of_the_caller_wait_for_one_another(graph):
     sampler = NeighborSampler(*graph, (20, 10), threads=3)
     seeds = torch.arange(1000)
     alone = [sampler.sample(seeds, seed) for seed in range(8)]
@@ -54,7 +52,7 @@ def _sample_in_child(sampler: NeighborSampler, queue) -> None:
 
 
 @FORK
-def test_in_a_forked_process(graph) -> None:
+def test_in_a_forked_process(graph):
     sampler = NeighborSampler(*graph, (20, 10), threads=2)
     batch = sampler.sample(torch.arange(1000), 3)  # its threads live, and do not come along
     context = multiprocessing.get_context("fork")
@@ -68,14 +66,14 @@ def test_in_a_forked_process(graph) -> None:
     assert queue.get() == expected
 
 
-def test_pickled_and_back(graph) -> None:
+def test_pickled_and_back(graph):
     sampler = NeighborSampler(*graph, (4, -1), threads=1)
     copy = pickle.loads(pickle.dumps(sampler))
     assert same(copy.sample(torch.arange(9), 1), sampler.sample(torch.arange(9), 1))
 
 
 @pytest.mark.parametrize("fails", [0, 2])
-def test_a_layer_ends_for_all_when_it_fails_for_one(graph, fails: int) -> None:
+def test_a_layer_ends_for_all_when_it_fails_for_one(graph, fails):
     ended = []
 
     def part(member: int, _start: int, _stop: int) -> None:
@@ -103,7 +101,7 @@ SEEDS_REFUSED = [
 
 @pytest.mark.usefixtures("kernels_on_host")
 @pytest.mark.parametrize(("seeds", "error", "message"), SEEDS_REFUSED)
-def test_wrong_seeds_and_then_right_ones(graph, seeds, error, message) -> None:
+def test_wrong_seeds_and_then_right_ones(graph, seeds, error, message):
     for sampler in (NeighborSampler(*graph, (3,)), DeviceSampler(*graph, (3,), HOST)):
         before = sampler.sample(torch.arange(5), 0)
         with pytest.raises(error, match=message):
@@ -111,7 +109,7 @@ def test_wrong_seeds_and_then_right_ones(graph, seeds, error, message) -> None:
         assert same(before, sampler.sample(torch.arange(5), 0))
 
 
-def test_a_strided_view_of_seeds_is_right(graph) -> None:
+def test_a_strided_view_of_seeds_is_right(graph):
     sampler = NeighborSampler(*graph, (3,))
     assert same(sampler.sample(torch.arange(20)[::2], 0), sampler.sample(torch.arange(0, 20, 2), 0))
 
@@ -130,7 +128,7 @@ GRAPHS_REFUSED = [
 
 @pytest.mark.usefixtures("kernels_on_host")
 @pytest.mark.parametrize(("indptr", "indices", "error", "message"), GRAPHS_REFUSED)
-def test_what_is_no_graph(indptr, indices, error, message) -> None:
+def test_what_is_no_graph(indptr, indices, error, message):
     with pytest.raises(error, match=message):
         NeighborSampler(indptr, indices, (2,))
     with pytest.raises(error, match=message):
@@ -139,7 +137,7 @@ def test_what_is_no_graph(indptr, indices, error, message) -> None:
 
 @pytest.mark.usefixtures("kernels_on_host")
 @pytest.mark.parametrize("stranger", [-1, 2, 2**31 - 1])
-def test_a_neighbour_outside_the_graph(stranger) -> None:
+def test_a_neighbour_outside_the_graph(stranger):
     indptr, indices = np.array([0, 1, 2], np.int64), np.array([1, stranger], np.int32)
     sampler = NeighborSampler(indptr, indices, (2,))
     assert sampler.sample(torch.tensor([0]), 0).num_nodes == (1, 2)
@@ -150,14 +148,14 @@ def test_a_neighbour_outside_the_graph(stranger) -> None:
 
 
 @pytest.mark.parametrize("fanouts", [(), (5, 0), (-2,)])
-def test_fanouts_and_threads_that_make_no_sense(graph, fanouts) -> None:
+def test_fanouts_and_threads_that_make_no_sense(graph, fanouts):
     with pytest.raises(ValueError, match="fanouts"):
         NeighborSampler(*graph, fanouts)
     with pytest.raises(ValueError, match="threads = 0"):
         NeighborSampler(*graph, (2,), threads=0)
 
 
-def test_splitmix_gives_the_published_numbers() -> None:
+def test_splitmix_gives_the_published_numbers():
     """The first five numbers of the seed 1234567, as listed with many implementations."""
     expected = [
         6457827717110365317,
@@ -170,7 +168,7 @@ def test_splitmix_gives_the_published_numbers() -> None:
     assert mix(1234567 + 0x9E3779B97F4A7C15) == expected[0]
 
 
-def test_derived_keys_are_all_different() -> None:
+def test_derived_keys_are_all_different():
     words = [(), (0,), (0, 0), (1, 0), (0, 1), (-1,), (2**63,), *((i, 7) for i in range(1000))]
     assert len({derive(*w) for w in words}) == len(words)
     assert (
@@ -178,7 +176,7 @@ def test_derived_keys_are_all_different() -> None:
     )
 
 
-def test_an_epoch_has_every_seed_node_once() -> None:
+def test_an_epoch_has_every_seed_node_once():
     train = np.arange(1000, 0, -3)
     batches = epoch_seeds(train, 64, 3, 0)
     assert [len(batch) for batch in batches] == [64] * 5 + [14]
@@ -188,7 +186,7 @@ def test_an_epoch_has_every_seed_node_once() -> None:
     assert together.tolist() != train.tolist()
 
 
-def test_order_of_an_epoch() -> None:
+def test_order_of_an_epoch():
     train = torch.arange(500)
     first = torch.cat(epoch_seeds(train, 100, 3, 0))
     assert torch.equal(first, torch.cat(epoch_seeds(train, 100, 3, 0)))
@@ -199,7 +197,7 @@ def test_order_of_an_epoch() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"max_batches": -1}, {"train_ids": []}])
-def test_epochs_that_make_no_sense(wrong) -> None:
+def test_epochs_that_make_no_sense(wrong):
     right = {"train_ids": np.arange(5), "batch_size": 2, "seed": 0, "epoch": 0, "max_batches": 0}
     with pytest.raises(ValueError, match=next(iter(wrong))):
         epoch_seeds(**{**right, **wrong})

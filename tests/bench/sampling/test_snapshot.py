@@ -1,7 +1,5 @@
 """Sampling that remembers: its order, its shares, what it keeps; and wrong versions of it."""
 
-from __future__ import annotations
-
 import itertools
 from collections import defaultdict
 from dataclasses import replace
@@ -64,7 +62,7 @@ EVERY = [FCR, OTF, replace(OTF, shared=True, fetch=0.4), Structure("dependent", 
 
 
 @pytest.mark.parametrize("structure", EVERY, ids=lambda one: one.words)
-def test_an_epoch_depends_on_its_seed_alone(structure: Structure) -> None:
+def test_an_epoch_depends_on_its_seed_alone(structure):
     one = sampler(structure, (5, 3), threads=1)
     first = epoch(one, 10)
     epoch(one, 3, seed=7)  # what came before, and was not finished, changes nothing
@@ -77,7 +75,7 @@ def test_an_epoch_depends_on_its_seed_alone(structure: Structure) -> None:
 
 
 @pytest.mark.parametrize("structure", EVERY, ids=lambda one: one.words)
-def test_what_is_drawn_are_distinct_neighbours_as_many_as_the_fanout(structure: Structure) -> None:
+def test_what_is_drawn_are_distinct_neighbours_as_many_as_the_fanout(structure):
     indptr, indices = GRAPH
     for batch in epoch(sampler(structure, (5, 3)), 12):
         for layer, fanout in enumerate((5, 3)):
@@ -91,7 +89,7 @@ def test_what_is_drawn_are_distinct_neighbours_as_many_as_the_fanout(structure: 
                 assert len(mine) == min(fanout, len(neighbours))
 
 
-def test_minibatches_are_drawn_in_their_order() -> None:
+def test_minibatches_are_drawn_in_their_order():
     one = sampler(OTF)
     epoch(one, 3)
     for number, key in ((5, 0), (2, 0), (3, 1)):
@@ -99,7 +97,7 @@ def test_minibatches_are_drawn_in_their_order() -> None:
             one.sample(NumberedSeeds(torch.arange(3), number, key), 0)
 
 
-def test_fcr_draws_from_ten_neighbours_and_from_others_after_four_minibatches() -> None:
+def test_fcr_draws_from_ten_neighbours_and_from_others_after_four_minibatches():
     """A fan-out of 5, twice that in a cache; node 15 to 19 have no more than 30 and no cache."""
     batches = drawn(epoch(sampler(FCR), 60))
     for node in range(20, 35):
@@ -110,7 +108,7 @@ def test_fcr_draws_from_ten_neighbours_and_from_others_after_four_minibatches() 
     assert len(set().union(*(one[19] for one in batches[:4]))) > 10
 
 
-def test_otf_renews_a_fifth_of_ten_entries_at_a_time() -> None:
+def test_otf_renews_a_fifth_of_ten_entries_at_a_time():
     """2 of 10 are drawn anew; the 1/4 that is there already changes nothing: 1.5 of 10 change."""
     one = sampler(OTF)
     rows, changes = [], []
@@ -124,12 +122,12 @@ def test_otf_renews_a_fifth_of_ten_entries_at_a_time() -> None:
     assert np.mean(changes) == pytest.approx(2 * 0.75, rel=0.06)
 
 
-def test_without_refresh_and_fetch_a_cache_stays_for_the_epoch() -> None:
+def test_without_refresh_and_fetch_a_cache_stays_for_the_epoch():
     batches = drawn(epoch(sampler(replace(OTF, refresh=0.0)), 40))
     assert all(len(set().union(*(one[v] for one in batches))) == 10 for v in range(20, 35))
 
 
-def test_fetched_shares_come_from_the_whole_list() -> None:
+def test_fetched_shares_come_from_the_whole_list():
     """Of 5 edges 2 from the list; 30 of its 40 are in no cache: 1.5 of 5 (and no duplicates)."""
     one = sampler(replace(OTF, refresh=0.0, fetch=0.4))
     cache, outside = one._caches[0], []
@@ -143,7 +141,7 @@ def test_fetched_shares_come_from_the_whole_list() -> None:
     assert np.mean(outside) == pytest.approx(1.5, rel=0.05)
 
 
-def test_one_cache_for_all_layers_is_smaller() -> None:
+def test_one_cache_for_all_layers_is_smaller():
     each, shared = (sampler(replace(FCR, shared=s), (5, 3)) for s in (False, True))
     hot = NODES - 20
     assert [one.rows.shape for one in each._caches] == [(hot, 10), (hot, 6)]
@@ -155,7 +153,7 @@ def test_one_cache_for_all_layers_is_smaller() -> None:
 
 
 @pytest.mark.parametrize("structure", [FCR, OTF, Structure("dependent", keep=0.5)])
-def test_every_neighbour_is_as_likely_over_epochs(structure: Structure) -> None:
+def test_every_neighbour_is_as_likely_over_epochs(structure):
     one, counts = sampler(structure), np.zeros(NODES)
     for seed in range(3000):
         (batch,) = drawn(epoch(one, 1, seed, range(40, 41)))
@@ -168,7 +166,7 @@ def test_every_neighbour_is_as_likely_over_epochs(structure: Structure) -> None:
 
 
 @pytest.mark.parametrize(("keep", "lifetime"), [(0.75, 4), (0.9, 10), (0.0, 1)])
-def test_dependent_nodes_keep_what_they_drew(keep: float, lifetime: int) -> None:
+def test_dependent_nodes_keep_what_they_drew(keep, lifetime):
     assert Structure("dependent", keep=keep).lifetime == lifetime
     one = sampler(Structure("dependent", keep=keep))
     kept = []
@@ -184,7 +182,7 @@ def test_dependent_nodes_keep_what_they_drew(keep: float, lifetime: int) -> None
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(sorted(PARAMETERS)), st.data())
-def test_words_say_all_of_a_structure(policy: str, data: st.DataObject) -> None:
+def test_words_say_all_of_a_structure(policy, data):
     ranges = {
         "share": st.sampled_from([0.0, 0.1, 1.0]),
         "scores": st.sampled_from(["degree", "presampled"]),
@@ -201,7 +199,7 @@ def test_words_say_all_of_a_structure(policy: str, data: st.DataObject) -> None:
     assert Structure.parse(one.words) == one
 
 
-def test_impossible_structures_are_refused() -> None:
+def test_impossible_structures_are_refused():
     for words in ("lru", "fcr keep=0.1", "otf refresh=1.5", "fcr alpha=0.5", "dependent keep=1"):
         with pytest.raises(ValueError, match=r"structure|share"):
             Structure.parse(words)
@@ -236,13 +234,13 @@ def cache_of_all(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("wrong", [never_anew, no_threshold, cache_of_all])
-def test_wrong_versions_of_fcr_fail(wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_versions_of_fcr_fail(wrong, monkeypatch):
     wrong(monkeypatch)
     with pytest.raises(AssertionError):
         test_fcr_draws_from_ten_neighbours_and_from_others_after_four_minibatches()
 
 
-def test_a_memory_that_outlives_its_epoch_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_memory_that_outlives_its_epoch_fails(monkeypatch):
     plain = SnapshotSampler.sample
 
     def sample(self: SnapshotSampler, seeds: NumberedSeeds, seed: int) -> MiniBatch:

@@ -1,11 +1,8 @@
 """Minibatches of a buffer of partitions: who is trained in which state, and who is seen there."""
 
-from __future__ import annotations
-
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -50,8 +47,8 @@ def graph() -> tuple[np.ndarray, np.ndarray]:
     epoch=st.integers(0, 3),
 )
 def test_each_training_node_is_trained_once_an_epoch_where_its_partition_is(
-    order: str, train: list[int], size: int, epoch: int
-) -> None:
+    order, train, size, epoch
+):
     parts = Partitions(8, 4, order)
     found = state_seeds(parts, NODES, np.array(train), size, 7, epoch)
     assert sorted(torch.cat([one.nodes for one in found]).tolist()) == sorted(train)
@@ -69,7 +66,7 @@ def test_each_training_node_is_trained_once_an_epoch_where_its_partition_is(
     assert all(torch.equal(a.nodes, b.nodes) for a, b in zip(cut, found[:2], strict=True))
 
 
-def test_the_states_of_a_node_are_drawn_alike_often_and_anew_in_each_epoch() -> None:
+def test_the_states_of_a_node_are_drawn_alike_often_and_anew_in_each_epoch():
     """Three of six states hold each partition; chi-square, of two degrees of freedom."""
     parts, train = Partitions(4, 2, "beta"), np.arange(2000)
     first, second = (state_seeds(parts, 2000, train, 2000, 0, epoch) for epoch in (0, 1))
@@ -89,9 +86,7 @@ def test_the_states_of_a_node_are_drawn_alike_often_and_anew_in_each_epoch() -> 
 
 
 @pytest.mark.parametrize("order", sorted(ORDERS))
-def test_nobody_outside_the_state_is_seen_and_everybody_inside_may_be(
-    graph: tuple[np.ndarray, np.ndarray], order: str
-) -> None:
+def test_nobody_outside_the_state_is_seen_and_everybody_inside_may_be(graph, order):
     parts = Partitions(8, 4, order)
     sampler = StateSampler(parts, *graph, (-1,))
     indptr, indices = graph
@@ -110,18 +105,14 @@ def test_nobody_outside_the_state_is_seen_and_everybody_inside_may_be(
         assert seen == inside
 
 
-def test_in_a_buffer_for_everything_minibatches_are_those_without_partitions(
-    graph: tuple[np.ndarray, np.ndarray],
-) -> None:
+def test_in_a_buffer_for_everything_minibatches_are_those_without_partitions(graph):
     seeds = torch.arange(10, 40)
     whole = NeighborSampler(*graph, FANOUTS).sample(seeds, 5)
     sampler = StateSampler(Partitions(8, 8, "beta"), *graph, FANOUTS)
     assert same(whole, sampler.sample(StateSeeds(seeds, 0), 5))
 
 
-def test_a_sampler_that_looks_past_the_buffer_is_found(
-    graph: tuple[np.ndarray, np.ndarray],
-) -> None:
+def test_a_sampler_that_looks_past_the_buffer_is_found(graph):
     """The plain one does: what the tests above say of the other is no matter of course."""
     parts = Partitions(8, 4, "beta")
     (first, *_) = state_seeds(parts, NODES, np.arange(NODES), 40, 0, 0)
@@ -131,9 +122,7 @@ def test_a_sampler_that_looks_past_the_buffer_is_found(
 
 
 @pytest.mark.usefixtures("kernels_on_host")
-def test_whoever_draws_and_in_whatever_order_draws_the_same(
-    graph: tuple[np.ndarray, np.ndarray],
-) -> None:
+def test_whoever_draws_and_in_whatever_order_draws_the_same(graph):
     """On the device, by clones beside each other, and backwards through the states."""
     parts = Partitions(8, 4, "comet")
     tasks = [
@@ -157,7 +146,7 @@ def test_whoever_draws_and_in_whatever_order_draws_the_same(
             assert all(same(a, b) for a, b in zip(plain[k::3], found, strict=True))
 
 
-def test_a_broken_graph_and_too_few_nodes_are_named(graph: tuple[np.ndarray, np.ndarray]) -> None:
+def test_a_broken_graph_and_too_few_nodes_are_named(graph):
     indptr, indices = graph
     broken = indices.copy()
     broken[3] = NODES
@@ -173,9 +162,7 @@ def test_a_broken_graph_and_too_few_nodes_are_named(graph: tuple[np.ndarray, np.
         state_seeds(many, NODES, np.arange(0), 3, 0, 0)
 
 
-def test_a_workload_s_minibatches_are_those_of_its_partitions(
-    tiny_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_workload_s_minibatches_are_those_of_its_partitions(tiny_root, monkeypatch):
     """The trace holds them, and an earlier epoch, which a path may learn from, is one of them."""
     monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
     plain = Workload("tiny", fanouts=(4, 3), batch_size=32)
@@ -200,9 +187,7 @@ def test_a_workload_s_minibatches_are_those_of_its_partitions(
     assert torch.equal(whole[0], epoch_seeds(dataset.train_ids, 32, 0, 0)[0])
 
 
-def test_a_dataset_with_too_few_nodes_is_refused_before_a_case_runs(
-    tiny_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dataset_with_too_few_nodes_is_refused_before_a_case_runs(tiny_root, monkeypatch):
     monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
     with pytest.raises(ValueError, match="a table of 400 rows has no 500 partitions: take fewer"):
         prepare(Workload("tiny", partitions="500/4 beta"))

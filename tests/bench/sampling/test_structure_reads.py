@@ -1,7 +1,5 @@
 """Neighbour lists on the GPU and in host memory: the same minibatches, and counted reads."""
 
-from __future__ import annotations
-
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any
@@ -49,7 +47,7 @@ def conforms() -> None:
 
 
 @pytest.mark.usefixtures("kernels_on_host")
-def test_lists_on_the_gpu_and_in_host_memory_give_one_minibatch() -> None:
+def test_lists_on_the_gpu_and_in_host_memory_give_one_minibatch():
     conforms()
 
 
@@ -67,7 +65,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_wrong_kernels_fail(wrong: str, tmp_path: Any) -> None:
+def test_wrong_kernels_fail(wrong, tmp_path):
     text, (right, instead) = SOURCE.read_text(), WRONG[wrong]
     assert text.count(right) == 1
     source = tmp_path / "sample.cu"
@@ -81,13 +79,13 @@ def test_wrong_kernels_fail(wrong: str, tmp_path: Any) -> None:
         conforms()
 
 
-def test_hot_nodes_outside_the_graph_are_refused() -> None:
+def test_hot_nodes_outside_the_graph_are_refused():
     for hot in ([-1], [NODES]):
         with pytest.raises(IndexError, match="outside the graph"):
             kept_lists(*GRAPHS[0], np.array(hot))
 
 
-def test_sectors_and_requests_by_hand() -> None:
+def test_sectors_and_requests_by_hand():
     """Warp 0 reads bytes 0, 4, 40, 100 and 130; warp 1 byte 0 again.
 
     Sectors 0, 1, 3 and 4, and 0: five. Of warp 0 the run 0-1 is a request of 64 B; 3 and 4 lie in
@@ -103,7 +101,7 @@ def test_sectors_and_requests_by_hand() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 300)), max_size=60))
-def test_requests_are_those_of_a_plain_loop(loads: list[tuple[int, int]]) -> None:
+def test_requests_are_those_of_a_plain_loop(loads):
     wanted: Counter[int] = Counter()
     sectors = sorted({(warp, 4 * word // 32) for warp, word in loads})
     run = 0
@@ -127,7 +125,7 @@ def dataset(graph: Any = GRAPHS[0]) -> Any:
     )
 
 
-def test_reads_of_a_small_minibatch_by_hand() -> None:
+def test_reads_of_a_small_minibatch_by_hand():
     """Node 1's list of d neighbours, all drawn, at its place b: threads 1 to d of the launch.
 
     In place: d words of 4 B, the two ends of the list once by the thread that counts and by each
@@ -152,7 +150,7 @@ def test_reads_of_a_small_minibatch_by_hand() -> None:
 
 
 @pytest.mark.usefixtures("kernels_on_host")
-def test_what_is_counted_is_what_the_kernel_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_counted_is_what_the_kernel_reads(monkeypatch):
     """Edges of each launch, by its own arguments: kept and read lists add up to all neighbours."""
     asked = []
     plain = device_sampler.launch_threads
@@ -173,7 +171,7 @@ def test_what_is_counted_is_what_the_kernel_reads(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])
-def test_lists_of_the_hot_nodes_fit_their_share(share: float) -> None:
+def test_lists_of_the_hot_nodes_fit_their_share(share):
     indptr, indices = GRAPHS[0]
     hot = hot_lists(Workload("tiny", structure=f"cached share={share} scores=degree"), dataset())
     degrees = np.diff(indptr)
@@ -189,7 +187,7 @@ def test_lists_of_the_hot_nodes_fit_their_share(share: float) -> None:
         assert worth[hot].min() >= worth[left].max()
 
 
-def test_minibatches_of_kept_lists_are_no_other_trace() -> None:
+def test_minibatches_of_kept_lists_are_no_other_trace():
     plain = Workload("tiny")
     cached = Workload("tiny", structure="cached share=0.1 scores=degree")
     snapshot = Workload("tiny", structure="dependent keep=0.9")

@@ -1,10 +1,7 @@
 """Traces: what was drawn comes back bit for bit, or is refused by name."""
 
-from __future__ import annotations
-
 import errno
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,11 +34,8 @@ def make_sampler(threads: int = 1) -> NeighborSampler:
 SEEDS = epoch_seeds(np.arange(200), 32, SEED, 0)
 
 
-@given(
-    sizes=st.lists(st.integers(0, 40), min_size=1, max_size=6),
-    world=st.integers(1, 9),
-)
-def test_ranks_share_the_seeds_of_each_step(sizes: list[int], world: int) -> None:
+@given(sizes=st.lists(st.integers(0, 40), min_size=1, max_size=6), world=st.integers(1, 9))
+def test_ranks_share_the_seeds_of_each_step(sizes, world):
     """Equal counts, no seed twice, in order, and fewer left out than there are ranks."""
     steps = list(torch.randperm(sum(sizes)).split(sizes))
     if max(sizes) < world:
@@ -58,7 +52,7 @@ def test_ranks_share_the_seeds_of_each_step(sizes: list[int], world: int) -> Non
         assert step.numel() - joined.numel() < world
 
 
-def test_the_shares_of_two_ranks_by_hand() -> None:
+def test_the_shares_of_two_ranks_by_hand():
     steps = [torch.tensor([5, 1, 9, 7, 3]), torch.tensor([4])]
     assert [s.tolist() for s in rank_seeds(steps, 0, 2)] == [[5, 1]]
     assert [s.tolist() for s in rank_seeds(steps, 1, 2)] == [[9, 7]]
@@ -66,7 +60,7 @@ def test_the_shares_of_two_ranks_by_hand() -> None:
 
 
 @given(st.integers(0, 2**32), st.integers(0, 9), st.integers(1, 8))
-def test_no_two_minibatches_of_an_epoch_are_drawn_alike(seed: int, epoch: int, world: int) -> None:
+def test_no_two_minibatches_of_an_epoch_are_drawn_alike(seed, epoch, world):
     """One rank draws as it did before there were several."""
     drawn = [batch_seed(seed, epoch, b, r, world) for b in range(5) for r in range(world)]
     assert len(set(drawn)) == 5 * world
@@ -74,7 +68,7 @@ def test_no_two_minibatches_of_an_epoch_are_drawn_alike(seed: int, epoch: int, w
         assert drawn == [batch_seed(seed, epoch, b) for b in range(5)]
 
 
-def test_strong_scaling_splits_the_steps_and_weak_scaling_joins_them() -> None:
+def test_strong_scaling_splits_the_steps_and_weak_scaling_joins_them():
     ids, one = np.arange(100), Workload("wordnet", batch_size=8)
     alone = workload_seeds(one, ids, 0)
     assert [s.numel() for s in alone] == [8] * 12 + [4]
@@ -95,7 +89,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "trace"
 
 
-def test_live_sampling_gives_the_trace(folder: Path) -> None:
+def test_live_sampling_gives_the_trace(folder):
     trace, sampler = Trace.open(folder), make_sampler()
     assert len(trace) == len(SEEDS) == 7
     for i, seeds in enumerate(SEEDS):
@@ -110,7 +104,7 @@ def test_live_sampling_gives_the_trace(folder: Path) -> None:
     assert trace.num_edges.sum() == sum(e.shape[1] for batch in trace for e in batch.edges)
 
 
-def test_one_seed_one_sequence_of_bytes(folder: Path, tmp_path: Path) -> None:
+def test_one_seed_one_sequence_of_bytes(folder, tmp_path):
     draw_trace(tmp_path / "again", make_sampler(threads=3), iter(SEEDS), SEED)
     names = sorted(path.name for path in folder.iterdir())
     assert names == sorted(path.name for path in (tmp_path / "again").iterdir())
@@ -120,13 +114,13 @@ def test_one_seed_one_sequence_of_bytes(folder: Path, tmp_path: Path) -> None:
     assert (folder / "sources.bin").read_bytes() != (tmp_path / "other/sources.bin").read_bytes()
 
 
-def test_epochs_differ(folder: Path, tmp_path: Path) -> None:
+def test_epochs_differ(folder, tmp_path):
     draw_trace(tmp_path / "next", make_sampler(), SEEDS, SEED, epoch=1)
     live = make_sampler().sample(SEEDS[2], batch_seed(SEED, 1, 2))
     assert same(Trace.open(tmp_path / "next")[2], live)
 
 
-def test_a_trace_is_replaced_and_progress_reported(folder: Path) -> None:
+def test_a_trace_is_replaced_and_progress_reported(folder):
     seen: list[float] = []
     draw_trace(folder, make_sampler(), SEEDS[:2], SEED, lambda _, part: seen.append(part))
     assert len(Trace.open(folder)) == 2
@@ -134,12 +128,12 @@ def test_a_trace_is_replaced_and_progress_reported(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("i", [-1, 7])
-def test_past_the_ends(folder: Path, i: int) -> None:
+def test_past_the_ends(folder, i):
     with pytest.raises(IndexError, match=r"it has minibatches 0\.\.6"):
         Trace.open(folder)[i]
 
 
-def test_a_graph_without_edges(tmp_path: Path) -> None:
+def test_a_graph_without_edges(tmp_path):
     sampler = NeighborSampler(np.zeros(6, np.int64), np.empty(0, np.int32), (2, 2))
     draw_trace(tmp_path / "t", sampler, [torch.tensor([3, 1])], 0)
     batch = Trace.open(tmp_path / "t")[0]
@@ -157,12 +151,12 @@ class HugeGraph:
         return MiniBatch(seeds + 2**35, (torch.zeros((2, 1), dtype=torch.int64),), (2, 2))
 
 
-def test_ids_that_need_64_bits(tmp_path: Path) -> None:
+def test_ids_that_need_64_bits(tmp_path):
     draw_trace(tmp_path / "t", HugeGraph(), [torch.tensor([3, 1])], 0)
     assert Trace.open(tmp_path / "t").input_ids(0).tolist() == [2**35 + 3, 2**35 + 1]
 
 
-def test_a_trace_that_fails_leaves_nothing(folder: Path) -> None:
+def test_a_trace_that_fails_leaves_nothing(folder):
     with pytest.raises(ValueError, match="at least one minibatch"):
         draw_trace(folder, make_sampler(), [], 0)
     before = (folder / "trace.json").read_bytes()
@@ -181,7 +175,7 @@ class FullDisk:
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_full_disk_is_named(tmp_path: Path) -> None:
+def test_a_full_disk_is_named(tmp_path):
     with pytest.raises(DatasetError, match="the disk is full; free some space"):
         draw_trace(tmp_path / "t", FullDisk(), SEEDS, SEED)
     assert list(tmp_path.iterdir()) == []
@@ -199,20 +193,20 @@ def _cut_short(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["trace.json", "input_ids.bin", "sources.bin", "targets.bin"])
 @pytest.mark.parametrize("damage", [_flip_a_byte, _cut_short, Path.unlink])
-def test_damage_is_named(folder: Path, name: str, damage: Callable[[Path], None]) -> None:
+def test_damage_is_named(folder, name, damage):
     damage(folder / name)
     with pytest.raises(TraceError, match=f"{name}.*delete the folder and draw the trace again"):
         Trace.open(folder)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"sha256": "0"}', "null"])
-def test_a_manifest_that_is_none(folder: Path, text: str) -> None:
+def test_a_manifest_that_is_none(folder, text):
     (folder / "trace.json").write_text(text)
     with pytest.raises(TraceError, match=r"trace\.json is damaged"):
         Trace.open(folder)
 
 
-def test_another_version_and_no_trace_at_all(folder: Path) -> None:
+def test_another_version_and_no_trace_at_all(folder):
     manifest = json.loads((folder / "trace.json").read_text())
     (folder / "trace.json").write_text(json.dumps({**manifest, "format_version": 99}))
     with pytest.raises(TraceError, match="format 99, expected 1"):

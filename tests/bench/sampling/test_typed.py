@@ -1,7 +1,5 @@
 """Kinds of a minibatch's edges, looked up: those of the graph, whoever drew it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +26,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDataset:
     )
 
 
-def test_every_edge_has_the_kind_that_the_graph_says(graph: GraphDataset) -> None:
+def test_every_edge_has_the_kind_that_the_graph_says(graph):
     sampler = NeighborSampler(graph.indptr, graph.indices, (4, 3))
     batch = sampler.sample(torch.arange(7), 3)
     typed = EdgeKinds(graph).typed(batch)
@@ -41,7 +39,7 @@ def test_every_edge_has_the_kind_that_the_graph_says(graph: GraphDataset) -> Non
         assert torch.equal(kinds, (source + 2 * target) % 5)
 
 
-def test_an_edge_that_is_not_in_the_graph_is_refused(graph: GraphDataset) -> None:
+def test_an_edge_that_is_not_in_the_graph_is_refused(graph):
     column = set(graph.indices[: graph.indptr[1]].tolist())
     for stranger in (min(set(range(60)) - column), max(set(range(60)) - column)):
         ids = torch.tensor([0, stranger]) if stranger else torch.tensor([0])

@@ -1,7 +1,5 @@
 """Minibatches drawn ahead: the same ones in the same order, not too many; and nothing is left."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import time
@@ -71,9 +69,7 @@ def check_the_same(ahead: Ahead, sampler: NeighborSampler, count: int, workers: 
 
 @settings(max_examples=40, deadline=None)
 @given(count=st.integers(0, 20), workers=st.sampled_from([1, 2, 3, 8]))
-def test_the_same_minibatches_bit_for_bit(
-    sampler: NeighborSampler, count: int, workers: int
-) -> None:
+def test_the_same_minibatches_bit_for_bit(sampler, count, workers):
     check_the_same(drawn_ahead, sampler, count, workers)
     assert not workers_left()
 
@@ -102,14 +98,12 @@ def without_the_last(workers: Sequence[Sample], tasks: Iterable[Task]) -> Iterat
 
 @pytest.mark.parametrize("wrong", [as_they_come, one_seed_for_all, without_the_last])
 @pytest.mark.parametrize("workers", [1, 3])
-def test_wrong_ways_to_draw_ahead_are_rejected(
-    sampler: NeighborSampler, wrong: Ahead, workers: int
-) -> None:
+def test_wrong_ways_to_draw_ahead_are_rejected(sampler, wrong, workers):
     with pytest.raises(AssertionError):
         check_the_same(wrong, sampler, 12, workers)
 
 
-def test_one_that_is_ready_first_waits_for_its_turn() -> None:
+def test_one_that_is_ready_first_waits_for_its_turn():
     second = threading.Event()
 
     def draw(number: int) -> int:
@@ -123,7 +117,7 @@ def test_one_that_is_ready_first_waits_for_its_turn() -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_never_more_than_two_a_worker_are_ahead(workers: int) -> None:
+def test_never_more_than_two_a_worker_are_ahead(workers):
     """Beside the one that the loop has: ready or being drawn, at whatever moment one begins."""
     begun, had, most, at_once, busy = 0, 0, 0, 0, 0
     lock = threading.Lock()
@@ -151,7 +145,7 @@ def test_never_more_than_two_a_worker_are_ahead(workers: int) -> None:
     assert at_once <= workers
 
 
-def test_tasks_are_asked_for_as_they_are_drawn_and_none_before_the_first() -> None:
+def test_tasks_are_asked_for_as_they_are_drawn_and_none_before_the_first():
     asked: list[int] = []
 
     def tasks() -> Iterator[tuple[int]]:
@@ -165,7 +159,7 @@ def test_tasks_are_asked_for_as_they_are_drawn_and_none_before_the_first() -> No
         assert asked == [0, 1, 2]
 
 
-def test_no_worker_is_called_by_two_threads_at_once() -> None:
+def test_no_worker_is_called_by_two_threads_at_once():
     class Alone:
         def __init__(self) -> None:
             self.lock = threading.Lock()
@@ -180,7 +174,7 @@ def test_no_worker_is_called_by_two_threads_at_once() -> None:
 
 
 @pytest.mark.parametrize(("workers", "bad"), [(1, 0), (3, 4), (3, 9)])
-def test_an_exception_comes_out_at_its_minibatch(workers: int, bad: int) -> None:
+def test_an_exception_comes_out_at_its_minibatch(workers, bad):
     def draw(number: int) -> int:
         if number == bad:
             raise IndexError(f"seed node of minibatch {number}")
@@ -195,7 +189,7 @@ def test_an_exception_comes_out_at_its_minibatch(workers: int, bad: int) -> None
     assert next(batches, None) is None
 
 
-def test_a_task_that_cannot_be_had_ends_it_too() -> None:
+def test_a_task_that_cannot_be_had_ends_it_too():
     def tasks() -> Iterator[tuple[int]]:
         yield (0,)
         raise OSError("no more seeds")
@@ -221,7 +215,7 @@ def failed(batches: Iterator[int]) -> None:
 
 
 @pytest.mark.parametrize("leave", [stopped, forgotten, failed])
-def test_who_stops_early_leaves_nothing_running(leave: Callable[[Iterator[int]], None]) -> None:
+def test_who_stops_early_leaves_nothing_running(leave):
     ended, begun = [], []
 
     def draw(number: int) -> int:
@@ -237,7 +231,7 @@ def test_who_stops_early_leaves_nothing_running(leave: Callable[[Iterator[int]],
     assert len(begun) <= 2 + AHEAD * 2
 
 
-def test_what_is_not_wanted_any_more_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_wanted_any_more_is_not_begun(monkeypatch):
     begun: list[int] = []
     closing = threading.Event()
 
@@ -260,7 +254,7 @@ def test_what_is_not_wanted_any_more_is_not_begun(monkeypatch: pytest.MonkeyPatc
     assert begun == [0, 1]
 
 
-def test_a_minibatch_belongs_to_the_loop_alone() -> None:
+def test_a_minibatch_belongs_to_the_loop_alone():
     """Kept here it would be freed outside the step that used it."""
     batches = drawn_ahead([torch.zeros], zip(range(1, 5)))
     gone = weakref.ref(next(batches))
@@ -275,7 +269,7 @@ def burn(number: int) -> int:
     return number
 
 
-def test_the_meters_count_what_workers_used_though_they_have_ended() -> None:
+def test_the_meters_count_what_workers_used_though_they_have_ended():
     """Eight times 50 ms, in three threads: the process has them, and they are the sampler's."""
     cpu, threads = CpuMeter(), ThreadMeter()
     cpu.start()
@@ -289,7 +283,7 @@ def test_the_meters_count_what_workers_used_though_they_have_ended() -> None:
     assert sum(by_thread.values()) <= whole["cpu_user"] + whole["cpu_system"] + 0.05
 
 
-def test_what_ended_before_the_window_is_not_in_it() -> None:
+def test_what_ended_before_the_window_is_not_in_it():
     meter = ThreadMeter()
     assert list(drawn_ahead([burn] * 2, zip(range(4)))) == list(range(4))
     meter.start()
@@ -301,9 +295,7 @@ def test_what_ended_before_the_window_is_not_in_it() -> None:
     assert used["cpu_sampler_workers"] == 0
 
 
-def test_a_clone_draws_the_same_beside_the_other_and_reads_no_graph_again(
-    sampler: NeighborSampler, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clone_draws_the_same_beside_the_other_and_reads_no_graph_again(sampler, monkeypatch):
     def never(*_: Any) -> None:
         raise AssertionError("the graph was checked again")
 

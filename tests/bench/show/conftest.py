@@ -1,7 +1,5 @@
 """Runs that several tests read and none changes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rows as a GPU run and gpu-micro would write them, made up for the tests of what reads them."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable
 from pathlib import Path

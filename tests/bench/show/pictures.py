@@ -1,7 +1,5 @@
 """What every picture has to keep to."""
 
-from __future__ import annotations
-
 import itertools
 
 import matplotlib as mpl

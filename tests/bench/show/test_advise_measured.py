@@ -1,11 +1,8 @@
 """What this machine's GPU has measured takes the model's place, and nothing else does."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,7 +25,7 @@ def results_of(run: Path) -> Path:
     return run.parents[1]
 
 
-def test_a_measured_epoch_takes_the_models_place(make_run: Any) -> None:
+def test_a_measured_epoch_takes_the_models_place(make_run):
     run = make_run(backend="cuda")
     found = measured_epochs(QUESTION, results_of(run), MACHINE)
     assert set(found) == {
@@ -64,15 +61,13 @@ def test_a_measured_epoch_takes_the_models_place(make_run: Any) -> None:
         ({}, 2, 1, False),
     ],
 )
-def test_epochs_of_several_gpus_take_the_place_of_as_many(
-    make_run: Any, ranks: dict[str, Any], gpus: int, machines: int, counts: bool
-) -> None:
+def test_epochs_of_several_gpus_take_the_place_of_as_many(make_run, ranks, gpus, machines, counts):
     run = make_run(backend="cuda", workloads={"w": ranks})
     asked = replace(QUESTION, gpus=gpus, machines=machines)
     assert bool(measured_epochs(asked, results_of(run), MACHINE)) is counts
 
 
-def test_what_was_measured_beside_other_work_says_so(make_run: Any) -> None:
+def test_what_was_measured_beside_other_work_says_so(make_run):
     make_run("20261120-busy-000000", backend="cuda", other_cores=1.5)
     run = make_run(backend="cuda", other_cores=1.5, beside=("cpu_gather", "pinned", 0))
     found = measured_epochs(QUESTION, results_of(run), MACHINE)
@@ -81,7 +76,7 @@ def test_what_was_measured_beside_other_work_says_so(make_run: Any) -> None:
     assert found[said[0]][1].startswith("20261121-quick-abc123"), "the newest"
 
 
-def test_an_older_quiet_run_is_taken_before_a_disturbed_one(make_run: Any) -> None:
+def test_an_older_quiet_run_is_taken_before_a_disturbed_one(make_run):
     make_run("20261121-quiet-aaaaaa", backend="cuda")
     run = make_run("20261122-busy-bbbbbb", backend="cuda", other_cores=1.5)
     found = measured_epochs(QUESTION, results_of(run), MACHINE)
@@ -91,7 +86,7 @@ def test_an_older_quiet_run_is_taken_before_a_disturbed_one(make_run: Any) -> No
     assert {source.split(",")[0] for _, source in found.values()} == {"20261123-quiet-cccccc"}
 
 
-def test_a_prediction_is_not_set_against_a_measurement(make_run: Any) -> None:
+def test_a_prediction_is_not_set_against_a_measurement(make_run):
     sizes = graph_sizes(QUESTION)
     small = replace(QUESTION, gpu_memory_bytes=1.35e8)  # not the table
     found = measured_epochs(QUESTION, results_of(make_run(backend="cuda")), MACHINE)
@@ -108,7 +103,7 @@ def test_a_prediction_is_not_set_against_a_measurement(make_run: Any) -> None:
     assert said[2].startswith("How sure: measured here, 20261121-quick-abc123")
 
 
-def test_what_was_measured_does_not_make_a_smaller_gpu_larger(make_run: Any) -> None:
+def test_what_was_measured_does_not_make_a_smaller_gpu_larger(make_run):
     run = make_run(backend="cuda", series=[("all_in_gpu", "default", (0.1, 0.1, 0.1))])
     found = measured_epochs(QUESTION, results_of(run), MACHINE)
     sizes = graph_sizes(QUESTION)
@@ -124,12 +119,12 @@ def test_what_was_measured_does_not_make_a_smaller_gpu_larger(make_run: Any) -> 
     "change",
     [{"batch_size": 500}, {"hidden": 32}, {"model": "gat"}, {"fanouts": (10, 25)}, {"gpus": 2}],
 )
-def test_another_question_is_not_answered_by_it(make_run: Any, change: dict[str, Any]) -> None:
+def test_another_question_is_not_answered_by_it(make_run, change):
     run = make_run(backend="cuda")
     assert not measured_epochs(replace(QUESTION, **change), results_of(run), MACHINE)
 
 
-def test_another_machine_and_a_broken_run_say_nothing(make_run: Any, tmp_path: Path) -> None:
+def test_another_machine_and_a_broken_run_say_nothing(make_run, tmp_path):
     run = make_run(backend="cuda")
     assert not measured_epochs(QUESTION, results_of(run), "nvidia-h200")
     in_host_memory = make_run("20260101-host-aaaaaa", backend="host")
@@ -150,9 +145,7 @@ def test_another_machine_and_a_broken_run_say_nothing(make_run: Any, tmp_path: P
         ({"sampling": "replay", "sampler_workers": 2}, "replay, 2 workers"),
     ],
 )
-def test_epochs_that_sampled_in_another_way_are_not_ranked_beside(
-    make_run: Any, how: dict[str, Any], said: str
-) -> None:
+def test_epochs_that_sampled_in_another_way_are_not_ranked_beside(make_run, how, said):
     """With minibatches drawn on the GPU an epoch is shorter whatever moves the features."""
     make_run("20261101-quick-aaaaaa", backend="cuda", series=[("all_in_gpu", "default", (9, 9, 9))])
     run = make_run(

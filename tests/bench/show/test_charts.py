@@ -1,7 +1,5 @@
 """Charts as data: each bar has the length it should, and nothing goes missing in silence."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +20,6 @@ from gatherbench.strategies.registry import STRATEGIES
 
 from ..printed import charts_of
 from ..written_run import edit
-from .conftest import RunOf
 from .gpu_rows import EIGHT
 
 MakeRun = Callable[..., Path]
@@ -39,7 +36,7 @@ def planned(run: Run, **measure: object) -> Run:
     return replace(run, plan={**run.plan, "measure": {**run.plan["measure"], **measure}})
 
 
-def test_bars_of_stages_of_processor_time_and_of_ratios(run_of: RunOf) -> None:
+def test_bars_of_stages_of_processor_time_and_of_ratios(run_of):
     run = run_of(series=TWO)
     stages = epoch_breakdown(run)
     naive, pinned = bars(stages).values()
@@ -58,7 +55,7 @@ def test_bars_of_stages_of_processor_time_and_of_ratios(run_of: RunOf) -> None:
     assert {line.missing for line in without.panels[0].lines} == {without.absent}
 
 
-def test_a_single_epoch_has_no_whisker(run_of: RunOf) -> None:
+def test_a_single_epoch_has_no_whisker(run_of):
     one = epoch_breakdown(run_of(repeats=1, epochs=1))
     assert {line.ends for line in bars(one).values()} == {None}
     for line in bars(epoch_breakdown(run_of(jitter=0.1))).values():
@@ -69,7 +66,7 @@ def test_a_single_epoch_has_no_whisker(run_of: RunOf) -> None:
 
 
 @pytest.mark.parametrize("draw", CHARTS)
-def test_what_was_not_measured_is_named_in_its_place(run_of: RunOf, draw: MakeChart) -> None:
+def test_what_was_not_measured_is_named_in_its_place(run_of, draw):
     failures = {
         ("cpu_gather", "pinned"): ("failed", "out of memory"),
         ("unified_zero_copy", "registered"): ("skipped", "no CUDA device"),
@@ -86,7 +83,7 @@ def test_what_was_not_measured_is_named_in_its_place(run_of: RunOf, draw: MakeCh
     assert everything.absent
 
 
-def test_a_series_with_some_bad_repeats_is_drawn_and_says_so(make_run: MakeRun) -> None:
+def test_a_series_with_some_bad_repeats_is_drawn_and_says_so(make_run):
     folder = make_run(series=TWO)
 
     def time_out(row: dict[str, str]) -> None:
@@ -99,7 +96,7 @@ def test_a_series_with_some_bad_repeats_is_drawn_and_says_so(make_run: MakeRun) 
     assert pinned.end == pytest.approx(1.31)
 
 
-def test_a_chart_says_of_itself_what_limits_it(run_of: RunOf) -> None:
+def test_a_chart_says_of_itself_what_limits_it(run_of):
     host, cuda = (speedup(run_of(backend=backend, repeats=1)) for backend in ("host", "cuda"))
     assert "no GPU" in host.warnings[0]
     assert cuda.warnings == []
@@ -113,7 +110,7 @@ def test_a_chart_says_of_itself_what_limits_it(run_of: RunOf) -> None:
     assert ready in epoch_breakdown(planned(run, sampler_workers=2)).reading
 
 
-def test_what_is_modelled_has_a_panel_and_an_axis_of_its_own(run_of: RunOf) -> None:
+def test_what_is_modelled_has_a_panel_and_an_axis_of_its_own(run_of):
     """Another machine's epochs may be a hundredth of the host's: slivers on its axis."""
     short = [(s, v, tuple(x / 100 for x in stages)) for s, v, stages in TWO]
     above, below = epoch_breakdown(run_of(series=TWO, modelled=short)).panels
@@ -126,7 +123,7 @@ def test_what_is_modelled_has_a_panel_and_an_axis_of_its_own(run_of: RunOf) -> N
     assert len(cpu_core_seconds(on_gpu).panels) == 1
 
 
-def test_pictures_of_the_gpu_are_kept_where_one_took_part(run_of: RunOf) -> None:
+def test_pictures_of_the_gpu_are_kept_where_one_took_part(run_of):
     on_host, on_gpu = (run_of(series=TWO, backend=backend) for backend in ("host", "cuda"))
     idents = {
         "epoch_breakdown": "stages", "speedup": "speedup", "cpu_seconds": "cpu",
@@ -141,7 +138,7 @@ def test_pictures_of_the_gpu_are_kept_where_one_took_part(run_of: RunOf) -> None
 # ---- whiskers and marks ----------------------------------------------------------------------
 
 
-def test_an_interval_far_wider_than_the_bars_does_not_stretch_the_axis(run_of: RunOf) -> None:
+def test_an_interval_far_wider_than_the_bars_does_not_stretch_the_axis(run_of):
     """Repeats of 1 and e s, against two of 1 s: a ratio of exp(-0.5), and its ends far off."""
     spread = {0: 1.0, 1: math.e}
     two = [("cpu_gather", "naive", 1.0), ("cpu_gather", "pinned", 1.0)]
@@ -162,7 +159,7 @@ def test_an_interval_far_wider_than_the_bars_does_not_stretch_the_axis(run_of: R
     assert narrow.panels[0].axis.top < 1.1
 
 
-def test_the_end_of_a_whisker_fits_however_far_it_is() -> None:
+def test_the_end_of_a_whisker_fits_however_far_it_is():
     axis = Axis.of("×", [1.0, 2.5, math.nan], [8488389.0, math.inf])
     assert axis.top == 10.0
     ends = [axis.end(value) for value in (0.0, 2.1e-7, 0.02, 9999.0, 8488389.0, 1e304)]
@@ -171,7 +168,7 @@ def test_the_end_of_a_whisker_fits_however_far_it_is() -> None:
     assert Axis.of("s", [0.5], [math.nan]).top == 0.5
 
 
-def test_a_bar_has_the_marks_of_the_table(make_run: MakeRun) -> None:
+def test_a_bar_has_the_marks_of_the_table(make_run):
     """Pinned was always beside other work, naive and prefetch once: 1.71 s over 1.31 and 1.16 s."""
     borrowed = {one[:2]: ["sample"] for one in TWO}
     folder = make_run(series=EIGHT[:3], other_cores=1.5, modelled=TWO, borrowed=borrowed)
@@ -195,7 +192,7 @@ def test_a_bar_has_the_marks_of_the_table(make_run: MakeRun) -> None:
     assert "?: the ratio's 95 % interval does not tell" in once.reading
 
 
-def test_where_no_ratio_is_given_none_is_drawn(make_run: MakeRun) -> None:
+def test_where_no_ratio_is_given_none_is_drawn(make_run):
     """All of the run disturbed, or the baseline; what is modelled has a ratio of its own."""
     series = EIGHT[:3]
     noisy = speedup(load_run(make_run(series=series, other_cores=1.5, modelled=TWO)))
@@ -221,7 +218,7 @@ def test_where_no_ratio_is_given_none_is_drawn(make_run: MakeRun) -> None:
 # ---- threads ---------------------------------------------------------------------------------
 
 
-def test_groups_of_threads_and_what_was_left(make_run: MakeRun) -> None:
+def test_groups_of_threads_and_what_was_left(make_run):
     assert sorted(metric for metrics in GROUPS.values() for metric in metrics) == sorted(METRICS)
     folder = make_run(series=EIGHT[:1])
 
@@ -249,9 +246,7 @@ def test_groups_of_threads_and_what_was_left(make_run: MakeRun) -> None:
     ("threads", "node", "cores"),
     [(0, None, 8), (3, None, 3), (0, 1.0, 2), (1, 1.0, 1), (0, 5.0, 8)],
 )
-def test_the_cores_that_a_case_may_use(
-    run_of: RunOf, threads: int, node: float | None, cores: int
-) -> None:
+def test_the_cores_that_a_case_may_use(run_of, threads, node, cores):
     run = run_of(series=TWO)
     if node is not None:
         bound = run.rows[run.rows["metric"] == "open_time"].assign(metric="numa_node", value=node)
@@ -265,7 +260,7 @@ def test_the_cores_that_a_case_may_use(
 
 
 @pytest.mark.parametrize("top", [0.0003, 0.9, 1.0, 7.3, 4200.0])
-def test_ticks_are_few_round_and_within_the_axis(top: float) -> None:
+def test_ticks_are_few_round_and_within_the_axis(top):
     ticks = nice_ticks(top)
     assert ticks[0] == 0
     assert 2 <= len(ticks) <= 6
@@ -273,7 +268,7 @@ def test_ticks_are_few_round_and_within_the_axis(top: float) -> None:
     assert float(f"{ticks[1]:.0e}") == pytest.approx(ticks[1])
 
 
-def test_an_axis_says_its_unit_once() -> None:
+def test_an_axis_says_its_unit_once():
     axis = Axis("s", 0.4)
     assert axis.ticks()[-1] == (pytest.approx(98.0), "400 ms")
     assert axis.ticks()[1][1] == "100"
@@ -284,14 +279,14 @@ def test_an_axis_says_its_unit_once() -> None:
     assert (reads.said(1e6), reads.said(48.6)) == ("1.00 M/s", "48.6 /s")
 
 
-def test_what_a_bar_reaches_holds_its_whisker_and_begins_where_it_should() -> None:
+def test_what_a_bar_reaches_holds_its_whisker_and_begins_where_it_should():
     assert Line("a", parts={"x": 2.0, "y": 0.0, "z": 1.0}, ends=(2.5, 3.5)).end == 3.5
     below = Line("a", parts={"x": 5.0}, start=-17.0)
     assert below.pieces() == [("x", -17.0, 5.0)]
     assert below.end == 0.0
 
 
-def test_every_strategy_has_a_colour_of_its_own() -> None:
+def test_every_strategy_has_a_colour_of_its_own():
     own = [(strategy.colour, "file" in strategy().needs) for strategy in STRATEGIES]
     assert len(set(own)) == len(own), "but one of a table on disk and one of another may be alike"
     assert {colour for colour, _ in own} < set(PALETTE)

@@ -1,7 +1,5 @@
 """What is shown of tables on disk: terminal, charts, report, sentences, worked out by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import shutil
@@ -56,7 +54,7 @@ def bars(chart: Chart, panel: int = 0) -> dict[tuple[str, str], Line]:
     return {(line.name, line.note): line for line in chart.panels[panel].lines}
 
 
-def test_epochs_by_memory_stand_before_the_table_in_memory(run: Run) -> None:
+def test_epochs_by_memory_stand_before_the_table_in_memory(run):
     chart = disk_epochs(run)
     (panel,) = chart.panels
     assert panel.title == "wordnet GraphSAGE"
@@ -78,7 +76,7 @@ def test_epochs_by_memory_stand_before_the_table_in_memory(run: Run) -> None:
     assert panel.axis.top == pytest.approx(8)
 
 
-def test_a_path_that_failed_has_its_reason_and_its_memory(make_run: MakeRun) -> None:
+def test_a_path_that_failed_has_its_reason_and_its_memory(make_run):
     folder = write_disk(make_run)
 
     def mine(row: dict[str, str]) -> bool:
@@ -95,7 +93,7 @@ def test_a_path_that_failed_has_its_reason_and_its_memory(make_run: MakeRun) -> 
     ]
 
 
-def test_bytes_for_a_byte_are_counted_beside_declared(run: Run) -> None:
+def test_bytes_for_a_byte_are_counted_beside_declared(run):
     chart = disk_amplification(run)
     assert [panel.title for panel in chart.panels] == [run.names[WHOLE], run.names[HALF]]
     for panel in range(2):
@@ -107,7 +105,7 @@ def test_bytes_for_a_byte_are_counted_beside_declared(run: Run) -> None:
         }
 
 
-def test_hits_stand_beside_published_policies(published: Run) -> None:
+def test_hits_stand_beside_published_policies(published):
     whole, half, policies = disk_hits(published).panels
     for panel in (whole, half):
         assert {line.name: line.text for line in panel.lines}["disk_cached"] == "25.0 %"
@@ -121,7 +119,7 @@ def test_hits_stand_beside_published_policies(published: Run) -> None:
     assert policies.quantity == "time per epoch"
 
 
-def test_systems_stand_beside_epochs(published: Run) -> None:
+def test_systems_stand_beside_epochs(published):
     _, systems = disk_epochs(published).panels
     assert {line.name: line.text for line in systems.lines} == {
         "DiskGNN": "76.0 s", "MariusGNN": "205 s", "Ginex": "580 s",
@@ -129,17 +127,17 @@ def test_systems_stand_beside_epochs(published: Run) -> None:
     }  # fmt: skip
 
 
-def test_without_published_figures_there_is_no_panel_of_them(run: Run) -> None:
+def test_without_published_figures_there_is_no_panel_of_them(run):
     assert [len(make(run).panels) for make in (disk_epochs, disk_hits)] == [1, 2]
 
 
-def test_reads_per_second_are_of_the_fetch_or_of_the_epoch(run: Run) -> None:
+def test_reads_per_second_are_of_the_fetch_or_of_the_epoch(run):
     chart = disk_rate(run)
     found = {line.name: line.text for line in chart.panels[0].lines}
     assert (found["disk_direct"], found["disk_cached"]) == ("1.25 M/s", "1.20 M/s")
 
 
-def test_sentences_compare_paths_with_as_much_memory(run: Run, make_run: MakeRun) -> None:
+def test_sentences_compare_paths_with_as_much_memory(run, make_run):
     *said, read = (point.text for point in disk_points(run))
     assert {*said, read} < {one.text for one in told(run)}
     over = "as long as cpu_gather naive with the table in memory"
@@ -156,7 +154,7 @@ def test_sentences_compare_paths_with_as_much_memory(run: Run, make_run: MakeRun
     assert one.verdict == "", "one path is no winner"
 
 
-def test_sentences_claim_no_more_than_intervals(make_run: MakeRun) -> None:
+def test_sentences_claim_no_more_than_intervals(make_run):
     """Epochs that differ by half between repeats decide nothing between 2, 2.5 and 4 s."""
 
     def longer(_: int, repeat: int, __: int) -> float:
@@ -171,7 +169,7 @@ def test_sentences_claim_no_more_than_intervals(make_run: MakeRun) -> None:
     assert {point.verdict for point in (*points, *single)} == {"AMBIGUOUS"}
 
 
-def test_level_paths_are_called_so(make_run: MakeRun) -> None:
+def test_level_paths_are_called_so(make_run):
     """Where the cache's epochs are those of the memory map to the last digit."""
     folder = write_disk(make_run)
 
@@ -190,7 +188,7 @@ def test_level_paths_are_called_so(make_run: MakeRun) -> None:
     assert half.verdict == "SAME"
 
 
-def test_the_terminal_has_a_table_of_reads(run: Run) -> None:
+def test_the_terminal_has_a_table_of_reads(run):
     text = printed(render(run), 80)
     table = text.partition("Read off the disk: wordnet GraphSAGE (memory for 50% of the table)")[2]
     table = table.partition("skipped:")[0]
@@ -205,7 +203,7 @@ def test_the_terminal_has_a_table_of_reads(run: Run) -> None:
     assert line_of(table, *MAPPED)[2:] == ["–", "–", "–", "1.50", "–", "–", "–"]
 
 
-def test_the_report_has_a_section_with_charts_and_numbers(published: Run) -> None:
+def test_the_report_has_a_section_with_charts_and_numbers(published):
     page = render_report(published)
     assert '<a href="#disk">Table on disk</a>' in page
     for make in DISK.charts.values():
@@ -228,7 +226,7 @@ def test_the_report_has_a_section_with_charts_and_numbers(published: Run) -> Non
     assert (labels["memory_limit"], labels["iops"]) == ("memory allowed, MB", "reads, M/s")
 
 
-def test_runs_without_a_disk_show_nothing_of_it(make_run: MakeRun) -> None:
+def test_runs_without_a_disk_show_nothing_of_it(make_run):
     run = load_run(make_run(declared=True))
     assert not set(DISK.charts) & set(charts_of(run))
     assert reads_of_run(run) == {}
@@ -239,9 +237,7 @@ def test_runs_without_a_disk_show_nothing_of_it(make_run: MakeRun) -> None:
     assert "Table on disk" not in page
 
 
-def test_pictures_are_drawn_and_readable(
-    published: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pictures_are_drawn_and_readable(published, tmp_path, monkeypatch):
     for make in DISK.charts.values():
         stands_free(draw(make(published)))
     monkeypatch.setattr(drawing, "save", lambda *_: None)  # painted once is enough
@@ -249,7 +245,7 @@ def test_pictures_are_drawn_and_readable(
     assert {*DISK.charts, "disk_row_width"} <= written
 
 
-def test_points_lie_on_their_rows_width(run: Run) -> None:
+def test_points_lie_on_their_rows_width(run):
     reads = reads_of_run(run)
     assert {name: (of.rows, of.ids) for name, of in reads.items()} == {
         "wordnet GraphSAGE": (160_000, 100_000)
@@ -268,18 +264,18 @@ def test_points_lie_on_their_rows_width(run: Run) -> None:
 @pytest.mark.parametrize(
     ("row_bytes", "read"), [(64, 64), (512, 8), (1024, 4), (4096, 1), (8192, 1)]
 )
-def test_rows_that_divide_a_block_cost_one(row_bytes: int, read: float) -> None:
+def test_rows_that_divide_a_block_cost_one(row_bytes, read):
     """Of a million rows a hundred hardly ever share a block: merging changes nothing much."""
     alone = random_reads(row_bytes, 1_000_000, 100, merge=False)
     assert alone == read
     assert random_reads(row_bytes, 1_000_000, 100, merge=True) <= alone
 
 
-def test_rows_of_400_bytes_cost_eleven_times_as_much() -> None:
+def test_rows_of_400_bytes_cost_eleven_times_as_much():
     """A row begins in one of 256 places, 16 B apart; 24 of 256 lie across two blocks: 11.2."""
     assert random_reads(400, 10_000_000, 4000, merge=False) == pytest.approx(11.2, rel=0.01)
 
 
-def test_a_whole_table_is_read_once_when_merged() -> None:
+def test_a_whole_table_is_read_once_when_merged():
     assert random_reads(512, 1024, 1024, merge=True) == 1
     assert random_reads(512, 1024, 1024, merge=False) == 8

@@ -1,7 +1,5 @@
 """Other work beside a case: found where it was, and said wherever the case's numbers are shown."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from gatherbench.bench.read.derive import epoch_times
 from gatherbench.bench.read.disturbance import (
     disturbance,
     disturbed,
@@ -17,7 +16,6 @@ from gatherbench.bench.read.disturbance import (
     mostly_disturbed,
     other_load,
 )
-from gatherbench.bench.read.epochs import epoch_times
 from gatherbench.bench.read.tables import Run, load_run
 
 from ..printed import told
@@ -34,7 +32,7 @@ def of(run: Run, rows: pd.DataFrame | None = None, cores: int = 2) -> Run:
     return replace(run, env=env, rows=mark_disturbed(run.rows if rows is None else rows, env))
 
 
-def test_other_load_is_what_the_host_did_beside_us(make_run: MakeRun) -> None:
+def test_other_load_is_what_the_host_did_beside_us(make_run):
     busy = load_run(make_run("20261121-a-1", other_cores=1.5))
     assert list(other_load(busy)) == pytest.approx([1.5] * 9)
     assert len(disturbed(busy)) == 9
@@ -42,7 +40,7 @@ def test_other_load_is_what_the_host_did_beside_us(make_run: MakeRun) -> None:
     assert disturbance(load_run(make_run("20261121-q-3", other_cores=0.25))) == ""
 
 
-def test_what_was_not_metered_is_not_called_quiet_or_busy(make_run: MakeRun) -> None:
+def test_what_was_not_metered_is_not_called_quiet_or_busy(make_run):
     assert disturbance(load_run(make_run("20261121-a-1", series=()))) == ""
     run = load_run(make_run("20261121-b-2", other_cores=1.5))
     for metric in ("system_cpu_busy", "cpu_user", "cpu_system", "window_time"):
@@ -51,7 +49,7 @@ def test_what_was_not_metered_is_not_called_quiet_or_busy(make_run: MakeRun) -> 
         assert disturbance(without) == ""
 
 
-def test_a_tick_of_the_clock_beside_a_short_case_is_no_other_work(make_run: MakeRun) -> None:
+def test_a_tick_of_the_clock_beside_a_short_case_is_no_other_work(make_run):
     """On 16 cores each may be charged 10 ms too much: of 100 ms that is more than a core."""
     run = load_run(make_run(series=[NAIVE], repeats=1, epochs=1, other_cores=0.0))
     rows = run.rows.copy()
@@ -63,7 +61,7 @@ def test_a_tick_of_the_clock_beside_a_short_case_is_no_other_work(make_run: Make
     assert disturbance(of(short, cores=2))
 
 
-def test_a_burst_beside_one_case_is_found(make_run: MakeRun) -> None:
+def test_a_burst_beside_one_case_is_found(make_run):
     """The median over the whole run would call it quiet."""
     run = load_run(make_run(other_cores=1.5, beside=("cpu_gather", "pinned", 1)))
     assert other_load(run).median() == pytest.approx(0)
@@ -76,9 +74,7 @@ def test_a_burst_beside_one_case_is_found(make_run: MakeRun) -> None:
     assert f"O{said[1:]}. Quiet repeats alone count; every series has some." in warnings
 
 
-def test_a_series_without_a_quiet_repeat_stays_out_of_the_answer_and_is_named(
-    make_run: MakeRun,
-) -> None:
+def test_a_series_without_a_quiet_repeat_stays_out_of_the_answer_and_is_named(make_run):
     run = load_run(make_run(repeats=1, other_cores=1.5, beside=("cpu_gather", "pinned", 0)))
     said = told(run)
     (measured,) = (s for s in said if s.kind == "measured")
@@ -90,7 +86,7 @@ def test_a_series_without_a_quiet_repeat_stays_out_of_the_answer_and_is_named(
     ) in [point.text for point in said]
 
 
-def test_what_a_hypervisor_gave_to_others_is_other_work(make_run: MakeRun) -> None:
+def test_what_a_hypervisor_gave_to_others_is_other_work(make_run):
     run = load_run(make_run(series=[NAIVE, PINNED], repeats=1, epochs=1))
     busy = run.rows[run.rows["metric"] == "system_cpu_busy"]
     stolen = busy.assign(metric="system_cpu_steal", value=2.0)
@@ -99,9 +95,7 @@ def test_what_a_hypervisor_gave_to_others_is_other_work(make_run: MakeRun) -> No
     assert list(other_load(of(run, rows))) == pytest.approx([0, 1])
 
 
-def test_what_was_measured_beside_other_work_stays_out_while_there_are_quiet_repeats(
-    make_run: MakeRun,
-) -> None:
+def test_what_was_measured_beside_other_work_stays_out_while_there_are_quiet_repeats(make_run):
     run = load_run(make_run(other_cores=1.5, beside=("cpu_gather", "pinned", 1), repeats=3))
     rows = run.rows.copy()
     slow = (rows["variant"] == "pinned") & (rows["repeat"] == 1) & (rows["metric"] == "wall_time")
@@ -117,7 +111,7 @@ def test_what_was_measured_beside_other_work_stays_out_while_there_are_quiet_rep
     assert list(disturbed_alone(noisy).values()) == pytest.approx([1.5] * 3)
 
 
-def test_epochs_of_a_failed_case_count_nowhere(make_run: MakeRun) -> None:
+def test_epochs_of_a_failed_case_count_nowhere(make_run):
     run = load_run(make_run(repeats=2))
     rows = run.rows.copy()
     case = (rows["stage"] == "case") & (rows["variant"] == "pinned") & (rows["repeat"] == 0)
@@ -128,9 +122,7 @@ def test_epochs_of_a_failed_case_count_nowhere(make_run: MakeRun) -> None:
 
 
 @pytest.mark.parametrize(("beside", "first"), [(None, "warning"), (NAIVE[:2], "measured")])
-def test_where_there_was_other_work_beside_most_that_is_the_answer(
-    make_run: MakeRun, beside: tuple[str, str] | None, first: str
-) -> None:
+def test_where_there_was_other_work_beside_most_that_is_the_answer(make_run, beside, first):
     where = {} if beside is None else {"beside": (*beside, 1)}
     said = told(load_run(make_run(other_cores=1.5, **where)))
     assert said[0].kind == first
@@ -138,14 +130,14 @@ def test_where_there_was_other_work_beside_most_that_is_the_answer(
     assert any("×" in s.text for s in said) == (first == "measured")
 
 
-def test_half_of_the_series_without_a_quiet_repeat_are_not_most_of_them(make_run: MakeRun) -> None:
+def test_half_of_the_series_without_a_quiet_repeat_are_not_most_of_them(make_run):
     of_two = {"series": [NAIVE, PINNED], "repeats": 1, "other_cores": 1.5}
     half = load_run(make_run("20261121-a-1", **of_two, beside=("cpu_gather", "pinned", 0)))
     assert (len(disturbed_alone(half)), mostly_disturbed(half)) == (1, False)
     assert mostly_disturbed(load_run(make_run("20261121-b-2", **of_two)))
 
 
-def test_a_series_is_as_disturbed_as_its_worst_repeat(make_run: MakeRun) -> None:
+def test_a_series_is_as_disturbed_as_its_worst_repeat(make_run):
     """Three cores more in repeat 1 of two, in windows of 2 s an epoch."""
     run = load_run(make_run(series=[NAIVE], repeats=2, other_cores=1.5))
     rows = run.rows.copy()

@@ -1,7 +1,5 @@
 """Charts as pictures: drawn as the data say, every text free of the others and on the paper."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable
@@ -26,7 +24,6 @@ from gatherbench.bench.show.views.epochs import epoch_breakdown, speedup
 from gatherbench.bench.show.views.processor import cpu_by_thread, cpu_core_seconds
 
 from ..printed import charts_of
-from .conftest import RunOf
 from .gpu_rows import EIGHT
 from .pictures import stands_free, texts
 
@@ -64,7 +61,7 @@ def unspaced(text: str) -> str:
 LONG_NAME = {"dataset": "papers100M-like", "scale": 0.2, "fanouts": [15, 10, *[5] * 20]}
 
 
-def test_long_names_of_workloads_stand_above_their_panels_whole(run_of: RunOf) -> None:
+def test_long_names_of_workloads_stand_above_their_panels_whole(run_of):
     long = LONG_NAME | {"hidden": 256, "batch_size": 1024}
     workloads = {
         name: {} if name == FOUR[1] else {**long, "seed": i} for i, name in enumerate(FOUR)
@@ -77,7 +74,7 @@ def test_long_names_of_workloads_stand_above_their_panels_whole(run_of: RunOf) -
     assert titles_stand_free(figure)
 
 
-def test_long_names_of_panels_do_not_run_into_each_other() -> None:
+def test_long_names_of_panels_do_not_run_into_each_other():
     name = workload_name({**asdict(Workload("papers100M-like")), **LONG_NAME})
     legend = [Patch(label="measured")]
     figure, axes = panel_row("t", [name, "short", name], legend=legend, foot="f")
@@ -95,13 +92,13 @@ LONG = (
 
 
 @pytest.mark.parametrize("make", [speedup, epoch_breakdown, cpu_core_seconds, cpu_by_thread])
-def test_no_text_overlaps_or_leaves_the_paper(run_of: RunOf, make: MakeChart) -> None:
+def test_no_text_overlaps_or_leaves_the_paper(run_of, make):
     failures = {("async_zero_copy", "green_context"): ("failed", "out of memory " * 20)}
     series, fixed = [*EIGHT, LONG], {"workloads": FOUR, "failures": failures, "jitter": 0.1}
     stands_free(draw(make(run_of(series=series, modelled=[LONG], repeats=1, **fixed))))
 
 
-def test_bars_are_drawn_as_the_chart_says(run_of: RunOf) -> None:
+def test_bars_are_drawn_as_the_chart_says(run_of):
     failures = {EIGHT[2][:2]: ("failed", "out of memory")}
     drawn = epoch_breakdown(run_of(series=EIGHT[:3], failures=failures, jitter=0.1))
     (axes,) = draw(drawn).axes
@@ -122,7 +119,7 @@ def test_bars_are_drawn_as_the_chart_says(run_of: RunOf) -> None:
     assert labels == ["cpu_gather\nnaive", "cpu_gather\npinned", "cpu_gather\nprefetch"]
 
 
-def test_warnings_stand_above_the_bars_and_the_foot_below(run_of: RunOf) -> None:
+def test_warnings_stand_above_the_bars_and_the_foot_below(run_of):
     drawn = speedup(run_of(series=EIGHT[:2], other_cores=1.5))
     figure = draw(drawn)
     FigureCanvasAgg(figure).draw()
@@ -131,14 +128,14 @@ def test_warnings_stand_above_the_bars_and_the_foot_below(run_of: RunOf) -> None
     assert drawn.foot in texts(figure).replace("\n", " ")
 
 
-def test_a_run_in_which_everything_failed_still_draws(run_of: RunOf) -> None:
+def test_a_run_in_which_everything_failed_still_draws(run_of):
     failures = {(s, v): ("failed", "boom") for s, v, _ in EIGHT}
     figure = draw(epoch_breakdown(run_of(series=EIGHT, failures=failures)))
     assert texts(figure).count("failed: boom") == len(EIGHT)
     assert not figure.axes[0].patches
 
 
-def test_modelled_bars_are_hatched_and_called_so_below_the_others(run_of: RunOf) -> None:
+def test_modelled_bars_are_hatched_and_called_so_below_the_others(run_of):
     figure = draw(epoch_breakdown(run_of(series=EIGHT[:1], modelled=EIGHT[:1])))
     above, below = figure.axes
     assert {patch.get_hatch() for patch in above.patches} == {""}
@@ -152,7 +149,7 @@ def test_modelled_bars_are_hatched_and_called_so_below_the_others(run_of: RunOf)
     assert "modelled for rtx3090-pcie4, not measured" in texts(figure)
 
 
-def test_lines_are_named_once_where_all_workloads_have_the_same(run_of: RunOf) -> None:
+def test_lines_are_named_once_where_all_workloads_have_the_same(run_of):
     drawn = speedup(run_of(series=EIGHT[:2], workloads=FOUR[:2]))
     left, right = draw(drawn).axes
     assert left.get_yticklabels()[0].get_text() == "cpu_gather\nnaive"
@@ -163,7 +160,7 @@ def test_lines_are_named_once_where_all_workloads_have_the_same(run_of: RunOf) -
     assert [label.get_text() for label in right.get_yticklabels()] == ["cpu_gather\npinned"]
 
 
-def test_save_all_writes_every_figure_and_the_same_svg_again(run_of: RunOf, tmp_path: Path) -> None:
+def test_save_all_writes_every_figure_and_the_same_svg_again(run_of, tmp_path):
     run = run_of(jitter=0.1)
     written = save_all(run, tmp_path / "one" / "figures")
     assert {p.stem for p in written} == set(charts_of(run))
@@ -179,12 +176,12 @@ def test_save_all_writes_every_figure_and_the_same_svg_again(run_of: RunOf, tmp_
     [(0.0, "0"), (1234.5, "1234"), (12.345, "12.3"), (1.0, "1.00"), (0.0123456, "0.0123"),
      (0.9999, "1.00"), (99.99, "100")],
 )  # fmt: skip
-def test_three_digits(value: float, shown: str) -> None:
+def test_three_digits(value, shown):
     assert three_digits(value) == shown
 
 
 @pytest.mark.parametrize(
     ("longest", "unit"), [(2.0, "s"), (0.2, "ms"), (2e-4, "µs"), (math.nan, "s")]
 )
-def test_time_unit(longest: float, unit: str) -> None:
+def test_time_unit(longest, unit):
     assert time_unit(longest)[0] == unit

@@ -1,7 +1,5 @@
 """The floor of the harness: which part of an epoch is the path's, and when nobody can say so."""
 
-from __future__ import annotations
-
 import pytest
 
 from gatherbench.bench.read.floor import floor_of, floors, path_shares
@@ -9,14 +7,13 @@ from gatherbench.bench.show.views.epochs import epoch_breakdown, speedup
 
 from ..printed import told
 from ..written_run import BASELINE, WORKLOAD
-from .conftest import RunOf
 
 #: An epoch is its stages and 0.01 s between them: 0.71 s of the floor, 1.71 and 1.01 s of these.
 NULL = ("null", "default", (0.2, 0.0, 0.5))
 ALIGNED = ("aligned_zero_copy", "given", (0.2, 0.3, 0.5))
 
 
-def test_what_a_path_has_beyond_the_floor_is_its_share_of_the_epoch(run_of: RunOf) -> None:
+def test_what_a_path_has_beyond_the_floor_is_its_share_of_the_epoch(run_of):
     run = run_of(series=[BASELINE, ALIGNED, NULL])
     shares = path_shares(run).set_index("strategy")
     assert list(shares.index) == ["cpu_gather", "aligned_zero_copy"], "the floor has no share"
@@ -30,7 +27,7 @@ def test_what_a_path_has_beyond_the_floor_is_its_share_of_the_epoch(run_of: RunO
     assert not any("null" in one for one in said), "it is never ranked"
 
 
-def test_the_interval_of_a_share_is_the_ratios_the_other_way_round(run_of: RunOf) -> None:
+def test_the_interval_of_a_share_is_the_ratios_the_other_way_round(run_of):
     run = run_of(series=[BASELINE, NULL], jitter=0.05)
     (line,) = path_shares(run).to_dict("records")
     assert line["low"] < line["share"] < line["high"] < 1
@@ -38,9 +35,7 @@ def test_the_interval_of_a_share_is_the_ratios_the_other_way_round(run_of: RunOf
 
 
 @pytest.mark.parametrize("fetch", [0.0, 0.01])
-def test_paths_that_are_the_floor_but_for_noise_are_the_first_thing_said(
-    run_of: RunOf, fetch: float
-) -> None:
+def test_paths_that_are_the_floor_but_for_noise_are_the_first_thing_said(run_of, fetch):
     near = ("cpu_gather", "naive", (0.2, fetch, 0.5))
     run = run_of(series=[near, ("aligned_zero_copy", "given", (0.2, 0.0, 0.5)), NULL], jitter=0.3)
     first = told(run)[0]
@@ -50,18 +45,18 @@ def test_paths_that_are_the_floor_but_for_noise_are_the_first_thing_said(
     assert not [one for one in told(run) if one.text.startswith("Share of the epoch")]
 
 
-def test_one_path_that_differs_from_the_floor_is_enough(run_of: RunOf) -> None:
+def test_one_path_that_differs_from_the_floor_is_enough(run_of):
     run = run_of(series=[BASELINE, ("aligned_zero_copy", "given", (0.2, 0.0, 0.5)), NULL])
     assert not [one for one in told(run) if one.text.startswith("No data path differs")]
 
 
-def test_one_repeat_tells_nothing_of_the_floor(run_of: RunOf) -> None:
+def test_one_repeat_tells_nothing_of_the_floor(run_of):
     run = run_of(series=[BASELINE, NULL], repeats=1)
     assert path_shares(run)["low"].isna().all()
     assert not any("floor" in one.text for one in told(run))
 
 
-def test_a_run_without_a_floor_says_nothing_of_one(run_of: RunOf) -> None:
+def test_a_run_without_a_floor_says_nothing_of_one(run_of):
     run = run_of(series=[BASELINE, ALIGNED])
     assert floor_of(run) is None
     assert path_shares(run).empty
@@ -69,7 +64,7 @@ def test_a_run_without_a_floor_says_nothing_of_one(run_of: RunOf) -> None:
     assert not epoch_breakdown(run).marks
 
 
-def test_the_floor_is_a_line_through_the_bars_of_epochs(run_of: RunOf) -> None:
+def test_the_floor_is_a_line_through_the_bars_of_epochs(run_of):
     run = run_of(series=[BASELINE, ALIGNED, NULL])
     chart = epoch_breakdown(run)
     assert [panel.marks for panel in chart.panels] == [[(pytest.approx(0.71), "floor")]]

@@ -1,7 +1,5 @@
 """Energy, power and link traffic of runs that this file makes up: no GPU has ever said these."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,11 +33,10 @@ from gatherbench.bench.show.views.energy import (
     power_over_time,
 )
 from gatherbench.bench.show.views.requests import pcie_over_time
-from helpers.epochs import measured_changes
+from helpers.epoch_bars import measured_changes
 from helpers.findings import Findings
 
 from ..written_run import WORKLOAD
-from .conftest import RunOf
 from .gpu_rows import add_rows
 from .pictures import stands_free
 
@@ -88,14 +85,14 @@ def by_strategy(table: pd.DataFrame) -> dict[str, dict[str, Any]]:
     return {r["strategy"]: r for r in table.to_dict("records")}
 
 
-def test_rows_of_the_whole_run_are_no_cases(run: Run) -> None:
+def test_rows_of_the_whole_run_are_no_cases(run):
     assert set(run.rows["workload"]) == {WORKLOAD}
     assert len(run.whole) == 3
     assert idle_power_w(run) == IDLE_W
     assert link_rate(run) == (pytest.approx(31.51e9, rel=1e-3), "")
 
 
-def test_energy_an_epoch_splits_at_the_idle_power(run: Run) -> None:
+def test_energy_an_epoch_splits_at_the_idle_power(run):
     found = by_strategy(gpu_energy(run))
     assert set(found) == set(BLOCKS)
     baseline = found["cpu_gather"]
@@ -105,7 +102,7 @@ def test_energy_an_epoch_splits_at_the_idle_power(run: Run) -> None:
     assert baseline["not split"] == 0
 
 
-def test_power_is_energy_over_the_window(run: Run) -> None:
+def test_power_is_energy_over_the_window(run):
     found = by_strategy(gpu_power(run))
     assert found["aligned_zero_copy"]["median"] == pytest.approx(200 * 1.05)
     assert found["aligned_zero_copy"]["idle"] == IDLE_W
@@ -115,7 +112,7 @@ def test_power_is_energy_over_the_window(run: Run) -> None:
     }
 
 
-def test_without_an_idle_power_nothing_is_split(run: Run) -> None:
+def test_without_an_idle_power_nothing_is_split(run):
     bare = replace(run, whole=run.whole[run.whole["metric"] != "idle_power"])
     found = by_strategy(gpu_energy(bare))["cpu_gather"]
     assert (found["idle"], found["above idle"]) == (0, 0)
@@ -123,7 +120,7 @@ def test_without_an_idle_power_nothing_is_split(run: Run) -> None:
     assert "Idle power, with a process on the GPU: unknown" in gpu_energy_per_epoch(bare).reading
 
 
-def test_bars_are_as_long_as_the_energy_and_the_missing_is_named(run: Run) -> None:
+def test_bars_are_as_long_as_the_energy_and_the_missing_is_named(run):
     chart = gpu_energy_per_epoch(run)
     naive, aligned, lost = chart.panels[0].lines
     assert naive.parts == pytest.approx({"idle": IDLE_W * 1.7, "above idle": 357 - IDLE_W * 1.7})
@@ -134,7 +131,7 @@ def test_bars_are_as_long_as_the_energy_and_the_missing_is_named(run: Run) -> No
     assert gpu_mean_power(run).panels[0].lines[0].text == "210 W"
 
 
-def test_a_repeat_without_energy_has_a_reason_of_its_own(make_run: MakeRun) -> None:
+def test_a_repeat_without_energy_has_a_reason_of_its_own(make_run):
     """That the other repeats have not been run is none for the one that has."""
     folder = make_run(series=SERIES[:1], backend="cuda", repeats=2)
     rows = (folder / "rows.csv").read_text().splitlines(keepends=True)
@@ -145,7 +142,7 @@ def test_a_repeat_without_energy_has_a_reason_of_its_own(make_run: MakeRun) -> N
     assert line.missing == "no_device: none here"
 
 
-def test_energy_of_repeats_that_do_not_count_stays_out(folder: Path) -> None:
+def test_energy_of_repeats_that_do_not_count_stays_out(folder):
     """Those beside other work, where there are quiet ones."""
     run = load_run(folder)
     quiet = replace(run, rows=run.rows.assign(used=run.rows["repeat"] != 1))
@@ -173,14 +170,14 @@ def traffic(*strategies: str, share: float = 1.0) -> list[tuple[Any, ...]]:
     ]
 
 
-def test_rates_are_differences_between_readings() -> None:
+def test_rates_are_differences_between_readings():
     points = pd.DataFrame({"time_s": [0.0, 0.5, 0.5, 1.0], "value": [0.0, 1e9, 1e9, 4e9]})
     rates = link_rates(points)
     assert rates["rate"].tolist() == [2e9, 6e9]
     assert rates["begin_s"].tolist() == [0.0, 0.5]
 
 
-def test_of_a_case_that_was_cut_off_nothing_is_drawn(folder: Path) -> None:
+def test_of_a_case_that_was_cut_off_nothing_is_drawn(folder):
     """Its readings may lie there, and no row of the table stands behind them."""
     write_timeline(folder, *traffic("cpu_gather", "aligned_zero_copy"))
     rows = (folder / "rows.csv").read_text().splitlines(keepends=True)
@@ -191,7 +188,7 @@ def test_of_a_case_that_was_cut_off_nothing_is_drawn(folder: Path) -> None:
     assert set(run.samples["strategy"]) == {"cpu_gather", "async_zero_copy"}
 
 
-def test_traffic_is_drawn_for_each_series_and_the_missing_is_named(folder: Path) -> None:
+def test_traffic_is_drawn_for_each_series_and_the_missing_is_named(folder):
     write_timeline(folder, *traffic("cpu_gather", "aligned_zero_copy"))
     gone = {"status": "skipped", "reason": "unsupported: the counter could wrap; leave a core free"}
     counter = {"metric": "pcie_host_to_device", "unit": "B", "value": "", "stage": "epoch"}
@@ -214,7 +211,7 @@ def test_traffic_is_drawn_for_each_series_and_the_missing_is_named(folder: Path)
     assert [len(axes.lines) for axes in figure.axes] == [1, 1, 0]  # the raw rate
 
 
-def test_each_column_of_traffic_has_its_workload_s_name_below_the_legend(folder: Path) -> None:
+def test_each_column_of_traffic_has_its_workload_s_name_below_the_legend(folder):
     write_timeline(folder, *traffic("cpu_gather"))
     run = load_run(folder)
     (fields,) = run.plan["workloads"].values()
@@ -233,7 +230,7 @@ def test_each_column_of_traffic_has_its_workload_s_name_below_the_legend(folder:
     assert max(first.y1, second.y1) < lowest
 
 
-def test_the_epoch_shown_is_the_first_that_was_polled_with_its_own_payload(folder: Path) -> None:
+def test_the_epoch_shown_is_the_first_that_was_polled_with_its_own_payload(folder):
     points = [
         ("cpu_gather", "naive", epoch, "pcie_host_to_device", time_s, epoch * of_first)
         for epoch in (2, 1)  # of the first epoch nothing was read
@@ -257,9 +254,7 @@ def test_the_epoch_shown_is_the_first_that_was_polled_with_its_own_payload(folde
         (0.0, 31.5, "0 B", "0 B"),
     ],
 )
-def test_little_traffic_has_a_scale_of_its_own(
-    folder: Path, share: float, top: float, to_device: str, to_host: str
-) -> None:
+def test_little_traffic_has_a_scale_of_its_own(folder, share, top, to_device, to_host):
     write_timeline(folder, *traffic("cpu_gather", share=share))
     chart = pcie_over_time(load_run(folder))
     (panel,) = chart.panels
@@ -273,7 +268,7 @@ def test_little_traffic_has_a_scale_of_its_own(
 @pytest.mark.parametrize(
     ("status", "why"), [("ok", "PCIe generation 9"), ("skipped", "does not tell")]
 )
-def test_a_link_without_a_raw_rate_says_why(folder: Path, status: str, why: str) -> None:
+def test_a_link_without_a_raw_rate_says_why(folder, status, why):
     write_timeline(folder, *traffic("cpu_gather"))
     table = load_run(folder)
     gen = table.whole["metric"] == "link_gen_loaded"
@@ -288,7 +283,7 @@ def test_a_link_without_a_raw_rate_says_why(folder: Path, status: str, why: str)
 
 
 @pytest.mark.parametrize("readings", [2, 3, 1777])
-def test_thinning_a_counter_keeps_its_bytes(folder: Path, readings: int) -> None:
+def test_thinning_a_counter_keeps_its_bytes(folder, readings):
     points = [(0.01 * i, 1e6 * i * i) for i in range(readings)]
     case = ("cpu_gather", "naive", 0, "pcie_host_to_device")
     write_timeline(folder, *((*case, *point) for point in points))
@@ -299,7 +294,7 @@ def test_thinning_a_counter_keeps_its_bytes(folder: Path, readings: int) -> None
     assert carried == pytest.approx(points[-1][1])
 
 
-def test_where_nothing_was_polled_the_reasons_stand_with_how_many(run_of: RunOf) -> None:
+def test_where_nothing_was_polled_the_reasons_stand_with_how_many(run_of):
     run = run_of(series=SERIES, backend="cuda", failures={SERIES[0][:2]: ("failed", "lost")})
     for make in (pcie_over_time, power_over_time):
         assert make(run).absent.splitlines() == [
@@ -313,20 +308,20 @@ def test_where_nothing_was_polled_the_reasons_stand_with_how_many(run_of: RunOf)
 
 
 @pytest.mark.parametrize("make", [gpu_energy_per_epoch, gpu_mean_power])
-def test_a_run_in_which_nothing_was_read_says_so_in_place(run_of: RunOf, make: MakeChart) -> None:
+def test_a_run_in_which_nothing_was_read_says_so_in_place(run_of, make):
     chart = make(run_of(series=SERIES, backend="cuda"))
     assert {line.missing for line in chart.panels[0].lines} == {chart.absent}
     assert chart.absent == "no_device: none here"
 
 
-def test_no_text_leaves_the_paper(folder: Path) -> None:
+def test_no_text_leaves_the_paper(folder):
     write_timeline(folder, *traffic("cpu_gather"))
     run = load_run(folder)
     for make in (gpu_energy_per_epoch, gpu_mean_power, power_over_time, pcie_over_time):
         stands_free(draw(make(run)))
 
 
-def test_changes_of_energy_are_those_of_the_blocks(folder: Path) -> None:
+def test_changes_of_energy_are_those_of_the_blocks(folder):
     run = load_run(folder)
     found = changes_of_run(run, {"energy": ("energy", "energy")})
     assert found["strategy"].tolist() == ["aligned_zero_copy"], "the reference has none over itself"

@@ -1,7 +1,5 @@
 """What the host needs to issue an epoch: shown as shares, and said where it bounds the epoch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,7 +9,6 @@ from gatherbench.bench.show.views.issue import ISSUE, issue_shares
 
 from ..printed import told
 from ..written_run import BASELINE
-from .conftest import RunOf
 
 #: Epochs of 1.71 s (the baseline) and 1.01 s, of 20 minibatches each.
 ALIGNED = ("aligned_zero_copy", "given", (0.2, 0.3, 0.5))
@@ -33,7 +30,7 @@ def issued(train: float, fetch: float, drain: float, sample: float | None = None
     return more
 
 
-def test_what_was_issued_is_a_share_of_the_epoch(run_of: RunOf) -> None:
+def test_what_was_issued_is_a_share_of_the_epoch(run_of):
     run = run_of(series=[BASELINE, ALIGNED], backend="cuda", more=issued(0.505, 0.101, 0.0505))
     assert ISSUE.applies(run)
     (table,) = ISSUE.tables(run)
@@ -47,7 +44,7 @@ def test_what_was_issued_is_a_share_of_the_epoch(run_of: RunOf) -> None:
     assert not any("bounds the epochs" in one.text for one in told(run))
 
 
-def test_drawing_by_a_thread_of_its_own_has_a_column(run_of: RunOf) -> None:
+def test_drawing_by_a_thread_of_its_own_has_a_column(run_of):
     run = run_of(series=[BASELINE, ALIGNED], backend="cuda", more=issued(0.4, 0.1, 0.05, 0.808))
     shares = issue_shares(run).set_index("strategy")
     assert shares.loc["aligned_zero_copy", "sample"] == pytest.approx(0.808 / 1.01)
@@ -65,8 +62,8 @@ def test_drawing_by_a_thread_of_its_own_has_a_column(run_of: RunOf) -> None:
     ],
 )
 def test_issuing_bounds_an_epoch_if_it_takes_most_of_it_and_the_gpu_is_done(
-    run_of: RunOf, train: float, drain: float, bound: bool
-) -> None:
+    run_of, train, drain, bound
+):
     series = [BASELINE, ALIGNED, IN_GPU]
     run = run_of(series=series, backend="cuda", more=issued(train, 0.1, drain))
     shares = issue_shares(run).set_index("strategy")["bound"].to_dict()
@@ -80,10 +77,10 @@ def test_issuing_bounds_an_epoch_if_it_takes_most_of_it_and_the_gpu_is_done(
         )
 
 
-def test_a_path_that_gathers_on_the_cpu_is_not_called_bound_by_issuing(run_of: RunOf) -> None:
+def test_a_path_that_gathers_on_the_cpu_is_not_called_bound_by_issuing(run_of):
     run = run_of(series=[BASELINE], backend="cuda", more=issued(0.2, 1.4, 0.01))
     assert not issue_shares(run)["bound"].any()
 
 
-def test_on_the_host_nothing_is_issued(run_of: RunOf) -> None:
+def test_on_the_host_nothing_is_issued(run_of):
     assert not ISSUE.applies(run_of(series=[BASELINE]))

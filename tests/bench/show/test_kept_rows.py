@@ -1,7 +1,5 @@
 """Rows found on the device and the share that is kept: by hand from rows that were made up."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,13 +15,9 @@ from gatherbench.bench.show.figures import draw as drawing
 from gatherbench.bench.show.figures.draw import save_all
 from gatherbench.bench.show.figures.kept_rows import draw_kept_rows
 from gatherbench.bench.show.views.requests import data_path
-from helpers.epochs import measured_bars, measured_changes, measured_times
+from helpers.epoch_bars import measured_bars, measured_changes, measured_times
 from helpers.findings import load_findings
-from helpers.hot_rows import (
-    measured_gains,
-    modelled_gains,
-    published_tiering,
-)
+from helpers.hot_rows import measured_gains, modelled_gains, published_tiering
 
 from ..written_run import write_run
 from .gpu_rows import add_rows, declare_path
@@ -71,7 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_found_rows_are_counted_beside_declared(folder: Path) -> None:
+def test_found_rows_are_counted_beside_declared(folder):
     run = load_run(folder)
     found = found_on_device(run).droplevel(["workload", "backend"])
     assert found.loc[(CACHED, "presampled,10%,0")].tolist() == pytest.approx([0.255, 0.25])
@@ -87,7 +81,7 @@ def test_found_rows_are_counted_beside_declared(folder: Path) -> None:
     assert (cells["declared"].text, cells["counted"].text) == ("80.0", "80.5")
 
 
-def test_paths_that_keep_nothing_have_no_table(make_run: MakeRun) -> None:
+def test_paths_that_keep_nothing_have_no_table(make_run):
     folder = make_run(declared=True)
     run = load_run(folder)
     assert not {"declared", "counted"} & {column.field for column in data_path(run).columns}
@@ -99,7 +93,7 @@ def test_paths_that_keep_nothing_have_no_table(make_run: MakeRun) -> None:
     assert "Rows found" not in shown(folder)
 
 
-def test_points_lie_at_the_share_that_is_kept(folder: Path) -> None:
+def test_points_lie_at_the_share_that_is_kept(folder):
     points = kept_rows(load_run(folder))
     measured = points[points["panel"] == "measured"].set_index(["series", "x"])["y"]
     assert measured.to_dict() == pytest.approx(
@@ -116,9 +110,7 @@ def test_points_lie_at_the_share_that_is_kept(folder: Path) -> None:
     assert set(points.loc[points["aside"], "series"]) == {ORACLE}
 
 
-def test_a_picture_from_two_shares_on(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_picture_from_two_shares_on(folder, tmp_path, monkeypatch):
     run = load_run(folder)
     ((workload, figure),) = draw_kept_rows(run).items()
     stands_free(figure)
@@ -136,7 +128,7 @@ def test_a_picture_from_two_shares_on(
     assert not draw_kept_rows(replace(run, plan={**plan, "cases": one}, rows=rows))
 
 
-def test_gains_over_what_is_found(folder: Path) -> None:
+def test_gains_over_what_is_found(folder):
     findings = load_findings(folder.parents[1], REFERENCE)
     table = measured_gains(findings).set_index("x")
     expected = {25.5: 1.6 / 1.5, 80.5: 1.6 / 1.4, 30.5: 1.6 / 1.3}
@@ -149,7 +141,7 @@ def test_gains_over_what_is_found(folder: Path) -> None:
     assert len(measured_gains(replace(findings, runs=[plain, run]))) == len(expected)
 
 
-def test_the_bound_is_nobodys_best_variant(folder: Path) -> None:
+def test_the_bound_is_nobodys_best_variant(folder):
     """The oracle has the shortest epoch of its strategy by 0.1 s."""
     findings = load_findings(folder.parents[1], REFERENCE)
     bars = measured_bars(findings, "cuda").query("strategy == @CACHED")
@@ -162,14 +154,14 @@ def test_the_bound_is_nobodys_best_variant(folder: Path) -> None:
     assert change == pytest.approx(1.4 / 1.7 - 1)
 
 
-def test_the_model_gains_nothing_of_no_row_and_most_of_all() -> None:
+def test_the_model_gains_nothing_of_no_row_and_most_of_all():
     profile = load_profile("rtx3090-pcie4")
     y = modelled_gains(["products-like"], profile, [0.0, 0.5, 1.0])["y"].tolist()
     assert y[0] == 1
     assert 1 < y[1] <= y[2]
 
 
-def test_data_tiering_is_published_as_a_range() -> None:
+def test_data_tiering_is_published_as_a_range():
     roofs, traffic = published_tiering(load_reference(REFERENCE))
     assert roofs["y"].tolist() == [1.6, 2.1]
     assert traffic == (0.87, 0.95)

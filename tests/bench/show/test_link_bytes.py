@@ -1,7 +1,5 @@
 """What the sensors saw on the link beside what was counted from the ids, worked out by hand."""
 
-from __future__ import annotations
-
 import html
 import math
 from collections.abc import Callable
@@ -19,10 +17,7 @@ from gatherbench.bench.show.views.requests import link_traffic
 from .gpu_rows import add_rows, declare_path, measure_link
 
 MakeRun = Callable[..., Path]
-SERIES = [
-    ("cpu_gather", "naive", (0.2, 1.0, 0.5)),
-    ("aligned_zero_copy", "given", (0.2, 0.4, 0.5)),
-]
+SERIES = [("cpu_gather", "naive", (0.2, 1.0, 0.5)), ("aligned_zero_copy", "given", (0.2, 0.4, 0.5))]
 
 
 def calibrate(folder: Path, *ratios: tuple[Any, ...]) -> None:
@@ -41,7 +36,7 @@ def folder(make_run: MakeRun) -> Path:
     return make_run(series=SERIES, backend="cuda", machine="nvidia-h200")
 
 
-def test_measured_bytes_stand_beside_those_of_requests_and_copies(folder: Path) -> None:
+def test_measured_bytes_stand_beside_those_of_requests_and_copies(folder):
     pinned = "bytes counted for each byte copied, pinned memory"
     calibrate(
         folder,
@@ -78,7 +73,7 @@ def test_measured_bytes_stand_beside_those_of_requests_and_copies(folder: Path) 
     assert "which counted 1.100 B for each byte copied" in page
 
 
-def test_what_was_not_counted_is_not_made_up(folder: Path) -> None:
+def test_what_was_not_counted_is_not_made_up(folder):
     declare_path(folder, "aligned_zero_copy", "given", gpu_link_read=1000.0)
     measure_link(folder, "aligned_zero_copy", "given", 1400.0)
     measure_link(folder, "cpu_gather", "naive", 1100.0)
@@ -91,7 +86,7 @@ def test_what_was_not_counted_is_not_made_up(folder: Path) -> None:
         assert missing.isna().sum() == names
 
 
-def test_reads_of_a_graph_in_host_memory_are_said_to_be_in_what_is_measured(folder: Path) -> None:
+def test_reads_of_a_graph_in_host_memory_are_said_to_be_in_what_is_measured(folder):
     measure_link(folder, "cpu_gather", "naive", 1100.0)
     run = load_run(folder)
     said = "Measured bytes include reads of the graph, which are not counted"
@@ -101,7 +96,7 @@ def test_reads_of_a_graph_in_host_memory_are_said_to_be_in_what_is_measured(fold
         assert (said in found) == (sampling == "uva")
 
 
-def test_without_a_measurement_there_is_nothing_to_compare(folder: Path) -> None:
+def test_without_a_measurement_there_is_nothing_to_compare(folder):
     declare_path(folder, "cpu_gather", "naive", copy_engine=1000.0)
     calibrate(folder, ("counters: of pinned memory", math.pi, 1.1))
     run = load_run(folder)

@@ -1,7 +1,5 @@
 """What is said of modelled epochs: ratios worked out by hand, ranges, and what was borrowed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -117,13 +115,11 @@ SAID: dict[str, tuple[Sequence[Series], list[str]]] = {
 
 
 @pytest.mark.parametrize(("series", "expected"), SAID.values(), ids=list(SAID))
-def test_what_is_said_claims_no_more_than_holds_at_every_corner(
-    modelled: Callable[..., Run], series: Sequence[Series], expected: list[str]
-) -> None:
+def test_what_is_said_claims_no_more_than_holds_at_every_corner(modelled, series, expected):
     assert said(modelled(*series)) == expected
 
 
-def test_a_point_has_the_fields_of_what_it_says(modelled: Callable[..., Run]) -> None:
+def test_a_point_has_the_fields_of_what_it_says(modelled):
     first, bound = model.modelled_points(modelled(*FOUR))
     assert (first.verdict, first.subjects, first.over) == ("FAST", (BEST,), "cpu_gather naive")
     assert first.values == (pytest.approx((2.0, 2.0, 2.0)),)
@@ -132,9 +128,7 @@ def test_a_point_has_the_fields_of_what_it_says(modelled: Callable[..., Run]) ->
 
 
 @pytest.mark.parametrize(("error", "decided"), [(1.59, True), (1.61, False)])
-def test_paths_within_the_models_own_error_are_not_ranked(
-    modelled: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, error: float, decided: bool
-) -> None:
+def test_paths_within_the_models_own_error_are_not_ranked(modelled, monkeypatch, error, decided):
     """1.6 s over 1 s."""
     monkeypatch.setattr(model, "told_apart", lambda **_: error)
     (text,) = said(modelled(*FOUR[:3]))
@@ -150,8 +144,8 @@ def test_paths_within_the_models_own_error_are_not_ranked(
     ("profile", "knows"), [("nvidia-h200", True), ("rtx3090-pcie4", False), ("", False)]
 )
 def test_the_model_errs_more_where_the_profile_does_not_know_the_loop(
-    modelled: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, profile: str, knows: bool
-) -> None:
+    modelled, monkeypatch, profile, knows
+):
     monkeypatch.setattr(model, "told_apart", lambda *, loop: 1.1 if loop else 1.7)
     run = modelled(*FOUR[:3])
     text = load_profile(profile).to_toml() if profile else "no TOML"
@@ -160,7 +154,7 @@ def test_the_model_errs_more_where_the_profile_does_not_know_the_loop(
     assert f"told apart from a factor of {factor} on" in said(run)[0]
 
 
-def test_over_a_gather_of_another_machine_there_is_no_ratio(modelled: Callable[..., Run]) -> None:
+def test_over_a_gather_of_another_machine_there_is_no_ratio(modelled):
     borrowed = {NAIVE[:2]: ["sample", "fetch"], ALIGNED[:2]: ["sample"]}
     run = modelled(*FOUR, borrowed=borrowed)
     # The profile knows of the pinned gather itself: 1.6 s over 1 and over 0.8 s.
@@ -178,7 +172,7 @@ def test_over_a_gather_of_another_machine_there_is_no_ratio(modelled: Callable[.
     assert changes_of_run(run, {"epoch": ("epoch", "wall_time")}).empty
 
 
-def test_without_a_gather_of_its_own_epochs_are_told(modelled: Callable[..., Run]) -> None:
+def test_without_a_gather_of_its_own_epochs_are_told(modelled):
     borrowed = {NAIVE[:2]: ["fetch"], PINNED[:2]: ["fetch"]}
     slower = ("unified_zero_copy", "registered", (0.2, 0.49, 0.5))
     one = said(modelled(*FOUR, slower, borrowed=borrowed))
@@ -192,9 +186,7 @@ def test_without_a_gather_of_its_own_epochs_are_told(modelled: Callable[..., Run
     assert notes(two)[0].startswith("No ratio over cpu_gather naive and cpu_gather pinned:")
 
 
-def test_a_model_that_borrows_from_disturbed_epochs_alone_says_so(
-    modelled: Callable[..., Run],
-) -> None:
+def test_a_model_that_borrows_from_disturbed_epochs_alone_says_so(modelled):
     told = f"Minibatches come as fast as {MACHINE} was measured to have them"
     for number, (beside, end) in enumerate(
         [
@@ -213,9 +205,7 @@ def test_a_model_that_borrows_from_disturbed_epochs_alone_says_so(
         )
 
 
-def test_a_calibration_of_the_run_s_own_machine_borrows_from_nobody_else(
-    modelled: Callable[..., Run],
-) -> None:
+def test_a_calibration_of_the_run_s_own_machine_borrows_from_nobody_else(modelled):
     profile = joint_name(MACHINE, "h200-sxm-pcie5")
     assert host_of(profile) == host_of(MACHINE) == MACHINE
     run = modelled(*FOUR, borrowed={NAIVE[:2]: ["fetch"]}, profile=profile)
@@ -223,7 +213,7 @@ def test_a_calibration_of_the_run_s_own_machine_borrows_from_nobody_else(
     assert "2.00× as fast as cpu_gather naive" in said(run)[0]
 
 
-def test_a_ratio_of_ranges_is_taken_end_by_end(modelled: Callable[..., Run]) -> None:
+def test_a_ratio_of_ranges_is_taken_end_by_end(modelled):
     """Aligned reads take 1 or 0.8 s; beside a baseline of 2 or 1.8 s: 2 or 2.25 times."""
     naive = (*NAIVE[:2], [NAIVE[2], (0.2, 1.09, 0.5)])
     aligned = (*ALIGNED[:2], [ALIGNED[2], BOUND[2]])
@@ -237,7 +227,7 @@ def test_a_ratio_of_ranges_is_taken_end_by_end(modelled: Callable[..., Run]) -> 
     assert line["train"] == pytest.approx(0.5)
 
 
-def test_several_workloads_share_a_point_for_one_answer(modelled: Callable[..., Run]) -> None:
+def test_several_workloads_share_a_point_for_one_answer(modelled):
     """Of the second, stages take twice as long: 3.99 over 1.99 s, and over 1.59 s."""
     points = model.modelled_points(modelled(*FOUR, workloads=TWO))
     assert [point.text.removeprefix(HEAD) for point in points] == [
@@ -250,7 +240,7 @@ def test_several_workloads_share_a_point_for_one_answer(modelled: Callable[..., 
     assert len({point.workloads for point in points[2:]}) == 2
 
 
-def test_what_nobody_would_train_with_is_never_ranked(make_run: MakeRun) -> None:
+def test_what_nobody_would_train_with_is_never_ranked(make_run):
     """Measured and modelled: the oracle is the fastest of both runs, and is not named."""
     assert said(load_run(make_run("20261122-none-b"))) == []
     oracle = ("cached_zero_copy", "oracle,10%,0", (0.2, 0.1, 0.5))

@@ -1,7 +1,5 @@
 """What is shown of runs on several ranks: terminal, charts, report, sentences, notebook."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Callable
@@ -29,7 +27,7 @@ from gatherbench.bench.show.views.ranks import (
     scaling_points,
     speedup_at_ranks,
 )
-from helpers.epochs import measured_bars
+from helpers.epoch_bars import measured_bars
 from helpers.findings import load_findings
 from helpers.reddit import beside_published, measured_over_ranks
 
@@ -85,7 +83,7 @@ def scaling_table(text: str) -> str:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_the_table_over_ranks_fits_the_terminal(tables: RenderableType, width: int) -> None:
+def test_the_table_over_ranks_fits_the_terminal(tables, width):
     text = printed(tables, width)
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text
@@ -96,7 +94,7 @@ def test_the_table_over_ranks_fits_the_terminal(tables: RenderableType, width: i
     assert ["2", "2.00", "80.0", "1.60"] in [line[:4] for line in lines]
 
 
-def test_the_exchange_stands_beside_the_stages(tables: RenderableType) -> None:
+def test_the_exchange_stands_beside_the_stages(tables):
     text = printed(tables, 80)
     two = text.partition("2 ranks, strong scaling")[2].partition("4 ranks")[0]
     units = ["s", "s", "s", "s", "speed-up"]
@@ -106,14 +104,14 @@ def test_the_exchange_stands_beside_the_stages(tables: RenderableType) -> None:
     assert "both are within train" in " ".join(text.split())
 
 
-def test_from_rank_to_rank(tables: RenderableType) -> None:
+def test_from_rank_to_rank(tables):
     text = printed(tables).partition("From rank to rank: wordnet GraphSAGE (2 ranks")[2]
     line = line_of(text.partition("From rank to rank")[0], "cpu_gather")
     # Of 3.2 s: rank 0 waits for 2 % and ends 1 % earlier.
     assert line[2:] == ["3.20", "3.17", "0.0320", "0.160", "10.0", "11.0"]
 
 
-def test_a_weak_epoch_says_its_seeds(make_run: MakeRun) -> None:
+def test_a_weak_epoch_says_its_seeds(make_run):
     seeds = {1: 15_000, 2: 30_000}
     text = shown(
         write_ranks(make_run, {ALIGNED: {1: 2.0, 2: 2.5}}, scaling="weak", seeds=seeds), 120
@@ -123,7 +121,7 @@ def test_a_weak_epoch_says_its_seeds(make_run: MakeRun) -> None:
     assert ["2", "30", "000", "2.50", "80.0"] in [line.split()[:5] for line in table.splitlines()]
 
 
-def test_one_number_of_ranks_shows_nothing_of_the_kind(make_run: MakeRun) -> None:
+def test_one_number_of_ranks_shows_nothing_of_the_kind(make_run):
     text = shown(make_run())
     assert "ranks" not in text
     run = load_run(make_run("20261122-other-b"))
@@ -133,14 +131,14 @@ def test_one_number_of_ranks_shows_nothing_of_the_kind(make_run: MakeRun) -> Non
     assert not {"all_reduce", "wait", "ranks", "scaling"} & fields
 
 
-def test_where_all_cases_have_two_ranks_there_is_no_picture_over_ranks(make_run: MakeRun) -> None:
+def test_where_all_cases_have_two_ranks_there_is_no_picture_over_ranks(make_run):
     run = load_run(write_ranks(make_run, {NAIVE: {2: 3.2}, ALIGNED: {2: 2.0}}))
     assert "epoch_breakdown" in charts_of(run)
     assert not set(RANKS.charts) & set(charts_of(run))
     assert "Several ranks" in render_report(run)
 
 
-def test_a_failed_number_of_ranks_stands_in_its_place(make_run: MakeRun) -> None:
+def test_a_failed_number_of_ranks_stands_in_its_place(make_run):
     failed = {(2, *ALIGNED): "rank 1 was killed by SIGKILL", (1, *BOUND): "out of memory"}
     path = write_ranks(make_run, TIMES, failures=failed)
     table = scaling_table(shown(path, 120))
@@ -157,7 +155,7 @@ def test_a_failed_number_of_ranks_stands_in_its_place(make_run: MakeRun) -> None
 # ---- charts --------------------------------------------------------------------------------------
 
 
-def test_bars_over_ranks_have_their_values(run: Run) -> None:
+def test_bars_over_ranks_have_their_values(run):
     epochs, ratios, shares = (bars(make(run)) for make in RANKS.charts.values())
     assert list(epochs)[:3] == [
         ("cpu_gather", f"{n}, naive") for n in ("1 rank", "2 ranks", "4 ranks")
@@ -170,7 +168,7 @@ def test_bars_over_ranks_have_their_values(run: Run) -> None:
     assert ("all_in_gpu", "1 rank") not in shares, "1 by definition"
 
 
-def test_bars_of_ratios_have_the_interval_for_whisker(make_run: MakeRun) -> None:
+def test_bars_of_ratios_have_the_interval_for_whisker(make_run):
     several = load_run(write_ranks(make_run, TIMES, jitter=0.05))
     single = load_run(write_ranks(make_run, TIMES, jitter=0.05, repeats=1, name="20261122-one-b"))
     for make in RANKS.charts.values():
@@ -181,7 +179,7 @@ def test_bars_of_ratios_have_the_interval_for_whisker(make_run: MakeRun) -> None
             assert {line.ends for line in bars(make(single)).values()} == {None}
 
 
-def test_on_a_host_ranks_are_processes_and_no_gpus(run: Run, tables: RenderableType) -> None:
+def test_on_a_host_ranks_are_processes_and_no_gpus(run, tables):
     for name, make in RANKS.charts.items():
         chart = make(run)
         said = [chart.title, chart.reading, *(line.detail for line in bars(chart).values())]
@@ -195,7 +193,7 @@ def test_on_a_host_ranks_are_processes_and_no_gpus(run: Run, tables: RenderableT
     assert said_of_scaling == {"Ranks are processes on a host, not GPUs"}
 
 
-def test_published_gains_stand_beside_gpus_alone(make_run: MakeRun) -> None:
+def test_published_gains_stand_beside_gpus_alone(make_run):
     path = write_ranks(make_run, TIMES, backend="cuda")
     assert speedup_at_ranks(load_run(path)).marks == {}, "no published figures beside the run"
     shutil.copytree(REFERENCE, path.parents[1] / "reference")
@@ -210,7 +208,7 @@ def test_published_gains_stand_beside_gpus_alone(make_run: MakeRun) -> None:
 
 
 @pytest.mark.parametrize("backend", ["host", "cuda"])
-def test_pictures_over_ranks_are_readable(make_run: MakeRun, backend: str) -> None:
+def test_pictures_over_ranks_are_readable(make_run, backend):
     path = write_ranks(make_run, TIMES, backend=backend, jitter=0.02)
     shutil.copytree(REFERENCE, path.parents[1] / "reference")
     run = load_run(path)
@@ -220,7 +218,7 @@ def test_pictures_over_ranks_are_readable(make_run: MakeRun, backend: str) -> No
         assert ("Host memory only" in texts(figure)) == (backend == "host")
 
 
-def test_the_breakdown_splits_training_among_ranks(run: Run, make_run: MakeRun) -> None:
+def test_the_breakdown_splits_training_among_ranks(run, make_run):
     chart = epoch_breakdown(run)
     one, two, _ = ({(x.name, x.detail): x for x in p.lines}[NAIVE].parts for p in chart.panels)
     assert two == pytest.approx(
@@ -241,7 +239,7 @@ def cells(grid: Any, *fields: str) -> list[tuple[str, ...]]:
     return [tuple(line.cells[place].text for place in places) for line in grid.lines]
 
 
-def test_the_report_has_a_section_on_ranks(run: Run) -> None:
+def test_the_report_has_a_section_on_ranks(run):
     page = render_report(run)
     assert '<a href="#ranks">Several ranks</a>' in page
     assert "here ranks (processes) on a host." in page
@@ -261,7 +259,7 @@ def test_the_report_has_a_section_on_ranks(run: Run) -> None:
 # ---- sentences -----------------------------------------------------------------------------------
 
 
-def test_ranks_have_sentences_of_their_own(run: Run) -> None:
+def test_ranks_have_sentences_of_their_own(run):
     said = [point.text for point in told(run)]
     start, over = "Measured in host memory, no GPU, by ", "as fast as cpu_gather naive"
     on = (("1 rank (process)", "1.25×", "4.00×"), ("2 ranks (processes)", "1.60×", "6.40×"))
@@ -279,13 +277,13 @@ def test_ranks_have_sentences_of_their_own(run: Run) -> None:
     ]
 
 
-def test_on_gpus_they_are_called_so(make_run: MakeRun) -> None:
+def test_on_gpus_they_are_called_so(make_run):
     said = [s.text for s in told(load_run(write_ranks(make_run, TIMES, backend="cuda")))]
     assert said[1].startswith("Measured on NVIDIA H200, on 2 GPUs: aligned_zero_copy")
     assert any(text.startswith("Ranks are GPUs: scaling efficiency with 4 GPUs:") for text in said)
 
 
-def test_what_is_not_decided_is_said_so(make_run: MakeRun) -> None:
+def test_what_is_not_decided_is_said_so(make_run):
     two = {names: {1: of[1], 2: of[2]} for names, of in TIMES.items()}
     run = load_run(write_ranks(make_run, two, longer=lambda w, repeat, _: 1.0 + w * repeat))
     points = scaling_points(run)
@@ -297,7 +295,7 @@ def test_what_is_not_decided_is_said_so(make_run: MakeRun) -> None:
     assert {point.verdict for point in others} == {"AMBIGUOUS"}
 
 
-def test_a_disturbed_run_says_nothing_of_scaling(make_run: MakeRun) -> None:
+def test_a_disturbed_run_says_nothing_of_scaling(make_run):
     said = [s.text for s in told(load_run(write_ranks(make_run, TIMES, other_cores=1.5)))]
     assert "no ratio is given" in said[0]
     assert not any("scaling efficiency" in text for text in said)
@@ -312,7 +310,7 @@ def test_a_disturbed_run_says_nothing_of_scaling(make_run: MakeRun) -> None:
     assert marks == {"!"}
 
 
-def test_models_of_other_ranks_are_not_mixed(make_run: MakeRun) -> None:
+def test_models_of_other_ranks_are_not_mixed(make_run):
     modelled = [
         ("cpu_gather", "naive", (0.2, 1.0, 0.5)),
         ("aligned_zero_copy", "given", (0.2, 0.4, 0.4)),
@@ -327,14 +325,14 @@ def test_models_of_other_ranks_are_not_mixed(make_run: MakeRun) -> None:
 # ---- notebooks -----------------------------------------------------------------------------------
 
 
-def test_other_notebooks_ask_of_one_rank_alone(folder: Path) -> None:
+def test_other_notebooks_ask_of_one_rank_alone(folder):
     findings = load_findings(folder.parents[1], REFERENCE)
     assert set(measured_bars(findings, "host")["group"]) == {"wordnet GraphSAGE"}
     assert [len(run.workloads) for run in findings.runs_of_ranks("host")] == [3]
     assert findings.runs_of_ranks("cuda") == []
 
 
-def test_measured_ratios_stand_beside_the_published_range(make_run: MakeRun) -> None:
+def test_measured_ratios_stand_beside_the_published_range(make_run):
     path = write_ranks(make_run, TIMES, backend="cuda", machine="nvidia-h200")
     findings = load_findings(path.parents[1], REFERENCE)
     table = measured_over_ranks(findings, "cuda", "speedup")
@@ -359,7 +357,7 @@ def test_measured_ratios_stand_beside_the_published_range(make_run: MakeRun) -> 
     assert "one repeat, so not comparable with" in said
 
 
-def test_two_graphs_or_machines_are_named_in_the_series(make_run: MakeRun) -> None:
+def test_two_graphs_or_machines_are_named_in_the_series(make_run):
     first = write_ranks(make_run, TIMES, backend="cuda", machine="one")
     write_ranks(make_run, TIMES, backend="cuda", machine="two", name="20261123-b-b")
     table = measured_over_ranks(load_findings(first.parents[1], REFERENCE), "cuda", "speedup")
@@ -367,7 +365,7 @@ def test_two_graphs_or_machines_are_named_in_the_series(make_run: MakeRun) -> No
     assert table["series"].nunique() == 4
 
 
-def test_a_whisker_beyond_the_axis_is_cut_there_and_its_end_is_said() -> None:
+def test_a_whisker_beyond_the_axis_is_cut_there_and_its_end_is_said():
     axis, drawn = Axis("s", 4.0), Line("sharded", "host", parts={"sharded": 1.0}, text="1 s")
     line = whiskered(drawn, axis, (0.5, 40.0))
     assert (line.ends, line.cut) == ((0.5, 4.0), True)

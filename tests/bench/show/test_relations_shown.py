@@ -1,7 +1,5 @@
 """Relational models beside untyped ones: times and ratios by hand, and what is said of them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -48,7 +46,7 @@ def run(run_of: RunOf) -> Any:
     )
 
 
-def test_ratios_are_those_of_layers_of_the_same_values(run: Any) -> None:
+def test_ratios_are_those_of_layers_of_the_same_values(run):
     sage, theirs, ours = trained(run)
     assert [one.model for one in (sage, theirs, ours)] == ["sage", "rgcn", "rgcn-compact"]
     assert {one.graph for one in (sage, theirs, ours)} == {"wordnet"}
@@ -64,7 +62,7 @@ def test_ratios_are_those_of_layers_of_the_same_values(run: Any) -> None:
     assert (sage.distinct, sage.accuracy) == (None, 0.12)
 
 
-def test_the_view_says_both_findings(run: Any) -> None:
+def test_the_view_says_both_findings(run):
     assert RELATIONS.applies(run)
     right, faster = RELATIONS.points(run)
     assert right.text == "Test nodes told rightly: R-GCN 36.0 % and GraphSAGE 12.0 %."
@@ -74,7 +72,7 @@ def test_the_view_says_both_findings(run: Any) -> None:
     assert len(table.lines) == 3
 
 
-def test_the_picture_has_a_bar_a_model(run: Any) -> None:
+def test_the_picture_has_a_bar_a_model(run):
     chart = charts_of(run)["relations"]
     (panel,) = chart.panels
     assert [(line.name, line.detail) for line in panel.lines] == [
@@ -86,5 +84,5 @@ def test_the_picture_has_a_bar_a_model(run: Any) -> None:
     stands_free(draw(chart))
 
 
-def test_a_run_without_relational_models_has_no_such_view(run_of: RunOf) -> None:
+def test_a_run_without_relational_models_has_no_such_view(run_of):
     assert not RELATIONS.applies(run_of())

@@ -1,7 +1,5 @@
 """The table of a run in the terminal: read as a person would read it in a pipe."""
 
-from __future__ import annotations
-
 import dataclasses
 import fcntl
 import io
@@ -49,7 +47,7 @@ def line_of(text: str, *words: str) -> list[str]:
     return found[0]
 
 
-def test_a_line_holds_the_numbers_and_what_is_derived(make_run: MakeRun) -> None:
+def test_a_line_holds_the_numbers_and_what_is_derived(make_run):
     text = shown(make_run(series=[NAIVE, SORTED]))
     assert line_of(text, "aligned_zero_copy", "registered,sorted")[2:] == [
         "3",
@@ -63,7 +61,7 @@ def test_a_line_holds_the_numbers_and_what_is_derived(make_run: MakeRun) -> None
     assert "Speed-up: over cpu_gather naive" in " ".join(text.split())
 
 
-def test_behind_a_median_stands_half_the_range_of_the_quartiles(make_run: MakeRun) -> None:
+def test_behind_a_median_stands_half_the_range_of_the_quartiles(make_run):
     """Repeats of 1, 2, 3, 4 and 9 s: 3 s, and quartiles of 2 and 4 s."""
     seconds = (1.0, 2.0, 3.0, 4.0, 9.0)
     run = make_run(
@@ -75,7 +73,7 @@ def test_behind_a_median_stands_half_the_range_of_the_quartiles(make_run: MakeRu
     assert line_of(shown(run), "cpu_gather", "naive")[3:5] == ["3.00", "±1.00"]
 
 
-def test_a_hidden_fetch_has_no_rate(make_run: MakeRun) -> None:
+def test_a_hidden_fetch_has_no_rate(make_run):
     """The wait that is left says nothing of how fast the rows came."""
     folder = make_run(series=[NAIVE, SORTED])
     run = load_run(folder)
@@ -92,7 +90,7 @@ def test_a_hidden_fetch_has_no_rate(make_run: MakeRun) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 100])
-def test_no_line_is_wider_than_the_terminal_nor_cut(make_run: MakeRun, width: int) -> None:
+def test_no_line_is_wider_than_the_terminal_nor_cut(make_run, width):
     failures = {("async_zero_copy", "stream"): ("failed", "a long reason " * 20)}
     series = [NAIVE, SORTED, ("async_zero_copy", "stream", (0.1, 0.1, 0.1))]
     text = shown(make_run(series=series, failures=failures, jitter=0.1), width)
@@ -103,7 +101,7 @@ def test_no_line_is_wider_than_the_terminal_nor_cut(make_run: MakeRun, width: in
     assert line_of(short, *MILLISECONDS[:2])[:4] == [*MILLISECONDS[:2], "1", "27.0"], "no spread"
 
 
-def test_a_failed_case_stands_in_its_place_and_its_reason_below(make_run: MakeRun) -> None:
+def test_a_failed_case_stands_in_its_place_and_its_reason_below(make_run):
     failures = {("aligned_zero_copy", "registered,sorted"): ("failed", "out of memory")}
     two = ("a-sage16x2-b1-00000000", "b-sage16x2-b1-00000000")
     text = shown(make_run(series=[NAIVE, SORTED], failures=failures, workloads=two))
@@ -112,7 +110,7 @@ def test_a_failed_case_stands_in_its_place_and_its_reason_below(make_run: MakeRu
     assert text.count("failed: aligned_zero_copy registered,sorted: out of memory") == 1
 
 
-def test_a_reason_that_several_share_is_said_once(make_run: MakeRun) -> None:
+def test_a_reason_that_several_share_is_said_once(make_run):
     why = "mine could not be prepared: no space"
     failures = {(name, variant): ("failed", why) for name, variant, _ in (NAIVE, SORTED)}
     text = " ".join(shown(make_run(series=[NAIVE, SORTED], failures=failures), 200).split())
@@ -120,7 +118,7 @@ def test_a_reason_that_several_share_is_said_once(make_run: MakeRun) -> None:
     assert text.count(why) == 2, "in the list and in the verdict"
 
 
-def test_a_reason_names_the_workloads_where_it_does_not_hold_for_all(make_run: MakeRun) -> None:
+def test_a_reason_names_the_workloads_where_it_does_not_hold_for_all(make_run):
     """Sorted reads failed on b alone, twice; the gather on both, but not with all repeats on a."""
     two, names = ("a-sage16x2-b1-0000000a", "b-sage16x2-b1-0000000b"), " ".join(NAIVE[:2])
     why = ("failed", "out of memory")
@@ -142,9 +140,7 @@ def test_a_reason_names_the_workloads_where_it_does_not_hold_for_all(make_run: M
     )
 
 
-def test_a_run_that_is_still_going_is_not_called_cut_off(
-    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_is_still_going_is_not_called_cut_off(make_run, monkeypatch):
     folder = make_run(series=[NAIVE, SORTED])
     table = folder / "rows.csv"
     lines = table.read_text().splitlines(keepends=True)
@@ -158,9 +154,7 @@ def test_a_run_that_is_still_going_is_not_called_cut_off(
     assert "the run is still going or was cut off" in " ".join(shown(folder).split())
 
 
-def test_who_looks_at_a_run_does_not_keep_it_from_being_run(
-    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_looks_at_a_run_does_not_keep_it_from_being_run(make_run, monkeypatch):
     folder = make_run(series=[NAIVE])
     look = os.open(folder, os.O_RDONLY)
     fcntl.flock(look, fcntl.LOCK_SH)
@@ -178,7 +172,7 @@ def test_who_looks_at_a_run_does_not_keep_it_from_being_run(
     assert is_running(folder / "none") is None
 
 
-def test_an_epoch_that_cannot_be_modelled_says_why_and_where(make_run: MakeRun) -> None:
+def test_an_epoch_that_cannot_be_modelled_says_why_and_where(make_run):
     three = [f"{name}-sage16x2-b1-0000000{name}" for name in "abc"]
     folder = make_run(series=[NAIVE], modelled=[NAIVE], workloads=three)
     store = RunStore(folder)
@@ -205,7 +199,7 @@ def test_an_epoch_that_cannot_be_modelled_says_why_and_where(make_run: MakeRun) 
     assert "not modelled" not in shown(other), "that it failed was told"
 
 
-def test_a_modelled_epoch_names_what_was_measured_here(make_run: MakeRun) -> None:
+def test_a_modelled_epoch_names_what_was_measured_here(make_run):
     said = "Modelled epochs take the time of minibatches and of the CPU's gathers from this run."
     own = make_run("20261121-a-1", series=[NAIVE], modelled=[NAIVE])
     assert "take the time" not in shown(own)
@@ -216,7 +210,7 @@ def test_a_modelled_epoch_names_what_was_measured_here(make_run: MakeRun) -> Non
         assert chart(load_run(folder)).reading.endswith(said)
 
 
-def test_a_modelled_range_is_shown_from_end_to_end(make_run: MakeRun) -> None:
+def test_a_modelled_range_is_shown_from_end_to_end(make_run):
     """Epochs of 1.71 or 1.31 s: no number in between is shown, in the table or a figure."""
     ranging = ("aligned_zero_copy", "given", [NAIVE[2], (0.2, 0.6, 0.5)])
     twice = (*NAIVE[:2], [NAIVE[2], NAIVE[2]])
@@ -235,18 +229,18 @@ def test_a_modelled_range_is_shown_from_end_to_end(make_run: MakeRun) -> None:
     assert "two ends" not in shown(make_run("20261121-b-2", series=[NAIVE], modelled=[NAIVE]))
 
 
-def test_a_host_run_says_that_no_gpu_took_part(make_run: MakeRun) -> None:
+def test_a_host_run_says_that_no_gpu_took_part(make_run):
     assert "no GPU" in shown(make_run("20261121-a-1"))
     assert "no GPU" not in shown(make_run("20261121-b-2", backend="cuda"))
 
 
-def test_a_machine_that_was_busy_otherwise_is_named(make_run: MakeRun) -> None:
+def test_a_machine_that_was_busy_otherwise_is_named(make_run):
     head, *_ = shown(make_run("20261121-a-1", other_cores=1.5, backend="cuda")).splitlines()
     assert "Disturbed: other work had up to 1.5 cores of the host beside 9 of 9 cases" in head
     assert "Disturbed" not in shown(make_run("20261121-b-2", other_cores=0.1))
 
 
-def test_the_epoch_beside_which_there_was_other_work_is_marked(make_run: MakeRun) -> None:
+def test_the_epoch_beside_which_there_was_other_work_is_marked(make_run):
     beside = make_run(
         "20261121-a-1", series=[NAIVE, SORTED], other_cores=1.5, beside=(*SORTED[:2], 1)
     )
@@ -263,7 +257,7 @@ def test_the_epoch_beside_which_there_was_other_work_is_marked(make_run: MakeRun
     assert "!: there was other work beside every repeat" in " ".join(text.split())
 
 
-def test_a_model_that_borrows_from_disturbed_epochs_alone_is_marked(make_run: MakeRun) -> None:
+def test_a_model_that_borrows_from_disturbed_epochs_alone_is_marked(make_run):
     series, borrowed = [NAIVE, SORTED], {SORTED[:2]: ["sample"]}
     for number, (beside, marks) in enumerate([({}, 1), ({"beside": (*NAIVE[:2], 1)}, 0)]):
         folder = make_run(
@@ -275,7 +269,7 @@ def test_a_model_that_borrows_from_disturbed_epochs_alone_is_marked(make_run: Ma
         assert "!" not in line_of(modelled, *NAIVE[:2])[3], "it takes nothing from this run"
 
 
-def test_a_speed_up_that_may_be_none_is_marked(make_run: MakeRun) -> None:
+def test_a_speed_up_that_may_be_none_is_marked(make_run):
     """The reference over itself is 1 whatever the epochs are."""
     alike = ("aligned_zero_copy", "registered,sorted", (0.2, 0.99, 0.5))
     text = shown(make_run(series=[NAIVE, alike], jitter=0.3))
@@ -284,7 +278,7 @@ def test_a_speed_up_that_may_be_none_is_marked(make_run: MakeRun) -> None:
     assert "does not tell a difference of 5% from none" in " ".join(text.split())
 
 
-def test_the_answer_stands_below_the_tables(make_run: MakeRun) -> None:
+def test_the_answer_stands_below_the_tables(make_run):
     said = " ".join(shown(make_run(series=[NAIVE, SORTED], modelled=[NAIVE, SORTED])).split())
     tables, answer = said.split("The answer", 1)
     assert "commit 0123456789ab" in tables

@@ -1,7 +1,5 @@
 """Reading a run's folder: everything is found, and whatever is wrong with it is named."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable
@@ -16,7 +14,7 @@ from ..written_run import edit
 MakeRun = Callable[..., Path]
 
 
-def test_rows_carry_the_fields_of_their_workload(make_run: MakeRun) -> None:
+def test_rows_carry_the_fields_of_their_workload(make_run):
     run = load_run(make_run())
     assert set(run.rows["model"]) == {"sage"}
     assert set(run.rows["fanouts"]) == {"25,10"}
@@ -77,16 +75,14 @@ def another_schema(row: dict[str, str]) -> None:
         (tear_last_line, r"rows.csv: line \d+ is cut off in mid-row.*gatherbench run --resume /"),
     ],
 )
-def test_a_damaged_folder_is_refused_by_name(
-    make_run: MakeRun, damage: Callable[[Path], object], said: str
-) -> None:
+def test_a_damaged_folder_is_refused_by_name(make_run, damage, said):
     folder = make_run()
     damage(folder)
     with pytest.raises(RunError, match=said):
         load_run(folder)
 
 
-def test_a_run_that_was_killed_in_mid_write_can_be_looked_at(make_run: MakeRun) -> None:
+def test_a_run_that_was_killed_in_mid_write_can_be_looked_at(make_run):
     folder = make_run()
     whole = load_run(folder).rows
     tear_last_line(folder)
@@ -99,7 +95,7 @@ def test_a_run_that_was_killed_in_mid_write_can_be_looked_at(make_run: MakeRun) 
     assert load_run(make_run("20261122-none-b", series=())).rows.empty
 
 
-def test_newest_run_goes_by_date_before_change(make_run: MakeRun, tmp_path: Path) -> None:
+def test_newest_run_goes_by_date_before_change(make_run, tmp_path):
     old = make_run("20251231-quick-ffffff")
     early = make_run("20261121-quick-bbbbbb")
     late = make_run("20261121-quick-aaaaaa")

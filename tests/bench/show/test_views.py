@@ -1,7 +1,5 @@
 """Views: one file for terminal, report and pictures; those of other packages stand beside ours."""
 
-from __future__ import annotations
-
 import html
 import json
 import re
@@ -27,7 +25,6 @@ from gatherbench.bench.show.views.epochs import EPOCHS
 from gatherbench.bench.show.views.registry import PLUGINS, VIEWS, views_of
 
 from ..printed import told
-from .conftest import RunOf
 from .test_show import line_of, printed
 
 MakeRun = Callable[..., Path]
@@ -48,9 +45,7 @@ def training(monkeypatch: pytest.MonkeyPatch) -> View:
     return view
 
 
-def test_the_view_of_contributing_is_shown_everywhere(
-    training: View, make_run: MakeRun, tmp_path: Path
-) -> None:
+def test_the_view_of_contributing_is_shown_everywhere(training, make_run, tmp_path):
     folder = make_run()
     run = load_run(folder)
     assert [view.name for view in views_of(run)] == [
@@ -75,8 +70,8 @@ def test_the_view_of_contributing_is_shown_everywhere(
 
 @pytest.mark.parametrize("part", ["tables", "points", "figures"])
 def test_a_view_of_another_package_that_fails_says_so_and_stops_no_other(
-    part: str, training: View, monkeypatch: pytest.MonkeyPatch, make_run: MakeRun, tmp_path: Path
-) -> None:
+    part, training, monkeypatch, make_run, tmp_path
+):
     def broken(_run: Run) -> Any:
         raise KeyError("no such column")
 
@@ -97,14 +92,14 @@ def test_a_view_of_another_package_that_fails_says_so_and_stops_no_other(
         shown(wrong, load_run(folder))
 
 
-def test_each_view_has_a_name_of_its_own_and_is_no_section_of_the_page() -> None:
+def test_each_view_has_a_name_of_its_own_and_is_no_section_of_the_page():
     names = [view.name for view in VIEWS]
     assert len(set(names)) == len(names)
     files = [file for view in VIEWS for file in view.charts]
     assert len(set(files)) == len(files)
 
 
-def test_what_is_no_view_is_refused() -> None:
+def test_what_is_no_view_is_refused():
     with pytest.raises(TypeError, match="no gatherbench"):
         PLUGINS.checked(lambda run: run)
 
@@ -120,7 +115,7 @@ NAMES = [
 ]
 
 
-def test_a_terminal_has_intervals_in_brackets_and_reasons_below() -> None:
+def test_a_terminal_has_intervals_in_brackets_and_reasons_below():
     frame = lines(
         ranks=[1, 2],
         ratio=[1.0, 1.6],
@@ -158,7 +153,7 @@ def test_a_terminal_has_intervals_in_brackets_and_reasons_below() -> None:
     assert records(table)[0]["why"] is None
 
 
-def test_one_repeat_has_no_ends_and_what_is_not_known_no_brackets() -> None:
+def test_one_repeat_has_no_ends_and_what_is_not_known_no_brackets():
     nan = float("nan")
     frame = lines(x=[2.0, nan], x_low=[nan, nan], x_high=[nan, nan])
     column = Column("x", "x", "s", short="x", interval=True)
@@ -168,7 +163,7 @@ def test_one_repeat_has_no_ends_and_what_is_not_known_no_brackets() -> None:
     assert not in_terminal(tabulate("t", "c", [*NAMES, Column("x", "x", "s")], frame), {})
 
 
-def test_what_any_meter_reads_of_an_epoch_is_shown(run_of: RunOf) -> None:
+def test_what_any_meter_reads_of_an_epoch_is_shown(run_of):
     """No view has to know of it: 3 and 5 of a metric of its own in two epochs of each repeat."""
 
     def more(_case: object, _repeat: int, epoch: int) -> Iterator[Mapping[str, Any]]:

@@ -12,8 +12,6 @@ Without a command the steps are run in turn, each as a user would, and a table s
 exit status 1 if one failed. With one, only the command is run, in the same surroundings.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import os

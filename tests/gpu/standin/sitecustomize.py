@@ -4,8 +4,6 @@ Python imports this module by itself at its start where it lies on the path, whi
 to. Four modules are changed right after they are loaded, and nothing of the project's.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.abc
 import importlib.machinery

@@ -10,8 +10,6 @@ What needs no kernel stays torch's own: allocation, views, streams, events, copi
 memory, and the allocator's rules for memory that several streams use.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import warnings

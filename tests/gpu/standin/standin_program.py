@@ -4,8 +4,6 @@ A cubin cannot run without a GPU; the library that g++ makes of the same source 
 is kept under a hash of the cubin, where the stand-in's driver finds it when the cubin is loaded.
 """
 
-from __future__ import annotations
-
 import os
 import struct
 import subprocess

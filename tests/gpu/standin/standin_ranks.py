@@ -6,8 +6,6 @@ that the code for NCCL runs. Every call has ended when it returns, which is one 
 NCCL allows.
 """
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any
 

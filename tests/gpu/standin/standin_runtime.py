@@ -6,19 +6,12 @@ do; types, enums and everything else are the real module's. The driver's binding
 help: they load the stand-in as ``libcuda.so.1``.
 """
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-_INT, _SIZE, _UNSIGNED, _POINTER = (
-    ctypes.c_int,
-    ctypes.c_size_t,
-    ctypes.c_uint,
-    ctypes.c_void_p,
-)
+_INT, _SIZE, _UNSIGNED, _POINTER = (ctypes.c_int, ctypes.c_size_t, ctypes.c_uint, ctypes.c_void_p)
 #: Functions that give nothing but a status.
 _PLAIN: dict[str, tuple[Any, ...]] = {
     "cudaDeviceSynchronize": (),

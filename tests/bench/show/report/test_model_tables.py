@@ -1,7 +1,5 @@
 """The link model's tables below those of ``gatherbench show``, and in the report."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +30,7 @@ def of_the_model(folder: Path) -> str:
     return printed(Group(*tables, *view.notes), 200)
 
 
-def test_rates_stand_as_shares_of_the_roofs_of_what_measured_them(make_run: MakeRun) -> None:
+def test_rates_stand_as_shares_of_the_roofs_of_what_measured_them(make_run):
     folder = make_run([NAIVE, ALIGNED], backend="cuda", declared=True)
     (folder / "profile.toml").write_text(load_profile("rtx3090-pcie4").to_toml())
     text = shown(folder, 90)
@@ -54,7 +52,7 @@ def test_rates_stand_as_shares_of_the_roofs_of_what_measured_them(make_run: Make
         assert float(said) == pytest.approx(100 * expected, abs=1)
 
 
-def test_without_a_gpu_the_model_has_nothing_to_be_held_against(make_run: MakeRun) -> None:
+def test_without_a_gpu_the_model_has_nothing_to_be_held_against(make_run):
     folder = make_run([NAIVE, ALIGNED], declared=True)
     (folder / "profile.toml").write_text(load_profile("rtx3090-pcie4").to_toml())
     _, roofline = of_the_model(folder).split("Roofline for ", 1)
@@ -63,7 +61,7 @@ def test_without_a_gpu_the_model_has_nothing_to_be_held_against(make_run: MakeRu
     assert model_errors(load_run(folder)) is None
 
 
-def test_the_report_says_how_far_the_model_is_off(make_run: MakeRun, tmp_path: Path) -> None:
+def test_the_report_says_how_far_the_model_is_off(make_run, tmp_path):
     folder = make_run([ALIGNED, NAIVE], backend="cuda", declared=True)
     assert model_errors(load_run(folder)) is None  # no profile
     file = folder / "profile.toml"
@@ -81,7 +79,7 @@ def test_the_report_says_how_far_the_model_is_off(make_run: MakeRun, tmp_path: P
     assert model_errors(load_run(folder)) is None  # the roofline says why
 
 
-def test_nothing_that_was_modelled_is_no_table(make_run: MakeRun) -> None:
+def test_nothing_that_was_modelled_is_no_table(make_run):
     profile = load_profile("rtx3090-pcie4").to_toml()
     still = make_run([ALIGNED], backend="cuda", declared=True)  # nothing crosses the link
     rows = still / "rows.csv"
@@ -99,7 +97,7 @@ def test_nothing_that_was_modelled_is_no_table(make_run: MakeRun) -> None:
         assert "off by" not in of_the_model(folder)
 
 
-def test_without_a_profile_it_says_what_to_do(make_run: MakeRun) -> None:
+def test_without_a_profile_it_says_what_to_do(make_run):
     folder = make_run([NAIVE], backend="cuda", declared=True)
     without = of_the_model(folder)
     assert "No roofline: this run has no link profile" in without
@@ -108,7 +106,7 @@ def test_without_a_profile_it_says_what_to_do(make_run: MakeRun) -> None:
     assert "not valid TOML" in " ".join(of_the_model(folder).split())
 
 
-def test_ranges_of_a_profile_have_two_ends_everywhere(make_run: MakeRun) -> None:
+def test_ranges_of_a_profile_have_two_ends_everywhere(make_run):
     """Of reads by an H200's SMs 35.2 GB/s, and 45.4 or 51.5 by requests of 64 or 128 B."""
     folder = make_run([NAIVE, ALIGNED], backend="cuda", declared=True)
     profile = load_profile("h200-sxm-pcie5")

@@ -1,7 +1,5 @@
 """What the report claims, and what becomes of it when it cannot be written."""
 
-from __future__ import annotations
-
 import errno
 import json
 import math
@@ -57,7 +55,7 @@ def said(folder: Path) -> list[Point]:
     return told(load_run(folder))
 
 
-def test_a_clear_winner_is_named_with_its_place_and_the_bound(make_run: MakeRun) -> None:
+def test_a_clear_winner_is_named_with_its_place_and_the_bound(make_run):
     """Repeats of 1.005 and 1.025 of each time: t(1) is 12.706, so two repeats say little."""
     reach = 12.706 * math.log(1.025 / 1.005) / math.sqrt(2) / math.sqrt(2)  # of each mean
     low, high = (2.5 * math.exp(sign * math.sqrt(2) * reach) for sign in (-1, 1))
@@ -76,7 +74,7 @@ def test_a_clear_winner_is_named_with_its_place_and_the_bound(make_run: MakeRun)
     assert [text for text in texts if f'<li class="measured">{text}</li>' not in page] == []
 
 
-def test_of_several_gpus_the_one_that_was_used_is_named(make_run: MakeRun) -> None:
+def test_of_several_gpus_the_one_that_was_used_is_named(make_run):
     run = load_run(make_run(backend="cuda"))
     two = [{"name": "NVIDIA H200", "uuid_hash": "a"}, {"name": "NVIDIA T400", "uuid_hash": "b"}]
     used = replace(run, env={**run.env, "gpus": two, "gpu_in_use": "a"})
@@ -122,22 +120,20 @@ ANY = "not decided whether any path is faster than cpu_gather naive: "
         ([NAIVE, SLOWER], 0.02, f"{ANY}aligned_zero_copy given 0.909× (0.762–1.09)."),
     ],
 )
-def test_what_is_not_decided_is_no_winner_and_not_level(
-    make_run: MakeRun, series: list[tuple[str, str, float]], spread: float, text: str
-) -> None:
+def test_what_is_not_decided_is_no_winner_and_not_level(make_run, series, spread, text):
     (found,) = measured(make_run(series, spread=spread))
     assert found.startswith(text)
     assert "pinned" not in found, "it is slower"
 
 
-def test_a_bound_that_is_slower_than_what_it_bounds_is_not_decided(make_run: MakeRun) -> None:
+def test_a_bound_that_is_slower_than_what_it_bounds_is_not_decided(make_run):
     _, found = measured(make_run([NAIVE, ALIGNED, (*BOUND[:2], 0.9)], spread=0.0))
     assert found == (
         "all_in_gpu, the upper bound, came out no faster than what it bounds: not decided."
     )
 
 
-def test_what_concerns_one_workload_stands_under_its_table(make_run: MakeRun) -> None:
+def test_what_concerns_one_workload_stands_under_its_table(make_run):
     won = said(make_run([NAIVE, ALIGNED], workloads=["a-sage", "b-sage", "c-gat"]))
     # Workload k is longer by a tenth of the time for each before it, so its spread is less.
     assert won[0].text == (
@@ -155,13 +151,13 @@ def test_what_concerns_one_workload_stands_under_its_table(make_run: MakeRun) ->
     assert page.count("<li>" + under.removeprefix("→ ")) == 6
 
 
-def test_no_more_than_six_points_are_the_answer() -> None:
+def test_no_more_than_six_points_are_the_answer():
     points = [Point(str(weight), weight=weight) for weight in range(9)]
     points.append(Point("a workload's", of_one=True, weight=99))
     assert [point.text for point in answer(points)] == ["8.", "7.", "6.", "5.", "4.", "3."]
 
 
-def test_where_an_epoch_is_less_precise_than_asked_it_says_so(make_run: MakeRun) -> None:
+def test_where_an_epoch_is_less_precise_than_asked_it_says_so(make_run):
     folder = make_run([NAIVE, ALIGNED], repeats=3)
     plan = json.loads((folder / "plan.json").read_text())
     del plan["measure"]["repeats"]
@@ -174,7 +170,7 @@ def test_where_an_epoch_is_less_precise_than_asked_it_says_so(make_run: MakeRun)
         assert not wide or "(±5%)" in texts[0]
 
 
-def test_a_run_of_failures_says_so_and_why(make_run: MakeRun) -> None:
+def test_a_run_of_failures_says_so_and_why(make_run):
     failures = {s[:2]: ("failed", "CUDA error: out of memory") for s in (NAIVE, ALIGNED)}
     folder = make_run([NAIVE, ALIGNED], failures=failures)
     (without,) = said(make_run([ALIGNED, BOUND]))
@@ -189,7 +185,7 @@ def test_a_run_of_failures_says_so_and_why(make_run: MakeRun) -> None:
     assert "no GPU result" not in html
 
 
-def test_an_incomplete_run_is_called_so(make_run: MakeRun) -> None:
+def test_an_incomplete_run_is_called_so(make_run):
     folder = make_run([NAIVE, ALIGNED, BOUND], cut_off=[BOUND[:2]])
     texts = [s.text for s in said(folder) if s.kind == "warning"]
     assert texts == [
@@ -206,14 +202,14 @@ def test_an_incomplete_run_is_called_so(make_run: MakeRun) -> None:
     assert "cut off" not in going
 
 
-def test_one_repeat_is_a_reservation(make_run: MakeRun) -> None:
+def test_one_repeat_is_a_reservation(make_run):
     once = [s.text for s in said(make_run([NAIVE, ALIGNED], repeats=1))]
     assert "2.50× (one repeat)" in once[0]
     assert once[-1].startswith("One repeat only of 2 series")
     assert not any("One repeat" in s.text for s in said(make_run(repeats=2)))
 
 
-def test_other_work_has_a_column_where_there_was_any(make_run: MakeRun) -> None:
+def test_other_work_has_a_column_where_there_was_any(make_run):
     run = load_run(make_run())
     epochs = run.rows[(run.rows["stage"] == "epoch") & (run.rows["metric"] == "wall_time")]
     metered = {"system_cpu_busy": 99.0, "window_time": 2.0, "cpu_user": 1.0, "cpu_system": 0.0}
@@ -232,9 +228,7 @@ def cells(table: Table) -> list[dict[str, str]]:
     ]
 
 
-def test_a_series_without_a_quiet_repeat_looks_no_cleaner_than_one_that_has_some(
-    make_run: MakeRun,
-) -> None:
+def test_a_series_without_a_quiet_repeat_looks_no_cleaner_than_one_that_has_some(make_run):
     """Other work of 1.5 cores beside all of aligned, one repeat of naive and none of pinned."""
     folder = make_run([NAIVE, PINNED, ALIGNED], repeats=3, other_cores=1.5, spread=0.0)
 
@@ -246,13 +240,7 @@ def test_a_series_without_a_quiet_repeat_looks_no_cleaner_than_one_that_has_some
     edit(folder, quiet)
     run = load_run(folder)
     lines = {line["variant"]: line for line in cells(numbers(run))}
-    wanted = [
-        "epoch, s",
-        "other work, cores",
-        "repeats",
-        "repeats beside other work",
-        "speed-up",
-    ]
+    wanted = ["epoch, s", "other work, cores", "repeats", "repeats beside other work", "speed-up"]
     found = {variant: [line[name] for name in wanted] for variant, line in lines.items()}
     assert [float(of.pop(1)) for of in found.values()] == pytest.approx([0, 0, 1.5])
     assert found == {
@@ -266,7 +254,7 @@ def test_a_series_without_a_quiet_repeat_looks_no_cleaner_than_one_that_has_some
     assert float(values["given"] or "nan") == -0.6, "the mark is no part of the number"
 
 
-def test_where_the_answer_gives_no_ratio_no_table_does(make_run: MakeRun) -> None:
+def test_where_the_answer_gives_no_ratio_no_table_does(make_run):
     noisy = load_run(make_run([NAIVE, PINNED], other_cores=1.5))
     assert "no ratio is given" in told(noisy)[0].text
     assert savings(noisy).lines == []
@@ -287,7 +275,7 @@ def test_where_the_answer_gives_no_ratio_no_table_does(make_run: MakeRun) -> Non
     assert {line["workload"] for line in cells(savings(run))} == {"b-sage"}
 
 
-def test_an_exact_ratio_of_the_model_has_no_interval(make_run: MakeRun) -> None:
+def test_an_exact_ratio_of_the_model_has_no_interval(make_run):
     """2.0 over 0.8 s; and over 0.8 to 1.0 s, whose ends are told."""
     ranging = ("unified_zero_copy", "registered", [0.8, 1.0])
     twice = [(*one[:2], [one[2], one[2]]) for one in (NAIVE, ALIGNED)]
@@ -315,16 +303,16 @@ def test_an_exact_ratio_of_the_model_has_no_interval(make_run: MakeRun) -> None:
         (float("nan"), "s", "–"),
     ],
 )
-def test_a_number_has_the_unit_that_suits_it(value: float, unit: str, text: str) -> None:
+def test_a_number_has_the_unit_that_suits_it(value, unit, text):
     assert quantity(value, unit) == text
 
 
-def test_long_names_keep_their_ends() -> None:
+def test_long_names_keep_their_ends():
     assert short("a" * 50 + "\n" + "b" * 50, 20) == "a" * 13 + "…" + "b" * 6
     assert short("two\nlines") == "two lines"
 
 
-def test_the_roofs_are_those_of_the_profile(make_run: MakeRun) -> None:
+def test_the_roofs_are_those_of_the_profile(make_run):
     folder = make_run([NAIVE, ALIGNED], backend="cuda", declared=True)
     (folder / "profile.toml").write_text(load_profile("rtx3090-pcie4").to_toml())
     (panel,) = roofline_chart(load_run(folder)).panels
@@ -339,9 +327,7 @@ def test_the_roofs_are_those_of_the_profile(make_run: MakeRun) -> None:
     assert measured.end == pytest.approx(2e9 / (0.4 * 1.015))
 
 
-def test_rates_of_epochs_and_of_fetches_have_panels_of_their_own(
-    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rates_of_epochs_and_of_fetches_have_panels_of_their_own(make_run, monkeypatch):
     hidden = ("async_zero_copy", "stream", 0.8)
     folder = make_run([NAIVE, ALIGNED, hidden], backend="cuda", declared=True)
     (folder / "profile.toml").write_text(load_profile("rtx3090-pcie4").to_toml())
@@ -357,7 +343,7 @@ def test_rates_of_epochs_and_of_fetches_have_panels_of_their_own(
     ]  # fmt: skip
 
 
-def test_a_note_that_every_bar_shares_is_said_once() -> None:
+def test_a_note_that_every_bar_shares_is_said_once():
     bars = [Line(name, parts={name: 1.0}, note="1 of 3 repeats not run") for name in "ab"]
     modelled = Panel("graph", bars[:1], Axis("s", 1.0), profile="h200")
     panel = Panel("graph", [*bars, Line("c", missing="broken")], Axis("s", 1.0))
@@ -369,7 +355,7 @@ def test_a_note_that_every_bar_shares_is_said_once() -> None:
     assert _said_once([differs]) == ([differs], "")
 
 
-def test_energy_is_split_in_what_the_idle_gpu_draws_and_the_rest(make_run: MakeRun) -> None:
+def test_energy_is_split_in_what_the_idle_gpu_draws_and_the_rest(make_run):
     folder = make_run([ALIGNED], backend="cuda", repeats=1)
     store = RunStore.open(folder)
     row = store.rows()[0]
@@ -387,7 +373,7 @@ def test_energy_is_split_in_what_the_idle_gpu_draws_and_the_rest(make_run: MakeR
     assert "idle_power" in html
 
 
-def test_what_a_path_saves_stands_beside_what_was_published(make_run: MakeRun) -> None:
+def test_what_a_path_saves_stands_beside_what_was_published(make_run):
     folder = make_run([NAIVE, ALIGNED, BOUND], backend="cuda", repeats=1)
     store = RunStore.open(folder)
     rows = store.rows()
@@ -417,7 +403,7 @@ def test_what_a_path_saves_stands_beside_what_was_published(make_run: MakeRun) -
     assert f"power of the whole system {low} to {high} %" in html
 
 
-def test_without_a_baseline_nothing_is_saved(make_run: MakeRun) -> None:
+def test_without_a_baseline_nothing_is_saved(make_run):
     folder = make_run([ALIGNED, BOUND], repeats=1)
     assert savings(load_run(folder)).lines == []
     assert "of the whole system" not in render_report(load_run(folder))
@@ -426,9 +412,7 @@ def test_without_a_baseline_nothing_is_saved(make_run: MakeRun) -> None:
     assert not any("GPU" in label for label in on_host.labels), "a column of nothing"
 
 
-def test_a_full_disk_leaves_the_earlier_report(
-    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_the_earlier_report(make_run, monkeypatch):
     folder = make_run()
     before = [p.name for p in folder.iterdir()]
     (folder / "report.html").write_text("the earlier one")
@@ -444,12 +428,12 @@ def test_a_full_disk_leaves_the_earlier_report(
     assert {p.name for p in folder.iterdir()} == {*before, "report.html"}, "nothing half-written"
 
 
-def test_the_same_run_gives_the_same_file(make_run: MakeRun) -> None:
+def test_the_same_run_gives_the_same_file(make_run):
     run = load_run(make_run(modelled=[NAIVE]))
     assert render_report(run) == render_report(run)
 
 
-def test_modelled_comparisons_are_counted_apart(make_run: MakeRun) -> None:
+def test_modelled_comparisons_are_counted_apart(make_run):
     """Four series measured; of two modelled ones the new run's second takes twice as long."""
     modelled = [("cpu_gather", "naive", 1.0), ("all_in_gpu", "default", 0.5)]
     base = load_run(make_run(modelled=modelled))

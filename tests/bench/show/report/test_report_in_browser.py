@@ -94,9 +94,7 @@ CONTRAST = """selector => {
 }"""
 
 
-def test_a_column_sorts_by_its_numbers_up_down_and_back(
-    plain: Path, open_report: OpenReport
-) -> None:
+def test_a_column_sorts_by_its_numbers_up_down_and_back(plain, open_report):
     page = open_report(plain)
     as_written = column(page, "numbers", "epoch")
     button = head_of(page, "numbers", "epoch").get_by_role("button").first
@@ -117,7 +115,7 @@ def test_a_column_sorts_by_its_numbers_up_down_and_back(
     assert page.get_by_role("status").inner_text() == "Sorted by strategy, ascending"
 
 
-def test_what_is_missing_stays_last_both_ways(plain: Path, open_report: OpenReport) -> None:
+def test_what_is_missing_stays_last_both_ways(plain, open_report):
     # No baseline of the modelled machine: the modelled series has no speed-up.
     page = open_report(plain)
     button = head_of(page, "numbers", "speed-up").get_by_role("button")
@@ -130,7 +128,7 @@ def test_what_is_missing_stays_last_both_ways(plain: Path, open_report: OpenRepo
     assert [line["speedup"] for line in modelled] == [""]
 
 
-def test_the_csv_holds_si_numbers_in_the_order_shown(plain: Path, open_report: OpenReport) -> None:
+def test_the_csv_holds_si_numbers_in_the_order_shown(plain, open_report):
     page = open_report(plain)
     head_of(page, "numbers", "epoch").get_by_role("button").first.click()
     modelled, *lines = saved_csv(page, "numbers")
@@ -163,9 +161,7 @@ def strange(report_of: MakeRun) -> Path:
     return report_of([*SERIES, *series], **STRANGE)
 
 
-def test_a_spreadsheet_finds_no_formula_and_every_text_comes_back_whole(
-    strange: Path, open_report: OpenReport
-) -> None:
+def test_a_spreadsheet_finds_no_formula_and_every_text_comes_back_whole(strange, open_report):
     page = open_report(strange)
     problems = saved_csv(page, "problems")
     formulas = [one for one in problems if one["strategy"] != "cpu_gather"]
@@ -175,7 +171,7 @@ def test_a_spreadsheet_finds_no_formula_and_every_text_comes_back_whole(
     assert ("x" * 10_000, HOSTILE) in names
 
 
-def test_names_of_every_kind_stay_text(strange: Path, open_report: OpenReport) -> None:
+def test_names_of_every_kind_stay_text(strange, open_report):
     page = open_report(strange, viewport={"width": 380, "height": 800})
     assert page.title() != "hacked"
     assert page.locator("img").count() == 0
@@ -189,9 +185,7 @@ def test_names_of_every_kind_stay_text(strange: Path, open_report: OpenReport) -
 
 
 @pytest.mark.parametrize("system", ["light", "dark"])
-def test_the_page_follows_the_system_and_the_button_turns_it(
-    plain: Path, open_report: OpenReport, system: Any
-) -> None:
+def test_the_page_follows_the_system_and_the_button_turns_it(plain, open_report, system):
     page = open_report(plain, color_scheme=system)
     button = page.get_by_role("button", name="Dark")
 
@@ -213,9 +207,7 @@ def test_the_page_follows_the_system_and_the_button_turns_it(
 
 
 @pytest.mark.parametrize("system", ["light", "dark"])
-def test_text_stands_out_from_the_page(
-    with_model: Path, open_report: OpenReport, system: Any
-) -> None:
+def test_text_stands_out_from_the_page(with_model, open_report, system):
     page = open_report(with_model, color_scheme=system)
     for selector in (
         "h1", ".run", "nav a", ".verdict .measured", ".verdict .warning", "dt", ".caution", ".hint",
@@ -226,18 +218,14 @@ def test_text_stands_out_from_the_page(
 
 
 @pytest.mark.parametrize("width", [320, 380, 1280])
-def test_no_width_needs_sideways_scroll_but_inside_tables(
-    with_model: Path, open_report: OpenReport, width: int
-) -> None:
+def test_no_width_needs_sideways_scroll_but_inside_tables(with_model, open_report, width):
     page = open_report(with_model, viewport={"width": width, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     inside = "element => element.scrollWidth > element.clientWidth"
     assert page.locator("#numbers .scroll").evaluate(inside) is True or width == 1280
 
 
-def test_on_a_phone_a_number_stands_beside_what_it_is_of(
-    with_model: Path, open_report: OpenReport
-) -> None:
+def test_on_a_phone_a_number_stands_beside_what_it_is_of(with_model, open_report):
     page = open_report(with_model, viewport={"width": 400, "height": 800})
     row = page.locator("#numbers tbody tr", has_text="pinned").first
     row.locator("td").last.scroll_into_view_if_needed()
@@ -252,9 +240,7 @@ def test_on_a_phone_a_number_stands_beside_what_it_is_of(
     assert names.inner_text() == WORKLOAD
 
 
-def test_a_caption_ends_within_its_table_at_every_width(
-    with_model: Path, open_report: OpenReport
-) -> None:
+def test_a_caption_ends_within_its_table_at_every_width(with_model, open_report):
     ends = "span => [span, span.closest('.scroll')].map(e => e.getBoundingClientRect().right)"
     for width in (400, 1280, 1600):  # the page is no wider than 76rem
         page = open_report(with_model, viewport={"width": width, "height": 800})
@@ -262,7 +248,7 @@ def test_a_caption_ends_within_its_table_at_every_width(
         assert caption < table, width
 
 
-def test_everything_is_reached_and_used_by_keyboard(plain: Path, open_report: OpenReport) -> None:
+def test_everything_is_reached_and_used_by_keyboard(plain, open_report):
     page = open_report(plain)
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the results"
@@ -284,7 +270,7 @@ def test_everything_is_reached_and_used_by_keyboard(plain: Path, open_report: Op
     assert column(page, "numbers", "strategy")[0] == "cpu_gather"
 
 
-def test_headings_tables_and_drawings_have_names(with_model: Path, open_report: OpenReport) -> None:
+def test_headings_tables_and_drawings_have_names(with_model, open_report):
     page = open_report(with_model)
     levels = page.eval_on_selector_all("h1,h2,h3,h4", "all => all.map(h => Number(h.tagName[1]))")
     assert levels[0] == 1
@@ -300,7 +286,7 @@ def test_headings_tables_and_drawings_have_names(with_model: Path, open_report: 
     assert re.search(r"sample \S+ s, fetch \S+ s, train \S+ s", line.text_content() or "")
 
 
-def test_modelled_bars_are_hatched_and_called_so(with_model: Path, open_report: OpenReport) -> None:
+def test_modelled_bars_are_hatched_and_called_so(with_model, open_report):
     page = open_report(with_model)
     for bar in page.locator("li.bar").all():
         hatched = bar.locator("rect[fill='url(#hatch)']").count() > 0
@@ -313,13 +299,13 @@ def test_modelled_bars_are_hatched_and_called_so(with_model: Path, open_report: 
     assert page.locator(".legend", has_text="hatched: modelled, not measured").count() == 2
 
 
-def test_the_page_reads_the_same_without_its_script(plain: Path, open_report: OpenReport) -> None:
+def test_the_page_reads_the_same_without_its_script(plain, open_report):
     page = open_report(plain, java_script_enabled=False)
     assert page.locator("button").count() == 0
     assert page.locator("#numbers tbody tr").count() == len(SERIES) + len(MODELLED)
 
 
-def test_paper_gets_every_detail(report_of: MakeRun, open_report: OpenReport) -> None:
+def test_paper_gets_every_detail(report_of, open_report):
     page = open_report(report_of(SERIES[:1], workloads=[f"graph{i}" for i in range(8)], repeats=1))
     assert not page.get_by_text("graph7").first.is_visible()
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
@@ -328,7 +314,7 @@ def test_paper_gets_every_detail(report_of: MakeRun, open_report: OpenReport) ->
     assert not page.get_by_role("button", name="Download CSV").first.is_visible()
 
 
-def test_tables_fit_on_paper(open_report: OpenReport, tmp_path: Path) -> None:
+def test_tables_fit_on_paper(open_report, tmp_path):
     width = 703  # px of A4 between margins of 12 mm
     example = write_report(load_run(REPO / "results" / "example"), tmp_path / "report.html")
     page = open_report(example, viewport={"width": width, "height": 1000})
@@ -336,9 +322,7 @@ def test_tables_fit_on_paper(open_report: OpenReport, tmp_path: Path) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_traffic_and_power_are_drawn_with_a_text_for_those_who_do_not_see_it(
-    make_run: MakeRun, open_report: OpenReport
-) -> None:
+def test_traffic_and_power_are_drawn_with_a_text_for_those_who_do_not_see_it(make_run, open_report):
     folder = make_run(SERIES, backend="cuda")
     shared = {"kind": "series", "workload": "wordnet-sage16x2-b1000-5f292758", "repeat": 0}
     shared |= {"strategy": "aligned_zero_copy", "variant": "given", "epoch": 0}
@@ -366,9 +350,7 @@ def test_traffic_and_power_are_drawn_with_a_text_for_those_who_do_not_see_it(
     assert page.locator("svg:not([aria-hidden=true]):not([role=img][aria-labelledby])").count() == 0
 
 
-def test_two_runs_stand_side_by_side_with_ratios(
-    make_run: MakeRun, open_report: OpenReport
-) -> None:
+def test_two_runs_stand_side_by_side_with_ratios(make_run, open_report):
     base = make_run([("cpu_gather", "naive", 2.0), ("aligned_zero_copy", "given", 0.8)], spread=0.0)
     broken = {("all_in_gpu", "default"): ("failed", HOSTILE)}
     series = [("cpu_gather", "naive", 2.0), ("aligned_zero_copy", "given", 0.4)]

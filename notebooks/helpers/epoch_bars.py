@@ -15,8 +15,7 @@ from gatherbench.bench.model.advise.rank import advise
 from gatherbench.bench.model.predict import predictions
 from gatherbench.bench.model.profile import DEFAULT_PROFILE, LinkProfile, profile_of_machine
 from gatherbench.bench.plan.workload import GRAPHLESS
-from gatherbench.bench.read.disturbance import disturbance, disturbed_alone
-from gatherbench.bench.read.epochs import (
+from gatherbench.bench.read.derive import (
     STAGES,
     epoch_times,
     gathers_among,
@@ -25,6 +24,7 @@ from gatherbench.bench.read.epochs import (
     sort_series,
     stage_breakdown,
 )
+from gatherbench.bench.read.disturbance import disturbance, disturbed_alone
 from gatherbench.bench.read.gpu import per_epoch
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import with_ends

@@ -27,8 +27,13 @@ class Reason:
         return f"{self.kind}: {self.cause}" + (f"; {self.remedy}" if self.remedy else "")
 
 
+def unsupported(cause: str, remedy: str = "") -> Reason:
+    """This machine, its software or this path has no such thing."""
+    return Reason("unsupported", cause, remedy)
+
+
 def kind_of(said: str) -> str:
-    """The kind of a reason in words, as rows and ``Strategy.skip`` have it; empty: it has none."""
+    """The kind of a reason in words, as rows have it; empty: it has none."""
     return next((kind for kind in get_args(Kind) if said.startswith(f"{kind}: ")), "")
 
 
