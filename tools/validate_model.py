@@ -256,7 +256,7 @@ def alignment_gain(profile: LinkProfile) -> pd.DataFrame:
                 for lines in (0, KEPT_LINES)
             )
             seconds = [[_link_s(profile, counts) for counts in pair] for pair in (kept, asked)]
-            requests = [counts.num_requests for counts in asked]
+            requests = [float(counts.num_requests) for counts in asked]
             records.append((access, rows, *(a / b - 1 for a, b in (*seconds, requests))))
     return pd.DataFrame(records, columns=["access", "rows", *_GAINS])
 
