@@ -8,8 +8,6 @@ crosses the link.
 
 from __future__ import annotations
 
-import re
-
 import pandas as pd
 
 from gatherbench.bench.meters.pcie import DIRECTIONS
@@ -17,13 +15,12 @@ from gatherbench.bench.meters.trust import TRUSTED
 from gatherbench.bench.model.physics import split_requests
 from gatherbench.bench.read.derive import plan_order
 from gatherbench.bench.read.tables import Run
+from gatherbench.bench.run.declared_rows import requests_of
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.kernels.requests import COMPLETION_HEADER_BYTES
 
 #: Largest reads that a GPU may make, B; requests are declared for the first.
 LARGEST_READS = (128, 64)
-_REQUESTS = re.compile(r"gpu_requests_(\d+)_bytes")
-_LISTS = re.compile(r"structure_requests_(\d+)_bytes")
 _MEASURED = "pcie_host_to_device"
 #: By calibration, of each source; one that is trusted is right both ways.
 _RATIOS = [f"pcie_{direction}_ratio" for direction in DIRECTIONS]
@@ -68,10 +65,10 @@ def copied_ratio(run: Run) -> float | None:
 
 def _counted(facts: pd.Series[float], ratio: float) -> tuple[float, float, float, float]:
     payload, copies = facts["declared_payload"], facts["copy_engine"]
-    sizes = {int(m[1]): facts[m[0]] for m in map(_REQUESTS.fullmatch, facts.index) if m}
+    sizes = {size: facts[name] for size, name in requests_of("gpu", facts.index).items()}
     if not sizes and facts["gpu_link_read"]:
         return payload, *(float("nan"),) * 3
-    lists = {int(m[1]): facts[m[0]] for m in map(_LISTS.fullmatch, facts.index) if m}
+    lists = {size: facts[name] for size, name in requests_of("structure", facts.index).items()}
     sizes = {size: sizes.get(size, 0.0) + lists.get(size, 0.0) for size in {*sizes, *lists}}
     read = sum(size * count for size, count in sizes.items())
     links = []

@@ -23,7 +23,7 @@ from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.plan.plan import GPU_SAMPLING
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity
-from gatherbench.bench.run.declared_rows import PATH_METRICS, TRAINING_METRICS
+from gatherbench.bench.run.declared_rows import PATH_METRICS, TRAINING_METRICS, requests_of
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import CHECK_STAGE, RunStore
 from gatherbench.bench.run.training_cost import TrainingCost, recomputing
@@ -38,7 +38,6 @@ _NEEDED = {
     *(f"sample.{name}" for name in ("minibatches", "edges")),
     *(f"train.{name}" for name, _ in TRAINING_METRICS.values()),
 }
-_REQUESTS, _STRUCTURE = "fetch.gpu_requests_", "sample.structure_requests_"
 _NOWHERE = torch.device("cuda", 127)
 #: What is said of the run's own time for minibatches, by how they were had.
 _SAMPLING = {
@@ -138,7 +137,7 @@ def declared_load(declared: Mapping[str, float], table_bytes: float) -> Minibatc
     sums: dict[str, Any] = {
         name: declared.get(f"fetch.{metric}", 0.0) for name, metric in PATH_METRICS.items()
     }
-    requests = _requests(declared, _REQUESTS)
+    requests = {n: declared[m] for n, m in requests_of("fetch.gpu", declared).items()}
     # What stands there without a value is decided by the page cache; before disks nothing stood.
     uncounted = None if sums["disk_payload_bytes"] else 0.0
     sums["disk_bytes"] = declared.get("fetch.disk_read", uncounted)
@@ -151,6 +150,7 @@ def declared_load(declared: Mapping[str, float], table_bytes: float) -> Minibatc
     # Runs from before it was declared had no path that kept a part of the table.
     kept = 0.0 if read or sums["cpu_write_bytes"] else table_bytes
     costs = {n: share * declared[f"train.{m}"] for n, (m, _) in TRAINING_METRICS.items()}
+    lists = requests_of("sample.structure", declared)
     return load_of(
         DataPath(**sums),
         share,
@@ -161,18 +161,9 @@ def declared_load(declared: Mapping[str, float], table_bytes: float) -> Minibatc
         lookahead=int(declared["fetch.lookahead"]),
         gpu_share=declared["fetch.gpu_share"],
         sampled_edges=share * declared["sample.edges"],
-        structure_requests=_requests(declared, _STRUCTURE, share),
+        structure_requests={n: share * declared[m] for n, m in lists.items()},
         lists_bytes=declared.get("sample.structure_lists", 0.0),
     )
-
-
-def _requests(declared: Mapping[str, float], prefix: str, share: float = 1.0) -> dict[int, float]:
-    """Request size in bytes → count."""
-    return {
-        int(name.removeprefix(prefix).removesuffix("_bytes")): share * count
-        for name, count in declared.items()
-        if name.startswith(prefix)
-    }
 
 
 def declared_facts(run: Run) -> dict[Key, dict[str, float]]:

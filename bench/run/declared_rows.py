@@ -6,6 +6,7 @@ enough to ask what another machine would do with it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
@@ -49,6 +50,8 @@ PATH_METRICS = {
     "network_bytes": "network_read",
     "disk_payload_bytes": "disk_payload",
 }
+#: Metric of the requests of one size in bytes: of rows (``gpu``), or of ``structure``.
+_REQUESTS = "{}_requests_{}_bytes"
 #: Fields of a ``TrainingCost``, and the rows' metric and unit for each.
 TRAINING_METRICS = {
     "operations": ("operations", "1"),
@@ -109,6 +112,12 @@ def declared_rows(
         yield make.ok("train", metric, unit, getattr(cost, name), source)
 
 
+def requests_of(what: str, metrics: Iterable[str]) -> dict[int, str]:
+    """Those of the metrics that count requests of ``what``, by the bytes of one."""
+    told = re.compile(_REQUESTS.format(re.escape(what), r"(\d+)"))
+    return {int(found[1]): found[0] for found in map(told.fullmatch, metrics) if found}
+
+
 def _structure_rows(job: Job, epochs: Epochs, make: RowMaker) -> Iterator[Row]:
     """What drawing the trace reads of neighbour lists in host memory, or remembers of them."""
     workload, dataset = epochs.workload, epochs.dataset
@@ -121,7 +130,7 @@ def _structure_rows(job: Job, epochs: Epochs, make: RowMaker) -> Iterator[Row]:
         yield make.ok("sample", "structure_read", "B", reads.read_bytes, source)
         yield make.ok("sample", "structure_on_device", "B", reads.kept_bytes, source)
         for size, count in sorted(reads.requests.items()):
-            yield make.ok("sample", f"structure_requests_{size}_bytes", "1", count, source)
+            yield make.ok("sample", _REQUESTS.format("structure", size), "1", count, source)
         degrees = np.diff(dataset.indptr)
         kept = 0 if hot is None else int(degrees[hot].sum()) * dataset.indices.itemsize
         beside = 0 if hot is None else 2 * dataset.indptr.nbytes
@@ -163,7 +172,7 @@ def _path_rows(path: DataPath, make: RowMaker) -> Iterator[Row]:
         source = "request accounting over the trace, less what a cache keeps of a row;"
         source += " the table begins at a page"
         for size, count in sorted(path.gpu_requests.items()):
-            yield make.ok("fetch", f"gpu_requests_{size}_bytes", "1", count, source)
+            yield make.ok("fetch", _REQUESTS.format("gpu", size), "1", count, source)
     places = {
         "gpu_page_visits": (path.gpu_page_visits, PAGE_BYTES, "registered"),
         "managed_page_visits": (path.managed_page_visits, MANAGED_PAGE_BYTES, "managed"),

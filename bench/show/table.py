@@ -116,18 +116,24 @@ class Table:
     """``ident`` names it in the page and in files; ``note`` stands below it.
 
     In a terminal each value of its first column has a table of its own, below ``title``, in it the
-    modelled lines below ``modelled``. On the page it is a click away where ``folded``.
+    lines that are modelled for ``machine`` apart. On the page it is a click away where ``folded``.
     """
 
     ident: str
     caption: str
     columns: list[Column]
-    labels: list[str]
+    units: list[str]
     lines: list[Line]
     title: str = ""
     note: str = ""
-    modelled: str = "modelled"
+    machine: str = ""
     folded: bool = False
+
+    @property
+    def labels(self) -> list[str]:
+        """Its headings, with the unit in which a column is shown."""
+        pairs = zip(self.columns, self.units, strict=True)
+        return [f"{one.label}, {unit}" if unit else one.label for one, unit in pairs]
 
     @property
     def first(self) -> int:
@@ -154,16 +160,16 @@ def tabulate(
     :class:`Table`.
     """
     columns = [one for column in columns for one in (column, *_ends_of(column))]
-    labels, cells, of_lines = [], list[list[Cell]](), frame.to_dict("records")
+    units, cells, of_lines = [], list[list[Cell]](), frame.to_dict("records")
     for column in columns:
         suffix, factor, show = _reader(column, frame[column.like or column.field])
-        labels.append(f"{column.label}, {suffix}" if suffix else column.label)
+        units.append(suffix)
         cells.append([_cell(column, row, show, factor) for row in of_lines])
     modelled = frame["basis"] != "measured" if "basis" in frame else [False] * len(frame)
     instead = frame["instead"] if "instead" in frame else [""] * len(frame)
     rows = zip(zip(*cells, strict=True), modelled, instead, strict=True)
     lines = [Line(list(row), bool(is_modelled), said) for row, is_modelled, said in rows]
-    return Table(ident, caption, columns, labels, lines, **more)
+    return Table(ident, caption, columns, units, lines, **more)
 
 
 def with_kind(frame: pd.DataFrame) -> pd.DataFrame:

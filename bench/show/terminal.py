@@ -53,8 +53,7 @@ def in_terminal(
         names: workloads in words.
         below: what is to be said below the table of a workload; what was said is taken out.
     """
-    columns = list(zip(table.columns, table.labels, strict=True))
-    shown = [place for place, (column, _) in enumerate(columns) if column.short]
+    shown = [place for place, column in enumerate(table.columns) if column.short]
     if not (shown and table.lines):
         return []
     groups: dict[str, list[data.Line]] = {}
@@ -66,9 +65,9 @@ def in_terminal(
         drawn = frame(": ".join(filter(None, [table.title, title])), table.labels[1])
         drawn.add_column(table.labels[2], overflow="fold", min_width=8)
         for place in shown:
-            column, label = columns[place]
+            column, unit = table.columns[place], table.units[place]
             numeric = column.kind == "numeric"
-            heading = column.short + label.removeprefix(column.label).replace(", ", "\n")
+            heading = "\n".join(filter(None, [column.short, unit]))
             drawn.add_column(
                 heading,
                 justify="right" if numeric else "left",
@@ -82,8 +81,7 @@ def in_terminal(
             mine = [line for line in lines if line.modelled == modelled]
             if mine and modelled:
                 drawn.add_section()
-                head, _, whose = table.modelled.partition(" for ")
-                drawn.add_row(f"{head} for" if whose else head, whose)
+                drawn.add_row("modelled for" if table.machine else "modelled", table.machine)
             for line in mine:
                 series = tuple(cell.text for cell in line.cells[1:3])
                 named = ("", "") if series == before else series
@@ -100,7 +98,7 @@ def _below(table: data.Table, lines: Sequence[data.Line]) -> Iterator[str]:
     """What is said of columns that a terminal has no room for."""
     for place, column in enumerate(table.columns):
         found: dict[str, dict[str, None]] = {}
-        unit = table.labels[place].removeprefix(column.label).lstrip(",")
+        unit = f" {table.units[place]}".rstrip()
         for line in lines if column.below else ():
             if line.cells[place].full:
                 series = " ".join(cell.text for cell in line.cells[1:3])

@@ -67,13 +67,13 @@ def readings(run: Run) -> Table:
 
 def _medians(run: Run, rows: pd.DataFrame, ident: str, caption: str) -> Table:
     """A column for each metric, a line for each series."""
+    order = ("check", "setup", "eval", "epoch").index
     rows = rows.assign(field=rows["stage"] + "." + rows["metric"])
+    rows = rows.sort_values("stage", key=lambda stages: stages.map(order), kind="stable")
     frame = rows.groupby([*SERIES, "field"])["value"].median().unstack().reset_index()
     units = dict(zip(rows["field"], rows["unit"], strict=True))
-    stages = ("check", "setup", "eval", "epoch")
-    names = sorted(units, key=lambda name: stages.index(name.partition(".")[0]))
-    labels = {name: name.replace(".", ": ").replace("_", " ") for name in names}
-    columns = [Column(name, labels[name], units[name]) for name in names if name in frame]
+    said = {name: name.replace(".", ": ").replace("_", " ") for name in units}
+    columns = [Column(name, said[name], unit) for name, unit in units.items() if name in frame]
     return tabulate(ident, caption, [*WHAT, *columns], in_plan_order(run, frame))
 
 
@@ -229,18 +229,18 @@ def machine(run: Run) -> Table:
     return tabulate("machine", "The machine in full", columns, frame, folded=True)
 
 
-def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+def _flat(value: Any, *keys: str) -> Iterator[tuple[str, str]]:
+    name = " › ".join(keys)
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield from _flat(inner, f"{name} › {key}" if name else str(key))
+            yield from _flat(inner, *keys, str(key))
     elif isinstance(value, list):
         for number, inner in enumerate(value):
-            yield from _flat(inner, f"{name} {number}")
+            yield from _flat(inner, *keys[:-1], f"{keys[-1]} {number}")
         if not value:
             yield name.replace("_", " "), "none"
     else:
-        last = name.rpartition(" › ")[2]
-        in_bytes = last in _BYTES and isinstance(value, int)
+        in_bytes = keys[-1] in _BYTES and isinstance(value, int)
         said = quantity(value, "B") if in_bytes else "not known" if value is None else str(value)
         yield name.replace("_", " "), said
 

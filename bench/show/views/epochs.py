@@ -135,7 +135,7 @@ def numbers(run: Run) -> Table:
         ],
         frame.rename(columns={"low": "median_low", "high": "median_high"}),
         note=legend + explained([*frame["open"], *frame["beside"]]),
-        modelled=f"modelled for {', '.join(modelled_for(run))}",
+        machine=", ".join(modelled_for(run)),
     )  # fmt: skip
 
 

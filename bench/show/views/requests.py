@@ -9,6 +9,7 @@ from gatherbench.bench.read.gpu import DIRECTIONS, link_rate, link_rates
 from gatherbench.bench.read.kept import found_on_device
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity
+from gatherbench.bench.run.declared_rows import requests_of
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.chart import Chart, Points
 from gatherbench.bench.show.charts import in_plan_order
@@ -25,7 +26,6 @@ _DECLARED = {
     "gpu_link_read": ("GPU reads over the link", "B"),
     "gpu_table": ("of the table, kept on the GPU", "B"),
 }
-_REQUESTS = "gpu_requests_"
 _FOUND = {"declared": "rows found on the device", "counted": "the same, as counted in epochs"}
 
 
@@ -33,12 +33,8 @@ def data_path(run: Run) -> Table:
     """What each strategy moves in an epoch, by its own declaration."""
     rows = run.select(stage="fetch", basis="declared")
     frame = rows.groupby([*SERIES, "metric"])["value"].median().unstack().reset_index()
-    requests = {
-        metric: (f"requests of {metric.removeprefix(_REQUESTS).removesuffix('_bytes')} B", "1")
-        for metric in dict.fromkeys(rows["metric"])
-        if metric.startswith(_REQUESTS)
-    }
-    names = _DECLARED | requests
+    sizes = requests_of("gpu", rows["metric"])
+    names = _DECLARED | {metric: (f"requests of {n} B", "1") for n, metric in sizes.items()}
     columns = [Column(metric, *names[metric]) for metric in names if metric in frame]
     found = found_on_device(run)
     frame = frame.join(found, on=SERIES[:4])

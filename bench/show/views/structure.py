@@ -16,6 +16,7 @@ from gatherbench.bench.model.predict import declared_facts
 from gatherbench.bench.read.accuracy import accuracy_over_time
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import listed, quantity
+from gatherbench.bench.run.declared_rows import requests_of
 from gatherbench.bench.show.answer import Point
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
 from gatherbench.bench.show.charts import chart_of, reference_of, whiskered
@@ -45,7 +46,7 @@ def structure_reads(run: Run) -> pd.DataFrame:
             continue
         seen.add(workload)
         kept, read = facts["sample.structure_on_device"], facts["sample.structure_payload"]
-        requests = (v for k, v in facts.items() if k.startswith("sample.structure_requests_"))
+        requests = requests_of("sample.structure", facts).values()
         records.append(
             {
                 "workload": run.names[workload],
@@ -54,7 +55,7 @@ def structure_reads(run: Run) -> pd.DataFrame:
                 "kept": facts["sample.structure_kept"],
                 "wanted": read,
                 "read": facts["sample.structure_read"],
-                "requests": sum(requests),
+                "requests": sum(map(facts.__getitem__, requests)),
                 "on_gpu": kept / (kept + read) if kept + read else math.nan,
                 "alone": predicted.get(workload, math.nan),
             }
@@ -141,8 +142,8 @@ def _tables(run: Run) -> list[Table]:
     if len(reads):
         columns = [
             Column("workload", "workload"),
-            Column("structure", "neighbour lists", short="lists"),
-            Column("lists", "all lists", "B", short="all"),
+            Column("structure", "neighbour lists"),
+            Column("lists", "all lists", "B"),
             Column("kept", "of these on the GPU", "B", short="on GPU"),
             Column("on_gpu", "neighbours read there", "share", short="found"),
             Column("wanted", "wanted in host memory", "B"),
@@ -164,7 +165,7 @@ def _tables(run: Run) -> list[Table]:
     if len(remembered):
         columns = [
             Column("family", "workload"),
-            Column("structure", "sampling", short="sampling"),
+            Column("structure", "sampling"),
             Column("seeds", "seeds", "1"),
             Column("distinct", "distinct neighbours an epoch", "1", short="distinct"),
             Column("cache", "memory of the caches", "B", short="cache"),
@@ -209,10 +210,11 @@ def _over_seeds(mine: pd.DataFrame, value: str, unit: str) -> tuple[list[Line], 
     lines = []
     for record in mine.to_dict("records"):
         mean, low, high = (float(record[f"{value}{end}"]) for end in ("", "_low", "_high"))
-        note = f"{quantity(float(record['distinct']), '1')} distinct neighbours"
+        note = f"{quantity(float(record['distinct']), '1')} neighbours seen"
         name, detail = names[str(record["structure"])]
         bar = Line(name, detail, parts={value: mean}, text=axis.said(mean), note=note)
-        lines.append(whiskered(bar, axis, (max(0.0, low), high)))
+        most = 1.0 if unit == "share" else math.inf
+        lines.append(whiskered(bar, axis, (max(0.0, low), min(most, high))))
     return lines, axis
 
 

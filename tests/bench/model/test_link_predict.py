@@ -452,6 +452,19 @@ def test_the_run_says_how_many_bytes_of_gradients_are_averaged(tmp_path, profile
         assert (row.metric, row.basis) == ("wall_time", "predicted")
 
 
+def test_what_activations_move_in_a_run_comes_back_over_the_predicted_link(tmp_path, profile):
+    """40 MB an epoch of 4 minibatches are 10 MB a step; computed again, a step is 4 / 3 of it."""
+    run = make_run(tmp_path / "kept")
+    moved = run.rows.iloc[[0]].assign(basis="measured", stage="activations", metric="out")
+    moved = moved.assign(unit="B", value=4e7, epoch=0)
+    disk = replace(run, rows=pd.concat([run.rows, moved], ignore_index=True))
+    again = make_run(tmp_path / "again", activations="recompute")
+    loads = [[one.load for one in series_of(one, profile)] for one in (run, disk, again)]
+    assert [{load.activation_bytes for load in of} for of in loads] == [{0.0}, {1e7}, {0.0}]
+    done = [max(load.training.operations for load in of) for of in loads]
+    assert done == pytest.approx([2.5e8, 2.5e8, 2.5e8 * 4 / 3])
+
+
 def test_rates_of_several_ranks_are_those_of_one_link(tmp_path, profile):
     """Half of the payload in the 4 s that the slowest of two ranks waited."""
     run = make_run(tmp_path, backend="cuda", gpus=2)
