@@ -283,6 +283,6 @@ def test_pageable_memory_is_refused_where_the_gpu_reads_none(cuda, monkeypatch):
         PageableMemory(managed_table((10, 2), torch.float32))
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda _: True)
     cuda.done.clear()
-    with pytest.raises(ValueError, match='page-locked.*"registered"'):
+    with pytest.raises(ValueError, match=r'page-locked.*"registered"'):
         PageableMemory(torch.ones(10, 2))
     assert not cuda.done, "nothing was advised"
