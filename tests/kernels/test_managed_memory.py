@@ -273,7 +273,7 @@ def test_pageable_memory_is_advised_as_managed_memory_is_and_left_as_it_was(cuda
     assert len(cuda.done) == 2, "once"
 
 
-def test_pageable_memory_is_refused_where_the_gpu_reads_none(cuda):
+def test_pageable_memory_is_refused_where_the_gpu_reads_none(cuda, monkeypatch):
     assert pageable_refusal(0) is None
     cuda.attributes = 0
     said = str(pageable_refusal(0))
@@ -281,3 +281,8 @@ def test_pageable_memory_is_refused_where_the_gpu_reads_none(cuda):
     assert '"registered"' in said, "the remedy"
     with pytest.raises(ValueError, match="in managed memory"):
         PageableMemory(managed_table((10, 2), torch.float32))
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda _: True)
+    cuda.done.clear()
+    with pytest.raises(ValueError, match=r'page-locked.*"registered"'):
+        PageableMemory(torch.ones(10, 2))
+    assert not cuda.done, "nothing was advised"
