@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from gatherbench.bench.model.advise.question import source_graph
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run.check import SPOT_BATCHES, WrongConductError, WrongRowsError
 from gatherbench.bench.run.job import Job
@@ -18,8 +19,10 @@ from gatherbench.bench.run.typed_check import TypedWitness
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.prepare import prepare
 from gatherbench.bench.sampling.trace import InputIds, Trace
-from gatherbench.datasets.dataset import DatasetSpec, GraphDataset
+from gatherbench.bench.show.listing import sizes
+from gatherbench.datasets.dataset import DatasetError, DatasetSpec, GraphDataset
 from gatherbench.datasets.store import open_dataset
+from gatherbench.datasets.wordnet.source import WordnetPartsSource
 from gatherbench.datasets.writer import DatasetWriter
 from gatherbench.kernels.reference import reference_gather
 from gatherbench.strategies import by_type
@@ -306,3 +309,10 @@ def test_tables_are_loaded_a_type(typed_root):
         assert part.data_ptr() % 4096 == 0
     assert loaded.features.names == ("a", "b", "c")
     assert (loaded.where, file_of(data)) == ("copied into anonymous memory", None)
+
+
+def test_lists_say_the_widths_and_advice_is_refused():
+    spec = WordnetPartsSource().estimate(1.0)
+    assert sizes(spec)[-1] == "50 to 300 × float32"
+    with pytest.raises(DatasetError, match="wordnet-parts: each type of nodes has its own table"):
+        source_graph("wordnet-parts")
