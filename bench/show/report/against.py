@@ -6,6 +6,7 @@ is only shown. A is the run compared with, B the run that the report is about.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -134,6 +135,7 @@ def _chart(
         relative: whether each time is over its own run's baseline.
     """
     panels = []
+    judged = judged.replace({"high": {math.inf: math.nan}})  # nothing bounds what one repeat says
     for workload, both in judged.groupby("workload", sort=False):
         for basis, here in both.groupby("basis"):
             axis = Axis.of("×", [1.0, *here["ratio"]], here["high"])

@@ -456,3 +456,13 @@ def test_modelled_comparisons_are_counted_apart(make_run):
     measured, _, computed = said.partition("; modelled ")
     assert computed == "1 SLOW, 1 SAME"
     assert "measured 4 " in measured
+
+
+def test_runs_of_one_repeat_are_compared_without_whiskers(make_run):
+    """Nothing bounds a ratio of single repeats: it is drawn alone, on an axis of its own length."""
+    base, new = (load_run(make_run(repeats=1, name=name)) for name in ("before", "after"))
+    chart = against(new, base).chart
+    assert chart is not None
+    (panel,) = chart.panels
+    assert [(line.ends, line.missing) for line in panel.lines] == [(None, "")] * 4
+    assert panel.axis.top == 1.0
