@@ -209,8 +209,8 @@ class NeighborSampler:
         used: NDArray[np.uint64],
     ) -> None:
         """The edges of the targets, by one thread."""
-        graph = (self._indptr, self._indices)
-        kernels.draw(*graph, *targets, key, edges[0], edges[1], places, used)
+        of = (self._indptr, self._indices, *targets)
+        kernels.draw(*of, key, edges[0], edges[1], places, used)
 
     def _run(self, part: Callable[[int, int, int], None], bounds: Sequence[int]) -> None:
         """Call ``part(member, bounds[member], bounds[member + 1])`` for all members at once.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -186,6 +187,21 @@ def bar(
         return line
     # The number is its ends: none between them is known.
     return replace(line, ends=(low, high), text=f"{axis.plain(low)} to {axis.said(high)}{suffix}")
+
+
+def panel_of(title: str, unit: str, lines: Sequence[Line], top: float = 0.0, **of: Any) -> Panel:
+    """A panel of bars with their numbers, on an axis as long as they need, or up to ``top``.
+
+    Of ``ends`` that are no numbers there is no whisker.
+    """
+    ends = [line.ends[1] for line in lines if line.ends and math.isfinite(line.ends[1])]
+    axis = Axis(unit, top) if top else Axis.of(unit, [sum(x.parts.values()) for x in lines], ends)
+    drawn = []
+    for line in lines:
+        bare = replace(line, ends=None, text=axis.said(sum(line.parts.values())))
+        known = line.ends is not None and math.isfinite(line.ends[1])
+        drawn.append(whiskered(bare, axis, line.ends) if line.ends and known else bare)
+    return Panel(title, drawn, axis, **of)
 
 
 def whiskered(line: Line, axis: Axis, ends: tuple[float, float]) -> Line:

@@ -15,10 +15,10 @@ import pandas as pd
 from gatherbench.bench.plan.workload import ranks_in_words, ranks_of
 from gatherbench.bench.read.derive import problems
 from gatherbench.bench.read.disturbance import disturbance, disturbed_alone
+from gatherbench.bench.read.gpu import slow_pages
 from gatherbench.bench.read.modelled import borrows, corners
-from gatherbench.bench.read.pages import slow_pages
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.read.units import quantity
+from gatherbench.bench.read.units import quantity, short
 
 #: What a run without a GPU has to say of itself.
 HOST_ONLY = "Host memory only: no GPU and no PCIe link took part"
@@ -150,3 +150,35 @@ def on_ranks(ranks: tuple[int, int], all_ranks: Collection[object], backend: str
     if backend == "cuda":
         return f", on {ranks_in_words(*ranks, 'GPU')}"
     return f", by {ranks_in_words(*ranks)} (process{'es' if ranks != (1, 1) else ''})"
+
+
+def in_short(run: Run) -> list[tuple[str, str]]:
+    """The few facts that stand at the head of a report: what each is, and it."""
+    cpu = run.env.get("cpu", {})
+    counts = cases_ended(run)
+    ended = ", ".join(f"{n} {status}" for status, n in counts.items() if n)
+    memory = run.env.get("memory", {}).get("total")
+    host = [cpu.get("model") or "unknown processor"]
+    if cpu.get("usable_cores"):
+        host.append(f"{cpu['usable_cores']} cores")
+    if memory:
+        host.append(quantity(memory, "B"))
+    return [
+        ("Processor", short(", ".join(host))),
+        ("GPU", short(gpu_of(run) or "none: figures are of host memory")),
+        ("Plan", short(run.plan.get("description") or run.plan.get("name", "unnamed"), 160)),
+        ("Cases", ended),
+        ("Epochs", _epochs(run)),
+        ("Commit", short(", ".join(sorted(set(run.rows["commit"]))) or "unknown")),
+    ]
+
+
+def machine_of(run: Run) -> str:
+    """Name of the machine that measured."""
+    return run.machine or "no machine yet"
+
+
+def _epochs(run: Run) -> str:
+    epochs, dropped = map(run.plan["measure"].get, ("epochs", "warmup_epochs"))
+    many = f"{repeats_of(run)} × {epochs} epochs"
+    return f"{many}, {dropped} warm-up dropped, sampling {run.sampling}"

@@ -17,8 +17,7 @@ from gatherbench.bench.read.tables import Run
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
 from gatherbench.bench.show.charts import NO_BREAK, Row, whiskered
 from gatherbench.bench.show.comparison import summary
-from gatherbench.bench.show.provenance import modelled_for
-from gatherbench.bench.show.report.facts import in_short, machine_of
+from gatherbench.bench.show.provenance import in_short, machine_of, modelled_for
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
 
 _DECIDES = (

@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from gatherbench.bench.read.derive import reference_variant, repeat_logs, set_aside, spread
+from gatherbench.bench.read.derive import ends_in, reference_variant, repeat_logs, set_aside, spread
 from gatherbench.bench.read.disk_reads import (
     disk_ratios,
     disk_reads,
@@ -229,7 +229,7 @@ def _shortest(run: Run, lines: Mapping[Key, Mapping[Hashable, Any]], share: floa
     near = [leader, *(key for key, word in words.items() if word != "SLOW")]
     memory = f"with memory for {share:.0%} of it" if share else "without a limit of memory"
     whole = " ".join(reference_variant(run) or ())
-    values = [tuple(lines[key][f"times{end}"] for end in ("", "_low", "_high")) for key in near]
+    values = [ends_in(lines[key], "times") for key in near]
     known = not any(pd.isna(value[0]) for value in values)
     each, verdict = "{each} as long as {over}" if known else "{names}", "AMBIGUOUS"
     if len(near) > 1:

@@ -27,9 +27,8 @@ from gatherbench.bench.show.answer import Point, answer
 from gatherbench.bench.show.chart import Axis, Line, Panel
 from gatherbench.bench.show.charts import _said_once
 from gatherbench.bench.show.comparison import summary
-from gatherbench.bench.show.provenance import cases_ended
+from gatherbench.bench.show.provenance import cases_ended, in_short
 from gatherbench.bench.show.report.against import against
-from gatherbench.bench.show.report.facts import in_short
 from gatherbench.bench.show.report.page import render_report
 from gatherbench.bench.show.run import render
 from gatherbench.bench.show.table import Table
