@@ -8,6 +8,7 @@ and the number of the signal that ended it: 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM.
 from __future__ import annotations
 
 import io
+import os
 import sys
 import warnings
 from typing import Annotated
@@ -56,7 +57,7 @@ app.command()(calibrate)
 app.command()(doctor)
 
 datasets_app = typer.Typer(
-    help="Prepare, import, list, describe and remove graphs.", no_args_is_help=True
+    help="Prepare, import, list, describe or remove a graph.", no_args_is_help=True
 )
 datasets_app.command(name="prepare")(datasets.prepare)
 datasets_app.command(name="import")(datasets.import_)
@@ -75,6 +76,9 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # "?" for what it lacks would read as our mark
             stream.reconfigure(errors="backslashreplace")
     warnings.formatwarning = _warning
+    # Read when torch is loaded: its store warns of each second of a wait, and of a lost link with
+    # a traceback of its own, which our error says in one line.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         app()
     except OSError as error:

@@ -187,10 +187,16 @@ class PageableMemory(MappedMemory):
         """Use ``table`` (contiguous, in host memory, unchanged in place until closed).
 
         Raises:
-            ValueError: not a contiguous tensor in host memory, or one in managed memory.
+            ValueError: not a contiguous tensor in host memory, or one in managed memory, or one
+                that is page-locked.
             CudaCallError: no driver, or advice that it refuses.
         """
         _check_ordinary(table)
+        if table.is_pinned():  # nor would the driver take advice for it
+            raise ValueError(
+                "the table is page-locked, so that the GPU reads no pageable memory: take memory ="
+                ' "registered", or a table that nobody has pinned'
+            )
         super().__init__(table)
         if self.size_bytes == 0:
             return

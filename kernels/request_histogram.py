@@ -47,7 +47,8 @@ def mask_histogram(
         row_bytes, stride: bytes of a row and from row to row.
         base: address of the table (only its value modulo 128 matters).
         kept_lines: lines that a cache keeps from one instruction of a row to the next ones; what it
-            has of a line is not counted again. Not of rows that meet others in an instruction.
+            has of a line is not counted again. Not of rows that meet others in an instruction, nor
+            of the flat mapping, in which any may.
     """
     slots, lanes = point.slots(row_bytes), min(point.lanes or WARP_LANES, WARP_LANES)
     if point.access == "bulk":  # each copy is an instruction of its own, of a piece of one row
@@ -65,7 +66,7 @@ def mask_histogram(
         bins = _over_tasks(_groups, job, -(-ids.size // group), _ROWS_PER_TASK // group, LINE_BYTES)
         keys[::LINE_BYTES] = bins[16:]  # each row begins an instruction: at place 0 of its warp
     histogram = bins[:16].copy()
-    _rows_apart(keys, histogram, *shape, kept_lines)
+    _rows_apart(keys, histogram, *shape, 0 if point.flat else kept_lines)
     return histogram
 
 

@@ -19,13 +19,13 @@ The rule:
 3. A run longer than ``max_request`` is cut into pieces of that size from its beginning. 128 is
    what the papers observed; counters on newer GPUs suggest 64 B per read, so it is a parameter
    that has to be measured and is never assumed.
+4. What the first-level cache still has of a row's last lines is not requested again by the row's
+   next instruction. Data paths declare requests so; what a kernel asks for is counted without it.
 
-What the rule leaves out: caches between instructions (an L1 or L2 hit saves a request that is
-counted here, e.g. for a sector split between two instructions of one row, or a row that two warps
-read at the same time); the order and merging of requests in the memory system; page tables; and
-the split of one wide load into quarter-warps, which might turn one request into two when a line
-is shared between the quarters. It is exact about what the kernel asks for, and a model of what
-the hardware makes of it.
+What the rule leaves out: a row that two warps read at the same time; the order and merging of
+requests in the memory system; page tables; and the split of one wide load into quarter-warps,
+which might turn one request into two when a line is shared between the quarters. It is exact about
+what the kernel asks for, and a model of what the hardware makes of it.
 
 :func:`request_table` and :func:`requests_by_row_width` say what each launch policy costs. These are
 the numbers behind ``gatherbench requests`` and the figure of requests per row.
@@ -48,6 +48,10 @@ from gatherbench.kernels.policies import POLICIES, Policy
 #: (Neugebauer et al., "Understanding PCIe performance for end host networking", SIGCOMM 2018).
 COMPLETION_HEADER_BYTES = 20
 _SECTORS_PER_LINE = LINE_BYTES // SECTOR_BYTES
+#: Lines of its row that the first-level cache keeps for a warp: 128 KiB, the least of sm_80 and
+#: later (CUDA C++ Programming Guide, "Compute Capabilities"), over 64 warps. A row's lines follow
+#: each other, so they meet in no set. For our own policies any size from 4 on has the same counts.
+KEPT_LINES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +105,8 @@ def count_requests(
         table_address: address of the table in bytes; only its value modulo 128 matters.
         max_request: the largest read request on the link: 32, 64, 96 or 128 B.
         row_stride: bytes from row to row where rows are padded; ``row_bytes`` if not given.
-        kept_lines: lines of a row that a cache between instructions keeps; 0 counts all that the
-            kernel asks for.
+        kept_lines: lines of a row that a cache between instructions keeps, :data:`KEPT_LINES` for
+            what reaches the link; 0 counts all that the kernel asks for.
 
     Raises:
         ValueError: an id is negative, the batch is not one-dimensional, ``max_request`` is no

@@ -35,7 +35,7 @@ class AlignedZeroCopy(Strategy):
     """
 
     name: ClassVar[str] = "aligned_zero_copy"
-    summary: ClassVar[str] = "the same, every warp starting on a 128 B line (circular shift)"
+    summary: ClassVar[str] = "GPU threads read the rows in host memory, each warp from a 128 B line"
     colour: ClassVar[str] = "blue"
     role = "zero_copy"
 

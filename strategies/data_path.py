@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gatherbench.kernels.order import MANAGED_PAGE_BYTES, page_visits, read_order
 from gatherbench.kernels.policies import policy
-from gatherbench.kernels.requests import count_requests
+from gatherbench.kernels.requests import KEPT_LINES, count_requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def zero_copy_path(
     read, managed = read_order(ids.cpu(), order).ids, memory == "managed"
     # Both kernels of a policy, for 4-byte and 8-byte ids, load the same addresses.
     point = policy(policy_name).point(row_bytes, item_bytes=1)
-    counts = count_requests(point, read.numpy(), row_bytes)
+    counts = count_requests(point, read.numpy(), row_bytes, kept_lines=KEPT_LINES)
     return DataPath(
         payload_bytes=ids.numel() * row_bytes,
         copy_engine_bytes=ids.numel() * ids.element_size(),

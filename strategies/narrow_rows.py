@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gatherbench.kernels.host_memory import empty_table
+from gatherbench.kernels.managed_memory import Memory, empty
 from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies.aligned_zero_copy import AlignedZeroCopy
 from gatherbench.strategies.async_zero_copy import AsyncZeroCopy
@@ -39,13 +39,14 @@ from gatherbench.strategies.cuda_fetcher import device_rows
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.host_fetcher import host_buffer
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
+from gatherbench.strategies.places import with_index
 
 #: Bytes of a row's scale, behind its int8 values.
 _SCALE_BYTES = 4
 #: The largest value of int8 that is used: as many below zero as above.
 _MOST = 127
-#: Rows that are narrowed at a time.
-_ROWS = 1 << 16
+#: Bytes of the table that are narrowed at a time: what that takes beside it is a few times as many.
+_PIECE = 4 << 20
 _FLOATS = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -90,11 +91,6 @@ class NarrowRows(Strategy):
         return f"lossy: rows travel as {self.dtype}"
 
     @property
-    def managed(self) -> bool:
-        """The table that is loaded is not the one that the GPU reads."""
-        return False
-
-    @property
     def needs(self) -> frozenset[Need]:
         return self.inner.needs
 
@@ -135,7 +131,8 @@ class NarrowRows(Strategy):
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         begin = time.perf_counter()
-        table = narrow_table(features, self.dtype)
+        managed = with_index(device).index if self.managed else None
+        table = narrow_table(features, self.dtype, managed)
         seconds = time.perf_counter() - begin
         inner = self.inner.open(table, device, knowledge)
         steps = [
@@ -145,18 +142,24 @@ class NarrowRows(Strategy):
         return WideningFetcher(features, table, inner, steps)
 
 
-def narrow_table(features: Tensor, dtype: str) -> Tensor:
+def narrow_table(features: Tensor, dtype: str, managed: int | None = None) -> Tensor:
     """The table ``[N, D]`` in a narrower type, in memory of its own: see :func:`narrowed`.
+
+    Args:
+        managed: the GPU by whose driver it is had; ``None``: it is anonymous.
 
     Raises:
         ValueError: it is no float32, or holds what the type cannot.
+        CudaCallError, MemoryError: see ``managed_table``.
     """
     if features.dtype != torch.float32:
         raise ValueError(f"narrow_rows: the table is {features.dtype}, expected torch.float32")
     few = narrowed(features[:0], dtype)
-    table = empty_table((len(features), few.shape[1]), few.dtype)
-    for first in range(0, len(features), _ROWS):
-        table[first : first + _ROWS] = narrowed(features[first : first + _ROWS], dtype)
+    memory: Memory = "anonymous" if managed is None else "managed"
+    table = empty((len(features), few.shape[1]), few.dtype, memory=memory, device=managed)
+    rows = max(1, _PIECE // max(1, features.shape[1] * features.itemsize))
+    for first in range(0, len(features), rows):
+        table[first : first + rows] = narrowed(features[first : first + rows], dtype)
     return table
 
 

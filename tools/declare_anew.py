@@ -21,7 +21,7 @@ from gatherbench.bench.run.declared_rows import declared_rows
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.rows import HEADER, Row, RowMaker
-from gatherbench.bench.run.store import Key, RunStore, key_of, to_csv, write_atomically
+from gatherbench.bench.run.store import CaseId, RunStore, key_of, to_csv, write_atomically
 from gatherbench.bench.sampling.knowledge import knowledge_of
 from gatherbench.bench.sampling.prepare import identity, prepare
 from gatherbench.bench.sampling.trace import Trace
@@ -82,7 +82,7 @@ def declare_anew(folder: Path) -> None:
     file = folder / "data.json"
     drawn = json.loads(file.read_bytes()) if file.exists() else {}
     make = RowMaker(rows[0].run_id, rows[0].commit, rows[0].machine, rows[0].backend)
-    anew: dict[Key, list[Row]] = {}
+    anew: dict[CaseId, list[Row]] = {}
     for case in plan.expanded():
         mine = [row for row in rows if key_of(row) == key_of(case)]
         if not any(row.metric in VISITS for row in mine):

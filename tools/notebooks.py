@@ -214,7 +214,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     root = Path.cwd()
     parser = argparse.ArgumentParser(prog="notebooks", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("names", nargs="*", help="notebooks without their ending; default: all")
-    parser.add_argument("--folder", type=Path, default=root / "notebooks", help="of the pairs")
+    parser.add_argument("--folder", type=Path, default=root / "notebooks", help="of notebooks")
     parser.add_argument("--results", type=Path, default=root / "results", help="where runs are")
     parser.add_argument("--sync", action="store_true", help="take the cells of the .py files first")
     return parser.parse_args(arguments)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.physics import cpu_gather, engine_copy
-from gatherbench.bench.model.predict import Key, series_of
+from gatherbench.bench.model.predict import SeriesName, series_of
 from gatherbench.bench.model.profile import SPECS, LinkProfile
 from gatherbench.bench.model.roofline import medians, waits_for_nothing
 from gatherbench.bench.read.tables import Run
@@ -33,7 +33,7 @@ _OF = {
 class Epoch:
     """A series that was measured on a GPU: what its minibatch asks, and seconds of each."""
 
-    key: Key
+    key: SeriesName
     load: MinibatchLoad
     fetch_s: float
     train_s: float

@@ -43,7 +43,7 @@ from gatherbench.bench.run.training_cost import gradient_bytes, training_cost
 from gatherbench.kernels.order import page_visits
 from gatherbench.kernels.policies import policy
 from gatherbench.kernels.requests import (
-    COMPLETION_HEADER_BYTES,
+    KEPT_LINES,
     RequestCounts,
     count_requests,
     request_row,
@@ -74,8 +74,6 @@ _UNKNOWNS: tuple[tuple[Bar, str, float, float], ...] = (
     (CPU_GATHER, "pageable_rate", 1e9, 1e11),
     (OVERLAPPED, "handover_s", 0.0, 0.1),
 )
-#: Of a row: 4 KiB, more than the longest of :data:`ROWS` has.
-KEPT_LINES = 32
 #: Launch policies without and with alignment: an element a lane (as DGL was before and is since
 #: #3254), and accesses as wide as possible.
 ALIGNMENT = {"an element a lane": ("glt", "dgl"), "widest": ("unaligned", "aligned")}
@@ -246,28 +244,28 @@ def several_gpus(reference: pd.DataFrame) -> dict[str, list[float]]:
 def alignment_gain(profile: LinkProfile) -> pd.DataFrame:
     """How much longer reads take without alignment, of :data:`ROWS`, each on the same table.
 
-    Columns: ``access``, ``rows``; ``gain``, the time on the link as the model has it; ``kept``, the
-    same if a cache kept :data:`KEPT_LINES` of a row from instruction to instruction; and between
-    what it may really lie: ``headers``, were every sector brought once whoever asks for it, and
-    ``requests``, were their number the limit. Published: 0.05 to 0.10 (DGL #3254, width not
-    stated).
+    Columns: ``access``, ``rows``; ``gain``, the time on the link as the model has it; ``asked``,
+    the same if no cache kept a sector from one instruction to the next; ``requests``, were the
+    number of these the limit. Published: 0.05 to 0.10 (DGL #3254, width not stated).
     """
     records = []
     for access, (off, on) in ALIGNMENT.items():
         for rows, (row_bytes, address) in ROWS.items():
-            pair = [_counts(name, row_bytes, address) for name in (off, on)]
-            sectors = _counts("emogi", row_bytes, address).read_bytes
-            wire = [sectors + counts.num_requests * COMPLETION_HEADER_BYTES for counts in pair]
-            seconds = [_link_s(profile, counts) for counts in pair]
-            cached = [_counts(name, row_bytes, address, KEPT_LINES) for name in (off, on)]
-            kept = [_link_s(profile, counts) for counts in cached]
-            requests = [counts.num_requests for counts in pair]
-            gains = (a / b - 1 for a, b in (wire, kept, seconds, requests))
-            records.append((access, rows, *gains))
-    return pd.DataFrame(records, columns=["access", "rows", "headers", "kept", "gain", "requests"])
+            asked, kept = (
+                [_counts(name, row_bytes, address, lines) for name in (off, on)]
+                for lines in (0, KEPT_LINES)
+            )
+            seconds = [[_link_s(profile, counts) for counts in pair] for pair in (kept, asked)]
+            requests = [float(counts.num_requests) for counts in asked]
+            records.append((access, rows, *(a / b - 1 for a, b in (*seconds, requests))))
+    return pd.DataFrame(records, columns=["access", "rows", *_GAINS])
 
 
-def _counts(name: str, row_bytes: int, address: int, kept_lines: int = 0) -> RequestCounts:
+#: What :func:`alignment_gain` tells, under which heading.
+_GAINS = {"gain": "as modelled", "asked": "without a cache", "requests": "requests"}
+
+
+def _counts(name: str, row_bytes: int, address: int, kept_lines: int) -> RequestCounts:
     """Of one batch of uniform ids with a launch policy, on a table that begins at ``address``."""
     point = policy(name).point(row_bytes, 4, table_address=address)
     ids = uniform_ids(1 << 14)
@@ -332,7 +330,7 @@ def _load(rows: int, dim: int, dtype: str, ids: int, order: str) -> MinibatchLoa
     path = DataPath(
         drawn.size * row_bytes,
         gpu_link_read_bytes=drawn.size * row_bytes,
-        gpu_requests=count_requests(point, drawn, row_bytes).requests,
+        gpu_requests=count_requests(point, drawn, row_bytes, kept_lines=KEPT_LINES).requests,
         gpu_page_visits=page_visits(torch.from_numpy(drawn), row_bytes),
     )
     return load_of(path, table_bytes=rows * row_bytes, row_bytes=row_bytes)
@@ -348,9 +346,9 @@ def tables(reference: pd.DataFrame) -> str:
             f"| {bar['machine']} | {name} | {bar['published_s']:.2f} s | {bar['modelled_s']:.2f} s"
             f" | {error:+.1%} | {_HOW[bar['fitted']]} |"
         )
-    lines += _header("accesses", "rows", "headers", "kept", "as reckoned", "requests")
+    lines += _header("accesses", "rows", *_GAINS.values())
     for one in alignment_gain(load_profile(PREDICTED)).to_dict("records"):
-        gains = " | ".join(f"{one[name]:+.1%}" for name in ("headers", "kept", "gain", "requests"))
+        gains = " | ".join(f"{one[name]:+.1%}" for name in _GAINS)
         lines.append(f"| {one['access']} | {one['rows']} | {gains} |")
     lines += _header("rows", "of", "ids", "order", "published", "modelled", "error", "")
     for one in published_gathers(reference, load_profile(PREDICTED)).to_dict("records"):

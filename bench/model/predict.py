@@ -54,7 +54,7 @@ _GATHER = "the CPU's gather as measured on the run's host"
 
 KEYS = ["workload", "strategy", "variant"]
 #: Workload, strategy and variant.
-Key = tuple[str, str, str]
+SeriesName = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Series:
     nodes: int = 1  # machines
 
     @property
-    def key(self) -> Key:
+    def key(self) -> SeriesName:
         return self.workload, self.strategy, self.variant
 
     @property
@@ -85,7 +85,7 @@ def series_of(run: Run, profile: LinkProfile) -> list[Series]:
     tables = run.select(stage="setup", metric="table").groupby("workload")["value"].max()
     wrong = run.select(stage=CHECK_STAGE, status="failed").groupby(KEYS)["reason"].first()
     host = _Host(run)
-    planned: dict[Key, Mapping[str, Any]] = {
+    planned: dict[SeriesName, Mapping[str, Any]] = {
         (case["workload"], case["strategy"], case["variant"]): case for case in run.plan["cases"]
     }
     found = []
@@ -166,9 +166,9 @@ def declared_load(declared: Mapping[str, float], table_bytes: float) -> Minibatc
     )
 
 
-def declared_facts(run: Run) -> dict[Key, dict[str, float]]:
+def declared_facts(run: Run) -> dict[SeriesName, dict[str, float]]:
     """Series → ``stage.metric`` → what it declared, of all ranks."""
-    found: dict[Key, dict[str, float]] = {}
+    found: dict[SeriesName, dict[str, float]] = {}
     rows = run.select(basis="declared", status="ok")[[*KEYS, "stage", "metric", "value"]]
     for *key, stage, metric, value in rows.itertuples(index=False, name=None):
         found.setdefault((key[0], key[1], key[2]), {})[f"{stage}.{metric}"] = value
@@ -195,7 +195,7 @@ class _Host:
         self._gradients = gradients.groupby("workload")["value"].median()
 
     def complete(
-        self, key: Key, load: MinibatchLoad, profile: LinkProfile, world: int = 1
+        self, key: SeriesName, load: MinibatchLoad, profile: LinkProfile, world: int = 1
     ) -> MinibatchLoad:
         """The load with what the host measured and the profile does not know.
 
@@ -233,7 +233,7 @@ class _Host:
         share = load.cpu_write_bytes / load.payload_bytes  # the rest is not the CPU's to gather
         return replace(load, gather_s=whole and whole * share)
 
-    def _direct(self, key: Key) -> bool:
+    def _direct(self, key: SeriesName) -> bool:
         """Whether the host runs this series as one pass from the table into the output.
 
         A path that reads less than the batch in place has something else to do with the rest.
@@ -256,7 +256,7 @@ def _median(rows: pd.DataFrame, batches: float, remark: str) -> Estimate | None:
     return Estimate(seconds / batches).remark(remark)
 
 
-def _why(run: Run, key: Key) -> str:
+def _why(run: Run, key: SeriesName) -> str:
     """Why a series declared too little."""
     ours = run.select(workload=key[0], strategy=key[1], variant=key[2])
     ended = ours[ours["stage"] == "case"]

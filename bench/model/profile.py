@@ -406,6 +406,8 @@ def load_profile(name_or_path: str | Path) -> LinkProfile:
         raise ProfileError(f"{path}: no such file") from None
     except tomllib.TOMLDecodeError as error:
         raise ProfileError(f"{path}: not valid TOML: {error}") from error
+    except RecursionError as error:
+        raise ProfileError(f"{path}: nested too deep") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ProfileError(f"{path}: cannot be read: {error}") from error
     named = {"name": text.pop("name", path.stem), "description": text.pop("description", "")}

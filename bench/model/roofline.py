@@ -21,7 +21,7 @@ from gatherbench.bench.model.epoch import EpochPrediction, extremes, predict_cor
 from gatherbench.bench.model.estimate import Estimate
 from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.physics import Part, engine_copy, gpu_reads
-from gatherbench.bench.model.predict import KEYS, Key, Series, predictions
+from gatherbench.bench.model.predict import KEYS, Series, SeriesName, predictions
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.read.derive import epoch_times, plan_order, stage_times
 from gatherbench.bench.read.tables import Run
@@ -223,7 +223,7 @@ def waits_for_nothing(load: MinibatchLoad) -> bool:
     return there and not load.cpu_write_bytes
 
 
-def medians(rows: pd.DataFrame) -> dict[Key, float]:
+def medians(rows: pd.DataFrame) -> dict[SeriesName, float]:
     """Median seconds of an epoch of each series; without warm-up."""
     rows = rows[(rows["epoch"] >= 0) & (rows["status"] == "ok")]
     medians = rows.groupby(KEYS)["value"].median()

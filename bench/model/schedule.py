@@ -95,7 +95,12 @@ def run_epoch(parts: Parts, batches: int, gpus: int = 1, gpus_per_port: int = 1)
     count = _SIMULATED - _STEADY[1] + behind + queue
     count = min(batches, count + (batches - count) % wave)
     activities: list[Activity] = []
-    programs = [_Program(parts, gpu, gpu // gpus_per_port, activities) for gpu in range(gpus)]
+    # GPUs of full ports are in step with each other, and so are those of a port that is not full.
+    rest = gpus % gpus_per_port
+    alike = [
+        (number, port) for number, port in ((gpus - rest, gpus_per_port), (rest, rest)) if number
+    ]
+    programs = [_Program(parts, *group, str(n), activities) for n, group in enumerate(alike)]
     for _ in range(count):
         for program in programs:
             program.add_minibatch()
@@ -113,11 +118,17 @@ def run_epoch(parts: Parts, batches: int, gpus: int = 1, gpus_per_port: int = 1)
 
 
 class _Program:
-    """What one GPU's process does, as activities that are appended to a common list."""
+    """What each of some GPUs in step does, as activities that are appended to a common list."""
 
-    def __init__(self, parts: Parts, gpu: int, port: int, activities: list[Activity]) -> None:
-        self.parts, self.gpu, self.port, self.all = parts, gpu, port, activities
-        #: What each part takes of this GPU's resources and the common ones.
+    def __init__(
+        self, parts: Parts, gpus: int, on_port: int, name: str, activities: list[Activity]
+    ) -> None:
+        self.parts, self.name, self.all = parts, name, activities
+        #: How many share a resource: those of a port its link, each GPU what is its own.
+        self.sharers = dict.fromkeys(("multiprocessors", "peer link", ISSUING), 1)
+        self.sharers["link"] = on_port
+        self.gpus = gpus
+        #: What each part takes of a GPU's resources, and on all GPUs of the common ones.
         self._demands: dict[int, dict[str, float]] = {}
         #: Numbers of the activities of each kind, minibatch by minibatch.
         self.samples: list[int] = []
@@ -215,26 +226,28 @@ class _Program:
     def _add(self, part: Part, after: tuple[int, ...], beside_training: bool = False) -> int:
         demands = self._demands.get(id(part))
         if demands is None:
-            demands = {self._resource(name): share for name, share in part.demands.items()}
+            shares = dict(part.demands)
             if beside_training:
-                demands[self._resource("multiprocessors")] = self.parts.gpu_share
-            self._demands[id(part)] = demands
+                shares["multiprocessors"] = self.parts.gpu_share
+            demands = self._demands[id(part)] = self._of_all(shares)
         return self._append(Activity(_seconds(part.seconds), demands, after, beside_training))
 
     def _on_host(self, seconds: Estimate, after: tuple[int, ...]) -> int:
         """Something that the issuing thread does."""
-        name = self._resource(ISSUING)
-        demands = self._demands.setdefault(0, {name: 1.0})
+        demands = self._demands.setdefault(0, self._of_all({ISSUING: 1.0}))
         return self._append(Activity(_seconds(seconds), demands, after))
 
     def _append(self, activity: Activity) -> int:
         self.all.append(activity)
         return len(self.all) - 1
 
-    def _resource(self, name: str) -> str:
-        mine = dict.fromkeys(("multiprocessors", "peer link", ISSUING), f" {self.gpu}")
-        owner = mine | {"link": f" {self.port}"}
-        return name + owner.get(name, "")
+    def _of_all(self, shares: Mapping[str, float]) -> dict[str, float]:
+        """What all GPUs in step take of each resource, if each takes such a share."""
+        own = self.sharers
+        return {
+            f"{name} {self.name}" if name in own else name: own.get(name, self.gpus) * share
+            for name, share in shares.items()
+        }
 
 
 def _seconds(estimate: Estimate) -> float:
@@ -248,7 +261,7 @@ class Activity:
     """Something that takes time."""
 
     seconds: float  # at full speed
-    #: Resource → share of it (0 to 1) that full speed takes; every resource is 1 large.
+    #: Resource → share of it that full speed takes, more than 1 if it is short of it.
     demands: Mapping[str, float] = field(default_factory=dict)
     after: tuple[int, ...] = ()  # numbers of earlier activities that must have ended
     reserved: bool = False  # it takes its demands before those that are not share the rest

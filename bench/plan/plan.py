@@ -106,9 +106,9 @@ class Measure(_Table):
         description="Where an epoch gets its minibatches. live: the CPU draws them in every"
         " epoch. replay: they are read back, which shows the data path alone. gpu:"
         " the GPU draws them (as live without a GPU). uva: the GPU draws them and"
-        " reads the graph in host memory, over the same link as the rows. gpu_cached: so,"
-        " but for the lists of hot nodes, which lie on the GPU. snapshot: the CPU draws"
-        " others than these, by a policy that remembers neighbours. [structure] says how.",
+        " reads the graph in host memory, over the same link as the rows. gpu_cached: as"
+        " uva, with the lists of hot nodes in GPU memory. snapshot: the CPU draws other"
+        " minibatches, by a policy of [structure] that remembers neighbours.",
     )
     graph: Literal["registered", "managed"] = Field(
         default="registered",
@@ -130,15 +130,14 @@ class Measure(_Table):
     )
     activations: Activations | list[Activations] = Field(
         default="keep",
-        description="Where what a step saves for its backward pass lies until then; several: each"
-        " workload with each. keep: where it was made; recompute: only each layer's input is kept;"
-        " host: in buffers in host memory; disk: in a file in the data folder, written and read"
-        " past the page cache.",
+        description="Where activations wait for the backward pass; a list expands to one workload"
+        " each. keep: on the device. recompute: only each layer's input is kept. host: in host"
+        " memory. disk: in a file in the data folder, past the page cache.",
     )
     activations_from: FromNought = Field(
         default=65536,
-        description="Bytes below which a saved tensor stays; parameters and a step's inputs always"
-        " do.",
+        description="Smallest saved tensor, in bytes, that activations moves. Parameters and a"
+        " step's inputs are never moved.",
     )
     check_batches: FromOne = Field(
         default=2,
@@ -179,16 +178,15 @@ class Measure(_Table):
     )
     together: bool = Field(
         default=False,
-        description="Let the paths of a workload take turns in one process a repeat, one epoch"
-        " each in shuffled blocks; ratios are paired within blocks. Paths that read"
-        " a disk, use MPS or take all the room keep their own process, as do several"
-        " ranks and memory limits.",
+        description="One process a repeat trains all paths of a workload in turn, one epoch each"
+        " in shuffled blocks; ratios are paired within blocks. Each case keeps a process of its"
+        " own if its path reads a disk, uses MPS or takes all the room, and with several ranks"
+        " or a memory limit.",
     )
     energy: bool = Field(
         default=True,
-        description="On a GPU, run more epochs where the measured ones are shorter than the 10"
-        " s that its energy counter needs. false: cases may take half as long and"
-        " have no energy.",
+        description="On a GPU, add epochs until its energy counter has the 10 s that it needs."
+        " false: no energy is measured, and cases may take half as long.",
     )
     known_copies: list[float] = Field(
         default=[256],
@@ -254,38 +252,39 @@ class StructureTable(_Table):
 
     policy: Policy | list[Policy] = Field(
         default=["fbl", "fcr", "otf"],
-        description='With sampling = "snapshot": fbl is plain sampling, fcr draws from caches that'
-        " are drawn anew every so many minibatches, otf from caches that are renewed bit by bit;"
-        " dependent has nodes draw again what they drew in the minibatch before.",
+        description='How sampling = "snapshot" draws. fbl: from whole lists, as plain sampling.'
+        " fcr: from caches of neighbours, all renewed at once. otf: from caches renewed bit by"
+        " bit. dependent: a node repeats what it drew in the minibatch before.",
     )
     alpha: float | list[float] = Field(
-        default=2.0, description="fcr, otf: neighbours in a cache for each that is drawn."
+        default=2.0, description="fcr, otf: size of a node's cache, as a multiple of its fan-out."
     )
     every: int | list[int] = Field(
-        default=8, description="fcr: minibatches after which caches are drawn anew."
+        default=8, description="fcr: minibatches between two renewals of the caches."
     )
     refresh: float | list[float] = Field(
-        default=0.1, description="otf: share of a cache that is renewed when it is drawn from."
+        default=0.1, description="otf: share of a node's cache that is renewed at each draw."
     )
     fetch: float | list[float] = Field(
-        default=0.1, description="otf: share of what is drawn that comes from the whole list."
+        default=0.1, description="otf: share of each draw that comes from the node's whole list."
     )
     threshold: int | list[int] = Field(
-        default=30, description="fcr, otf: a node with no more neighbours has no cache."
+        default=30,
+        description="fcr, otf: largest number of neighbours for which a node has no cache.",
     )
     shared: Literal["no", "yes"] | list[Literal["no", "yes"]] = Field(
-        default="no", description="fcr, otf: one cache for all layers."
+        default="no", description="fcr, otf: whether all layers share one cache."
     )
     keep: float | list[float] = Field(
-        default=0.9, description="dependent: share of the nodes that draw what they drew before."
+        default=0.9, description="dependent: share of the nodes that repeat their last draw."
     )
     share: float | list[float] = Field(
         default=0.1,
-        description='With sampling = "gpu_cached": share of the lists\' bytes on the GPU.',
+        description='sampling = "gpu_cached": share of the lists\' bytes that lies on the GPU.',
     )
     scores: Scores | list[Scores] = Field(
         default="degree",
-        description="gpu_cached: whose lists, by the scores that cached_zero_copy has for rows.",
+        description="gpu_cached: score by which those lists are chosen, as in cached_zero_copy.",
     )
 
     @model_validator(mode="after")
@@ -468,8 +467,8 @@ class Plan(_Table):
     measure: Measure = Field(default=Measure(), description="How each case is measured.")
     structure: StructureTable | None = Field(
         default=None,
-        description="Where neighbour lists lie, or what sampling remembers of them; each workload"
-        " with each.",
+        description="What sampling remembers of neighbours, or keeps of their lists on the GPU;"
+        " lists expand to one workload each.",
     )
     workload: list[WorkloadTable] = Field(
         min_length=1, description="Graphs and models to train; lists expand to every combination."

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from gatherbench.bench.read.disturbance import no_ratio_over
+from gatherbench.bench.read.once import once
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import BASES, SERIES, Key
 from gatherbench.stats.interval import Interval, Logs, interval_of
@@ -179,6 +180,7 @@ def repeat_logs(
     return {key: Logs(logs, blocks[key]) for key, logs in found.items()}
 
 
+@once
 def problems(run: Run) -> pd.DataFrame:
     """Cases without a measurement: failed, skipped, or not run (yet).
 

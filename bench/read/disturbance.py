@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from gatherbench.bench.meters.cpu import quiet_cores
+from gatherbench.bench.read.once import once
 from gatherbench.bench.run.rows import SERIES, Key
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ def disturbed(run: Run) -> pd.Series[float]:
     return _worst(run.select(disturbed=True), _CASE)
 
 
+@once
 def disturbed_alone(run: Run) -> dict[Key, float]:
     """Cores that other work had beside the series without a quiet repeat: the worst repeat's."""
     worst = _worst(run.select(disturbed=True, used=True), SERIES)
@@ -88,7 +90,7 @@ def disturbed_alone(run: Run) -> dict[Key, float]:
 
 def disturbed_series(run: Run) -> dict[Key, float]:
     """:func:`disturbed_alone`, and modelled series that take times from such series alone."""
-    found = disturbed_alone(run)
+    found = dict(disturbed_alone(run))
     lenders: dict[str, list[float | None]] = {}
     for series in _measured(run):
         lenders.setdefault(series.workload, []).append(found.get(series))

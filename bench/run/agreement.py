@@ -13,7 +13,14 @@ from dataclasses import replace
 from statistics import median
 
 from gatherbench.bench.run.rows import Row
-from gatherbench.bench.run.store import CASE_METRIC, CASE_STAGE, CHECK_STAGE, Key, RunStore, key_of
+from gatherbench.bench.run.store import (
+    CASE_METRIC,
+    CASE_STAGE,
+    CHECK_STAGE,
+    CaseId,
+    RunStore,
+    key_of,
+)
 
 #: What is compared, and how far it may be off by backend: the mean loss of an epoch by a share of
 #: it, the accuracy absolutely. Sums are rounded in any order, on a GPU always, on the host where
@@ -30,7 +37,7 @@ SOURCE = "losses and accuracy compared with those of the workload's other cases"
 _STILL_RIGHT = (CASE_STAGE, CHECK_STAGE, "setup")
 
 
-def wrong_cases(rows: Iterable[Row]) -> set[Key]:
+def wrong_cases(rows: Iterable[Row]) -> set[CaseId]:
     """The cases whose rows or losses were found wrong: nothing that they measured holds."""
     return {key_of(r) for r in rows if (r.stage, r.status) == (CHECK_STAGE, "failed")}
 
@@ -70,7 +77,7 @@ def fail_strays(store: RunStore) -> int:
     return len(ends)
 
 
-def strays(rows: Iterable[Row]) -> dict[Key, str]:
+def strays(rows: Iterable[Row]) -> dict[CaseId, str]:
     """The cases that trained otherwise than the reference of their workload, and where they stray.
 
     The reference is the median of the baseline's cases, else of the medians of the series. Where
@@ -78,7 +85,7 @@ def strays(rows: Iterable[Row]) -> dict[Key, str]:
     """
     from gatherbench.strategies.registry import is_lossy  # imports torch
 
-    groups: dict[tuple[str, str, int, str, str, str], dict[Key, float]] = defaultdict(dict)
+    groups: dict[tuple[str, str, int, str, str, str], dict[CaseId, float]] = defaultdict(dict)
     rows = list(rows)
     lossy = {pair: is_lossy(*pair) for pair in {(row.strategy, row.variant) for row in rows}}
     for row in rows:
@@ -87,7 +94,7 @@ def strays(rows: Iterable[Row]) -> dict[Key, str]:
             apart = f"{row.strategy} {row.variant}" if lossy[row.strategy, row.variant] else ""
             where = (row.workload, row.backend, row.epoch, row.stage, row.metric, apart)
             groups[where][key_of(row)] = row.value
-    found: dict[Key, str] = {}
+    found: dict[CaseId, str] = {}
     # The epochs in their order, and then the score, whose epoch is -1.
     for where in sorted(groups, key=lambda where: (where[2] < 0, where)):
         _, backend, epoch, stage, metric, _ = where

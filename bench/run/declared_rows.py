@@ -169,7 +169,8 @@ def _path_rows(path: DataPath, make: RowMaker) -> Iterator[Row]:
     if path.engine_copies:
         yield make.ok("fetch", "copy_engine_copies", "1", path.engine_copies, source)
     if path.gpu_requests is not None:
-        source = "request accounting over the trace; the table begins at a page"
+        source = "request accounting over the trace, less what a cache keeps of a row;"
+        source += " the table begins at a page"
         for size, count in sorted(path.gpu_requests.items()):
             yield make.ok("fetch", _REQUESTS.format("gpu", size), "1", count, source)
     places = {

@@ -17,11 +17,11 @@ from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run.rows import RowMaker
-from gatherbench.bench.run.store import Key, write_atomically
+from gatherbench.bench.run.store import CaseId, write_atomically
 from gatherbench.reason import Reason
 
 #: Of the calibration's rows: they belong to no case.
-CALIBRATION_KEY: Key = ("", "", "", 0)
+CALIBRATION_KEY: CaseId = ("", "", "", 0)
 _CHOICE = TypeAdapter(SensorChoice)
 
 

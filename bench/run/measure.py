@@ -285,7 +285,11 @@ class MeasuredCase(ExitStack):
         make, clock = job.rows, "time.perf_counter"
         kept = self.enter_context(activations_of(job, device))
         conduct = Conduct(strategy, loaded, group, others=isinstance(kept, Offload))
-        self._stays = StaysOnHost(device, table.nbytes) if strategy.managed else None
+        self._stays = (
+            StaysOnHost(device, strategy.travelling_bytes(table.nbytes))
+            if strategy.managed
+            else None
+        )
         begin = time.perf_counter()
         fetcher = self.enter_context(strategy.open(table, device, knowledge))
         open_s = time.perf_counter() - begin

@@ -49,7 +49,7 @@ from gatherbench.bench.run.store import (
     CASE_METRIC,
     CASE_STAGE,
     NOT_PREPARED,
-    Key,
+    CaseId,
     RunStore,
     StoreError,
     has_ended,
@@ -290,7 +290,7 @@ class Runner:
             groups.setdefault(key, []).append((number, case))
         return list(groups.values())
 
-    def _run(self, group: Sequence[_Numbered], total: int, done: set[Key]) -> int:
+    def _run(self, group: Sequence[_Numbered], total: int, done: set[CaseId]) -> int:
         """Measure cases in one process and fold what they found into the table.
 
         Returns:
@@ -422,7 +422,7 @@ class Runner:
             self._workers.until = self._until
             self._cases_s -= time.monotonic() - begin
 
-    def _calibrated(self, done: set[Key]) -> SensorChoice | None:
+    def _calibrated(self, done: set[CaseId]) -> SensorChoice | None:
         """Which of the GPU's sensors the cases read; found out once a run. ``None``: no GPU."""
         if self.task.device != "cuda":
             return None

@@ -107,10 +107,10 @@ class StoreError(ValueError):
     """A run folder that cannot be read or written; the message names it and the remedy."""
 
 
-Key = tuple[str, str, str, int]
+CaseId = tuple[str, str, str, int]
 
 
-def key_of(item: Case | Row) -> Key:
+def key_of(item: Case | Row) -> CaseId:
     """What identifies a case among the rows of a run."""
     workload = item.workload if isinstance(item, Row) else item.workload.id
     return (workload, item.strategy, item.variant, item.repeat)
@@ -234,7 +234,7 @@ class RunStore:
         """:data:`TIMELINE_COLUMNS`; empty when nothing was polled."""
         return _read_parquet(self.folder / TIMELINE_FILE, TIMELINE_COLUMNS)
 
-    def recover(self) -> set[Key]:
+    def recover(self) -> set[CaseId]:
         """Drop what a killed run left half-written; returns the cases that are complete.
 
         A case is complete when its last row stands in the table, and so is the calibration; one

@@ -56,12 +56,15 @@ def table_kind(strategy: Strategy, asked: Measure, device: torch.device, world: 
     Args:
         world: ranks that train together. Theirs is shared, as page-locking memory that a fork only
             shares for reading would copy it for each of them; managed memory is each rank's own.
+            A path that makes itself another table, of a rank's rows or of narrow ones, has that one
+            in managed memory.
     """
     if "file" in strategy.needs:
         return "file"
     if asked.table != "auto":
         return asked.table
-    if strategy.managed and (world == 1 or "ranks" not in strategy.needs):
+    another = strategy.lossy or (world > 1 and "ranks" in strategy.needs)
+    if strategy.managed and not another:
         return "managed"
     return "shared" if world > 1 and device.type == "cuda" else "anonymous"
 

@@ -26,7 +26,7 @@ from gatherbench.stats.judge import is_open
 
 #: Strategy and variant.
 Names = tuple[str, str]
-Row = Mapping[Hashable, Any]
+Fields = Mapping[Hashable, Any]
 #: By workload: why a series is not there, or not with all of its repeats.
 Reasons = Mapping[str, Mapping[Names, str]]
 NO_BREAK = "\N{NARROW NO-BREAK SPACE}"
@@ -131,7 +131,7 @@ def bars(
 def family_panel(
     run: Run,
     name: str,
-    steps: Mapping[str, Callable[[Axis, Names, Row | None, str], Line | None]],
+    steps: Mapping[str, Callable[[Axis, Names, Fields | None, str], Line | None]],
     table: pd.DataFrame,
     value: str,
     unit: str,
@@ -156,7 +156,7 @@ def family_panel(
     return Panel(name, _sorted(lines), axis, marks)
 
 
-def typical(run: Run, axis: Axis, row: Row, value: str, note: str, detail: str = "") -> Line:
+def typical(run: Run, axis: Axis, row: Fields, value: str, note: str, detail: str = "") -> Line:
     """A bar of a column of a row, with its ends for whisker."""
     ends = (f"{value}_low", f"{value}_high")
     lengths = {str(row["strategy"]): float(row[value])}
@@ -167,7 +167,7 @@ def typical(run: Run, axis: Axis, row: Row, value: str, note: str, detail: str =
 def bar(
     run: Run,
     axis: Axis,
-    row: Row,
+    row: Fields,
     value: str,
     ends: tuple[str, str],
     parts: Mapping[str, float],
@@ -212,7 +212,9 @@ def whiskered(line: Line, axis: Axis, ends: tuple[float, float]) -> Line:
     return replace(line, ends=(ends[0], min(ends[1], axis.top)), spread=spread, cut=cut)
 
 
-def _each(frame: pd.DataFrame, why: Mapping[Names, str]) -> Iterable[tuple[Names, Row | None, str]]:
+def _each(
+    frame: pd.DataFrame, why: Mapping[Names, str]
+) -> Iterable[tuple[Names, Fields | None, str]]:
     """Each series of a frame, or that is missing in it: its row, and the reason."""
     rows = {(str(r["strategy"]), str(r["variant"])): r for r in frame.to_dict("records")}
     return [(names, rows.get(names), why.get(names, "")) for names in {**rows, **why}]

@@ -338,6 +338,7 @@ def _fastest_variants(run: Run) -> list[tuple[str, ...]]:
 def published_changes(published: pd.DataFrame) -> pd.DataFrame:
     """What PyTorch-Direct's paper says of transfer time and power: as :func:`measured_changes`."""
     records = []
+    published = published[published["table"] == "headlines"]
     for metric, quantity in (
         ("wall_time_change", "transfer time"),
         ("system_power_change", "power"),

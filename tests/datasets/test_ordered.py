@@ -51,6 +51,7 @@ def test_the_graph_is_the_same_but_for_its_numbers(tmp_path, monkeypatch, name):
     given = small(tmp_path / "mine")
     made = open_dataset(prepare_dataset(f"mine+{name}"))
     order = np.load(made.folder / ORDER_FILE)
+    assert order.tolist() == ORDERS[name](given).tolist()
     assert sorted(order.tolist()) == [0, 1, 2, 3, 4]
     assert edges_of(made, order) == edges_of(given, np.arange(5))
     np.testing.assert_array_equal(made.features, given.features[order])

@@ -145,7 +145,7 @@ def resident(field: str) -> int:
 
 
 #: Table kind, path, and how many copies the host holds while it is opened.
-WAYS: list[tuple[TableKind, str, dict[str, str], int]] = [
+WAYS: list[tuple[TableKind, str, dict[str, str], float]] = [
     ("anonymous", "cpu_gather", {"mode": "pinned"}, 1),
     ("anonymous", "aligned_zero_copy", {"memory": "registered"}, 1),
     ("shared", "aligned_zero_copy", {"memory": "registered"}, 1),
@@ -154,6 +154,7 @@ WAYS: list[tuple[TableKind, str, dict[str, str], int]] = [
     ("managed", "async_zero_copy", {"memory": "managed"}, 1),
     ("managed", "cpu_gather", {"mode": "pinned"}, 1),
     ("anonymous", "aligned_zero_copy", {"memory": "managed"}, 2),
+    ("anonymous", "narrow_rows", {"dtype": "int8", "memory": "managed"}, 1.25),
 ]
 
 

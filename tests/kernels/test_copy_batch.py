@@ -44,6 +44,8 @@ def test_the_copies_are_the_rows_and_the_fewest(ids, kind):
     wanted = np.array(ids, kind)
     copies = row_copies(wanted, 7)
     np.testing.assert_array_equal(rows_of(copies, table, len(ids)), table[wanted])
+    backwards = Copies(*(part[::-1] for part in copies))  # a batch has no order
+    np.testing.assert_array_equal(rows_of(backwards, table, len(ids)), table[wanted])
     breaks = sum(after != before + 1 for before, after in itertools.pairwise(ids))
     assert copies.size.size == breaks + bool(ids)
 

@@ -12,7 +12,13 @@ from gatherbench.kernels import request_histogram
 from gatherbench.kernels.compiler import KERNEL_SOURCE
 from gatherbench.kernels.grid import IN_FLIGHT, SHIFTS, GridPoint, access_width
 from gatherbench.kernels.policies import POLICIES
-from gatherbench.kernels.requests import RequestCounts, count_requests, counts_of_masks, uniform_ids
+from gatherbench.kernels.requests import (
+    KEPT_LINES,
+    RequestCounts,
+    count_requests,
+    counts_of_masks,
+    uniform_ids,
+)
 from tools.behaviour import count_recorded
 from tools.shim.execute import Shim, build
 
@@ -143,6 +149,30 @@ def test_a_shifted_row_costs_no_more_than_idle_lanes_where_a_cache_keeps_two_lin
     idle = count_requests(POLICIES["aligned-idle"].point(1412, 4), ids, 1412)
     assert kept.requests == idle.requests, "each sector once"
     assert kept.num_requests / asked.num_requests == pytest.approx(0.93, abs=0.005)
+
+
+@pytest.mark.parametrize("name", ["unaligned", "aligned", "aligned-idle", "bulk"])
+@pytest.mark.parametrize("floats", [100, 128, 353, 602, 1024, 2049])
+def test_a_small_cache_leaves_what_a_large_one_does(name, floats):
+    ids, row_bytes = uniform_ids(1 << 8), 4 * floats
+    point = POLICIES[name].point(row_bytes, 4)
+    small, ours, large = (
+        count_requests(point, ids, row_bytes, kept_lines=lines) for lines in (4, KEPT_LINES, 512)
+    )
+    assert small == ours == large
+    # Every sector under a row once: whoever asks for one again finds it.
+    first, last = ids * row_bytes // 32, (ids * row_bytes + row_bytes - 1) // 32
+    assert ours.sectors == (last - first + 1).sum()
+
+
+def test_rows_that_instructions_share_are_counted_as_they_are_asked_for():
+    """Flat mapping, neighbours in order: most instructions read the end of one row and the next."""
+    point = POLICIES["pytorch-direct"].point(200, 4)
+    asked, kept = (
+        count_requests(point, np.arange(999), 200, kept_lines=lines) for lines in (0, KEPT_LINES)
+    )
+    assert point.flat
+    assert kept == asked
 
 
 def test_bulk_copies_ask_for_the_lines_under_a_piece():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gatherbench.kernels.policies import POLICIES
-from gatherbench.kernels.requests import count_requests
+from gatherbench.kernels.requests import KEPT_LINES, count_requests
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.registry import build
 
@@ -81,7 +81,7 @@ def test_each_kind_of_memory_counts_pages_of_its_own_size(name):
 @pytest.mark.parametrize("row_bytes", [4, 127, 400, 1412])
 def test_requests_are_those_of_the_policy_that_is_launched(name, params, rows, policy, row_bytes):
     point = POLICIES[policy].point(row_bytes, 1)
-    counts = count_requests(point, np.array(rows), row_bytes)
+    counts = count_requests(point, np.array(rows), row_bytes, kept_lines=KEPT_LINES)
     path = build(name, params).data_path(IDS, row_bytes)
     assert path.gpu_requests == {size: n for size, n in counts.requests.items() if n}
     carried = sum(size * count for size, count in (path.gpu_requests or {}).items())

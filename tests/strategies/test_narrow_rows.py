@@ -106,6 +106,7 @@ def test_opening_says_what_the_second_table_takes():
 
 def test_it_is_never_ranked_and_says_why():
     assert NarrowRows(dtype="int8").aside == "lossy: rows travel as int8"
+    assert NarrowRows(dtype="int8").lossy
     assert NarrowRows(path="async").lookahead == NarrowRows(path="cached-ahead").lookahead == 1
     assert NarrowRows(path="cached-ahead", memory="managed").inner == CachedZeroCopy(
         ahead="1", memory="managed"

@@ -93,24 +93,22 @@ def test_bars_that_no_constants_yield_are_refused():
         fit(load_profile(FITTED_ON), tuple({**bars, ALL_IN_GPU: 1e-9}[bar] for bar in BARS))
 
 
-def test_alignment_gains_more_by_the_model_than_was_published():
-    """Published: 5 to 10 %. Every sector counts as often as an instruction wants it: no caches.
+def test_alignment_gains_what_was_published_and_what_an_h200_showed():
+    """Published: 5 to 10 %. An H200's, of 602 floats: 1.046; of 353, sorted: 1.119.
 
-    With a cache between instructions the gains are those published, and an H200's: 1.119 of sorted
-    rows of 353 floats, 1.042 of 602.
+    Random rows of 353 floats gained 1.18 ± 0.03 there, which the model does not reach.
     """
     gains = alignment_gain(load_profile(PREDICTED)).set_index(["access", "rows"])
     anywhere = ["100 floats", "353 floats", "602 floats"]
     lanes = gains.loc["an element a lane"].loc[anywhere]
-    assert lanes["gain"].between(0.20, 0.32).all()
-    assert lanes["headers"].between(0.10, 0.13).all()
-    assert lanes["kept"].between(0.05, 0.10).all()
-    assert gains.loc[("widest", "353 floats"), "kept"] == pytest.approx(0.119, abs=0.03)
-    assert gains.loc[("widest", "602 floats"), "kept"] == pytest.approx(0.042, abs=0.006)
-    assert gains.loc[("widest", "602 floats"), "gain"] == pytest.approx(0.133, abs=0.01)
+    assert lanes["gain"].between(0.05, 0.10).all()
+    assert lanes["asked"].between(0.20, 0.32).all()
+    assert gains.loc[("widest", "353 floats"), "gain"] == pytest.approx(0.119, abs=0.03)
+    assert gains.loc[("widest", "602 floats"), "gain"] == pytest.approx(0.046, abs=0.003)
+    assert gains.loc[("widest", "602 floats"), "asked"] == pytest.approx(0.133, abs=0.01)
     assert gains.loc[("widest", "100 floats"), "gain"] == pytest.approx(0.0, abs=1e-6)
-    assert (gains["headers"] <= gains["gain"] + 1e-9).all()
-    assert (gains["gain"] <= gains["requests"] + 1e-9).all()
+    assert (gains["gain"] <= gains["asked"] + 1e-9).all()
+    assert (gains["asked"] <= gains["requests"] + 1e-9).all()
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +123,7 @@ def test_wide_rows_are_predicted_well_and_rows_of_a_few_bytes_are_not(gathers):
     assert sorted_ids.loc[row_bytes >= 512, "error"].abs().max() < 0.14
     errors = sorted_ids[row_bytes == 188].set_index("rows")["error"]
     # The rate of page visits is that of the largest table; over the middle one it is too low.
-    assert errors.to_dict() == pytest.approx({2e6: 0.06, 2e7: 0.608, 1e8: 0.207}, abs=0.01)
+    assert errors.to_dict() == pytest.approx({2e6: -0.049, 2e7: 0.608, 1e8: 0.207}, abs=0.01)
     assert sorted_ids.loc[row_bytes <= 16, "error"].max() < -0.25
 
 

@@ -93,7 +93,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--out",
         type=Path,
-        help="folder for rows and figures; with -2, -3 … where it has been written before",
+        help="folder for rows and figures; -2, -3 … is added where it exists",
     )
     add("--list", action="store_true", help="list the cases, and stop")
     add("--report", type=Path, metavar="FOLDER", help="derive its tables anew, and stop")
@@ -102,14 +102,14 @@ def parser() -> argparse.ArgumentParser:
     add("--rounds", type=int, default=0, help="end after so many (0: the budget decides)")
     add("--sections", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))
     cases = [case.name for case in CASES.values() if case.section in SECTIONS]
-    add("--cases", nargs="+", choices=cases, metavar="CASE", help="only these, see --list")
+    add("--cases", nargs="+", choices=cases, metavar="CASE", help="cases to run; --list has them")
     of_gathers = parser.add_argument_group("of the gathers")
     add = of_gathers.add_argument
-    add("--spans", type=float, nargs="+", default=[s / GIB for s in SPANS], help="GiB of table")
+    add("--spans", type=float, nargs="+", default=[s / GIB for s in SPANS], help="table, GiB")
     add("--memory", type=float, default=0.0, help="GiB of free host memory (0: ask the system)")
     add("--row-bytes", type=int, nargs="+", default=list(ROW_BYTES))
     add("--policies", nargs="+", default=list(POLICIES))
-    add("--without", action="append", default=[], metavar="POLICY:BYTES", help="not measured")
+    add("--without", action="append", default=[], metavar="POLICY:BYTES", help="leave it out")
     add("--caps", type=int, nargs="+", default=list(CAPS), help="per cent of the GPU; 0: no cap")
     # A section in its own process.
     parser.add_argument("--section", choices=list(SECTIONS), help=argparse.SUPPRESS)

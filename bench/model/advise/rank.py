@@ -303,12 +303,15 @@ def _notes(able: Sequence[Option], question: Question, profile: LinkProfile) -> 
             f" it was on an H200, of tables up to {gib(MEASURED_MANAGED)}{size}; this GPU was not"
             " measured"
         )
+    room = question.gpu_memory_bytes or profile["gpu.memory"].value
+    if room is not None and question.graph.table_bytes > room and any(o.managed for o in able):
+        yield "managed memory that is larger than GPU memory was not measured yet, on no GPU"
     if any(o.strategy == CachedZeroCopy.name for o in able) and question.graph.laws:
         yield (
             "which rows are asked for often follows the law, as if training nodes lay anywhere; of"
             " real graphs a tenth of the rows held 20 to 98 % of the requests (docs/hot-rows.md)"
         )
-    placed = lists_placed(question, question.gpu_memory_bytes or profile["gpu.memory"].value)
+    placed = lists_placed(question, room)
     if placed is not None:
         yield placed
     if question.graph.unlike:

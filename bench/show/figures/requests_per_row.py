@@ -45,7 +45,7 @@ FOOT = (
     " lanes, widths, shift and order of a system on our kernel, never that system. Rows of whole"
     " lines, where nothing is to be aligned, are left out."
 )
-COLUMNS = 5
+COLUMNS = 6
 #: Inches: of the figure, of a panel with its title and numbers, of the name of a block.
 WIDTH, PANEL, BLOCK = 12.5, 1.85, 0.35
 

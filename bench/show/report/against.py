@@ -15,7 +15,7 @@ import pandas as pd
 from gatherbench.bench.read.compare import CompareError, changes, compare_runs, deciding
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
-from gatherbench.bench.show.charts import NO_BREAK, Row, whiskered
+from gatherbench.bench.show.charts import NO_BREAK, Fields, whiskered
 from gatherbench.bench.show.comparison import summary
 from gatherbench.bench.show.provenance import in_short, machine_of, modelled_for
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
@@ -153,7 +153,7 @@ def _chart(
     )
 
 
-def _judged(line: Row, axis: Axis) -> Line:
+def _judged(line: Fields, axis: Axis) -> Line:
     ratio, word = float(line["ratio"]), str(line["verdict"])
     look = "modelled" if line["basis"] == "predicted" else "measured"
     drawn = Line(str(line["strategy"]), str(line["variant"]), look)

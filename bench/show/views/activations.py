@@ -18,7 +18,7 @@ from gatherbench.bench.read.units import quantity
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.answer import Point
 from gatherbench.bench.show.chart import Axis, Chart, Line
-from gatherbench.bench.show.charts import Names, Row, chart_of, family_panel, typical
+from gatherbench.bench.show.charts import Fields, Names, chart_of, family_panel, typical
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
 from gatherbench.bench.show.view import View
 from gatherbench.stats.interval import interval_of
@@ -123,7 +123,7 @@ def _chart(run: Run, value: str, unit: str, **of: str) -> Chart:
     if value == "peak":
         table = table.assign(peak_low=math.nan, peak_high=math.nan)
 
-    def line(way: str, axis: Axis, names: Names, row: Row | None, why: str) -> Line | None:
+    def line(way: str, axis: Axis, names: Names, row: Fields | None, why: str) -> Line | None:
         if row is None:
             return Line(names[0], f"{way}, {names[1]}", missing=why)
         return typical(run, axis, row, value, why, f"{way}, {names[1]}")

@@ -31,8 +31,8 @@ from gatherbench.bench.run.rows import SERIES, Key
 from gatherbench.bench.show.answer import Point
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
 from gatherbench.bench.show.charts import (
+    Fields,
     Names,
-    Row,
     bars,
     chart_of,
     family_panel,
@@ -95,7 +95,7 @@ def disk_epochs(run: Run) -> Chart:
     """Typical epoch of each path that reads a disk, for each memory that its cases might take."""
     table, disk, panels = over_memory(run), disk_strategies(run), []
 
-    def line(share: float, axis: Axis, names: Names, row: Row | None, why: str) -> Line | None:
+    def line(share: float, axis: Axis, names: Names, row: Fields | None, why: str) -> Line | None:
         if names[0] not in disk:
             return None
         memory = f"memory for {share:.0%}" if share else "no limit of memory"

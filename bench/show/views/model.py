@@ -19,7 +19,7 @@ from gatherbench.bench.read.tables import Run, only
 from gatherbench.bench.read.units import listed, short
 from gatherbench.bench.show.answer import Point
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
-from gatherbench.bench.show.charts import Row
+from gatherbench.bench.show.charts import Fields
 from gatherbench.bench.show.contest import Contest, contest_points, is_bound
 from gatherbench.bench.show.provenance import by_ranks, has_gpu, modelled_for, on_ranks
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
@@ -99,7 +99,7 @@ def roofline_chart(run: Run) -> Chart:
     return Chart("roofline", title, reading, "rows over the link", panels, marks=marks)
 
 
-def _rate(line: Row, axis: Axis) -> Line:
+def _rate(line: Fields, axis: Axis) -> Line:
     names, look = (str(line["strategy"]), str(line["variant"])), str(line["kind"])
     rate = float(line["rate"])
     if pd.isna(rate):

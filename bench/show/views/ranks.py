@@ -42,8 +42,8 @@ from gatherbench.bench.run.rows import Key
 from gatherbench.bench.show.answer import Point
 from gatherbench.bench.show.chart import Axis, Chart, Line
 from gatherbench.bench.show.charts import (
+    Fields,
     Names,
-    Row,
     chart_of,
     family_panel,
     marked,
@@ -242,7 +242,7 @@ def _over_ranks(
     table, (rank, ranks) = scaling(run), ranks_of_run(run)
     differ = value == "epoch" and _seeds_differ(run)
 
-    def line(world: int, axis: Axis, names: Names, row: Row | None, why: str) -> Line | None:
+    def line(world: int, axis: Axis, names: Names, row: Fields | None, why: str) -> Line | None:
         if " ".join(names) == without:
             return None
         detail = ranks_in_words(world, rank=rank)
@@ -266,7 +266,7 @@ def _over_ranks(
     )
 
 
-def _no_value(run: Run, value: str, row: Row) -> str:
+def _no_value(run: Run, value: str, row: Fields) -> str:
     """Why a series has no efficiency, or no speed-up, with some number of ranks."""
     if value == "efficiency":
         return str(row["why"])

@@ -249,6 +249,9 @@ def test_what_was_not_measured_so_far_is_said():
     small = replace(LARGE, graph=source_graph("papers100M-like", scale=0.5))
     within = advice_on(replace(small, gpu_memory_bytes=24.0 * 2**30), h200)
     assert not any("a second a GPU reads" in note for note in within.notes)
+    beyond = "managed memory that is larger than GPU memory was not measured yet, on no GPU"
+    assert beyond in within.notes
+    assert beyond not in advice_on(small, h200).notes, "it has 140 GB"
     managed = next(o for o in within.ranked if o.managed)
     assert managed.pinned_bytes == 0
     assert not any("this one is larger" in note for note in within.notes)

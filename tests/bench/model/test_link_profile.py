@@ -158,6 +158,7 @@ def test_a_wrong_entry_is_named(key, entry, part, tmp_path):
         ("[lnk]\n" + GOOD, "did you mean 'link'"),
         ("link = 3", "link: expected a table"),
         ("name = ", "not valid TOML"),
+        ("link = " + "[" * 1500 + "]" * 1500, "nested too deep"),
         (GOOD.replace("raw_rate", "raw_rat"), "did you mean 'link.raw_rate'"),
     ],
 )

@@ -340,7 +340,7 @@ def test_workers_with_cores_of_their_own_make_no_epoch_longer(
 def test_a_worker_draws_two_ahead_of_what_the_host_has_taken():
     """Draws take 1 s, fetches 10 and steps 1: minibatches are taken at 1, 11 and 22 s."""
     activities: list[Activity] = []
-    program = schedule._Program(parts(1.0, 10.0, 1.0, workers=1), 0, 0, activities)
+    program = schedule._Program(parts(1.0, 10.0, 1.0, workers=1), 1, 1, "0", activities)
     for _ in range(5):
         program.add_minibatch()
     times = simulate(activities)

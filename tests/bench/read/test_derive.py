@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from gatherbench.bench.read.derive import (
     stage_times,
 )
 from gatherbench.bench.read.gpu import gpu_energy
+from gatherbench.bench.read.once import once
 from gatherbench.bench.read.tables import RunError, load_run
 from gatherbench.strategies import registry
 
@@ -38,6 +40,13 @@ def of(table: pd.DataFrame, strategy: str, variant: str) -> Any:
     found = table[(table["strategy"] == strategy) & (table["variant"] == variant)]
     assert len(found) == 1
     return found.iloc[0]
+
+
+def test_what_is_found_of_a_run_once_is_found_anew_of_another(make_run):
+    run, looked = load_run(make_run()), []
+    other, find = replace(run), once(lambda of: looked.append(of) or len(looked))
+    assert [find(one) for one in (run, run, other, run)] == [1, 1, 2, 1]
+    assert looked == [run, other]
 
 
 def test_speedup_is_a_ratio_of_medians(make_run):

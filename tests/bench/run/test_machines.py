@@ -128,6 +128,7 @@ def test_two_machines_measure_no_stranger_is_heard_and_a_dead_link_ends_both_and
     ip(*places[1].cut)
     assert [process.wait(100) for process in gatherbench] == [1, 2]
     said = (tmp_path / "machine1.log").read_text()
+    assert "[c10d]" not in said + (tmp_path / "machine0.log").read_text(), "torch's own words"
     assert "machine 1 of 2: machine 0 keeps the run's folder" in said
     assert said.count(": done") == 1
     assert f"error: machine 0 ({places[0].address}:{PORT}) is gone, or out of reach" in said

@@ -449,10 +449,14 @@ def test_the_window_of_energy_holds_the_measured_epochs_and_nothing_else(make_jo
             told.append("closed")
             super().__exit__(*error)
 
+        def rows(self, epochs: int, *of: Any):
+            told.append(f"of {epochs}")
+            return super().rows(epochs, *of)
+
     run_epoch = measure_module.run_epoch
     monkeypatch.setattr(
         measure_module, "run_epoch", lambda *of: (told.append("epoch"), run_epoch(*of))[1]
     )
     monkeypatch.setattr(measure_module, "EnergyBlock", lambda gpu, run_on: Window(gpu))
     measured(make_job(epochs=3, warmup_epochs=2))
-    assert told == ["epoch"] * 2 + ["opened"] + ["epoch"] * 3 + ["closed"]
+    assert told == ["epoch"] * 2 + ["opened"] + ["epoch"] * 3 + ["closed", "of 3"]

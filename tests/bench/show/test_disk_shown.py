@@ -169,6 +169,13 @@ def test_sentences_claim_no_more_than_intervals(make_run):
     assert {point.verdict for point in (*points, *single)} == {"AMBIGUOUS"}
 
 
+def test_without_a_quiet_repeat_nobody_is_the_fastest(run):
+    mine = (run.rows["workload"] == WHOLE) & (run.rows["strategy"] == MAPPED[0])
+    busy = dataclasses.replace(run, rows=run.rows.assign(disturbed=mine, other_cores=1.5))
+    first = [disk_points(one)[0].subjects for one in (run, busy)]
+    assert first == [(" ".join(MAPPED),), (" ".join(CACHED),)]  # 2.0 s, then 2.5 s
+
+
 def test_level_paths_are_called_so(make_run):
     """Where the cache's epochs are those of the memory map to the last digit."""
     folder = write_disk(make_run)
