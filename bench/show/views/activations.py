@@ -8,6 +8,7 @@ much longer the loop waits for them is the contention that was measured.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import partial
 
 import pandas as pd
@@ -24,6 +25,12 @@ from gatherbench.bench.show.view import View
 from gatherbench.stats.interval import interval_of
 
 STAGE, KEEP = "activations", "keep"
+
+
+def _families(run: Run) -> Iterator[tuple[str, dict[str, str]]]:
+    """Workloads that differ in where activations lie: by id, where that is."""
+    for family, members in run.alike(activations=KEEP):
+        yield family, {w: run.plan["workloads"][w].get("activations", KEEP) for w in members}
 
 
 def activations_compared(run: Run) -> pd.DataFrame:
@@ -46,8 +53,7 @@ def activations_compared(run: Run) -> pd.DataFrame:
     counted["peak"] = run.values(STAGE, "step_peak").groupby(SERIES).max()
     counted["buffers"] = run.values(STAGE, "buffers").groupby(SERIES).max()
     records = []
-    for family, members in run.alike(activations=KEEP):
-        ways = {w: run.plan["workloads"][w].get("activations", KEEP) for w in members}
+    for family, ways in _families(run):
         kept = next((workload for workload, way in ways.items() if way == KEEP), None)
         for key, mine in logs["longer"].items():
             if key.workload not in ways or tuple(key) not in counted["peak"].index:
@@ -129,9 +135,8 @@ def _chart(run: Run, value: str, unit: str, **of: str) -> Chart:
         return typical(run, axis, row, value, why, f"{way}, {names[1]}")
 
     panels = []
-    for family, members in run.alike(activations=KEEP):
-        if len(members) > 1:
-            ways = {w: run.plan["workloads"][w].get("activations", KEEP) for w in members}
+    for family, ways in _families(run):
+        if len(ways) > 1:
             steps = {workload: partial(line, way) for workload, way in ways.items()}
             panels.append(family_panel(run, family, steps, table, value, unit, []))
     return chart_of(run, panels, **of)

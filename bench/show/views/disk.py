@@ -36,6 +36,7 @@ from gatherbench.bench.show.charts import (
     bars,
     chart_of,
     family_panel,
+    panel_of,
     reference_of,
     typical,
 )
@@ -194,11 +195,10 @@ def _published_epochs(run: Run, *, caches: bool) -> list[Panel]:
     rows = rows[(rows["table"] == DISK_EPOCHS) & ((rows["strategy"] == CACHE) == caches)]
     panels = []
     for (dataset, machine), mine in rows.sort_values("value").groupby(["dataset", "machine"]):
-        axis = Axis("s", float(mine["value"].max()))
         bars = mine[["strategy", "variant", "value"]].itertuples(index=False)
-        lines = [Line(s, v, "published", {s: t}, text=axis.said(t)) for s, v, t in bars]
+        lines = [Line(s, v, "published", {s: t}) for s, v, t in bars]
         title = f"published: {dataset}, machine {machine}"
-        panels.append(Panel(title, lines, axis, quantity="time per epoch"))
+        panels.append(panel_of(title, "s", lines, quantity="time per epoch"))
     return panels
 
 
