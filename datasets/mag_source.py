@@ -17,14 +17,13 @@ from numpy.typing import NDArray
 
 from gatherbench.datasets.columns import edge_keys, typed_keys
 from gatherbench.datasets.dataset import DatasetError
-from gatherbench.datasets.download import Published, fetch_folder
+from gatherbench.datasets.download import Published
 from gatherbench.datasets.npz_stream import explained
 from gatherbench.datasets.ogb_source import (
     ANEW,
     check_release,
     classes,
-    import_nodeproppred,
-    meta_of,
+    downloaded,
     quiet,
 )
 from gatherbench.datasets.relations import write_typed
@@ -40,12 +39,7 @@ class MagSource(Published):
     """``ogbn-mag``: papers, authors, institutions and fields of study, through OGB's reader."""
 
     def prepare(self, folder: Path, scale: float, progress: Progress) -> None:
-        nodeproppred = import_nodeproppred()
-        raw = folder.parent / "raw" / self.name.replace("-", "_")
-        meta = meta_of(nodeproppred, self.name)
-        if not raw.exists():
-            checksum = self.known.get("sha256")
-            fetch_folder(meta["url"], meta["download_name"], raw, progress, checksum)
+        raw, meta = downloaded(self, folder, progress)
         check_release(raw, meta, "triplet-type-list.csv.gz")
         progress(f"reading {raw}", 0.0)
         graph, labels, splits = _read(raw, meta["split"])

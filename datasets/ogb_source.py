@@ -42,12 +42,7 @@ class OgbSource(Published):
     """
 
     def prepare(self, folder: Path, scale: float, progress: Progress) -> None:
-        nodeproppred = import_nodeproppred()
-        raw = folder.parent / "raw" / self.name.replace("-", "_")
-        meta = meta_of(nodeproppred, self.name)
-        if not raw.exists():
-            checksum = self.known.get("sha256")
-            fetch_folder(meta["url"], meta["download_name"], raw, progress, checksum)
+        raw, meta = downloaded(self, folder, progress)
         check_release(raw, meta, "data.npz" if meta["binary"] == "True" else "edge.csv.gz")
         splits = _splits(raw / "split" / meta["split"])
         if meta["binary"] == "True":
@@ -135,6 +130,16 @@ def import_nodeproppred() -> Any:
         if hidden is not None:
             sys.modules["outdated"] = hidden
     return ogb.nodeproppred
+
+
+def downloaded(source: Published, folder: Path, progress: Progress) -> tuple[Path, dict[str, str]]:
+    """OGB's own folder of a graph, beside those of datasets, and its record of it."""
+    meta = meta_of(import_nodeproppred(), source.name)
+    raw = folder.parent / "raw" / source.name.replace("-", "_")
+    if not raw.exists():
+        checksum = source.known.get("sha256")
+        fetch_folder(meta["url"], meta["download_name"], raw, progress, checksum)
+    return raw, meta
 
 
 def meta_of(nodeproppred: Any, name: str) -> dict[str, str]:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -59,6 +59,12 @@ class PlanError(ValueError):
     """A plan that cannot be run as it is written."""
 
 
+#: Numbers of repeats, and counts that are at least 1, or 0.
+Repeats = Annotated[int, Field(ge=1, le=MOST_REPEATS)]
+FromOne = Annotated[int, Field(ge=1)]
+FromNought = Annotated[int, Field(ge=0)]
+
+
 class _Table(BaseModel):
     # ``true`` is no 1, ``"0.1"`` no number, and nothing is infinite.
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
@@ -67,24 +73,16 @@ class _Table(BaseModel):
 class Measure(_Table):
     """How each case is measured."""
 
-    repeats: int | None = Field(
-        default=None,
-        ge=1,
-        le=MOST_REPEATS,
-        description="Exact number of processes for each series.",
+    repeats: Repeats | None = Field(
+        default=None, description="Exact number of processes for each series."
     )
-    min_repeats: int = Field(
+    min_repeats: Repeats = Field(
         default=3,
-        ge=1,
-        le=MOST_REPEATS,
         description="Least number of processes for each series, instead of repeats. More follow"
         " until the epoch is precise, or max_repeats or budget_s is reached.",
     )
-    max_repeats: int = Field(
-        default=10,
-        ge=1,
-        le=MOST_REPEATS,
-        description="Largest number of processes for each series.",
+    max_repeats: Repeats = Field(
+        default=10, description="Largest number of processes for each series."
     )
     precision: float = Field(
         default=0.03,
@@ -99,10 +97,10 @@ class Measure(_Table):
         description="Seconds that all cases may take together (0: no limit). The run tells what"
         " it left out. --budget overrides it.",
     )
-    warmup_epochs: int = Field(
-        default=1, ge=0, description="Epochs that are run and dropped before the measured ones."
+    warmup_epochs: FromNought = Field(
+        default=1, description="Epochs that are run and dropped before the measured ones."
     )
-    epochs: int = Field(default=2, ge=1, description="Measured epochs of each case.")
+    epochs: FromOne = Field(default=2, description="Measured epochs of each case.")
     sampling: Literal["live", "replay", "gpu", "uva", "gpu_cached", "snapshot"] = Field(
         default="live",
         description="Where an epoch gets its minibatches. live: the CPU draws them in every"
@@ -117,9 +115,8 @@ class Measure(_Table):
         description='Kind of host memory in which the GPU reads the graph, with sampling = "uva"'
         ' or "gpu_cached".',
     )
-    sampler_workers: int = Field(
+    sampler_workers: FromNought = Field(
         default=0,
-        ge=0,
         description="Threads of each rank that draw minibatches ahead of the loop, at most two"
         " each, as a DataLoader's workers do. Each takes one of the case's cores."
         " The stage sample is then the wait for a minibatch. 0: the loop draws on"
@@ -137,20 +134,17 @@ class Measure(_Table):
         " each. keep: on the device. recompute: only each layer's input is kept. host: in host"
         " memory. disk: in a file in the data folder, past the page cache.",
     )
-    activations_from: int = Field(
+    activations_from: FromNought = Field(
         default=65536,
-        ge=0,
         description="Smallest saved tensor, in bytes, that activations moves. Parameters and a"
         " step's inputs are never moved.",
     )
-    check_batches: int = Field(
+    check_batches: FromOne = Field(
         default=2,
-        ge=1,
         description="Least number of minibatches whose rows are compared before anything is timed.",
     )
-    eval_batches: int = Field(
+    eval_batches: FromNought = Field(
         default=0,
-        ge=0,
         description="Minibatches of test nodes that score the trained model at the end (0: none).",
     )
     eval_every_epoch: bool = Field(
@@ -161,9 +155,8 @@ class Measure(_Table):
     timeout_s: float = Field(
         default=3600, gt=0, le=LONGEST_S, description="Seconds after which a case fails."
     )
-    threads: int = Field(
+    threads: FromNought = Field(
         default=0,
-        ge=0,
         description="CPU threads of torch, the sampler and the gather (0: every core of the"
         " process).",
     )
@@ -306,14 +299,11 @@ class StructureTable(_Table):
         """What workloads have for ``structure``, each once."""
         if sampling not in STRUCTURED:
             return [""]
-        axes = {name: _as_list(value) for name, value in self}
-        axes["shared"] = [one == "yes" for one in axes["shared"]]
+        axes: dict[str, Any] = dict(self)
+        axes["shared"] = [one == "yes" for one in _as_list(axes["shared"])]
         if sampling == "gpu_cached":
             axes["policy"] = ["cached"]
-        found: dict[str, None] = {}
-        for values in itertools.product(*axes.values()):
-            found[Structure(**dict(zip(axes, values, strict=True))).words] = None
-        return list(found)
+        return list(dict.fromkeys(Structure(**one).words for one in _combined(axes)))
 
 
 class WorkloadTable(_Table):
@@ -344,9 +334,8 @@ class WorkloadTable(_Table):
         " outwards; one list or several.",
     )
     batch_size: int | list[int] = Field(default=1000, description="Seed nodes of a minibatch.")
-    max_batches: int = Field(
+    max_batches: FromNought = Field(
         default=0,
-        ge=0,
         description="Number of minibatches after which an epoch ends (0: the whole epoch).",
     )
     seed: int | list[int] = Field(
@@ -417,10 +406,10 @@ class WorkloadTable(_Table):
         return math.prod(len(_as_list(value)) for _, value in self)
 
     def expand(self) -> Iterator[Workload]:
-        axes = {name: _as_list(value) for name, value in self if name != "fit"}
+        axes: dict[str, Any] = {name: value for name, value in self if name != "fit"}
         axes["fanouts"] = [tuple(fanouts) for fanouts in self.fanouts]
-        for values in itertools.product(*axes.values()):
-            workload = Workload(**dict(zip(axes, values, strict=True)))
+        for fields in _combined(axes):
+            workload = Workload(**fields)
             # Of one rank it means nothing, and would only give the workload a second id.
             yield workload if workload.world > 1 else replace(workload, scaling="strong")
 
@@ -455,9 +444,7 @@ class StrategyTable(BaseModel):
         return math.prod(len(_as_list(value)) for value in (self.model_extra or {}).values())
 
     def expand(self) -> Iterator[dict[str, Any]]:
-        params = self.model_extra or {}
-        for values in itertools.product(*(_as_list(v) for v in params.values())):
-            yield dict(zip(params, values, strict=True))
+        return _combined(self.model_extra or {})
 
 
 class Plan(_Table):
@@ -744,6 +731,12 @@ def _refuse_nothing(value: Any) -> Any:
 def _are_fanouts(value: Any) -> bool:
     """Whether this is a list of whole numbers above 0; ``true`` is none."""
     return isinstance(value, list) and bool(value) and all(type(f) is int and f > 0 for f in value)
+
+
+def _combined(axes: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Every combination of one value of each list, or of what is no list."""
+    for values in itertools.product(*map(_as_list, axes.values())):
+        yield dict(zip(axes, values, strict=True))
 
 
 def _as_list(value: T | list[T]) -> list[T]:

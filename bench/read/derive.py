@@ -8,7 +8,8 @@ work stay out while there are quiet ones.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -238,6 +239,37 @@ def set_aside(run: Run) -> set[tuple[str, str]]:
         with contextlib.suppress(ValueError):  # of a package that is not installed here
             found |= {(strategy, one.variant) for one in variants(get(strategy)) if one.aside}
     return found
+
+
+def ends_of(name: str) -> list[str]:
+    """The columns of a value and of the ends of its interval."""
+    return [name, f"{name}_low", f"{name}_high"]
+
+
+def with_ends_of(**values: Sequence[float]) -> dict[str, float]:
+    """By these columns, of each value its own and those of its ends."""
+    return {
+        column: one
+        for name, three in values.items()
+        for column, one in zip(ends_of(name), three, strict=True)
+    }
+
+
+def ends_in(line: Mapping[Hashable, Any], name: str) -> tuple[float, float, float]:
+    """What a line has in these columns."""
+    value, low, high = (float(line[column]) for column in ends_of(name))
+    return value, low, high
+
+
+def of_paths(table: pd.DataFrame, wanted: Callable[[tuple[str, str]], bool]) -> pd.DataFrame:
+    """The lines of a table of which strategy and variant are wanted."""
+    pairs = zip(table["strategy"], table["variant"], strict=True)
+    return table[pd.Series([wanted(pair) for pair in pairs], table.index, dtype=bool)]
+
+
+def names_of(table: pd.DataFrame) -> tuple[str, ...]:
+    """Each strategy with its variant that a table has, once, in its order."""
+    return tuple(dict.fromkeys((table["strategy"] + " " + table["variant"]).tolist()))
 
 
 def plan_order(run: Run, table: pd.DataFrame) -> pd.DataFrame:

@@ -16,7 +16,13 @@ from types import MappingProxyType
 
 import pandas as pd
 
-from gatherbench.bench.read.derive import declared, plan_order, reference_variant, repeat_logs
+from gatherbench.bench.read.derive import (
+    declared,
+    ends_of,
+    plan_order,
+    reference_variant,
+    repeat_logs,
+)
 from gatherbench.bench.read.disturbance import no_ratio_over
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import BACKENDS, SERIES, Key
@@ -107,7 +113,7 @@ def over_memory(run: Run) -> pd.DataFrame:
             times = interval_of((1, mine), (-1, bound)).ends if bound else (math.nan,) * 3
             share, epoch = family.shares[key.workload], interval_of((1, mine)).ends
             records.append((family.name, share, *key, *epoch, *times))
-    columns = [f"{name}{end}" for name in ("epoch", "times") for end in ("", "_low", "_high")]
+    columns = [*ends_of("epoch"), *ends_of("times")]
     return plan_order(run, pd.DataFrame(records, columns=["family", "share", *SERIES, *columns]))
 
 

@@ -88,6 +88,7 @@ def disturbed_alone(run: Run) -> dict[Key, float]:
     return {Key(*series): cores for series, cores in worst.items()}  # type: ignore[misc]
 
 
+@once
 def disturbed_series(run: Run) -> dict[Key, float]:
     """:func:`disturbed_alone`, and modelled series that take times from such series alone."""
     found = dict(disturbed_alone(run))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from gatherbench.bench.read.derive import set_aside, speedup_over
+from gatherbench.bench.read.derive import of_paths, set_aside, speedup_over
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES
 
@@ -31,9 +31,7 @@ def path_shares(run: Run) -> pd.DataFrame:
     if floor is None:
         return pd.DataFrame(columns=[*SERIES, "share", "low", "high"])
     ratios, apart = speedup_over(run, *floor), {floor, *set_aside(run)}
-    names = zip(ratios["strategy"], ratios["variant"], strict=True)
-    mine = pd.Series([pair not in apart for pair in names], ratios.index, dtype=bool)
-    ratios = ratios[mine & (ratios["basis"] == "measured")]
+    ratios = of_paths(ratios[ratios["basis"] == "measured"], lambda pair: pair not in apart)
     ends = {"share": 1 - ratios["speedup"], "low": 1 - ratios["high"], "high": 1 - ratios["low"]}
     return ratios[SERIES].assign(**ends).reset_index(drop=True)
 
@@ -43,7 +41,5 @@ def floors(run: Run, epochs: pd.DataFrame) -> dict[str, float]:
     floor = floor_of(run)
     if floor is None:
         return {}
-    names = zip(epochs["strategy"], epochs["variant"], strict=True)
-    mine = pd.Series([pair == floor for pair in names], epochs.index, dtype=bool)
-    found = epochs[mine & (epochs["basis"] == "measured")]
+    found = of_paths(epochs[epochs["basis"] == "measured"], lambda pair: pair == floor)
     return dict(zip(found["workload"], found["median"], strict=True))

@@ -18,6 +18,10 @@ from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES
 
 DIRECTIONS = ("host_to_device", "device_to_host")
+#: Of the reads a second over 64 MiB of a table, what is left over all of it where pages are large.
+#: An H200 makes 0.77 of its reads of 1 GiB over 32 GiB of managed memory, 0.31 of registered
+#: (``results/nvidia-h200/20261123-probes``, rows of 64 B).
+LARGE_PAGES = 0.5
 
 
 def idle_power_w(run: Run) -> float | None:
@@ -34,6 +38,19 @@ def link_rate(run: Run) -> tuple[float | None, str]:
         return raw_rate(int(gen), int(width)), ""
     except UnknownLinkError as unknown:
         return None, str(unknown)
+
+
+def slow_pages(run: Run) -> pd.DataFrame:
+    """Series whose managed memory the GPU reads no faster than by small pages, as measured when the
+    path opened: reads a second over the ``whole`` table, and over the ``near`` part of it.
+    """
+    setup = run.select(stage="setup", basis="measured")
+    rates = setup.pivot_table("value", SERIES, "metric", "median").reindex(
+        columns=["managed", "page_visit_rate", "page_visit_rate_near"]
+    )
+    slow = rates["page_visit_rate"] < LARGE_PAGES * rates["page_visit_rate_near"]
+    found = rates[rates["managed"].notna() & slow].reset_index()
+    return found.rename(columns={"page_visit_rate": "whole", "page_visit_rate_near": "near"})
 
 
 def block_values(run: Run, quantity: str) -> pd.Series[float]:

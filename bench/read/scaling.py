@@ -22,6 +22,7 @@ from gatherbench.bench.read.cpu import cores_of
 from gatherbench.bench.read.derive import (
     WITHIN_TRAIN,
     baseline,
+    ends_of,
     epoch_times,
     plan_order,
     reasons,
@@ -29,6 +30,7 @@ from gatherbench.bench.read.derive import (
     sort_by,
     sort_series,
     speedup_over,
+    with_ends_of,
 )
 from gatherbench.bench.read.disturbance import disturbed_alone, no_ratio_over
 from gatherbench.bench.read.tables import Run
@@ -43,13 +45,9 @@ Logs = NDArray[np.float64]
 UNKNOWN_SEEDS = "its rows do not tell the seeds of an epoch"
 
 
-def _ends(name: str) -> list[str]:
-    return [name, f"{name}_low", f"{name}_high"]
-
-
 #: Of :func:`scaling`, but for the speed-up.
 COLUMNS = [
-    *("family", *SERIES, "ranks", "seeds", *_ends("epoch"), *_ends("efficiency")),
+    *("family", *SERIES, "ranks", "seeds", *ends_of("epoch"), *ends_of("efficiency")),
     *("why", "cores", "cores_full", "more", "disturbed"),
 ]
 
@@ -140,8 +138,7 @@ def scaling(run: Run) -> pd.DataFrame:
                     **key._asdict(),
                     "ranks": family.worlds[key.workload],
                     "seeds": seeds.get(key.workload),
-                    **dict(zip(_ends("epoch"), epochs[tuple(key)], strict=True)),
-                    **dict(zip(_ends("efficiency"), efficiency, strict=True)),
+                    **with_ends_of(epoch=epochs[tuple(key)], efficiency=efficiency),
                     "why": why,
                     "cores": busy and busy.value,
                     "cores_full": busy is not None and _all_of(busy, cores_of(run)),

@@ -26,6 +26,9 @@ from gatherbench.bench.sampling.splitmix import derive
 
 #: Below this many edges a layer is drawn by the calling thread: waking another takes longer.
 _EDGES_PER_THREAD = 4096
+#: What a thread draws for: nodes ``[T]`` of a layer, the number of the first, of each where its
+#: list begins, where its edges do ``[T + 1]``; and which of them, from the first to before another.
+Targets = tuple[NDArray[np.int64], int, NDArray[np.int64], NDArray[np.int64], int, int]
 
 
 class NeighborSampler:
@@ -185,8 +188,8 @@ class NeighborSampler:
         places = np.empty(total if with_places else 0, np.int64)
 
         def part(member: int, start: int, stop: int) -> None:
-            of, used = (nodes, first, begins, offsets), self._scratch[member]
-            self._draw_part(layer, key, *of, (start, stop), edges, places, used)
+            targets = (nodes, first, begins, offsets, start, stop)
+            self._draw_part(layer, key, targets, edges, places, self._scratch[member])
 
         threads = self.threads or torch.get_num_threads()
         threads = max(1, min(threads, total // _EDGES_PER_THREAD))
@@ -200,20 +203,14 @@ class NeighborSampler:
         self,
         _layer: int,
         key: np.uint64,
-        nodes: NDArray[np.int64],
-        first: int,
-        begins: NDArray[np.int64],
-        offsets: NDArray[np.int64],
-        bounds: tuple[int, int],
+        targets: Targets,
         edges: NDArray[np.int64],
         places: NDArray[np.int64],
         used: NDArray[np.uint64],
     ) -> None:
-        """The edges of the targets from ``bounds[0]`` to ``bounds[1] - 1``, by one thread."""
-        kernels.draw(
-            self._indptr, self._indices, nodes, first, begins, offsets, *bounds,
-            key, edges[0], edges[1], places, used,
-        )  # fmt: skip
+        """The edges of the targets, by one thread."""
+        of = (self._indptr, self._indices, *targets)
+        kernels.draw(*of, key, edges[0], edges[1], places, used)
 
     def _run(self, part: Callable[[int, int, int], None], bounds: Sequence[int]) -> None:
         """Call ``part(member, bounds[member], bounds[member + 1])`` for all members at once.

@@ -19,7 +19,7 @@ from torch import Tensor
 from gatherbench.bench.plan.structure import Structure
 from gatherbench.bench.sampling.kernels import _GOLDEN, _below, _choose, _mix, _u
 from gatherbench.bench.sampling.minibatch import MiniBatch
-from gatherbench.bench.sampling.numba_sampler import NeighborSampler
+from gatherbench.bench.sampling.numba_sampler import NeighborSampler, Targets
 from gatherbench.bench.sampling.splitmix import derive
 
 #: Apart from the keys of layers.
@@ -114,39 +114,26 @@ class SnapshotSampler(NeighborSampler):
         self,
         layer: int,
         key: np.uint64,
-        nodes: NDArray[np.int64],
-        first: int,
-        begins: NDArray[np.int64],
-        offsets: NDArray[np.int64],
-        bounds: tuple[int, int],
+        targets: Targets,
         edges: NDArray[np.int64],
         places: NDArray[np.int64],
         used: NDArray[np.uint64],
     ) -> None:
-        kind, now = self.structure, self._now
+        kind, now, of = self.structure, self._now, (self._indptr, self._indices, *targets)
         if kind.policy == "dependent":
-            keys = np.uint64(derive(now.key, layer, _KEPT))
             # A node draws with a key of its own for as many minibatches, from one of its own on.
-            _draw_kept(
-                self._indptr, self._indices, nodes, first, begins, offsets, *bounds,
-                keys, now.number, kind.lifetime, edges[0], edges[1], used,
-            )  # fmt: skip
+            kept = (np.uint64(derive(now.key, layer, _KEPT)), now.number, kind.lifetime)
+            _draw_kept(*of, *kept, edges[0], edges[1], used)
             return
         if not self._caches:  # while it is made
-            super()._draw_part(
-                layer, key, nodes, first, begins, offsets, bounds, edges, places, used
-            )
+            super()._draw_part(layer, key, targets, edges, places, used)
             return
-        of = 0 if kind.shared else layer
-        cache = self._caches[of]
-        drawing = self._stamp - self._first_stamp
-        _draw_cached(
-            self._indptr, self._indices, nodes, first, begins, offsets, *bounds,
-            key, np.uint64(derive(now.key, of, drawing, _CACHE)), edges[0], edges[1], used,
-            cache.slots, cache.rows, cache.stamps, cache.turns, self._stamp,
-            kind.refresh if kind.policy == "otf" else 0.0,
-            kind.fetch if kind.policy == "otf" else 0.0,
-        )  # fmt: skip
+        which = 0 if kind.shared else layer
+        cache, drawing = self._caches[which], self._stamp - self._first_stamp
+        keys = (key, np.uint64(derive(now.key, which, drawing, _CACHE)))
+        renewed = (kind.refresh, kind.fetch) if kind.policy == "otf" else (0.0, 0.0)
+        held = (cache.slots, cache.rows, cache.stamps, cache.turns, self._stamp)
+        _draw_cached(*of, *keys, edges[0], edges[1], used, *held, *renewed)
 
 
 # Types are found out by the compiler.

@@ -8,7 +8,7 @@ one sentence, by a short template; no template claims more than its fields carry
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,6 +24,17 @@ ONE_REPEAT = "One repeat: how much processes differ is not known."
 #: Of a modelled value its two ends.
 Ends = tuple[float, float, float]
 Kind = Literal["measured", "modelled", "warning"]
+
+
+def exact(*values: float) -> tuple[Ends, ...]:
+    """Values whose intervals are the values themselves."""
+    return tuple((float(value),) * 3 for value in values)
+
+
+def extremes(values: Iterable[float]) -> tuple[Ends, ...]:
+    """The least and the greatest of some values, once where they are the same."""
+    known = list(values)
+    return exact(*dict.fromkeys((min(known), max(known))))
 
 
 @dataclass(frozen=True, slots=True)

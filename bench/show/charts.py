@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -13,6 +13,7 @@ import pandas as pd
 
 from gatherbench.bench.read.derive import EPOCHS, epoch_times, plan_order, problems, sort_series
 from gatherbench.bench.read.disturbance import disturbed_series
+from gatherbench.bench.read.once import once
 from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES, Key
@@ -29,8 +30,6 @@ Fields = Mapping[Hashable, Any]
 #: By workload: why a series is not there, or not with all of its repeats.
 Reasons = Mapping[str, Mapping[Names, str]]
 NO_BREAK = "\N{NARROW NO-BREAK SPACE}"
-#: Of the runs that were read last: every bar is asked for its mark.
-_disturbed = lru_cache(maxsize=4)(disturbed_series)
 
 
 def chart_of(run: Run, panels: Sequence[Panel], **of: Any) -> Chart:
@@ -46,7 +45,7 @@ def in_plan_order(run: Run, frame: pd.DataFrame) -> pd.DataFrame:
 
 def marked(run: Run, frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with marks: ``beside`` of its series, and ``open`` of their speed-ups if any."""
-    alone = _disturbed(run)
+    alone = disturbed_series(run)
     keys = frame[SERIES].itertuples(index=False, name=None)
     frame = frame.assign(beside=[DISTURBED * (key in alone) for key in keys])
     if "speedup_low" in frame:
@@ -176,7 +175,7 @@ def bar(
     """The bar of a row with the columns of ``SERIES``, ``value`` and those of its ends."""
     low, high = (float(row[end]) for end in ends)
     names = (str(row["strategy"]), str(row["variant"]))
-    alone = Key(*(str(row[name]) for name in SERIES)) in _disturbed(run)
+    alone = Key(*(str(row[name]) for name in SERIES)) in disturbed_series(run)
     suffix = DISTURBED * alone + UNDECIDED * (value == "speedup" and is_open(low, high)) + suffix
     text = axis.said(row[value]) + suffix
     if row["basis"] != "predicted":
@@ -186,6 +185,21 @@ def bar(
         return line
     # The number is its ends: none between them is known.
     return replace(line, ends=(low, high), text=f"{axis.plain(low)} to {axis.said(high)}{suffix}")
+
+
+def panel_of(title: str, unit: str, lines: Sequence[Line], top: float = 0.0, **of: Any) -> Panel:
+    """A panel of bars with their numbers, on an axis as long as they need, or up to ``top``.
+
+    Of ``ends`` that are no numbers there is no whisker.
+    """
+    ends = [line.ends[1] for line in lines if line.ends and math.isfinite(line.ends[1])]
+    axis = Axis(unit, top) if top else Axis.of(unit, [sum(x.parts.values()) for x in lines], ends)
+    drawn = []
+    for line in lines:
+        bare = replace(line, ends=None, text=axis.said(sum(line.parts.values())))
+        known = line.ends is not None and math.isfinite(line.ends[1])
+        drawn.append(whiskered(bare, axis, line.ends) if line.ends and known else bare)
+    return Panel(title, drawn, axis, **of)
 
 
 def whiskered(line: Line, axis: Axis, ends: tuple[float, float]) -> Line:
@@ -242,7 +256,7 @@ def _unmeasured(
     return found
 
 
-@lru_cache(maxsize=4)
+@once
 def _ended(run: Run) -> tuple[list[tuple[str, str, str]], list[dict[Hashable, Any]]]:
     """Workload, strategy and variant of what was measured, and :func:`problems`; once a run."""
     measured = epoch_times(run).query("basis == 'measured'")[SERIES[:3]]

@@ -1,13 +1,9 @@
-"""What a run is, in sentences: what was measured on what, and what stands above its numbers.
-
-Every chart and table asks for these, so that they are kept for the runs that were read last.
-"""
+"""What a run is, in sentences: what was measured on what, and what stands above its numbers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable
-from functools import lru_cache
 from typing import Any, cast
 
 import pandas as pd
@@ -15,17 +11,17 @@ import pandas as pd
 from gatherbench.bench.plan.workload import ranks_in_words, ranks_of
 from gatherbench.bench.read.derive import problems
 from gatherbench.bench.read.disturbance import disturbance, disturbed_alone
+from gatherbench.bench.read.gpu import slow_pages
 from gatherbench.bench.read.modelled import borrows, corners
-from gatherbench.bench.read.pages import slow_pages
+from gatherbench.bench.read.once import once
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.read.units import quantity
+from gatherbench.bench.read.units import quantity, short
 
 #: What a run without a GPU has to say of itself.
 HOST_ONLY = "Host memory only: no GPU and no PCIe link took part"
-_kept = lru_cache(maxsize=4)
 
 
-@_kept
+@once
 def has_gpu(run: Run) -> bool:
     """Whether anything in the run was measured on a GPU."""
     return len(run.select(backend="cuda", basis="measured")) > 0
@@ -36,13 +32,13 @@ def ranks_of_run(run: Run) -> tuple[str, str]:
     return ("GPU", "GPUs") if has_gpu(run) else ("rank", "ranks (processes) on a host")
 
 
-@_kept
+@once
 def modelled_for(run: Run) -> list[str]:
     """The link profiles whose epochs were modelled."""
     return sorted(set(run.select(basis="predicted")["machine"]))
 
 
-@_kept
+@once
 def borrowed(run: Run) -> str:
     """Sentences to add where modelled epochs rest on times that the run measured, or range."""
     words = {"sample": "minibatches", "fetch": "the CPU's gathers"}
@@ -59,7 +55,7 @@ def borrowed(run: Run) -> str:
     return said
 
 
-@_kept
+@once
 def warnings_of(run: Run) -> list[str]:
     """What stands above the numbers of a run: no GPU took part; the host was busy otherwise;
     managed memory has small pages."""
@@ -84,7 +80,7 @@ def repeats_of(run: Run) -> str:
     return f"{low} to {high} repeats" if low < high else f"{low} repeat{'' if low == 1 else 's'}"
 
 
-@_kept
+@once
 def provenance(run: Run) -> str:
     """What was measured on what, and how often."""
     measure = run.plan["measure"]
@@ -150,3 +146,35 @@ def on_ranks(ranks: tuple[int, int], all_ranks: Collection[object], backend: str
     if backend == "cuda":
         return f", on {ranks_in_words(*ranks, 'GPU')}"
     return f", by {ranks_in_words(*ranks)} (process{'es' if ranks != (1, 1) else ''})"
+
+
+def in_short(run: Run) -> list[tuple[str, str]]:
+    """The few facts that stand at the head of a report: what each is, and it."""
+    cpu = run.env.get("cpu", {})
+    counts = cases_ended(run)
+    ended = ", ".join(f"{n} {status}" for status, n in counts.items() if n)
+    memory = run.env.get("memory", {}).get("total")
+    host = [cpu.get("model") or "unknown processor"]
+    if cpu.get("usable_cores"):
+        host.append(f"{cpu['usable_cores']} cores")
+    if memory:
+        host.append(quantity(memory, "B"))
+    return [
+        ("Processor", short(", ".join(host))),
+        ("GPU", short(gpu_of(run) or "none: figures are of host memory")),
+        ("Plan", short(run.plan.get("description") or run.plan.get("name", "unnamed"), 160)),
+        ("Cases", ended),
+        ("Epochs", _epochs(run)),
+        ("Commit", short(", ".join(sorted(set(run.rows["commit"]))) or "unknown")),
+    ]
+
+
+def machine_of(run: Run) -> str:
+    """Name of the machine that measured."""
+    return run.machine or "no machine yet"
+
+
+def _epochs(run: Run) -> str:
+    epochs, dropped = map(run.plan["measure"].get, ("epochs", "warmup_epochs"))
+    many = f"{repeats_of(run)} × {epochs} epochs"
+    return f"{many}, {dropped} warm-up dropped, sampling {run.sampling}"

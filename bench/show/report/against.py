@@ -6,6 +6,7 @@ is only shown. A is the run compared with, B the run that the report is about.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -16,8 +17,7 @@ from gatherbench.bench.read.tables import Run
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
 from gatherbench.bench.show.charts import NO_BREAK, Fields, whiskered
 from gatherbench.bench.show.comparison import summary
-from gatherbench.bench.show.provenance import modelled_for
-from gatherbench.bench.show.report.facts import in_short, machine_of
+from gatherbench.bench.show.provenance import in_short, machine_of, modelled_for
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
 
 _DECIDES = (
@@ -134,6 +134,7 @@ def _chart(
         relative: whether each time is over its own run's baseline.
     """
     panels = []
+    judged = judged.replace({"high": {math.inf: math.nan}})  # nothing bounds what one repeat says
     for workload, both in judged.groupby("workload", sort=False):
         for basis, here in both.groupby("basis"):
             axis = Axis.of("×", [1.0, *here["ratio"]], here["high"])

@@ -23,9 +23,8 @@ from gatherbench.bench.run.store import write_atomically
 from gatherbench.bench.show.answer import answer
 from gatherbench.bench.show.chart import Panel, Points
 from gatherbench.bench.show.looks import PALETTE
-from gatherbench.bench.show.provenance import provenance, warnings_of
+from gatherbench.bench.show.provenance import in_short, machine_of, provenance, warnings_of
 from gatherbench.bench.show.report.against import against
-from gatherbench.bench.show.report.facts import in_short, machine_of
 from gatherbench.bench.show.view import Shown
 from gatherbench.bench.show.views.registry import views_of
 

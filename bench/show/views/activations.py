@@ -8,11 +8,12 @@ much longer the loop waits for them is the contention that was measured.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import partial
 
 import pandas as pd
 
-from gatherbench.bench.read.derive import plan_order, repeat_logs
+from gatherbench.bench.read.derive import ends_in, ends_of, plan_order, repeat_logs, with_ends_of
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity
 from gatherbench.bench.run.rows import SERIES
@@ -24,6 +25,12 @@ from gatherbench.bench.show.view import View
 from gatherbench.stats.interval import interval_of
 
 STAGE, KEEP = "activations", "keep"
+
+
+def _families(run: Run) -> Iterator[tuple[str, dict[str, str]]]:
+    """Workloads that differ in where activations lie: by id, where that is."""
+    for family, members in run.alike(activations=KEEP):
+        yield family, {w: run.plan["workloads"][w].get("activations", KEEP) for w in members}
 
 
 def activations_compared(run: Run) -> pd.DataFrame:
@@ -46,8 +53,7 @@ def activations_compared(run: Run) -> pd.DataFrame:
     counted["peak"] = run.values(STAGE, "step_peak").groupby(SERIES).max()
     counted["buffers"] = run.values(STAGE, "buffers").groupby(SERIES).max()
     records = []
-    for family, members in run.alike(activations=KEEP):
-        ways = {w: run.plan["workloads"][w].get("activations", KEEP) for w in members}
+    for family, ways in _families(run):
         kept = next((workload for workload, way in ways.items() if way == KEEP), None)
         for key, mine in logs["longer"].items():
             if key.workload not in ways or tuple(key) not in counted["peak"].index:
@@ -55,20 +61,16 @@ def activations_compared(run: Run) -> pd.DataFrame:
             record = {"family": family, **key._asdict(), "activations": ways[key.workload]}
             record |= {name: values.get(tuple(key), math.nan) for name, values in counted.items()}
             record["forwarded"] /= record["out"] or math.nan
-            record |= _ends("epoch", interval_of((1, mine)).ends)
+            ends = {"epoch": interval_of((1, mine)).ends}
             for name, of in logs.items():
                 base = of.get(key._replace(workload=kept or ""))
                 known = base is not None and key in of and key.workload != kept
                 both = ((1, of[key]), (-1, base)) if known and base is not None else ()
-                record |= _ends(name, interval_of(*both).ends if both else (math.nan,) * 3)
-            records.append(record)
-    three = [f"{name}{end}" for name in ("epoch", *logs) for end in ("", "_low", "_high")]
+                ends[name] = interval_of(*both).ends if both else (math.nan,) * 3
+            records.append(record | with_ends_of(**ends))
+    three = [column for name in ("epoch", *logs) for column in ends_of(name)]
     columns = ["family", *SERIES, "activations", *counted, *three]
     return plan_order(run, pd.DataFrame(records, columns=columns))
-
-
-def _ends(name: str, values: tuple[float, float, float]) -> dict[str, float]:
-    return {f"{name}{end}": one for end, one in zip(("", "_low", "_high"), values, strict=True)}
 
 
 def _table(run: Run) -> Table:
@@ -133,9 +135,8 @@ def _chart(run: Run, value: str, unit: str, **of: str) -> Chart:
         return typical(run, axis, row, value, why, f"{way}, {names[1]}")
 
     panels = []
-    for family, members in run.alike(activations=KEEP):
-        if len(members) > 1:
-            ways = {w: run.plan["workloads"][w].get("activations", KEEP) for w in members}
+    for family, ways in _families(run):
+        if len(ways) > 1:
             steps = {workload: partial(line, way) for workload, way in ways.items()}
             panels.append(family_panel(run, family, steps, table, value, unit, []))
     return chart_of(run, panels, **of)
@@ -149,14 +150,13 @@ def activations_points(run: Run) -> list[Point]:
         peaks = mine.groupby("activations", sort=False)["peak"].median()
         for way, lines in mine[mine["longer"].notna()].groupby("activations", sort=False):
             share = quantity(float(peaks[way] / peaks[KEEP]), "share")
-            least = lines.sort_values("longer").iloc[0]
-            ends = float(least["longer"]), float(least["longer_low"]), float(least["longer_high"])
+            least = lines.sort_values("longer").iloc[0].to_dict()
             found.append(
                 Point(
                     f"activations: {way} takes {share} of a step’s memory, and an epoch of"
                     " {names} {values} as long{on}, over keep",
                     subjects=(f"{least['strategy']} {least['variant']}",),
-                    values=(ends,),
+                    values=(ends_in(least, "longer"),),
                     workloads=(str(family),) if families > 1 else (),
                 )
             )

@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from gatherbench.bench.read.derive import reference_variant, repeat_logs, set_aside, spread
+from gatherbench.bench.read.derive import ends_in, reference_variant, repeat_logs, set_aside, spread
 from gatherbench.bench.read.disk_reads import (
     disk_ratios,
     disk_reads,
@@ -36,6 +36,7 @@ from gatherbench.bench.show.charts import (
     bars,
     chart_of,
     family_panel,
+    panel_of,
     reference_of,
     typical,
 )
@@ -194,11 +195,10 @@ def _published_epochs(run: Run, *, caches: bool) -> list[Panel]:
     rows = rows[(rows["table"] == DISK_EPOCHS) & ((rows["strategy"] == CACHE) == caches)]
     panels = []
     for (dataset, machine), mine in rows.sort_values("value").groupby(["dataset", "machine"]):
-        axis = Axis("s", float(mine["value"].max()))
         bars = mine[["strategy", "variant", "value"]].itertuples(index=False)
-        lines = [Line(s, v, "published", {s: t}, text=axis.said(t)) for s, v, t in bars]
+        lines = [Line(s, v, "published", {s: t}) for s, v, t in bars]
         title = f"published: {dataset}, machine {machine}"
-        panels.append(Panel(title, lines, axis, quantity="time per epoch"))
+        panels.append(panel_of(title, "s", lines, quantity="time per epoch"))
     return panels
 
 
@@ -229,7 +229,7 @@ def _shortest(run: Run, lines: Mapping[Key, Mapping[Hashable, Any]], share: floa
     near = [leader, *(key for key, word in words.items() if word != "SLOW")]
     memory = f"with memory for {share:.0%} of it" if share else "without a limit of memory"
     whole = " ".join(reference_variant(run) or ())
-    values = [tuple(lines[key][f"times{end}"] for end in ("", "_low", "_high")) for key in near]
+    values = [ends_in(lines[key], "times") for key in near]
     known = not any(pd.isna(value[0]) for value in values)
     each, verdict = "{each} as long as {over}" if known else "{names}", "AMBIGUOUS"
     if len(near) > 1:

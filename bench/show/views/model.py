@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 
 import numpy as np
 import pandas as pd
@@ -15,6 +14,7 @@ from gatherbench.bench.model.roofline import against_measured, roofline, roofs
 from gatherbench.bench.read.derive import gathers_among, problems, set_aside
 from gatherbench.bench.read.disturbance import modelled_from_disturbed
 from gatherbench.bench.read.modelled import borrows, corners, foreign_gathers
+from gatherbench.bench.read.once import once
 from gatherbench.bench.read.tables import Run, only
 from gatherbench.bench.read.units import listed, short
 from gatherbench.bench.show.answer import Point
@@ -36,7 +36,7 @@ OVER = {
 }
 
 
-@lru_cache(maxsize=1)
+@once
 def _known(run: Run) -> tuple[LinkProfile | None, pd.DataFrame, str]:
     """The profile that came with the run, its roofline, or why there is none, and the remedy."""
     empty = pd.DataFrame()

@@ -17,6 +17,8 @@ from gatherbench.bench.plan.workload import ranks_in_words
 from gatherbench.bench.read.cpu import cores_of
 from gatherbench.bench.read.derive import (
     baseline,
+    ends_in,
+    of_paths,
     problems,
     set_aside,
     sort_by,
@@ -289,9 +291,8 @@ def scaling_points(run: Run) -> list[Point]:
     repeat are left out.
     """
     table, aside, several = scaling(run), set_aside(run), len(families(run)) > 1
-    names = zip(table["strategy"], table["variant"], strict=True)
-    apart = [pair in aside or role_of(*pair) == "bound" for pair in names]
-    table = table[~table["disturbed"].astype(bool) & ~pd.Series(apart, table.index, dtype=bool)]
+    table = table[~table["disturbed"].astype(bool)]
+    table = of_paths(table, lambda pair: pair not in aside and role_of(*pair) != "bound")
     word, ends, found = ranks_of_run(run)[0], saturation(table), list[Point]()
     for family in families(run):
         mine, of = table[table["family"] == family.name], ends[ends["family"] == family.name]
@@ -313,9 +314,7 @@ def _efficiencies(table: pd.DataFrame, word: str) -> Iterator[Point]:
     yield Point(
         f"scaling efficiency with {_ranks(lines[0]['ranks'], word)}: {{each}}",
         subjects=tuple(map(_name, ends)),
-        values=tuple(
-            (line["efficiency"], line["efficiency_low"], line["efficiency_high"]) for line in ends
-        ),
+        values=tuple(ends_in(line, "efficiency") for line in ends),
         unit="share",
     )
 

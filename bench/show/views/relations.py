@@ -6,19 +6,19 @@ and in the memory of a step; models in how often they are right.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
 from dataclasses import dataclass
 
 import pandas as pd
 
 from gatherbench.bench.plan.workload import MODELS, RELATIONAL
-from gatherbench.bench.read.derive import repeat_logs
+from gatherbench.bench.read.derive import repeat_logs, with_ends_of
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity
 from gatherbench.bench.run.rows import SERIES, Key
-from gatherbench.bench.show.answer import Point
-from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
-from gatherbench.bench.show.provenance import provenance, warnings_of
+from gatherbench.bench.show.answer import Point, exact
+from gatherbench.bench.show.chart import Chart, Line
+from gatherbench.bench.show.charts import chart_of, panel_of
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
 from gatherbench.bench.show.view import View
 from gatherbench.stats.interval import Interval, interval_of
@@ -74,23 +74,21 @@ def trained(run: Run) -> list[Trained]:
     return found
 
 
-def _by_graph(run: Run) -> Iterator[tuple[str, list[Trained]]]:
-    lines = trained(run)
-    for graph in dict.fromkeys(one.graph for one in lines):
-        yield graph, [one for one in lines if one.graph == graph]
+def _by_graph(run: Run) -> dict[str, list[Trained]]:
+    found: dict[str, list[Trained]] = {}
+    for one in trained(run):
+        found.setdefault(one.graph, []).append(one)
+    return found
 
 
 def _fields(one: Trained) -> dict[str, object]:
     """Of a table's line."""
-    ends = {"train": one.train.ends, "faster": one.faster.ends if one.faster else (None,) * 3}
-    flat = {
-        f"{name}{end}": value
-        for name, three in ends.items()
-        for end, value in zip(("", "_low", "_high"), three, strict=True)
-    }
+    ends = with_ends_of(
+        train=one.train.ends, faster=one.faster.ends if one.faster else (math.nan,) * 3
+    )
     said = {**one.key._asdict(), "workload": one.graph, "model": MODELS.get(one.model, one.model)}
     counted = {name: getattr(one, name) for name in ("peak", "distinct", "accuracy")}
-    return {**said, **flat, **counted}
+    return {**said, **ends, **counted}
 
 
 def _table(run: Run) -> Table:
@@ -117,69 +115,59 @@ def _table(run: Run) -> Table:
 
 def relations(run: Run) -> Chart:
     panels = []
-    for graph, mine in _by_graph(run):
-        ends = [one.train.ends for one in mine]
-        axis = Axis.of("s", [one.train.value for one in mine], [high for *_, high in ends])
+    for graph, mine in _by_graph(run).items():
         lines = [
             Line(
                 MODELS.get(one.model, one.model),
                 "" if one.peak is None else f"peak {quantity(one.peak, 'B')}",
-                parts={one.key.strategy: value},
-                ends=None if one.train.repeats == 1 else (low, high),
-                text=axis.said(value),
+                parts={one.key.strategy: one.train.value},
+                ends=one.train.ends[1:],
             )
-            for one, (value, low, high) in zip(mine, ends, strict=True)
+            for one in mine
         ]
-        panels.append(Panel(graph, lines, axis))
-    return Chart(
-        "relations",
-        "Training with the kinds of edges and without",
-        "Bars: training of an epoch, whiskers its 95 % interval over repeats. Beside each name: the"
-        " most memory that tensors of a step take at a time.",
-        "training per epoch",
+        panels.append(panel_of(graph, "s", lines))
+    return chart_of(
+        run,
         panels,
-        warnings=warnings_of(run),
-        foot=provenance(run),
+        ident="relations",
+        title="Training with the kinds of edges and without",
+        reading="Bars: training of an epoch, whiskers its 95 % interval over repeats. Beside each"
+        " name: the most memory that tensors of a step take at a time.",
+        quantity="training per epoch",
     )
 
 
 def relations_points(run: Run) -> list[Point]:
     """For each graph the most accurate model with kinds and without, and the fastest layer."""
-    found, several = list[Point](), len(list(_by_graph(run))) > 1
-    for graph, mine in _by_graph(run):
-        on = (graph,) if several else ()
+    found, graphs = list[Point](), _by_graph(run)
+    for graph, mine in graphs.items():
+        on = (graph,) if len(graphs) > 1 else ()
+        right = [(one.accuracy, one.model) for one in mine if one.accuracy is not None]
         sides = [
-            [
-                one
-                for one in mine
-                if one.accuracy is not None and (one.model in RELATIONAL) is with_kinds
-            ]
-            for with_kinds in (True, False)
+            [pair for pair in right if (pair[1] in RELATIONAL) is kinds] for kinds in (True, False)
         ]
         if all(sides):
-            best = [max(side, key=lambda one: one.accuracy or 0.0) for side in sides]
-            shares = (one.accuracy or 0.0 for one in best)
-            found.append(
-                Point(
-                    "test nodes told rightly{on}: {each}",
-                    subjects=tuple(MODELS[one.model] for one in best),
-                    values=tuple((share, share, share) for share in shares),
-                    unit="share",
-                    workloads=on,
-                )
+            best = [max(side, key=lambda pair: pair[0]) for side in sides]
+            point = Point(
+                "test nodes told rightly{on}: {each}",
+                subjects=tuple(MODELS[model] for _, model in best),
+                values=exact(*(share for share, _ in best)),
+                unit="share",
+                workloads=on,
             )
-        if sure := [one for one in mine if one.faster and one.faster.low > 1]:
-            one = max(sure, key=lambda one: one.faster.value if one.faster else 0.0)
-            found.append(
-                Point(
-                    "{names} trains{on}: {values}{as_fast}",
-                    verdict="FAST",
-                    subjects=(MODELS[one.model],),
-                    values=(one.faster.ends,) if one.faster else (),
-                    over="PyG’s layer",
-                    workloads=on,
-                )
+            found.append(point)
+        sure = [(one.faster, one.model) for one in mine if one.faster and one.faster.low > 1]
+        if sure:
+            ratio, model = max(sure, key=lambda pair: pair[0].value)
+            point = Point(
+                "{names} trains{on}: {values}{as_fast}",
+                verdict="FAST",
+                subjects=(MODELS[model],),
+                values=(ratio.ends,),
+                over="PyG’s layer",
+                workloads=on,
             )
+            found.append(point)
     return found
 
 

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import pandas as pd
 from scipy import stats
 
 from gatherbench.bench.model.predict import declared_facts
 from gatherbench.bench.read.accuracy import accuracy_over_time
+from gatherbench.bench.read.derive import ends_in, with_ends_of
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import listed, quantity
 from gatherbench.bench.run.declared_rows import requests_of
-from gatherbench.bench.show.answer import Point
-from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
-from gatherbench.bench.show.charts import chart_of, reference_of, whiskered
+from gatherbench.bench.show.answer import Point, exact
+from gatherbench.bench.show.chart import Chart, Line, Panel
+from gatherbench.bench.show.charts import chart_of, panel_of, reference_of
 from gatherbench.bench.show.table import Column, Table, tabulate
 from gatherbench.bench.show.view import View
 
@@ -27,7 +29,6 @@ from gatherbench.bench.show.view import View
 CLAIMED = "sampling_that_remembers"
 #: What stands in place of parameters.
 PLAIN = {"fbl": "plain sampling", "uva": "all lists"}
-_NAMES = ["family", "structure", "seed"]
 
 
 def structure_reads(run: Run) -> pd.DataFrame:
@@ -37,31 +38,26 @@ def structure_reads(run: Run) -> pd.DataFrame:
     ``read`` (B in host memory), ``requests``, ``on_gpu`` (share of the neighbours) and ``alone``
     (s, predicted; NaN: unknown).
     """
-    records = []
-    alone = run.rows[run.rows["metric"] == "structure_time_alone"].groupby("workload")["value"]
-    predicted = alone.median()
-    seen = set()
+    timed = run.rows[run.rows["metric"] == "structure_time_alone"]
+    alone, records = timed.groupby("workload")["value"].median(), dict[str, dict[str, Any]]()
     for (workload, *_), facts in declared_facts(run).items():
-        if "sample.structure_read" not in facts or workload in seen:
+        if "sample.structure_read" not in facts:
             continue
-        seen.add(workload)
-        kept, read = facts["sample.structure_on_device"], facts["sample.structure_payload"]
+        kept, wanted = facts["sample.structure_on_device"], facts["sample.structure_payload"]
         requests = requests_of("sample.structure", facts).values()
-        records.append(
-            {
-                "workload": run.names[workload],
-                "structure": run.plan["workloads"][workload].get("structure") or "uva",
-                "lists": facts["sample.structure_lists"],
-                "kept": facts["sample.structure_kept"],
-                "wanted": read,
-                "read": facts["sample.structure_read"],
-                "requests": sum(map(facts.__getitem__, requests)),
-                "on_gpu": kept / (kept + read) if kept + read else math.nan,
-                "alone": predicted.get(workload, math.nan),
-            }
-        )
-    frame = pd.DataFrame(records)
-    return frame.assign(basis="declared") if records else frame
+        record = {
+            "workload": run.names[workload],
+            "structure": run.plan["workloads"][workload].get("structure") or "uva",
+            "lists": facts["sample.structure_lists"],
+            "kept": facts["sample.structure_kept"],
+            "wanted": wanted,
+            "read": facts["sample.structure_read"],
+            "requests": sum(map(facts.__getitem__, requests)),
+            "on_gpu": kept / (kept + wanted) if kept + wanted else math.nan,
+            "alone": alone.get(workload, math.nan),
+        }
+        records.setdefault(workload, record)
+    return pd.DataFrame(records.values()).assign(basis="declared") if records else pd.DataFrame()
 
 
 def snapshots(run: Run) -> pd.DataFrame:
@@ -75,45 +71,39 @@ def snapshots(run: Run) -> pd.DataFrame:
     """
     families = {w: name for name, members in run.alike(structure="", seed=0) for w in members}
     facts = {key[0]: found for key, found in declared_facts(run).items()}
-    scored = accuracy_over_time(run)
-    lines = []
+    curves = {
+        name: mine.groupby("epoch")[["time_s", "accuracy"]].median()
+        for name, mine in accuracy_over_time(run).groupby("workload")
+    }
     times = {
         stage: run.values(stage, "wall_time").groupby("workload").median()
         for stage in ("sample", "epoch")
     }
-    for workload, fields in run.plan["workloads"].items():
-        mine = scored[scored["workload"] == workload]
-        told = facts.get(workload, {})
-        if "sample.distinct_neighbours" not in told or mine.empty:
-            continue
-        lines.append(
-            {
-                "family": families[workload],
-                "structure": fields.get("structure") or "fbl",
-                "seed": fields.get("seed", 0),
-                "distinct": told["sample.distinct_neighbours"],
-                "cache": told["sample.structure_cache"],
-                "sample": times["sample"].get(workload, math.nan),
-                "epoch": times["epoch"].get(workload, math.nan),
-                "curve": mine.groupby("epoch")[["time_s", "accuracy"]].median(),
-            }
-        )
+    lines = [
+        {
+            "family": families[workload],
+            "structure": fields.get("structure") or "fbl",
+            "seed": fields.get("seed", 0),
+            "distinct": facts[workload]["sample.distinct_neighbours"],
+            "cache": facts[workload]["sample.structure_cache"],
+            **{stage: of.get(workload, math.nan) for stage, of in times.items()},
+            "curve": curves[workload],
+        }
+        for workload, fields in run.plan["workloads"].items()
+        if workload in curves and "sample.distinct_neighbours" in facts.get(workload, {})
+    ]
     records = []
-    frame = pd.DataFrame(lines, columns=[*_NAMES, "distinct", "cache", "sample", "epoch", "curve"])
-    for family, mine in frame.groupby("family", sort=False):
+    for family, mine in pd.DataFrame(lines).groupby("family", sort=False) if lines else ():
         by = min(float(curve["time_s"].iloc[-1]) for curve in mine["curve"])
         plain = mine[mine["structure"] == "fbl"].set_index("seed")["epoch"]
         for structure, seeds in mine.groupby("structure", sort=False):
-            then = [accuracy_by(curve, by) for curve in seeds["curve"]]
             ends = [float(curve["accuracy"].iloc[-1]) for curve in seeds["curve"]]
-            record = {"family": family, "structure": structure, "seeds": len(seeds), "by": by}
-            record |= {n: seeds[n].mean() for n in ("distinct", "cache", "sample", "epoch")}
-            record |= {"accuracy": sum(ends) / len(ends)}
             over = list(seeds.set_index("seed")["epoch"] / plain) if structure != "fbl" else []
-            for name, values in (("over", over), ("then", then)):
-                ends_of = (name, f"{name}_low", f"{name}_high")
-                record |= dict(zip(ends_of, mean_of(values), strict=True))
-            records.append(record)
+            then = [accuracy_by(curve, by) for curve in seeds["curve"]]
+            record = {"family": family, "structure": structure, "seeds": len(seeds), "by": by}
+            record |= {n: seeds[n].mean() for n in ("distinct", "cache", *times)}
+            record |= {"accuracy": sum(ends) / len(ends)}
+            records.append(record | with_ends_of(over=mean_of(over), then=mean_of(then)))
     return pd.DataFrame(records).assign(basis="measured") if records else pd.DataFrame()
 
 
@@ -136,57 +126,51 @@ def mean_of(values: list[float]) -> tuple[float, float, float]:
     return mean, mean - half, mean + half
 
 
-def _tables(run: Run) -> list[Table]:
-    reads, remembered = structure_reads(run), snapshots(run)
-    found = []
-    if len(reads):
-        columns = [
-            Column("workload", "workload"),
-            Column("structure", "neighbour lists"),
-            Column("lists", "all lists", "B"),
-            Column("kept", "of these on the GPU", "B", short="on GPU"),
-            Column("on_gpu", "neighbours read there", "share", short="found"),
-            Column("wanted", "wanted in host memory", "B"),
-            Column("read", "read in host memory", "B", short="read"),
-            Column("requests", "requests", "1", short="requests"),
-            Column("alone", "that alone takes", "s", short="alone"),
-        ]
-        found.append(
-            tabulate(
-                "structure-reads",
-                "What drawing an epoch on a GPU reads of neighbour lists, over the rows' link",
-                columns,
-                reads,
-                title="Neighbour lists",
-                note="Counted over the trace by the rule of rows, caches left out; the time is"
-                " modelled. Minibatches are the same wherever lists lie.",
-            )
-        )
-    if len(remembered):
-        columns = [
-            Column("family", "workload"),
-            Column("structure", "sampling"),
-            Column("seeds", "seeds", "1"),
-            Column("distinct", "distinct neighbours an epoch", "1", short="distinct"),
-            Column("cache", "memory of the caches", "B", short="cache"),
-            Column("sample", "sampling an epoch", "s", short="sample"),
-            Column("epoch", "epoch", "s", short="epoch"),
-            Column("over", "epoch over plain sampling", "×", interval=True, short="over fbl"),
-            Column("accuracy", "test accuracy at the end", "share", short="at the end"),
-            Column("by", "time that all had", "s"),
-            Column("then", "test accuracy by then", "share", interval=True, short="by then"),
-        ]
-        found.append(
-            tabulate(
-                "snapshots",
-                "Sampling that remembers beside plain sampling (fbl): means over seeds",
-                columns,
-                remembered,
-                title="Sampling that remembers",
-                note="Intervals: 95 % of Student's t over the seeds.",
-            )
-        )
-    return found
+def _of_reads(run: Run) -> Table:
+    columns = [
+        Column("workload", "workload"),
+        Column("structure", "neighbour lists"),
+        Column("lists", "all lists", "B"),
+        Column("kept", "of these on the GPU", "B", short="on GPU"),
+        Column("on_gpu", "neighbours read there", "share", short="found"),
+        Column("wanted", "wanted in host memory", "B"),
+        Column("read", "read in host memory", "B", short="read"),
+        Column("requests", "requests", "1", short="requests"),
+        Column("alone", "that alone takes", "s", short="alone"),
+    ]
+    return tabulate(
+        "structure-reads",
+        "What drawing an epoch on a GPU reads of neighbour lists, over the rows' link",
+        columns,
+        structure_reads(run),
+        title="Neighbour lists",
+        note="Counted over the trace by the rule of rows, caches left out; the time is modelled."
+        " Minibatches are the same wherever lists lie.",
+    )
+
+
+def _of_snapshots(run: Run) -> Table:
+    columns = [
+        Column("family", "workload"),
+        Column("structure", "sampling"),
+        Column("seeds", "seeds", "1"),
+        Column("distinct", "distinct neighbours an epoch", "1", short="distinct"),
+        Column("cache", "memory of the caches", "B", short="cache"),
+        Column("sample", "sampling an epoch", "s", short="sample"),
+        Column("epoch", "epoch", "s", short="epoch"),
+        Column("over", "epoch over plain sampling", "×", interval=True, short="over fbl"),
+        Column("accuracy", "test accuracy at the end", "share", short="at the end"),
+        Column("by", "time that all had", "s"),
+        Column("then", "test accuracy by then", "share", interval=True, short="by then"),
+    ]
+    return tabulate(
+        "snapshots",
+        "Sampling that remembers beside plain sampling (fbl): means over seeds",
+        columns,
+        snapshots(run),
+        title="Sampling that remembers",
+        note="Intervals: 95 % of Student's t over the seeds.",
+    )
 
 
 def named(structures: Iterable[str]) -> dict[str, tuple[str, str]]:
@@ -201,32 +185,35 @@ def named(structures: Iterable[str]) -> dict[str, tuple[str, str]]:
     return names
 
 
-def _over_seeds(mine: pd.DataFrame, value: str, unit: str) -> tuple[list[Line], Axis]:
-    """Bars of a panel: means with their intervals."""
-    axis, names = (
-        Axis.of(unit, mine[value], mine[f"{value}_high"].dropna()),
-        named(mine["structure"]),
-    )
+def _families(run: Run) -> list[tuple[str, pd.DataFrame]]:
+    """The lines of :func:`snapshots` by family."""
+    table = snapshots(run)
+    return [(str(f), m) for f, m in table.groupby("family", sort=False)] if len(table) else []
+
+
+def _over_seeds(mine: pd.DataFrame, value: str, unit: str, title: str) -> Panel:
+    """Bars of means with their intervals, as far as such values go."""
+    names, most = named(mine["structure"]), 1.0 if unit == "share" else math.inf
     lines = []
     for record in mine.to_dict("records"):
-        mean, low, high = (float(record[f"{value}{end}"]) for end in ("", "_low", "_high"))
+        mean, low, high = ends_in(record, value)
+        ends = None if math.isnan(low) else (max(0.0, low), min(most, high))
         note = f"{quantity(float(record['distinct']), '1')} neighbours seen"
-        name, detail = names[str(record["structure"])]
-        bar = Line(name, detail, parts={value: mean}, text=axis.said(mean), note=note)
-        most = 1.0 if unit == "share" else math.inf
-        lines.append(whiskered(bar, axis, (max(0.0, low), min(most, high))))
-    return lines, axis
+        lines.append(
+            Line(*names[str(record["structure"])], "measured", {value: mean}, ends, note=note)
+        )
+    return panel_of(title, unit, lines)
+
+
+def _after(mine: pd.DataFrame) -> str:
+    return quantity(float(mine["by"].iloc[0]), "s")
 
 
 def structure_accuracy(run: Run) -> Chart:
     """Test accuracy by a time that every way of sampling had."""
-    table, panels = snapshots(run), []
-    for family, mine in table.groupby("family", sort=False) if len(table) else ():
-        by = quantity(float(mine["by"].iloc[0]), "s")
-        panels.append(Panel(f"{family}, after {by}", *_over_seeds(mine, "then", "share")))
     return chart_of(
         run,
-        panels,
+        [_over_seeds(m, "then", "share", f"{f}, after {_after(m)}") for f, m in _families(run)],
         ident="structure-accuracy",
         title="Test accuracy after as much time",
         reading="Means over seeds; whiskers: 95 % of Student's t. Longer is better.",
@@ -237,20 +224,15 @@ def structure_accuracy(run: Run) -> Chart:
 
 def structure_times(run: Run) -> Chart:
     """Epochs over those of plain sampling, beside what GraphSnapShot claims of them."""
-    table, claimed = snapshots(run), reference_of(run)
-    panels = []
-    if len(table):
-        table = table[table["over"].notna()]
-        claimed = claimed[(claimed["table"] == CLAIMED) & (claimed["metric"] == "wall_time_change")]
-    for family, mine in table.groupby("family", sort=False) if len(table) else ():
-        panels.append(Panel(str(family), *_over_seeds(mine, "over", "×")))
+    families, claimed = _families(run), reference_of(run)
+    panels = [_over_seeds(m[m["over"].notna()], "over", "×", f) for f, m in families]
+    claimed = claimed[(claimed["table"] == CLAIMED) & (claimed["metric"] == "wall_time_change")]
     for fanouts, theirs in claimed.groupby("workload", sort=False) if panels else ():
-        axis = Axis("×", 1.0)
         lines = [
-            Line(name, "GraphSnapShot", "published", {"over": 1 + x}, text=axis.said(1 + x))
+            Line(name, "GraphSnapShot", "published", {"over": 1 + x})
             for name, x in zip(theirs["variant"], theirs["value"], strict=True)
         ]
-        panels.append(Panel(f"published: {fanouts}", lines, axis))
+        panels.append(panel_of(f"published: {fanouts}", "×", lines, top=1.0))
     return chart_of(
         run,
         panels,
@@ -264,22 +246,20 @@ def structure_times(run: Run) -> Chart:
 
 def structure_bytes(run: Run) -> Chart:
     """Bytes of neighbour lists that cross the link in an epoch."""
-    table = structure_reads(run)
-    axis = Axis.of("B", table["read"] if len(table) else ())
-    names = named(table["structure"] if len(table) else ())
+    reads = structure_reads(run).to_dict("records")
+    names = named(str(one["structure"]) for one in reads)
     lines = [
         Line(
-            *names[str(line["structure"])],
+            *names[str(one["structure"])],
             "modelled",
-            {"read": float(line["read"])},
-            text=axis.said(float(line["read"])),
-            note=f"{quantity(float(line['kept']), 'B')} on the GPU",
+            {"read": float(one["read"])},
+            note=f"{quantity(float(one['kept']), 'B')} on the GPU",
         )
-        for line in (table.to_dict("records") if len(table) else ())
+        for one in reads
     ]
     return chart_of(
         run,
-        [Panel("neighbour lists read in host memory", lines, axis)] if lines else [],
+        [panel_of("neighbour lists read in host memory", "B", lines)] if lines else [],
         ident="structure-bytes",
         title="Neighbour lists over the link in an epoch",
         reading="Counted over the trace: whole sectors. Shorter leaves more of the link to rows.",
@@ -290,7 +270,7 @@ def structure_bytes(run: Run) -> Chart:
 
 def structure_points(run: Run) -> list[Point]:
     """What keeping lists spares the link, and whose accuracy is the highest after as much time."""
-    found, reads = list[Point](), structure_reads(run).to_dict("records")
+    found, reads, families = list[Point](), structure_reads(run).to_dict("records"), _families(run)
     if reads:
         said = [
             f"{quantity(float(one['read']), 'B')} with {quantity(float(one['kept']), 'B')} of"
@@ -298,17 +278,15 @@ def structure_points(run: Run) -> list[Point]:
             for one in reads
         ]
         found.append(Point(f"drawing an epoch on a GPU reads {listed(said)} of neighbour lists"))
-    table = snapshots(run)
-    for family, mine in table.groupby("family", sort=False) if len(table) else ():
+    for family, mine in families:
         ordered = mine.sort_values("then", ascending=False)
-        by = quantity(float(mine["by"].iloc[0]), "s")
         found.append(
             Point(
-                f"test accuracy after {by} of training{{on}}: {{each}}",
+                f"test accuracy after {_after(mine)} of training{{on}}: {{each}}",
                 subjects=tuple(map(str, ordered["structure"])),
-                values=tuple((float(x), float(x), float(x)) for x in ordered["then"]),
+                values=exact(*ordered["then"]),
                 unit="share",
-                workloads=(str(family),) if table["family"].nunique() > 1 else (),
+                workloads=(family,) if len(families) > 1 else (),
             )
         )
     return found
@@ -318,7 +296,10 @@ STRUCTURE = View(
     name="structure",
     title="Neighbour lists, and sampling that remembers",
     applies=lambda run: bool(len(structure_reads(run)) or len(snapshots(run))),
-    tables=_tables,
+    tables=lambda run: [
+        *([_of_reads(run)] if len(structure_reads(run)) else []),
+        *([_of_snapshots(run)] if len(snapshots(run)) else []),
+    ],
     charts={
         "structure_accuracy": structure_accuracy,
         "structure_times": structure_times,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gatherbench.bench.read.pages import slow_pages
+from gatherbench.bench.read.gpu import slow_pages
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.show.provenance import warnings_of
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gatherbench.bench.show.views.gather import GATHER, gather_rates
+from gatherbench.bench.show.views.host import GATHER, gather_rates
 
 from ..printed import told
 from ..written_run import BASELINE, PAYLOAD_BYTES, PINNED, ZERO_COPY

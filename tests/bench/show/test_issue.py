@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gatherbench.bench.show.views.issue import ISSUE, issue_shares
+from gatherbench.bench.show.views.host import ISSUE, issue_shares
 
 from ..printed import told
 from ..written_run import BASELINE

@@ -99,6 +99,25 @@ def test_ways_of_sampling_beside_plain_sampling_and_what_was_claimed(tmp_path):
     assert [table.ident for table in STRUCTURE.tables(run)] == ["snapshots"]
 
 
+def test_one_seed_has_no_interval_and_no_whisker(tmp_path):
+    """A single seed is drawn as it is: 0.8 s over 1 s, and no whisker up to all or to infinity."""
+    one = {name: of for name, of in SAMPLED.items() if of[1] == 0}
+    folder = write_run(
+        tmp_path / "20261124-structure-abc1",
+        series=[("cpu_gather", "naive", {w: (0.0, 0.0, of[2]) for w, of in one.items()})],
+        workloads={w: {"structure": of[0], "seed": of[1]} for w, of in one.items()},
+        repeats=1,
+        epochs=2,
+        longer=lambda *_: 1.0,
+        more=seen,
+    )
+    charts = charts_of(load_run(folder))
+    (line,) = charts["structure_times"].panels[0].lines
+    assert line.parts["over"] == pytest.approx(0.8)
+    assert line.ends is None
+    assert [one.ends for one in charts["structure_accuracy"].panels[0].lines] == [None, None]
+
+
 def test_where_the_lists_belong():
     """1.6e9 edges of 4 B are 5.96 GiB, and 111e6 nodes of 16 B 1.65 GiB."""
     papers = Question(graph_of(111_059_956, 1_600_000_000, 128))

@@ -27,9 +27,8 @@ from gatherbench.bench.show.answer import Point, answer
 from gatherbench.bench.show.chart import Axis, Line, Panel
 from gatherbench.bench.show.charts import _said_once
 from gatherbench.bench.show.comparison import summary
-from gatherbench.bench.show.provenance import cases_ended
+from gatherbench.bench.show.provenance import cases_ended, in_short
 from gatherbench.bench.show.report.against import against
-from gatherbench.bench.show.report.facts import in_short
 from gatherbench.bench.show.report.page import render_report
 from gatherbench.bench.show.run import render
 from gatherbench.bench.show.table import Table
@@ -456,3 +455,13 @@ def test_modelled_comparisons_are_counted_apart(make_run):
     measured, _, computed = said.partition("; modelled ")
     assert computed == "1 SLOW, 1 SAME"
     assert "measured 4 " in measured
+
+
+def test_runs_of_one_repeat_are_compared_without_whiskers(make_run):
+    """Nothing bounds a ratio of single repeats: it is drawn alone, on an axis of its own length."""
+    base, new = (load_run(make_run(repeats=1, name=name)) for name in ("before", "after"))
+    chart = against(new, base).chart
+    assert chart is not None
+    (panel,) = chart.panels
+    assert [(line.ends, line.missing) for line in panel.lines] == [(None, "")] * 4
+    assert panel.axis.top == 1.0

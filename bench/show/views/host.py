@@ -1,4 +1,7 @@
-"""What the host needed to issue an epoch to a GPU: where that takes as long, it bounds the epoch.
+"""What the host holds up: the CPU's gather inside the loop, and issuing an epoch to a GPU.
+
+A speed-up over a gather that sampling, training or the harness slow down is not only the data
+path's. What the machine gathers alone is found when the path is opened.
 
 A GPU does what it is told in its order, and the host tells it call by call. The thread that trains
 issues steps and fetches; what the GPU has left to do when all is issued is the rest of the epoch.
@@ -9,18 +12,74 @@ from __future__ import annotations
 
 import pandas as pd
 
-from gatherbench.bench.read.derive import sort_series
+from gatherbench.bench.read.derive import names_of, of_paths, sort_series
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES
-from gatherbench.bench.show.answer import Point
+from gatherbench.bench.show.answer import Point, extremes
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
 from gatherbench.bench.show.view import View
 
+#: Of the rate alone what a gather in the loop has to reach.
+ENOUGH = 0.9
 #: Share of an epoch that issuing takes at least, and steps that the GPU has left at most, where it
 #: bounds the epoch.
 BOUND_SHARE, BOUND_STEPS = 2 / 3, 2.0
 #: Paths whose fetches are issued and no more: others gather on the CPU meanwhile.
 _ISSUED = ("zero_copy", "bound", "floor")
+
+
+def gather_rates(run: Run) -> pd.DataFrame:
+    """Medians over repeats (and epochs) of the paths that are conventional at their best.
+
+    Columns: :data:`SERIES`, ``alone`` and ``loop`` (B/s; NaN where the table was too small to try),
+    ``share``, loop over alone, and ``held_up``, whether that is less than :data:`ENOUGH`.
+    """
+    from gatherbench.strategies.registry import role_of  # imports torch
+
+    alone = run.values("setup", "gathered") / run.values("setup", "gather_time")
+    loop = run.values("fetch", "payload") / run.values("fetch", "gather_time")
+    rates = {"alone": alone, "loop": loop.dropna()}
+    medians = {name: rate.groupby(SERIES).median() for name, rate in rates.items()}
+    found = pd.DataFrame(medians).dropna(subset=["loop"]).reset_index(names=SERIES)
+    found = of_paths(found, lambda pair: role_of(*pair) == "conventional")
+    share = found["loop"] / found["alone"]
+    return sort_series(found.assign(share=share, held_up=share < ENOUGH))
+
+
+def _gathered(run: Run) -> Table:
+    columns = [
+        Column("alone", "alone, when the path was opened", "B/s", short="alone"),
+        Column("loop", "in the loop", "B/s", short="in the loop"),
+        Column("share", "in the loop over alone", "share", short="share"),
+    ]
+    return tabulate(
+        "gather",
+        "What the CPU gathers a second",
+        [*WHAT, *columns],
+        with_kind(gather_rates(run)),
+        title="The CPU's gather, alone and in the loop",
+        note="Medians over repeats, in the loop over epochs, too. Alone: random rows on as many"
+        " threads; minibatches ask for some rows again and again, and may be faster. Of a table"
+        " below 64 MiB, or on one core, it is not tried.",
+    )
+
+
+def gather_points(run: Run) -> list[Point]:
+    """Over which paths no speed-up is the data path's alone, with their rates."""
+    frame = gather_rates(run)
+    held = frame[frame["held_up"]]
+    if held.empty:
+        return []
+    return [
+        Point(
+            "in the loop {names} gathers {values} of what it gathers alone: a speed-up over it is"
+            " in part the loop’s (other work on its cores, its memory)",
+            subjects=names_of(held),
+            values=extremes(held["share"]),
+            unit="share",
+            weight=5,
+        )
+    ]
 
 
 def issue_shares(run: Run) -> pd.DataFrame:
@@ -37,21 +96,15 @@ def issue_shares(run: Run) -> pd.DataFrame:
     parts["sample"] = "issue_sample"
     shares = {name: run.values("host", metric) / whole for name, metric in parts.items()}
     shares["steps_left"] = shares["left"] * steps
-    found = (
-        pd.DataFrame(shares)
-        .dropna(subset=["train", "fetch", "left"])
-        .groupby(SERIES)
-        .median()
-        .reset_index()
-    )
-    names = zip(found["strategy"], found["variant"], strict=True)
-    issued = pd.Series([role_of(*pair) in _ISSUED for pair in names], found.index, dtype=bool)
+    known = pd.DataFrame(shares).dropna(subset=["train", "fetch", "left"])
+    found = known.groupby(SERIES).median().reset_index()
+    issued = found.index.isin(of_paths(found, lambda pair: role_of(*pair) in _ISSUED).index)
     long = found["train"] + found["fetch"] >= BOUND_SHARE
     found["bound"] = issued & long & (found["steps_left"] <= BOUND_STEPS)
     return sort_series(found)
 
 
-def _table(run: Run) -> Table:
+def _issued(run: Run) -> Table:
     frame = issue_shares(run)
     columns = [
         Column("sample", "to draw, by a thread beside", "share", short="draw"),
@@ -79,24 +132,29 @@ def issue_points(run: Run) -> list[Point]:
     mine = frame[frame["bound"]]
     if mine.empty:
         return []
-    shares = (mine["train"] + mine["fetch"]).tolist()
-    names = dict.fromkeys((mine["strategy"] + " " + mine["variant"]).tolist())
     return [
         Point(
             "the host bounds the epochs of {names}: it needs {values} of them to issue steps and"
             " fetches, and the GPU waits; minibatches with more rows, or a wider model, would show"
             " the path",
-            subjects=tuple(names),
-            values=tuple((end, end, end) for end in dict.fromkeys((min(shares), max(shares)))),
+            subjects=names_of(mine),
+            values=extremes(mine["train"] + mine["fetch"]),
             unit="share",
         )
     ]
 
 
+GATHER = View(
+    name="gather",
+    title="The CPU's gather",
+    applies=lambda run: not gather_rates(run).empty,
+    tables=lambda run: [_gathered(run)],
+    points=gather_points,
+)
 ISSUE = View(
     name="issue",
     title="Issued by the host",
     applies=lambda run: not run.values("host", "issue_train").empty,
-    tables=lambda run: [_table(run)],
+    tables=lambda run: [_issued(run)],
     points=issue_points,
 )
