@@ -17,7 +17,7 @@ from gatherbench.datasets.ordered import MARK, OrderedSource, is_stale
 from gatherbench.datasets.reddit_source import RedditSource
 from gatherbench.datasets.source import GraphSource, Progress, silent
 from gatherbench.datasets.store import data_root, dataset_folder, open_dataset
-from gatherbench.datasets.synthetic import UniformSource, named_shapes
+from gatherbench.datasets.synthetic import named_shapes, uniform_sources
 from gatherbench.datasets.wordnet.source import WordnetSource
 from gatherbench.plugins import PluginError, Plugins, nearest
 
@@ -25,7 +25,7 @@ SOURCES: tuple[GraphSource, ...] = (
     WordnetSource(),
     *named_shapes(),
     HashedSource(),
-    UniformSource(),
+    *uniform_sources(),
     OgbSource("ogbn-arxiv"),
     OgbSource("ogbn-products"),
     OgbSource("ogbn-papers100M"),

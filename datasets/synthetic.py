@@ -22,6 +22,8 @@ from gatherbench.datasets.writer import DatasetWriter
 #: Of ``uniform`` at scale 1: 8 GiB of rows of 400 B, as in ogbn-products; no multiple of a line of
 #: 128 B.
 ROWS, WIDTH, CLASSES = (8 << 30) // 400, 100, 47
+#: Bytes of a row of the others, 4 GiB each.
+ROW_BYTES = (4, 64, 512, 8192)
 _SEED = 0
 
 
@@ -110,7 +112,7 @@ def named_shapes() -> tuple[SyntheticSource, ...]:
 
 @dataclass(frozen=True, slots=True)
 class UniformSource:
-    """Random float32 features ``[scale × ROWS, WIDTH]``, no edges; every row is a training node.
+    """Random float32 features ``[scale × rows, width]``, no edges; every row is a training node.
 
     What a data path does with such a table depends on nothing but the path: no sampler takes time,
     no hub is asked for again and again. It is what the sensors of a GPU are held against.
@@ -119,9 +121,11 @@ class UniformSource:
     name: str = "uniform"
     summary: str = "8 GiB of random rows without edges: the data path alone"
     scalable: bool = True
+    rows: int = ROWS
+    width: int = WIDTH
 
     def estimate(self, scale: float) -> DatasetSpec:
-        rows = round(ROWS * scale)
+        rows = round(self.rows * scale)
         if not 1 <= rows <= np.iinfo(np.int32).max:
             raise DatasetError(f"{self.name} at scale {scale:g}: {rows:,} rows, not 1 to 2^31 - 1")
         return DatasetSpec(
@@ -129,7 +133,7 @@ class UniformSource:
             scale=scale,
             num_nodes=rows,
             num_edges=0,
-            feature_dim=WIDTH,
+            feature_dim=self.width,
             feature_dtype="float32",
             num_classes=CLASSES,
             source="generated, seed 0",
@@ -145,6 +149,15 @@ class UniformSource:
             writer.write_columns([(np.zeros(rows, np.int64), none)])
             writer.write_splits(np.arange(rows), none, none)
             _write_random(writer, progress)
+
+
+def uniform_sources() -> tuple[UniformSource, ...]:
+    """``uniform``, and ``uniform-4`` to ``uniform-8192`` by the bytes of a row."""
+    summary = "4 GiB of random rows of {} B, no edges"
+    return UniformSource(), *(
+        UniformSource(f"uniform-{size}", summary.format(size), True, (4 << 30) // size, size // 4)
+        for size in ROW_BYTES
+    )
 
 
 def _write_random(writer: DatasetWriter, progress: Progress) -> None:

@@ -13,7 +13,7 @@ from gatherbench.datasets import generated, rmat_draw
 from gatherbench.datasets.registry import prepare_dataset
 from gatherbench.datasets.rmat import Rmat
 from gatherbench.datasets.store import DatasetError, open_dataset
-from gatherbench.datasets.synthetic import ROWS, UniformSource, named_shapes
+from gatherbench.datasets.synthetic import ROWS, UniformSource, named_shapes, uniform_sources
 
 
 def graph(law: Rmat, draws: int, seed: int = 0, threads: int = 1) -> tuple[NDArray, NDArray]:
@@ -240,3 +240,13 @@ def test_every_row_is_a_training_node_without_neighbours(tmp_path):
     for scale in (1e-9, 1000):
         with pytest.raises(DatasetError, match="rows, not 1 to"):
             UniformSource().estimate(scale)
+
+
+def test_rows_without_edges_come_in_widths_from_4_b_to_8_kib(tmp_path):
+    widths = {s.name: s.estimate(1) for s in uniform_sources() if s.name != "uniform"}
+    assert {name: spec.row_bytes for name, spec in widths.items()} == {
+        "uniform-4": 4, "uniform-64": 64, "uniform-512": 512, "uniform-8192": 8192
+    }  # fmt: skip
+    assert {spec.table_bytes for spec in widths.values()} == {4 << 30}
+    data = open_dataset(prepare_dataset("uniform-4", 1e-7, tmp_path), check="full")
+    assert data.features.shape == (107, 1)
