@@ -11,8 +11,7 @@ import pandas as pd
 
 from gatherbench.bench.read.gpu import gpu_energy
 from gatherbench.bench.show.answer import ONE_REPEAT
-from gatherbench.bench.show.views.energy import gpu_energy_per_epoch
-from gatherbench.bench.show.views.processor import cpu_core_seconds
+from gatherbench.bench.show.views.resources import cpu_core_seconds, gpu_energy_per_epoch
 from helpers.bars import changes
 from helpers.epoch_bars import disturbances, measured_changes, published_changes
 from helpers.findings import open_findings

@@ -37,7 +37,7 @@ class View:
 
     name: str
     title: str
-    applies: Callable[[Run], bool]
+    applies: Callable[[Run], bool] = lambda _run: True
     tables: Callable[[Run], Sequence[Table]] = lambda _run: ()
     charts: Mapping[str, Callable[[Run], Chart]] = field(default_factory=dict)
     points: Callable[[Run], Sequence[Point]] = lambda _run: ()

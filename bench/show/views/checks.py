@@ -248,26 +248,21 @@ def _flat(value: Any, *keys: str) -> Iterator[tuple[str, str]]:
 CHECKS = View(
     "checks",
     "Checks and set-up",
-    lambda run: True,
-    lambda run: [setup(run)],
+    tables=lambda run: [setup(run)],
     lead=lambda run: f"{compared(run)} {residency(run)}".rstrip(),
 )
 UNMEASURED = View(
     "unmeasured",
     "Skipped and failed",
-    lambda run: True,
-    lambda run: [unmeasured(run)],
+    tables=lambda run: [unmeasured(run)],
     notes=reasons,
 )
 SENSORS = View(
     "sensors",
     "Meters",
-    lambda run: True,
-    lambda run: [known_copies(run), calibration(run), meters(run), readings(run)],
+    tables=lambda run: [known_copies(run), calibration(run), meters(run), readings(run)],
     lead=lambda _run: (
         "A sensor that cannot be read, or cannot be trusted, gives no number and a reason."
     ),
 )
-PLAN = View(
-    "plan", "What was run on what", lambda run: True, lambda run: [workloads(run), machine(run)]
-)
+PLAN = View("plan", "What was run on what", tables=lambda run: [workloads(run), machine(run)])

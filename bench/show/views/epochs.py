@@ -425,14 +425,13 @@ def _limits(run: Run) -> Iterator[Point]:
 EPOCHS = View(
     "results",
     "How fast",
-    lambda run: True,
-    lambda run: [numbers(run), savings(run)],
-    {
+    tables=lambda run: [numbers(run), savings(run)],
+    charts={
         "speedup": speedup,
         "epoch_breakdown": epoch_breakdown,
         "accuracy_over_time": accuracy_over_time,
     },
-    points,
-    lambda run: "" if has_gpu(run) or not cases_ended(run)["ok"] else _HOST_ONLY,
-    lambda run: [] if cases_ended(run)["ok"] else ["No epoch was measured."],
+    points=points,
+    lead=lambda run: "" if has_gpu(run) or not cases_ended(run)["ok"] else _HOST_ONLY,
+    notes=lambda run: [] if cases_ended(run)["ok"] else ["No epoch was measured."],
 )

@@ -295,9 +295,8 @@ def _notes(run: Run) -> list[str]:
 MODEL = View(
     "model",
     "Modelled, and how near the link’s roofs",
-    lambda _run: True,
-    _tables,
-    {"roofline": roofline_chart},
-    modelled_points,
+    tables=_tables,
+    charts={"roofline": roofline_chart},
+    points=modelled_points,
     notes=_notes,
 )

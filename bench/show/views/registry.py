@@ -14,14 +14,13 @@ from gatherbench.bench.show.view import Shown, View, shown
 from gatherbench.bench.show.views.activations import ACTIVATIONS
 from gatherbench.bench.show.views.checks import CHECKS, PLAN, SENSORS, UNMEASURED
 from gatherbench.bench.show.views.disk import DISK
-from gatherbench.bench.show.views.energy import ENERGY
 from gatherbench.bench.show.views.epochs import EPOCHS
 from gatherbench.bench.show.views.host import GATHER, ISSUE
 from gatherbench.bench.show.views.model import MODEL
-from gatherbench.bench.show.views.processor import PROCESSOR
 from gatherbench.bench.show.views.ranks import RANKS
 from gatherbench.bench.show.views.relations import RELATIONS
 from gatherbench.bench.show.views.requests import HITS, REQUESTS
+from gatherbench.bench.show.views.resources import ENERGY, PROCESSOR
 from gatherbench.bench.show.views.structure import STRUCTURE
 from gatherbench.plugins import Plugins
 

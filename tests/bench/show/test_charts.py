@@ -15,7 +15,7 @@ from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel, nice_ticks
 from gatherbench.bench.show.looks import PALETTE, colour_of
 from gatherbench.bench.show.views.epochs import epoch_breakdown, speedup
-from gatherbench.bench.show.views.processor import cpu_by_thread, cpu_core_seconds
+from gatherbench.bench.show.views.resources import cpu_by_thread, cpu_core_seconds
 from gatherbench.strategies.registry import STRATEGIES
 
 from ..printed import charts_of

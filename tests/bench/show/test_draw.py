@@ -21,7 +21,7 @@ from gatherbench.bench.show.figures.draw import draw, save_all
 from gatherbench.bench.show.figures.paper import panel_row
 from gatherbench.bench.show.looks import MODEL_HATCH, STAGE_COLOURS, ink
 from gatherbench.bench.show.views.epochs import epoch_breakdown, speedup
-from gatherbench.bench.show.views.processor import cpu_by_thread, cpu_core_seconds
+from gatherbench.bench.show.views.resources import cpu_by_thread, cpu_core_seconds
 
 from ..printed import charts_of
 from .gpu_rows import EIGHT

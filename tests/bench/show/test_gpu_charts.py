@@ -27,12 +27,12 @@ from gatherbench.bench.run.store import TIMELINE_COLUMNS
 from gatherbench.bench.show.chart import Chart
 from gatherbench.bench.show.figures.draw import draw
 from gatherbench.bench.show.over_time import MOST
-from gatherbench.bench.show.views.energy import (
+from gatherbench.bench.show.views.requests import pcie_over_time
+from gatherbench.bench.show.views.resources import (
     gpu_energy_per_epoch,
     gpu_mean_power,
     power_over_time,
 )
-from gatherbench.bench.show.views.requests import pcie_over_time
 from helpers.epoch_bars import measured_changes
 from helpers.findings import Findings
 
