@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
@@ -124,6 +124,8 @@ def _kind(kind: Any) -> str:
     origin, args = get_origin(kind), [one for one in get_args(kind) if one is not NoneType]
     if origin is Literal:
         return " or ".join(args)
+    if origin is Annotated:
+        return _kind(args[0])  # its bounds go without
     if origin in (Union, UnionType):
         return " | ".join(map(_kind, args))
     return f"{kind.__name__}[{', '.join(map(_kind, args))}]" if args else str(kind.__name__)
