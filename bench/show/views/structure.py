@@ -7,7 +7,7 @@ is better. How right the model is after as much time does, as a mean over the se
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -19,7 +19,7 @@ from gatherbench.bench.read.derive import ends_in, with_ends_of
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import listed, quantity
 from gatherbench.bench.run.declared_rows import requests_of
-from gatherbench.bench.show.answer import Point, exact
+from gatherbench.bench.show.answer import Ends, Point, exact
 from gatherbench.bench.show.chart import Chart, Line, Panel
 from gatherbench.bench.show.charts import chart_of, panel_of, reference_of
 from gatherbench.bench.show.table import Column, Table, tabulate
@@ -209,6 +209,12 @@ def _after(mine: pd.DataFrame) -> str:
     return quantity(float(mine["by"].iloc[0]), "s")
 
 
+def _told(record: Mapping[Hashable, Any]) -> Ends:
+    """Accuracy by the time that all had, with its interval where there are several seeds."""
+    mean, low, high = ends_in(record, "then")
+    return exact(mean)[0] if math.isnan(low) else (mean, max(0.0, low), min(1.0, high))
+
+
 def structure_accuracy(run: Run) -> Chart:
     """Test accuracy by a time that every way of sampling had."""
     return chart_of(
@@ -284,7 +290,7 @@ def structure_points(run: Run) -> list[Point]:
             Point(
                 f"test accuracy after {_after(mine)} of training{{on}}: {{each}}",
                 subjects=tuple(map(str, ordered["structure"])),
-                values=exact(*ordered["then"]),
+                values=tuple(map(_told, ordered.to_dict("records"))),
                 unit="share",
                 workloads=(family,) if len(families) > 1 else (),
             )

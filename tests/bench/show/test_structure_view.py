@@ -97,6 +97,9 @@ def test_ways_of_sampling_beside_plain_sampling_and_what_was_claimed(tmp_path):
     for name in ("structure_times", "structure_accuracy"):
         stands_free(draw(charts[name]))
     assert [table.ident for table in STRUCTURE.tables(run)] == ["snapshots"]
+    (point,) = STRUCTURE.points(run)
+    assert point.values[0] == pytest.approx((0.09, 0, 1)), "an interval beyond all ends at all"
+    assert point.values[1] == pytest.approx((0.05, 0, 0.05 + 12.7062 * 0.05), rel=1e-4)
 
 
 def test_one_seed_has_no_interval_and_no_whisker(tmp_path):
@@ -115,7 +118,10 @@ def test_one_seed_has_no_interval_and_no_whisker(tmp_path):
     (line,) = charts["structure_times"].panels[0].lines
     assert line.parts["over"] == pytest.approx(0.8)
     assert line.ends is None
-    assert [one.ends for one in charts["structure_accuracy"].panels[0].lines] == [None, None]
+    lines = charts["structure_accuracy"].panels[0].lines
+    assert [one.ends for one in lines] == [None, None]
+    (point,) = STRUCTURE.points(load_run(folder))
+    assert all(value[0] == value[1] == value[2] for value in point.values)
 
 
 def test_where_the_lists_belong():
