@@ -163,7 +163,9 @@ def test_a_table_of_another_kind_is_loaded_behind_the_first_where_there_is_no_ro
         assert (sum(blocks_of_one) == 0) == (times == 1), "beside each other, or one by one"
 
 
-@pytest.mark.parametrize(("until", "blocks_done"), [(39.0, 2), (40.0, 3), (1000.0, 4), (5.0, 1)])
+@pytest.mark.parametrize(
+    ("until", "blocks_done"), [(39.0, 2), (40.0, 3), (1000.0, 4), (5.0, 1), (-1.0, 1)]
+)
 def test_paths_end_before_a_block_that_the_runs_time_would_cut_off(
     make_job, monkeypatch, until, blocks_done
 ):
