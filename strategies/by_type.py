@@ -166,8 +166,7 @@ class TypedFetcher(Fetcher):
         super().__init__(table.parts[0], fetchers[0].device)
         self._each, self._table, self._closing = tuple(fetchers), table, closing
         self.num_rows = sum(table.counts)
-        self.lookahead = max(one.lookahead for one in fetchers)
-        self.announced = max(one.announced for one in fetchers)
+        self.lookahead, self.announced = fetchers[0].lookahead, fetchers[0].announced
         steps = (one.setup for one in fetchers)
         self.setup = [
             replace(step, metric=f"{step.metric} of {name}")

@@ -165,12 +165,11 @@ def test_a_small_cache_leaves_what_a_large_one_does(name, floats):
     assert ours.sectors == (last - first + 1).sum()
 
 
-def test_rows_that_instructions_share_are_counted_as_they_are_asked_for():
-    """Flat mapping, neighbours in order: most instructions read the end of one row and the next."""
+@pytest.mark.parametrize("ids", [np.arange(999), np.zeros(99, np.int64), uniform_ids(99)])
+def test_rows_that_instructions_share_are_counted_as_they_are_asked_for(ids):
+    """Flat mapping: most instructions read the end of one row and the beginning of another."""
     point = POLICIES["pytorch-direct"].point(200, 4)
-    asked, kept = (
-        count_requests(point, np.arange(999), 200, kept_lines=lines) for lines in (0, KEPT_LINES)
-    )
+    asked, kept = (count_requests(point, ids, 200, kept_lines=n) for n in (0, KEPT_LINES))
     assert point.flat
     assert kept == asked
 

@@ -300,6 +300,8 @@ def test_gpus_share_ports_processor_and_nothing_else():
     assert run_epoch(on_link, 10, gpus=4).epoch_s == pytest.approx(alone)
     crowded = run_epoch(on_link, 10, gpus=2, gpus_per_port=2).epoch_s
     assert 10 * 2 * 3.0 <= crowded < 2 * alone  # one trains while the other reads
+    most = run_epoch(on_link, 10, gpus=3, gpus_per_port=4).epoch_s
+    assert 10 * 3 * 3.0 <= most < 3 * alone, "three share a port for four, no fourth"
     on_cpu = parts(0.0, 0.1, 0.1, gather=3.0, by_kernel=False)
     assert run_epoch(on_cpu, 10, gpus=8).epoch_s >= 10 * 8 * 3.0
     half = parts(0.0, 3.0, 1.0, link=0.5)
