@@ -93,7 +93,7 @@ class _TypedLook(Watch):
 
     def handed(self, number: int, ids: Tensor) -> None:
         if self._chosen(number):  # of the others nothing is parted: it takes time
-            parts = self._handed[number] = parted(ids.clone(), self._counts)
+            parts = self._handed[number] = parted(ids, self._counts)
             for watch, part in zip(self._watches, parts, strict=True):
                 watch.handed(number, part.ids)
 

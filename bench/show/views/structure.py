@@ -19,7 +19,7 @@ from gatherbench.bench.read.derive import ends_in, with_ends_of
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import listed, quantity
 from gatherbench.bench.run.declared_rows import requests_of
-from gatherbench.bench.show.answer import Ends, Point, exact
+from gatherbench.bench.show.answer import Point
 from gatherbench.bench.show.chart import Chart, Line, Panel
 from gatherbench.bench.show.charts import chart_of, panel_of, reference_of
 from gatherbench.bench.show.table import Column, Table, tabulate
@@ -191,13 +191,20 @@ def _families(run: Run) -> list[tuple[str, pd.DataFrame]]:
     return [(str(f), m) for f, m in table.groupby("family", sort=False)] if len(table) else []
 
 
+def _mean(
+    record: Mapping[Hashable, Any], value: str, most: float
+) -> tuple[float, tuple[float, float] | None]:
+    """A mean and its interval, as far as such values go; of one seed there is none."""
+    mean, low, high = ends_in(record, value)
+    return mean, None if math.isnan(low) else (max(0.0, low), min(most, high))
+
+
 def _over_seeds(mine: pd.DataFrame, value: str, unit: str, title: str) -> Panel:
     """Bars of means with their intervals, as far as such values go."""
     names, most = named(mine["structure"]), 1.0 if unit == "share" else math.inf
     lines = []
     for record in mine.to_dict("records"):
-        mean, low, high = ends_in(record, value)
-        ends = None if math.isnan(low) else (max(0.0, low), min(most, high))
+        mean, ends = _mean(record, value, most)
         note = f"{quantity(float(record['distinct']), '1')} neighbours seen"
         lines.append(
             Line(*names[str(record["structure"])], "measured", {value: mean}, ends, note=note)
@@ -207,12 +214,6 @@ def _over_seeds(mine: pd.DataFrame, value: str, unit: str, title: str) -> Panel:
 
 def _after(mine: pd.DataFrame) -> str:
     return quantity(float(mine["by"].iloc[0]), "s")
-
-
-def _told(record: Mapping[Hashable, Any]) -> Ends:
-    """Accuracy by the time that all had, with its interval where there are several seeds."""
-    mean, low, high = ends_in(record, "then")
-    return exact(mean)[0] if math.isnan(low) else (mean, max(0.0, low), min(1.0, high))
 
 
 def structure_accuracy(run: Run) -> Chart:
@@ -286,11 +287,12 @@ def structure_points(run: Run) -> list[Point]:
         found.append(Point(f"drawing an epoch on a GPU reads {listed(said)} of neighbour lists"))
     for family, mine in families:
         ordered = mine.sort_values("then", ascending=False)
+        right = [_mean(one, "then", 1.0) for one in ordered.to_dict("records")]
         found.append(
             Point(
                 f"test accuracy after {_after(mine)} of training{{on}}: {{each}}",
                 subjects=tuple(map(str, ordered["structure"])),
-                values=tuple(map(_told, ordered.to_dict("records"))),
+                values=tuple((mean, *(ends or (mean, mean))) for mean, ends in right),
                 unit="share",
                 workloads=(family,) if len(families) > 1 else (),
             )

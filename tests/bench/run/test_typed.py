@@ -10,12 +10,13 @@ from torch import Tensor
 
 from gatherbench.bench.model.advise.question import source_graph
 from gatherbench.bench.plan.workload import Case, Workload
-from gatherbench.bench.run.check import SPOT_BATCHES, WrongConductError, WrongRowsError
+from gatherbench.bench.run import check
+from gatherbench.bench.run.check import SPOT_BATCHES, Witness, WrongConductError, WrongRowsError
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.models import Projected, build_model
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import read_part, rows_of
-from gatherbench.bench.run.typed_check import TypedWitness
+from gatherbench.bench.run.typed_check import TypedWitness, witness_of
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.prepare import prepare
 from gatherbench.bench.sampling.trace import InputIds, Trace
@@ -221,6 +222,16 @@ def test_a_typed_witness_compares_all_rows():
         [[102, 103], [108, 109], [100, 101]],
     ]
     assert looked_at(RIGHT) == 5
+
+
+def test_what_is_put_aside_of_all_types_is_what_it_is_of_one(monkeypatch):
+    monkeypatch.setattr(check, "available_bytes", lambda: 1 << 40)
+    one, each = (
+        witness_of(truth, HOST, lambda rows: rows, floor=False) for truth in (TABLE.parts[0], TABLE)
+    )
+    assert isinstance(one, Witness)
+    assert isinstance(each, TypedWitness)
+    assert sum(part.aside_bytes for part in each._each) == one.aside_bytes == 128 << 20
 
 
 @pytest.mark.parametrize(

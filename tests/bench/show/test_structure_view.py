@@ -45,6 +45,7 @@ def test_the_mean_over_seeds_has_students_interval():
     half = 2.776445 * math.sqrt(2.5 / 5)
     assert [mean - low, high - mean] == pytest.approx([half, half])
     assert math.isnan(mean_of([0.5])[1])
+    assert mean_of([1.0, math.nan, 3.0]) == mean_of([1.0, 3.0])
     assert math.isnan(mean_of([])[0])
 
 
@@ -98,6 +99,9 @@ def test_ways_of_sampling_beside_plain_sampling_and_what_was_claimed(tmp_path):
         stands_free(draw(charts[name]))
     assert [table.ident for table in STRUCTURE.tables(run)] == ["snapshots"]
     (point,) = STRUCTURE.points(run)
+    drawn = charts["structure_accuracy"].panels[0].lines
+    assert [line.spread for line in drawn] == ["0 to 68.5", "0 to 100"]
+    assert [line.ends[0] for line in drawn if line.ends] == [0, 0], "below nothing there is none"
     assert point.values[0] == pytest.approx((0.09, 0, 1)), "an interval beyond all ends at all"
     assert point.values[1] == pytest.approx((0.05, 0, 0.05 + 12.7062 * 0.05), rel=1e-4)
 
