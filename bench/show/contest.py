@@ -156,5 +156,8 @@ def contest_points(contests: Iterable[Contest]) -> list[Point]:
         told = tuple(dict.fromkeys(name for point in mine for name in point.subjects))
         values = tuple(value for point in mine for value in point.values) if named else ()
         rest = mine[0].rest if named else ""
+        if mine[0].says == LEVEL:  # who is on all of them
+            told = tuple(name for name in told if all(name in point.subjects for point in mine))
+            rest = ": {names}" if told else ", none on all of them"
         found.append(replace(mine[0], rest=rest, subjects=told, values=values, workloads=on))
     return [*found, *(replace(point, of_one=True) for point in every)]

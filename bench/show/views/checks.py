@@ -13,7 +13,7 @@ from gatherbench.bench.plan.workload import ranks_in_words, ranks_of
 from gatherbench.bench.read.derive import problems
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity
-from gatherbench.bench.run.rows import SERIES
+from gatherbench.bench.run.rows import PROCESS, SERIES
 from gatherbench.bench.show.charts import in_plan_order
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate
 from gatherbench.bench.show.terminal import struck
@@ -54,6 +54,7 @@ def residency(run: Run) -> str:
 def setup(run: Run) -> Table:
     """Checks, set-up and scores of each series."""
     rows = run.rows[run.rows["stage"].isin(("check", "setup", "eval")) & (run.rows["epoch"] < 0)]
+    rows = rows[rows["metric"] != PROCESS[1]]  # a time of day
     caption = "Checks, set-up and scores (medians over repeats); set-up is no part of an epoch"
     return _medians(run, rows, "setup", caption)
 
@@ -66,11 +67,12 @@ def readings(run: Run) -> Table:
 
 
 def _medians(run: Run, rows: pd.DataFrame, ident: str, caption: str) -> Table:
-    """A column for each metric, a line for each series."""
+    """A column for each metric that has a value, a line for each series."""
     order = ("check", "setup", "eval", "epoch").index
     rows = rows.assign(field=rows["stage"] + "." + rows["metric"])
     rows = rows.sort_values("stage", key=lambda stages: stages.map(order), kind="stable")
-    frame = rows.groupby([*SERIES, "field"])["value"].median().unstack().reset_index()
+    frame = rows.groupby([*SERIES, "field"])["value"].median().unstack()
+    frame = frame.dropna(axis="columns", how="all").reset_index()
     units = dict(zip(rows["field"], rows["unit"], strict=True))
     said = {name: name.replace(".", ": ").replace("_", " ") for name in units}
     columns = [Column(name, said[name], unit) for name, unit in units.items() if name in frame]

@@ -20,15 +20,29 @@ from gatherbench.bench.show.run import render
 from gatherbench.bench.show.table import Column, records, tabulate
 from gatherbench.bench.show.terminal import in_terminal
 from gatherbench.bench.show.view import View, shown
-from gatherbench.bench.show.views.checks import readings
+from gatherbench.bench.show.views.checks import readings, setup
 from gatherbench.bench.show.views.epochs import EPOCHS
 from gatherbench.bench.show.views.registry import PLUGINS, VIEWS, views_of
 
 from ..printed import told
+from .gpu_rows import add_rows
 from .test_show import line_of, printed
 
 MakeRun = Callable[..., Path]
 CONTRIBUTING = Path(__file__).parents[3] / "CONTRIBUTING.md"
+
+
+def test_of_set_up_no_time_of_day_is_shown_and_nothing_that_has_no_value(make_run):
+    series = [("cpu_gather", "naive", (0.2, 1.0, 0.5))]
+    folder = make_run("20261121-quick-aaaaaa", series=series, repeats=1)
+    told = {"stage": "setup", "metric": "open_time", "unit": "s", "value": 0.25}
+    began = told | {"metric": "process_began", "value": 1.8e9}
+    none = told | {"metric": "numa_node", "unit": "1", "value": None, "status": "skipped"}
+    none["reason"] = "unsupported: not bound"
+    add_rows(folder, [told, began, none], strategy="cpu_gather", variant="naive")
+    shown = {column.field for column in setup(load_run(folder)).columns}
+    assert "setup.open_time" in shown
+    assert not shown & {"setup.process_began", "setup.numa_node"}
 
 
 @pytest.fixture

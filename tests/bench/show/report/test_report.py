@@ -27,6 +27,7 @@ from gatherbench.bench.show.answer import Point, answer
 from gatherbench.bench.show.chart import Axis, Line, Panel
 from gatherbench.bench.show.charts import _said_once
 from gatherbench.bench.show.comparison import summary
+from gatherbench.bench.show.contest import Contest, contest_points
 from gatherbench.bench.show.provenance import cases_ended, in_short
 from gatherbench.bench.show.report.against import against
 from gatherbench.bench.show.report.page import render_report
@@ -132,6 +133,23 @@ def test_a_bound_that_is_slower_than_what_it_bounds_is_not_decided(make_run):
     )
 
 
+def test_of_several_workloads_those_are_named_that_are_level_on_all():
+    times = {"a v": 0.0, "b v": 0.001, "c v": 0.002}
+    few = [Contest(w, {n: [t] * 3 for n, t in times.items() if n != left}, "") for w, left in
+           (("one", "a v"), ("two", "b v"))]  # fmt: skip
+    first = contest_points(few)[0]
+    assert (first.text, first.subjects) == (
+        "Level at the shortest epochs on 2 workloads: c v.", ("c v",)
+    )  # fmt: skip
+    apart = [replace(few[0], times={"x v": [0.0] * 3, "y v": [0.0] * 3}), few[1]]
+    assert contest_points(apart)[0].text == (
+        "Level at the shortest epochs on 2 workloads, none on all of them."
+    )
+
+
+BOTH = "aligned_zero_copy given and unified_zero_copy registered"
+
+
 def test_what_concerns_one_workload_stands_under_its_table(make_run):
     won = said(make_run([NAIVE, ALIGNED], workloads=["a-sage", "b-sage", "c-gat"]))
     # Workload k is longer by a tenth of the time for each before it, so its spread is less.
@@ -142,7 +160,7 @@ def test_what_concerns_one_workload_stands_under_its_table(make_run):
     assert [point.of_one for point in won] == [False, True, True, True]
     many = load_run(make_run([NAIVE, ALIGNED, NEAR], workloads=list("abcdef"), spread=0.0))
     (point,) = answered(many)
-    assert point.text == f"{HOST}level at the shortest epochs on 6 workloads."
+    assert point.text == f"{HOST}level at the shortest epochs on 6 workloads: {BOTH}."
     text = printed(render(many))
     under = f"→ {HOST}level at the shortest epochs: aligned_zero_copy given 2.50×"
     assert text.count(under) == 6
