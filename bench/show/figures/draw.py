@@ -12,7 +12,6 @@ import matplotlib as mpl
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.gridspec import SubplotSpec
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
@@ -99,15 +98,19 @@ def draw(
         for number, (cell, heights) in enumerate(zip(cells, tall, strict=True)):
             row, place = divmod(number, columns)
             rest = max(rows[row] - sum(heights), 1e-3)  # below the shorter of two cells
-            ratios = [*heights, rest]
-            inner = grid[row, place].subgridspec(len(ratios), 1, height_ratios=ratios)
+            # A strip is a row of the cell's own grid: of grids three deep the solver takes minutes.
+            parts = [max(1, len(one.lines)) if one.values else 1 for one in cell]
+            ratios = [high / n for high, n in zip(heights, parts, strict=True) for _ in range(n)]
+            inner = grid[row, place].subgridspec(len(ratios) + 1, 1, height_ratios=[*ratios, rest])
+            places = iter(inner)
             for at, panel in enumerate(cell):
                 names = [_label(line) if differ or not place else "" for line in panel.lines]
                 title = "" if at else titled(panel.title, column - 0.3)
+                axes = [figure.add_subplot(next(places)) for _ in range(parts[at])]
                 if panel.values:
-                    _strips(figure, inner[at], chart, panel, names, title, column)
+                    _strips(axes, chart, panel, names, title, column)
                 else:
-                    _bars(figure.add_subplot(inner[at]), chart, panel, names, title, column)
+                    _bars(axes[0], chart, panel, names, title, column)
     return figure
 
 
@@ -208,25 +211,16 @@ def _missing(axes: Axes, y: float, why: str, room: int) -> None:
 
 
 def _strips(
-    figure: Figure,
-    place: SubplotSpec,
-    chart: Chart,
-    panel: Panel,
-    names: Sequence[str],
-    title: str,
-    wide: float,
+    each: Sequence[Axes], chart: Chart, panel: Panel, names: Sequence[str], title: str, wide: float
 ) -> None:
     """Axes for each line: its curves as steps, each value up to its time."""
-    lines = panel.lines or [NOTHING]
-    rows = place.subgridspec(len(lines), 1)
-    for number, line in enumerate(lines):
-        axes = figure.add_subplot(rows[number])
-        if number == 0:
-            axes.set_title(title, pad=16)
-        axes.tick_params(labelbottom=number + 1 == len(lines))
-        if number + 1 == len(lines):
-            axes.set_xlabel(f"{chart.time} (s)")
-        _strip(axes, chart, panel, line, names[number] if panel.lines else "", wide)
+    each[0].set_title(title, pad=16)
+    for axes in each[:-1]:
+        axes.tick_params(labelbottom=False)
+    each[-1].set_xlabel(f"{chart.time} (s)")
+    lines = zip(panel.lines, names, strict=True) if panel.lines else [(NOTHING, "")]
+    for axes, (line, name) in zip(each, lines, strict=True):
+        _strip(axes, chart, panel, line, name, wide)
 
 
 def _strip(axes: Axes, chart: Chart, panel: Panel, line: Line, name: str, wide: float) -> None:
