@@ -7,7 +7,7 @@
 #   PROFILE=           machine that epochs are predicted for (`gatherbench list profiles`)
 #   OUT=gpu-out        where the gpu-… targets write, each into a folder of its own but gpu-test
 #   BUDGET=500         seconds that gpu-micro, gpu-epoch and gpu-meters may take (regress-against: 270)
-#   SECTIONS=          of gpu-micro, which to run (gather pages overlap ncu peer); all if not given
+#   SECTIONS=          of gpu-micro, which to run: gather pages overlap ncu peer, or full, which has to be named
 #   GPU_PLAN=gpu-epoch which plan `make gpu-epoch` runs
 #   CARRY_PYTHON=3.12  the Python of a GPU machine without a network, for `make carry`
 #   PEERS=1            `make carry` takes WholeGraph along, for gpu-micro to measure beside ours

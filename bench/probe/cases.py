@@ -77,7 +77,7 @@ CASES = {
             )
         ),
         *(
-            Case(f"full_{kind}{more}", "B", what, "pages")
+            Case(f"full_{kind}{more}", "B", what, "full")
             for kind in ("managed", "unadvised")
             for more, what in (
                 ("", f"bytes of rows out of {kind} memory, GPU memory full but for 4 GiB"),

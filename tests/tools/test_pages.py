@@ -80,8 +80,8 @@ def done(cuda: None, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     return noted
 
 
-def rows(out: Path, *more: str) -> pd.DataFrame:
-    arguments = ["--out", str(out), "--section", "pages", "--rounds", "1", *more]
+def rows(out: Path, *more: str, section: str = "pages") -> pd.DataFrame:
+    arguments = ["--out", str(out), "--section", section, "--rounds", "1", *more]
     assert micro.main(arguments) == 0
     return read_points(out / "rows.csv")
 
@@ -95,6 +95,12 @@ def test_every_case_has_its_rows(done, tmp_path):
         (span, width) for span in pages.SPANS for width in pages.ROW_BYTES
     }
     assert set(spans["amount"] / spans["row_bytes"]) == {200}
+    assert ("filled",) not in done, "a GPU that others may be using is not filled unasked"
+
+
+def test_beside_a_full_gpu_the_link_and_the_memory_in_use_are_read(done, tmp_path):
+    table = rows(tmp_path, section="full")
+    assert set(table["case"]) == {c.name for c in CASES.values() if c.section == "full"}
     of_full = table[table["case"].str.startswith("full_managed")].set_index("case")
     assert set(of_full["span_bytes"]) == {16 * MIB}
     assert set(of_full.loc["full_managed_link", "amount"]) == {7.0}
@@ -103,7 +109,9 @@ def test_every_case_has_its_rows(done, tmp_path):
 
 def test_the_control_is_told_from_memory_that_stays(done, tmp_path):
     """No advice was ever given for it: advice that is taken back leaves what it had mapped."""
-    table = rows(tmp_path, "--cases", "full_unadvised_grown", "full_unadvised_payload")
+    table = rows(
+        tmp_path, "--cases", "full_unadvised_grown", "full_unadvised_payload", section="full"
+    )
     assert done == [("unadvised", 8), ("filled",), ("counters",), ("freed",)]
     amounts = table.set_index("case")["amount"]
     assert amounts["full_unadvised_grown"] == 1000
@@ -127,7 +135,13 @@ def test_what_is_not_to_be_had_has_its_reason(done, tmp_path, monkeypatch):
     assert set(table.loc[["span_registered", "visits_registered"], "reason"]) == {""}
     left = table.drop(index=["span_registered", "visits_registered"])
     assert set(left["reason"]) == {"no_memory: nothing is left"}
-    assert len(left) == 12
+    assert len(left) == 4
+    table = rows(tmp_path / "full", section="full")
+    assert set(table["reason"]) == {"no_memory: nothing is left"}
+    assert len(table) == 8
+    monkeypatch.setattr(pages, "available_bytes", lambda: 16 * MIB)
+    table = rows(tmp_path / "small", "--cases", "full_managed", section="full")
+    assert table["reason"].tolist() == ["no_memory: the host has no room for 0 GiB"]
 
 
 def test_wrong_rows_are_not_timed(done, tmp_path, monkeypatch):

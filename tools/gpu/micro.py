@@ -11,7 +11,8 @@ The cases are grouped in sections, each in a process of its own with its share o
 crashes, hangs or lacks something costs the others nothing, and its cases are rows with the reason.
 
     gather     rates over row width, span, order, policy and grid, beside the roofs
-    pages      registered and managed memory by span, beside a full GPU, and where pages split
+    pages      registered and managed memory by span, and where pages split
+    full       managed memory beside a full GPU; only if named, as it takes all of the GPU's memory
     overlap    a gather beside loads that are like training
     ncu        the GPU's counters beside the request accounting
     peer       WholeGraph live, where it is installed
@@ -58,7 +59,9 @@ if TYPE_CHECKING:
     from gatherbench.bench.probe.gpu import GpuStand
 
 #: Each section's weight in the time that is left when its turn comes, among those still to come.
-SECTIONS = {"gather": 11.0, "pages": 10.0, "overlap": 4.0, "ncu": 4.0, "peer": 1.0}
+SECTIONS = {"gather": 11.0, "pages": 6.0, "full": 4.0, "overlap": 4.0, "ncu": 4.0, "peer": 1.0}
+#: Those that run if none is named: not what fills a GPU that others may be using.
+USUAL = [name for name in SECTIONS if name != "full"]
 #: Exit status of a section that cannot run here; its last line says why.
 SKIPPED = 3
 #: Exit status of a section that has lost CUDA's context and can begin anew, with what its line that
@@ -100,7 +103,7 @@ def parser() -> argparse.ArgumentParser:
     add("--dry-run", action="store_true", help="say what the gathers would time, and stop")
     add("--budget", type=float, default=500.0, help="seconds for everything")
     add("--rounds", type=int, default=0, help="end after so many (0: the budget decides)")
-    add("--sections", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))
+    add("--sections", nargs="+", choices=list(SECTIONS), default=USUAL)
     cases = [case.name for case in CASES.values() if case.section in SECTIONS]
     add("--cases", nargs="+", choices=cases, metavar="CASE", help="cases to run; --list has them")
     of_gathers = parser.add_argument_group("of the gathers")
@@ -227,9 +230,14 @@ def run_here(options: argparse.Namespace, add: Add) -> int:
             return 1 if wrong else 0
         from tools.gpu import counters, overlap, pages, peer
 
-        modules = {"pages": pages, "overlap": overlap, "ncu": counters, "peer": peer}
-        module = modules[options.section]
-        module.measure(add, began + options.budget, wanted, options.rounds)
+        sections = {
+            "pages": pages.measure,
+            "full": pages.measure_full,
+            "overlap": overlap.measure,
+            "ncu": counters.measure,
+            "peer": peer.measure,
+        }
+        sections[options.section](add, began + options.budget, wanted, options.rounds)
     except RefusedError as why:
         print(why)
         return SKIPPED

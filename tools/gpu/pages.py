@@ -3,9 +3,13 @@
 Gathers of random rows by our policy ``aligned``, in phases, each in tables of its own:
 
     span_registered, span_managed    over spans from 256 MiB on
+    split_64k, split_4k              managed, whose advice alternates, by which its pages split
+
+and in the section ``full``, which has to be asked for, as it takes all of the GPU's memory and more
+managed memory than that leaves free:
+
     full_managed                     managed, beside so much in GPU memory that 4 GiB are free
     full_unadvised                   the same without advice: the control, whose pages move
-    split_64k, split_4k              managed, whose advice alternates, by which its pages split
 
 Beside ``full_…`` stand the bytes that the link carried, by NVML, those of the rows, and by how much
 the GPU's memory in use grew. The ``visits_…`` are the reads a second that a path measures when it
@@ -108,10 +112,27 @@ class Gathers:
 
 
 def measure(add: Add, until: float, wanted: Callable[[Point], bool], most_rounds: int = 0) -> None:
-    """The phases one after another, until the time is spent; what is left out has its reason."""
-    device = torch.device("cuda", torch.cuda.current_device())
+    """The section ``pages``; what is left out has its reason."""
     splits = [functools.partial(split, case) for case in SPLITS]
-    phases: list[Callable[[Phase], None]] = [registered, managed, unadvised, *splits]
+    _in_turn([registered, managed, *splits], add, until, wanted, most_rounds)
+
+
+def measure_full(
+    add: Add, until: float, wanted: Callable[[Point], bool], most_rounds: int = 0
+) -> None:
+    """The section ``full``."""
+    _in_turn([full, unadvised], add, until, wanted, most_rounds)
+
+
+def _in_turn(
+    phases: Sequence[Callable[[Phase], None]],
+    add: Add,
+    until: float,
+    wanted: Callable[[Point], bool],
+    most_rounds: int,
+) -> None:
+    """The phases one after another, until the time is spent."""
+    device = torch.device("cuda", torch.cuda.current_device())
     for number, phase in enumerate(phases):
         left = max(0.0, until - time.monotonic()) / (len(phases) - number)
         one = Phase(device, add, wanted, time.monotonic() + left, most_rounds)
@@ -215,20 +236,29 @@ def registered(phase: Phase) -> None:
 
 
 def managed(phase: Phase) -> None:
-    """Managed memory that stays on the host, by span; then beside a GPU that is full."""
-    beside = [f"full_managed{more}" for more in ("", "_link", "_payload", "_grown")]
-    if not phase.wants("span_managed", "visits_managed", *beside):
+    """Managed memory that stays on the host, by span."""
+    if not phase.wants("span_managed", "visits_managed"):
         return
-    room = SHARE_OF_HOST * available_bytes()
-    spans = sorted({span for span in (*SPANS, *FULL_SPANS) if span <= room})
+    spans = [span for span in SPANS if span <= SHARE_OF_HOST * available_bytes()]
     gathers = _managed(max(spans), phase.device)
     gathers.check(ROW_BYTES[0])
     phase.visits("visits_managed", gathers)
-    phase.visit(points("span_managed", [s for s in spans if s in SPANS], ROW_BYTES), gathers, 0.6)
-    full = points("full_managed", [s for s in spans if s in FULL_SPANS], FULL_ROW_BYTES)
+    phase.visit(points("span_managed", spans, ROW_BYTES), gathers)
+
+
+def full(phase: Phase) -> None:
+    """The same beside a GPU that is full."""
+    if not phase.wants(*(f"full_managed{m}" for m in ("", "_link", "_payload", "_grown"))):
+        return
+    spans = [span for span in FULL_SPANS if span <= SHARE_OF_HOST * available_bytes()]
+    if not spans:
+        raise MemoryError(f"no_memory: the host has no room for {min(FULL_SPANS) >> 30} GiB")
+    gathers = _managed(max(spans), phase.device)
+    gathers.check(FULL_ROW_BYTES[-1])
+    some = points("full_managed", spans, FULL_ROW_BYTES)
     with _filled_gpu(phase.device):
-        phase.visit(full, gathers, 0.7)
-        for point in full:
+        phase.visit(some, gathers, 0.7)
+        for point in some:
             _beside_link(phase, point, gathers)
 
 
