@@ -90,16 +90,18 @@ def this_machine() -> str:
 def commit_id() -> str:
     """The commit of the code that runs, with ``+dirty`` when its files differ from the commit.
 
-    Outside of a checkout what ``$GATHERBENCH_COMMIT`` says, for files that were copied to a machine
-    without their history, or else the version of the package, as ``v0.1.0``.
+    What ``$GATHERBENCH_COMMIT`` says, for files that were copied to a machine without their
+    history or on top of another; outside of a checkout the version of the package, as ``v0.1.0``.
     """
+    if said := os.environ.get(COMMIT_VARIABLE):
+        return said
     checkout = _checkout()
     if (checkout / ".git").exists():
         commit = _git(checkout, "rev-parse", "--short=12", "HEAD")
         changes = _git(checkout, "status", "--porcelain", "--", *_CODE)
         if commit and changes is not None:
             return f"{commit}+dirty" if changes else commit
-    return os.environ.get(COMMIT_VARIABLE) or f"v{gatherbench.__version__}"
+    return f"v{gatherbench.__version__}"
 
 
 def library_versions(plugins: Iterable[str] = ()) -> dict[str, str | None]:

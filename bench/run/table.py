@@ -29,9 +29,9 @@ from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.by_type import TypedTable
 
 TableKind = Literal["anonymous", "managed", "shared", "file"]
-#: Share of the available memory up to which the table is brought into anonymous memory; a larger
-#: one is read through its memory map.
-RESIDENT_SHARE = 0.6
+#: Shares of the available memory that a table may take: one that can also be read through the
+#: memory map of its file, and one that lies in memory or nowhere.
+RESIDENT_SHARE, ONLY_SHARE = 0.6, 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,13 @@ def table_refusal(
     return managed_room(size, processes)
 
 
+def has_room(spec: DatasetSpec, kind: TableKind) -> bool:
+    """Whether a table of that kind fits into the memory that is available now."""
+    has_file = kind != "managed" and not spec.hashed
+    share = RESIDENT_SHARE if has_file else ONLY_SHARE
+    return spec.table_bytes < share * available_bytes()
+
+
 def load_table(
     dataset: GraphDataset, kind: TableKind = "anonymous", device: torch.device | None = None
 ) -> Table:
@@ -97,7 +104,7 @@ def load_table(
         MemoryError: managed memory is not to be had.
     """
     begin, spec = time.perf_counter(), dataset.spec
-    fits = kind == "managed" or spec.table_bytes < RESIDENT_SHARE * available_bytes()
+    fits = kind == "managed" or has_room(spec, kind)
     if copied := (kind != "file" and fits):
         on = None if device is None else device.index
         features = truth = _whole(spec, _filled(dataset, kind, on))
@@ -106,7 +113,7 @@ def load_table(
     elif spec.hashed:
         raise MemoryError(
             f"the table of {dataset.name} is made in memory: {spec.table_bytes:,} B are"
-            f" more than {RESIDENT_SHARE:.0%} of what is free; take a smaller scale"
+            f" more than {ONLY_SHARE:.0%} of what is free; take a smaller scale"
         )
     else:
         features = truth = _whole(spec, map(tensor_of, dataset.tables))

@@ -31,7 +31,7 @@ from gatherbench.bench.run.measure import Ground, MeasuredCase
 from gatherbench.bench.run.nvtx import nvtx_session
 from gatherbench.bench.run.rows import PLACE, PROCESS
 from gatherbench.bench.run.store import PartWriter
-from gatherbench.kernels.host_memory import available_bytes
+from gatherbench.bench.run.table import has_room
 from gatherbench.strategies.places import free_bytes
 
 T = TypeVar("T")
@@ -39,9 +39,9 @@ T = TypeVar("T")
 #: Blocks for which there has to be time before one begins: it, and what the paths do behind it.
 _BLOCK_AND_END = 2
 
-#: Share of the free memory that one more path may take on the GPU, and one more table on the host:
-#: the training of those that are open has not had all that it will take.
-_SHARE, _HOST_SHARE = 0.5, 0.8
+#: Share of the GPU's free memory that one more path may take: the training of those that are open
+#: has not had all that it will take.
+_SHARE = 0.5
 
 
 def take_turns(job: Turns) -> None:
@@ -120,13 +120,12 @@ class _Path:
         """Whether there is room for it beside the paths that are open."""
         strategy, device = self.case.strategy, torch.device(self.job.device)
         spec = self._ground.dataset.spec
-        size = spec.table_bytes
         known = self._ground.known.limited_to(strategy.needs)
         taken = kept_bytes(strategy, spec, known)
         if taken and taken > _SHARE * free_bytes(device):
             return False
-        loaded = self._ground.kind(strategy) in self._ground.tables
-        if not loaded and size > _HOST_SHARE * available_bytes():
+        kind = self._ground.kind(strategy)
+        if kind not in self._ground.tables and not has_room(spec, kind):
             return False
         return self.case.refused() is None
 

@@ -180,7 +180,7 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(cuda_kernel_fetcher, "with_index", lambda device: device)
-    for module in (cuda_kernel_fetcher, sharded, mps):
+    for module in (cuda_kernel_fetcher, cached_zero_copy, sharded, mps):
         monkeypatch.setattr(module, "gather_into", gather)
     monkeypatch.setattr(cuda_kernel_fetcher, "architecture", lambda device: "sm_90")
     monkeypatch.setattr(cuda_kernel_fetcher, "load_gather", lambda point, arch: None)
@@ -358,7 +358,7 @@ def test_a_gather_may_move_to_another_stream_between_fetches(notes):
 
 def cached(table: Tensor, kept: Kept, *, overlapped: bool = False) -> CachedFetcher:
     fetcher = CachedFetcher(table, HOST, Memory(table), [], "aligned", overlapped=overlapped)
-    fetcher.keep(table, kept)
+    fetcher.keep(kept)
     return fetcher
 
 
@@ -377,6 +377,9 @@ def hot(*ids: int) -> Placed:
 def test_kept_rows_and_others_are_read_by_one_launch(notes, kept, row_bytes, overlapped):
     table = conformance.random_table(conformance.NUM_ROWS, row_bytes, torch.int8)
     with cached(table, kept, overlapped=overlapped) as fetcher:
+        filled = [what for _, what, _ in notes.queue]
+        assert filled == ["gather"] * (isinstance(kept, Placed) and kept.capacity > 0)
+        notes.queue.clear()
         brings_what_is_asked_for(fetcher, table)
         launches = [which for _, what, which in notes.queue if what == "gather"]
         assert len(launches) == 2 * len(list(conformance.id_patterns(conformance.NUM_ROWS)))

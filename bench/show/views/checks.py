@@ -107,22 +107,15 @@ def reasons(run: Run) -> list[str]:
 
 def known_copies(run: Run) -> Table:
     """What each sensor of the link counted of known copies, in a run that was to find that out."""
-    found = run.whole[run.whole["metric"].str.contains("_ratio")]
-    if len(run.plan["measure"].get("known_copies", [])) < 2:
-        found = found[:0]
-    direction = found["metric"].str.extract("(?:pcie_)?(.*?)_ratio")[0].str.replace("_", " ")
-    source = found["source"].where(
-        found["status"] == "ok", found["source"] + ": " + found["reason"].astype(str)
-    )
-    frame = pd.DataFrame(
-        {
-            "what": "",
-            "direction": direction,
-            "": "",
-            "counted": found["value"].map("{:.3f}".format).where(found["value"].notna(), ""),
-            "source": source,
-        }
-    )
+    asked = len(run.plan["measure"].get("known_copies", [])) > 1
+    found = run.whole[run.whole["metric"].str.contains("_ratio")] if asked else run.whole[:0]
+    lines = []
+    for row in found.to_dict("records"):
+        direction = row["metric"].partition("_ratio")[0].removeprefix("pcie_").replace("_", " ")
+        counted = "" if pd.isna(row["value"]) else f"{row['value']:.3f}"
+        source = row["source"] if row["status"] == "ok" else f"{row['source']}: {row['reason']}"
+        lines.append(("", direction, "", counted, source))
+    frame = pd.DataFrame(lines, columns=["what", "direction", "", "counted", "source"])
     columns = [
         Column("what", ""),
         Column("direction", "direction"),

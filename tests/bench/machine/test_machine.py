@@ -158,6 +158,9 @@ def test_files_without_history_or_installation_are_described_too(monkeypatch, tm
     assert re.fullmatch(r"v\d+\.\d+.*", commit_id())
     monkeypatch.setenv("GATHERBENCH_COMMIT", "0123456789ab")
     assert commit_id() == "0123456789ab"
+    monkeypatch.undo()
+    monkeypatch.setenv("GATHERBENCH_COMMIT", "0123456789ab")
+    assert commit_id() == "0123456789ab", "files that lie on top of another checkout"
 
 
 @pytest.mark.parametrize(
