@@ -9,6 +9,7 @@ costs is set-up of the path.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -84,8 +85,9 @@ class Knowledge:
     file: TableFile | None = None
     partitions: Partitions | None = None
 
+    @functools.lru_cache(maxsize=8)  # noqa: B019 - few, and what is computed of one is kept by it
     def limited_to(self, needs: frozenset[Need]) -> Knowledge:
-        """The same without what was not asked for."""
+        """The same without what was not asked for; the same object for the same needs."""
         rest: Any = dict.fromkeys(set(get_args(Need)) - needs)
         same = all(getattr(self, name) is None for name in rest)
         return self if same else replace(self, **rest)

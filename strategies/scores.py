@@ -9,14 +9,16 @@ A graph of ``N`` nodes is in compressed sparse columns: ``indptr``, int64 ``[N +
 ``indices``, int32 or int64 ``[E]``. ``indices[indptr[v]:indptr[v + 1]]`` are the in-neighbours of
 ``v``, those whose rows are asked for when ``v`` is sampled. Both may be memory-mapped.
 
-Every thread reads all edges and adds up for a range of nodes of its own. So no edge costs memory,
-and a node's sum has one order, hence the same bits, whatever the number of threads. Gathering along
-the transposed graph was tried: on two cores it was no faster, and it takes 4 B for each edge.
+The edges are in a few parts. Every thread reads one part and adds up for a range of nodes of its
+own. So no edge costs memory, and a node's sum has one order, hence the same bits, whatever the
+number of threads. Gathering along the transposed graph was tried: on two cores it was no faster,
+and it takes 4 B for each edge.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -43,6 +45,8 @@ NEEDS: dict[str, tuple[Need, ...]] = {
     "weighted_reverse_pagerank": ("graph", "training_ids"),
     "oracle": ("measured",),
 }
+#: Parts of the edges, each with sums of its own. Of one part every core would read all edges.
+_PARTS = 4
 #: Policies that rank the rows before training.
 SCORED = (*NEEDS, "random")
 #: Policies that nobody would train with.
@@ -227,17 +231,26 @@ def hottest(scores: NDArray[Any], count: int) -> NDArray[np.int64]:
 def _received(
     indptr: NDArray[np.int64], indices: NDArray[Any], share: NDArray[Number]
 ) -> NDArray[Number]:
-    """What each node gets where each node ``u`` gives ``share[u]`` along each of its in-edges."""
-    out, cores = np.zeros_like(share), available_cores()
-    bounds = [len(out) * part // cores for part in range(cores + 1)]
+    """What each node gets where each node ``u`` gives ``share[u]`` along each of its in-edges.
+
+    Sums of a few parts of the edges, as many on any machine, so that rounding is the same on all.
+    """
+    sums = np.zeros((_PARTS, len(share)), share.dtype)
+    cuts = np.searchsorted(indptr, [len(indices) * part // _PARTS for part in range(_PARTS + 1)])
+    cores = available_cores()
+    ranges = -(-cores // _PARTS)
+    bounds = [len(share) * number // ranges for number in range(ranges + 1)]
     starts, nodes = _read_only(indptr), _read_only(indices)
 
-    def part(low: int, high: int) -> None:
-        _add_up(starts, nodes, share, low, out[low:high])
+    def add_up(part: int, number: int) -> None:
+        low, high = bounds[number], bounds[number + 1]
+        of = range(cuts[part], cuts[part + 1])
+        _add_up(starts, nodes, share, of.start, of.stop, low, sums[part, low:high])
 
     with ThreadPoolExecutor(cores) as pool:
-        list(pool.map(part, bounds, bounds[1:]))
-    return out
+        list(pool.map(add_up, *zip(*itertools.product(range(_PARTS), range(ranges)), strict=True)))
+    received: NDArray[Number] = sums.sum(axis=0)
+    return received
 
 
 @njit(nogil=True, cache=True)
@@ -245,12 +258,14 @@ def _add_up(
     indptr: NDArray[np.int64],
     indices: NDArray[Any],
     share: NDArray[Any],
+    first: int,
+    last: int,
     low: int,
     out: NDArray[Any],
 ) -> None:
-    """Add to ``out[i]`` what node ``low + i`` gets."""
+    """Add to ``out[i]`` what node ``low + i`` gets of nodes ``first`` to ``last - 1``."""
     size = np.uint64(len(out))
-    for node in range(len(share)):
+    for node in range(first, last):
         for edge in range(indptr[node], indptr[node + 1]):
             # Unsigned: nodes below the range lie far above it, and no index wraps around.
             place = np.uint64(indices[np.uint64(edge)] - low)

@@ -19,9 +19,9 @@ from gatherbench.bench.run.rows import SERIES
 
 DIRECTIONS = ("host_to_device", "device_to_host")
 #: Of the reads a second over 64 MiB of a table, what is left over all of it where pages are large.
-#: An H200 makes 0.77 of its reads of 1 GiB over 32 GiB of managed memory, 0.31 of registered
-#: (``results/nvidia-h200/20261123-probes``, rows of 64 B).
-LARGE_PAGES = 0.5
+#: On an H200 0.49 to 0.59 over 16 to 48 GiB of managed memory, 0.04 to 0.06 of registered, 0.12
+#: over 2 GiB of managed memory in pages of 4 KiB (``results/nvidia-h200``, 2026-11-26).
+LARGE_PAGES = 0.25
 
 
 def idle_power_w(run: Run) -> float | None:

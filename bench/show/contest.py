@@ -23,7 +23,8 @@ LEVEL = "level at the shortest epochs{on}"
 OPEN = "not decided which path is the fastest{on}"
 AGAINST = "not decided against those"
 BOUND = "{names}, the upper bound, reached {values}{as_fast}{on}"
-DOUBTFUL = "{names}, the upper bound, came out no faster than what it bounds: not decided"
+DOUBTFUL = "not decided whether {names}, the upper bound, is faster than what it bounds"
+OVERTAKEN = "{names}, the upper bound, came out slower than what it bounds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +127,9 @@ class Contest:
 
     def _bound(self, name: str, best: ArrayLike) -> Point:
         word = judge(self.apart(self.times[name], best)).word
-        says = BOUND if word in ("FAST", "SAME") else DOUBTFUL
+        says = {"SLOW": OVERTAKEN, "AMBIGUOUS": DOUBTFUL}.get(word, BOUND)
         point = self._point(says, word, [name], ", level with what it bounds" * (word == "SAME"))
-        weight = 1 if says == DOUBTFUL else 2
+        weight = 2 if says == BOUND else 1
         return replace(point, subjects=(name.split(maxsplit=1)[0],), weight=weight)
 
 
@@ -148,7 +149,7 @@ def contest_points(contests: Iterable[Contest]) -> list[Point]:
     alike: dict[tuple[str, str, str, tuple[str, ...]], list[Point]] = {}
     for point in every:
         named = point.subjects if "{names}" in point.says else ()
-        if point.says not in (AGAINST, DOUBTFUL):
+        if point.says not in (AGAINST, DOUBTFUL, OVERTAKEN):
             alike.setdefault((point.says, point.verdict, point.over, named), []).append(point)
     found = []
     for (*_, named), mine in alike.items():

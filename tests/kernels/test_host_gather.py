@@ -272,7 +272,7 @@ def test_a_table_that_the_caches_hold_or_that_no_memory_holds_is_not_tried(monke
         asked: list[int] = []
         monkeypatch.setattr(cpu, "_seconds", lambda _, ids, out: asked.append(len(ids)) or 1.0)
         assert cpu.tune(table) == {}, "so slow that it comes off a disk"
-        assert asked == [512]
+        assert asked == [4096]
         assert cpu.threads == 2
 
 

@@ -166,7 +166,7 @@ def test_what_a_gather_takes_is_counted_and_what_it_took_alone_is_told(monkeypat
     monkeypatch.setattr(host_fetcher.time, "perf_counter", lambda: next(now))
     with HostFetcher(path, TABLE, lookahead=0) as fetcher:
         told = {step.metric: step.value for step in fetcher.setup}
-        assert (told["gather_time"], told["gathered"]) == (0.002, (8 << 20) // 40 * 40)
+        assert (told["gather_time"], told["gathered"]) == (0.002, (64 << 20) // 40 * 40)
         for _ in range(2):
             fetcher.submit(torch.tensor([7, 3])).result()
         assert fetcher.counts() == {"gather_time": 0.75}

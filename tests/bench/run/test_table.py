@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.run import table as table_module
-from gatherbench.bench.run.table import load_table, table_kind, table_refusal
+from gatherbench.bench.run.table import has_room, load_table, table_kind, table_refusal
 from gatherbench.datasets.store import open_dataset
 from gatherbench.kernels import managed_memory
 from gatherbench.kernels.reference import same_bytes
@@ -48,6 +49,29 @@ def test_managed_memory_wants_a_gpu_and_room_for_each_process(monkeypatch):
     assert str(table_refusal("managed", 1, CPU, 1)).startswith("unsupported: without a GPU")
     assert table_refusal("managed", 40 << 30, GPU, 2) is None
     assert str(table_refusal("managed", 40 << 30, GPU, 3)).startswith("no_memory: 40.0 GiB")
+
+
+@pytest.mark.parametrize(
+    ("kind", "hashed", "most"),
+    [("anonymous", False, 0.6), ("anonymous", True, 0.8), ("managed", False, 0.8)],
+)
+def test_a_table_that_lies_in_memory_or_nowhere_may_take_more_of_it(
+    make_job, monkeypatch, kind, hashed, most
+):
+    """Beside a managed table of 48 GiB, of 126 GiB some 70 are left for a second: an H200's host.
+
+    What is asked before a table is loaded is what the load itself asks.
+    """
+    dataset = open_dataset(make_job().dataset)
+    spec = replace(dataset.spec, hashed=hashed)
+    for more, room in ((0.99, False), (1.01, True)):
+        there = int(spec.table_bytes / most * more)
+        monkeypatch.setattr(table_module, "available_bytes", lambda there=there: there)
+        assert has_room(spec, kind) == room
+    monkeypatch.setattr(table_module, "available_bytes", lambda: spec.table_bytes)
+    if hashed:
+        with pytest.raises(MemoryError, match="more than 80% of what is free"):
+            load_table(replace(dataset, spec=spec))
 
 
 @pytest.mark.parametrize("kind", ["anonymous", "shared", "file"])

@@ -79,7 +79,7 @@ SAID: dict[str, tuple[Sequence[Series], list[str]]] = {
         [NAIVE, ALIGNED, (*BOUND[:2], (0.2, 0.6, 0.5))],
         [
             f"{FAST}2.00×{OVER}.",
-            "all_in_gpu, the upper bound, came out no faster than what it bounds: not decided.",
+            "all_in_gpu, the upper bound, came out slower than what it bounds.",
         ],
     ),
     # One modelled path, and a measured gather: nothing was run against either.
