@@ -133,6 +133,7 @@ class Job:
         rank: which of several processes; -1 for one that is alone, or that starts the others.
         meeting: with the other machines; ``None``: there is none.
         memory: what the case's processes may take together; ``None``: as much as there is.
+        first: no repeat of the series has been measured: it is this one that is looked at whole.
     """
 
     case: Case
@@ -148,6 +149,7 @@ class Job:
     rank: int = -1
     meeting: Meeting | None = None
     memory: MemoryLimit | None = None
+    first: bool = True
 
     @property
     def rows(self) -> RowMaker:

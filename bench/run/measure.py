@@ -231,7 +231,7 @@ class MeasuredCase(ExitStack):
     Args:
         ground: what the cases of the process have in common.
         alone: no other path is open in the process. Else nothing is done that would disturb the
-            others, or that they would disturb. All rows are compared in the first repeat, before
+            others, or that they would disturb. All rows are compared in a path's first repeat, before
             timing and in the warm-up; else spots, as in the timed epochs.
 
     All phases raise:
@@ -333,14 +333,14 @@ class MeasuredCase(ExitStack):
                 out.row(residency_row(fetcher, make, cached))
 
         conduct.opened(fetcher, looked_at[0].input_ids.cpu())
-        everything = self._alone or job.case.repeat == 0
+        everything = self._alone or job.first
         compare = witness.everything if everything else partial(witness.spots, len(looked_at))
         compared = compare("before timing", residency)
         checked = check_rows(fetcher, compared, looked_at, group=group)
         if witness.floor:
             check_ready(fetcher, looked_at[0].input_ids)
         out.row(make.ok(CHECK_STAGE, "batches", "1", checked, COMPARED))
-        if job.case.repeat == 0:
+        if job.first:
             before = [(one.input_ids.cpu() for one in looked_at), *epochs.warm_up_ids()]
             out.rows(declared_rows(job, epochs, strategy, knowledge, before))
         trainer = _trainer(job.case.workload, ground.dataset, ground.labels, group, kept)
@@ -377,7 +377,7 @@ class MeasuredCase(ExitStack):
         out.rows(_setup_rows(later, job.rows))
         if self._stays is not None:
             out.row(self._stays.row(job.rows))
-        if job.case.workload.model in RELATIONAL and job.case.repeat == 0:
+        if job.case.workload.model in RELATIONAL and job.first:
             out.row(training.peak())
         if self._alone:
             training.energy_rows(self._energy)

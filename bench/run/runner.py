@@ -338,8 +338,9 @@ class Runner:
         ready = self._prepare(case.workload)
         if isinstance(ready, str):
             return ready
-        # One repeat of a strategy is enough to look at.
-        traced = self.measure.trace and case.repeat == 0
+        # One repeat of a strategy is enough to look at; the first may have failed.
+        first = key_of(case)[:3] not in self._took
+        traced = self.measure.trace and first
         job = Job(
             case=case,
             measure=self.measure,
@@ -348,6 +349,7 @@ class Runner:
             part=part.absolute(),
             traces=self.store.folder.absolute() / "traces" if traced else None,
             sensors=self._sensors,
+            first=first,
             **ready._asdict(),
         )
         if case.workload.nodes == 1 or self._machines is None:

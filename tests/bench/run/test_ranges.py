@@ -113,17 +113,24 @@ def test_a_trace_names_no_host_user_or_path(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("asked", "repeat", "traced"), [(True, 0, True), (True, 1, False), (False, 0, False)]
+    ("asked", "earlier", "traced"),
+    [(True, None, True), (True, "ok", False), (True, "failed", True), (False, None, False)],
 )
-def test_only_the_first_repeat_is_traced_and_only_where_asked(
-    make_job, tmp_path, monkeypatch, asked, repeat, traced
+def test_only_the_first_repeat_that_is_measured_is_traced_and_only_where_asked(
+    make_job, tmp_path, monkeypatch, asked, earlier, traced
 ):
     job = make_job()
     ready = Ready(job.dataset, job.trace, "")
     monkeypatch.setattr(Runner, "_prepare", lambda *_: ready)
     runner = Runner(PreparedRun(RunStore(tmp_path), [], Measure(trace=asked), "cpu", "abc", "box"))
-    given = runner._job(replace(job.case, repeat=repeat), job.part)
+    make, what = job.run.of(job.case), ("case", "wall_time", "s")
+    if earlier == "ok":
+        runner._took_s(make.ok(*what, 3.0, "a clock"))
+    if earlier == "failed":
+        runner._took_s(make.missing(*what, "a clock", "it broke", "failed"))
+    given = runner._job(replace(job.case, repeat=1), job.part)
     assert isinstance(given, Job)
+    assert given.first == (earlier != "ok"), "then it is compared in full, and declared"
     assert given.traces == (tmp_path / "traces" if traced else None)
 
 

@@ -193,9 +193,8 @@ def test_paths_end_before_a_block_that_the_runs_time_would_cut_off(
 def test_only_what_a_repeat_needs_is_compared_in_full(make_job):
     """Every row of the warm-up in the first repeat; later spots of it, as in the timed epochs."""
     compared = []
-    for repeat in (0, 1):
-        job = make_job(warmup_epochs=3)
-        (part,) = taken([replace(job, case=replace(job.case, repeat=repeat))]).values()
+    for first in (True, False):
+        (part,) = taken([replace(make_job(warmup_epochs=3), first=first)]).values()
         compared += values(rows_of(part), "check", "rows")
     assert compared[0] > 1.5 * compared[1]
 
