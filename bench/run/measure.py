@@ -231,14 +231,8 @@ class MeasuredCase(ExitStack):
     Args:
         ground: what the cases of the process have in common.
         alone: no other path is open in the process. Else nothing is done that would disturb the
-            others, or that they would disturb. All rows are compared in a path's first repeat, before
-            timing and in the warm-up; else spots, as in the timed epochs.
-
-    All phases raise:
-        WrongRowsError: the rows fetched differ from the table's. ``out`` has a row ``check.rows``
-            that says so, by which readers know that what was measured is not to be shown.
-        WrongMemoryError: the table does not lie where the strategy says.
-        Exception: whatever went wrong; what was measured before is in ``out``.
+            others, or that they would disturb. All rows are compared in the first repeat of a path,
+            before timing and in the warm-up; else spots, as in the timed epochs.
     """
 
     def __init__(self, job: Job, out: PartWriter, ground: Ground, *, alone: bool = True) -> None:
