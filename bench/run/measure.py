@@ -233,6 +233,12 @@ class MeasuredCase(ExitStack):
         alone: no other path is open in the process. Else nothing is done that would disturb the
             others, or that they would disturb. All rows are compared in the first repeat of a path,
             before timing and in the warm-up; else spots, as in the timed epochs.
+
+    All phases raise:
+        WrongRowsError: the rows fetched differ from the table's. ``out`` has a row ``check.rows``
+            that says so, by which readers know that what was measured is not to be shown.
+        WrongMemoryError: the table does not lie where the strategy says.
+        Exception: whatever went wrong; what was measured before is in ``out``.
     """
 
     def __init__(self, job: Job, out: PartWriter, ground: Ground, *, alone: bool = True) -> None:
