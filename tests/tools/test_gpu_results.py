@@ -1,10 +1,17 @@
 """The page of what an H200 showed is that of the rows, and its readers read what is there."""
 
+import csv
+import math
+import re
+import statistics
+
 import pandas as pd
 import pytest
 
+from gatherbench.bench.read.tables import load_run
 from tools.gpu_results.__main__ import FOLDER, ROOT, TEXTS, page, summary_of, with_summary
-from tools.gpu_results.gathers import gathers, host_gathers
+from tools.gpu_results.epoch_tables import LARGE, epochs, in_turns, ratios
+from tools.gpu_results.gathers import gathers, host_gathers, pages
 from tools.gpu_results.probes import blocks_of, kinds_of, overlap
 from tools.gpu_results.words import SPANS, ends
 
@@ -19,7 +26,7 @@ def test_what_the_texts_say_of_it_is_that_of_the_rows(name):
     text = (ROOT / name).read_text(encoding="utf-8")
     assert text.count(summary_of()) == 1
     assert with_summary(text) == text
-    other = text.replace("14.1 GB/s", "17 GB/s")
+    other = text.replace("16.2 GB/s", "17 GB/s")
     assert other != text
     assert with_summary(other) == text
 
@@ -65,8 +72,8 @@ def test_blocks_of_the_probe_of_overlap():
     assert first.steps[0] == ("blocks 2", 10.26, {"matrix_products": 1.11, "memory_pass": 1.16})
     assert second.loads == {"matrix_products": 18.0, "memory_pass": 16.0}
     for block in (first, second):
-        for _, _, ratios in block.steps:
-            ratios["aggregation"] = 1.0
+        for _, _, times in block.steps:
+            times["aggregation"] = 1.0
     lines = [line for line in overlap([first, second]) if line.startswith("| ")][1:]
     assert lines == [
         "| 256 MiB given | 1.42 to 1.93 | 1.34 to 1.57 | 1.00 | 1.50 to 2.00 |",
@@ -102,3 +109,50 @@ def test_wholegraph_is_set_beside_our_sorted_and_our_better_order():
     ]  # fmt: skip
     names = ["case", "row_bytes", "span_bytes", "grid_percent", "policy", "order", "median_per_s"]
     assert [*gathers(pd.DataFrame(rows, columns=names))][-2] == "| 512 B | 0.50 | 1.50 |"
+
+
+def test_what_is_said_of_epochs_by_hand():
+    """From the rows as text: medians of two processes' epochs of the path ahead, and of the floor.
+
+    The ratio is that of means of logarithms, paired within blocks: of each process its own.
+    """
+    runs = in_turns([load_run(plan.parent) for plan in sorted(FOLDER.glob("*/plan.json"))])
+    run = runs[-1]
+    seconds: dict[tuple[str, int], dict[int, float]] = {}
+    with (run.folder / "rows.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if (row["stage"], row["metric"], row["basis"]) == ("epoch", "wall_time", "measured"):
+                key = f"{row['strategy']} {row['variant']}", int(row["repeat"])
+                seconds.setdefault(key, {})[int(row["epoch"])] = float(row["value"])
+    ahead, naive = "async_zero_copy stream,auto,managed", "cpu_gather naive"
+    logs = [
+        statistics.mean(math.log(seconds[naive, k][e] / seconds[ahead, k][e]) for e in range(10))
+        for k in (0, 1)
+    ]
+    over = ratios(run, "naive")
+    assert over[run.workloads[0], "cpu_gather", "naive"] == "1.00"
+    text = over[run.workloads[0], *ahead.split()]
+    value, low, high = map(float, re.fullmatch(r"([\d.]+) \(([\d.]+)–([\d.]+)\)", text).groups())
+    assert value == pytest.approx(math.exp(statistics.mean(logs)), rel=0.02)
+    # By hand: t of one degree of freedom is 12.7; the two processes' logs differ by their error.
+    half = 12.706 * statistics.stdev(logs) / math.sqrt(2)
+    assert math.log(high / low) / 2 == pytest.approx(half, rel=0.5)
+    said = [one for one in epochs(runs) if one.startswith(f"| {ahead} ")]
+    times = [value for k in (0, 1) for value in seconds[ahead, k].values()]
+    assert said[0].split(" | ")[1:3] == ["2", f"{1e3 * statistics.median(times):.1f} ms"]
+    assert LARGE in run.workloads[0]
+
+
+def test_pages_are_told_by_memory_and_span():
+    rows = [
+        ("span_registered", 1 << 30, 64, 7.4e9), ("span_managed", 1 << 30, 64, 3.29e10),
+        ("split_64k", 2 << 30, 64, 2.5e10), ("split_4k", 2 << 30, 64, 3.86e9),
+    ]  # fmt: skip
+    names = ["case", "span_bytes", "row_bytes", "median_per_s"]
+    frame = pd.DataFrame(rows, columns=names)
+    assert [*pages(frame)][-5:-1] == [
+        "| registered | 1 GiB | 7.4 |",
+        "| managed | 1 GiB | 32.9 |",
+        "| managed, split by 64 KiB | 2 GiB | 25.0 |",
+        "| managed, split by 4 KiB | 2 GiB | 3.9 |",
+    ]

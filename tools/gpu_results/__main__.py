@@ -20,9 +20,12 @@ import pandas as pd
 
 from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.read.tables import Run, load_run
+from gatherbench.bench.show.figures.draw import draw as draw_chart
+from gatherbench.bench.show.figures.paper import save
 from gatherbench.bench.show.looks import FAINT, RC
-from tools.gpu_results.epoch_tables import epochs, processor
-from tools.gpu_results.gathers import accounting, aligned, gathers, host_gathers, model
+from gatherbench.bench.show.views.epochs import epoch_breakdown
+from tools.gpu_results.epoch_tables import LARGE, epochs, in_turns, processor, ratios
+from tools.gpu_results.gathers import accounting, aligned, gathers, host_gathers, model, pages
 from tools.gpu_results.probes import blocks_of, kinds_of, managed, overlap
 from tools.gpu_results.words import SPANS, ends, gib
 
@@ -48,13 +51,19 @@ def page(folder: Path = FOLDER) -> str:
         *head(runs),
         *accounting(counted, runs),
         *gathers(summary),
+        *pages(pages_of(folder)),
         *managed(kinds, summary),
         *overlap(beside),
         *epochs(runs),
-        *processor(runs, samples),
+        *processor(samples),
         *model(summary, load_profile(PROFILE)),
     ]
     return "\n".join(parts) + "\n"
+
+
+def pages_of(folder: Path) -> pd.DataFrame:
+    """The rates of the section ``pages``."""
+    return pd.read_csv(next(folder.glob("*-pages")) / "summary.csv")
 
 
 def draw(path: Path, folder: Path = FOLDER) -> None:
@@ -97,8 +106,7 @@ def head(runs: Sequence[Run]) -> Iterator[str]:
         f"{gpu['name']}, PCIe {gpu['link_gen_max']}.0 x{gpu['link_width_max']}, driver"
         f" {gpu['driver']}, in virtual machines with {cpu['usable_cores']} processors and"
         f" {env['memory']['total'] / 2**30:.0f} GiB; {' and '.join(dates)}. Gathers are medians of"
-        " rounds of one process, epochs medians of one process. [Where the files come"
-        " from](../README.md)."
+        " rounds of one process. [Where the files come from](../README.md)."
     )
     yield ""
 
@@ -107,42 +115,47 @@ def summary_of(folder: Path = FOLDER) -> str:
     """What the README says of it, a line for each finding."""
     summary = pd.read_csv(next(folder.glob("*-gpu-micro")) / "summary.csv")
     roof = summary[summary["case"] == "sm_read"]["median_per_s"].max() / 1e9
-    probes = next(folder.glob("*-probes")) / "memory_kinds.txt"
-    kinds = [k for k in kinds_of(probes.read_text(encoding="utf-8")) if k.span == 32]
-    managed = [k.rates[512, "g"] for k in kinds if k.name == "managed"]
-    registered = [k.rates[512, "g"] for k in kinds if k.name != "managed"]
     host = host_gathers(pd.read_csv(folder / f"{PROFILE}.samples.csv"))
     best = max(host, key=lambda threads: host[threads])
-    _, middle, far = SPANS
+    rates = pages_of(folder).set_index(["case", "span_bytes", "row_bytes"])["median_per_s"] / 1e9
+    far = max(span for case, span, _ in rates.index if case == "span_managed")
+    _, middle, farthest = SPANS
+    runs = in_turns([load_run(plan.parent) for plan in sorted(folder.glob("*/plan.json"))])
 
     def rate(span: int, order: str) -> str:
         wide = aligned(summary).query("row_bytes == 512 and span_bytes == @span")
         return ends(wide[wide["order"] == order]["median_per_s"] / 1e9, 1)
 
-    def alignment(size: int) -> float:
-        rates = summary.query(
-            "case == 'gpu_gather' and grid_percent == 0 and row_bytes == @size"
-            " and span_bytes == @SPANS[1] and order == 'given'"
-        ).set_index("policy")["median_per_s"]
-        return float(rates["aligned"] / rates["unaligned"])
+    def over(run: Run, name: str, path: tuple[str, str], baseline: str = "naive") -> str:
+        (workload,) = (one for one in run.workloads if one.startswith(name))
+        return ratios(run, baseline)[workload, *path]
 
+    few, large = runs
+    managed, registered = (("aligned_zero_copy", v) for v in ("given,managed", "given"))
+    near, ahead = (("async_zero_copy", v) for v in ("stream,auto", "stream,auto,managed"))
+    floor, bound = ("null", "default"), ("all_in_gpu", "default")
     said = [
-        "**Reads in place are slow out of a large table in registered memory**: random rows of"
-        f" 512 B over {gib(far)} come at {rate(far, 'given')} GB/s, where a contiguous read"
-        f" reaches {roof:.1f}. How many pages a second the GPU can visit decides, not how many"
-        " requests it makes.",
-        "**Managed memory that is told to stay on the host is faster**, presumably as its pages"
-        f" have 2 MiB in place of 64 KiB: {ends(managed, 1)} GB/s, in a probe that has"
-        f" {ends(registered, 1)} for registered. (It read its ids again, partly from a cache.)",
+        "**Training on a table of 48 GiB** (rows of 512 B, three layers, two processes): fetching"
+        f" ahead out of managed memory is {over(large, LARGE, ahead)} times as fast as the paper's"
+        " baseline (`cpu_gather naive`), and"
+        f" {over(large, LARGE, ahead, 'prefetch')} times as fast as the CPU's gather one minibatch"
+        f" ahead. In turns with training it is {over(large, LARGE, managed)}, out of registered"
+        f" memory {over(large, LARGE, registered)}; an epoch without any fetch"
+        f" {over(large, LARGE, floor)}.",
+        "**On graphs that fit**, three processes: fetching ahead is"
+        f" {over(few, 'reddit-like', near)} times as fast as the baseline (reddit-like), and"
+        f" {over(few, 'products-like', near)} (products-like); with all rows in GPU memory it is"
+        f" {over(few, 'reddit-like', bound)} and {over(few, 'products-like', bound)}.",
+        "**Pages decide how fast rows are read in place**, not requests: random rows of 512 B over"
+        f" {gib(far)} come at {rates['span_registered', far, 512]:.1f} GB/s out of registered"
+        f" memory and at {rates['span_managed', far, 512]:.1f} out of managed memory that is told"
+        f" to stay on the host, where a contiguous read reaches {roof:.1f}. With pages of 4 KiB"
+        f" managed memory falls to {rates['split_4k', 2 << 30, 512]:.1f} over 2 GiB; with 64 KiB it"
+        f" has {rates['split_64k', 2 << 30, 512]:.1f}.",
         f"**Sorting ids** brings registered memory to {rate(middle, 'sorted')} GB/s over"
-        f" {gib(middle)}, and to {rate(far, 'sorted')} over {gib(far)}.",
+        f" {gib(middle)}, and to {rate(farthest, 'sorted')} over {gib(farthest)}.",
         f"**The CPU** gathers {host[best] / 1e9:.1f} GB/s with {best} threads, before any copy to"
         f" the GPU, and {host[max(host)] / 1e9:.1f} with {max(host)}.",
-        f"**Alignment** to lines of 128 B makes random rows of 1412 B {alignment(1412):.2f} times"
-        f" as fast over {gib(middle)}, of 2408 B {alignment(2408):.2f} times, of 512 B"
-        f" {alignment(512):.2f} times.",
-        "**Which path trains fastest is not decided**: epochs ran in one process or two, and those"
-        " of one path differed as much as those of two paths.",
     ]
     lines = [textwrap.fill(s, 115, break_on_hyphens=False, subsequent_indent="  ") for s in said]
     return "\n".join(["**On an H200** behind PCIe 5.0 x16:", "", *(f"- {line}" for line in lines)])
@@ -159,3 +172,5 @@ if __name__ == "__main__":
         text = (ROOT / name).read_text(encoding="utf-8")
         (ROOT / name).write_text(with_summary(text), encoding="utf-8")
     draw(FOLDER / "gathers.png")
+    *_, large = in_turns([load_run(plan.parent) for plan in sorted(FOLDER.glob("*/plan.json"))])
+    save(draw_chart(epoch_breakdown(large)), FOLDER / "epochs.png")

@@ -1,89 +1,137 @@
-"""Epochs: medians, how far processes are apart, drawing, energy, the processor."""
+"""Epochs: paths side by side, how far processes are apart, set-up, energy, the CPU's gather."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from gatherbench.bench.read.cpu import cores_of, thread_seconds
-from gatherbench.bench.read.derive import epoch_times
 from gatherbench.bench.read.gpu import gpu_energy, gpu_power, idle_power_w
+from gatherbench.bench.read.modelled import speedups
+from gatherbench.bench.read.summary import summarise
 from gatherbench.bench.read.tables import Run
 from tools.gpu_results.gathers import host_gathers
 from tools.gpu_results.words import ends, graph, plan_of, table
 
 #: Workload, strategy, variant.
 Series = tuple[str, str, str]
+#: Paths that others are set beside.
+BASELINES = ("naive", "prefetch")
+LARGE = "hashed-papers"
+
+
+def in_turns(runs: Sequence[Run]) -> list[Run]:
+    """Runs whose paths took turns in one process a repeat."""
+    return [run for run in runs if run.processes]
+
+
+def ratios(run: Run, baseline: str) -> dict[Series, str]:
+    """How many times as fast as a ``cpu_gather`` each series is, with its interval if it has one:
+    ``13.0 (12.6–13.5)``.
+    """
+    found = {}
+    for row in speedups(run, "cpu_gather", baseline).to_dict("records"):
+        value, low, high = (f"{row[name]:#.3g}" for name in ("speedup", "low", "high"))
+        path = (str(row["workload"]), str(row["strategy"]), str(row["variant"]))
+        found[path] = f"{value} ({low}–{high})" if row["low"] < row["high"] else value
+    return found
 
 
 def epochs(runs: Sequence[Run]) -> Iterator[str]:
     yield "## Epochs"
     yield ""
-    plan = next(iter(runs[0].plan["workloads"].values()))
-    fan_outs = ",".join(map(str, plan["fanouts"]))
     yield (
-        f"Median seconds of {plan['max_batches']} minibatches (fan-outs {fan_outs}, hidden"
-        f" {plan['hidden']}, drawn on the GPU), one process each."
+        "All paths of a graph took turns in one process a repeat, epoch by epoch. Medians of an"
+        " epoch and of its wait for rows; ratios are paired within blocks, with 95 % intervals over"
+        " processes; of one process there is none. `null` is the floor: the same loop, whose rows"
+        " lie ready. Each plan ran on another machine of the same kind."
     )
     yield ""
-    medians = {}
-    for run in runs:
-        times = epoch_times(run).query("backend == 'cuda' and basis == 'measured'")
-        for row in times.to_dict("records"):
-            case = (str(row["strategy"]), str(row["variant"]))
-            medians[run.run_id, str(row["workload"]), *case] = float(row["median"])
-    groups = list(dict.fromkeys(key[:2] for key in medians))
-    paths = list(dict.fromkeys(key[2:] for key in medians))
-    yield from table(
-        ["path", *(f"{graph(w)} ({plan_of(r)})" for r, w in groups)],
-        (
-            [
-                " ".join(path).removesuffix(" default"),
-                *(f"{medians[(*g, *path)]:.2f}" if (*g, *path) in medians else "" for g in groups),
-            ]
-            for path in paths
-        ),
-    )
-    yield from _between_processes(runs, medians)
-    every = pd.concat([run.samples[run.samples["stage"] == "sample"] for run in runs])
-    first = every[every["batch"] == 0]["value_s"].median()
-    later = every[every["batch"] > 0]["value_s"].median()
-    drawing = [seconds for run in runs for seconds in _by_epoch(run, ["sample"]).values()]
-    yield (
-        f"**Drawing** takes {ends(drawing)} s of them (medians of a path's epochs). Of that the"
-        f" first minibatch takes {1e3 * first:.0f} ms and each other {1e3 * later:.1f}: sorting all"
-        f" seeds is some {1e3 * (first - later):.0f} ms an epoch. This was a sampler in torch"
-        " operations; the one of now has kernels of its own, and is not yet timed on a GPU."
-    )
-    yield ""
+    for run in in_turns(runs):
+        frame = summarise(run).query("basis == 'measured'")
+        over = {baseline: ratios(run, baseline) for baseline in BASELINES}
+        for workload in run.workloads:
+            of = run.plan["workloads"][workload]
+            fan_outs = ",".join(map(str, of["fanouts"]))
+            yield (
+                f"**{graph(workload)}**, fan-outs {fan_outs}, {of['max_batches']} minibatches"
+                f" (`{plan_of(run.run_id)}`):"
+            )
+            yield ""
+            yield from table(
+                ["path", "processes", "epoch", "fetch", *(f"over {b}" for b in BASELINES)],
+                (
+                    [
+                        f"{row['strategy']} {row['variant']}".removesuffix(" default"),
+                        f"{row['repeats']:.0f}",
+                        f"{1e3 * row['median']:.1f} ms",
+                        f"{1e3 * row['fetch']:.1f} ms",
+                        *(
+                            over[b][workload, str(row["strategy"]), str(row["variant"])]
+                            for b in BASELINES
+                        ),
+                    ]
+                    for row in frame[frame["workload"] == workload].to_dict("records")
+                ),
+            )
+    yield from _between_processes(runs)
+    yield from _setup(runs)
     yield from _energy(runs)
 
 
-def _between_processes(
-    runs: Sequence[Run], medians: dict[tuple[str, str, str, str], float]
-) -> Iterator[str]:
-    """Paths that ran in two processes; of cases that did not end, by the stages of their epochs."""
-    seen: defaultdict[Series, list[tuple[float | None, float]]] = defaultdict(list)
-    for run in runs:
-        for path, seconds in _by_epoch(run, ["sample", "fetch", "train"]).items():
-            seen[path].append((medians.get((run.run_id, *path)), seconds))
-    rows = []
-    for (workload, strategy, variant), found in seen.items():
-        if len(found) > 1:
-            whole = [epoch for epoch, _ in found if epoch is not None]
-            ended = len(whole) == len(found)
-            times = whole if ended else [stages for _, stages in found]
-            name = f"{strategy} {variant}".removesuffix(" default")
-            how = "" if ended else "by the stages of its epochs: a case did not end"
-            rows.append([graph(workload), name, f"{max(times) / min(times):.2f}", how])
+def _between_processes(runs: Sequence[Run]) -> Iterator[str]:
+    apart: dict[str, float] = {}
+    for run in in_turns(runs):
+        medians = run.values("epoch", "wall_time").groupby(["workload", *_PATH, "repeat"]).median()
+        for (workload, strategy, variant), of in medians.groupby(["workload", *_PATH]):
+            if len(of) > 1:
+                path = f"{strategy} {variant}".removesuffix(" default")
+                name = f"{path} on {graph(str(workload))}"
+                apart[name] = max(apart.get(name, 1.0), float(of.max() / of.min()))
+    close = sum(ratio <= 1.05 for ratio in apart.values())
+    far = sorted(apart, key=lambda name: -apart[name])[:3]
     yield (
-        "**Between processes** of one path, the longest epoch over the shortest: no order among"
-        " paths as close as that is claimed."
+        f"**Between processes** of one path on one machine, the longest median over the shortest:"
+        f" within 5 % for {close} of {len(apart)}; furthest apart are"
+        f" {', '.join(f'{name} ({apart[name]:.2f})' for name in far)}."
     )
     yield ""
-    yield from table(["graph", "path", "ratio", ""], rows)
+
+
+def _setup(runs: Sequence[Run]) -> Iterator[str]:
+    every = pd.concat([run.rows for run in in_turns(runs)])
+    mine = (every["dataset"] == LARGE) & (every["stage"] == "setup")
+    setup = every[mine & every["value"].notna()]
+
+    def seconds(metric: str, managed: bool | None = None) -> str:
+        # A path that finds the table registered by another takes microseconds.
+        mine = setup[(setup["metric"] == metric) & (setup["value"] > 0.01)]
+        if managed is not None:
+            mine = mine[mine["source"].str.contains("managed") == managed]
+        return ends(mine["value"], 1)
+
+    fills = setup[setup["metric"] == "fill_time"]["value"]
+    slow, filled = fills.max(), fills[fills < fills.max() / 2]
+    yield (
+        f"**Set-up** over 48 GiB: the table is made in {seconds('table_load_time', False)} s in"
+        f" ordinary memory and in {seconds('table_load_time', True)} s in managed memory"
+        " (`cudaMemPrefetchAsync` brings it in), registering takes"
+        f" {seconds('register_time')} s, scores by degree {seconds('score_time')} s (each thread"
+        " read all edges; now it reads a part of them), filling the"
+        f" kept tenth {ends(filled, 1)} s (before, through torch on one thread,"
+        f" {ends([slow], 1)} s)."
+    )
+    yield ""
+    threads = setup[setup["metric"] == "gather_threads"]["value"]
+    yield (
+        f"**CPU gathers** of `pinned` and `prefetch` ran on {ends(threads, 0)} threads there. They"
+        " had been chosen on 8 MiB of rows, which is too few: in the loop they reached up to 1.5"
+        " times the rate that was told. They are chosen on 64 MiB now, not yet on a GPU's host."
+    )
+    yield ""
+
+
+_PATH = ["strategy", "variant"]
 
 
 def _energy(runs: Sequence[Run]) -> Iterator[str]:
@@ -107,22 +155,8 @@ def _energy(runs: Sequence[Run]) -> Iterator[str]:
         )
 
 
-def processor(runs: Sequence[Run], samples: pd.DataFrame) -> Iterator[str]:
+def processor(samples: pd.DataFrame) -> Iterator[str]:
     yield "## The processor"
-    yield ""
-    busy, torch = [], []
-    for run in runs:
-        window = run.values("epoch", "window_time").groupby(["workload", "strategy", "variant"])
-        seconds = window.median()
-        for row in thread_seconds(run).to_dict("records"):
-            case = (row["workload"], row["strategy"], row["variant"])
-            busy.append(row["median"] / seconds[case])
-            torch.append(row["torch"] / seconds[case])
-    yield (
-        f"An epoch kept {ends(busy, 0)} of {cores_of(runs[0])} cores busy, torch's pool"
-        f" {ends(torch, 0)} of them: it spins for milliseconds after an operation. Ids are checked"
-        " and copied without it since; that has not been measured on a GPU again."
-    )
     yield ""
     yield "The CPU's gather of rows of 512 B out of 32 GiB (`calibrate`), by threads:"
     yield ""
@@ -130,12 +164,3 @@ def processor(runs: Sequence[Run], samples: pd.DataFrame) -> Iterator[str]:
     yield from table(
         ["threads", *map(str, rates)], [["GB/s", *(f"{rate / 1e9:.1f}" for rate in rates.values())]]
     )
-
-
-def _by_epoch(run: Run, stages: Sequence[str]) -> dict[Series, float]:
-    """Median seconds of an epoch in these stages, of cases that did not end, too."""
-    samples = pd.read_parquet(run.folder / "samples.parquet")
-    mine = samples[samples["stage"].isin(stages)]
-    sums = mine.groupby(["workload", "strategy", "variant", "epoch"])["value_s"].sum()
-    medians = sums.groupby(["workload", "strategy", "variant"]).median()
-    return dict(zip(medians.index, map(float, medians), strict=True))

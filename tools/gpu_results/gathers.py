@@ -112,6 +112,34 @@ def gathers(summary: pd.DataFrame) -> Iterator[str]:
     yield from table(["row", "over ours, sorted", "over our better order"], rows)
 
 
+def pages(summary: pd.DataFrame) -> Iterator[str]:
+    """By kind of memory and span, and where the driver's pages are split."""
+    yield "## Pages"
+    yield ""
+    yield (
+        "GB/s of random rows by `aligned`, each round other rows. Managed memory stays on the host"
+        " and is mapped by pages of up to 2 MiB; *split*: every second piece has other advice, so"
+        " no page is larger than a piece."
+    )
+    yield ""
+    rates = summary.set_index(["case", "span_bytes", "row_bytes"])["median_per_s"] / 1e9
+    kinds = {
+        "registered": "span_registered",
+        "managed": "span_managed",
+        "managed, split by 64 KiB": "split_64k",
+        "managed, split by 4 KiB": "split_4k",
+    }
+    sizes = sorted(set(summary["row_bytes"]))
+    yield from table(
+        ["memory", "table", *(f"{size} B" for size in sizes)],
+        (
+            [name, gib(span), *(f"{rates[case, span, size]:.1f}" for size in sizes)]
+            for name, case in kinds.items()
+            for span in sorted(set(summary[summary["case"] == case]["span_bytes"]))
+        ),
+    )
+
+
 def model(summary: pd.DataFrame, profile: LinkProfile) -> Iterator[str]:
     yield "## The model of gathers"
     yield ""
