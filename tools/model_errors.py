@@ -37,12 +37,15 @@ NOTES = FILE.with_name("NOTES.md")
 
 
 def gpu_runs(results: Path) -> dict[str, list[Run]]:
-    """Shipped profile → the runs of its machine, with epochs measured on a GPU."""
+    """Shipped profile → the runs of its machine, with epochs measured on a GPU.
+
+    Of the loop of now, whose host's clock is read: earlier ones drew and issued otherwise.
+    """
     found: dict[str, list[Run]] = {}
     for plan in sorted(results.glob("*/*/plan.json")):  # of runs: probes leave rows alone
         run = load_run(plan.parent)
         used = profile_of(run)
-        measured = run.select(stage="epoch", basis="measured", backend="cuda")
+        measured = run.select(stage="host", basis="measured", backend="cuda")
         if used is not None and used.name in profile_names() and len(measured):
             found.setdefault(used.name, []).append(run)
     return found
@@ -65,7 +68,9 @@ def beside_of(runs: Sequence[Run], profile: LinkProfile) -> Iterator[Beside]:
         series = {one.key: one for one in series_of(run, profile)}
         for row in against_measured(run, profile).to_dict("records"):
             one = series[str(row["workload"]), str(row["strategy"]), str(row["variant"])]
-            ahead = one.load.lookahead if one.load else 0
+            if one.load is None:  # its first repeat failed, and declared nothing
+                continue
+            ahead = one.load.lookahead
             profiles = (without, other_graphs[one.workload], other_paths[one.strategy, ahead])
             names = ("measured_s", "modelled_s", "modelled_path_s")
             times = [row[name] for name in names] + [_epoch_s(one, p) for p in profiles]

@@ -62,10 +62,13 @@ def test_the_committed_runs_say_of_which_pages_they_count():
             elsewhere = mine["variant"].str.contains("managed") == (metric == "gpu_page_visits")
             assert not mine["value"][elsewhere].any()
             found = mine[mine["variant"].str.startswith("sorted") & (mine["value"] > 0)]
-            sorted_visits |= {(w[:6], metric): v for w, v in found[["workload", "value"]].values}
+            for workload, value in found[["workload", "value"]].values:  # more in longer epochs
+                key = workload[:6], metric
+                sorted_visits[key] = max(value, sorted_visits.get(key, 0))
     assert sorted_visits == {
         ("reddit", "gpu_page_visits"): 426_041,
         ("produc", "gpu_page_visits"): 737_014,
         ("papers", "gpu_page_visits"): 2_565_910,
         ("papers", "managed_page_visits"): 203_394,
+        ("hashed", "gpu_page_visits"): 1_040_239,
     }

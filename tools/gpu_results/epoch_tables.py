@@ -30,7 +30,8 @@ def ratios(run: Run, baseline: str) -> dict[Series, str]:
     ``13.0 (12.6–13.5)``.
     """
     found = {}
-    for row in speedups(run, "cpu_gather", baseline).to_dict("records"):
+    measured = speedups(run, "cpu_gather", baseline).query("basis == 'measured'")
+    for row in measured.to_dict("records"):
         value, low, high = (f"{row[name]:#.3g}" for name in ("speedup", "low", "high"))
         path = (str(row["workload"]), str(row["strategy"]), str(row["variant"]))
         found[path] = f"{value} ({low}–{high})" if row["low"] < row["high"] else value

@@ -35,12 +35,12 @@ def test_the_file_is_what_the_committed_runs_yield(tmp_path, runs, shipped):
     """``python -m tools.model_errors`` writes it anew after a change of the model."""
     model_errors.write(model_errors.beside_of(runs, shipped), tmp_path / "epochs.csv")
     assert (tmp_path / "epochs.csv").read_text() == errors.FILE.read_text()
-    assert len(measured_beside()) == 45
+    assert len(measured_beside()) == 40
 
 
 def test_the_profile_holds_what_the_committed_runs_tell_of_the_loop(runs, shipped):
     assert fitted(list(training_loop.epochs_of(runs, shipped)), shipped) == shipped
-    for key, series in (("loop.issue", 14), ("loop.submit", 14), ("loop.gather", 4)):
+    for key, series in (("loop.issue", 10), ("loop.submit", 31), ("loop.gather", 3)):
         assert f"median of {series} series of epochs on nvidia-h200" in shipped[key].source
 
 
@@ -62,23 +62,23 @@ def test_the_table_by_hand():
 
 
 def test_it_is_no_worse_of_graphs_and_paths_that_it_did_not_see():
-    """Root mean square 10 % with all, 10 without a graph, 12 without a path; 31 as timed alone."""
+    """Root mean square 16 % with all, 16 without a graph, 19 without a path; 37 as timed alone."""
 
     def rms(name: str) -> float:
         off = [replace(o, modelled_s=getattr(o, name)).error for o in measured_beside()]
         return math.sqrt(sum(e * e for e in off) / len(off))
 
-    assert rms("modelled_s") == pytest.approx(0.096, abs=0.005)
+    assert rms("modelled_s") == pytest.approx(0.155, abs=0.005)
     assert rms("other_graphs_s") < 1.15 * rms("modelled_s")
     assert rms("other_paths_s") < 1.35 * rms("modelled_s")
-    assert rms("alone_s") > 3 * rms("modelled_s")
+    assert rms("alone_s") > 2 * rms("modelled_s")
 
 
 def test_processes_of_one_path_differ_by_their_standard_deviation():
     """Logarithms 0 and 1 apart: a variance of 0.5; what ran once tells nothing."""
     again = replace(ONE, run="20261123-run-2", measured_s=math.e)
     assert between_processes([ONE, again, replace(ONE, variant="b")]) == pytest.approx(0.5**0.5)
-    assert between_processes(measured_beside()) == pytest.approx(0.152, abs=0.001)
+    assert between_processes(measured_beside()) == pytest.approx(0.056, abs=0.001)
 
 
 def test_an_error_is_modelled_over_measured_less_one():
@@ -143,9 +143,12 @@ def test_the_loops_constants_by_hand(shipped):
     assert found["loop.submit"].value == pytest.approx(2e-3)
     assert found["loop.gather"].value == pytest.approx(6.5e-3, rel=0.01)
     assert found["loop.beside_gather"].value == pytest.approx(0.5)
-    # Where the host's own clock was read it counts, of a path that waits for its rows, too.
-    clocked = replace(read, start_s=5e-3, issue_s=4e-3)
-    told = fitted([clocked, *(replace(g, start_s=1.0, issue_s=1.0) for g in gathers)], machine)
+    # Where the host's own clock was read it counts: of starting a fetch that is waited for, too.
+    clocked = [
+        replace(read, start_s=5e-3, issue_s=9e-3),
+        replace(ready[0], start_s=5e-3, issue_s=4e-3),
+    ]
+    told = fitted([*clocked, *(replace(g, start_s=1.0, issue_s=1.0) for g in gathers)], machine)
     assert told["loop.issue"].value == pytest.approx(80e-6)
     assert told["loop.submit"].value == pytest.approx(5e-3)
     slower = fitted([*ready, epoch(0, 30, lookahead=1, **by_cpu)], machine)
