@@ -347,7 +347,7 @@ class MeasuredCase(ExitStack):
         self._training = _Training(
             job, strategy, ground, loaded.truth, fetcher, trainer, witness, conduct, out
         )
-        self._training.warm_up(looked_at[0], everything=everything)
+        self._told += tuple(self._training.warm_up(looked_at[0], everything=everything))
         if self._alone:
             # What is scored between epochs takes energy, too.
             whose = None if plan.eval_every_epoch else ground.gpu
@@ -482,22 +482,27 @@ class _Training:
     def group(self) -> Alone:
         return self.ground.group
 
-    def warm_up(self, typical: MiniBatch, *, everything: bool) -> None:
+    def warm_up(self, typical: MiniBatch, *, everything: bool) -> list[SetupStep]:
         """Epochs before the measured ones, whose rows are compared: all of them, or spots.
 
         Args:
             typical: a minibatch for a path that tunes itself beside the training.
+
+        Returns:
+            What tuning took, of which the rows are written.
         """
         plan, make, when = self.job.measure, self.job.rows, "in the warm-up"
         self.fetcher.expect(len(self.epochs.trace))
         self.out.rows(self.group.rows(make))
         if compares_activations(plan):
             self._activation_rows(typical)
-        self.out.rows(_setup_rows(self._tuned(typical), make))
+        tuned = self._tuned(typical)
+        self.out.rows(_setup_rows(tuned, make))
         for number in range(plan.warmup_epochs):
             watched = self._compared(when, len(self.epochs.trace), everything)
             with self.conduct.resting(self.fetcher, watched) as watch:
                 self._epoch(self.epochs.warm_up(number), unmarked, watch)
+        return tuned
 
     def _activation_rows(self, batch: MiniBatch) -> None:
         """What a step takes of memory, and that its gradients are those of ``keep``."""

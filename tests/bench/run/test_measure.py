@@ -25,7 +25,9 @@ from gatherbench.bench.sampling.knowledge import knowledge_of
 from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.store import open_dataset
 from gatherbench.strategies import auto, places
+from gatherbench.strategies.base import SetupStep
 from gatherbench.strategies.cpu_gather import CpuGather
+from gatherbench.strategies.host_fetcher import HostFetcher
 from gatherbench.strategies.registry import STRATEGIES
 
 from .fakes import measured, skipped
@@ -211,6 +213,21 @@ def test_a_case_on_the_host_says_where_its_table_lies_and_what_it_cannot_read(ma
         assert len(sample["values"]) == 5
         stored = value(rows, sample["stage"], "wall_time", sample["epoch"])
         assert sum(sample["values"]) == pytest.approx(stored)
+
+
+def test_what_tuning_took_is_told_once(make_job, monkeypatch):
+    """It is written when it is known, and belongs to the fetcher's set-up, too."""
+    step = SetupStep("budget_1_step_time", "s", 0.25, "a clock")
+
+    def tune(fetcher: HostFetcher, _ids: Any, beside: Any) -> list[SetupStep]:
+        beside()
+        fetcher.setup.append(step)
+        return [step]
+
+    monkeypatch.setattr(HostFetcher, "tunable", True)
+    monkeypatch.setattr(HostFetcher, "tune", tune)
+    rows = measured(make_job())
+    assert [row.value for row in rows if row.metric == step.metric] == [0.25]
 
 
 def test_rows_are_checked_until_every_buffer_has_been_used_again(make_job):
