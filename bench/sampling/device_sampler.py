@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -22,6 +23,7 @@ from gatherbench.kernels.host_memory import tensor_of
 from gatherbench.kernels.launch import architecture, launch_threads, load_from
 from gatherbench.kernels.managed_memory import Memory, empty
 from gatherbench.kernels.mapped_memory import HostRegistration, ManagedMemory
+from gatherbench.strategies.buffers import RowBuffer
 
 #: How the GPU comes to see a graph in host memory, and the memory that it is copied to.
 Place = Literal["registered", "managed"]
@@ -109,6 +111,7 @@ class DeviceSampler:
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._seeds, self._sizes = (RowBuffer(partial(_staging, device)) for _ in range(2))
 
     def sample(self, seeds: Tensor, seed: int) -> MiniBatch:
         """Draw the minibatch of ``seeds``.
@@ -135,9 +138,9 @@ class DeviceSampler:
         if torch.unique(known).numel() != known.numel():
             raise ValueError("seeds: a node stands there twice: make them unique")
         with self._lock, torch.cuda.stream(self._stream):
-            drawn = self._layers(known.to(self._device), seed)
-        if self._stream is not None:
-            self._stream.synchronize()
+            here = self._seeds.rows(known.numel()).copy_(known)  # the last ones are there by now
+            drawn = self._layers(here.to(self._device, non_blocking=True), seed)
+        if self._stream is not None:  # it was waited for, with the last number of nodes
             current = torch.cuda.current_stream(self._device)
             for made in (drawn.input_ids, *drawn.edges):
                 made.record_stream(current)  # or it could be handed on while the training reads it
@@ -154,12 +157,20 @@ class DeviceSampler:
             counts = torch.empty_like(nodes)
             self._launch("count_kernel", nodes.numel(), self._graph[0], nodes, fanout, counts)
             ends = counts.cumsum(0)
-            *more, total = torch.cat([added, ends[-1:]]).tolist()
+            *more, total = self._told(torch.cat([added, ends[-1:]]))
             known += more
             drawn, nodes, added = self._draw(nodes, known[-1], ends, total, derive(seed, layer))
             edges.append(drawn)
-        known.append(int(added))
+        known += self._told(added)
         return MiniBatch(nodes[: known[-1]], tuple(edges), tuple(known))
+
+    def _told(self, sizes: Tensor) -> list[int]:
+        """What the GPU says, for which the host waits."""
+        here = self._sizes.rows(sizes.numel()).copy_(sizes, non_blocking=True)
+        if self._stream is not None:
+            self._stream.synchronize()
+        found: list[int] = here.tolist()
+        return found
 
     def _draw(
         self, nodes: Tensor, targets: int, ends: Tensor, total: int, key: int
@@ -184,6 +195,13 @@ class DeviceSampler:
 
     def _launch(self, name: str, positions: int, *arguments: Tensor | int) -> None:
         launch_threads(self._kernels[name], positions, arguments, self._device)
+
+
+def _staging(device: torch.device, count: int) -> Tensor:
+    """Page-locked: CUDA keeps other threads from launching while a copy to pageable memory waits
+    (torch's ``_local_scalar_dense_cuda`` avoids it for that reason).
+    """
+    return torch.empty(count, dtype=torch.int64, pin_memory=device.type == "cuda")
 
 
 def kept_lists(

@@ -34,8 +34,8 @@ class Findings:
     Attributes:
         published: rows of :func:`gatherbench.bench.read.reference.load_reference`.
         runs: every run, the one that was begun last first.
-        micro: what the newest ``gpu-micro`` timed (:mod:`gatherbench.bench.read.points`), and its
-            ``machine``.
+        micro: what ``gpu-micro`` timed (:mod:`gatherbench.bench.read.points`) on the machine of the
+            newest, each case by the newest that has it; and the ``machine``.
     """
 
     published: pd.DataFrame
@@ -144,7 +144,10 @@ def load_findings(root: Path, reference: Path) -> Findings:
     # Of one day, where neither says when it began, the one that measured more.
     runs.sort(key=lambda run: (began(run.folder), len(run.rows)), reverse=True)
     probed = [folder for folder in folders if is_point_table(folder / "rows.csv")]
-    table = read_points(probed[0] / "rows.csv" if probed else None)
     machine = probed[0].parent.name if probed else ""
-    timed = table[table["time_s"].notna()].assign(machine=machine)
-    return Findings(load_reference(reference), runs, timed)
+    timed = read_points(None)
+    for folder in (one for one in probed if one.parent.name == machine):
+        more = read_points(folder / "rows.csv")
+        fresh = more["time_s"].notna() & ~more["case"].isin(set(timed["case"]))
+        timed = pd.concat([timed, more[fresh]]) if len(timed) else more[fresh]
+    return Findings(load_reference(reference), runs, timed.assign(machine=machine))

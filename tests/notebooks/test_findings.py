@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from gatherbench.bench.read.derive import epoch_times
@@ -103,6 +104,19 @@ def test_the_newest_micro_run_with_its_machine(tmp_path):
     assert set(findings.micro["machine"]) == {"nvidia-h200"}
     assert set(findings.micro["policy"]) == {"", "aligned"}
     assert findings.runs == []
+
+
+def test_a_newer_micro_run_of_some_cases_hides_nothing_of_the_others(tmp_path):
+    older, newer = (tmp_path / "nvidia-h200" / f"2026112{day}-micro" for day in (0, 1))
+    write_micro(older, policies=["aligned"])
+    write_micro(newer, policies=["unaligned"])
+    rows = pd.read_csv(newer / "rows.csv", keep_default_na=False)
+    rows[rows["case"] == "gpu_gather"].to_csv(newer / "rows.csv", index=False)
+    micro = load_findings(tmp_path, tmp_path).micro
+    assert set(micro[micro["case"] == "gpu_gather"]["policy"]) == {"unaligned"}
+    others = micro[micro["case"] != "gpu_gather"]
+    assert len(others)
+    assert set(others["policy"]) <= {"", "aligned"}
 
 
 def test_the_machine_whose_gpu_was_measured_last(make_run, tmp_path):
