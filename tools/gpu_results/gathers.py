@@ -53,7 +53,9 @@ def _link(runs: Sequence[Run]) -> Iterator[list[str]]:
             less = lines.get((workload, "all_in_gpu", "default"))
             if one is not None and less is not None:
                 names = ("median", "link_128", "link_64")
-                ratios = ((one[n] - less[n]) / one["payload"] for n in names)
+                ratios = [(one[n] - less[n]) / one["payload"] for n in names]
+                if pd.isna(ratios).any():  # its first repeat failed, and declared nothing
+                    continue
                 yield [graph(workload), *(f"{ratio:.2f}" for ratio in ratios)]
 
 
