@@ -138,6 +138,7 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
         bad_id: Tensor | None = None,
     ) -> None:
         assert ids.element_size() == point.index_bytes
+        point.check(table.row_bytes, table.row_stride, table.address, out.data_ptr())
         made.queue.append((made.current.name, "gather", out.data_ptr()))
         made.written.add((memory_of(out), made.current.name))
         made.read.add((memory_of(ids), made.current.name))

@@ -20,8 +20,8 @@ from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run.measure import measure
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.store import PartWriter, read_part, rows_of
+from gatherbench.bench.sampling import device_sampler, state_sampler
 from gatherbench.bench.sampling import epoch as epoch_module
-from gatherbench.bench.sampling import state_sampler
 from gatherbench.bench.sampling.device_sampler import DeviceSampler
 from gatherbench.bench.sampling.epoch import StateSeeds
 from gatherbench.bench.sampling.trace import Trace
@@ -254,3 +254,11 @@ def test_on_a_gpu_it_waits_for_its_own_stream_alone(monkeypatch):
         ("training", "keeps"),
         ("training", "keeps"),
     ]
+
+
+@pytest.mark.parametrize(("device", "locked"), [("cuda", True), ("cpu", False)])
+def test_what_travels_to_and_from_a_gpu_is_page_locked(monkeypatch, device, locked):
+    asked = []
+    monkeypatch.setattr(torch, "empty", lambda *_, **how: asked.append(how["pin_memory"]))
+    device_sampler._staging(torch.device(device), 3)
+    assert asked == [locked]
