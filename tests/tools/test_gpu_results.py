@@ -8,8 +8,7 @@ import statistics
 import pandas as pd
 import pytest
 
-from gatherbench.bench.read.tables import load_run
-from tools.gpu_results.__main__ import FOLDER, ROOT, TEXTS, page, summary_of, with_summary
+from tools.gpu_results.__main__ import FOLDER, ROOT, TEXTS, page, runs_of, summary_of, with_summary
 from tools.gpu_results.epoch_tables import LARGE, epochs, in_turns, ratios
 from tools.gpu_results.gathers import gathers, host_gathers, pages
 from tools.gpu_results.probes import blocks_of, kinds_of, overlap
@@ -116,7 +115,7 @@ def test_what_is_said_of_epochs_by_hand():
 
     The ratio is that of means of logarithms, paired within blocks: of each process its own.
     """
-    runs = in_turns([load_run(plan.parent) for plan in sorted(FOLDER.glob("*/plan.json"))])
+    runs = in_turns(runs_of(FOLDER))
     run = runs[-1]
     seconds: dict[tuple[str, int], dict[int, float]] = {}
     with (run.folder / "rows.csv").open(encoding="utf-8") as file:

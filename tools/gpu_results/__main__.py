@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import matplotlib as mpl
@@ -39,7 +40,7 @@ _SUMMARY = re.compile(r"^\*\*On an H200\*\* behind .*?(?=\n\n(?!- ))", re.MULTIL
 
 def page(folder: Path = FOLDER) -> str:
     """The page, as Markdown."""
-    runs = [load_run(plan.parent) for plan in sorted(folder.glob("*/plan.json"))]
+    runs = runs_of(folder)
     micro = next(folder.glob("*-gpu-micro"))
     summary = pd.read_csv(micro / "summary.csv", keep_default_na=False, na_values=[""])
     counted = pd.read_csv(micro / "rows.csv", low_memory=False)
@@ -59,6 +60,12 @@ def page(folder: Path = FOLDER) -> str:
         *model(summary, load_profile(PROFILE)),
     ]
     return "\n".join(parts) + "\n"
+
+
+@cache
+def runs_of(folder: Path) -> tuple[Run, ...]:
+    """The runs, in the order of their names."""
+    return tuple(load_run(plan.parent) for plan in sorted(folder.glob("*/plan.json")))
 
 
 def pages_of(folder: Path) -> pd.DataFrame:
@@ -120,7 +127,7 @@ def summary_of(folder: Path = FOLDER) -> str:
     rates = pages_of(folder).set_index(["case", "span_bytes", "row_bytes"])["median_per_s"] / 1e9
     far = max(span for case, span, _ in rates.index if case == "span_managed")
     _, middle, farthest = SPANS
-    runs = in_turns([load_run(plan.parent) for plan in sorted(folder.glob("*/plan.json"))])
+    runs = in_turns(runs_of(folder))
 
     def rate(span: int, order: str) -> str:
         wide = aligned(summary).query("row_bytes == 512 and span_bytes == @span")
@@ -172,5 +179,5 @@ if __name__ == "__main__":
         text = (ROOT / name).read_text(encoding="utf-8")
         (ROOT / name).write_text(with_summary(text), encoding="utf-8")
     draw(FOLDER / "gathers.png")
-    *_, large = in_turns([load_run(plan.parent) for plan in sorted(FOLDER.glob("*/plan.json"))])
+    *_, large = in_turns(runs_of(FOLDER))
     save(draw_chart(epoch_breakdown(large)), FOLDER / "epochs.png")
