@@ -24,7 +24,6 @@ from gatherbench.kernels.launch import (
     gather_into,
     launch_threads,
     load_from,
-    policy_point,
 )
 from gatherbench.kernels.order import ReadOrder
 from gatherbench.reason import Reason
@@ -226,10 +225,9 @@ class CachedFetcher(KernelFetcher):
             self._slots = torch.from_numpy(kept.slots).to(self.device)
             self._gather_tells = None  # it would be given the -1 that stands for a bad id
             if count:  # by the GPU, as fast as any gather: with one thread torch is slow at it
-                at = self.memory.address % 16, self._hot.data_ptr() % 16
-                point = policy_point(POLICY, row_bytes, self.dtype.itemsize, *at, 8)
+                # Whole rows from the table, so aligned as its rows are.
                 ids = torch.from_numpy(kept.ids).to(self.device)
-                gather_into(self._hot[:count], self.table, ids, point)
+                gather_into(self._hot[:count], self.table, ids, self.points[torch.int64])
         self._fill: Tensor | None = None
         self._hits = torch.zeros((), dtype=torch.int64, device=self.device)
         # Rows are counted from whichever place begins first: no id is negative.

@@ -27,7 +27,7 @@ from gatherbench.bench.show.answer import Point, answer
 from gatherbench.bench.show.chart import Axis, Line, Panel
 from gatherbench.bench.show.charts import _said_once
 from gatherbench.bench.show.comparison import summary
-from gatherbench.bench.show.contest import Contest, contest_points
+from gatherbench.bench.show.contest import OVERTAKEN, Contest, contest_points
 from gatherbench.bench.show.provenance import cases_ended, in_short
 from gatherbench.bench.show.report.against import against
 from gatherbench.bench.show.report.page import render_report
@@ -136,6 +136,13 @@ def test_a_bound_whose_interval_holds_what_it_bounds_is_not_decided(make_run):
     assert found == (
         "not decided whether all_in_gpu, the upper bound, is faster than what it bounds."
     )
+
+
+def test_of_several_workloads_a_bound_that_is_overtaken_stands_under_its_table():
+    times = {"cpu_gather naive": 0.0, "aligned_zero_copy given": -1.0, "all_in_gpu default": -0.5}
+    two = [Contest(w, {n: [t] * 3 for n, t in times.items()}, "cpu_gather naive") for w in "ab"]
+    found = [point for point in contest_points(two) if point.says == OVERTAKEN]
+    assert [(point.of_one, point.workloads) for point in found] == [(True, ("a",)), (True, ("b",))]
 
 
 def test_of_several_workloads_those_are_named_that_are_level_on_all():
