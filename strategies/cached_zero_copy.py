@@ -18,13 +18,7 @@ import torch
 from torch import Tensor
 
 from gatherbench.kernels.host_memory import empty_table
-from gatherbench.kernels.launch import (
-    Table,
-    architecture,
-    gather_into,
-    launch_threads,
-    load_from,
-)
+from gatherbench.kernels.launch import Table, architecture, gather_into, launch_threads, load_from
 from gatherbench.kernels.order import ReadOrder
 from gatherbench.reason import Reason
 from gatherbench.strategies.base import Fetcher, Minibatches, Residency, SetupStep, Strategy

@@ -391,7 +391,7 @@ def _overlapped_loads(micro: pd.DataFrame) -> pd.DataFrame:
 def _sweeps(findings: Findings, pattern: str) -> pd.DataFrame:
     """Seconds of the GPU's setup rows whose metric is ``pattern``; a column by what it captures.
 
-    Index: ``series`` (variant and graph) and ``repeat`` of a run. Numbers are captured as such.
+    Index: ``series`` (variant and graph) and ``repeat``. Numbers are captured as such.
     """
 
     def rows(run: Run) -> pd.DataFrame:
@@ -404,8 +404,7 @@ def _sweeps(findings: Findings, pattern: str) -> pd.DataFrame:
         found = rows(run)
         graph = pd.Series([groups[run.machine, w] for w in found["workload"]], found.index)
         what = found["metric"].str.extract(pattern)[0]
-        series, repeat = found["variant"] + ", " + graph, run.run_id + found["repeat"].astype(str)
-        tables.append(found.assign(series=series, what=what, repeat=repeat))
+        tables.append(found.assign(series=found["variant"] + ", " + graph, what=what))
     table = pd.concat([t for t in tables if len(t)] or tables)
     wide = table.set_index(["series", "repeat", "what"])["value"].astype(float).unstack()
     return wide.rename(columns=lambda name: float(name) if name.isdigit() else name)

@@ -27,6 +27,7 @@ from gatherbench.bench.show.answer import Point, answer
 from gatherbench.bench.show.chart import Axis, Line, Panel
 from gatherbench.bench.show.charts import _said_once
 from gatherbench.bench.show.comparison import summary
+from gatherbench.bench.show.contest import BOUND as BOUND_REACHED
 from gatherbench.bench.show.contest import OVERTAKEN, Contest, contest_points
 from gatherbench.bench.show.provenance import cases_ended, in_short
 from gatherbench.bench.show.report.against import against
@@ -143,6 +144,11 @@ def test_of_several_workloads_a_bound_that_is_overtaken_stands_under_its_table()
     two = [Contest(w, {n: [t] * 3 for n, t in times.items()}, "cpu_gather naive") for w in "ab"]
     found = [point for point in contest_points(two) if point.says == OVERTAKEN]
     assert [(point.of_one, point.workloads) for point in found] == [(True, ("a",)), (True, ("b",))]
+    reached = [{**times, "all_in_gpu default": -2.0}] * 2
+    two = [Contest(w, {n: [t] * 3 for n, t in of.items()}, "cpu_gather naive")
+           for w, of in zip("ab", reached, strict=True)]  # fmt: skip
+    weights = {point.says: point.weight for point in contest_points(two)}
+    assert weights[BOUND_REACHED] > found[0].weight, "what is decided is told first"
 
 
 def test_of_several_workloads_those_are_named_that_are_level_on_all():
