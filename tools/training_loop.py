@@ -82,7 +82,7 @@ def fitted(epochs: Sequence[Epoch], profile: LinkProfile) -> LinkProfile:
 
 
 def _issue(epochs: Sequence[Epoch], profile: LinkProfile) -> Iterator[float]:
-    # Behind a gather in the same stream issuing takes longer, once an epoch: that is a wait.
+    # Behind a gather in the same stream issuing takes longer: a wait, and no cost of issuing.
     for one in epochs:
         if waits_for_nothing(one.load):
             seconds = one.train_s if one.issue_s is None else one.issue_s

@@ -198,8 +198,8 @@ class DeviceSampler:
 
 
 def _staging(device: torch.device, count: int) -> Tensor:
-    """Page-locked: CUDA keeps other threads from launching while a copy to pageable memory waits
-    (torch's ``_local_scalar_dense_cuda`` avoids it for that reason).
+    """Page-locked: while a copy to pageable memory waits, CUDA may hold a lock that launches of
+    other threads need (torch's ``_local_scalar_dense_cuda`` avoids it for that reason).
     """
     return torch.empty(count, dtype=torch.int64, pin_memory=device.type == "cuda")
 
