@@ -14,6 +14,7 @@ import os
 import time
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,8 @@ MEMORY_VARIABLE = "GATHERBENCH_MEMORY_GIB"
 _MAP_NORESERVE = 0x4000
 #: Where memory comes as it is used: touched at once, and how long more of it is waited for.
 _TOUCH_BYTES, _GROWTH_S, _LOOK_S = 1 << 30, 5.0, 0.02
+#: What a core touches at a time: many chunks of UVM, which has a lock for each.
+_WRITTEN_BYTES = 32 << 20
 
 
 def available_bytes() -> int:
@@ -75,7 +78,7 @@ def empty_table(shape: tuple[int, int], dtype: torch.dtype, *, shared: bool = Fa
     if size < HUGE_PAGE and not (shared and size):
         return torch.zeros(shape, dtype=dtype)
     flat = _map(size, shared=shared)
-    _touch(flat)
+    touch(flat)
     return flat.view(dtype).view(rows, width)
 
 
@@ -115,13 +118,23 @@ def _map(size: int, *, shared: bool) -> Tensor:
     return whole[skip : skip + size]
 
 
-def _touch(flat: Tensor) -> None:
-    """Write once to every page, so that all faults happen here."""
-    for piece in paced(flat.numel()):
-        flat[piece][:: mmap.PAGESIZE] = 0
+def touch(flat: Tensor) -> None:
+    """Write once to every page of ``flat`` (uint8), on each core, so that all faults happen here.
+
+    48 GiB of managed memory take 3.0 s so on 16 cores, 6.0 on 4, and 11.9 by
+    ``cudaMemPrefetchAsync`` (an H200's host); the GPU reads them equally fast.
+    """
+
+    def write(begin: int) -> None:
+        whole[begin : begin + _WRITTEN_BYTES][:: mmap.PAGESIZE] = 0
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as writers:
+        for piece in _paced(flat.numel()):
+            whole = flat[: piece.stop]
+            list(writers.map(write, range(piece.start, piece.stop, _WRITTEN_BYTES)))
 
 
-def paced(size: int) -> Iterator[slice]:
+def _paced(size: int) -> Iterator[slice]:
     """The pieces in which to touch ``size`` bytes.
 
     Where memory comes as it is used, this goes no faster than it comes: a kernel that runs out of

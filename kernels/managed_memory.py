@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from gatherbench.kernels.cuda_calls import CudaCallError, call_runtime, device_attribute, runtime
-from gatherbench.kernels.host_memory import available_bytes, empty_table, paced
+from gatherbench.kernels.host_memory import available_bytes, empty_table, touch
 from gatherbench.reason import Reason, unsupported
 
 #: How a table's memory is had, as plans and :func:`empty` call it.
@@ -47,13 +47,11 @@ class Span:
     """Managed memory of this process.
 
     Attributes:
-        prefetched: bytes that the driver brought in at once; the others come as they are written.
         devices: the GPUs for which it is mapped.
     """
 
     address: int
     size_bytes: int
-    prefetched: int = 0
     devices: set[int] = field(default_factory=set)
 
 
@@ -163,11 +161,12 @@ def managed_table(shape: tuple[int, int], dtype: torch.dtype, device: int = 0) -
     release = weakref.finalize(raw, _free, address, os.getpid())  # the tensor holds the buffer
     try:
         stay_on_host(span, device)
-        _populate(span, _place(None))
     except BaseException:
         release()
         raise
-    return torch.frombuffer(raw, dtype=torch.uint8).view(dtype).view(rows, width)
+    flat = torch.frombuffer(raw, dtype=torch.uint8)
+    touch(flat)
+    return flat.view(dtype).view(rows, width)
 
 
 def stay_on_host(span: Span, device: int) -> None:
@@ -231,20 +230,6 @@ def _place(device: int | None) -> Any:
 def _advise(span: Span, advice: str, place: object) -> None:
     kind = getattr(runtime().cudaMemoryAdvise, advice)
     call_runtime("cudaMemAdvise", span.address, span.size_bytes, kind, place)
-
-
-def _populate(span: Span, host: object) -> None:
-    """Have its pages brought in; where the driver refuses, they come as they are written."""
-    for piece in paced(span.size_bytes):
-        at, size = span.address + piece.start, piece.stop - piece.start
-        try:
-            call_runtime("cudaMemPrefetchAsync", at, size, host, 0, 0)
-            call_runtime("cudaDeviceSynchronize")
-        except CudaCallError as error:
-            if error.code == "cudaErrorMemoryAllocation":
-                raise MemoryError(f"no_memory: {error}; {_REGISTERED}") from error
-            return
-        span.prefetched += size
 
 
 def _free(address: int, pid: int) -> None:

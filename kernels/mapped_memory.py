@@ -162,13 +162,11 @@ class ManagedMemory(MappedMemory):
     def facts(self) -> tuple[Fact, ...]:
         if self.size_bytes == 0:
             return ()
-        span, (page, said) = span_of(self.tensor), largest_page()
+        page, said = largest_page()
         copied = "bytes of the table that lay elsewhere, and now lie twice on the host"
-        prefetched = 0 if span is None else span.prefetched
         how = ("by the driver's version", said) if page is None else (said, "")
         return (
             ("managed_copy", "B", self.copied, copied, ""),
-            ("managed_prefetched", "B", prefetched, "cudaMemPrefetchAsync to the host", ""),
             ("managed_largest_page", "B", page, *how),
         )
 

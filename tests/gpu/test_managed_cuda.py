@@ -22,7 +22,7 @@ from torch import Tensor
 from gatherbench.bench.run.table import TableKind, load_table
 from gatherbench.kernels import managed_memory
 from gatherbench.kernels.cuda_calls import CudaCallError
-from gatherbench.kernels.managed_memory import empty, managed_bytes, managed_table, span_of
+from gatherbench.kernels.managed_memory import empty, managed_bytes, managed_table
 from gatherbench.strategies.registry import build
 
 pytestmark = pytest.mark.skipif(
@@ -54,12 +54,11 @@ def asked() -> list[str]:
 
 
 def right_way(size: int) -> list[str]:
-    """Allocated, advised twice, brought to the host while nothing of it was there."""
+    """Allocated, advised twice while nothing of it was there (the last number)."""
     return [
         f"allocate {size}",
-        f"advise {PREFERRED} host 0 {size}",
-        f"advise {ACCESSED_BY} device 0 {size}",
-        f"prefetch host {size} 0",
+        f"advise {PREFERRED} host 0 {size} 0",
+        f"advise {ACCESSED_BY} device 0 {size} 0",
     ]
 
 
@@ -107,36 +106,30 @@ def test_a_table_is_advised_brought_in_filled_and_read_in_place(dataset, name, p
     assert asked() == [f"free {MIB << 20}"]
 
 
+REAL_ADVISE = managed_memory._advise
+
+
 def advice_left_out(which: str) -> Callable[..., None]:
-    real = managed_memory._advise
-    return lambda span, advice, place: None if which in advice else real(span, advice, place)
+    return lambda *given: None if which in given[1] else REAL_ADVISE(*given)
 
 
-def filled_before(real: Callable[..., None]) -> Callable[..., None]:
-    def populate(span: Any, host: object) -> None:
-        ctypes.memset(span.address, 1, span.size_bytes)
-        real(span, host)
-
-    return populate
+def filled_before(span: Any, advice: str, place: object) -> None:
+    ctypes.memset(span.address, 1, span.size_bytes)
+    REAL_ADVISE(span, advice, place)
 
 
 @pytest.mark.parametrize(
-    ("part", "wrong"),
-    [
-        ("_advise", advice_left_out("Preferred")),
-        ("_advise", advice_left_out("AccessedBy")),
-        ("_populate", lambda *_: None),
-        ("_populate", filled_before(managed_memory._populate)),
-    ],
-    ids=["no place preferred", "no GPU mapped", "not brought in", "filled before"],
+    "wrong",
+    [advice_left_out("Preferred"), advice_left_out("AccessedBy"), filled_before],
+    ids=["no place preferred", "no GPU mapped", "filled before"],
 )
-def test_a_wrong_way_is_told_from_the_right_one(monkeypatch, part, wrong):
+def test_a_wrong_way_is_told_from_the_right_one(monkeypatch, wrong):
     size = 1 << 20
     _ = managed_table((256, 1024), torch.float32)
-    assert asked()[:4] == right_way(size)
-    monkeypatch.setattr(managed_memory, part, wrong)
+    assert asked()[:3] == right_way(size)
+    monkeypatch.setattr(managed_memory, "_advise", wrong)
     _ = managed_table((256, 1024), torch.float32)
-    assert asked()[1:5] != right_way(size)
+    assert asked()[1:4] != right_way(size)
 
 
 def resident(field: str) -> int:
@@ -179,12 +172,18 @@ def test_the_host_holds_a_table_once(dataset, kind, name, params, copies):
 Fault = Callable[[str, int], None]
 
 
-@pytest.mark.parametrize("call", ["cudaMallocManaged", "cudaMemPrefetchAsync"])
-def test_no_memory_for_its_chunks_is_a_reason_and_nothing_is_kept(fault, call):
-    fault(call, NO_MEMORY)
-    with pytest.raises(MemoryError, match=rf'no_memory: {call}.*memory = "registered" reads'):
+def test_no_memory_is_a_reason_and_nothing_is_kept(fault):
+    fault("cudaMallocManaged", NO_MEMORY)
+    with pytest.raises(MemoryError, match=r'no_memory: cudaMa.*memory = "registered" reads'):
         managed_table((256, 1024), torch.float32)
-    assert asked()[-1:] == ([] if call == "cudaMallocManaged" else [f"free {1 << 20}"])
+    assert asked() == []
+
+
+def test_advice_that_is_refused_is_an_error_and_nothing_is_kept(fault):
+    fault("cudaMemAdvise", NOT_SUPPORTED)
+    with pytest.raises(CudaCallError, match="cudaMemAdvise"):
+        managed_table((256, 1024), torch.float32)
+    assert asked() == [f"allocate {1 << 20}", f"free {1 << 20}"]
 
 
 def told_of(table: Tensor) -> dict[str, float | None]:
@@ -194,24 +193,6 @@ def told_of(table: Tensor) -> dict[str, float | None]:
         fetcher = stack.enter_context(strategy.open(table, CUDA))
         assert torch.equal(fetcher.submit(torch.tensor([3])).result().cpu(), table[3:4])
         return {step.metric: step.value for step in fetcher.setup}
-
-
-def test_a_prefetch_that_is_refused_is_told_and_pages_come_as_they_are_written(fault):
-    right = told_of(managed_table((256, 1024), torch.float32).fill_(2))
-    fault("cudaMemPrefetchAsync", NOT_SUPPORTED)
-    table = managed_table((256, 1024), torch.float32).fill_(2)
-    span = span_of(table)
-    assert span is not None
-    assert span.prefetched == 0
-    found = told_of(table)
-    assert (right["managed_prefetched"], found["managed_prefetched"]) == (1 << 20, 0)
-
-
-def test_advice_that_is_refused_is_an_error_and_nothing_is_kept(fault):
-    fault("cudaMemAdvise", NOT_SUPPORTED)
-    with pytest.raises(CudaCallError, match="cudaMemAdvise"):
-        managed_table((256, 1024), torch.float32)
-    assert asked() == [f"allocate {1 << 20}", f"free {1 << 20}"]
 
 
 def test_an_old_driver_is_told_and_not_refused(monkeypatch, tmp_path):

@@ -117,7 +117,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> int:
 
 def test_where_memory_grows_a_table_may_be_larger_than_what_there_is_now(small_pieces, monkeypatch):
     """Linux refuses such a mapping by default, before a page of it is touched."""
-    monkeypatch.setattr(host_memory, "_touch", lambda flat: None)
+    monkeypatch.setattr(host_memory, "touch", lambda flat: None)
     beyond = 2 * psutil.virtual_memory().total // 4096
     assert empty_table((beyond, 4096), torch.uint8).shape == (beyond, 4096)
 

@@ -93,13 +93,6 @@ class _Runtime(ModuleType):
         arguments = (_POINTER(start), _SIZE(size), _INT(advice.value), self._location(place))
         return (self._status(self._library.cudaMemAdvise(*arguments)),)
 
-    def cudaMemPrefetchAsync(  # noqa: N802
-        self, start: int, size: int, place: Any, flags: int, stream: Any
-    ) -> tuple[Any]:
-        arguments = (_POINTER(start), _SIZE(size), self._location(place), _UNSIGNED(flags))
-        code = self._library.cudaMemPrefetchAsync(*arguments, _POINTER(int(stream)))
-        return (self._status(code),)
-
     def cudaPointerGetAttributes(self, address: int) -> tuple[Any, Any]:  # noqa: N802
         found = _Attributes()
         code = self._library.cudaPointerGetAttributes(ctypes.byref(found), _POINTER(address))

@@ -241,8 +241,10 @@ API cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned) {
 API cudaError_t cudaMemAdvise(const void* at, size_t size, cudaMemoryAdvise advice,
                               cudaMemLocation place) {
   if (const int fault = fault_of(__func__)) return answer(fault);
+  const auto first = reinterpret_cast<std::uintptr_t>(at) & ~(kPage - 1);
   tell("advise " + std::to_string(advice) + " " + word_of(place) + " " +
-       std::to_string(place.id) + " " + std::to_string(size));
+       std::to_string(place.id) + " " + std::to_string(size) + " " +
+       std::to_string(present(first, reinterpret_cast<std::uintptr_t>(at) + size - first)));
   const cudaMemoryType kind = kind_at(at);
   if (kind == cudaMemoryTypeManaged) return answer(0);
   if (kind != cudaMemoryTypeUnregistered) return answer(cudaErrorInvalidValue);
@@ -250,20 +252,6 @@ API cudaError_t cudaMemAdvise(const void* at, size_t size, cudaMemoryAdvise advi
   const auto start = reinterpret_cast<std::uintptr_t>(at);
   if (advice == cudaMemAdviseSetAccessedBy) advised()[start] = size;
   if (advice == cudaMemAdviseUnsetAccessedBy) advised().erase(start);
-  return answer(0);
-}
-// To the host: pages come into memory here, too. The last number is what was there before.
-API cudaError_t cudaMemPrefetchAsync(const void* at, size_t size, cudaMemLocation place, unsigned,
-                                     cudaStream_t) {
-  if (const int fault = fault_of(__func__)) return answer(fault);
-  if (kind_at(at) != cudaMemoryTypeManaged) return answer(cudaErrorInvalidValue);
-  const auto first = reinterpret_cast<std::uintptr_t>(at) & ~(kPage - 1);
-  const size_t whole = reinterpret_cast<std::uintptr_t>(at) + size - first;
-  tell("prefetch " + std::string(word_of(place)) + " " + std::to_string(size) + " " +
-       std::to_string(present(first, whole)));
-  for (size_t done = 0; done < whole; done += kPage) {
-    *reinterpret_cast<volatile char*>(first + done) += 0;
-  }
   return answer(0);
 }
 API cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* of, const void* at) {
