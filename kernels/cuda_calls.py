@@ -7,6 +7,7 @@ machine without a GPU imports everything and is told, on use, what is missing.
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import Any
 
@@ -29,6 +30,7 @@ def driver() -> Any:
     return _bindings("driver")
 
 
+@functools.cache
 def _bindings(name: str) -> Any:
     try:
         return importlib.import_module(f"cuda.bindings.{name}")

@@ -101,25 +101,38 @@ def launch_kernel(
     values: tuple[Any, ...],
     kinds: tuple[Any, ...],
     device: torch.device,
+    stream: int | None = None,
 ) -> None:
     """Queue ``kernel`` on the current stream of ``device``; ``kinds`` are ctypes of ``values``.
+
+    Args:
+        stream: the handle of another one than the default stream. To find out the current stream,
+            and see to its context, takes longer than the launch.
 
     Raises:
         CudaCallError: the launch was refused.
     """
+    shape = (grid, 1, 1, *block, 1)
+    if stream is not None:
+        call_driver("cuLaunchKernel", kernel, *shape, 0, stream, (values, kinds), 0)
+        return
     with torch.cuda.device(device):
         bind_context(device)
-        stream = torch.cuda.current_stream(device)
-        shape = (grid, 1, 1, *block, 1)
-        call_driver("cuLaunchKernel", kernel, *shape, 0, stream.cuda_stream, (values, kinds), 0)
+        current = torch.cuda.current_stream(device).cuda_stream
+        call_driver("cuLaunchKernel", kernel, *shape, 0, current, (values, kinds), 0)
 
 
 def launch_threads(
-    kernel: Any, threads: int, arguments: Sequence[Tensor | int], device: torch.device
+    kernel: Any,
+    threads: int,
+    arguments: Sequence[Tensor | int],
+    device: torch.device,
+    stream: int | None = None,
 ) -> None:
     """Queue at least ``threads`` threads of ``kernel``, in one dimension.
 
     The kernel is given ``threads``, then the arguments: tensors by address, numbers as 64 bits.
+    ``stream``: see :func:`launch_kernel`.
     """
     given = [
         (a.data_ptr(), ctypes.c_void_p)
@@ -129,7 +142,7 @@ def launch_threads(
     ]
     values, kinds = zip(*given, strict=True)
     blocks = -(-threads // BLOCK_THREADS)
-    launch_kernel(kernel, blocks, (BLOCK_THREADS, 1), values, kinds, device)
+    launch_kernel(kernel, blocks, (BLOCK_THREADS, 1), values, kinds, device, stream)
 
 
 def bind_context(device: torch.device) -> None:

@@ -12,6 +12,10 @@
 // thread of its own, so a hub's list is copied by many, and an edge finds its neighbour without what
 // the threads beside it found. The price is about fanout / 2 more hashes an edge.
 //
+// The host does not wait to hear how many targets and edges there are: it gives both lists all the
+// room that they could need. Behind the last target stands -1, and behind the last edge, the last of
+// `ends`, is nothing; relabel_kernel tells both numbers.
+//
 // Lists of hot nodes may lie in GPU memory beside a graph that is read in place: `slots` says where each
 // of these begins in `kept`, and is -1 for the others.
 //
@@ -78,9 +82,12 @@ __device__ __forceinline__ i64 target_of(i64 edge, const i64* ends, i64 targets)
   return low;
 }
 
-__device__ __forceinline__ i64 node_at(i64 position, const i64* nodes, i64 targets,
+// The node that stands at a position, -1 where none does.
+__device__ __forceinline__ i64 node_at(i64 position, const i64* nodes, const i64* ends, i64 targets,
                                        const i64* sources) {
-  return position < targets ? nodes[position] : sources[position - targets];
+  if (position < targets) return nodes[position];
+  const i64 edge = position - targets;
+  return edge < ends[targets - 1] ? sources[edge] : -1;
 }
 
 }  // namespace sample
@@ -96,7 +103,7 @@ extern "C" __global__ void count_kernel(long long positions, const long long* in
   counts[p] = fanout >= 0 && fanout < degree ? fanout : degree;
 }
 
-// The edges, sources (as nodes of the graph) before targets (as local numbers).
+// The edges: all sources (as nodes of the graph), and behind them the targets (as local numbers).
 extern "C" __global__ void draw_kernel(long long positions, const long long* indptr,
                                        const void* indices, long long index_bytes,
                                        const void* kept, const long long* slots,
@@ -108,8 +115,10 @@ extern "C" __global__ void draw_kernel(long long positions, const long long* ind
   long long node;
   if (p < targets) {
     node = nodes[p];
+    if (node < 0) return;
   } else {
-    const long long edge = p - targets;
+    const long long edge = p - targets, total = ends[targets - 1];
+    if (edge >= total) return;
     const long long target = sample::target_of(edge, ends, targets);
     const long long start = target == 0 ? 0 : ends[target - 1];
     const long long v = nodes[target], begin = indptr[v];
@@ -125,32 +134,40 @@ extern "C" __global__ void draw_kernel(long long positions, const long long* ind
     node = index_bytes == 4 ? static_cast<const int*>(lists)[place]
                             : static_cast<const long long*>(lists)[place];
     edges[edge] = node;
-    edges[positions - targets + edge] = target;
+    edges[total + edge] = target;
   }
   atomicMin(first + node, base + p);
 }
 
 // Whether a position is the first that names its node; of each target its own place is.
 extern "C" __global__ void mark_kernel(long long positions, const long long* nodes,
-                                       long long targets, const long long* sources,
-                                       const long long* first, long long base, long long* marks) {
+                                       const long long* ends, long long targets,
+                                       const long long* sources, const long long* first,
+                                       long long base, long long* marks) {
   const long long p = sample::this_position();
   if (p >= positions) return;
-  marks[p] = first[sample::node_at(p, nodes, targets, sources)] == base + p;
+  const long long node = sample::node_at(p, nodes, ends, targets, sources);
+  marks[p] = node >= 0 && first[node] == base + p;
 }
 
 // Sources become local numbers: how many nodes were named before theirs. `known` gets the nodes in
-// that order, and -1 behind them.
+// that order, and -1 behind them; `sizes` the numbers of edges and of nodes.
 extern "C" __global__ void relabel_kernel(long long positions, const long long* nodes,
-                                          long long targets, long long* sources,
-                                          const long long* first, long long base,
-                                          const long long* ranks, long long* known) {
+                                          const long long* ends, long long targets,
+                                          long long* sources, const long long* first,
+                                          long long base, const long long* ranks, long long* known,
+                                          long long* sizes) {
   const long long p = sample::this_position();
   if (p >= positions) return;
-  const long long node = sample::node_at(p, nodes, targets, sources);
+  if (p == 0) {
+    sizes[0] = ends[targets - 1];
+    sizes[1] = ranks[positions - 1];
+  }
+  if (p >= ranks[positions - 1]) known[p] = -1;
+  const long long node = sample::node_at(p, nodes, ends, targets, sources);
+  if (node < 0) return;
   const long long place = first[node] - base;
   const long long local = ranks[place] - 1;
   if (place == p) known[local] = node;
   if (p >= targets) sources[p - targets] = local;
-  if (p >= ranks[positions - 1]) known[p] = -1;
 }

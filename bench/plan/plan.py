@@ -120,7 +120,7 @@ class Measure(_Table):
         description="Threads of each rank that draw minibatches ahead of the loop, at most two"
         " each, as a DataLoader's workers do. Each takes one of the case's cores."
         " The stage sample is then the wait for a minibatch. 0: the loop draws on"
-        " every core; on a GPU one thread draws ahead.",
+        " every core; a GPU draws ahead by itself.",
     )
     minibatches: Literal["same", "fresh"] = Field(
         default="same",

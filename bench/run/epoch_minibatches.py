@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +18,7 @@ from gatherbench.bench.sampling.state_sampler import sampler_of
 from gatherbench.bench.sampling.structure_reads import hot_lists
 from gatherbench.bench.sampling.trace import InputIds, Sampler, Trace
 from gatherbench.bench.sampling.typed import EdgeKinds
-from gatherbench.bench.sampling.workers import drawn_ahead
+from gatherbench.bench.sampling.workers import Pending, begun_ahead, drawn_ahead
 from gatherbench.datasets.dataset import GraphDataset
 
 
@@ -39,19 +36,19 @@ class Epochs:
         self.sampler = sampler_of(self.workload, *graph)
         self._drawing: Sampler = self.sampler
         device = torch.device(job.device)
-        self._on_gpu: torch.device | None = None
-        workers, drawing = self.plan.sampler_workers, self.sampler
+        drawing = self.sampler
+        #: Has a GPU draw a minibatch, where one does.
+        self._begin: Callable[..., Pending[MiniBatch]] | None = None
         if self.plan.sampling in GPU_SAMPLING and device.type == "cuda":
             in_place = self.plan.graph if self.plan.sampling in IN_PLACE else None
             hot = hot_lists(self.workload, dataset) if self.workload.structure else None
             drawing = self._drawing = sampler_of(
                 self.workload, *graph, device, in_place=in_place, hot=hot
             )
-            # A thread of its own waits for the sizes of what it draws, in the training's place.
-            self._on_gpu, workers = device, workers or 1
+            self._begin = getattr(drawing, "begin", None)  # sampling that remembers is the CPU's
+        workers = 0 if self._begin else self.plan.sampler_workers
         self._workers = [drawing.clone(threads=1) for _ in range(workers)]
         self._kinds = EdgeKinds(dataset) if self.workload.model in RELATIONAL else None
-        self._draws_s: list[float] = []
         self._further = itertools.count(self.plan.epochs + self.plan.warmup_epochs)
 
     def measured(self, number: int) -> Iterator[MiniBatch]:
@@ -97,30 +94,14 @@ class Epochs:
     def _drawn(self, epoch: int, sampler: Sampler) -> Iterator[MiniBatch]:
         epoch = epoch if self.plan.minibatches == "fresh" else 0
         tasks = draws(self.workload, self.dataset, epoch, self.rank)
-        if self._workers and sampler is self._drawing:
-            return drawn_ahead([self._beside(one.sample) for one in self._workers], tasks)
+        if sampler is self._drawing and self._begin:
+            return begun_ahead(self._begin, tasks)
+        if sampler is self._drawing and self._workers:
+            return drawn_ahead([self._typed(one.sample) for one in self._workers], tasks)
         return map(self.typed, itertools.starmap(sampler.sample, tasks))
 
-    def _beside(self, sample: Callable[..., MiniBatch]) -> Callable[..., MiniBatch]:
-        """``sample`` for another thread, by which the stream that is current now uses the result.
-
-        A thread's own current stream is none that trains, if the training has one of its own.
-        """
-        training = None if self._on_gpu is None else torch.cuda.current_stream(self._on_gpu)
-
-        def drawn(*task: Any) -> MiniBatch:
-            begin = time.perf_counter()
-            with nullcontext() if training is None else torch.cuda.stream(training):
-                batch = self.typed(sample(*task))
-            self._draws_s.append(time.perf_counter() - begin)
-            return batch
-
-        return drawn
-
-    def drawn_ahead_s(self) -> float:
-        """Seconds that threads beside the loop took to draw, since this was last asked."""
-        told, self._draws_s = self._draws_s, []
-        return sum(told)
+    def _typed(self, sample: Callable[..., MiniBatch]) -> Callable[..., MiniBatch]:
+        return lambda *task: self.typed(sample(*task))
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,9 +163,9 @@ class Trainer:
         self.labels = labels.to(device)
         self.device = device
         # On a GPU one launch for all parameters, where torch would take a dozen.
-        weights = list(model.parameters())
-        fused = device.type == "cuda" and all(one.is_floating_point() for one in weights)
-        self.optimiser = torch.optim.Adam(weights, lr=LEARNING_RATE, fused=fused or None)
+        self._weights = list(model.parameters())  # to walk the modules in each step takes a tenth
+        fused = device.type == "cuda" and all(one.is_floating_point() for one in self._weights)
+        self.optimiser = torch.optim.Adam(self._weights, lr=LEARNING_RATE, fused=fused or None)
 
     def step(self, x: Rows, batch: MiniBatch) -> Tensor:
         """Train on the fetched rows ``x`` ``[B, D]``; the loss, a scalar left on the device.
@@ -173,10 +173,11 @@ class Trainer:
         Half-precision and integer features are widened to float32 here, on the device, so that
         they travel narrow.
         """
-        self.model.train()
+        if not self.model.training:
+            self.model.train()
         x, labels, batch = x.float(), self._labels_of(batch), to_device(batch, self.device)
         rows = x.rows if isinstance(x, TypedRows) else (x,)
-        with self.activations.saving(*rows, labels, *batch.edges, *self.model.parameters()):
+        with self.activations.saving(*rows, labels, *batch.edges, *self._weights):
             loss = cross_entropy(self._in_training(x, batch), labels)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]

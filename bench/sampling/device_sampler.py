@@ -37,12 +37,14 @@ class DeviceSampler:
     The work of a layer grows with the square of its fan-out and not with the degrees. Calls from
     several threads wait for one another.
 
-    The host waits for the number of edges of each layer, for that of the nodes, and for their ids.
-    On a stream of its own it waits for sampling only, not for the training that is queued; a thread
-    that draws ahead waits in the training's place. Ids and edges stay on the GPU.
+    A minibatch is begun without a wait, on a stream of its own, and its sizes are waited for when
+    it is asked for: whoever begins it some steps ahead finds them there. So no thread is needed
+    that draws beside the training, and takes Python's lock from it. Ids and edges stay on the GPU.
+    A fan-out of -1 alone makes the host wait in its layer, for the number of edges.
 
     Memory of the GPU: a copy of the graph unless it is read in place, 8 B for each of its nodes,
-    and about 40 B for each edge of a layer while it is drawn, of which the minibatch keeps 16.
+    and about 40 B for each edge that a layer could have while it is drawn (as many as targets times
+    fan-out, or as the graph has), of which the minibatch keeps 16.
 
     Args:
         indptr, indices, fanouts: as for the other; on the host, may be memory maps.
@@ -104,6 +106,7 @@ class DeviceSampler:
             self._graph[0] = offsets.to(device)
             self._kept = [kept.to(device), slots.to(device)]
         self._index_bytes = graph[1].element_size()
+        self._most_edges = graph[1].numel()
         self._device, self._lock = device, threading.Lock()
         self._kernels = {
             name: load_from("sample.cu", name, architecture(device)) for name in _KERNELS
@@ -111,13 +114,14 @@ class DeviceSampler:
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._seeds, self._sizes = (RowBuffer(partial(_staging, device)) for _ in range(2))
+        self._slots: list[_Slot] = []
 
     def sample(self, seeds: Tensor, seed: int) -> MiniBatch:
-        """Draw the minibatch of ``seeds``.
+        """Draw the minibatch of ``seeds``: :meth:`begin`, and :meth:`Drawing.result`."""
+        return self.begin(seeds, seed).result()
 
-        All of it lies on the device and is there: any stream may use it, and the current one as
-        long as it likes.
+    def begin(self, seeds: Tensor, seed: int) -> Drawing:
+        """Have the GPU draw the minibatch of ``seeds``.
 
         Args:
             seeds: distinct node ids, int64 ``[S]`` on the host, ``S >= 1``.
@@ -138,70 +142,101 @@ class DeviceSampler:
         if torch.unique(known).numel() != known.numel():
             raise ValueError("seeds: a node stands there twice: make them unique")
         with self._lock, torch.cuda.stream(self._stream):
-            here = self._seeds.rows(known.numel()).copy_(known)  # the last ones are there by now
-            drawn = self._layers(here.to(self._device, non_blocking=True), seed)
-        if self._stream is not None:  # it was waited for, with the last number of nodes
-            current = torch.cuda.current_stream(self._device)
-            for made in (drawn.input_ids, *drawn.edges):
-                made.record_stream(current)  # or it could be handed on while the training reads it
-        return drawn
+            slot = self._slots.pop() if self._slots else _Slot(self._device, len(self.fanouts))
+            here = slot.seeds.rows(known.numel()).copy_(known)
+            nodes, edges, sizes = self._layers(here.to(self._device, non_blocking=True), seed)
+            slot.sizes.copy_(sizes, non_blocking=True)
+            if slot.there is not None:
+                slot.there.record()
+        return Drawing(self, slot, known.numel(), nodes, edges)
 
     def clone(self, threads: int) -> Self:
         """Another thread may use the same."""
         return self
 
-    def _layers(self, nodes: Tensor, seed: int) -> MiniBatch:
-        """Draw all layers for the seeds ``nodes``, which are on the device. Waits in each."""
-        known, edges, added = [nodes.numel()], [], nodes[:0]
-        for layer, fanout in enumerate(self.fanouts):
-            counts = torch.empty_like(nodes)
-            self._launch("count_kernel", nodes.numel(), self._graph[0], nodes, fanout, counts)
-            ends = counts.cumsum(0)
-            *more, total = self._told(torch.cat([added, ends[-1:]]))
-            known += more
-            drawn, nodes, added = self._draw(nodes, known[-1], ends, total, derive(seed, layer))
-            edges.append(drawn)
-        known += self._told(added)
-        return MiniBatch(nodes[: known[-1]], tuple(edges), tuple(known))
+    def give_back(self, slot: _Slot) -> None:
+        """Of a minibatch that is there."""
+        self._slots.append(slot)
 
-    def _told(self, sizes: Tensor) -> list[int]:
-        """What the GPU says, for which the host waits."""
-        here = self._sizes.rows(sizes.numel()).copy_(sizes, non_blocking=True)
-        if self._stream is not None:
-            self._stream.synchronize()
-        found: list[int] = here.tolist()
-        return found
-
-    def _draw(
-        self, nodes: Tensor, targets: int, ends: Tensor, total: int, key: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The ``total`` edges drawn for the first ``targets`` of ``nodes``.
+    def _layers(self, nodes: Tensor, seed: int) -> tuple[Tensor, list[Tensor], Tensor]:
+        """Draw all layers for the seeds ``nodes``, which are on the device.
 
         Returns:
-            Edges in local numbers ``[2, total]``, the nodes that are known now with -1 behind them
-            ``[targets + total]``, and how many these are ``[1]``.
+            The nodes with -1 behind them; the edges of each layer, sources before targets, with
+            nothing behind them; and for each layer, how many edges and nodes these are.
         """
-        positions = targets + total
+        edges, sizes = [], nodes.new_empty(2 * len(self.fanouts))
+        for layer, fanout in enumerate(self.fanouts):
+            told = sizes[2 * layer : 2 * layer + 2]
+            drawn, nodes = self._draw(nodes, fanout, derive(seed, layer), told)
+            edges.append(drawn)
+        return nodes, edges, sizes
+
+    def _draw(self, nodes: Tensor, fanout: int, key: int, sizes: Tensor) -> tuple[Tensor, Tensor]:
+        """The edges that are drawn for ``nodes``, and the nodes that are known then."""
+        targets = nodes.numel()
+        counts = torch.empty_like(nodes)
+        self._launch("count_kernel", targets, self._graph[0], nodes, fanout, counts)
+        ends = counts.cumsum(0)
+        most = min(targets * fanout, self._most_edges) if fanout >= 0 else int(ends[-1])
+        positions = targets + most
         self._base -= positions
-        edges = nodes.new_empty((2, total))
-        marks, known = nodes.new_empty(positions), nodes.new_empty(positions)
+        edges, marks, known = (nodes.new_empty(n) for n in (2 * most, positions, positions))
         graph = *self._graph, self._index_bytes, *self._kept
-        named, first = (nodes, targets, edges), (self._first, self._base)
-        self._launch("draw_kernel", positions, *graph, nodes, ends, targets, key, edges, *first)
-        self._launch("mark_kernel", positions, *named, *first, marks)
+        named, first = (nodes, ends, targets), (self._first, self._base)
+        self._launch("draw_kernel", positions, *graph, *named, key, edges, *first)
+        self._launch("mark_kernel", positions, *named, edges, *first, marks)
         ranks = marks.cumsum(0)
-        self._launch("relabel_kernel", positions, *named, *first, ranks, known)
-        return edges, known, ranks[-1:]
+        self._launch("relabel_kernel", positions, *named, edges, *first, ranks, known, sizes)
+        return edges, known[: self.num_nodes]
 
     def _launch(self, name: str, positions: int, *arguments: Tensor | int) -> None:
-        launch_threads(self._kernels[name], positions, arguments, self._device)
+        stream = None if self._stream is None else self._stream.cuda_stream
+        launch_threads(self._kernels[name], positions, arguments, self._device, stream)
 
 
-def _staging(device: torch.device, count: int) -> Tensor:
-    """Page-locked: while a copy to pageable memory waits, CUDA may hold a lock that launches of
-    other threads need (torch's ``_local_scalar_dense_cuda`` avoids it for that reason).
+class _Slot:
+    """What a minibatch needs of the host until it is there; another one uses it then.
+
+    Page-locked: while a copy to pageable memory waits, CUDA may hold a lock that launches of other
+    threads need (torch's ``_local_scalar_dense_cuda`` avoids it for that reason).
     """
-    return torch.empty(count, dtype=torch.int64, pin_memory=device.type == "cuda")
+
+    def __init__(self, device: torch.device, layers: int) -> None:
+        on_gpu = device.type == "cuda"
+        room = partial(torch.empty, dtype=torch.int64, pin_memory=on_gpu)
+        self.seeds, self.sizes = RowBuffer(room), room(2 * layers)
+        self.there = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
+
+
+class Drawing:
+    """A minibatch that a :class:`DeviceSampler` has begun."""
+
+    def __init__(
+        self, sampler: DeviceSampler, slot: _Slot, seeds: int, nodes: Tensor, edges: list[Tensor]
+    ) -> None:
+        self._sampler, self._slot, self._seeds = sampler, slot, seeds
+        self._nodes, self._edges = nodes, edges
+
+    def result(self) -> MiniBatch:
+        """Wait for it, once. All of it lies on the device and is there.
+
+        Any stream may use it, and the current one as long as it likes.
+        """
+        if self._slot.there is not None:
+            self._slot.there.synchronize()
+        sizes = self._slot.sizes.tolist()
+        self._sampler.give_back(self._slot)
+        edges = tuple(
+            flat[: 2 * count].view(2, count)
+            for flat, count in zip(self._edges, sizes[::2], strict=True)
+        )
+        drawn = MiniBatch(self._nodes[: sizes[-1]], edges, (self._seeds, *sizes[1::2]))
+        if self._slot.there is not None:
+            current = torch.cuda.current_stream(self._nodes.device)
+            for made in (drawn.input_ids, *edges):
+                made.record_stream(current)  # or it could be handed on while the training reads it
+        return drawn
 
 
 def kept_lists(

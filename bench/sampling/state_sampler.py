@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.sampling import kernels
 from gatherbench.bench.sampling.checks import check_graph
-from gatherbench.bench.sampling.device_sampler import DeviceSampler, Place
+from gatherbench.bench.sampling.device_sampler import DeviceSampler, Drawing, Place
 from gatherbench.bench.sampling.epoch import StateSeeds
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
@@ -87,7 +87,7 @@ class StateSampler:
         self._in_place = in_place
         self._graph = _state_graphs(partitions, indptr, indices)
         self._state = -1
-        self._sampler: Sampler | None = None
+        self._sampler: NeighborSampler | DeviceSampler | None = None
 
     def clone(self, threads: int) -> Self:
         """One more sampler of this graph, for another thread; both share the states' graphs."""
@@ -100,15 +100,24 @@ class StateSampler:
 
         A state is entered when its first minibatch is drawn: going back and forth is slow.
         """
-        if seeds.state != self._state or self._sampler is None:
-            graph = self._graph(seeds.state)
+        return self._entered(seeds.state).sample(seeds.nodes, seed)
+
+    def begin(self, seeds: StateSeeds, seed: int) -> Drawing:
+        """See :meth:`DeviceSampler.begin`: of a sampler that draws on a GPU."""
+        sampler = self._entered(seeds.state)
+        assert isinstance(sampler, DeviceSampler)
+        return sampler.begin(seeds.nodes, seed)
+
+    def _entered(self, state: int) -> NeighborSampler | DeviceSampler:
+        if state != self._state or self._sampler is None:
+            graph = self._graph(state)
             self._sampler = (
                 NeighborSampler(*graph, self._fanouts, self._threads)
                 if self._device is None
                 else DeviceSampler(*graph, self._fanouts, self._device, in_place=self._in_place)
             )
-            self._state = seeds.state
-        return self._sampler.sample(seeds.nodes, seed)
+            self._state = state
+        return self._sampler
 
 
 def _state_graphs(

@@ -1,4 +1,4 @@
-"""Minibatches had ahead of the loop, by threads, as a training program's loader has them.
+"""Minibatches had ahead of the loop: by a GPU, or by threads, as a training program's loader does.
 
 Threads will do: the sampler's loops are compiled and let others run meanwhile, and what they draw
 needs no copy from another process. A fork beside CUDA or gloo is a trap.
@@ -12,17 +12,38 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar, TypeVarTuple
+from typing import Protocol, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 Ts = TypeVarTuple("Ts")
 
-#: Minibatches of a worker that are ready or being drawn, beside the one that the loop has.
+#: Minibatches of a worker, or of a GPU, that are ready or being drawn, beside the one that the loop
+#: has.
 AHEAD = 2
 
 #: Of each worker's thread that has ended: the kernel's number of it, and the core-seconds that it
 #: had used when it had its last minibatch. The kernel forgets a thread's clock with the thread.
 ended: list[tuple[int, float]] = []
+
+
+class Pending(Protocol[T_co]):
+    """What has been begun."""
+
+    def result(self) -> T_co:
+        """Wait for it."""
+
+
+def begun_ahead(
+    begin: Callable[[*Ts], Pending[T]], tasks: Iterable[tuple[*Ts]], ahead: int = AHEAD
+) -> Iterator[T]:
+    """The minibatch of each task, in the tasks' order, each begun when ``ahead`` before it are."""
+    left = iter(tasks)
+    under_way = deque(begin(*task) for task in itertools.islice(left, ahead))
+    while under_way:
+        ready = [under_way.popleft().result()]
+        under_way.extend(begin(*task) for task in itertools.islice(left, 1))
+        yield ready.pop()  # and is not kept: the loop frees it within its step
 
 
 def drawn_ahead(workers: Sequence[Callable[[*Ts], T]], tasks: Iterable[tuple[*Ts]]) -> Iterator[T]:
@@ -38,7 +59,7 @@ def drawn_ahead(workers: Sequence[Callable[[*Ts], T]], tasks: Iterable[tuple[*Ts
     Raises:
         Exception: of a worker, in place of the minibatch that it could not have.
     """
-    idle, left = list(workers), iter(tasks)
+    idle = list(workers)
     clocks: dict[int, float] = {}
 
     def draw(*task: *Ts) -> T:
@@ -51,12 +72,8 @@ def drawn_ahead(workers: Sequence[Callable[[*Ts], T]], tasks: Iterable[tuple[*Ts
 
     pool = ThreadPoolExecutor(len(workers), thread_name_prefix="gatherbench-sample")
     try:
-        ahead = itertools.islice(left, AHEAD * len(workers))
-        under_way = deque(pool.submit(draw, *task) for task in ahead)
-        while under_way:
-            ready = [under_way.popleft().result()]
-            under_way.extend(pool.submit(draw, *task) for task in itertools.islice(left, 1))
-            yield ready.pop()  # and is not kept: the loop frees it within its step
+        begin: Callable[[*Ts], Pending[T]] = lambda *task: pool.submit(draw, *task)  # noqa: E731
+        yield from begun_ahead(begin, tasks, AHEAD * len(workers))
     finally:
         pool.shutdown(cancel_futures=True)
         ended.extend(clocks.items())

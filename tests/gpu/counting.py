@@ -13,7 +13,6 @@ import itertools
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
@@ -95,7 +94,7 @@ class Counts:
 class Minibatch:
     """Per minibatch: of all threads, of the thread that trains, of the sampler and of the fetch.
 
-    ``fetch`` is what the thread that trains asks of it; ``sampler`` is on whatever thread.
+    ``fetch`` is what the thread that trains asks of it, as it does of the sampler.
     """
 
     every: Counts = field(default_factory=Counts)
@@ -122,34 +121,31 @@ def counted(name: str, params: dict[str, str], sampling: str) -> Minibatch:
     labels = torch.arange(NODES) % CLASSES
     with _epochs(sampling) as epochs, open_known(strategy, table, CUDA) as fetcher:
         trainer = Trainer(build_model(WORKLOAD, WIDTH, CLASSES), labels, CUDA)
-        of_sampler, of_fetch, busy = Counts(), Counts(), [0]
+        of_sampler, of_fetch = Counts(), Counts()
 
         def counting(call: Callable[..., Any], total: Counts) -> Callable[..., Any]:
             def counted_call(*given: Any) -> Any:
                 before = Counts.now()
-                busy[0] += total is of_sampler
                 try:
                     return call(*given)
                 finally:
                     more = total + (Counts.now() - before)
                     total.__dict__.update(more.__dict__)
-                    busy[0] -= total is of_sampler
 
             return counted_call
 
-        drawing: Any = epochs._drawing
-        drawing.sample = counting(drawing.sample, of_sampler)
+        if (begin := epochs._begin) is not None:
+
+            def begun(*task: Any) -> Any:
+                return SimpleNamespace(result=counting(begin(*task).result, of_sampler))
+
+            epochs._begin = counting(begun, of_sampler)
         opened: Any = fetcher
         for part in ("taken", "submit"):
             if hasattr(fetcher, part):
                 setattr(opened, part, counting(getattr(fetcher, part), of_fetch))
 
         def read() -> Minibatch:
-            known = None
-            # The sampler draws so far ahead, and stops.
-            while busy[0] or known != Counts.now(everywhere=True):
-                known = Counts.now(everywhere=True)
-                time.sleep(0.01)
             here, every = Counts.now(), Counts.now(everywhere=True)
             return Minibatch(every, here, of_sampler + Counts(), of_fetch + Counts())
 

@@ -29,24 +29,26 @@ ON_GPU = [
 
 @pytest.mark.parametrize("sampling", ["gpu", "uva"])
 @pytest.mark.parametrize(("name", "params"), ON_GPU, ids=str)
-def test_the_thread_that_trains_waits_for_nothing_and_moves_no_id(name, params, sampling):
+def test_the_thread_that_trains_waits_for_sizes_alone_and_moves_no_id(name, params, sampling):
     found = counted(name, params, sampling)
-    assert found.training.waits == 0
-    # Ids or rows would be one for each minibatch.
-    assert (round(found.training.to_device), found.training.to_host) == (0, 0)
+    drawn = found.sampler
+    assert (found.training.waits, drawn.waits) == (1, 1), "of a minibatch that is two steps ahead"
+    # The seeds there and the sizes back; ids or rows would be one more for each minibatch.
+    assert (round(found.training.to_device), found.training.to_host) == (1, 1)
+    assert (drawn.to_device, drawn.to_host) == (1, 1)
     assert (found.every.events, found.every.allocations) == (0, 0)
     most = {"null": 0, "cached_zero_copy": 4}.get(name, 3)
     assert found.fetch.launches + found.fetch.operators <= most
-    assert found.sampler.waits > 0, "the sampler waits for sizes, on a thread of its own"
-    assert found.sampler.launches == 4 * len(counting.WORKLOAD.fanouts)
+    layers = len(counting.WORKLOAD.fanouts)
+    assert (drawn.launches, drawn.operators) == (4 * layers, 2 * layers)
 
 
 def test_a_path_that_gathers_on_the_cpu_fetches_the_ids_itself():
     """And the counters see it."""
     found = counted("cpu_gather", {"mode": "pinned"}, "gpu")
-    assert found.training.to_host == 1, "the ids"
-    assert found.training.to_device == 1, "the rows"
-    assert found.training.waits > 0
+    assert found.training.to_host - found.sampler.to_host == 1, "the ids"
+    assert found.training.to_device - found.sampler.to_device == 1, "the rows"
+    assert found.training.waits > found.sampler.waits
 
 
 @pytest.mark.parametrize("sampling", ["gpu", "replay"])

@@ -68,8 +68,9 @@ def test_nothing_is_launched_for_no_ids_or_a_table_that_cannot_be_read(launched)
 def test_tensors_are_given_by_address_and_numbers_as_64_bits(launched):
     tensor = torch.arange(3)
     launch.launch_threads("a kernel", 257, (tensor, -5, 2**64 - 2), tensor.device)
-    ((kernel, grid, block, values, kinds, device),) = launched
+    ((kernel, grid, block, values, kinds, device, stream),) = launched
     assert (kernel, grid, block, device) == ("a kernel", 3, (128, 1), tensor.device)
+    assert stream is None, "the current one"
     assert values == (257, tensor.data_ptr(), -5, -2)
     assert kinds == (ctypes.c_longlong, ctypes.c_void_p, ctypes.c_longlong, ctypes.c_longlong)
 
@@ -117,6 +118,8 @@ kernel = launch.load_kernel(b"\\x7fELF and so on", "gather_kernel")
 values = (1 << 44, 0x10, 0x20, 0, 5_000_000_000, 1 << 40, 2408, 2409, 0)
 launch.launch_kernel(kernel, 7, (32, 8), values, launch._ARGUMENTS, torch.device("cpu"))
 assert bound == [("cudaSetDevice", 0)], bound
+del torch.cuda.device, torch.cuda.current_stream
+launch.launch_kernel(kernel, 8, (1, 1), values, launch._ARGUMENTS, None, 0xA57)
 """
 
 GREEN = """
@@ -162,6 +165,8 @@ def test_a_launch_arrives_at_the_driver_as_it_was_meant(done):
         "cuLaunchKernel 0x4e1 grid 7 1 1 block 32 8 1 shared 0 stream 0x57e4 extra 0\n"
         "stub arguments 0x100000000000 0x10 0x20 (nil) 5000000000 1099511627776 2408 2409 (nil)"
     ) in done.stderr
+    another = "cuLaunchKernel 0x4e1 grid 8 1 1 block 1 1 1 shared 0 stream 0xa57 extra 0\n"
+    assert another in done.stderr
 
 
 def test_a_green_stream_has_the_multiprocessors_it_was_given(done):

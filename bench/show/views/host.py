@@ -86,15 +86,15 @@ def issue_shares(run: Run) -> pd.DataFrame:
     """Medians over repeats and epochs, as shares of the epoch.
 
     Columns: :data:`SERIES`, ``train`` and ``fetch`` (what the host needed to issue them),
-    ``sample`` (what threads beside it took to draw; NaN where none did),
+    ``sample`` (to have minibatches drawn, or for its wait for those who draw),
     ``left`` (what the GPU still had to do then), and ``bound``, whether issuing bounds the epoch.
     """
     from gatherbench.strategies.registry import role_of  # imports torch
 
     whole, steps = (run.values("epoch", metric) for metric in ("wall_time", "minibatches"))
     parts = {"train": "issue_train", "fetch": "issue_fetch", "left": "drain"}
-    parts["sample"] = "issue_sample"
     shares = {name: run.values("host", metric) / whole for name, metric in parts.items()}
+    shares["sample"] = run.values("sample", "wall_time") / whole
     shares["steps_left"] = shares["left"] * steps
     known = pd.DataFrame(shares).dropna(subset=["train", "fetch", "left"])
     found = known.groupby(SERIES).median().reset_index()
@@ -107,22 +107,19 @@ def issue_shares(run: Run) -> pd.DataFrame:
 def _issued(run: Run) -> Table:
     frame = issue_shares(run)
     columns = [
-        Column("sample", "to draw, by a thread beside", "share", short="draw"),
+        Column("sample", "to have minibatches drawn, or to wait for them", "share", short="draw"),
         Column("train", "to issue the training", "share", short="train"),
         Column("fetch", "to issue the fetches, or to gather", "share", short="fetch"),
         Column("left", "left to the GPU when all was issued", "share", short="GPU left"),
     ]
-    if frame["sample"].isna().all():
-        del columns[0]
     return tabulate(
         "issue",
         "What the host needed of an epoch to issue it: medians over repeats and epochs",
         [*WHAT, *columns],
         with_kind(frame),
         title="Issued by the host",
-        note="Shares of the epoch, by the clock of the thread that trains; what draws ahead has a"
-        " thread of its own. Of a path that gathers on the CPU the fetch is that gather, too. Where"
-        " little is left, the GPU waited.",
+        note="Shares of the epoch, by the clock of the thread that trains. Of a path that gathers"
+        " on the CPU the fetch is that gather, too. Where little is left, the GPU waited.",
     )
 
 

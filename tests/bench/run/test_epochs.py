@@ -1,11 +1,9 @@
 """Which minibatches an epoch has: the same ones, or fresh ones, each epoch its own."""
 
-import itertools
 from collections.abc import Iterable
 
 from torch import Tensor
 
-from gatherbench.bench.run import epoch_minibatches as epochs_module
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.trace import Trace
@@ -43,13 +41,3 @@ def test_the_same_epochs_are_those_of_the_trace(make_job):
     assert of(epochs.measured(1)) == of(epochs.warm_up(0)) == of(epochs.further()) == wanted
     assert numbers(epochs.measured_ids()) == wanted
     assert [numbers(epoch) for epoch in epochs.warm_up_ids()] == [wanted, wanted]
-
-
-def test_what_threads_take_to_draw_is_told_once(make_job, monkeypatch):
-    """A clock that goes on by a second whenever it is read: one for each of 5 minibatches."""
-    job = make_job(minibatches="fresh", sampling="live", sampler_workers=1)
-    epochs = Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
-    clock = itertools.count()
-    monkeypatch.setattr(epochs_module.time, "perf_counter", lambda: float(next(clock)))
-    assert len(of(epochs.measured(0))) == 5
-    assert [epochs.drawn_ahead_s(), epochs.drawn_ahead_s()] == [5.0, 0.0]

@@ -33,7 +33,7 @@ class HostKernels(Driver):
         self.launched: list[str] = []
 
     def launch(
-        self, kernel: str, threads: int, arguments: Sequence[Tensor | int], _: object = None
+        self, kernel: str, threads: int, arguments: Sequence[Tensor | int], *_: object
     ) -> None:
         """Run ``kernel``, called by its name, on host tensors.
 

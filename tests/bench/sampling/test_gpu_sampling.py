@@ -24,11 +24,14 @@ from gatherbench.bench.sampling import device_sampler, state_sampler
 from gatherbench.bench.sampling import epoch as epoch_module
 from gatherbench.bench.sampling.device_sampler import DeviceSampler
 from gatherbench.bench.sampling.epoch import StateSeeds
+from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.store import open_dataset
 from gatherbench.reason import unsupported
 from gatherbench.strategies.base import SetupStep
 from gatherbench.strategies.host_fetcher import HostFetcher
+
+from .minibatches import same
 
 HOST = torch.device("cpu")
 
@@ -156,29 +159,24 @@ def test_surroundings_are_there_before_anything_asks_for_the_device(make_job, mo
 
 
 @pytest.mark.usefixtures("kernels_on_host")
-def test_a_thread_of_its_own_draws_for_the_stream_that_trains(make_job, monkeypatch):
-    """By default one thread ahead; what is drawn is for the stream of who asks for it."""
-    streams: list[tuple[str, object]] = []
-    current = threading.local()
-
-    @contextmanager
-    def entered(stream: object) -> Iterator[None]:
-        before, current.stream = getattr(current, "stream", "its own"), stream
-        yield
-        current.stream = before
+def test_the_thread_that_trains_begins_two_minibatches_ahead(make_job, monkeypatch):
+    """And asks each for its result when its turn comes; no other thread takes part."""
+    done: list[tuple[str, int]] = []
 
     class Sampler:
-        num_nodes = 8
-
         def __init__(self, drawing: Any) -> None:
             self.drawing = drawing
 
-        def clone(self, threads: int) -> Sampler:
-            return self
+        def begin(self, seeds: Tensor, seed: int) -> Any:
+            number = sum(what == "begun" for what, _ in done)
+            done.append(("begun", number))
+            assert threading.current_thread() is threading.main_thread()
 
-        def sample(self, seeds: Tensor, seed: int) -> Any:
-            streams.append((threading.current_thread().name, getattr(current, "stream", None)))
-            return self.drawing.sample(seeds, seed)
+            def result() -> Any:
+                done.append(("taken", number))
+                return self.drawing.sample(seeds, seed)
+
+            return SimpleNamespace(result=result)
 
     on_host = epochs.sampler_of
 
@@ -187,8 +185,6 @@ def test_a_thread_of_its_own_draws_for_the_stream_that_trains(make_job, monkeypa
         return Sampler(made) if how else made
 
     monkeypatch.setattr(epochs, "sampler_of", sampler_of)
-    monkeypatch.setattr(torch.cuda, "stream", entered)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: "training")
     job = make_job(sampling="gpu")
     plain = epochs.Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
     ahead = replace(job, device="cuda")
@@ -196,10 +192,13 @@ def test_a_thread_of_its_own_draws_for_the_stream_that_trains(make_job, monkeypa
     for one, other in zip(plain.measured(0), drawn.measured(0), strict=True):
         assert torch.equal(one.input_ids, other.input_ids)
         assert all(map(torch.equal, one.edges, other.edges))
-    names, where = zip(*streams, strict=True)
-    assert len(set(names)) == 1
-    assert names[0].startswith("gatherbench-sample")
-    assert set(where) == {"training"}
+    count = len(plain.trace)
+    assert count > 3
+    wanted = [("begun", 0), ("begun", 1)]
+    for number in range(count):
+        wanted.append(("taken", number))
+        wanted += [("begun", number + 2)] if number + 2 < count else []
+    assert done == wanted
 
 
 @pytest.mark.parametrize("sampling", ["live", "gpu"])
@@ -218,47 +217,78 @@ def test_the_order_of_an_epoch_is_drawn_before_its_first_minibatch_is_asked_for(
 
 
 @pytest.mark.usefixtures("kernels_on_host")
-def test_on_a_gpu_it_waits_for_its_own_stream_alone(monkeypatch):
-    """With streams that take notes: who samples waits, and the training keeps it all from reuse."""
+def test_on_a_gpu_nothing_is_waited_for_but_what_was_begun(monkeypatch):
+    """With streams and events that take notes; the training keeps all of it from reuse."""
     notes: list[tuple[str, str]] = []
 
-    class Stream:
-        def __init__(self, name: str) -> None:
-            self.name = name
+    class Event:
+        def __init__(self) -> None:
+            self.name = f"event {sum(what == 'made' for _, what in notes)}"
+            notes.append((self.name, "made"))
+
+        def record(self) -> None:
+            notes.append((self.name, "recorded"))
 
         def synchronize(self) -> None:
             notes.append((self.name, "waited for"))
 
-    @contextmanager
-    def entered(stream: Stream) -> Iterator[None]:
-        notes.append((stream.name, "entered"))
-        yield
-        notes.append((stream.name, "left"))
+    class Stream(str):
+        cuda_stream = 7
 
-    training = Stream("training")
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: training)
+    @contextmanager
+    def entered(stream: str) -> Iterator[None]:
+        notes.append((stream, "entered"))
+        yield
+        notes.append((stream, "left"))
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "training")
     monkeypatch.setattr(torch.cuda, "stream", entered)
     monkeypatch.setattr(
-        torch.Tensor, "record_stream", lambda self, stream: notes.append((stream.name, "keeps"))
+        torch.Tensor, "record_stream", lambda self, stream: notes.append((stream, "keeps"))
     )
+    slot = device_sampler._Slot
+
+    def on_gpu(device: torch.device, layers: int) -> Any:
+        made = slot(device, layers)
+        made.there = Event()  # type: ignore[assignment]
+        return made
+
+    monkeypatch.setattr(device_sampler, "_Slot", on_gpu)
     graph = np.arange(0, 33, 4), np.arange(32) % 8
     sampler = DeviceSampler(*graph, (4, 3), HOST)
     sampler._stream = Stream("sampling")  # type: ignore[assignment]
-    drawn = sampler.sample(torch.arange(5), 1)
-    assert drawn.input_ids.device == HOST
-    assert notes == [
-        ("sampling", "entered"),
-        *[("sampling", "waited for")] * 3,  # for the sizes of two layers, and of all
-        ("sampling", "left"),
-        ("training", "keeps"),
-        ("training", "keeps"),
-        ("training", "keeps"),
-    ]
+    one, other = (sampler.begin(torch.arange(5), seed) for seed in (1, 2))
+    within = [("sampling", "entered"), ("sampling", "left")]
+
+    def begun(event: int, made: bool) -> list[tuple[str, str]]:
+        new = [(f"event {event}", "made")] * made
+        return [within[0], *new, (f"event {event}", "recorded"), within[1]]
+
+    assert notes == [*begun(0, made=True), *begun(1, made=True)]
+    notes.clear()
+    assert other.result().input_ids.device == HOST
+    assert notes == [("event 1", "waited for"), *[("training", "keeps")] * 3]
+    notes.clear()
+    sampler.begin(torch.arange(3), 3)
+    assert notes == begun(1, made=False), "the room of the one that is there is used again"
+    assert one.result().num_nodes[0] == 5
+
+
+@pytest.mark.usefixtures("kernels_on_host")
+def test_minibatches_that_are_drawn_at_once_are_those_of_one_after_another():
+    graph = np.arange(0, 33, 4), np.arange(32) % 8
+    right, sampler = NeighborSampler(*graph, (4, 3)), DeviceSampler(*graph, (4, 3), HOST)
+    tasks = [(torch.arange(size), 7 * size) for size in (5, 2, 8, 1)]
+    begun = [sampler.begin(*task) for task in tasks]
+    for task, one in reversed([*zip(tasks, begun, strict=True)]):
+        assert same(right.sample(*task), one.result())
 
 
 @pytest.mark.parametrize(("device", "locked"), [("cuda", True), ("cpu", False)])
 def test_what_travels_to_and_from_a_gpu_is_page_locked(monkeypatch, device, locked):
-    asked = []
+    asked: list[bool] = []
     monkeypatch.setattr(torch, "empty", lambda *_, **how: asked.append(how["pin_memory"]))
-    device_sampler._staging(torch.device(device), 3)
-    assert asked == [locked]
+    monkeypatch.setattr(torch.cuda, "Event", object)
+    device_sampler._Slot(torch.device(device), 3)
+    assert asked == [locked, locked]

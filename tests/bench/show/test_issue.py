@@ -15,7 +15,7 @@ ALIGNED = ("aligned_zero_copy", "given", (0.2, 0.3, 0.5))
 IN_GPU = ("all_in_gpu", "default", (0.2, 0.3, 0.5))
 
 
-def issued(train: float, fetch: float, drain: float, sample: float | None = None) -> Any:
+def issued(train: float, fetch: float, drain: float) -> Any:
     """Of each epoch of every case what the host needed, s."""
 
     def more(_case: object, _repeat: int, epoch: int) -> Iterator[Mapping[str, Any]]:
@@ -23,8 +23,6 @@ def issued(train: float, fetch: float, drain: float, sample: float | None = None
             values = {"issue_train": train, "issue_fetch": fetch, "drain": drain}
             for metric, value in values.items():
                 yield {"stage": "host", "metric": metric, "unit": "s", "value": value}
-            if sample is not None:
-                yield {"stage": "host", "metric": "issue_sample", "unit": "s", "value": sample}
             yield {"stage": "epoch", "metric": "minibatches", "unit": "1", "value": 20}
 
     return more
@@ -36,21 +34,13 @@ def test_what_was_issued_is_a_share_of_the_epoch(run_of):
     (table,) = ISSUE.tables(run)
     assert len(table.lines) == 2
     shares = issue_shares(run).set_index("strategy")
-    assert shares.loc["aligned_zero_copy", ["train", "fetch", "left"]].tolist() == pytest.approx(
-        [0.505 / 1.01, 0.101 / 1.01, 0.0505 / 1.01]
+    of_path = shares.loc["aligned_zero_copy", ["sample", "train", "fetch", "left"]]
+    assert of_path.tolist() == pytest.approx(
+        [0.2 / 1.01, 0.505 / 1.01, 0.101 / 1.01, 0.0505 / 1.01]
     )
     assert shares.loc["cpu_gather", "train"] == pytest.approx(0.505 / 1.71)
     assert not shares["bound"].any(), "60 % of the epoch"
     assert not any("bounds the epochs" in one.text for one in told(run))
-
-
-def test_drawing_by_a_thread_of_its_own_has_a_column(run_of):
-    run = run_of(series=[BASELINE, ALIGNED], backend="cuda", more=issued(0.4, 0.1, 0.05, 0.808))
-    shares = issue_shares(run).set_index("strategy")
-    assert shares.loc["aligned_zero_copy", "sample"] == pytest.approx(0.808 / 1.01)
-    assert not shares["bound"].any(), "that thread does not hold up the one that trains"
-    (table,) = ISSUE.tables(run)
-    assert "sample" in [column.field for column in table.columns]
 
 
 @pytest.mark.parametrize(

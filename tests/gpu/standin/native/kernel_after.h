@@ -104,6 +104,7 @@ int allowed_draw_kernel(void** v, Visible visible) {
   const long long* slots = value<const long long*>(v, 5);
   for (size_t p = 0; p < targets; ++p) {
     const long long node = value<const long long*>(v, 6)[p];
+    if (node < 0) continue;
     const long long* list = value<const long long*>(v, 1) + node;
     if (!visible(list, 16) || !visible(value<const long long*>(v, 11) + node, 8)) return false;
     if (slots != nullptr && !visible(slots + node, 8)) return false;
@@ -115,18 +116,18 @@ int allowed_draw_kernel(void** v, Visible visible) {
   }
   return words(visible, v, 10, 2 * (positions - targets));
 }
-KERNEL(mark_kernel)
-int allowed_mark_kernel(void** v, Visible visible) {
-  const size_t positions = value<long long>(v, 0), targets = value<long long>(v, 2);
-  return words(visible, v, 1, targets) && words(visible, v, 3, positions - targets) &&
-         words(visible, v, 4, 1) && words(visible, v, 6, positions);
+static bool named(void** v, Visible visible) {
+  const size_t positions = value<long long>(v, 0), targets = value<long long>(v, 3);
+  return words(visible, v, 1, targets) && words(visible, v, 2, targets) &&
+         words(visible, v, 4, 2 * (positions - targets)) && words(visible, v, 5, 1) &&
+         words(visible, v, 7, positions);
 }
+KERNEL(mark_kernel)
+int allowed_mark_kernel(void** v, Visible visible) { return named(v, visible); }
 KERNEL(relabel_kernel)
 int allowed_relabel_kernel(void** v, Visible visible) {
-  const size_t positions = value<long long>(v, 0), targets = value<long long>(v, 2);
-  return words(visible, v, 1, targets) && words(visible, v, 3, positions - targets) &&
-         words(visible, v, 4, 1) && words(visible, v, 6, positions) &&
-         words(visible, v, 7, positions);
+  const size_t positions = value<long long>(v, 0);
+  return named(v, visible) && words(visible, v, 8, positions) && words(visible, v, 9, 2);
 }
 #endif
 }
