@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,6 +50,7 @@ class Epochs:
         workers = 0 if self._begin else self.plan.sampler_workers
         self._workers = [drawing.clone(threads=1) for _ in range(workers)]
         self._kinds = EdgeKinds(dataset) if self.workload.model in RELATIONAL else None
+        self._last: tuple[int, list[tuple[Any, int]]] | None = None
         self._further = itertools.count(self.plan.epochs + self.plan.warmup_epochs)
 
     def measured(self, number: int) -> Iterator[MiniBatch]:
@@ -92,13 +94,21 @@ class Epochs:
                 yield from (batch.input_ids for batch in self._drawn(epoch, self.sampler))
 
     def _drawn(self, epoch: int, sampler: Sampler) -> Iterator[MiniBatch]:
-        epoch = epoch if self.plan.minibatches == "fresh" else 0
-        tasks = draws(self.workload, self.dataset, epoch, self.rank)
+        tasks = self._tasks(epoch if self.plan.minibatches == "fresh" else 0)
         if sampler is self._drawing and self._begin:
             return begun_ahead(self._begin, tasks)
         if sampler is self._drawing and self._workers:
             return drawn_ahead([self._typed(one.sample) for one in self._workers], tasks)
         return map(self.typed, itertools.starmap(sampler.sample, tasks))
+
+    def _tasks(self, epoch: int) -> Iterator[tuple[Any, int]]:
+        """The seeds of each minibatch; those of the last epoch are kept, as paths take turns.
+
+        To sort a million of them takes longer than an epoch may.
+        """
+        if self._last is None or self._last[0] != epoch:
+            self._last = epoch, list(draws(self.workload, self.dataset, epoch, self.rank))
+        return iter(self._last[1])
 
     def _typed(self, sample: Callable[..., MiniBatch]) -> Callable[..., MiniBatch]:
         return lambda *task: self.typed(sample(*task))

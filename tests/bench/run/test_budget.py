@@ -124,6 +124,18 @@ def test_no_repeat_is_begun_that_would_be_cut_off_as_far_as_is_known(store):
 
 
 @pytest.mark.usefixtures("timed")
+def test_where_paths_take_turns_a_repeat_that_fits_is_run_in_place_of_one_that_does_not(store):
+    large, small = series(60)[0], replace(series(10)[0], workload=replace(WORKLOAD, hidden=7))
+    wanted = [replace(one, repeat=repeat) for repeat in range(3) for one in (large, small)]
+    measure = Measure(repeats=1, budget_s=100, together=True)
+    run = Runner(PreparedRun(store, wanted, measure, "cpu", "abc", "box"))
+    assert run.run() == 0
+    assert run.left == 2, "of the large one"
+    took = [r.value for r in store.rows() if r.stage == "case"]
+    assert took == [60.0, 10.0, 10.0, 10.0]
+
+
+@pytest.mark.usefixtures("timed")
 @pytest.mark.parametrize("given", [None, 50.0])
 def test_what_was_left_out_is_said(tmp_path, monkeypatch, given):
     Clocked.preparing_s = 0.0

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable
 
+import pytest
 from torch import Tensor
 
+from gatherbench.bench.run import epoch_minibatches as epochs_module
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.trace import Trace
@@ -31,6 +33,22 @@ def test_fresh_epochs_have_minibatches_that_no_other_has(make_job):
     for _ in range(2):  # as often as wanted
         assert numbers(ids) == measured[0] + measured[1]
     assert [numbers(epoch) for epoch in epochs.warm_up_ids()] == [warm_up]
+
+
+@pytest.mark.parametrize(("minibatches", "sorted_s"), [("same", [0]), ("fresh", [0, 1, 0])])
+def test_paths_that_take_turns_have_the_order_of_an_epoch_drawn_once(
+    make_job, monkeypatch, minibatches, sorted_s
+):
+    job, drawn = make_job(minibatches=minibatches), list[int]()
+    epochs = Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
+    draws = epochs_module.draws
+    monkeypatch.setattr(
+        epochs_module, "draws", lambda *given: drawn.append(given[2]) or draws(*given)
+    )
+    found = [of(epochs.measured(number)) for number in (0, 0, 1, 1, 0)]
+    assert drawn == sorted_s
+    assert found[0] == found[1] == found[4]
+    assert found[2] == found[3]
 
 
 def test_the_same_epochs_are_those_of_the_trace(make_job):
