@@ -300,6 +300,7 @@ _TIMED: tuple[tuple[str, str, Callable[[Measured], Measured], str], ...] = (
     ("gpu.memory_rate", "gpu_copy", lambda m: m.times(2), "a copy, read and written"),
     ("gpu.flops", "gpu_matmul", lambda m: m, "product of two matrices, 8192 wide, no TF32"),
     ("gpu.launch", "gpu_launch", Measured.each, "forward and backward of a small chain"),
+    ("loop.issue", "gpu_issue", Measured.each, "steps of GraphSAGE on a few nodes, on their own"),
     ("gpu.submit", "gpu_submit", Measured.each, "ids to the GPU and the gather's launch"),
 )
 

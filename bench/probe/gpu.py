@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import dataclasses
 import functools
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,8 @@ HOPS = 10_000
 MATMUL_SIZE = 8192
 #: Layers of the little chain whose forward and backward operations are issued.
 CHAIN = 100
+#: Steps of an observation of what issuing takes.
+STEPS = 5
 SUBMITTED_ROWS = 1000
 
 #: What a launch of the roof takes (begin, 16-byte words, sink), and one of the chase (table, start,
@@ -282,6 +285,15 @@ class GpuStand(contextlib.ExitStack):
 
         return self._clocked(2 * CHAIN, step)
 
+    def _gpu_issue(self, point: Point) -> Observation:
+        step, launches = self._training
+
+        def steps() -> None:
+            for _ in range(STEPS):
+                step()
+
+        return self._clocked(STEPS * launches, steps)
+
     def _gpu_submit(self, point: Point) -> Observation:
         width = point.row_bytes
         rows = point.span_bytes // width
@@ -374,6 +386,28 @@ class GpuStand(contextlib.ExitStack):
             torch.rand(MATMUL_SIZE, MATMUL_SIZE, device=self.device) for _ in range(3)
         )
         return left, right, product
+
+    @functools.cached_property
+    def _training(self) -> tuple[Callable[[], object], float]:
+        """A step of GraphSAGE on nodes so few that the GPU waits for it, and its operations."""
+        # PyG takes seconds to load, and who measures gathers alone may not have it.
+        from gatherbench.bench.plan.workload import Workload
+        from gatherbench.bench.run.models import Trainer, build_model
+        from gatherbench.bench.run.training_cost import training_cost
+        from gatherbench.bench.sampling.minibatch import MiniBatch
+
+        nodes, width, hidden, classes = (16, 32, 64, 128), 32, 16, 8
+        workload = Workload("few", fanouts=(2, 2, 2), hidden=hidden)
+        ids = torch.arange(nodes[-1], device=self.device)
+        edges = tuple(
+            torch.stack((ids[:of].repeat(2) * 2 % known, ids[:of].repeat(2)))
+            for of, known in itertools.pairwise(nodes)
+        )
+        model = build_model(workload, width, classes)
+        trainer = Trainer(model, ids % classes, self.device)
+        x, batch = torch.rand(nodes[-1], width, device=self.device), MiniBatch(ids, edges, nodes)
+        cost = training_cost("sage", width, hidden, classes, nodes, [2 * n for n in nodes[:-1]])
+        return lambda: trainer.step(x, batch), cost.launches
 
     def _unregister(self, exc_type: object, *_: object) -> None:
         # What has broken CUDA's context tells more than what then fails because of it.

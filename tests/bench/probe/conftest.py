@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import gatherbench.bench.run.models  # noqa: F401 - before torch.device is another
 from gatherbench.bench.probe import calibrate as calibration
 from gatherbench.bench.probe import cases, gpu, host
 from gatherbench.bench.probe.cases import GIB, host_points

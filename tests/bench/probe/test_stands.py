@@ -13,6 +13,8 @@ from gatherbench.bench.probe.gpu import GpuStand, Ring
 from gatherbench.bench.probe.host import HostStand, fold_words, table_bytes
 from gatherbench.bench.probe.stand import CLOCK, ProbeError, filled_table
 from gatherbench.bench.read.points import Point
+from gatherbench.bench.run import models
+from gatherbench.bench.sampling.minibatch import MiniBatch
 from tools.gpu.points import gather_points
 
 HOST = torch.device("cpu")
@@ -148,3 +150,20 @@ def test_a_chase_that_goes_astray_is_an_error(stand):
     stand._rings[2 * MIB].order = stand._rings[2 * MIB].order.flip(0)
     with pytest.raises(ProbeError, match="pointer chase ended at word"):
         stand.measure(point)
+
+
+def test_issuing_is_timed_over_whole_steps_of_training(stand, monkeypatch):
+    """Of three layers with 28 operations each, 8 fewer in all, Adam's 8 and 4 copies: as counted
+    for an epoch."""
+    seen: list[int] = []
+    step = models.Trainer.step
+
+    def counted(self: models.Trainer, x: Tensor, batch: MiniBatch) -> Tensor:
+        seen.append(len(batch.edges))
+        return step(self, x, batch)
+
+    monkeypatch.setattr(models.Trainer, "step", counted)
+    observed = stand.measure(Point("gpu_issue"))
+    assert seen == [3] * 5
+    assert observed.amount == 5 * (3 * 28 - 8 + 8 + 4)
+    assert observed.source == CLOCK
