@@ -248,9 +248,9 @@ def test_rows_go_by_the_numbers_they_are_given():
     assert str(same_bytes(ZEROS, CHANGED, [9, 8, 7, 6, 5])).startswith("row 7, column 3")
 
 
-def test_as_many_threads_gather_as_do_it_fastest(monkeypatch):
+def test_as_few_threads_gather_as_do_it_within_a_tenth_of_the_fastest(monkeypatch):
     """Of 16 cores 8 gather 20 GB/s and all 15, beside an H200."""
-    rate = {16: 15e9, 12: 17e9, 8: 20e9, 6: 19.5e9, 4: 12e9, 3: 9e9, 2: 6e9, 1: 3e9}
+    rate = {16: 15e9, 12: 17e9, 8: 20e9, 6: 18e9, 4: 12e9, 3: 9e9, 2: 6e9, 1: 3e9}
     monkeypatch.setattr(host_gather, "TUNED_BYTES", 1)
     table = torch.zeros(1000, 64)
     with HostGather(16) as cpu:
@@ -258,10 +258,10 @@ def test_as_many_threads_gather_as_do_it_fastest(monkeypatch):
         found = cpu.tune(table)
         assert {n: host_gather.TUNED_WITH / s for n, s in found.items()} == pytest.approx(rate)
         assert cpu.threads == 8
-        rate[16] = 18.5e9
-        cpu.threads = 16
-        cpu.tune(table)
-        assert cpu.threads == 16, "8 are faster by no tenth"
+        for all_of_them, chosen in ((21.9e9, 8), (22.1e9, 16)):
+            rate[16], cpu.threads = all_of_them, 16
+            cpu.tune(table)
+            assert cpu.threads == chosen
 
 
 def test_a_table_that_the_caches_hold_or_that_no_memory_holds_is_not_tried(monkeypatch):
