@@ -83,9 +83,7 @@ class DirectPath(HostPath):
             for threads, median in seconds.items()
         ]
         how = (
-            "all cores, or the fastest if that is faster by a tenth"
-            if seconds
-            else "all cores, none tried"
+            "as few as gather within a tenth of the fastest" if seconds else "all cores, none tried"
         )
         self.setup.append(SetupStep("gather_threads", "1", self.cpu.threads, how))
         if seconds:

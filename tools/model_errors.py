@@ -62,7 +62,7 @@ def beside_of(runs: Sequence[Run], profile: LinkProfile) -> Iterator[Beside]:
         groups = dict.fromkeys(map(mine, epochs))
         return {g: fitted([e for e in epochs if mine(e) != g], profile) for g in groups}
 
-    other_graphs = of_others(lambda one: one.key[0])
+    other_runs = of_others(lambda one: one.run)
     other_paths = of_others(lambda one: (one.key[1], one.load.lookahead))
     for run in runs:
         series = {one.key: one for one in series_of(run, profile)}
@@ -71,7 +71,7 @@ def beside_of(runs: Sequence[Run], profile: LinkProfile) -> Iterator[Beside]:
             if one.load is None:  # its first repeat failed, and declared nothing
                 continue
             ahead = one.load.lookahead
-            profiles = (without, other_graphs[one.workload], other_paths[one.strategy, ahead])
+            profiles = (without, other_runs[run.run_id], other_paths[one.strategy, ahead])
             names = ("measured_s", "modelled_s", "modelled_path_s")
             times = [row[name] for name in names] + [_epoch_s(one, p) for p in profiles]
             yield Beside(profile.name, run.run_id, *one.key, ahead, *times)
@@ -111,7 +111,7 @@ _WAYS = {
     "as timed alone": "alone_s",
     "with `[loop]`": "modelled_s",
     "training as measured, too": "trained_s",
-    "`[loop]` of other graphs": "other_graphs_s",
+    "`[loop]` of other runs": "other_runs_s",
     "of other paths": "other_paths_s",
 }
 
@@ -139,8 +139,8 @@ def _head(*names: str) -> list[str]:
 
 
 def _named(run: str, workload: str) -> str:
-    """``products-like (energy)``: the graph and the plan."""
-    return f"{workload.partition('-sage')[0]} ({run.split('-', 1)[1].rpartition('-')[0]})"
+    """``products-like (energy-41ef43)``: the graph and the run."""
+    return f"{workload.partition('-sage')[0]} ({run.split('-', 1)[1]})"
 
 
 def _cell(one: Beside) -> str:

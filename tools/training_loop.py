@@ -33,6 +33,7 @@ _OF = {
 class Epoch:
     """A series that was measured on a GPU: what its minibatch asks, and seconds of each."""
 
+    run: str
     key: SeriesName
     load: MinibatchLoad
     fetch_s: float
@@ -61,7 +62,7 @@ def epochs_of(runs: Iterable[Run], profile: LinkProfile) -> Iterator[Epoch]:
             if one.load is not None and one.key in train:
                 stages = (fetch, train, start, issue)
                 seconds = (stage[one.key] / one.steps for stage in stages if one.key in stage)
-                yield Epoch(one.key, one.load, *seconds)
+                yield Epoch(run.run_id, one.key, one.load, *seconds)
 
 
 def fitted(epochs: Sequence[Epoch], profile: LinkProfile) -> LinkProfile:

@@ -31,7 +31,8 @@ class Beside:
         modelled_s: by the profile of the machine.
         trained_s: with training as measured, too: what is left is off by the data path.
         alone_s: without what the profile knows of the training loop (``[loop]``).
-        other_graphs_s, other_paths_s: with that from the series of other graphs, or paths, alone.
+        other_runs_s, other_paths_s: with that from other runs, each of which is of another machine,
+            or from other paths alone.
     """
 
     machine: str
@@ -44,7 +45,7 @@ class Beside:
     modelled_s: float
     trained_s: float
     alone_s: float
-    other_graphs_s: float
+    other_runs_s: float
     other_paths_s: float
 
     @property

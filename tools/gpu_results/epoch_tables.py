@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
@@ -16,7 +16,7 @@ from tools.gpu_results.words import ends, graph, plan_of, table
 #: Workload, strategy, variant.
 Series = tuple[str, str, str]
 #: Paths that others are set beside.
-BASELINES = ("naive", "prefetch")
+BASELINES = ("naive", "pinned", "prefetch")
 LARGE = "hashed-papers"
 
 
@@ -38,14 +38,15 @@ def ratios(run: Run, baseline: str) -> dict[Series, str]:
     return found
 
 
-def epochs(runs: Sequence[Run]) -> Iterator[str]:
+def epochs(runs: Sequence[Run], brought: Mapping[str, Sequence[float]]) -> Iterator[str]:
     yield "## Epochs"
     yield ""
     yield (
         "All paths of a graph took turns in one process a repeat, epoch by epoch. Medians of an"
         " epoch and of its wait for rows; ratios are paired within blocks, with 95 % intervals over"
         " processes; of one process there is none. `null` is the floor: the same loop, whose rows"
-        " lie ready. Each plan ran on another machine of the same kind."
+        " lie ready. Each process of `fbf04e` was on a machine of its own, and each other run on"
+        " one: they are of one kind, and differ by half in what issuing takes them."
     )
     yield ""
     for run in in_turns(runs):
@@ -56,7 +57,7 @@ def epochs(runs: Sequence[Run]) -> Iterator[str]:
             fan_outs = ",".join(map(str, of["fanouts"]))
             yield (
                 f"**{graph(workload)}**, fan-outs {fan_outs}, {of['max_batches']} minibatches"
-                f" (`{plan_of(run.run_id)}`):"
+                f" (`{run.run_id.split('-', 1)[1]}`):"
             )
             yield ""
             yield from table(
@@ -76,7 +77,7 @@ def epochs(runs: Sequence[Run]) -> Iterator[str]:
                 ),
             )
     yield from _between_processes(runs)
-    yield from _setup(runs)
+    yield from _setup(runs, brought)
     yield from _energy(runs)
 
 
@@ -92,14 +93,14 @@ def _between_processes(runs: Sequence[Run]) -> Iterator[str]:
     close = sum(ratio <= 1.05 for ratio in apart.values())
     far = sorted(apart, key=lambda name: -apart[name])[:3]
     yield (
-        f"**Between processes** of one path on one machine, the longest median over the shortest:"
+        f"**Between processes** of one path in one run, the longest median over the shortest:"
         f" within 5 % for {close} of {len(apart)}; furthest apart are"
         f" {', '.join(f'{name} ({apart[name]:.2f})' for name in far)}."
     )
     yield ""
 
 
-def _setup(runs: Sequence[Run]) -> Iterator[str]:
+def _setup(runs: Sequence[Run], brought: Mapping[str, Sequence[float]]) -> Iterator[str]:
     every = pd.concat([run.rows for run in in_turns(runs)])
     mine = (every["dataset"] == LARGE) & (every["stage"] == "setup")
     setup = every[mine & every["value"].notna()]
@@ -111,23 +112,33 @@ def _setup(runs: Sequence[Run]) -> Iterator[str]:
             mine = mine[mine["source"].str.contains("managed") == managed]
         return ends(mine["value"], 1)
 
-    fills = setup[setup["metric"] == "fill_time"]["value"]
-    slow, filled = fills.max(), fills[fills < fills.max() / 2]
+    given, touched = brought["touch16"]
     yield (
-        f"**Set-up** over 48 GiB: the table is made in {seconds('table_load_time', False)} s in"
-        f" ordinary memory and in {seconds('table_load_time', True)} s in managed memory"
-        " (`cudaMemPrefetchAsync` brings it in), registering takes"
-        f" {seconds('register_time')} s, scores by degree {seconds('score_time')} s (each thread"
-        " read all edges; now it reads a part of them), filling the"
-        f" kept tenth {ends(filled, 1)} s (before, through torch on one thread,"
-        f" {ends([slow], 1)} s)."
+        "**Set-up** over 48 GiB: the table is made by hash in"
+        f" {seconds('table_load_time', False)} s in ordinary memory and in"
+        f" {seconds('table_load_time', True)} s in managed memory, registering takes"
+        f" {seconds('register_time')} s, scores by degree"
+        f" {seconds('score_time')} s (the least where another path had asked for them). Managed"
+        f" memory alone is there in {touched:.1f} s where 16 threads touch it, in"
+        f" {brought['touch4'][0]:.1f} where 4 do, and in {brought['prefetch'][0]:.1f} by"
+        " `cudaMemPrefetchAsync` (by 8 threads"
+        f" {brought['pthreads'][0]:.1f}), which the first two runs had; and in {given:.1f} by 16"
+        " threads where the machine has to be given the memory first. The GPU reads it equally"
+        " fast after each (`20261126-populate`)."
     )
     yield ""
-    threads = setup[setup["metric"] == "gather_threads"]["value"]
+    threads = {
+        run.run_id.split("-", 1)[1]: ends(
+            run.select(stage="setup", metric="gather_threads", basis="measured")["value"], 0
+        )
+        for run in in_turns(runs)
+    }
+    said = ", ".join(f"{count} in `{run}`" for run, count in threads.items())
     yield (
-        f"**CPU gathers** of `pinned` and `prefetch` ran on {ends(threads, 0)} threads there. They"
-        " had been chosen on 8 MiB of rows, which is too few: in the loop they reached up to 1.5"
-        " times the rate that was told. They are chosen on 64 MiB now, not yet on a GPU's host."
+        f"**CPU gathers** of `pinned` and `prefetch` ran on these threads: {said}. Chosen on 8 MiB"
+        " of rows they were too few, and all cores, chosen on 64 MiB, were taken from the"
+        " training beside `prefetch`. As few are taken now as gather within a tenth of the fastest;"
+        " that is not timed yet."
     )
     yield ""
 

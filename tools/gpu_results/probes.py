@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -40,6 +41,14 @@ def kinds_of(text: str) -> Iterator[Kind]:
         if rates:
             name, span, *_ = line.split()
             yield Kind(name, int(span), rates)
+
+
+def brought_in(text: str) -> dict[str, list[float]]:
+    """Seconds in which managed memory was there, by who brought it in (``populate.txt``)."""
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    for way, seconds in re.findall(r"^(\w+) +[\d.]+ GiB made ([\d.]+) s", text, re.MULTILINE):
+        found[way].append(float(seconds))
+    return dict(found)
 
 
 def managed(kinds: Sequence[Kind], summary: pd.DataFrame) -> Iterator[str]:

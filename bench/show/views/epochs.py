@@ -195,7 +195,13 @@ def epoch_breakdown(run: Run) -> Chart:
             " fetches nothing."
         )
     if has_gpu(run):
-        overlapping = ", nor do a GPU’s stages, which can overlap"
+        overlapping = (
+            ", nor do a GPU’s stages, which can overlap: of the host’s wait for minibatches"
+            " (“sample”) there is what the others leave room for"
+        )
+        room = stages["median"] - stages["fetch"] - stages["train"] - stages[exchange].sum(axis=1)
+        within = stages["sample"].clip(upper=room.clip(lower=0))
+        stages["sample"] = stages["sample"].where(stages["backend"] != "cuda", within)
     if run.sampler_workers:
         ahead = " “sample”: so it is of minibatches, which threads of their own had ready ahead."
     if exchange:

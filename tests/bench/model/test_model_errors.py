@@ -17,6 +17,8 @@ from tools.model_errors import between_processes
 from tools.training_loop import Epoch, fitted
 
 NOTES = errors.FILE.with_name("NOTES.md")
+#: Without the run itself; with its training as measured.
+_WAYS = ("other_runs_s", "trained_s")
 ONE = Beside("box", "20261123-run-1", "w", "zero", "a", 0, 1.0, 2.0, 1.5, 1.0, 1.0, 1.0)
 
 
@@ -35,12 +37,12 @@ def test_the_file_is_what_the_committed_runs_yield(tmp_path, runs, shipped):
     """``python -m tools.model_errors`` writes it anew after a change of the model."""
     model_errors.write(model_errors.beside_of(runs, shipped), tmp_path / "epochs.csv")
     assert (tmp_path / "epochs.csv").read_text() == errors.FILE.read_text()
-    assert len(measured_beside()) == 40
+    assert len(measured_beside()) == 82
 
 
 def test_the_profile_holds_what_the_committed_runs_tell_of_the_loop(runs, shipped):
     assert fitted(list(training_loop.epochs_of(runs, shipped)), shipped) == shipped
-    for key, series in (("loop.issue", 10), ("loop.submit", 31), ("loop.gather", 3)):
+    for key, series in (("loop.issue", 22), ("loop.submit", 64), ("loop.gather", 6)):
         assert f"median of {series} series of epochs on nvidia-h200" in shipped[key].source
 
 
@@ -55,30 +57,33 @@ def test_the_table_by_hand():
     """Twice and half as long as measured: +100 and −50 %, a root mean square of 79 %."""
     two = (ONE, replace(ONE, variant="b", modelled_s=0.5))
     lines = model_errors.table(two)
-    assert lines[0] == "| modelled / measured − 1, % | w (run) |"
+    assert lines[0] == "| modelled / measured − 1, % | w (run-1) |"
     assert lines[2:4] == ["| zero a | +0 → +100 |", "| zero b | +0 → −50 |"]
     assert "| with `[loop]` | 79.1 % | −50 % | +100 % | 0 of 2 |" in lines
     assert "| as timed alone | 0.0 % | +0 % | +0 % | 2 of 2 |" in lines
 
 
-def test_it_is_no_worse_of_graphs_and_paths_that_it_did_not_see():
-    """Root mean square 16 % with all, 16 without a graph, 19 without a path; 37 as timed alone."""
+def test_it_is_worse_of_machines_than_of_paths_that_it_did_not_see():
+    """Root mean square 22 % with all, 30 without a run, 24 without a path; 45 as timed alone."""
 
     def rms(name: str) -> float:
         off = [replace(o, modelled_s=getattr(o, name)).error for o in measured_beside()]
         return math.sqrt(sum(e * e for e in off) / len(off))
 
-    assert rms("modelled_s") == pytest.approx(0.155, abs=0.005)
-    assert rms("other_graphs_s") < 1.15 * rms("modelled_s")
-    assert rms("other_paths_s") < 1.35 * rms("modelled_s")
+    assert rms("modelled_s") == pytest.approx(0.221, abs=0.005)
+    assert 1.3 * rms("modelled_s") < rms("other_runs_s") < 1.4 * rms("modelled_s")
+    assert rms("other_paths_s") < 1.1 * rms("modelled_s")
     assert rms("alone_s") > 2 * rms("modelled_s")
+    third = [one for one in measured_beside() if one.run.endswith("fbf04e")]
+    near = [sum(abs(getattr(o, n) / o.measured_s - 1) <= 0.15 for o in third) for n in _WAYS]
+    assert (len(third), near) == (42, [10, 34])
 
 
 def test_processes_of_one_path_differ_by_their_standard_deviation():
     """Logarithms 0 and 1 apart: a variance of 0.5; what ran once tells nothing."""
     again = replace(ONE, run="20261123-run-2", measured_s=math.e)
     assert between_processes([ONE, again, replace(ONE, variant="b")]) == pytest.approx(0.5**0.5)
-    assert between_processes(measured_beside()) == pytest.approx(0.056, abs=0.001)
+    assert between_processes(measured_beside()) == pytest.approx(0.266, abs=0.001)
 
 
 def test_an_error_is_modelled_over_measured_less_one():
@@ -116,7 +121,7 @@ def test_most_pairs_are_told_apart_no_closer_than_the_ratio():
 def epoch(fetch_ms: float, train_ms: float, **load: float) -> Epoch:
     """50 operations a step; 1 MB rows."""
     asked = MinibatchLoad(1e6, training=TrainingCost(0, 0, 50, 0), gpu_table_bytes=1e6)
-    return Epoch(("w", "s", "v"), replace(asked, **load), fetch_ms / 1e3, train_ms / 1e3)  # type: ignore[arg-type]
+    return Epoch("run", ("w", "s", "v"), replace(asked, **load), fetch_ms / 1e3, train_ms / 1e3)  # type: ignore[arg-type]
 
 
 def test_the_loops_constants_by_hand(shipped):

@@ -91,6 +91,19 @@ LONG = (
 )
 
 
+@pytest.mark.parametrize(("backend", "drawn"), [("cuda", 0.2), ("host", 0.6)])
+def test_of_a_wait_that_a_gpu_s_stages_overlap_only_what_they_leave_is_drawn(
+    run_of, backend, drawn
+):
+    """An epoch of 1 s with 0.3 s of fetches and 0.5 of training, and 0.6 of waits beside them."""
+    run = run_of(series=[("aligned_zero_copy", "given", (0.6, 0.3, 0.5, -0.4))], backend=backend)
+    (panel,) = epoch_breakdown(run).panels
+    parts = panel.lines[0].parts
+    assert [parts[stage] for stage in ("sample", "fetch", "train")] == pytest.approx(
+        [drawn, 0.3, 0.5]
+    )
+
+
 @pytest.mark.parametrize("make", [speedup, epoch_breakdown, cpu_core_seconds, cpu_by_thread])
 def test_no_text_overlaps_or_leaves_the_paper(run_of, make):
     failures = {("async_zero_copy", "green_context"): ("failed", "out of memory " * 20)}
