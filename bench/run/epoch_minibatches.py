@@ -50,6 +50,7 @@ class Epochs:
         workers = 0 if self._begin else self.plan.sampler_workers
         self._workers = [drawing.clone(threads=1) for _ in range(workers)]
         self._kinds = EdgeKinds(dataset) if self.workload.model in RELATIONAL else None
+        self._waits: list[float] = []
         self._last: tuple[int, list[tuple[Any, int]]] | None = None
         self._further = itertools.count(self.plan.epochs + self.plan.warmup_epochs)
 
@@ -96,10 +97,15 @@ class Epochs:
     def _drawn(self, epoch: int, sampler: Sampler) -> Iterator[MiniBatch]:
         tasks = self._tasks(epoch if self.plan.minibatches == "fresh" else 0)
         if sampler is self._drawing and self._begin:
-            return begun_ahead(self._begin, tasks)
+            return begun_ahead(self._begin, tasks, waited=self._waits.append)
         if sampler is self._drawing and self._workers:
             return drawn_ahead([self._typed(one.sample) for one in self._workers], tasks)
         return map(self.typed, itertools.starmap(sampler.sample, tasks))
+
+    def waited_s(self) -> float | None:
+        """Seconds that the loop waited for what a GPU draws, since this was last asked."""
+        told, self._waits = sum(self._waits), []
+        return told if self._begin else None
 
     def _tasks(self, epoch: int) -> Iterator[tuple[Any, int]]:
         """The seeds of each minibatch; those of the last epoch are kept, as paths take turns.

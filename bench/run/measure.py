@@ -554,6 +554,7 @@ class _Training:
         before, slow = self.fetcher.counts(), self.fetcher.latencies()
         spots = self.witness.spots(len(self.epochs.trace), f"in epoch {number}")
         batches = self.epochs.measured(number)
+        self.epochs.waited_s()  # in epochs that are not measured
         self.trainer.activations.told()
         with spots as watch, recorder:
             times = self._epoch(batches, mark, watch)
@@ -586,6 +587,9 @@ class _Training:
             yield ok(*loss[0], sum(times.losses) / batches, loss[1], epoch)
         for stage, issue_s in times.issue_s.items():
             yield ok("host", f"issue_{stage}", "s", issue_s, ISSUE_SOURCE, epoch)
+        if on_gpu and (waited_s := self.epochs.waited_s()) is not None:
+            source = "time.perf_counter on the training thread, for a minibatch that the GPU draws"
+            yield ok("host", "wait_sample", "s", waited_s, source, epoch)
         if on_gpu:
             source = "time.perf_counter, the synchronisation that ends the epoch"
             yield ok("host", "drain", "s", times.drain_s, source, epoch)

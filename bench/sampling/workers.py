@@ -35,13 +35,22 @@ class Pending(Protocol[T_co]):
 
 
 def begun_ahead(
-    begin: Callable[[*Ts], Pending[T]], tasks: Iterable[tuple[*Ts]], ahead: int = AHEAD
+    begin: Callable[[*Ts], Pending[T]],
+    tasks: Iterable[tuple[*Ts]],
+    ahead: int = AHEAD,
+    waited: Callable[[float], None] = lambda _seconds: None,
 ) -> Iterator[T]:
-    """The minibatch of each task, in the tasks' order, each begun when ``ahead`` before it are."""
+    """The minibatch of each task, in the tasks' order, each begun when ``ahead`` before it are.
+
+    Args:
+        waited: told for how long each was waited for, s.
+    """
     left = iter(tasks)
     under_way = deque(begin(*task) for task in itertools.islice(left, ahead))
     while under_way:
+        asked = time.perf_counter()
         ready = [under_way.popleft().result()]
+        waited(time.perf_counter() - asked)
         under_way.extend(begin(*task) for task in itertools.islice(left, 1))
         yield ready.pop()  # and is not kept: the loop frees it within its step
 

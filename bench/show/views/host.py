@@ -86,7 +86,7 @@ def issue_shares(run: Run) -> pd.DataFrame:
     """Medians over repeats and epochs, as shares of the epoch.
 
     Columns: :data:`SERIES`, ``train`` and ``fetch`` (what the host needed to issue them),
-    ``sample`` (to have minibatches drawn, or for its wait for those who draw),
+    ``draw`` (to have a GPU draw minibatches; NaN where something else does), ``wait`` (for them),
     ``left`` (what the GPU still had to do then), and ``bound``, whether issuing bounds the epoch.
     """
     from gatherbench.strategies.registry import role_of  # imports torch
@@ -94,24 +94,30 @@ def issue_shares(run: Run) -> pd.DataFrame:
     whole, steps = (run.values("epoch", metric) for metric in ("wall_time", "minibatches"))
     parts = {"train": "issue_train", "fetch": "issue_fetch", "left": "drain"}
     shares = {name: run.values("host", metric) / whole for name, metric in parts.items()}
-    shares["sample"] = run.values("sample", "wall_time") / whole
+    sample, waited = run.values("sample", "wall_time"), run.values("host", "wait_sample")
+    shares["draw"] = (sample - waited.reindex(sample.index)) / whole
+    shares["wait"] = waited.reindex(sample.index).fillna(sample) / whole
     shares["steps_left"] = shares["left"] * steps
     known = pd.DataFrame(shares).dropna(subset=["train", "fetch", "left"])
     found = known.groupby(SERIES).median().reset_index()
-    issued = found.index.isin(of_paths(found, lambda pair: role_of(*pair) in _ISSUED).index)
-    long = found["train"] + found["fetch"] >= BOUND_SHARE
-    found["bound"] = issued & long & (found["steps_left"] <= BOUND_STEPS)
+    in_place = found.index.isin(of_paths(found, lambda pair: role_of(*pair) in _ISSUED).index)
+    found["issued"] = found["train"] + found["fetch"] + found["draw"].fillna(0.0)
+    long = found["issued"] >= BOUND_SHARE
+    found["bound"] = in_place & long & (found["steps_left"] <= BOUND_STEPS)
     return sort_series(found)
 
 
 def _issued(run: Run) -> Table:
     frame = issue_shares(run)
     columns = [
-        Column("sample", "to have minibatches drawn, or to wait for them", "share", short="draw"),
+        Column("draw", "to have minibatches drawn", "share", short="draw"),
+        Column("wait", "wait for minibatches", "share", short="wait"),
         Column("train", "to issue the training", "share", short="train"),
         Column("fetch", "to issue the fetches, or to gather", "share", short="fetch"),
         Column("left", "left to the GPU when all was issued", "share", short="GPU left"),
     ]
+    if frame["draw"].isna().all():
+        del columns[0]
     return tabulate(
         "issue",
         "What the host needed of an epoch to issue it: medians over repeats and epochs",
@@ -131,11 +137,11 @@ def issue_points(run: Run) -> list[Point]:
         return []
     return [
         Point(
-            "the host bounds the epochs of {names}: it needs {values} of them to issue steps and"
-            " fetches, and the GPU waits; minibatches with more rows, or a wider model, would show"
-            " the path",
+            "the host bounds the epochs of {names}: it needs {values} of them to issue draws, steps"
+            " and fetches, and the GPU waits; minibatches with more rows, or a wider model, would"
+            " show the path",
             subjects=names_of(mine),
-            values=extremes(mine["train"] + mine["fetch"]),
+            values=extremes(mine["issued"]),
             unit="share",
         )
     ]

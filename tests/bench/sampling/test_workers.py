@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
 from itertools import starmap
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -24,7 +25,7 @@ from gatherbench.bench.sampling import workers as workers_module
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
-from gatherbench.bench.sampling.workers import AHEAD, drawn_ahead
+from gatherbench.bench.sampling.workers import AHEAD, begun_ahead, drawn_ahead
 
 from .minibatches import same
 
@@ -311,3 +312,25 @@ def test_a_clone_draws_the_same_beside_the_other_and_reads_no_graph_again(sample
     with sampler._lock, ThreadPoolExecutor(1) as other:  # no one waits for another's lock
         found = other.submit(clone.sample, *task).result(timeout=20)
     assert same(found, sampler.sample(*task))
+
+
+def test_what_is_begun_ahead_says_how_long_it_was_waited_for(monkeypatch):
+    """A clock that goes on by a second whenever it is read, and by ten while one is waited for."""
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += 1.0
+        return now[0]
+
+    def result(number: int) -> int:
+        now[0] += 10.0
+        return number
+
+    monkeypatch.setattr(workers_module.time, "perf_counter", clock)
+    waits: list[float] = []
+    tasks = ((number,) for number in range(3))
+    drawn = begun_ahead(
+        lambda number: SimpleNamespace(result=lambda: result(number)), tasks, 2, waits.append
+    )
+    assert list(drawn) == [0, 1, 2]
+    assert waits == [11.0] * 3

@@ -15,12 +15,13 @@ ALIGNED = ("aligned_zero_copy", "given", (0.2, 0.3, 0.5))
 IN_GPU = ("all_in_gpu", "default", (0.2, 0.3, 0.5))
 
 
-def issued(train: float, fetch: float, drain: float) -> Any:
+def issued(train: float, fetch: float, drain: float, waited: float | None = None) -> Any:
     """Of each epoch of every case what the host needed, s."""
 
     def more(_case: object, _repeat: int, epoch: int) -> Iterator[Mapping[str, Any]]:
         if epoch >= 0:
             values = {"issue_train": train, "issue_fetch": fetch, "drain": drain}
+            values |= {} if waited is None else {"wait_sample": waited}
             for metric, value in values.items():
                 yield {"stage": "host", "metric": metric, "unit": "s", "value": value}
             yield {"stage": "epoch", "metric": "minibatches", "unit": "1", "value": 20}
@@ -34,13 +35,28 @@ def test_what_was_issued_is_a_share_of_the_epoch(run_of):
     (table,) = ISSUE.tables(run)
     assert len(table.lines) == 2
     shares = issue_shares(run).set_index("strategy")
-    of_path = shares.loc["aligned_zero_copy", ["sample", "train", "fetch", "left"]]
+    of_path = shares.loc["aligned_zero_copy", ["wait", "train", "fetch", "left"]]
     assert of_path.tolist() == pytest.approx(
         [0.2 / 1.01, 0.505 / 1.01, 0.101 / 1.01, 0.0505 / 1.01]
     )
     assert shares.loc["cpu_gather", "train"] == pytest.approx(0.505 / 1.71)
     assert not shares["bound"].any(), "60 % of the epoch"
+    assert shares["draw"].isna().all(), "nobody told what part of the stage was a wait"
+    assert "draw" not in [column.field for column in table.columns]
     assert not any("bounds the epochs" in one.text for one in told(run))
+
+
+@pytest.mark.parametrize(("waited", "bound"), [(0.01, True), (0.15, False)])
+def test_what_the_training_thread_takes_to_begin_draws_is_issued_too(run_of, waited, bound):
+    """Of 1.01 s 0.2 for minibatches; 0.5 for steps and fetches, and what was no wait: 68, 54 %."""
+    run = run_of(series=[BASELINE, ALIGNED], backend="cuda", more=issued(0.4, 0.1, 0.05, waited))
+    shares = issue_shares(run).set_index("strategy").loc["aligned_zero_copy"]
+    assert shares["draw"] == pytest.approx((0.2 - waited) / 1.01)
+    assert shares["wait"] == pytest.approx(waited / 1.01)
+    assert shares["issued"] == pytest.approx((0.5 + 0.2 - waited) / 1.01)
+    assert shares["bound"] == bound
+    (table,) = ISSUE.tables(run)
+    assert "draw" in [column.field for column in table.columns]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +79,7 @@ def test_issuing_bounds_an_epoch_if_it_takes_most_of_it_and_the_gpu_is_done(
     if bound:
         assert said[0].startswith(
             "The host bounds the epochs of aligned_zero_copy given and all_in_gpu default: it needs"
-            " 79.2 % of them to issue steps and fetches"
+            " 79.2 % of them to issue draws, steps and fetches"
         )
 
 
