@@ -104,7 +104,8 @@ class Epochs:
 
     def waited_s(self) -> float | None:
         """Seconds that the loop waited for what a GPU draws, since this was last asked."""
-        told, self._waits = sum(self._waits), []
+        told = sum(self._waits)
+        self._waits.clear()
         return told if self._begin else None
 
     def _tasks(self, epoch: int) -> Iterator[tuple[Any, int]]:

@@ -1,12 +1,15 @@
 """Which minibatches an epoch has: the same ones, or fresh ones, each epoch its own."""
 
+import itertools
 from collections.abc import Iterable
+from types import SimpleNamespace
 
 import pytest
 from torch import Tensor
 
 from gatherbench.bench.run import epoch_minibatches as epochs_module
 from gatherbench.bench.run.epoch_minibatches import Epochs
+from gatherbench.bench.sampling import workers
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.store import open_dataset
@@ -49,6 +52,23 @@ def test_paths_that_take_turns_have_the_order_of_an_epoch_drawn_once(
     assert drawn == sorted_s
     assert found[0] == found[1] == found[4]
     assert found[2] == found[3]
+
+
+def test_waits_for_what_a_gpu_draws_are_told_once(make_job, monkeypatch):
+    """A clock that goes on by a second whenever it is read: one for each of 5 minibatches."""
+    job = make_job(minibatches="fresh")
+    epochs = Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
+    of(epochs.measured(0))
+    assert epochs.waited_s() is None, "no GPU draws"
+    clock = itertools.count()
+    monkeypatch.setattr(workers.time, "perf_counter", lambda: float(next(clock)))
+    batch = epochs.trace[0]
+    epochs._begin = lambda *_: SimpleNamespace(result=lambda: batch)
+    before, drawn = epochs.measured(1), epochs.measured(1)
+    of(before)
+    assert epochs.waited_s() == 5.0
+    of(drawn)
+    assert [epochs.waited_s(), epochs.waited_s()] == [5.0, 0.0]
 
 
 def test_the_same_epochs_are_those_of_the_trace(make_job):
