@@ -55,6 +55,8 @@ def test_the_loss_falls(model, layers):
     assert sum(losses[-10:]) < 0.7 * sum(losses[:10])
     assert trainer.correct(x, batch) == 2
     assert not trainer.model.training, "scored with dropout"
+    trainer.step(x, batch)
+    assert trainer.model.training
 
 
 def test_narrow_features_are_widened_on_the_device():
