@@ -122,7 +122,8 @@ def touch(flat: Tensor) -> None:
     """Write once to every page of ``flat`` (uint8), on each core, so that all faults happen here.
 
     48 GiB of managed memory take 3.0 s so on 16 cores, 6.0 on 4, and 11.9 by
-    ``cudaMemPrefetchAsync`` (an H200's host); the GPU reads them equally fast.
+    ``cudaMemPrefetchAsync``, on an H200's host that had the memory; the GPU reads them equally
+    fast.
     """
 
     def write(begin: int) -> None:

@@ -139,7 +139,8 @@ def managed_table(shape: tuple[int, int], dtype: torch.dtype, device: int = 0) -
 
     Raises:
         ValueError: a negative extent.
-        MemoryError: see :func:`managed_room`; or the driver finds no memory.
+        MemoryError: see :func:`managed_room`; or the driver has no addresses. A page for which
+            there is no memory after all ends the process, as of ordinary memory.
         CudaCallError: no driver, or managed memory is not supported there.
     """
     rows, width = shape
@@ -161,11 +162,11 @@ def managed_table(shape: tuple[int, int], dtype: torch.dtype, device: int = 0) -
     release = weakref.finalize(raw, _free, address, os.getpid())  # the tensor holds the buffer
     try:
         stay_on_host(span, device)
+        flat = torch.frombuffer(raw, dtype=torch.uint8)
+        touch(flat)
     except BaseException:
         release()
         raise
-    flat = torch.frombuffer(raw, dtype=torch.uint8)
-    touch(flat)
     return flat.view(dtype).view(rows, width)
 
 

@@ -59,7 +59,7 @@ show(
 #
 # The variants of the CPU gather beside each other, and the table in GPU memory as the bound:
 # `naive` makes a fresh pageable tensor for each minibatch, as the paper's baseline does; `pinned`
-# reuses its staging memory and uses all cores.
+# reuses its staging memory, and has threads of its own.
 
 # %%
 for run in [*findings.runs_on("cuda"), *findings.runs_on("host")]:

@@ -3,7 +3,7 @@
 It touches host memory three times for each byte that the GPU gets (Min et al., PVLDB 14(11) 2021,
 section 2). ``naive`` is the paper's baseline, ``table[ids].to(device)``, fresh pageable memory
 and all. A fair comparison also needs the path at its best: ``pinned`` reuses page-locked staging
-and gathers on every core with prefetching, ``prefetch`` does so one batch ahead.
+and gathers on as few cores as do it fastest, ``prefetch`` does so one batch ahead.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ NOTES = FILE.with_name("NOTES.md")
 def gpu_runs(results: Path) -> dict[str, list[Run]]:
     """Shipped profile → the runs of its machine, with epochs measured on a GPU.
 
-    Of the loop of now, whose host's clock is read: earlier ones drew and issued otherwise.
+    Of those whose host's clock was read: earlier loops drew and issued otherwise.
     """
     found: dict[str, list[Run]] = {}
     for plan in sorted(results.glob("*/*/plan.json")):  # of runs: probes leave rows alone
@@ -84,9 +84,9 @@ def _epoch_s(one: Series, profile: LinkProfile) -> float:
 
 
 def between_processes(series: Sequence[Beside]) -> float:
-    """How much a path's epochs differ from process to process: their SD, as a share.
+    """How much a path's epochs differ from run to run: their SD, as a share.
 
-    Of paths that were measured on one workload in two runs; the process of each is another.
+    Of paths that were measured on one workload in several runs.
     """
     runs: defaultdict[tuple[str, str, str, str], list[float]] = defaultdict(list)
     for one in series:

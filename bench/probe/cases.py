@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import product
 from typing import TypeVar
 
@@ -222,7 +223,7 @@ def gpu_points(spans: Sequence[int], cores: int) -> list[Point]:
         Point("gpu_copy"),
         Point("gpu_matmul"),
         Point("gpu_launch"),
-        Point("gpu_issue"),
+        *([Point("gpu_issue")] if find_spec("torch_geometric") else []),
         Point("gpu_submit", USUAL_ROW_BYTES, most),
     ]
     for span in ordered:

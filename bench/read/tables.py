@@ -90,7 +90,9 @@ class Run:
 
     @property
     def sampler_workers(self) -> int:
-        """Threads that had minibatches ready ahead of the loop; 0: the loop had its own."""
+        """Threads that had minibatches ready ahead of the loop; 0: the loop did, or a GPU."""
+        if self.drawn in GPU_SAMPLING:
+            return 0
         return int(self.plan["measure"].get("sampler_workers", 0))
 
     @property

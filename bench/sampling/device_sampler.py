@@ -44,7 +44,7 @@ class DeviceSampler:
 
     Memory of the GPU: a copy of the graph unless it is read in place, 8 B for each of its nodes,
     and about 40 B for each edge that a layer could have while it is drawn (as many as targets times
-    fan-out, or as the graph has), of which the minibatch keeps 16.
+    fan-out, or as the graph has), of which the minibatch keeps 16, and 8 more of the last layer.
 
     Args:
         indptr, indices, fanouts: as for the other; on the host, may be memory maps.
@@ -114,6 +114,10 @@ class DeviceSampler:
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            # What was begun and is not asked for may still be drawn when this is gone.
+            for part in (self._first, *self._graph, *self._kept):
+                if isinstance(part, Tensor):
+                    part.record_stream(self._stream)
         self._slots: list[_Slot] = []
 
     def sample(self, seeds: Tensor, seed: int) -> MiniBatch:

@@ -140,6 +140,7 @@ def write_run(
     schema_version: int = SCHEMA_VERSION,
     plan_name: str = "quick",
     max_batches: int = 0,
+    sampling: str = "live",
 ) -> Path:
     """Write a run; ``failures`` maps a series to its status and reason, ``cut_off`` never ran.
 
@@ -210,7 +211,7 @@ def write_run(
         "name": plan_name,
         "description": "a test",
         "device": "cpu",
-        "measure": {"repeats": repeats, "warmup_epochs": 1, "epochs": epochs, "sampling": "live"},
+        "measure": {"repeats": repeats, "warmup_epochs": 1, "epochs": epochs, "sampling": sampling},
         "workloads": {
             workload: {
                 "dataset": dataset,

@@ -151,8 +151,8 @@ def summary_of(folder: Path = FOLDER) -> str:
         f" {over(large, LARGE, managed)} in turns with training; out of registered memory it is"
         f" {over(large, LARGE, registered)}, an epoch without any fetch"
         f" {over(large, LARGE, floor)}.",
-        f"**Beside the CPU's gather at its best** (`pinned` on {threads} threads, the same"
-        " table, two slower machines with a process each) it is"
+        f"**Beside `pinned`**, the CPU's gather on all {threads} threads (the picture above; the"
+        " same table, two slower machines with a process each) it is"
         f" {over(fair, LARGE, ahead, 'pinned')} ahead and {over(fair, LARGE, managed, 'pinned')} in"
         f" turns; out of registered memory {over(fair, LARGE, registered, 'pinned')} is not told"
         f" from 1, and an epoch without any fetch is {over(fair, LARGE, floor, 'pinned')}.",
@@ -160,7 +160,7 @@ def summary_of(folder: Path = FOLDER) -> str:
         f" {over(few, 'reddit-like', near)} times as fast as the baseline (reddit-like), and"
         f" {over(few, 'products-like', near)} (products-like); with all rows in GPU memory it is"
         f" {over(few, 'reddit-like', bound)} and {over(few, 'products-like', bound)}. Beside"
-        f" `pinned` at its best ahead is {over(fair, 'reddit-like', near, 'pinned')} and"
+        f" `pinned` on all threads ahead is {over(fair, 'reddit-like', near, 'pinned')} and"
         f" {over(fair, 'products-like', near, 'pinned')}, on the slower machines.",
         "**Pages decide how fast rows are read in place**, not requests: random rows of 512 B over"
         f" {gib(far)} come at {rates['span_registered', far, 512]:.1f} GB/s out of registered"

@@ -105,26 +105,34 @@ def _setup(runs: Sequence[Run], brought: Mapping[str, Sequence[float]]) -> Itera
     mine = (every["dataset"] == LARGE) & (every["stage"] == "setup")
     setup = every[mine & every["value"].notna()]
 
-    def seconds(metric: str, managed: bool | None = None) -> str:
+    def seconds(metric: str) -> str:
         # A path that finds the table registered by another takes microseconds.
-        mine = setup[(setup["metric"] == metric) & (setup["value"] > 0.01)]
-        if managed is not None:
-            mine = mine[mine["source"].str.contains("managed") == managed]
-        return ends(mine["value"], 1)
+        return ends(setup[(setup["metric"] == metric) & (setup["value"] > 0.01)]["value"], 1)
+
+    def made(*, managed: bool) -> str:
+        return ", ".join(
+            f"{ends(of['value'], 1)} s (`{str(run).split('-', 1)[1]}`)"
+            for run, of in setup[
+                (setup["metric"] == "table_load_time")
+                & (setup["source"].str.contains("managed") == managed)
+            ].groupby("run_id")
+        )
 
     given, touched = brought["touch16"]
     yield (
-        "**Set-up** over 48 GiB: the table is made by hash in"
-        f" {seconds('table_load_time', False)} s in ordinary memory and in"
-        f" {seconds('table_load_time', True)} s in managed memory, registering takes"
-        f" {seconds('register_time')} s, scores by degree"
-        f" {seconds('score_time')} s (the least where another path had asked for them). Managed"
-        f" memory alone is there in {touched:.1f} s where 16 threads touch it, in"
+        "**Set-up** over 48 GiB: the table is made by hash in ordinary memory in"
+        f" {made(managed=False)}, and in managed memory in {made(managed=True)}. Registering takes"
+        f" {seconds('register_time')} s, scores by degree {seconds('score_time')} s (the least"
+        " where another path had asked for them)."
+    )
+    yield ""
+    yield (
+        f"**Managed memory** alone is there in {touched:.1f} s where 16 threads touch it, in"
         f" {brought['touch4'][0]:.1f} where 4 do, and in {brought['prefetch'][0]:.1f} by"
-        " `cudaMemPrefetchAsync` (by 8 threads"
-        f" {brought['pthreads'][0]:.1f}), which the first two runs had; and in {given:.1f} by 16"
-        " threads where the machine has to be given the memory first. The GPU reads it equally"
-        " fast after each (`20261126-populate`)."
+        f" `cudaMemPrefetchAsync` (by 8 threads {brought['pthreads'][0]:.1f}); where the machine"
+        f" has to be given the memory first, in {given:.1f} by 16 threads. The GPU reads it equally"
+        " fast after each (`20261126-populate`). `gpu-decide-fbf04e` was the first run to touch it;"
+        " its table took as long as before, in memory that its machines had to be given."
     )
     yield ""
     threads = {

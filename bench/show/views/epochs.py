@@ -196,8 +196,8 @@ def epoch_breakdown(run: Run) -> Chart:
         )
     if has_gpu(run):
         overlapping = (
-            ", nor do a GPU’s stages, which can overlap: of the host’s wait for minibatches"
-            " (“sample”) there is what the others leave room for"
+            ", nor do a GPU’s stages, which can overlap: of “sample”, the host’s, there is"
+            " what the others leave room for"
         )
         room = stages["median"] - stages["fetch"] - stages["train"] - stages[exchange].sum(axis=1)
         within = stages["sample"].clip(upper=room.clip(lower=0))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from gatherbench.bench.plan.plan import GPU_SAMPLING
 from gatherbench.bench.read.derive import names_of, of_paths, sort_series
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES
@@ -86,7 +87,7 @@ def issue_shares(run: Run) -> pd.DataFrame:
     """Medians over repeats and epochs, as shares of the epoch.
 
     Columns: :data:`SERIES`, ``train`` and ``fetch`` (what the host needed to issue them),
-    ``draw`` (to have a GPU draw minibatches; NaN where something else does), ``wait`` (for them),
+    ``draw`` (minibatches, or to have a GPU do so; NaN where that is not told), ``wait`` (for them),
     ``left`` (what the GPU still had to do then), and ``bound``, whether issuing bounds the epoch.
     """
     from gatherbench.strategies.registry import role_of  # imports torch
@@ -95,8 +96,11 @@ def issue_shares(run: Run) -> pd.DataFrame:
     parts = {"train": "issue_train", "fetch": "issue_fetch", "left": "drain"}
     shares = {name: run.values("host", metric) / whole for name, metric in parts.items()}
     sample, waited = run.values("sample", "wall_time"), run.values("host", "wait_sample")
-    shares["draw"] = (sample - waited.reindex(sample.index)) / whole
-    shares["wait"] = waited.reindex(sample.index).fillna(sample) / whole
+    waited = waited.reindex(sample.index)
+    if not run.sampler_workers and run.drawn not in GPU_SAMPLING:
+        waited = waited.fillna(0.0)  # the loop draws, or reads back
+    shares["draw"] = (sample - waited) / whole
+    shares["wait"] = waited.fillna(sample) / whole
     shares["steps_left"] = shares["left"] * steps
     known = pd.DataFrame(shares).dropna(subset=["train", "fetch", "left"])
     found = known.groupby(SERIES).median().reset_index()
@@ -110,7 +114,7 @@ def issue_shares(run: Run) -> pd.DataFrame:
 def _issued(run: Run) -> Table:
     frame = issue_shares(run)
     columns = [
-        Column("draw", "to have minibatches drawn", "share", short="draw"),
+        Column("draw", "to draw minibatches, or have them drawn", "share", short="draw"),
         Column("wait", "wait for minibatches", "share", short="wait"),
         Column("train", "to issue the training", "share", short="train"),
         Column("fetch", "to issue the fetches, or to gather", "share", short="fetch"),

@@ -30,7 +30,12 @@ def issued(train: float, fetch: float, drain: float, waited: float | None = None
 
 
 def test_what_was_issued_is_a_share_of_the_epoch(run_of):
-    run = run_of(series=[BASELINE, ALIGNED], backend="cuda", more=issued(0.505, 0.101, 0.0505))
+    run = run_of(
+        series=[BASELINE, ALIGNED],
+        backend="cuda",
+        sampling="gpu",
+        more=issued(0.505, 0.101, 0.0505),
+    )
     assert ISSUE.applies(run)
     (table,) = ISSUE.tables(run)
     assert len(table.lines) == 2
@@ -46,10 +51,23 @@ def test_what_was_issued_is_a_share_of_the_epoch(run_of):
     assert not any("bounds the epochs" in one.text for one in told(run))
 
 
+def test_what_the_loop_draws_itself_is_no_wait(run_of):
+    """0.2 s of 1.01 for minibatches, and 0.5 for steps and fetches: 69 %."""
+    run = run_of(series=[BASELINE, ALIGNED], backend="cuda", more=issued(0.4, 0.1, 0.05))
+    shares = issue_shares(run).set_index("strategy").loc["aligned_zero_copy"]
+    assert shares[["draw", "wait"]].tolist() == pytest.approx([0.2 / 1.01, 0.0])
+    assert shares["bound"]
+
+
 @pytest.mark.parametrize(("waited", "bound"), [(0.01, True), (0.15, False)])
 def test_what_the_training_thread_takes_to_begin_draws_is_issued_too(run_of, waited, bound):
     """Of 1.01 s 0.2 for minibatches; 0.5 for steps and fetches, and what was no wait: 68, 54 %."""
-    run = run_of(series=[BASELINE, ALIGNED], backend="cuda", more=issued(0.4, 0.1, 0.05, waited))
+    run = run_of(
+        series=[BASELINE, ALIGNED],
+        backend="cuda",
+        sampling="gpu",
+        more=issued(0.4, 0.1, 0.05, waited),
+    )
     shares = issue_shares(run).set_index("strategy").loc["aligned_zero_copy"]
     assert shares["draw"] == pytest.approx((0.2 - waited) / 1.01)
     assert shares["wait"] == pytest.approx(waited / 1.01)
@@ -71,7 +89,7 @@ def test_issuing_bounds_an_epoch_if_it_takes_most_of_it_and_the_gpu_is_done(
     run_of, train, drain, bound
 ):
     series = [BASELINE, ALIGNED, IN_GPU]
-    run = run_of(series=series, backend="cuda", more=issued(train, 0.1, drain))
+    run = run_of(series=series, backend="cuda", sampling="gpu", more=issued(train, 0.1, drain))
     shares = issue_shares(run).set_index("strategy")["bound"].to_dict()
     assert shares == {"cpu_gather": False, "aligned_zero_copy": bound, "all_in_gpu": bound}
     said = [one.text for one in told(run) if "bounds the epochs" in one.text]
@@ -84,7 +102,7 @@ def test_issuing_bounds_an_epoch_if_it_takes_most_of_it_and_the_gpu_is_done(
 
 
 def test_a_path_that_gathers_on_the_cpu_is_not_called_bound_by_issuing(run_of):
-    run = run_of(series=[BASELINE], backend="cuda", more=issued(0.2, 1.4, 0.01))
+    run = run_of(series=[BASELINE], backend="cuda", sampling="gpu", more=issued(0.2, 1.4, 0.01))
     assert not issue_shares(run)["bound"].any()
 
 
