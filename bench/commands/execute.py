@@ -232,9 +232,10 @@ def _refuse_more_threads(
 
 def _shortest_s(run: PreparedRun) -> int:
     """Seconds that the run takes on any machine: one for each process, ten for a GPU's energy."""
+    windows = 10 * len(run.cases) if run.device == "cuda" and run.measure.energy else 0
     if run.measure.together:
-        return len({(case.workload, case.repeat) for case in run.cases})
-    return len(run.cases) * (10 if run.device == "cuda" and run.measure.energy else 1)
+        return windows or len({(case.workload, case.repeat) for case in run.cases})
+    return windows or len(run.cases)
 
 
 def _unseen(run: PreparedRun) -> str:

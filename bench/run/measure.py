@@ -11,7 +11,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, wraps
 from pathlib import Path
@@ -241,12 +241,14 @@ class MeasuredCase(ExitStack):
         Exception: whatever went wrong; what was measured before is in ``out``.
     """
 
+    #: Around its measured epochs, once it is open.
+    energy: EnergyBlock
+
     def __init__(self, job: Job, out: PartWriter, ground: Ground, *, alone: bool = True) -> None:
         super().__init__()
         self._job, self._out, self._ground, self._alone = job, out, ground, alone
         self._device = torch.device(job.device)
         self.strategy = build(job.case.strategy, job.case.params)
-        self.energy: AbstractContextManager[object] = nullcontext()
         self.children, self._epochs = Children(), 0
 
     def __enter__(self) -> Self:
@@ -348,10 +350,9 @@ class MeasuredCase(ExitStack):
             job, strategy, ground, loaded.truth, fetcher, trainer, witness, conduct, out
         )
         self._told += tuple(self._training.warm_up(looked_at[0], everything=everything))
-        if self._alone:
-            # What is scored between epochs takes energy, too.
-            whose = None if plan.eval_every_epoch else ground.gpu
-            self.energy = self._energy = EnergyBlock(whose, run_on=plan.energy)
+        # What is scored between epochs takes energy, too.
+        told = not plan.eval_every_epoch and (self._alone or plan.energy)
+        self.energy = EnergyBlock(ground.gpu if told else None, run_on=plan.energy)
         self._file = knowledge.file
         return None
 
@@ -379,8 +380,10 @@ class MeasuredCase(ExitStack):
             out.row(self._stays.row(job.rows))
         if job.case.workload.model in RELATIONAL and job.first:
             out.row(training.peak())
-        if self._alone:
-            training.energy_rows(self._energy)
+        if not self._alone:
+            with self.energy:  # the measured epochs were between those of others
+                pass
+        training.energy_rows(self.energy)
         if job.traces is not None:
             out.row(training.traced(job.traces))
         out.row(job.rows.ok(CHECK_STAGE, "rows", "1", training.witness.rows, COMPARED))

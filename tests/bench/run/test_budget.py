@@ -160,7 +160,12 @@ def test_what_was_left_out_is_said(tmp_path, monkeypatch, given):
         (Measure(repeats=1), "cpu", "0:00:03 h"),
         (Measure(repeats=1), "cuda", "0:00:30 h"),
         (Measure(repeats=1, energy=False), "cuda", "0:00:03 h"),
-        (Measure(repeats=1, together=True), "cuda", "0:00:02 h"),  # a process a repeat
+        (Measure(repeats=1, together=True), "cuda", "0:00:30 h"),
+        (
+            Measure(repeats=1, together=True, energy=False),
+            "cuda",
+            "0:00:02 h",
+        ),  # a process a repeat
     ],
 )
 def test_a_run_says_first_how_long_it_takes_at_least(tmp_path, measure, device, said, monkeypatch):

@@ -55,6 +55,45 @@ def test_paths_that_take_turns_train_as_each_does_alone(make_job):
         assert not values(alone, "setup", "process_began")
 
 
+@pytest.mark.parametrize(("energy", "epochs"), [(True, 2), (False, 0)])
+def test_energy_is_that_of_further_epochs_behind_the_blocks(make_job, monkeypatch, energy, epochs):
+    """Each path has a window of its own, in which it alone trains; that of the blocks is none's."""
+    order: list[tuple[str, str]] = []
+    trained = measure_module._Training._epoch
+
+    class Energy:
+        def __init__(self, gpu: object, *, run_on: bool = True) -> None:
+            self.gpu = gpu
+
+        def __enter__(self) -> None:
+            order.append(("window", ""))
+
+        def __exit__(self, *_: object) -> None:
+            assert order[-1] == ("window", ""), "no epoch is in it"
+
+        def rows(self, _epochs: int, one_epoch: Any, *_: Any) -> list[Row]:
+            for _ in range(2 if self.gpu else 0):
+                order.append(("energy", ""))
+                one_epoch()
+            return []
+
+    def epoch(self: Any, *given: Any) -> Any:
+        order.append(("epoch", self.job.case.strategy))
+        return trained(self, *given)
+
+    monkeypatch.setattr(measure_module, "EnergyBlock", Energy)
+    monkeypatch.setattr(measure_module._Training, "_epoch", epoch)
+    monkeypatch.setattr(measure_module.Ground, "gpu", "a GPU")
+    names = (PINNED, ALL)
+    taken([make_job(name, epochs=3, warmup_epochs=1, energy=energy) for name in names])
+    windows = [order[place + 1] for place, one in enumerate(order) if one == ("energy", "")]
+    for name in names:
+        assert windows.count(("epoch", name)) == epochs
+        assert order.count(("epoch", name)) == 1 + 3 + epochs
+    first = order.index(("window", ""))
+    assert sum(one[0] == "epoch" for one in order[:first]) == 2 * (1 + 3)
+
+
 def test_the_time_that_all_share_is_in_the_time_of_each(make_job, monkeypatch):
     """Of 60 s for the table each of three paths has 20, beside its own turns."""
     now = [0.0]
