@@ -131,6 +131,24 @@ def test_a_table_is_touched_no_faster_than_the_machine_grows(small_pieces, monke
     assert not bool(table.any())
 
 
+def test_a_piece_is_there_before_the_next_is_waited_for(small_pieces, monkeypatch):
+    """Twelve pages, four at a time, one for a core at a time; none is written twice."""
+    page = mmap.PAGESIZE
+    flat, seen = torch.full((12 * page,), 255, dtype=torch.uint8), list[int]()
+    monkeypatch.setattr(host_memory, "_TOUCH_BYTES", 4 * page)
+    monkeypatch.setattr(host_memory, "_WRITTEN_BYTES", page)
+
+    def has_come(_size: int) -> bool:
+        seen.append(int((flat[::page] == 0).sum()))
+        flat[: seen[-1] * page : page] = 7  # to be seen if it is written again
+        return True
+
+    monkeypatch.setattr(host_memory, "_has_come", has_come)
+    host_memory.touch(flat)
+    assert seen == [0, 4, 4]
+    assert flat[::page].tolist() == [7] * 4 + [0] * 8
+
+
 def test_a_machine_that_does_not_grow_is_waited_for_once(small_pieces, monkeypatch):
     asked: list[int] = []
 

@@ -8,7 +8,16 @@ import statistics
 import pandas as pd
 import pytest
 
-from tools.gpu_results.__main__ import FOLDER, ROOT, TEXTS, page, runs_of, summary_of, with_summary
+from tools.gpu_results.__main__ import (
+    FOLDER,
+    ROOT,
+    TEXTS,
+    first_picture,
+    page,
+    runs_of,
+    summary_of,
+    with_summary,
+)
 from tools.gpu_results.epoch_tables import LARGE, epochs, in_turns, ratios
 from tools.gpu_results.gathers import gathers, host_gathers, pages
 from tools.gpu_results.probes import blocks_of, brought_in, kinds_of, overlap
@@ -140,6 +149,13 @@ def test_what_is_said_of_epochs_by_hand():
     times = [value for k in (0, 1) for value in seconds[ahead, k].values()]
     assert said[-1].split(" | ")[1:3] == ["2", f"{1e3 * statistics.median(times):.1f} ms"]
     assert LARGE in run.workloads[0]
+
+
+def test_the_first_picture_is_of_the_largest_table_with_all_paths():
+    (panel,) = first_picture().panels
+    assert panel.title.startswith(LARGE)
+    assert len(panel.lines) == 14
+    assert not any(line.modelled for line in panel.lines)
 
 
 BROUGHT = {"touch16": [8.0, 3.0], "touch4": [6.0], "prefetch": [12.0], "pthreads": [11.0]}

@@ -22,6 +22,7 @@ import pandas as pd
 
 from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.read.tables import Run, load_run
+from gatherbench.bench.show.chart import Chart
 from gatherbench.bench.show.figures.draw import draw as draw_chart
 from gatherbench.bench.show.figures.paper import save
 from gatherbench.bench.show.looks import FAINT, RC
@@ -182,12 +183,17 @@ def with_summary(text: str) -> str:
     return _SUMMARY.sub(lambda _: summary_of(), text)
 
 
+def first_picture(folder: Path = FOLDER) -> Chart:
+    """Epochs by stage of the largest table, as measured, of the run with all paths."""
+    _, whole, _ = in_turns(runs_of(folder))
+    chart = epoch_breakdown(whole)
+    return replace(chart, panels=chart.panels[:1])
+
+
 if __name__ == "__main__":
     (FOLDER / "README.md").write_text(page(), encoding="utf-8")
     for name in TEXTS:
         text = (ROOT / name).read_text(encoding="utf-8")
         (ROOT / name).write_text(with_summary(text), encoding="utf-8")
     draw(FOLDER / "gathers.png")
-    chart = epoch_breakdown(in_turns(runs_of(FOLDER))[1])
-    largest = chart.panels[:1]  # as measured
-    save(draw_chart(replace(chart, panels=largest)), FOLDER / "epochs.png")
+    save(draw_chart(first_picture()), FOLDER / "epochs.png")

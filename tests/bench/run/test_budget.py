@@ -124,6 +124,15 @@ def test_no_repeat_is_begun_that_would_be_cut_off_as_far_as_is_known(store):
 
 
 @pytest.mark.usefixtures("timed")
+def test_alone_no_path_has_a_repeat_before_one_that_did_not_fit(store):
+    """Else the quick paths would have more of them than the slow ones."""
+    wanted = [replace(one, repeat=repeat) for repeat in range(3) for one in series(60, 10)]
+    assert left(store, wanted, 100) == 4
+    took = [r.value for r in store.rows() if r.stage == "case"]
+    assert took == [60.0, 10.0]
+
+
+@pytest.mark.usefixtures("timed")
 def test_where_paths_take_turns_a_repeat_that_fits_is_run_in_place_of_one_that_does_not(store):
     large, small = series(60)[0], replace(series(10)[0], workload=replace(WORKLOAD, hidden=7))
     wanted = [replace(one, repeat=repeat) for repeat in range(3) for one in (large, small)]

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterable
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -69,6 +70,23 @@ def test_waits_for_what_a_gpu_draws_are_told_once(make_job, monkeypatch):
     assert epochs.waited_s() == 5.0
     of(drawn)
     assert [epochs.waited_s(), epochs.waited_s()] == [5.0, 0.0]
+
+
+def test_what_a_path_may_know_is_drawn_by_the_cpu(make_job):
+    job = make_job(minibatches="fresh")
+    epochs = Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
+    wanted = numbers(epochs.measured_ids())
+    epochs._drawing = object()  # type: ignore[assignment]
+    epochs._begin = lambda *_: 1 / 0  # type: ignore[assignment, return-value]
+    assert numbers(epochs.measured_ids()) == wanted
+
+
+def test_workers_bring_the_kinds_of_edges_along(make_job):
+    job = make_job(sampling="live", sampler_workers=1)
+    epochs = Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
+    kind = SimpleNamespace(typed=lambda batch: replace(batch, kinds=batch.edges[:1]))
+    epochs._kinds = kind  # type: ignore[assignment]
+    assert [len(batch.kinds) for batch in epochs.measured(0)] == [1] * 5
 
 
 def test_the_same_epochs_are_those_of_the_trace(make_job):

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
 from torch import Tensor
 
 from gatherbench.bench.run import loop
+from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run.group import ALONE, Alone
 from gatherbench.bench.run.loop import EpochTimes, Watch, run_epoch
 from gatherbench.bench.run.nvtx import unmarked
@@ -261,3 +264,23 @@ def test_on_a_gpu_a_fetch_ahead_takes_the_time_for_which_the_stream_has_it(clock
     assert [round(s, 6) for s in times.stages["fetch"]] == [110.0, 200.0, 400.0]
     assert [round(s, 6) for s in times.stages["train"]] == [1000.0, 2000.0, 4000.0]
     assert times.wall_s == pytest.approx(7711.0625)
+
+
+def test_waits_for_what_a_gpu_draws_are_told_of_the_measured_epoch_alone(monkeypatch):
+    """Those of the warm-up are asked for, and dropped, before it begins."""
+    asked: list[str] = []
+    training = MagicMock()
+    training.job.device = "cuda"
+    training.epochs.waited_s.side_effect = lambda: asked.append("waited") or 2.5
+    training._epoch.side_effect = lambda *_: asked.append("epoch") or times
+    times = EpochTimes(1.0, {}, 0.5, [0.0], 7)
+    training._times = lambda *given: measure_module._Training._times(training, *given)
+    training.job.rows.ok.side_effect = lambda *given, **_: given
+    rows: list[Any] = []
+    training.out.rows.side_effect = rows.extend
+    training.recorder.readings = ()
+    measure_module._Training.measured_epoch(training, 0, unmarked)
+    assert asked == ["waited", "epoch", "waited"]
+    assert [row[:4] for row in rows if row[0] == "host" and row[1] == "wait_sample"] == [
+        ("host", "wait_sample", "s", 2.5)
+    ]

@@ -1,11 +1,13 @@
 """Models on blocks: shapes, that they learn, and that a row reaches only the seeds it should."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import pytest
 import torch
 
 from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.run.activations import Keep
 from gatherbench.bench.run.models import Trainer, build_model, to_device
 from gatherbench.bench.sampling.minibatch import MiniBatch
 
@@ -57,6 +59,20 @@ def test_the_loss_falls(model, layers):
     assert not trainer.model.training, "scored with dropout"
     trainer.step(x, batch)
     assert trainer.model.training
+
+
+def test_what_a_step_saves_never_moves_its_weights():
+    batch, stays = batch_of(2), list[int]()
+    trainer = Trainer(build_model(Workload("x"), 7, 2), torch.arange(8) % 2, torch.device("cpu"))
+
+    class Kept(Keep):
+        def saving(self, *stay: torch.Tensor) -> AbstractContextManager[object]:
+            stays.extend(one.data_ptr() for one in stay)
+            return nullcontext()
+
+    trainer.activations = Kept()
+    trainer.step(torch.randn(8, 7), batch)
+    assert {one.data_ptr() for one in trainer.model.parameters()} <= set(stays)
 
 
 def test_narrow_features_are_widened_on_the_device():

@@ -276,13 +276,80 @@ def test_on_a_gpu_nothing_is_waited_for_but_what_was_begun(monkeypatch):
 
 
 @pytest.mark.usefixtures("kernels_on_host")
-def test_minibatches_that_are_drawn_at_once_are_those_of_one_after_another():
+def test_minibatches_that_are_drawn_at_once_are_those_of_one_after_another(monkeypatch):
+    """Twice: the second time in the room of those that are there, which is given back last."""
     graph = np.arange(0, 33, 4), np.arange(32) % 8
     right, sampler = NeighborSampler(*graph, (4, 3)), DeviceSampler(*graph, (4, 3), HOST)
-    tasks = [(torch.arange(size), 7 * size) for size in (5, 2, 8, 1)]
-    begun = [sampler.begin(*task) for task in tasks]
-    for task, one in reversed([*zip(tasks, begun, strict=True)]):
-        assert same(right.sample(*task), one.result())
+    give_back = sampler.give_back
+
+    def spoilt(slot: Any) -> None:
+        slot.sizes.fill_(-1)
+        give_back(slot)
+
+    monkeypatch.setattr(sampler, "give_back", spoilt)
+    for _ in range(2):
+        tasks = [(torch.arange(size), 7 * size) for size in (5, 2, 8, 1)]
+        begun = [sampler.begin(*task) for task in tasks]
+        for task, one in reversed([*zip(tasks, begun, strict=True)]):
+            assert same(right.sample(*task), one.result())
+    assert len(sampler._slots) == 4
+
+
+@pytest.mark.usefixtures("kernels_on_host")
+def test_sizes_are_copied_without_a_wait_before_they_are_said_to_be_there(monkeypatch):
+    graph = np.arange(0, 33, 4), np.arange(32) % 8
+    sampler = DeviceSampler(*graph, (4, 3), HOST)
+    sampler.sample(torch.arange(5), 1)
+    (slot,) = sampler._slots
+    notes: list[object] = []
+    copy, to = Tensor.copy_, Tensor.to
+
+    def noted(into: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+        if into is slot.sizes:
+            notes.append(("sizes", non_blocking))
+        return copy(into, source)
+
+    def sent(one: Tensor, *where: Any, **how: bool) -> Tensor:
+        notes.append(("seeds", how.get("non_blocking")))
+        return to(one, *where, **how)
+
+    monkeypatch.setattr(Tensor, "copy_", noted)
+    monkeypatch.setattr(Tensor, "to", sent)
+    slot.there = SimpleNamespace(record=lambda: notes.append("recorded"))  # type: ignore[assignment]
+    sampler.begin(torch.arange(5), 2)
+    assert notes == [("seeds", True), ("sizes", True), "recorded"]
+
+
+@pytest.mark.usefixtures("kernels_on_host")
+def test_every_launch_is_on_the_sampler_s_own_stream(monkeypatch):
+    seen: list[object] = []
+    launch = device_sampler.launch_threads
+
+    def launched(*given: Any) -> None:
+        seen.append(given[4])
+        launch(*given)
+
+    @contextmanager
+    def entered(_stream: object) -> Iterator[None]:
+        yield
+
+    monkeypatch.setattr(device_sampler, "launch_threads", launched)
+    monkeypatch.setattr(torch.cuda, "stream", entered)
+    sampler = DeviceSampler(np.arange(0, 33, 4), np.arange(32) % 8, (4, 3), HOST)
+    sampler.sample(torch.arange(5), 1)
+    sampler._stream = SimpleNamespace(cuda_stream=7)  # type: ignore[assignment]
+    sampler.sample(torch.arange(5), 1)
+    assert seen == [None] * 8 + [7] * 8
+
+
+@pytest.mark.usefixtures("kernels_on_host")
+def test_there_is_room_for_no_more_than_the_graph_has():
+    """8 nodes and 32 edges, of fan-outs of 1000."""
+    drawing = DeviceSampler(np.arange(0, 33, 4), np.arange(32) % 8, (1000, 1000), HOST).begin(
+        torch.arange(5), 1
+    )
+    assert drawing._nodes.numel() <= 8
+    assert all(edges.numel() <= 64 for edges in drawing._edges)
 
 
 @pytest.mark.parametrize(("device", "locked"), [("cuda", True), ("cpu", False)])

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.sampling import state_sampler
 from gatherbench.bench.sampling.epoch import (
     StateSeeds,
     batch_seed,
@@ -191,3 +192,27 @@ def test_a_dataset_with_too_few_nodes_is_refused_before_a_case_runs(tiny_root, m
     monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
     with pytest.raises(ValueError, match="a table of 400 rows has no 500 partitions: take fewer"):
         prepare(Workload("tiny", partitions="500/4 beta"))
+
+
+@pytest.mark.usefixtures("kernels_on_host")
+def test_minibatches_that_are_begun_ahead_are_those_of_their_states(graph, monkeypatch):
+    """A sampler is made for each state as it is entered, and none twice."""
+    made: list[int] = []
+    real = state_sampler.DeviceSampler.__init__
+
+    def counted(self: object, *given: object, **how: object) -> None:
+        made.append(1)
+        real(self, *given, **how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(state_sampler.DeviceSampler, "__init__", counted)
+    parts = Partitions(8, 4, "beta")
+    tasks = [
+        (seeds, number)
+        for number, seeds in enumerate(state_seeds(parts, NODES, np.arange(60), 9, 7, 0))
+    ]
+    right = StateSampler(parts, *graph, FANOUTS)
+    sampler = StateSampler(parts, *graph, FANOUTS, HOST)
+    begun = [sampler.begin(*task) for task in tasks]
+    assert len(made) == len({seeds.state for seeds, _ in tasks})
+    for task, one in zip(tasks, begun, strict=True):
+        assert same(right.sample(*task), one.result())

@@ -91,17 +91,19 @@ LONG = (
 )
 
 
-@pytest.mark.parametrize(("backend", "drawn"), [("cuda", 0.2), ("host", 0.6)])
+@pytest.mark.parametrize(
+    ("backend", "fetch", "drawn"), [("cuda", 0.3, 0.2), ("cuda", 0.7, 0.0), ("host", 0.3, 0.6)]
+)
 def test_of_a_wait_that_a_gpu_s_stages_overlap_only_what_they_leave_is_drawn(
-    run_of, backend, drawn
+    run_of, backend, fetch, drawn
 ):
-    """An epoch of 1 s with 0.3 s of fetches and 0.5 of training, and 0.6 of waits beside them."""
-    run = run_of(series=[("aligned_zero_copy", "given", (0.6, 0.3, 0.5, -0.4))], backend=backend)
+    """An epoch of 1 s with 0.3 s of fetches (or 0.7) and 0.5 of training, and 0.6 of waits."""
+    times = (0.6, fetch, 0.5, 1 - 0.6 - fetch - 0.5)
+    run = run_of(series=[("aligned_zero_copy", "given", times)], backend=backend)
     (panel,) = epoch_breakdown(run).panels
     parts = panel.lines[0].parts
-    assert [parts[stage] for stage in ("sample", "fetch", "train")] == pytest.approx(
-        [drawn, 0.3, 0.5]
-    )
+    found = [parts.get(stage, 0.0) for stage in ("sample", "fetch", "train")]
+    assert found == pytest.approx([drawn, fetch, 0.5])
 
 
 @pytest.mark.parametrize("make", [speedup, epoch_breakdown, cpu_core_seconds, cpu_by_thread])

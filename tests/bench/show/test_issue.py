@@ -73,6 +73,8 @@ def test_what_the_training_thread_takes_to_begin_draws_is_issued_too(run_of, wai
     assert shares["wait"] == pytest.approx(waited / 1.01)
     assert shares["issued"] == pytest.approx((0.5 + 0.2 - waited) / 1.01)
     assert shares["bound"] == bound
+    said = [one.text for one in told(run) if "bounds the epochs" in one.text]
+    assert [" it needs 68.3 % of them" in one for one in said] == [True] * bound
     (table,) = ISSUE.tables(run)
     assert "draw" in [column.field for column in table.columns]
 
