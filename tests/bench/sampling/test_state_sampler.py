@@ -208,11 +208,11 @@ def test_minibatches_that_are_begun_ahead_are_those_of_their_states(graph, monke
     parts = Partitions(8, 4, "beta")
     tasks = [
         (seeds, number)
-        for number, seeds in enumerate(state_seeds(parts, NODES, np.arange(60), 9, 7, 0))
+        for number, seeds in enumerate(state_seeds(parts, NODES, np.arange(60), 3, 7, 0))
     ]
     right = StateSampler(parts, *graph, FANOUTS)
     sampler = StateSampler(parts, *graph, FANOUTS, HOST)
     begun = [sampler.begin(*task) for task in tasks]
-    assert len(made) == len({seeds.state for seeds, _ in tasks})
+    assert len(made) == len({seeds.state for seeds, _ in tasks}) < len(tasks)
     for task, one in zip(tasks, begun, strict=True):
         assert same(right.sample(*task), one.result())

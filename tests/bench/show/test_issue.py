@@ -1,14 +1,16 @@
 """What the host needs to issue an epoch: shown as shares, and said where it bounds the epoch."""
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
+from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.show.views.host import ISSUE, issue_shares
 
 from ..printed import told
-from ..written_run import BASELINE
+from ..written_run import BASELINE, write_run
 
 #: Epochs of 1.71 s (the baseline) and 1.01 s, of 20 minibatches each.
 ALIGNED = ("aligned_zero_copy", "given", (0.2, 0.3, 0.5))
@@ -110,3 +112,12 @@ def test_a_path_that_gathers_on_the_cpu_is_not_called_bound_by_issuing(run_of):
 
 def test_on_the_host_nothing_is_issued(run_of):
     assert not ISSUE.applies(run_of(series=[BASELINE]))
+
+
+@pytest.mark.parametrize(("sampling", "workers"), [("gpu", 0), ("live", 2)])
+def test_where_a_gpu_draws_no_threads_do(tmp_path, sampling, workers):
+    folder = write_run(tmp_path / "box" / "20261121-quick-abc1", backend="cuda", sampling=sampling)
+    plan = json.loads((folder / "plan.json").read_text())
+    plan["measure"]["sampler_workers"] = 2
+    (folder / "plan.json").write_text(json.dumps(plan))
+    assert load_run(folder).sampler_workers == workers
