@@ -263,8 +263,8 @@ class HostGather(AbstractContextManager["HostGather"]):
         seconds that about :data:`TUNED_WITH` bytes of random rows took them.
 
         More are not always faster: beside an H200 8 of 16 cores gathered 20 GB/s, where 16 gathered
-        15, and on all cores a gather ahead took them from the training, whose steps took half as
-        long again (results/nvidia-h200). It takes up to :data:`TUNING_S`. Nothing is tried of a
+        15, and steps of training beside a gather ahead on all 16 took up to half as long again as
+        beside none (results/nvidia-h200). It takes up to :data:`TUNING_S`. Nothing is tried of a
         table that the caches could hold, or that does not come from memory.
 
         Args:

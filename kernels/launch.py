@@ -106,8 +106,8 @@ def launch_kernel(
     """Queue ``kernel`` on the current stream of ``device``; ``kinds`` are ctypes of ``values``.
 
     Args:
-        stream: the handle of another one than the default stream. To find out the current stream,
-            and see to its context, takes longer than the launch.
+        stream: the handle of another one than the default stream: then the current one is not asked
+            for, and its context not seen to, in each launch.
 
     Raises:
         CudaCallError: the launch was refused.

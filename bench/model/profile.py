@@ -275,7 +275,7 @@ SPECS: dict[str, Spec] = {
     # What the training loop takes its host, beyond what the same does on its own. A calibration
     # has steps without a loop around them.
     "loop.issue": Spec(
-        *("s", 1e-7, 1e-2, "issuing one operation of a whole training step"), otherwise=_NO_LOOP
+        "s", 1e-7, 1e-2, "issuing one operation of a training step as a whole", otherwise=_NO_LOOP
     ),
     "loop.submit": Spec(
         "s", 1e-7, 1e-1, "starting the fetch of a minibatch in the loop", otherwise=_NO_LOOP

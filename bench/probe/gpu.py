@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import dataclasses
 import functools
-import itertools
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -400,8 +399,7 @@ class GpuStand(contextlib.ExitStack):
         workload = Workload("few", fanouts=(2, 2, 2), hidden=hidden)
         ids = torch.arange(nodes[-1], device=self.device)
         edges = tuple(
-            torch.stack((ids[:of].repeat(2) * 2 % known, ids[:of].repeat(2)))
-            for of, known in itertools.pairwise(nodes)
+            torch.stack((ids[:of].repeat(2) * 2, ids[:of].repeat(2))) for of in nodes[:-1]
         )
         model = build_model(workload, width, classes)
         trainer = Trainer(model, ids % classes, self.device)

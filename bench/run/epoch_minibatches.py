@@ -37,18 +37,16 @@ class Epochs:
         self.sampler = sampler_of(self.workload, *graph)
         self._drawing: Sampler = self.sampler
         device = torch.device(job.device)
-        drawing = self.sampler
         #: Has a GPU draw a minibatch, where one does.
         self._begin: Callable[..., Pending[MiniBatch]] | None = None
         if self.plan.sampling in GPU_SAMPLING and device.type == "cuda":
             in_place = self.plan.graph if self.plan.sampling in IN_PLACE else None
             hot = hot_lists(self.workload, dataset) if self.workload.structure else None
-            drawing = self._drawing = sampler_of(
-                self.workload, *graph, device, in_place=in_place, hot=hot
-            )
-            self._begin = getattr(drawing, "begin", None)  # sampling that remembers is the CPU's
+            self._drawing = sampler_of(self.workload, *graph, device, in_place=in_place, hot=hot)
+            # Sampling that remembers is the CPU's.
+            self._begin = getattr(self._drawing, "begin", None)
         workers = 0 if self._begin else self.plan.sampler_workers
-        self._workers = [drawing.clone(threads=1) for _ in range(workers)]
+        self._workers = [self._drawing.clone(threads=1) for _ in range(workers)]
         self._kinds = EdgeKinds(dataset) if self.workload.model in RELATIONAL else None
         self._waits: list[float] = []
         self._last: tuple[int, list[tuple[Any, int]]] | None = None

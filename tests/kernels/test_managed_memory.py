@@ -54,6 +54,17 @@ def test_a_table_is_advised_twice_and_brought_in_before_it_is_written(cuda):
     assert managed_bytes() == 24_000
 
 
+def test_each_core_that_the_process_may_use_brings_pages_in(cuda, monkeypatch):
+    asked: list[int] = []
+    real = host_memory.ThreadPoolExecutor
+    monkeypatch.setattr(host_memory.os, "sched_getaffinity", lambda _: set(range(5)))
+    monkeypatch.setattr(
+        host_memory, "ThreadPoolExecutor", lambda count: asked.append(count) or real(count)
+    )
+    managed_table((4096, 1), torch.uint8)
+    assert asked == [5]
+
+
 @pytest.mark.parametrize("given", [None, "9"])
 def test_every_page_is_brought_in_whoever_has_which_piece(cuda, monkeypatch, given):
     """Pieces of two pages for each core, within those for which memory is waited for, if it is."""

@@ -151,6 +151,21 @@ def test_what_is_said_of_epochs_by_hand():
     assert LARGE in run.workloads[0]
 
 
+def test_training_beside_a_gather_ahead_is_set_beside_the_floor_s():
+    """By hand, from the rows: medians over epochs of two processes."""
+    (run,) = (one for one in in_turns(runs_of(FOLDER)) if one.run_id.endswith("fbf04e"))
+    rows = pd.read_csv(run.folder / "rows.csv", low_memory=False, keep_default_na=False)
+    train = rows[(rows["stage"] == "train") & (rows["metric"] == "wall_time")]
+    train = train[(train["basis"] == "measured") & (train["dataset"] == "products-like")]
+    ahead, floor = (
+        train[train["strategy"].eq(name) & train["variant"].eq(variant)]["value"].astype(float)
+        for name, variant in (("cpu_gather", "prefetch"), ("null", "default"))
+    )
+    assert len(ahead) == len(floor) == 20
+    ratio = statistics.median(ahead) / statistics.median(floor)
+    assert f"{ratio:.2f} (products-like)" in page()
+
+
 def test_the_first_picture_is_of_the_largest_table_with_all_paths():
     (panel,) = first_picture().panels
     assert panel.title.startswith(LARGE)

@@ -144,11 +144,24 @@ def _setup(runs: Sequence[Run], brought: Mapping[str, Sequence[float]]) -> Itera
     said = ", ".join(f"{count} in `{run}`" for run, count in threads.items())
     yield (
         f"**CPU gathers** of `pinned` and `prefetch` ran on these threads: {said}. Chosen on 8 MiB"
-        " of rows they were too few, and all cores, chosen on 64 MiB, were taken from the"
-        " training beside `prefetch`. As few are taken now as gather within a tenth of the fastest;"
-        " that is not timed yet."
+        " of rows they were too few. On all cores, chosen on 64 MiB, the training of an epoch"
+        f" beside `prefetch` took {', '.join(_beside_prefetch(runs))} times as long as that of the"
+        " floor. As few are taken now as gather within a tenth of the fastest; that is not timed"
+        " yet."
     )
     yield ""
+
+
+def _beside_prefetch(runs: Sequence[Run]) -> Iterator[str]:
+    """By graph, where the gather had all 16 cores."""
+    for run in in_turns(runs):
+        threads = run.select(stage="setup", metric="gather_threads", basis="measured")["value"]
+        train = run.values("train", "wall_time").groupby(["workload", *_PATH]).median()
+        for workload in run.workloads if threads.min() == 16 else ():
+            floor, ahead = (
+                train[workload, *path] for path in (("null", "default"), ("cpu_gather", "prefetch"))
+            )
+            yield f"{ahead / floor:.2f} ({graph(workload)})"
 
 
 _PATH = ["strategy", "variant"]

@@ -119,6 +119,7 @@ def test_no_repeat_is_begun_that_would_be_cut_off_as_far_as_is_known(store):
     assert left(store, wanted, 100) == 6
     assert (Clocked.begun, Clocked.now) == (3, 1000 + 90)
     assert left(store, wanted, 119) == 6
+    assert left(store, wanted, 120) == 6, "it would end with the budget"
     assert left(store, wanted, 121) == 5, "30 s fit into 31"
     assert Clocked.begun == 4
 
