@@ -29,10 +29,7 @@ class Beside:
         lookahead: minibatches that the path fetches ahead.
         measured_s: median epoch.
         modelled_s: by the profile of the machine.
-        trained_s: with training as measured, too: what is left is off by the data path.
-        alone_s: without what the profile knows of the training loop (``[loop]``).
-        other_runs_s, other_paths_s: with that from other runs, each of which is of another machine,
-            or from other paths alone.
+        chained_s: without ``gpu.issue``, by what a chain of kernels takes to issue.
     """
 
     machine: str
@@ -43,10 +40,7 @@ class Beside:
     lookahead: int
     measured_s: float
     modelled_s: float
-    trained_s: float
-    alone_s: float
-    other_runs_s: float
-    other_paths_s: float
+    chained_s: float
 
     @property
     def family(self) -> tuple[str, int]:
@@ -72,29 +66,33 @@ def _read(row: Mapping[str, str]) -> Beside:
     return Beside(**{**row, **values})
 
 
-def modelled_beside(*, loop: bool = True) -> tuple[Beside, ...]:
-    """The same as the model is off for a machine whose profile knows the training loop, or not."""
+def modelled_beside(*, issue_known: bool = True) -> tuple[Beside, ...]:
+    """The same as the model is off for a machine whose profile knows ``gpu.issue``, or not."""
     series = measured_beside()
-    return series if loop else tuple(replace(one, modelled_s=one.alone_s) for one in series)
+    if issue_known:
+        return series
+    return tuple(replace(one, modelled_s=one.chained_s) for one in series)
 
 
-def error_of(strategy: str, lookahead: int, *, loop: bool = True) -> tuple[float, float] | None:
+def error_of(
+    strategy: str, lookahead: int, *, issue_known: bool = True
+) -> tuple[float, float] | None:
     """The least and the most that epochs of such a path were off; ``None``: never measured.
 
-    ``loop``: whether the profile knows what the training loop takes its host.
+    ``issue_known``: whether the profile knows what a step takes its host to issue.
     """
-    every = modelled_beside(loop=loop)
+    every = modelled_beside(issue_known=issue_known)
     mine = [one.error for one in every if one.family == (strategy, lookahead)]
     return (min(mine), max(mine)) if mine else None
 
 
 @cache
-def told_apart(*, loop: bool = True) -> float:
+def told_apart(*, issue_known: bool = True) -> float:
     """Modelled epochs closer than this ratio have no order: the model's own error is as large.
 
     That of :func:`ratio_errors` which :data:`SHARE` of the pairs of measured paths do not exceed.
     """
-    found = sorted(ratio_errors(modelled_beside(loop=loop)))
+    found = sorted(ratio_errors(modelled_beside(issue_known=issue_known)))
     return found[math.ceil(SHARE * len(found)) - 1]
 
 

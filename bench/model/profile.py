@@ -4,7 +4,7 @@ A constant that nobody has published or measured has no value, and its source sa
 it is then predicted as *unknown*. A *roof* (a limit that stands beside the link's own) that is not
 known is left out instead, and the prediction says so. Of some constants only a *range* is known:
 predictions are made at its ends (:meth:`LinkProfile.corners`). A file may leave out what came later
-than the first profiles (``[peer]``, ``[network]``, ``[disk]``, ``[loop]`` and some more): nobody
+than the first profiles (``[peer]``, ``[network]``, ``[disk]`` and some more): nobody
 knows it then.
 
 A profile is a TOML file: a shipped one by its name, one of the user's own by its path.
@@ -37,7 +37,7 @@ DEFAULT_PROFILE = "rtx3090-pcie4"
 #: Why a constant has no value that older files do not name.
 _UNTOLD = "the profile does not name it"
 _NO_MANAGED = "managed memory was not read there"
-_NO_LOOP = "no epochs of this project were measured there"
+_NO_STEPS = "no training step was timed there"
 _NO_DISK = (
     f"{_UNTOLD}: measure the disk (gatherbench calibrate) or say it (gatherbench advise --disk"
     " IOPS,BANDWIDTH)"
@@ -271,21 +271,10 @@ SPECS: dict[str, Spec] = {
     "gpu.memory_rate": Spec("B/s", 1e9, 1e14, "reads and writes of its memory"),
     "gpu.flops": Spec("1/s", 1e10, 1e16, "float32 operations"),
     "gpu.launch": Spec("s", 1e-7, 1e-2, "issuing one operation of a training step"),
+    "gpu.issue": Spec(
+        "s", 1e-7, 1e-2, "issuing one operation of a training step of torch", otherwise=_NO_STEPS
+    ),
     "gpu.submit": Spec("s", 1e-7, 1e-1, "starting the fetch of a minibatch"),
-    # What the training loop takes its host, beyond what the same does on its own. A calibration
-    # has steps without a loop around them.
-    "loop.issue": Spec(
-        "s", 1e-7, 1e-2, "issuing one operation of a training step as a whole", otherwise=_NO_LOOP
-    ),
-    "loop.submit": Spec(
-        "s", 1e-7, 1e-1, "starting the fetch of a minibatch in the loop", otherwise=_NO_LOOP
-    ),
-    "loop.gather": Spec(
-        "s", 0, 1.0, "what a CPU gather in the loop takes beyond its rate", otherwise=_NO_LOOP
-    ),
-    "loop.beside_gather": Spec(
-        "1", 0, 1, "share of the issuing thread that a CPU gather takes", otherwise=_NO_LOOP
-    ),
     # How many GPUs there are, and what they share.
     "node.gpus": Spec("1", 1, 64, "GPUs of the machine", whole=True),
     "node.root_ports": Spec("1", 1, 64, "full-width ports that they share", whole=True),

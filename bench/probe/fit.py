@@ -147,7 +147,6 @@ def predicted_rate(profile: LinkProfile, point: Point) -> float | None:
     if point.case == "sm_read":
         return profile["read.roof"].at(point.span_bytes)
     if point.case == "host_gather":
-        profile = profile.with_constant("loop.gather", None, "one gather behind the other")
         size = float(1 << 26)
         load = MinibatchLoad(
             size,
@@ -300,7 +299,7 @@ _TIMED: tuple[tuple[str, str, Callable[[Measured], Measured], str], ...] = (
     ("gpu.memory_rate", "gpu_copy", lambda m: m.times(2), "a copy, read and written"),
     ("gpu.flops", "gpu_matmul", lambda m: m, "product of two matrices, 8192 wide, no TF32"),
     ("gpu.launch", "gpu_launch", Measured.each, "forward and backward of a small chain"),
-    ("loop.issue", "gpu_issue", Measured.each, "steps of GraphSAGE on a few nodes, on their own"),
+    ("gpu.issue", "gpu_issue", Measured.each, "steps of GraphSAGE on a few nodes, on their own"),
     ("gpu.submit", "gpu_submit", Measured.each, "ids to the GPU and the gather's launch"),
 )
 

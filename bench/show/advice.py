@@ -138,12 +138,13 @@ def render(advice: Advice, why: bool = False) -> RenderableType:
 def _reading(advice: Advice) -> Iterator[str]:
     """What the table's ranks and ranges are, once above it."""
     if len({option.rank for option in advice.ranked}) < len(advice.ranked):
-        modelled = [option.loop for option in advice.ranked if option.basis == MODELLED]
+        modelled = [option.issue_known for option in advice.ranked if option.basis == MODELLED]
         said = f"Rank 1: no path is ahead of it by more than {LEVEL - 1:.0%}."
         if modelled:
+            apart = told_apart(issue_known=all(modelled)) - 1
             said = (
-                f"Rank 1: no path is ahead by more than {told_apart(loop=all(modelled)) - 1:.0%},"
-                f" as far as the model was off {SHARE:.0%} of ratios on an H200."
+                f"Rank 1: no path is ahead by more than {apart:.0%}, as far as the model was off"
+                f" {SHARE:.0%} of ratios on an H200."
             )
         yield said
     if len(advice.sizes) > 1:

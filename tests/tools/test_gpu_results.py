@@ -18,7 +18,7 @@ from tools.gpu_results.__main__ import (
     summary_of,
     with_summary,
 )
-from tools.gpu_results.epoch_tables import LARGE, epochs, in_turns, ratios
+from tools.gpu_results.epoch_tables import LARGE, decided, epochs, issuing, ratios
 from tools.gpu_results.gathers import gathers, host_gathers, pages
 from tools.gpu_results.probes import blocks_of, brought_in, kinds_of, overlap
 from tools.gpu_results.words import SPANS, ends
@@ -120,49 +120,54 @@ def test_wholegraph_is_set_beside_our_sorted_and_our_better_order():
 
 
 def test_what_is_said_of_epochs_by_hand():
-    """From the rows as text: medians of two processes' epochs of the path ahead, and of the floor.
+    """From the rows as text: medians of four processes' epochs of the path ahead, and of the floor.
 
     The ratio is that of means of logarithms, paired within blocks: of each process its own.
     """
-    runs = in_turns(runs_of(FOLDER))
-    run = runs[-1]
+    runs = runs_of(FOLDER)
+    run = decided(runs)
     seconds: dict[tuple[str, int], dict[int, float]] = {}
     with (run.folder / "rows.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            if (row["stage"], row["metric"], row["basis"]) == ("epoch", "wall_time", "measured"):
+            kind = row["stage"], row["metric"], row["basis"], row["dataset"]
+            if kind == ("epoch", "wall_time", "measured", LARGE):
                 key = f"{row['strategy']} {row['variant']}", int(row["repeat"])
                 seconds.setdefault(key, {})[int(row["epoch"])] = float(row["value"])
     ahead, naive = "async_zero_copy stream,auto,managed", "cpu_gather naive"
     logs = [
         statistics.mean(math.log(seconds[naive, k][e] / seconds[ahead, k][e]) for e in range(10))
-        for k in (0, 1)
+        for k in range(4)
     ]
     over = ratios(run, "naive")
-    assert over[run.workloads[0], "cpu_gather", "naive"] == "1.00"
-    text = over[run.workloads[0], *ahead.split()]
+    (large,) = (one for one in run.workloads if one.startswith(LARGE))
+    assert over[large, "cpu_gather", "naive"] == "1.00"
+    text = over[large, *ahead.split()]
     value, low, high = map(float, re.fullmatch(r"([\d.]+) \(([\d.]+)–([\d.]+)\)", text).groups())
     assert value == pytest.approx(math.exp(statistics.mean(logs)), rel=0.02)
-    # By hand: t of one degree of freedom is 12.7; the two processes' logs differ by their error.
-    half = 12.706 * statistics.stdev(logs) / math.sqrt(2)
-    assert math.log(high / low) / 2 == pytest.approx(half, rel=0.5)
-    said = [one for one in epochs(runs, BROUGHT) if one.startswith(f"| {ahead} ")]
-    times = [value for k in (0, 1) for value in seconds[ahead, k].values()]
-    assert said[-1].split(" | ")[1:3] == ["2", f"{1e3 * statistics.median(times):.1f} ms"]
-    assert LARGE in run.workloads[0]
+    # By hand: t of three degrees of freedom is 3.182.
+    half = 3.182 * statistics.stdev(logs) / 2
+    assert math.log(high / low) / 2 == pytest.approx(half, rel=0.3)
+    said = next(one for one in epochs(runs, BROUGHT) if one.startswith(f"| {ahead} "))
+    times = [value for k in range(4) for value in seconds[ahead, k].values()]
+    assert said.split(" | ")[1] == f"{1e3 * statistics.median(times):.1f} ms"
 
 
-def test_training_beside_a_gather_ahead_is_set_beside_the_floor_s():
-    """By hand, from the rows: medians over epochs of two processes."""
-    (run,) = (one for one in in_turns(runs_of(FOLDER)) if one.run_id.endswith("fbf04e"))
+def test_issuing_and_training_beside_a_gather_by_hand():
+    """From the rows: of each process the medians; beside ``prefetch`` over all processes."""
+    run = decided(runs_of(FOLDER))
     rows = pd.read_csv(run.folder / "rows.csv", low_memory=False, keep_default_na=False)
-    train = rows[(rows["stage"] == "train") & (rows["metric"] == "wall_time")]
-    train = train[(train["basis"] == "measured") & (train["dataset"] == "products-like")]
-    ahead, floor = (
-        train[train["strategy"].eq(name) & train["variant"].eq(variant)]["value"].astype(float)
-        for name, variant in (("cpu_gather", "prefetch"), ("null", "default"))
-    )
-    assert len(ahead) == len(floor) == 20
-    ratio = statistics.median(ahead) / statistics.median(floor)
+    rows = rows[(rows["basis"] == "measured") & (rows["dataset"] == "products-like")]
+    rows = rows.assign(value=pd.to_numeric(rows["value"]))
+    step = rows[(rows["stage"] == "host") & (rows["metric"] == "issue_train")]
+    floor = step[step["strategy"] == "null"]
+    alone = rows[rows["metric"] == "train_alone_step_time"]
+    loops, alones = issuing(run)["products-like"]
+    for found, of, steps in ((loops, floor, 6), (alones, alone, 1)):
+        by_hand = [statistics.median(of[of["repeat"] == k]["value"]) / steps for k in range(4)]
+        assert found == pytest.approx(by_hand)
+    beside = step[step["variant"] == "prefetch"]["value"]
+    assert len(beside) == len(floor) == 40
+    ratio = statistics.median(beside) / statistics.median(floor["value"])
     assert f"{ratio:.2f} (products-like)" in page()
 
 

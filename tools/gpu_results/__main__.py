@@ -21,13 +21,14 @@ import numpy as np
 import pandas as pd
 
 from gatherbench.bench.model.profile import load_profile
+from gatherbench.bench.read.gpu import gpu_energy
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.show.chart import Chart
 from gatherbench.bench.show.figures.draw import draw as draw_chart
 from gatherbench.bench.show.figures.paper import save
 from gatherbench.bench.show.looks import FAINT, RC
 from gatherbench.bench.show.views.epochs import epoch_breakdown
-from tools.gpu_results.epoch_tables import LARGE, epochs, in_turns, processor, ratios
+from tools.gpu_results.epoch_tables import LARGE, decided, epochs, processor, ratios
 from tools.gpu_results.gathers import accounting, aligned, gathers, host_gathers, model, pages
 from tools.gpu_results.probes import blocks_of, brought_in, kinds_of, managed, overlap
 from tools.gpu_results.words import SPANS, ends, gib
@@ -129,40 +130,51 @@ def summary_of(folder: Path = FOLDER) -> str:
     rates = pages_of(folder).set_index(["case", "span_bytes", "row_bytes"])["median_per_s"] / 1e9
     far = max(span for case, span, _ in rates.index if case == "span_managed")
     _, middle, farthest = SPANS
-    runs = in_turns(runs_of(folder))
+    run = decided(runs_of(folder))
+    (metered,) = (one for one in runs_of(folder) if not gpu_energy(one).empty)
 
     def rate(span: int, order: str) -> str:
         wide = aligned(summary).query("row_bytes == 512 and span_bytes == @span")
         return ends(wide[wide["order"] == order]["median_per_s"] / 1e9, 1)
 
-    def over(run: Run, name: str, path: tuple[str, str], baseline: str = "naive") -> str:
+    def over(name: str, path: tuple[str, str], baseline: str = "naive") -> str:
         (workload,) = (one for one in run.workloads if one.startswith(name))
         return ratios(run, baseline)[workload, *path]
 
-    few, fair, large = runs
-    chosen = fair.select(stage="setup", metric="gather_threads", basis="measured")["value"]
-    threads = ends(chosen, 0)
+    energy = gpu_energy(metered).set_index(["strategy", "variant"])["median"]
+
+    def joules(path: tuple[str, str]) -> str:
+        return f"{energy[path]:.2g} J"
+
+    chosen = run.select(stage="setup", metric="gather_threads", basis="measured")["value"]
+    naive, pinned = (("cpu_gather", v) for v in ("naive", "pinned"))
     managed, registered = (("aligned_zero_copy", v) for v in ("given,managed", "given"))
     near, ahead = (("async_zero_copy", v) for v in ("stream,auto", "stream,auto,managed"))
+    kept = ("cached_zero_copy", "degree,10%,0,managed")
     floor, bound = ("null", "default"), ("all_in_gpu", "default")
+    repeats = len(set(run.rows["repeat"]) - {-1})
     said = [
-        "**Training on a table of 48 GiB** (rows of 512 B, three layers, two processes): fetching"
-        f" ahead out of managed memory is {over(large, LARGE, ahead)} times as fast as the paper's"
-        " baseline (`cpu_gather naive`),"
-        f" {over(large, LARGE, managed)} in turns with training; out of registered memory it is"
-        f" {over(large, LARGE, registered)}, an epoch without any fetch"
-        f" {over(large, LARGE, floor)}.",
-        f"**Beside `pinned`**, the CPU's gather on all {threads} threads (the picture above; the"
-        " same table, two slower machines with a process each) it is"
-        f" {over(fair, LARGE, ahead, 'pinned')} ahead and {over(fair, LARGE, managed, 'pinned')} in"
-        f" turns; out of registered memory {over(fair, LARGE, registered, 'pinned')} is not told"
-        f" from 1, and an epoch without any fetch is {over(fair, LARGE, floor, 'pinned')}.",
-        "**On graphs that fit**, three processes: fetching ahead is"
-        f" {over(few, 'reddit-like', near)} times as fast as the baseline (reddit-like), and"
-        f" {over(few, 'products-like', near)} (products-like); with all rows in GPU memory it is"
-        f" {over(few, 'reddit-like', bound)} and {over(few, 'products-like', bound)}. Beside"
-        f" `pinned` on all threads ahead is {over(fair, 'reddit-like', near, 'pinned')} and"
-        f" {over(fair, 'products-like', near, 'pinned')}, on the slower machines.",
+        f"**Training on a table of 48 GiB** (rows of 512 B, three layers; {repeats} processes on"
+        " one machine): out of managed memory an epoch is"
+        f" {over(LARGE, managed)} times as fast as the paper's baseline (`cpu_gather naive`) in"
+        f" turns with training, {over(LARGE, ahead)} fetched ahead, {over(LARGE, kept)} with a"
+        f" tenth of it kept on the GPU; out of registered memory {over(LARGE, registered)}."
+        f" An epoch without any fetch is {over(LARGE, floor)}.",
+        f"**Beside `pinned`**, a CPU gather on {ends(chosen, 0)} threads (the picture above): out"
+        f" of managed memory {over(LARGE, managed, 'pinned')} in turns,"
+        f" {over(LARGE, ahead, 'pinned')} ahead, {over(LARGE, kept, 'pinned')} with a tenth kept;"
+        f" out of registered memory {over(LARGE, registered, 'pinned')}. Without any fetch it is"
+        f" {over(LARGE, floor, 'pinned')}.",
+        "**On graphs that fit**: reading in place is"
+        f" {over('reddit-like', registered, 'pinned')} times as fast as `pinned` (reddit-like) and"
+        f" {over('products-like', registered, 'pinned')} (products-like), fetching ahead"
+        f" {over('reddit-like', near, 'pinned')} and {over('products-like', near, 'pinned')}; with"
+        f" all rows in GPU memory it is {over('reddit-like', bound, 'pinned')} and"
+        f" {over('products-like', bound, 'pinned')}, without any fetch"
+        f" {over('reddit-like', floor, 'pinned')} and {over('products-like', floor, 'pinned')}: the"
+        " rest is the host, which issues the training.",
+        f"**Energy** of the GPU for an epoch over 48 GiB, one process: {joules(managed)} out of"
+        f" managed memory, {joules(pinned)} with `pinned`, {joules(naive)} with the baseline.",
         "**Pages decide how fast rows are read in place**, not requests: random rows of 512 B over"
         f" {gib(far)} come at {rates['span_registered', far, 512]:.1f} GB/s out of registered"
         f" memory and at {rates['span_managed', far, 512]:.1f} out of managed memory that is told"
@@ -172,7 +184,7 @@ def summary_of(folder: Path = FOLDER) -> str:
         f"**Sorting ids** brings registered memory to {rate(middle, 'sorted')} GB/s over"
         f" {gib(middle)}, and to {rate(farthest, 'sorted')} over {gib(farthest)}.",
         f"**The CPU** gathers {host[best] / 1e9:.1f} GB/s with {best} threads, before any copy to"
-        f" the GPU, and {host[max(host)] / 1e9:.1f} with {max(host)}.",
+        " the GPU.",
     ]
     lines = [textwrap.fill(s, 115, break_on_hyphens=False, subsequent_indent="  ") for s in said]
     return "\n".join(["**On an H200** behind PCIe 5.0 x16:", "", *(f"- {line}" for line in lines)])
@@ -184,9 +196,8 @@ def with_summary(text: str) -> str:
 
 
 def first_picture(folder: Path = FOLDER) -> Chart:
-    """Epochs by stage of the largest table, as measured, of the run with all paths."""
-    _, whole, _ = in_turns(runs_of(folder))
-    chart = epoch_breakdown(whole)
+    """Epochs by stage of the largest table, as measured."""
+    chart = epoch_breakdown(decided(runs_of(folder)))
     return replace(chart, panels=chart.panels[:1])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
@@ -20,9 +21,9 @@ BASELINES = ("naive", "pinned", "prefetch")
 LARGE = "hashed-papers"
 
 
-def in_turns(runs: Sequence[Run]) -> list[Run]:
-    """Runs whose paths took turns in one process a repeat."""
-    return [run for run in runs if run.processes]
+def decided(runs: Sequence[Run]) -> Run:
+    """The run with every path: the newest of the plan ``gpu-decide``."""
+    return [run for run in runs if plan_of(run.run_id) == "gpu-decide"][-1]
 
 
 def ratios(run: Run, baseline: str) -> dict[Series, str]:
@@ -39,91 +40,114 @@ def ratios(run: Run, baseline: str) -> dict[Series, str]:
 
 
 def epochs(runs: Sequence[Run], brought: Mapping[str, Sequence[float]]) -> Iterator[str]:
+    run = decided(runs)
+    frame = summarise(run).query("basis == 'measured'")
+    over = {baseline: ratios(run, baseline) for baseline in BASELINES}
     yield "## Epochs"
     yield ""
     yield (
-        "All paths of a graph took turns in one process a repeat, epoch by epoch. Medians of an"
-        " epoch and of its wait for rows; ratios are paired within blocks, with 95 % intervals over"
-        " processes; of one process there is none. `null` is the floor: the same loop, whose rows"
-        " lie ready. Each process of `fbf04e` was on a machine of its own, and each other run on"
-        " one: they are of one kind, and differ by half in what issuing takes them."
+        "All paths of a graph took turns in one process a repeat, epoch by epoch, on one machine"
+        f" (`{run.folder.name}`). Medians of an epoch and of its wait for rows; ratios are paired"
+        " within blocks, with 95 % intervals over processes. `null` is the floor: the same loop,"
+        " whose rows lie ready."
     )
     yield ""
-    for run in in_turns(runs):
-        frame = summarise(run).query("basis == 'measured'")
-        over = {baseline: ratios(run, baseline) for baseline in BASELINES}
-        for workload in run.workloads:
-            of = run.plan["workloads"][workload]
-            fan_outs = ",".join(map(str, of["fanouts"]))
-            yield (
-                f"**{graph(workload)}**, fan-outs {fan_outs}, {of['max_batches']} minibatches"
-                f" (`{run.run_id.split('-', 1)[1]}`):"
-            )
-            yield ""
-            yield from table(
-                ["path", "processes", "epoch", "fetch", *(f"over {b}" for b in BASELINES)],
-                (
-                    [
-                        f"{row['strategy']} {row['variant']}".removesuffix(" default"),
-                        f"{row['repeats']:.0f}",
-                        f"{1e3 * row['median']:.1f} ms",
-                        f"{1e3 * row['fetch']:.1f} ms",
-                        *(
-                            over[b][workload, str(row["strategy"]), str(row["variant"])]
-                            for b in BASELINES
-                        ),
-                    ]
-                    for row in frame[frame["workload"] == workload].to_dict("records")
-                ),
-            )
-    yield from _between_processes(runs)
-    yield from _setup(runs, brought)
+    for workload in run.workloads:
+        of = run.plan["workloads"][workload]
+        fan_outs = ",".join(map(str, of["fanouts"]))
+        mine = frame[frame["workload"] == workload]
+        yield (
+            f"**{graph(workload)}**, fan-outs {fan_outs}, {of['max_batches']} minibatches,"
+            f" {ends(mine['repeats'], 0)} processes:"
+        )
+        yield ""
+        yield from table(
+            ["path", "epoch", "fetch", *(f"over {b}" for b in BASELINES)],
+            (
+                [
+                    f"{row['strategy']} {row['variant']}".removesuffix(" default"),
+                    f"{1e3 * row['median']:.1f} ms",
+                    f"{1e3 * row['fetch']:.1f} ms",
+                    *(
+                        over[b][workload, str(row["strategy"]), str(row["variant"])]
+                        for b in BASELINES
+                    ),
+                ]
+                for row in mine.to_dict("records")
+            ),
+        )
+    yield from _between_processes(run)
+    yield from _issuing(run)
+    yield from _setup(run, brought)
     yield from _energy(runs)
 
 
-def _between_processes(runs: Sequence[Run]) -> Iterator[str]:
+def _between_processes(run: Run) -> Iterator[str]:
     apart: dict[str, float] = {}
-    for run in in_turns(runs):
-        medians = run.values("epoch", "wall_time").groupby(["workload", *_PATH, "repeat"]).median()
-        for (workload, strategy, variant), of in medians.groupby(["workload", *_PATH]):
-            if len(of) > 1:
-                path = f"{strategy} {variant}".removesuffix(" default")
-                name = f"{path} on {graph(str(workload))}"
-                apart[name] = max(apart.get(name, 1.0), float(of.max() / of.min()))
+    medians = run.values("epoch", "wall_time").groupby(["workload", *_PATH, "repeat"]).median()
+    for (workload, strategy, variant), of in medians.groupby(["workload", *_PATH]):
+        path = f"{strategy} {variant}".removesuffix(" default")
+        apart[f"{path} on {graph(str(workload))}"] = float(of.max() / of.min())
     close = sum(ratio <= 1.05 for ratio in apart.values())
     far = sorted(apart, key=lambda name: -apart[name])[:3]
     yield (
-        f"**Between processes** of one path in one run, the longest median over the shortest:"
-        f" within 5 % for {close} of {len(apart)}; furthest apart are"
+        f"**Between processes** of one path, the longest median over the shortest: within 5 % for"
+        f" {close} of {len(apart)}; furthest apart are"
         f" {', '.join(f'{name} ({apart[name]:.2f})' for name in far)}."
     )
     yield ""
 
 
-def _setup(runs: Sequence[Run], brought: Mapping[str, Sequence[float]]) -> Iterator[str]:
-    every = pd.concat([run.rows for run in in_turns(runs)])
-    mine = (every["dataset"] == LARGE) & (every["stage"] == "setup")
-    setup = every[mine & every["value"].notna()]
+def issuing(run: Run) -> dict[str, tuple[list[float], list[float]]]:
+    """By graph, a process each: seconds in which the host issues a step of ``null``, in the loop
+    and alone. Alone it is timed by the paths that fetch ahead.
+    """
+    loop = run.values("host", "issue_train").groupby(["workload", "strategy", "repeat"]).median()
+    alone = run.values("setup", "train_alone_step_time").groupby(["workload", "repeat"]).median()
+    found = {}
+    for workload in run.workloads:
+        steps = run.plan["workloads"][workload]["max_batches"]
+        mine = loop.loc[workload, "null", :] / steps, alone.loc[workload, :]
+        found[graph(workload)] = (mine[0].to_list(), mine[1].to_list())
+    return found
+
+
+def _issuing(run: Run) -> Iterator[str]:
+    found = issuing(run)
+    loops, alones = (
+        ", ".join(
+            f"{ends((1e3 * s for s in times[i]), 1)} ms ({name})" for name, times in found.items()
+        )
+        for i in (0, 1)
+    )
+    over = [a / b for loop, alone in found.values() for a, b in zip(loop, alone, strict=True)]
+    yield (
+        f"**Issuing a step** takes the thread that trains {loops} in the loop of `null`, and alone"
+        f" {alones}: {statistics.median(over):.2f} times as long in the middle of"
+        f" {len(over)} processes ({ends(over)}). It differs from process to process of one"
+        " machine, and with it every epoch that the host bounds."
+    )
+    yield ""
+
+
+def _setup(run: Run, brought: Mapping[str, Sequence[float]]) -> Iterator[str]:
+    mine = (run.rows["dataset"] == LARGE) & (run.rows["stage"] == "setup")
+    setup = run.rows[mine & run.rows["value"].notna()]
 
     def seconds(metric: str) -> str:
         # A path that finds the table registered by another takes microseconds.
         return ends(setup[(setup["metric"] == metric) & (setup["value"] > 0.01)]["value"], 1)
 
     def made(*, managed: bool) -> str:
-        return ", ".join(
-            f"{ends(of['value'], 1)} s (`{str(run).split('-', 1)[1]}`)"
-            for run, of in setup[
-                (setup["metric"] == "table_load_time")
-                & (setup["source"].str.contains("managed") == managed)
-            ].groupby("run_id")
-        )
+        load = setup[setup["metric"] == "table_load_time"]
+        return ends(load[load["source"].str.contains("managed") == managed]["value"], 1)
 
     given, touched = brought["touch16"]
     yield (
         "**Set-up** over 48 GiB: the table is made by hash in ordinary memory in"
-        f" {made(managed=False)}, and in managed memory in {made(managed=True)}. Registering takes"
-        f" {seconds('register_time')} s, scores by degree {seconds('score_time')} s (the least"
-        " where another path had asked for them)."
+        f" {made(managed=False)} s, and in managed memory in {made(managed=True)} s. Registering"
+        f" takes {seconds('register_time')} s, scores by degree {seconds('score_time')} s (the"
+        " least where another path had asked for them)."
     )
     yield ""
     yield (
@@ -131,37 +155,26 @@ def _setup(runs: Sequence[Run], brought: Mapping[str, Sequence[float]]) -> Itera
         f" {brought['touch4'][0]:.1f} where 4 do, and in {brought['prefetch'][0]:.1f} by"
         f" `cudaMemPrefetchAsync` (by 8 threads {brought['pthreads'][0]:.1f}); where the machine"
         f" has to be given the memory first, in {given:.1f} by 16 threads. The GPU reads it equally"
-        " fast after each (`20261126-populate`). `gpu-decide-fbf04e` was the first run to touch it;"
-        " its table took as long as before, in memory that its machines had to be given."
+        " fast after each (`20261126-populate`)."
     )
     yield ""
-    threads = {
-        run.run_id.split("-", 1)[1]: ends(
-            run.select(stage="setup", metric="gather_threads", basis="measured")["value"], 0
-        )
-        for run in in_turns(runs)
-    }
-    said = ", ".join(f"{count} in `{run}`" for run, count in threads.items())
+    threads = run.select(stage="setup", metric="gather_threads", basis="measured")["value"]
     yield (
-        f"**CPU gathers** of `pinned` and `prefetch` ran on these threads: {said}. Chosen on 8 MiB"
-        " of rows they were too few. On all cores, chosen on 64 MiB, the training of an epoch"
-        f" beside `prefetch` took {', '.join(_beside_prefetch(runs))} times as long as that of the"
-        " floor. As few are taken now as gather within a tenth of the fastest; that is not timed"
-        " yet."
+        f"**CPU gathers** of `pinned` and `prefetch` ran on {ends(threads, 0)} of 16 threads, as"
+        " few as gather within a tenth of the fastest. Beside `prefetch` training took"
+        f" {', '.join(_beside_prefetch(run))} times as long to issue as beside nothing."
     )
     yield ""
 
 
-def _beside_prefetch(runs: Sequence[Run]) -> Iterator[str]:
-    """By graph, where the gather had all 16 cores."""
-    for run in in_turns(runs):
-        threads = run.select(stage="setup", metric="gather_threads", basis="measured")["value"]
-        train = run.values("train", "wall_time").groupby(["workload", *_PATH]).median()
-        for workload in run.workloads if threads.min() == 16 else ():
-            floor, ahead = (
-                train[workload, *path] for path in (("null", "default"), ("cpu_gather", "prefetch"))
-            )
-            yield f"{ahead / floor:.2f} ({graph(workload)})"
+def _beside_prefetch(run: Run) -> Iterator[str]:
+    """By graph: issuing, by the clock of the thread that trains."""
+    train = run.values("host", "issue_train").groupby(["workload", *_PATH]).median()
+    for workload in run.workloads:
+        floor, ahead = (
+            train[workload, *path] for path in (("null", "default"), ("cpu_gather", "prefetch"))
+        )
+        yield f"{ahead / floor:.2f} ({graph(workload)})"
 
 
 _PATH = ["strategy", "variant"]
@@ -182,7 +195,7 @@ def _energy(runs: Sequence[Run]) -> Iterator[str]:
         yield from table(
             ["path", "energy", "power"],
             (
-                [f"{row['strategy']} {row['variant']}", f"{row['median']:.0f} J", f"{watts:.0f} W"]
+                [f"{row['strategy']} {row['variant']}", f"{row['median']:.2g} J", f"{watts:.0f} W"]
                 for row, watts in zip(energy.to_dict("records"), power, strict=True)
             ),
         )

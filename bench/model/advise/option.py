@@ -71,7 +71,7 @@ class Option:
     cache_bytes: float = 0.0  # of host memory, that keep rows of a table on a disk
     #: Constants that were taken beyond the largest table that they were measured at, in words.
     beyond: tuple[str, ...] = ()
-    loop: bool = True  # its profile knows what the training loop takes the host
+    issue_known: bool = True  # its profile knows what a step takes the host to issue
 
     @property
     def path(self) -> tuple[str, str]:
@@ -89,7 +89,9 @@ class Option:
 
         Modelled over measured, less 1; ``None``: it was measured, or its like never was.
         """
-        return error_of(*self.family, loop=self.loop) if self.basis == MODELLED else None
+        return (
+            error_of(*self.family, issue_known=self.issue_known) if self.basis == MODELLED else None
+        )
 
     @property
     def shortest_s(self) -> float:
@@ -109,7 +111,7 @@ class Option:
         """
         if self.basis == MEASURED:
             return self.longest_s
-        every = (one.error for one in modelled_beside(loop=self.loop))
+        every = (one.error for one in modelled_beside(issue_known=self.issue_known))
         low = self.error[0] if self.error else min(every)
         return self.longest_s / (1 + low)
 
@@ -126,7 +128,11 @@ class Option:
     def _apart(self, other: Option) -> float:
         """The ratio that two epochs have to differ by. Of one strategy the model errs alike."""
         alike = self.strategy == other.strategy or self.basis == other.basis == MEASURED
-        return LEVEL if alike else max(LEVEL, told_apart(loop=self.loop and other.loop))
+        return (
+            LEVEL
+            if alike
+            else max(LEVEL, told_apart(issue_known=self.issue_known and other.issue_known))
+        )
 
 
 def in_words(strategy: Strategy) -> str:
@@ -246,7 +252,7 @@ def option_of(
         managed=strategy.managed,
         cache_bytes=cache_bytes,
         beyond=tuple(_beyond(epoch)),
-        loop=profile["loop.issue"].value is not None,
+        issue_known=profile["gpu.issue"].value is not None,
     )
     return option, epoch.epoch_s.remarks
 

@@ -285,11 +285,11 @@ MEASURED_MANAGED = 32 << 30
 
 def _notes(able: Sequence[Option], question: Question, profile: LinkProfile) -> Iterator[str]:
     """What nobody should miss of what the epochs rest on."""
-    if any(not option.loop for option in able):
-        least = min(one.error for one in modelled_beside(loop=False))
+    if any(not option.issue_known for option in able):
+        least = min(one.error for one in modelled_beside(issue_known=False))
         yield (
-            "the profile does not know what the training loop takes its host: without that the"
-            f" model of an H200's epochs was up to {-least:.0%} too short"
+            "the profile does not know what a training step takes to issue: without that the model"
+            f" of an H200's epochs was up to {-least:.0%} too short"
         )
     beyond = dict.fromkeys(text for option in able for text in option.beyond)
     for text in beyond:

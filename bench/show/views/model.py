@@ -225,7 +225,7 @@ def _modelled(run: Run, on: str) -> Iterator[Point]:
     logs = dict(zip(seconds.index, np.log(seconds.to_numpy(float)), strict=True))
     own = [key for key in logs if key not in foreign and key[1:3] not in apart]
     known = [key for key in own if not np.isnan(logs[key]).any()]
-    error = told_apart(loop=profile is not None and profile["loop.issue"].value is not None)
+    error = told_apart(issue_known=profile is not None and profile["gpu.issue"].value is not None)
     condition = f"Modelled for {listed(modelled_for(run))}{on}, not measured"
     if error > 1 + THRESHOLD:
         condition += f" (told apart from a factor of {error:.2f} on)"

@@ -242,37 +242,20 @@ def test_the_cpu_gathers_on_every_core_until_its_memory_is_full():
     assert cpu_gather(load, full).demands == {"cpu": 0.5, "host memory": 1.0, ISSUING: 1.0}
 
 
-def test_a_gather_in_the_loop_waits_and_takes_a_share_of_the_thread_that_issues():
-    """0.25 s at its rate, 0.05 s more in the loop, which cores and memory are not busy for."""
-    load = MinibatchLoad(1e9, cpu_read_bytes=1e9, cpu_write_bytes=1e9, copy_engine_bytes=1e9)
-    rates = {"host_gather_rate": 1e9, "host_cores": 4, "host_memory_rate": 1e12}
-    loop = machine(**rates, loop_gather=0.05, loop_beside_gather=0.7)
-    part = cpu_gather(load, loop)
-    assert known(part.seconds) == pytest.approx(0.3)
-    assert part.bound == "cpu"
-    assert part.demands == pytest.approx(
-        {"cpu": 0.25 / 0.3, "host memory": 2e9 / 0.3 / 1e12, ISSUING: 0.7}
-    )
-    slow = machine(**rates, loop_gather=0.35, loop_beside_gather=0.7)
-    assert cpu_gather(load, slow).bound == "cpu (other threads)"
-    measured = replace(load, gather_s=Estimate(0.4))
-    assert known(cpu_gather(measured, loop).seconds) == 0.4  # as it was in a loop
-
-
-def test_issuing_is_the_loops_or_else_a_chains():
-    """50 operations: 0.4 s of each in a chain, 2 s in the loop; measured, it is what it was."""
+def test_issuing_is_a_steps_or_else_a_chains():
+    """50 operations: 0.2 s of them in a chain, 0.45 in a step; measured, it is what it was."""
     load = MinibatchLoad(1.0, training=TrainingCost(0, 0, 50, 0))
     chain = machine(gpu_launch=4e-3, gpu_submit=1e-3)
-    loop = machine(gpu_launch=4e-3, gpu_submit=1e-3, loop_issue=9e-3, loop_submit=7e-3)
-    assert (known(issuing(load, chain)), known(submitting(chain))) == pytest.approx((0.2, 1e-3))
-    assert (known(issuing(load, loop)), known(submitting(loop))) == pytest.approx((0.45, 7e-3))
-    assert known(issuing(replace(load, issue_s=Estimate(3.0)), loop)) == 3.0
+    step = machine(gpu_launch=4e-3, gpu_issue=9e-3)
+    assert known(submitting(chain)) == 1e-3
+    assert (known(issuing(load, chain)), known(issuing(load, step))) == pytest.approx((0.2, 0.45))
+    assert known(issuing(replace(load, issue_s=Estimate(3.0)), step)) == 3.0
     assert issuing(load, machine(gpu_launch=None)).value == 0.0
-    # The GPU's own part of the step does not know the loop; what bounds it does.
-    assert known(training(load, loop).seconds) == known(training(load, chain).seconds)
+    # The GPU's own part of the step does not know of issuing; what bounds it does.
+    assert known(training(load, step).seconds) == known(training(load, chain).seconds)
     busy = replace(load, training=TrainingCost(35.58e12, 0, 50, 0))
     assert training(busy, chain).bound == "training (GPU operations)"
-    assert training(replace(busy, training=TrainingCost(1e12, 0, 50, 0)), loop).bound == (
+    assert training(replace(busy, training=TrainingCost(1e12, 0, 50, 0)), step).bound == (
         "training (kernel launches)"
     )
 

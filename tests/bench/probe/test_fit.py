@@ -4,8 +4,6 @@ import dataclasses
 import functools
 import io
 import random
-import re
-import statistics
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -76,7 +74,7 @@ def machine(**constants: Any) -> LinkProfile:
         "gpu.memory_rate": 9e11,
         "gpu.flops": 3e13,
         "gpu.launch": 8e-6,
-        "loop.issue": 46e-6,
+        "gpu.issue": 46e-6,
         "gpu.submit": 40e-6,
         "node.gpus": 1.0,
         "node.root_ports": 1.0,
@@ -122,7 +120,7 @@ class MadeUp:
             "gpu_copy": (p["gpu.memory_rate"].value or 0) / 2,
             "gpu_matmul": p["gpu.flops"].value,
             "gpu_launch": 1 / (p["gpu.launch"].value or 1),
-            "gpu_issue": 1 / (p["loop.issue"].value or 1),
+            "gpu_issue": 1 / (p["gpu.issue"].value or 1),
             "gpu_submit": 1 / (p["gpu.submit"].value or 1),
         }
         return constants[point.case] or 0.0
@@ -167,7 +165,7 @@ def test_the_constants_of_a_made_up_machine_are_recovered(
             "copy.to_device": to_device,
             "link.dllp_share": 1 - to_device * 276 / 256 / 31.508e9,
             "host.gather_rate": gather,
-            "loop.issue": issue,
+            "gpu.issue": issue,
             "gpu.launch": launch,
         }
     )
@@ -183,7 +181,7 @@ def test_the_constants_of_a_made_up_machine_are_recovered(
         if key in ("link.max_request", "link.outstanding_reads", *not_one_number, *curves):
             continue
         if (
-            SPECS[key].otherwise and key != "loop.issue"
+            SPECS[key].otherwise and key != "gpu.issue"
         ):  # peers, a network, the host's size: nothing times them
             assert constant.source.startswith("not measured")
             continue
@@ -273,42 +271,25 @@ def test_a_gather_on_some_cores_is_as_fast_as_it_was_seen():
     assert predicted_rate(in_step, Point("host_gather", 512, threads=1)) == pytest.approx(2e9)
 
 
-def h200_samples() -> dict[Point, Measured]:
-    """What the shipped profile was fitted to. Gathers on some cores were held out then."""
+def test_the_shipped_profile_is_what_its_samples_yield():
+    """CPU gathers are within 4 % of it, but for rows of 1412 B on all cores: 27 % too fast."""
     table = read_points(RESULTS / "nvidia-h200.samples.csv")
     names = [f.name for f in dataclasses.fields(Point)]
-    rows = []
-    for one in table.to_dict("records"):
-        point = Point(**{name: one[name] for name in names})
-        if point.case == "host_gather" and point.row_bytes == 512:
-            point = dataclasses.replace(point, held_out=False)
-        rows.append(PointRow(point, one["round"], one["amount"], time_s=one["time_s"]))
-    return summarise(rows)
-
-
-def test_the_h200s_gather_on_some_cores_is_that_of_the_samples():
-    """It was 19 to 38 % of what was seen on 1 to 8 cores, when taken to grow in step."""
-    shipped, found = load_profile("nvidia-h200"), h200_samples()
-    facts = MachineFacts("nvidia-h200", "", 16)
-    host = Fit(blank_profile(facts), found, facts).run()
-    for key in ("host.gather_scaling", "host.gather_rate", "host.memory_rate"):
-        assert host[key] == shipped[key], key
-    errors = [c.error for c in check(shipped, found) if c.point.case == "host_gather"]
-    assert len(errors) == 14
-    assert max(abs(error or 0.0) for error in errors) < 0.09
-
-
-def test_managed_pages_are_as_many_a_second_as_the_h200s_texts_say():
-    """Rows of 64 B as given, of every pass over 1, 8 and 32 GiB of managed memory; GB/s."""
-    seen: dict[float, list[float]] = {}
-    text = (RESULTS / "20261123-probes" / "memory_kinds.txt").read_text()
-    for size, rate in re.findall(r"^managed +(\d+) GiB .* 64B-g:([\d.]+)", text, re.MULTILINE):
-        seen.setdefault(float(size) * GIB, []).append(float(rate) * 1e9 / 64)
-    (curve,) = load_profile("nvidia-h200")["read.managed_page_visits"].values
-    assert isinstance(curve, tuple)
-    expected = {at: statistics.median(rates) for at, rates in sorted(seen.items())}
-    assert dict(curve) == pytest.approx(expected, rel=1e-3)
-    assert list(expected) == [GIB, 8 * GIB, 32 * GIB]
+    rows = [
+        PointRow(Point(**{n: r[n] for n in names}), r["round"], r["amount"], time_s=r["time_s"])
+        for r in table.to_dict("records")
+    ]
+    shipped, found = load_profile("nvidia-h200"), summarise(rows)
+    facts = MachineFacts("nvidia-h200", "", 16, 1, 150_754_820_096, 5, 16)
+    refitted = Fit(blank_profile(facts), found, facts).run()
+    told = [key for key, one in shipped.constants.items() if one.source.startswith("measured by")]
+    assert len(told) >= 18
+    for key in told:
+        assert refitted[key] == shipped[key], key
+    gathers = [c for c in check(shipped, found) if c.point.case == "host_gather"]
+    assert len(gathers) == 16
+    (far,) = (c.point for c in gathers if abs(c.error or 0.0) > 0.05)
+    assert (far.row_bytes, far.threads) == (1412, 16)
 
 
 def test_contiguous_reads_are_checked_by_the_best_grid_against_the_measurement():

@@ -39,7 +39,7 @@ def test_a_measured_epoch_takes_the_models_place(make_run):
     assert (seen.basis, seen.longest_s) == (MEASURED, pytest.approx(1.31))
     assert seen.source == "20261121-quick-abc123, median of 12 epochs, sampling live"
     assert by_name["cpu_gather", "prefetch"].basis == MODELLED
-    assert by_name["cpu_gather", "prefetch"].error == error_of("cpu_gather", 1, loop=False)
+    assert by_name["cpu_gather", "prefetch"].error == error_of("cpu_gather", 1, issue_known=False)
     assert seen.error is None, "it is no model's"
     times = [(o.rank, o.longest_s) for o in advice.ranked]
     assert times == sorted(times)

@@ -146,7 +146,7 @@ def test_paths_within_the_models_own_error_are_not_ranked(modelled, monkeypatch,
 def test_the_model_errs_more_where_the_profile_does_not_know_the_loop(
     modelled, monkeypatch, profile, knows
 ):
-    monkeypatch.setattr(model, "told_apart", lambda *, loop: 1.1 if loop else 1.7)
+    monkeypatch.setattr(model, "told_apart", lambda *, issue_known: 1.1 if issue_known else 1.7)
     run = modelled(*FOUR[:3])
     text = load_profile(profile).to_toml() if profile else "no TOML"
     RunStore(run.folder).profile_file.write_text(text, encoding="utf-8")
