@@ -25,6 +25,10 @@ AGAINST = "not decided against those"
 BOUND = "{names}, the upper bound, reached {values}{as_fast}{on}"
 DOUBTFUL = "not decided whether {names}, the upper bound, is faster than what it bounds"
 OVERTAKEN = "{names}, the upper bound, came out slower than what it bounds"
+#: Beside ratios over the paper's baseline, which is not the best that a CPU does; of one workload,
+#: and of several.
+AT_BEST = "{names} is {values}{as_fast}, the CPU’s best gather{on}"
+OF_ALL = "the fastest path is {values} as fast as the CPU’s best gather{on}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,20 @@ class Contest:
         if self.unknown:
             against = f" (not decided against {listed(sorted(self.unknown))})"
             found[0] = replace(found[0], rest=found[0].rest + against)
+        found += self._at_best(leader)
         return found + [self._bound(name, self.times[leader]) for name in self.bounds]
+
+    def _at_best(self, leader: str) -> list[Point]:
+        """The fastest path over the CPU's best gather, as measured; none if ratios are over it."""
+        gathers = {name: logs for name, logs in self.times.items() if is_gather(name)}
+        if self.kind == "modelled" or not self.reference or not gathers or leader in gathers:
+            return []
+        best, _ = shortest(gathers)
+        if best == self.reference:
+            return []
+        word = judge(self.apart(self.times[leader], self.times[best])).word
+        rest = {"SAME": ", level", "AMBIGUOUS": ", not decided"}.get(word, "")
+        return [replace(self, reference=best)._point(AT_BEST, word, [leader], rest)]
 
     def _point(self, says: str, verdict: str, names: Sequence[str], rest: str = "") -> Point:
         ordered = sorted(names, key=lambda name: float(np.asarray(self.times[name]).mean()))
@@ -138,6 +155,11 @@ def is_bound(series: str) -> bool:
     return role_of(*series.split(" ", 1)) == "bound"
 
 
+def is_gather(series: str) -> bool:
+    """Whether ``strategy variant`` is the usual way: the CPU gathers, and copies."""
+    return role_of(*series.split(" ", 1)) in ("baseline", "conventional")
+
+
 def contest_points(contests: Iterable[Contest]) -> list[Point]:
     """Those of each workload. Of several they stand under its table, and one for each outcome says
     on which workloads it is so.
@@ -147,18 +169,23 @@ def contest_points(contests: Iterable[Contest]) -> list[Point]:
         return [replace(point, workloads=()) for points in by_workload for point in points]
     every = [point for points in by_workload for point in points]
     alike: dict[tuple[str, str, str, tuple[str, ...]], list[Point]] = {}
-    for point in every:
+    for one in every:
+        point = replace(one, says=OF_ALL, over="") if one.says == AT_BEST else one
         named = point.subjects if "{names}" in point.says else ()
         if point.says not in (AGAINST, DOUBTFUL, OVERTAKEN):
             alike.setdefault((point.says, point.verdict, point.over, named), []).append(point)
     found = []
-    for (*_, named), mine in alike.items():
+    for mine in alike.values():
         on = tuple(workload for point in mine for workload in point.workloads)
         told = tuple(dict.fromkeys(name for point in mine for name in point.subjects))
-        values = tuple(value for point in mine for value in point.values) if named else ()
-        rest = mine[0].rest if named else ""
-        if mine[0].says == LEVEL:  # who is on all of them
-            told = tuple(name for name in told if all(name in point.subjects for point in mine))
-            rest = ": {names}" if told else ", none on all of them"
+        valued = "{values}" in mine[0].says
+        values = tuple(value for point in mine for value in point.values) if valued else ()
+        rest = mine[0].rest if valued else ""
+        if mine[0].says in (LEVEL, OPEN):  # who is on all of them
+            common = tuple(n for n in told if all(n in point.subjects for point in mine))
+            rest = ": {names}" if common else ", none on all of them"
+            if mine[0].says == OPEN:
+                rest = ": {names}" + ", or others" * (common != told) if common else ""
+            told = common
         found.append(replace(mine[0], rest=rest, subjects=told, values=values, workloads=on))
     return [*found, *(replace(point, of_one=True) for point in every)]
