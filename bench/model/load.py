@@ -52,9 +52,9 @@ class MinibatchLoad:
         gradient_bytes: that the ranks average after a step; ``None`` where nobody knows, 0 where
             ``train_s`` holds that already.
         handover_s: seconds that each transfer waits for another process, with the link idle.
-        sample_s, gather_s, train_s, issue_s: measured seconds; where given they take the place of
-            the model's for the whole part (``gather_s``: of the CPU's gather; ``train_s``: what a
-            step takes the GPU; ``issue_s``: what it takes the host to issue it).
+        sample_s, gather_s, train_s: measured seconds; where given they take the place of the
+            model's for the whole part (``gather_s``: of the CPU's gather; ``train_s``: what a step
+            takes the GPU).
         sample_workers: threads that draw ahead of the loop, one minibatch and core each;
             ``sample_s`` is then what a minibatch takes one of them. 0: the loop draws.
         gather_threads: that gather at a time; 0: one for each core.
@@ -96,7 +96,6 @@ class MinibatchLoad:
     sample_s: Estimate | None = None
     gather_s: Estimate | None = None
     train_s: Estimate | None = None
-    issue_s: Estimate | None = None
     sample_workers: int = 0
     gather_threads: int = 0
     cpu_share: float = 1.0

@@ -370,8 +370,6 @@ def issuing(load: MinibatchLoad, profile: LinkProfile) -> Estimate:
     In a step an operation takes longer to issue than in a chain of nothing else: where the first is
     not known the second stands in.
     """
-    if load.issue_s is not None:
-        return load.issue_s
     known = (profile[key].value for key in ("gpu.issue", "gpu.launch"))
     each = next((value for value in known if value is not None), 0.0)
     return Estimate(each * load.training.launches)

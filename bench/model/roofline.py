@@ -10,18 +10,16 @@ come off a disk have a fourth roof: its reads and bytes a second.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from gatherbench.bench.model.epoch import EpochPrediction, extremes, predict_corners
-from gatherbench.bench.model.estimate import Estimate
+from gatherbench.bench.model.epoch import EpochPrediction, extremes
 from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.physics import Part, engine_copy, gpu_reads
-from gatherbench.bench.model.predict import KEYS, Series, SeriesName, predictions
+from gatherbench.bench.model.predict import KEYS, Series, predictions
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.read.derive import epoch_times, plan_order, stage_times
 from gatherbench.bench.read.tables import Run
@@ -156,76 +154,20 @@ def against_measured(run: Run, profile: LinkProfile) -> pd.DataFrame:
     """Median epochs of a run on a GPU beside the model's; empty without any.
 
     Columns: ``workload``, ``strategy``, ``variant``, ``measured_s``, ``end``, ``modelled_s``,
-    ``error``, ``bound``; and ``modelled_path_s``, ``path_error``, where a training step takes GPU
-    and host what the run measured: what is left of the error is the data path's, not the
-    roofline's of the training.
+    ``error``, ``bound``.
     What the model cannot predict is NaN. Where the profile's ranges make more than one epoch, there
     is a line with the shortest and one with the longest, and ``end`` says which.
     """
     measured = epoch_times(run).query("backend == 'cuda' and basis == 'measured'")
     seconds = {tuple(r[:3]): r[3] for r in measured[[*KEYS, "median"]].itertuples(index=False)}
-    found = [(one, epochs) for one, epochs in predictions(run, profile) if one.key in seconds]
-    training = _measured_training(run, [one for one, _ in found])
-    records = []
-    for one, epochs in found:
-        paths: Sequence[EpochPrediction | None] = [None] * len(epochs)
-        if one.load is not None and one.workload in training:
-            # What was measured as training holds the average of the gradients.
-            times = {n: s * (1 / one.steps) for n, s in training[one.workload].items()}
-            load = replace(one.load, gradient_bytes=0.0, **times)  # type: ignore[arg-type]
-            ranks = {"gpus": one.gpus, "nodes": one.nodes}
-            paths = predict_corners(load, profile, one.batches, **ranks)
-        pairs = list(zip(epochs, paths, strict=True))
-        for end, (epoch, path) in extremes(pairs, lambda pair: pair[0].epoch_s.value):
-            by_path = None if path is None else path.epoch_s.value
-            row = (seconds[one.key], end, epoch.epoch_s.value, epoch.bound, by_path)
-            records.append((*one.key, *row))
-    names = ["measured_s", "end", "modelled_s", "bound", "modelled_path_s"]
+    records = [
+        (*one.key, seconds[one.key], end, epoch.epoch_s.value, epoch.bound)
+        for one, epochs in predictions(run, profile)
+        if one.key in seconds
+        for end, epoch in extremes(epochs, lambda epoch: epoch.epoch_s.value)
+    ]
+    names = ["measured_s", "end", "modelled_s", "bound"]
     table = pd.DataFrame(records, columns=[*KEYS, *names])
-    for name, error in (("modelled_s", "error"), ("modelled_path_s", "path_error")):
-        table[name] = table[name].astype(float)
-        table[error] = table[name] / table["measured_s"] - 1
+    table["modelled_s"] = table["modelled_s"].astype(float)
+    table["error"] = table["modelled_s"] / table["measured_s"] - 1
     return plan_order(run, table)
-
-
-def _measured_training(run: Run, series: Sequence[Series]) -> dict[str, dict[str, Estimate]]:
-    """What training took in an epoch: ``train_s`` of the GPU, ``issue_s`` of the host, by workload.
-
-    Where rows come before the step, its events tell the GPU's work, as the host has issued ahead;
-    where they lie ready they tell how long issuing takes (:func:`waits_for_nothing`). The shortest
-    of the first counts, as a step that begins late has issuing in it, too. Rows of the host's own
-    clock tell issuing better; what is beside a CPU gather does not count.
-    """
-    loads = {one.key: one.load for one in series if one.load is not None}
-    rows = run.select(metric="wall_time", stage="train", basis="measured", backend="cuda")
-    told = run.select(metric="issue_train", stage="host", basis="measured", backend="cuda")
-    steps, issued = medians(rows), medians(told)
-    found: dict[str, dict[str, Estimate]] = {}
-    for workload in dict.fromkeys(key[0] for key in loads):
-        mine = {key: load for key, load in loads.items() if key[0] == workload}
-        blocking = [steps[key] for key, load in mine.items() if not load.lookahead if key in steps]
-        clocked = [
-            issued[key] for key, load in mine.items() if not load.cpu_write_bytes if key in issued
-        ]
-        ready = [
-            steps[key] for key, load in mine.items() if waits_for_nothing(load) if key in steps
-        ]
-        if blocking:
-            found[workload] = {"train_s": Estimate(min(blocking))}
-            if issue := clocked or ready:
-                found[workload]["issue_s"] = Estimate(statistics.median(issue))
-    return found
-
-
-def waits_for_nothing(load: MinibatchLoad) -> bool:
-    """Whether the rows lie ready when a step is issued, and no CPU gather is beside it."""
-    there = load.lookahead > 0 or not load.brought_bytes
-    return there and not load.cpu_write_bytes
-
-
-def medians(rows: pd.DataFrame) -> dict[SeriesName, float]:
-    """Median seconds of an epoch of each series; without warm-up."""
-    rows = rows[(rows["epoch"] >= 0) & (rows["status"] == "ok")]
-    medians = rows.groupby(KEYS)["value"].median()
-    keys = medians.index.to_frame(index=False).itertuples(index=False, name=None)
-    return {(k[0], k[1], k[2]): float(v) for k, v in zip(keys, medians, strict=True)}

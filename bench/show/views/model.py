@@ -157,21 +157,13 @@ def model_errors(run: Run) -> Table | None:
     table = against_measured(run, profile)
     if table["modelled_s"].isna().all():
         return None
-    names = {"measured_s": "measured", "modelled_s": "modelled", "modelled_path_s": "path"}
+    names = {"measured_s": "measured", "modelled_s": "modelled"}
     columns = [
         *WHAT[:3],
         *_end(table),
         Column("measured", "epoch, measured", "s", short="measured"),
         Column("modelled", "modelled", "s", short="modelled", like="measured"),
         Column("error", "off by", "share", short="off by"),
-        Column(
-            "path",
-            "modelled with training as measured",
-            "s",
-            short="with training as measured",
-            like="measured",
-        ),
-        Column("path_error", "off by", "share", short="off by"),
         Column("bound", "epoch bound by"),
     ]
     caption = f"Measured epochs beside the link model’s for {short(profile.name)}"
@@ -181,9 +173,8 @@ def model_errors(run: Run) -> Table | None:
         columns,
         table.rename(columns=names),
         title=f"Epochs, and how far the model for {short(profile.name)} is off",
-        note="Positive: the model expects a longer epoch than was measured. With training as"
-        " measured, what is left is the data path’s. It says how far the model is off only if the"
-        " profile is this machine’s own.",
+        note="Positive: the model expects a longer epoch than was measured. It says how far the"
+        " model is off only if the profile is this machine’s own.",
     )
 
 

@@ -25,7 +25,7 @@ from gatherbench.bench.model.predict import (
     series_of,
 )
 from gatherbench.bench.model.profile import LinkProfile, Range, load_profile
-from gatherbench.bench.model.roofline import _measured_training, against_measured, roofline, roofs
+from gatherbench.bench.model.roofline import against_measured, roofline, roofs
 from gatherbench.bench.read.disturbance import mark_disturbed
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.run.rows import HEADER, Row, RowMaker
@@ -471,10 +471,6 @@ def test_rates_of_several_ranks_are_those_of_one_link(tmp_path, profile):
     lines = roofline(run, profile)
     (measured,) = lines[(lines["kind"] == "measured") & (lines["strategy"] == "by_gpu")]["rate"]
     assert measured == pytest.approx(PAYLOAD / 2 / 4.0)
-    by_path = against_measured(run, profile).set_index("strategy")["modelled_path_s"]
-    # A second of training as measured, with the gradients in it, and two drawn minibatches: issuing
-    # is what a step costs, so the host does one after the other.
-    assert by_path["resident"] == pytest.approx(1.0 + 2 * 1.0, rel=0.01)
 
 
 def test_rooflines_are_shares_of_the_roofs(tmp_path, profile):
@@ -502,19 +498,11 @@ def test_measured_gpu_epochs_stand_beside_their_predictions(tmp_path, profile):
     table = against_measured(run, profile).set_index("strategy")
     assert set(table.index) == set(CASES)
     assert (table["measured_s"] == 7.0).all()
-    for seconds, error in (("modelled_s", "error"), ("modelled_path_s", "path_error")):
-        assert (table[error] - (table[seconds] / 7.0 - 1)).abs().max() < 1e-9
+    assert (table["error"] - (table["modelled_s"] / 7.0 - 1)).abs().max() < 1e-9
     assert against_measured(make_run(tmp_path), profile).empty
     lines = roofline(run, profile)
     measured = lines[(lines["kind"] == "measured") & (lines["strategy"] == "by_gpu")]
     assert measured["rate"].tolist() == [pytest.approx(PAYLOAD / 4.0)]
-    # A second of training an epoch, as measured, which the host takes to issue; and it draws them.
-    by_path = table["modelled_path_s"]
-    assert by_path["resident"] == pytest.approx(1.0 + 0.04, rel=2e-3)
-    epoch = {one.strategy: epoch for one, (epoch,) in predictions(run, profile)}["by_gpu"]
-    waited = epoch.fetch_s.value
-    assert waited is not None
-    assert by_path["by_gpu"] == pytest.approx(by_path["resident"] + waited, rel=2e-3)
 
 
 def test_a_run_keeps_its_predictions(shell_run):
@@ -557,14 +545,6 @@ def test_a_better_machine_is_never_predicted_slower(case, key, factor, gpus):
     assert fast <= slow * (1 + 1e-6)
 
 
-def test_training_beside_a_gather_is_not_taken_for_training_alone(tmp_path, profile):
-    ahead = {name: facts for name, facts in CASES.items() if facts["fetch.lookahead"]}
-    table = against_measured(make_run(tmp_path, ahead, backend="cuda"), profile)
-    assert len(table) == len(ahead)
-    assert table["modelled_s"].notna().all()
-    assert table["modelled_path_s"].isna().all()
-
-
 def test_page_visits_are_declared_by_kind_of_memory():
     """Of 4 minibatches; runs from before managed memory had pages of its own have none there."""
     told = declared_load({**COMMON, **READS, "fetch.gpu_page_visits": 8.0}, 1e9)
@@ -572,29 +552,3 @@ def test_page_visits_are_declared_by_kind_of_memory():
     both = {"fetch.gpu_page_visits": 0.0, "fetch.managed_page_visits": 8.0}
     managed = declared_load({**COMMON, **READS, **both}, 1e9)
     assert (managed.gpu_page_visits, managed.managed_page_visits) == (0.0, 2.0)
-
-
-def test_a_step_is_the_gpus_where_rows_come_and_the_hosts_where_they_lie_ready(tmp_path, profile):
-    """The shortest step beside blocking fetches, the median of those that wait for nothing."""
-    run = make_run(tmp_path, backend="cuda")
-    steps = {
-        "by_cpu": 1.0,
-        "by_cpu_fresh": 3.0,
-        "by_gpu": 0.8,
-        "by_gpu_ahead": 2.0,
-        "resident": 2.4,
-    }
-    of_steps = (run.rows["stage"] == "train") & (run.rows["metric"] == "wall_time")
-    run.rows.loc[of_steps, "value"] = run.rows.loc[of_steps, "strategy"].map(steps)
-    series = series_of(run, profile)
-    found = _measured_training(run, series)[WORKLOAD]
-    assert found == {"train_s": Estimate(0.8), "issue_s": Estimate(pytest.approx(2.2))}
-    # What the host's own clock told counts in place of that, but for what is beside a CPU gather.
-    make = RowMaker("r", "c", "here", "cuda", WORKLOAD, "tiny", "by_gpu", "default", 0)
-    clocked = [
-        replace(make, strategy=name).ok("host", "issue_train", "s", seconds, "a clock", 0)
-        for name, seconds in (("by_gpu", 3.0), ("by_cpu", 99.0))
-    ]
-    more = mark_disturbed(pd.DataFrame([asdict(row) for row in clocked], columns=list(HEADER)), {})
-    told = replace(run, rows=pd.concat([run.rows, more]))
-    assert _measured_training(told, series)[WORKLOAD]["issue_s"] == Estimate(3.0)
