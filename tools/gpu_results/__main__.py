@@ -29,16 +29,16 @@ from gatherbench.bench.show.figures.paper import save
 from gatherbench.bench.show.looks import FAINT, RC
 from gatherbench.bench.show.views.epochs import epoch_breakdown
 from tools.gpu_results.epoch_tables import LARGE, decided, epochs, processor, ratios
-from tools.gpu_results.gathers import accounting, aligned, gathers, host_gathers, model, pages
+from tools.gpu_results.gathers import accounting, aligned, gathers, model, pages
 from tools.gpu_results.probes import blocks_of, brought_in, kinds_of, managed, overlap
-from tools.gpu_results.words import SPANS, ends, gib
+from tools.gpu_results.words import SPANS, ends, gib, table
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "results" / "nvidia-h200"
 PROFILE = "nvidia-h200"
 #: Which hold the paragraph of :func:`summary_of`.
 TEXTS = ("README.md",)
-_SUMMARY = re.compile(r"^\*\*On an H200\*\* behind .*?(?=\n\n(?!- ))", re.MULTILINE | re.DOTALL)
+_SUMMARY = re.compile(r"^\*\*On an H200\*\* behind .*?(?=\n\n(?!- |\|))", re.MULTILINE | re.DOTALL)
 
 
 def page(folder: Path = FOLDER) -> str:
@@ -125,8 +125,6 @@ def summary_of(folder: Path = FOLDER) -> str:
     """What the README says of it, a line for each finding."""
     summary = pd.read_csv(next(folder.glob("*-gpu-micro")) / "summary.csv")
     roof = summary[summary["case"] == "sm_read"]["median_per_s"].max() / 1e9
-    host = host_gathers(pd.read_csv(folder / f"{PROFILE}.samples.csv"))
-    best = max(host, key=lambda threads: host[threads])
     rates = pages_of(folder).set_index(["case", "span_bytes", "row_bytes"])["median_per_s"] / 1e9
     far = max(span for case, span, _ in rates.index if case == "span_managed")
     _, middle, farthest = SPANS
@@ -146,33 +144,39 @@ def summary_of(folder: Path = FOLDER) -> str:
     def joules(path: tuple[str, str]) -> str:
         return f"{energy[path]:.2g} J"
 
-    chosen = run.select(stage="setup", metric="gather_threads", basis="measured")["value"]
     naive, pinned = (("cpu_gather", v) for v in ("naive", "pinned"))
-    managed, registered = (("aligned_zero_copy", v) for v in ("given,managed", "given"))
-    near, ahead = (("async_zero_copy", v) for v in ("stream,auto", "stream,auto,managed"))
-    kept = ("cached_zero_copy", "degree,10%,0,managed")
-    floor, bound = ("null", "default"), ("all_in_gpu", "default")
+    managed = ("aligned_zero_copy", "given,managed")
+    paths = {
+        "the CPU gathers into pinned memory: `pinned`": pinned,
+        "the same, ahead: `prefetch`": ("cpu_gather", "prefetch"),
+        "the GPU reads registered memory: `aligned_zero_copy`": ("aligned_zero_copy", "given"),
+        "the same, ids sorted": ("aligned_zero_copy", "sorted"),
+        "the GPU reads managed memory": managed,
+        "fetched ahead out of it: `async_zero_copy`": ("async_zero_copy", "stream,auto,managed"),
+        "a tenth kept on the GPU: `cached_zero_copy`": (
+            "cached_zero_copy",
+            "degree,10%,0,managed",
+        ),
+        "all rows in GPU memory": ("all_in_gpu", "default"),
+        "no fetch at all, the floor": ("null", "default"),
+    }
+    columns = {
+        "48 GiB: over the paper's baseline": (LARGE, "naive"),
+        "48 GiB: over `pinned`": (LARGE, "pinned"),
+        "products-like: over `pinned`": ("products-like", "pinned"),
+        "reddit-like: over `pinned`": ("reddit-like", "pinned"),
+    }
     repeats = len(set(run.rows["repeat"]) - {-1})
+    lines = table(
+        ["", *columns],
+        (
+            [words, *(over(name, path, baseline) for name, baseline in columns.values())]
+            for words, path in paths.items()
+        ),
+    )
     said = [
-        f"**Training on a table of 48 GiB** (rows of 512 B, three layers; {repeats} processes on"
-        " one machine): out of managed memory an epoch is"
-        f" {over(LARGE, managed)} times as fast as the paper's baseline (`cpu_gather naive`) in"
-        f" turns with training, {over(LARGE, ahead)} fetched ahead, {over(LARGE, kept)} with a"
-        f" tenth of it kept on the GPU; out of registered memory {over(LARGE, registered)}."
-        f" An epoch without any fetch is {over(LARGE, floor)}.",
-        f"**Beside `pinned`**, a CPU gather on {ends(chosen, 0)} threads (the picture above): out"
-        f" of managed memory {over(LARGE, managed, 'pinned')} in turns,"
-        f" {over(LARGE, ahead, 'pinned')} ahead, {over(LARGE, kept, 'pinned')} with a tenth kept;"
-        f" out of registered memory {over(LARGE, registered, 'pinned')}. Without any fetch it is"
-        f" {over(LARGE, floor, 'pinned')}.",
-        "**On graphs that fit**: reading in place is"
-        f" {over('reddit-like', registered, 'pinned')} times as fast as `pinned` (reddit-like) and"
-        f" {over('products-like', registered, 'pinned')} (products-like), fetching ahead"
-        f" {over('reddit-like', near, 'pinned')} and {over('products-like', near, 'pinned')}; with"
-        f" all rows in GPU memory it is {over('reddit-like', bound, 'pinned')} and"
-        f" {over('products-like', bound, 'pinned')}, without any fetch"
-        f" {over('reddit-like', floor, 'pinned')} and {over('products-like', floor, 'pinned')}: the"
-        " rest is the host, which issues the training.",
+        "Where a path is level with the floor, the host bounds the epoch: it issues training no"
+        " faster.",
         f"**Energy** of the GPU for an epoch over 48 GiB, one process: {joules(managed)} out of"
         f" managed memory, {joules(pinned)} with `pinned`, {joules(naive)} with the baseline.",
         "**Pages decide how fast rows are read in place**, not requests: random rows of 512 B over"
@@ -183,11 +187,14 @@ def summary_of(folder: Path = FOLDER) -> str:
         f" has {rates['split_64k', 2 << 30, 512]:.1f}.",
         f"**Sorting ids** brings registered memory to {rate(middle, 'sorted')} GB/s over"
         f" {gib(middle)}, and to {rate(farthest, 'sorted')} over {gib(farthest)}.",
-        f"**The CPU** gathers {host[best] / 1e9:.1f} GB/s with {best} threads, before any copy to"
-        " the GPU.",
     ]
-    lines = [textwrap.fill(s, 115, break_on_hyphens=False, subsequent_indent="  ") for s in said]
-    return "\n".join(["**On an H200** behind PCIe 5.0 x16:", "", *(f"- {line}" for line in lines)])
+    points = [textwrap.fill(s, 115, break_on_hyphens=False, subsequent_indent="  ") for s in said]
+    head = (
+        "**On an H200** behind PCIe 5.0 x16: how many times as fast an epoch is, with 95 %"
+        f" intervals ({repeats} processes on one machine, all paths in turns; rows of 512 B over 48"
+        " GiB, then two graphs that fit). The paper's baseline is `cpu_gather naive`."
+    )
+    return "\n".join([textwrap.fill(head, 115), "", *lines, *(f"- {one}" for one in points)])
 
 
 def with_summary(text: str) -> str:
