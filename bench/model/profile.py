@@ -402,6 +402,7 @@ def load_profile(name_or_path: str | Path) -> LinkProfile:
         raise ProfileError(f"{path}: cannot be read: {error}") from error
     named = {"name": text.pop("name", path.stem), "description": text.pop("description", "")}
     problems = [f"{n}: expected a string" for n, said in named.items() if not isinstance(said, str)]
+    text.pop("loop", None)  # of profiles until November 2026; nothing asks for it any more
     constants: dict[str, Constant] = {}
     given = _entries(text, problems)
     for key, spec in SPECS.items():

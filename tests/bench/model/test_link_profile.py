@@ -54,7 +54,8 @@ def test_a_file_from_before_peers_and_networks_is_still_read(tmp_path):
     """What it does not name is not known, for a reason."""
     path = tmp_path / "mine.toml"
     older = changed("host.memory", None)
-    path.write_text(older[: older.index("[peer]")], encoding="utf-8")
+    gone = "[loop]\nissue = { value = 1.0 }\n"  # what no profile has any more
+    path.write_text(older[: older.index("[peer]")] + gone, encoding="utf-8")
     profile = load_profile(path)
     later = {"host.memory", "peer.rate", "peer.latency", "network.rate", "network.latency"}
     disk = {"disk.iops", "disk.block", "disk.bandwidth"}
