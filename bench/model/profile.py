@@ -274,6 +274,9 @@ SPECS: dict[str, Spec] = {
     "gpu.issue": Spec(
         "s", 1e-7, 1e-2, "issuing one operation of a training step of torch", otherwise=_NO_STEPS
     ),
+    "gpu.draw": Spec(
+        "s", 1e-7, 1e-1, "drawing a layer of a minibatch on the GPU", otherwise=_NO_STEPS
+    ),
     "gpu.submit": Spec("s", 1e-7, 1e-1, "starting the fetch of a minibatch"),
     # How many GPUs there are, and what they share.
     "node.gpus": Spec("1", 1, 64, "GPUs of the machine", whole=True),

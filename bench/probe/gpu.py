@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,6 +41,7 @@ from gatherbench.strategies.cuda_overlap import blocks_of
 
 if TYPE_CHECKING:
     from gatherbench.bench.probe.host import HostStand
+    from gatherbench.bench.sampling.device_sampler import DeviceSampler
 
 _ROOF_BLOCK = 512
 _CHECKED_ROWS = 4099
@@ -293,6 +295,15 @@ class GpuStand(contextlib.ExitStack):
 
         return self._clocked(STEPS * launches, steps)
 
+    def _gpu_draw(self, point: Point) -> Observation:
+        sampler, seeds = self._sampler
+
+        def draws() -> None:
+            for seed in range(STEPS):
+                sampler.sample(seeds, seed)
+
+        return self._clocked(STEPS * len(sampler.fanouts), draws)
+
     def _gpu_submit(self, point: Point) -> Observation:
         width = point.row_bytes
         rows = point.span_bytes // width
@@ -406,6 +417,16 @@ class GpuStand(contextlib.ExitStack):
         x, batch = torch.rand(nodes[-1], width, device=self.device), MiniBatch(ids, edges, nodes)
         cost = training_cost("sage", width, hidden, classes, nodes, [2 * n for n in nodes[:-1]])
         return lambda: trainer.step(x, batch), cost.launches
+
+    @functools.cached_property
+    def _sampler(self) -> tuple[DeviceSampler, Tensor]:
+        """Of a graph so small that issuing a draw is what it takes, and seed nodes."""
+        from gatherbench.bench.sampling.device_sampler import DeviceSampler
+
+        nodes = 128
+        indptr, indices = np.arange(0, 2 * nodes + 1, 2), np.arange(2 * nodes) % nodes
+        sampler = DeviceSampler(indptr, indices, (2, 2, 2), self.device)
+        return sampler, torch.arange(16)
 
     def _unregister(self, exc_type: object, *_: object) -> None:
         # What has broken CUDA's context tells more than what then fails because of it.

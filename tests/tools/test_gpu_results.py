@@ -8,6 +8,7 @@ import statistics
 import pandas as pd
 import pytest
 
+from gatherbench.bench.model.profile import load_profile
 from tools.gpu_results.__main__ import (
     FOLDER,
     ROOT,
@@ -152,12 +153,12 @@ def test_what_is_said_of_epochs_by_hand():
     assert said.split(" | ")[1] == f"{1e3 * statistics.median(times):.1f} ms"
 
 
-def test_issuing_and_training_beside_a_gather_by_hand():
+def test_issuing_drawing_and_training_beside_a_gather_by_hand():
     """From the rows: of each process the medians; beside ``prefetch`` over all processes."""
     run = decided(runs_of(FOLDER))
     rows = pd.read_csv(run.folder / "rows.csv", low_memory=False, keep_default_na=False)
-    rows = rows[(rows["basis"] == "measured") & (rows["dataset"] == "products-like")]
-    rows = rows.assign(value=pd.to_numeric(rows["value"]))
+    rows = rows[rows["basis"] == "measured"].assign(value=lambda r: pd.to_numeric(r["value"]))
+    every, rows = rows[rows["epoch"] >= 0], rows[rows["dataset"] == "products-like"]
     step = rows[(rows["stage"] == "host") & (rows["metric"] == "issue_train")]
     floor = step[step["strategy"] == "null"]
     alone = rows[rows["metric"] == "train_alone_step_time"]
@@ -165,6 +166,14 @@ def test_issuing_and_training_beside_a_gather_by_hand():
     for found, of, steps in ((loops, floor, 6), (alones, alone, 1)):
         by_hand = [statistics.median(of[of["repeat"] == k]["value"]) / steps for k in range(4)]
         assert found == pytest.approx(by_hand)
+    per_layer = []
+    for graph, layers, batches in (("reddit-like", 2, 6), ("products-like", 3, 6), (LARGE, 3, 3)):
+        drawn = every[(every["stage"] == "sample") & (every["metric"] == "wall_time")]
+        drawn = drawn[(drawn["dataset"] == graph) & (drawn["strategy"] == "null")]
+        per_layer += list(drawn.groupby("repeat")["value"].median() / layers / batches)
+    assert len(per_layer) == 12
+    draw = load_profile("nvidia-h200")["gpu.draw"].value
+    assert draw == pytest.approx(statistics.median(per_layer), rel=0.01)
     beside = step[step["variant"] == "prefetch"]["value"]
     assert len(beside) == len(floor) == 40
     ratio = statistics.median(beside) / statistics.median(floor["value"])

@@ -40,6 +40,8 @@ from gatherbench.bench.run.rows import SERIES
 #: Fields of a workload that decide its epoch; seeds draw other minibatches of the same kind.
 _SAME = ("dataset", "scale", "model", "hidden", "fanouts")
 
+#: Of ``--sampler``, and what runs call it (``Run.sampling``).
+ON_GPU = "gpu"
 #: What is said where no ``--sampler`` is.
 _SAMPLERS = (
     "each profile has the sampler of where it was measured: compare two profiles under one"
@@ -80,9 +82,10 @@ def answer(asked: Asked, results: Path, calibrations: Path) -> Advice:
         asked.host_memory * GIB or None,
         asked.network * GBIT or None,
         *disk_of(asked.disk),
+        gpu_samples=asked.sampler == ON_GPU,
     )
     profile, default = chosen_profile(asked.profile, calibrations)
-    if asked.sampler:
+    if asked.sampler and not question.gpu_samples:
         profile = _drawn_by(asked.sampler, profile)
     if asked.dataset:
         graph = dataset_graph(asked.dataset, asked.train_nodes, asked.law, asked.scale)
@@ -110,14 +113,15 @@ def measured_epochs(
     Of several runs on this machine the newest that has a case counts; a case beside which there was
     other work counts only where there is no other. All runs must get their minibatches
     (``Run.sampling``) as the newest does, since that is part of an epoch. Epochs that were cut
-    short do not count, nor does what was measured in host memory: it is no GPU's time. Runs that
-    cannot be read are passed over.
+    short do not count, nor does what was measured in host memory: it is no GPU's time. Where the
+    question is of minibatches that the GPU draws, others do not count. Runs that cannot be read are
+    passed over.
     """
     found: dict[tuple[str, str], tuple[float, str]] = {}
     loud: set[tuple[str, str]] = set()  # of these the cases beside which there was other work
     if not question.graph.name:
         return found
-    agreed = ""
+    agreed = ON_GPU if question.gpu_samples else ""
     for run in _runs(results / machine):
         sampling = run.sampling
         if agreed not in ("", sampling):
@@ -188,7 +192,7 @@ def _drawn_by(sampler: str, profile: LinkProfile) -> LinkProfile:
     try:
         return profile.with_constant("host.sample_rate", float(whole(sampler)), said)
     except ValueError:
-        known = f"edges a second (1k to 1000B), such as 20M, or {PROGRAM}"
+        known = f"edges a second (1k to 1000B), such as 20M, {ON_GPU}, or {PROGRAM}"
         raise AdviceError(f"--sampler {sampler!r}: {known}") from None
 
 

@@ -82,7 +82,8 @@ class Asked:
     sampler: Annotated[
         str,
         Option(
-            help="Edges that the sampler draws a second, e.g. 20M, or pytorch-direct for its rate"
-            " (default: the profile's; set it to compare two profiles)."
+            help="gpu: the GPU draws minibatches. Otherwise edges that a CPU's sampler draws a"
+            " second, e.g. 20M, or pytorch-direct for its rate (default: the profile's own on the"
+            " CPU; set it to compare two profiles)."
         ),
     ] = ""

@@ -85,6 +85,8 @@ def beside_table(load: MinibatchLoad, question: Question) -> HostNeed:
     ``load``: of one rank.
     """
     ranks = question.gpus
+    if question.gpu_samples:  # it was loaded from a file, and lies on the GPU
+        return HostNeed(staging=float(staging_need(load) * ranks))
     return HostNeed(
         graph=graph_bytes(question.graph),
         sampler=float(_POSITION * question.graph.nodes * ranks),
@@ -107,6 +109,7 @@ def table_need(load: MinibatchLoad, question: Question, strategy: Strategy) -> f
 def gpu_need(load: MinibatchLoad, question: Question, sizes: MinibatchSizes) -> float:
     """Bytes of GPU memory, about: what is kept there of the table, rows in flight, and training.
 
+    With the graph, and a word for each node, where the GPU draws.
     Rows that other ranks send, and as many that they get, have buffers of their own.
     Training holds the rows as float32 and, as PyG computes it, a message for each edge of the
     widest layer, forward and backward.
@@ -115,7 +118,8 @@ def gpu_need(load: MinibatchLoad, question: Question, sizes: MinibatchSizes) -> 
     training = sizes.rows * wide + 2 * sizes.num_edges[-1] * wide
     edges = sum(sizes.num_edges) * 2 * _INDEX
     rows = (load.lookahead + 1) * load.payload_bytes + 2 * load.sent_bytes
-    return training + edges + rows + load.gpu_table_bytes
+    graph = graph_bytes(question.graph) + _INDEX * question.graph.nodes
+    return training + edges + rows + load.gpu_table_bytes + graph * question.gpu_samples
 
 
 def staging_need(load: MinibatchLoad) -> int:

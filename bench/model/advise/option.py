@@ -150,19 +150,24 @@ def predict(
 ) -> tuple[EpochPrediction, ...]:
     """The question's epoch with this load, :func:`drawn`, at each corner of the profile."""
     ranks = {"gpus": question.gpus, "nodes": question.machines}
-    return predict_corners(drawn(load, profile), profile, question.batches, **ranks)
+    load = drawn(load, profile, len(question.fanouts))
+    return predict_corners(load, profile, question.batches, **ranks)
 
 
-def drawn(load: MinibatchLoad, profile: LinkProfile) -> MinibatchLoad:
-    """The load whose minibatches cost nothing where the profile does not know their rate.
+def drawn(load: MinibatchLoad, profile: LinkProfile, layers: int = 0) -> MinibatchLoad:
+    """The load with what drawing takes a GPU, and at no cost where the profile knows no rate.
 
-    They cost every strategy the same; a remark says so.
+    Drawing costs every strategy the same; a remark says how it was taken.
     """
-    rate = profile["host.sample_rate"]
-    if rate.value is not None:
+    key = "gpu.draw" if load.gpu_samples else "host.sample_rate"
+    known = profile[key]
+    if known.value is None:
+        said = f"without drawing minibatches, which all share ({key}: {known.source})"
+        return replace(load, sample_s=Estimate(0.0).remark(said))
+    if not load.gpu_samples:
         return load
-    said = f"without drawing minibatches, which all share (host.sample_rate: {rate.source})"
-    return replace(load, sample_s=Estimate(0.0).remark(said))
+    said = f"minibatches drawn on the GPU, which all share ({known.source})"
+    return replace(load, sample_s=Estimate(layers * known.value).remark(said))
 
 
 def average_load(strategy: Strategy, question: Question, sizes: MinibatchSizes) -> MinibatchLoad:
@@ -197,6 +202,7 @@ def average_load(strategy: Strategy, question: Question, sizes: MinibatchSizes) 
         disk_depth=strategy.disk_depth,
         gpu_share=strategy.gpu_share,
         sampled_edges=sum(sizes.num_edges),
+        gpu_samples=question.gpu_samples,
     )
 
 

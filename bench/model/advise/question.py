@@ -84,6 +84,7 @@ class Question:
     network_rate: float | None = None  # B/s in each direction
     disk_iops: float | None = None  # random reads a second, many at a time
     disk_bandwidth: float | None = None  # B/s of long reads
+    gpu_samples: bool = False  # minibatches are drawn on the GPU, which then holds the graph
 
     def __post_init__(self) -> None:
         if not self.fanouts or any(f < 1 for f in self.fanouts):

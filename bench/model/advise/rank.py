@@ -145,12 +145,16 @@ def advise(
         options.append(option)
     able = [o for o in options if o.epochs_s and o.fits is not False]
     if {o.basis for o in able} == {MEASURED, MODELLED}:
-        remarks["modelled epochs draw minibatches on the processor; measured ones say how"] = None
+        where = "GPU" if question.gpu_samples else "processor"
+        remarks[f"modelled epochs draw minibatches on the {where}; measured ones say how"] = None
     best = best_of_alike(able)
     unranked = tuple(o for o in options if o not in able)
     others = tuple(o for o in able if o not in best)
     notes = tuple(_notes(able, question, profile))
     order = ranked(best)
+    bound = order[0].bound if order and profile["gpu.draw"].value is not None else ""
+    if bound == "cpu (sampling)":
+        notes += (f"the shortest of these epochs is bound by {bound}: --sampler gpu draws there",)
     return Advice(question, tuple(sizes), profile, order, unranked, others, tuple(remarks), notes)
 
 

@@ -16,12 +16,20 @@ from gatherbench.bench.model.advise.answer import answer
 from gatherbench.bench.model.advise.asked import Asked
 from gatherbench.bench.model.advise.memory import (
     HostNeed,
+    beside_table,
     gpu_need,
     graph_bytes,
     pinned_need,
     table_on_gpu,
 )
-from gatherbench.bench.model.advise.option import LEVEL, Option, average_load, in_words, predict
+from gatherbench.bench.model.advise.option import (
+    LEVEL,
+    Option,
+    average_load,
+    drawn,
+    in_words,
+    predict,
+)
 from gatherbench.bench.model.advise.question import (
     USUAL_CLASSES,
     AdviceError,
@@ -468,7 +476,7 @@ def test_the_table_names_every_option_and_calls_it_modelled():
         (Asked(nodes=100, edges=9000, dim=4, law="rmat"), "too dense for RMAT"),
         (Asked(nodes=100, edges=200, dim=4, law="unifrom"), "did you mean 'uniform'"),
         (Asked(nodes=100, edges=200, dim=4, sampler="dgl"), "--sampler 'dgl': edges a second"),
-        (Asked(nodes=100, edges=200, dim=4, sampler="20X"), "such as 20M, or pytorch-direct"),
+        (Asked(nodes=100, edges=200, dim=4, sampler="20X"), "such as 20M, gpu, or pytorch-direct"),
         (Asked(nodes=100, edges=200, dim=4, sampler="20"), r"'20': edges a second \(1k to"),
     ],
 )
@@ -743,6 +751,35 @@ def test_minibatches_are_drawn_at_this_projects_rate_but_where_a_program_is_name
     assert "compare two profiles under one --sampler" in own.remarks[0]
     assert own.ranked[0].longest_s < 0.7 * named.ranked[0].longest_s
     assert named.ranked[0].bound == "cpu (sampling)"
+
+
+def test_where_the_gpu_draws_a_layer_takes_what_the_profile_says_and_it_holds_the_graph(tmp_path):
+    """By hand: three layers of 0.35 ms; the graph and 8 B a node lie in GPU memory alone."""
+    profile = load_profile("nvidia-h200")
+    on_gpu = replace(SMALL, fanouts=(15, 10, 5), gpu_samples=True)
+    on_cpu = replace(on_gpu, gpu_samples=False)
+    (sizes,) = graph_sizes(on_gpu)
+    load = average_load(build("all_in_gpu", {}), on_gpu, sizes)
+    found = drawn(load, profile, 3).sample_s
+    assert found is not None
+    assert found.value == pytest.approx(1.05e-3)
+    where = profile["gpu.draw"].source
+    assert found.remarks == (f"minibatches drawn on the GPU, which all share ({where})",)
+    unknown = drawn(load, profile.with_constant("gpu.draw", None, "nobody timed it"), 3).sample_s
+    said = "without drawing minibatches, which all share (gpu.draw: nobody timed it)"
+    assert unknown == Estimate(0.0, (), (said,))
+    assert drawn(average_load(build("all_in_gpu", {}), on_cpu, sizes), profile, 3).sample_s is None
+    more = gpu_need(load, on_gpu, sizes) - gpu_need(load, on_cpu, sizes)
+    assert more == graph_bytes(SMALL.graph) + 8 * 200_000
+    assert beside_table(load, on_gpu).total == 0
+    assert beside_table(load, on_cpu).graph == graph_bytes(SMALL.graph)
+    gpu, cpu = (advice_on(question, profile) for question in (on_gpu, on_cpu))
+    assert gpu.ranked[0].longest_s < cpu.ranked[0].longest_s
+    assert [any("--sampler gpu" in note for note in one.notes) for one in (gpu, cpu)] == [0, 1]
+    asked = Asked(nodes=1000, edges=9000, dim=4, sampler="gpu", profile="nvidia-h200", law="rmat")
+    told = answer(asked, tmp_path, tmp_path)
+    assert told.question.gpu_samples
+    assert told.profile["host.sample_rate"] == profile["host.sample_rate"]
 
 
 def test_what_a_rank_is_stands_once_above_the_table():

@@ -59,7 +59,13 @@ def test_a_file_from_before_peers_and_networks_is_still_read(tmp_path):
     profile = load_profile(path)
     later = {"host.memory", "peer.rate", "peer.latency", "network.rate", "network.latency"}
     disk = {"disk.iops", "disk.block", "disk.bandwidth"}
-    newer = {"gpu.issue", "host.gather_scaling", "read.managed_page_visits", "copy.batched"}
+    newer = {
+        "gpu.issue",
+        "gpu.draw",
+        "host.gather_scaling",
+        "read.managed_page_visits",
+        "copy.batched",
+    }
     assert {key for key, spec in SPECS.items() if spec.otherwise} == later | disk | newer
     assert {profile.unknown()[key] for key in later} == {"the profile does not name it"}
     (why,) = {profile.unknown()[key] for key in disk}

@@ -20,6 +20,8 @@ from gatherbench.bench.probe.cases import GIB, host_points
 from gatherbench.bench.probe.machine import MachineFacts
 from gatherbench.bench.probe.stand import Observation
 from gatherbench.bench.read.points import Point
+from gatherbench.bench.sampling import device_sampler
+from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.kernels.compiler import KERNEL_SOURCE
 from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.launch import Table
@@ -134,6 +136,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch, chase_on_host: Any) -> None:
         (cases, "MAX_IDS", 5000),
         (host, "NODES", 3000),
         (host, "EDGES", 40_000),
+        (device_sampler, "DeviceSampler", lambda *graph: NeighborSampler(*graph[:3])),
     ):
         monkeypatch.setattr(module, name, value)
 

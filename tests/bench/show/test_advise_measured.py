@@ -86,6 +86,17 @@ def test_an_older_quiet_run_is_taken_before_a_disturbed_one(make_run):
     assert {source.split(",")[0] for _, source in found.values()} == {"20261123-quiet-cccccc"}
 
 
+def test_where_the_gpu_draws_only_epochs_count_whose_minibatches_it_drew(make_run):
+    folder = make_run(backend="cuda")
+    asked = replace(QUESTION, gpu_samples=True)
+    assert measured_epochs(asked, results_of(folder), MACHINE) == {}
+    plan = json.loads((folder / "plan.json").read_text())
+    plan["measure"]["sampling"] = "gpu"
+    (folder / "plan.json").write_text(json.dumps(plan))
+    found = measured_epochs(asked, results_of(folder), MACHINE)
+    assert {source.rpartition(", ")[2] for _, source in found.values()} == {"sampling gpu"}
+
+
 def test_a_prediction_is_not_set_against_a_measurement(make_run):
     sizes = graph_sizes(QUESTION)
     small = replace(QUESTION, gpu_memory_bytes=1.35e8)  # not the table
