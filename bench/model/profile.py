@@ -37,7 +37,7 @@ DEFAULT_PROFILE = "rtx3090-pcie4"
 #: Why a constant has no value that older files do not name.
 _UNTOLD = "the profile does not name it"
 _NO_MANAGED = "managed memory was not read there"
-_NO_STEPS = "no training step was timed there"
+_UNTIMED = "it was not timed there"
 _NO_DISK = (
     f"{_UNTOLD}: measure the disk (gatherbench calibrate) or say it (gatherbench advise --disk"
     " IOPS,BANDWIDTH)"
@@ -272,11 +272,9 @@ SPECS: dict[str, Spec] = {
     "gpu.flops": Spec("1/s", 1e10, 1e16, "float32 operations"),
     "gpu.launch": Spec("s", 1e-7, 1e-2, "issuing one operation of a training step"),
     "gpu.issue": Spec(
-        "s", 1e-7, 1e-2, "issuing one operation of a training step of torch", otherwise=_NO_STEPS
+        "s", 1e-7, 1e-2, "issuing one operation of a training step of torch", otherwise=_UNTIMED
     ),
-    "gpu.draw": Spec(
-        "s", 1e-7, 1e-1, "drawing a layer of a minibatch on the GPU", otherwise=_NO_STEPS
-    ),
+    "gpu.draw": Spec("s", 1e-7, 1e-1, "issuing the draw of a layer to the GPU", otherwise=_UNTIMED),
     "gpu.submit": Spec("s", 1e-7, 1e-1, "starting the fetch of a minibatch"),
     # How many GPUs there are, and what they share.
     "node.gpus": Spec("1", 1, 64, "GPUs of the machine", whole=True),

@@ -12,6 +12,7 @@ import ctypes
 import dataclasses
 import functools
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -297,10 +298,12 @@ class GpuStand(contextlib.ExitStack):
 
     def _gpu_draw(self, point: Point) -> Observation:
         sampler, seeds = self._sampler
+        begun = deque(sampler.begin(seeds, seed) for seed in range(2))  # as the training loop does
 
         def draws() -> None:
             for seed in range(STEPS):
-                sampler.sample(seeds, seed)
+                begun.append(sampler.begin(seeds, seed))
+                begun.popleft().result()
 
         return self._clocked(STEPS * len(sampler.fanouts), draws)
 

@@ -86,6 +86,8 @@ def _nothing(advice: Advice) -> str:
     if all(option.fits is False for option in advice.unranked):
         if advice.question.graph.table_bytes > (advice.profile["host.memory"].value or 0.0) > 0:
             return _larger(advice)
+        if advice.question.gpu_samples:
+            return "Nothing fits beside the graph, from which the GPU draws: leave --sampler out."
         return "Nothing fits, not even the minibatches of any path: make them smaller."
     if _too_large(advice):
         return _larger(advice)
@@ -144,7 +146,7 @@ def _reading(advice: Advice) -> Iterator[str]:
             apart = told_apart(issue_known=all(modelled)) - 1
             said = (
                 f"Rank 1: no path is ahead by more than {apart:.0%}, as far as the model was off"
-                f" {SHARE:.0%} of ratios on an H200."
+                f" {SHARE:.0%} of ratios on an H200, calibrated on the spot."
             )
         yield said
     if len(advice.sizes) > 1:

@@ -28,7 +28,7 @@ OVERTAKEN = "{names}, the upper bound, came out slower than what it bounds"
 #: Beside ratios over the paper's baseline, which is not the best that a CPU does; of one workload,
 #: and of several.
 AT_BEST = "{names} is {values}{as_fast}, the CPU’s best gather{on}"
-OF_ALL = "the fastest path is {values} as fast as the CPU’s best gather{on}"
+OF_ALL = "a path with the shortest epochs is {values} as fast as the CPU’s best gather{on}"
 
 
 @dataclass(frozen=True, slots=True)

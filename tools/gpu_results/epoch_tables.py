@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import pandas as pd
 
@@ -65,7 +65,7 @@ def epochs(runs: Sequence[Run], brought: Mapping[str, Sequence[float]]) -> Itera
             ["path", "epoch", "fetch", *(f"over {b}" for b in BASELINES)],
             (
                 [
-                    f"{row['strategy']} {row['variant']}".removesuffix(" default"),
+                    _named(row),
                     f"{1e3 * row['median']:.1f} ms",
                     f"{1e3 * row['fetch']:.1f} ms",
                     *(
@@ -100,10 +100,10 @@ def _between_processes(run: Run) -> Iterator[str]:
 
 def issuing(run: Run) -> dict[str, tuple[list[float], list[float]]]:
     """By graph, a process each: seconds in which the host issues a step of ``null``, in the loop
-    and alone. Alone it is timed by the paths that fetch ahead.
+    and alone. Alone two paths that fetch ahead time it: the shorter counts.
     """
     loop = run.values("host", "issue_train").groupby(["workload", "strategy", "repeat"]).median()
-    alone = run.values("setup", "train_alone_step_time").groupby(["workload", "repeat"]).median()
+    alone = run.values("setup", "train_alone_step_time").groupby(["workload", "repeat"]).min()
     found = {}
     for workload in run.workloads:
         steps = run.plan["workloads"][workload]["max_batches"]
@@ -180,6 +180,10 @@ def _beside_prefetch(run: Run) -> Iterator[str]:
 _PATH = ["strategy", "variant"]
 
 
+def _named(row: Mapping[Hashable, object]) -> str:
+    return f"{row['strategy']} {row['variant']}".removesuffix(" default")
+
+
 def _energy(runs: Sequence[Run]) -> Iterator[str]:
     for run in runs:
         energy = gpu_energy(run)
@@ -188,14 +192,15 @@ def _energy(runs: Sequence[Run]) -> Iterator[str]:
         power = [float(watts) for watts in gpu_power(run)["median"]]
         idle = idle_power_w(run)
         yield (
-            f"**Energy of the GPU per epoch** of {graph(run.workloads[0])} ({plan_of(run.run_id)};"
-            f" over 10 s of further epochs, not the timed ones). Idle it takes {idle:.0f} W."
+            f"**Energy of the GPU per epoch** of {graph(run.workloads[0])} ({plan_of(run.run_id)},"
+            f" processes: {run.rows['repeat'].max() + 1}; over 10 s of further epochs, not the"
+            f" timed ones). Idle it takes {idle:.0f} W."
         )
         yield ""
         yield from table(
             ["path", "energy", "power"],
             (
-                [f"{row['strategy']} {row['variant']}", f"{row['median']:.2g} J", f"{watts:.0f} W"]
+                [_named(row), f"{row['median']:.2g} J", f"{watts:.0f} W"]
                 for row, watts in zip(energy.to_dict("records"), power, strict=True)
             ),
         )

@@ -82,7 +82,7 @@ def answer(asked: Asked, results: Path, calibrations: Path) -> Advice:
         asked.host_memory * GIB or None,
         asked.network * GBIT or None,
         *disk_of(asked.disk),
-        gpu_samples=asked.sampler == ON_GPU,
+        gpu_samples=asked.sampler.lower() == ON_GPU,
     )
     profile, default = chosen_profile(asked.profile, calibrations)
     if asked.sampler and not question.gpu_samples:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from typing import TypeGuard
 
 from scipy.stats import binom
@@ -28,10 +29,9 @@ POLICY = parameters(CachedZeroCopy)["policy"][0]
 def from_the_law() -> Iterator[CachedZeroCopy]:
     """The variants that can be told from a law: by ``presampled``, a share of the table."""
     words = parameters(CachedZeroCopy)
-    for ahead in words["ahead"]:
-        for share in words["share"]:
-            if share != "free":  # of memory that only the running program knows
-                yield CachedZeroCopy(POLICY, share, ahead)  # type: ignore[arg-type]
+    for ahead, share, memory in product(words["ahead"], words["share"], words["memory"]):
+        if share != "free":  # of memory that only the running program knows
+            yield CachedZeroCopy(POLICY, share, ahead, memory)  # type: ignore[arg-type]
 
 
 def by_law(path: Strategy, sizes: MinibatchSizes) -> TypeGuard[CachedZeroCopy]:

@@ -54,6 +54,8 @@ def graph_bytes(graph: Graph) -> float:
     return float(_INDEX * (graph.nodes + 1) + index * graph.edges + _INDEX * graph.nodes)
 
 
+#: While a GPU draws: bytes for each edge that a layer could have; minibatches that were begun.
+_DRAWING, _BEGUN = 40, 2
 #: Neighbour lists below it go without saying where they lie, B.
 _SMALL_LISTS = 1 << 30
 
@@ -109,7 +111,8 @@ def table_need(load: MinibatchLoad, question: Question, strategy: Strategy) -> f
 def gpu_need(load: MinibatchLoad, question: Question, sizes: MinibatchSizes) -> float:
     """Bytes of GPU memory, about: what is kept there of the table, rows in flight, and training.
 
-    With the graph, and a word for each node, where the GPU draws.
+    Where the GPU draws it holds the graph, a word for each node, what a layer takes while it is
+    drawn, and two minibatches that were begun (see ``DeviceSampler``).
     Rows that other ranks send, and as many that they get, have buffers of their own.
     Training holds the rows as float32 and, as PyG computes it, a message for each edge of the
     widest layer, forward and backward.
@@ -118,8 +121,20 @@ def gpu_need(load: MinibatchLoad, question: Question, sizes: MinibatchSizes) -> 
     training = sizes.rows * wide + 2 * sizes.num_edges[-1] * wide
     edges = sum(sizes.num_edges) * 2 * _INDEX
     rows = (load.lookahead + 1) * load.payload_bytes + 2 * load.sent_bytes
-    graph = graph_bytes(question.graph) + _INDEX * question.graph.nodes
-    return training + edges + rows + load.gpu_table_bytes + graph * question.gpu_samples
+    need = training + edges + rows + load.gpu_table_bytes
+    return need + _drawing(question, sizes) if question.gpu_samples else need
+
+
+def _drawing(question: Question, sizes: MinibatchSizes) -> float:
+    edges = question.graph.edges
+    most = [min(n * f, edges) for n, f in zip(sizes.num_nodes, question.fanouts, strict=False)]
+    begun = _BEGUN * 2 * _INDEX * sum(most)
+    return drawn_graph_bytes(question.graph) + _DRAWING * max(most) + begun
+
+
+def drawn_graph_bytes(graph: Graph) -> float:
+    """Of a graph that a GPU draws from: its lists and their ends, and a word for each node."""
+    return graph_bytes(graph) + _INDEX * graph.nodes
 
 
 def staging_need(load: MinibatchLoad) -> int:

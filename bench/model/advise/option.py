@@ -166,7 +166,10 @@ def drawn(load: MinibatchLoad, profile: LinkProfile, layers: int = 0) -> Minibat
         return replace(load, sample_s=Estimate(0.0).remark(said))
     if not load.gpu_samples:
         return load
-    said = f"minibatches drawn on the GPU, which all share ({known.source})"
+    said = (
+        f"minibatches drawn on the GPU, which all share ({known.source}); what many more edges take"
+        " the GPU was not timed"
+    )
     return replace(load, sample_s=Estimate(layers * known.value).remark(said))
 
 
@@ -178,7 +181,10 @@ def average_load(strategy: Strategy, question: Question, sizes: MinibatchSizes) 
     """
     if by_law(strategy, sizes):
         return kept_load(
-            strategy, average_load(AlignedZeroCopy(), question, sizes), question, sizes
+            strategy,
+            average_load(AlignedZeroCopy(memory=strategy.memory), question, sizes),
+            question,
+            sizes,
         )
     graph = question.graph
     widths = (graph.dim, question.hidden, graph.classes)

@@ -12,7 +12,13 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gatherbench.bench.model.advise import kept
-from gatherbench.bench.model.advise.memory import gib, graph_bytes, is_sharded, lists_placed
+from gatherbench.bench.model.advise.memory import (
+    drawn_graph_bytes,
+    gib,
+    graph_bytes,
+    is_sharded,
+    lists_placed,
+)
 from gatherbench.bench.model.advise.option import (
     MEASURED,
     MODELLED,
@@ -152,9 +158,8 @@ def advise(
     others = tuple(o for o in able if o not in best)
     notes = tuple(_notes(able, question, profile))
     order = ranked(best)
-    bound = order[0].bound if order and profile["gpu.draw"].value is not None else ""
-    if bound == "cpu (sampling)":
-        notes += (f"the shortest of these epochs is bound by {bound}: --sampler gpu draws there",)
+    if order and order[0].bound == "cpu (sampling)" and _gpu_draws(order[0], question, profile):
+        notes += ("the processor's sampler bounds the shortest of these epochs: try --sampler gpu",)
     return Advice(question, tuple(sizes), profile, order, unranked, others, tuple(remarks), notes)
 
 
@@ -174,7 +179,7 @@ def best_of_alike(able: Sequence[Option]) -> list[Option]:
         part = [one for one in group if one.kept_bytes]
         if len({one.kept_bytes for one in part}) > 1:
             lead = [one for one in part if not any(other.ahead_of(one) for other in part)]
-            stand.append(min(lead, key=lambda one: one.kept_bytes))
+            stand.append(min(lead, key=lambda one: (one.kept_bytes, not one.managed)))
         else:
             part = []
         # Where managed memory is as fast, its pages hold nothing up.
@@ -255,10 +260,18 @@ def _asked_about(kind: type[Strategy], sizes: MinibatchSizes) -> Iterable[Strate
     ) or (default,)
 
 
+def _gpu_draws(option: Option, question: Question, profile: LinkProfile) -> bool:
+    """Whether drawing on the GPU is known, and the graph has room there beside the path."""
+    room, graph = profile["gpu.memory"].value, drawn_graph_bytes(question.graph)
+    known = profile["gpu.draw"].value is not None and room is not None
+    return known and option.gpu_bytes + graph <= TABLE_SHARE * (room or 0.0)
+
+
 def off_disk(question: Question, profile: LinkProfile) -> bool:
     """Whether paths from a disk are worth a word: a disk was named, or memory is too small."""
     there = profile["host.memory"].value
-    need = question.graph.table_bytes + graph_bytes(question.graph)
+    graph = 0.0 if question.gpu_samples else graph_bytes(question.graph)
+    need = question.graph.table_bytes + graph
     full = there is not None and need > TABLE_SHARE * there
     return full or question.disk_iops is not None
 
@@ -316,7 +329,7 @@ def _notes(able: Sequence[Option], question: Question, profile: LinkProfile) -> 
             " real graphs a tenth of the rows held 20 to 98 % of the requests (docs/hot-rows.md)"
         )
     placed = lists_placed(question, room)
-    if placed is not None:
+    if placed is not None and not question.gpu_samples:
         yield placed
     if question.graph.unlike:
         yield f"{question.graph.name}: {question.graph.unlike}"

@@ -73,8 +73,8 @@ def gather_points(run: Run) -> list[Point]:
         return []
     return [
         Point(
-            "in the loop {names} gathers {values} of what it gathers alone: a speed-up over it is"
-            " in part the loop’s (other work on its cores, its memory)",
+            "in the loop {names} came to {values} of the rate alone: a speed-up over that is in"
+            " part the loop’s (other work on its cores, its memory)",
             subjects=names_of(held),
             values=extremes(held["share"]),
             unit="share",

@@ -610,6 +610,15 @@ def test_variants_that_are_level_are_one_line_and_managed_memory_stands_for_them
     assert best_of_alike([one, made_up("b", 1.0)]) == [one, made_up("b", 1.0)]
 
 
+def test_of_a_path_that_keeps_as_much_managed_memory_stands_unless_registered_is_ahead():
+    """By hand: as much kept at 1 and 1.04 s is level; at 1.06 s the other is ahead."""
+    keeping, more = (made_up("a", 1.0, kept=kept) for kept in (100.0, 200.0))
+    for seconds, stands in ((1.04, True), (1.06, False)):
+        managed = replace(made_up("a", seconds, kept=100.0), managed=True)
+        (found,) = best_of_alike([keeping, managed, more])
+        assert found.managed is stands
+
+
 def test_the_rank_is_how_many_are_ahead():
     """By hand, two laws, told apart by a fifth: a leads b, neither leads c, and all lead d."""
     assert 1.2 < told_apart() < 1.25
@@ -763,14 +772,18 @@ def test_where_the_gpu_draws_a_layer_takes_what_the_profile_says_and_it_holds_th
     found = drawn(load, profile, 3).sample_s
     assert found is not None
     assert found.value == pytest.approx(1.05e-3)
-    where = profile["gpu.draw"].source
-    assert found.remarks == (f"minibatches drawn on the GPU, which all share ({where})",)
+    (said,) = found.remarks
+    assert said.startswith(f"minibatches drawn on the GPU, which all share ({WHERE}); what many")
     unknown = drawn(load, profile.with_constant("gpu.draw", None, "nobody timed it"), 3).sample_s
     said = "without drawing minibatches, which all share (gpu.draw: nobody timed it)"
     assert unknown == Estimate(0.0, (), (said,))
     assert drawn(average_load(build("all_in_gpu", {}), on_cpu, sizes), profile, 3).sample_s is None
     more = gpu_need(load, on_gpu, sizes) - gpu_need(load, on_cpu, sizes)
-    assert more == graph_bytes(SMALL.graph) + 8 * 200_000
+    layers = [min(n * f, 5e6) for n, f in zip(sizes.num_nodes, (15, 10, 5), strict=False)]
+    assert layers[0] == 15_000
+    # 40 B for each edge that the widest layer could have; of two minibatches all edges' ends.
+    drawing = 40 * max(layers) + 2 * 16 * sum(layers)
+    assert more == pytest.approx(graph_bytes(SMALL.graph) + 8 * 200_000 + drawing)
     assert beside_table(load, on_gpu).total == 0
     assert beside_table(load, on_cpu).graph == graph_bytes(SMALL.graph)
     gpu, cpu = (advice_on(question, profile) for question in (on_gpu, on_cpu))
@@ -780,6 +793,27 @@ def test_where_the_gpu_draws_a_layer_takes_what_the_profile_says_and_it_holds_th
     told = answer(asked, tmp_path, tmp_path)
     assert told.question.gpu_samples
     assert told.profile["host.sample_rate"] == profile["host.sample_rate"]
+    assert answer(replace(asked, sampler="GPU"), tmp_path, tmp_path).question.gpu_samples
+
+
+WHERE = load_profile("nvidia-h200")["gpu.draw"].source
+
+
+def test_drawing_on_the_gpu_is_advised_where_the_graph_has_room_there_and_it_was_timed():
+    """The graph takes 23 MB, and 1.6 MB more: a GPU with less beside the path is not told to."""
+    profile = load_profile("nvidia-h200")
+    asked = replace(SMALL, fanouts=(15, 10, 5))
+    said = "try --sampler gpu"
+    path = advice_on(asked, profile).ranked[0]
+    room = (path.gpu_bytes + graph_bytes(asked.graph) + 8 * 200_000) / TABLE_SHARE
+    for there, told in ((room + 1, True), (room - 1, False)):
+        small = profile.with_constant("gpu.memory", there, "made up")
+        assert any(said in note for note in advice_on(asked, small).notes) is told
+    untimed = profile.with_constant("gpu.draw", None, "nobody timed it")
+    assert not any(said in note for note in advice_on(asked, untimed).notes)
+    full = replace(asked, gpu_samples=True, gpu_memory_bytes=1.1e8)
+    (why,) = recommendation(advice_on(full, profile))[:1]
+    assert why == "Nothing fits beside the graph, from which the GPU draws: leave --sampler out."
 
 
 def test_what_a_rank_is_stands_once_above_the_table():

@@ -136,9 +136,21 @@ def cuda(monkeypatch: pytest.MonkeyPatch, chase_on_host: Any) -> None:
         (cases, "MAX_IDS", 5000),
         (host, "NODES", 3000),
         (host, "EDGES", 40_000),
-        (device_sampler, "DeviceSampler", lambda *graph: NeighborSampler(*graph[:3])),
+        (device_sampler, "DeviceSampler", DrawsOnHost),
     ):
         monkeypatch.setattr(module, name, value)
+
+
+class DrawsOnHost:
+    """Stands in for the GPU's sampler: each minibatch is asked for once, in order."""
+
+    def __init__(self, indptr: Any, indices: Any, fanouts: Any, device: object) -> None:
+        self._sampler, self.fanouts = NeighborSampler(indptr, indices, fanouts), fanouts
+        self.begun: list[int] = []
+
+    def begin(self, seeds: Tensor, seed: int) -> Any:
+        self.begun.append(seed)
+        return SimpleNamespace(result=lambda: self._sampler.sample(seeds, seed))
 
 
 #: A host that is asked and not there.

@@ -191,7 +191,7 @@ def test_of_several_workloads_the_fastest_path_of_each_is_over_the_best_gather_o
     """1.5 and 0.8 s on one, both a tenth longer on the other."""
     points = said(make_run([NAIVE, PINNED, ALIGNED], workloads=["a-sage", "b-gat"], spread=0.0))
     (point,) = (one for one in points if not one.of_one and "best gather" in one.text)
-    assert point.text.startswith(f"{HOST}the fastest path is ")
+    assert point.text.startswith(f"{HOST}a path with the shortest epochs is ")
     assert point.text.endswith(" as fast as the CPU’s best gather on 2 workloads.")
     assert [value for value, *_ in point.values] == pytest.approx([1.875, 1.875], rel=1e-3)
     assert (point.verdict, point.over) == ("FAST", "")
