@@ -104,7 +104,8 @@ def _asked(machines: int, profile: LinkProfile) -> tuple[Question, MinibatchLoad
     """The question behind the tables, and its replicated minibatch."""
     question = Question(replace(source_graph(GRAPH), dim=DIM), gpus=8, machines=machines)
     (sizes,) = graph_sizes(question)
-    return question, drawn(average_load(AlignedZeroCopy(), question, sizes), profile)
+    load = average_load(AlignedZeroCopy(), question, sizes)
+    return question, drawn(load, profile, len(question.fanouts))
 
 
 if __name__ == "__main__":

@@ -274,7 +274,7 @@ def kept_share(
         loads = loads[: room + 1]
     run = (question.batches, question.gpus, question.machines)
     every = [
-        [epoch_seconds(drawn(load, profile), corner, *run) for load in loads]
+        [epoch_seconds(drawn(load, profile, len(question.fanouts)), corner, *run) for load in loads]
         for corner in (profile.corners() if loads else ())
     ]
     unknown = dict.fromkeys(text for line in every for epoch in line for text in epoch.unknown)

@@ -4,6 +4,7 @@ import csv
 import math
 import re
 import statistics
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -209,3 +210,9 @@ def test_pages_are_told_by_memory_and_span():
         "| managed, split by 64 KiB | 2 GiB | 25.0 |",
         "| managed, split by 4 KiB | 2 GiB | 3.9 |",
     ]
+
+
+def test_the_newest_run_of_every_path_is_the_one_that_decides():
+    ids = ("20261126-gpu-decide-0f", "20261127-gpu-decide-0a", "20261128-gpu-energy-0b")
+    runs = [SimpleNamespace(run_id=one) for one in ids]
+    assert decided(runs) is runs[1]

@@ -154,7 +154,7 @@ def predict(
     return predict_corners(load, profile, question.batches, **ranks)
 
 
-def drawn(load: MinibatchLoad, profile: LinkProfile, layers: int = 0) -> MinibatchLoad:
+def drawn(load: MinibatchLoad, profile: LinkProfile, layers: int) -> MinibatchLoad:
     """The load with what drawing takes a GPU, and at no cost where the profile knows no rate.
 
     Drawing costs every strategy the same; a remark says how it was taken.

@@ -240,6 +240,8 @@ def test_the_cpu_gathers_on_every_core_until_its_memory_is_full():
     assert known(cpu_gather(load, full).seconds) == pytest.approx(0.5)  # read and write
     assert cpu_gather(load, full).bound == "host memory"
     assert cpu_gather(load, full).demands == {"cpu": 0.5, "host memory": 1.0, ISSUING: 1.0}
+    seen = cpu_gather(replace(load, gather_s=Estimate(0.4), cpu_share=0.25), free)
+    assert (known(seen.seconds), seen.demands["cpu"]) == (0.4, 0.25)  # as it was measured
 
 
 def test_issuing_is_a_steps_or_else_a_chains():

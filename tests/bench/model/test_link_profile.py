@@ -68,6 +68,7 @@ def test_a_file_from_before_peers_and_networks_is_still_read(tmp_path):
     }
     assert {key for key, spec in SPECS.items() if spec.otherwise} == later | disk | newer
     assert {profile.unknown()[key] for key in later} == {"the profile does not name it"}
+    assert profile.unknown()["gpu.issue"] == "it was not timed there"
     (why,) = {profile.unknown()[key] for key in disk}
     assert "measure the disk (gatherbench calibrate) or say it (gatherbench advise --disk" in why
     own = older.replace("[peer]\n", "[peer]\nrat = 3\n")

@@ -73,3 +73,19 @@ def test_most_pairs_are_told_apart_no_closer_than_the_ratio():
     found = ratio_errors(measured_beside())
     within = sum(one <= errors.told_apart() for one in found) / len(found)
     assert errors.SHARE <= within < errors.SHARE + 2 / len(found)
+
+
+def test_the_table_is_put_in_the_place_of_the_one_before(tmp_path, monkeypatch):
+    notes = tmp_path / "NOTES.md"
+    before, after = ("\n".join(model_errors.table([one])) for one in (replace(ONE, run="1-b"), ONE))
+    notes.write_text(f"above\n\n{before}\n\nbelow\n")
+    monkeypatch.setattr(model_errors, "NOTES", notes)
+    monkeypatch.setattr(model_errors, "beside", lambda results: iter([ONE]))
+    monkeypatch.setattr(model_errors, "write", lambda found: None)
+    model_errors.main(tmp_path)
+    assert notes.read_text() == f"above\n\n{after}\n\nbelow\n"
+
+
+def test_a_run_whose_profile_is_not_shipped_is_left_out(monkeypatch):
+    monkeypatch.setattr(model_errors, "profile_names", lambda: [])
+    assert list(model_errors.beside()) == []

@@ -148,7 +148,7 @@ def usual() -> tuple[dict[Point, Measured], LinkProfile]:
 
 @settings(max_examples=3, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(
-    tags=st.integers(60, 300),
+    tags=st.integers(101, 300),  # fewer bound managed rows before their pages do
     round_trip=st.floats(0.8e-6, 2.5e-6),
     to_device=st.floats(20e9, 28e9),
     gather=st.floats(5e8, 4e9),
@@ -188,7 +188,8 @@ def test_the_constants_of_a_made_up_machine_are_recovered(
         ):  # peers, a network, the host's size: nothing times them
             assert constant.source.startswith("not measured")
             continue
-        assert constant.value == pytest.approx(truth[key].value, rel=0.01, abs=2e-3), key
+        least = 2e-3 if constant.unit == "1" else None  # of seconds it would hide them all
+        assert constant.value == pytest.approx(truth[key].value, rel=0.01, abs=least), key
     for span in SPANS:
         assert profile["read.roof"].at(span) == pytest.approx(truth["read.roof"].at(span), rel=0.01)
     # Whatever pair was found, it must explain the gathers, the held-out ones too.

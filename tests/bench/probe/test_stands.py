@@ -167,3 +167,13 @@ def test_issuing_is_timed_over_whole_steps_of_training(stand, monkeypatch):
     assert seen == [3] * 5
     assert observed.amount == 5 * (3 * 28 - 8 + 8 + 4)
     assert observed.source == CLOCK
+
+
+def test_drawing_is_timed_by_layers_of_minibatches_that_are_waited_for(stand, monkeypatch):
+    """Two begun ahead, and five more; of three layers each."""
+    waited: list[object] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: waited.append(device))
+    observed = stand.measure(Point("gpu_draw"))
+    sampler, _ = stand._sampler
+    assert sampler.begun == [0, 1, 0, 1, 2, 3, 4]
+    assert (observed.amount, observed.source, len(waited)) == (5 * 3, CLOCK, 2)

@@ -95,6 +95,14 @@ def test_where_the_gpu_draws_only_epochs_count_whose_minibatches_it_drew(make_ru
     (folder / "plan.json").write_text(json.dumps(plan))
     found = measured_epochs(asked, results_of(folder), MACHINE)
     assert {source.rpartition(", ")[2] for _, source in found.values()} == {"sampling gpu"}
+    advice = advise(asked, graph_sizes(asked), load_profile("nvidia-h200"), found)
+    said = "modelled epochs draw minibatches on the GPU; measured ones say how"
+    assert said in advice.remarks
+    plan["measure"]["sampling"] = "replay"
+    (folder / "plan.json").write_text(json.dumps(plan))
+    assert measured_epochs(asked, results_of(folder), MACHINE) == {}
+    found = measured_epochs(QUESTION, results_of(folder), MACHINE)
+    assert {source.rpartition(", ")[2] for _, source in found.values()} == {"sampling replay"}
 
 
 def test_a_prediction_is_not_set_against_a_measurement(make_run):

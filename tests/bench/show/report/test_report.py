@@ -28,7 +28,7 @@ from gatherbench.bench.show.chart import Axis, Line, Panel
 from gatherbench.bench.show.charts import _said_once
 from gatherbench.bench.show.comparison import summary
 from gatherbench.bench.show.contest import BOUND as BOUND_REACHED
-from gatherbench.bench.show.contest import OVERTAKEN, Contest, contest_points
+from gatherbench.bench.show.contest import OF_ALL, OVERTAKEN, Contest, contest_points
 from gatherbench.bench.show.provenance import cases_ended, in_short
 from gatherbench.bench.show.report.against import against
 from gatherbench.bench.show.report.page import render_report
@@ -539,3 +539,59 @@ def test_runs_of_one_repeat_are_compared_without_whiskers(make_run):
     (panel,) = chart.panels
     assert [(line.ends, line.missing) for line in panel.lines] == [(None, "")] * 4
     assert panel.axis.top == 1.0
+
+
+def of_gathers(**epochs: float) -> Contest:
+    """Seconds of three like epochs, over ``cpu_gather naive``."""
+    names = {
+        "naive": "cpu_gather naive",
+        "pinned": "cpu_gather pinned",
+        "aligned": "aligned_zero_copy given",
+        "unified": "unified_zero_copy registered",
+    }
+    times = {names[name]: [math.log(s)] * 3 for name, s in epochs.items()}
+    return Contest("w", times, "cpu_gather naive")
+
+
+def test_the_papers_baseline_may_itself_be_the_best_gather():
+    """2 s beside 2.4: the ratios are over it already."""
+    (won,) = of_gathers(naive=2.0, pinned=2.4, aligned=0.8).points()
+    assert won.over == "cpu_gather naive"
+
+
+def test_of_several_workloads_another_path_may_lead_on_each():
+    """1.5 over 0.8 s by one path, 1.5 over 1 by the other."""
+    two = [of_gathers(naive=2.0, pinned=1.5, aligned=0.8, unified=1.2),
+           of_gathers(naive=2.0, pinned=1.5, aligned=1.2, unified=1.0)]  # fmt: skip
+    (point,) = (one for one in contest_points(two) if one.says == OF_ALL)
+    assert point.text == (
+        "A path with the shortest epochs is from 1.50× to 1.88× as fast as the CPU’s best gather on"
+        " 2 workloads."
+    )
+
+
+def test_of_several_workloads_what_is_level_with_the_best_gather_says_so():
+    """0.82 over 0.8 s on both."""
+    two = [of_gathers(naive=2.0, pinned=0.82, aligned=0.8)] * 2
+    (point,) = (one for one in contest_points(two) if one.says == OF_ALL)
+    assert point.verdict == "SAME"
+    assert point.text.endswith(" as fast as the CPU’s best gather on 2 workloads, level.")
+
+
+def test_of_several_workloads_who_may_be_the_fastest_on_all_is_named_with_or_others_or_nobody():
+    """Means of 1, 1.02 and 1.04 s with intervals of more than 5 %; the other twice as long."""
+
+    def apart(*names: str) -> Contest:
+        near = {name: [0.02 * k - 0.02, 0.02 * k, 0.02 * k + 0.02] for k, name in enumerate(names)}
+        return Contest("w", {**near, "cpu_gather naive": [1.0] * 3}, "cpu_gather naive")
+
+    said = "Not decided which path is the fastest on 2 workloads"
+    some = contest_points([apart("a v", "b v", "c v"), apart("a v", "c v", "d v")])
+    assert some[0].text == f"{said}: a v and c v, or others."
+    none = contest_points([apart("a v", "b v"), apart("c v", "d v")])
+    assert none[0].text == f"{said}."
+
+
+def test_without_a_reference_nothing_is_said_of_the_best_gather():
+    found = replace(of_gathers(pinned=1.5, aligned=0.8), reference="").points()
+    assert [point.over for point in found] == [""]
