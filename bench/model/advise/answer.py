@@ -85,6 +85,11 @@ def answer(asked: Asked, results: Path, calibrations: Path) -> Advice:
         gpu_samples=asked.sampler.lower() == ON_GPU,
     )
     profile, default = chosen_profile(asked.profile, calibrations)
+    if question.gpu_samples and profile["gpu.draw"].value is None:
+        raise AdviceError(
+            f"--sampler {ON_GPU}: profile {profile.name} does not know what a draw takes there"
+            " (gpu.draw: gatherbench calibrate measures it)"
+        )
     if asked.sampler and not question.gpu_samples:
         profile = _drawn_by(asked.sampler, profile)
     if asked.dataset:

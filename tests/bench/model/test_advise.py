@@ -478,6 +478,10 @@ def test_the_table_names_every_option_and_calls_it_modelled():
         (Asked(nodes=100, edges=200, dim=4, sampler="dgl"), "--sampler 'dgl': edges a second"),
         (Asked(nodes=100, edges=200, dim=4, sampler="20X"), "such as 20M, gpu, or pytorch-direct"),
         (Asked(nodes=100, edges=200, dim=4, sampler="20"), r"'20': edges a second \(1k to"),
+        (
+            Asked(nodes=100, edges=200, dim=4, sampler="gpu", profile="rtx3090-pcie4"),
+            "--sampler gpu: profile rtx3090-pcie4 does not know what a draw takes there",
+        ),
     ],
 )
 def test_what_has_no_answer_is_said(asked, message, tmp_path):
