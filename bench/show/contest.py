@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from gatherbench.bench.read.units import listed
 from gatherbench.bench.show.answer import Ends, Kind, Point
 from gatherbench.stats.interval import Interval, interval_of
-from gatherbench.stats.judge import THRESHOLD, Word, judge, ratio_of, shortest
+from gatherbench.stats.judge import THRESHOLD, Word, judge, ratio_of
 from gatherbench.strategies.registry import role_of
 
 ALONE = "{names} took {values}{on}: no other path to compare it with"
@@ -62,8 +62,14 @@ class Contest:
 
     def rivals(self) -> tuple[str, dict[str, Word]]:
         """The series with the shortest epochs, and how each of the others compares with it."""
-        times = {name: logs for name, logs in self.times.items() if not is_bound(name)}
-        return shortest(times, self.apart)
+        leader, *others = self._ordered([name for name in self.times if not is_bound(name)])
+        best = self.times[leader]
+        return leader, {one: judge(self.apart(self.times[one], best)).word for one in others}
+
+    def _ordered(self, names: Iterable[str]) -> list[str]:
+        """The shortest epochs first, by the values that are told: of pairs, where there are any."""
+        sign = -1 if self.reference else 1
+        return sorted(names, key=lambda name: sign * self.value(name)[0])
 
     def ratio(self, one: ArrayLike, other: ArrayLike) -> Interval:
         """Epochs of one series over those of another; of modelled ones both ends are possible."""
@@ -116,10 +122,10 @@ class Contest:
 
     def _at_best(self, leader: str) -> list[Point]:
         """The fastest path over the CPU's best gather, as measured; none if ratios are over it."""
-        gathers = {name: logs for name, logs in self.times.items() if is_gather(name)}
+        gathers = self._ordered(filter(is_gather, self.times))
         if self.kind == "modelled" or not self.reference or not gathers or leader in gathers:
             return []
-        best, _ = shortest(gathers)
+        best = gathers[0]
         if best == self.reference:
             return []
         word = judge(self.apart(self.times[leader], self.times[best])).word
@@ -127,7 +133,7 @@ class Contest:
         return [replace(self, reference=best)._point(AT_BEST, word, [leader], rest)]
 
     def _point(self, says: str, verdict: str, names: Sequence[str], rest: str = "") -> Point:
-        ordered = sorted(names, key=lambda name: float(np.asarray(self.times[name]).mean()))
+        ordered = self._ordered(names)
         return Point(
             says,
             rest if ordered else "",

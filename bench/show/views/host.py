@@ -73,7 +73,7 @@ def gather_points(run: Run) -> list[Point]:
         return []
     return [
         Point(
-            "in the loop {names} came to {values} of the rate alone: a speed-up over that is in"
+            "the loop leaves {names} {values} of the rate alone: a speed-up over that is in"
             " part the loop’s (other work on its cores, its memory)",
             subjects=names_of(held),
             values=extremes(held["share"]),

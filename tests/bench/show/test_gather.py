@@ -39,7 +39,7 @@ def test_a_gather_that_the_loop_holds_up_is_told(run_of, rate, held_up):
     said = [one.text for one in told(run) if "of the rate alone" in one.text]
     assert len(said) == held_up
     if held_up:
-        assert said[0].startswith("In the loop cpu_gather pinned came to 80.0 % of the rate alone")
+        assert said[0].startswith("The loop leaves cpu_gather pinned 80.0 % of the rate alone")
         assert "a speed-up over that is in part the loop’s" in said[0]
 
 

@@ -38,6 +38,7 @@ from gatherbench.bench.show.views import model
 from gatherbench.bench.show.views.epochs import numbers, savings
 from gatherbench.bench.show.views.model import roofline_chart
 from gatherbench.bench.show.views.requests import data_path
+from gatherbench.stats.interval import Logs
 
 from ...printed import answered, printed, told
 from ...written_run import edit
@@ -551,6 +552,25 @@ def of_gathers(**epochs: float) -> Contest:
     }
     times = {names[name]: [math.log(s)] * 3 for name, s in epochs.items()}
     return Contest("w", times, "cpu_gather naive")
+
+
+def test_who_leads_is_told_by_the_ratios_that_are_shown():
+    """Two processes of two blocks, in seconds: by its medians the first is shorter, in each block
+    the second: 2 over 1.0 and 4 over 2.0, and 2 over 0.9 and 4 over 1.8."""
+
+    def logs(*epochs: float, medians: float) -> Logs:
+        block = dict(enumerate(map(math.log, epochs)))
+        return Logs([math.log(medians)] * 2, {0.0: block, 1.0: block})
+
+    times = {
+        "cpu_gather naive": logs(2.0, 4.0, medians=3.0),
+        "aligned_zero_copy given": logs(1.0, 2.0, medians=1.2),
+        "unified_zero_copy registered": logs(0.9, 1.8, medians=1.4),
+    }
+    (point,) = Contest("w", times, "cpu_gather naive").points()
+    assert point.text == (
+        "unified_zero_copy registered is the fastest on w: 2.22× as fast as cpu_gather naive."
+    )
 
 
 def test_the_papers_baseline_may_itself_be_the_best_gather():
