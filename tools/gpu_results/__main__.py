@@ -22,6 +22,7 @@ import pandas as pd
 
 from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.read.gpu import gpu_energy
+from gatherbench.bench.read.summary import summarise
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.show.chart import Chart
 from gatherbench.bench.show.figures.draw import draw as draw_chart
@@ -144,6 +145,12 @@ def summary_of(folder: Path = FOLDER) -> str:
     def joules(path: tuple[str, str]) -> str:
         return f"{energy[path]:.2g} J"
 
+    spent = summarise(run).query("basis == 'measured' and workload == @run.workloads[0]")
+    processor = spent.set_index(["strategy", "variant"])["cpu"]
+
+    def cores(path: tuple[str, str]) -> str:
+        return f"{processor[path]:.2g}"
+
     naive, pinned = (("cpu_gather", v) for v in ("naive", "pinned"))
     managed = ("aligned_zero_copy", "given,managed")
     paths = {
@@ -179,7 +186,8 @@ def summary_of(folder: Path = FOLDER) -> str:
         "Epochs near the floor are the host's: it issues draws, steps and fetches for nine tenths"
         " of them.",
         f"**Energy** of the GPU for an epoch over 48 GiB, one process: {joules(managed)} out of"
-        f" managed memory, {joules(pinned)} with `pinned`, {joules(naive)} with the baseline.",
+        f" managed memory, {joules(pinned)} with `pinned`, {joules(naive)} with the baseline."
+        f" **Processor time**: {cores(managed)}, {cores(pinned)} and {cores(naive)} core-seconds.",
         "**Pages decide how fast rows are read in place**, not requests: random rows of 512 B over"
         f" {gib(far)} come at {rates['span_registered', far, 512]:.1f} GB/s out of registered"
         f" memory and at {rates['span_managed', far, 512]:.1f} out of managed memory that is told"
