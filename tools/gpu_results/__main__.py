@@ -136,9 +136,11 @@ def summary_of(folder: Path = FOLDER) -> str:
         wide = aligned(summary).query("row_bytes == 512 and span_bytes == @span")
         return ends(wide[wide["order"] == order]["median_per_s"] / 1e9, 1)
 
-    def over(name: str, path: tuple[str, str], baseline: str = "naive") -> str:
+    ratio = {baseline: ratios(run, baseline) for baseline in ("naive", "prefetch")}
+
+    def over(name: str, path: tuple[str, str], baseline: str) -> str:
         (workload,) = (one for one in run.workloads if one.startswith(name))
-        return ratios(run, baseline)[workload, *path]
+        return ratio[baseline][workload, *path]
 
     energy = gpu_energy(metered).set_index(["strategy", "variant"])["median"]
 
