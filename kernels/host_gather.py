@@ -262,10 +262,10 @@ class HostGather(AbstractContextManager["HostGather"]):
         """Use as few threads as gather from ``table`` within a tenth of the fastest; by threads the
         seconds that about :data:`TUNED_WITH` bytes of random rows took them.
 
-        More are not always faster: beside an H200 8 of 16 cores gathered 20 GB/s, where 16 gathered
-        15, and steps of training beside a gather ahead on all 16 took up to half as long again as
-        beside none (results/nvidia-h200). It takes up to :data:`TUNING_S`. Nothing is tried of a
-        table that the caches could hold, or that does not come from memory.
+        More gain little and take cores from the training: beside an H200 8 of 16 cores gathered 16
+        GB/s, all of them 18, and steps beside a gather ahead took 1.4 to 1.5 times as long to issue
+        (results/nvidia-h200). It takes up to :data:`TUNING_S`. Nothing is tried of a table that the
+        caches could hold, or that does not come from memory.
 
         Args:
             table: ``[N, D]``, as for :meth:`gather`.

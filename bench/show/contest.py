@@ -29,6 +29,7 @@ OVERTAKEN = "{names}, the upper bound, came out slower than what it bounds"
 #: and of several.
 AT_BEST = "{names} is {values}{as_fast}, the CPU’s best gather{on}"
 OF_ALL = "a path with the shortest epochs is {values} as fast as the CPU’s best gather{on}"
+_NONE_ON_ALL = {LEVEL: ", none on all of them", OPEN: ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +190,8 @@ def contest_points(contests: Iterable[Contest]) -> list[Point]:
         rest = mine[0].rest if valued else ""
         if mine[0].says in (LEVEL, OPEN):  # who is on all of them
             common = tuple(n for n in told if all(n in point.subjects for point in mine))
-            rest = ": {names}" if common else ", none on all of them"
-            if mine[0].says == OPEN:
-                rest = ": {names}" + ", or others" * (common != told) if common else ""
+            more = ", or others" * (mine[0].says == OPEN and common != told)
+            rest = ": {names}" + more if common else _NONE_ON_ALL[mine[0].says]
             told = common
         found.append(replace(mine[0], rest=rest, subjects=told, values=values, workloads=on))
     return [*found, *(replace(point, of_one=True) for point in every)]

@@ -20,7 +20,7 @@ from tools.gpu_results.__main__ import (
     summary_of,
     with_summary,
 )
-from tools.gpu_results.epoch_tables import LARGE, decided, epochs, issuing, ratios
+from tools.gpu_results.epoch_tables import LARGE, decided, epochs, host_shares, issuing, ratios
 from tools.gpu_results.gathers import gathers, host_gathers, pages
 from tools.gpu_results.probes import blocks_of, brought_in, kinds_of, overlap
 from tools.gpu_results.words import SPANS, ends
@@ -179,6 +179,42 @@ def test_issuing_drawing_and_training_beside_a_gather_by_hand():
     assert len(beside) == len(floor) == 40
     ratio = statistics.median(beside) / statistics.median(floor["value"])
     assert f"{ratio:.2f} (products-like)" in page()
+
+
+def test_what_the_readme_says_of_energy_processors_and_the_host_by_hand():
+    """From the rows: joules of a window over its epochs; core-seconds, and the parts of an epoch
+    that the host issues, as medians over processes and epochs. ``prefetch`` is shorter than
+    ``pinned`` on every graph."""
+    run, said = decided(runs_of(FOLDER)), " ".join(summary_of().split())
+    (metered,) = (one.folder for one in runs_of(FOLDER) if "energy" in one.run_id)
+    rows, window = (
+        pd.read_csv(folder / "rows.csv", low_memory=False, keep_default_na=False).query(
+            "basis == 'measured' and status == 'ok'"
+        )
+        for folder in (run.folder, metered)
+    )
+    paths = ("given,managed", "pinned", "naive")
+    window = window[window["stage"] == "energy"].set_index(["variant", "metric"])["value"]
+    joules = [float(window[v, "gpu_energy"]) / float(window[v, "epochs"]) for v in paths]
+    told = "{:.2g} J out of managed memory, {:.2g} J with `pinned`, {:.2g} J"
+    assert told.format(*joules) in said
+    rows = rows[rows["epoch"] >= 0].assign(value=lambda r: pd.to_numeric(r["value"]))
+    names = rows["stage"] + "." + rows["metric"]
+    keys = [rows[name] for name in ("dataset", "strategy", "variant", "repeat", "epoch")]
+    each = rows["value"].groupby([names, *keys]).sum()
+    spent = (each["epoch.cpu_user"] + each["epoch.cpu_system"])[LARGE]
+    cores = [spent.xs(v, level="variant").median() for v in paths]
+    assert "{:.2g}, {:.2g} and {:.2g} core-seconds".format(*cores) in said
+    drawn = each["sample.wall_time"] - each["host.wait_sample"]
+    parts = (drawn, each["host.issue_train"], each["host.issue_fetch"])
+    series = ["dataset", "strategy", "variant"]
+    shares = sum((one / each["epoch.wall_time"]).groupby(series).median() for one in parts)
+    shares = 100 * shares.drop(LARGE).drop("cpu_gather", level="strategy")
+    assert list(100 * host_shares(run).sort_values()) == pytest.approx(sorted(shares))
+    assert f"for {shares.min():.0f} to {shares.max():.0f} % of the epochs" in said
+    for workload in run.workloads:
+        over = ratios(run, "pinned")[workload, "cpu_gather", "prefetch"]
+        assert float(over.split()[0]) > 1
 
 
 def test_the_first_picture_is_of_the_largest_table_with_all_paths():

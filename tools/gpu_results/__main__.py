@@ -29,7 +29,14 @@ from gatherbench.bench.show.figures.draw import draw as draw_chart
 from gatherbench.bench.show.figures.paper import save
 from gatherbench.bench.show.looks import FAINT, RC
 from gatherbench.bench.show.views.epochs import epoch_breakdown
-from tools.gpu_results.epoch_tables import LARGE, decided, epochs, processor, ratios
+from tools.gpu_results.epoch_tables import (
+    LARGE,
+    decided,
+    epochs,
+    host_shares,
+    processor,
+    ratios,
+)
 from tools.gpu_results.gathers import accounting, aligned, gathers, model, pages
 from tools.gpu_results.probes import blocks_of, brought_in, kinds_of, managed, overlap
 from tools.gpu_results.words import SPANS, ends, gib, table
@@ -185,8 +192,9 @@ def summary_of(folder: Path = FOLDER) -> str:
         ),
     )
     said = [
-        "Epochs near the floor are the host's: it issues draws, steps and fetches for nine tenths"
-        " of them.",
+        "On the graphs that fit the host issues draws, steps and fetches for"
+        f" {ends(100 * host_shares(run), 0)} % of the epochs of every path but the CPU's: that"
+        " bounds them.",
         f"**Energy** of the GPU for an epoch over 48 GiB, one process: {joules(managed)} out of"
         f" managed memory, {joules(pinned)} with `pinned`, {joules(naive)} with the baseline."
         f" **Processor time**: {cores(managed)}, {cores(pinned)} and {cores(naive)} core-seconds.",
@@ -204,7 +212,7 @@ def summary_of(folder: Path = FOLDER) -> str:
         "**On an H200** behind PCIe 5.0 x16: how many times as fast an epoch is, with 95 %"
         f" intervals ({repeats} processes on one machine, all paths in turns; rows of 512 B over 48"
         f" GiB, {batches} minibatches an epoch; then two graphs that fit). The paper's baseline is"
-        " `cpu_gather naive`; the CPU at its best is `prefetch`."
+        " `cpu_gather naive`; the CPU's shortest epochs are those of `prefetch`."
     )
     return "\n".join([textwrap.fill(head, 115), "", *lines, *(f"- {one}" for one in points)])
 

@@ -11,6 +11,7 @@ from gatherbench.bench.read.gpu import gpu_energy, gpu_power, idle_power_w
 from gatherbench.bench.read.modelled import speedups
 from gatherbench.bench.read.summary import summarise
 from gatherbench.bench.read.tables import Run
+from gatherbench.bench.show.views.host import issue_shares
 from tools.gpu_results.gathers import host_gathers
 from tools.gpu_results.words import ends, graph, plan_of, table
 
@@ -110,6 +111,13 @@ def issuing(run: Run) -> dict[str, tuple[list[float], list[float]]]:
         mine = loop.loc[workload, "null", :] / steps, alone.loc[workload, :]
         found[graph(workload)] = (mine[0].to_list(), mine[1].to_list())
     return found
+
+
+def host_shares(run: Run) -> pd.Series[float]:
+    """Of epochs on graphs that fit what the host issues, by paths that do not gather on the CPU."""
+    found = issue_shares(run)
+    mine = (found["strategy"] != "cpu_gather") & ~found["workload"].str.startswith(LARGE)
+    return found.loc[mine, ["draw", "train", "fetch"]].sum(axis=1)
 
 
 def _issuing(run: Run) -> Iterator[str]:

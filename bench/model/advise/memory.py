@@ -111,8 +111,7 @@ def table_need(load: MinibatchLoad, question: Question, strategy: Strategy) -> f
 def gpu_need(load: MinibatchLoad, question: Question, sizes: MinibatchSizes) -> float:
     """Bytes of GPU memory, about: what is kept there of the table, rows in flight, and training.
 
-    Where the GPU draws it holds the graph, a word for each node, what a layer takes while it is
-    drawn, and two minibatches that were begun (see ``DeviceSampler``).
+    With :func:`drawing_need` where the GPU draws.
     Rows that other ranks send, and as many that they get, have buffers of their own.
     Training holds the rows as float32 and, as PyG computes it, a message for each edge of the
     widest layer, forward and backward.
@@ -122,19 +121,20 @@ def gpu_need(load: MinibatchLoad, question: Question, sizes: MinibatchSizes) -> 
     edges = sum(sizes.num_edges) * 2 * _INDEX
     rows = (load.lookahead + 1) * load.payload_bytes + 2 * load.sent_bytes
     need = training + edges + rows + load.gpu_table_bytes
-    return need + _drawing(question, sizes) if question.gpu_samples else need
+    return need + drawing_need(question, sizes) if question.gpu_samples else need
 
 
-def _drawing(question: Question, sizes: MinibatchSizes) -> float:
-    edges = question.graph.edges
-    most = [min(n * f, edges) for n, f in zip(sizes.num_nodes, question.fanouts, strict=False)]
-    begun = _BEGUN * 2 * _INDEX * sum(most)
-    return drawn_graph_bytes(question.graph) + _DRAWING * max(most) + begun
+def drawing_need(question: Question, sizes: MinibatchSizes) -> float:
+    """Bytes of GPU memory, about, where it draws: see ``DeviceSampler``.
 
-
-def drawn_graph_bytes(graph: Graph) -> float:
-    """Of a graph that a GPU draws from: its lists and their ends, and a word for each node."""
-    return graph_bytes(graph) + _INDEX * graph.nodes
+    The graph, a word for each node, what a layer takes while it is drawn, and two minibatches that
+    were begun.
+    """
+    graph = question.graph
+    layers = zip(sizes.num_nodes, question.fanouts, strict=False)
+    most = [min(targets * fanout, graph.edges) for targets, fanout in layers]
+    held = graph_bytes(graph) + _INDEX * graph.nodes
+    return held + _DRAWING * max(most) + _BEGUN * 2 * _INDEX * sum(most)
 
 
 def staging_need(load: MinibatchLoad) -> int:

@@ -89,9 +89,9 @@ class Option:
 
         Modelled over measured, less 1; ``None``: it was measured, or its like never was.
         """
-        return (
-            error_of(*self.family, issue_known=self.issue_known) if self.basis == MODELLED else None
-        )
+        if self.basis == MEASURED:
+            return None
+        return error_of(*self.family, issue_known=self.issue_known)
 
     @property
     def shortest_s(self) -> float:
@@ -128,11 +128,8 @@ class Option:
     def _apart(self, other: Option) -> float:
         """The ratio that two epochs have to differ by. Of one strategy the model errs alike."""
         alike = self.strategy == other.strategy or self.basis == other.basis == MEASURED
-        return (
-            LEVEL
-            if alike
-            else max(LEVEL, told_apart(issue_known=self.issue_known and other.issue_known))
-        )
+        known = self.issue_known and other.issue_known
+        return LEVEL if alike else max(LEVEL, told_apart(issue_known=known))
 
 
 def in_words(strategy: Strategy) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from gatherbench.bench.model.advise import kept
 from gatherbench.bench.model.advise.memory import (
-    drawn_graph_bytes,
+    drawing_need,
     gib,
     graph_bytes,
     is_sharded,
@@ -158,7 +158,8 @@ def advise(
     others = tuple(o for o in able if o not in best)
     notes = tuple(_notes(able, question, profile))
     order = ranked(best)
-    if order and order[0].bound == "cpu (sampling)" and _gpu_draws(order[0], question, profile):
+    drawing = drawing_need(question, largest)
+    if order and order[0].bound == "cpu (sampling)" and _gpu_draws(order[0], drawing, profile):
         notes += ("the processor's sampler bounds the shortest of these epochs: try --sampler gpu",)
     return Advice(question, tuple(sizes), profile, order, unranked, others, tuple(remarks), notes)
 
@@ -260,11 +261,10 @@ def _asked_about(kind: type[Strategy], sizes: MinibatchSizes) -> Iterable[Strate
     ) or (default,)
 
 
-def _gpu_draws(option: Option, question: Question, profile: LinkProfile) -> bool:
-    """Whether drawing on the GPU is known, and the graph has room there beside the path."""
-    room, graph = profile["gpu.memory"].value, drawn_graph_bytes(question.graph)
-    known = profile["gpu.draw"].value is not None and room is not None
-    return known and option.gpu_bytes + graph <= TABLE_SHARE * (room or 0.0)
+def _gpu_draws(option: Option, drawing: float, profile: LinkProfile) -> bool:
+    """Whether a GPU's draws are timed, and what ``drawing`` takes has room beside the path."""
+    room = TABLE_SHARE * (profile["gpu.memory"].value or 0.0)
+    return profile["gpu.draw"].value is not None and option.gpu_bytes + drawing <= room
 
 
 def off_disk(question: Question, profile: LinkProfile) -> bool:

@@ -14,6 +14,7 @@ from gatherbench.bench.model.advise import answer as advise_answer
 from gatherbench.bench.model.advise import option as option_module
 from gatherbench.bench.model.advise.answer import answer
 from gatherbench.bench.model.advise.asked import Asked
+from gatherbench.bench.model.advise.kept import from_the_law
 from gatherbench.bench.model.advise.memory import (
     HostNeed,
     beside_table,
@@ -43,6 +44,7 @@ from gatherbench.bench.model.advise.rank import (
     advise,
     best_of_alike,
     distinct_paths,
+    off_disk,
     ranked,
 )
 from gatherbench.bench.model.errors import error_of, measured_beside, told_apart
@@ -816,12 +818,16 @@ WHERE = load_profile("nvidia-h200")["gpu.draw"].source
 
 
 def test_drawing_on_the_gpu_is_advised_where_the_graph_has_room_there_and_it_was_timed():
-    """The graph takes 23 MB, and 1.6 MB more: a GPU with less beside the path is not told to."""
+    """By hand: the graph, 8 B a node and what is drawn, beside the path; not with a byte less."""
     profile = load_profile("nvidia-h200")
     asked = replace(SMALL, fanouts=(15, 10, 5))
     said = "try --sampler gpu"
     path = advice_on(asked, profile).ranked[0]
-    room = (path.gpu_bytes + graph_bytes(asked.graph) + 8 * 200_000) / TABLE_SHARE
+    (sizes,) = graph_sizes(asked)
+    most = [n * f for n, f in zip(sizes.num_nodes, (15, 10, 5), strict=False)]
+    drawing = 40 * max(most) + 2 * 16 * sum(most)
+    held = graph_bytes(asked.graph) + 8 * 200_000 + drawing
+    room = (path.gpu_bytes + held) / TABLE_SHARE
     for there, told in ((room + 1, True), (room - 1, False)):
         small = profile.with_constant("gpu.memory", there, "made up")
         assert any(said in note for note in advice_on(asked, small).notes) is told
@@ -838,6 +844,33 @@ def test_the_note_on_drawing_is_of_the_shortest_epoch():
     advice = advice_on(Question(graph), load_profile("nvidia-h200"))
     assert [advice.ranked[at].bound for at in (0, -1)] == ["cpu (sampling)", "cpu"]
     assert any("--sampler gpu" in note for note in advice.notes)
+
+
+def test_a_graph_from_which_the_gpu_draws_takes_no_host_memory_and_is_placed():
+    """By hand: the host has room for the table, and not for the graph beside it."""
+    there = (SMALL.graph.table_bytes + graph_bytes(SMALL.graph) / 2) / TABLE_SHARE
+    host = load_profile("nvidia-h200").with_constant("host.memory", there, "made up")
+    on_gpu = replace(SMALL, gpu_samples=True)
+    assert [off_disk(one, host) for one in (SMALL, on_gpu)] == [True, False]
+    profile, said = load_profile("nvidia-h200"), "keep them on the GPU, or read them in place"
+    large = (LARGE, replace(LARGE, gpu_samples=True))
+    found = [any(said in note for note in advice_on(one, profile).notes) for one in large]
+    assert found == [True, False]
+
+
+def test_hot_rows_by_a_law_are_reckoned_over_managed_memory_too():
+    """The other rows are read in pages of their own, and nothing is registered."""
+    (sizes,) = graph_sizes(SMALL)
+    of = {one.memory: one for one in from_the_law() if (one.share, one.ahead) == ("5%", "0")}
+    loads = {memory: average_load(path, SMALL, sizes) for memory, path in of.items()}
+    registered, managed = loads["registered"], loads["managed"]
+    assert registered.gpu_page_visits
+    assert 0 < managed.managed_page_visits <= registered.gpu_page_visits, "pages of 2 MiB"
+    assert not managed.gpu_page_visits
+    assert managed.gpu_table_bytes == registered.gpu_table_bytes
+    options = advice_on(SMALL, load_profile("nvidia-h200"))
+    kept = [o for o in (*options.ranked, *options.others) if o.strategy == "cached_zero_copy"]
+    assert {o.pinned_bytes > 0 for o in kept} == {True, False}
 
 
 def test_what_a_rank_is_stands_once_above_the_table():
