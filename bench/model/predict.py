@@ -96,6 +96,8 @@ def series_of(run: Run, profile: LinkProfile) -> list[Series]:
         strategy = _strategy_of(case)
         refused = None if strategy is None else refusal(strategy)
         missing = None if refused is None else str(refused)
+        if fields.get("step", "issued") != "issued":
+            missing = "not_modelled: no profile says what replaying a captured step takes"
         if key in wrong.index:
             missing = f"the case was found wrong: {wrong[key]}"
         if missing is None and (not facts.keys() >= _NEEDED or key[0] not in tables):

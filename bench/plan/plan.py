@@ -50,9 +50,15 @@ STRUCTURED = ("gpu_cached", "snapshot")
 
 #: Where a step's saved tensors may lie until its backward pass.
 Activations = Literal["keep", "recompute", "host", "disk"]
+#: How a GPU comes to the operations of a training step.
+Step = Literal["issued", "captured"]
 
 #: A larger number is a slip.
 _MOST = {"batch_size": 2**31 - 1, "hidden": 2**20, "gpus": 1024, "nodes": 1024}
+
+
+def _as_list(value: T | list[T]) -> list[T]:
+    return value if isinstance(value, list) else [value]
 
 
 class PlanError(ValueError):
@@ -138,6 +144,12 @@ class Measure(_Table):
         default=65536,
         description="Smallest saved tensor, in bytes, that activations moves. Parameters and a"
         " step's inputs are never moved.",
+    )
+    step: Step | list[Step] = Field(
+        default="issued",
+        description="How the GPU is given a training step; a list expands to one workload each."
+        " issued: operation by operation. captured: once, in a CUDA graph that each minibatch"
+        " replays, filled up to the size of the largest; GraphSAGE on one GPU.",
     )
     check_batches: FromOne = Field(
         default=2,
@@ -230,8 +242,14 @@ class Measure(_Table):
             raise ValueError("eval_every_epoch scores eval_batches minibatches: say how many")
         if self.min_repeats > self.max_repeats:
             raise ValueError("min_repeats must not be above max_repeats")
-        if not self.ways:
-            raise ValueError("activations: an empty list leaves nothing to measure")
+        for key, ways in {"activations": self.ways, "step": self.steps}.items():
+            if not ways:
+                raise ValueError(f"{key}: an empty list leaves nothing to measure")
+        if "captured" in self.steps and (self.minibatches == "fresh" or self.ways != ["keep"]):
+            raise ValueError(
+                'step = "captured" has room for the minibatches of one epoch: it needs minibatches'
+                ' = "same" and activations = "keep"'
+            )
         if min(self.known_copies) <= 0:
             raise ValueError("known_copies are MiB, above 0")
         if (epochs := self.warmup_epochs + self.epochs) * SHORTEST_EPOCH_S > self.timeout_s:
@@ -244,7 +262,12 @@ class Measure(_Table):
     @property
     def ways(self) -> list[Activations]:
         """Of keeping activations."""
-        return self.activations if isinstance(self.activations, list) else [self.activations]
+        return _as_list(self.activations)
+
+    @property
+    def steps(self) -> list[Step]:
+        """Ways of giving the GPU a step."""
+        return _as_list(self.step)
 
 
 class StructureTable(_Table):
@@ -511,7 +534,7 @@ class Plan(_Table):
         if self.structure is not None and self.measure.sampling not in STRUCTURED:
             raise ValueError('[structure] needs sampling = "snapshot" or "gpu_cached"')
         workloads, repeats = sum(one.count for one in self.workload), self.measure.min_repeats
-        workloads *= len(self.measure.ways) * len(self.structures)
+        workloads *= len(self.measure.ways) * len(self.measure.steps) * len(self.structures)
         strategies = sum(one.count for one in self.strategy)
         if (count := workloads * strategies * repeats) > MOST_CASES:
             raise ValueError(
@@ -523,12 +546,12 @@ class Plan(_Table):
     def workloads(self) -> list[Workload]:
         """Every workload of the plan, each once, in the order written."""
         every = (w for table in self.workload for w in table.expand())
-        both = list(itertools.product(self.measure.ways, self.structures))
+        ways = list(itertools.product(self.measure.ways, self.measure.steps, self.structures))
         return list(
             dict.fromkeys(
-                replace(w, activations=way, structure=structure)
+                replace(w, activations=way, step=step, structure=structure)
                 for w in every
-                for way, structure in both
+                for way, step, structure in ways
             )
         )
 
@@ -693,6 +716,11 @@ def _refuse(workload: Workload) -> None:
 
     if workload.model not in MODELS:
         own_model(workload.model)
+    if workload.step == "captured" and (workload.model != "sage" or workload.world > 1):
+        raise ValueError(
+            'step = "captured" needs model = "sage" on one GPU (of others, sizes depend on the'
+            " minibatch, and ranks would wait for each other inside the step)"
+        )
     if workload.partitions and workload.world > 1:
         raise ValueError(
             f"partitions = {workload.partitions!r} are for one rank, and there are"
@@ -737,10 +765,6 @@ def _combined(axes: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Every combination of one value of each list, or of what is no list."""
     for values in itertools.product(*map(_as_list, axes.values())):
         yield dict(zip(axes, values, strict=True))
-
-
-def _as_list(value: T | list[T]) -> list[T]:
-    return value if isinstance(value, list) else [value]
 
 
 def _words(error: BaseException) -> str:

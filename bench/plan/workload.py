@@ -70,7 +70,8 @@ class Workload:
     the table among them, the graph beside them; 0: as much as there is. With ``partitions``, such
     as ``16/4 beta``, a minibatch is drawn from the few parts of the graph that a buffer holds
     meanwhile, in the order named, and from no other: other minibatches, another accuracy
-    (MariusGNN). ``activations`` says where what a step saves for its backward pass lies meanwhile.
+    (MariusGNN). ``activations`` says where what a step saves for its backward pass lies meanwhile,
+    ``step`` whether the host issues a step or has the GPU replay it.
     """
 
     dataset: str
@@ -88,6 +89,7 @@ class Workload:
     partitions: str = ""
     activations: str = "keep"
     structure: str = ""
+    step: str = "issued"
 
     @property
     def layers(self) -> int:
@@ -133,7 +135,7 @@ class Workload:
         """Names the minibatches alone: workloads that differ only in the model share a trace."""
         fan = "x".join(str(f) for f in self.fanouts)
         fields = self._fields()
-        for other in ("model", "hidden", "memory_share", "activations"):
+        for other in ("model", "hidden", "memory_share", "activations", "step"):
             fields.pop(other, None)
         if not self.remembers:
             fields.pop("structure", None)
@@ -149,6 +151,7 @@ class Workload:
         memory = f"-m{100 * self.memory_share:g}" if self.memory_share else ""
         memory += "" if self.activations == "keep" else f"-{self.activations}"
         memory += f"-{self.lists.policy}" if self.structure else ""
+        memory += "" if self.step == "issued" else f"-{self.step}"
         return self._named(model, memory, self._fields())
 
     def _named(self, what: str, memory: str, fields: dict[str, Any]) -> str:
@@ -164,8 +167,8 @@ class Workload:
         fields = asdict(self)
         if self.world == 1:
             del fields["gpus"], fields["nodes"], fields["scaling"]
-        for later in ("memory_share", "partitions", "activations", "structure"):
-            if fields[later] in (0, "", "keep"):
+        for later in ("memory_share", "partitions", "activations", "structure", "step"):
+            if fields[later] in (0, "", "keep", "issued"):
                 del fields[later]
         return fields
 
@@ -223,6 +226,8 @@ def workload_name(fields: Mapping[str, Any]) -> str:
         words.append(f"memory for {fields['memory_share']:.0%} of the table")
     if (where := fields.get("activations", "keep")) != "keep":
         words.append(f"activations: {where}")
+    if (step := fields.get("step", "issued")) != "issued":
+        words.append(f"{step} step")
     if fields.get("structure"):
         words.append(f"structure: {fields['structure']}")
     scale = "" if fields["scale"] == usual.scale else f"@{fields['scale']:g}"

@@ -6,7 +6,6 @@ they are compared again until the case is over.
 
 from __future__ import annotations
 
-import copy
 import itertools
 import os
 import time
@@ -31,6 +30,7 @@ from gatherbench.bench.plan.workload import RELATIONAL, Workload
 from gatherbench.bench.run.activation_rows import compared as compares_activations
 from gatherbench.bench.run.activation_rows import moved_rows, rows_of_a_step
 from gatherbench.bench.run.activations import Keep, Offload, activations_of
+from gatherbench.bench.run.captured import CapturedTrainer, StepInputs, difference, padding
 from gatherbench.bench.run.check import (
     COMPARED,
     LAST_BATCHES,
@@ -148,6 +148,12 @@ class Ground:
     def labels(self) -> Tensor:
         """int64 ``[N]``, on the device."""
         return torch.from_numpy(np.array(self.dataset.labels)).to(self._job.device)
+
+    @cached_property
+    def inputs(self) -> StepInputs:
+        """What captured steps read, for the trace's minibatches."""
+        width = self.dataset.spec.feature_dim
+        return StepInputs.of(self.epochs.trace, width, torch.device(self._job.device))
 
     @cached_property
     def known(self) -> Knowledge:
@@ -274,6 +280,8 @@ class MeasuredCase(ExitStack):
             return reason
         if spec.hashed and "file" in self.strategy.needs:
             return unsupported(f"rows of {spec.name} are made in memory, and no disk holds them")
+        if job.case.workload.step == "captured" and self._device.type != "cuda":
+            return unsupported("a step is captured on a GPU alone")
         reason = self.strategy.skip(self._device, size)
         reason = reason or _too_large(job, self.strategy, size)
         return reason or self._ground.table_refusal(self.strategy)
@@ -285,6 +293,8 @@ class MeasuredCase(ExitStack):
             return unsupported("with a table a type, one rank trains")
         if plan.activations != "keep" or self._job.case.workload.activations != "keep":
             return unsupported('with a table a type, activations = "keep"')
+        if self._job.case.workload.step != "issued":
+            return unsupported('with a table a type, step = "issued"')
         if self._device.type == "cuda" and plan.sampling in GPU_SAMPLING:
             return unsupported("ids are parted by type on the host; sample there")
         return typed_refusal(self.strategy, self._device)
@@ -345,7 +355,7 @@ class MeasuredCase(ExitStack):
         if job.first:
             before = [(one.input_ids.cpu() for one in looked_at), *epochs.warm_up_ids()]
             out.rows(declared_rows(job, epochs, strategy, knowledge, before))
-        trainer = _trainer(job.case.workload, ground.dataset, ground.labels, group, kept)
+        trainer = _trainer(job.case.workload, ground, kept)
         self._training = _Training(
             job, strategy, ground, loaded.truth, fetcher, trainer, witness, conduct, out
         )
@@ -499,6 +509,8 @@ class _Training:
         self.out.rows(self.group.rows(make))
         if compares_activations(plan):
             self._activation_rows(typical)
+        if isinstance(self.trainer, CapturedTrainer):
+            self._captured_rows(self.trainer, typical)
         tuned = self._tuned(typical)
         self.out.rows(_setup_rows(tuned, make))
         for number in range(plan.warmup_epochs):
@@ -514,6 +526,17 @@ class _Training:
         assert isinstance(x, Tensor), "refused with a table a type"
         step = (self.job.case.workload, sizes, self.trainer, x, on_device)
         self.out.rows(rows_of_a_step(self.job.rows, *step))
+
+    def _captured_rows(self, trainer: CapturedTrainer, batch: MiniBatch) -> None:
+        """What the fixed size adds to a step, and that its gradient is that of the step issued."""
+        make = self.job.rows
+        share, source = padding(self.epochs.trace), "largest minibatch of each layer, over the mean"
+        self.out.row(make.ok("train", "padding", "1", share, source))
+        if self.job.first:
+            x, on_device = self._beside(batch)
+            source = "norm of the difference to the step issued, over its norm; no dropout"
+            far = difference(trainer, x, on_device)
+            self.out.row(make.ok(CHECK_STAGE, "gradient_difference", "1", far, source))
 
     def _delivered(self, ids: Tensor) -> Rows:
         """What the path makes of the rows of ``ids``, past it, on the host."""
@@ -656,8 +679,7 @@ class _Training:
             return []
         ids, (x, on_device) = batch.input_ids, self._beside(batch)
         with torch.random.fork_rng([fetcher.device] if fetcher.device.type == "cuda" else []):
-            model, beside = copy.deepcopy(trainer.model), trainer.activations
-            spare = Trainer(model, trainer.labels, fetcher.device, activations=beside)
+            spare = trainer.spare()
             return fetcher.tune(fetcher.taken(ids), lambda: spare.step(x, on_device))
 
     def traced(self, folder: Path) -> Row:
@@ -678,17 +700,13 @@ class _Training:
             return self.job.rows.missing(*what, source, why, "failed")
 
 
-def _trainer(
-    workload: Workload, dataset: GraphDataset, labels: Tensor, group: Alone, activations: Keep
-) -> Trainer:
-    """The workload's model, ready to be trained: all ranks begin with the same weights.
-
-    Args:
-        labels: int64 ``[N]`` on the device on which it is trained.
-    """
-    spec = dataset.spec
+def _trainer(workload: Workload, ground: Ground, activations: Keep) -> Trainer:
+    """The workload's model, ready to be trained: all ranks begin with the same weights."""
+    spec, labels, group = ground.dataset.spec, ground.labels, ground.group
     sizes = spec.num_classes, len(spec.relations)
     model = build_model(workload, spec.feature_dim, *sizes, widths=spec.widths)
+    if workload.step == "captured":
+        return CapturedTrainer(model, labels, labels.device, ground.inputs)
     if group.rank:
         torch.manual_seed(derive(workload.seed, group.rank))  # each with a dropout of its own
     return Trainer(model, labels, labels.device, group, activations)

@@ -8,6 +8,7 @@ fetched row and the last one yields the seeds.
 
 from __future__ import annotations
 
+import copy
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -162,10 +163,20 @@ class Trainer:
         self._in_training = group.wrap(self.model)
         self.labels = labels.to(device)
         self.device = device
-        # On a GPU one launch for all parameters, where torch would take a dozen.
         self._weights = list(model.parameters())  # to walk the modules in each step takes a tenth
-        fused = device.type == "cuda" and all(one.is_floating_point() for one in self._weights)
-        self.optimiser = torch.optim.Adam(self._weights, lr=LEARNING_RATE, fused=fused or None)
+        self.optimiser = self.adam()
+
+    def adam(self, *, capturable: bool = False) -> torch.optim.Adam:
+        """The optimiser: on a GPU one launch for all parameters, where torch would take a dozen."""
+        fused = self.device.type == "cuda" and all(one.is_floating_point() for one in self._weights)
+        return torch.optim.Adam(
+            self._weights, lr=LEARNING_RATE, fused=fused or None, capturable=capturable
+        )
+
+    def spare(self) -> Trainer:
+        """Another that trains a copy of the model, for steps that nothing is to be left of."""
+        model = copy.deepcopy(self.model)
+        return Trainer(model, self.labels, self.device, activations=self.activations)
 
     def step(self, x: Rows, batch: MiniBatch) -> Tensor:
         """Train on the fetched rows ``x`` ``[B, D]``; the loss, a scalar left on the device.
@@ -175,7 +186,15 @@ class Trainer:
         """
         if not self.model.training:
             self.model.train()
-        x, labels, batch = x.float(), self._labels_of(batch), to_device(batch, self.device)
+        return self.train(x, batch)
+
+    def train(self, x: Rows, batch: MiniBatch) -> Tensor:
+        """:meth:`step`, with dropout or without it, as the model is set."""
+        labels, batch = self._labels_of(batch), to_device(batch, self.device)
+        return self.optimised(x.float(), labels, batch)
+
+    def optimised(self, x: Rows, labels: Tensor, batch: MiniBatch) -> Tensor:
+        """Forward pass, backward pass and the optimiser's step, all on the device; the loss."""
         rows = x.rows if isinstance(x, TypedRows) else (x,)
         with self.activations.saving(*rows, labels, *batch.edges, *self._weights):
             loss = cross_entropy(self._in_training(x, batch), labels)

@@ -25,6 +25,7 @@ import torch
 
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.run.captured import CapturedTrainer, StepInputs
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.loop import Watch, run_epoch
 from gatherbench.bench.run.models import Trainer, build_model
@@ -114,13 +115,17 @@ class _Taken(Watch):
             self.seen[number] = self.read()
 
 
-def counted(name: str, params: dict[str, str], sampling: str) -> Minibatch:
+def counted(name: str, params: dict[str, str], sampling: str, step: str = "issued") -> Minibatch:
     """What a path asks for while GraphSAGE is trained on minibatches that are drawn so."""
     strategy = build(name, params)
     table = random_table(NODES, WIDTH, torch.uint8).view(torch.uint8).float() / 256
     labels = torch.arange(NODES) % CLASSES
     with _epochs(sampling) as epochs, open_known(strategy, table, CUDA) as fetcher:
-        trainer = Trainer(build_model(WORKLOAD, WIDTH, CLASSES), labels, CUDA)
+        model = build_model(WORKLOAD, WIDTH, CLASSES)
+        trainer = Trainer(model, labels, CUDA)
+        if step == "captured":
+            inputs = StepInputs.of(epochs.trace, WIDTH, CUDA)
+            trainer = CapturedTrainer(model, labels, CUDA, inputs)
         of_sampler, of_fetch = Counts(), Counts()
 
         def counting(call: Callable[..., Any], total: Counts) -> Callable[..., Any]:

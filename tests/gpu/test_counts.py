@@ -51,6 +51,17 @@ def test_a_path_that_gathers_on_the_cpu_fetches_the_ids_itself():
     assert found.training.waits > found.sampler.waits
 
 
+def test_a_captured_step_is_few_calls_however_many_operations_it_has():
+    """The labels and what fills them up, the edges of two layers, and the replay; copies of rows,
+    labels and loss come on top. The replay is one call, and nothing waits for it."""
+    issued, captured = (counted("null", {}, "gpu", step) for step in ("issued", "captured"))
+    assert captured.every.operators - captured.sampler.operators == 1 + 1 + 2 + 1
+    assert issued.every.operators - issued.sampler.operators == 48
+    assert captured.training.waits == issued.training.waits == 1
+    assert (captured.every.events, captured.every.allocations) == (0, 0)
+    assert (round(captured.training.to_device), captured.training.to_host) == (1, 1)
+
+
 @pytest.mark.parametrize("sampling", ["gpu", "replay"])
 @pytest.mark.parametrize(("name", "params"), counting.PATHS, ids=str)
 def test_the_table_of_the_notes_holds(name, params, sampling):

@@ -139,11 +139,14 @@ def issue_points(run: Run) -> list[Point]:
     mine = frame[frame["bound"]]
     if mine.empty:
         return []
+    bound = [run.plan["workloads"][one] for one in mine["workload"].unique()]
+    issued = any(w["model"] == "sage" and w.get("step", "issued") == "issued" for w in bound)
+    remedy = 'step = "captured" in [measure], ' if issued else ""
     return [
         Point(
             "the host bounds the epochs of {names}: it needs {values} of them to issue draws, steps"
-            " and fetches, and the GPU waits; minibatches with more rows, or a wider model, would"
-            " show the path",
+            f" and fetches, and the GPU waits; {remedy}minibatches with more rows, or a wider"
+            " model, would show the path",
             subjects=names_of(mine),
             values=extremes(mine["issued"]),
             unit="share",

@@ -465,6 +465,13 @@ def test_what_activations_move_in_a_run_comes_back_over_the_predicted_link(tmp_p
     assert done == pytest.approx([2.5e8, 2.5e8, 2.5e8 * 4 / 3])
 
 
+def test_no_profile_says_what_a_captured_step_takes(tmp_path, profile):
+    found = predict(make_run(tmp_path, step="captured"), profile)
+    epochs = [row for row in found if (row.stage, row.metric) == ("epoch", "wall_time")]
+    assert {row.value for row in epochs} == {None}
+    assert all("no profile says what replaying" in str(row.reason) for row in epochs)
+
+
 def test_rates_of_several_ranks_are_those_of_one_link(tmp_path, profile):
     """Half of the payload in the 4 s that the slowest of two ranks waited."""
     run = make_run(tmp_path, backend="cuda", gpus=2)

@@ -492,3 +492,41 @@ def test_more_partitions_than_a_known_graph_has_nodes_are_refused(plan, parts, f
     else:
         with pytest.raises(PlanError, match="'401/2 beta': tiny has 400 nodes"):
             load_plan(str(plan)).cases()
+
+
+CAPTURED = """
+[measure]
+repeats = 1
+step = ["issued", "captured"]
+[[workload]]
+dataset = "wordnet"
+[[strategy]]
+name = "cpu_gather"
+"""
+
+
+def test_a_captured_step_is_another_workload_on_the_same_minibatches(tmp_path):
+    issued, captured = load_plan(write(tmp_path, CAPTURED)).workloads()
+    assert issued == Workload("wordnet")
+    assert captured == Workload("wordnet", step="captured")
+    assert issued.trace_id == captured.trace_id
+    assert "-captured-" in captured.id
+    assert issued.id.rpartition("-")[2] != captured.id.rpartition("-")[2]
+    assert workload_name(asdict(issued)) == "wordnet GraphSAGE"
+    assert workload_name(asdict(captured)) == "wordnet GraphSAGE (captured step)"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('step = ["issued", "captured"]', "step = []", "step: an empty list leaves nothing"),
+        ('"captured"]', '"caught"]', "step"),
+        ("repeats = 1", 'repeats = 1\nminibatches = "fresh"', "minibatches of one epoch"),
+        ("repeats = 1", 'repeats = 1\nactivations = "recompute"', 'activations = "keep"'),
+        ('"wordnet"', '"wordnet"\nmodel = "gat"', 'step = "captured" needs model = "sage"'),
+        ('"wordnet"', '"wordnet"\ngpus = 2', "on one GPU"),
+    ],
+)
+def test_what_cannot_be_captured_is_refused_before_anything_runs(tmp_path, old, new, said):
+    with pytest.raises(PlanError, match=re.escape(said)):
+        load_plan(write(tmp_path, CAPTURED.replace(old, new))).cases()

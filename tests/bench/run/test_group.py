@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -20,7 +19,7 @@ from gatherbench.bench.run.activations import Keep
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.group import Alone, RanksDisagreeError, Together, cores_of_rank
 from gatherbench.bench.run.job import Job
-from gatherbench.bench.run.measure import _trainer, measure
+from gatherbench.bench.run.measure import Ground, _trainer, measure
 from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.run.store import PartWriter, read_part, rows_of
 from gatherbench.bench.run.table import load_table
@@ -229,9 +228,8 @@ def test_ranks_begin_with_one_model_and_draw_a_dropout_each(make_job):
     job: Job = make_job()
     found = []
     for rank in range(3):
-        dataset, group = open_dataset(job.dataset), Told(Ranks(rank, 3, 3))
-        labels = torch.from_numpy(np.array(dataset.labels))
-        trainer = _trainer(job.case.workload, dataset, labels, group, Keep())
+        group = Told(Ranks(rank, 3, 3))
+        trainer = _trainer(job.case.workload, Ground(job, None, group), Keep())
         group._model = trainer.model
         found.append((group._digest(), torch.rand(8).tolist()))
     assert len({digest for digest, _ in found}) == 1

@@ -13,11 +13,12 @@ from torch import Tensor
 from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.run import measure as measure_module
+from gatherbench.bench.run.captured import padding
 from gatherbench.bench.run.check import WrongMemoryError
 from gatherbench.bench.run.declared_rows import UNCHOSEN
-from gatherbench.bench.run.job import MemoryLimit
+from gatherbench.bench.run.job import Job, MemoryLimit
 from gatherbench.bench.run.loop import STAGES, EpochTimes, run_epoch
-from gatherbench.bench.run.measure import Ground
+from gatherbench.bench.run.measure import Ground, MeasuredCase
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import read_part, rows_of
 from gatherbench.bench.run.untimed import EnergyBlock
@@ -354,6 +355,32 @@ def test_a_plan_may_do_without_further_epochs_for_energy(make_job, monkeypatch):
     measured(make_job())
     measured(make_job(energy=False))
     assert asked == [True, False]
+
+
+def captured(job: Job) -> Job:
+    workload = replace(job.case.workload, step="captured")
+    return replace(job, case=replace(job.case, workload=workload))
+
+
+def test_a_captured_step_needs_a_gpu(make_job):
+    assert "captured on a GPU alone" in str(skipped(captured(make_job())))
+
+
+def test_paths_train_to_the_same_bits_in_steps_of_a_fixed_size(make_job, monkeypatch):
+    """Where the GPU would replay them they are issued here, which only a test may do."""
+    monkeypatch.setattr(MeasuredCase, "refused", lambda _: None)
+    outcomes, trace = set(), Trace.open(make_job().trace)
+    for strategy in ("cpu_gather", "aligned_zero_copy"):
+        job = captured(make_job(strategy))
+        rows = measured(job)
+        is_complete(rows)
+        assert value(rows, "train", "padding") == pytest.approx(padding(trace))
+        assert 0 <= value(rows, "check", "gradient_difference") < 1e-5
+        outcomes.add(tuple(value(rows, "train", "loss", e) for e in range(2)))
+        again = measured(replace(job, first=False))
+        assert not [row for row in again if row.metric == "gradient_difference"], "said once"
+    ((first, second),) = outcomes
+    assert second < first
 
 
 def test_a_strategy_that_cannot_run_here_says_why(make_job, monkeypatch):

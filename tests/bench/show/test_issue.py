@@ -103,6 +103,19 @@ def test_issuing_bounds_an_epoch_if_it_takes_most_of_it_and_the_gpu_is_done(
             "The host bounds the epochs of aligned_zero_copy given and all_in_gpu default: it needs"
             " 79.2 % of them to issue draws, steps and fetches"
         )
+        assert 'step = "captured" in [measure], minibatches with more rows' in said[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"), [({"step": "captured"}, 0), ({"model": "gat"}, 0), ({}, 1)]
+)
+def test_capturing_is_named_as_a_remedy_where_it_is_one(run_of, change, said):
+    series = [BASELINE, ALIGNED]
+    run = run_of(series=series, backend="cuda", sampling="gpu", more=issued(0.7, 0.1, 0.05))
+    for workload in run.plan["workloads"].values():
+        workload.update(change)
+    (point,) = [one.text for one in told(run) if "bounds the epochs" in one.text]
+    assert ('step = "captured"' in point) == said
 
 
 def test_a_path_that_gathers_on_the_cpu_is_not_called_bound_by_issuing(run_of):

@@ -16,6 +16,8 @@ import warnings
 from types import ModuleType
 from typing import Any
 
+import standin_graphs
+
 #: Operators that launch nothing.
 _NATIVE = {
     *("_copy_from", "_copy_from_and_resize", "_efficientzerotensor", "_local_scalar_dense"),
@@ -44,6 +46,9 @@ def install(torch: ModuleType) -> None:
         if operator is not None and not _makes_views(operator):
             library.impl(name, _OnTheCpu(torch, operator), "CUDA", allow_override=True)
     library.impl("copy_", _Copy(torch, copy), "CUDA", allow_override=True)
+    scalar = torch.library.get_kernel("aten::_local_scalar_dense", "CUDA")
+    library.impl("_local_scalar_dense", _Scalar(torch, scalar), "CUDA", allow_override=True)
+    standin_graphs.install(torch, lambda: _settle(torch))
 
     def sleep(ticks: int) -> None:
         stream = torch.cuda.current_stream()
@@ -96,6 +101,9 @@ class _OnTheCpu:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         _settle(self._torch)
+        return standin_graphs.recorded(self._torch, self._run, args, kwargs)
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
         written: list[tuple[Any, Any]] = []
         there = [
             self._to_cpu(value, name in self._written, written)
@@ -174,9 +182,27 @@ class _Copy:
 
     def __call__(self, to: Any, source: Any, non_blocking: bool = False) -> Any:
         plain = to.dtype == source.dtype and to.shape == source.shape
+        if standin_graphs.capturing(self._torch):
+            return standin_graphs.recorded(self._torch, self._by_cpu, (to, source), {})
         if plain and to.is_contiguous() and source.is_contiguous():
             return self._native.call_boxed(self._keys, to, source, non_blocking)
         _settle(self._torch)
+        return self._by_cpu(to, source)
+
+    def _by_cpu(self, to: Any, source: Any) -> Any:
         ends = [_same_memory(self._torch, end) if end.is_cuda else end for end in (to, source)]
         ends[0].copy_(ends[1])
         return to
+
+
+class _Scalar:
+    """``item()``: a capture cannot wait for a value."""
+
+    def __init__(self, torch: ModuleType, native: Any) -> None:
+        self._torch, self._native = torch, native
+        self._keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
+
+    def __call__(self, tensor: Any) -> Any:
+        if standin_graphs.capturing(self._torch):
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+        return self._native.call_boxed(self._keys, tensor)

@@ -1,0 +1,193 @@
+"""A training step that is captured once in a CUDA graph and replayed for each minibatch.
+
+Issued operation by operation, a step of a small model takes the host longer than the GPU: nine
+tenths of an epoch on an H200 were the host's, and epochs could not tell paths apart. A replay is
+one call. It repeats the same operations on the same memory, so a minibatch is copied into inputs
+of a fixed size first; what it lacks is filled up with edges among rows of their own, which no seed
+node hears of.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gatherbench.bench.run.models import Trainer, to_device
+from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.bench.sampling.trace import Trace
+from gatherbench.strategies.by_type import Rows
+
+#: Rows behind the nodes of each layer, which the edges that fill up have to themselves. Spread over
+#: them, the GPU's atomic additions wait for each other no more than those of real edges.
+SPARE_ROWS = 64
+#: ``cross_entropy``'s mark of a seed that does not count.
+_NO_LABEL = -100
+#: Steps before the capture, in which libraries make what a graph cannot hold (as torch advises).
+_WARM_UP_STEPS = 3
+#: Norm of the difference of two gradients as a share of theirs: float32 sums in another order
+#: differ by 1e-6, a row that is mixed up by far more than this.
+MOST_DIFFERENCE = 1e-3
+
+
+class WrongStepError(Exception):
+    """A captured step has other gradients than the same step issued."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """Memory that a captured step reads: a minibatch of the largest size of each layer.
+
+    Steps of one stream may share it, as each copies its minibatch into it first.
+
+    Attributes:
+        nodes: nodes of each layer, :attr:`MiniBatch.num_nodes` with room for the spare rows.
+        x: float32 ``[nodes[L], D]``.
+        labels: int64 ``[nodes[0]]``, -100 behind the minibatch's seeds.
+        edges: int64 ``[2, E_k]`` of each layer.
+        fill: the edges that fill up, of the same shapes.
+        pool: of a GPU's memory for what the steps compute, of which one is replayed at a time.
+    """
+
+    nodes: tuple[int, ...]
+    x: Tensor
+    labels: Tensor
+    edges: tuple[Tensor, ...]
+    fill: tuple[Tensor, ...]
+    pool: Any
+
+    @classmethod
+    def of(cls, trace: Trace, width: int, device: torch.device) -> Self:
+        """For the minibatches of ``trace``, with rows of ``width`` numbers."""
+        most, edges = trace.num_nodes.max(axis=0), trace.num_edges.max(axis=0)
+        nodes = tuple(int(count) + SPARE_ROWS for count in most)
+        fill = []
+        for layer, count in enumerate(edges):
+            spare = torch.arange(int(count), device=device) % SPARE_ROWS
+            fill.append(torch.stack([spare + int(most[layer + 1]), spare + int(most[layer])]))
+        return cls(
+            nodes,
+            torch.zeros(nodes[-1], width, device=device),
+            torch.full((nodes[0],), _NO_LABEL, device=device),
+            tuple(map(torch.clone, fill)),
+            tuple(fill),
+            torch.cuda.graph_pool_handle() if device.type == "cuda" else None,
+        )
+
+    @property
+    def batch(self) -> MiniBatch:
+        """The minibatch that lies there; nobody asks for its ids."""
+        return MiniBatch(self.labels.new_empty(0), self.edges, self.nodes)
+
+    def take(self, x: Tensor, labels: Tensor, batch: MiniBatch) -> None:
+        """Copy a minibatch with its rows and labels there; all lies on the device.
+
+        Raises:
+            ValueError: it is larger than those of the trace.
+        """
+        room = [count - SPARE_ROWS for count in self.nodes], [f.shape[1] for f in self.fill]
+        asked = batch.num_nodes, [block.shape[1] for block in batch.edges]
+        if any(np.greater(one, other).any() for one, other in zip(asked, room, strict=True)):
+            raise ValueError(
+                f"a minibatch of {asked[0]} nodes and {asked[1]} edges is larger than those of the"
+                f' trace, for which the step was captured; take step = "issued"'
+            )
+        self.x[: len(x)].copy_(x)
+        self.labels[: len(labels)].copy_(labels)
+        self.labels[len(labels) :].fill_(_NO_LABEL)
+        for block, fill, there in zip(batch.edges, self.fill, self.edges, strict=True):
+            torch.cat((block, fill[:, block.shape[1] :]), dim=1, out=there)
+
+
+def padding(trace: Trace) -> float:
+    """Edges of a captured step beyond those of the mean minibatch, as a share of these."""
+    return float(trace.num_edges.max(axis=0).sum() / trace.num_edges.sum(axis=1).mean() - 1)
+
+
+class CapturedTrainer(Trainer):
+    """A :class:`Trainer` whose step is captured when it is first asked for.
+
+    The model must be one that captures: no size may depend on what a minibatch holds, and rows may
+    meet along edges alone. Without a GPU each step is issued, on inputs of the same sizes.
+
+    Args:
+        labels: int64 ``[N]`` in host memory.
+    """
+
+    def __init__(
+        self, model: nn.Module, labels: Tensor, device: torch.device, inputs: StepInputs
+    ) -> None:
+        super().__init__(model, labels, device)
+        on_gpu = device.type == "cuda"
+        self.optimiser = self.adam(capturable=on_gpu)
+        self._inputs, self._replay = inputs, None if on_gpu else self._issue
+        self._loss = torch.zeros((), device=device)
+
+    def spare(self) -> CapturedTrainer:
+        model = copy.deepcopy(self.model)
+        return CapturedTrainer(model, self.labels, self.device, self._inputs)
+
+    def train(self, x: Rows, batch: MiniBatch) -> Tensor:
+        assert isinstance(x, Tensor), "refused with a table a type"
+        labels, batch = self._labels_of(batch), to_device(batch, self.device)
+        self._inputs.take(x, labels, batch)
+        if self._replay is None:
+            self._replay = self._captured()
+        self._replay()
+        return self._loss.clone()  # the next step writes there
+
+    def _issue(self) -> None:
+        self._loss = self.optimised(self._inputs.x, self._inputs.labels, self._inputs.batch)
+
+    def _captured(self) -> Callable[[], None]:
+        """Capture the step on the inputs that lie there; what it trained meanwhile is undone."""
+        weights = [one.detach().clone() for one in self._weights]
+        side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(side):
+            for _ in range(_WARM_UP_STEPS):
+                self._issue()
+        torch.cuda.current_stream(self.device).wait_stream(side)
+        with torch.no_grad():
+            for one, before in zip(self._weights, weights, strict=True):
+                one.copy_(before)
+            for moments in self.optimiser.state.values():
+                for moment in moments.values():
+                    moment.zero_()
+        self.optimiser.zero_grad(set_to_none=True)
+        graph = torch.cuda.CUDAGraph()
+        # Threads of the path may go on making calls that a capture forbids to its own.
+        with torch.cuda.graph(graph, self._inputs.pool, capture_error_mode="thread_local"):
+            self._issue()
+        replay: Callable[[], None] = graph.replay
+        return replay
+
+
+def difference(trainer: CapturedTrainer, x: Rows, batch: MiniBatch) -> float:
+    """How far a captured step's gradient is from that of the step issued, as a share of it.
+
+    By copies that are thrown away, without dropout, which draws by the shapes.
+
+    Raises:
+        WrongStepError: too far.
+    """
+    gradients = []
+    model = copy.deepcopy(trainer.model)
+    for spare in (Trainer(model, trainer.labels, trainer.device), trainer.spare()):
+        spare.model.eval()
+        spare.train(x, batch)
+        found = [one.grad.flatten() for one in spare.model.parameters() if one.grad is not None]
+        gradients.append(torch.cat(found))
+    issued, captured = gradients
+    far = float((captured - issued).norm() / issued.norm())
+    if not far <= MOST_DIFFERENCE:
+        raise WrongStepError(
+            f"the gradient of a captured step differs from that of the step issued by {far:.2g} of"
+            f" its norm; {MOST_DIFFERENCE:g} at most"
+        )
+    return far

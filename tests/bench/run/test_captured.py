@@ -1,0 +1,191 @@
+"""Steps of a fixed size: what fills them up reaches no seed, and what they learn is the same."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.run import captured
+from gatherbench.bench.run.captured import (
+    SPARE_ROWS,
+    CapturedTrainer,
+    StepInputs,
+    WrongStepError,
+    difference,
+    padding,
+)
+from gatherbench.bench.run.models import Trainer, build_model
+from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.bench.sampling.numba_sampler import NeighborSampler
+
+CPU, WIDTH, NODES = torch.device("cpu"), 7, 300
+
+
+def graph() -> NeighborSampler:
+    rng = np.random.default_rng(0)
+    degrees = rng.integers(0, 12, NODES)
+    indptr = np.concatenate([[0], np.cumsum(degrees)])
+    return NeighborSampler(indptr, rng.integers(0, NODES, indptr[-1]), (4, 3))
+
+
+def minibatches(count: int = 4, seeds: int = 20) -> list[MiniBatch]:
+    """The last one has half as many seeds, as an epoch's last minibatch may."""
+    ids = torch.arange(count * seeds).split(seeds)
+    return [
+        graph().sample(some[: seeds // 2] if one == count - 1 else some, one)
+        for one, some in enumerate(ids)
+    ]
+
+
+def traced(batches: list[MiniBatch]) -> Any:
+    edges = [[block.shape[1] for block in one.edges] for one in batches]
+    nodes = [one.num_nodes for one in batches]
+    return SimpleNamespace(num_nodes=np.array(nodes), num_edges=np.array(edges))
+
+
+def trainer(batches: list[MiniBatch], model: str = "sage") -> CapturedTrainer:
+    inputs = StepInputs.of(traced(batches), WIDTH, CPU)
+    workload = Workload("x", model=model, fanouts=(4, 3))
+    return CapturedTrainer(build_model(workload, WIDTH, 5), torch.arange(NODES) % 5, CPU, inputs)
+
+
+def rows_of(batch: MiniBatch) -> torch.Tensor:
+    table = torch.randn(NODES, WIDTH, generator=torch.Generator().manual_seed(1))
+    return table[batch.input_ids]
+
+
+def issued(one: CapturedTrainer) -> Trainer:
+    """The step of each minibatch's own size, from the same weights."""
+    model = build_model(Workload("x", fanouts=(4, 3)), WIDTH, 5)
+    model.load_state_dict(one.model.state_dict())
+    return Trainer(model, one.labels, CPU)
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 2, 1, 0]])
+def test_it_learns_what_steps_of_the_minibatches_own_sizes_learn(order):
+    """Without dropout, which draws by the shapes; what a larger minibatch left is not seen."""
+    batches = minibatches()
+    fixed = trainer(batches)
+    plain = issued(fixed)
+    for one in (fixed, plain):
+        one.model.eval()
+    for number in order:
+        x, batch = rows_of(batches[number]), batches[number]
+        assert float(fixed.train(x, batch)) == pytest.approx(float(plain.train(x, batch)), rel=1e-5)
+    for one, other in zip(fixed.model.parameters(), plain.model.parameters(), strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+
+
+def test_a_step_trains_with_dropout_and_each_loss_is_its_own():
+    batches = minibatches()
+    fixed = trainer(batches)
+    fixed.model.eval()
+    losses = [fixed.step(rows_of(batches[0]), batches[0]) for _ in range(40)]
+    assert fixed.model.training
+    assert float(losses[0]) > float(losses[-1])
+    assert len({float(one) for one in losses}) > 30
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(1, 6), st.integers(2, 40), st.data())
+def test_what_fills_up_has_rows_of_its_own(count, seeds, data):
+    batches = minibatches(count, seeds)
+    inputs = StepInputs.of(traced(batches), WIDTH, CPU)
+    batch = data.draw(st.sampled_from(batches))
+    for before in (batches[0], batch):  # what another minibatch left there is overwritten
+        labels = torch.arange(before.num_nodes[0])
+        inputs.take(rows_of(before), labels, before)
+    most = [max(one.num_nodes[layer] for one in batches) for layer in range(3)]
+    assert inputs.nodes == tuple(one + SPARE_ROWS for one in most)
+    assert torch.equal(inputs.x[: batch.num_nodes[-1]], rows_of(batch))
+    assert not inputs.x[most[-1] :].any()
+    assert inputs.labels.tolist() == [
+        *range(len(labels)),
+        *[-100] * (len(inputs.labels) - len(labels)),
+    ]
+    for layer, (block, there) in enumerate(zip(batch.edges, inputs.batch.edges, strict=True)):
+        real = block.shape[1]
+        assert torch.equal(there[:, :real], block)
+        sources, targets = there[:, real:]
+        assert there.shape[1] == max(one.edges[layer].shape[1] for one in batches)
+        assert ((sources >= most[layer + 1]) & (sources < inputs.nodes[layer + 1])).all()
+        assert ((targets >= most[layer]) & (targets < inputs.nodes[layer])).all()
+        # Spread, so that no row is added to more often than its share.
+        assert (
+            torch.bincount(targets).max() <= -(-len(targets) // SPARE_ROWS) if len(targets) else 1
+        )
+
+
+def test_padding_is_the_largest_layers_over_the_mean_minibatch():
+    """Largest 30 and 60 edges: 90; means 80 / 2 and 70: (30 + 50 + 20 + 60) / 2 = 80."""
+    trace: Any = SimpleNamespace(num_edges=np.array([[30, 50], [20, 60]]))
+    assert padding(trace) == pytest.approx(90 / 80 - 1)
+
+
+def test_narrow_rows_are_widened_on_their_way_in():
+    batches = minibatches()
+    fixed = trainer(batches)
+    x = rows_of(batches[0]).half()
+    assert fixed.step(x, batches[0]).dtype == torch.float32
+    assert torch.equal(fixed._inputs.x[: len(x)], x.float())
+
+
+def test_a_larger_minibatch_is_refused_before_anything_is_written():
+    batches = minibatches()
+    fixed, large = trainer(batches[2:]), graph().sample(torch.arange(60), 0)
+    fixed.step(rows_of(batches[2]), batches[2])
+    before = fixed._inputs.x.clone()
+    with pytest.raises(ValueError, match=r'larger than those of the trace.*step = "issued"'):
+        fixed.step(rows_of(large), large)
+    assert torch.equal(fixed._inputs.x, before)
+
+
+def test_gradients_are_those_of_the_step_issued_and_nothing_is_left_of_the_check():
+    batches = minibatches()
+    fixed = trainer(batches)
+    before = [one.clone() for one in fixed.model.parameters()]
+    for batch in batches:
+        assert difference(fixed, rows_of(batch), batch) < 1e-5
+    assert all(torch.equal(*both) for both in zip(before, fixed.model.parameters(), strict=True))
+    assert fixed.model.training
+    assert not fixed.optimiser.state
+
+
+class Misled(StepInputs):
+    """Wrong on purpose: it fills up with edges between nodes of the minibatch."""
+
+    def take(self, x: torch.Tensor, labels: torch.Tensor, batch: MiniBatch) -> None:
+        super().take(x, labels, batch)
+        for block, there in zip(batch.edges, self.edges, strict=True):
+            there[:, block.shape[1] :] = 0
+
+
+class Labelled(StepInputs):
+    """Wrong on purpose: seeds that are not there count."""
+
+    def take(self, x: torch.Tensor, labels: torch.Tensor, batch: MiniBatch) -> None:
+        super().take(x, labels, batch)
+        self.labels[len(labels) :] = 0
+
+
+@pytest.mark.parametrize("wrong", [Misled, Labelled])
+def test_a_step_of_other_gradients_is_rejected(wrong):
+    batches = minibatches()
+    fixed = trainer(batches)
+    fixed._inputs = wrong.of(traced(batches), WIDTH, CPU)
+    with pytest.raises(WrongStepError, match="differs from that of the step issued by"):
+        difference(fixed, rows_of(batches[-1]), batches[-1])
+
+
+def test_a_model_with_a_gradient_that_is_no_number_is_rejected():
+    batches = minibatches()
+    x = rows_of(batches[0])
+    x[0] = torch.nan
+    with pytest.raises(WrongStepError):
+        difference(trainer(batches), x, batches[0])
+    assert captured.MOST_DIFFERENCE < 0.01

@@ -1,0 +1,70 @@
+"""A step captured in a CUDA graph: what it learns, beside the step that the host issues."""
+
+import pytest
+import torch
+from gpu_variants import CUDA
+from tests.bench.run.test_captured import NODES, WIDTH, minibatches, rows_of, traced
+
+from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.run.captured import CapturedTrainer, StepInputs, difference
+from gatherbench.bench.run.models import Trainer, build_model
+from gatherbench.bench.sampling.minibatch import MiniBatch
+
+LABELS = torch.arange(NODES) % 5
+
+
+def of(kind: type[Trainer], *more: object) -> Trainer:
+    """From the same weights; without dropout, which draws by the shapes."""
+    model = build_model(Workload("x", fanouts=(4, 3)), WIDTH, 5)
+    made = kind(model, LABELS, CUDA, *more)
+    made.model.eval()
+    return made
+
+
+def fed(trainer: Trainer, batch: MiniBatch) -> float:
+    return float(trainer.train(rows_of(batch).to(CUDA), batch))
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3, 1], [3, 2, 1, 0, 3]])
+def test_replays_learn_what_issued_steps_learn(order):
+    """From the first one on: the steps before the capture are undone, and it computes nothing."""
+    batches = minibatches()
+    captured = of(CapturedTrainer, StepInputs.of(traced(batches), WIDTH, CUDA))
+    issued = of(Trainer)
+    for number in order:
+        assert fed(captured, batches[number]) == pytest.approx(
+            fed(issued, batches[number]), rel=1e-4
+        )
+        for one, other in zip(captured.model.parameters(), issued.model.parameters(), strict=True):
+            assert torch.allclose(one, other, atol=1e-4)
+
+
+def test_steps_that_share_their_memory_do_not_disturb_each_other():
+    """Paths that take turns in one process; an older loss is not overwritten either."""
+    batches = minibatches()
+    inputs = StepInputs.of(traced(batches), WIDTH, CUDA)
+    both, alone = [of(CapturedTrainer, inputs) for _ in range(2)], of(Trainer)
+    for batch in batches:
+        x = rows_of(batch).to(CUDA)
+        losses = [one.train(x, batch) for one in both]
+        wanted = fed(alone, batch)
+        assert [float(one) for one in losses] == pytest.approx([wanted] * 2, rel=1e-4)
+
+
+def test_each_replay_draws_its_own_dropout():
+    batches = minibatches()
+    captured = of(CapturedTrainer, StepInputs.of(traced(batches), WIDTH, CUDA))
+    x = rows_of(batches[0]).to(CUDA)
+    losses = [float(captured.step(x, batches[0])) for _ in range(30)]
+    assert len(set(losses)) > 20
+    assert sum(losses[-5:]) < sum(losses[:5])
+
+
+def test_the_check_passes_and_leaves_nothing():
+    batches = minibatches()
+    captured = of(CapturedTrainer, StepInputs.of(traced(batches), WIDTH, CUDA))
+    assert isinstance(captured, CapturedTrainer)
+    before = [one.clone() for one in captured.model.parameters()]
+    for batch in batches:
+        assert difference(captured, rows_of(batch).to(CUDA), batch) < 1e-4
+    assert all(torch.equal(*both) for both in zip(before, captured.model.parameters(), strict=True))
