@@ -60,6 +60,8 @@ class MinibatchLoad:
         gather_threads: that gather at a time; 0: one for each core.
         cpu_share: of the cores of a machine that these seconds of its processor were measured
             with: several ranks divide them.
+        step_calls: calls of the host for a step that it has the GPU replay; 0: it issues the step
+            operation by operation.
         gpu_samples: minibatches are drawn on the GPU; ``sample_s`` is then that time, and the
             processor has no part in it.
     """
@@ -99,6 +101,7 @@ class MinibatchLoad:
     sample_workers: int = 0
     gather_threads: int = 0
     cpu_share: float = 1.0
+    step_calls: float = 0.0
     gpu_samples: bool = False
 
     @property

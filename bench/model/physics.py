@@ -332,6 +332,9 @@ def structure_reads(load: MinibatchLoad, profile: LinkProfile) -> Part | None:
 def training(load: MinibatchLoad, profile: LinkProfile) -> Part:
     """A training step on the GPU: a roofline of operations and bytes, or a launch after the other.
 
+    Of a step that is replayed an operation takes the GPU at least what one takes that has next to
+    nothing to do (``gpu.replay``).
+
     The minibatch's edges are copied first, if they are in host memory. What issuing the step takes
     the host is apart (:func:`issuing`). Activations that left the GPU come back beside the backward
     pass, over the link that brings the rows, and the step is not shorter than that; the way out is
@@ -344,10 +347,11 @@ def training(load: MinibatchLoad, profile: LinkProfile) -> Part:
     edges = Estimate(0.0)
     if not load.gpu_samples:
         edges = engine_copy(cost.structure_bytes, profile).seconds
+    each = "gpu.replay" if load.step_calls else "gpu.launch"
     limits = [
         ("GPU operations", _at_rate(cost.operations, profile, "gpu.flops")),
         ("GPU memory", _at_rate(cost.memory_bytes, profile, "gpu.memory_rate")),
-        ("kernel launches", Estimate.of(profile, "gpu.launch") * cost.launches),
+        ("kernel launches", Estimate.of(profile, each) * cost.launches),
     ]
     # None of the three is a roof that may be left out.
     together = combine(max, *(seconds for _, seconds in limits))
@@ -372,7 +376,7 @@ def issuing(load: MinibatchLoad, profile: LinkProfile) -> Estimate:
     """
     known = (profile[key].value for key in ("gpu.issue", "gpu.launch"))
     each = next((value for value in known if value is not None), 0.0)
-    return Estimate(each * load.training.launches)
+    return Estimate(each * (load.step_calls or load.training.launches))
 
 
 def submitting(profile: LinkProfile) -> Estimate:

@@ -26,7 +26,12 @@ from gatherbench.bench.read.units import quantity
 from gatherbench.bench.run.declared_rows import PATH_METRICS, TRAINING_METRICS, requests_of
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import CHECK_STAGE, RunStore
-from gatherbench.bench.run.training_cost import TrainingCost, recomputing
+from gatherbench.bench.run.training_cost import (
+    TrainingCost,
+    recomputing,
+    replay_calls,
+    replaying,
+)
 from gatherbench.reason import Reason
 from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.data_path import DataPath
@@ -96,8 +101,6 @@ def series_of(run: Run, profile: LinkProfile) -> list[Series]:
         strategy = _strategy_of(case)
         refused = None if strategy is None else refusal(strategy)
         missing = None if refused is None else str(refused)
-        if fields.get("step", "issued") != "issued":
-            missing = "not_modelled: no profile says what replaying a captured step takes"
         if key in wrong.index:
             missing = f"the case was found wrong: {wrong[key]}"
         if missing is None and (not facts.keys() >= _NEEDED or key[0] not in tables):
@@ -111,6 +114,9 @@ def series_of(run: Run, profile: LinkProfile) -> list[Series]:
             load = replace(load, disk_depth=strategy.disk_depth)
         if fields.get("activations") == "recompute":
             load = replace(load, training=recomputing(load.training))
+        if fields.get("step") == "captured":
+            training = replaying(load.training, load.payload_bytes)
+            load = replace(load, training=training, step_calls=replay_calls(len(fields["fanouts"])))
         load = host.complete(key, load, profile, math.prod(ranks))
         found.append(Series(*key, load, int(facts["sample.minibatches"]), "", *ranks))
     return found

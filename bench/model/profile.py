@@ -274,6 +274,9 @@ SPECS: dict[str, Spec] = {
     "gpu.issue": Spec(
         "s", 1e-7, 1e-2, "issuing one operation of a training step of torch", otherwise=_UNTIMED
     ),
+    "gpu.replay": Spec(
+        "s", 1e-8, 1e-3, "an operation of a replayed step, for the GPU", otherwise=_UNTIMED
+    ),
     "gpu.draw": Spec("s", 1e-7, 1e-1, "issuing the draw of a layer to the GPU", otherwise=_UNTIMED),
     "gpu.submit": Spec("s", 1e-7, 1e-1, "starting the fetch of a minibatch"),
     # How many GPUs there are, and what they share.

@@ -66,6 +66,7 @@ CASES = {
         Case("gpu_matmul", "1", "float32 operations of a product of matrices"),
         Case("gpu_launch", "1", "operations issued to the GPU"),
         Case("gpu_issue", "1", "operations of a training step, issued to the GPU"),
+        Case("gpu_replay", "1", "operations of a captured training step, replayed by the GPU"),
         Case("gpu_draw", "1", "layers of small minibatches, drawn by the GPU"),
         Case("gpu_submit", "1", "minibatches of ids handed to the GPU and launched"),
         Case("train_alone", "1", "steps of a load that is like training", "overlap"),
@@ -224,7 +225,12 @@ def gpu_points(spans: Sequence[int], cores: int) -> list[Point]:
         Point("gpu_copy"),
         Point("gpu_matmul"),
         Point("gpu_launch"),
-        *([Point("gpu_issue"), Point("gpu_draw")] if find_spec("torch_geometric") else []),
+        *(
+            map(
+                Point,
+                ("gpu_issue", "gpu_replay", "gpu_draw") if find_spec("torch_geometric") else (),
+            )
+        ),
         Point("gpu_submit", USUAL_ROW_BYTES, most),
     ]
     for span in ordered:

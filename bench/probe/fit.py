@@ -300,6 +300,7 @@ _TIMED: tuple[tuple[str, str, Callable[[Measured], Measured], str], ...] = (
     ("gpu.flops", "gpu_matmul", lambda m: m, "product of two matrices, 8192 wide, no TF32"),
     ("gpu.launch", "gpu_launch", Measured.each, "forward and backward of a small chain"),
     ("gpu.issue", "gpu_issue", Measured.each, "steps of GraphSAGE on a few nodes, on their own"),
+    ("gpu.replay", "gpu_replay", Measured.each, "the same steps captured in a CUDA graph"),
     ("gpu.draw", "gpu_draw", Measured.each, "minibatches of a few nodes, begun two ahead"),
     ("gpu.submit", "gpu_submit", Measured.each, "ids to the GPU and the gather's launch"),
 )

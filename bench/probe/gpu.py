@@ -42,7 +42,10 @@ from gatherbench.strategies.cuda_overlap import blocks_of
 
 if TYPE_CHECKING:
     from gatherbench.bench.probe.host import HostStand
+    from gatherbench.bench.run.captured import CapturedTrainer
+    from gatherbench.bench.run.models import Trainer
     from gatherbench.bench.sampling.device_sampler import DeviceSampler
+    from gatherbench.bench.sampling.minibatch import MiniBatch
 
 _ROOF_BLOCK = 512
 _CHECKED_ROWS = 4099
@@ -288,13 +291,23 @@ class GpuStand(contextlib.ExitStack):
         return self._clocked(2 * CHAIN, step)
 
     def _gpu_issue(self, point: Point) -> Observation:
-        step, launches = self._training
+        issued, _, minibatch, launches = self._training
 
         def steps() -> None:
             for _ in range(STEPS):
-                step()
+                issued.step(*minibatch)
 
         return self._clocked(STEPS * launches, steps)
+
+    def _gpu_replay(self, point: Point) -> Observation:
+        _, captured, minibatch, launches = self._training
+
+        def replays() -> None:
+            for _ in range(STEPS):
+                captured.replay()
+
+        captured.step(*minibatch)
+        return self._timed(STEPS * launches, replays)
 
     def _gpu_draw(self, point: Point) -> Observation:
         sampler, seeds = self._sampler
@@ -401,10 +414,12 @@ class GpuStand(contextlib.ExitStack):
         return left, right, product
 
     @functools.cached_property
-    def _training(self) -> tuple[Callable[[], object], float]:
-        """A step of GraphSAGE on nodes so few that the GPU waits for it, and its operations."""
+    def _training(self) -> tuple[Trainer, CapturedTrainer, tuple[Tensor, MiniBatch], float]:
+        """GraphSAGE, issued and captured, a minibatch of nodes so few that the GPU waits for the
+        host, and the operations of a step."""
         # PyG takes seconds to load, and who measures gathers alone may not have it.
         from gatherbench.bench.plan.workload import Workload
+        from gatherbench.bench.run.captured import CapturedTrainer, StepInputs
         from gatherbench.bench.run.models import Trainer, build_model
         from gatherbench.bench.run.training_cost import training_cost
         from gatherbench.bench.sampling.minibatch import MiniBatch
@@ -415,11 +430,14 @@ class GpuStand(contextlib.ExitStack):
         edges = tuple(
             torch.stack((ids[:of].repeat(2) * 2, ids[:of].repeat(2))) for of in nodes[:-1]
         )
-        model = build_model(workload, width, classes)
-        trainer = Trainer(model, ids % classes, self.device)
+        sizes = np.array([nodes]), np.array([[block.shape[1] for block in edges]])
+        inputs = StepInputs.of(*sizes, width, self.device)
+        model, same = (build_model(workload, width, classes) for _ in range(2))
+        issued = Trainer(model, ids % classes, self.device)
+        captured = CapturedTrainer(same, ids % classes, self.device, inputs)
         x, batch = torch.rand(nodes[-1], width, device=self.device), MiniBatch(ids, edges, nodes)
         cost = training_cost("sage", width, hidden, classes, nodes, [2 * n for n in nodes[:-1]])
-        return lambda: trainer.step(x, batch), cost.launches
+        return issued, captured, (x, batch), cost.launches
 
     @functools.cached_property
     def _sampler(self) -> tuple[DeviceSampler, Tensor]:

@@ -16,13 +16,15 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gatherbench.bench.run.models import Trainer, to_device
 from gatherbench.bench.sampling.minibatch import MiniBatch
-from gatherbench.bench.sampling.trace import Trace
 from gatherbench.strategies.by_type import Rows
 
+#: int64 ``[minibatches, layers]``.
+Counts = NDArray[np.int64]
 #: Rows behind the nodes of each layer, which the edges that fill up have to themselves. Spread over
 #: them, the GPU's atomic additions wait for each other no more than those of real edges.
 SPARE_ROWS = 64
@@ -62,9 +64,13 @@ class StepInputs:
     pool: Any
 
     @classmethod
-    def of(cls, trace: Trace, width: int, device: torch.device) -> Self:
-        """For the minibatches of ``trace``, with rows of ``width`` numbers."""
-        most, edges = trace.num_nodes.max(axis=0), trace.num_edges.max(axis=0)
+    def of(cls, num_nodes: Counts, num_edges: Counts, width: int, device: torch.device) -> Self:
+        """For minibatches of these sizes, with rows of ``width`` numbers.
+
+        Args:
+            num_nodes, num_edges: as those of :class:`~gatherbench.bench.sampling.trace.Trace`.
+        """
+        most, edges = num_nodes.max(axis=0), num_edges.max(axis=0)
         nodes = tuple(int(count) + SPARE_ROWS for count in most)
         fill = []
         for layer, count in enumerate(edges):
@@ -104,9 +110,9 @@ class StepInputs:
             torch.cat((block, fill[:, block.shape[1] :]), dim=1, out=there)
 
 
-def padding(trace: Trace) -> float:
+def padding(num_edges: Counts) -> float:
     """Edges of a captured step beyond those of the mean minibatch, as a share of these."""
-    return float(trace.num_edges.max(axis=0).sum() / trace.num_edges.sum(axis=1).mean() - 1)
+    return float(num_edges.max(axis=0).sum() / num_edges.sum(axis=1).mean() - 1)
 
 
 class CapturedTrainer(Trainer):
@@ -125,7 +131,8 @@ class CapturedTrainer(Trainer):
         super().__init__(model, labels, device)
         on_gpu = device.type == "cuda"
         self.optimiser = self.adam(capturable=on_gpu)
-        self._inputs, self._replay = inputs, None if on_gpu else self._issue
+        self._inputs = inputs
+        self._replay: Callable[[], None] | None = None if on_gpu else self._issue
         self._loss = torch.zeros((), device=device)
 
     def spare(self) -> CapturedTrainer:
@@ -136,10 +143,14 @@ class CapturedTrainer(Trainer):
         assert isinstance(x, Tensor), "refused with a table a type"
         labels, batch = self._labels_of(batch), to_device(batch, self.device)
         self._inputs.take(x, labels, batch)
+        self.replay()
+        return self._loss.clone()  # the next step writes there
+
+    def replay(self) -> None:
+        """Train once more on the minibatch that lies there."""
         if self._replay is None:
             self._replay = self._captured()
         self._replay()
-        return self._loss.clone()  # the next step writes there
 
     def _issue(self) -> None:
         self._loss = self.optimised(self._inputs.x, self._inputs.labels, self._inputs.batch)

@@ -152,8 +152,9 @@ class Ground:
     @cached_property
     def inputs(self) -> StepInputs:
         """What captured steps read, for the trace's minibatches."""
-        width = self.dataset.spec.feature_dim
-        return StepInputs.of(self.epochs.trace, width, torch.device(self._job.device))
+        trace, width = self.epochs.trace, self.dataset.spec.feature_dim
+        device = torch.device(self._job.device)
+        return StepInputs.of(trace.num_nodes, trace.num_edges, width, device)
 
     @cached_property
     def known(self) -> Knowledge:
@@ -530,7 +531,8 @@ class _Training:
     def _captured_rows(self, trainer: CapturedTrainer, batch: MiniBatch) -> None:
         """What the fixed size adds to a step, and that its gradient is that of the step issued."""
         make = self.job.rows
-        share, source = padding(self.epochs.trace), "largest minibatch of each layer, over the mean"
+        share = padding(self.epochs.trace.num_edges)
+        source = "largest minibatch of each layer, over the mean"
         self.out.row(make.ok("train", "padding", "1", share, source))
         if self.job.first:
             x, on_device = self._beside(batch)

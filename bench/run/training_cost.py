@@ -107,6 +107,22 @@ def training_cost(
     return TrainingCost(operations, memory, launches, sum(num_edges) * 2 * _INDEX)
 
 
+def replaying(cost: TrainingCost, row_bytes: float) -> TrainingCost:
+    """The cost of a captured step: first its rows and edges are copied to where it reads them.
+
+    Args:
+        row_bytes: of all rows of the minibatch.
+    """
+    copied = 2 * (row_bytes + cost.structure_bytes)
+    return replace(cost, memory_bytes=cost.memory_bytes + copied)
+
+
+def replay_calls(layers: int) -> int:
+    """What the host issues for a captured step of so many layers (bench/run/captured.py): labels
+    and what fills them up, copies of labels, rows and loss, each layer's edges, the replay."""
+    return layers + 6
+
+
 def recomputing(cost: TrainingCost) -> TrainingCost:
     """The cost of a step that computes its forward pass twice: a third of the products' operations.
 

@@ -124,7 +124,7 @@ def counted(name: str, params: dict[str, str], sampling: str, step: str = "issue
         model = build_model(WORKLOAD, WIDTH, CLASSES)
         trainer = Trainer(model, labels, CUDA)
         if step == "captured":
-            inputs = StepInputs.of(epochs.trace, WIDTH, CUDA)
+            inputs = StepInputs.of(epochs.trace.num_nodes, epochs.trace.num_edges, WIDTH, CUDA)
             trainer = CapturedTrainer(model, labels, CUDA, inputs)
         of_sampler, of_fetch = Counts(), Counts()
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from gpu_variants import CUDA
-from tests.bench.run.test_captured import NODES, WIDTH, minibatches, rows_of, traced
+from tests.bench.run.test_captured import NODES, WIDTH, minibatches, rows_of, sizes
 
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.captured import CapturedTrainer, StepInputs, difference
@@ -29,7 +29,7 @@ def fed(trainer: Trainer, batch: MiniBatch) -> float:
 def test_replays_learn_what_issued_steps_learn(order):
     """From the first one on: the steps before the capture are undone, and it computes nothing."""
     batches = minibatches()
-    captured = of(CapturedTrainer, StepInputs.of(traced(batches), WIDTH, CUDA))
+    captured = of(CapturedTrainer, StepInputs.of(*sizes(batches), WIDTH, CUDA))
     issued = of(Trainer)
     for number in order:
         assert fed(captured, batches[number]) == pytest.approx(
@@ -42,7 +42,7 @@ def test_replays_learn_what_issued_steps_learn(order):
 def test_steps_that_share_their_memory_do_not_disturb_each_other():
     """Paths that take turns in one process; an older loss is not overwritten either."""
     batches = minibatches()
-    inputs = StepInputs.of(traced(batches), WIDTH, CUDA)
+    inputs = StepInputs.of(*sizes(batches), WIDTH, CUDA)
     both, alone = [of(CapturedTrainer, inputs) for _ in range(2)], of(Trainer)
     for batch in batches:
         x = rows_of(batch).to(CUDA)
@@ -53,7 +53,7 @@ def test_steps_that_share_their_memory_do_not_disturb_each_other():
 
 def test_each_replay_draws_its_own_dropout():
     batches = minibatches()
-    captured = of(CapturedTrainer, StepInputs.of(traced(batches), WIDTH, CUDA))
+    captured = of(CapturedTrainer, StepInputs.of(*sizes(batches), WIDTH, CUDA))
     x = rows_of(batches[0]).to(CUDA)
     losses = [float(captured.step(x, batches[0])) for _ in range(30)]
     assert len(set(losses)) > 20
@@ -62,7 +62,7 @@ def test_each_replay_draws_its_own_dropout():
 
 def test_the_check_passes_and_leaves_nothing():
     batches = minibatches()
-    captured = of(CapturedTrainer, StepInputs.of(traced(batches), WIDTH, CUDA))
+    captured = of(CapturedTrainer, StepInputs.of(*sizes(batches), WIDTH, CUDA))
     assert isinstance(captured, CapturedTrainer)
     before = [one.clone() for one in captured.model.parameters()]
     for batch in batches:

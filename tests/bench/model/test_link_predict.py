@@ -465,11 +465,25 @@ def test_what_activations_move_in_a_run_comes_back_over_the_predicted_link(tmp_p
     assert done == pytest.approx([2.5e8, 2.5e8, 2.5e8 * 4 / 3])
 
 
-def test_no_profile_says_what_a_captured_step_takes(tmp_path, profile):
-    found = predict(make_run(tmp_path, step="captured"), profile)
-    epochs = [row for row in found if (row.stage, row.metric) == ("epoch", "wall_time")]
-    assert {row.value for row in epochs} == {None}
-    assert all("no profile says what replaying" in str(row.reason) for row in epochs)
+def test_a_captured_step_copies_its_minibatch_and_is_known_where_a_replay_is(tmp_path, profile):
+    """Rows and edges are read and written once more; of two layers, 8 calls."""
+    runs = (
+        make_run(tmp_path / "issued", fanouts=[4, 3]),
+        make_run(tmp_path / "captured", step="captured", fanouts=[4, 3]),
+    )
+    issued, captured = ([one.load for one in series_of(run, profile)] for run in runs)
+    for one, other in zip(issued, captured, strict=True):
+        assert (one.step_calls, other.step_calls) == (0, 8)
+        more = other.training.memory_bytes - one.training.memory_bytes
+        assert more == pytest.approx(2 * (one.payload_bytes + one.training.structure_bytes))
+        assert other.training.launches == one.training.launches
+
+    def epochs(of: LinkProfile) -> set[float | None]:
+        rows = predict(runs[1], of)
+        return {row.value for row in rows if (row.stage, row.metric) == ("epoch", "wall_time")}
+
+    assert epochs(profile) == {None}
+    assert None not in epochs(profile.with_constant("gpu.replay", 2e-6, "made up"))
 
 
 def test_rates_of_several_ranks_are_those_of_one_link(tmp_path, profile):

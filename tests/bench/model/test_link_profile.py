@@ -61,6 +61,7 @@ def test_a_file_from_before_peers_and_networks_is_still_read(tmp_path):
     disk = {"disk.iops", "disk.block", "disk.bandwidth"}
     newer = {
         "gpu.issue",
+        "gpu.replay",
         "gpu.draw",
         "host.gather_scaling",
         "read.managed_page_visits",

@@ -75,6 +75,7 @@ def machine(**constants: Any) -> LinkProfile:
         "gpu.flops": 3e13,
         "gpu.launch": 8e-6,
         "gpu.issue": 46e-6,
+        "gpu.replay": 2e-6,
         "gpu.draw": 0.3e-3,
         "gpu.submit": 40e-6,
         "node.gpus": 1.0,
@@ -122,6 +123,7 @@ class MadeUp:
             "gpu_matmul": p["gpu.flops"].value,
             "gpu_launch": 1 / (p["gpu.launch"].value or 1),
             "gpu_issue": 1 / (p["gpu.issue"].value or 1),
+            "gpu_replay": 1 / (p["gpu.replay"].value or 1),
             "gpu_draw": 1 / (p["gpu.draw"].value or 1),
             "gpu_submit": 1 / (p["gpu.submit"].value or 1),
         }
@@ -184,6 +186,7 @@ def test_the_constants_of_a_made_up_machine_are_recovered(
             continue
         if SPECS[key].otherwise and key not in (
             "gpu.issue",
+            "gpu.replay",
             "gpu.draw",
         ):  # peers, a network, the host's size: nothing times them
             assert constant.source.startswith("not measured")

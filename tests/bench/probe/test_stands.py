@@ -1,6 +1,7 @@
 """What the stands time: the processor for real, and a GPU's part on a stand-in for CUDA."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from gatherbench.bench.probe.gpu import GpuStand, Ring
 from gatherbench.bench.probe.host import HostStand, fold_words, table_bytes
 from gatherbench.bench.probe.stand import CLOCK, ProbeError, filled_table
 from gatherbench.bench.read.points import Point
-from gatherbench.bench.run import models
+from gatherbench.bench.run import captured, models
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from tools.gpu.points import gather_points
 
@@ -167,6 +168,26 @@ def test_issuing_is_timed_over_whole_steps_of_training(stand, monkeypatch):
     assert seen == [3] * 5
     assert observed.amount == 5 * (3 * 28 - 8 + 8 + 4)
     assert observed.source == CLOCK
+
+
+def test_replays_are_timed_by_the_gpu_without_what_fills_their_inputs(stand, monkeypatch):
+    """Of the operations of a step that is issued; the first step, which captures, is before."""
+    seen: list[str] = []
+    for name in ("take", "replay"):
+        kind = captured.StepInputs if name == "take" else captured.CapturedTrainer
+        does = getattr(kind, name)
+
+        def noted(*given: Any, name: str = name, does: Any = does) -> Any:
+            seen.append(name)
+            return does(*given)
+
+        monkeypatch.setattr(kind, name, noted)
+    observed = stand.measure(Point("gpu_replay"))
+    assert seen == ["take", *["replay"] * 6]
+    assert observed.amount == 5 * (3 * 28 - 8 + 8 + 4)
+    assert observed.source == gpu.EVENTS
+    _, trainer, _, _ = stand._training
+    assert torch.isfinite(trainer._loss)
 
 
 def test_drawing_is_timed_by_layers_of_minibatches_that_are_waited_for(stand, monkeypatch):

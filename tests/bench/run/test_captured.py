@@ -1,6 +1,5 @@
 """Steps of a fixed size: what fills them up reaches no seed, and what they learn is the same."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -42,14 +41,13 @@ def minibatches(count: int = 4, seeds: int = 20) -> list[MiniBatch]:
     ]
 
 
-def traced(batches: list[MiniBatch]) -> Any:
+def sizes(batches: list[MiniBatch]) -> tuple[Any, Any]:
     edges = [[block.shape[1] for block in one.edges] for one in batches]
-    nodes = [one.num_nodes for one in batches]
-    return SimpleNamespace(num_nodes=np.array(nodes), num_edges=np.array(edges))
+    return np.array([one.num_nodes for one in batches]), np.array(edges)
 
 
 def trainer(batches: list[MiniBatch], model: str = "sage") -> CapturedTrainer:
-    inputs = StepInputs.of(traced(batches), WIDTH, CPU)
+    inputs = StepInputs.of(*sizes(batches), WIDTH, CPU)
     workload = Workload("x", model=model, fanouts=(4, 3))
     return CapturedTrainer(build_model(workload, WIDTH, 5), torch.arange(NODES) % 5, CPU, inputs)
 
@@ -95,7 +93,7 @@ def test_a_step_trains_with_dropout_and_each_loss_is_its_own():
 @given(st.integers(1, 6), st.integers(2, 40), st.data())
 def test_what_fills_up_has_rows_of_its_own(count, seeds, data):
     batches = minibatches(count, seeds)
-    inputs = StepInputs.of(traced(batches), WIDTH, CPU)
+    inputs = StepInputs.of(*sizes(batches), WIDTH, CPU)
     batch = data.draw(st.sampled_from(batches))
     for before in (batches[0], batch):  # what another minibatch left there is overwritten
         labels = torch.arange(before.num_nodes[0])
@@ -123,8 +121,7 @@ def test_what_fills_up_has_rows_of_its_own(count, seeds, data):
 
 def test_padding_is_the_largest_layers_over_the_mean_minibatch():
     """Largest 30 and 60 edges: 90; means 80 / 2 and 70: (30 + 50 + 20 + 60) / 2 = 80."""
-    trace: Any = SimpleNamespace(num_edges=np.array([[30, 50], [20, 60]]))
-    assert padding(trace) == pytest.approx(90 / 80 - 1)
+    assert padding(np.array([[30, 50], [20, 60]])) == pytest.approx(90 / 80 - 1)
 
 
 def test_narrow_rows_are_widened_on_their_way_in():
@@ -177,7 +174,7 @@ class Labelled(StepInputs):
 def test_a_step_of_other_gradients_is_rejected(wrong):
     batches = minibatches()
     fixed = trainer(batches)
-    fixed._inputs = wrong.of(traced(batches), WIDTH, CPU)
+    fixed._inputs = wrong.of(*sizes(batches), WIDTH, CPU)
     with pytest.raises(WrongStepError, match="differs from that of the step issued by"):
         difference(fixed, rows_of(batches[-1]), batches[-1])
 

@@ -374,7 +374,7 @@ def test_paths_train_to_the_same_bits_in_steps_of_a_fixed_size(make_job, monkeyp
         job = captured(make_job(strategy))
         rows = measured(job)
         is_complete(rows)
-        assert value(rows, "train", "padding") == pytest.approx(padding(trace))
+        assert value(rows, "train", "padding") == pytest.approx(padding(trace.num_edges))
         assert 0 <= value(rows, "check", "gradient_difference") < 1e-5
         outcomes.add(tuple(value(rows, "train", "loss", e) for e in range(2)))
         again = measured(replace(job, first=False))
