@@ -245,11 +245,13 @@ class Measure(_Table):
         for key, ways in {"activations": self.ways, "step": self.steps}.items():
             if not ways:
                 raise ValueError(f"{key}: an empty list leaves nothing to measure")
-        if "captured" in self.steps and (self.minibatches == "fresh" or self.ways != ["keep"]):
+        if "captured" in self.steps and self.minibatches == "fresh":
             raise ValueError(
-                'step = "captured" has room for the minibatches of one epoch: it needs minibatches'
-                ' = "same" and activations = "keep"'
+                'step = "captured" has room for the minibatches of one epoch: say minibatches ='
+                ' "same"'
             )
+        if "captured" in self.steps and self.ways != ["keep"]:
+            raise ValueError('step = "captured" needs activations = "keep"')
         if min(self.known_copies) <= 0:
             raise ValueError("known_copies are MiB, above 0")
         if (epochs := self.warmup_epochs + self.epochs) * SHORTEST_EPOCH_S > self.timeout_s:
@@ -717,10 +719,7 @@ def _refuse(workload: Workload) -> None:
     if workload.model not in MODELS:
         own_model(workload.model)
     if workload.step == "captured" and (workload.model != "sage" or workload.world > 1):
-        raise ValueError(
-            'step = "captured" needs model = "sage" on one GPU (of others, sizes depend on the'
-            " minibatch, and ranks would wait for each other inside the step)"
-        )
+        raise ValueError('step = "captured" is there for model = "sage" on one GPU so far')
     if workload.partitions and workload.world > 1:
         raise ValueError(
             f"partitions = {workload.partitions!r} are for one rank, and there are"

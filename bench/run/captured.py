@@ -1,18 +1,19 @@
 """A training step that is captured once in a CUDA graph and replayed for each minibatch.
 
-Issued operation by operation, a step of a small model takes the host longer than the GPU: nine
-tenths of an epoch on an H200 were the host's, and epochs could not tell paths apart. A replay is
-one call. It repeats the same operations on the same memory, so a minibatch is copied into inputs
-of a fixed size first; what it lacks is filled up with edges among rows of their own, which no seed
-node hears of.
+Issued operation by operation, a step of a small model takes the host longer than the GPU: on an
+H200 steps were two thirds to three quarters of an epoch, and epochs could not tell paths apart. A
+replay is one launch. It repeats the same operations on the same memory, so a minibatch is copied
+into inputs of a fixed size first; what it lacks is filled up with edges among rows of their own,
+which no seed node hears of.
 """
 
 from __future__ import annotations
 
 import copy
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -25,9 +26,11 @@ from gatherbench.strategies.by_type import Rows
 
 #: int64 ``[minibatches, layers]``.
 Counts = NDArray[np.int64]
-#: Rows behind the nodes of each layer, which the edges that fill up have to themselves. Spread over
-#: them, the GPU's atomic additions wait for each other no more than those of real edges.
+#: Rows behind the nodes of each layer, at least, which the edges that fill up have to themselves.
 SPARE_ROWS = 64
+#: Of these edges that meet in a row, at most: about as many as real ones do, as the GPU adds up
+#: what meets one after the other.
+_MEETING = 8
 #: ``cross_entropy``'s mark of a seed that does not count.
 _NO_LABEL = -100
 #: Steps before the capture, in which libraries make what a graph cannot hold (as torch advises).
@@ -53,7 +56,10 @@ class StepInputs:
         labels: int64 ``[nodes[0]]``, -100 behind the minibatch's seeds.
         edges: int64 ``[2, E_k]`` of each layer.
         fill: the edges that fill up, of the same shapes.
-        pool: of a GPU's memory for what the steps compute, of which one is replayed at a time.
+        most: nodes of each layer without the spare rows.
+        anchor: on a GPU a graph whose memory those of the steps share, as one is replayed at a
+            time. It lives as long as they might: of a pool whose graphs are all gone cuBLAS may
+            hold a workspace still, and torch then refuses another capture there.
     """
 
     nodes: tuple[int, ...]
@@ -61,7 +67,8 @@ class StepInputs:
     labels: Tensor
     edges: tuple[Tensor, ...]
     fill: tuple[Tensor, ...]
-    pool: Any
+    most: tuple[int, ...]
+    anchor: torch.cuda.CUDAGraph | None
 
     @classmethod
     def of(cls, num_nodes: Counts, num_edges: Counts, width: int, device: torch.device) -> Self:
@@ -70,19 +77,27 @@ class StepInputs:
         Args:
             num_nodes, num_edges: as those of :class:`~gatherbench.bench.sampling.trace.Trace`.
         """
-        most, edges = num_nodes.max(axis=0), num_edges.max(axis=0)
-        nodes = tuple(int(count) + SPARE_ROWS for count in most)
+        most, edges = (tuple(map(int, of.max(axis=0))) for of in (num_nodes, num_edges))
+        lacking = int((num_edges.max(axis=0) - num_edges.min(axis=0)).max())
+        spare = max(SPARE_ROWS, -(-lacking // _MEETING))
+        nodes = tuple(count + spare for count in most)
         fill = []
         for layer, count in enumerate(edges):
-            spare = torch.arange(int(count), device=device) % SPARE_ROWS
-            fill.append(torch.stack([spare + int(most[layer + 1]), spare + int(most[layer])]))
+            rows = torch.arange(count, device=device) % spare
+            fill.append(torch.stack([rows + most[layer + 1], rows + most[layer]]))
+        anchor = None
+        if device.type == "cuda":
+            anchor = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(anchor, capture_error_mode="thread_local"):
+                torch.zeros(1, device=device)
         return cls(
             nodes,
             torch.zeros(nodes[-1], width, device=device),
             torch.full((nodes[0],), _NO_LABEL, device=device),
             tuple(map(torch.clone, fill)),
             tuple(fill),
-            torch.cuda.graph_pool_handle() if device.type == "cuda" else None,
+            most,
+            anchor,
         )
 
     @property
@@ -96,7 +111,7 @@ class StepInputs:
         Raises:
             ValueError: it is larger than those of the trace.
         """
-        room = [count - SPARE_ROWS for count in self.nodes], [f.shape[1] for f in self.fill]
+        room = self.most, [fill.shape[1] for fill in self.fill]
         asked = batch.num_nodes, [block.shape[1] for block in batch.edges]
         if any(np.greater(one, other).any() for one, other in zip(asked, room, strict=True)):
             raise ValueError(
@@ -149,34 +164,55 @@ class CapturedTrainer(Trainer):
     def replay(self) -> None:
         """Train once more on the minibatch that lies there."""
         if self._replay is None:
-            self._replay = self._captured()
+            self.capture()
+        assert self._replay is not None
         self._replay()
 
     def _issue(self) -> None:
         self._loss = self.optimised(self._inputs.x, self._inputs.labels, self._inputs.batch)
 
-    def _captured(self) -> Callable[[], None]:
-        """Capture the step on the inputs that lie there; what it trained meanwhile is undone."""
+    def capture(self) -> None:
+        """Capture the step, on a GPU, on whatever lies in its inputs: what it learns is undone.
+
+        Raises:
+            RuntimeError: an operation cannot be captured. The process had better end: torch may be
+                left in the capture.
+        """
+        if self.device.type != "cuda":
+            return
         weights = [one.detach().clone() for one in self._weights]
         side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(side):
             for _ in range(_WARM_UP_STEPS):
                 self._issue()
-        torch.cuda.current_stream(self.device).wait_stream(side)
+        current = torch.cuda.current_stream(self.device)
+        current.wait_stream(side)
         with torch.no_grad():
             for one, before in zip(self._weights, weights, strict=True):
                 one.copy_(before)
             for moments in self.optimiser.state.values():
                 for moment in moments.values():
                     moment.zero_()
+                    moment.record_stream(current)  # replays use what was allocated on the side
         self.optimiser.zero_grad(set_to_none=True)
         graph = torch.cuda.CUDAGraph()
-        # Threads of the path may go on making calls that a capture forbids to its own.
-        with torch.cuda.graph(graph, self._inputs.pool, capture_error_mode="thread_local"):
-            self._issue()
-        replay: Callable[[], None] = graph.replay
-        return replay
+        assert self._inputs.anchor is not None
+        pool, collects = self._inputs.anchor.pool(), gc.isenabled()
+        gc.collect()  # finalizers make calls that a capture forbids
+        gc.disable()
+        try:
+            # Threads of the path may go on making such calls. Where a capture cannot begin torch
+            # leaves its stream the current one.
+            with (
+                torch.cuda.stream(current),
+                torch.cuda.graph(graph, pool, capture_error_mode="thread_local"),
+            ):
+                self._issue()
+        finally:
+            if collects:
+                gc.enable()
+        self._replay = graph.replay
 
 
 def difference(trainer: CapturedTrainer, x: Rows, batch: MiniBatch) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
@@ -30,7 +31,13 @@ from gatherbench.bench.plan.workload import RELATIONAL, Workload
 from gatherbench.bench.run.activation_rows import compared as compares_activations
 from gatherbench.bench.run.activation_rows import moved_rows, rows_of_a_step
 from gatherbench.bench.run.activations import Keep, Offload, activations_of
-from gatherbench.bench.run.captured import CapturedTrainer, StepInputs, difference, padding
+from gatherbench.bench.run.captured import (
+    CapturedTrainer,
+    StepInputs,
+    WrongStepError,
+    difference,
+    padding,
+)
 from gatherbench.bench.run.check import (
     COMPARED,
     LAST_BATCHES,
@@ -282,7 +289,7 @@ class MeasuredCase(ExitStack):
         if spec.hashed and "file" in self.strategy.needs:
             return unsupported(f"rows of {spec.name} are made in memory, and no disk holds them")
         if job.case.workload.step == "captured" and self._device.type != "cuda":
-            return unsupported("a step is captured on a GPU alone")
+            return unsupported("only a GPU replays captured steps", 'take step = "issued"')
         reason = self.strategy.skip(self._device, size)
         reason = reason or _too_large(job, self.strategy, size)
         return reason or self._ground.table_refusal(self.strategy)
@@ -529,7 +536,12 @@ class _Training:
         self.out.rows(rows_of_a_step(self.job.rows, *step))
 
     def _captured_rows(self, trainer: CapturedTrainer, batch: MiniBatch) -> None:
-        """What the fixed size adds to a step, and that its gradient is that of the step issued."""
+        """Capture the step; what its fixed size adds, and that its gradient is the issued step's.
+
+        Raises:
+            SystemExit: it cannot be captured. torch may be left in the capture, so other paths of
+                the process get another one.
+        """
         make = self.job.rows
         share = padding(self.epochs.trace.num_edges)
         source = "largest minibatch of each layer, over the mean"
@@ -537,8 +549,9 @@ class _Training:
         if self.job.first:
             x, on_device = self._beside(batch)
             source = "norm of the difference to the step issued, over its norm; no dropout"
-            far = difference(trainer, x, on_device)
+            far = _or_end(partial(difference, trainer, x, on_device))
             self.out.row(make.ok(CHECK_STAGE, "gradient_difference", "1", far, source))
+        _or_end(trainer.capture)
 
     def _delivered(self, ids: Tensor) -> Rows:
         """What the path makes of the rows of ``ids``, past it, on the host."""
@@ -700,6 +713,17 @@ class _Training:
         except Exception as error:  # a profiler that fails must not cost what was measured
             why = f"failed: {type(error).__name__}: {error}"
             return self.job.rows.missing(*what, source, why, "failed")
+
+
+def _or_end(captures: Callable[[], R]) -> R:
+    """What that gives; where the capture itself fails the process ends."""
+    try:
+        return captures()
+    except WrongStepError:
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        raise SystemExit(1) from error
 
 
 def _trainer(workload: Workload, ground: Ground, activations: Keep) -> Trainer:

@@ -119,8 +119,9 @@ def replaying(cost: TrainingCost, row_bytes: float) -> TrainingCost:
 
 def replay_calls(layers: int) -> int:
     """What the host issues for a captured step of so many layers (bench/run/captured.py): labels
-    and what fills them up, copies of labels, rows and loss, each layer's edges, the replay."""
-    return layers + 6
+    and what fills them up, copies of labels, rows and loss, each layer's edges, and the replay, for
+    which torch sets the seed and the place of the dropout's random numbers first."""
+    return layers + 8
 
 
 def recomputing(cost: TrainingCost) -> TrainingCost:

@@ -60,11 +60,30 @@ def test_each_replay_draws_its_own_dropout():
     assert sum(losses[-5:]) < sum(losses[:5])
 
 
+def test_a_step_is_captured_where_another_one_was_thrown_away():
+    """The memory of both is one; run alone this is the first capture of its process."""
+    batches = minibatches()
+    inputs = StepInputs.of(*sizes(batches), WIDTH, CUDA)
+    for _ in range(3):
+        assert fed(of(CapturedTrainer, inputs), batches[0]) > 0
+
+
+def test_capturing_trains_nothing_whatever_lies_in_the_inputs():
+    captured = of(CapturedTrainer, StepInputs.of(*sizes(minibatches()), WIDTH, CUDA))
+    assert isinstance(captured, CapturedTrainer)
+    before = [one.detach().clone() for one in captured.model.parameters()]
+    captured.capture()  # no seed has a label yet: the mean of none is no number
+    assert all(torch.equal(*both) for both in zip(before, captured.model.parameters(), strict=True))
+    moments = [m for of_one in captured.optimiser.state.values() for m in of_one.values()]
+    assert len(moments) == 3 * len(before)
+    assert not any(moment.any() for moment in moments)
+
+
 def test_the_check_passes_and_leaves_nothing():
     batches = minibatches()
     captured = of(CapturedTrainer, StepInputs.of(*sizes(batches), WIDTH, CUDA))
     assert isinstance(captured, CapturedTrainer)
-    before = [one.clone() for one in captured.model.parameters()]
+    before = [one.detach().clone() for one in captured.model.parameters()]
     for batch in batches:
         assert difference(captured, rows_of(batch).to(CUDA), batch) < 1e-4
     assert all(torch.equal(*both) for both in zip(before, captured.model.parameters(), strict=True))

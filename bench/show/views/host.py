@@ -13,6 +13,7 @@ from __future__ import annotations
 import pandas as pd
 
 from gatherbench.bench.plan.plan import GPU_SAMPLING
+from gatherbench.bench.plan.workload import ranks_of
 from gatherbench.bench.read.derive import names_of, of_paths, sort_series
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES
@@ -133,15 +134,23 @@ def _issued(run: Run) -> Table:
     )
 
 
+def _can_capture(run: Run) -> bool:
+    """Whether the plan would take captured steps for all its workloads, and has none."""
+    measure, workloads = run.plan["measure"], run.plan["workloads"].values()
+    usual = {"minibatches": "same", "activations": "keep"}
+    return all(measure.get(key, value) == value for key, value in usual.items()) and all(
+        one["model"] == "sage" and ranks_of(one) == (1, 1) and one.get("step") != "captured"
+        for one in workloads
+    )
+
+
 def issue_points(run: Run) -> list[Point]:
     """Whose epochs are bound by issuing them, with the range of its share; nothing if none is."""
     frame = issue_shares(run)
     mine = frame[frame["bound"]]
     if mine.empty:
         return []
-    bound = [run.plan["workloads"][one] for one in mine["workload"].unique()]
-    issued = any(w["model"] == "sage" and w.get("step", "issued") == "issued" for w in bound)
-    remedy = 'step = "captured" in [measure], ' if issued else ""
+    remedy = 'step = "captured" in [measure], ' if _can_capture(run) else ""
     return [
         Point(
             "the host bounds the epochs of {names}: it needs {values} of them to issue draws, steps"

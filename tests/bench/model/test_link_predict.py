@@ -466,14 +466,14 @@ def test_what_activations_move_in_a_run_comes_back_over_the_predicted_link(tmp_p
 
 
 def test_a_captured_step_copies_its_minibatch_and_is_known_where_a_replay_is(tmp_path, profile):
-    """Rows and edges are read and written once more; of two layers, 8 calls."""
+    """Rows and edges are read and written once more; of two layers, 10 calls."""
     runs = (
         make_run(tmp_path / "issued", fanouts=[4, 3]),
         make_run(tmp_path / "captured", step="captured", fanouts=[4, 3]),
     )
     issued, captured = ([one.load for one in series_of(run, profile)] for run in runs)
     for one, other in zip(issued, captured, strict=True):
-        assert (one.step_calls, other.step_calls) == (0, 8)
+        assert (one.step_calls, other.step_calls) == (0, 10)
         more = other.training.memory_bytes - one.training.memory_bytes
         assert more == pytest.approx(2 * (one.payload_bytes + one.training.structure_bytes))
         assert other.training.launches == one.training.launches

@@ -521,10 +521,10 @@ def test_a_captured_step_is_another_workload_on_the_same_minibatches(tmp_path):
     [
         ('step = ["issued", "captured"]', "step = []", "step: an empty list leaves nothing"),
         ('"captured"]', '"caught"]', "step"),
-        ("repeats = 1", 'repeats = 1\nminibatches = "fresh"', "minibatches of one epoch"),
-        ("repeats = 1", 'repeats = 1\nactivations = "recompute"', 'activations = "keep"'),
-        ('"wordnet"', '"wordnet"\nmodel = "gat"', 'step = "captured" needs model = "sage"'),
-        ('"wordnet"', '"wordnet"\ngpus = 2', "on one GPU"),
+        ("repeats = 1", 'repeats = 1\nminibatches = "fresh"', 'say minibatches = "same"'),
+        ("repeats = 1", 'repeats = 1\nactivations = "recompute"', 'needs activations = "keep"'),
+        ('"wordnet"', '"wordnet"\nmodel = "gat"', 'is there for model = "sage"'),
+        ('"wordnet"', '"wordnet"\ngpus = 2', "on one GPU so far"),
     ],
 )
 def test_what_cannot_be_captured_is_refused_before_anything_runs(tmp_path, old, new, said):

@@ -99,7 +99,8 @@ def test_what_fills_up_has_rows_of_its_own(count, seeds, data):
         labels = torch.arange(before.num_nodes[0])
         inputs.take(rows_of(before), labels, before)
     most = [max(one.num_nodes[layer] for one in batches) for layer in range(3)]
-    assert inputs.nodes == tuple(one + SPARE_ROWS for one in most)
+    (spare,) = {one - other for one, other in zip(inputs.nodes, most, strict=True)}
+    assert spare >= SPARE_ROWS
     assert torch.equal(inputs.x[: batch.num_nodes[-1]], rows_of(batch))
     assert not inputs.x[most[-1] :].any()
     assert inputs.labels.tolist() == [
@@ -113,10 +114,17 @@ def test_what_fills_up_has_rows_of_its_own(count, seeds, data):
         assert there.shape[1] == max(one.edges[layer].shape[1] for one in batches)
         assert ((sources >= most[layer + 1]) & (sources < inputs.nodes[layer + 1])).all()
         assert ((targets >= most[layer]) & (targets < inputs.nodes[layer])).all()
-        # Spread, so that no row is added to more often than its share.
-        assert (
-            torch.bincount(targets).max() <= -(-len(targets) // SPARE_ROWS) if len(targets) else 1
-        )
+        # Spread, so that no more of them meet in a row than edges of the minibatch do.
+        assert all(torch.bincount(ends).max() <= 8 for ends in (sources, targets) if len(ends))
+
+
+def test_the_more_edges_may_be_lacking_the_more_rows_they_are_spread_over():
+    """Of 1000 and 201 edges 799 are lacking: eight in a row make 100 rows; 64 at the least."""
+    nodes, few = np.array([[10, 90], [10, 30]]), np.array([[1000], [990]])
+    made = [StepInputs.of(nodes, edges, 2, CPU) for edges in (np.array([[1000], [201]]), few)]
+    assert [inputs.nodes for inputs in made] == [(110, 190), (74, 154)]
+    assert made[0].x.shape == (190, 2)
+    assert made[0].fill[0][:, 99:101].tolist() == [[189, 90], [109, 10]]
 
 
 def test_padding_is_the_largest_layers_over_the_mean_minibatch():

@@ -13,7 +13,7 @@ from torch import Tensor
 from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.run import measure as measure_module
-from gatherbench.bench.run.captured import padding
+from gatherbench.bench.run.captured import CapturedTrainer, WrongStepError, padding
 from gatherbench.bench.run.check import WrongMemoryError
 from gatherbench.bench.run.declared_rows import UNCHOSEN
 from gatherbench.bench.run.job import Job, MemoryLimit
@@ -363,7 +363,49 @@ def captured(job: Job) -> Job:
 
 
 def test_a_captured_step_needs_a_gpu(make_job):
-    assert "captured on a GPU alone" in str(skipped(captured(make_job())))
+    said = 'only a GPU replays captured steps; take step = "issued"'
+    assert said in str(skipped(captured(make_job())))
+
+
+@pytest.mark.parametrize("fails", ["difference", "capture"])
+def test_a_capture_that_fails_ends_the_process_and_wrong_gradients_the_case(
+    make_job, monkeypatch, fails
+):
+    """torch may be left in the capture, and other paths of the process would train in it."""
+    monkeypatch.setattr(MeasuredCase, "refused", lambda _: None)
+
+    def failing(*_: object) -> None:
+        raise raised
+
+    where = CapturedTrainer if fails == "capture" else measure_module
+    monkeypatch.setattr(where, fails, failing)
+    raised: Exception = RuntimeError("operation not permitted when stream is capturing")
+    with pytest.raises(SystemExit, match="1"):
+        measured(captured(make_job()))
+    raised = WrongStepError("by far")
+    with pytest.raises(WrongStepError):
+        measured(captured(make_job()))
+
+
+def test_a_step_is_captured_before_the_warm_up(make_job, monkeypatch):
+    """Without one the capture would be in the first measured epoch."""
+    monkeypatch.setattr(MeasuredCase, "refused", lambda _: None)
+    seen = []
+    for name in ("capture", "train"):
+        monkeypatch.setattr(
+            CapturedTrainer, name, _noted(seen, name, getattr(CapturedTrainer, name))
+        )
+    measured(replace(captured(make_job(warmup_epochs=0)), first=False))
+    assert seen[0] == "capture"
+    assert set(seen[1:]) == {"train"}
+
+
+def _noted(seen: list[str], name: str, does: Any) -> Any:
+    def noted(*given: Any) -> Any:
+        seen.append(name)
+        return does(*given)
+
+    return noted
 
 
 def test_paths_train_to_the_same_bits_in_steps_of_a_fixed_size(make_job, monkeypatch):

@@ -107,13 +107,26 @@ def test_issuing_bounds_an_epoch_if_it_takes_most_of_it_and_the_gpu_is_done(
 
 
 @pytest.mark.parametrize(
-    ("change", "said"), [({"step": "captured"}, 0), ({"model": "gat"}, 0), ({}, 1)]
+    ("measure", "workload", "said"),
+    [
+        ({}, {}, True),
+        ({"minibatches": "same", "activations": "keep"}, {"step": "issued", "gpus": 1}, True),
+        ({"minibatches": "fresh"}, {}, False),
+        ({"activations": "host"}, {}, False),
+        ({"activations": ["keep", "host"]}, {}, False),
+        ({}, {"step": "captured"}, False),
+        ({}, {"model": "gat"}, False),
+        ({}, {"gpus": 2, "scaling": "weak"}, False),
+    ],
 )
-def test_capturing_is_named_as_a_remedy_where_it_is_one(run_of, change, said):
+def test_capturing_is_named_as_a_remedy_where_the_plan_would_take_it(
+    run_of, measure, workload, said
+):
     series = [BASELINE, ALIGNED]
     run = run_of(series=series, backend="cuda", sampling="gpu", more=issued(0.7, 0.1, 0.05))
-    for workload in run.plan["workloads"].values():
-        workload.update(change)
+    run.plan["measure"].update(measure)
+    for one in run.plan["workloads"].values():
+        one.update(workload)
     (point,) = [one.text for one in told(run) if "bounds the epochs" in one.text]
     assert ('step = "captured"' in point) == said
 

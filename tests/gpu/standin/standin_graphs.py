@@ -5,6 +5,8 @@ that was there before is put back. A replay has each operator run again on the s
 one call of the host.
 """
 
+import itertools
+import weakref
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -13,6 +15,9 @@ from typing import Any
 Tape = list[tuple[Callable[..., Any], Any, Any, Any]]
 #: By the stream that captures.
 _captures: dict[int, Tape] = {}
+#: Graphs that somebody holds.
+_alive: weakref.WeakSet[Any] = weakref.WeakSet()
+_numbers = itertools.count()
 
 
 def install(torch: ModuleType, settle: Callable[[], None]) -> None:
@@ -21,6 +26,10 @@ def install(torch: ModuleType, settle: Callable[[], None]) -> None:
     class Graph:
         def __init__(self) -> None:
             self.tape: Tape = []
+            self._pool = (0, next(_numbers))
+
+        def pool(self) -> tuple[int, int]:
+            return self._pool
 
         def replay(self) -> None:
             settle()
@@ -31,6 +40,12 @@ def install(torch: ModuleType, settle: Callable[[], None]) -> None:
     class Capture:
         def __init__(self, graph: Graph, pool: Any = None, *, capture_error_mode: str) -> None:
             assert capture_error_mode in ("global", "thread_local", "relaxed")
+            if pool is not None:
+                # torch says so where anything of it, such as a workspace of cuBLAS, is in use.
+                if not any(one.pool() == pool for one in _alive):
+                    raise RuntimeError("use_count > 0 INTERNAL ASSERT FAILED: the pool is dead")
+                graph._pool = pool
+            _alive.add(graph)
             self._graph = graph
 
         def __enter__(self) -> None:
@@ -45,7 +60,6 @@ def install(torch: ModuleType, settle: Callable[[], None]) -> None:
             self._on.__exit__(*error)
 
     torch.cuda.CUDAGraph, torch.cuda.graph = Graph, Capture
-    torch.cuda.graph_pool_handle = lambda: (0, 1)
 
 
 def capturing(torch: ModuleType) -> bool:
