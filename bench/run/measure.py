@@ -695,6 +695,7 @@ class _Training:
         ids, (x, on_device) = batch.input_ids, self._beside(batch)
         with torch.random.fork_rng([fetcher.device] if fetcher.device.type == "cuda" else []):
             spare = trainer.spare()
+            spare.step(x, on_device)  # a first step does what no other does, such as to capture
             return fetcher.tune(fetcher.taken(ids), lambda: spare.step(x, on_device))
 
     def traced(self, folder: Path) -> Row:
