@@ -8,7 +8,8 @@ import pytest
 import torch
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE))  # for gpu_variants
+# For gpu_variants, and for captured_steps.
+sys.path += [str(HERE), str(HERE.parent / "bench" / "run")]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from captured_steps import NODES, WIDTH, minibatches, rows_of, sizes
 from gpu_variants import CUDA
-from tests.bench.run.test_captured import NODES, WIDTH, minibatches, rows_of, sizes
 
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.captured import CapturedTrainer, StepInputs, difference

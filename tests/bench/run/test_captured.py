@@ -1,7 +1,5 @@
 """Steps of a fixed size: what fills them up reaches no seed, and what they learn is the same."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -20,41 +18,16 @@ from gatherbench.bench.run.captured import (
 )
 from gatherbench.bench.run.models import Trainer, build_model
 from gatherbench.bench.sampling.minibatch import MiniBatch
-from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 
-CPU, WIDTH, NODES = torch.device("cpu"), 7, 300
+from .captured_steps import NODES, WIDTH, graph, minibatches, rows_of, sizes
 
-
-def graph() -> NeighborSampler:
-    rng = np.random.default_rng(0)
-    degrees = rng.integers(0, 12, NODES)
-    indptr = np.concatenate([[0], np.cumsum(degrees)])
-    return NeighborSampler(indptr, rng.integers(0, NODES, indptr[-1]), (4, 3))
+CPU = torch.device("cpu")
 
 
-def minibatches(count: int = 4, seeds: int = 20) -> list[MiniBatch]:
-    """The last one has half as many seeds, as an epoch's last minibatch may."""
-    ids = torch.arange(count * seeds).split(seeds)
-    return [
-        graph().sample(some[: seeds // 2] if one == count - 1 else some, one)
-        for one, some in enumerate(ids)
-    ]
-
-
-def sizes(batches: list[MiniBatch]) -> tuple[Any, Any]:
-    edges = [[block.shape[1] for block in one.edges] for one in batches]
-    return np.array([one.num_nodes for one in batches]), np.array(edges)
-
-
-def trainer(batches: list[MiniBatch], model: str = "sage") -> CapturedTrainer:
+def trainer(batches: list[MiniBatch]) -> CapturedTrainer:
     inputs = StepInputs.of(*sizes(batches), WIDTH, CPU)
-    workload = Workload("x", model=model, fanouts=(4, 3))
-    return CapturedTrainer(build_model(workload, WIDTH, 5), torch.arange(NODES) % 5, CPU, inputs)
-
-
-def rows_of(batch: MiniBatch) -> torch.Tensor:
-    table = torch.randn(NODES, WIDTH, generator=torch.Generator().manual_seed(1))
-    return table[batch.input_ids]
+    model = build_model(Workload("x", fanouts=(4, 3)), WIDTH, 5)
+    return CapturedTrainer(model, torch.arange(NODES) % 5, CPU, inputs)
 
 
 def issued(one: CapturedTrainer) -> Trainer:
