@@ -51,11 +51,26 @@ def test_steps_that_share_their_memory_do_not_disturb_each_other():
         assert [float(one) for one in losses] == pytest.approx([wanted] * 2, rel=1e-4)
 
 
+class Watched(StepInputs):
+    def take(self, x: torch.Tensor, labels: torch.Tensor, batch: MiniBatch) -> None:
+        assert x.is_cuda
+        assert labels.is_cuda
+        assert all(block.is_cuda for block in batch.edges)
+        super().take(x, labels, batch)
+
+
+def test_edges_that_lie_on_the_host_are_brought_before_they_are_taken():
+    batches = minibatches()
+    assert not batches[0].edges[0].is_cuda
+    fed(of(CapturedTrainer, Watched.of(*sizes(batches), WIDTH, CUDA)), batches[0])
+
+
 def test_each_replay_draws_its_own_dropout():
     batches = minibatches()
     captured = of(CapturedTrainer, StepInputs.of(*sizes(batches), WIDTH, CUDA))
     x = rows_of(batches[0]).to(CUDA)
-    losses = [float(captured.step(x, batches[0])) for _ in range(30)]
+    there = [captured.step(x, batches[0]) for _ in range(30)]
+    losses = [float(one) for one in there]  # the next step has not overwritten them
     assert len(set(losses)) > 20
     assert sum(losses[-5:]) < sum(losses[:5])
 
@@ -87,3 +102,27 @@ def test_the_check_passes_and_leaves_nothing():
     for batch in batches:
         assert difference(captured, rows_of(batch).to(CUDA), batch) < 1e-4
     assert all(torch.equal(*both) for both in zip(before, captured.model.parameters(), strict=True))
+
+
+def test_a_capture_takes_the_shared_pool_and_lets_other_threads_be(monkeypatch):
+    """And the steps before it begin behind what was asked for before them, and end before it."""
+    seen, waits = [], []
+    graph, wait = torch.cuda.graph, torch.cuda.Stream.wait_stream
+
+    def captures(made, pool=None, **more):
+        seen.append((pool, more["capture_error_mode"]))
+        return graph(made, pool, **more)
+
+    def waited(stream, other):
+        waits.append((stream.cuda_stream, other.cuda_stream))
+        wait(stream, other)
+
+    monkeypatch.setattr(torch.cuda, "graph", captures)
+    monkeypatch.setattr(torch.cuda.Stream, "wait_stream", waited)
+    batches = minibatches()
+    inputs = StepInputs.of(*sizes(batches), WIDTH, CUDA)
+    fed(of(CapturedTrainer, inputs), batches[0])
+    assert inputs.anchor is not None
+    assert seen == [(None, "thread_local"), (inputs.anchor.pool(), "thread_local")]
+    (before, behind) = waits
+    assert before == behind[::-1]

@@ -477,6 +477,8 @@ def test_a_captured_step_copies_its_minibatch_and_is_known_where_a_replay_is(tmp
         more = other.training.memory_bytes - one.training.memory_bytes
         assert more == pytest.approx(2 * (one.payload_bytes + one.training.structure_bytes))
         assert other.training.launches == one.training.launches
+    deep = make_run(tmp_path / "deep", step="captured", fanouts=[4, 3, 2])
+    assert {one.load.step_calls for one in series_of(deep, profile)} == {11}
 
     def epochs(of: LinkProfile) -> set[float | None]:
         rows = predict(runs[1], of)

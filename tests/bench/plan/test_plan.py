@@ -525,6 +525,19 @@ def test_a_captured_step_is_another_workload_on_the_same_minibatches(tmp_path):
         ("repeats = 1", 'repeats = 1\nactivations = "recompute"', 'needs activations = "keep"'),
         ('"wordnet"', '"wordnet"\nmodel = "gat"', 'is there for model = "sage"'),
         ('"wordnet"', '"wordnet"\ngpus = 2', "on one GPU so far"),
+        ('"wordnet"', '"wordnet"\nnodes = 2', "on one GPU so far"),
+        ('"wordnet"', '"wordnet"\nmodel = "mlp"', 'is there for model = "sage"'),
+        (
+            "repeats = 1",
+            'repeats = 1\nactivations = ["keep", "recompute"]',
+            'activations = "keep"',
+        ),
+        # Of 2 workloads; 100,000 is the most.
+        (
+            'name = "cpu_gather"',
+            f'name = "cpu_gather"\nmode = {["pinned"] * 50_001}',
+            "100,002 cases (2 workloads, 50,001 strategies, 1 repeats) are too many",
+        ),
     ],
 )
 def test_what_cannot_be_captured_is_refused_before_anything_runs(tmp_path, old, new, said):

@@ -161,6 +161,7 @@ def test_issuing_is_timed_over_whole_steps_of_training(stand, monkeypatch):
 
     def counted(self: models.Trainer, x: Tensor, batch: MiniBatch) -> Tensor:
         seen.append(len(batch.edges))
+        assert type(self) is models.Trainer
         return step(self, x, batch)
 
     monkeypatch.setattr(models.Trainer, "step", counted)
@@ -186,8 +187,18 @@ def test_replays_are_timed_by_the_gpu_without_what_fills_their_inputs(stand, mon
     assert seen == ["take", *["replay"] * 6]
     assert observed.amount == 5 * (3 * 28 - 8 + 8 + 4)
     assert observed.source == gpu.EVENTS
-    _, trainer, _, _ = stand._training
+    issued, trainer, (x, batch), _ = stand._training
     assert torch.isfinite(trainer._loss)
+    assert issued.model is not trainer.model
+    assert [one.shape for one in trainer._inputs.edges] == [one.shape for one in batch.edges]
+    assert len(trainer._inputs.x) == len(x) + captured.SPARE_ROWS
+
+
+def test_without_pyg_nothing_is_asked_of_training(monkeypatch):
+    monkeypatch.setattr(cases, "find_spec", lambda _: None)
+    asked = {point.case for point in cases.gpu_points(SPANS, 2)}
+    assert asked.isdisjoint({"gpu_issue", "gpu_replay", "gpu_draw"})
+    assert {"gpu_launch", "gpu_submit"} <= asked
 
 
 def test_drawing_is_timed_by_layers_of_minibatches_that_are_waited_for(stand, monkeypatch):

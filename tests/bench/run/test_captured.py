@@ -101,8 +101,8 @@ def test_the_more_edges_may_be_lacking_the_more_rows_they_are_spread_over():
 
 
 def test_padding_is_the_largest_layers_over_the_mean_minibatch():
-    """Largest 30 and 60 edges: 90; means 80 / 2 and 70: (30 + 50 + 20 + 60) / 2 = 80."""
-    assert padding(np.array([[30, 50], [20, 60]])) == pytest.approx(90 / 80 - 1)
+    """Largest 30 and 70 edges: 100; minibatches of 80 and 90: 85 on average."""
+    assert padding(np.array([[30, 50], [20, 70]])) == pytest.approx(100 / 85 - 1)
 
 
 def test_narrow_rows_are_widened_on_their_way_in():
@@ -167,3 +167,39 @@ def test_a_model_with_a_gradient_that_is_no_number_is_rejected():
     with pytest.raises(WrongStepError):
         difference(trainer(batches), x, batches[0])
     assert captured.MOST_DIFFERENCE < 0.01
+
+
+@pytest.mark.parametrize("layer", range(5))
+def test_one_node_or_edge_more_in_one_layer_is_refused(layer):
+    """Of three layers of nodes and two of edges; the spare rows are no room for nodes."""
+    batch = minibatches()[0]
+    less = np.eye(5, dtype=np.int64)[layer]
+    counts = [known - few for known, few in zip(sizes([batch]), (less[:3], less[3:]), strict=True)]
+    inputs = StepInputs.of(*counts, WIDTH, CPU)
+    with pytest.raises(ValueError, match="larger than those of the trace"):
+        inputs.take(rows_of(batch), torch.zeros(batch.num_nodes[0], dtype=torch.int64), batch)
+
+
+class Scaled(CapturedTrainer):
+    """Wrong on purpose, by as much as it is told."""
+
+    by, which = 1.0, slice(None)
+
+    def spare(self) -> CapturedTrainer:
+        spare = super().spare()
+        for one in list(spare.model.parameters())[self.which]:
+            one.register_hook(lambda gradient: self.by * gradient)
+        return spare
+
+
+def test_a_difference_is_a_share_of_the_gradient_wherever_it_points():
+    batches = minibatches()
+    plain = trainer(batches)
+    fixed = Scaled(plain.model, plain.labels, CPU, plain._inputs)
+    fixed.by = 1.0005
+    assert difference(fixed, rows_of(batches[0]), batches[0]) == pytest.approx(5e-4, rel=0.05)
+    fixed.by = -1.0
+    for first in (None, -1):  # of all parameters, and of the last one alone
+        fixed.which = slice(first, None)
+        with pytest.raises(WrongStepError):
+            difference(fixed, rows_of(batches[0]), batches[0])

@@ -90,3 +90,12 @@ def test_only_edges_travel_for_a_step_and_only_where_they_are_not():
     assert moved.input_ids is batch.input_ids
     assert [block.device.type for block in moved.edges] == ["meta", "meta"]
     assert moved.num_nodes == batch.num_nodes
+
+
+def test_a_spare_moves_its_activations_as_the_trainer_does():
+    activations = Keep()
+    net = build_model(Workload("x"), 7, 5)
+    trainer = Trainer(net, torch.arange(8), torch.device("cpu"), activations=activations)
+    spare = trainer.spare()
+    assert spare.activations is activations
+    assert spare.model is not net

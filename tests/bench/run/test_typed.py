@@ -131,6 +131,7 @@ def test_the_floor_and_a_narrow_path_are_measured_too(job_of):
         ("cached_zero_copy", {}, {}, "it has to know of all nodes"),
         ("disk_mmap", {}, {}, "it has to know of all nodes"),
         ("cpu_gather", {}, {"activations": ["keep", "recompute"]}, 'activations = "keep"'),
+        ("cpu_gather", {"step": "captured"}, {}, 'step = "issued"'),
         ("cpu_gather", {"model": "rgcn"}, {}, "have no kinds"),
     ],
 )

@@ -60,6 +60,7 @@ def install(torch: ModuleType, settle: Callable[[], None]) -> None:
             self._on.__exit__(*error)
 
     torch.cuda.CUDAGraph, torch.cuda.graph = Graph, Capture
+    torch.cuda.is_current_stream_capturing = lambda: capturing(torch)  # optimisers ask
 
 
 def capturing(torch: ModuleType) -> bool:
