@@ -1,10 +1,9 @@
 """A training step that is captured once in a CUDA graph and replayed for each minibatch.
 
-Issued operation by operation, a step of a small model takes the host longer than the GPU: on an
-H200 steps were two thirds to three quarters of an epoch, and epochs could not tell paths apart. A
-replay is one launch. It repeats the same operations on the same memory, so a minibatch is copied
-into inputs of a fixed size first; what it lacks is filled up with edges among rows of their own,
-which no seed node hears of.
+Issued operation by operation, a step of a small model takes the host longer than the GPU, and most
+of an epoch (docs/plans.md), whatever brought the rows. A replay is one launch. It repeats the same
+operations on the same memory, so a minibatch is copied into inputs of a fixed size first; what it
+lacks is filled up with edges among rows of their own, which no seed node hears of.
 """
 
 from __future__ import annotations
@@ -131,10 +130,11 @@ def padding(num_edges: Counts) -> float:
 
 
 class CapturedTrainer(Trainer):
-    """A :class:`Trainer` whose step is captured when it is first asked for.
+    """A :class:`Trainer` whose step is captured by :meth:`capture`, or when it is first asked for.
 
-    The model must be one that captures: no size may depend on what a minibatch holds, and rows may
-    meet along edges alone. Without a GPU each step is issued, on inputs of the same sizes.
+    It is captured with dropout or without it, as the model is set then. The model must be one that
+    captures: no size may depend on what a minibatch holds, and rows may meet along edges alone.
+    Without a GPU each step is issued, on inputs of the same sizes.
 
     Args:
         labels: int64 ``[N]`` in host memory.

@@ -1,5 +1,9 @@
 """A step captured in a CUDA graph: what it learns, beside the step that the host issues."""
 
+import gc
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 import torch
 from captured_steps import NODES, WIDTH, minibatches, rows_of, sizes
@@ -81,6 +85,45 @@ def test_a_step_is_captured_where_another_one_was_thrown_away():
     inputs = StepInputs.of(*sizes(batches), WIDTH, CUDA)
     for _ in range(3):
         assert fed(of(CapturedTrainer, inputs), batches[0]) > 0
+
+
+def test_a_capture_that_cannot_begin_leaves_stream_and_collector_as_they_were():
+    inputs = StepInputs.of(*sizes(minibatches()), WIDTH, CUDA)
+    gone = SimpleNamespace(pool=lambda: (0, 1 << 40))
+    captured = of(CapturedTrainer, replace(inputs, anchor=gone))
+    assert isinstance(captured, CapturedTrainer)
+    before = torch.cuda.current_stream()
+    with pytest.raises(RuntimeError):
+        captured.capture()
+    assert torch.cuda.current_stream() == before
+    assert gc.isenabled()
+
+
+def test_nothing_is_collected_within_a_capture_and_moments_are_the_replays(monkeypatch):
+    """Finalizers call what a capture forbids; memory of the side stream is used on another one."""
+    inputs = StepInputs.of(*sizes(minibatches()), WIDTH, CUDA)
+    captured, marked, collected = of(CapturedTrainer, inputs), set(), []
+    assert isinstance(captured, CapturedTrainer)
+    issue, mark, current = captured._issue, torch.Tensor.record_stream, torch.cuda.current_stream()
+    monkeypatch.setattr(gc, "collect", lambda: collected.append(gc.isenabled()))
+    within = []
+
+    def issued():
+        within.append(gc.isenabled())
+        issue()
+
+    def marks(tensor, stream):
+        marked.add((tensor.data_ptr(), stream))
+        mark(tensor, stream)
+
+    monkeypatch.setattr(captured, "_issue", issued)
+    monkeypatch.setattr(torch.Tensor, "record_stream", marks)
+    captured.capture()
+    assert within == [True] * 3 + [False]
+    assert collected == [True], "before it, and once"
+    assert gc.isenabled()
+    moments = [m for of_one in captured.optimiser.state.values() for m in of_one.values()]
+    assert {(one.data_ptr(), current) for one in moments} <= marked
 
 
 def test_capturing_trains_nothing_whatever_lies_in_the_inputs():

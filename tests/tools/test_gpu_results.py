@@ -181,6 +181,15 @@ def test_issuing_drawing_and_training_beside_a_gather_by_hand():
     assert f"{ratio:.2f} (products-like)" in page()
 
 
+def test_what_a_captured_step_copies_is_a_share_of_a_fetch_by_hand():
+    """Each byte is read and written at 4.15 TB/s in all, where the link copies 55.0 GB/s."""
+    known = load_profile("nvidia-h200")
+    copied, fetched = (known[key].value for key in ("gpu.memory_rate", "copy.to_device"))
+    share = 100 * 2 / copied * fetched
+    assert share == pytest.approx(100 * 2 * 55.0 / 4146, rel=0.01)
+    assert f"{share:.1f} % of a fetch" in (ROOT / "BIAS.md").read_text(encoding="utf-8")
+
+
 def test_what_the_readme_says_of_energy_processors_and_the_host_by_hand():
     """From the rows: joules of a window over its epochs; core-seconds, and the parts of an epoch
     that the host issues, as medians over processes and epochs. ``prefetch`` is shorter than
@@ -212,6 +221,10 @@ def test_what_the_readme_says_of_energy_processors_and_the_host_by_hand():
     shares = 100 * shares.drop(LARGE).drop("cpu_gather", level="strategy")
     assert list(100 * host_shares(run).sort_values()) == pytest.approx(sorted(shares))
     assert f"for {shares.min():.0f} to {shares.max():.0f} % of the epochs" in said
+    steps = 100 * (parts[1] / each["epoch.wall_time"]).groupby(series).median().drop(LARGE)
+    steps = steps.drop("cpu_gather", level="strategy")
+    plans = " ".join((ROOT / "docs" / "plans.md").read_text(encoding="utf-8").split())
+    assert f"steps were {steps.min():.0f} to {steps.max():.0f} % of the epochs of paths" in plans
     for workload in run.workloads:
         over = ratios(run, "pinned")[workload, "cpu_gather", "prefetch"]
         assert float(over.split()[0]) > 1

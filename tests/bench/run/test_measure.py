@@ -21,6 +21,7 @@ from gatherbench.bench.run.declared_rows import UNCHOSEN
 from gatherbench.bench.run.job import Job, MemoryLimit
 from gatherbench.bench.run.loop import STAGES, EpochTimes, run_epoch
 from gatherbench.bench.run.measure import Ground, MeasuredCase, _trainer
+from gatherbench.bench.run.models import Trainer
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import PartWriter, read_part, rows_of
 from gatherbench.bench.run.untimed import EnergyBlock
@@ -232,6 +233,31 @@ def test_what_tuning_took_is_told_once(make_job, monkeypatch):
     monkeypatch.setattr(HostFetcher, "tune", tune)
     rows = measured(make_job())
     assert [row.value for row in rows if row.metric == step.metric] == [0.25]
+
+
+def test_what_tunes_beside_a_step_finds_one_that_has_been_made_before(make_job, monkeypatch):
+    """The first one may capture; the model that is trained takes no part."""
+    steps, before = [], []
+
+    def tune(_fetcher: HostFetcher, _ids: Any, beside: Any) -> list[SetupStep]:
+        before.append(list(steps))
+        beside()
+        (first, then) = steps
+        assert first is then
+        return []
+
+    def noted(self: Trainer, x: Tensor, batch: Any) -> Tensor:
+        steps.append(self)
+        return step(self, x, batch)
+
+    step = Trainer.step
+    monkeypatch.setattr(Trainer, "step", noted)
+    monkeypatch.setattr(HostFetcher, "tunable", True)
+    monkeypatch.setattr(HostFetcher, "tune", tune)
+    measured(make_job())
+    ((spare,),) = before
+    assert spare not in steps[2:]
+    assert len(steps) > 2
 
 
 def test_rows_are_checked_until_every_buffer_has_been_used_again(make_job):

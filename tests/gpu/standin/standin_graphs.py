@@ -40,19 +40,20 @@ def install(torch: ModuleType, settle: Callable[[], None]) -> None:
     class Capture:
         def __init__(self, graph: Graph, pool: Any = None, *, capture_error_mode: str) -> None:
             assert capture_error_mode in ("global", "thread_local", "relaxed")
-            if pool is not None:
-                # torch says so where anything of it, such as a workspace of cuBLAS, is in use.
-                if not any(one.pool() == pool for one in _alive):
-                    raise RuntimeError("use_count > 0 INTERNAL ASSERT FAILED: the pool is dead")
-                graph._pool = pool
-            _alive.add(graph)
-            self._graph = graph
+            self._graph, self._pool = graph, pool
 
         def __enter__(self) -> None:
             torch.cuda.synchronize()
             stream = torch.cuda.Stream()
             self._on = torch.cuda.stream(stream)
             self._on.__enter__()
+            if self._pool is not None:
+                # torch says so where anything of it, such as a workspace of cuBLAS, is in use; and
+                # as there, nothing puts the stream back.
+                if not any(one.pool() == self._pool for one in _alive):
+                    raise RuntimeError("use_count > 0 INTERNAL ASSERT FAILED: the pool is dead")
+                self._graph._pool = self._pool
+            _alive.add(self._graph)
             _captures[stream.cuda_stream] = self._graph.tape
 
         def __exit__(self, *error: Any) -> None:
