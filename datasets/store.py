@@ -33,6 +33,7 @@ from gatherbench.datasets.dataset import (
     remedy,
 )
 from gatherbench.datasets.source import Progress, silent
+from gatherbench.plugins import require_read_back
 
 __all__ = ["DatasetError", "data_root", "dataset_folder", "folder_bytes", "open_dataset"]
 
@@ -76,6 +77,10 @@ def dataset_folder(name: str, scale: float = 1.0, root: Path | None = None) -> P
         )
     if name in RESERVED:
         raise DatasetError(f"{name!r} is a folder of gatherbench's own: choose another name")
+    try:
+        require_read_back(name)
+    except ValueError as error:
+        raise DatasetError(f"dataset name: {error}") from error
     if not 0 < scale < float("inf"):
         raise DatasetError(f"scale {scale}: expected a positive number, e.g. 0.01")
     suffix = "" if scale == 1 else f"@{scale:.12g}"

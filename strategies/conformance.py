@@ -27,7 +27,7 @@ from gatherbench.reason import Reason
 from gatherbench.strategies.base import COUNTS, Fetcher, Strategy, Ticket, announcing
 from gatherbench.strategies.data_path import BYTES, DataPath
 from gatherbench.strategies.knowledge import Knowledge, adjacency_of, current_ranks
-from gatherbench.strategies.null_path import ready_ids, writes_rows
+from gatherbench.strategies.no_fetch import ready_ids, writes_rows
 from gatherbench.strategies.partition_orders import Partitions
 from gatherbench.strategies.untold import (
     Children,

@@ -11,7 +11,7 @@ import functools
 import itertools
 from collections.abc import Mapping
 
-from gatherbench.plugins import Plugins, nearest
+from gatherbench.plugins import Plugins, nearest, require_read_back
 from gatherbench.strategies.aligned_zero_copy import AlignedZeroCopy
 from gatherbench.strategies.all_in_gpu import AllInGpu
 from gatherbench.strategies.async_zero_copy import AsyncZeroCopy
@@ -25,7 +25,7 @@ from gatherbench.strategies.disk_direct import DiskDirect
 from gatherbench.strategies.disk_gds import DiskGds
 from gatherbench.strategies.disk_mmap import DiskMmap
 from gatherbench.strategies.narrow_rows import NarrowRows
-from gatherbench.strategies.null_path import NullPath
+from gatherbench.strategies.no_fetch import NoFetch
 from gatherbench.strategies.partition_buffer import PartitionBuffer
 from gatherbench.strategies.sharded import Sharded
 from gatherbench.strategies.unified_zero_copy import UnifiedZeroCopy
@@ -58,7 +58,7 @@ STRATEGIES: tuple[type[Strategy], ...] = (
     DiskGds,
     PartitionBuffer,
     AllInGpu,
-    NullPath,
+    NoFetch,
 )
 
 #: What can be named like a strategy and is no data path of its own: it takes one of those.
@@ -76,6 +76,7 @@ def _checked(loaded: object) -> type[Strategy]:
             "each parameter must be a Literal of words, the default first"
             + (f": {', '.join(bad)}" if bad else "")
         )
+    require_read_back(*(one.variant for one in variants(loaded)))
     return loaded
 
 

@@ -1,5 +1,6 @@
 """Other people's packages: found, measured like ours, and harmless where they are broken."""
 
+import io
 import json
 import os
 import shutil
@@ -104,6 +105,49 @@ def test_a_broken_strategy_is_named_with_its_package_and_stops_nothing(announce,
     assert strategies.get("good").name == "good"
     with pytest.raises(PlanError, match=f"^plan p: strategy: {names[1:]}.*{said}"):
         plan_of("own").cases()
+
+
+@pytest.mark.parametrize("word", ["null", "NA", "nan", "None"])
+def test_a_name_that_pandas_reads_as_missing_is_refused(announce, word):
+    """Rows of that name would vanish for whoever reads them as FORMAT says."""
+    announce("their-package", strategy().replace('"own"', f"{word!r}"), {word: "Own"})
+    said = f"{word} of their-package 1.2 .*pandas reads {word!r} as a missing value"
+    with pytest.warns(RuntimeWarning, match=said):
+        assert strategies.PLUGINS.usable() == []
+    with pytest.raises(ValueError, match=said):
+        strategies.get(word)
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ("mode: Literal['fast', 'null'] = 'fast'", "null"),
+        ("mode: Literal['n/a', 'fast'] = 'n/a'", "n/a"),
+    ],
+)
+def test_a_variant_that_pandas_reads_as_missing_is_refused(announce, fields, word):
+    body = "    skip = data_path = _open = lambda *_: None"
+    announce("their-package", strategy(body, fields, "Strategy"), {"own": "Own"})
+    with pytest.raises(ValueError, match=f"pandas reads {word!r} as a missing value"):
+        strategies.get("own")
+
+
+def test_other_names_that_pandas_reads_as_missing_are_refused(announce):
+    announce("a-meter", "from gatherbench.bench.meters.cpu import WallClockMeter\n"
+             "class Own(WallClockMeter): name = 'nan'", {"nan": "Own"}, kind="meters")  # fmt: skip
+    with pytest.warns(RuntimeWarning, match="pandas reads 'nan' as a missing value"):
+        assert [type(meter) for meter in meters.open_meters()] == list(meters.METERS)
+    announce("a-graph", GRAPH_AND_METER.replace('"ring"', '"NA"'), {"NA": "Ring"}, kind="datasets")
+    with pytest.warns(RuntimeWarning, match="pandas reads 'NA' as a missing value"):
+        assert datasets.list_sources() == datasets.SOURCES
+
+
+def test_every_name_of_ours_is_read_back():
+    names = {text for kind in strategies.STRATEGIES for one in strategies.variants(kind)
+             for text in (one.name, one.variant)}  # fmt: skip
+    names |= {meter.name for meter in meters.METERS} | {s.name for s in datasets.SOURCES}
+    text = "name\n" + "".join(f'"{name}"\n' for name in sorted(names))
+    assert pd.read_csv(io.StringIO(text))["name"].notna().all()
 
 
 def plan_of(*names: str) -> Plan:

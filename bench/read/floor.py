@@ -1,6 +1,6 @@
 """What of an epoch is the data path's own: what it has beyond the floor of the harness.
 
-The floor is the epoch of a path that fetches nothing (:mod:`gatherbench.strategies.null_path`).
+The floor is the epoch of a path that fetches nothing (:mod:`gatherbench.strategies.no_fetch`).
 """
 
 from __future__ import annotations

@@ -325,7 +325,7 @@ class _Shape(BaseModel):
 
 
 def check(folder: Path, plan: dict[str, Any], rows: list[Row]) -> None:
-    """Refuse a plan without its tables, rows of another schema, and rows of another plan.
+    """Refuse a plan without its tables, rows of another schema or of another plan, and an old name.
 
     Raises:
         RunError: it is such a run; the message names the file and the remedy.
@@ -338,6 +338,12 @@ def check(folder: Path, plan: dict[str, Any], rows: list[Row]) -> None:
         raise RunError(
             f"{folder / 'plan.json'}: not a run's plan ({where}: {first['msg']}); {RESTORE}"
         ) from error
+    if any(case["strategy"] == "null" for case in plan["cases"]):  # it would rank as a data path
+        raise RunError(
+            f"{folder}: the no-fetch limit is called no_fetch now, and `null` there; rename it:"
+            " sed -i 's/,null,default,/,no_fetch,default,/' rows.csv;"
+            """ sed -i 's/"strategy": "null"/"strategy": "no_fetch"/' plan.json"""
+        )
     for row in rows:
         if row.schema_version != SCHEMA_VERSION:
             raise RunError(

@@ -26,7 +26,7 @@ from gatherbench.kernels.reference import byte_rows, reference_gather, same_byte
 from gatherbench.reason import Reason
 from gatherbench.strategies.base import Fetcher
 from gatherbench.strategies.by_type import Rows, TypedFetcher
-from gatherbench.strategies.null_path import ready_ids, writes_rows
+from gatherbench.strategies.no_fetch import ready_ids, writes_rows
 from gatherbench.strategies.untold import not_plain
 
 #: Why a floor has none: it trains on rows that nobody asked for.

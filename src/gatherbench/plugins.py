@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib.metadata
+import io
 import shlex
 import warnings
 from collections.abc import Callable, Iterable
@@ -88,10 +89,26 @@ class Plugins(Generic[T]):
             found: Any = self.checked(entry.load())
             if found.name != entry.name:
                 raise ValueError(f"it calls itself {found.name!r}")
+            require_read_back(found.name)
         except (Exception, SystemExit) as error:  # anything may happen in somebody else's code
             raise _fault(entry, f"{type(error).__name__}: {error}") from error
         checked: T = found
         return checked
+
+
+def require_read_back(*words: str) -> None:
+    """Refuse words that pandas reads as a missing value: a table's rows of that name would vanish.
+
+    Raises:
+        ValueError: one is such a word; names it.
+    """
+    import pandas as pd
+
+    written = io.StringIO(pd.DataFrame({"word": words}).to_csv(index=False))
+    lost = pd.read_csv(written, dtype=str)["word"].isna()
+    if lost.any():
+        word = words[int(lost.argmax())]
+        raise ValueError(f"pandas reads {word!r} as a missing value: choose another word")
 
 
 def nearest(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:

@@ -574,7 +574,8 @@ def test_where_folders_lie(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", ["", "..", "../x", "a/b", ".hidden", "a b", "a@b", "a" * 101, "raw", TRACES]
+    "name",
+    ["", "..", "../x", "a/b", ".hidden", "a b", "a@b", "a" * 101, "raw", TRACES, "NA", "null"],
 )
 def test_a_name_that_is_no_folder_name_of_a_dataset_is_refused(name):
     with pytest.raises(DatasetError, match=r"dataset name|is a folder of gatherbench's own"):

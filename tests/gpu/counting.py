@@ -54,7 +54,7 @@ PATHS: tuple[tuple[str, dict[str, str]], ...] = (
     ("async_zero_copy", {}),
     ("cached_zero_copy", {}),
     ("all_in_gpu", {}),
-    ("null", {}),
+    ("no_fetch", {}),
 )
 
 

@@ -25,7 +25,7 @@ ON_GPU = [
     ("async_zero_copy", {}),
     ("cached_zero_copy", {}),
     ("all_in_gpu", {}),
-    ("null", {}),
+    ("no_fetch", {}),
 ]
 
 
@@ -39,7 +39,7 @@ def test_the_thread_that_trains_waits_for_sizes_alone_and_moves_no_id(name, para
     assert (round(found.training.to_device), found.training.to_host) == (1, 1)
     assert (drawn.to_device, drawn.to_host) == (1, 1)
     assert (found.every.events, found.every.allocations) == (0, 0)
-    most = {"null": 0, "cached_zero_copy": 4}.get(name, 3)
+    most = {"no_fetch": 0, "cached_zero_copy": 4}.get(name, 3)
     assert found.fetch.launches + found.fetch.operators <= most
     layers = len(counting.WORKLOAD.fanouts)
     assert (drawn.launches, drawn.operators) == (4 * layers, 2 * layers)
@@ -57,7 +57,7 @@ def test_a_captured_step_is_few_calls_however_many_operations_it_has():
     """The labels and what fills them up, the edges of two layers, and the replay; copies of rows,
     labels and loss come on top, and two that torch makes for a replay with dropout, which the
     stand-in does not. Nothing waits."""
-    issued, captured = (counted("null", {}, "gpu", step) for step in ("issued", "captured"))
+    issued, captured = (counted("no_fetch", {}, "gpu", step) for step in ("issued", "captured"))
     assert captured.every.operators - captured.sampler.operators == replay_calls(2) - 5
     assert issued.every.operators - issued.sampler.operators == 48
     assert captured.training.waits == issued.training.waits == 1

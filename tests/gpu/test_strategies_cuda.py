@@ -10,7 +10,7 @@ from gatherbench.strategies.conformance import open_known
 from gatherbench.strategies.registry import build
 
 
-@pytest.mark.parametrize("strategy", [*VARIANTS, build("null")], ids=str)
+@pytest.mark.parametrize("strategy", [*VARIANTS, build("no_fetch")], ids=str)
 def test_contract(strategy):
     conformance.check_strategy(runnable(strategy), CUDA)
 

@@ -430,7 +430,7 @@ def test_only_exact_paths_that_somebody_trains_with_are_tried():
     assert [auto.said(one) for one in found[:1]] == ["cpu_gather pinned"]
     names = {one.name for one in found}
     assert {"aligned_zero_copy", "async_zero_copy"} <= names
-    assert not names & {"null", "narrow_rows", "all_in_gpu", "auto", "sharded", "disk_mmap"}
+    assert not names & {"no_fetch", "narrow_rows", "all_in_gpu", "auto", "sharded", "disk_mmap"}
     assert not any(one.lossy or one.aside or one.needs for one in found)
     assert "cpu_gather naive" not in map(auto.said, found)
     assert len(found) == len(set(found))
@@ -509,7 +509,7 @@ def test_a_file_that_is_damaged_counts_for_none():
         with_found(ends=[1.0]),
         with_found(more=1),
         "[" * 10_000,
-        "null",
+        "no_fetch",
         whole + " " * (1 << 17),
     ]
     for text in damaged:

@@ -24,7 +24,7 @@ from gatherbench.strategies.buffers import TicketRing
 from gatherbench.strategies.conformance import NonconformingError, check_strategy, known_of
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
-from gatherbench.strategies.null_path import ready_ids
+from gatherbench.strategies.no_fetch import ready_ids
 
 from .when_used import WhenUsed
 

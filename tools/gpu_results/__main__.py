@@ -174,7 +174,7 @@ def summary_of(folder: Path = FOLDER) -> str:
             "degree,10%,0,managed",
         ),
         "all rows in GPU memory": ("all_in_gpu", "default"),
-        "no fetch at all, the floor": ("null", "default"),
+        "no fetch at all, the floor": ("no_fetch", "default"),
     }
     columns = {
         "48 GiB: over the paper's baseline": (LARGE, "naive"),

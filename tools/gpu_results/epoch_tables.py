@@ -49,8 +49,9 @@ def epochs(runs: Sequence[Run], brought: Mapping[str, Sequence[float]]) -> Itera
     yield (
         "All paths of a graph took turns in one process a repeat, epoch by epoch, on one machine"
         f" (`{run.folder.name}`). Medians of an epoch and of its wait for rows; ratios are paired"
-        " within blocks, with 95 % intervals over processes. `null` is the floor: the same loop,"
-        " whose rows lie ready."
+        " within blocks, with 95 % intervals over processes. `no_fetch` is the limit: the same"
+        " loop, whose rows lie ready. Left out are epochs of `prefetch` that torch's spinning"
+        " threads slowed ([why](../README.md))."
     )
     yield ""
     for workload in run.workloads:
@@ -100,15 +101,15 @@ def _between_processes(run: Run) -> Iterator[str]:
 
 
 def issuing(run: Run) -> dict[str, tuple[list[float], list[float]]]:
-    """By graph, a process each: seconds in which the host issues a step of ``null``, in the loop
-    and alone. Alone two paths that fetch ahead time it: the shorter counts.
+    """By graph, a process each: seconds in which the host issues a step of ``no_fetch``, in the
+    loop and alone. Alone two paths that fetch ahead time it: the shorter counts.
     """
     loop = run.values("host", "issue_train").groupby(["workload", "strategy", "repeat"]).median()
     alone = run.values("setup", "train_alone_step_time").groupby(["workload", "repeat"]).min()
     found = {}
     for workload in run.workloads:
         steps = run.plan["workloads"][workload]["max_batches"]
-        mine = loop.loc[workload, "null", :] / steps, alone.loc[workload, :]
+        mine = loop.loc[workload, "no_fetch", :] / steps, alone.loc[workload, :]
         found[graph(workload)] = (mine[0].to_list(), mine[1].to_list())
     return found
 
@@ -130,8 +131,8 @@ def _issuing(run: Run) -> Iterator[str]:
     )
     over = [a / b for loop, alone in found.values() for a, b in zip(loop, alone, strict=True)]
     yield (
-        f"**Issuing a step** takes the thread that trains {loops} in the loop of `null`, and alone"
-        f" {alones}: {statistics.median(over):.2f} times as long in the middle of"
+        f"**Issuing a step** takes the thread that trains {loops} in the loop of `no_fetch`, and"
+        f" alone {alones}: {statistics.median(over):.2f} times as long in the middle of"
         f" {len(over)} processes ({ends(over)}). It differs from process to process of one"
         " machine, and with it every epoch that the host bounds."
     )
@@ -180,7 +181,7 @@ def _beside_prefetch(run: Run) -> Iterator[str]:
     train = run.values("host", "issue_train").groupby(["workload", *_PATH]).median()
     for workload in run.workloads:
         floor, ahead = (
-            train[workload, *path] for path in (("null", "default"), ("cpu_gather", "prefetch"))
+            train[workload, *path] for path in (("no_fetch", "default"), ("cpu_gather", "prefetch"))
         )
         yield f"{ahead / floor:.2f} ({graph(workload)})"
 

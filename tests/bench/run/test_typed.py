@@ -119,7 +119,7 @@ def test_all_paths_train_to_the_same_bits_and_declare_what_they_fetch(job_of):
 
 
 def test_the_floor_and_a_narrow_path_are_measured_too(job_of):
-    floor = measured(job_of("null"))
+    floor = measured(job_of("no_fetch"))
     assert value(floor, "fetch", "payload", 0) == 0
     narrow = job_of("narrow_rows")
     assert value(measured(narrow), "fetch", "payload", 0) == row_bytes_of(narrow) / 2

@@ -50,6 +50,12 @@ def plan_without_cases(folder: Path) -> None:
     (folder / "plan.json").write_text(json.dumps(plan))
 
 
+def old_name_of_the_limit(folder: Path) -> None:
+    plan = json.loads((folder / "plan.json").read_text())
+    plan["cases"][0]["strategy"] = "null"
+    (folder / "plan.json").write_text(json.dumps(plan))
+
+
 def two_values(folder: Path) -> None:
     table = folder / "rows.csv"
     table.write_text(table.read_text().replace(",ok,,,-1\n", ",ok,a reason too,,-1\n", 1))
@@ -70,6 +76,7 @@ def another_schema(row: dict[str, str]) -> None:
         (garble("samples.parquet"), "samples.parquet"),
         (foreign_workload, "different runs"),
         (plan_without_cases, r"not a run's plan \(cases: "),
+        (old_name_of_the_limit, r"is called no_fetch now.*sed .*rows\.csv; sed .*plan\.json$"),
         (two_values, "line 2"),
         (lambda folder: edit(folder, another_schema), "schema version 99, expected 3"),
         (tear_last_line, r"rows.csv: line \d+ is cut off in mid-row.*gatherbench run --resume /"),

@@ -1,4 +1,4 @@
-"""No data path at all: rows of the right shape lie ready on the device, and nothing is fetched.
+"""The no-fetch limit: rows of the right shape lie ready on the device, and nothing is fetched.
 
 Its epoch is what sampling, training and the loop take on their own. What another path's epoch has
 beyond it is that path's, and paths of which none has anything beyond it cannot be told apart.
@@ -27,11 +27,11 @@ _MARK = 0xA5
 
 
 @dataclass(frozen=True)
-class NullPath(Strategy):
-    """The floor: hands out one buffer, which grows to the largest minibatch in the warm-up."""
+class NoFetch(Strategy):
+    """Hands out one buffer, which grows to the largest minibatch in the warm-up."""
 
-    name: ClassVar[str] = "null"
-    summary: ClassVar[str] = "rows that lie ready, none fetched: the floor of the harness"
+    name: ClassVar[str] = "no_fetch"
+    summary: ClassVar[str] = "rows that lie ready, none fetched: the no-fetch limit"
     colour: ClassVar[str] = "pale"
     role = "floor"
     aside = "floor: it fetches nothing"
@@ -40,10 +40,10 @@ class NullPath(Strategy):
         return DataPath(payload_bytes=0, gpu_requests={})
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
-        return NullFetcher(features, device)
+        return ReadyRows(features, device)
 
 
-class NullFetcher(Fetcher):
+class ReadyRows(Fetcher):
     """A view of rows that were gathered once."""
 
     def __init__(self, features: Tensor, device: torch.device) -> None:
