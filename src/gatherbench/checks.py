@@ -1,0 +1,144 @@
+"""What graphs, ids and tables in memory are, before a sampler or a loader trusts them.
+
+One check for `PygNeighborSampler.from_data`, `FeatureLoader`, `unified` and the import, so that
+edges, ids and sizes are refused in the same words wherever they come in.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_MASKS = ("train_mask", "val_mask", "test_mask")
+
+
+def edges_of(graph: Any, num_nodes: int | None = None) -> Tensor:
+    """The edges of a PyG ``Data``, or of an ``edge_index`` (a tensor, an array, lists), int64
+    ``[2, E]`` on the CPU; row 0 holds the sources. Of a ``Data`` with ``adj_t`` they are its
+    entries, column by column of the adjacency, as `ToSparseTensor` orders them.
+
+    Args:
+        num_nodes: how many nodes there are; by default what a ``Data`` says.
+
+    Raises:
+        ValueError: no edges were given, they are no whole numbers ``[2, E]``, one names a node
+            that is none, or the ``Data`` has several kinds of nodes.
+    """
+    import torch
+    from torch_geometric.data import Data, HeteroData
+
+    if isinstance(graph, HeteroData):
+        raise ValueError(
+            "HeteroData: one kind of nodes is sampled; data.to_homogeneous() makes a Data of it"
+        )
+    what, edges = "edge_index", graph
+    if isinstance(graph, Data):
+        edges = graph.edge_index
+        num_nodes = _num_nodes(graph) if num_nodes is None else num_nodes
+        if edges is None and (transposed := graph.get("adj_t")) is not None:
+            what, edges = "adj_t", _entries(transposed)
+        if edges is None:
+            raise ValueError(
+                f"data holds {', '.join(graph.keys()) or 'nothing'}; expected edge_index"
+            )
+    try:
+        edges = torch.as_tensor(edges)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"{type(graph).__name__}: expected a Data or an edge_index, a tensor [2, E] ({error})"
+        ) from error
+    if edges.layout != torch.strided:
+        raise ValueError(f"{what}: a sparse tensor; give its entries: x.to_sparse_coo().indices()")
+    if edges.dim() != 2 or edges.shape[0] != 2:
+        turned = edges.dim() == 2 and edges.shape[1] == 2
+        remedy = "; edge_index.t().contiguous() turns it" if turned else ""
+        raise ValueError(f"{what}: has shape {list(edges.shape)}, expected [2, E]{remedy}")
+    if edges.dtype == torch.bool or edges.is_floating_point() or edges.is_complex():
+        raise ValueError(f"{what}: holds {edges.dtype}, expected whole numbers; edge_index.long()")
+    edges = edges.detach().to("cpu", torch.int64)
+    if edges.numel() and num_nodes is not None:
+        bad = ((edges < 0) | (edges >= num_nodes)).any(dim=0)
+        if bad.any():
+            at = int(bad.int().argmax())
+            source, target = edges[:, at].tolist()
+            raise ValueError(
+                f"{what}: edge {at} goes from {source} to {target}, and there are {num_nodes} "
+                "nodes, numbered from 0"
+            )
+    return edges
+
+
+def _entries(transposed: Any) -> Tensor:
+    """Sources and targets of ``adj_t``, torch's or torch_sparse's: its rows are the targets."""
+    import torch
+
+    if isinstance(transposed, torch.Tensor):
+        entries: Tensor = transposed.to_sparse_coo().coalesce().indices()  # type: ignore[no-untyped-call]
+        return entries.flip(0)
+    target, source, _ = transposed.coo()
+    return torch.stack([source, target])
+
+
+def ids_of(ids: Any, num_nodes: int, what: str) -> Tensor:
+    """Node ids, int64 ``[n]`` on the CPU, from ids or a mask ``[num_nodes]``: a tensor, an array, a
+    list.
+
+    Raises:
+        ValueError: another shape or dtype, or what is no node; names ``what``.
+    """
+    import torch
+
+    try:
+        found = torch.as_tensor(ids).detach().cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{what}: expected node ids or a mask ({error})") from error
+    mask = found.dtype == torch.bool
+    if found.dim() != 1 or (mask and len(found) != num_nodes):
+        raise ValueError(
+            f"{what}: has shape {list(found.shape)}, expected ids [n] or a mask [{num_nodes}]"
+        )
+    if found.is_floating_point() or found.is_complex():
+        raise ValueError(f"{what}: holds {found.dtype}, expected whole numbers")
+    found = found.nonzero()[:, 0] if mask else found.long()
+    if len(bad := found[(found < 0) | (found >= num_nodes)]):
+        raise ValueError(f"{what}: names node {int(bad[0])}, and there are {num_nodes} nodes")
+    return found
+
+
+def sizes_of(data: Any) -> dict[str, int]:
+    """How many nodes a ``Data`` has, by each of its fields that has a row for every node.
+
+    ``y`` is left out where it is one label for the graph, or one for each edge.
+    """
+    sizes: dict[str, int] = {"data.num_nodes": _num_nodes(data) or 0}
+    edges = 0 if data.edge_index is None else data.edge_index.shape[-1]
+    for name in ("x", "y", *_MASKS):
+        value = data.get(name)
+        if getattr(value, "ndim", 0) and (name != "y" or len(value) not in (1, edges)):
+            sizes[f"data.{name}"] = len(value)
+    return sizes
+
+
+def _num_nodes(data: Any) -> int | None:
+    """What PyG says; where it can but guess (the largest id and 1) it warns, and we compare."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        nodes: int | None = data.num_nodes
+    return nodes
+
+
+def same_nodes(sizes: Mapping[str, int | None], remedy: str = "") -> int | None:
+    """The one number of nodes that all name who name one; ``None`` if nobody does.
+
+    Raises:
+        ValueError: they name different ones; ends with the ``remedy``.
+    """
+    made = {who: nodes for who, nodes in sizes.items() if nodes is not None}
+    if len(set(made.values())) > 1:
+        said = ", ".join(f"{who} says {nodes}" for who, nodes in made.items())
+        raise ValueError(f"how many nodes? {said}{remedy and f'; {remedy}'}")
+    return next(iter(made.values()), None)
