@@ -160,6 +160,7 @@ def steps(out: Path) -> dict[str, list[str]]:
         # Training on 200 times 100 000 rows is a second of a GPU and minutes of a processor.
         "gpu-meters": [*make, "gpu-epoch", f"GPU_PLAN={HERE / 'meters.toml'}", "BUDGET=400"],
         "ranks": [*make, "gpu-epoch", f"GPU_PLAN={HERE / 'ranks.toml'}", "BUDGET=400"],
+        "golden": [sys.executable, str(ROOT / "tests/golden/golden.py")],
         "calibrate": [*make, "calibrate", f"OUT={out / 'calibrate'}", "BUDGET=400"],
     }
 
