@@ -25,7 +25,6 @@ from gatherbench.bench.commands.compare import compare
 from gatherbench.bench.commands.doctor import doctor
 from gatherbench.bench.commands.hits import hits
 from gatherbench.bench.commands.listing import list_things
-from gatherbench.bench.commands.orders import orders
 from gatherbench.bench.commands.plot import plot
 from gatherbench.bench.commands.predict import predict
 from gatherbench.bench.commands.report import report
@@ -52,7 +51,6 @@ app.command()(requests)
 app.command()(check)
 app.command()(advise)
 app.command()(hits)
-app.command()(orders)
 app.command()(calibrate)
 app.command()(doctor)
 

@@ -29,15 +29,12 @@ SPLITS = ("train", "val", "test")
 ARRAYS = ("indptr", "indices", "labels", *(f"{s}_ids" for s in SPLITS))
 #: Remembers a full check that was passed.
 MARKER = "checked.json"
-#: Of a graph laid out anew: which node of the first one each row is (datasets/ordered.py).
-ORDER_FILE = "order.npy"
 #: The kind of each edge of a relational graph (datasets/relations.py).
 RELATIONS_FILE = "relations.npy"
 #: All that may lie in a dataset folder, beside its features.
 _FILES = {
     SPEC_FILE,
     MARKER,
-    ORDER_FILE,
     RELATIONS_FILE,
     *(f"{a}.npy" for a in ARRAYS),
     "LICENSE.WordNet",

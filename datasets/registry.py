@@ -13,7 +13,6 @@ from gatherbench.datasets.files import exclusive
 from gatherbench.datasets.hashed import HashedSource
 from gatherbench.datasets.mag_source import MagSource
 from gatherbench.datasets.ogb_source import OgbSource
-from gatherbench.datasets.ordered import MARK, OrderedSource, is_stale
 from gatherbench.datasets.reddit_source import RedditSource
 from gatherbench.datasets.source import GraphSource, Progress, silent
 from gatherbench.datasets.store import data_root, dataset_folder, open_dataset
@@ -58,21 +57,17 @@ def source_names() -> list[str]:
 
 
 def is_made(name: str) -> bool:
-    """Whether a graph of this name is made by a source or laid out anew, not imported."""
-    return name in source_names() or MARK in name
+    """Whether a graph of this name is made by a source, not imported."""
+    return name in source_names()
 
 
 def get_source(name: str) -> GraphSource:
-    """The source called ``name``; of ``wordnet+degree`` the one that lays WordNet out anew.
+    """The source called ``name``.
 
     Raises:
         DatasetError: there is none, the message names the nearest one; or a graph of that name was
             imported, and has no source; or another package's cannot be used.
     """
-    base, mark, order = name.partition(MARK)
-    if mark:
-        imports = (folder.name for folder in imported())
-        return OrderedSource(base, order, None if base in imports else get_source(base))
     sources = {source.name: source for source in SOURCES}
     try:
         found = sources.get(name) or PLUGINS.load(name)
@@ -105,8 +100,7 @@ def prepare_dataset(
     A second process that asks for the same dataset waits for the first and then finds it there.
 
     Args:
-        name: a source (:func:`source_names`), or a graph that was imported under this name; with
-            ``+degree`` or ``+rcm`` behind it, that graph in such an order of its nodes.
+        name: a source (:func:`source_names`), or a graph that was imported under this name.
         scale: multiplies the numbers of nodes and edges.
         root: instead of ``data_root()``.
         force: make it anew even if it is there.
@@ -116,7 +110,6 @@ def prepare_dataset(
             but broken (``force`` replaces it); or the source cannot be had here.
     """
     folder = dataset_folder(name, scale, root)
-    force = force or (MARK in name and is_stale(folder))
     if folder.exists() and not force:
         open_dataset(folder)
         return folder

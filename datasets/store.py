@@ -70,7 +70,7 @@ def dataset_folder(name: str, scale: float = 1.0, root: Path | None = None) -> P
         DatasetError: a name that could lead out of ``root`` or is one of :data:`RESERVED`, or a
             scale that is not positive.
     """
-    if not re.fullmatch(r"(?=.{1,100}$)[A-Za-z0-9][A-Za-z0-9._-]*(\+[a-z]+)?", name):
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         shown = name if len(name) <= 100 else f"{name[:40]}…"
         raise DatasetError(
             f"dataset name {shown!r}: expected letters, digits, '.', '_' and '-', at most 100"

@@ -10,8 +10,7 @@ from gatherbench.datasets import hash_draw, hashed
 from gatherbench.datasets.dataset import DatasetError, GraphDataset, array_path
 from gatherbench.datasets.hash_draw import columns, fill
 from gatherbench.datasets.hashed import HashedSource
-from gatherbench.datasets.ordered import OrderedSource
-from gatherbench.datasets.registry import get_source, prepare_dataset
+from gatherbench.datasets.registry import prepare_dataset
 from gatherbench.datasets.source import silent
 from gatherbench.datasets.store import open_dataset
 
@@ -101,10 +100,6 @@ def test_a_hole_is_never_read_as_a_table(made, monkeypatch):
     monkeypatch.setattr(table_module, "available_bytes", lambda: made.spec.table_bytes)
     with pytest.raises(MemoryError, match="smaller scale"):
         load_table(made)
-    with pytest.raises(DatasetError, match="no other order"):
-        OrderedSource(NAME, "degree", get_source(NAME)).prepare(
-            made.folder.parent / "x", SCALE, silent
-        )
 
 
 def test_a_size_that_cannot_be_had_is_refused():

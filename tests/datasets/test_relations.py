@@ -1,6 +1,5 @@
 """Kinds of edges: written beside the graph, read back, and refused where they are none."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,10 +13,8 @@ from gatherbench.datasets.columns import columns, edge_keys, typed_columns, type
 from gatherbench.datasets.dataset import RELATIONS_FILE, DatasetError, GraphDataset
 from gatherbench.datasets.importers import import_graph
 from gatherbench.datasets.mag_source import table_of
-from gatherbench.datasets.ordered import OrderedSource
 from gatherbench.datasets.registry import prepare_dataset
 from gatherbench.datasets.relations import read_relations
-from gatherbench.datasets.source import silent
 from gatherbench.datasets.store import open_dataset
 
 EDGES = "from,to,what\n0,1,likes\n2,1,knows\n1,0,likes\n0,2,knows\n2,2,is\n0,1,knows\n"
@@ -122,14 +119,6 @@ def test_columns_with_kinds_are_columns(edges):
 def test_keys_that_do_not_fit_are_refused():
     with pytest.raises(DatasetError, match="63 bits"):
         typed_keys(np.zeros(1, np.int64), np.zeros(1, np.int64), 2**31, 4, "x")
-
-
-def test_an_order_of_nodes_drops_the_kinds(imported, monkeypatch):
-    monkeypatch.setenv("GATHERBENCH_DATA", str(imported.folder.parent))
-    folder = imported.folder.with_name("tiny+degree")
-    OrderedSource("tiny", "degree", None).prepare(folder, 1.0, silent)
-    assert open_dataset(folder).spec.relations == ()
-    assert json.loads((folder / "spec.json").read_text())["spec"]["node_types"] == []
 
 
 def test_nodes_without_rows_have_the_mean_of_their_neighbours():

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gatherbench.datasets import wordnet
-from gatherbench.datasets.dataset import DatasetError, GraphDataset
+from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.datasets.registry import prepare_dataset
 from gatherbench.datasets.store import open_dataset
 from gatherbench.datasets.wordnet.source import RELATIONS, WordnetSource, gloss_features
@@ -242,8 +242,3 @@ def test_columns_are_added_modulo_the_width():
     assert table[1, 25] == -1
     (table,) = gloss_features(counts, slots, ignore, 2)
     assert table.tolist() == [[0, 1], [0, -1]]
-
-
-def test_a_graph_with_a_table_a_type_has_no_other_order(tmp_path):
-    with pytest.raises(DatasetError, match="each type of nodes has its own table"):
-        prepare_dataset("wordnet-parts+degree", root=tmp_path)
