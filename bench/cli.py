@@ -17,13 +17,11 @@ import typer
 
 from gatherbench import __version__
 from gatherbench.bench.commands import datasets
-from gatherbench.bench.commands.advise import advise
 from gatherbench.bench.commands.calibrate import calibrate
 from gatherbench.bench.commands.check import check
 from gatherbench.bench.commands.common import FAILED
 from gatherbench.bench.commands.compare import compare
 from gatherbench.bench.commands.doctor import doctor
-from gatherbench.bench.commands.hits import hits
 from gatherbench.bench.commands.listing import list_things
 from gatherbench.bench.commands.plot import plot
 from gatherbench.bench.commands.predict import predict
@@ -49,8 +47,6 @@ app.command()(report)
 app.command()(predict)
 app.command()(requests)
 app.command()(check)
-app.command()(advise)
-app.command()(hits)
 app.command()(calibrate)
 app.command()(doctor)
 

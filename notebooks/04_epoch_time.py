@@ -10,7 +10,6 @@
 # %%
 import pandas as pd
 
-from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.show.views.epochs import speedup
 from helpers.bars import epoch_bars
 from helpers.epoch_bars import (
@@ -18,7 +17,6 @@ from helpers.epoch_bars import (
     gain,
     measured_bars,
     measured_times,
-    modelled_shapes,
     possible,
     predicted_bars,
     stated_times,
@@ -66,33 +64,6 @@ for first in range(0, len(groups), 3):
     )
 
 # %% [markdown]
-# ## Graphs of this field, by the model
-#
-# Whole epochs on graphs with the sizes of the field's, from their shapes alone. Where a strategy
-# has no bar its table does not fit in GPU memory. A graph that is like another has its size and
-# not its edges: a minibatch of `reddit-like` holds a third of the rows that the chart of Reddit
-# implies, so its epochs are shorter than those above.
-
-# %%
-profile = load_profile("rtx3090-pcie4")
-shapes = ["products-like", "reddit-like", "wiki-like", "papers100M-like", "twitter-like", "sk-like"]
-expected = modelled_shapes(shapes, profile)
-for first in range(0, len(shapes), 3):
-    show(
-        epoch_bars(
-            expected,
-            {"modelled": "does not fit in GPU memory"},
-            title=f"Epoch time by graph and strategy, modelled for {profile.name}",
-            foot="GraphSAGE with the paper's hyper-parameters. Each strategy by its fastest "
-            "variant, named beside the bar. Minibatches computed from RMAT's degree law; constants "
-            "and their sources are the profile's.",
-            groups=[f"{name} GraphSAGE" for name in shapes[first : first + 3]],
-            kinds=("modelled",),
-        ),
-        f"Modelled epoch time by strategy for {', '.join(shapes[first : first + 3])}.",
-    )
-
-# %% [markdown]
 # ## In host memory
 #
 # Without a GPU every strategy still runs its data path, in host memory. These bars show what the
@@ -120,10 +91,6 @@ for run in [*findings.runs_on("cuda"), *findings.runs_on("host")]:
 # %%
 for name, times in stated_times(bars[bars["kind"] != "measured"]):
     say(f"- {name}: {gain(times, possible)}")
-for name, times in stated_times(expected.assign(machine=profile.name)):
-    fits = any(strategy == "all_in_gpu" for strategy, _ in times)
-    too_large = " The table does not fit in GPU memory."
-    say(f"- {name}: {gain(times, possible)}{'' if fits else too_large}")
 for backend, where in ("cuda", "measured"), ("host", "measured in host memory"):
     for name, times in measured_times(findings, backend):
         say(f"- {name}, {where}: {gain(times)}")

@@ -9,25 +9,17 @@
 # 2.1 times as fast.
 
 # %%
-from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.read.kept import found_on_device
 from gatherbench.bench.show.answer import ONE_REPEAT, compared
 from gatherbench.bench.show.figures.curves import CurveAxes, curves
 from gatherbench.bench.show.figures.kept_rows import draw_kept_rows
 from helpers.findings import open_findings
 from helpers.gathers import over_rounds
-from helpers.hot_rows import (
-    measured_gains,
-    modelled_gains,
-    published_tiering,
-)
+from helpers.hot_rows import measured_gains, published_tiering
 from helpers.shown import say, show
 
 findings = open_findings()
-profile = load_profile("rtx3090-pcie4")
-SHAPES = ["products-like", "papers100M-like", "twitter-like"]
 roofs, (least, most) = published_tiering(findings.published)
-FOUND = [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, least, 0.9, most, 1]
 
 # %% [markdown]
 # ## What a row that is found is worth
@@ -36,24 +28,24 @@ FOUND = [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, least, 0.9, most, 1]
 # depends on what else it waits for.
 
 # %%
-modelled = modelled_gains(SHAPES, profile, FOUND)
 measured = measured_gains(findings)
-rows = modelled if measured.empty else modelled.merge(measured, how="outer")
-show(
-    curves(
-        rows,
-        {"measured": "run the plan hot-rows on a GPU: `gatherbench run hot-rows`"},
-        CurveAxes("rows found on the GPU (%)", "times as fast as with no row kept"),
-        title="What rows found on the GPU are worth: an epoch of GraphSAGE",
-        foot="Published: the range over the paper's graphs, against the systems it compares with. "
-        "Modelled: graphs by their sizes alone, with minibatches drawn as fast as the profile "
-        "says, and as if the kept rows fit; 'no row kept' is aligned zero-copy. Measured: ratios "
-        "of means over repeats, whiskers: 95 % intervals, none of one repeat.",
-        roofs=roofs,
-        names={"modelled": f"modelled, {profile.name}"},
-    ),
-    "Times as fast as aligned zero-copy against the share of rows found on the GPU.",
-)
+if len(measured):
+    show(
+        curves(
+            measured,
+            {},
+            CurveAxes("rows found on the GPU (%)", "times as fast as with no row kept"),
+            title="What rows found on the GPU are worth: an epoch of GraphSAGE",
+            foot="'No row kept' is aligned zero-copy. Measured: ratios of means over repeats, "
+            "whiskers: 95 % intervals, none of one repeat. Dotted, published: the range over the "
+            "paper's graphs, against the systems it compares with.",
+            roofs=roofs.assign(kind="measured"),
+            kinds=("measured",),
+        ),
+        "Times as fast as aligned zero-copy against the share of rows found on the GPU.",
+    )
+else:
+    say("**Not measured yet**: `gatherbench run hot-rows` on a GPU.")
 
 # %% [markdown]
 # ## How many rows, by which policy
@@ -77,15 +69,6 @@ say(
     f"- Published: {least:.0%} to {most:.0%} less over the link, training **{low:g} to {high:g}**"
     " times as fast, over graphs that the abstract does not name."
 )
-for name, line in modelled.groupby("series", sort=False):
-    y = line.set_index("x")["y"]
-    place = "reaches" if y.max() >= low else "stays below"
-    say(
-        f"- {name}, modelled: with {least:.0%} of the rows found an epoch is"
-        f" **{y[100 * least]:.2f}** times as fast as with none, with {most:.0%}"
-        f" {y[100 * most]:.2f}; with all of them it"
-        f" {place} the published range ({y[100.0]:.2f})."
-    )
 for run, workload, _ in kept:
     found = found_on_device(run).loc[workload].dropna().sort_values("counted")
     for (strategy, variant, backend), row in found.iterrows():

@@ -9,8 +9,6 @@
 # 0.710 in place of 0.718.
 
 # %%
-from gatherbench.bench.model.advise.memory import lists_placed
-from gatherbench.bench.model.advise.question import Question, graph_of
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
 from gatherbench.bench.show.views.structure import (
     STRUCTURE,
@@ -29,15 +27,7 @@ if not runs:
     say("**Not measured yet**: `gatherbench run structure` and `gatherbench run structure-place`.")
 
 # %% [markdown]
-# ## Where the lists belong
-#
-# A GPU that draws needs the lists, their ends and a word for each node. Computed from the number of
-# nodes and edges of papers100M.
-
-# %%
-papers = Question(graph_of(111_059_956, 1_615_685_872, 128))
-for gib in (8, 80):
-    say(f"- GPU of {gib} GiB: {lists_placed(papers, gib * 2**30)}.")
+# ## How large the lists are
 
 # %%
 names = ["reddit-like", "products-like", "papers100M-like"]

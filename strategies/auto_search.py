@@ -1,8 +1,7 @@
 """Which of several data paths is fastest, asked of a training that goes on meanwhile.
 
 Paths are served in *turns* of a few minibatches, and a turn has one number: what a row costs, from
-one fetch to the next, training included. First each path has one turn, which gives the order
-(``gatherbench advise`` would want a graph and a model, of which a training loop tells nothing).
+one fetch to the next, training included. First each path has one turn, which gives the order.
 Then the best meets the others one by one, the likeliest first, in blocks of one turn each in a
 drawn order, until the rule of all verdicts (:mod:`gatherbench.stats.judge`) decides. So at most two
 paths are open at a time.

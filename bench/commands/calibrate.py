@@ -30,7 +30,7 @@ def calibrate(
         ),
     ] = "",
 ) -> None:
-    """Measure this machine and write a profile that plans and `advise` can name."""
+    """Measure this machine and write a profile that plans and `predict` can name."""
     from gatherbench.bench.probe.calibrate import run
 
     if device not in ("auto", "cpu", "cuda"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from inspect import Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -24,28 +23,6 @@ RunArgument = Annotated[
 ]
 ResultsOption = Annotated[Path, typer.Option("--results", help="Folder that holds the runs.")]
 DEFAULT_RESULTS = Path("results")
-
-
-@dataclass(frozen=True, slots=True)
-class Epoch:
-    """What counts on an epoch's minibatches are asked: whose they are, and how they are drawn."""
-
-    dataset: Annotated[
-        str, typer.Argument(help="A dataset of `gatherbench list datasets`, or one you imported.")
-    ]
-    scale: Annotated[float, typer.Option(help="Share of a generated graph's full size.")] = 1.0
-    fanouts: Annotated[
-        str, typer.Option(help="Neighbours drawn of a node, from the seed nodes outwards.")
-    ] = "25,10"
-    batch_size: Annotated[int, typer.Option(help="Seed nodes of a minibatch.", min=1)] = 1000
-    max_batches: Annotated[
-        int, typer.Option(help="Number of minibatches to count (0: a whole epoch).", min=0)
-    ] = 0
-    seed: Annotated[int, typer.Option(help="Seed of the minibatches, as in a plan.")] = 0
-
-
-#: Published figures: the checkout's, wherever somebody stands.
-REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference"
 
 
 def picture(text: str | Path) -> Path:

@@ -1,6 +1,6 @@
 """Predict an epoch from what its minibatches ask for and what the machine can do.
 
-This is the model's front door for anything that is not a run: advice, notebooks. What a run
+This is the model's front door for anything that is not a run, such as notebooks. What a run
 has measured comes in through ``predict.py``.
 """
 

@@ -38,10 +38,7 @@ DEFAULT_PROFILE = "rtx3090-pcie4"
 _UNTOLD = "the profile does not name it"
 _NO_MANAGED = "managed memory was not read there"
 _UNTIMED = "it was not timed there"
-_NO_DISK = (
-    f"{_UNTOLD}: measure the disk (gatherbench calibrate) or say it (gatherbench advise --disk"
-    " IOPS,BANDWIDTH)"
-)
+_NO_DISK = f"{_UNTOLD}: measure the disk (gatherbench calibrate)"
 
 #: A curve: ``((bytes, rate), …)`` in ascending order of the bytes, or of the reads in flight.
 Points = tuple[tuple[float, float], ...]

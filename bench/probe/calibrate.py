@@ -319,12 +319,12 @@ def _closing(calibration: Calibration) -> Iterator[Text]:
         yield Text(f"  {path}", no_wrap=True)
     if calibration.profile["gpu.launch"].value is None:
         yield Text(
-            "It knows no GPU, so `gatherbench advise` does not use it; `gatherbench calibrate"
-            " --base h100-sxm-pcie5` (or another of `gatherbench list profiles`) joins the two."
+            "It knows no GPU, so nothing is predicted with it; `gatherbench calibrate --base"
+            " h100-sxm-pcie5` (or another of `gatherbench list profiles`) joins the two."
         )
     else:
         yield Text(
-            f"Use it: gatherbench advise DATASET --profile {calibration.files[0]} (below"
+            f"Use it: gatherbench predict RUN --profile {calibration.files[0]} (below"
             " calibration/ it is found by itself), or as the profile of a plan."
         )
 

@@ -370,7 +370,7 @@ class Fit:
     def _disk(self) -> None:
         reads = {p.threads: m for p, m in self._of("disk_random").items()}
         if not reads:
-            remedy = "gatherbench calibrate --disk FOLDER, or advise --disk IOPS,BANDWIDTH"
+            remedy = "gatherbench calibrate --disk FOLDER"
             for key in ("disk.iops", "disk.block", "disk.bandwidth"):
                 self._set(key, None, f"not measured ({self.facts.no_disk}): {remedy}")
             return

@@ -244,7 +244,7 @@ def imported_summary(folder: Path) -> list[str]:
         f"{len(data.train_ids):,} nodes to train, {len(data.val_ids):,} to validate, "
         f"{len(data.test_ids):,} to test",
         *spec.notes[3:6],
-        f'use it as dataset = "{spec.name}" in a plan, or: gatherbench advise {spec.name}',
+        f'use it as dataset = "{spec.name}" in a plan',
     ]
     if unused > spec.num_nodes / 2:
         lines.append(

@@ -10,10 +10,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from gatherbench.bench.model.advise.question import Question, graph_sizes, source_graph
-from gatherbench.bench.model.advise.rank import advise
 from gatherbench.bench.model.predict import predictions
-from gatherbench.bench.model.profile import DEFAULT_PROFILE, LinkProfile, profile_of_machine
+from gatherbench.bench.model.profile import DEFAULT_PROFILE, profile_of_machine
 from gatherbench.bench.plan.workload import GRAPHLESS
 from gatherbench.bench.read.derive import (
     STAGES,
@@ -235,22 +233,6 @@ def disturbances(runs: Iterable[Run]) -> list[str]:
                 " are not to be trusted."
             )
     return found
-
-
-def modelled_shapes(names: Sequence[str], profile: LinkProfile) -> pd.DataFrame:
-    """One epoch of GraphSAGE with the paper's hyper-parameters on each graph, as :data:`BARS`.
-
-    Every variant that declares something of its own has a bar; a strategy whose table does not fit
-    in GPU memory has none.
-    """
-    records = []
-    for name in names:
-        question = Question(source_graph(name))
-        for option in advise(question, graph_sizes(question), profile).ranked:
-            note = "" if option.variant == "default" else option.variant
-            case = (f"{name} GraphSAGE", "modelled", option.strategy, option.variant)
-            records.append((*case, *_halfway(option.epochs_s), note))
-    return pd.DataFrame(records, columns=BARS)
 
 
 # ---- changes against the conventional path ------------------------------------------------------

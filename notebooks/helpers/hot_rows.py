@@ -6,14 +6,8 @@ found on the GPU.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pandas as pd
 
-from gatherbench.bench.model.advise.kept import keeping
-from gatherbench.bench.model.advise.option import average_load, predict
-from gatherbench.bench.model.advise.question import Question, graph_sizes, source_graph
-from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.read.derive import speedup_over
 from gatherbench.bench.read.kept import found_on_device, line_names
 from gatherbench.bench.read.tables import Run
@@ -41,30 +35,6 @@ def published_tiering(published: pd.DataFrame) -> tuple[pd.DataFrame, tuple[floa
     roofs = pd.DataFrame({"kind": "published", "name": names, "y": speed["value"].to_numpy()})
     off = -rows[rows["metric"] == "link_bytes_change"]["value"]
     return roofs, (float(off.min()), float(off.max()))
-
-
-def modelled_gains(
-    names: Sequence[str], profile: LinkProfile, found: Sequence[float]
-) -> pd.DataFrame:
-    """By graph and share of the rows found on the GPU (``found``), as :data:`COLUMNS`.
-
-    GraphSAGE with the paper's hyper-parameters; the graphs are known by their sizes alone, so which
-    rows are found is not asked. That the kept rows fit in GPU memory is taken for granted.
-    """
-    strategy, records = build(REFERENCE), []
-    for name in names:
-        question = Question(source_graph(name))
-        (sizes,) = graph_sizes(question)
-        load = average_load(strategy, question, sizes)
-        epochs = [
-            max(e.epoch_s.value or 0.0 for e in predict(question, keeping(load, 0.0, x), profile))
-            for x in (0.0, *found)
-        ]
-        records += [
-            ("modelled", name, 100 * x, epochs[0] / epoch)
-            for x, epoch in zip(found, epochs[1:], strict=True)
-        ]
-    return pd.DataFrame(records, columns=COLUMNS)
 
 
 def measured_gains(findings: Findings) -> pd.DataFrame:

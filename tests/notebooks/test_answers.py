@@ -23,7 +23,6 @@ from helpers.epoch_bars import (
     measured_stages,
     measured_times,
     measured_transfers,
-    modelled_shapes,
     passes_over_memory,
     possible,
     predicted_bars,
@@ -165,9 +164,9 @@ def test_what_is_stated_ranges_as_far_as_it_is_known(published):
     one = gain(stated["RTX 3090, PCIe 4.0, modelled"], possible)
     assert "came out fastest: 3.22× as fast as `cpu_gather naive`; it takes" in one
     assert "repeat" not in said + one
-    bars = modelled_shapes(["products-like"], load_profile("rtx3090-pcie4"))
-    ((name, _),) = stated_times(bars.assign(machine="rtx3090-pcie4"))
-    assert name == "products-like GraphSAGE, modelled for rtx3090-pcie4"
+    bars = reddit_bars(published).query("kind == 'modelled'").assign(machine="rtx3090-pcie4")
+    for name, _ in stated_times(bars):
+        assert name.endswith(", modelled for rtx3090-pcie4")
 
 
 def test_two_machines_never_share_a_ratio(make_run):
@@ -494,21 +493,6 @@ def test_without_any_run_every_measured_table_is_empty(nothing):
         measured_transfers(nothing),
     ):
         assert table.empty
-
-
-def test_shapes_are_modelled_whole_and_what_does_not_fit_is_left_out():
-    bars = modelled_shapes(["products-like", "papers100M-like"], load_profile("rtx3090-pcie4"))
-    small = bars[bars["group"] == "products-like GraphSAGE"]
-    assert "all_in_gpu" in set(small["strategy"])
-    large = bars[bars["group"] == "papers100M-like GraphSAGE"]  # 57 GB in 24 GB
-    assert "all_in_gpu" not in set(large["strategy"])
-    assert {"cpu_gather", "aligned_zero_copy"} <= set(large["strategy"])
-    assert (bars["median"] > 0).all()
-    # Nobody knows how many pages that GPU can visit: it matters for the larger table alone.
-    ranged = bars[bars["low"].notna()]
-    assert set(ranged["group"]) == {"papers100M-like GraphSAGE"}
-    assert "aligned_zero_copy" in set(ranged["strategy"])
-    assert (ranged["median"] == (ranged["low"] + ranged["high"]) / 2).all()
 
 
 def test_a_disturbed_run_says_so(make_run):

@@ -257,8 +257,7 @@ def _rests_on(run: Run) -> Iterator[str]:
         low, high = (f"{share:.0%}" for share in (drawn / whole).dropna().agg(["min", "max"]))
         yield (
             f"Minibatches come as fast as {run.machine} was measured to have them{beside}; that is"
-            f" {low if low == high else f'{low} to {high}'} of these epochs, where `gatherbench"
-            " advise` takes the profile’s own rate."
+            f" {low if low == high else f'{low} to {high}'} of these epochs."
         )
 
 

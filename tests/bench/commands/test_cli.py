@@ -229,13 +229,6 @@ def refused(said: str, *arguments: object) -> None:
         ("requests --max-request 100", "choose from 32, 64, 96, 128"),
         ("requests --figure nowhere/at/all.png", "nowhere/at/all.png.: there is no such folder"),
         ("requests --figure picture.docx", "docx"),
-        ("hits wordnett", "did you mean 'wordnet'"),
-        ("hits tiny --scale 0.5", "tiny was imported"),
-        ("hits tiny --policies degree,presample", "did you mean 'presampled'"),
-        ("hits tiny --fanouts a", "--fanouts 'a'"),
-        ("hits tiny --batch-size 0", "--batch-size"),
-        ("hits tiny --profile h201", "no profile is called 'h201'"),
-        ("hits tiny --max-batches -1", "--max-batches"),
     ],
 )
 def test_bad_input_is_named_with_exit_status_2(tiny_root, tmp_path, monkeypatch, command, said):

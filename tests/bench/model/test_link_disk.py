@@ -153,8 +153,7 @@ def test_what_a_rank_reads_for_others_comes_off_its_disk_too():
 def test_an_unknown_disk_is_a_reason_with_the_remedy():
     (why,) = disk_read(READS, BARE).seconds.unknown
     assert why == (
-        "disk.iops: the profile does not name it: measure the disk (gatherbench calibrate) or say"
-        " it (gatherbench advise --disk IOPS,BANDWIDTH)"
+        "disk.iops: the profile does not name it: measure the disk (gatherbench calibrate)"
     )
     epoch = predict_batches(READS, BARE, 10)
     assert epoch.epoch_s.unknown == (why,)

@@ -15,7 +15,6 @@ from gatherbench.bench.model.physics import Part, all_reduce, exchange
 from gatherbench.bench.model.predict import Series
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.model.schedule import Parts, run_epoch
-from tools.placement import sharded
 
 
 def machine(**constants: float | None) -> LinkProfile:
@@ -240,28 +239,6 @@ def test_what_several_ranks_measured_keeps_the_cores_that_each_had_busy():
     whole, half = (epoch_seconds(one, machine(), 60, 2, 1).value for one in (load, halves))
     assert half == pytest.approx(30 * 2e-3, rel=0.02)
     assert whole == pytest.approx(30 * 4e-3, rel=0.02)
-
-
-WHOLE = MinibatchLoad(
-    1e8,
-    gpu_link_read_bytes=1e8,
-    gpu_requests={128: 1e8 / 128},
-    table_bytes=1e10,
-    row_bytes=512,
-    sample_s=Estimate(0.0),
-    train_s=Estimate(2e-3),
-    gradient_bytes=1e5,
-)
-
-
-def test_sharded_over_one_rank_is_local():
-    """As if the whole table were in its GPU's memory: nothing is exchanged."""
-    resident = replace(
-        WHOLE, gpu_link_read_bytes=0.0, gpu_requests={}, gpu_table_bytes=WHOLE.table_bytes
-    )
-    one = sharded(WHOLE, 1, 1)
-    assert minibatch_parts(one, machine()) == minibatch_parts(resident, machine())
-    assert epoch_seconds(one, machine(), 40, 1, 1) == epoch_seconds(resident, machine(), 40, 1, 1)
 
 
 ROWS = 100e6

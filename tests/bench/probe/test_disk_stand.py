@@ -141,7 +141,7 @@ def test_without_a_disk_the_profile_says_why(tmp_path, monkeypatch):
     for folder in (None, tmp_path):
         done = calibrate(tmp_path, device="cpu", disk=folder, say=said.append).profile
         reasons[folder] = {done["disk.iops"].source, done["disk.block"].source}
-    remedy = "gatherbench calibrate --disk FOLDER, or advise --disk IOPS,BANDWIDTH"
+    remedy = "gatherbench calibrate --disk FOLDER"
     assert reasons[None] == {f"not measured (not asked for): {remedy}"}
     assert reasons[tmp_path] == {f"not measured (1.00 GiB are free): {remedy}"}
     assert "no disk is timed: 1.00 GiB are free" in said

@@ -360,7 +360,7 @@ def test_without_a_gpu_the_base_gives_what_is_missing():
 
 @pytest.mark.parametrize(
     ("launch_s", "said"),
-    [(2e-6, "Use it: gatherbench advise DATASET --profile a.toml"), (None, "It knows no GPU")],
+    [(2e-6, "Use it: gatherbench predict RUN --profile a.toml"), (None, "It knows no GPU")],
 )
 def test_the_report_shows_constants_what_was_held_out_and_the_next_step(launch_s, said):
     found, profile = usual()

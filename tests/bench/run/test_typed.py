@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from gatherbench.bench.model.advise.question import source_graph
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run import check
 from gatherbench.bench.run.check import SPOT_BATCHES, Witness, WrongConductError, WrongRowsError
@@ -21,7 +20,7 @@ from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.prepare import prepare
 from gatherbench.bench.sampling.trace import InputIds, Trace
 from gatherbench.bench.show.listing import sizes
-from gatherbench.datasets.dataset import DatasetError, DatasetSpec, GraphDataset
+from gatherbench.datasets.dataset import DatasetSpec, GraphDataset
 from gatherbench.datasets.store import open_dataset
 from gatherbench.datasets.wordnet.source import WordnetPartsSource
 from gatherbench.datasets.writer import DatasetWriter
@@ -326,5 +325,3 @@ def test_tables_are_loaded_a_type(typed_root):
 def test_lists_say_the_widths_and_advice_is_refused():
     spec = WordnetPartsSource().estimate(1.0)
     assert sizes(spec)[-1] == "50 to 300 × float32"
-    with pytest.raises(DatasetError, match="wordnet-parts: each type of nodes has its own table"):
-        source_graph("wordnet-parts")

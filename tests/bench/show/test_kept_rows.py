@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.read.kept import found_on_device, kept_rows
 from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import load_run
@@ -17,7 +16,7 @@ from gatherbench.bench.show.figures.kept_rows import draw_kept_rows
 from gatherbench.bench.show.views.requests import data_path
 from helpers.epoch_bars import measured_bars, measured_changes, measured_times
 from helpers.findings import load_findings
-from helpers.hot_rows import measured_gains, modelled_gains, published_tiering
+from helpers.hot_rows import measured_gains, published_tiering
 
 from ..written_run import write_run
 from .gpu_rows import add_rows, declare_path
@@ -152,13 +151,6 @@ def test_the_bound_is_nobodys_best_variant(folder):
         "strategy == @CACHED"
     )["median"]
     assert change == pytest.approx(1.4 / 1.7 - 1)
-
-
-def test_the_model_gains_nothing_of_no_row_and_most_of_all():
-    profile = load_profile("rtx3090-pcie4")
-    y = modelled_gains(["products-like"], profile, [0.0, 0.5, 1.0])["y"].tolist()
-    assert y[0] == 1
-    assert 1 < y[1] <= y[2]
 
 
 def test_data_tiering_is_published_as_a_range():

@@ -29,9 +29,7 @@ TWO = ["wordnet-sage16x2-b1000-1f2e3d4c", "wordnet-gat16x2-b1000-1f2e3d4d"]
 FOUR = (NAIVE, PINNED, ALIGNED, BOUND)
 BEST = " ".join(ALIGNED[:2])
 #: Drawing takes 0.2 s of 2 to 0.8 s.
-SHARE = (
-    "; that is 10% to 25% of these epochs, where `gatherbench advise` takes the profile’s own rate"
-)
+SHARE = "; that is 10% to 25% of these epochs"
 HEAD = "Modelled for rtx3090-pcie4, not measured: "
 
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -10,8 +9,6 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from gatherbench.bench.model.advise.memory import lists_placed
-from gatherbench.bench.model.advise.question import Question, graph_of
 from gatherbench.bench.plan.plan import Plan
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.show.figures.draw import draw
@@ -126,18 +123,6 @@ def test_one_seed_has_no_interval_and_no_whisker(tmp_path):
     assert [one.ends for one in lines] == [None, None]
     (point,) = STRUCTURE.points(load_run(folder))
     assert all(value[0] == value[1] == value[2] for value in point.values)
-
-
-def test_where_the_lists_belong():
-    """1.6e9 edges of 4 B are 5.96 GiB, and 111e6 nodes of 16 B 1.65 GiB."""
-    papers = Question(graph_of(111_059_956, 1_600_000_000, 128))
-    assert "take 5.96 GiB: keep them on the GPU, or read them in place" in str(
-        lists_placed(papers, 80 * 2**30)
-    )
-    assert "too much for 8 GiB" in str(lists_placed(papers, 8 * 2**30))
-    assert lists_placed(papers, None) is None
-    small = replace(papers, graph=graph_of(1000, 10_000, 128))
-    assert lists_placed(small, 8 * 2**30) is None
 
 
 PLAN = {
