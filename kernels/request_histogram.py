@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gatherbench.kernels.grid import BULK_PIECE, LINE_BYTES, SHIFTS, WARP_LANES, GridPoint
+from gatherbench.kernels.host_gather import available_cores
 
 _NONE, _IDLE, _CIRCULAR = (SHIFTS.index(s) for s in ("none", "idle", "circular"))
 #: Room for the lines of one warp instruction: each of its 32 loads lies in one line.
@@ -86,7 +87,8 @@ def _over_tasks(
     begins, none = range(0, count, step), np.zeros(16 + keys, np.int64)
     if len(begins) < 2:
         return sum(map(task, begins), start=none)
-    with ThreadPoolExecutor(numba.get_num_threads()) as pool:
+    # Not numba's count: to ask for it starts its OpenMP layer, which gives torch all cores back.
+    with ThreadPoolExecutor(available_cores()) as pool:
         return sum(pool.map(task, begins), start=none)
 
 

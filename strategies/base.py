@@ -161,6 +161,8 @@ class Fetcher(Observed, ABC):
     #: How many minibatches the loop may submit ahead of the one it trains on. 0 for a blocking
     #: strategy: its ``submit`` does the work. A path that is still being chosen may change it.
     lookahead: int = 0
+    #: Threads of torch's pool that work while it fetches; 0: no more than the process has.
+    torch_threads: int = 0
     #: Whether :meth:`tune` has something to find out.
     tunable: bool = False
 
@@ -572,6 +574,14 @@ def check_ids(ids: Tensor, num_rows: int, device: torch.device) -> None:
     if low < 0 or high >= num_rows:
         where = int(((ids < 0) | (ids >= num_rows)).nonzero()[0])
         raise IndexError(f"ids[{where}] = {int(ids[where])}: {rows_of(num_rows)}")
+
+
+def copied(ids: Tensor) -> Tensor:
+    """A copy of ids that stay as they are while a fetch goes on, where they lie.
+
+    On the host not torch's: of 32,769 numbers on it wakes its pool, which spins afterwards.
+    """
+    return torch.from_numpy(ids.numpy().copy()) if ids.device.type == "cpu" else ids.clone()
 
 
 def rows_of(num_rows: int) -> str:

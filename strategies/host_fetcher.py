@@ -24,7 +24,7 @@ from gatherbench.kernels.host_gather import TUNED_WITH, HostGather, tuned_rows
 from gatherbench.kernels.host_memory import empty_table
 from gatherbench.kernels.page_cache import SOURCE as MINCORE
 from gatherbench.kernels.page_cache import pages_in_memory
-from gatherbench.strategies.base import Fetcher, Observed, Residency, SetupStep, Ticket
+from gatherbench.strategies.base import Fetcher, Observed, Residency, SetupStep, Ticket, copied
 from gatherbench.strategies.buffers import RowBuffer, TicketRing
 
 
@@ -124,7 +124,7 @@ class PathFetcher(Fetcher):
         if self._worker is None:
             fetch(ids)
             return self._ring.issue(rows)
-        future = self._worker.submit(fetch, ids.clone())
+        future = self._worker.submit(fetch, copied(ids))
 
         def finish() -> Tensor:
             try:

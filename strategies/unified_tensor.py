@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gatherbench.kernels.table_file import TableFile
-from gatherbench.strategies.base import SetupStep, Strategy, Ticket
+from gatherbench.strategies.base import SetupStep, Strategy, Ticket, copied
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, adjacency_of, current_ranks
 from gatherbench.strategies.places import free_bytes
 from gatherbench.strategies.registry import build
@@ -255,7 +255,7 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
             with self._turn:
                 ids = self._placed(ids)
                 ticket = self._start(ids)
-                self._ahead.append(_Ahead(self._started, ids.clone(), ticket))
+                self._ahead.append(_Ahead(self._started, copied(ids), ticket))
 
     def close(self) -> None:
         """Free buffers, join threads, undo registrations. Safe to call twice.

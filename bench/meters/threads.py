@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -103,6 +104,25 @@ def helpers_cpu_s() -> dict[int, float]:
         thread: clocks[thread]
         for thread, group in _groups_of_threads().items()
         if group in mine and thread in clocks
+    }
+
+
+def pool_cpu_s() -> dict[int, float]:
+    """CPU seconds of each live thread of an OpenMP pool, torch's or another's.
+
+    Neither Python started it, nor has it a name of its own: OpenMP's inherit that of the thread
+    that started them, where those of autograd, NCCL, CUDA's driver and io_uring are named.
+    """
+    python, names = _groups_of_threads(), {}
+    for task in _TASKS.iterdir():
+        with suppress(OSError):  # it has ended since it was listed
+            names[int(task.name)] = (task / "comm").read_text()
+    inherited = {names[thread] for thread in python if thread in names}
+    clocks = _read_clocks()[0]
+    return {
+        thread: clocks[thread]
+        for thread, name in names.items()
+        if thread not in python and name in inherited and thread in clocks
     }
 
 

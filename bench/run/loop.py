@@ -21,7 +21,7 @@ from torch import Tensor
 from gatherbench.bench.run.group import ALONE, Alone
 from gatherbench.bench.run.nvtx import Mark, unmarked
 from gatherbench.bench.sampling.minibatch import MiniBatch
-from gatherbench.strategies.base import Fetcher, Ticket
+from gatherbench.strategies.base import Fetcher, Ticket, copied
 from gatherbench.strategies.by_type import Rows
 
 STAGES = ("sample", "fetch", "train")
@@ -244,4 +244,4 @@ def _tell(fetcher: Fetcher, number: int, ids: Tensor) -> None:
     if number == 0:
         fetcher.begin_epoch()
     if fetcher.announced:
-        fetcher.announce(fetcher.taken(ids).clone())
+        fetcher.announce(copied(fetcher.taken(ids)))

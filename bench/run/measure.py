@@ -82,6 +82,7 @@ from gatherbench.bench.run.table import (
     table_kind,
     table_refusal,
 )
+from gatherbench.bench.run.torch_threads import TorchThreads
 from gatherbench.bench.run.typed_check import TypedWitness, witness_of
 from gatherbench.bench.run.untimed import EnergyBlock, disk_roof, peak_of, row_of
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
@@ -142,6 +143,12 @@ class Ground:
         )
         torch.set_num_threads(_threads_of_torch(torch.device(self._job.device)))
         return binding
+
+    @cached_property
+    def threads(self) -> TorchThreads:
+        """Torch's on this thread, which :attr:`binding` has given it."""
+        self.binding  # noqa: B018 - it sets them
+        return TorchThreads()
 
     @cached_property
     def dataset(self) -> GraphDataset:
@@ -229,11 +236,11 @@ def measure(
 def _phase(
     method: Callable[Concatenate[MeasuredCase, P], R],
 ) -> Callable[Concatenate[MeasuredCase, P], R]:
-    """Of a case: the processes that begin meanwhile are its path's."""
+    """Of a case: the processes that begin meanwhile are its path's, and torch keeps its threads."""
 
     @wraps(method)
     def phase(self: MeasuredCase, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        with self.children:
+        with self.children, self._ground.threads.kept(f"in {method.__name__}()"):
             return method(self, *args, **kwargs)
 
     return phase
@@ -523,7 +530,8 @@ class _Training:
         self.out.rows(_setup_rows(tuned, make))
         for number in range(plan.warmup_epochs):
             watched = self._compared(when, len(self.epochs.trace), everything)
-            with self.conduct.resting(self.fetcher, watched) as watch:
+            resting = self._torch_resting("in the warm-up")
+            with self.conduct.resting(self.fetcher, watched) as watch, resting:
                 self._epoch(self.epochs.warm_up(number), unmarked, watch)
         return tuned
 
@@ -586,6 +594,16 @@ class _Training:
     def _epoch(self, batches: Iterator[MiniBatch], mark: Mark, watch: Watch) -> EpochTimes:
         return run_epoch(batches, self.fetcher, self.trainer, mark, watch, self.group)
 
+    def _torch_resting(self, when: str) -> AbstractContextManager[None]:
+        """Torch keeps its threads, and where the path has one of them its pool sleeps.
+
+        Between hosts that talk by gloo a pool is not told from gloo's threads.
+        """
+        threads = self.ground.threads
+        by_gloo = self.group.world > 1 and self.job.device == "cpu"
+        declared = 0 if by_gloo else max(threads.given, self.fetcher.torch_threads)
+        return threads.resting(when, declared)
+
     def _further_epoch(self) -> None:
         self._epoch(self.epochs.further(), unmarked, UNWATCHED)
 
@@ -597,7 +615,8 @@ class _Training:
         batches = self.epochs.measured(number)
         self.epochs.waited_s()  # in epochs that are not measured
         self.trainer.activations.told()
-        with spots as watch, recorder:
+        resting = self._torch_resting(f"in epoch {number}")
+        with spots as watch, resting, recorder:
             times = self._epoch(batches, mark, watch)
         require_clocks()
         out.rows(self._times(times, number))

@@ -1,0 +1,175 @@
+"""torch's threads while a case is measured: whoever changes them, or wakes its pool, fails it."""
+
+import os
+import subprocess
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from gatherbench.bench.run import measure as measure_module
+from gatherbench.bench.run import torch_threads
+from gatherbench.bench.run.store import read_part, rows_of
+from gatherbench.bench.run.torch_threads import TorchThreads, WrongThreadsError
+from gatherbench.strategies.cpu_gather import CpuGather
+from gatherbench.strategies.host_fetcher import DirectPath
+
+from . import fakes
+
+#: In a process of its own, in which torch has used its pool before it gets one thread.
+PROCESS = """
+import time
+import numpy as np, torch
+from gatherbench.bench.meters.threads import pool_cpu_s
+from gatherbench.bench.run.torch_threads import TorchThreads
+torch.set_num_threads(2)
+ones = torch.ones(1 << 20)
+ones.add(1).exp()
+torch.set_num_threads(1)
+
+def asleep():
+    before = {{}}
+    while before != (before := pool_cpu_s()):
+        time.sleep(0.1)
+    return before
+
+threads, before = TorchThreads(), asleep()
+{work}
+after = pool_cpu_s()
+print(torch.get_num_threads(), any(after.get(one, was) > was for one, was in before.items()))
+"""
+COUNTS = """
+from gatherbench.kernels.policies import POLICIES
+from gatherbench.kernels.request_histogram import mask_histogram
+with threads.kept("in a count"):
+    mask_histogram(POLICIES["aligned"].point(400, 4), np.arange(70_000), 400, 400, 0)
+"""
+
+
+def process(work: str) -> subprocess.CompletedProcess[str]:
+    free = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "NUMBA_"))}
+    command = [sys.executable, "-c", PROCESS.format(work=work)]
+    return subprocess.run(command, capture_output=True, text=True, env=free, check=False)
+
+
+def test_requests_of_70_000_rows_are_counted_without_torchs_threads():
+    done = process(COUNTS)
+    assert done.stdout.split() == ["1", "False"], done.stderr
+
+
+def test_what_numba_does_to_torch_is_noticed():
+    """The fault as it was: to ask numba for its number of threads starts its OpenMP layer."""
+    done = process("import numba\nwith threads.kept('in a count'):\n    numba.get_num_threads()")
+    assert "torch had 1 threads and now has" in done.stderr
+
+
+def test_work_of_torchs_pool_is_seen():
+    done = process("torch.set_num_threads(2)\n[ones.add(1).exp() for _ in range(50)]")
+    assert done.stdout.split() == ["2", "True"], done.stderr
+
+
+def test_the_number_is_as_before_whatever_happened(monkeypatch):
+    now = 3
+    monkeypatch.setattr(torch, "get_num_threads", lambda: now)
+    given = []
+    monkeypatch.setattr(torch, "set_num_threads", given.append)
+    threads = TorchThreads()
+    with threads.kept("quietly"):
+        pass
+    assert given == []
+    message = "torch had 3 threads and now has 8: a call here"
+    with pytest.raises(WrongThreadsError, match=message), threads.kept("here"):
+        now = 8
+    with pytest.raises(KeyError), threads.kept("here"):
+        raise KeyError
+    assert given == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("busy_s", "declared", "fails"),
+    [(0.41, 1, False), (0.43, 1, True), (0.43, 4, False), (0.0, 1, False)],
+)
+def test_a_twentieth_of_all_cores_is_what_a_pool_may_take(monkeypatch, busy_s, declared, fails):
+    """Of 2 s on 4 cores 0.4 s, and 0.02 s to go to sleep; one that is new may be Python's."""
+    clocks = iter([{7: 1.0, 8: 0.0, 9: 3.0}, {7: 1.0 + busy_s / 2, 8: busy_s / 2, 6: 5.0}])
+    monkeypatch.setattr(torch_threads, "pool_cpu_s", lambda: next(clocks))
+    now = iter([10.0, 12.0])
+    monkeypatch.setattr(torch_threads, "_now_s", lambda: next(now))
+    monkeypatch.setattr(torch_threads, "available_cores", lambda: 4)
+    message = "threads of torch's pool worked 0.430 s in epoch 0, of 2.000 s on 4 cores"
+    refused = pytest.raises(WrongThreadsError, match=message) if fails else nullcontext()
+    with refused, TorchThreads().resting("in epoch 0", declared):
+        pass
+
+
+def test_a_case_whose_path_changes_them_fails(make_job, monkeypatch):
+    """When it fetches, and when it opens: the case is the one that did it, not the next."""
+    number = torch.get_num_threads()
+    for method in ("fetch", "__init__"):
+        job, real = make_job(), getattr(DirectPath, method)
+        job = replace(job, part=job.part.with_suffix(f".{method}"))
+
+        def changes(self: DirectPath, *given: Tensor, real=real) -> None:
+            monkeypatch.setattr(torch, "get_num_threads", lambda: number + 1)
+            real(self, *given)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(DirectPath, method, changes)
+            with pytest.raises(WrongThreadsError):
+                fakes.measured(job)
+        monkeypatch.setattr(torch, "get_num_threads", lambda: number)
+        last = rows_of(read_part(job.part))[-1]
+        assert (last.stage, last.metric, last.status) == ("check", "threads", "failed")
+
+
+def test_a_case_whose_pool_works_fails_unless_its_path_declares_it(make_job, monkeypatch):
+    seconds = iter(range(0, 10_000_000, 1000))
+    monkeypatch.setattr(torch_threads, "pool_cpu_s", lambda: {7: float(next(seconds))})
+    with pytest.raises(WrongThreadsError, match="in the warm-up"):
+        fakes.measured(make_job())
+    monkeypatch.setattr(CpuGather, "_open", lambda *_: Declares(*_[1:3]))
+    fakes.measured(replace(make_job(), part=make_job().part.with_suffix(".declares")))
+
+
+class Declares(measure_module.Fetcher):
+    """Gathers with torch's pool, and says so."""
+
+    torch_threads = 2
+
+    def _submit(self, ids: Tensor) -> "Ready":
+        return Ready(self.table[ids])
+
+    def __init__(self, features: Tensor, device: torch.device) -> None:
+        super().__init__(features, device)
+        self.table = features
+
+
+class Ready:
+    def __init__(self, rows: Tensor) -> None:
+        self.rows = rows
+
+    def result(self) -> Tensor:
+        return self.rows
+
+
+def test_ids_are_copied_without_torchs_pool():
+    """In buffers that are there: to make them wakes it once."""
+    done = process(
+        "from gatherbench.strategies.base import copied\n"
+        "from gatherbench.strategies.cpu_gather import CpuGather\n"
+        "torch.set_num_threads(2)\n"
+        "ids = torch.from_numpy(np.arange(200_000) % 900)\n"
+        "table = torch.from_numpy(np.zeros((900, 2), np.float32))\n"
+        "with CpuGather(mode='prefetch').open(table, torch.device('cpu')) as fetcher:\n"
+        "    for _ in range(4):\n"
+        "        fetcher.submit(ids).result()\n"
+        "    before = asleep()\n"
+        "    for _ in range(20):\n"
+        "        copied(ids)\n"
+        "        fetcher.submit(ids).result()\n"
+        "    assert all(pool_cpu_s()[one] == was for one, was in before.items())"
+    )
+    assert done.stdout.split() == ["2", "False"], done.stderr
