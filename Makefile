@@ -33,7 +33,7 @@ else
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench test lint figures regress-against regress regress-code regress-untimed meter-cost gpu-test gpu-micro gpu-epoch gpu-meters gpu-rehearsal carry calibrate clean
+.PHONY: help setup bench test lint figures regress-against regress regress-code regress-untimed gpu-test gpu-micro gpu-epoch gpu-meters gpu-rehearsal carry calibrate clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
@@ -84,9 +84,6 @@ regress-untimed: $(READY) ## every host-side benchmark once, for its results alo
 # NVRTC only (the tables of gpu-micro pandas and scipy); gpu-epoch and gpu-meters need the harness's
 # packages too, and `make carry` brings the few that are rarely there. Under ten minutes each; what they
 # find is in OUT even when they fail or are cut off.
-meter-cost: $(READY) ## what the meters add to an epoch: with and without them, in turn
-	$(PY) -m tools.metering_cost
-
 gpu-test: $(READY) ## on a GPU: conformance, residency, ordering, leaks, errors, sanitizer
 	$(PY) tests/gpu/suite.py --out $(OUT) --budget $(if $(filter file,$(origin BUDGET)),560,$(BUDGET))
 

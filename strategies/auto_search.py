@@ -6,8 +6,7 @@ Then the best meets the others one by one, the likeliest first, in blocks of one
 drawn order, until the rule of all verdicts (:mod:`gatherbench.stats.judge`) decides. So at most two
 paths are open at a time.
 
-Nothing here fetches or looks at a clock: the same search runs on drawn times
-(``python -m tools.auto_regret``).
+Nothing here fetches or looks at a clock: tests run the same search on drawn times.
 """
 
 from __future__ import annotations

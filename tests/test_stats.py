@@ -1,7 +1,6 @@
 """Intervals and verdicts: by hand, how often they cover or cry wolf, and what they miss."""
 
 import math
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,8 +12,8 @@ from numpy.typing import ArrayLike
 
 from gatherbench.stats.interval import Interval, Logs, interval_of
 from gatherbench.stats.judge import Judgement, judge, judge_exactly, ratio_of, shortest
-from tools.interval_coverage import (
-    PAGE,
+
+from .simulated_epochs import (
     SIDES,
     SPREADS,
     Side,
@@ -24,7 +23,6 @@ from tools.interval_coverage import (
     of_size,
     sole_winners,
     stopped,
-    tables,
 )
 
 logs = st.lists(st.floats(-2, 2), min_size=1, max_size=8)
@@ -202,13 +200,6 @@ def test_a_series_is_measured_until_it_is_precise():
 def test_equal_paths_have_no_winner(repeats):
     for spread in SPREADS:
         assert sole_winners(np.random.default_rng(6), spread, repeats, 150) < 0.05
-
-
-def test_the_page_has_the_tables_of_the_code_that_counts():
-    """But for the numbers, which take minutes."""
-    shares = re.compile(r"\d+\.\d%")
-    few = "\n".join(tables(draws=16)) + "\n"
-    assert shares.sub("…", PAGE.read_text(encoding="utf-8")) == shares.sub("…", few)
 
 
 # ---- the one rule of verdicts --------------------------------------------------------------------

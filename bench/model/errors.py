@@ -1,7 +1,7 @@
 """How far off the model is: epochs that were measured on a GPU beside what it says of them.
 
-``epochs.csv`` is data (``tools/model_errors.py`` writes it from the committed runs, and a test
-compares); what is said of the model's errors is computed from it.
+``epochs.csv`` is data: what runs of 2026-11-26 measured, and the model of 2026-11-27.
+What is said of the model's errors is computed from it.
 """
 
 from __future__ import annotations
@@ -43,11 +43,6 @@ class Beside:
     chained_s: float
 
     @property
-    def family(self) -> tuple[str, int]:
-        """The path, whatever its variant."""
-        return self.strategy, self.lookahead
-
-    @property
     def error(self) -> float:
         """Modelled over measured, less 1."""
         return self.modelled_s / self.measured_s - 1
@@ -72,18 +67,6 @@ def modelled_beside(*, issue_known: bool = True) -> tuple[Beside, ...]:
     if issue_known:
         return series
     return tuple(replace(one, modelled_s=one.chained_s) for one in series)
-
-
-def error_of(
-    strategy: str, lookahead: int, *, issue_known: bool = True
-) -> tuple[float, float] | None:
-    """The least and the most that epochs of such a path were off; ``None``: never measured.
-
-    ``issue_known``: whether the profile knows what a step takes its host to issue.
-    """
-    every = modelled_beside(issue_known=issue_known)
-    mine = [one.error for one in every if one.family == (strategy, lookahead)]
-    return (min(mine), max(mine)) if mine else None
 
 
 @cache

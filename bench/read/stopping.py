@@ -6,8 +6,7 @@ by such rules, too). With it go all that take turns with it. The plan's budget i
 cases, as their rows tell, so a run that was cut off goes on with what is left of it.
 
 To stop when an interval happens to be narrow makes it cover less often; from six repeats on that
-costs one or two per cent (``python -m tools.interval_coverage``), so no series ends
-by its precision before.
+costs one or two per cent (``stats/NOTES.md``), so no series ends by its precision before.
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ from gatherbench.strategies.data_path import DataPath, staged_path
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
 from gatherbench.strategies.knowledge import Knowledge
 from gatherbench.strategies.pyg_features import FeatureLoader
-from tools.auto_regret import FIELDS, MACHINES, RUNS, run
+
+from .simulated_search import FIELDS, MACHINES, RUNS, run
 
 TABLE = torch.randn(500, 7, generator=torch.Generator().manual_seed(0))
 #: Seconds of a training step, and how many rows a minibatch has.
@@ -562,7 +563,7 @@ def test_what_was_fetched_before_the_training_is_found_out_anew(clock):
 # ---- the search alone ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("machine", MACHINES[:3], ids=str)
+@pytest.mark.parametrize("machine", MACHINES, ids=str)
 @pytest.mark.parametrize("field", FIELDS)
 def test_after_the_search_an_epoch_is_hardly_longer_than_with_the_best(field, machine):
     """Mean over 50 searches on drawn times, and a share of the epoch for each."""

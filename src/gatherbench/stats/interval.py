@@ -8,7 +8,7 @@ Where paths took turns in one process, what they share (how fast that process is
 falls out of their ratio. Such series are paired: within a block, then the mean over the blocks of a
 process is its one number, and the interval that of these means over processes. So it holds that a
 path may fare otherwise in one process than in the next, which no number of blocks tells.
-``python -m tools.interval_coverage`` simulates how often the interval covers.
+How often the interval covers was simulated (``stats/NOTES.md``).
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""What ``auto`` keeps, and what its search costs, counted on drawn minibatch times.
+"""Searches of ``auto`` on drawn minibatch times, where the cost of every path is known.
 
-    python -m tools.auto_regret
-
-prints a table, in some seconds. The search is the one that a training runs (its turns, its rule,
-its share of an epoch); the cost of every path is known, so what it keeps can be held against the
-best. Minibatches scatter lognormally about their path's cost; the machine's own pace wanders, and
-bursts of other work slow all paths down for a while.
+The search is the one that a training runs. Minibatches scatter lognormally about their path's cost;
+the machine's own pace wanders, and bursts of other work slow all paths down for a while.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ import numpy as np
 from gatherbench.strategies.auto import TIMED, WARM, spent_by
 from gatherbench.strategies.auto_search import Outcome, search
 
-RUNS, EPOCH = 50, 1200
+RUNS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,24 +37,21 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One search: how much slower than the best what it kept is, and what the search took.
+    """One search: how much slower than the best what it kept is, and how long it took.
 
     Attributes:
         regret: as a share of an epoch, after the search.
-        minibatches: of the search; ``extra``: that it took longer, in minibatches of the best.
-        decided: paths of which a verdict was reached.
+        minibatches: of the search.
     """
 
     regret: float
     minibatches: int
-    extra: float
-    decided: int
 
 
 def run(costs: Sequence[float], machine: Machine, epoch: int, seed: int) -> Run:
     """A search among paths with these true costs of a minibatch."""
     rng, draw = np.random.default_rng(seed), random.Random(seed)
-    pace, burst, seen, extra, best = 0.0, 0, 0, 0.0, min(costs)
+    pace, burst, seen = 0.0, 0, 0
     going = search(range(len(costs)), draw, lambda: spent_by(seen, epoch))
     turn = next(going)
     while True:
@@ -69,14 +62,12 @@ def run(costs: Sequence[float], machine: Machine, epoch: int, seed: int) -> Run:
             slowed = pace + (math.log(2) if burst else 0.0)
             took = costs[turn.path] * math.exp(slowed + rng.normal(0, machine.minibatch))
             seen += 1
-            extra += costs[turn.path] / best - 1
             timed += [took] if number >= WARM else []
         try:
             turn = going.send(sum(timed) / TIMED)
         except StopIteration as end:
             found: Outcome[int] = end.value
-            decided = sum(one.word != "AMBIGUOUS" for one in found.met.values())
-            return Run(costs[found.kept] / best - 1, seen, extra, decided)
+            return Run(costs[found.kept] / min(costs) - 1, seen)
 
 
 #: Costs of a minibatch, the best is 1.
@@ -102,24 +93,4 @@ FIELDS: dict[str, tuple[float, ...]] = {
         1.2,
     ),
 }
-MACHINES = (Machine(0.03), Machine(0.1), Machine(0.1, burst=0.01), Machine(0.3, burst=0.01))
-
-
-def main() -> None:
-    """Print the table."""
-    print("| costs | minibatches scatter by | minibatches | extra | regret | worst of 50 |")
-    print("|---|---|--:|--:|--:|--:|")
-    for name, costs in FIELDS.items():
-        for machine in MACHINES:
-            runs = [run(costs, machine, EPOCH, seed) for seed in range(RUNS)]
-            took = np.mean([one.minibatches for one in runs])
-            extra = np.mean([one.extra for one in runs])
-            regret = [one.regret for one in runs]
-            print(
-                f"| {name} | {machine} | {took:.0f} | {extra:.0f} | {np.mean(regret):.1%} |"
-                f" {max(regret):.0%} |"
-            )
-
-
-if __name__ == "__main__":
-    main()
+MACHINES = (Machine(0.03), Machine(0.1), Machine(0.1, burst=0.01))
