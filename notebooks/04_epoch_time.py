@@ -92,8 +92,8 @@ for run in [*findings.runs_on("cuda"), *findings.runs_on("host")]:
 for name, times in stated_times(bars[bars["kind"] != "measured"]):
     say(f"- {name}: {gain(times, possible)}")
 for backend, where in ("cuda", "measured"), ("host", "measured in host memory"):
-    for name, times in measured_times(findings, backend):
-        say(f"- {name}, {where}: {gain(times)}")
+    for name, times, bound in measured_times(findings, backend):
+        say(f"- {name}, {where}: {gain(times, host_bound=bound)}")
 if on_gpu.empty:
     say("- Epochs on a GPU: **not measured yet**.")
 for sentence in disturbances([*findings.runs_on("cuda"), *findings.runs_on("host")]):

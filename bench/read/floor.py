@@ -8,8 +8,9 @@ from __future__ import annotations
 import pandas as pd
 
 from gatherbench.bench.read.derive import of_paths, set_aside, speedup_over
+from gatherbench.bench.read.issuing import host_bound
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.run.rows import SERIES
+from gatherbench.bench.run.rows import SERIES, Key
 
 
 def floor_of(run: Run) -> tuple[str, str] | None:
@@ -25,13 +26,19 @@ def path_shares(run: Run) -> pd.DataFrame:
 
     Columns: :data:`SERIES`, ``share``, and ``low`` and ``high``, its 95 % interval (NaN of one
     repeat): 1 less the ratio of the floor's epoch to its own. An interval that reaches down to 0
-    does not tell the path from the floor. Without what is set aside, and what has no floor.
+    does not tell the path from the floor. Without what is set aside, what has no floor, and paths
+    that like their floor the host bounds: they are not compared.
     """
     floor = floor_of(run)
     if floor is None:
         return pd.DataFrame(columns=[*SERIES, "share", "low", "high"])
     ratios, apart = speedup_over(run, *floor), {floor, *set_aside(run)}
     ratios = of_paths(ratios[ratios["basis"] == "measured"], lambda pair: pair not in apart)
+    bound = host_bound(run)
+    held = {key.workload for key in bound if key[1:3] == floor}
+    keys = map(Key._make, ratios[SERIES].itertuples(index=False))
+    compared = [key.workload not in held or key not in bound for key in keys]
+    ratios = ratios[pd.Series(compared, ratios.index, dtype=bool)]
     ends = {"share": 1 - ratios["speedup"], "low": 1 - ratios["high"], "high": 1 - ratios["low"]}
     return ratios[SERIES].assign(**ends).reset_index(drop=True)
 

@@ -12,16 +12,17 @@ costs one or two per cent (``stats/NOTES.md``), so no series ends by its precisi
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
-from gatherbench.bench.plan.plan import Measure
+from gatherbench.bench.plan.plan import GPU_SAMPLING, Measure
 from gatherbench.bench.plan.workload import Case
 from gatherbench.bench.read.derive import repeat_logs
 from gatherbench.bench.read.disturbance import mark_disturbed
+from gatherbench.bench.read.issuing import Values, bound_in, host_bound, shares_of
 from gatherbench.bench.read.tables import Run, processes_of, table_of
 from gatherbench.bench.run.rows import PROCESS, SERIES, Key, Row
 from gatherbench.bench.run.store import CASE_METRIC, CASE_STAGE
@@ -47,6 +48,7 @@ class Further:
             (c.workload.id, c.strategy, c.variant): c for c in reversed(cases)
         }
         self._measure, self._cores = measure, cores
+        self._drawn_ahead = measure.sampler_workers > 0 or measure.sampling in GPU_SAMPLING
         self._draw = random.Random(measure.order_seed)
 
     def __call__(self, rows: Sequence[Row]) -> list[Case]:
@@ -88,10 +90,9 @@ class Further:
 
     def _widths(self, table: pd.DataFrame) -> dict[Series, float]:
         """What of each series is known how precisely: see :func:`widths`."""
-        epochs = table[(table["stage"] == "epoch") & (table["metric"] == "wall_time")]
-        counted = epochs[epochs["used"]].set_index([*SERIES, "repeat", "epoch"])["value"]
-        logs = repeat_logs(counted, processes_of(table))
-        return {key[:3]: width for key, width in widths(logs).items()}
+        logs = repeat_logs(values_in(table)("epoch", "wall_time"), processes_of(table))
+        shares = shares_of(values_in(table), drawn_ahead=self._drawn_ahead)
+        return {key[:3]: width for key, width in widths(logs, bound_in(shares)).items()}
 
     def _need(self, width: float | None, repeats: int, quiet: int) -> tuple[int, float] | None:
         """How much a series wants a repeat: quiet ones that it lacks, width of its interval."""
@@ -104,11 +105,13 @@ class Further:
         return (max(0, lacking), width) if lacking > 0 or width > measure.precision else None
 
 
-def widths(logs: Mapping[Key, Logs]) -> dict[Key, float]:
+def widths(logs: Mapping[Key, Logs], bound: Collection[Key] = ()) -> dict[Key, float]:
     """Half-width of the interval of each series' epoch, as a share of it.
 
     Of paths that took turns that of the ratio over the shortest of their workload: how fast the
-    process was on the whole is in every epoch of it, and in no ratio.
+    process was on the whole is in every epoch of it, and in no ratio. Left out is a series of
+    ``bound`` whose shortest is among them, too: no repeat gives a verdict on two paths that the
+    host bounds.
     """
     shortest: dict[tuple[str, str], Logs] = {}
     for key, mine in logs.items():
@@ -118,6 +121,8 @@ def widths(logs: Mapping[Key, Logs]) -> dict[Key, float]:
     found = {}
     for key, mine in logs.items():
         leader = shortest.get((key.workload, key.backend)) if mine.blocks else None
+        if key in bound and leader is not mine and any(logs[one] is leader for one in bound):
+            continue
         over = () if leader is None else ((-1, leader),)
         found[key] = interval_of((1, mine), *over).half_width
     return found
@@ -128,10 +133,25 @@ def marked(rows: Iterable[Row], cores: int) -> pd.DataFrame:
     whole = (
         r
         for r in rows
-        if r.rank < 0 and (r.stage in ("epoch", "case") or (r.stage, r.metric) == PROCESS[:2])
+        if r.rank < 0
+        and (
+            r.stage in ("epoch", "case", "host")
+            or (r.stage, r.metric) in (PROCESS[:2], ("sample", "wall_time"))
+        )
     )
     measured = table_of(r for r in whole if r.basis == "measured")
     return mark_disturbed(measured, {"cpu": {"logical_cores": cores}})
+
+
+def values_in(table: pd.DataFrame) -> Values:
+    """What :meth:`Run.values` gives, of the rows of :func:`marked`."""
+    counted = table[table["used"] & (table["status"] == "ok")]
+
+    def values(stage: str, metric: str) -> pd.Series[float]:
+        mine = counted[(counted["stage"] == stage) & (counted["metric"] == metric)]
+        return mine.set_index([*SERIES, "repeat", "epoch"])["value"]
+
+    return values
 
 
 def imprecise(run: Run) -> dict[Series, float]:
@@ -140,5 +160,5 @@ def imprecise(run: Run) -> dict[Series, float]:
     if asked.max_repeats <= asked.min_repeats:
         return {}  # a number of repeats was asked for
     logs = repeat_logs(run.values("epoch", "wall_time"), run.processes)
-    found = {key[:3]: width for key, width in widths(logs).items()}
+    found = {key[:3]: width for key, width in widths(logs, host_bound(run)).items()}
     return {series: width for series, width in found.items() if width > asked.precision}

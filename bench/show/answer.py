@@ -46,7 +46,8 @@ class Point:
             ``{each}`` (each with its value), ``{values}`` (from the least to the greatest),
             ``{over}``, ``{as_fast}`` (as that) and ``{on}`` (the workloads).
         rest: goes on with the sentence where there is room.
-        verdict: ``FAST``, ``SLOW``, ``SAME`` or ``AMBIGUOUS`` of a comparison, else empty.
+        verdict: ``FAST``, ``SLOW``, ``SAME``, ``AMBIGUOUS`` or ``HOST-BOUND`` of a comparison, else
+            empty.
         subjects: what it is about, mostly strategies with their variants; the fastest first.
         values: one of each subject, or of one subject one of each workload.
         unit: of the values; ``×`` for ratios.
@@ -133,11 +134,14 @@ def answer(points: Sequence[Point]) -> list[Point]:
     return ordered[:MOST]
 
 
-def compared(ratio: Interval, to: str = "") -> str:
-    """``1.14× (0.978–1.32) as fast as naive, not decided``. ``to``: what it is a ratio to."""
+def compared(ratio: Interval, to: str = "", *, host_bound: bool = False) -> str:
+    """``1.14× (0.978–1.32) as fast as naive, not decided``. ``to``: what it is a ratio to.
+
+    ``host_bound``: the host bounds both epochs by issuing them.
+    """
     value, low, high = ratio.ends
     said = quantity(value, "×") if low == high else with_ends(value, low, high)
-    return f"{said} {to}".rstrip() + undecided(ratio)
+    return f"{said} {to}".rstrip() + (", host-bound" if host_bound else undecided(ratio))
 
 
 def undecided(ratio: Interval) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from gatherbench.bench.read.units import listed
 from gatherbench.bench.show.answer import Ends, Kind, Point
 from gatherbench.stats.interval import Interval, interval_of
-from gatherbench.stats.judge import THRESHOLD, Word, judge, ratio_of
+from gatherbench.stats.judge import THRESHOLD, PathWord, between, ratio_of
 from gatherbench.strategies.registry import role_of
 
 ALONE = "{names} took {values}{on}: no other path to compare it with"
@@ -22,14 +22,16 @@ MAYBE = "not decided whether any path is faster than {over}{on}"
 LEVEL = "level at the shortest epochs{on}"
 OPEN = "not decided which path is the fastest{on}"
 AGAINST = "not decided against those"
+HOST_BOUND = "host-bound{on}, no verdict between them"
 BOUND = "{names}, the upper bound, reached {values}{as_fast}{on}"
+HELD = "{names}, the upper bound, is host-bound as well{on}: {values}{as_fast}"
 DOUBTFUL = "not decided whether {names}, the upper bound, is faster than what it bounds"
 OVERTAKEN = "{names}, the upper bound, came out slower than what it bounds"
 #: Beside ratios over the paper's baseline, which is not the best that a CPU does; of one workload,
 #: and of several.
 AT_BEST = "{names} is {values}{as_fast}, the CPU’s best gather{on}"
 OF_ALL = "a path with the shortest epochs is {values} as fast as the CPU’s best gather{on}"
-_NONE_ON_ALL = {LEVEL: ", none on all of them", OPEN: ""}
+_NONE_ON_ALL = {LEVEL: ", none on all of them", OPEN: "", HOST_BOUND: ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class Contest:
             corner.
         unknown: series that are modelled at some corners alone: nothing is decided against them.
         error: the ratio below which modelled epochs have no order.
+        host_bound: series whose epochs the host bounds by issuing them.
     """
 
     workload: str
@@ -55,17 +58,22 @@ class Contest:
     kind: Kind = "measured"
     unknown: tuple[str, ...] = ()
     error: float = 1 + THRESHOLD
+    host_bound: Collection[str] = ()
 
     @property
     def bounds(self) -> list[str]:
         """Series that are compared with, never ranked: what the others can at best reach."""
         return [name for name in self.times if is_bound(name)]
 
-    def rivals(self) -> tuple[str, dict[str, Word]]:
+    def rivals(self) -> tuple[str, dict[str, PathWord]]:
         """The series with the shortest epochs, and how each of the others compares with it."""
         leader, *others = self._ordered([name for name in self.times if not is_bound(name)])
-        best = self.times[leader]
-        return leader, {one: judge(self.apart(self.times[one], best)).word for one in others}
+        return leader, {one: self._word(one, leader) for one in others}
+
+    def _word(self, one: str, other: str) -> PathWord:
+        """The verdict on the epochs of one series over those of another."""
+        ratio = self.apart(self.times[one], self.times[other])
+        return between(ratio, host_bound={one, other} <= {*self.host_bound})
 
     def _ordered(self, names: Iterable[str]) -> list[str]:
         """The shortest epochs first, by the values that are told: of pairs, where there are any."""
@@ -99,7 +107,8 @@ class Contest:
         leader, words = self.rivals()
         level = [leader, *(name for name, word in words.items() if word == "SAME")]
         open_ = [name for name, word in words.items() if word == "AMBIGUOUS"]
-        near, base = [*level, *open_], self.reference
+        held = [leader, *(name for name, word in words.items() if word == "HOST-BOUND")]
+        near, base = [*dict.fromkeys([*level, *open_, *held])], self.reference
         others = [name for name in near if name != base]
         if not words:
             alone = replace(self, reference="")  # over itself it says nothing
@@ -110,6 +119,10 @@ class Contest:
             found = [self._point(NONE, "SAME", others, "; level with it: {each}")]
         elif base in near:
             found = [self._point(MAYBE, "AMBIGUOUS", others, ": {each}")]
+        elif len(held) > 1:
+            found = [self._point(HOST_BOUND, "HOST-BOUND", held, ": {each}{as_fast}")]
+            open_ = [name for name in near if name not in held]
+            found += [self._point(AGAINST, "AMBIGUOUS", open_, ": {each}")] if open_ else []
         elif len(level) == 1:
             found = [self._point(OPEN, "AMBIGUOUS", near, ": {each}{as_fast}")]
         else:
@@ -119,7 +132,7 @@ class Contest:
             against = f" (not decided against {listed(sorted(self.unknown))})"
             found[0] = replace(found[0], rest=found[0].rest + against)
         found += self._at_best(leader)
-        return found + [self._bound(name, self.times[leader]) for name in self.bounds]
+        return found + [self._bound(name, leader) for name in self.bounds]
 
     def _at_best(self, leader: str) -> list[Point]:
         """The fastest path over the CPU's best gather, as measured; none if ratios are over it."""
@@ -129,7 +142,7 @@ class Contest:
         best = gathers[0]
         if best == self.reference:
             return []
-        word = judge(self.apart(self.times[leader], self.times[best])).word
+        word = self._word(leader, best)
         rest = {"SAME": ", level", "AMBIGUOUS": ", not decided"}.get(word, "")
         return [replace(self, reference=best)._point(AT_BEST, word, [leader], rest)]
 
@@ -149,11 +162,11 @@ class Contest:
             weight=7 if self.kind == "modelled" else 8,
         )
 
-    def _bound(self, name: str, best: ArrayLike) -> Point:
-        word = judge(self.apart(self.times[name], best)).word
-        says = {"SLOW": OVERTAKEN, "AMBIGUOUS": DOUBTFUL}.get(word, BOUND)
+    def _bound(self, name: str, best: str) -> Point:
+        word = self._word(name, best)
+        says = {"SLOW": OVERTAKEN, "AMBIGUOUS": DOUBTFUL, "HOST-BOUND": HELD}.get(word, BOUND)
         point = self._point(says, word, [name], ", level with what it bounds" * (word == "SAME"))
-        weight = 2 if says == BOUND else 1
+        weight = 2 if says in (BOUND, HELD) else 1
         return replace(point, subjects=(name.split(maxsplit=1)[0],), weight=weight)
 
 
@@ -188,9 +201,9 @@ def contest_points(contests: Iterable[Contest]) -> list[Point]:
         valued = "{values}" in mine[0].says
         values = tuple(value for point in mine for value in point.values) if valued else ()
         rest = mine[0].rest if valued else ""
-        if mine[0].says in (LEVEL, OPEN):  # who is on all of them
+        if mine[0].says in _NONE_ON_ALL:  # who is on all of them
             common = tuple(n for n in told if all(n in point.subjects for point in mine))
-            more = ", or others" * (mine[0].says == OPEN and common != told)
+            more = ", or others" * (mine[0].says != LEVEL and common != told)
             rest = ": {names}" + more if common else _NONE_ON_ALL[mine[0].says]
             told = common
         found.append(replace(mine[0], rest=rest, subjects=told, values=values, workloads=on))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -24,6 +24,7 @@ from gatherbench.bench.read.derive import (
 )
 from gatherbench.bench.read.disturbance import disturbance, disturbed_alone
 from gatherbench.bench.read.gpu import per_epoch
+from gatherbench.bench.read.issuing import host_bound as bound_of
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import with_ends
 from gatherbench.bench.run.rows import SERIES, Key
@@ -149,8 +150,13 @@ def _on_graphs(table: pd.DataFrame) -> pd.DataFrame:
     return table[table["model"] != GRAPHLESS]
 
 
-def measured_times(findings: Findings, backend: str) -> Iterator[tuple[str, Times]]:
-    """By panel (:func:`bar_groups`) the epochs of each series that counts, one of each repeat."""
+def measured_times(
+    findings: Findings, backend: str
+) -> Iterator[tuple[str, Times, frozenset[tuple[str, str]]]]:
+    """By panel (:func:`bar_groups`) the epochs of each series that counts, one of each repeat.
+
+    And which series the host bounds by issuing their epochs.
+    """
     groups = bar_groups(findings, backend)
     for run in findings.runs_on(backend):
         apart, alone = set_aside(run), disturbed_alone(run)
@@ -159,7 +165,8 @@ def measured_times(findings: Findings, backend: str) -> Iterator[tuple[str, Time
             mine = [key for key in logs if key.workload == workload and key not in alone]
             if fields["model"] != GRAPHLESS:
                 times = {key[1:3]: logs[key] for key in mine if key[1:3] not in apart}
-                yield groups[run.machine, workload], times
+                bound = frozenset(k[1:3] for k in bound_of(run) if k.workload == workload)
+                yield groups[run.machine, workload], times, bound
 
 
 def stated_times(bars: pd.DataFrame) -> Iterator[tuple[str, Times]]:
@@ -185,13 +192,18 @@ def possible(one: ArrayLike, other: ArrayLike) -> Interval:
     return Interval(middle, float(ends.min()), float(ends.max()), 2, 0.0)
 
 
-def gain(times: Times, over: Callable[[ArrayLike, ArrayLike], Interval] = ratio_of) -> str:
+def gain(
+    times: Times,
+    over: Callable[[ArrayLike, ArrayLike], Interval] = ratio_of,
+    host_bound: Collection[tuple[str, str]] = (),
+) -> str:
     """How fast the fastest zero-copy is, in words, or that there is none.
 
     Over the paper's baseline, over the best CPU gather, and beside all-in-GPU.
 
     Args:
         over: what one of ``times`` is over another, with its interval.
+        host_bound: of those whose epochs the host bounds: between two of them is no verdict.
     """
     exact = {name: logs for name, logs in times.items() if not is_lossy(*name)}
     ours = {name: logs for name, logs in exact.items() if role_of(*name) == "zero_copy"}
@@ -199,11 +211,13 @@ def gain(times: Times, over: Callable[[ArrayLike, ArrayLike], Interval] = ratio_
     bounds = {name: logs for name, logs in exact.items() if role_of(*name) == "bound"}
     if not ours:
         return "no zero-copy to compare."
-    fastest, words = shortest(ours, over)
+    fastest, words = shortest(ours, over, host_bound)
     said, near = f"`{_joined(fastest)}`", sum(word != "SLOW" for word in words.values())
+    held = sum(word == "HOST-BOUND" for word in words.values())
     if words:
         said = f"of {len(ours)} zero-copy variants {said} came out fastest"
-        said += f" ({near} of the others level with it or not decided)" * bool(near)
+        and_held = f", {held} host-bound as it is" * bool(held)
+        said += f" ({near} of the others level with it or not decided{and_held})" * bool(near)
     ratios, clauses = [], []
     best = shortest(gathers, over)[0] if gathers else BASELINE
     for name in dict.fromkeys([BASELINE, best]):
@@ -212,8 +226,11 @@ def gain(times: Times, over: Callable[[ArrayLike, ArrayLike], Interval] = ratio_
             which = f", the best of {len(gathers)}" if name == best and len(gathers) > 1 else ""
             clauses.append(compared(ratios[-1], f"as fast as `{_joined(name)}`{which}"))
     if bounds:
-        ratios.append(over(ours[fastest], bounds[shortest(bounds, over)[0]]))
-        clauses.append("it takes " + compared(ratios[-1], f"as long as `{next(iter(bounds))[0]}`"))
+        bound = shortest(bounds, over)[0]
+        ratios.append(over(ours[fastest], bounds[bound]))
+        both = {fastest, bound} <= {*host_bound}
+        said_of = compared(ratios[-1], f"as long as `{bound[0]}`", host_bound=both)
+        clauses.append(f"it takes {said_of}")
     one = f" {ONE_REPEAT}" if any(ratio.repeats < 2 for ratio in ratios) else ""
     return f"{said}: {'; '.join(clauses) or 'nothing beside it'}.{one}"
 

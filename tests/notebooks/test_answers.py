@@ -104,7 +104,7 @@ def test_stages_bars_and_gains(findings):
     assert row["share"] == "58.5 % (58.5–58.5)"  # 1 of 1.71 s in every repeat
     bars = measured_bars(findings, "cuda")
     assert set(bars["group"]) == {"wordnet GraphSAGE"}
-    ((name, times),) = measured_times(findings, "cuda")
+    ((name, times, _),) = measured_times(findings, "cuda")
     assert name == "wordnet GraphSAGE"
     # By hand: 1.71 s, 1.31 s and 0.81 s beside 0.86 s; the repeats are alike.
     assert gain(times) == (
@@ -139,7 +139,7 @@ def test_what_has_no_quiet_repeat_is_in_no_ratio(make_run):
     busy = ("aligned_zero_copy", "sorted", 0)
     machine = {"backend": "cuda", "machine": "nvidia-h200"}
     folder = make_run(series=SERIES, repeats=1, other_cores=1.5, beside=busy, **machine)
-    ((_, times),) = measured_times(load_findings(folder.parents[1], REFERENCE), "cuda")
+    ((_, times, _),) = measured_times(load_findings(folder.parents[1], REFERENCE), "cuda")
     assert set(times) == {(strategy, variant) for strategy, variant, _ in SERIES} - {busy[:2]}
 
 
@@ -150,7 +150,7 @@ def test_a_run_has_the_ratios_that_show_tells(make_run):
     (run,) = findings.runs
     table = speedup_over(run).set_index(["strategy", "variant"])
     ends = table.loc[("async_zero_copy", "stream,auto"), ["speedup", "low", "high"]]
-    ((_, times),) = measured_times(findings, "cuda")
+    ((_, times, _),) = measured_times(findings, "cuda")
     ratio = with_ends(*ends)
     assert f"{ratio} as fast as `cpu_gather naive`" in gain(times)
     assert ratio in " ".join(point.text for point in told(run))
@@ -174,7 +174,7 @@ def test_two_machines_never_share_a_ratio(make_run):
     first = make_run("20261120-a-aaaaaa", series=SERIES, backend="cuda", machine="nvidia-h200")
     make_run("20261121-b-bbbbbb", series=slow, backend="cuda", machine="nvidia-t4")
     findings = load_findings(first.parents[1], REFERENCE)
-    found = {name: gain(times) for name, times in measured_times(findings, "cuda")}
+    found = {name: gain(times) for name, times, _ in measured_times(findings, "cuda")}
     assert set(found) == {"wordnet GraphSAGE, nvidia-h200", "wordnet GraphSAGE, nvidia-t4"}
     assert "1.00× as fast as `cpu_gather" in found["wordnet GraphSAGE, nvidia-t4"]
     assert "1.99× as fast as `cpu_gather" in found["wordnet GraphSAGE, nvidia-h200"]

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from gatherbench.bench.model.profile import load_profile
+from gatherbench.bench.read.issuing import host_bound
 from tools.gpu_results.__main__ import (
     FOLDER,
     ROOT,
@@ -259,7 +260,13 @@ def test_what_the_readme_says_of_energy_processors_and_the_host_by_hand():
     parts = (drawn, each["host.issue_train"], each["host.issue_fetch"])
     series = ["dataset", "strategy", "variant"]
     shares = sum((one / each["epoch.wall_time"]).groupby(series).median() for one in parts)
-    shares = 100 * shares.drop(LARGE).drop("cpu_gather", level="strategy")
+    shares = 100 * shares.drop("cpu_gather", level="strategy")
+    issued = shares[shares > 100 * 2 / 3].index
+    bound = {(run.rows.set_index("workload")["dataset"][w].iloc[0], s, v)
+             for w, s, v, *_ in host_bound(run)}  # fmt: skip
+    assert bound == set(issued)
+    assert len(bound) == 27, "all but cpu_gather on two graphs, five on the third"
+    shares = shares.drop(LARGE)
     assert list(100 * host_shares(run).sort_values()) == pytest.approx(sorted(shares))
     assert f"for {shares.min():.0f} to {shares.max():.0f} % of the epochs" in said
     steps = 100 * (parts[1] / each["epoch.wall_time"]).groupby(series).median().drop(LARGE)

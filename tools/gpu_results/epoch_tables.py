@@ -8,10 +8,10 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 import pandas as pd
 
 from gatherbench.bench.read.gpu import gpu_energy, gpu_power, idle_power_w
+from gatherbench.bench.read.issuing import issue_shares
 from gatherbench.bench.read.modelled import speedups
 from gatherbench.bench.read.summary import summarise
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.show.views.host import issue_shares
 from tools.gpu_results.gathers import host_gathers
 from tools.gpu_results.words import ends, graph, plan_of, table
 

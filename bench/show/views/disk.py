@@ -25,6 +25,7 @@ from gatherbench.bench.read.disk_reads import (
     over_memory,
 )
 from gatherbench.bench.read.disturbance import disturbed_alone
+from gatherbench.bench.read.issuing import host_bound
 from gatherbench.bench.read.tables import Run, only
 from gatherbench.bench.read.units import listed, quantity, span
 from gatherbench.bench.run.rows import SERIES, Key
@@ -225,7 +226,7 @@ def disk_points(run: Run) -> list[Point]:
 def _shortest(run: Run, lines: Mapping[Key, Mapping[Hashable, Any]], share: float) -> Point:
     """Whose epochs are the shortest with one memory, or between whom that is not decided."""
     logs = repeat_logs(run.values("epoch", "wall_time"))
-    leader, words = shortest({key: logs[key] for key in lines})
+    leader, words = shortest({key: logs[key] for key in lines}, host_bound=host_bound(run))
     near = [leader, *(key for key, word in words.items() if word != "SLOW")]
     memory = f"with memory for {share:.0%} of it" if share else "without a limit of memory"
     whole = " ".join(reference_variant(run) or ())

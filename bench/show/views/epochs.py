@@ -28,6 +28,7 @@ from gatherbench.bench.read.disturbance import (
 )
 from gatherbench.bench.read.floor import floor_of, floors, path_shares
 from gatherbench.bench.read.gpu import changes_of_run
+from gatherbench.bench.read.issuing import host_bound
 from gatherbench.bench.read.modelled import speedups, with_ranges
 from gatherbench.bench.read.neighbours import neighbours
 from gatherbench.bench.read.stopping import imprecise
@@ -328,7 +329,9 @@ def _fastest(
                 " ".join(k[1:3]): series[k] for k in here if k not in alone and k[1:3] not in apart
             }
             if base in times:
-                contests.append(Contest(run.names[workload], times, base, condition))
+                held = [" ".join(k[1:3]) for k in here if k in host_bound(run)]
+                names = run.names[workload]
+                contests.append(Contest(names, times, base, condition, host_bound=held))
             elif any(key[1:3] == reference for key in here):
                 lost.append(run.names[workload])
         yield from contest_points(contests)

@@ -3,18 +3,16 @@
 A speed-up over a gather that sampling, training or the harness slow down is not only the data
 path's. What the machine gathers alone is found when the path is opened.
 
-A GPU does what it is told in its order, and the host tells it call by call. The thread that trains
-issues steps and fetches; what the GPU has left to do when all is issued is the rest of the epoch.
-Almost nothing left, and most of the epoch spent issuing: then a faster path would change nothing.
+What issuing takes is computed in :mod:`gatherbench.bench.read.issuing`.
 """
 
 from __future__ import annotations
 
 import pandas as pd
 
-from gatherbench.bench.plan.plan import GPU_SAMPLING
 from gatherbench.bench.plan.workload import ranks_of
 from gatherbench.bench.read.derive import names_of, of_paths, sort_series
+from gatherbench.bench.read.issuing import issue_shares
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.answer import Point, extremes
@@ -23,11 +21,6 @@ from gatherbench.bench.show.view import View
 
 #: Of the rate alone what a gather in the loop has to reach.
 ENOUGH = 0.9
-#: Share of an epoch that issuing takes at least, and steps that the GPU has left at most, where it
-#: bounds the epoch.
-BOUND_SHARE, BOUND_STEPS = 2 / 3, 2.0
-#: Paths whose fetches are issued and no more: others gather on the CPU meanwhile.
-_ISSUED = ("zero_copy", "bound", "floor")
 
 
 def gather_rates(run: Run) -> pd.DataFrame:
@@ -84,34 +77,6 @@ def gather_points(run: Run) -> list[Point]:
     ]
 
 
-def issue_shares(run: Run) -> pd.DataFrame:
-    """Medians over repeats and epochs, as shares of the epoch.
-
-    Columns: :data:`SERIES`, ``train`` and ``fetch`` (what the host needed to issue them),
-    ``draw`` (minibatches, or to have a GPU do so; NaN where that is not told), ``wait`` (for them),
-    ``left`` (what the GPU still had to do then), and ``bound``, whether issuing bounds the epoch.
-    """
-    from gatherbench.strategies.registry import role_of  # imports torch
-
-    whole, steps = (run.values("epoch", metric) for metric in ("wall_time", "minibatches"))
-    parts = {"train": "issue_train", "fetch": "issue_fetch", "left": "drain"}
-    shares = {name: run.values("host", metric) / whole for name, metric in parts.items()}
-    sample, waited = run.values("sample", "wall_time"), run.values("host", "wait_sample")
-    waited = waited.reindex(sample.index)
-    if not run.sampler_workers and run.drawn not in GPU_SAMPLING:
-        waited = waited.fillna(0.0)  # the loop draws, or reads back
-    shares["draw"] = (sample - waited) / whole
-    shares["wait"] = waited.fillna(sample) / whole
-    shares["steps_left"] = shares["left"] * steps
-    known = pd.DataFrame(shares).dropna(subset=["train", "fetch", "left"])
-    found = known.groupby(SERIES).median().reset_index()
-    in_place = found.index.isin(of_paths(found, lambda pair: role_of(*pair) in _ISSUED).index)
-    found["issued"] = found["train"] + found["fetch"] + found["draw"].fillna(0.0)
-    long = found["issued"] >= BOUND_SHARE
-    found["bound"] = in_place & long & (found["steps_left"] <= BOUND_STEPS)
-    return sort_series(found)
-
-
 def _issued(run: Run) -> Table:
     frame = issue_shares(run)
     columns = [
@@ -145,7 +110,7 @@ def _can_capture(run: Run) -> bool:
 
 
 def issue_points(run: Run) -> list[Point]:
-    """Whose epochs are bound by issuing them, with the range of its share; nothing if none is."""
+    """Whose epochs the host bounds, its share of them, and what to change; nothing if none is."""
     frame = issue_shares(run)
     mine = frame[frame["bound"]]
     if mine.empty:
@@ -153,12 +118,14 @@ def issue_points(run: Run) -> list[Point]:
     remedy = 'step = "captured" in [measure], ' if _can_capture(run) else ""
     return [
         Point(
-            "the host bounds the epochs of {names}: it needs {values} of them to issue draws, steps"
-            f" and fetches, and the GPU waits; {remedy}minibatches with more rows, or a wider"
-            " model, would show the path",
+            "the host issues {values} of the epochs of {names}, and the GPU waits for it"
+            + ": between these there is no verdict" * (len(mine) > 1)
+            + f". To see more of the path: {remedy}minibatches with more rows (batch_size,"
+            " fanouts), or a wider model (hidden)",
             subjects=names_of(mine),
             values=extremes(mine["issued"]),
             unit="share",
+            weight=7,
         )
     ]
 

@@ -9,6 +9,9 @@ SAME        the whole interval lies between the two
 AMBIGUOUS   neither: more repeats would tell
 ==========  =====================================================
 
+On a GPU there is none of these between two paths for both of which issuing bounds the epoch
+(:mod:`gatherbench.bench.read.issuing`): their word is HOST-BOUND.
+
 Where many are compared at once, one of them may look slower by chance: SLOW and FAST then also ask
 that less than 5 % of such families would show so large a difference if nothing differed
 (Bonferroni).
@@ -19,7 +22,7 @@ In sentences SAME is *level* and AMBIGUOUS *not decided*; what is not decided is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -29,6 +32,8 @@ from numpy.typing import ArrayLike
 from gatherbench.stats.interval import CONFIDENCE, Interval, interval_of
 
 Word = Literal["SAME", "FAST", "SLOW", "AMBIGUOUS"]
+#: Of two paths of one run.
+PathWord = Word | Literal["HOST-BOUND"]
 Name = TypeVar("Name")
 
 #: The smallest difference between epochs that matters, as a share.
@@ -86,18 +91,33 @@ def judge(
     return Judgement(ratio, word, reason)
 
 
+def between(ratio: Interval, *, host_bound: bool) -> PathWord:
+    """The word for the epochs of one path over another's; whether the host bounds both."""
+    return "HOST-BOUND" if host_bound else judge(ratio).word
+
+
 def ratio_of(one: ArrayLike, other: ArrayLike) -> Interval:
     """One series over another, each by the logarithm of its repeats' values."""
     return interval_of((1, one), (-1, other))
 
 
 def shortest(
-    times: Mapping[Name, ArrayLike], over: Callable[[ArrayLike, ArrayLike], Interval] = ratio_of
-) -> tuple[Name, dict[Name, Word]]:
-    """Who takes the least time, and how each of the others compares with it."""
+    times: Mapping[Name, ArrayLike],
+    over: Callable[[ArrayLike, ArrayLike], Interval] = ratio_of,
+    host_bound: Collection[Name] = (),
+) -> tuple[Name, dict[Name, PathWord]]:
+    """Who takes the least time, and how each of the others compares with it.
+
+    ``host_bound``: whose epochs the host bounds by issuing them.
+    """
+    bound = {*host_bound}
     leader = min(times, key=lambda name: float(np.asarray(times[name]).mean()))
-    others = (name for name in times if name != leader)
-    return leader, {name: judge(over(times[name], times[leader])).word for name in others}
+    words = {
+        name: between(over(times[name], times[leader]), host_bound={name, leader} <= bound)
+        for name in times
+        if name != leader
+    }
+    return leader, words
 
 
 def word_of(low: float, high: float, threshold: float = THRESHOLD) -> Word:

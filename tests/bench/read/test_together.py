@@ -179,3 +179,30 @@ def test_nobody_is_named_where_order_does_not_matter():
     assert [neighbours(run_with(in_turns(seed, 0.0))) for seed in range(5)] == [[]] * 5
     alone = [replace(row, metric="other") if row.metric == PROCESS[1] else row for row in paired(1)]
     assert neighbours(run_with(alone)) == []
+
+
+@pytest.mark.parametrize(("issue", "wanted"), [(0.6, True), (0.7, False)])
+def test_no_repeat_is_spent_on_two_paths_that_the_host_bounds(issue, wanted):
+    """Ratios of 1.1 and 1.4 in turns: not precise, but no repeat gives a verdict beyond 2/3.
+
+    Of 1 and 1.4 s 0.6 and 0.6 of them are issued, or 0.7 and 0.7.
+    """
+    paths = [("unified_zero_copy", "registered"), ("aligned_zero_copy", "given")]
+    first = [Case(WORKLOADS[0], *names, {}, 0) for names in paths]
+    rows: list[Row] = []
+    for repeat, ratio in enumerate([1.1, 1.4] * 3):
+        for names, epoch in zip(paths, (1.0, ratio), strict=True):
+            make = RowMaker("r", "c", "m", "cuda", WORKLOADS[0].id, "tiny", *names, repeat)
+            host = {"issue_train": issue * epoch, "issue_fetch": 0.0, "drain": 0.0}
+            rows += [
+                make.ok("setup", "process_began", "s", 100.0 * repeat, "clock"),
+                make.ok("epoch", "wall_time", "s", epoch, "clock", 0),
+                make.ok("epoch", "minibatches", "1", 4, "count", 0),
+                make.ok("sample", "wall_time", "s", 0.1, "clock", 0),
+                make.ok("host", "wait_sample", "s", 0.1, "clock", 0),
+                *(make.ok("host", metric, "s", s, "clock", 0) for metric, s in host.items()),
+                make.ok("case", "wall_time", "s", 2.0, "clock"),
+            ]
+    limits = LIMITS.model_copy(update={"sampling": "gpu"})
+    assert bool(Further(first, limits, cores=1)(rows)) == wanted
+    assert bool(imprecise(run_with(rows, limits))) == wanted

@@ -145,7 +145,7 @@ def test_the_bound_is_nobodys_best_variant(folder):
     findings = load_findings(folder.parents[1], REFERENCE)
     bars = measured_bars(findings, "cuda").query("strategy == @CACHED")
     assert set(bars["variant"]) == {"presampled,10%,0", "presampled,50%,0"}
-    ((_, times),) = measured_times(findings, "cuda")
+    ((_, times, _),) = measured_times(findings, "cuda")
     assert {variant for strategy, variant in times if strategy == CACHED} == set(bars["variant"])
     (change,) = measured_changes(findings, "cuda", {"time": ("epoch", "wall_time")}).query(
         "strategy == @CACHED"
