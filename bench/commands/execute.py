@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from gatherbench.bench.commands.finish import finish, own_profile
 from gatherbench.bench.commands.progress import again, reporter
 from gatherbench.bench.machine.env import describe_machine, library_versions, machine_slug
 from gatherbench.bench.meters import registry as meters
+from gatherbench.bench.meters.load import Load, Waiting
 from gatherbench.bench.model.profile import DEFAULT_PROFILE, ProfileError, load_profile
 from gatherbench.bench.plan.plan import Measure, PlanError, ResolvedPlan
 from gatherbench.bench.plan.plan_file import load_plan
@@ -72,6 +72,7 @@ def new_run(
         BadRunError: the plan is wrong, or asks for a device, cores or a profile that are not
             there.
     """
+    load = Load.now()
     try:
         if plan_name == USUAL:
             plan_name = USUAL_PLANS[choose_device(device or "auto")]
@@ -94,6 +95,8 @@ def new_run(
         now = {"device": device, "measure": measure, "profile": profile}
         plan = plan.model_copy(update=now)
         cases = plan.cases()
+        env["load"] = asdict(load)
+        env["waiting"] = asdict(Waiting.chosen(measure.threads, env["cpu"], load))
         env["plugins"] = _plugins(cases)
         brought = {of["package"] for names in env["plugins"].values() for of in names.values()}
         env["libraries"] |= library_versions(brought)
@@ -109,7 +112,7 @@ def new_run(
         raise BadRunError(
             f"{results}: no run can be kept there: {error}; choose a folder with --results"
         ) from error
-    return PreparedRun(store, cases, measure, device, env["commit"], machine)
+    return PreparedRun(store, cases, measure, device, env["commit"], machine, load)
 
 
 def reopen(folder: Path) -> PreparedRun:
@@ -119,6 +122,7 @@ def reopen(folder: Path) -> PreparedRun:
         BadRunError: a run of another machine, or its plan or machine are none.
         StoreError: no run folder, or a file in it is damaged.
     """
+    load = Load.now()
     store = RunStore.open(folder)
     text, env = store.plan(), store.env()
     # What could not be read at the end is refused before hours are spent.
@@ -142,7 +146,7 @@ def reopen(folder: Path) -> PreparedRun:
         raise BadRunError(f"{folder}: measured on {machine}, and this is {here}: start a new run")
     _refuse_more_threads(plan.measure, plan.workloads.values(), now)
     device = choose_device(plan.device)
-    return PreparedRun(store, cases, plan.measure, device, now["commit"], machine)
+    return PreparedRun(store, cases, plan.measure, device, now["commit"], machine, load)
 
 
 def execute(
@@ -161,13 +165,8 @@ def execute(
     Raises:
         StoreError: another process runs this folder, or it cannot be read or written.
     """
-    folder = run.store.folder
-    least = "at least " if run.measure.max_repeats > run.measure.min_repeats else ""
-    where = (
-        f"{least}{_cases(len(run.cases))} on {run.machine} ({run.device}),"
-        f" {timedelta(seconds=_shortest_s(run))} h at the very least; rows go to {folder}"
-    )
-    out.print(where, soft_wrap=True)
+    for line in _first_lines(run):
+        out.print(line, soft_wrap=True, highlight=False)
     measure, more = run.measure, again(run)
     if budget_s is not None:  # in place of the plan's
         measure = measure.model_copy(update={"budget_s": 0.0})
@@ -230,12 +229,23 @@ def _refuse_more_threads(
         )
 
 
-def _shortest_s(run: PreparedRun) -> int:
-    """Seconds that the run takes on any machine: one for each process, ten for a GPU's energy."""
-    windows = 10 * len(run.cases) if run.device == "cuda" and run.measure.energy else 0
-    if run.measure.together:
-        return windows or len({(case.workload, case.repeat) for case in run.cases})
-    return windows or len(run.cases)
+def _first_lines(run: PreparedRun) -> Iterator[str]:
+    """Whether the machine is busy, how threads wait, how much is measured, and where it goes."""
+    waiting = Waiting.of(run.store.env())
+    if run.load is not None and run.load.busy:
+        yield (
+            f"[yellow]The machine is busy:[/] {run.load}. Epochs take longer and differ more, so"
+            " fewer paths are separated; measure again when it is idle."
+        )
+    if waiting.variables:
+        why = f": {waiting.reason}" if waiting.reason else ", as the environment says"
+        yield f"Threads wait {waiting}{why}."
+    minutes = run.store.plan().get("minutes")
+    about = f", about {minutes:g} minutes" if minutes else ""
+    if about and run.load is not None and run.load.busy:
+        about += " on an idle machine"
+    where = " No GPU here: data paths run in host memory." if run.device == "cpu" else ""
+    yield f"{_cases(len(run.cases))}{about}.{where} Results: {escape(str(run.store.folder))}"
 
 
 def _unseen(run: PreparedRun) -> str:

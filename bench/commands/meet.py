@@ -32,7 +32,11 @@ def meet(where: str, out: Console) -> Machines | None:
     if (machines := Machines.at(host, port)) is not None:
         return machines
     temporary = tempfile.TemporaryDirectory(prefix="gatherbench-machine-")
-    with terminate_as_interrupt(), temporary as folder, closing(Workers(Path(folder))) as workers:
+    with (
+        terminate_as_interrupt(),
+        temporary as folder,
+        closing(Workers(Path(folder), os.environ)) as workers,
+    ):
 
         def say(said: str) -> None:
             out.print(said, soft_wrap=True, highlight=False)

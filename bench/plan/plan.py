@@ -100,8 +100,8 @@ class Measure(_Table):
     budget_s: float = Field(
         default=0,
         ge=0,
-        description="Seconds that all cases may take together (0: no limit). The run tells what"
-        " it left out. --budget overrides it.",
+        description="Seconds that cases may take beyond the least repeats, which are measured"
+        " however long they take (0: no limit). --budget SECONDS bounds the whole run instead.",
     )
     warmup_epochs: FromNought = Field(
         default=1, description="Epochs that are run and dropped before the measured ones."
@@ -480,6 +480,11 @@ class Plan(_Table):
         description="Part of the run folder's name (default: the file's name).",
     )
     description: str = Field(default="", description="Purpose of the plan.")
+    minutes: float = Field(
+        default=0,
+        ge=0,
+        description="Minutes that it took on an idle machine, to be told first (0: not known).",
+    )
     device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto", description="Device to measure on; auto takes a GPU where there is one."
     )
@@ -645,6 +650,7 @@ class ResolvedPlan(BaseModel):
 
     name: str
     description: str = ""
+    minutes: float = 0
     device: str
     profile: str = ""
     measure: Measure
@@ -657,6 +663,7 @@ class ResolvedPlan(BaseModel):
         return cls(
             name=plan.name,
             description=plan.description,
+            minutes=plan.minutes,
             device=plan.device,
             profile=plan.profile,
             measure=plan.measure,

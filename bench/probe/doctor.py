@@ -30,6 +30,7 @@ from gatherbench.bench.machine.env import (
 )
 from gatherbench.bench.machine.gpus import GpuInfo, gpu_in_use, list_gpus, used_first
 from gatherbench.bench.meters.base import Meter, Reading
+from gatherbench.bench.meters.load import Load
 from gatherbench.bench.meters.nvml_device import GpuUnderTest
 from gatherbench.bench.meters.rapl import MIN_WINDOW_S
 from gatherbench.bench.meters.recorder import Recorder
@@ -83,6 +84,7 @@ def examine() -> list[Finding]:
         _disk_reads(),
         _numa(cpu, gpus),
         _governor(cpu),
+        _load(Load.now()),
         *_libraries(library_versions()),
         *_chosen(),
         *examine_meters(),
@@ -239,6 +241,12 @@ def _governor(cpu: dict[str, Any]) -> Finding:
     lost = "the clock ramps up and down: short epochs scatter"
     remedy = "cpupower frequency-set -g performance, as root"
     return _judged("CPU clock", governor in (None, "performance"), detail, lost, remedy)
+
+
+def _load(load: Load) -> Finding:
+    detail = str(load) if load.busy else f"idle (load average {load.average:.1f})"
+    lost = "epochs take longer and differ more; a run lets its threads wait passively"
+    return _judged("Load", not load.busy, detail, lost, "end the other work, or wait for it")
 
 
 def _libraries(versions: dict[str, str | None]) -> list[Finding]:

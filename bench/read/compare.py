@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from gatherbench.bench.meters.load import Waiting
 from gatherbench.bench.read.derive import (
     EPOCHS,
     STAGES,
@@ -39,7 +40,7 @@ from gatherbench.stats.judge import THRESHOLD, Judgement, judge, judge_exactly
 #: went, they do not count it again.
 DECIDING = ("epoch",)
 #: Verdicts that end a comparison with exit status 1, and those of what could not be judged.
-BAD, OPEN = ("SLOW", "FAILED"), ("AMBIGUOUS", "MISSING", "NEW")
+BAD, OPEN = ("SLOW", "FAILED"), ("AMBIGUOUS", "UNLIKE", "MISSING", "NEW")
 #: Of :func:`compare_runs`.
 COLUMNS = [*SERIES, "metric", "unit", "base", "new", "ratio", "low", "high", "verdict", "reason"]
 
@@ -136,8 +137,9 @@ def compare_runs(
         order of the metrics. Columns :data:`COLUMNS`: the series; ``base`` and ``new``, geometric
         means over repeats of each repeat's median (over the run's own reference where machines
         differ, NaN where there is none); their ``ratio`` with ``low`` and ``high``, its 95 %
-        interval; ``verdict``: SAME, FAST, SLOW or AMBIGUOUS, FAILED (in B alone), MISSING (from B),
-        NEW (in B); ``reason``, in words.
+        interval; ``verdict``: SAME, FAST, SLOW or AMBIGUOUS, UNLIKE (threads waited otherwise in
+        A than in B: not judged), FAILED (in B alone), MISSING (from B), NEW (in B); ``reason``, in
+        words.
 
     Raises:
         CompareError: the runs cannot be compared, have no case in common, or there is no such
@@ -215,7 +217,12 @@ class _Pair:
         ratio = found.interval
         numbers = (base, new, ratio.value, ratio.low, ratio.high)
         unit = metric.unit if self._reference is None else "1"
-        return _line(key, metric, found.word, found.reason, numbers) | {"unit": unit}
+        verdict: tuple[str, str] = (found.word, found.reason)
+        one, other = (Waiting.of(run.env) for run in self._runs)
+        if one.variables != other.variables and not exactly:
+            said = f"threads waited {one} in A and {other} in B"
+            verdict = "UNLIKE", f"{said}: measure both alike"
+        return _line(key, metric, *verdict, numbers) | {"unit": unit}
 
     def _computed(self, key: Key, base: float, new: float) -> Judgement:
         found = judge_exactly(base, new, more_is_better=self._metric.more_is_better)

@@ -2,8 +2,8 @@
 
 Beyond the repeats that are measured in any case, each further one goes to the series that needs it
 most: one with too few quiet repeats, else the one whose interval is widest (nvbench and MLPerf stop
-by such rules, too). With it go all that take turns with it. The plan's budget is time spent in
-cases, as their rows tell, so a run that was cut off goes on with what is left of it.
+by such rules, too). With it go all that take turns with it. The plan's budget is time spent in such
+further cases, as their rows tell, so a run that was cut off goes on with what is left of it.
 
 To stop when an interval happens to be narrow makes it cover less often; from six repeats on that
 costs one or two per cent (``stats/NOTES.md``), so no series ends by its precision before.
@@ -25,7 +25,7 @@ from gatherbench.bench.read.disturbance import mark_disturbed
 from gatherbench.bench.read.issuing import Values, bound_in, host_bound, shares_of
 from gatherbench.bench.read.tables import Run, processes_of, table_of
 from gatherbench.bench.run.rows import PROCESS, SERIES, Key, Row
-from gatherbench.bench.run.store import CASE_METRIC, CASE_STAGE
+from gatherbench.bench.run.store import CASE_METRIC, CASE_STAGE, key_of
 from gatherbench.stats.interval import Logs, interval_of
 
 Series = tuple[str, ...]
@@ -47,6 +47,7 @@ class Further:
         self._first: dict[Series, Case] = {
             (c.workload.id, c.strategy, c.variant): c for c in reversed(cases)
         }
+        self._least = set(map(key_of, cases))
         self._measure, self._cores = measure, cores
         self._drawn_ahead = measure.sampler_workers > 0 or measure.sampling in GPU_SAMPLING
         self._draw = random.Random(measure.order_seed)
@@ -61,6 +62,8 @@ class Further:
         mine = {
             s: of for s, of in mine.items() if s in self._first and (of["status"] == "ok").all()
         }
+        names = ended[["workload", "strategy", "variant", "repeat"]].itertuples(index=False, name=None)
+        spent_s = ended["value"][[name not in self._least for name in names]].sum()
         widths, processes = self._widths(table), processes_of(table)
         wanted = []
         for series, of in mine.items():
@@ -79,7 +82,7 @@ class Further:
             }
             takes = sum(theirs["value"].max() for theirs in group.values())
             if need is not None and (
-                not measure.budget_s or ended["value"].sum() + takes <= measure.budget_s
+                not measure.budget_s or spent_s + takes <= measure.budget_s
             ):
                 repeat = 1 + max(int(theirs["repeat"].max()) for theirs in group.values())
                 further = [replace(self._first[other], repeat=repeat) for other in group]

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -85,10 +85,13 @@ class ForkServer:
     """A server run as ``command`` followed by this process's id, started when it is needed.
 
     One process at a time runs in it.
+
+    Args:
+        environment: of the server and all that it forks.
     """
 
-    def __init__(self, command: tuple[str, ...]) -> None:
-        self._command = [*command, str(os.getpid())]
+    def __init__(self, command: tuple[str, ...], environment: Mapping[str, str]) -> None:
+        self._command, self._environment = [*command, str(os.getpid())], environment
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Connection | None = None
 
@@ -113,7 +116,11 @@ class ForkServer:
             with log.open("a") as out, theirs:
                 # What a library prints is no answer.
                 self._process = subprocess.Popen(
-                    self._command, stdin=theirs.fileno(), stdout=out, stderr=out
+                    self._command,
+                    stdin=theirs.fileno(),
+                    stdout=out,
+                    stderr=out,
+                    env=self._environment,
                 )
         assert self._pipe is not None
         with contextlib.suppress(OSError):  # there will be no answer

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gatherbench.bench.meters.load import Load, Waiting
 from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
@@ -99,6 +100,7 @@ class PreparedRun:
             the run are not among them.
         device: ``cpu`` or ``cuda``.
         commit, machine: what the rows say of the run.
+        load: of the machine before anything began; ``None``: nobody looked.
     """
 
     store: RunStore
@@ -107,6 +109,7 @@ class PreparedRun:
     device: str
     commit: str
     machine: str
+    load: Load | None = None
 
     @property
     def rows(self) -> RowMaker:
@@ -134,6 +137,7 @@ class Workers:
 
     Args:
         folder: for what the one that runs prints.
+        environment: of all of them.
         command: that forks them.
         until: by :func:`time.monotonic`: then all of them have had their time.
 
@@ -142,11 +146,15 @@ class Workers:
     """
 
     def __init__(
-        self, folder: Path, command: tuple[str, ...] = WORKER, until: float = math.inf
+        self,
+        folder: Path,
+        environment: Mapping[str, str],
+        command: tuple[str, ...] = WORKER,
+        until: float = math.inf,
     ) -> None:
         # There is one at a time. Elsewhere than in the run's folder, kill -9 would leave them.
         self._log = folder / "job.log"
-        self._server, self.until = ForkServer(command), until
+        self._server, self.until = ForkServer(command, environment), until
 
     def do(
         self, job: AnyJob, timeout_s: float = math.inf, look: Callable[[], None] | None = None
@@ -189,7 +197,8 @@ class Runner:
     Args:
         worker: the command that measures.
         budget_s: seconds after which the run ends as it is, for a later one to go on with; a case
-            in flight is cut off. If it is not given, the plan's bounds the time in cases alike.
+            in flight is cut off. If it is not given, the plan's bounds the time in cases beyond the
+            run's own alike.
         further: the cases to be measured next, beyond the run's, by the rows so far.
         machines: that take part, this one being the first; ``None``: this one alone.
 
@@ -212,9 +221,11 @@ class Runner:
         self.left, self.unprepared = len(task.cases), 0
         self._until = time.monotonic() + (math.inf if budget_s is None else budget_s)
         of_plan = self.measure.budget_s if budget_s is None else 0.0
-        self._cases_s = of_plan or math.inf  # that are left to cases
+        self._further_s = of_plan or math.inf  # that are left to cases beyond the run's own
+        self._cases_s = math.inf  # that are left to cases now
         self._took: dict[tuple[str, str, str], float] = {}
-        self._workers = Workers(self.store.parts, worker, self._until)
+        environment = Waiting.of(self.store.env()).environment()
+        self._workers = Workers(self.store.parts, environment, worker, self._until)
         #: A new server once each series had its turn: see :mod:`gatherbench.bench.run.fork_server`.
         self._round = len({replace(case, repeat=0).id for case in task.cases})
         self._served = 0
@@ -257,13 +268,16 @@ class Runner:
     def _run_missing(self) -> None:
         done = self.store.recover()
         self._rows = self.store.rows()
-        self._cases_s -= sum(map(self._took_s, self._rows))
         cases = self.task.cases
+        least = {key_of(case) for case in cases}
+        for row in self._rows:
+            self._further_s -= self._took_s(row) * (key_of(row) not in least)
         self.left = sum(key_of(case) not in done for case in cases)
         total = len(cases)
         missing = [one for one in enumerate(cases, start=1) if key_of(one[1]) not in done]
         for group in self._groups(missing):
             self.left -= self._run(group, total, done)
+        self._cases_s = self._further_s
         while not self.left and (more := self.further(self._rows)):
             begin, total = total + 1, total + len(more)
             for group in self._groups(list(enumerate(more, start=begin))):

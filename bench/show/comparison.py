@@ -19,10 +19,10 @@ from gatherbench.bench.read.units import three_digits, time_unit
 from gatherbench.bench.show.terminal import Line, frame, struck
 
 _COLOURS = {"SLOW": "red", "FAILED": "red", "FAST": "green", "AMBIGUOUS": "yellow"}
-_COLOURS |= {"MISSING": "yellow", "NEW": "yellow"}
+_COLOURS |= {"UNLIKE": "yellow", "MISSING": "yellow", "NEW": "yellow"}
 #: Set behind a ratio that has no verdict of its own beside it.
-_SIGNS = {"SLOW": " !", "FAST": " *", "AMBIGUOUS": " ?"}
-_LEGEND = "! SLOW, * FAST, ? AMBIGUOUS, no sign SAME"
+_SIGNS = {"SLOW": " !", "FAST": " *", "AMBIGUOUS": " ?", "UNLIKE": " ?"}
+_LEGEND = "! SLOW, * FAST, ? AMBIGUOUS or UNLIKE, no sign SAME"
 #: The quotient of two such is the ratio; that of two medians over all epochs is not.
 TYPICAL = (
     "A and B, measured: typical epochs, the geometric mean over repeats of each repeat's median, as"
@@ -240,5 +240,5 @@ def _declared(table: pd.DataFrame, asked: set[str], workloads: Iterable[str]) ->
 
 def _in_order(words: Any) -> list[str]:
     """The words that occur, the worst first."""
-    order = ("FAILED", "SLOW", "AMBIGUOUS", "MISSING", "NEW", "FAST", "SAME")
+    order = ("FAILED", "SLOW", "AMBIGUOUS", "UNLIKE", "MISSING", "NEW", "FAST", "SAME")
     return [word for word in order if word in set(words)]

@@ -1,11 +1,10 @@
 """A tiny dataset on disk, and jobs on it, for the tests of the harness."""
 
 import functools
-import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -118,11 +117,11 @@ def kept_servers() -> Iterator[None]:
     """Keep a runner's server for the next run: what it has imported takes longer than most runs."""
     kept: dict[object, ForkServer] = {}
 
-    def server(command: tuple[str, ...]) -> ForkServer | mock.Mock:
+    def server(command: tuple[str, ...], environ: Mapping[str, str]) -> ForkServer | mock.Mock:
         if command != WORKER:  # one that misbehaves
-            return ForkServer(command)
-        env = frozenset(one for one in os.environ.items() if not one[0].startswith("PYTEST_"))
-        mine = kept.setdefault((Path.cwd(), env), ForkServer(command))
+            return ForkServer(command, environ)
+        env = frozenset(one for one in environ.items() if not one[0].startswith("PYTEST_"))
+        mine = kept.setdefault((Path.cwd(), env), ForkServer(command, environ))
         return mock.Mock(run=mine.run)
 
     with mock.patch("gatherbench.bench.run.runner.ForkServer", server):

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
+from gatherbench.bench.meters.load import Waiting
 from gatherbench.bench.read.accuracy import accuracy_over_time as scores_over_time
 from gatherbench.bench.read.accuracy import alike
 from gatherbench.bench.read.derive import (
@@ -397,6 +398,14 @@ def _limits(run: Run) -> Iterator[Point]:
             f"Incomplete: {counts['not run']} of {len(run.plan['cases'])} cases have not been run;"
             f" {remedy}",
             6,
+        )
+    waiting = Waiting.of(run.env)
+    if waiting.passive:
+        why = f", because {waiting.reason}" if waiting.reason else ""
+        yield _warning(
+            f"Threads waited passively{why}: with threads that spin, the default of an idle"
+            " machine, epochs are others",
+            7,
         )
     if busy and not mostly_disturbed(run):
         names = tuple(" ".join(key[1:3]) for key in alone)

@@ -16,8 +16,8 @@ ROWS = RESULTS / "nvidia-h200" / "20261126-gpu-decide-239f0b" / "rows.csv"
 GIB = 1 << 30
 
 
-def test_three_repeats_fit_into_its_budget():
-    """With half of the minibatches that the largest table has now; there is a third to spare."""
+def test_three_repeats_and_its_budget_take_the_minutes_that_it_tells():
+    """With half of the minibatches that the largest table has now."""
     spent: defaultdict[int, float] = defaultdict(float)
     with ROWS.open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -28,7 +28,7 @@ def test_three_repeats_fit_into_its_budget():
     assert (min(later), max(later)) == (pytest.approx(83, abs=1), pytest.approx(103, abs=1))
     plan = load_plan("gpu-decide")
     assert plan.measure.min_repeats == 3
-    assert 1.33 * (first + 2 * max(later)) < plan.measure.budget_s
+    assert first + 2 * max(later) + plan.measure.budget_s < 60 * plan.minutes
 
 
 def test_the_large_table_takes_what_host_and_disk_have_room_for():

@@ -420,6 +420,22 @@ def test_other_machines_are_refused_unless_asked_for(pair, change, named):
     assert set(table["unit"]) == {"1"}
 
 
+def test_runs_whose_threads_waited_otherwise_have_no_verdict(pair):
+    """Twice as slow, and nobody knows by what; what is computed is judged as ever."""
+    edit(pair[1], times(2.0, "pinned", "epoch"))
+    assert line(compared(pair), "pinned")["verdict"] == "SLOW"
+    waiting = {"variables": {"OMP_WAIT_POLICY": "PASSIVE"}, "reason": "busy"}
+    change_json(pair[1] / "env.json", waiting=waiting)
+    table = compared(pair)
+    found = line(table, "pinned")
+    assert (found["verdict"], exit_status(table)) == ("UNLIKE", NOT_JUDGED)
+    said = "threads waited by default in A and passively in B: measure both alike"
+    assert found["reason"] == said
+    assert said in re.sub(r"\s+", " ", shown(table, pair))
+    change_json(pair[0] / "env.json", waiting=waiting | {"reason": ""})
+    assert line(compared(pair), "pinned")["verdict"] == "SLOW", "both alike"
+
+
 def test_across_machines_compares_ratios(pair):
     change_json(pair[1] / "env.json", cpu={"model": "Xeon", "usable_cores": 64})
     for variant in ("naive", "pinned", "registered"):

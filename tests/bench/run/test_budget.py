@@ -16,6 +16,7 @@ from rich.console import Console
 from gatherbench.bench.commands import execute as execute_module
 from gatherbench.bench.commands.execute import execute
 from gatherbench.bench.commands.progress import reporter
+from gatherbench.bench.meters.load import Load, Waiting
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case
 from gatherbench.bench.run import runner as runner_module
@@ -26,13 +27,15 @@ from gatherbench.bench.show.terminal import progress_bar
 
 from .fakes import WORKLOAD, cases, runner
 
+IDLE, BUSY = Load(0.1, 4, 0.2), Load(3.0, 4, 9.8)
+
 
 class Clocked:
     """Does a case in as many seconds of the test's clock as its variant says."""
 
     now, begun, preparing_s, told = 0.0, 0, 1000.0, 0.0
 
-    def __init__(self, _folder: Path, _command: object, until: float) -> None:
+    def __init__(self, _folder: Path, _environ: object, _command: object, until: float) -> None:
         self.until = until
 
     def do(self, job: Any, _timeout_s: float = 0, look: Any = None) -> None:
@@ -156,7 +159,7 @@ def test_what_was_left_out_is_said(tmp_path, monkeypatch, given):
     task = PreparedRun(store, wanted, measure, "cpu", "abc", "box")
     assert execute(task, out, out, given) == 0
     first, *_, last = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert first.startswith("4 cases on box (cpu), 0:00:04 h at the very least; rows go to ")
+    assert first.startswith("4 cases. No GPU here: data paths run in host memory. Results: ")
     assert last == (
         "3 of 4 cases left out when the time was up; nothing is known of cpu_gather 60 and"
         f" cpu_gather 40. Go on with: gatherbench run --resume {store.folder}"
@@ -165,32 +168,42 @@ def test_what_was_left_out_is_said(tmp_path, monkeypatch, given):
 
 
 @pytest.mark.parametrize(
-    ("measure", "device", "said"),
+    ("device", "load", "minutes", "said"),
     [
-        (Measure(repeats=1), "cpu", "0:00:03 h"),
-        (Measure(repeats=1), "cuda", "0:00:30 h"),
-        (Measure(repeats=1, energy=False), "cuda", "0:00:03 h"),
-        (Measure(repeats=1, together=True), "cuda", "0:00:30 h"),
+        ("cpu", IDLE, 4, ["2 cases, about 4 minutes. No GPU here: data paths run in host memory."]),
+        ("cuda", IDLE, 0, ["2 cases."]),
         (
-            Measure(repeats=1, together=True, energy=False),
-            "cuda",
-            "0:00:02 h",
-        ),  # a process a repeat
+            "cpu",
+            BUSY,
+            4,
+            [
+                "The machine is busy: other work has 3.0 of 4 cores (load average 9.8). Epochs take"
+                " longer and differ more, so fewer paths are separated; measure again when it is"
+                " idle.",
+                "Threads wait passively: other work has 3.0 of 4 cores (load average 9.8).",
+                "2 cases, about 4 minutes on an idle machine. No GPU here: data paths run in host"
+                " memory.",
+            ],
+        ),
     ],
 )
-def test_a_run_says_first_how_long_it_takes_at_least(tmp_path, measure, device, said, monkeypatch):
+def test_a_run_says_first_whether_the_machine_is_busy_and_how_long_it_takes(
+    tmp_path, monkeypatch, device, load, minutes, said
+):
     monkeypatch.setattr(execute_module, "finish", lambda *_: True)
     monkeypatch.setattr(execute_module.Runner, "run", lambda _: 0)
-    wanted = [*series(20, 30), replace(series(20)[0], repeat=1)]
-    store, out = a_run(tmp_path)
-    execute(PreparedRun(store, wanted, measure, device, "abc", "box"), out, out)
-    first = out.file.getvalue().splitlines()[0]  # type: ignore[attr-defined]
-    assert first.startswith(f"3 cases on box ({device}), {said} at the very least; rows go to ")
+    store, out = a_run(tmp_path, load, minutes=minutes)
+    task = PreparedRun(store, series(20, 30), Measure(repeats=1), device, "abc", "box", load)
+    execute(task, out, out)
+    lines = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert lines[: len(said)] == [*said[:-1], f"{said[-1]} Results: {store.folder}"]
 
 
-def a_run(folder: Path) -> tuple[RunStore, Console]:
-    text = {"name": "mine", "cases": [], "workloads": {WORKLOAD.id: asdict(WORKLOAD)}}
-    store = RunStore.create(folder, "box", text, {"cpu": {"logical_cores": 4}})
+def a_run(folder: Path, load: Load = IDLE, **more: Any) -> tuple[RunStore, Console]:
+    text = {"name": "mine", "cases": [], "workloads": {WORKLOAD.id: asdict(WORKLOAD)}, **more}
+    cpu = {"logical_cores": 4, "usable_cores": 4, "quota_cores": None}
+    waiting = asdict(Waiting.chosen(0, cpu, load, {}))
+    store = RunStore.create(folder, "box", text, {"cpu": cpu, "waiting": waiting})
     return store, Console(file=io.StringIO(), width=200)
 
 

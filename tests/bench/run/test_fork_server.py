@@ -33,7 +33,7 @@ def log(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def server():
-    found = ForkServer((sys.executable, "-c", SERVER))
+    found = ForkServer((sys.executable, "-c", SERVER), os.environ)
     yield found
     found.close()
 
@@ -104,7 +104,7 @@ def test_a_server_that_died_takes_its_process_along_and_is_replaced(server, log)
 
 
 def test_a_server_that_cannot_start_ends_as_the_process_and_says_why(log):
-    broken = ForkServer((sys.executable, "-c", "import nothing_of_that_name"))
+    broken = ForkServer((sys.executable, "-c", "import nothing_of_that_name"), os.environ)
     assert run(broken, "pass", log) == 1
     assert "No module named 'nothing_of_that_name'" in log.read_text()
     broken.close()

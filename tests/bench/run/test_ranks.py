@@ -1,5 +1,6 @@
 """Cases of several ranks: they train as one process would, and none of them ends unnoticed."""
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -30,7 +31,7 @@ WEAK, FAR = replace(TWO, scaling="weak", max_batches=2), replace(TWO, nodes=2)
 @pytest.fixture(scope="module")
 def server(tiny_root: Path) -> Iterator[ForkServer]:
     """One for all runs of this file."""
-    server = ForkServer(WORKER)
+    server = ForkServer(WORKER, os.environ)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GATHERBENCH_DATA", str(tiny_root))
         yield server
@@ -42,7 +43,7 @@ def run(
 ) -> list[Row]:
     measure = Measure(repeats=1, epochs=epochs, timeout_s=timeout_s, eval_batches=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner_module, "ForkServer", lambda _: mock.Mock(run=server.run))
+        patch.setattr(runner_module, "ForkServer", lambda *_: mock.Mock(run=server.run))
         Runner(PreparedRun(store, cases, measure, "cpu", "abc", "box"), worker=WORKER).run()
     assert nothing_is_left(store, server)
     return store.rows()
