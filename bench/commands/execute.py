@@ -167,11 +167,9 @@ def execute(
     """
     for line in _first_lines(run):
         out.print(line, soft_wrap=True, highlight=False)
-    measure, more = run.measure, again(run)
+    measure = run.measure
     if budget_s is not None:  # in place of the plan's
         measure = measure.model_copy(update={"budget_s": 0.0})
-    elif measure.budget_s:
-        more += " --budget SECONDS"  # the plan's is used up
     with progress_bar(err) as bar:
         runner = Runner(
             run,
@@ -191,10 +189,13 @@ def execute(
                 f"interrupted; what was measured is safe. Go on with: {again(run)}", soft_wrap=True
             )
             return status_of(stop)
-    late = runner.left - runner.unprepared
-    if late:
-        said = f"{late} of {_cases(len(run.cases))} left out when the time was up{_unseen(run)}"
-        err.print(f"{said}. Go on with: {more}", soft_wrap=True)
+    late = runner.left - runner.unprepared - runner.cut_off
+    said = f"{late} of {_cases(len(run.cases))} left out" if late else ""
+    if runner.left and runner.cut_off:
+        said += f"{' and ' * bool(said)}{_cases(runner.cut_off)} cut off, whose whole blocks count,"
+    if said:
+        said += f" when the time was up{_unseen(run)}"
+        err.print(f"{said}. Go on with: {again(run)}", soft_wrap=True)
     if runner.unprepared:
         what = f"{_cases(runner.unprepared)} could not be prepared; to try again"
         err.print(f"{what}: {again(run)}", soft_wrap=True)

@@ -269,11 +269,15 @@ class Case:
     @property
     def id(self) -> str:
         """Names the case in file names and messages."""
-        variant = re.sub(r"[^A-Za-z0-9]+", "-", self.variant)
-        return f"{self.workload.id}.{self.strategy}.{variant}.r{self.repeat}"
+        return case_id(self.workload.id, self.strategy, self.variant, self.repeat)
 
     @property
     def names(self) -> dict[str, Any]:
         """What tells it from the other cases of a run, by column of the table."""
         names = {"workload": self.workload.id, "strategy": self.strategy, "variant": self.variant}
         return {**names, "repeat": self.repeat}
+
+
+def case_id(workload: str, strategy: str, variant: str, repeat: int) -> str:
+    """:attr:`Case.id`, by the fields of its rows."""
+    return f"{workload}.{strategy}.{re.sub(r'[^A-Za-z0-9]+', '-', variant)}.r{repeat}"

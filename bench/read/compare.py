@@ -13,7 +13,7 @@ which depend on nothing else, tell whether the draw gave the same ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ from gatherbench.bench.read.derive import (
     sort_series,
 )
 from gatherbench.bench.read.disturbance import disturbed_alone
-from gatherbench.bench.read.tables import Run
+from gatherbench.bench.read.tables import Processes, Run
 from gatherbench.bench.run.rows import SERIES, Key
 from gatherbench.stats.interval import Interval, interval_of
 from gatherbench.stats.judge import THRESHOLD, Judgement, judge, judge_exactly
@@ -294,9 +294,7 @@ def _line(
     return dict(zip(COLUMNS, fields, strict=True))
 
 
-def _by_series(
-    values: pd.Series[float], processes: Mapping[tuple[Hashable, ...], float]
-) -> dict[Key, _Values]:
+def _by_series(values: pd.Series[float], processes: Processes) -> dict[Key, _Values]:
     values = values.dropna()
     if values.empty:
         return {}

@@ -16,7 +16,7 @@ import pandas as pd
 
 from gatherbench.bench.read.disturbance import no_ratio_over
 from gatherbench.bench.read.once import once
-from gatherbench.bench.read.tables import Run
+from gatherbench.bench.read.tables import Processes, Run, process_at
 from gatherbench.bench.run.rows import BASES, SERIES, Key
 from gatherbench.stats.interval import Interval, Logs, interval_of
 
@@ -155,9 +155,7 @@ def epoch_intervals(run: Run) -> dict[Key, Interval]:
     return {key: interval_of((1, values)) for key, values in logs.items()}
 
 
-def repeat_logs(
-    values: pd.Series[float], processes: Mapping[tuple[Hashable, ...], float] | None = None
-) -> dict[Key, Logs]:
+def repeat_logs(values: pd.Series[float], processes: Processes | None = None) -> dict[Key, Logs]:
     """The logarithm of each repeat's median, by series.
 
     Args:
@@ -174,7 +172,7 @@ def repeat_logs(
     if processes:
         for (*series, repeat, epoch), log in zip(known.index, np.log(known), strict=True):
             key = Key(*series)
-            process = processes.get((*key[:3], repeat))
+            process = process_at(processes, (*key[:3], repeat), epoch)
             if process is not None and key.basis == "measured":
                 blocks[key].setdefault(process, {})[epoch] = log
     return {key: Logs(logs, blocks[key]) for key, logs in found.items()}

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gatherbench.bench.read.tables import Run
+from gatherbench.bench.read.tables import Run, process_at
 from gatherbench.bench.run.rows import PLACE, Key
 from gatherbench.stats.interval import Interval, interval_of
 from gatherbench.stats.judge import judge
@@ -42,7 +42,7 @@ def neighbours(run: Run) -> list[Neighbour]:
     places = run.values(*PLACE[:2])
     for (*series, repeat, epoch), place in zip(places.index, places, strict=True):
         key = Key(*series)
-        process = run.processes.get((*key[:3], repeat))
+        process = process_at(run.processes, (*key[:3], repeat), epoch)
         seconds = times.get((*series, repeat, epoch))
         if process is not None and seconds is not None:
             blocks[key.workload, process, epoch][int(place)] = key, math.log(seconds)

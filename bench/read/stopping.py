@@ -62,7 +62,9 @@ class Further:
         mine = {
             s: of for s, of in mine.items() if s in self._first and (of["status"] == "ok").all()
         }
-        names = ended[["workload", "strategy", "variant", "repeat"]].itertuples(index=False, name=None)
+        names = ended[["workload", "strategy", "variant", "repeat"]].itertuples(
+            index=False, name=None
+        )
         spent_s = ended["value"][[name not in self._least for name in names]].sum()
         widths, processes = self._widths(table), processes_of(table)
         wanted = []
@@ -81,9 +83,7 @@ class Further:
                 )
             }
             takes = sum(theirs["value"].max() for theirs in group.values())
-            if need is not None and (
-                not measure.budget_s or spent_s + takes <= measure.budget_s
-            ):
+            if need is not None and (not measure.budget_s or spent_s + takes <= measure.budget_s):
                 repeat = 1 + max(int(theirs["repeat"].max()) for theirs in group.values())
                 further = [replace(self._first[other], repeat=repeat) for other in group]
                 # Not twice running, or a drift of the machine would fall on one series alone.

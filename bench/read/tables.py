@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
@@ -117,11 +117,8 @@ class Run:
         return [(names[members[0]], members) for _, members in groups]
 
     @cached_property
-    def processes(self) -> dict[tuple[Hashable, ...], float]:
-        """When the process began in which a case took turns with others: what names it.
-
-        By workload, strategy, variant and repeat; of paths that had a process alone nothing.
-        """
+    def processes(self) -> Processes:
+        """The processes in which cases took turns with others."""
         return processes_of(self.rows)
 
     def select(self, **wanted: object) -> pd.DataFrame:
@@ -250,13 +247,29 @@ def table_of(rows: Iterable[Row]) -> pd.DataFrame:
     return table.astype({**numbers, "value": float})
 
 
-def processes_of(rows: pd.DataFrame) -> dict[tuple[Hashable, ...], float]:
+#: Of cases that took turns, by workload, strategy, variant and repeat: when each of their processes
+#: began, which names it, by the first epoch that it measured (-1: from the first on). A case has
+#: several where it was cut off and resumed. Of paths that had a process alone there is nothing.
+Processes = Mapping[tuple[Hashable, ...], Mapping[int, float]]
+
+
+def processes_of(rows: pd.DataFrame) -> Processes:
     """:attr:`Run.processes` of such rows."""
     mine = rows[(rows["stage"] == PROCESS[0]) & (rows["metric"] == PROCESS[1])].dropna(
         subset="value"
     )
-    names = mine[["workload", "strategy", "variant", "repeat"]].itertuples(index=False, name=None)
-    return dict(zip(names, mine["value"], strict=True))
+    found: dict[tuple[Hashable, ...], dict[int, float]] = {}
+    columns = ["workload", "strategy", "variant", "repeat", "epoch", "value"]
+    for *case, epoch, value in mine[columns].itertuples(index=False, name=None):
+        found.setdefault(tuple(case), {})[epoch] = value
+    return found
+
+
+def process_at(processes: Processes, case: tuple[Hashable, ...], epoch: int) -> float | None:
+    """The process that measured an epoch of a case; ``None``: it had one alone."""
+    begun = processes.get(case, {})
+    first = max((one for one in begun if one <= epoch), default=None)
+    return None if first is None else begun[first]
 
 
 def only(

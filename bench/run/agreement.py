@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import median
 
-from gatherbench.bench.run.rows import Row
+from gatherbench.bench.run.rows import PROCESS, Row
 from gatherbench.bench.run.store import (
     CASE_METRIC,
     CASE_STAGE,
@@ -80,24 +80,31 @@ def fail_strays(store: RunStore) -> int:
 def strays(rows: Iterable[Row]) -> dict[CaseId, str]:
     """The cases that trained otherwise than the reference of their workload, and where they stray.
 
-    The reference is the median of the baseline's cases, else of the medians of the series. Where
+    A process that goes on with a case that was cut off trains a new model: its epochs are compared
+    with those of other paths that did so there. The reference is the median of the baseline's
+    cases, else of the medians of the series. Where
     two series without a baseline differ, nobody knows which is right, and both fail.
     """
     from gatherbench.strategies.registry import is_lossy  # imports torch
 
-    groups: dict[tuple[str, str, int, str, str, str], dict[CaseId, float]] = defaultdict(dict)
+    groups: dict[tuple[str, str, int, int, str, str, str], dict[CaseId, float]] = defaultdict(dict)
     rows = list(rows)
+    began: dict[CaseId, list[int]] = defaultdict(list)  # where a case that was cut off went on
+    for row in rows:
+        if (row.stage, row.metric) == PROCESS[:2]:
+            began[key_of(row)].append(row.epoch)
     lossy = {pair: is_lossy(*pair) for pair in {(row.strategy, row.variant) for row in rows}}
     for row in rows:
         # Ranks have losses of their own; those of a case that failed may have no mean beside them.
         if (row.stage, row.metric) in TOLERANCES and row.value is not None and row.rank == -1:
             apart = f"{row.strategy} {row.variant}" if lossy[row.strategy, row.variant] else ""
-            where = (row.workload, row.backend, row.epoch, row.stage, row.metric, apart)
+            since = max((one for one in began[key_of(row)] if one <= row.epoch), default=-1)
+            where = (row.workload, row.backend, row.epoch, since, row.stage, row.metric, apart)
             groups[where][key_of(row)] = row.value
     found: dict[CaseId, str] = {}
     # The epochs in their order, and then the score, whose epoch is -1.
     for where in sorted(groups, key=lambda where: (where[2] < 0, where)):
-        _, backend, epoch, stage, metric, _ = where
+        _, backend, epoch, _, stage, metric, _ = where
         values = groups[where]
         series: dict[tuple[str, str], list[float]] = defaultdict(list)
         for (_, strategy, variant, _), value in values.items():

@@ -134,6 +134,7 @@ class Job:
         meeting: with the other machines; ``None``: there is none.
         memory: what the case's processes may take together; ``None``: as much as there is.
         first: no repeat of the series has been measured: it is this one that is looked at whole.
+        start: the first block to be measured; those before are in the part, of another process.
     """
 
     case: Case
@@ -150,6 +151,7 @@ class Job:
     meeting: Meeting | None = None
     memory: MemoryLimit | None = None
     first: bool = True
+    start: int = 0
 
     @property
     def rows(self) -> RowMaker:

@@ -282,6 +282,11 @@ class MeasuredCase(ExitStack):
             self._out.row(self._job.rows.missing(*what, f"failed: {error}", "failed"))
         return super().__exit__(kind, error, where)
 
+    @property
+    def compared(self) -> int:
+        """How many rows have been compared since it was opened."""
+        return self._training.witness.rows
+
     def refused(self) -> Reason | None:
         """Why the path cannot run here now, as far as can be said before it is opened."""
         spec, job = self._ground.dataset.spec, self._job
@@ -386,7 +391,7 @@ class MeasuredCase(ExitStack):
         """Measured epoch ``number``, and the score of the model behind it if the plan wants it."""
         self._training.measured_epoch(number, mark)
         self._epochs += 1
-        if self._job.measure.eval_every_epoch:
+        if self._job.measure.eval_every_epoch and not self._job.start:
             self._training.score(number)
 
     @_phase

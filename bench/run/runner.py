@@ -49,6 +49,8 @@ from gatherbench.bench.run.store import (
     CALIBRATION_STAGE,
     CASE_METRIC,
     CASE_STAGE,
+    CHECK_STAGE,
+    CUT_OFF,
     NOT_PREPARED,
     CaseId,
     RunStore,
@@ -69,6 +71,8 @@ if TYPE_CHECKING:
 #: Of a folder that may be read only.
 _NOT_OURS = (errno.EROFS, errno.EACCES, errno.EPERM)
 CASE_CLOCK = "time.perf_counter"
+#: Of a case that was cut off, whose rows were compared up to there.
+COMPARED_EACH = "rows compared in each epoch; cut off before the comparison after the last"
 #: Far longer than a calibration takes (half a minute): a driver that hangs costs no more than this.
 CALIBRATION_S = 300.0
 #: What is likely behind a signal.
@@ -205,6 +209,7 @@ class Runner:
     Attributes:
         left: cases that have not been measured yet.
         unprepared: those among them whose dataset or minibatches could not be had.
+        cut_off: cases that count with the blocks that they have, and may have more.
     """
 
     def __init__(
@@ -218,7 +223,7 @@ class Runner:
     ) -> None:
         self.task, self.store, self.measure = task, task.store, task.measure
         self.progress, self.further = progress, further
-        self.left, self.unprepared = len(task.cases), 0
+        self.left, self.unprepared, self.cut_off = len(task.cases), 0, 0
         self._until = time.monotonic() + (math.inf if budget_s is None else budget_s)
         of_plan = self.measure.budget_s if budget_s is None else 0.0
         self._further_s = of_plan or math.inf  # that are left to cases beyond the run's own
@@ -268,8 +273,8 @@ class Runner:
     def _run_missing(self) -> None:
         done = self.store.recover()
         self._rows = self.store.rows()
-        cases = self.task.cases
-        least = {key_of(case) for case in cases}
+        cases = [*self.task.cases, *self._begun(done)]
+        least = set(map(key_of, self.task.cases))
         for row in self._rows:
             self._further_s -= self._took_s(row) * (key_of(row) not in least)
         self.left = sum(key_of(case) not in done for case in cases)
@@ -283,6 +288,18 @@ class Runner:
             for group in self._groups(list(enumerate(more, start=begin))):
                 if self._run(group, total, done) < len(group):
                     return
+
+    def _begun(self, done: set[CaseId]) -> list[Case]:
+        """Further cases that a run which was killed had begun."""
+        least = set(map(key_of, self.task.cases))
+        series = {key_of(case)[:3]: case for case in self.task.cases}
+        repeats = range(2 * self.measure.max_repeats)
+        further = (replace(case, repeat=one) for one in repeats for case in series.values())
+        return [
+            case
+            for case in further
+            if key_of(case) not in least | done and self.store.part(case).exists()
+        ]
 
     def left_s(self) -> float:
         """Seconds that are left to the run."""
@@ -323,10 +340,8 @@ class Runner:
         jobs, unprepared = dict[int, Job](), dict[int, str]()
         for number, case in group:
             part = self.store.part(case)
-            if part.exists() and not has_ended(part):
-                self.store.set_aside(part)
-            if part.exists():  # the runner was killed before it folded the part
-                continue
+            if part.exists() and has_ended(part):
+                continue  # the runner was killed before it folded the part
             self.progress.starting(number, total, case)
             job = self._job(case, part)
             if isinstance(job, Job):
@@ -334,20 +349,26 @@ class Runner:
             else:
                 unprepared[number] = job
         failures: Mapping[int, str | None] = {}
-        cut_off = set[int]()
+        cut_off, stop = set[int](), None
         try:
             failures = self._measure(jobs, total) if jobs else {}
-        except TimeUp:
+        except (TimeUp, KeyboardInterrupt) as error:
+            stop = error
             cut_off = {n for n, job in jobs.items() if not _has_ended(job)}
         for number, case in group:
+            part, source = self.store.part(case), CASE_CLOCK
             if number in cut_off:
-                continue
+                if not (part.exists() and self.store.keep_blocks(part)):
+                    continue
+                source = CUT_OFF
             failure = unprepared.get(number) or failures.get(number)
-            source = NOT_PREPARED if number in unprepared else CASE_CLOCK
-            make = self.task.rows.of(case)
-            rows = self._fold(self.store.part(case), make, CASE_STAGE, failure, source)
+            source = NOT_PREPARED if number in unprepared else source
+            rows = self._fold(part, self.task.rows.of(case), CASE_STAGE, failure, source)
             self._took_s(rows[-1])
             self.progress.ended(number, total, case, rows)
+        if isinstance(stop, KeyboardInterrupt):
+            raise stop
+        self.cut_off += sum(self.store.part(case).exists() for n, case in group if n in cut_off)
         self.unprepared += len(unprepared)
         return len(group) - len(unprepared) - len(cut_off)
 
@@ -356,8 +377,9 @@ class Runner:
         ready = self._prepare(case.workload)
         if isinstance(ready, str):
             return ready
+        start = self.store.keep_blocks(part) if part.exists() else 0
         # One repeat of a strategy is enough to look at; the first may have failed.
-        first = key_of(case)[:3] not in self._took
+        first = not start and key_of(case)[:3] not in self._took
         traced = self.measure.trace and first
         job = Job(
             case=case,
@@ -368,6 +390,7 @@ class Runner:
             traces=self.store.folder.absolute() / "traces" if traced else None,
             sensors=self._sensors,
             first=first,
+            start=start,
             **ready._asdict(),
         )
         if case.workload.nodes == 1 or self._machines is None:
@@ -385,8 +408,8 @@ class Runner:
     def _take_turns(self, jobs: dict[int, Job], total: int) -> dict[int, str]:
         """As :meth:`_measure`, of cases that take turns.
 
-        Where the process dies, the case whose turn it was has failed. Another process measures
-        those that had not ended, from the start: what is paired has to be of one process.
+        Where the process dies, the case whose turn it was has failed. Another process goes on with
+        those that had not ended, behind their last whole block.
         """
         failures = dict[int, str]()
         while jobs:
@@ -399,11 +422,13 @@ class Runner:
             # Nobody's turn, and nothing has come of it: another process would fare no better.
             lost = set(active) & set(left) or (set() if len(left) < len(jobs) else set(left))
             failures |= dict.fromkeys(lost, death or "ended without a word")
-            jobs = {n: jobs[n] for n in left if n not in lost}
-            for job in jobs.values():
-                if job.part.exists():
-                    self.store.set_aside(job.part)
+            jobs = {n: self._behind(jobs[n]) for n in left if n not in lost}
         return failures
+
+    def _behind(self, job: Job) -> Job:
+        """The job to go on with behind what a process left that has died."""
+        start = self.store.keep_blocks(job.part) if job.part.exists() else 0
+        return replace(job, start=start, first=job.first and not start)
 
     def _watched(self, turns: Turns, numbers: list[int], total: int) -> Callable[[], None]:
         """Tells whose turn it is, and raises ``TimeoutError`` where one has had too much time."""
@@ -499,14 +524,20 @@ class Runner:
             take_in_ranks(part)
         records = list(read_part(part)) if part.exists() else []
         lost: dict[str, Any] = {"status": "failed", "reason": failure}
+        if source == CUT_OFF:
+            lost = {"status": "ok", "wall_time_s": 0.0}
         end = next((r for r in records if r["kind"] == "end"), lost)
-        what = (stage, CASE_METRIC, "s")
+        what, rows = (stage, CASE_METRIC, "s"), rows_of(records)
         if end["status"] == "ok":
-            last = make.ok(*what, end["wall_time_s"], source)
+            took_s = sum(r["wall_time_s"] for r in records if r["kind"] == "cut")
+            last = make.ok(*what, took_s + end["wall_time_s"], source)
         else:
             reason = end["reason"] or "ended without a word"
             last = make.missing(*what, source, reason, end["status"])
-        rows = [*rows_of(records), last]
+        if source == CUT_OFF:
+            seen = max(r["rows"] for r in records if r["kind"] == "block")
+            rows.append(make.ok(CHECK_STAGE, "rows", "1", seen, COMPARED_EACH))
+        rows.append(last)
         self.store.append(rows)
         self._rows += rows
         return rows

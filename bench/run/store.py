@@ -13,7 +13,7 @@ are gathered from the parts into ``samples.parquet`` when the run ends, and then
     timeline.parquet   what was polled during epochs; absent when nothing was
     sensors.json       which of a GPU's sensors the calibration trusts; absent without a GPU
     parts/             parts of the cases of a run that has not ended
-    interrupted/       parts of cases that were cut off and have been run again
+    interrupted/       parts of cases as they were cut off
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gatherbench.bench.plan.workload import Case
+from gatherbench.bench.plan.workload import Case, case_id
 from gatherbench.bench.run.rows import HEADER, SCHEMA_VERSION, Row
 from gatherbench.datasets.files import replacing
 
@@ -97,6 +97,9 @@ CHECK_STAGE = "check"
 #: ``source`` of the last row of a case that was never started, because what it needs could not be
 #: had (a download that failed, say). Such a case is tried again when the run is resumed.
 NOT_PREPARED = "preparation of dataset and minibatches"
+#: ``source`` of the last row of a case that was cut off and has whole blocks. They count; while its
+#: part is there, a run that is resumed measures the others.
+CUT_OFF = "time.perf_counter, up to the last whole block: the case was cut off"
 #: Of the rows that belong to the run as a whole; the last of them is its wall time.
 CALIBRATION_STAGE = "calibration"
 #: The remedy for a file of a run that nothing can make again.
@@ -175,7 +178,10 @@ class RunStore:
 
     def part(self, case: Case) -> Path:
         """Where ``case`` writes what it measures."""
-        return self.parts / f"{case.id}.jsonl"
+        return self._part(key_of(case))
+
+    def _part(self, key: CaseId) -> Path:
+        return self.parts / f"{case_id(*key)}.jsonl"
 
     def append(self, rows: list[Row]) -> None:
         """Append rows in one write and see them to the disk.
@@ -238,13 +244,17 @@ class RunStore:
         """Drop what a killed run left half-written; returns the cases that are complete.
 
         A case is complete when its last row stands in the table, and so is the calibration; one
-        that was never started is not. Rows of any other case are dropped: its part, if it has one,
-        still holds them.
+        that was never started is not, nor one that was cut off and still has a part. Rows of any
+        other case are dropped: its part, if it has one, still holds them.
         """
         rows = self.rows(growing=True)
         last = ((CASE_STAGE, CASE_METRIC), (CALIBRATION_STAGE, CASE_METRIC))
         ended = [r for r in rows if (r.stage, r.metric) in last]
-        done = {key_of(r) for r in ended if r.source != NOT_PREPARED}
+        done = {
+            key
+            for key, r in zip(map(key_of, ended), ended, strict=True)
+            if r.source != NOT_PREPARED and not (r.source == CUT_OFF and self._part(key).exists())
+        }
         kept = [r for r in rows if key_of(r) in done]
         self._write_table(kept, [])
         return done
@@ -263,12 +273,29 @@ class RunStore:
         """Rows as whoever reads the file will find them."""
         return _parsed(text.encode().split(b"\n")[:-1], self.rows_file, 1)
 
-    def set_aside(self, part: Path) -> None:
-        """Keep the part of a case that was cut off before the case is run again."""
+    def keep_blocks(self, part: Path) -> int:
+        """Cut the part of a case that was cut off down to its whole blocks; how many these are.
+
+        A block is whole when each path has had its epoch and its rows have been compared. Without
+        one nothing is left. The part as it was is kept beside.
+        """
         take_in_ranks(part)
+        records = list(read_part(part))
+        if records and records[-1]["kind"] == "cut":
+            return int(records[-1]["blocks"])
         self.interrupted.mkdir(exist_ok=True)
         number = len(list(self.interrupted.glob(f"{part.stem}.*.jsonl")))
         part.rename(self.interrupted / f"{part.stem}.{number}.jsonl")
+        whole = [r for r in records if r["kind"] == "block"]
+        if not whole:
+            return 0
+        blocks = int(whole[-1]["number"]) + 1
+        spent = [r for r in records if r["kind"] in ("block", "cut")][-1]
+        kept = [r for r in records if r["kind"] != "end" and _epoch(r) < blocks]
+        took = spent["wall_time_s"] if spent["kind"] == "block" else 0.0
+        kept.append({"kind": "cut", "blocks": blocks, "wall_time_s": took})
+        write_atomically(part, "".join(json.dumps(record) + "\n" for record in kept))
+        return blocks
 
     def write_samples(self, *, finished: bool) -> None:
         """Gather the parts' samples and timelines; a finished run drops the parts."""
@@ -284,8 +311,9 @@ class RunStore:
 class PartWriter:
     """What a case measures, on disk as soon as it is known."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("w", encoding="utf-8")
+    def __init__(self, path: Path, *, more: bool = False) -> None:
+        """``more``: behind what the file has."""
+        self._file = path.open("a" if more else "w", encoding="utf-8")
 
     def close(self) -> None:
         """Close the file; what was written stands already."""
@@ -316,6 +344,15 @@ class PartWriter:
         """What was polled during ``epoch``: (s since its window opened, value then)."""
         fields = {"epoch": epoch, "metric": metric, "unit": unit, "points": list(points)}
         self._write_case("series", case, fields)
+
+    def block(self, number: int, spent_s: float, compared: int) -> None:
+        """Each path has had its epoch of this block.
+
+        Args:
+            spent_s: that the case has taken in this process.
+            compared: rows of it that have been compared so far.
+        """
+        self._write("block", {"number": number, "wall_time_s": spent_s, "rows": compared})
 
     def record(self, record: dict[str, Any]) -> None:
         """A record of another part, as :func:`read_part` gives it."""
@@ -364,6 +401,11 @@ def take_in_ranks(part: Path) -> None:
             for records in read_ranks(part).values():
                 out.rows(rows_of(records))
         shutil.rmtree(folder)
+
+
+def _epoch(record: dict[str, Any]) -> int:
+    """To which epoch a record belongs; -1: to none."""
+    return int(record.get("epoch", -1))
 
 
 def has_ended(part: Path) -> bool:
@@ -415,8 +457,16 @@ def _parsed(lines: Iterable[bytes], path: Path, first: int) -> list[Row]:
 
 
 def rows_of(records: Iterable[dict[str, Any]]) -> list[Row]:
-    """The rows among the records of a part."""
-    return [Row(**{n: r[n] for n in HEADER}) for r in records if r["kind"] == "row"]
+    """The rows among the records of a part.
+
+    Where several processes wrote it, each has opened the path: what the last of them found stands.
+    """
+    records = list(records)
+    rows = [Row(**{n: r[n] for n in HEADER}) for r in records if r["kind"] == "row"]
+    if any(record["kind"] == "cut" for record in records):
+        names = ("epoch", "stage", "metric", "basis", "rank")
+        rows = list({tuple(getattr(row, n) for n in names): row for row in rows}.values())
+    return rows
 
 
 def to_csv(rows: list[Row]) -> str:

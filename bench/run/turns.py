@@ -9,7 +9,11 @@ within blocks when they are read (:mod:`gatherbench.stats.interval`).
 Paths that do not fit beside the others, on the GPU or on the host, have blocks of their own behind
 them, in the same process. What fails costs itself. Where CUDA is lost with it, or the process, the
 runner starts another process for the rest. Where the run's time would end amid a block, the paths
-end before it, with fewer epochs: cut off, they would leave nothing.
+end before it, with fewer epochs.
+
+Once each path has had its epoch of a block, whose rows have been compared, their parts say so:
+wherever the process is cut off later, that block counts, and another process goes on with the next
+one. Ratios stay paired within blocks, and a process that was cut off has fewer of them.
 """
 
 from __future__ import annotations
@@ -59,7 +63,8 @@ def take_turns(job: Turns) -> None:
     ground = Ground(first)
     waiting = [_Path(number, one, ground, job.now) for number, one in enumerate(job.jobs)]
     for path in waiting:
-        path.out.row(path.job.rows.ok(*PROCESS, began, "time.time; its paths took turns"))
+        source = "time.time; its paths took turns, from this epoch on"
+        path.out.row(path.job.rows.ok(*PROCESS, began, source, path.job.start or -1))
     draw.shuffle(waiting)
     if usable := [path for path in waiting if path.case.refused() is None]:
         ground.table(usable[0].case.strategy)
@@ -69,14 +74,18 @@ def take_turns(job: Turns) -> None:
         opened, waiting = _opened(waiting)
         with nvtx_session(plan.nvtx) as mark:
             longest_s = 0.0
-            for number, order in enumerate(blocks(opened, plan.epochs, draw)):
+            for number, everybody in enumerate(blocks(opened, plan.epochs, draw)):
+                order = [path for path in everybody if path.job.start <= number]
                 block_began = time.monotonic()
-                if number and block_began + _BLOCK_AND_END * longest_s > job.until:
+                if longest_s and block_began + _BLOCK_AND_END * longest_s > job.until:
                     break
-                for place, path in enumerate(path for path in order if not path.over):
+                for place, path in enumerate([path for path in order if not path.over]):
                     source = f"place in a block of {len(order)} paths, shuffled"
                     path.out.row(path.job.rows.ok(*PLACE, place, source, number))
                     path.turn(partial(path.case.epoch, number, mark))
+                for path in order:
+                    if not path.over:
+                        path.out.block(number, path.spent_s, path.case.compared)
                 longest_s = max(longest_s, time.monotonic() - block_began)
         for path in opened:
             if not path.over:
@@ -110,7 +119,7 @@ class _Path:
     """A case that takes turns: its part, the time that it has had, and whether it is over."""
 
     def __init__(self, number: int, job: Job, ground: Ground, now: Path) -> None:
-        self.job, self.out = job, PartWriter(job.part)
+        self.job, self.out = job, PartWriter(job.part, more=job.start > 0)
         self.case = MeasuredCase(job, self.out, ground, alone=False)
         self.spent_s, self.over = 0.0, False
         self._number, self._now, self._ground = number, now, ground

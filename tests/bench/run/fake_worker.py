@@ -13,6 +13,7 @@ from pathlib import Path
 from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.run.fork_server import die_with_parent, serve_requests
 from gatherbench.bench.run.job import AnyJob, Preparation, SensorCheckJob, Turn, Turns
+from gatherbench.bench.run.rows import PROCESS
 from gatherbench.bench.run.store import PartWriter
 from gatherbench.bench.run.worker import DISK_FULL
 from gatherbench.bench.sampling.prepare import state_of
@@ -26,6 +27,9 @@ def work(job: AnyJob) -> None:
         calibrate(job)
         return
     if isinstance(job, Turns):
+        if all(one.case.variant.startswith("blocks") for one in job.jobs):
+            take_blocks(job)
+            return
         for one in job.jobs:  # all are open before one ends
             PartWriter(one.part).close()
         if any(one.case.variant == "dies_before_any_turn" for one in job.jobs):
@@ -89,6 +93,41 @@ def work(job: AnyJob) -> None:
                 table.rename(table.with_suffix(".kept"))
                 table.symlink_to("/dev/full")
     out.end("ok", None, 0.2)
+
+
+def take_blocks(job: Turns) -> None:
+    """One epoch of each path a block; each is noted, and what is to happen then happens.
+
+    ``after``, beside the parts: a number of epochs, and what comes behind so many.
+    """
+    folder = job.now.parent.parent
+    outs = [PartWriter(one.part, more=one.start > 0) for one in job.jobs]
+    for one, out in zip(job.jobs, outs, strict=True):
+        out.row(one.rows.ok(*PROCESS, os.getpid(), "pid", one.start or -1))
+        out.row(one.rows.ok("setup", "open_time", "s", 0.1, "clock"))
+    for block in range(job.jobs[0].measure.epochs):
+        turn = [n for n, one in enumerate(job.jobs) if one.start <= block]
+        for number in turn:
+            one, out = job.jobs[number], outs[number]
+            Turn(number, time.monotonic()).say(job.now)
+            with (folder / "epochs").open("a") as log:
+                log.write(f"{one.case.variant} {block}\n")
+            done = len((folder / "epochs").read_text().splitlines())
+            wanted, what = (folder / "after").read_text().split()
+            if done == int(wanted):
+                if what == "die":
+                    os._exit(3)
+                if what == "kill":
+                    os.kill(os.getppid(), signal.SIGKILL)
+                (folder / "reached").touch()
+                time.sleep(60)
+            out.row(one.rows.ok("epoch", "wall_time", "s", 0.5, "clock", epoch=block))
+            out.samples(one.case, block, "fetch", [0.1, 0.2])
+            Turn().say(job.now)
+        for number in turn:
+            outs[number].block(block, 0.5 * (1 + block - job.jobs[number].start), 96)
+    for out in outs:
+        out.end("ok", None, 2.0)
 
 
 def prepare(job: Preparation) -> None:

@@ -83,32 +83,49 @@ def series(*seconds: float) -> list[Case]:
     return [Case(WORKLOAD, "cpu_gather", f"{s:g}", {}, 0) for s in seconds]
 
 
-def left(store: RunStore, wanted: list[Case], of_plan: float, given: float | None = None) -> int:
-    """How many cases a run does not measure."""
-    measure = Measure(repeats=1, budget_s=of_plan)
-    run = Runner(PreparedRun(store, wanted, measure, "cpu", "abc", "box"), budget_s=given)
+def left(
+    store: RunStore, wanted: list[Case], given: float | None = None, **measure: Any
+) -> tuple[int, float]:
+    """How many cases a run does not measure, and seconds that it took."""
+    began = Clocked.now
+    task = PreparedRun(store, wanted, Measure(repeats=1, **measure), "cpu", "abc", "box")
+    run = Runner(task, budget_s=given)
     assert run.run() == 0, "what is left out has not failed"
-    return run.left
+    return run.left, Clocked.now - began
 
 
 @pytest.mark.usefixtures("timed")
-def test_the_plans_budget_is_time_in_cases_and_cuts_off_the_one_in_flight(store):
-    wanted = series(20, 30, 60, 5)
-    assert left(store, wanted, 100) == 2
-    assert Clocked.now == 1000 + 100
-    assert left(store, wanted, 100) == 2, "50 s are spent, as the table tells"
-    assert Clocked.now == 2 * 1000 + 100 + 50
+def test_the_least_repeats_are_measured_however_long_they_take(store):
+    """The plan's 100 s are less than the 115 of its cases, whose preparation takes 1000."""
+    assert left(store, series(20, 30, 60, 5), budget_s=100) == (0, 1000 + 115)
+
+
+@pytest.mark.usefixtures("timed")
+@pytest.mark.parametrize(("budget_s", "ends", "took"), [(100, 3, 90), (35, 1, 35), (0, 9, 270)])
+def test_the_plan_s_budget_is_time_in_further_cases(store, budget_s, ends, took):
+    """Of 30 s each, behind one of the run's own: the fourth would be cut off, or the second is."""
+    first = series(30)[0]
+    asked = [[replace(first, repeat=one)] for one in range(9, 0, -1)]
     Clocked.preparing_s = 0.0
-    assert left(store, wanted, 100, given=64) == 1, "what is given stands in place of the plan's"
-    assert left(store, wanted, 100, given=5.5) == 0
+    task = PreparedRun(store, [first], Measure(repeats=1, budget_s=budget_s), "cpu", "abc", "box")
+    run = Runner(task, further=lambda _: asked.pop() if asked else [])
+    run._took = {}
+    assert (run.run(), run.left) == (0, 0)
+    assert Clocked.now == 30 + (30 if budget_s == 35 else took)
+    assert sum(row.stage == "case" for row in store.rows()) == 1 + ends
+
+
+@pytest.mark.usefixtures("timed")
+def test_the_time_that_is_given_is_that_of_the_whole_run_and_cuts_off_the_case_in_flight(store):
+    wanted = series(20, 30, 60, 5)
+    assert left(store, wanted, 1100, budget_s=7) == (2, 1100)
+    assert left(store, wanted, 1063) == (1, 1063), "of 60 and 5 s one fits"
 
 
 @pytest.mark.usefixtures("timed")
 def test_of_paths_that_take_turns_those_that_have_ended_in_time_are_in_the_table(store):
-    wanted, measure = series(20, 30, 60, 5), Measure(repeats=1, budget_s=100, together=True)
-    run = Runner(PreparedRun(store, wanted, measure, "cpu", "abc", "box"))
-    assert run.run() == 0
-    assert (run.left, Clocked.told) == (2, 1000 + 100)
+    assert left(store, series(20, 30, 60, 5), 1100, together=True)[0] == 2
+    assert Clocked.told == 1100
     assert [(r.variant, r.value) for r in store.rows() if r.stage == "case"] == [
         ("20", 20.0),
         ("30", 30.0),
@@ -117,13 +134,12 @@ def test_of_paths_that_take_turns_those_that_have_ended_in_time_are_in_the_table
 
 @pytest.mark.usefixtures("timed")
 def test_no_repeat_is_begun_that_would_be_cut_off_as_far_as_is_known(store):
-    first = series(30)[0]
-    wanted = [replace(first, repeat=repeat) for repeat in range(9)]
-    assert left(store, wanted, 100) == 6
-    assert (Clocked.begun, Clocked.now) == (3, 1000 + 90)
-    assert left(store, wanted, 119) == 6
-    assert left(store, wanted, 120) == 6, "it would end with the budget"
-    assert left(store, wanted, 121) == 5, "30 s fit into 31"
+    wanted = [replace(series(30)[0], repeat=repeat) for repeat in range(9)]
+    assert left(store, wanted, 1100) == (6, 1090)
+    assert Clocked.begun == 3
+    Clocked.preparing_s = 0.0
+    assert left(store, wanted, 30) == (6, 0), "it would end with the budget"
+    assert left(store, wanted, 31) == (5, 30)
     assert Clocked.begun == 4
 
 
@@ -131,7 +147,7 @@ def test_no_repeat_is_begun_that_would_be_cut_off_as_far_as_is_known(store):
 def test_alone_no_path_has_a_repeat_before_one_that_did_not_fit(store):
     """Else the quick paths would have more of them than the slow ones."""
     wanted = [replace(one, repeat=repeat) for repeat in range(3) for one in series(60, 10)]
-    assert left(store, wanted, 100) == 4
+    assert left(store, wanted, 1100)[0] == 4
     took = [r.value for r in store.rows() if r.stage == "case"]
     assert took == [60.0, 10.0]
 
@@ -140,30 +156,25 @@ def test_alone_no_path_has_a_repeat_before_one_that_did_not_fit(store):
 def test_where_paths_take_turns_a_repeat_that_fits_is_run_in_place_of_one_that_does_not(store):
     large, small = series(60)[0], replace(series(10)[0], workload=replace(WORKLOAD, hidden=7))
     wanted = [replace(one, repeat=repeat) for repeat in range(3) for one in (large, small)]
-    measure = Measure(repeats=1, budget_s=100, together=True)
-    run = Runner(PreparedRun(store, wanted, measure, "cpu", "abc", "box"))
-    assert run.run() == 0
-    assert run.left == 2, "of the large one"
+    Clocked.preparing_s = 0.0
+    assert left(store, wanted, 100, together=True)[0] == 2, "of the large one"
     took = [r.value for r in store.rows() if r.stage == "case"]
     assert took == [60.0, 10.0, 10.0, 10.0]
 
 
 @pytest.mark.usefixtures("timed")
-@pytest.mark.parametrize("given", [None, 50.0])
-def test_what_was_left_out_is_said(tmp_path, monkeypatch, given):
+def test_what_was_left_out_is_said(tmp_path, monkeypatch):
     Clocked.preparing_s = 0.0
     monkeypatch.setattr(execute_module, "finish", lambda *_: True)
     wanted = [*series(20, 60, 40), replace(series(20)[0], repeat=1)]
     store, out = a_run(tmp_path)
-    measure = Measure(repeats=1, budget_s=0 if given else 50)
-    task = PreparedRun(store, wanted, measure, "cpu", "abc", "box")
-    assert execute(task, out, out, given) == 0
+    task = PreparedRun(store, wanted, Measure(repeats=1), "cpu", "abc", "box")
+    assert execute(task, out, out, 50.0) == 0
     first, *_, last = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert first.startswith("4 cases. No GPU here: data paths run in host memory. Results: ")
     assert last == (
         "3 of 4 cases left out when the time was up; nothing is known of cpu_gather 60 and"
         f" cpu_gather 40. Go on with: gatherbench run --resume {store.folder}"
-        f"{'' if given else ' --budget SECONDS'}"
     )
 
 

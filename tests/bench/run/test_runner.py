@@ -213,7 +213,7 @@ def test_sigterm_and_sighup_are_answered_like_an_interrupt(number, store, once):
         with pytest.raises(Terminated) as stop, once(part, signalled(number)):
             runner(store, cases("hang")).run()
         assert stop.value.args == (number,)
-        assert part.exists()
+        assert [one.stem for one in store.interrupted.iterdir()] == [f"{part.stem}.0"]
         assert signal.getsignal(number) == signal.SIG_DFL
     finally:
         signal.signal(number, before)

@@ -178,16 +178,17 @@ def test_a_part_that_is_set_aside_has_what_the_ranks_had_written(store):
             out.row(replace(MAKE, rank=rank).ok("epoch", "wall_time", "s", rank, "clock", 0))
             out.samples(CASE, 0, "train", [1.0])
     (ranks_folder(part) / "rank_0_of_the_launchers_log").mkdir()
-    store.set_aside(part)
+    assert store.keep_blocks(part) == 0
     kept = rows_of(read_part(store.interrupted / f"{part.stem}.0.jsonl"))
     assert [(row.rank, row.value) for row in kept] == [(2, 2.0), (10, 10.0)]
     assert list(store.parts.iterdir()) == []
 
 
-def test_set_aside_keeps_every_cut_off_part(store):
+def test_every_part_that_was_cut_off_is_kept_beside(store):
     for words in ("first", "second"):
         store.part(CASE).write_text(words)
-        store.set_aside(store.part(CASE))
+        assert store.keep_blocks(store.part(CASE)) == 0
+        assert not store.part(CASE).exists()
     assert sorted(p.read_text() for p in store.interrupted.iterdir()) == ["first", "second"]
 
 

@@ -229,6 +229,41 @@ def test_paths_end_before_a_block_that_the_runs_time_would_cut_off(
         assert scored == (blocks_done == 4), "a model that was trained less has no score"
 
 
+def test_a_second_process_measures_the_blocks_that_are_left_and_scores_nothing(
+    make_job, monkeypatch
+):
+    """One path had two whole blocks, the other none: they take turns from block 2 on."""
+    jobs = [
+        make_job(name, epochs=4, eval_batches=1, eval_every_epoch=True) for name in (PINNED, ALL)
+    ]
+    before = taken(jobs)
+    store = RunStore(jobs[0].part.parent.parent)
+    store.parts = jobs[0].part.parent
+    text = jobs[0].part.read_text().splitlines(keepends=True)
+    second = next(n for n, line in enumerate(text) if '"block"' in line and '"number": 1' in line)
+    jobs[0].part.write_text("".join(text[: second + 1]))
+    assert store.keep_blocks(jobs[0].part) == 2
+    found = taken([replace(jobs[0], start=2, first=False), jobs[1]])
+    rows = {name: rows_of(part) for name, part in found.items()}
+    epochs = [r.epoch for r in rows[PINNED] if (r.stage, r.metric) == ("epoch", "wall_time")]
+    assert epochs == [0, 1, 2, 3]
+    assert [r.epoch for r in rows[PINNED] if r.metric == "process_began"] == [-1, 2]
+    places = {name: values(of, "epoch", "place") for name, of in rows.items()}
+    assert places[ALL][:2] == [0, 0]
+    assert sorted(zip(places[PINNED][2:], places[ALL][2:], strict=True)) in (
+        [(0, 1)] * 2,
+        [(1, 0)] * 2,
+        [(0, 1), (1, 0)],
+    )
+    keys = Counter((r.epoch, r.stage, r.metric, r.basis) for r in rows[PINNED])
+    assert set(keys.values()) == {1}
+    scored = [r.epoch for r in rows[PINNED] if r.stage == "eval"]
+    assert scored == [0, 1], "of the first process"
+    assert {r.stage for r in rows_of(before[PINNED]) if r.basis == "declared"} == {
+        r.stage for r in rows[PINNED] if r.basis == "declared"
+    }
+
+
 def test_only_what_a_repeat_needs_is_compared_in_full(make_job):
     """Every row of the warm-up in the first repeat; later spots of it, as in the timed epochs."""
     compared = []
@@ -312,13 +347,13 @@ def test_repeats_and_workloads_have_a_process_each(store):
 
 
 def test_ctrl_c_within_a_group_keeps_what_had_ended_and_resume_measures_the_rest(store, once):
-    """Of "slow" only what the second process measured is in the table."""
+    """Of "slow", which had no whole block, only what the second process measured counts."""
     wanted = same_repeat("good", "slow", "last")
     signal.signal(signal.SIGINT, signal.default_int_handler)  # pytest may have inherited none
     interrupt = once(store.part(wanted[1]), lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt), interrupt:
         runner(store, wanted, together=True).run()
-    assert outcomes(store) == {}, "the group had not ended"
+    assert outcomes(store) == {"good": ""}
     assert runner(store, wanted, together=True).run() == 0
     assert outcomes(store) == dict.fromkeys(("good", "slow", "last"), "")
     assert executions(store) == ["good", "slow", "slow", "last"]

@@ -1,0 +1,249 @@
+"""Wherever a process of paths that take turns is cut off, its whole blocks count and stay."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatherbench.bench.plan.plan import Measure
+from gatherbench.bench.plan.workload import Case
+from gatherbench.bench.read.derive import repeat_logs
+from gatherbench.bench.read.tables import Run, no_samples, process_at, run_of
+from gatherbench.bench.run.agreement import strays
+from gatherbench.bench.run.job import AnyJob
+from gatherbench.bench.run.rows import PROCESS, Row, RowMaker
+from gatherbench.bench.run.runner import PreparedRun, Runner
+from gatherbench.bench.run.store import CUT_OFF, PartWriter, RunStore, read_part
+from gatherbench.stats.judge import ratio_of
+
+from .fakes import FAKE, WORKLOAD, cases
+
+PATHS, BLOCKS = ("blocks a", "blocks b", "blocks c"), 4
+
+
+def repeat(number: int = 0) -> list[Case]:
+    return [replace(case, repeat=number) for case in cases(*PATHS)]
+
+
+def go(store: RunStore, wanted: list[Case], **more: Any) -> Runner:
+    measure = Measure(repeats=1, epochs=BLOCKS, together=True)
+    return Runner(PreparedRun(store, wanted, measure, "cpu", "abc", "box"), worker=FAKE, **more)
+
+
+def after(store: RunStore, epochs: int, what: str) -> None:
+    (store.folder / "after").write_text(f"{epochs} {what}")
+
+
+def epochs(store: RunStore) -> list[tuple[str, int]]:
+    """The epochs in the table."""
+    rows = store.rows()
+    return [(r.variant, r.epoch) for r in rows if (r.stage, r.metric) == ("epoch", "wall_time")]
+
+
+def begun(store: RunStore) -> list[str]:
+    """Path and block of each epoch that a process began."""
+    return (store.folder / "epochs").read_text().splitlines()
+
+
+def ends(store: RunStore) -> dict[str, tuple[float | None, str]]:
+    return {r.variant: (r.value, r.source) for r in store.rows() if r.stage == "case"}
+
+
+@contextmanager
+def interrupted_once_reached(store: RunStore) -> Iterator[None]:
+    """Ctrl-C when the worker says that it is there."""
+
+    def wait() -> None:
+        while not (store.folder / "reached").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        yield
+    thread.join()
+    signal.signal(signal.SIGINT, before)
+
+
+def check_completed(store: RunStore, lost: str) -> None:
+    """Each epoch stands once in the table, and one alone was begun twice."""
+    assert Counter(epochs(store)) == {(path, block): 1 for path in PATHS for block in range(BLOCKS)}
+    twice = {what for what, times in Counter(begun(store)).items() if times > 1}
+    assert twice == {lost}
+    assert len(begun(store)) == len(PATHS) * BLOCKS + 1
+    keys = Counter((r.variant, r.epoch, r.stage, r.metric) for r in store.rows())
+    assert set(keys.values()) == {1}, "what each process opened stands once"
+    # Two blocks of the first process, and the second one's end.
+    assert ends(store) == dict.fromkeys(PATHS, (1.0 + 2.0, "time.perf_counter"))
+    processes = [r.epoch for r in store.rows() if (r.stage, r.metric) == PROCESS[:2]]
+    assert Counter(processes) == {-1: 3, 2: 3}
+    samples = store.samples()
+    assert len(samples) == 2 * len(PATHS) * BLOCKS
+
+
+def test_ctrl_c_within_a_block_loses_that_block_alone(store):
+    after(store, 7, "sleep")
+    with interrupted_once_reached(store):
+        go(store, repeat()).run()
+    assert Counter(epochs(store)) == {(path, block): 1 for path in PATHS for block in range(2)}
+    assert ends(store) == dict.fromkeys(PATHS, (1.0, CUT_OFF)), "the answer of what there is"
+    compared = [r.value for r in store.rows() if (r.stage, r.metric) == ("check", "rows")]
+    assert compared == [96.0] * 3
+    after(store, 0, "nothing")
+    run = go(store, repeat())
+    assert (run.run(), run.left) == (0, 0)
+    check_completed(store, "blocks a 2")
+
+
+def test_kill_9_of_the_whole_run_within_a_block_loses_that_block_alone(store):
+    after(store, 7, "sleep")
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from gatherbench.bench.run.store import RunStore\n"
+        "from tests.bench.run import test_blocks_kept as of\n"
+        "of.go(RunStore(Path(sys.argv[1])), of.repeat()).run()"
+    )
+    root = Path(__file__).parents[3]
+    environ = os.environ | {"PYTHONPATH": f"{root}:{root / 'src'}"}
+    command = [sys.executable, "-c", code, str(store.folder)]
+    with subprocess.Popen(command, env=environ) as process:
+        while not (store.folder / "reached").exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.kill()
+    assert epochs(store) == []
+    after(store, 0, "nothing")
+    assert go(store, repeat()).run() == 0
+    check_completed(store, "blocks a 2")
+
+
+def test_the_end_of_the_time_leaves_an_answer_and_resume_measures_the_other_blocks(store):
+    after(store, 7, "sleep")
+    run = go(store, repeat(), budget_s=3600)
+    do = run._workers.do
+
+    def until_reached(job: AnyJob, timeout_s: float = math.inf, look: Any = None) -> Any:
+        """The time is up once the worker is there."""
+
+        def and_time() -> None:
+            if look is not None:
+                look()
+            if (store.folder / "reached").exists():
+                run._workers.until = -math.inf
+                raise TimeoutError
+
+        return do(job, timeout_s, and_time)
+
+    run._workers.do = until_reached  # type: ignore[method-assign]
+    assert (run.run(), run.left, run.cut_off) == (0, 3, 3)
+    assert ends(store) == dict.fromkeys(PATHS, (1.0, CUT_OFF))
+    after(store, 0, "nothing")
+    assert go(store, repeat()).run() == 0
+    check_completed(store, "blocks a 2")
+
+
+def test_another_process_goes_on_behind_the_last_whole_block_of_one_that_crashed(store):
+    """The path whose turn it was has failed; of the others the block in flight is lost."""
+    after(store, 8, "die")
+    assert go(store, repeat()).run() == 1
+    kept = [(path, block) for path in ("blocks a", "blocks c") for block in range(BLOCKS)]
+    assert {one for one in epochs(store) if one[0] != "blocks b"} == set(kept)
+    assert Counter(begun(store))["blocks a 2"] == 2
+    assert Counter(begun(store))["blocks a 1"] == 1
+
+
+def test_a_further_repeat_that_was_interrupted_is_resumed(store):
+    asked = [repeat(1)]
+    after(store, len(PATHS) * BLOCKS + 7, "sleep")
+    with interrupted_once_reached(store):
+        go(store, repeat(), further=lambda _: asked.pop() if asked else []).run()
+    after(store, 0, "nothing")
+    run = go(store, repeat())
+    assert (run.run(), run.left) == (0, 0)
+    assert len(epochs(store)) == 2 * len(PATHS) * BLOCKS
+    assert len(begun(store)) == 2 * len(PATHS) * BLOCKS + 1
+
+
+def test_a_part_is_cut_down_to_its_whole_blocks_once(tmp_path):
+    """An epoch that is whole alone, and its samples, go; a second look changes nothing."""
+    store = RunStore.create(tmp_path, "box", {"name": "mine", "cases": []}, {})
+    case = cases("blocks a")[0]
+    make, part = RowMaker("r", "c", "m", "host").of(case), store.part(case)
+    out = PartWriter(part)
+    out.row(make.ok("setup", "open_time", "s", 0.1, "clock"))
+    for block in range(3):
+        out.row(make.ok("epoch", "wall_time", "s", 0.5, "clock", block))
+        out.samples(case, block, "fetch", [0.1])
+        if block < 2:
+            out.block(block, 0.5 + block, 96)
+    out.close()
+    assert store.keep_blocks(part) == 2
+    records = list(read_part(part))
+    assert [r["kind"] for r in records] == [
+        "row",
+        *("row", "samples", "block") * 2,
+        "cut",
+    ]
+    assert records[-1] == {"kind": "cut", "blocks": 2, "wall_time_s": 1.5}
+    before = part.read_text()
+    assert (store.keep_blocks(part), part.read_text()) == (2, before)
+    assert len(list(store.interrupted.iterdir())) == 1
+
+
+MAKE = RowMaker("r", "c", "m", "host", WORKLOAD.id, "tiny", "cpu_gather")
+
+
+def resumed(variant: str, seconds: list[float], losses: list[float]) -> list[Row]:
+    """One repeat: blocks 0 and 1 of a process, 2 and 3 of another."""
+    make = replace(MAKE, variant=variant)
+    rows = [make.ok(*PROCESS, 100.0, "clock"), make.ok(*PROCESS, 200.0, "clock", 2)]
+    for epoch, (time_s, loss) in enumerate(zip(seconds, losses, strict=True)):
+        rows.append(make.ok("epoch", "wall_time", "s", time_s, "clock", epoch))
+        rows.append(make.ok("train", "loss", "1", loss, "mean", epoch))
+    return [*rows, make.ok("case", "wall_time", "s", 9.0, "clock")]
+
+
+def read(rows: list[Row]) -> Run:
+    text = {"workloads": {WORKLOAD.id: asdict(WORKLOAD)}, "cases": [], "measure": {}}
+    return run_of(Path(), text, {}, rows, no_samples(), going=False)
+
+
+def test_each_process_of_a_repeat_is_one_number_paired_in_its_own_blocks():
+    """2 and 2 in one process, 3 and 3 in the other, which is slower on the whole: of the two
+    logarithms the mean is that of 2 and 3, whatever the process costs."""
+    a = resumed("naive", [2.0, 4.0, 30.0, 60.0], [3.0, 2.0, 3.0, 2.0])
+    b = resumed("pinned", [1.0, 2.0, 10.0, 20.0], [3.0, 2.0, 3.0, 2.0])
+    run = read(a + b)
+    case = (WORKLOAD.id, "cpu_gather", "naive", 0)
+    assert [process_at(run.processes, case, epoch) for epoch in range(4)] == [100, 100, 200, 200]
+    logs = {
+        k.variant: v
+        for k, v in repeat_logs(run.values("epoch", "wall_time"), run.processes).items()
+    }
+    found = ratio_of(logs["naive"], logs["pinned"])
+    assert found.value == pytest.approx(math.sqrt(6))
+    assert found.repeats == 2
+
+
+def test_a_model_that_a_second_process_trains_is_compared_with_those_that_began_there():
+    """It begins anew at block 2: its loss there is that of a first epoch."""
+    whole = [replace(row, repeat=1) for row in resumed("naive", [1.0] * 4, [3.0, 2.0, 1.5, 1.2])]
+    whole = [row for row in whole if (row.metric, row.epoch) != ("process_began", 2)]
+    rows = resumed("naive", [1.0] * 4, [3.0, 2.0, 3.0, 2.0]) + whole
+    assert strays([*rows, *resumed("pinned", [1.0] * 4, [3.0, 2.0, 3.0, 2.0])]) == {}
+    other = resumed("stream", [1.0] * 4, [3.0, 2.0, 3.0, 2.1])
+    bad = strays([*rows, *(replace(row, strategy="async_zero_copy") for row in other)])
+    assert list(bad) == [(WORKLOAD.id, "async_zero_copy", "stream", 0)]
