@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 
 from torch import Tensor
 
-from gatherbench.kernels.order import MANAGED_PAGE_BYTES, page_visits, read_order
+from gatherbench.kernels.order import MANAGED_PAGE_BYTES, page_visits, read_order, straddles
 from gatherbench.kernels.policies import policy
 from gatherbench.kernels.requests import KEPT_LINES, count_requests
 
@@ -107,6 +107,7 @@ def zero_copy_path(
     read, managed = read_order(ids.cpu(), order).ids, memory == "managed"
     # Both kernels of a policy, for 4-byte and 8-byte ids, load the same addresses.
     point = policy(policy_name).point(row_bytes, item_bytes=1)
+    across = straddles(read, row_bytes) if order == "given" else 0
     counts = count_requests(point, read.numpy(), row_bytes, kept_lines=KEPT_LINES)
     return DataPath(
         payload_bytes=ids.numel() * row_bytes,
@@ -114,7 +115,7 @@ def zero_copy_path(
         gpu_link_read_bytes=read.numel() * row_bytes,
         gpu_memory_bytes=(ids.numel() - read.numel()) * row_bytes,  # repeats of what was read
         gpu_requests={size: count for size, count in counts.requests.items() if count},
-        gpu_page_visits=0 if managed else page_visits(read, row_bytes),
+        gpu_page_visits=0 if managed else page_visits(read, row_bytes) + across,
         managed_page_visits=page_visits(read, row_bytes, MANAGED_PAGE_BYTES) if managed else 0,
     )
 

@@ -40,7 +40,7 @@ from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.read.units import ITEM_BYTES
 from gatherbench.bench.run.training_cost import gradient_bytes, training_cost
-from gatherbench.kernels.order import page_visits
+from gatherbench.kernels.order import page_visits, straddles
 from gatherbench.kernels.policies import policy
 from gatherbench.kernels.requests import (
     KEPT_LINES,
@@ -327,11 +327,13 @@ def _load(rows: int, dim: int, dtype: str, ids: int, order: str) -> MinibatchLoa
     if order == "sorted":
         drawn = np.sort(pd.unique(drawn))  # np.unique takes a hundred times as long for these
     point = policy(_GATHER_POLICY).point(row_bytes, ITEM_BYTES[dtype])
+    read = torch.from_numpy(drawn)
+    across = straddles(read, row_bytes) if order == "given" else 0
     path = DataPath(
         drawn.size * row_bytes,
         gpu_link_read_bytes=drawn.size * row_bytes,
         gpu_requests=count_requests(point, drawn, row_bytes, kept_lines=KEPT_LINES).requests,
-        gpu_page_visits=page_visits(torch.from_numpy(drawn), row_bytes),
+        gpu_page_visits=page_visits(read, row_bytes) + across,
     )
     return load_of(path, table_bytes=rows * row_bytes, row_bytes=row_bytes)
 

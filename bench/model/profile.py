@@ -236,7 +236,8 @@ SPECS: dict[str, Spec] = {
         "1/s",
         1e5,
         1e12,
-        "reads of another 64 KiB of registered memory, over the table's span; a roof",
+        "reads of another 64 KiB of registered memory, or of the next page of 4 KiB, over the"
+        " table's span; a roof",
         curve=True,
     ),
     "read.managed_page_visits": Spec(

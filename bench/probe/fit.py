@@ -37,7 +37,7 @@ from gatherbench.bench.probe.cases import (
 )
 from gatherbench.bench.probe.machine import MachineFacts
 from gatherbench.bench.read.points import Point, PointRow
-from gatherbench.kernels.order import MANAGED_PAGE_BYTES, PAGE_BYTES
+from gatherbench.kernels.order import LINE_BYTES, MANAGED_PAGE_BYTES
 from gatherbench.strategies.data_path import zero_copy_path
 
 _SAMPLED_IDS = 20_000
@@ -182,7 +182,7 @@ def gather_load(
     path = zero_copy_path(ids, row_bytes, OUR_BEST, order, "managed" if managed else "registered")
     load = load_of(path, count / _SAMPLED_IDS, table_bytes=span_bytes, row_bytes=row_bytes)
     if order == "sorted":
-        pages = max(1, span_bytes // (MANAGED_PAGE_BYTES if managed else PAGE_BYTES))
+        pages = max(1, span_bytes // (MANAGED_PAGE_BYTES if managed else LINE_BYTES))
         visits = pages * (1 - (1 - 1 / pages) ** count)
         load = replace(load, **{_VISITS_OF[managed]: visits})  # type: ignore[arg-type]
     return load

@@ -26,7 +26,7 @@ from gatherbench.bench.sampling.snapshot import SnapshotSampler
 from gatherbench.bench.sampling.structure_reads import hot_lists, structure_reads
 from gatherbench.bench.sampling.trace import InputIds, Trace
 from gatherbench.datasets.dataset import DatasetSpec
-from gatherbench.kernels.order import MANAGED_PAGE_BYTES, PAGE_BYTES
+from gatherbench.kernels.order import LINE_BYTES, MANAGED_PAGE_BYTES, PAGE_BYTES
 from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.by_type import typed_data_paths
 from gatherbench.strategies.data_path import DataPath, total
@@ -194,10 +194,17 @@ def _path_rows(path: DataPath, make: RowMaker) -> Iterator[Row]:
         for size, count in sorted(path.gpu_requests.items()):
             yield make.ok("fetch", _REQUESTS.format("gpu", size), "1", count, source)
     places = {
-        "gpu_page_visits": (path.gpu_page_visits, PAGE_BYTES, "registered"),
-        "managed_page_visits": (path.managed_page_visits, MANAGED_PAGE_BYTES, "managed"),
+        "gpu_page_visits": (
+            path.gpu_page_visits,
+            f"registered memory, lines of {LINE_BYTES >> 10} KiB, and of ids as given pages of"
+            f" {PAGE_BYTES >> 10} KiB that a row reaches beyond its first",
+        ),
+        "managed_page_visits": (
+            path.managed_page_visits,
+            f"managed memory, pages of {MANAGED_PAGE_BYTES >> 10} KiB",
+        ),
     }
-    for metric, (visits, page, place) in places.items():
+    for metric, (visits, place) in places.items():
         if visits is not None:
-            source = f"count over the trace, in the order in which rows are read; {place} memory,"
-            yield make.ok("fetch", metric, "1", visits, f"{source} pages of {page >> 10} KiB")
+            source = f"count over the trace, in the order in which rows are read; {place}"
+            yield make.ok("fetch", metric, "1", visits, source)

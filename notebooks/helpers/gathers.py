@@ -22,6 +22,7 @@ from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import with_ends
 from gatherbench.bench.show.answer import compared
+from gatherbench.kernels.order import pages_of
 from gatherbench.kernels.policies import POLICIES
 from gatherbench.kernels.requests import RequestRow, request_row, uniform_ids
 from gatherbench.stats.interval import Interval, interval_of
@@ -207,7 +208,7 @@ def modelled_gather_rates(
             payload_bytes=payload,
             gpu_link_read_bytes=payload,
             gpu_requests=row.counts.requests,
-            gpu_page_visits=float(row.counts.rows) if order == "given" else 0.0,
+            gpu_page_visits=row.counts.rows * pages_of(row.row_bytes) if order == "given" else 0.0,
             table_bytes=span_bytes,
             row_bytes=row.row_bytes,
         )
@@ -246,7 +247,7 @@ def modelled_transfers(
                 shape,
                 gpu_link_read_bytes=payload,
                 gpu_requests=requests,
-                gpu_page_visits=float(count),
+                gpu_page_visits=count * pages_of(width),
             )
             gathered = replace(
                 shape,

@@ -6,7 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gatherbench.kernels.order import ORDERS, ReadOrder, page_visits, read_order
+from gatherbench.kernels.order import (
+    ORDERS,
+    ReadOrder,
+    page_visits,
+    pages_of,
+    read_order,
+    straddles,
+)
 
 BATCHES = st.lists(st.integers(0, 40), max_size=80)
 DTYPES = st.sampled_from([torch.int32, torch.int64])
@@ -57,7 +64,7 @@ def test_an_unknown_order_is_refused():
 
 
 def visited_one_by_one(ids: list[int], row_bytes: int) -> int:
-    """Pages of 64 KiB that a walk over the rows enters, written as plainly as can be."""
+    """Lines of 64 KiB that a walk over the rows enters, written as plainly as can be."""
     entered, page = 0, -1
     for row in ids:
         if row * row_bytes // 2**16 != page:
@@ -72,3 +79,33 @@ def test_page_visits_are_counted_in_reading_order(values, row_bytes, dtype):
     ascending = read_order(ids, "sorted").ids
     pages = {value * row_bytes // 2**16 for value in values}
     assert page_visits(ascending, row_bytes) == len(pages) <= page_visits(ids, row_bytes)
+
+
+@given(st.lists(st.integers(0, 2**31 - 1), max_size=40), st.integers(1, 9000), DTYPES)
+def test_pages_beyond_a_row_s_first_are_counted_byte_by_byte(values, row_bytes, dtype):
+    more = 0
+    for row in values:
+        begin = row * row_bytes
+        more += sum(byte % 4096 == 0 for byte in range(begin + 1, begin + row_bytes))
+    assert straddles(torch.tensor(values, dtype=dtype), row_bytes) == more
+
+
+@pytest.mark.parametrize(
+    ("row_bytes", "pages"),
+    [
+        # Rows begin at every multiple of 16 B in a page: at 24 of 256 (the last 384 B) they end in
+        # the next.
+        (400, 1 + 24 / 256),
+        # At multiples of 4 B: at 352 of 1024.
+        (1412, 1 + 352 / 1024),
+        (512, 1.0),
+        (4096, 1.0),
+        # At 300 of 512 multiples of 8 B; a row of 8 KiB lies on two.
+        (2408, 1 + 300 / 512),
+        (8192, 2.0),
+    ],
+)
+def test_pages_a_row_by_hand(row_bytes, pages):
+    assert pages_of(row_bytes) == pages
+    assert 1 + straddles(torch.arange(4096), row_bytes) / 4096 == pages
+    assert f"{pages_of(400):.3f} {pages_of(1412):.3f}" == "1.094 1.344"

@@ -57,9 +57,22 @@ def test_page_visits_are_those_of_the_order_in_which_rows_are_read(order, visits
     )
 
 
+@pytest.mark.parametrize(("order", "visits"), [("given", 4), ("sorted", 2), ("unique", 2)])
+def test_a_row_across_two_pages_is_two_visits_unless_ids_are_sorted(order, visits):
+    """Rows of 400 B: row 10 begins at 4000 B and ends at 4399, row 90,122 at byte 36,048,800.
+
+    That is 96 B before page 8801 of 4 KiB; rows 11 and 90,123 lie on one page.
+    """
+    ids = torch.tensor([10, 90_122])
+    assert ROW == 400
+    path = build("aligned_zero_copy", {"order": order}).data_path
+    assert path(ids, ROW).gpu_page_visits == visits
+    assert path(ids + 1, ROW).gpu_page_visits == 2
+
+
 @pytest.mark.parametrize("name", ["unified_zero_copy", "aligned_zero_copy", "async_zero_copy"])
 def test_each_kind_of_memory_counts_pages_of_its_own_size(name):
-    """Rows at 1.6 kB and 0.4 MB: on two pages of 64 KiB, on one of 2 MiB; at 36 MB on another."""
+    """Rows at 1.6 kB and 0.4 MB: two lines of 64 KiB, one page of 2 MiB; at 36 MB on others."""
     ids = torch.tensor([90_000, 4, 1000])
     registered, managed = (
         build(name, {"memory": memory}).data_path(ids, ROW) for memory in ("registered", "managed")

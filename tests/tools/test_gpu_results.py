@@ -22,7 +22,7 @@ from tools.gpu_results.__main__ import (
     with_summary,
 )
 from tools.gpu_results.epoch_tables import LARGE, decided, epochs, host_shares, issuing, ratios
-from tools.gpu_results.gathers import gathers, host_gathers, pages
+from tools.gpu_results.gathers import gathers, host_gathers, model, pages
 from tools.gpu_results.probes import blocks_of, brought_in, kinds_of, overlap
 from tools.gpu_results.words import SPANS, ends
 
@@ -100,6 +100,30 @@ def test_the_cpu_s_gathers_by_threads():
         columns=["case", "row_bytes", "threads", "amount", "time_s"],
     )
     assert host_gathers(samples) == {1: 1.0}
+
+
+@pytest.mark.parametrize(("row_bytes", "pages"), [(400, 1 + 24 / 256), (1412, 1 + 352 / 1024)])
+def test_pages_that_rows_straddle_explain_random_rows_over_8_gib_by_hand(row_bytes, pages):
+    """42.923 M visits a second (the profile's), of which a row makes one for each of its pages.
+
+    Rows of 400 B begin at multiples of 16 B and are on two pages in 24 of 256 places, of 1412 B at
+    multiples of 4 B, in 352 of 1024.
+    """
+    summary = pd.read_csv(next(FOLDER.glob("*-gpu-micro")) / "summary.csv")
+    key = summary.set_index(["case", "policy", "order", "row_bytes", "span_bytes", "grid_percent"])
+    rate = key["median_per_s"].loc["gpu_gather", "aligned", "given", row_bytes, 8 << 30, 0].item()
+    visits = 4.2923e7
+    assert visits == load_profile("nvidia-h200")["read.page_visits"].at(8 << 30)
+    errors = [visits / each * row_bytes / rate - 1 for each in (1, pages)]
+    assert errors == pytest.approx([0.10, 0.01] if row_bytes == 400 else [0.35, 0.01], abs=0.008)
+    column = 1 + 2 * SPANS.index(8 << 30)
+    (line,) = [line for line in model_table() if line.startswith(f"| {row_bytes} B |")]
+    assert float(line.strip("| ").split(" | ")[column]) == pytest.approx(100 * errors[1], abs=1)
+
+
+def model_table() -> list[str]:
+    summary = pd.read_csv(next(FOLDER.glob("*-gpu-micro")) / "summary.csv")
+    return [*model(summary, load_profile("nvidia-h200"))]
 
 
 def test_wholegraph_is_set_beside_our_sorted_and_our_better_order():
