@@ -274,12 +274,12 @@ class HostGather(AbstractContextManager["HostGather"]):
             return {}
         generator = torch.Generator().manual_seed(0)
         count = tuned_rows(table)
-        out = torch.empty((count, table.shape[1]), dtype=table.dtype)
+        out = torch.empty((count, table.shape[1]), dtype=table.dtype, device="cpu")
         every, deadline = self.threads, time.perf_counter() + TUNING_S
         seconds: dict[int, list[float]] = {some: [] for some in _some_of(every)}
 
         def others() -> Tensor:  # what was gathered before is in the caches
-            return torch.randint(0, len(table), (count,), generator=generator)
+            return torch.randint(0, len(table), (count,), generator=generator, device="cpu")
 
         first = max(1, count // 64)
         if self._seconds(table, others()[:first], out[:first]) > TUNING_S / 16:

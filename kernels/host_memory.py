@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gatherbench.kernels.memory_cgroup import available_in_cgroup
+from gatherbench.kernels.modes import plain_torch
 
 #: The size of a transparent huge page on x86-64 and on arm64 with 4 KiB base pages.
 HUGE_PAGE = 2 << 20
@@ -75,11 +76,12 @@ def empty_table(shape: tuple[int, int], dtype: torch.dtype, *, shared: bool = Fa
     if rows < 0 or width < 0:
         raise ValueError(f"shape {shape}: expected two extents of 0 or more")
     size = rows * width * dtype.itemsize
-    if size < HUGE_PAGE and not (shared and size):
-        return torch.zeros(shape, dtype=dtype)
-    flat = _map(size, shared=shared)
-    touch(flat)
-    return flat.view(dtype).view(rows, width)
+    with plain_torch():
+        if size < HUGE_PAGE and not (shared and size):
+            return torch.zeros(shape, dtype=dtype, device="cpu")
+        flat = _map(size, shared=shared)
+        touch(flat)
+        return flat.view(dtype).view(rows, width)
 
 
 def resident_copy(table: Tensor | NDArray[np.generic], *, shared: bool = False) -> Tensor:

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from gatherbench.kernels.cuda_calls import CudaCallError, call_runtime, device_attribute, runtime
 from gatherbench.kernels.host_memory import available_bytes, empty_table, touch
+from gatherbench.kernels.modes import plain_torch
 from gatherbench.reason import Reason, unsupported
 
 #: How a table's memory is had, as plans and :func:`empty` call it.
@@ -148,7 +149,7 @@ def managed_table(shape: tuple[int, int], dtype: torch.dtype, device: int = 0) -
         raise ValueError(f"shape {shape}: expected two extents of 0 or more")
     size = rows * width * dtype.itemsize
     if size == 0:
-        return torch.zeros(shape, dtype=dtype)
+        return torch.zeros(shape, dtype=dtype, device="cpu")
     if (reason := managed_room(size)) is not None:
         raise MemoryError(reason)
     try:
@@ -213,7 +214,8 @@ def empty(
     """
     if memory == "managed":
         current = torch.cuda.current_device() if torch.cuda.is_available() else 0
-        return managed_table(shape, dtype, current if device is None else device)
+        with plain_torch():
+            return managed_table(shape, dtype, current if device is None else device)
     if memory not in ("anonymous", "shared"):
         raise ValueError(f"memory = {memory!r} is not one of managed, anonymous, shared")
     return empty_table(shape, dtype, shared=memory == "shared")

@@ -72,6 +72,8 @@ class MappedMemory(AbstractContextManager["MappedMemory"]):
     """
 
     kind: ClassVar[str]
+    #: Whether it is the table's own memory, no copy.
+    in_place: bool = True
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
@@ -88,7 +90,7 @@ class MappedMemory(AbstractContextManager["MappedMemory"]):
 
     def close(self) -> None:
         """Unmap, or free the copy. No kernel may still read it. Safe to call twice."""
-        self.tensor = torch.empty(0)
+        self.tensor = torch.empty(0, dtype=torch.uint8, device="cpu")
         if self._release is not None:
             self._release()
         self.address = 0
@@ -152,7 +154,7 @@ class ManagedMemory(MappedMemory):
         if (span := span_of(table)) is None:
             rows, width = table.shape
             self.tensor = managed_table((rows, width), table.dtype, device).copy_(table)
-            self.copied = self.size_bytes
+            self.copied, self.in_place = self.size_bytes, False
         else:
             map_for(span, device)
         self.address = self.tensor.data_ptr()
@@ -210,6 +212,7 @@ class DeviceCopy(MappedMemory):
     """A copy of a table in GPU memory; ``tensor`` is the copy."""
 
     kind: ClassVar[str] = "Device"
+    in_place = False
 
     def __init__(self, table: Tensor, device: torch.device | int) -> None:
         super().__init__(table)

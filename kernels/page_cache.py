@@ -121,7 +121,7 @@ def mapped_table(file: TableFile, dtype: torch.dtype, advice: str) -> Tensor:
         advice: ``normal`` or ``random``: whether the kernel reads ahead of a page that is touched.
     """
     if not file.num_rows:
-        return torch.empty((0, file.row_bytes // dtype.itemsize), dtype=dtype)
+        return torch.empty((0, file.row_bytes // dtype.itemsize), dtype=dtype, device="cpu")
     rows: Any = np.memmap(file.path, np.uint8, "r", file.offset, (file.num_rows, file.row_bytes))
     rows._mmap.madvise(_ADVICE[advice])
     return tensor_of(rows).view(dtype)

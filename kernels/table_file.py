@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,6 +13,8 @@ from numpy.typing import NDArray
 
 #: Read by one thread at a time.
 _PIECE_BYTES = 16 << 20
+#: So many rows of a map are compared with its file.
+_COMPARED = 8
 #: Of how long reads of the disk took: up to 2^20 µs, about a second (``Fetcher.latencies``).
 LATENCY_BINS = 81
 
@@ -34,27 +35,67 @@ class TableFile:
     def of(cls, features: np.memmap[Any, Any]) -> TableFile:
         """The file behind a map ``[N, D]``, as ``numpy.load(..., mmap_mode="r")`` gives it.
 
+        A name proves nothing: the kernel is asked what the rows are mapped from, and some of them
+        are compared.
+
         Raises:
             TypeError: no map of a file.
-            ValueError: not two-dimensional, or not the whole rows in their order.
+            ValueError: not two-dimensional, or not the whole rows in their order; or the file of
+                that name does not hold these rows: they are private to the process (mode ``c``), or
+                another file has taken its place, or it was cut short.
         """
         if not isinstance(features, np.memmap) or features.filename is None:
+            kind = type(features).__name__
+            copied = " that lies in memory, as astype and arithmetic make it" * (kind == "memmap")
             raise TypeError(
-                f"features: expected a numpy.memmap of a file, got {type(features).__name__}"
+                f"features: expected a numpy.memmap of a file, got {kind}{copied}: write it to a "
+                "file, and give numpy.load(path, mmap_mode='r')"
             )
         if features.ndim != 2 or not features.flags.c_contiguous:
             raise ValueError(f"features: expected rows [N, D] as they lie, got {features.shape}")
-        row_bytes = features.shape[1] * features.itemsize
-        # ``offset`` is that of the whole map, also of a part of it.
-        mapping = features._mmap  # type: ignore[attr-defined]
-        first = features.offset - features.offset % mmap.ALLOCATIONGRANULARITY
-        into = features.ctypes.data - np.frombuffer(mapping, np.uint8).ctypes.data
-        return cls(Path(features.filename), first + into, features.shape[0], row_bytes)
+        path, row_bytes = Path(features.filename), features.shape[1] * features.itemsize
+        if features.size == 0:
+            return cls(path, features.offset, features.shape[0], row_bytes)
+        name, offset, shared = _mapped_from(features.ctypes.data)
+        if not shared:
+            raise ValueError(
+                f"features: a map of {path} in mode 'c' keeps changes in memory, and the file is "
+                "what is read: write the changes to a file, and open it with mmap_mode='r'"
+            )
+        file = cls(path, offset, features.shape[0], row_bytes)
+        try:
+            whole = np.memmap(path, np.uint8, "r")
+        except (OSError, ValueError) as error:
+            raise ValueError(f"features: the file of the map cannot be opened: {error}") from error
+        rows = whole[offset : file.end].reshape(-1, row_bytes) if whole.size >= file.end else whole
+        if _mapped_from(whole.ctypes.data)[0] != name or rows.shape != (len(features), row_bytes):
+            raise ValueError(
+                f"features: {path} is another file than the one that is mapped, or was cut short: "
+                "load it again"
+            )
+        some = np.unique(np.linspace(0, len(features) - 1, _COMPARED).astype(np.int64))
+        if not np.array_equal(rows[some], np.asarray(features[some]).view(np.uint8)):
+            raise ValueError(f"features: {path} holds other rows than the map of it: load it again")
+        return file
 
     @property
     def end(self) -> int:
         """The byte behind the last row."""
         return self.offset + self.num_rows * self.row_bytes
+
+
+def _mapped_from(address: int) -> tuple[tuple[str, str], int, bool]:
+    """What is mapped at ``address``: the file's device and inode, the byte in it that lies there,
+    and whether other maps of the file show what is written to it.
+
+    The kernel calls a file alike in all lines of one list; ``stat`` may call its device otherwise.
+    """
+    for line in Path("/proc/self/maps").read_text("utf-8", "surrogateescape").splitlines():
+        span, permissions, offset, device, inode = line.split(maxsplit=5)[:5]
+        low, high = (int(x, 16) for x in span.split("-"))
+        if low <= address < high:
+            return (device, inode), int(offset, 16) + address - low, permissions[3] == "s"
+    raise ValueError("features: no map of a file lies where the rows are")
 
 
 def read_rows(file: TableFile, out: NDArray[np.uint8]) -> None:

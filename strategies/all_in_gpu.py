@@ -47,4 +47,6 @@ class AllInGpu(Strategy):
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         if device.type == "cuda":
             return KernelFetcher.of(features, device, "resident", "unaligned")
-        return HostFetcher(DirectPath(resident_copy(features)), features, lookahead=0)
+        path = DirectPath(resident_copy(features))
+        path.live = False
+        return HostFetcher(path, features, lookahead=0)

@@ -28,10 +28,11 @@ from torch import Tensor
 from gatherbench.kernels.cuda_calls import CudaCallError
 from gatherbench.kernels.managed_memory import span_of
 from gatherbench.kernels.mapped_memory import HostRegistration
+from gatherbench.kernels.modes import plain_torch
 from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies import auto_kept
 from gatherbench.strategies.auto_kept import Asked, Finding
-from gatherbench.strategies.auto_search import MOST, Outcome, Turn, search
+from gatherbench.strategies.auto_search import MOST, NoPathError, Outcome, Turn, search
 from gatherbench.strategies.base import Fetcher, Residency, SetupStep, Strategy, Ticket
 from gatherbench.strategies.cpu_gather import CpuGather
 from gatherbench.strategies.data_path import DataPath
@@ -131,8 +132,8 @@ class _Race:
 
     def __init__(self, paths: Sequence[Strategy], device: torch.device, epoch: int) -> None:
         self.began = self._left_at = time.perf_counter()
-        self._search = search(paths, random.Random(self.began), self._enough)
-        self.turn = next(self._search)
+        self._paths = paths
+        self._begin()
         self.minibatches, self.epoch, self.lasted_s, self.rows = 0, epoch, 0.0, 0
         self.found: Outcome[Strategy] | None = None
         self._stream = device if device.type == "cuda" else None
@@ -141,6 +142,10 @@ class _Race:
         self._last: tuple[float, int] | None = None
         self._mark: tuple[float, torch.cuda.Event | None] = self.began, None
         self._seen = self._timed_rows = 0
+
+    def _begin(self) -> None:
+        self._search = search(self._paths, random.Random(self.began), self._enough)
+        self.turn = next(self._search)
 
     def _enough(self) -> bool:
         return spent_by(self.minibatches, self.epoch)
@@ -207,6 +212,10 @@ class _Race:
         except StopIteration as end:
             self.found = end.value
             self.turn = Turn(end.value.kept, None)
+        except BaseException as error:  # an interrupt, say, has ended the generator for good
+            if not isinstance(error, NoPathError):
+                self._begin()
+            raise
 
 
 class _Told:
@@ -240,6 +249,7 @@ class AutoFetcher(Fetcher):
     ) -> None:
         super().__init__(features, device)
         self._features = features
+        self.live = device.type == "cpu"  # on a GPU a path that copies may be kept
         self._paths = candidates(features, device) if paths is None else paths
         names = tuple(map(said, self._paths))
         shape = (self.num_rows, self.row_width * features.element_size(), str(self.dtype))
@@ -272,6 +282,16 @@ class AutoFetcher(Fetcher):
             return ticket
         self._race.left()
         return _Told(ticket, self._race)
+
+    def fetch(self, ids: Tensor) -> Tensor:
+        if self._race is not None or self._leaving:
+            return super().fetch(ids)
+        with plain_torch():
+            self.check_usable()
+            return self._serving.fetch(ids)
+
+    def hand_over(self, rows: Tensor) -> Tensor:
+        return self._serving.hand_over(rows)
 
     def expect(self, minibatches: int) -> None:
         if self._race is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gatherbench.kernels.modes import plain_torch
 from gatherbench.kernels.table_file import LATENCY_BINS as LATENCY_BINS  # noqa: PLC0414 - part of the contract
 from gatherbench.plugins import nearest
 from gatherbench.reason import Reason
@@ -70,6 +72,8 @@ class Residency:
 #: over ranks, of other packages).
 Role = Literal["baseline", "conventional", "zero_copy", "bound", "floor", "choice", "other"]
 
+#: What ids may be.
+ID_DTYPES = (torch.int32, torch.int64)
 #: What an open path may count, as :meth:`Fetcher.counts` tells it: the unit, and what it counts.
 COUNTS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
@@ -165,9 +169,13 @@ class Fetcher(Observed, ABC):
     torch_threads: int = 0
     #: Whether :meth:`tune` has something to find out.
     tunable: bool = False
+    #: Whether each fetch reads the table as it is then. Where it is false, the path has copied
+    #: rows: after a write to the table that torch sees, :meth:`submit` raises.
+    live: bool = True
 
     def __init__(self, features: Tensor, device: torch.device) -> None:
         check_features(features)
+        self._opened = _OpenedTable(features)
         self.num_rows, self.row_width = int(features.shape[0]), int(features.shape[1])
         self.dtype = features.dtype
         self.device = device
@@ -192,11 +200,35 @@ class Fetcher(Observed, ABC):
             IndexError: an id on the host is negative or not below ``num_rows``, or the table has no
                 rows. Of such an id on a GPU the row is zeros, and :meth:`check_fetched` raises.
             RuntimeError: see :meth:`check_usable`; or ``lookahead + 1`` fetches are in flight whose
-                results have not been taken.
+                results have not been taken; or the table is no longer what was opened: it has
+                moved, has another shape, wants a gradient, or has changed and is not ``live``.
         """
-        self.check_usable()
-        check_ids(ids, self.num_rows, self.ids_device)
-        return self._submit(ids.contiguous())
+        with plain_torch():
+            self.check_usable()
+            self._opened.check(self.live)
+            check_ids(ids, self.num_rows, self.ids_device)
+            return self._submit(ids.contiguous())
+
+    def fetch(self, ids: Tensor) -> Tensor:
+        """The rows ``ids`` at once, in memory that is the caller's own: as ``x[ids]`` gives them.
+
+        Raises:
+            As :meth:`submit`, and ``result`` of its ticket.
+        """
+        return self.hand_over(self.submit(ids).result())
+
+    def hand_over(self, rows: Tensor) -> Tensor:
+        """What a ticket's ``result`` gave last, in memory that no later fetch writes: a copy.
+
+        A path whose buffer is easily replaced gives it away instead.
+        """
+        with plain_torch():
+            return copied(rows.view(torch.uint8)).view(rows.dtype)
+
+    @property
+    def table_version(self) -> int:
+        """How often torch has seen a write to the table; 0 where it does not count."""
+        return self._opened.version()
 
     def check_usable(self) -> None:
         """
@@ -462,13 +494,14 @@ class Strategy(ABC):
                 :func:`check_features`; a device on which the strategy says ``skip``; or something
                 of what it :attr:`needs` is not known.
         """
-        check_features(features)
-        reason = self.skip(device, features.numel() * features.element_size())
-        if reason is not None:
-            raise ValueError(f"{self.name} ({self.variant}) cannot run on {device}: {reason}")
-        if missing := knowledge.missing(self.needs):
-            raise ValueError(f"{self.name} ({self.variant}) has to know {', '.join(missing)}")
-        return self._open(features, device, knowledge.limited_to(self.needs))
+        with plain_torch():
+            check_features(features)
+            reason = self.skip(device, features.numel() * features.element_size())
+            if reason is not None:
+                raise ValueError(f"{self.name} ({self.variant}) cannot run on {device}: {reason}")
+            if missing := knowledge.missing(self.needs):
+                raise ValueError(f"{self.name} ({self.variant}) has to know {', '.join(missing)}")
+            return self._open(features, device, knowledge.limited_to(self.needs))
 
     @abstractmethod
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
@@ -521,13 +554,66 @@ def check_features(features: Tensor) -> None:
     if features.shape[1] == 0:
         raise ValueError("features: rows of width 0 have nothing to fetch")
     if not features.is_contiguous():
-        raise ValueError("features: the table must be contiguous; call .contiguous() first")
+        raise ValueError(
+            "features: the table must be contiguous; call .contiguous() first, or "
+            "numpy.ascontiguousarray"
+        )
     # Such a view has the memory of another tensor and is conjugated or negated only when torch
     # reads it: whoever moves bytes would bring the other tensor's values.
     if features.is_conj() or features.is_neg():
         raise ValueError(
             "features: a lazy conjugate or negative; call .resolve_conj().resolve_neg() first"
         )
+
+
+class _OpenedTable:
+    """The table as it was when a path opened, which may read it by its address from then on.
+
+    It is held weakly: a path that has copied it may let it go.
+    """
+
+    def __init__(self, table: Tensor) -> None:
+        self._table = weakref.ref(table)
+        self._counted = not table.is_inference()  # torch counts no writes to the others
+        self._found, self._version = self._place(table), self.version()
+
+    @staticmethod
+    def _place(table: Tensor) -> tuple[object, ...]:
+        return table.data_ptr(), table.shape, table.stride(), table.dtype
+
+    def version(self) -> int:
+        """How often torch has seen a write; 0: nobody counts, or the table is gone."""
+        table = self._table()
+        return 0 if table is None or not self._counted else table._version
+
+    def check(self, live: bool) -> None:
+        """See :meth:`Fetcher.submit`."""
+        table = self._table()
+        if table is None:
+            return
+        if self._place(table) != self._found:
+            raise RuntimeError(
+                "the table has other memory or another shape than when it was opened, and a GPU "
+                "may still read the old one: x.share_memory_(), sending x to a process that is not "
+                "forked, x.data = …, x.set_(), x.resize_() and x.t_() do that. Do it before "
+                "unified(x), or call unified(x) again"
+            )
+        if table.requires_grad:
+            raise RuntimeError(f"the table requires a gradient since it was opened: {TRAINED}")
+        if not live and self.version() != self._version:
+            raise RuntimeError(
+                "the table was changed since it was opened, and this path has copied rows of it, "
+                "which are the old ones: take a path that reads the table itself, such as "
+                "aligned_zero_copy in registered memory, or call unified(x) again after the change"
+            )
+
+
+#: What to do with a table that is trained, in place of fetching from it.
+TRAINED = (
+    "no gradient flows through a fetch, so x would not be trained. Index a table that is trained "
+    "by torch (x[ids], torch.nn.Embedding); for constant features give x.detach() of a tensor that "
+    "nobody writes to"
+)
 
 
 class Home:
@@ -548,7 +634,7 @@ class Home:
 
 
 def _locked(dtype: torch.dtype, count: int) -> Tensor:
-    return torch.empty(count, dtype=dtype, pin_memory=True)
+    return torch.empty(count, dtype=dtype, device="cpu", pin_memory=True)
 
 
 def check_ids(ids: Tensor, num_rows: int, device: torch.device) -> None:
@@ -556,7 +642,7 @@ def check_ids(ids: Tensor, num_rows: int, device: torch.device) -> None:
     those that would read outside the table. See ``Fetcher.submit``."""
     if not isinstance(ids, Tensor):
         raise TypeError(f"ids: expected a torch tensor, got {type(ids).__name__}")
-    if ids.dtype not in (torch.int32, torch.int64):
+    if ids.dtype not in ID_DTYPES:
         raise TypeError(f"ids: expected int32 or int64, got {ids.dtype}")
     if ids.dim() != 1:
         raise ValueError(f"ids: expected shape [B], got {tuple(ids.shape)}")
@@ -577,7 +663,7 @@ def check_ids(ids: Tensor, num_rows: int, device: torch.device) -> None:
 
 
 def copied(ids: Tensor) -> Tensor:
-    """A copy of ids that stay as they are while a fetch goes on, where they lie.
+    """A copy of ids (or bytes) that stay as they are while a fetch goes on, where they lie.
 
     On the host not torch's: of 32,769 numbers on it wakes its pool, which spins afterwards.
     """

@@ -11,9 +11,13 @@ submit that fetch before the earlier result was taken, and to ask for the earlie
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 
 class RowBuffer:
@@ -25,75 +29,103 @@ class RowBuffer:
         self.whole = allocate(0)
 
     def rows(self, count: int) -> Tensor:
-        """A view ``[count, D]`` with undefined contents.
+        """A view ``[count, D]`` with undefined contents, to be overwritten by whoever asks for it.
 
-        Overwrites what an earlier view shows, unless the buffer had to grow: then the earlier
-        memory lives as long as the views of it.
+        An earlier view shows that, too, unless the buffer had to grow: then the earlier memory
+        lives as long as the views of it. Torch does not see what fills the view, so it is told
+        here: a backward pass that has saved an earlier view raises, where it would have taken the
+        later rows for the earlier.
         """
         capacity = self.whole.shape[0]
         if count > capacity:
             self.whole = self._allocate(max(count, capacity + capacity // 2))
+        else:
+            increment_version(self.whole)  # views share the counter
         return self.whole[:count]
 
 
 class RingTicket:
     """The fetch that fills one buffer; ``finish`` waits for it and returns the rows."""
 
-    def __init__(self, finish: Callable[[], Tensor]) -> None:
-        self._finish = finish
-        self._expired: str | None = None
-        self.taken = False
+    def __init__(self, fetch: _Fetch) -> None:
+        self._fetch = fetch
 
     def result(self) -> Tensor:
         """See :meth:`gatherbench.strategies.base.Ticket.result`."""
-        if self._expired is not None:
-            raise RuntimeError(f"these rows are gone: {self._expired}")
-        self.taken = True
-        return self._finish()
+        fetch = self._fetch
+        if fetch.expired is not None:
+            raise RuntimeError(f"these rows are gone: {fetch.expired}")
+        fetch.taken = True
+        return fetch.finish()
+
+
+class _Fetch:
+    """What a ring knows of a fetch: it holds the ticket itself weakly."""
+
+    __slots__ = ("expired", "finish", "taken", "ticket")
+
+    def __init__(self, finish: Callable[[], Tensor]) -> None:
+        self.finish = finish
+        self.expired: str | None = None
+        self.taken = False
+        self.ticket: weakref.ref[RingTicket] | None = None
 
     def expire(self, reason: str) -> None:
         """Refuse from now on, because of ``reason``; lets go of the rows."""
-        self._expired = reason
-        self._finish = _nothing
+        self.expired = reason
+        self.finish = _nothing
 
 
 class TicketRing:
     """The tickets of ``size`` buffers that are filled in turn."""
 
     def __init__(self, size: int) -> None:
-        self._tickets: list[RingTicket | None] = [None] * size
+        self._begin(size)
+
+    def _begin(self, size: int) -> None:
+        self._fetches: list[_Fetch | None] = [None] * size
         self._next = 0
+        self._pid = os.getpid()
 
     def claim(self) -> int:
         """Take the next buffer for a new fetch: its index. The fetch that held it expires.
 
+        A fetch whose ticket nobody holds any more, as after an interrupt, is waited for in vain.
+
         Raises:
-            RuntimeError: that fetch's result has not been taken.
+            RuntimeError: that fetch's result has not been taken, and still can be.
         """
-        size = len(self._tickets)
-        ticket = self._tickets[self._next]
-        if ticket is not None:
-            if not ticket.taken:
-                raise RuntimeError(
-                    f"{size} fetches are in flight and the result of the oldest was not taken: "
-                    "call result() on its ticket before the next submit()"
-                )
-            ticket.expire(f"their buffer was given to a later fetch (every {size}th shares it)")
-            self._tickets[self._next] = None
+        size = len(self._fetches)
+        if self._pid != os.getpid():  # the parent's other threads, and their tickets, are not here
+            self._begin(size)
+        fetch = self._fetches[self._next]
+        if fetch is not None:
+            if not fetch.taken:
+                if fetch.ticket is not None and fetch.ticket() is not None:
+                    raise RuntimeError(
+                        f"{size} fetches are in flight and the result of the oldest was not taken: "
+                        "call result() on its ticket before the next submit()"
+                    )
+                with suppress(Exception):  # whatever went wrong was nobody's
+                    fetch.finish()
+            fetch.expire(f"their buffer was given to a later fetch (every {size}th shares it)")
+            self._fetches[self._next] = None
         return self._next
 
     def issue(self, finish: Callable[[], Tensor]) -> RingTicket:
         """The ticket of the buffer that was claimed."""
-        ticket = RingTicket(finish)
-        self._tickets[self._next] = ticket
-        self._next = (self._next + 1) % len(self._tickets)
+        fetch = _Fetch(finish)
+        ticket = RingTicket(fetch)
+        fetch.ticket = weakref.ref(ticket)
+        self._fetches[self._next] = fetch
+        self._next = (self._next + 1) % len(self._fetches)
         return ticket
 
     def close(self) -> None:
         """Expire every ticket."""
-        for ticket in self._tickets:
-            if ticket is not None:
-                ticket.expire("the fetcher is closed")
+        for fetch in self._fetches:
+            if fetch is not None:
+                fetch.expire("the fetcher is closed")
 
 
 def _nothing() -> Tensor:

@@ -162,6 +162,7 @@ class CachedPath(HostPath):
 
     #: What the rows are called that are found there: of ``COUNTS``.
     counted: ClassVar[str] = "rows_on_device"
+    live = False
 
     def __init__(self, features: Tensor, kept: Kept) -> None:
         super().__init__(features)
@@ -201,6 +202,8 @@ class CachedFetcher(KernelFetcher):
     Ids of host rows come first: the rows that share a warp then lie in one memory, and the requests
     on the link are those of a gather of these rows alone, as they are counted.
     """
+
+    live = False
 
     def keep(self, kept: Placed | SetCache) -> float:
         """Make room for the rows of ``kept``, and fill it where they are known: the seconds."""

@@ -14,12 +14,15 @@ import tempfile
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gatherbench.kernels.reference import reference_gather, same_bytes
 from gatherbench.kernels.table_file import TableFile
@@ -53,6 +56,51 @@ HEADER_BYTES = 128
 #: How often and how long a path is looked at when it has answered; what a thread may still take to
 #: go to sleep.
 _RESTS, _REST_S, _TICK_S = 2, 0.008, 0.0005
+
+
+class _NoFunctions(TorchFunctionMode):
+    """Whoever calls a function of torch while this is active was to be outside of it."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise RuntimeError(f"{func} was called under the caller's TorchFunctionMode")
+
+
+class _NoOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise RuntimeError(f"{func} was called under the caller's TorchDispatchMode")
+
+
+@contextmanager
+def _default_dtype() -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextmanager
+def _deterministic() -> Iterator[None]:
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+#: What a training may have switched on around any call.
+MODES: dict[str, Callable[[], AbstractContextManager[object]]] = {
+    "torch.inference_mode": torch.inference_mode,
+    "torch.no_grad": torch.no_grad,
+    "torch.autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "torch.set_default_device": lambda: torch.device("meta"),
+    "torch.set_default_dtype": _default_dtype,
+    "torch.use_deterministic_algorithms": _deterministic,
+    "a TorchFunctionMode": _NoFunctions,
+    "a TorchDispatchMode": _NoOperators,
+}
 
 
 class NonconformingError(AssertionError):
@@ -406,6 +454,55 @@ def check_leavings(strategy: Strategy, device: torch.device) -> None:
     _require(strategy, left is None, f"it leaves a process behind when it is closed: {left}")
 
 
+def check_modes(strategy: Strategy, device: torch.device) -> None:
+    """Torch's modes around ``open``, ``submit`` and ``result`` change nothing, then or later."""
+    table = table_for(strategy, 8192, torch.float32)  # its buffers are of more than a huge page
+    generator = torch.Generator().manual_seed(6)
+    for name, mode in MODES.items():
+        with _naming(strategy, f"under {name}"):
+            fetcher, _ = _open_with_file(strategy, table, device, mode)
+            with fetcher:
+                for count, under in ((3, False), (300, True), (290, False), (600, False)):
+                    ids = torch.randint(0, NUM_ROWS, (count,), generator=generator)
+                    given = _on(fetcher, ids)
+                    with mode() if under else nullcontext():
+                        rows = fetcher.submit(given).result()
+                    what = f"rows fetched {'under' if under else 'after'} {name}"
+                    _same(strategy, rows, table, ids, device, what)
+                    fit = not rows.is_inference() and not rows.requires_grad
+                    _require(strategy, fit, f"{what}: nothing can be trained with them")
+
+
+def check_changes(strategy: Strategy, device: torch.device) -> None:
+    """What is written to the table shows or is refused; so does what is written over rows.
+
+    A table that has moved is refused: some paths would read where it was.
+    """
+    table, ids = table_for(strategy, 37 * 4, torch.float32), torch.arange(NUM_ROWS)
+    with open_known(strategy, table, device) as fetcher:
+        rows = fetcher.submit(_on(fetcher, ids)).result()
+        before, version = rows.clone(), rows._version
+        for _ in range(fetcher.lookahead + 1):
+            fetcher.submit(_on(fetcher, ids.flip(0))).result()
+        told = rows._version != version or same_bytes(rows, before) is None
+        said = "rows were overwritten, and autograd not told (RowBuffer, increment_version)"
+        _require(strategy, told, said)
+        if "file" in strategy.needs or strategy.role == "floor":
+            return
+        table.zero_()
+        if fetcher.live:
+            rows = fetcher.submit(_on(fetcher, ids)).result()
+            _same(strategy, rows, table, ids, device, "rows after a write to the table")
+        else:
+            written = "a fetch from copied rows after a write to the table"
+            _raises(strategy, RuntimeError, lambda: fetcher.submit(_on(fetcher, ids)), written)
+        there = table.data  # a GPU may still have it mapped
+        table.data = table.clone()
+        moved = "a fetch from a table that has moved"
+        _raises(strategy, RuntimeError, lambda: fetcher.submit(_on(fetcher, ids)), moved)
+        table.data = there
+
+
 def known_of(strategy: Strategy, num_rows: int, file: TableFile | None = None) -> Knowledge:
     """What the strategy needs to know, of a random graph of ``num_rows`` nodes.
 
@@ -438,13 +535,21 @@ def open_known(strategy: Strategy, table: Tensor, device: torch.device) -> Fetch
 
 
 def _open_with_file(
-    strategy: Strategy, table: Tensor, device: torch.device
+    strategy: Strategy,
+    table: Tensor,
+    device: torch.device,
+    mode: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> tuple[Fetcher, TableFile | None]:
+    """The strategy opened under a mode of torch, and the file where the table lies."""
+    known = known_of(strategy, len(table))
     if "file" not in strategy.needs:
-        return strategy.open(table, device, known_of(strategy, len(table))), None
+        with mode():
+            return strategy.open(table, device, known), None
     folder = tempfile.TemporaryDirectory()
     file = written(table, Path(folder.name))
-    fetcher = strategy.open(table, device, known_of(strategy, len(table), file))
+    known = known_of(strategy, len(table), file)
+    with mode():
+        fetcher = strategy.open(table, device, known)
     weakref.finalize(fetcher, folder.cleanup)
     return fetcher, file
 
@@ -469,6 +574,8 @@ CHECKS: tuple[Callable[[Strategy, torch.device], None], ...] = (
     check_floor,
     check_knowledge,
     check_kept,
+    check_modes,
+    check_changes,
     check_rest,
     check_leavings,
 )

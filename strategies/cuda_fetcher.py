@@ -31,7 +31,7 @@ class Staging:
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         self._buffer = RowBuffer(
-            lambda count: torch.empty((count, *shape), dtype=dtype, pin_memory=True)
+            lambda count: torch.empty((count, *shape), dtype=dtype, device="cpu", pin_memory=True)
         )
         self._read = event()
 

@@ -131,6 +131,7 @@ class KernelFetcher(Fetcher):
         self.ids_device = self.device
         self.lookahead = 1 if overlapped else 0
         self.memory = memory
+        self.live = self.live and memory.in_place
         row_bytes = self.row_width * self.dtype.itemsize
         self.table = Table(memory.address, self.num_rows, row_bytes, row_bytes)
         self.points = {kind: self._point(policy, memory.address, kind) for kind in _ID_DTYPES}

@@ -87,8 +87,8 @@ class OverlappedFetcher(KernelFetcher):
         """Take the smallest share that reaches :data:`ENOUGH` of the best rate of a gather."""
         count = max(1, SWEEP_BYTES // self.table.row_bytes)
         # Each row once: what a small table is asked for twice comes from the GPU's cache.
-        rows = torch.arange(count) * self.num_rows // count
-        shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(0))
+        rows = torch.arange(count, device="cpu") * self.num_rows // count
+        shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(0), device="cpu")
         ids = rows[shuffled].to(self.device)
         out = torch.empty((count, self.row_width), dtype=self.dtype, device=self.device)
         seconds = self._sweep(lambda: self._gather_seconds(ids, out))

@@ -22,16 +22,35 @@ from torch import Tensor
 
 from gatherbench.kernels.host_gather import TUNED_WITH, HostGather, tuned_rows
 from gatherbench.kernels.host_memory import empty_table
+from gatherbench.kernels.modes import plain_torch
 from gatherbench.kernels.page_cache import SOURCE as MINCORE
 from gatherbench.kernels.page_cache import pages_in_memory
-from gatherbench.strategies.base import Fetcher, Observed, Residency, SetupStep, Ticket, copied
+from gatherbench.strategies.base import (
+    ID_DTYPES,
+    Fetcher,
+    Observed,
+    Residency,
+    SetupStep,
+    Ticket,
+    check_ids,
+    copied,
+)
 from gatherbench.strategies.buffers import RowBuffer, TicketRing
+
+#: Up to so many bytes of rows torch gathers in the calling thread, and sooner than we are asked.
+_LEFT_TO_TORCH = 32 << 10
 
 
 def host_buffer(features: Tensor) -> RowBuffer:
     """A reusable buffer in host memory for rows of ``features``."""
     width, dtype = int(features.shape[1]), features.dtype
     return RowBuffer(lambda count: empty_table((count, width), dtype))
+
+
+def _passing_buffer(features: Tensor) -> RowBuffer:
+    """One that is given away when it is filled, and so has no pages worth preparing."""
+    width, dtype = int(features.shape[1]), features.dtype
+    return RowBuffer(lambda count: torch.empty((count, width), dtype=dtype, device="cpu"))
 
 
 def on_disk(path: Path) -> tuple[Residency, ...]:
@@ -52,6 +71,8 @@ class HostPath(Observed, ABC):
 
     #: Other ranks take part in each fetch: none that was submitted is dropped, as they wait for it.
     collective: ClassVar[bool] = False
+    #: See ``Fetcher.live``.
+    live: bool = True
 
     def __init__(self, features: Tensor) -> None:
         self.table = features
@@ -113,6 +134,7 @@ class PathFetcher(Fetcher):
     ) -> None:
         super().__init__(features, device)
         self.lookahead, self.announced, self.setup = lookahead, path.announced, [*path.setup]
+        self.live = path.live
         self._path = path
         self._ring = TicketRing(lookahead + 1)
         self._worker = ThreadPoolExecutor(1, "gatherbench-fetch") if lookahead else None
@@ -171,12 +193,43 @@ class HostFetcher(PathFetcher):
         self, path: HostPath, features: Tensor, lookahead: int, *, staged: bool = False
     ) -> None:
         super().__init__(path, features, torch.device("cpu"), lookahead)
+        self._features, self._row_bytes = features, self.row_width * self.dtype.itemsize
         self._staging = host_buffer(features) if staged else None
         self._buffers = [host_buffer(features) for _ in range(lookahead + 1)]
 
     def _submit(self, ids: Tensor) -> Ticket:
         out = self._buffers[self._ring.claim()].rows(ids.numel())
         return self._issue(ids, lambda ids: self._fetch(ids, out), lambda: out)
+
+    def fetch(self, ids: Tensor) -> Tensor:
+        """A few rows of a table in memory are left to torch: any pass of ours costs more."""
+        if (
+            type(self._path) is DirectPath
+            and isinstance(ids, Tensor)
+            and ids.dtype in ID_DTYPES
+            and ids.dim() == 1
+            and ids.device.type == "cpu"
+            and ids.numel() * self._row_bytes <= _LEFT_TO_TORCH
+        ):
+            with plain_torch():
+                self.check_usable()
+                self._opened.check(self.live)
+                try:
+                    return torch.index_select(self._path.table, 0, ids)
+                except IndexError:
+                    check_ids(ids, self.num_rows, self.ids_device)
+                    raise
+                except RuntimeError:  # a dtype that torch stores and does not index
+                    pass
+        return super().fetch(ids)
+
+    def hand_over(self, rows: Tensor) -> Tensor:
+        for place, buffer in enumerate(self._buffers):
+            whole = buffer.whole
+            if whole.data_ptr() == rows.data_ptr() and 2 * len(rows) >= len(whole):
+                self._buffers[place] = _passing_buffer(self._features)
+                return rows
+        return super().hand_over(rows)
 
     def _fetch(self, ids: Tensor, out: Tensor) -> None:
         if self._staging is None:

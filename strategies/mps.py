@@ -58,6 +58,7 @@ class MpsFetcher(Fetcher):
     """
 
     lookahead = _PLACES - 1
+    live = False
 
     def __init__(
         self,

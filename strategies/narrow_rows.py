@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gatherbench.kernels.managed_memory import Memory, empty
+from gatherbench.kernels.modes import plain_torch
 from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies.aligned_zero_copy import AlignedZeroCopy
 from gatherbench.strategies.async_zero_copy import AsyncZeroCopy
@@ -218,6 +219,8 @@ class WideningFetcher(Fetcher):
         narrow: the one that ``inner`` reads; it lives as long as this.
     """
 
+    live = False
+
     def __init__(
         self, features: Tensor, narrow: Tensor, inner: Fetcher, setup: list[SetupStep]
     ) -> None:
@@ -250,7 +253,8 @@ class WideningFetcher(Fetcher):
             current = torch.cuda.current_stream(self.device)
             current.wait_event(self._free[place])
             out.record_stream(current)
-        widen(narrow, out)
+        with plain_torch():
+            widen(narrow, out)
         return out
 
     def check_fetched(self) -> None:

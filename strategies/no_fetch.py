@@ -66,7 +66,7 @@ class ReadyRows(Fetcher):
 
 def ready_ids(count: int, num_rows: int) -> Tensor:
     """The rows of a table of ``num_rows`` that a floor hands out, int64 ``[count]``."""
-    return torch.arange(count) % max(1, num_rows)
+    return torch.arange(count, device="cpu") % max(1, num_rows)
 
 
 def writes_rows(fetcher: Fetcher, ids: Tensor) -> bool:

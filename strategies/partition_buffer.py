@@ -219,6 +219,8 @@ class BufferPath(HostPath):
         DiskReadError: the file cannot be opened, or not for direct reads.
     """
 
+    live = False
+
     def __init__(
         self, features: Tensor, file: TableFile, partitions: Partitions, *, ahead: bool
     ) -> None:

@@ -16,13 +16,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from operator import length_hint
+from itertools import chain
 from typing import Any, Protocol
 
 from torch import Tensor
 from torch.utils.data import get_worker_info
 from torch_geometric.data import Data
+from torch_geometric.loader import LinkLoader, NodeLoader
 
+from gatherbench.checks import check_nodes
 from gatherbench.strategies.unified_tensor import UnifiedTensor
 
 
@@ -46,26 +48,42 @@ class FeatureLoader:
 
     Raises:
         TypeError: ``features`` is a plain tensor.
+        ValueError: the loader's data has another number of nodes than ``features`` has rows.
     """
 
     def __init__(self, loader: Loader, features: UnifiedTensor) -> None:
         if isinstance(features, Tensor):
             raise TypeError("features: expected what gatherbench.unified(x) gives, got a Tensor")
+        if isinstance(loader, NodeLoader | LinkLoader) and isinstance(loader.data, Data):
+            check_nodes(loader.data, len(features))
         self.loader = loader
         self.features = features
 
     def __len__(self) -> int:
-        return len(self.loader)
+        """
+        Raises:
+            TypeError: the loader has no length.
+        """
+        if (length := _length(self.loader)) is None:
+            raise TypeError(f"the loader ({type(self.loader).__name__}) does not know its length")
+        return length
 
     def __iter__(self) -> Iterator[Data]:
         """
         Raises:
             TypeError: a batch is no ``Data`` with ``n_id``, as of a heterogeneous graph.
-            ValueError: a batch has features already.
+            ValueError: a batch has features already; or the loader is an iterator that is used up.
         """
         ahead: deque[Data] = deque()
-        self.features.expect(length_hint(self.loader))
-        for batch in self.loader:
+        self.features.expect(_length(self.loader) or 0)
+        loader: object = self.loader
+        batches = iter(self.loader)
+        first = next(batches, None)
+        if first is None:
+            if batches is loader:
+                raise ValueError("the loader is an iterator, and it is used up: give a loader")
+            return
+        for batch in chain((first,), batches):
             check_batch(batch)
             self.features.prefetch(batch.n_id)
             ahead.append(batch)
@@ -112,12 +130,25 @@ class FetchFeatures:
         return batch
 
 
+def _length(loader: Loader) -> int | None:
+    """How many batches an epoch has; ``None``: the loader does not know."""
+    try:
+        return len(loader)
+    except (TypeError, ValueError, NotImplementedError):  # as those of PyG and torch raise
+        return None
+
+
 def check_batch(batch: Any) -> None:
     """Refuse what a loader gives that has no place for fetched rows."""
-    if not isinstance(batch, Data) or "n_id" not in batch:
+    if not isinstance(batch, Data):
         raise TypeError(
             f"expected a torch_geometric.data.Data with n_id, got {type(batch).__name__}: only "
             "PyG's loaders of homogeneous graphs are served"
+        )
+    if "n_id" not in batch:
+        raise TypeError(
+            "the batch does not say which nodes it has (n_id): before the loader is made, set "
+            "data.n_id = torch.arange(data.num_nodes), and each batch has its part"
         )
     if "x" in batch:
         raise ValueError(

@@ -225,6 +225,7 @@ class ShardedPath(HostPath):
     """Brings the rows of other ranks, reads its own, and expands the minibatch from both."""
 
     collective: ClassVar[bool] = True
+    live = False
 
     def __init__(self, part: Part, in_gpu: bool) -> None:
         super().__init__(part.rows)
@@ -265,6 +266,7 @@ class ShardedFetcher(KernelFetcher):
     for that where a program has several groups, and DDP has one of its own.
     """
 
+    live = False
     _asked: Asked
     _rounds: list[Round]
 

@@ -14,11 +14,11 @@ With ``strategy="auto"`` the training itself shows which path is the fastest.
 
 from __future__ import annotations
 
+import os
 import threading
-import warnings
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -28,8 +28,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gatherbench.checks import edges_of, ids_of
+from gatherbench.kernels.host_memory import tensor_of
+from gatherbench.kernels.modes import is_traced, plain_torch
 from gatherbench.kernels.table_file import TableFile
-from gatherbench.strategies.base import SetupStep, Strategy, Ticket, copied
+from gatherbench.strategies.base import TRAINED, SetupStep, Strategy, Ticket, check_features, copied
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, adjacency_of, current_ranks
 from gatherbench.strategies.places import free_bytes
 from gatherbench.strategies.registry import build
@@ -47,14 +50,14 @@ _GIVEN = {
 
 
 def unified(
-    x: Tensor | np.memmap[Any, Any],
+    x: Tensor | NDArray[Any],
     strategy: str = "aligned_zero_copy",
     device: torch.device | str | None = None,
     *,
     copy: bool = True,
-    graph: Tensor | None = None,
-    train_ids: Tensor | None = None,
-    minibatches: Sequence[Tensor] | None = None,
+    graph: Any = None,
+    train_ids: Any = None,
+    minibatches: Iterable[Any] | None = None,
     **params: str,
 ) -> UnifiedTensor:
     """Index ``x`` in host memory and get the rows on ``device``, moved by ``strategy``.
@@ -67,33 +70,39 @@ def unified(
     ``init_process_group`` has to be called before. All ranks then have to make as many fetches.
 
     Args:
-        x: the feature table ``[N, D]``, any dtype, contiguous, in host memory. It is used in
-            place where the data path allows it: leave it unchanged until :meth:`close`. For
-            ``memory="managed"`` make it with :func:`gatherbench.empty`, or it is copied. For a
-            strategy that reads a disk, ``numpy.load(path, mmap_mode="r")``.
+        x: the feature table ``[N, D]``, any dtype, contiguous, in host memory, a tensor or an
+            array. It is used in place where the data path allows it and has to stay where it is;
+            what later writes to it do says :class:`UnifiedTensor`. For ``memory="managed"`` make it
+            with :func:`gatherbench.empty`, or it is copied. For a strategy that reads a disk,
+            ``numpy.load(path, mmap_mode="r")``.
         strategy: a name of ``gatherbench list strategies``, or ``auto``: that of them which the
             first minibatches show to be the fastest (:mod:`gatherbench.strategies.auto`).
         device: where the rows shall lie; by default the current GPU, or the host without one.
         copy: see :class:`UnifiedTensor`.
-        graph: ``edge_index`` ``[2, E]``, by which ``cached_zero_copy`` chooses the rows to keep.
-        train_ids: the training nodes ``[T]``, for ``policy="weighted_reverse_pagerank"``.
-        minibatches: the ``n_id`` of the minibatches of an epoch or so, for ``policy="presampled"``.
+        graph: an ``edge_index`` ``[2, E]`` or a PyG ``Data``, by which ``cached_zero_copy`` chooses
+            the rows to keep.
+        train_ids: the training nodes, ids ``[T]`` or a mask ``[N]``, for
+            ``policy="weighted_reverse_pagerank"``.
+        minibatches: the ``n_id`` of the minibatches of an epoch or so, or a loader that gives
+            batches with one, for ``policy="presampled"``.
         params: the strategy's parameters, e.g. ``order="sorted"``.
 
     Raises:
         ValueError: no such strategy, parameter or word (the nearest is named), or no such device;
             or the strategy cannot run here (its reason is given), or has to know what was not
             given, or ranks that are not known (``knowledge.current_ranks``); or ``x`` is no table,
-            or wants a gradient, which does not flow through a fetch.
-        TypeError: ``x`` is no tensor and no map of a file.
+            or wants a gradient, which does not flow through a fetch; or a file is not what is
+            mapped of it (:meth:`gatherbench.kernels.table_file.TableFile.of`); or what is told of
+            graph, nodes or minibatches does not fit ``x`` (:mod:`gatherbench.checks`).
+        TypeError: ``x`` is no tensor and no array.
     """
-    file = TableFile.of(x) if isinstance(x, np.memmap) else None
-    if isinstance(x, np.memmap):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # read-only: torch warns, and nothing writes to it
-            x = torch.from_numpy(x)
-    if isinstance(x, Tensor) and x.requires_grad:
-        raise ValueError("x requires a gradient, and none flows through a fetch: use x.detach()")
+    with plain_torch():
+        return _opened(x, strategy, device, copy, (graph, train_ids, minibatches), params)
+
+
+def _opened(
+    x: Any, strategy: str, device: torch.device | str | None, copy: bool, told: Any, params: Any
+) -> UnifiedTensor:
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -101,33 +110,89 @@ def unified(
     except RuntimeError as error:
         raise ValueError(f"device = {device!r}: expected e.g. 'cpu', 'cuda' or 'cuda:1'") from error
     path = build(strategy, params)
-    if "file" in path.needs and file is None:
+    if path.role == "floor":
         raise ValueError(
-            f"{strategy} reads a file: give x as numpy.load('features.npy', mmap_mode='r')"
+            f"{strategy} fetches nothing: its rows are others than those that are asked for. It is "
+            "the limit of a benchmark (gatherbench run); take e.g. aligned_zero_copy"
         )
+    mapped = isinstance(x, np.memmap)
+    if path.role == "choice" and mapped and x.filename is not None:
+        raise ValueError(f"{strategy} takes no path from a disk: name one, or load x into memory")
+    file = None
+    if "file" in path.needs:
+        if not mapped:
+            raise ValueError(
+                f"{strategy} reads a file: give x as numpy.load('features.npy', mmap_mode='r')"
+            )
+        file = TableFile.of(x)
+    writable = mapped and x.flags.writeable
+    x = _table_of(x)
+    graph, train_ids, minibatches = told
     known = Knowledge(
-        graph=None if graph is None else adjacency_of(graph, len(x)),
-        training_ids=None if train_ids is None else train_ids.cpu().long().numpy(),
-        earlier=None if minibatches is None else lambda _epoch: minibatches,
+        graph=None if graph is None else adjacency_of(edges_of(graph, len(x)), len(x)),
+        training_ids=None if train_ids is None else _some(train_ids, len(x), "train_ids").numpy(),
+        earlier=None if minibatches is None else _epoch_of(minibatches, len(x)),
         room_bytes=free_bytes(place) if "room_bytes" in path.needs else None,
         ranks=current_ranks() if "ranks" in path.needs else None,
         file=file,
     )
-    if path.role == "choice" and file is not None:
-        raise ValueError(f"{strategy} takes no path from a disk: name one, or load x into memory")
     missing = [
         _GIVEN.get(need, f"{need}, of which only a run knows") for need in known.missing(path.needs)
     ]
     if missing:
         raise ValueError(f"{strategy} ({path.variant}) needs {' and '.join(missing)}")
-    return UnifiedTensor(x, path, place, copy=copy, knowledge=known)
+    features = UnifiedTensor(x, path, place, copy=copy, knowledge=known)
+    if file is not None and writable and not features.live:
+        features.close()
+        raise ValueError(
+            f"{strategy} keeps rows of the file, and would not see what is written to this map of "
+            "it later: open it with mmap_mode='r'"
+        )
+    return features
+
+
+def _table_of(x: Any) -> Tensor:
+    """``x`` as a tensor over the same memory."""
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError("x is a masked array, whose mask no path sees: use x.filled(value)")
+    if isinstance(x, np.ndarray):
+        x = tensor_of(x)
+    check_features(x)
+    if x.requires_grad:
+        raise ValueError(f"x requires a gradient: {TRAINED}")
+    table: Tensor = x
+    return table
+
+
+def _some(ids: Any, num_rows: int, what: str) -> Tensor:
+    """Ids (:func:`gatherbench.checks.ids_of`), of which there have to be some."""
+    found = ids_of(ids, num_rows, what)
+    if not len(found):
+        raise ValueError(f"{what}: names no row")
+    return found
+
+
+def _epoch_of(minibatches: Any, num_rows: int) -> Callable[[int], list[Tensor]]:
+    """The ids of an epoch's minibatches, as lists of ids or as a loader's batches have them."""
+    try:
+        given = [getattr(one, "n_id", one) for one in minibatches]
+    except TypeError as error:
+        raise ValueError(f"minibatches: expected a list of n_id ({error})") from error
+    batches = [ids_of(one, num_rows, f"minibatches[{k}]") for k, one in enumerate(given)]
+    if not any(map(len, batches)):
+        raise ValueError("minibatches: names no row; an iterator that was used up gives none")
+    return lambda _epoch: batches
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Ahead:
-    """A fetch that was started before its rows were asked for; ``number`` counts fetches."""
+    """A fetch that was started before its rows were asked for.
+
+    ``number`` counts fetches, ``version`` the writes to the table that torch had seen.
+    """
 
     number: int
+    version: int
     ids: Tensor
     ticket: Ticket
 
@@ -138,10 +203,21 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
     **Who owns the rows.** With ``copy`` (the default) each ``features[ids]`` is a tensor of its
     own; the copy is made on the device, where it costs little beside the link. Without it, the rows
     are in the strategy's own buffer and are overwritten once ``lookahead + 1`` further fetches
-    (those of :meth:`prefetch` count) have been started.
+    (those of :meth:`prefetch` count) have been started; a backward pass that still needs them
+    raises.
+
+    **What later changes of x do.** Where :attr:`live` is true, rows are those that ``x`` has when
+    they are asked for: rows that were prefetched before a write that torch has seen are fetched
+    anew. Where it is false, the path has copied rows, and the first fetch after such a write
+    raises. Torch does not see writes by NumPy, through ``x.data`` or by other processes. ``x`` has
+    to stay where it is: what gives it other memory is refused with the next fetch.
+
+    Torch's modes (``inference_mode``, ``autocast``, a default device …) change no fetch, and rows
+    are plain tensors that require no gradient.
 
     Threads and CUDA streams may take turns; rows that are not copied then have to be used up before
-    the next fetch is asked for. A loader's worker processes cannot fetch: wrap the loader in
+    the next fetch is asked for. A fork waits for a fetch that another thread has begun. A loader's
+    worker processes cannot fetch: wrap the loader in
     :class:`gatherbench.strategies.pyg_features.FeatureLoader`.
 
     Closed by :meth:`close`, by ``with``, when it is collected, or when the program ends.
@@ -168,7 +244,7 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
         self._ahead: deque[_Ahead] = deque()
         self._started = 0
         #: Reentrant: a signal's handler or a collection may close what its own thread is fetching.
-        self._turn = threading.RLock()
+        self._turn, self._torn = threading.RLock(), False
         self._stream: torch.cuda.Stream | None = None
         self.strategy = strategy
         self.shape = features.shape
@@ -176,11 +252,17 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
         self.device = self._fetcher.device
         # Registered memory must be let go of even by a program that forgets to close.
         self._close = weakref.finalize(self, self._fetcher.close)
+        _there.add(self)
 
     @property
     def lookahead(self) -> int:
         """How many batches ahead :meth:`prefetch` gets them moving; 0: it does nothing."""
         return self._fetcher.lookahead
+
+    @property
+    def live(self) -> bool:
+        """Whether later writes to the table show: its rows are read there at each fetch."""
+        return self._fetcher.live
 
     @property
     def setup(self) -> tuple[SetupStep, ...]:
@@ -225,19 +307,23 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
             RuntimeError: closed, or opened before a fork.
         """
         self._check_usable()
-        with self._turn:
+        with self._turn, plain_torch():
             ids = self._placed(ids)
             for ahead in self._ahead:
                 if ids.dtype == ahead.ids.dtype and torch.equal(ids, ahead.ids):
                     self._ahead.remove(ahead)
-                    ticket = ahead.ticket
+                    if ahead.version == self._fetcher.table_version:
+                        return self._handed_out(ahead.ticket.result())
+                    ahead.ticket.result()  # in vain: they may be rows of before a write
                     break
-            else:
-                ticket = self._start(ids)
-            rows = ticket.result()
-            if self._stream is not None:
-                rows.record_stream(self._stream)  # they may have been allocated on another
-            return rows.clone() if self._copy else rows
+            if self._copy and self._stream is None and not self._ahead:
+                return self._fetcher.fetch(ids)
+            return self._handed_out(self._start(ids).result())
+
+    def _handed_out(self, rows: Tensor) -> Tensor:
+        if self._stream is not None:
+            rows.record_stream(self._stream)  # they may have been allocated on another
+        return self._fetcher.hand_over(rows) if self._copy else rows
 
     def prefetch(self, ids: Rows) -> None:
         """Start fetching ``ids``, which ``features[ids]`` will ask for soon.
@@ -252,10 +338,11 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
         """
         self._check_usable()
         if self.lookahead:
-            with self._turn:
+            with self._turn, plain_torch():
                 ids = self._placed(ids)
-                ticket = self._start(ids)
-                self._ahead.append(_Ahead(self._started, copied(ids), ticket))
+                # Nobody else holds the ticket: where an interrupt loses it, its buffer is free.
+                now = self._started + 1, self._fetcher.table_version
+                self._ahead.append(_Ahead(*now, copied(ids), self._start(ids)))
 
     def close(self) -> None:
         """Free buffers, join threads, undo registrations. Safe to call twice.
@@ -272,6 +359,16 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
     def _check_usable(self) -> None:
         if not self._close.alive:
             raise RuntimeError("the features are closed: call unified(...) again")
+        if self._torn:
+            raise RuntimeError(
+                "forked in the middle of a fetch: call unified(...) again here, or fetch in the "
+                "parent and let a loader's workers only sample"
+            )
+        if is_traced():
+            raise RuntimeError(
+                "rows would become constants of what is traced (torch.jit.trace, torch.export, "
+                "make_fx): fetch outside, and give the model the rows"
+            )
         self._fetcher.check_usable()
 
     def _placed(self, rows: Rows) -> Tensor:
@@ -291,9 +388,40 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
         # The fetcher refuses to overwrite rows whose ticket was never taken: take it, in vain.
         while self._ahead and self._ahead[0].number + self.lookahead <= self._started:
             self._ahead.popleft().ticket.result()
-        ticket = self._fetcher.submit(ids)
         self._started += 1
-        return ticket
+        return self._fetcher.submit(ids)
+
+
+#: How long a fork waits for the fetch of another thread. A child would find it half done for ever.
+FORK_PATIENCE_S = 10.0
+_there: weakref.WeakSet[UnifiedTensor] = weakref.WeakSet()
+_forking = threading.local()
+
+
+def _before_fork() -> None:
+    _forking.held = []
+    for one in tuple(_there):
+        if one._turn.acquire(timeout=FORK_PATIENCE_S):
+            _forking.held.append(one)
+
+
+def _after_fork() -> None:
+    for one in _forking.held:
+        one._turn.release()
+    _forking.held = []
+
+
+def _after_fork_in_child() -> None:
+    held = _forking.held
+    for one in tuple(_there):
+        if not any(one is other for other in held):
+            one._turn, one._torn = threading.RLock(), True
+    _after_fork()
+
+
+os.register_at_fork(
+    before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child
+)
 
 
 def _ids_of(rows: Rows, num_rows: int) -> Tensor:

@@ -87,7 +87,9 @@ def _inverted(
     def invert() -> None:
         if fetcher.device.type == "cuda":  # which may still read what it was asked for
             torch.cuda.synchronize(fetcher.device)
-        byte_rows(table)[ids] = ~byte_rows(table)[ids]
+        # By NumPy, so that torch sees no write: paths that copy rows would refuse to go on.
+        bits, at = byte_rows(table).numpy(), ids.numpy()
+        bits[at] = ~bits[at]
         if file is not None:
             with file.path.open("r+b") as changed:
                 changed.seek(file.offset)

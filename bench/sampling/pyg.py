@@ -25,6 +25,8 @@ from torch_geometric.sampler import (
 from torch_geometric.sampler.neighbor_sampler import edge_sample
 
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
+from gatherbench.checks import check_nodes, edges_of
+from gatherbench.kernels.modes import plain_torch
 
 
 class PygNeighborSampler(BaseSampler):
@@ -59,25 +61,26 @@ class PygNeighborSampler(BaseSampler):
         """A sampler of the graph in ``data.edge_index`` (row 0 the sources, row 1 the targets).
 
         Raises:
-            ValueError: there are several kinds of nodes, or an edge names a node that is none.
+            ValueError: no edges as :func:`gatherbench.checks.edges_of` wants them, several kinds of
+                nodes, or labels or masks of another number of nodes than ``data.num_nodes``.
         """
         if not isinstance(data, Data):
             raise ValueError(
-                f"{type(data).__name__}: one kind of nodes is sampled; data.to_homogeneous() makes "
-                "a Data of a HeteroData"
+                f"{type(data).__name__}: expected a Data of one kind of nodes; "
+                "data.to_homogeneous() makes one of a HeteroData"
             )
-        sources, targets = data.edge_index.cpu()
-        bad = ((data.edge_index < 0) | (data.edge_index >= data.num_nodes)).any(dim=0)
-        if bad.any():
-            at = int(bad.int().argmax())
+        if data.edge_index is None and "adj_t" in data:
             raise ValueError(
-                f"edge {at} goes from {sources[at]} to {targets[at]}, and data has "
-                f"{data.num_nodes} nodes, numbered from 0"
+                "data has adj_t and no edge_index, which PyG's loader wants for the sampled edges: "
+                "data.edge_index = gatherbench.checks.edges_of(data); del data.adj_t"
             )
-        order = torch.argsort(targets, stable=True)
-        indptr = torch.zeros(data.num_nodes + 1, dtype=torch.int64)
-        torch.cumsum(torch.bincount(targets, minlength=data.num_nodes), 0, out=indptr[1:])
-        return cls(indptr.numpy(), sources[order].numpy(), fanouts, threads, order)
+        with plain_torch():
+            num_nodes = check_nodes(data)
+            sources, targets = edges_of(data, num_nodes)
+            order = torch.argsort(targets, stable=True)
+            indptr = torch.zeros(num_nodes + 1, dtype=torch.int64, device="cpu")
+            torch.cumsum(torch.bincount(targets, minlength=num_nodes), 0, out=indptr[1:])
+            return cls(indptr.numpy(), sources[order].numpy(), fanouts, threads, order)
 
     def sample_from_nodes(self, index: NodeSamplerInput, **_: Any) -> SamplerOutput:
         """The subgraph around ``index.node`` (distinct nodes).
@@ -108,7 +111,7 @@ class PygNeighborSampler(BaseSampler):
         return self._edge_permutation
 
     def _subgraph(self, seeds: Tensor, _times: Tensor | None = None) -> SamplerOutput:
-        seed = int(torch.randint(2**63 - 1, (1,)))
+        seed = int(torch.randint(2**63 - 1, (1,), device="cpu"))
         batch, places = self._sampler.sample_frontiers(seeds, seed)
         sources, targets = torch.cat(batch.edges, dim=1)
         return SamplerOutput(
@@ -116,7 +119,7 @@ class PygNeighborSampler(BaseSampler):
             row=sources,
             col=targets,
             edge=torch.cat(places),
-            num_sampled_nodes=torch.tensor((0, *batch.num_nodes)).diff().tolist(),
+            num_sampled_nodes=np.diff((0, *batch.num_nodes)).tolist(),
             num_sampled_edges=[edges.shape[1] for edges in batch.edges],
         )
 

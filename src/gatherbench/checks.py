@@ -6,6 +6,7 @@ edges, ids and sizes are refused in the same words wherever they come in.
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -97,6 +98,8 @@ def ids_of(ids: Any, num_nodes: int, what: str) -> Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{what}: expected node ids or a mask ({error})") from error
     mask = found.dtype == torch.bool
+    if found.dtype == torch.uint8 and len(found) == num_nodes > 2 and int(found.max()) < 2:
+        raise ValueError(f"{what}: uint8, ids or a mask? {what}.bool() is a mask, .long() are ids")
     if found.dim() != 1 or (mask and len(found) != num_nodes):
         raise ValueError(
             f"{what}: has shape {list(found.shape)}, expected ids [n] or a mask [{num_nodes}]"
@@ -123,12 +126,27 @@ def sizes_of(data: Any) -> dict[str, int]:
     return sizes
 
 
+def check_nodes(data: Any, features: int | None = None) -> int:
+    """How many nodes a ``Data`` has, whose every field agrees with that and with the features.
+
+    Raises:
+        ValueError: they do not: PyG would take labels for those of the graph, and give each batch
+            all of them.
+    """
+    rows = {} if features is None else {"features": features}
+    remedy = "set data.num_nodes to the number of rows of the features, labels and masks"
+    return same_nodes({**rows, **sizes_of(data)}, remedy) or 0
+
+
 def _num_nodes(data: Any) -> int | None:
     """What PyG says; where it can but guess (the largest id and 1) it warns, and we compare."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        nodes: int | None = data.num_nodes
-    return nodes
+        nodes = data.num_nodes
+    try:
+        return None if nodes is None else operator.index(nodes)
+    except (TypeError, RuntimeError, ValueError):
+        raise ValueError(f"data.num_nodes = {nodes!r}: expected a whole number") from None
 
 
 def same_nodes(sizes: Mapping[str, int | None], remedy: str = "") -> int | None:

@@ -101,6 +101,7 @@ class Memory:
     facts = (("page", "B", None, "asked", "unsupported: nobody knows"),)
 
     kind = "Host"
+    in_place = True
 
     def __init__(self, table: Tensor) -> None:
         self.address, self.size_bytes, self.seconds = table.data_ptr(), table.nbytes, 0.0

@@ -41,6 +41,9 @@ class Journal:
         self.lookahead, self.lines, self.expected = lookahead, list[str](), 0
         self._seen: list[Tensor] = []  # kept: the id() of a freed tensor may come again
 
+    def __len__(self) -> int:
+        return NODES
+
     def _number(self, ids: Tensor) -> int:
         for number, seen in enumerate(self._seen):
             if seen is ids:

@@ -107,6 +107,38 @@ class LateGather(RightFetcher):
         return self.ring.issue(finish)
 
 
+class CopiesTheTable(RightFetcher):
+    """And says nothing of it: later writes do not show."""
+
+    def __init__(self, features: Tensor, device: torch.device) -> None:
+        super().__init__(features, device)
+        self.table = features.clone()
+
+
+class MakesRowsWhenAsked(RightFetcher):
+    """In ``result``, which the training calls under whatever mode it has switched on."""
+
+    def _submit(self, ids: Tensor) -> Ticket:
+        self.ring.claim()
+        there, made = self.table[ids], list[Tensor]()
+
+        def finish() -> Tensor:
+            if not made:
+                made.append(torch.empty(there.shape, dtype=there.dtype).copy_(there))
+            return made[0]
+
+        return self.ring.issue(finish)
+
+
+class OverwritesUnseen(OneBuffer):
+    """By NumPy, of whose writes autograd hears nothing."""
+
+    def rows(self, ids: Tensor) -> Tensor:
+        out = self.buffer[: ids.numel()]
+        out.view(torch.uint8).numpy()[:] = self.table[ids].view(torch.uint8).numpy()
+        return out
+
+
 class SwallowsBadIds(RightFetcher):
     def submit(self, ids: Tensor) -> Ticket:
         return super().submit(ids.clamp(0, max(self.num_rows - 1, 0)))
@@ -316,6 +348,9 @@ WRONG_FETCHERS: dict[str, type[Fetcher]] = {
             CountsHitsThatNobodyTold,
             SaysNothingOfWhatIsAhead,
             LateGather,
+            CopiesTheTable,
+            MakesRowsWhenAsked,
+            OverwritesUnseen,
             SwallowsBadIds,
             TouchesBeforeItChecks,
             NoTicketRules,

@@ -150,7 +150,7 @@ def test_what_is_refused(data):
 @pytest.mark.parametrize("edge", [(0, 3), (3, 0), (-1, 0), (0, -2)], ids=str)
 def test_an_edge_to_no_node_is_explained_by_the_edge(edge):
     data = Data(edge_index=torch.tensor([[0, edge[0]], [1, edge[1]]]), num_nodes=3)
-    said = rf"edge 1 goes from {edge[0]} to {edge[1]}, and data has 3 nodes"
+    said = rf"edge 1 goes from {edge[0]} to {edge[1]}, and there are 3 nodes"
     with pytest.raises(ValueError, match=said):
         PygNeighborSampler.from_data(data, (2,))
 

@@ -1,0 +1,51 @@
+"""Torch as it comes, whatever its caller has switched on.
+
+A tensor that is made under ``torch.inference_mode()`` can never be written or trained with outside
+of it, one under ``torch.set_default_device("cuda")`` lies on a GPU, one under a fake or functional
+mode has no memory. Buffers outlive the call that makes them, so the contract (``Strategy.open``,
+``Fetcher.submit``) and ``unified`` work outside of the caller's modes. What is no mode but a
+setting of the process (the default dtype, the default tensor type) stays: each tensor of ours is
+made with its dtype and device named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+#: Of one, where there are none: most calls.
+_NO_MODES = nullcontext()
+
+
+def plain_torch() -> AbstractContextManager[None]:
+    """A context without inference mode, autocast, default device, function or dispatch modes."""
+    if (
+        torch.is_inference_mode_enabled()
+        or torch._C._len_torch_function_stack()
+        or torch._C._len_torch_dispatch_stack()
+        or torch.is_autocast_enabled("cpu")
+        or torch.is_autocast_enabled("cuda")
+    ):
+        return _outside()
+    return _NO_MODES
+
+
+def is_traced() -> bool:
+    """Whether torch records what is called: rows that are fetched now would become constants."""
+    modes = torch._C._TorchDispatchModeKey
+    return torch._C._is_tracing() or torch._C._get_dispatch_mode(modes.PROXY) is not None
+
+
+@contextmanager
+def _outside() -> Iterator[None]:
+    with (
+        torch._C.DisableTorchFunction(),  # the default device is a mode like any other
+        torch._C._DisableAutocast(),
+        _disable_current_modes(),
+        torch.inference_mode(False),
+        torch.no_grad(),
+    ):
+        yield
