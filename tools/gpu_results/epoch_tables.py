@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import pandas as pd
 
+from gatherbench.bench.read.derive import cpu_seconds
 from gatherbench.bench.read.gpu import gpu_energy, gpu_power, idle_power_w
 from gatherbench.bench.read.issuing import issue_shares
 from gatherbench.bench.read.modelled import speedups
@@ -38,6 +39,15 @@ def ratios(run: Run, baseline: str) -> dict[Series, str]:
         path = (str(row["workload"]), str(row["strategy"]), str(row["variant"]))
         found[path] = f"{value} ({low}–{high})" if row["low"] < row["high"] else value
     return found
+
+
+def aligned_over_unaligned(run: Run) -> list[str]:
+    """How many times as fast an aligned path is as an unaligned one, by graph."""
+    found = speedups(run, "unified_zero_copy", "registered").query(
+        "basis == 'measured' and strategy == 'aligned_zero_copy' and variant == 'given'"
+    )
+    ends_of = found.set_index("workload")[["speedup", "low", "high"]].loc[run.workloads]
+    return [f"{value:.3f} ({low:.3f}–{high:.3f})" for value, low, high in ends_of.to_numpy()]
 
 
 def epochs(runs: Sequence[Run], brought: Mapping[str, Sequence[float]]) -> Iterator[str]:
@@ -200,16 +210,25 @@ def _energy(runs: Sequence[Run]) -> Iterator[str]:
             continue
         power = [float(watts) for watts in gpu_power(run)["median"]]
         idle = idle_power_w(run)
+        cores = cpu_seconds(run).set_index(_PATH)["median"]
         yield (
             f"**Energy of the GPU per epoch** of {graph(run.workloads[0])} ({plan_of(run.run_id)},"
             f" processes: {run.rows['repeat'].max() + 1}; over 10 s of further epochs, not the"
-            f" timed ones). Idle it takes {idle:.0f} W."
+            f" timed ones). Idle it takes {idle:.0f} W: *above idle* is without that power times"
+            " the time. The host's energy was not measured. Core-seconds are those of the timed"
+            " epochs of the same process."
         )
         yield ""
         yield from table(
-            ["path", "energy", "power"],
+            ["path", "energy", "above idle", "power", "core-seconds"],
             (
-                [_named(row), f"{row['median']:.2g} J", f"{watts:.0f} W"]
+                [
+                    _named(row),
+                    f"{row['median']:.2g} J",
+                    f"{row['above idle']:.2f} J",
+                    f"{watts:.0f} W",
+                    f"{cores[str(row['strategy']), str(row['variant'])]:.2g}",
+                ]
                 for row, watts in zip(energy.to_dict("records"), power, strict=True)
             ),
         )
