@@ -178,7 +178,7 @@ def summary_of(folder: Path = FOLDER) -> str:
         values = [f"{of[path]:{digits}}" for path in (naive, pinned, registered, managed)]
         return f"{', '.join(values[:-1])} and {values[-1]}"
 
-    waiting = energy.loc[naive, "idle"] / energy.loc[naive, "median"]
+    waiting = float(energy["idle"][naive]) / float(energy["median"][naive])
     paths = {f"{words}: `{name}`" if name else words: path for path, (words, name) in PATHS.items()}
     gathers_ahead = speedups(run, *pinned).query("variant == 'prefetch'")
     faster = [
@@ -246,7 +246,6 @@ def first_picture(path: Path, folder: Path = FOLDER) -> None:
     """How many times as fast each path is as ``prefetch``, with 95 % intervals, on each graph."""
     run = decided(runs_of(folder))
     found = speedups(run, "cpu_gather", "prefetch").query("basis == 'measured'")
-    of = found.set_index(["workload", "strategy", "variant"])
     names = list(PATHS)[::-1]
     with mpl.rc_context(RC):
         figure, panels = plt.subplots(
@@ -254,10 +253,11 @@ def first_picture(path: Path, folder: Path = FOLDER) -> None:
         )
         for axes, workload in zip(panels, run.workloads, strict=True):
             axes.axvline(1.0, color=FAINT, linestyle=":")
+            mine = found[found["workload"] == workload].set_index(["strategy", "variant"])
             for place, name in enumerate(names):
-                line = of.loc[workload, *name]
-                axes.plot([line["low"], line["high"]], [place, place], color=INK, linewidth=1)
-                axes.plot(line["speedup"], place, "o", color=INK, markersize=4)
+                value, low, high = (float(mine[c][name]) for c in ("speedup", "low", "high"))
+                axes.plot([low, high], [place, place], color=INK, linewidth=1)
+                axes.plot(value, place, "o", color=INK, markersize=4)
             axes.set_xscale("log", base=2)
             axes.set_xticks(list(TICKS), list(TICKS.values()))
             axes.set_title("48 GiB" if graph(workload) == LARGE else graph(workload))
