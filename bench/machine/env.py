@@ -42,7 +42,6 @@ def describe_machine() -> dict[str, Any]:
         **gpus,
         "os": _os_name(),
         "kernel": platform.release(),
-        "perf_event_paranoid": _read("/proc/sys/kernel/perf_event_paranoid"),
         "architecture": platform.machine(),
         "container": _container(),
         "virtual_machine": _virtual_machine(),

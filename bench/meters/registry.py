@@ -8,7 +8,6 @@ from gatherbench.bench.meters.base import Meter
 from gatherbench.bench.meters.cpu import CpuMeter, WallClockMeter
 from gatherbench.bench.meters.disk_counters import DiskMeter
 from gatherbench.bench.meters.memory import MemoryMeter
-from gatherbench.bench.meters.memory_traffic import MemoryTrafficMeter
 from gatherbench.bench.meters.nvml_device import GpuUnderTest
 from gatherbench.bench.meters.pcie import PcieMeter
 from gatherbench.bench.meters.power import GpuPowerMeter
@@ -22,7 +21,6 @@ METERS: tuple[type[Meter], ...] = (
     RaplMeter,
     PcieMeter,
     GpuPowerMeter,
-    MemoryTrafficMeter,
     DiskMeter,
     MemoryMeter,
     CpuMeter,

@@ -22,8 +22,6 @@ _OF_MACHINE = {
     "system_cpu_steal",
     "cpu_package_energy",
     "cpu_dram_energy",
-    "dram_read",
-    "dram_write",
     "disk_read_device",
     "disk_reads_device",
 }
