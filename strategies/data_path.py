@@ -31,9 +31,8 @@ class DataPath:
 
     Every byte of payload arrives in one way: carried by the copy engine, read by the GPU in host
     memory, read in its own (``gpu_memory_bytes``), where the path keeps the row or has it from
-    this minibatch already, or sent by another rank: of the same machine (``peer_bytes``) or of
-    another (``network_bytes``). How much memory the table takes on the GPU says
-    ``Strategy.gpu_table_bytes``.
+    this minibatch already, or sent by another rank (``peer_bytes``). How much memory the
+    table takes on the GPU says ``Strategy.gpu_table_bytes``.
 
     All fields are bytes except the counts: ``gpu_requests`` maps the size of a read request on the
     link (bytes) to its count; it is ``None`` where no request accounting exists for the path, which
@@ -59,7 +58,6 @@ class DataPath:
     gpu_link_read_bytes: int = 0
     gpu_memory_bytes: int = 0
     peer_bytes: int = 0
-    network_bytes: int = 0
     gpu_requests: Mapping[int, int] | None = None
     gpu_page_visits: int | None = None
     managed_page_visits: int | None = 0
@@ -75,9 +73,8 @@ class DataPath:
         What the CPU writes and the copy engine does not carry, the GPU reads in place.
         """
         copied = self.cpu_write_bytes if self.copy_engine_bytes >= self.cpu_write_bytes else 0
-        sent = self.peer_bytes + self.network_bytes
         by_gpu = self.gpu_link_read_bytes + self.gpu_memory_bytes
-        return copied + self.engine_row_bytes + by_gpu + sent
+        return copied + self.engine_row_bytes + by_gpu + self.peer_bytes
 
 
 def staged_path(ids: Tensor, row_bytes: int) -> DataPath:

@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -69,8 +68,6 @@ def on_disk(path: Path) -> tuple[Residency, ...]:
 class HostPath(Observed, ABC):
     """How the rows of one minibatch get from the table into an output buffer."""
 
-    #: Other ranks take part in each fetch: none that was submitted is dropped, as they wait for it.
-    collective: ClassVar[bool] = False
     #: See ``Fetcher.live``.
     live: bool = True
 
@@ -178,7 +175,7 @@ class PathFetcher(Fetcher):
     def _close(self) -> None:
         self._ring.close()
         if self._worker is not None:
-            self._worker.shutdown(wait=True, cancel_futures=not self._path.collective)
+            self._worker.shutdown(wait=True, cancel_futures=True)
         self._path.close()
 
 

@@ -27,7 +27,6 @@ from gatherbench.strategies.disk_mmap import DiskMmap
 from gatherbench.strategies.narrow_rows import NarrowRows
 from gatherbench.strategies.no_fetch import NoFetch
 from gatherbench.strategies.partition_buffer import PartitionBuffer
-from gatherbench.strategies.sharded import Sharded
 from gatherbench.strategies.unified_zero_copy import UnifiedZeroCopy
 
 __all__ = [
@@ -51,7 +50,6 @@ STRATEGIES: tuple[type[Strategy], ...] = (
     AsyncZeroCopy,
     CachedZeroCopy,
     NarrowRows,
-    Sharded,
     DiskMmap,
     DiskDirect,
     DiskCached,

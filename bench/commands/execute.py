@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from gatherbench.bench.read.stopping import Further
 from gatherbench.bench.read.tables import check
 from gatherbench.bench.read.units import listed
 from gatherbench.bench.run.guards import status_of
-from gatherbench.bench.run.machines import Machines
 from gatherbench.bench.run.runner import PreparedRun, Runner, RunStopped
 from gatherbench.bench.run.store import (
     CASE_METRIC,
@@ -61,12 +60,10 @@ def new_run(
     profile: str = "",
     trace: bool = False,
     nvtx: bool = False,
-    begin: Callable[[Sequence[Case]], None] = lambda _cases: None,
 ) -> PreparedRun:
     """A folder for a new run of the plan.
 
     ``device`` and ``profile`` override the plan's; ``trace`` and ``nvtx`` are asked for beside it.
-    ``begin`` is called with the cases before there is a folder.
 
     Raises:
         BadRunError: the plan is wrong, or asks for a device, cores or a profile that are not
@@ -102,7 +99,6 @@ def new_run(
         env["libraries"] |= library_versions(brought)
     except (PlanError, ProfileError, DatasetError) as error:
         raise BadRunError(str(error)) from error
-    begin(cases)
     try:
         text = ResolvedPlan.of(plan, cases).model_dump(mode="json")
         store = RunStore.create(results, machine, text, env)
@@ -154,13 +150,11 @@ def execute(
     out: Console,
     err: Console,
     budget_s: float | None = None,
-    machines: Machines | None = None,
 ) -> int:
     """Measure what is missing, then print the table and where everything is; the exit status.
 
     ``budget_s`` seconds after the start no more is measured, and what there is is printed; if it is
     not given, the plan's ``budget_s`` bounds the time in cases.
-    ``machines`` are those that take part, if there are several.
 
     Raises:
         StoreError: another process runs this folder, or it cannot be read or written.
@@ -175,7 +169,6 @@ def execute(
             run,
             budget_s=budget_s,
             further=Further(run.cases, measure, logical_cores(run.store.env())),
-            machines=machines,
         )
         runner.progress = reporter(bar, run, out, runner.left_s)
         try:

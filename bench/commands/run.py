@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,9 +15,6 @@ from gatherbench.bench.commands.common import (
     console,
     fail,
 )
-
-if TYPE_CHECKING:
-    from gatherbench.bench.plan.workload import Case
 
 
 def run(
@@ -53,29 +49,14 @@ def run(
     nvtx: Annotated[
         bool, typer.Option("--nvtx", help="Mark the measured epochs for Nsight Systems (GPU).")
     ] = False,
-    where: Annotated[
-        str,
-        typer.Option(
-            "--meet",
-            metavar="HOST:PORT",
-            help="Address where the machines of the plan meet, of one of them. Start"
-            " the same command on each.",
-        ),
-    ] = "",
 ) -> None:
     """Measure a plan. Prints tables and the answer, writes pictures and a report."""
     from gatherbench.bench.commands.execute import BadRunError, execute, new_run, reopen
-    from gatherbench.bench.commands.meet import assemble, meet
-    from gatherbench.bench.run.machines import MachinesError
     from gatherbench.bench.run.store import StoreError
 
     out = console()
     if budget is not None and not budget < math.inf:
         fail(f"--budget {budget}: seconds are expected")
-    with bad_input(MachinesError):
-        machines = meet(where, out) if where else None
-    if where and machines is None:
-        return
     if bool(plan) == (resume is not None):
         both = ", not both: a resumed run keeps its own plan" if plan else ""
         fail(f"give a plan, or --resume FOLDER to complete an earlier run{both}")
@@ -83,17 +64,9 @@ def run(
     for option, given in asked.items():
         if resume is not None and given:
             fail(f"{option} goes with a new run: a resumed one keeps what its plan says")
-    with bad_input(BadRunError, MachinesError, StoreError):
-
-        def begin(cases: Sequence[Case]) -> None:
-            if machines is not None:
-                assemble(machines, where, cases, out)
-
+    with bad_input(BadRunError, StoreError):
         if resume is not None:
             prepared = reopen(resume)
-            begin(prepared.cases)
         else:
-            prepared = new_run(
-                plan, results, device, profile=profile, trace=trace, nvtx=nvtx, begin=begin
-            )
-        raise typer.Exit(execute(prepared, out, console(stderr=True), budget, machines))
+            prepared = new_run(plan, results, device, profile=profile, trace=trace, nvtx=nvtx)
+        raise typer.Exit(execute(prepared, out, console(stderr=True), budget))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from gatherbench.bench.model.estimate import Estimate, combine
-from gatherbench.bench.model.load import MinibatchLoad, serving
+from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.physics import (
     Part,
     all_reduce,
@@ -20,7 +20,6 @@ from gatherbench.bench.model.physics import (
     cpu_gather,
     disk_read,
     engine_copy,
-    exchange,
     gpu_reads,
     in_turn,
     issuing,
@@ -42,7 +41,7 @@ _NUDGE = 0.9
 class EpochPrediction:
     """An epoch as the model sees it.
 
-    Parts go by name: ``sample``, ``disk``, ``gather``, ``transfer``, ``exchange``, ``expand``,
+    Parts go by name: ``sample``, ``disk``, ``gather``, ``transfer``, ``expand``,
     ``train``, ``all_reduce``.
     """
 
@@ -66,16 +65,13 @@ class EpochPrediction:
 
 
 def predict_corners(
-    load: MinibatchLoad, profile: LinkProfile, batches: int, *, gpus: int = 1, nodes: int = 1
+    load: MinibatchLoad, profile: LinkProfile, batches: int, *, gpus: int = 1
 ) -> tuple[EpochPrediction, ...]:
     """:func:`predict_batches` at each of the profile's corners: one where it knows no range.
 
     All of them are of one machine, nobody knows which: series are compared corner by corner.
     """
-    return tuple(
-        predict_batches(load, corner, batches, gpus=gpus, nodes=nodes)
-        for corner in profile.corners()
-    )
+    return tuple(predict_batches(load, corner, batches, gpus=gpus) for corner in profile.corners())
 
 
 def extremes(items: Iterable[_T], value: Callable[[_T], float | None]) -> list[tuple[str, _T]]:
@@ -93,25 +89,24 @@ def extremes(items: Iterable[_T], value: Callable[[_T], float | None]) -> list[t
 
 
 def predict_batches(
-    load: MinibatchLoad, profile: LinkProfile, batches: int, *, gpus: int = 1, nodes: int = 1
+    load: MinibatchLoad, profile: LinkProfile, batches: int, *, gpus: int = 1
 ) -> EpochPrediction:
     """Predict an epoch of ``batches`` minibatches like ``load``.
 
     Args:
         batches: of all GPUs together.
-        gpus: of each node; they share its processor, host memory, disk, network and ports.
-        nodes: alike.
+        gpus: of the machine; they share its processor, host memory, disk and ports.
 
     Raises:
-        ValueError: no minibatch, GPU or node.
+        ValueError: no minibatch or no GPU.
         ProfileError: of a constant that this needs the profile knows but a range.
     """
-    if min(batches, gpus, nodes) < 1:
-        raise ValueError("an epoch needs at least one minibatch, one GPU and one node")
-    parts = minibatch_parts(load, profile, gpus, nodes)
+    if min(batches, gpus) < 1:
+        raise ValueError("an epoch needs at least one minibatch and one GPU")
+    parts = minibatch_parts(load, profile, gpus)
     averaging = Estimate(0.0) if parts.all_reduce is None else parts.all_reduce.seconds
     parts, every = _without_unknown_average(parts)
-    share = -(-batches // (gpus * nodes))
+    share = -(-batches // gpus)
     per_port = gpus_per_port(profile, gpus)
     shared = {"ports": "node.root_ports", "host memory": "host.memory_rate"} if gpus > 1 else {}
     remarks = [
@@ -157,14 +152,12 @@ def predict_batches(
     )
 
 
-def epoch_seconds(
-    load: MinibatchLoad, profile: LinkProfile, batches: int, gpus: int, nodes: int
-) -> Estimate:
+def epoch_seconds(load: MinibatchLoad, profile: LinkProfile, batches: int, gpus: int) -> Estimate:
     """The wall time of :func:`predict_batches` alone, in a fraction of its time."""
-    parts, every = _without_unknown_average(minibatch_parts(load, profile, gpus, nodes))
+    parts, every = _without_unknown_average(minibatch_parts(load, profile, gpus))
     if not every.known:
         return every
-    share = -(-batches // (gpus * nodes))
+    share = -(-batches // gpus)
     seconds = run_epoch(parts, share, gpus, gpus_per_port(profile, gpus)).epoch_s
     return Estimate(seconds).remark(*every.remarks)
 
@@ -179,7 +172,7 @@ def _without_unknown_average(parts: Parts) -> tuple[Parts, Estimate]:
 
 def _at_once(part: Part, gpus: int, per_port: int) -> float:
     """Seconds of the part where all GPUs of a machine are at it at the same time."""
-    sharers = {**dict.fromkeys(("cpu", "host memory", "network", "disk"), gpus), "link": per_port}
+    sharers = {**dict.fromkeys(("cpu", "host memory", "disk"), gpus), "link": per_port}
     crowd = max((s * sharers.get(name, 1) for name, s in part.demands.items()), default=1.0)
     return (part.seconds.value or 0.0) * max(1.0, crowd)
 
@@ -190,14 +183,10 @@ def gpus_per_port(profile: LinkProfile, gpus: int) -> int:
     return 1 if ports is None else -(-gpus // int(ports))
 
 
-def minibatch_parts(
-    load: MinibatchLoad, profile: LinkProfile, gpus: int = 1, nodes: int = 1
-) -> Parts:
-    """The parts of a minibatch of each of ``gpus`` GPUs in each node, from who moves its bytes."""
-    # Rows that are kept here, those of others put in place, and those that others get from here.
-    local = load.kept_bytes + load.sent_bytes * (1 if load.brought_bytes else 2)
-    averages = gpus * nodes > 1 and load.gradient_bytes != 0
-    load = serving(load)
+def minibatch_parts(load: MinibatchLoad, profile: LinkProfile, gpus: int = 1) -> Parts:
+    """The parts of a minibatch of each of ``gpus`` GPUs, from who moves its bytes."""
+    local = load.kept_bytes
+    averages = gpus > 1 and load.gradient_bytes != 0
     on_cpu = load.cpu_write_bytes > 0
     staged = load.pageable_bytes > 0
     transfer: Part | None = None
@@ -223,7 +212,6 @@ def minibatch_parts(
         gpu_share=load.gpu_share,
         sample_workers=load.sample_workers,
         gpu_samples=load.gpu_samples,
-        exchange=exchange(load, profile) if load.sent_bytes else None,
-        all_reduce=all_reduce(load, profile, gpus, nodes) if averages else None,
+        all_reduce=all_reduce(load, profile, gpus) if averages else None,
         disk=disk_read(load, profile) if on_disk else None,
     )

@@ -6,8 +6,8 @@ the kernels, from the trace, and from the model's operation counts; never from a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from gatherbench.bench.model.estimate import Estimate
@@ -41,7 +41,6 @@ class MinibatchLoad:
         gpu_share: share of the multiprocessors that an overlapped gather takes from training.
         sampled_edges: edges drawn.
         training: what a training step asks of the GPU.
-        peer_bytes, network_bytes: rows that other ranks send, of the same machine and of others.
         disk_payload_bytes: rows that come off a disk, on their way into host memory.
         disk_bytes, disk_requests: what is read there for them; ``None`` where nobody knows.
         disk_depth: reads that the path keeps in flight at most.
@@ -74,8 +73,6 @@ class MinibatchLoad:
     engine_copies: float = 0.0
     pageable_bytes: float = 0.0
     gpu_link_read_bytes: float = 0.0
-    peer_bytes: float = 0.0
-    network_bytes: float = 0.0
     disk_payload_bytes: float = 0.0
     disk_bytes: float | None = 0.0
     disk_requests: float | None = 0.0
@@ -106,28 +103,13 @@ class MinibatchLoad:
 
     @property
     def brought_bytes(self) -> float:
-        """Feature rows of this rank's own part of the table, or of all of it, over the link."""
+        """Feature rows over the link."""
         return self.gpu_link_read_bytes + self.copied_bytes
-
-    @property
-    def sent_bytes(self) -> float:
-        """Feature rows that other ranks send."""
-        return self.peer_bytes + self.network_bytes
 
     @property
     def kept_bytes(self) -> float:
         """Feature rows that this GPU's memory holds before the minibatch."""
-        return max(0.0, self.payload_bytes - self.brought_bytes - self.sent_bytes)
-
-    @property
-    def served(self) -> float:
-        """How many rows the rank brings, for others too, for each that it brings for itself.
-
-        Ranks are alike, so each sends the others as many rows as it gets from them. They come from
-        where its own come from; rows that are kept in GPU memory are brought by nothing.
-        """
-        own = self.brought_bytes
-        return (own + self.sent_bytes) / own if own else 1.0
+        return max(0.0, self.payload_bytes - self.brought_bytes)
 
     @property
     def copied_bytes(self) -> float:
@@ -139,31 +121,10 @@ class MinibatchLoad:
         return self.engine_row_bytes + (self.cpu_write_bytes if written else 0.0)
 
 
-def scaled(load: MinibatchLoad, times: float, names: Iterable[str]) -> MinibatchLoad:
-    """The load with these of its fields ``times`` as large; what is not counted stays so."""
-    more: dict[str, Any] = {name: _times(getattr(load, name), times) for name in names}
-    return replace(load, **more)
-
-
 def _times(value: Any, times: float) -> Any:
     if isinstance(value, Mapping):
         return {size: times * count for size, count in value.items()}
     return None if value is None else value * times
-
-
-#: What multiprocessors read over the link.
-READS = ("gpu_link_read_bytes", "gpu_requests", "gpu_page_visits", "managed_page_visits")
-_OFF_DISK = ("disk_payload_bytes", "disk_bytes", "disk_requests")
-_BY_ENGINE = ("copy_engine_bytes", "engine_row_bytes", "engine_copies", "pageable_bytes")
-_BY_CPU = ("cpu_read_bytes", "cpu_write_bytes", "gather_s")
-
-
-def serving(load: MinibatchLoad) -> MinibatchLoad:
-    """The load with what the rank moves for others, in the same way as its own rows.
-
-    A data path cannot declare that, as it knows the ids of its own rank only.
-    """
-    return scaled(load, load.served, (*READS, *_OFF_DISK, *_BY_ENGINE, *_BY_CPU))
 
 
 def load_of(path: DataPath, share: float = 1.0, **facts: Any) -> MinibatchLoad:
@@ -171,5 +132,5 @@ def load_of(path: DataPath, share: float = 1.0, **facts: Any) -> MinibatchLoad:
 
     ``facts`` are the other fields of the load. Payload that nothing brings is in GPU memory.
     """
-    names = [f.name for f in fields(DataPath) if f.name != "gpu_memory_bytes"]
+    names = [f.name for f in fields(DataPath) if f.name not in ("gpu_memory_bytes", "peer_bytes")]
     return MinibatchLoad(**{n: _times(getattr(path, n), share) for n in names}, **facts)

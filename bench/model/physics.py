@@ -18,10 +18,6 @@ from gatherbench.bench.model.profile import LinkProfile
 
 #: Starting a collective of NCCL, s (NVIDIA/nccl, src/graph/tuning.cc: rings, protocol LL).
 COLLECTIVE_S = 6.6e-6
-#: Of an exchange of rows: how many ids there are, the ids, the rows.
-EXCHANGES = 3
-#: Of an id that is sent for a row.
-ID_BYTES = 8
 #: The thread of the host that draws on the GPU, starts fetches and issues training steps.
 ISSUING = "issuing thread"
 #: Reads of fewer bytes on average are far smaller than a line of 128 B: they come a lane an
@@ -37,7 +33,7 @@ class Part:
         seconds: how long it takes.
         bound: the limit that sets its length, in words.
         demands: resource → share of it in use meanwhile (``cpu``, ``host memory``, ``link``,
-            ``multiprocessors``, ``peer link``, ``network``, ``disk``, ``issuing thread``).
+            ``multiprocessors``, ``peer link``, ``disk``, ``issuing thread``).
     """
 
     seconds: Estimate
@@ -384,56 +380,20 @@ def submitting(profile: LinkProfile) -> Estimate:
     return Estimate.of(profile, "gpu.submit")
 
 
-def exchange(load: MinibatchLoad, profile: LinkProfile) -> Part:
-    """Ids to the ranks that have the rows, and the rows back; both links at the same time.
+def all_reduce(load: MinibatchLoad, profile: LinkProfile, gpus: int) -> Part:
+    """The gradients' average over ``gpus`` of a machine, in a ring, as NCCL does.
 
-    Each direction carries as much as the other: a rank sends its ids and the rows that it serves.
-    The network is its machine's, so GPUs of one machine share it.
+    Each rank sends and gets 2 (W - 1) / W of the bytes in 2 (W - 1) hops (NVIDIA/nccl,
+    src/graph/tuning.cc).
     """
-    if not load.brought_bytes and not load.gpu_table_bytes:
-        why = "where a rank's own rows lie: none of them was asked for"
-        return Part(Estimate(None, (why,)), "unknown")
-    with_ids = 1 + ID_BYTES / load.row_bytes if load.row_bytes else 1.0
-    links = [
-        ("peer link", load.peer_bytes, "peer"),
-        ("network", load.network_bytes, "network"),
-    ]
-    needed = [(name, num_bytes, section) for name, num_bytes, section in links if num_bytes]
-    times = {
-        name: _at_rate(with_ids * num_bytes, profile, f"{section}.rate")
-        for name, num_bytes, section in needed
-    }
-    farthest = needed[-1][2]
-    hop = Estimate.of(profile, f"{farthest}.latency")
-    seconds = combine(
-        lambda hop, *rates: max(rates) + EXCHANGES * (COLLECTIVE_S + hop), hop, *times.values()
-    )
-    demands = {name: _share(time, seconds) for name, time in times.items()}
-    return Part(seconds, slowest(times.items())[1], demands)
-
-
-def all_reduce(load: MinibatchLoad, profile: LinkProfile, gpus: int, nodes: int) -> Part:
-    """The gradients' average over ``gpus`` of each of ``nodes`` machines, in a ring, as NCCL does.
-
-    Each rank sends and gets 2 (W - 1) / W of the bytes, at the rate of the slowest link, in
-    2 (W - 1) hops, of which 2 (nodes - 1) go over the network (NVIDIA/nccl, src/graph/tuning.cc).
-    The ring enters each machine once, so the network carries the bytes of one rank.
-    """
-    world = gpus * nodes
     if load.gradient_bytes is None:
         return Part(Estimate(None, ("bytes of the gradients: not said",)), "unknown")
-    sent = 2 * (world - 1) / world * load.gradient_bytes
-    far = 2 * (nodes - 1)
-    links = [("peer link", "peer", 2 * (world - 1) - far), ("network", "network", far)]
-    used = [(name, section, hops) for name, section, hops in links if hops]
-    times = {name: _at_rate(sent, profile, f"{section}.rate") for name, section, _ in used}
-    waits = [Estimate.of(profile, f"{section}.latency") * hops for _, section, hops in used]
-    latency = sum(waits, Estimate(COLLECTIVE_S))
-    seconds = combine(max, *times.values(), 0.0) + latency
-    _, bound = slowest([*times.items(), ("latency", latency)])
-    demands = {name: _share(time, seconds) for name, time in times.items()}
-    if "network" in demands:
-        demands["network"] /= gpus
+    sent = 2 * (gpus - 1) / gpus * load.gradient_bytes
+    carried = _at_rate(sent, profile, "peer.rate")
+    latency = Estimate(COLLECTIVE_S) + Estimate.of(profile, "peer.latency") * (2 * (gpus - 1))
+    seconds = carried + latency
+    _, bound = slowest([("peer link", carried), ("latency", latency)])
+    demands = {"peer link": _share(carried, seconds)}
     return Part(seconds, f"averaging gradients ({bound})", demands)
 
 

@@ -6,7 +6,6 @@ the other machine's profile does not know. Predictions are rows again.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +20,7 @@ from gatherbench.bench.model.load import MinibatchLoad, load_of
 from gatherbench.bench.model.physics import Part, structure_reads
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.plan.plan import GPU_SAMPLING
+from gatherbench.bench.plan.workload import ranks_of
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity
 from gatherbench.bench.run.declared_rows import PATH_METRICS, TRAINING_METRICS, requests_of
@@ -72,8 +72,7 @@ class Series:
     load: MinibatchLoad | None  # its average minibatch; ``None`` where the run says too little
     batches: int  # minibatches of an epoch, of all ranks together
     missing: str = ""  # why there is no load
-    gpus: int = 1  # ranks on each machine
-    nodes: int = 1  # machines
+    gpus: int = 1  # ranks
 
     @property
     def key(self) -> SeriesName:
@@ -82,7 +81,7 @@ class Series:
     @property
     def steps(self) -> int:
         """Minibatches of an epoch of one rank."""
-        return -(-self.batches // (self.gpus * self.nodes))
+        return -(-self.batches // self.gpus)
 
 
 def series_of(run: Run, profile: LinkProfile) -> list[Series]:
@@ -96,7 +95,7 @@ def series_of(run: Run, profile: LinkProfile) -> list[Series]:
     found = []
     for key, case in planned.items():
         fields = run.plan["workloads"][key[0]]
-        ranks = (fields.get("gpus", 1), fields.get("nodes", 1))  # plans were written before them
+        ranks = ranks_of(fields)
         facts = host.declared.get(key, {})
         strategy = _strategy_of(case)
         refused = None if strategy is None else refusal(strategy)
@@ -105,11 +104,13 @@ def series_of(run: Run, profile: LinkProfile) -> list[Series]:
             missing = f"the case was found wrong: {wrong[key]}"
         if missing is None and (not facts.keys() >= _NEEDED or key[0] not in tables):
             missing = _why(run, key)
+        if missing is None and facts.get("fetch.peer_read"):
+            missing = "rows that other ranks send are not modelled"
         if missing is not None:
-            found.append(Series(*key, None, 0, missing, *ranks))
+            found.append(Series(*key, None, 0, missing, ranks))
             continue
         load = declared_load(facts, float(tables[key[0]]))
-        load = replace(load, cpu_share=1 / ranks[0])
+        load = replace(load, cpu_share=1 / ranks)
         if strategy is not None:
             load = replace(load, disk_depth=strategy.disk_depth)
         if fields.get("activations") == "recompute":
@@ -117,8 +118,8 @@ def series_of(run: Run, profile: LinkProfile) -> list[Series]:
         if fields.get("step") == "captured":
             training = replaying(load.training, load.payload_bytes)
             load = replace(load, training=training, step_calls=replay_calls(len(fields["fanouts"])))
-        load = host.complete(key, load, profile, math.prod(ranks))
-        found.append(Series(*key, load, int(facts["sample.minibatches"]), "", *ranks))
+        load = host.complete(key, load, profile, ranks)
+        found.append(Series(*key, load, int(facts["sample.minibatches"]), "", ranks))
     return found
 
 
@@ -291,7 +292,7 @@ def profile_of(run: Run) -> LinkProfile | None:
 def predictions(run: Run, profile: LinkProfile) -> list[tuple[Series, tuple[EpochPrediction, ...]]]:
     """Every series of the run on the machine of ``profile``, in the order of the plan.
 
-    A workload of several ranks is predicted for as many GPUs, on as many machines. Each at every
+    A workload of several ranks is predicted for as many GPUs. Each at every
     corner of the profile. A series that runs on no GPU, or of which the run says too little, is
     predicted as unknown.
     """
@@ -303,8 +304,7 @@ def predictions(run: Run, profile: LinkProfile) -> list[tuple[Series, tuple[Epoc
                 EpochPrediction(nothing, nothing, nothing, nothing, "unknown", {}, {}, nothing),
             )
         else:
-            ranks = {"gpus": one.gpus, "nodes": one.nodes}
-            epochs = predict_corners(one.load, profile, one.batches, **ranks)
+            epochs = predict_corners(one.load, profile, one.batches, gpus=one.gpus)
         found.append((one, epochs))
     return found
 
@@ -380,7 +380,7 @@ def _rows(
     yield row("sample", "wall_time", epoch.sample_s, f"{source}: training waits for sampling")
     yield row("fetch", "wall_time", epoch.fetch_s, f"{source}: training waits for rows")
     yield row("train", "wall_time", epoch.train_s, source)
-    if one.gpus * one.nodes > 1:
+    if one.gpus > 1:
         said = f"{source}: averaging gradients in a ring, part of train"
         yield row("all_reduce", "wall_time", epoch.all_reduce_s, said)
     if reads is not None:

@@ -4,7 +4,7 @@ A constant that nobody has published or measured has no value, and its source sa
 it is then predicted as *unknown*. A *roof* (a limit that stands beside the link's own) that is not
 known is left out instead, and the prediction says so. Of some constants only a *range* is known:
 predictions are made at its ends (:meth:`LinkProfile.corners`). A file may leave out what came later
-than the first profiles (``[peer]``, ``[network]``, ``[disk]`` and some more): nobody
+than the first profiles (``[peer]``, ``[disk]`` and some more): nobody
 knows it then.
 
 A profile is a TOML file: a shipped one by its name, one of the user's own by its path.
@@ -283,9 +283,6 @@ SPECS: dict[str, Spec] = {
     # From GPU to GPU of one machine: NVLink, or PCI Express.
     "peer.rate": Spec("B/s", 1e8, 1e13, "of each GPU, in each direction", otherwise=_UNTOLD),
     "peer.latency": Spec("s", 1e-8, 1e-2, "a hop of a collective", otherwise=_UNTOLD),
-    # From machine to machine. It is the cluster's, so that whoever asks has to say it.
-    "network.rate": Spec("B/s", 1e7, 1e13, "of each machine, in each direction", otherwise=_UNTOLD),
-    "network.latency": Spec("s", 1e-8, 1e-1, "a hop of a collective", otherwise=_UNTOLD),
     # What holds a table that is larger than memory; all GPUs of a machine share it.
     "disk.iops": Spec(
         "1/s", 10, 1e9, "random reads, over reads in flight", curve=True, otherwise=_NO_DISK
@@ -404,7 +401,8 @@ def load_profile(name_or_path: str | Path) -> LinkProfile:
         raise ProfileError(f"{path}: cannot be read: {error}") from error
     named = {"name": text.pop("name", path.stem), "description": text.pop("description", "")}
     problems = [f"{n}: expected a string" for n, said in named.items() if not isinstance(said, str)]
-    text.pop("loop", None)  # of profiles until November 2026; nothing asks for it any more
+    for gone in ("loop", "network"):  # of earlier profiles; nothing asks for it any more
+        text.pop(gone, None)
     constants: dict[str, Constant] = {}
     given = _entries(text, problems)
     for key, spec in SPECS.items():

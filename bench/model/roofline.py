@@ -121,7 +121,7 @@ def _line(
     time = seconds.get(over)
     rate, shares, of_disk = math.nan, (math.nan,) * 3, math.nan
     if load is not None and time and "transfer" in epoch.parts:
-        rate = load.served * load.brought_bytes * one.steps / time
+        rate = load.brought_bytes * one.steps / time
         best = roofs(profile, load.table_bytes)
         shares = (rate / best.copy_engine, rate / best.sm_read, rate / best.raw_link)
     if time and "disk" in epoch.parts:

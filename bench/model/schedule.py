@@ -44,7 +44,6 @@ class Parts:
     disk: Part | None = None  # rows come off the disk, which all GPUs of the machine share
     gather: Part | None = None  # the CPU gathers
     transfer: Part | None = None  # over the link, by copy engine, driver or multiprocessors
-    exchange: Part | None = None  # with other ranks, ids for rows; behind the rank's own transfer
     expand: Part | None = None  # the rows are read from the GPU's own memory
     train: Part  # the training step
     all_reduce: Part | None = None  # the ranks average the gradients, at the end of the step
@@ -75,10 +74,10 @@ class Timeline:
 
 
 def run_epoch(parts: Parts, batches: int, gpus: int = 1, gpus_per_port: int = 1) -> Timeline:
-    """Simulate an epoch in which each of ``gpus`` GPUs of a node has ``batches`` alike minibatches.
+    """Simulate an epoch in which each of ``gpus`` GPUs has ``batches`` alike minibatches.
 
-    They share the processor and its memory, the disk, the network, and ``gpus_per_port`` of them a
-    port of the host. Other nodes are alike, and so are in step.
+    They share the processor and its memory, the disk, and ``gpus_per_port`` of them a port of the
+    host.
     Beyond some dozens of minibatches the pace of the middle ones is continued.
 
     Raises:
@@ -170,16 +169,13 @@ class _Program:
         if p.transfer is not None:
             begin = (fetched, *buffer_free, *self._ended(self.fetches, 1))
             fetched = self._add(p.transfer, begin, beside_training=p.by_kernel and ahead > 0)
-        if p.exchange is not None:
-            begin = (fetched, *buffer_free, *self._ended(self.fetches, 1))
-            fetched = self._add(p.exchange, begin)
         if p.expand is not None:
             begin = (fetched, *buffer_free)
             fetched = self._add(p.expand, begin, beside_training=ahead > 0)
         self.fetches.append(fetched)
-        # The driver stages a copy, and ranks tell each other how many rows come, as the host waits.
+        # The driver stages a copy as the host waits.
         staged = p.transfer is not None and not p.by_kernel and p.gather is None
-        waits = not p.gpu_samples or staged or p.exchange is not None
+        waits = not p.gpu_samples or staged
         self.at_hand.append(fetched if waits else at_hand)
         if len(self.fetches) > ahead:
             self._train((submit,))

@@ -54,7 +54,7 @@ Activations = Literal["keep", "recompute", "host", "disk"]
 Step = Literal["issued", "captured"]
 
 #: A larger number is a slip.
-_MOST = {"batch_size": 2**31 - 1, "hidden": 2**20, "gpus": 1024, "nodes": 1024}
+_MOST = {"batch_size": 2**31 - 1, "hidden": 2**20, "gpus": 1024}
 
 
 def _as_list(value: T | list[T]) -> list[T]:
@@ -366,14 +366,9 @@ class WorkloadTable(_Table):
     seed: int | list[int] = Field(
         default=0, description="Seed of the minibatches and the model's weights."
     )
-    nodes: int | list[int] = Field(
-        default=1,
-        description="Machines that train together; for more than one, use `gatherbench run"
-        " --meet`.",
-    )
     gpus: int | list[int] = Field(
         default=1,
-        description="GPUs of each machine that train together, one process each; without a GPU,"
+        description="GPUs of the machine that train together, one process each; without a GPU,"
         " processes.",
     )
     scaling: Literal["strong", "weak"] | list[Literal["strong", "weak"]] = Field(
@@ -436,7 +431,7 @@ class WorkloadTable(_Table):
         for fields in _combined(axes):
             workload = Workload(**fields)
             # Of one rank it means nothing, and would only give the workload a second id.
-            yield workload if workload.world > 1 else replace(workload, scaling="strong")
+            yield workload if workload.gpus > 1 else replace(workload, scaling="strong")
 
 
 #: In place of a strategy's name: every one of ours that the plan does not name. What is installed
@@ -628,7 +623,7 @@ class _Chosen(NamedTuple):
 
     def suits(self, workload: Workload) -> bool:
         """Whether ``"*"`` means this path for the workload."""
-        if self.strategy.lossy or (self.strategy.collective and workload.world == 1):
+        if self.strategy.lossy:
             return False
         if "partitions" in self.strategy.needs:
             return bool(workload.partitions)
@@ -725,19 +720,19 @@ def _refuse(workload: Workload) -> None:
 
     if workload.model not in MODELS:
         own_model(workload.model)
-    if workload.step == "captured" and (workload.model != "sage" or workload.world > 1):
+    if workload.step == "captured" and (workload.model != "sage" or workload.gpus > 1):
         raise ValueError('step = "captured" is there for model = "sage" on one GPU so far')
-    if workload.partitions and workload.world > 1:
+    if workload.partitions and workload.gpus > 1:
         raise ValueError(
             f"partitions = {workload.partitions!r} are for one rank, and there are"
-            f" {workload.world}: leave partitions out, or gpus and nodes"
+            f" {workload.gpus}: leave partitions out, or gpus"
         )
     if workload.partitions and workload.structure:
         raise ValueError("partitions and [structure] draw minibatches each in their own way")
-    if workload.step_seeds < workload.world:
+    if workload.step_seeds < workload.gpus:
         raise ValueError(
             f"batch_size = {workload.batch_size} leaves no seed node for some of"
-            f" {workload.world} ranks: at least {workload.world}"
+            f" {workload.gpus} ranks: at least {workload.gpus}"
         )
     folder = dataset_folder(workload.dataset, workload.scale)
     if not folder.exists():  # a graph of the user's own is known by its folder

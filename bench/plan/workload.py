@@ -62,9 +62,9 @@ class Workload:
     10,25`` in DGL's order, input layer first, is ``(25, 10)`` here. ``max_batches`` cuts the epoch
     short (0: the whole epoch).
 
-    ``gpus`` ranks on each of ``nodes`` machines train together (on a host: processes). By
-    ``scaling``, ``batch_size`` seeds are those of a step of all ranks (``strong``: the same steps
-    as one rank takes, each split) or of one rank (``weak``: fewer steps an epoch, and larger ones).
+    ``gpus`` ranks of one machine train together (on a host: processes). By ``scaling``,
+    ``batch_size`` seeds are those of a step of all ranks (``strong``: the same steps as one rank
+    takes, each split) or of one rank (``weak``: fewer steps an epoch, and larger ones).
 
     A case may take ``memory_share`` of the table's bytes in host memory, the page cache's pages of
     the table among them, the graph beside them; 0: as much as there is. With ``partitions``, such
@@ -83,7 +83,6 @@ class Workload:
     max_batches: int = 0
     seed: int = 0
     gpus: int = 1
-    nodes: int = 1
     scaling: Literal["strong", "weak"] = "strong"
     memory_share: float = 0.0
     partitions: str = ""
@@ -96,14 +95,9 @@ class Workload:
         return len(self.fanouts)
 
     @property
-    def world(self) -> int:
-        """Ranks that train together."""
-        return self.gpus * self.nodes
-
-    @property
     def step_seeds(self) -> int:
         """Seed nodes of a step of all ranks together."""
-        return self.batch_size * (self.world if self.scaling == "weak" else 1)
+        return self.batch_size * (self.gpus if self.scaling == "weak" else 1)
 
     @property
     def parted(self) -> Partitions | None:
@@ -156,7 +150,7 @@ class Workload:
 
     def _named(self, what: str, memory: str, fields: dict[str, Any]) -> str:
         scale = "" if self.scale == 1.0 else f"@{self.scale:g}"
-        ranks = "" if self.world == 1 else f"-{self.nodes}x{self.gpus}{self.scaling[0]}"
+        ranks = "" if self.gpus == 1 else f"-x{self.gpus}{self.scaling[0]}"
         parts = self.partitions.replace("/", "of").replace(" ", "")
         parts = f"-p{parts}" if parts else ""
         digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:8]
@@ -165,8 +159,8 @@ class Workload:
     def _fields(self) -> dict[str, Any]:
         """What the digests stand for: of a usual workload what they stood for ever since."""
         fields = asdict(self)
-        if self.world == 1:
-            del fields["gpus"], fields["nodes"], fields["scaling"]
+        if self.gpus == 1:
+            del fields["gpus"], fields["scaling"]
         for later in ("memory_share", "partitions", "activations", "structure", "step"):
             if fields[later] in (0, "", "keep", "issued"):
                 del fields[later]
@@ -217,9 +211,8 @@ def workload_name(fields: Mapping[str, Any]) -> str:
         words.append(f"batch {fields['batch_size']}")
     if fields["max_batches"]:
         words.append(f"{fields['max_batches']} minibatches")
-    gpus, nodes = ranks_of(fields)
-    if gpus * nodes > 1:
-        words.append(f"{ranks_in_words(gpus, nodes)}, {fields['scaling']} scaling")
+    if (ranks := ranks_of(fields)) > 1:
+        words.append(f"{ranks_in_words(ranks)}, {fields['scaling']} scaling")
     if fields.get("partitions"):
         words.append(f"partitions {fields['partitions']}")
     if fields.get("memory_share"):
@@ -235,15 +228,15 @@ def workload_name(fields: Mapping[str, Any]) -> str:
     return f"{name} ({'; '.join(words)})" if words else name
 
 
-def ranks_of(fields: Mapping[str, Any]) -> tuple[int, int]:
-    """Ranks on a machine, and machines, of a workload of ``plan.json``."""
-    return fields.get("gpus", 1), fields.get("nodes", 1)  # plans were written before them
+def ranks_of(fields: Mapping[str, Any]) -> int:
+    """Ranks of a workload of ``plan.json``."""
+    ranks: int = fields.get("gpus", 1)  # plans were written before them
+    return ranks
 
 
-def ranks_in_words(gpus: int, nodes: int = 1, rank: str = "rank") -> str:
-    """``2 ranks``, ``2 ranks on each of 2 machines``."""
-    machines = f" on each of {nodes} machines" if nodes > 1 else ""
-    return f"{gpus} {rank}{'s' if gpus > 1 else ''}{machines}"
+def ranks_in_words(ranks: int, rank: str = "rank") -> str:
+    """``1 rank``, ``2 ranks``."""
+    return f"{ranks} {rank}{'s' if ranks > 1 else ''}"
 
 
 def workload_names(workloads: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

@@ -58,7 +58,7 @@ class Family:
 
     Attributes:
         name: in words.
-        worlds: ranks of all machines together by workload, ascending; no two alike.
+        worlds: ranks by workload, ascending; no two alike.
     """
 
     name: str
@@ -71,30 +71,22 @@ class Family:
 
 
 def world(run: Run, workload: str) -> int:
-    """Ranks of all machines together that train it."""
-    return math.prod(ranks_of(run.plan["workloads"][workload]))
+    """Ranks that train it together."""
+    return ranks_of(run.plan["workloads"][workload])
 
 
 def families(run: Run) -> list[Family]:
-    """The families of a run that hold several numbers of ranks, in the order of the plan.
-
-    Where two layouts have as many ranks, each number of machines is a family of its own.
-    """
+    """The families of a run that hold several numbers of ranks, in the order of the plan."""
     found = []
-    for name, members in run.alike(gpus=1, nodes=1, scaling="strong"):
-        ranks = {ident: ranks_of(run.plan["workloads"][ident]) for ident in members}
-        alone = [ident for ident in members if ranks[ident] == (1, 1)]
+    for name, members in run.alike(gpus=1, scaling="strong"):
+        alone = [ident for ident in members if world(run, ident) == 1]
         several = [ident for ident in members if ident not in alone]
         for scaling in ("strong", "weak"):
             mine = [w for w in several if run.plan["workloads"][w]["scaling"] == scaling]
-            split = len({world(run, ident) for ident in mine}) < len(mine)
-            for nodes in sorted({ranks[ident][1] for ident in mine}) if split else [0] * bool(mine):
-                here = [ident for ident in mine if nodes in (0, ranks[ident][1])]
-                worlds = sorted((world(run, ident), ident) for ident in [*alone, *here])
-                on = f", {nodes} machine{'s' if nodes > 1 else ''}" if split else ""
-                if len(worlds) > 1:
-                    ordered = {ident: many for many, ident in worlds}
-                    found.append(Family(f"{name}, {scaling} scaling{on}", ordered))
+            worlds = sorted((world(run, ident), ident) for ident in [*alone, *mine])
+            if mine and len(worlds) > 1:
+                ordered = {ident: many for many, ident in worlds}
+                found.append(Family(f"{name}, {scaling} scaling", ordered))
     return found
 
 
@@ -128,8 +120,7 @@ def scaling(run: Run) -> pd.DataFrame:
         mine = [key for key in logs if key.workload in family.worlds]
         for key in sorted(mine, key=lambda key: family.worlds[key.workload]):
             efficiency, why = _efficiency(run, family, key, logs, costs)
-            nodes = ranks_of(run.plan["workloads"][key.workload])[1]
-            busy = cores.get(key) if nodes == 1 else None
+            busy = cores.get(key)
             more = [o for o in mine if o == key._replace(workload=o.workload)]
             more = [o for o in more if family.worlds[o.workload] > family.worlds[key.workload]]
             records.append(

@@ -51,7 +51,6 @@ PATH_METRICS = {
     "gpu_link_read_bytes": "gpu_link_read",
     "gpu_memory_bytes": "gpu_memory_read",
     "peer_bytes": "peer_read",
-    "network_bytes": "network_read",
     "disk_payload_bytes": "disk_payload",
 }
 #: Metric of the requests of one size in bytes: of rows (``gpu``), or of ``structure``.

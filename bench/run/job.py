@@ -25,24 +25,6 @@ CALIBRATION_KEY: CaseId = ("", "", "", 0)
 _CHOICE = TypeAdapter(SensorChoice)
 
 
-@dataclass(frozen=True)
-class Meeting:
-    """Where several machines meet for one case.
-
-    Attributes:
-        node: which of them this is.
-        number: of the case, among those that several machines measure.
-        address: of machine 0.
-        port: on this machine's loopback, of the store by which the machines talk, or of the way
-            that leads there.
-    """
-
-    node: int
-    number: int
-    address: str
-    port: int
-
-
 class Ready(NamedTuple):
     """A workload that can be measured: folders of dataset and minibatches, and their identity."""
 
@@ -131,7 +113,6 @@ class Job:
         sensors: which of the GPU's sensors the run's calibration trusts; ``None``: no GPU.
         identity: of dataset and minibatches, which all ranks have to agree on.
         rank: which of several processes; -1 for one that is alone, or that starts the others.
-        meeting: with the other machines; ``None``: there is none.
         memory: what the case's processes may take together; ``None``: as much as there is.
         first: no repeat of the series has been measured: it is this one that is looked at whole.
         start: the first block to be measured; those before are in the part, of another process.
@@ -148,7 +129,6 @@ class Job:
     sensors: SensorChoice | None = None
     identity: str = ""
     rank: int = -1
-    meeting: Meeting | None = None
     memory: MemoryLimit | None = None
     first: bool = True
     start: int = 0

@@ -53,12 +53,11 @@ _CORE_SECONDS = {*cpu.CORE_SECONDS, *threads.METRICS}
 Spot = tuple[str, str, int, str]
 
 
-def joined(ranks: list[list[Row]], local_world: int, out: PartWriter) -> dict[int, int]:
+def joined(ranks: list[list[Row]], out: PartWriter) -> dict[int, int]:
     """Write the case's rows; the slowest rank of each epoch.
 
     Args:
         ranks: rows of each rank, by rank.
-        local_world: how many ranks a machine has.
     """
     found: dict[Spot, dict[int, Row]] = defaultdict(dict)
     for rank, of_rank in enumerate(ranks):
@@ -71,15 +70,13 @@ def joined(ranks: list[list[Row]], local_world: int, out: PartWriter) -> dict[in
     }
     slowest = {epoch: max(of, key=of.__getitem__) for epoch, of in times.items()}
     for (stage, metric, epoch, _), rows in found.items():
-        whole = _joined((stage, metric), rows, slowest.get(epoch, 0), local_world)
+        whole = _joined((stage, metric), rows, slowest.get(epoch, 0))
         if whole is not None:
             out.row(replace(whole, rank=-1))
     return slowest
 
 
-def _joined(
-    what: tuple[str, str], rows: dict[int, Row], slowest: int, local_world: int
-) -> Row | None:
+def _joined(what: tuple[str, str], rows: dict[int, Row], slowest: int) -> Row | None:
     """One row from those of the ranks that have it; ``None``: it says nothing of the whole."""
     first = next(iter(rows.values()))
     if len(rows) == 1 or what in _ALIKE:  # of one rank: what it did for all, a test of the model
@@ -88,7 +85,7 @@ def _joined(
     if absent is not None:
         return absent
     values = {rank: one.value or 0.0 for rank, one in rows.items()}
-    found = _value(what, first.unit, values, slowest, local_world)
+    found = _value(what, first.unit, values, slowest)
     if found is None:
         return None
     value, how = found
@@ -96,7 +93,7 @@ def _joined(
 
 
 def _value(
-    what: tuple[str, str], unit: str, values: dict[int, float], slowest: int, local_world: int
+    what: tuple[str, str], unit: str, values: dict[int, float], slowest: int
 ) -> tuple[float, str] | None:
     """What the ranks' values make together, and how."""
     every, count = values.values(), len(values)
@@ -105,8 +102,7 @@ def _value(
     if what in _MEAN:
         return fmean(every), f"mean of {count} ranks"
     if what[1] in _OF_MACHINE:
-        machines = [value for rank, value in values.items() if rank % local_world == 0]
-        return sum(machines), "the first rank of each machine"
+        return next(iter(every)), "as the first rank saw it"
     if unit in _ADDS_UP or what[1] in _CORE_SECONDS:
         twice = ", what they share counted for each" if what[1] in _MEMORY else ""
         return sum(every), f"sum of {count} ranks{twice}"

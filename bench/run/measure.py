@@ -191,7 +191,7 @@ class Ground:
     def kind(self, strategy: Strategy) -> TableKind:
         """Where the path's table is loaded."""
         job, device = self._job, torch.device(self._job.device)
-        return table_kind(strategy, job.measure, device, job.case.workload.world)
+        return table_kind(strategy, job.measure, device, job.case.workload.gpus)
 
     def table(self, strategy: Strategy) -> Table:
         """The feature table where the path wants it, loaded once for all paths of that kind."""
@@ -309,7 +309,7 @@ class MeasuredCase(ExitStack):
     def _typed_refusal(self) -> Reason | None:
         """Why the case cannot run with a table for each type of nodes."""
         plan = self._job.measure
-        if self._job.case.workload.world > 1:
+        if self._job.case.workload.gpus > 1:
             return unsupported("with a table a type, one rank trains")
         if plan.activations != "keep" or self._job.case.workload.activations != "keep":
             return unsupported('with a table a type, activations = "keep"')

@@ -5,7 +5,7 @@ nothing has a name that could be left behind. Each measures its share into a par
 when all have ended, these make the rows of the case (:mod:`gatherbench.bench.run.joined`).
 
 torch's launcher is not used: its ranks meet in a store that listens on every interface, and what
-anybody writes there is unpickled. Those of one machine meet in a file.
+anybody writes there is unpickled. These meet in a file.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
-from torch.distributed import FileStore, PrefixStore, Store  # type: ignore[attr-defined]
+from torch.distributed import FileStore  # type: ignore[attr-defined]
 
-from gatherbench.bench.run.door import store_at
 from gatherbench.bench.run.fork_server import die_with_parent
 from gatherbench.bench.run.group import PATIENCE_S, Together
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.joined import joined
-from gatherbench.bench.run.machines import ANSWER_S, exchange_parts, use_interface_towards
 from gatherbench.bench.run.measure import measure
 from gatherbench.bench.run.store import PartWriter, ranks_folder, read_ranks, rows_of
 from gatherbench.bench.run.table import Table, load_table, table_kind
@@ -57,7 +56,7 @@ class RankError(RuntimeError):
 
 
 def measure_ranks(job: Job, out: PartWriter) -> str | None:
-    """Measure the case with a process for each rank; on machine 0 ``out`` gets all of its rows.
+    """Measure the case with a process for each rank; ``out`` gets all of its rows.
 
     Returns:
         Why the strategy cannot run here, or ``None`` when the case has been measured.
@@ -65,9 +64,7 @@ def measure_ranks(job: Job, out: PartWriter) -> str | None:
     Raises:
         RankError: see there. What the ranks measured before is in ``out``.
     """
-    gpus, nodes, meeting = job.case.workload.gpus, job.case.workload.nodes, job.meeting
-    if nodes > 1 and meeting is None:
-        return f"unsupported: {nodes} machines are asked for: run --meet HOST:PORT on each of them"
+    gpus = job.case.workload.gpus
     if job.device == "cuda" and torch.cuda.device_count() < gpus:  # asks NVML: no context yet
         return f"no_device: {gpus} GPUs are asked for and {torch.cuda.device_count()} are here"
     cores = len(os.sched_getaffinity(0))
@@ -75,42 +72,39 @@ def measure_ranks(job: Job, out: PartWriter) -> str | None:
         return f"unsupported: {gpus} ranks on {cores} cores would only take turns"
     torch.set_num_threads(1)  # a team of OpenMP threads does not survive the forks: they would hang
     dataset, strategy = open_dataset(job.dataset), build(job.case.strategy, job.case.params)
-    kind = table_kind(strategy, job.measure, torch.device(job.device), job.case.workload.world)
+    kind = table_kind(strategy, job.measure, torch.device(job.device), gpus)
     # No fork has managed memory: each rank loads its own.
     table = None if kind == "managed" else load_table(dataset, kind)
     folder = ranks_folder(job.part)
     shutil.rmtree(folder, ignore_errors=True)  # of a case that was cut off
     folder.mkdir(mode=0o700)
-    # Ranks of one machine need no network, and gloo would listen where the machine's name leads.
-    use_interface_towards(meeting.address if meeting else "127.0.0.1")
+    _use_loopback()
     try:
-        killed = _launched(job, table, folder)
-        if meeting is not None:
-            parts = {path.name: path.read_text("utf-8") for path in folder.glob("rank*.jsonl")}
-            mine = {"parts": parts, "killed": killed}
-            longest_s = min(ANSWER_S, job.measure.timeout_s / 4)
-            others = exchange_parts(meeting, nodes, mine, longest_s)
-            if meeting.node:
-                return None
-            for found in others:
-                killed += found["killed"]
-                for name, text in found["parts"].items():
-                    (folder / name).write_text(text, "utf-8")
-        return _fold(job, killed, out)
+        return _fold(job, _launched(job, table, folder), out)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _use_loopback() -> None:
+    """Have gloo and NCCL use the loopback, unless they are told: ranks here need no network.
+
+    Else each takes the one that the machine's name stands for, and listens there.
+    """
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(of.address == "127.0.0.1" for of in addresses):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
+
+
 def _launched(job: Job, table: Table | None, folder: Path) -> list[str]:
-    """Start this machine's ranks and wait until all have ended; which of them were killed.
+    """Start the ranks and wait until all have ended; which of them were killed.
 
     Where one fails the others would wait for it, and are ended.
     """
-    first = (job.meeting.node if job.meeting else 0) * job.case.workload.gpus
     fork = multiprocessing.get_context("fork")
     ranks = {
-        first + local: fork.Process(target=_one_rank, args=(job, table, folder, os.getpid(), local))
-        for local in range(job.case.workload.gpus)
+        rank: fork.Process(target=_one_rank, args=(job, table, folder, os.getpid(), rank))
+        for rank in range(job.case.workload.gpus)
     }
     try:
         for process in ranks.values():
@@ -132,41 +126,29 @@ def _launched(job: Job, table: Table | None, folder: Path) -> list[str]:
                 process.join()
 
 
-def _store(job: Job, folder: Path) -> Store:
-    """By which the ranks meet: a file, or the machines' store."""
-    world, meeting = job.case.workload.world, job.meeting
-    store: Store
-    if meeting is None:
-        store = FileStore(str(folder / "store"), world)
-    else:
-        store = PrefixStore(f"ranks/{meeting.number}", store_at(meeting.port))
-    store.set_timeout(timedelta(seconds=_patience_s(job)))
-    return store
-
-
 def _patience_s(job: Job) -> float:
     """Seconds that one waits for another: the case shall end of itself before its time is up."""
     return min(PATIENCE_S, job.measure.timeout_s / 2)
 
 
-def _one_rank(job: Job, table: Table | None, folder: Path, launcher: int, local: int) -> None:
-    """The process of one rank; ``local``: which of its machine's."""
+def _one_rank(job: Job, table: Table | None, folder: Path, launcher: int, rank: int) -> None:
+    """The process of one rank."""
     die_with_parent(launcher)
-    here, world = job.case.workload.gpus, job.case.workload.world
-    ranks = Ranks((job.meeting.node if job.meeting else 0) * here + local, world, here)
-    rank = ranks.rank
-    os.environ["LOCAL_WORLD_SIZE"] = str(here)  # as a path that asks torch's group expects it
+    world = job.case.workload.gpus
+    ranks = Ranks(rank, world, world)
+    os.environ["LOCAL_WORLD_SIZE"] = str(world)  # as a path that asks torch's group expects it
     if job.device == "cuda":
         # One GPU a process, so that "cuda" is the rank's own, for meters and driver calls as well.
         named = os.environ.get("CUDA_VISIBLE_DEVICES")
-        os.environ["CUDA_VISIBLE_DEVICES"] = named.split(",")[local] if named else str(local)
+        os.environ["CUDA_VISIBLE_DEVICES"] = named.split(",")[rank] if named else str(rank)
     mine = replace(job, rank=rank, trace=rank_trace(job.trace, rank))
     with closing(PartWriter(folder / f"rank{rank}.jsonl")) as out:
         begin = time.perf_counter()
         try:
             # Not closed where something fails: that would break the others before this one has said
             # what went wrong.
-            store = _store(job, folder)
+            store = FileStore(str(folder / "store"), world)
+            store.set_timeout(timedelta(seconds=_patience_s(job)))
             group = Together(torch.device(job.device), ranks, store, _patience_s(job))
             skipped = measure(mine, out, table, group)
             group.gathered(None)  # nobody leaves before all have ended
@@ -197,12 +179,12 @@ def _fold(job: Job, killed: list[str], out: PartWriter) -> str | None:
     rows = {rank: rows_of(records) for rank, records in parts.items()}
     for of_rank in rows.values():
         out.rows(of_rank)
-    world = job.case.workload.world
+    world = job.case.workload.gpus
     if len(ends) < world or any(end["status"] == "failed" for end in ends.values()):
         raise RankError(_words(killed, ends, world))
     skipped = next((end["reason"] for end in ends.values() if end["status"] == "skipped"), None)
     if skipped is None:
-        slowest = joined(list(rows.values()), job.case.workload.gpus, out)
+        slowest = joined(list(rows.values()), out)
         # Of each epoch the samples and timelines of its slowest rank, whose stages are the case's.
         for rank, records in parts.items():
             for record in records:

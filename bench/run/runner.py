@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gatherbench.bench.meters.load import Load, Waiting
 from gatherbench.bench.meters.nvml_device import SensorChoice
@@ -64,9 +64,6 @@ from gatherbench.bench.run.store import (
 )
 from gatherbench.bench.sampling.prepare import state_of
 from gatherbench.datasets.store import data_root
-
-if TYPE_CHECKING:
-    from gatherbench.bench.run.machines import Machines  # brings torch, which takes its time
 
 #: Of a folder that may be read only.
 _NOT_OURS = (errno.EROFS, errno.EACCES, errno.EPERM)
@@ -219,7 +216,6 @@ class Runner:
         worker: tuple[str, ...] = WORKER,
         budget_s: float | None = None,
         further: Callable[[list[Row]], list[Case]] = lambda _rows: [],
-        machines: Machines | None = None,
     ) -> None:
         self.task, self.store, self.measure = task, task.store, task.measure
         self.progress, self.further = progress, further
@@ -236,7 +232,6 @@ class Runner:
         self._served = 0
         self._sensors: SensorChoice | None = None
         self._rows: list[Row] = []
-        self._machines, self._called = machines, 0
         self._ready: dict[Workload, Ready | str] = {}
 
     def run(self) -> int:
@@ -263,10 +258,8 @@ class Runner:
             return sum(row.status == "failed" for row in ended)
 
     def _end(self) -> None:
-        """Let the processes and the other machines go, and keep the samples that there are."""
+        """Let the processes go, and keep the samples that there are."""
         self._workers.close()
-        if self._machines is not None:
-            self._machines.dismiss(self._called)
         with contextlib.suppress(OSError):  # a full disk has its own message
             self.store.write_samples(finished=False)
 
@@ -381,7 +374,7 @@ class Runner:
         # One repeat of a strategy is enough to look at; the first may have failed.
         first = not start and key_of(case)[:3] not in self._took
         traced = self.measure.trace and first
-        job = Job(
+        return Job(
             case=case,
             measure=self.measure,
             device=self.task.device,
@@ -393,10 +386,6 @@ class Runner:
             start=start,
             **ready._asdict(),
         )
-        if case.workload.nodes == 1 or self._machines is None:
-            return job
-        self._called += 1
-        return self._machines.call(self._called - 1, job)
 
     def _measure(self, jobs: dict[int, Job], total: int) -> Mapping[int, str | None]:
         """Measure cases in a process; by number why they failed where their parts do not say."""
@@ -589,7 +578,7 @@ def takes_turns(case: Case) -> bool:
     """Whether a case may share its process with others of its workload and repeat."""
     from gatherbench.strategies.registry import build  # imports torch
 
-    if case.workload.world > 1 or case.workload.memory_share:
+    if case.workload.gpus > 1 or case.workload.memory_share:
         return False
     return not build(case.strategy, case.params).own_process
 

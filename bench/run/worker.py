@@ -70,7 +70,7 @@ def measure_case(job: Job) -> None:
                 out.row(limit)
                 if limit.reason:
                     return limit.reason
-            return (measure if job.case.workload.world == 1 else measure_ranks)(job, out)
+            return (measure if job.case.workload.gpus == 1 else measure_ranks)(job, out)
 
         status, reason = outcome(work)
         if status == "failed":  # of several ranks it may be one that was killed

@@ -124,7 +124,7 @@ def workload_seeds(
         size, cut = workload.batch_size, workload.max_batches
         return state_seeds(parts, num_nodes, train_ids, size, workload.seed, epoch, cut)
     steps = epoch_seeds(train_ids, workload.step_seeds, workload.seed, epoch, workload.max_batches)
-    steps = steps if workload.world == 1 else rank_seeds(steps, rank, workload.world)
+    steps = steps if workload.gpus == 1 else rank_seeds(steps, rank, workload.gpus)
     if not workload.remembers:
         return steps
     key = derive(workload.seed, epoch, rank, _REMEMBERED)
@@ -167,6 +167,6 @@ def draws(
     nodes = dataset.spec.num_nodes
     order = workload_seeds(workload, dataset.train_ids, epoch, rank, nodes)
     return (
-        (seeds, batch_seed(workload.seed, epoch, i, rank, workload.world))
+        (seeds, batch_seed(workload.seed, epoch, i, rank, workload.gpus))
         for i, seeds in enumerate(order)
     )

@@ -34,7 +34,7 @@ def knowledge_of(
         room_bytes: of the device's memory that a path may fill.
     """
     seed = derive(workload.seed, _EARLIER)
-    other = replace(workload, seed=seed, max_batches=0, gpus=1, nodes=1)
+    other = replace(workload, seed=seed, max_batches=0, gpus=1)
     sampler = sampler_of(other, dataset.indptr, dataset.indices)
 
     def earlier(epoch: int) -> Iterator[Tensor]:

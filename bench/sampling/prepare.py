@@ -37,7 +37,7 @@ def prepare(workload: Workload, progress: Progress = silent) -> tuple[Path, Path
 
     folder = prepare_dataset(workload.dataset, workload.scale, progress=progress)
     trace = data_root() / TRACES / f"{workload.trace_id}-{state_of(folder)}"
-    world = workload.world
+    world = workload.gpus
     ranks = {0: trace} if world == 1 else {r: rank_trace(trace, r) for r in range(world)}
     for one in ranks.values():
         if one.is_dir():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable
 from typing import Any, cast
 
@@ -131,21 +130,21 @@ def where(run: Run, backend: str) -> str:
     return f"Measured on {gpu_of(run) or 'a GPU'}"
 
 
-def by_ranks(run: Run) -> dict[tuple[int, int], list[str]]:
-    """The workloads by their ranks on a machine, and machines; fewer ranks first."""
-    found: dict[tuple[int, int], list[str]] = {}
+def by_ranks(run: Run) -> dict[int, list[str]]:
+    """The workloads by their ranks; fewer ranks first."""
+    found: dict[int, list[str]] = {}
     for workload, fields in run.plan["workloads"].items():
         found.setdefault(ranks_of(fields), []).append(workload)
-    return dict(sorted(found.items(), key=lambda one: (math.prod(one[0]), one[0])))
+    return dict(sorted(found.items()))
 
 
-def on_ranks(ranks: tuple[int, int], all_ranks: Collection[object], backend: str) -> str:
+def on_ranks(ranks: int, all_ranks: Collection[object], backend: str) -> str:
     """For the place of a sentence: nothing where all of the run is of one rank."""
-    if ranks == (1, 1) and len(all_ranks) == 1:
+    if ranks == 1 and len(all_ranks) == 1:
         return ""
     if backend == "cuda":
-        return f", on {ranks_in_words(*ranks, 'GPU')}"
-    return f", by {ranks_in_words(*ranks)} (process{'es' if ranks != (1, 1) else ''})"
+        return f", on {ranks_in_words(ranks, 'GPU')}"
+    return f", by {ranks_in_words(ranks)} (process{'es' if ranks > 1 else ''})"
 
 
 def in_short(run: Run) -> list[tuple[str, str]]:

@@ -158,8 +158,8 @@ class PeerDgl(Peer):
 class PeerWholegraph(Peer):
     """WholeGraph's gather from a table of its own; its output is fresh in each minibatch.
 
-    ``memory``: where the ranks have their parts of it, each the rows of a range. On one machine
-    every GPU reads all of it in place; over several machines the ranks ask each other by NCCL.
+    ``memory``: where the ranks have their parts of it, each the rows of a range. Every GPU reads
+    all of it in place.
     """
 
     package: ClassVar[str] = "pylibwholegraph-cu13"
@@ -190,22 +190,17 @@ class PeerWholegraph(Peer):
         return (self._path(ids, of.row_bytes, ids // rows_of_rank, ranks) for ids in of.batches)
 
     def _path(self, ids: Tensor, row_bytes: int, owner: Tensor, ranks: Ranks) -> DataPath:
-        far = owner // ranks.local_world != ranks.machine(ranks.rank)
-        if self.memory == "host" and ranks.world == ranks.local_world:
-            own = torch.ones_like(far)  # all is host memory of this machine
-        else:
-            own = owner == ranks.rank
         if self.memory == "host":
             order: Order = "sorted" if row_bytes <= 512 else "given"
-            path = zero_copy_path(ids[own], row_bytes, "wholegraph", order)
+            path = zero_copy_path(ids, row_bytes, "wholegraph", order)
         else:
-            path = DataPath(0, gpu_memory_bytes=int(own.sum()) * row_bytes, gpu_requests={})
+            own = int((owner == ranks.rank).sum()) * row_bytes
+            sent = ids.numel() * row_bytes - own
+            path = DataPath(0, gpu_memory_bytes=own, peer_bytes=sent, gpu_requests={})
         return replace(
             path,
             payload_bytes=ids.numel() * row_bytes,
             copy_engine_bytes=ids.numel() * ids.element_size(),
-            peer_bytes=int((~own & ~far).sum()) * row_bytes,
-            network_bytes=int((~own & far).sum()) * row_bytes,
         )
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:

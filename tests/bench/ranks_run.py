@@ -37,10 +37,7 @@ def write_ranks(
     its number of ranks, strategy and variant.
     """
     worlds = sorted({world for of in seconds.values() for world in of})
-    fields = {
-        workload_of(world, scaling): {"gpus": world, "nodes": 1, "scaling": scaling}
-        for world in worlds
-    }
+    fields = {workload_of(world, scaling): {"gpus": world, "scaling": scaling} for world in worlds}
     series = [
         (
             *names,

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from rank_processes import on_ranks
 from torch import Tensor
 
 from gatherbench.kernels.grid import GridPoint
@@ -28,16 +27,12 @@ from gatherbench.strategies import (
     cuda_kernel_fetcher,
     cuda_overlap,
     mps,
-    sharded,
 )
-from gatherbench.strategies.base import SetupStep
 from gatherbench.strategies.cached_zero_copy import CachedFetcher, CachedZeroCopy
 from gatherbench.strategies.cuda_kernel_fetcher import IdBuffer, KernelFetcher
-from gatherbench.strategies.knowledge import NOTHING, Ranks
-from gatherbench.strategies.rank_exchange import Exchange
+from gatherbench.strategies.knowledge import NOTHING
 from gatherbench.strategies.scores import Kept, Placed
 from gatherbench.strategies.set_cache import SetCache
-from gatherbench.strategies.sharded import Part, Sharded, ShardedFetcher, kept_rows, own_rows
 
 HOST = torch.device("cpu")
 
@@ -182,7 +177,7 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(cuda_kernel_fetcher, "with_index", lambda device: device)
-    for module in (cuda_kernel_fetcher, cached_zero_copy, sharded, mps):
+    for module in (cuda_kernel_fetcher, cached_zero_copy, mps):
         monkeypatch.setattr(module, "gather_into", gather)
     monkeypatch.setattr(cuda_kernel_fetcher, "architecture", lambda device: "sm_90")
     monkeypatch.setattr(cuda_kernel_fetcher, "load_gather", lambda point, arch: None)
@@ -445,67 +440,10 @@ def test_cuda_is_asked_where_both_places_lie(notes, monkeypatch):
     assert found == [("the table", "Host", "Host"), ("the part that is kept", "Device", "Device")]
 
 
-def part_of(table: Tensor, ranks: Ranks, kept: Placed | None) -> Part:
-    exchange = Exchange(ranks, HOST, table.shape[1] * table.itemsize)
-    slots = None if kept is None else torch.from_numpy(kept.slots)
-    return Part(len(table), own_rows(table, ranks), kept_rows(table, kept), slots, exchange)
-
-
-def joined(part: Part, *, overlapped: bool, in_gpu: bool = False) -> ShardedFetcher:
-    made = (HOST, Memory(part.rows), [], "aligned", "unique")
-    fetcher = ShardedFetcher(part.rows, *made, overlapped=overlapped)
-    fetcher.join(part, in_gpu)
-    return fetcher
-
-
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.parametrize(("world", "staged"), [(1, False), (2, False), (2, True)])
-@pytest.mark.parametrize("kept", [None, hot(0, 3, 128, 256)], ids=["all sent", "some kept"])
-def test_rows_of_other_ranks_are_put_in_their_place(notes, tmp_path, world, kept, staged):
-    table = conformance.random_table(conformance.NUM_ROWS, 37, torch.int8)
-
-    def work(rank: int) -> None:
-        part = part_of(table, Ranks(rank, world, world), kept)
-        part.exchange._staged = staged  # gloo under tensors of a GPU
-        with joined(part, overlapped=staged) as fetcher:
-            brings_what_is_asked_for(fetcher, table)
-
-    assert on_ranks(world, work, tmp_path) == [None] * world
-
-
-def test_a_rank_counts_what_its_gpu_had(notes):
-    """7 twice: kept; 4 and 9: of its part; 9 again: read already."""
-    table = conformance.random_table(conformance.NUM_ROWS, 37, torch.int8)
-    ids = torch.tensor([7, 9, 4, 7, 9])
-    for in_gpu, hits in ((False, 3), (True, 5)):
-        part = part_of(table, Ranks(0, 1, 1), hot(7, 200))
-        with joined(part, overlapped=False, in_gpu=in_gpu) as fetcher:
-            fetcher.submit(ids).result()
-            assert fetcher.counts()["rows_on_device"] == hits
-
-
-def test_rows_are_arranged_beside_training_and_read_after_that(notes):
-    table = conformance.random_table(conformance.NUM_ROWS, 37, torch.int8)
-    with joined(part_of(table, Ranks(0, 1, 1), hot(7)), overlapped=True) as fetcher:
-        fetcher.submit(torch.tensor([7, 9])).result()
-        assert {stream for _, stream in notes.written} == {"side1"}
-        assert notes.written | notes.read <= notes.marked
-        notes.marked.clear()
-        served = fetcher._serve(torch.tensor([3, 5]))
-        assert notes.marked == {(memory_of(served), notes.current.name)}
-    side = notes.of("side1")
-    arranged = [event for what, event in notes.of("side2") if what == "record"][-1]
-    first = next(k for k, (what, _) in enumerate(side) if what == "gather")
-    assert side.index(("wait", arranged)) < first
-
-
 @pytest.mark.parametrize("ahead", [0, 1])
-@pytest.mark.parametrize("where", ["host", "gpu", "cached"])
-def test_a_fetch_that_runs_ahead_is_confined_to_its_share(notes, monkeypatch, where, ahead):
-    """And a rank has its part where it is to lie."""
+def test_a_fetch_that_runs_ahead_is_confined_to_its_share(notes, monkeypatch, ahead):
     table, taken = torch.zeros(conformance.NUM_ROWS, 3), []
     lies: list[tuple[str, str]] = []
-    shard = SetupStep("shard", "B", 1.0, "by hand")
 
     def of(
         made: type[KernelFetcher], rows: Tensor, _: object, memory: str, policy: str,
@@ -516,18 +454,11 @@ def test_a_fetch_that_runs_ahead_is_confined_to_its_share(notes, monkeypatch, wh
 
     monkeypatch.setattr(KernelFetcher, "of", classmethod(of))
     monkeypatch.setattr(cuda_overlap, "share_threads", lambda _, n: taken.append(n) or "a cap")
-    gpu, word = torch.device("cuda"), "1" if ahead else "0"
-    if where == "cached":
-        made = CachedZeroCopy("random", ahead=word)._open(table, gpu, NOTHING)  # type: ignore[arg-type]
-    else:
-        part = part_of(table, Ranks(0, 1, 1), hot(1))
-        made = Sharded(where, word)._fetcher(part, table, gpu, [shard])  # type: ignore[arg-type]
-    with made as fetcher:
+    path = CachedZeroCopy("random", ahead="1" if ahead else "0")
+    with path._open(table, torch.device("cuda"), NOTHING) as fetcher:
         assert fetcher.lookahead == ahead
         told = [step.value for step in fetcher.setup if step.metric == "budget"]
-        assert (shard in fetcher.setup) == (where != "cached")
-    order = "given" if where == "cached" else "unique"
-    assert lies == [("resident" if where == "gpu" else "registered", order)]
+    assert lies == [("registered", "given")]
     assert taken == [10] * ahead
     assert told == [0.1] * ahead
 

@@ -27,12 +27,12 @@ from torch import Tensor
 
 import gatherbench
 from gatherbench.reason import Reason
+from gatherbench.strategies.aligned_zero_copy import AlignedZeroCopy
 from gatherbench.strategies.base import Fetcher, Strategy
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
 from gatherbench.strategies.knowledge import Knowledge, Ranks, current_ranks
 from gatherbench.strategies.registry import build
-from gatherbench.strategies.sharded import Sharded
 from gatherbench.strategies.unified_tensor import UnifiedTensor
 
 TABLE = torch.randn(500, 7, generator=torch.Generator().manual_seed(0))
@@ -395,12 +395,13 @@ def test_a_strategy_over_ranks_is_told_of_them(grouped, monkeypatch):
         told.append(known)
         return HostFetcher(DirectPath(features), features, lookahead=0)
 
-    monkeypatch.setattr(Sharded, "_open", opened)
+    monkeypatch.setattr(AlignedZeroCopy, "needs", frozenset({"ranks"}))
+    monkeypatch.setattr(AlignedZeroCopy, "_open", opened)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match=r"one of 2 ranks .* call .*init_process_group\(\) first"):
-        gatherbench.unified(TABLE, "sharded", "cpu")
+        gatherbench.unified(TABLE, "aligned_zero_copy", "cpu")
     grouped(1, 2, "2")
-    with gatherbench.unified(TABLE, "sharded", "cpu") as features:
+    with gatherbench.unified(TABLE, "aligned_zero_copy", "cpu") as features:
         assert torch.equal(features[[7]], TABLE[[7]])
     assert [known.ranks for known in told] == [Ranks(1, 2, 2)]
 

@@ -194,8 +194,8 @@ def workloads(run: Run) -> Table:
                 **fields,
                 "fanouts": ", ".join(map(str, fields["fanouts"])),
                 "max_batches": fields.get("max_batches") or None,
-                "ranks": ranks_in_words(*ranks_of(fields)),
-                "scaling": fields["scaling"] if ranks_of(fields) != (1, 1) else None,
+                "ranks": ranks_in_words(ranks_of(fields)),
+                "scaling": fields["scaling"] if ranks_of(fields) > 1 else None,
             }
             for ident, fields in run.plan["workloads"].items()
         ]

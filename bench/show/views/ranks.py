@@ -245,7 +245,7 @@ def _over_ranks(
     def line(world: int, axis: Axis, names: Names, row: Fields | None, why: str) -> Line | None:
         if " ".join(names) == without:
             return None
-        detail = ranks_in_words(world, rank=rank)
+        detail = ranks_in_words(world, rank)
         detail += f", {names[1]}" * (names[1] != "default")
         if row is None:
             return Line(names[0], detail, missing=why)

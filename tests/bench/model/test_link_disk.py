@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gatherbench.bench.model.epoch import epoch_seconds, minibatch_parts, predict_batches
 from gatherbench.bench.model.estimate import Estimate, combine
-from gatherbench.bench.model.load import MinibatchLoad, serving
+from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.physics import Part, disk_read
 from gatherbench.bench.model.profile import LinkProfile, Points, load_profile
 
@@ -110,7 +110,7 @@ def test_a_wrong_disk_is_rejected(wrong):
 def seconds(load: MinibatchLoad, profile: LinkProfile, batches: int, gpus: int = 1) -> float:
     value = predict_batches(load, profile, batches, gpus=gpus).epoch_s.value
     assert value is not None
-    assert value == pytest.approx(epoch_seconds(load, profile, batches, gpus, 1).value)
+    assert value == pytest.approx(epoch_seconds(load, profile, batches, gpus).value)
     return value
 
 
@@ -133,21 +133,12 @@ def test_a_minibatch_ahead_hides_the_shorter_of_disk_and_training_and_the_copy()
     assert predict_batches(slow, machine(), 100).bound == "training (measured)"
 
 
-def test_ranks_of_a_machine_share_its_disk_and_machines_have_one_each():
+def test_ranks_of_a_machine_share_its_disk():
     """Two ranks read half as many minibatches each, at half the rate: nothing is gained."""
     ahead = replace(READS, lookahead=1, gradient_bytes=0.0)
     assert seconds(ahead, machine(), 100, gpus=2) == pytest.approx(100 * 0.1 + 0.05, rel=2e-3)
-    apart = predict_batches(ahead, machine(), 100, nodes=2).epoch_s.value
-    assert apart == pytest.approx(50 * 0.1 + 0.05, rel=2e-3)
     parts = predict_batches(ahead, machine(), 100, gpus=2)
     assert parts.at_once_s["disk"] == pytest.approx(0.2)
-
-
-def test_what_a_rank_reads_for_others_comes_off_its_disk_too():
-    sent = replace(READS, payload_bytes=2 * READS.payload_bytes, peer_bytes=READS.payload_bytes)
-    double = serving(sent)
-    assert (double.disk_requests, double.disk_bytes) == (2 * ROWS, 2 * ROWS * 4096)
-    assert double.disk_payload_bytes == 2 * ROWS * 512
 
 
 def test_an_unknown_disk_is_a_reason_with_the_remedy():

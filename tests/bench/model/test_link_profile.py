@@ -41,7 +41,6 @@ def test_a_preset_has_units_and_sources_its_links_rate_and_reads_back(name, tmp_
     assert all(len(constant.source) > 10 for constant in profile.constants.values())
     several = (profile["node.gpus"].value or 1) > 1
     assert not several or profile["peer.rate"].value
-    assert "its cluster's" in profile.unknown()["network.rate"]
     if "pcie" in name:
         assert profile["link.raw_rate"].value == pytest.approx(raw_rate(int(name[-1])), rel=1e-3)
     path = tmp_path / "x.toml"
@@ -50,14 +49,14 @@ def test_a_preset_has_units_and_sources_its_links_rate_and_reads_back(name, tmp_
     assert hash(load_profile(path)) == hash(profile)
 
 
-def test_a_file_from_before_peers_and_networks_is_still_read(tmp_path):
+def test_a_file_from_before_peers_is_still_read(tmp_path):
     """What it does not name is not known, for a reason."""
     path = tmp_path / "mine.toml"
     older = changed("host.memory", None)
-    gone = "[loop]\nissue = { value = 1.0 }\n"  # what no profile has any more
+    gone = "[loop]\nissue = { value = 1.0 }\n[network]\nrate = { value = 1.0 }\n"  # no more
     path.write_text(older[: older.index("[peer]")] + gone, encoding="utf-8")
     profile = load_profile(path)
-    later = {"host.memory", "peer.rate", "peer.latency", "network.rate", "network.latency"}
+    later = {"host.memory", "peer.rate", "peer.latency"}
     disk = {"disk.iops", "disk.block", "disk.bandwidth"}
     newer = {
         "gpu.issue",

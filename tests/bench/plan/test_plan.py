@@ -60,8 +60,7 @@ def test_lists_expand_to_every_combination(tmp_path):
 RANKS = """
 [[workload]]
 dataset = "wordnet"
-gpus = [1, 2]
-nodes = [1, 2]
+gpus = [1, 2, 4]
 [[strategy]]
 name = "all_in_gpu"
 """
@@ -69,27 +68,23 @@ name = "all_in_gpu"
 
 def test_ranks_expand_and_stand_in_the_id(tmp_path):
     workloads = load_plan(write(tmp_path, RANKS)).workloads()
-    assert [(w.nodes, w.gpus, w.world) for w in workloads] == [
-        (1, 1, 1), (1, 2, 2), (2, 1, 2), (2, 2, 4)
-    ]  # fmt: skip
+    assert [w.gpus for w in workloads] == [1, 2, 4]
     for name in ("id", "trace_id"):
         names = [getattr(w, name).rsplit("-b1000", 1)[1] for w in workloads]
-        assert [n[: n.rindex("-")] for n in names] == ["", "-1x2s", "-2x1s", "-2x2s"]
-        assert len({n[n.rindex("-") :] for n in names}) == 4
+        assert [n[: n.rindex("-")] for n in names] == ["", "-x2s", "-x4s"]
+        assert len({n[n.rindex("-") :] for n in names}) == 3
     assert {w.step_seeds for w in workloads} == {1000}
 
 
 def test_both_scalings_are_workloads_of_their_own_but_of_one_rank(tmp_path):
-    text = RANKS.replace("nodes", 'scaling = ["strong", "weak"]\nnodes')
+    text = RANKS.replace("gpus", 'scaling = ["strong", "weak"]\ngpus')
     one, *found = load_plan(write(tmp_path, text)).workloads()
-    assert (one.world, one.scaling) == (1, "strong")
-    assert [(w.nodes, w.gpus, w.scaling, w.step_seeds) for w in found] == [
-        (n, g, s, 1000 * n * g if s == "weak" else 1000)
-        for n, g in ((1, 2), (2, 1), (2, 2))
-        for s in ("strong", "weak")
+    assert (one.gpus, one.scaling) == (1, "strong")
+    assert [(w.gpus, w.scaling, w.step_seeds) for w in found] == [
+        (g, s, 1000 * g if s == "weak" else 1000) for g in (2, 4) for s in ("strong", "weak")
     ]
-    assert len({w.id for w in found}) == 6
-    assert "-b1000-2x2w-" in found[-1].id
+    assert len({w.id for w in found}) == 4
+    assert "-b1000-x4w-" in found[-1].id
 
 
 def test_ids_of_one_rank_are_those_of_before_there_were_several():
@@ -106,9 +101,7 @@ def test_a_workload_of_several_ranks_in_words():
 
     assert words() == "wordnet GraphSAGE"
     assert words(gpus=2) == "wordnet GraphSAGE (2 ranks, strong scaling)"
-    both = "2 ranks on each of 3 machines, weak scaling"
-    assert words(gpus=2, nodes=3, scaling="weak") == f"wordnet GraphSAGE ({both})"
-    assert "1 rank on each of 2 machines" in words(nodes=2)
+    assert words(gpus=4, scaling="weak") == "wordnet GraphSAGE (4 ranks, weak scaling)"
 
 
 def test_repeats_are_outermost_and_the_order_of_strategies_varies(tmp_path):
@@ -145,22 +138,11 @@ def test_quick_covers_every_strategy_and_both_models():
 
     cases = load_plan("quick").cases()
     covered = {(c.strategy, c.workload.model) for c in cases}
-    alone = [s for s in STRATEGIES if not (s().collective or s().lossy or "file" in s().needs)]
+    alone = [s for s in STRATEGIES if not (s().lossy or "file" in s().needs)]
     assert covered == {(s.name, m) for s in alone for m in ("sage", "gat")}
     variants = {(c.strategy, c.variant) for c in cases}
     assert len([v for name, v in variants if name == "cpu_gather"]) == 2, "as the plan names them"
     assert len(variants) == len(alone) + 1, "the others with their default parameters"
-
-
-def test_every_other_path_between_ranks_is_measured_where_there_are_several(tmp_path):
-    text = SMALL.replace('"sage", "gat"]', '"sage"]\ngpus = [1, 2]')
-
-    def ranks_of_sharded(name: str) -> list[int]:
-        cases = load_plan(write(tmp_path, text.replace("all_in_gpu", name))).cases()
-        return [c.workload.world for c in cases if (c.strategy, c.repeat) == ("sharded", 0)]
-
-    assert ranks_of_sharded("*") == [2]
-    assert ranks_of_sharded("sharded") == [1, 2]
 
 
 def test_a_plan_whose_datasets_can_lie_nowhere_is_refused(tmp_path, monkeypatch):
@@ -238,8 +220,7 @@ def test_more_repeats_than_anybody_needs_are_refused_before_they_are_spelled_out
         ('dataset = "wordnet"', 'dataset = "wordnet"\nbatch_size = true', "no values here"),
         ('"naive", "pinned"', "", "strategy[0]: an empty list"),
         *(
-            ('dataset = "wordnet"', f'dataset = "wordnet"\n{key} = {value}', f"[0].{key}{said}")
-            for key in ("gpus", "nodes")
+            ('dataset = "wordnet"', f'dataset = "wordnet"\ngpus = {value}', f"[0].gpus{said}")
             for value, said in (
                 ("0", ": must be at least 1"),
                 ("[2, -1]", ": must be at least 1"),
@@ -525,7 +506,6 @@ def test_a_captured_step_is_another_workload_on_the_same_minibatches(tmp_path):
         ("repeats = 1", 'repeats = 1\nactivations = "recompute"', 'needs activations = "keep"'),
         ('"wordnet"', '"wordnet"\nmodel = "gat"', 'is there for model = "sage"'),
         ('"wordnet"', '"wordnet"\ngpus = 2', "on one GPU so far"),
-        ('"wordnet"', '"wordnet"\nnodes = 2', "on one GPU so far"),
         ('"wordnet"', '"wordnet"\nmodel = "mlp"', 'is there for model = "sage"'),
         (
             "repeats = 1",

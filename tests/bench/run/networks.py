@@ -16,11 +16,10 @@ STRANGER = Path(__file__).parent / "stranger.py"
 
 @dataclass(frozen=True)
 class Place:
-    """A machine's network: what a command is run in, its address, and how its link is cut."""
+    """A machine's network: what a command is run in, and its address."""
 
     prefix: tuple[str, ...]
     address: str
-    cut: tuple[str, ...]
 
 
 def ip(*words: str) -> None:
@@ -51,7 +50,6 @@ def two_places() -> Iterator[tuple[Place, Place]]:
             Place(
                 ("ip", "netns", "exec", f"gb{name}{end}"),
                 f"10.97.{net}.{host}",
-                ("-n", f"gb{name}{end}", "link", "set", f"v{name}{end}", "down"),
             )
             for end, host in ends
         )

@@ -30,7 +30,7 @@ if __name__ == "__main__":
             store = TCPStore(
                 address, int(port), is_master=False, timeout=longest, wait_for_workers=False
             )
-            for key in (f"torch.rendezvous.{run_id}", "case/0", "ready/0/1"):
+            for key in (f"torch.rendezvous.{run_id}", "0/0"):
                 store.set(key, payload)
             store.get(f"torch.rendezvous.{run_id}")
         except Exception as error:

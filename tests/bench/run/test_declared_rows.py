@@ -24,7 +24,7 @@ class FromPeers(Strategy):
     gpu_share = 0.25
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-        return DataPath(payload_bytes=8, peer_bytes=3, network_bytes=5)
+        return DataPath(payload_bytes=8, peer_bytes=8)
 
     def _data_paths(self, of: Minibatches) -> Iterator[DataPath]:
         return (self.data_path(ids, of.row_bytes) for ids in of.batches)
@@ -46,8 +46,7 @@ def test_every_sum_is_its_own(make_job):
     said = {f"{row.stage}.{row.metric}": row.value for row in rows}
     expected = {
         "fetch.declared_payload": 40,
-        "fetch.peer_read": 15,
-        "fetch.network_read": 25,
+        "fetch.peer_read": 40,
         "fetch.gpu_link_read": 0,
         "fetch.gpu_table": 400 * 33 * 4 / 4,
         "fetch.row": 33 * 4,

@@ -25,7 +25,7 @@ WORKER = (sys.executable, str(Path(__file__).parent / "ranks_worker.py"))
 #: for each of 2 and of 3 ranks, so none is left out.
 ALONE = Workload("tiny", model="mlp", fanouts=(4, 3), batch_size=30, max_batches=5)
 TWO, THREE = replace(ALONE, gpus=2), replace(ALONE, gpus=3)
-WEAK, FAR = replace(TWO, scaling="weak", max_batches=2), replace(TWO, nodes=2)
+WEAK = replace(TWO, scaling="weak", max_batches=2)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def run(
 def rows(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
     """Of a run of every workload, and of a case for each fault."""
     store = RunStore.create(tmp_path_factory.mktemp("ranks"), "box", {"name": "mine"}, {})
-    cases = [Case(w, "cpu_gather", "pinned", {}, 0) for w in (ALONE, TWO, THREE, WEAK, FAR)]
+    cases = [Case(w, "cpu_gather", "pinned", {}, 0) for w in (ALONE, TWO, THREE, WEAK)]
     return run(store, server, cases + [Case(TWO, "cpu_gather", f, {}, 0) for f in FAULTS])
 
 
@@ -152,11 +152,3 @@ def test_a_case_whose_time_is_up_keeps_what_its_ranks_measured(store, server):
     for rank in (0, 1):
         assert len(values(rows, TWO, "epoch.wall_time", rank)) > 2
     assert values(rows, TWO, "epoch.wall_time") == [], "of the case as a whole nothing is known"
-
-
-def test_more_machines_than_take_part_are_skipped(rows):
-    (last,) = (row for row in rows if row.stage == "case" and row.workload == FAR.id)
-    assert last.status == "skipped"
-    assert last.reason == (
-        "unsupported: 2 machines are asked for: run --meet HOST:PORT on each of them"
-    )

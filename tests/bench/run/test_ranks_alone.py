@@ -1,7 +1,6 @@
 """What the launcher's process and a rank do around the measurement, without any process."""
 
 import os
-import shutil
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +11,9 @@ import torch
 from torch.distributed import FileStore
 
 from gatherbench.bench.run import rank_processes as ranks_module
-from gatherbench.bench.run.job import Job, Meeting
+from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.rank_processes import RankError, measure_ranks
-from gatherbench.bench.run.store import PartWriter, ranks_folder, read_part, rows_of
+from gatherbench.bench.run.store import PartWriter, read_part, rows_of
 from gatherbench.strategies.knowledge import Ranks
 
 
@@ -39,7 +38,7 @@ def launched(monkeypatch: pytest.MonkeyPatch, *statuses: str, killed: tuple[str,
         return list(killed)
 
     monkeypatch.setattr(ranks_module, "_launched", write)
-    monkeypatch.setattr(ranks_module, "use_interface_towards", lambda _address: None)
+    monkeypatch.setattr(ranks_module, "_use_loopback", lambda: None)
 
 
 def folded(job: Job) -> tuple[str | None, list[dict[str, Any]]]:
@@ -79,49 +78,6 @@ def test_a_case_fails_with_its_ranks_and_no_part_is_left(job, statuses, killed, 
     rows = rows_of(read_part(job.part))
     assert [row.rank for row in rows] == list(range(len(statuses))), "none of the case as a whole"
     assert [path.name for path in job.part.parent.iterdir()] == [job.part.name]
-
-
-@pytest.mark.parametrize(
-    ("node", "killed"), [(0, []), (0, ["rank 1 was killed by SIGKILL"]), (1, [])]
-)
-def test_machine_0_joins_what_all_machines_found(job, node, killed, monkeypatch):
-    workload = replace(job.case.workload, gpus=1, nodes=2)
-    case = replace(job.case, workload=workload)
-    job = replace(job, case=case, meeting=Meeting(node, 7, "here", 1))
-    told: list[Any] = []
-
-    def write(job: Job, _table: object, folder: Path, rank: int = node) -> list[str]:
-        with closing(PartWriter(folder / f"rank{rank}.jsonl")) as out:
-            make = replace(job.rows, rank=rank)
-            out.row(make.ok("epoch", "wall_time", "s", rank + 1, "clock", 0))
-            if not (rank and killed):
-                out.end("ok", None, 1.0)
-        return []
-
-    def exchange(_meeting: Meeting, _nodes: int, mine: Any, longest_s: float) -> list[Any]:
-        told.append((list(mine["parts"]), list(mine["killed"]), longest_s))
-        if node:
-            return []
-        other = job.part.parent / "other"
-        other.mkdir()
-        write(job, None, other, 1)
-        text = (other / "rank1.jsonl").read_text()
-        shutil.rmtree(other)
-        return [{"killed": killed, "parts": {"rank1.jsonl": text}}]
-
-    monkeypatch.setattr(ranks_module, "use_interface_towards", told.append)
-    monkeypatch.setattr(ranks_module, "_launched", write)
-    monkeypatch.setattr(ranks_module, "exchange_parts", exchange)
-    ranks_folder(job.part).mkdir()
-    (ranks_folder(job.part) / "rank0.jsonl").write_text("of a case that was cut off")
-    if killed:
-        with pytest.raises(RankError, match=killed[0]):
-            folded(job)
-    else:
-        folded(job)
-    rows = [(row.rank, row.value) for row in rows_of(read_part(job.part))]
-    assert rows == ([] if node else [(0, 1.0), (1, 2.0), *[(-1, 2.0)] * (not killed)])
-    assert told == ["here", ([f"rank{node}.jsonl"], [], job.measure.timeout_s / 4)]
 
 
 def test_before_the_forks_no_team_of_threads_a_table_to_register_and_enough_gpus_or_cores(

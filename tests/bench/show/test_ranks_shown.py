@@ -366,7 +366,7 @@ def test_two_graphs_or_machines_are_named_in_the_series(make_run):
 
 
 def test_a_whisker_beyond_the_axis_is_cut_there_and_its_end_is_said():
-    axis, drawn = Axis("s", 4.0), Line("sharded", "host", parts={"sharded": 1.0}, text="1 s")
+    axis, drawn = Axis("s", 4.0), Line("cpu_gather", "naive", parts={"cpu_gather": 1.0}, text="1 s")
     line = whiskered(drawn, axis, (0.5, 40.0))
     assert (line.ends, line.cut) == ((0.5, 4.0), True)
     assert (line.text, line.spread) == ("1 s", "0.500 to 40.0")
