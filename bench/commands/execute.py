@@ -182,6 +182,11 @@ def execute(
                 f"interrupted; what was measured is safe. Go on with: {again(run)}", soft_wrap=True
             )
             return status_of(stop)
+    ended = [r for r in run.store.rows() if (r.stage, r.metric) == (CASE_STAGE, CASE_METRIC)]
+    if not ended:
+        said = f"the time was up before any of {_cases(len(run.cases))} had a whole block"
+        err.print(f"[red]Nothing was measured:[/] {said}. Go on with: {again(run)}", soft_wrap=True)
+        return FAILED
     late = runner.left - runner.unprepared - runner.cut_off
     said = f"{late} of {_cases(len(run.cases))} left out" if late else ""
     if runner.left and runner.cut_off:
@@ -195,10 +200,7 @@ def execute(
     whole = finish(run.store, out, err)
     if failed:
         err.print(f"[red]{_cases(failed)} failed[/]; the table says why")
-    measured = any(
-        (row.stage, row.metric, row.status) == (CASE_STAGE, CASE_METRIC, "ok")
-        for row in run.store.rows()
-    )
+    measured = any(row.status == "ok" for row in ended)
     if not measured:
         err.print("[red]nothing was measured[/]; the table says why")
     return FAILED if failed or not measured or not whole else OK

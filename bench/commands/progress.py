@@ -41,17 +41,25 @@ def reporter(
         left_s: of the run's time.
         clock: seconds since 1970.
     """
-    task = bar.add_task("starting", total=len(run.cases))
+    task = bar.add_task("starting", total=1.0)
     cores, told = logical_cores(run.store.env()), set[str]()
-    begin, done, disturbed = clock(), 0, 0
+    begin, first, done, disturbed, shown = clock(), math.nan, 0, 0, 0.0
     # A series goes on until it is precise: nobody knows after how many repeats.
     more = "+" if run.measure.max_repeats > run.measure.min_repeats else ""
 
-    def end(cases: int) -> str:
-        """When so many more will have ended, as far as those that have ended tell."""
-        if not (done and cases):
+    def end(so_far: float, total: int) -> str:
+        """When all will have ended, as far as those tell that have; the bar goes that far.
+
+        It never goes back: further cases make the total larger.
+        """
+        nonlocal begin, first, shown
+        if math.isnan(first):
+            begin, first = clock(), so_far
+        shown = max(shown, so_far / total)
+        bar.update(task, completed=shown)
+        if not first < so_far < total:
             return ""
-        seconds = min(cases * (clock() - begin) / done, left_s())
+        seconds = min((total - so_far) * (clock() - begin) / (so_far - first), left_s())
         moment = datetime.fromtimestamp(clock() + seconds)
         tomorrow = moment.date() != datetime.fromtimestamp(clock()).date()
         return f", ends about {moment:{'%a %H:%M' if tomorrow else '%H:%M'}}"
@@ -59,15 +67,13 @@ def reporter(
     def preparing(workload: Workload, what: str, fraction: float) -> None:
         bar.update(task, description=f"{workload.dataset}: {what} {fraction:.0%}")
 
-    def starting(number: int, total: int, case: Case) -> None:
+    def starting(so_far: float, total: int, case: Case) -> None:
         what = f"{case.workload.id} {case.strategy} {case.variant} r{case.repeat}"
-        what += end(total - number + 1)
-        bar.update(task, description=what, completed=number - 1, total=total)
+        bar.update(task, description=what + end(so_far, total))
 
     def ended(number: int, total: int, case: Case, rows: list[Row]) -> None:
         nonlocal done, disturbed
         done += 1
-        bar.update(task, completed=number)
         status, reason, seconds = rows[-1].status, rows[-1].reason, rows[-1].value
         said = f"{seconds:.1f} s" if reason is None else escape(reason)
         if reason in told:
@@ -79,7 +85,7 @@ def reporter(
             disturbed += 1
             said += f", [yellow]beside other work on {beside['other_cores']:.1f} cores[/]"
         out.print(
-            f"[{number}/{total}{more}{end(total - number)}] {case.workload.id} {case.strategy}"
+            f"[{number}/{total}{more}{end(number, total)}] {case.workload.id} {case.strategy}"
             f" {case.variant} r{case.repeat} [{_COLOURS[status]}]{status}[/] {said}",
             soft_wrap=True,
             highlight=False,

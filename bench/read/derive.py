@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gatherbench.bench.read.disturbance import no_ratio_over
 from gatherbench.bench.read.once import once
 from gatherbench.bench.read.tables import Processes, Run, process_at
 from gatherbench.bench.run.rows import BASES, SERIES, Key
@@ -131,13 +130,11 @@ def speedup_over(run: Run, strategy: str = "cpu_gather", variant: str = "naive")
     95 % interval (:func:`gatherbench.stats.interval.interval_of`); over itself the
     ratio is 1 by definition. One repeat has no interval: the bounds are NaN. Neither has a
     modelled epoch: they are its value. Columns: :data:`SERIES`, ``speedup``, ``low``, ``high``. A
-    series whose reference is not there is left out, or whose ratio is not to be given
+    series whose reference is not there is left out. What decides nothing is given, too
     (:func:`gatherbench.bench.read.disturbance.no_ratio_over`).
     """
     logs = repeat_logs(run.values("epoch", "wall_time", EPOCHS), run.processes)
     given = {key: mine for key, mine in logs.items() if key[1:3] == (strategy, variant)}
-    for key in [one for one in given if one.basis == "measured" and no_ratio_over(run, one)]:
-        del given[key]
     records: list[tuple[object, ...]] = []
     for key, mine in logs.items():
         reference = given.get(key._replace(strategy=strategy, variant=variant))

@@ -157,12 +157,14 @@ class Turns:
 class Turn(NamedTuple):
     """Whose turn it is: ``case`` of the jobs, -1 for what they share.
 
-    ``since`` is by :func:`time.monotonic`, ``before_s`` the seconds of its earlier turns.
+    ``since`` is by :func:`time.monotonic`, ``before_s`` the seconds of its earlier turns. ``done``
+    is the share of all the jobs' work that is done.
     """
 
     case: int = -1
     since: float = math.inf
     before_s: float = 0.0
+    done: float = 0.0
 
     def say(self, path: Path) -> None:
         """Have it in the file, whatever becomes of the process."""

@@ -124,8 +124,10 @@ class Progress:
     """What the runner tells of its work; the command line draws it."""
 
     preparing: Callable[[Workload, str, float], None] = lambda _w, _what, _f: None
-    starting: Callable[[int, int, Case], None] = lambda _i, _n, _c: None
-    #: Of the total so far. The rows are those of the case; the last one says how it ended, and
+    #: How many cases have ended, with the share that is done of those on their way; the total so
+    #: far; and what is being measured.
+    starting: Callable[[float, int, Case], None] = lambda _i, _n, _c: None
+    #: How many have ended with this one. The rows are its own; the last one says how it ended, and
     #: after how long.
     ended: Callable[[int, int, Case, list[Row]], None] = lambda _i, _n, _c, _rows: None
 
@@ -229,7 +231,7 @@ class Runner:
         self._workers = Workers(self.store.parts, environment, worker, self._until)
         #: A new server once each series had its turn: see :mod:`gatherbench.bench.run.fork_server`.
         self._round = len({replace(case, repeat=0).id for case in task.cases})
-        self._served = 0
+        self._served = self._ended = 0
         self._sensors: SensorChoice | None = None
         self._rows: list[Row] = []
         self._ready: dict[Workload, Ready | str] = {}
@@ -271,7 +273,7 @@ class Runner:
         for row in self._rows:
             self._further_s -= self._took_s(row) * (key_of(row) not in least)
         self.left = sum(key_of(case) not in done for case in cases)
-        total = len(cases)
+        total, self._ended = len(cases), len(cases) - self.left
         missing = [one for one in enumerate(cases, start=1) if key_of(one[1]) not in done]
         for group in self._groups(missing):
             self.left -= self._run(group, total, done)
@@ -335,7 +337,7 @@ class Runner:
             part = self.store.part(case)
             if part.exists() and has_ended(part):
                 continue  # the runner was killed before it folded the part
-            self.progress.starting(number, total, case)
+            self.progress.starting(self._ended, total, case)
             job = self._job(case, part)
             if isinstance(job, Job):
                 jobs[number] = job
@@ -358,7 +360,8 @@ class Runner:
             source = NOT_PREPARED if number in unprepared else source
             rows = self._fold(part, self.task.rows.of(case), CASE_STAGE, failure, source)
             self._took_s(rows[-1])
-            self.progress.ended(number, total, case, rows)
+            self._ended += 1
+            self.progress.ended(self._ended, total, case, rows)
         if isinstance(stop, KeyboardInterrupt):
             raise stop
         self.cut_off += sum(self.store.part(case).exists() for n, case in group if n in cut_off)
@@ -405,7 +408,7 @@ class Runner:
             now, until = self.store.parts.absolute() / "turn.json", time.monotonic() + self.left_s()
             turns = Turns(tuple(jobs.values()), now, until)
             turns.now.unlink(missing_ok=True)
-            death = self._done(turns, len(jobs), look=self._watched(turns, list(jobs), total))
+            death = self._done(turns, len(jobs), look=self._watched(turns, total))
             left = [n for n, job in jobs.items() if not _has_ended(job)]
             active = [n for case, n in enumerate(jobs) if case == Turn.said(turns.now).case]
             # Nobody's turn, and nothing has come of it: another process would fare no better.
@@ -419,18 +422,19 @@ class Runner:
         start = self.store.keep_blocks(job.part) if job.part.exists() else 0
         return replace(job, start=start, first=job.first and not start)
 
-    def _watched(self, turns: Turns, numbers: list[int], total: int) -> Callable[[], None]:
+    def _watched(self, turns: Turns, total: int) -> Callable[[], None]:
         """Tells whose turn it is, and raises ``TimeoutError`` where one has had too much time."""
-        told, begin = -1, time.monotonic()
+        told, begin = (-1, 0.0), time.monotonic()
 
         def look() -> None:
             nonlocal told
-            case, since, before_s = Turn.said(turns.now)
-            if case == told == -1:
+            case, since, before_s, done = Turn.said(turns.now)
+            if case == told[0] == -1:
                 since = begin
-            if case not in (told, -1):
-                told = case
-                self.progress.starting(numbers[case], total, turns.jobs[case].case)
+            if case >= 0 and (case, done) != told:
+                told = case, done
+                so_far = self._ended + done * len(turns.jobs)
+                self.progress.starting(so_far, total, turns.jobs[case].case)
             if before_s + time.monotonic() - since > self.measure.timeout_s:
                 raise TimeoutError(_timed_out(self.measure.timeout_s))
 

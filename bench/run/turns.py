@@ -18,12 +18,12 @@ one. Ratios stay paired within blocks, and a process that was cut off has fewer 
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -42,6 +42,8 @@ T = TypeVar("T")
 
 #: Blocks for which there has to be time before one begins: it, and what the paths do behind it.
 _BLOCK_AND_END = 2
+#: About so many epochs take as long as a path's opening with its warm-up, and its end.
+_OPENS, _ENDS = 3, 1
 
 #: Share of the GPU's free memory that one more path may take: the training of those that are open
 #: has not had all that it will take.
@@ -59,9 +61,9 @@ def take_turns(job: Turns) -> None:
     first = job.jobs[0]
     case, plan = first.case, first.measure
     draw = random.Random(f"{plan.order_seed} {case.workload.id} {case.repeat}")
-    Turn().say(job.now)
+    now = _Now(job)
     ground = Ground(first)
-    waiting = [_Path(number, one, ground, job.now) for number, one in enumerate(job.jobs)]
+    waiting = [_Path(number, one, ground, now) for number, one in enumerate(job.jobs)]
     for path in waiting:
         source = "time.time; its paths took turns, from this epoch on"
         path.out.row(path.job.rows.ok(*PROCESS, began, source, path.job.start or -1))
@@ -89,7 +91,7 @@ def take_turns(job: Turns) -> None:
                 longest_s = max(longest_s, time.monotonic() - block_began)
         for path in opened:
             if not path.over:
-                path.turn(path.case.finish)
+                path.turn(path.case.finish, _ENDS)
                 path.end("ok", None)
         if waiting:  # the host may have room for one table alone
             kept = ground.kind(waiting[0].case.strategy)
@@ -109,16 +111,34 @@ def _opened(waiting: Sequence[_Path]) -> tuple[list[_Path], list[_Path]]:
         if opened and not path.fits():
             later.append(path)
             continue
-        path.turn(path.case.open)
+        path.turn(path.case.open, _OPENS)
         if not path.over:
             opened.append(path)
     return opened, later
 
 
+class _Now:
+    """Says whose turn it is, and how much of all the work is done, in epochs."""
+
+    def __init__(self, job: Turns) -> None:
+        self._file, self._done = job.now, 0
+        self._all = sum(_OPENS + one.measure.epochs - one.start + _ENDS for one in job.jobs)
+        self.say()
+
+    def say(self, case: int = -1, since: float = math.inf, before_s: float = 0.0) -> None:
+        """For the arguments see :class:`Turn`."""
+        Turn(case, since, before_s, self._done / self._all).say(self._file)
+
+    def did(self, epochs: int) -> None:
+        """So much work is done, and it is nobody's turn."""
+        self._done += epochs
+        self.say()
+
+
 class _Path:
     """A case that takes turns: its part, the time that it has had, and whether it is over."""
 
-    def __init__(self, number: int, job: Job, ground: Ground, now: Path) -> None:
+    def __init__(self, number: int, job: Job, ground: Ground, now: _Now) -> None:
         self.job, self.out = job, PartWriter(job.part, more=job.start > 0)
         self.case = MeasuredCase(job, self.out, ground, alone=False)
         self.spent_s, self.over = 0.0, False
@@ -138,14 +158,17 @@ class _Path:
             return False
         return self.case.refused() is None
 
-    def turn(self, work: Callable[[], str | None]) -> None:
+    def turn(self, work: Callable[[], str | None], epochs: int = 1) -> None:
         """Have it do a piece of work; where that returns a reason, or fails, the case is over.
+
+        Args:
+            epochs: as long as about so many epochs.
 
         Raises:
             SystemExit: CUDA is lost.
             Exception: the disk is full.
         """
-        Turn(self._number, time.monotonic(), self.spent_s).say(self._now)
+        self._now.say(self._number, time.monotonic(), self.spent_s)
         begin = time.perf_counter()
 
         def guarded() -> str | None:
@@ -162,7 +185,7 @@ class _Path:
             self.end(status, reason)
             if status == "failed" and self.job.device == "cuda":
                 _look_for_cuda()
-        Turn().say(self._now)
+        self._now.did(epochs)
 
     def end(self, status: str, reason: str | None) -> None:
         """The case is over."""

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from gatherbench.bench.read.derive import EPOCHS, epoch_times, plan_order, problems, sort_series
-from gatherbench.bench.read.disturbance import disturbed_series
+from gatherbench.bench.read.disturbance import disturbed_series, mostly_disturbed
 from gatherbench.bench.read.once import once
 from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import Run
@@ -45,13 +45,16 @@ def in_plan_order(run: Run, frame: pd.DataFrame) -> pd.DataFrame:
 
 def marked(run: Run, frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with marks: ``beside`` of its series, and ``open`` of their speed-ups if any."""
-    alone = disturbed_series(run)
-    keys = frame[SERIES].itertuples(index=False, name=None)
+    alone, nothing = disturbed_series(run), mostly_disturbed(run)
+    keys = list(frame[SERIES].itertuples(index=False, name=None))
     frame = frame.assign(beside=[DISTURBED * (key in alone) for key in keys])
     if "speedup_low" in frame:
-        ends = zip(frame["speedup_low"], frame["speedup_high"], strict=True)
+        ends = zip(frame["speedup_low"], frame["speedup_high"], keys, strict=True)
         given = frame["speedup"].notna() | frame["speedup_high"].notna()
-        frame["open"] = [UNDECIDED * is_open(low, high) for low, high in ends]
+        frame["open"] = [
+            UNDECIDED * (low != high and (nothing or key in alone or is_open(low, high)))
+            for low, high, key in ends
+        ]
         frame["open"] = frame["open"].where(given, "")
     return frame
 

@@ -49,6 +49,7 @@ class Contest:
         unknown: series that are modelled at some corners alone: nothing is decided against them.
         error: the ratio below which modelled epochs have no order.
         host_bound: series whose epochs the host bounds by issuing them.
+        busy: other work ran beside them: nothing is decided.
     """
 
     workload: str
@@ -59,6 +60,7 @@ class Contest:
     unknown: tuple[str, ...] = ()
     error: float = 1 + THRESHOLD
     host_bound: Collection[str] = ()
+    busy: bool = False
 
     @property
     def bounds(self) -> list[str]:
@@ -72,6 +74,8 @@ class Contest:
 
     def _word(self, one: str, other: str) -> PathWord:
         """The verdict on the epochs of one series over those of another."""
+        if self.busy:
+            return "AMBIGUOUS"
         ratio = self.apart(self.times[one], self.times[other])
         return between(ratio, host_bound={one, other} <= {*self.host_bound})
 

@@ -38,8 +38,8 @@ DISTURBED, UNDECIDED = "!", "?"
 MARKS = MappingProxyType(
     {
         DISTURBED: "there was other work beside every repeat",
-        UNDECIDED: "the ratio's 95 % interval does not tell a difference of"
-        f" {THRESHOLD:.0%} from none",
+        UNDECIDED: "not decided: the ratio's 95 % interval does not tell a difference of"
+        f" {THRESHOLD:.0%} from none, or there was other work",
     }
 )
 

@@ -43,6 +43,7 @@ class Column:
         ends: how a terminal shows them: in ``brackets`` behind the value, as ± ``half`` of what is
             between them, or not at all (``hidden``); in place of a value that lies between them,
             both in any case, also of a column ``between`` ends that are no columns.
+        greyed: a terminal shows it in grey where it has a mark.
         short: its heading in a terminal, which has no room for columns without one.
         below: what a terminal says below the table in place of a column, of each of its values:
             ``{value}``, and ``{series}``, which have it.
@@ -56,6 +57,7 @@ class Column:
     mark: str = ""
     interval: bool = False
     ends: Literal["brackets", "half", "hidden", "between"] = "brackets"
+    greyed: bool = False
     short: str = ""
     below: str = ""
 
@@ -95,6 +97,7 @@ class Cell:
     text: str
     value: str | None = None
     with_ends: str = ""
+    grey: bool = False
 
     @property
     def full(self) -> str:
@@ -226,7 +229,7 @@ def _cell(
     if not known:
         return Cell(MISSING + mark, "", ends)
     if column.kind == "numeric":
-        return Cell(text + mark, repr(float(value)), ends)
+        return Cell(text + mark, repr(float(value)), ends, bool(mark) and column.greyed)
     return Cell(text, None if text == str(value) else str(value), text)
 
 
@@ -246,7 +249,7 @@ def _in_words(
     if low == high or column.ends in ("hidden", "between"):
         return text
     if pd.isna(low):
-        return f"{text} (one repeat)"
+        return text if row.get("basis") == "predicted" else f"{text} (one repeat)"
     if column.ends == "half":
         return f"{text} ±{(high - low) / 2 * factor:.{len(text.partition('.')[2])}f}"
     return f"{text} ({show(low)}–{show(high)})"

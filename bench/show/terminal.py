@@ -43,7 +43,7 @@ def frame(title: str, *words: str, numbers: Iterable[str] = ()) -> Table:
 def in_terminal(
     table: data.Table,
     names: Mapping[str, str] = MappingProxyType({}),
-    below: dict[str, list[str]] | None = None,
+    below: dict[str, list[Text]] | None = None,
 ) -> list[RenderableType]:
     """Its columns that have a short heading: a table for each value of the first column.
 
@@ -85,11 +85,15 @@ def in_terminal(
             for line in mine:
                 series = tuple(cell.text for cell in line.cells[1:3])
                 named = ("", "") if series == before else series
-                cells = [line.instead] if line.instead else [line.cells[p].with_ends for p in shown]
-                drawn.add_row(*map(Text, (*named, *cells)), style="italic" if modelled else "")
+                cells = [
+                    Text(line.cells[p].with_ends, style="dim" if line.cells[p].grey else "")
+                    for p in shown
+                ]
+                cells = [Text(line.instead)] if line.instead else cells
+                drawn.add_row(*map(Text, named), *cells, style="italic" if modelled else "")
                 before = series
         said = below.pop(title, []) if below else []
-        parts += [drawn, *(Text(f"→ {one}", style="bold") for one in said)]
+        parts += [drawn, *(Text("→ ", style=one.style).append_text(one) for one in said)]
         parts += [Text(), *(Text(text) for text in _below(table, lines))]
     return [*parts, Text(table.note, style="dim"), Text()] if table.note else parts
 

@@ -67,8 +67,8 @@ def shown(view: View, run: Run, charts: bool = True) -> Shown | None:
         return None
     made = {name: make(run) for name, make in view.charts.items()} if charts else {}
     points = view.points(run)
-    if mostly_disturbed(run):  # then no ratio is given
-        points = [point for point in points if point.kind != "measured"]
+    if mostly_disturbed(run):  # then nothing is decided
+        points = [p for p in points if p.kind != "measured" or p.verdict == "AMBIGUOUS"]
     return Shown(
         view.name,
         view.title,

@@ -37,6 +37,7 @@ from gatherbench.bench.read.summary import summarise
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity, short
 from gatherbench.bench.run.rows import SERIES, Key
+from gatherbench.bench.run.store import CASE_METRIC, CASE_STAGE, CUT_OFF
 from gatherbench.bench.show.answer import Point
 from gatherbench.bench.show.chart import Axis, Chart, Line
 from gatherbench.bench.show.charts import NO_BREAK, bars, in_plan_order, marked
@@ -85,6 +86,8 @@ def numbers(run: Run) -> Table:
     known = pd.MultiIndex.from_frame(frame.loc[frame["basis"] == "measured", SERIES[:3]])
     bad = bad[~pd.MultiIndex.from_frame(bad[SERIES[:3]]).isin(known)]
     backend = "cuda" if has_gpu(run) else "host"
+    if known.empty:
+        bad, frame = bad.iloc[:0], frame[frame["median"].notna()]  # one sentence says it
     bad = bad[SERIES[:3]].assign(instead=bad["status"], backend=backend, basis="measured")
     noisy, beside = frame["noisy"].any(), frame["disturbed"].notna().any()
     frame = pd.concat([frame.assign(instead=""), bad], ignore_index=True)
@@ -104,8 +107,7 @@ def numbers(run: Run) -> Table:
     reduce, wait = (Column(s, f"train: {w}", "s", like="median", short=h) for s, w, h in _EXCHANGE)
     legend = (
         "n: repeats that count, of those measured (the others were disturbed). fetch: the loop’s"
-        " wait for rows. core-s: processor time. rate: payload over that wait; of no link where"
-        " fetches overlap. ±: half the interquartile range. Speed-up:"
+        " wait for rows. core-s: processor time. ±: half the interquartile range. Speed-up:"
         f" {'over ' + ' '.join(reference) if reference else 'no cpu_gather to compare with'}."
     )
     if exchange:
@@ -129,10 +131,10 @@ def numbers(run: Run) -> Table:
             Column("train", "train", "s", like="median", short="train", ends="between"),
             *([reduce, wait] if exchange else []),
             Column("cpu", "core-seconds", "s", short=spare),
-            Column("rate", "payload over fetch", "B/s", short=spare and "rate"),
+            Column("rate", "payload over fetch", "B/s"),
             Column(
                 "speedup", "speed-up", "×", mark="open", short="speed-up", interval=True,
-                ends="hidden",
+                greyed=True,
             ),
         ],
         frame.rename(columns={"low": "median_low", "high": "median_high"}),
@@ -303,11 +305,13 @@ def points(run: Run) -> list[Point]:
     reference, found = reference_variant(run), list[Point]()
     if not series or not reference:
         found.append(_warning(_nothing(run), 9))
-    if mostly_disturbed(run):
-        busy = disturbance(run)
-        found.append(_warning(f"{busy}: no ratio is given; measure again on an idle machine", 9))
-    elif reference:
-        found += [*_fastest(run, series, reference), *_of_the_floor(run)]
+    busy = mostly_disturbed(run)
+    if busy:
+        said = f"{disturbance(run)}: nothing is decided; measure again on an idle machine"
+        found.append(_warning(said, 9))
+    if reference:
+        found += _fastest(run, series, reference)
+        found += [] if busy else _of_the_floor(run)
     return [*found, *_limits(run)]
 
 
@@ -318,8 +322,11 @@ def _warning(says: str, weight: int) -> Point:
 def _fastest(
     run: Run, series: Mapping[Key, Sequence[float]], reference: tuple[str, str]
 ) -> Iterator[Point]:
-    """Nothing is compared across numbers of ranks. Series without a quiet repeat are left out."""
-    apart, alone, base = set_aside(run), disturbed_alone(run), " ".join(reference)
+    """Nothing is compared across numbers of ranks. Series without a quiet repeat are left out, but
+    where most have none: then all are told, and nothing is decided.
+    """
+    apart, busy, base = set_aside(run), mostly_disturbed(run), " ".join(reference)
+    alone = () if busy else disturbed_alone(run)
     groups = by_ranks(run)
     for backend, (ranks, workloads) in itertools.product(("cuda", "host"), groups.items()):
         contests, lost = list[Contest](), list[str]()
@@ -332,7 +339,7 @@ def _fastest(
             if base in times:
                 held = [" ".join(k[1:3]) for k in here if k in host_bound(run)]
                 names = run.names[workload]
-                contests.append(Contest(names, times, base, condition, host_bound=held))
+                contests.append(Contest(names, times, base, condition, host_bound=held, busy=busy))
             elif any(key[1:3] == reference for key in here):
                 lost.append(run.names[workload])
         yield from contest_points(contests)
@@ -397,6 +404,13 @@ def _limits(run: Run) -> Iterator[Point]:
         yield _warning(
             f"Incomplete: {counts['not run']} of {len(run.plan['cases'])} cases have not been run;"
             f" {remedy}",
+            6,
+        )
+    ends = run.select(stage=CASE_STAGE, metric=CASE_METRIC)
+    if cut := int((ends["source"] == CUT_OFF).sum()):
+        yield _warning(
+            f"Cut off: of {cut} case{'s' * (cut > 1)} the whole blocks count, whose rows were"
+            " compared in each epoch, but not after the last one",
             6,
         )
     waiting = Waiting.of(run.env)

@@ -20,8 +20,8 @@ from gatherbench.bench.meters.load import Load, Waiting
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case
 from gatherbench.bench.run import runner as runner_module
-from gatherbench.bench.run.job import Job, Preparation, Turns
-from gatherbench.bench.run.runner import PreparedRun, Runner, TimeUp
+from gatherbench.bench.run.job import Job, Preparation, Turn, Turns
+from gatherbench.bench.run.runner import PreparedRun, Progress, Runner, TimeUp
 from gatherbench.bench.run.store import PartWriter, RunStore
 from gatherbench.bench.show.terminal import progress_bar
 
@@ -178,6 +178,20 @@ def test_what_was_left_out_is_said(tmp_path, monkeypatch):
     )
 
 
+@pytest.mark.usefixtures("timed")
+def test_nothing_measured_is_one_line(tmp_path, monkeypatch):
+    Clocked.preparing_s = 0.0
+    monkeypatch.setattr(execute_module, "finish", lambda *_: pytest.fail("nothing to show"))
+    store, out = a_run(tmp_path)
+    task = PreparedRun(store, series(20, 60), Measure(repeats=1), "cpu", "abc", "box")
+    assert execute(task, out, out, 5.0) == 1
+    _, *said = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert said == [
+        "Nothing was measured: the time was up before any of 2 cases had a whole block. Go on with:"
+        f" gatherbench run --resume {store.folder}"
+    ]
+
+
 @pytest.mark.parametrize(
     ("device", "load", "minutes", "said"),
     [
@@ -231,8 +245,14 @@ def test_after_three_disturbed_cases_it_is_said_once_what_that_means(tmp_path):
 
 
 def test_the_expected_end_goes_by_the_time_so_far_or_is_when_the_time_is_up(tmp_path):
-    now, left_s, told = [datetime(2030, 5, 6, 12).timestamp()], [math.inf], dict[str, str]()
-    bar = SimpleNamespace(add_task=lambda *_, **__: 0, update=lambda _, **more: told.update(more))
+    now, left_s, told = [datetime(2030, 5, 6, 12).timestamp()], [math.inf], dict[str, Any]()
+    drawn = list[float]()
+
+    def update(_: int, **more: Any) -> None:
+        told.update(more)
+        drawn.append(told.get("completed", 0.0))
+
+    bar = SimpleNamespace(add_task=lambda *_, **__: 0, update=update)
     wanted = cases(*["good"] * 25)
     store, out = a_run(tmp_path)
     run = PreparedRun(store, wanted, Measure(repeats=1), "cpu", "abc", "box")
@@ -244,17 +264,37 @@ def test_the_expected_end_goes_by_the_time_so_far_or_is_when_the_time_is_up(tmp_
         text: str = out.file.getvalue().splitlines()[-1]  # type: ignore[attr-defined]
         return text.partition("]")[0]
 
-    said.starting(1, 25, wanted[0])
+    said.starting(0, 25, wanted[0])
     assert "ends" not in told["description"], "nothing is known yet"
-    now[0] += 60  # one case in a minute: 24 more in as many
+    now[0] += 30  # half of one in half a minute
+    said.starting(0.5, 25, wanted[0])
+    assert told["description"].endswith(" r0, ends about 12:25"), "from the first block on"
+    assert told["completed"] == 0.5 / 25
+    now[0] += 30  # one case in a minute: 24 more in as many
     assert end(1) == "[1/25, ends about 12:25"
     now[0] += 3540  # two in an hour: 23 more in 11.5 hours, on Tuesday
     assert end(2) == "[2/25, ends about Tue 00:30"
-    said.starting(3, 25, wanted[0])
+    said.starting(2, 25, wanted[0])
     assert told["description"].endswith(" r0, ends about Tue 00:30")
     left_s[0] = 600
     assert end(3) == "[3/25, ends about 13:10"
     assert end(25) == "[25/25", "it has ended"
+    said.starting(25, 34, wanted[0])
+    assert (told["completed"], drawn) == (1.0, sorted(drawn)), "further ones take it no way back"
     precise = replace(run, measure=Measure(min_repeats=2, max_repeats=9))
     said = reporter(bar, precise, out, lambda: left_s[0], lambda: now[0])
     assert end(25) == "[25/25+", "and there may be more"
+
+
+def test_a_process_says_how_much_of_its_work_is_done_and_the_runner_passes_it_on(store):
+    """Of two paths with two epochs each half is done behind the first of two blocks."""
+    first, second = (Turn(n, 0.0, 0.0, done) for n, done in ((0, 0.0), (1, 0.5)))
+    told = list[tuple[float, int, str]]()
+    progress = Progress(starting=lambda n, total, case: told.append((n, total, case.variant)))
+    run = runner(store, series(20, 30), progress=progress)
+    turns = Turns(tuple(SimpleNamespace(case=one) for one in series(20, 30)), store.parts / "now")  # type: ignore[misc, arg-type]
+    run._ended, look = 4, run._watched(turns, 8)
+    for turn in (first, second, second, Turn()):
+        turn.say(turns.now)
+        look()
+    assert told == [(4, 8, "20"), (4 + 0.5 * 2, 8, "30")]

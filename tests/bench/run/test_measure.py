@@ -98,9 +98,8 @@ def test_the_path_that_a_training_chose_is_told_with_what_the_search_cost(
     rows = measured(make_job("auto", params={"search": "fresh"}, warmup_epochs=60))
     (kept,) = (r for r in rows if r.metric.startswith("kept "))
     assert kept.metric.removeprefix("kept ") in map(auto.said, paths)
-    # Two first turns and four to ten blocks, by epochs of five minibatches, each of which begins
-    # anew; and not those that were compared before the model was there.
-    assert 50 <= value(rows, "setup", "search_minibatches") <= auto.LEAST
+    # How many minibatches each path has depends on how long theirs take.
+    assert 0 < value(rows, "setup", "search_minibatches") <= auto.LEAST
     assert value(rows, "setup", "search_time") > 0
     assert len([r for r in rows if r.metric.startswith("over_kept ")]) == 1
     declared = {r.metric: r for r in rows if r.basis == "declared"}

@@ -16,7 +16,7 @@ import pytest
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run import turns as turns_module
-from gatherbench.bench.run.job import Job, Turns
+from gatherbench.bench.run.job import Job, Turn, Turns
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.runner import takes_turns
 from gatherbench.bench.run.store import RunStore, read_part, rows_of
@@ -262,6 +262,16 @@ def test_a_second_process_measures_the_blocks_that_are_left_and_scores_nothing(
     assert {r.stage for r in rows_of(before[PINNED]) if r.basis == "declared"} == {
         r.stage for r in rows[PINNED] if r.basis == "declared"
     }
+
+
+def test_how_much_of_the_work_is_done_is_said_and_never_falls(make_job, monkeypatch):
+    """Of two paths: each opens (3), has two epochs and ends (1), in twelve parts."""
+    told, say = list[Turn](), Turn.say
+    monkeypatch.setattr(Turn, "say", lambda self, file: (told.append(self), say(self, file)))
+    taken([make_job(name, epochs=2) for name in (PINNED, ALL)])
+    idle = [turn.done * 12 for turn in told if turn.case == -1]
+    assert idle == pytest.approx([0, 3, 6, 7, 8, 9, 10, 11, 12])
+    assert [turn.done for turn in told] == sorted(turn.done for turn in told)
 
 
 def test_only_what_a_repeat_needs_is_compared_in_full(make_job):

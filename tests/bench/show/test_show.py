@@ -55,7 +55,6 @@ def test_a_line_holds_the_numbers_and_what_is_derived(make_run):
         "0.300",
         "0.500",
         "1.13",
-        "6.67",
         "1.69",
     ]
     assert "Speed-up: over cpu_gather naive" in " ".join(text.split())
