@@ -120,7 +120,7 @@ def mostly_disturbed(run: Run) -> bool:
 def no_ratio_over(run: Run, reference: Key) -> str:
     """Why no ratio of measured epochs over this series decides anything; empty where one may."""
     if mostly_disturbed(run):
-        return f"{disturbance(run)}: nothing is decided; measure again on an idle machine"
+        return f"{disturbance(run)}: no ratio is given; measure again on an idle machine"
     if reference in disturbed_alone(run):
         return f"no quiet repeat of {reference.strategy} {reference.variant} to compare with"
     return ""

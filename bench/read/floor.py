@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from gatherbench.bench.read.derive import of_paths, set_aside, speedup_over
-from gatherbench.bench.read.disturbance import no_ratio_over
+from gatherbench.bench.read.derive import of_paths, quiet_speedups, set_aside
 from gatherbench.bench.read.issuing import host_bound
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES, Key
@@ -33,16 +32,12 @@ def path_shares(run: Run) -> pd.DataFrame:
     floor = floor_of(run)
     if floor is None:
         return pd.DataFrame(columns=[*SERIES, "share", "low", "high"])
-    ratios, apart = speedup_over(run, *floor), {floor, *set_aside(run)}
+    ratios, apart = quiet_speedups(run, *floor), {floor, *set_aside(run)}
     ratios = of_paths(ratios[ratios["basis"] == "measured"], lambda pair: pair not in apart)
     bound = host_bound(run)
     held = {key.workload for key in bound if key[1:3] == floor}
     keys = map(Key._make, ratios[SERIES].itertuples(index=False))
-    compared = [
-        (key.workload not in held or key not in bound)
-        and not no_ratio_over(run, key._replace(strategy=floor[0], variant=floor[1]))
-        for key in keys
-    ]
+    compared = [key.workload not in held or key not in bound for key in keys]
     ratios = ratios[pd.Series(compared, ratios.index, dtype=bool)]
     ends = {"share": 1 - ratios["speedup"], "low": 1 - ratios["high"], "high": 1 - ratios["low"]}
     return ratios[SERIES].assign(**ends).reset_index(drop=True)

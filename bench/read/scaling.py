@@ -25,11 +25,11 @@ from gatherbench.bench.read.derive import (
     ends_of,
     epoch_times,
     plan_order,
+    quiet_speedups,
     reasons,
     repeat_logs,
     sort_by,
     sort_series,
-    speedup_over,
     with_ends_of,
 )
 from gatherbench.bench.read.disturbance import disturbed_alone, no_ratio_over
@@ -139,7 +139,7 @@ def scaling(run: Run) -> pd.DataFrame:
             )
     table = pd.DataFrame(records, columns=COLUMNS)
     ends = {"low": "speedup_low", "high": "speedup_high"}
-    ratios = speedup_over(run, *baseline(run)).rename(columns=ends)
+    ratios = quiet_speedups(run, *baseline(run)).rename(columns=ends)
     table = table.merge(ratios, on=SERIES, how="left")
     return sort_by(sort_series(table), "family", [family.name for family in found])
 

@@ -11,8 +11,15 @@ from typing import Any
 
 import pandas as pd
 
-from gatherbench.bench.read.derive import EPOCHS, epoch_times, plan_order, problems, sort_series
-from gatherbench.bench.read.disturbance import disturbed_series, mostly_disturbed
+from gatherbench.bench.read.derive import (
+    EPOCHS,
+    baseline,
+    epoch_times,
+    plan_order,
+    problems,
+    sort_series,
+)
+from gatherbench.bench.read.disturbance import disturbed_alone, disturbed_series, no_ratio_over
 from gatherbench.bench.read.once import once
 from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import Run
@@ -45,18 +52,22 @@ def in_plan_order(run: Run, frame: pd.DataFrame) -> pd.DataFrame:
 
 def marked(run: Run, frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with marks: ``beside`` of its series, and ``open`` of their speed-ups if any."""
-    alone, nothing = disturbed_series(run), mostly_disturbed(run)
-    keys = list(frame[SERIES].itertuples(index=False, name=None))
+    alone, over = disturbed_series(run), baseline(run)
+    keys = [Key(*key) for key in frame[SERIES].itertuples(index=False, name=None)]
     frame = frame.assign(beside=[DISTURBED * (key in alone) for key in keys])
     if "speedup_low" in frame:
         ends = zip(frame["speedup_low"], frame["speedup_high"], keys, strict=True)
         given = frame["speedup"].notna() | frame["speedup_high"].notna()
-        frame["open"] = [
-            UNDECIDED * (low != high and (nothing or key in alone or is_open(low, high)))
-            for low, high, key in ends
-        ]
+        frame["open"] = [UNDECIDED * _open(run, key, over, low, high) for low, high, key in ends]
         frame["open"] = frame["open"].where(given, "")
     return frame
+
+
+def _open(run: Run, key: Key, over: tuple[str, str], low: float, high: float) -> bool:
+    """Whether a speed-up over that path with these ends decides nothing."""
+    reference = key._replace(strategy=over[0], variant=over[1])
+    busy = key in disturbed_alone(run) or bool(no_ratio_over(run, reference))
+    return is_open(low, high) or (busy and key.basis == "measured" and key != reference)
 
 
 def bars(
@@ -179,7 +190,9 @@ def bar(
     low, high = (float(row[end]) for end in ends)
     names = (str(row["strategy"]), str(row["variant"]))
     alone = Key(*(str(row[name]) for name in SERIES)) in disturbed_series(run)
-    suffix = DISTURBED * alone + UNDECIDED * (value == "speedup" and is_open(low, high)) + suffix
+    key = Key(*(str(row[name]) for name in SERIES))
+    unsure = value == "speedup" and _open(run, key, baseline(run), low, high)
+    suffix = DISTURBED * alone + UNDECIDED * unsure + suffix
     text = axis.said(row[value]) + suffix
     if row["basis"] != "predicted":
         return whiskered(Line(*names, parts=parts, text=text, note=note), axis, (low, high))
