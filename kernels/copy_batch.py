@@ -19,7 +19,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from gatherbench.kernels.cuda_calls import CudaCallError, driver
-from gatherbench.kernels.host_gather import memcpy
+from gatherbench.kernels.native_threads import memcpy
 from gatherbench.reason import Reason, unsupported
 
 _ARRAY, _COUNT, _STREAM = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p

@@ -17,6 +17,7 @@ import errno
 import importlib.util
 import math
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from gatherbench.kernels.host_gather import HostGather, memcpy, take
+from gatherbench.kernels.native_threads import memcpy, take
 from gatherbench.kernels.table_file import LATENCY_BINS, TableFile
 from gatherbench.plugins import installing
 
@@ -272,7 +273,8 @@ class ThreadEngine:
     name = "threads"
 
     def __init__(self, depth: int) -> None:
-        self._pool, self._libc = HostGather(depth), libc()
+        self._depth, self._libc = depth, libc()
+        self._start_pool()
 
     def run(self, reads: Reads) -> None:
         """Returns when no read is in flight; what failed stands in ``reads.failed``."""
@@ -281,10 +283,27 @@ class ThreadEngine:
         def work(counter: NDArray[np.int64]) -> None:
             read_by_thread(reads, self._libc, counter.ctypes.data, slot.ctypes.data)
 
-        self._pool.share(work, -(-len(reads.plan.begins) // _READS_A_THREAD))
+        if self._pid != os.getpid():
+            # After a fork the parent's threads do not exist here and its pool would wait for them.
+            self._start_pool()
+        counter = np.zeros(1, np.int64)
+        helpers = min(self._depth, -(-len(reads.plan.begins) // _READS_A_THREAD)) - 1
+        pending = [self._pool.submit(work, counter) for _ in range(helpers)]
+        # This thread begins at once and does not wait for those that have not begun when all is
+        # done: in a busy process they may be late by several milliseconds.
+        work(counter)
+        for future in pending:
+            if not future.cancel():
+                future.result()
+
+    def _start_pool(self) -> None:
+        # Starts no thread yet.
+        self._pool = ThreadPoolExecutor(max(1, self._depth - 1), "gatherbench-gather")
+        self._pid = os.getpid()
 
     def close(self) -> None:
-        self._pool.close()
+        if self._pid == os.getpid():
+            self._pool.shutdown(wait=True)
 
 
 class RingEngine:

@@ -13,7 +13,7 @@ import os
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -172,6 +172,9 @@ class Fetcher(Observed, ABC):
     #: Whether each fetch reads the table as it is then. Where it is false, the path has copied
     #: rows: after a write to the table that torch sees, :meth:`submit` raises.
     live: bool = True
+    #: What that depends on beside the workload and the machine: where it is the same, what one
+    #: process has found others :meth:`recall`. Empty: each finds its own.
+    tuning: str = ""
 
     def __init__(self, features: Tensor, device: torch.device) -> None:
         check_features(features)
@@ -276,6 +279,13 @@ class Fetcher(Observed, ABC):
         Args:
             ids: of a typical minibatch, as for :meth:`submit`.
             beside: does (on a GPU: queues) one training step.
+        """
+        return []
+
+    def recall(self, found: Sequence[SetupStep]) -> list[SetupStep]:
+        """Choose as :meth:`tune` did in another process, which found this; what is told of it.
+
+        Called in its place, and only where ``tuning`` is not empty.
         """
         return []
 

@@ -9,18 +9,25 @@ earlier rows has been queued there by then. The copy stream waits, the host does
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from gatherbench.kernels.cuda_calls import pointer_kind
 from gatherbench.kernels.mapped_memory import is_registered
 from gatherbench.strategies.base import Residency, Ticket
+from gatherbench.strategies.base import copied as copied_ids
 from gatherbench.strategies.buffers import RowBuffer
 from gatherbench.strategies.host_fetcher import HostFetcher, HostPath, PathFetcher
 from gatherbench.strategies.places import with_index
 
 #: While the copy engine reads one staging buffer, the CPU fills the other.
 _STAGING_BUFFERS = 2
+#: A fetch that the caller waits for is copied by pieces of so many bytes at least, and so many
+#: pieces at most: the copy of one hides behind the gather of the next.
+PIECE_BYTES, _PIECES = 4 << 20, 16
+_ALL = slice(None)
 
 
 class Staging:
@@ -40,11 +47,12 @@ class Staging:
         self._read.synchronize()  # returns at once when nothing was recorded
         return self._buffer.rows(count)
 
-    def copy_to(self, out: Tensor, stream: torch.cuda.Stream) -> None:
-        """Queue the copy of the first rows to ``out`` on ``stream``."""
+    def copy_to(self, out: Tensor, stream: torch.cuda.Stream, part: slice = _ALL) -> None:
+        """Queue the copy of these rows to ``out`` on ``stream``; the last ones are the last."""
         with torch.cuda.stream(stream):
-            out.copy_(self._buffer.rows(out.shape[0]), non_blocking=True)
-        self._read.record(stream)
+            out[part].copy_(self._buffer.rows(out.shape[0])[part], non_blocking=True)
+        if part.stop in (None, out.shape[0]):
+            self._read.record(stream)
 
 
 class CudaStagedFetcher(PathFetcher):
@@ -79,6 +87,7 @@ class CudaStagedFetcher(PathFetcher):
 
     def _submit(self, ids: Tensor) -> Ticket:
         place = self._ring.claim()
+        self._path.settle(self.lookahead)
         out = self._rows[place].rows(ids.numel())
         # Fresh memory of `out` belongs to the caller's stream: without this mark the allocator
         # could hand it on, once freed, while the copy stream still writes it.
@@ -89,14 +98,57 @@ class CudaStagedFetcher(PathFetcher):
         copied = self._copied[place]
         self._submitted += 1
 
-        def fetch(ids: Tensor) -> None:
+        def copy() -> None:
             with torch.cuda.device(self.device):  # a thread starts on device 0
-                self._path.fetch(ids, staging.rows(ids.numel()))
                 self._stream.wait_event(free)
                 staging.copy_to(out, self._stream)
                 copied.record(self._stream)
 
-        return self._issue(ids, fetch, lambda: after(copied, out))
+        def fetch(ids: Tensor) -> None:
+            self._path.fetch(ids, staging.rows(ids.numel()))
+            copy()
+
+        if not self.lookahead:
+            if (parts := self._begun_by_parts(ids, staging)) is None:
+                fetch(ids)
+            else:
+                self._stream.wait_event(free)
+                for part, wait in parts:
+                    wait()
+                    staging.copy_to(out, self._stream, part)
+                copied.record(self._stream)
+            return self._ring.issue(lambda: after(copied, out))
+        wait_all = self._path.begin_and(copied_ids(ids), staging.rows(ids.numel()), copy)
+        if wait_all is None:
+            return self._issue(ids, fetch, lambda: after(copied, out))
+
+        def finish() -> Tensor:
+            wait_all()
+            return after(copied, out)
+
+        return self._ring.issue(finish)
+
+    def _begun_by_parts(
+        self, ids: Tensor, staging: Staging
+    ) -> list[tuple[slice, Callable[[], object]]] | None:
+        """Gathers of parts of ``ids`` into staging memory, all begun, and what waits for each.
+
+        ``None`` where there would be one, or the path cannot begin any.
+        """
+        count, row_bytes = ids.numel(), self.row_width * self.dtype.itemsize
+        size = max(1, -(-count // _PIECES), PIECE_BYTES // max(1, row_bytes))
+        if size >= count:
+            return None
+        rows, begun = staging.rows(count), []
+        for start in range(0, count, size):
+            part = slice(start, min(start + size, count))
+            if (wait := self._path.begin(ids[part], rows[part])) is None:
+                return None
+            begun.append((part, wait))
+        return begun
+
+    def _settle(self) -> None:
+        torch.cuda.synchronize(self.device)
 
     def _close(self) -> None:
         super()._close()

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gatherbench.kernels.host_gather import TUNED_WITH, HostGather, tuned_rows
+from gatherbench.kernels.host_gather import HostGather, available_cores, numbers_of_threads
 from gatherbench.kernels.host_memory import empty_table
 from gatherbench.kernels.modes import plain_torch
 from gatherbench.kernels.page_cache import SOURCE as MINCORE
@@ -34,7 +36,9 @@ from gatherbench.strategies.base import (
     check_ids,
     copied,
 )
+from gatherbench.strategies.behind import Behind
 from gatherbench.strategies.buffers import RowBuffer, TicketRing
+from gatherbench.strategies.host_tuning import EARLIER, TORCH, tuned, way_of
 
 #: Up to so many bytes of rows torch gathers in the calling thread, and sooner than we are asked.
 _LEFT_TO_TORCH = 32 << 10
@@ -81,6 +85,36 @@ class HostPath(Observed, ABC):
     def fetch(self, ids: Tensor, out: Tensor) -> None:
         """Write row ``ids[i]`` of the table to row ``i`` of ``out`` ``[B, D]``."""
 
+    def stage(self, ids: Tensor, between: Tensor, out: Tensor) -> None:
+        """The same through a staging buffer, as a copy engine carries the rows on."""
+        self.fetch(ids, between)
+        self.cpu.copy(between, out)
+
+    def begin(
+        self, ids: Tensor, out: Tensor, then: Tensor | None = None
+    ) -> Callable[[], object] | None:
+        """Begin to write the rows to ``out``, and on to ``then``; what waits for the end.
+
+        ``None``: the path fetches in Python, and whoever fetches ahead by it needs a thread.
+        """
+        return None
+
+    def begin_and(
+        self, ids: Tensor, out: Tensor, behind: Callable[[], None]
+    ) -> Callable[[], object] | None:
+        """The same, with ``behind`` done by a thread of Python when the rows are there."""
+        return None
+
+    def settle(self, under_way: int) -> None:
+        """Have nothing write to a buffer but so many fetches that are waited for."""
+
+    def ways(self) -> list[int]:
+        """Numbers of threads among which a training may choose, :data:`TORCH` with them."""
+        return []
+
+    def take(self, way: int) -> None:
+        """Fetch that way from now on."""
+
     def close(self) -> None:
         """Join the threads."""
         self.cpu.close()
@@ -89,41 +123,82 @@ class HostPath(Observed, ABC):
 class DirectPath(HostPath):
     """One pass from the table to the output: what a GPU that reads in place does.
 
-    On as many threads as do that fastest.
+    On all cores, until :meth:`PathFetcher.tune` has found how many are fastest.
     """
 
     def __init__(self, features: Tensor) -> None:
         super().__init__(features)
-        seconds = self.cpu.tune(features)
-        source = f"median time.perf_counter, {TUNED_WITH:,} B of random rows, all in turns"
-        self.setup = [
-            SetupStep(f"gather_{threads}_threads_time", "s", median, source)
-            for threads, median in seconds.items()
-        ]
-        how = (
-            "as few as gather within a tenth of the fastest" if seconds else "all cores, none tried"
-        )
-        self.setup.append(SetupStep("gather_threads", "1", self.cpu.threads, how))
-        if seconds:
-            size, alone = tuned_rows(features) * features[0].nbytes, seconds[self.cpu.threads]
-            self.setup.append(SetupStep("gather_time", "s", alone, f"{source}; those threads"))
-            self.setup.append(SetupStep("gathered", "B", size, "rows × bytes of a row"))
-        self._gather_s = 0.0
+        self._gather_s, self._by_torch = 0.0, False
+        self._behind: Behind | None = None
 
     def fetch(self, ids: Tensor, out: Tensor) -> None:
-        began = time.perf_counter()
-        self.cpu.gather(self.table, ids, out)
-        self._gather_s += time.perf_counter() - began
+        with self._timed():
+            if self._by_torch:
+                torch.index_select(self.table, 0, ids, out=out)
+            else:
+                self.cpu.gather(self.table, ids, out)
+
+    def stage(self, ids: Tensor, between: Tensor, out: Tensor) -> None:
+        """A piece is copied on while others are gathered; on torch's pool, when all are."""
+        if self._by_torch:
+            self.fetch(ids, between)
+            out.copy_(between)
+            return
+        with self._timed():
+            self.cpu.gather(self.table, ids, between, then=out)
+
+    def begin(self, ids: Tensor, out: Tensor, then: Tensor | None = None) -> Callable[[], object]:
+        begun = self.cpu.begin(self.table, ids, out, then)
+
+        def wait() -> None:
+            self._gather_s += begun.result()
+
+        return wait
+
+    def begin_and(
+        self, ids: Tensor, out: Tensor, behind: Callable[[], None]
+    ) -> Callable[[], object]:
+        if self._behind is None:
+            self._behind = Behind(self.cpu.native)
+
+        def ended(seconds: float) -> None:
+            self._gather_s += seconds
+            behind()
+
+        return self._behind.begin(lambda: self.cpu.begin(self.table, ids, out), ended)
+
+    def close(self) -> None:
+        super().close()
+        if self._behind is not None:
+            self._behind.join()
+
+    def settle(self, under_way: int) -> None:
+        self.cpu.native.settle(under_way)
+
+    def ways(self) -> list[int]:
+        return numbers_of_threads(available_cores())
+
+    def take(self, way: int) -> None:
+        self._by_torch = way == TORCH
+        if way != TORCH:
+            self.cpu.threads = way
 
     def counts(self) -> Mapping[str, float]:
         return {"gather_time": self._gather_s}
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self._gather_s += time.perf_counter() - began
 
 
 class PathFetcher(Fetcher):
     """A fetcher whose rows a :class:`HostPath` brings, wherever they go from there.
 
-    With lookahead 0 ``submit`` does the work. With more, one thread does it, in the order of
-    submission, while the caller goes on; what it raises comes out of ``Ticket.result``.
+    With lookahead 0 ``submit`` does the work. With more, threads of the path do it, or one thread
+    of Python where it has none, in the order of submission, while the caller goes on; what they
+    raise comes out of ``Ticket.result``.
     """
 
     def __init__(
@@ -134,16 +209,42 @@ class PathFetcher(Fetcher):
         self.live = path.live
         self._path = path
         self._ring = TicketRing(lookahead + 1)
-        self._worker = ThreadPoolExecutor(1, "gatherbench-fetch") if lookahead else None
+        self._thread: ThreadPoolExecutor | None = None
+        self.tunable = len(path.ways()) > 1
+        if self.tunable:
+            size = self.row_width * features.element_size()
+            self.tuning = f"gather of {size} B, {available_cores()} cores, {lookahead} ahead"
+
+    def tune(self, ids: Tensor, beside: Callable[[], object]) -> list[SetupStep]:
+        """Gather as a whole step is fastest, in which training takes its turn or runs beside."""
+        steps = tuned(self, self._path, self._ways(ids), ids, beside, self._settle)
+        self.setup += steps
+        return steps
+
+    def recall(self, found: Sequence[SetupStep]) -> list[SetupStep]:
+        self._path.take(way_of(found))
+        steps = [replace(step, source=f"{step.source}; {EARLIER}") for step in found]
+        self.setup += steps
+        return steps
+
+    def _ways(self, ids: Tensor) -> list[int]:
+        """Those worth a try for a minibatch of ``ids``: a small one stays in its thread."""
+        shared = self._path.cpu.shares(ids.numel(), self.row_width * self.dtype.itemsize)
+        return self._path.ways() if shared else []
+
+    def _settle(self) -> None:
+        """Wait until the device has nothing left to do."""
 
     def _issue(
         self, ids: Tensor, fetch: Callable[[Tensor], None], rows: Callable[[], Tensor]
     ) -> Ticket:
         """The ticket of the buffer that was claimed; ``rows`` gives them when ``fetch`` is done."""
-        if self._worker is None:
+        if not self.lookahead:
             fetch(ids)
             return self._ring.issue(rows)
-        future = self._worker.submit(fetch, copied(ids))
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "gatherbench-fetch")
+        future = self._thread.submit(fetch, copied(ids))
 
         def finish() -> Tensor:
             try:
@@ -174,8 +275,8 @@ class PathFetcher(Fetcher):
 
     def _close(self) -> None:
         self._ring.close()
-        if self._worker is not None:
-            self._worker.shutdown(wait=True, cancel_futures=True)
+        if self._thread is not None:
+            self._thread.shutdown(wait=True, cancel_futures=True)
         self._path.close()
 
 
@@ -191,12 +292,32 @@ class HostFetcher(PathFetcher):
     ) -> None:
         super().__init__(path, features, torch.device("cpu"), lookahead)
         self._features, self._row_bytes = features, self.row_width * self.dtype.itemsize
-        self._staging = host_buffer(features) if staged else None
+        #: One for each fetch under way: a thread may begin the next while another ends this one.
+        self._staging = [host_buffer(features) for _ in range(lookahead + 1)] if staged else []
         self._buffers = [host_buffer(features) for _ in range(lookahead + 1)]
 
     def _submit(self, ids: Tensor) -> Ticket:
-        out = self._buffers[self._ring.claim()].rows(ids.numel())
-        return self._issue(ids, lambda ids: self._fetch(ids, out), lambda: out)
+        place = self._ring.claim()
+        self._path.settle(self.lookahead)
+        out = self._buffers[place].rows(ids.numel())
+        between = self._staging[place].rows(ids.numel()) if self._staging else None
+        if self.lookahead:
+            to = (out, None) if between is None else (between, out)
+            if (wait := self._path.begin(copied(ids), *to)) is not None:
+
+                def finish() -> Tensor:
+                    wait()
+                    return out
+
+                return self._ring.issue(finish)
+
+        def fetch(ids: Tensor) -> None:
+            if between is None:
+                self._path.fetch(ids, out)
+            else:
+                self._path.stage(ids, between, out)
+
+        return self._issue(ids, fetch, lambda: out)
 
     def fetch(self, ids: Tensor) -> Tensor:
         """A few rows of a table in memory are left to torch: any pass of ours costs more."""
@@ -228,13 +349,11 @@ class HostFetcher(PathFetcher):
                 return rows
         return super().hand_over(rows)
 
-    def _fetch(self, ids: Tensor, out: Tensor) -> None:
-        if self._staging is None:
-            self._path.fetch(ids, out)
-        else:
-            staged = self._staging.rows(ids.numel())
-            self._path.fetch(ids, staged)
-            self._path.cpu.copy(staged, out)
+    def _ways(self, ids: Tensor) -> list[int]:
+        """On torch's pool, too, where nothing contends: rows are staged in the caller's turn."""
+        ways = super()._ways(ids)
+        in_turn = self._staging and not self.lookahead and torch.get_num_threads() > 1
+        return [*ways, TORCH] if ways and in_turn else ways
 
     def _close(self) -> None:
         super()._close()

@@ -23,7 +23,7 @@ SAMPLER = "cpu_sampler_workers"
 #: Metric of a group, and how the names of its threads begin. The first that fits counts.
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (SAMPLER, ("gatherbench-sample",)),
-    ("cpu_gather_workers", ("gatherbench-gather", "gatherbench-fetch")),
+    ("cpu_gather_workers", ("gatherbench-gat", "gatherbench-fetch")),
     ("cpu_meters", ("gatherbench-meter",)),
 )
 MAIN, NATIVE, OTHER, ENDED = "cpu_main", "cpu_torch_pool", "cpu_other_threads", "cpu_ended_threads"
@@ -111,31 +111,44 @@ def pool_cpu_s() -> dict[int, float]:
     """CPU seconds of each live thread of an OpenMP pool, torch's or another's.
 
     Neither Python started it, nor has it a name of its own: OpenMP's inherit that of the thread
-    that started them, where those of autograd, NCCL, CUDA's driver and io_uring are named.
+    that started them, where those of our gather, autograd, NCCL, CUDA's driver and io_uring are
+    named.
     """
-    python, names = _groups_of_threads(), {}
-    for task in _TASKS.iterdir():
-        with suppress(OSError):  # it has ended since it was listed
-            names[int(task.name)] = (task / "comm").read_text()
-    inherited = {names[thread] for thread in python if thread in names}
+    known, names = _groups_of_threads(), _names_of_threads()
+    inherited = {names[thread] for thread in known if thread in names}
     clocks = _read_clocks()[0]
     return {
         thread: clocks[thread]
         for thread, name in names.items()
-        if thread not in python and name in inherited and thread in clocks
+        if thread not in known and name in inherited and thread in clocks
     }
 
 
+def _names_of_threads() -> dict[int, str]:
+    """What the kernel calls each live thread of this process, by its number."""
+    names = {}
+    for task in _TASKS.iterdir():
+        with suppress(OSError):  # it has ended since it was listed
+            names[int(task.name)] = (task / "comm").read_text().strip()
+    return names
+
+
 def _groups_of_threads() -> dict[int, str]:
-    """The group of each thread that Python knows, by the kernel's number of it."""
+    """The group of each thread that Python or we have named, by the kernel's number of it."""
     groups = {}
     for thread in threading.enumerate():
         if thread.native_id is not None:
-            fitting = (metric for metric, begins in GROUPS if thread.name.startswith(begins))
-            groups[thread.native_id] = next(fitting, OTHER)
+            groups[thread.native_id] = _group_of(thread.name) or OTHER
     # The kernel gives it the process's number; after os.fork Python still has the parent's.
     groups[os.getpid()] = MAIN
+    for number, name in _names_of_threads().items():
+        if number not in groups and (group := _group_of(name)) is not None:
+            groups[number] = group
     return groups
+
+
+def _group_of(name: str) -> str | None:
+    return next((metric for metric, begins in GROUPS if name.startswith(begins)), None)
 
 
 def _read_clocks() -> tuple[dict[int, float], float]:

@@ -116,6 +116,7 @@ class Job:
         memory: what the case's processes may take together; ``None``: as much as there is.
         first: no repeat of the series has been measured: it is this one that is looked at whole.
         start: the first block to be measured; those before are in the part, of another process.
+        tuned: what paths have found beside a training (bench/run/tuned.py); ``None``: not kept.
     """
 
     case: Case
@@ -132,6 +133,7 @@ class Job:
     memory: MemoryLimit | None = None
     first: bool = True
     start: int = 0
+    tuned: Path | None = None
 
     @property
     def rows(self) -> RowMaker:

@@ -83,6 +83,7 @@ from gatherbench.bench.run.table import (
     table_refusal,
 )
 from gatherbench.bench.run.torch_threads import TorchThreads
+from gatherbench.bench.run.tuned import tuned_once
 from gatherbench.bench.run.typed_check import TypedWitness, witness_of
 from gatherbench.bench.run.untimed import EnergyBlock, disk_roof, peak_of, row_of
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
@@ -718,9 +719,13 @@ class _Training:
             return []
         ids, (x, on_device) = batch.input_ids, self._beside(batch)
         with torch.random.fork_rng([fetcher.device] if fetcher.device.type == "cuda" else []):
-            spare = trainer.spare()
-            spare.step(x, on_device)  # a first step does what no other does, such as to capture
-            return fetcher.tune(fetcher.taken(ids), lambda: spare.step(x, on_device))
+
+            def tune() -> list[SetupStep]:
+                spare = trainer.spare()
+                spare.step(x, on_device)  # a first step does what no other does, such as to capture
+                return fetcher.tune(fetcher.taken(ids), lambda: spare.step(x, on_device))
+
+            return tuned_once(fetcher, self.job, self.group, tune)
 
     def traced(self, folder: Path) -> Row:
         """Trace an epoch that nothing else measures; its row says what became of it."""

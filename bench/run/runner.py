@@ -387,6 +387,7 @@ class Runner:
             sensors=self._sensors,
             first=first,
             start=start,
+            tuned=self.store.tuned_file.absolute(),
             **ready._asdict(),
         )
 

@@ -11,6 +11,7 @@ are gathered from the parts into ``samples.parquet`` when the run ends, and then
     rows.csv           the table (:class:`gatherbench.bench.run.rows.Row`)
     samples.parquet    seconds of every stage of every minibatch
     timeline.parquet   what was polled during epochs; absent when nothing was
+    tuned.json         what paths have found beside a training, for all processes of the machine
     sensors.json       which of a GPU's sensors the calibration trusts; absent without a GPU
     parts/             parts of the cases of a run that has not ended
     interrupted/       parts of cases as they were cut off
@@ -130,6 +131,7 @@ class RunStore:
         self.parts = folder / "parts"
         self.interrupted = folder / "interrupted"
         self.sensors_file = folder / "sensors.json"
+        self.tuned_file = folder / "tuned.json"
 
     @property
     def run_id(self) -> str:

@@ -22,7 +22,6 @@ from torch import Tensor
 from gatherbench.bench.run.table import TableKind, load_table
 from gatherbench.kernels import managed_memory
 from gatherbench.kernels.cuda_calls import CudaCallError
-from gatherbench.kernels.host_gather import TUNED_WITH
 from gatherbench.kernels.managed_memory import empty, managed_bytes, managed_table
 from gatherbench.strategies.registry import build
 
@@ -139,17 +138,15 @@ def resident(field: str) -> int:
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith(field))
 
 
-#: The CPU's gather is tuned with a buffer of its own, in tables.
-TUNED = TUNED_WITH / (MIB << 20)
 #: Table kind, path, and how many copies the host holds while it is opened.
 WAYS: list[tuple[TableKind, str, dict[str, str], float]] = [
-    ("anonymous", "cpu_gather", {"mode": "pinned"}, 1 + TUNED),
+    ("anonymous", "cpu_gather", {"mode": "pinned"}, 1),
     ("anonymous", "aligned_zero_copy", {"memory": "registered"}, 1),
     ("shared", "aligned_zero_copy", {"memory": "registered"}, 1),
     ("managed", "aligned_zero_copy", {"memory": "managed"}, 1),
     ("managed", "unified_zero_copy", {"memory": "managed"}, 1),
     ("managed", "async_zero_copy", {"memory": "managed"}, 1),
-    ("managed", "cpu_gather", {"mode": "pinned"}, 1 + TUNED),
+    ("managed", "cpu_gather", {"mode": "pinned"}, 1),
     ("anonymous", "aligned_zero_copy", {"memory": "managed"}, 2),
     ("anonymous", "narrow_rows", {"dtype": "int8", "memory": "managed"}, 1.25),
 ]

@@ -10,12 +10,14 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from gpu_variants import CUDA, VARIANTS, runnable
 from torch import Tensor
 
+from gatherbench.kernels.native_threads import NAME
 from gatherbench.kernels.order import Order, ReadOrder, read_order
 from gatherbench.kernels.reference import reference_gather, same_bytes
 from gatherbench.strategies import cuda_kernel_fetcher
@@ -155,22 +157,16 @@ def test_the_table_may_change_once_the_path_is_closed(strategy):
     assert same_bytes(rows, strategy.delivered(reference_gather(TABLE, ids))) is None
 
 
-def test_no_thread_reads_the_table_once_the_path_is_closed(monkeypatch):
-    begun, asleep, done = threading.Event(), torch.cuda.Stream(), []
+def test_no_thread_reads_the_table_once_the_path_is_closed():
     fetcher = opened_warm(build("cpu_gather", {"mode": "prefetch"}), TABLE)
     assert isinstance(fetcher, CudaStagedFetcher)
-
-    def slow(table: Tensor, ids: Tensor, out: Tensor) -> None:
-        begun.set()
-        asleep.synchronize()
-        done.append(table)
-
-    monkeypatch.setattr(fetcher._path.cpu, "gather", slow)
-    sleep_on([asleep] * 5)
-    fetcher.submit(torch.arange(9))
-    assert begun.wait(30)
+    for _ in range(2):
+        fetcher.submit(torch.arange(len(TABLE)))
     fetcher.close()
-    assert done
+    assert not fetcher._path.cpu.native.usable
+    names = [(task / "comm").read_text() for task in Path("/proc/self/task").iterdir()]
+    assert not [name for name in names if name.startswith(NAME)]
+    assert "gatherbench-fetch" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_ids_on_the_gpu_are_kept_until_they_are_read():

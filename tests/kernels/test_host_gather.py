@@ -1,10 +1,11 @@
 """The host gather: right for every id, width and number of threads, and safe for every id."""
 
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gatherbench.kernels import host_gather
-from gatherbench.kernels.host_gather import HostGather, available_cores
+from gatherbench.kernels import host_gather, native_threads
+from gatherbench.kernels.host_gather import HostGather, Tensors, available_cores
+from gatherbench.kernels.native_threads import NAME, SLOTS, Job, NativeThreads
 from gatherbench.kernels.reference import reference_gather, same_bytes
 
 ID_DTYPES = (torch.int32, torch.int64)
@@ -146,16 +148,17 @@ def test_copy(cpu, eager_threads):
 
 
 def test_uses_at_most_as_many_threads_as_told_and_none_for_little(monkeypatch):
-    before = set(threading.enumerate())
+    before, ours = set(threading.enumerate()), len(statuses())
     with HostGather(threads=3) as cpu:
         cpu.gather(random_bytes(50, 8), torch.arange(50), random_bytes(50, 8))
-        assert set(threading.enumerate()) == before
+        assert len(statuses()) == ours
         monkeypatch.setattr(host_gather, "CHUNK_BYTES", 1)
         cpu.gather(random_bytes(50, 8), torch.arange(50), random_bytes(50, 8))
-        started = set(threading.enumerate()) - before
-    assert 1 <= len(started) <= 2, "the caller takes the third share itself"
-    assert all(thread.name.startswith("gatherbench-gather") for thread in started)
-    assert set(threading.enumerate()) == before, "close() left threads"
+        assert len(statuses()) == ours + 2, "the caller takes the third share itself"
+        cpu.begin(random_bytes(50, 8), torch.arange(50), random_bytes(50, 8)).result()
+        assert len(statuses()) == ours + 3, "who has begun it goes on"
+    assert len(statuses()) == ours, "close() left threads"
+    assert set(threading.enumerate()) == before
     cpu.close()
     with pytest.raises(RuntimeError, match="closed"):
         cpu.gather(random_bytes(5, 8), torch.arange(5), random_bytes(5, 8))
@@ -248,75 +251,132 @@ def test_rows_go_by_the_numbers_they_are_given():
     assert str(same_bytes(ZEROS, CHANGED, [9, 8, 7, 6, 5])).startswith("row 7, column 3")
 
 
-def test_as_few_threads_gather_as_do_it_within_a_tenth_of_the_fastest(monkeypatch):
-    """Of 16 cores 8 gather 20 GB/s and all 15, beside an H200."""
-    rate = {16: 15e9, 12: 17e9, 8: 20e9, 6: 18e9, 4: 12e9, 3: 9e9, 2: 6e9, 1: 3e9}
-    monkeypatch.setattr(host_gather, "TUNED_BYTES", 1)
-    table = torch.zeros(1000, 64)
-    with HostGather(16) as cpu:
-        monkeypatch.setattr(cpu, "_seconds", lambda _, ids, out: out.nbytes / rate[cpu.threads])
-        found = cpu.tune(table)
-        assert {n: host_gather.TUNED_WITH / s for n, s in found.items()} == pytest.approx(rate)
-        assert cpu.threads == 8
-        for all_of_them, chosen in ((21.9e9, 8), (22.1e9, 16)):
-            rate[16], cpu.threads = all_of_them, 16
-            cpu.tune(table)
-            assert cpu.threads == chosen
+def jobs_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Job, int]]:
+    """The jobs that native threads get from now on, and by how many of them each is done."""
+    jobs: list[tuple[Job, int]] = []
+    post = NativeThreads.post
 
+    def noted(self: NativeThreads, job: Job, threads: int, held: object, *, helped: bool) -> int:
+        jobs.append((job, threads))
+        return post(self, job, threads, held, helped=helped)
 
-def test_a_table_that_the_caches_hold_or_that_no_memory_holds_is_not_tried(monkeypatch):
-    table = torch.zeros(1000, 64)
-    with HostGather(2) as cpu:
-        assert cpu.tune(table) == {}, "too small"
-        monkeypatch.setattr(host_gather, "TUNED_BYTES", 1)
-        asked: list[int] = []
-        monkeypatch.setattr(cpu, "_seconds", lambda _, ids, out: asked.append(len(ids)) or 1.0)
-        assert cpu.tune(table) == {}, "so slow that it comes off a disk"
-        assert asked == [4096]
-        assert cpu.threads == 2
-
-
-def test_no_try_finds_the_rows_of_another_in_the_caches(monkeypatch):
-    monkeypatch.setattr(host_gather, "TUNED_BYTES", 1)
-    monkeypatch.setattr(host_gather, "TUNED_WITH", 64 * 256)
-    seen: list[tuple[int, ...]] = []
-    with HostGather(2) as cpu:
-        monkeypatch.setattr(
-            cpu, "_seconds", lambda _, ids, out: seen.append(tuple(ids.tolist())) or 1e-6
-        )
-        cpu.tune(torch.zeros(1000, 64))
-    assert len(seen) == len(set(seen)) == 1 + 7 * 2
-    assert {len(ids) for ids in seen[1:]} == {64}
-
-
-def test_really_tried_it_takes_its_time_and_no_more(monkeypatch):
-    monkeypatch.setattr(host_gather, "TUNED_BYTES", 1)
-    monkeypatch.setattr(host_gather, "TUNING_S", 0.5)
-    table = torch.arange(64_000.0).reshape(1000, 64)
-    with HostGather(2) as cpu:
-        cpu.gather(table, torch.arange(64), torch.empty(64, 64))  # compiled, and awake
-        assert set(cpu.tune(table)) == {1, 2}
-        assert cpu.threads in (1, 2)
-        out = torch.empty(3, 64)
-        cpu.gather(table, torch.tensor([5, 999, 0]), out)
-        assert torch.equal(out, table[[5, 999, 0]])
+    monkeypatch.setattr(NativeThreads, "post", noted)
+    return jobs
 
 
 def test_a_shared_gather_ends_with_small_chunks(monkeypatch):
     """All wait for the last chunk: of 4 MiB for 2 threads it is 256 KiB, and not 512."""
-    taken: list[int] = []
-    real = host_gather.gather_rows
-
-    def noted(*given: Any) -> int:
-        taken.append(given[-2])
-        return int(real(*given))
-
-    monkeypatch.setattr(host_gather, "gather_rows", noted)
     table, ids = torch.zeros(10, 1024), torch.zeros(1024, dtype=torch.int64)
     with HostGather(2) as cpu:
-        taken.clear()  # those of compiling
+        jobs = jobs_of(monkeypatch)
         cpu.gather(table, ids, torch.empty(1024, 1024))
-        assert set(taken) == {64}, "rows of 4 KiB: 1024 over 2 threads in 8 turns each"
-        taken.clear()
         cpu.gather(table, ids[:100], torch.empty(100, 1024))
-        assert taken == [128], "all of it in this thread"
+    (shared, two), (alone, one) = jobs
+    assert (shared.total, shared.chunk, two) == (1024, 64, 2), "rows of 4 KiB, 8 turns each"
+    assert (alone.total, alone.chunk, one) == (100, 128, 1), "all of it in this thread"
+
+
+def test_each_chunk_is_copied_on_while_others_are_gathered(cpu, eager_threads):
+    table, ids = random_bytes(500, 100), torch.randint(0, 500, (3000,))
+    between, out = random_bytes(3000, 100), random_bytes(3000, 100)
+    cpu.gather(table, ids, between, then=out)
+    for rows in (between, out):
+        assert same_bytes(rows, reference_gather(table, ids)) is None
+    with pytest.raises(ValueError, match=r"out: expected shape"):
+        cpu.gather(table, ids, between, then=out[:9])
+
+
+def test_a_gather_that_was_begun_goes_on_and_tells_its_end(cpu, eager_threads):
+    """More of them than there are slots, asked for in any order, and again."""
+    table = random_bytes(500, 100)
+    wanted = [torch.randint(0, 500, (70 + k,)) for k in range(SLOTS + 40)]
+    rows = [random_bytes(len(ids), 100) for ids in wanted]
+    begun = [cpu.begin(table, ids, out) for ids, out in zip(wanted, rows, strict=True)]
+    for one, ids, out in reversed(list(zip(begun, wanted, rows, strict=True))):
+        assert one.result() > 0
+        assert one.result() == 0, "it is counted once"
+        assert same_bytes(out, reference_gather(table, ids)) is None
+    assert cpu.begin(table, wanted[0][:0], rows[0][:0]).result() >= 0
+    bad = cpu.begin(table, torch.tensor([3, 500]), random_bytes(2, 100))
+    for _ in range(2):
+        with pytest.raises(IndexError, match=r"ids\[1\] = 500"):
+            bad.result()
+
+
+def test_what_was_begun_and_not_done_when_it_closes_is_dropped_by_name(monkeypatch):
+    """Nobody waits for ever: no thread has it, as if an interrupt had come between."""
+    cpu = HostGather(2)
+    monkeypatch.setattr(NativeThreads, "_start", lambda *_: None)
+    table = random_bytes(50, 8)
+    begun = cpu.begin(table, torch.arange(50), random_bytes(50, 8))
+    waiting = ThreadPoolExecutor(1).submit(begun.result)
+    later = ThreadPoolExecutor(1).submit(cpu.native.wait, cpu.native.posted)
+    cpu.close()
+    with pytest.raises(RuntimeError, match="closed before this fetch began"):
+        waiting.result(30)
+    assert later.result(30) is None
+
+
+def test_a_job_that_nobody_helps_is_done_when_its_slot_is_wanted(monkeypatch):
+    """An interrupt may come between a gather's begin and the caller's part in it."""
+    table, ids = random_bytes(50, 8), torch.arange(50)
+    with HostGather(1) as cpu:
+        out = [random_bytes(50, 8) for _ in range(SLOTS + 1)]
+        tensors = [Tensors(table, ids, one, None, None) for one in out]
+        left = [cpu._begin(one, helped=True) for one in tensors]
+        assert same_bytes(out[0], table) is None, "by whoever wanted its slot"
+        left[-1].result(help_first=True)
+        assert same_bytes(out[-1], table) is None
+
+
+def test_what_an_interrupt_left_no_longer_writes_when_a_buffer_is_filled_again(cpu, eager_threads):
+    """Three are under way where a fetcher knows of one: all are waited for, and keep their ends."""
+    table, ids = random_bytes(500, 100), torch.randint(0, 500, (3000,))
+    out = [random_bytes(3000, 100) for _ in range(3)]
+    begun = [cpu.begin(table, ids, one) for one in out]
+    cpu.native.settle(1)
+    assert all(same_bytes(one, reference_gather(table, ids)) is None for one in out)
+    assert all(one.result() > 0 for one in begun)
+
+
+def test_threads_are_woken_by_one_call_and_python_is_asked_once(cpu, monkeypatch):
+    """Of a minibatch for three threads: two are woken, and the caller waits in one call.
+
+    Helpers of Python entered its lock twice each, when they were given their share and when they
+    had done it.
+    """
+    monkeypatch.setattr(host_gather, "CHUNK_BYTES", 1 << 12)
+    calls: list[str] = []
+    for name in ("_post", "_finish"):
+        real = getattr(native_threads, name)
+        monkeypatch.setattr(
+            native_threads, name, lambda *a, name=name, real=real: (calls.append(name), real(*a))
+        )
+    table, ids = random_bytes(500, 100), torch.randint(0, 500, (3000,))
+    python = set(threading.enumerate())
+    before = cpu.native.woken
+    for _ in range(20):
+        cpu.gather(table, ids, random_bytes(3000, 100))
+    assert calls == ["_post", "_finish"] * 20
+    assert cpu.native.woken - before <= 2 * 20
+    assert set(threading.enumerate()) == python, "no thread that would ask for the lock"
+
+
+def test_signals_are_pythons_to_answer(eager_threads):
+    with HostGather(threads=3) as cpu:
+        cpu.gather(random_bytes(50, 8), torch.arange(50), random_bytes(50, 8))
+        blocked = {status["SigBlk"] for status in statuses()}
+    every = sum(1 << (number - 1) for number in signal.valid_signals())
+    assert {int(mask, 16) & every | (1 << 8) | (1 << 18) for mask in blocked} == {
+        every | (1 << 8) | (1 << 18)
+    }, "all but SIGKILL and SIGSTOP"
+
+
+def statuses() -> list[dict[str, str]]:
+    """What the kernel says of each thread of ours."""
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        status = dict(line.split(":\t", 1) for line in (task / "status").read_text().splitlines())
+        if status["Name"] == NAME:
+            found.append(status)
+    return found

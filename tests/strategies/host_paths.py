@@ -42,6 +42,9 @@ class GatedPath(DirectPath):
             raise self.failure
         super().fetch(ids, out)
 
+    def begin(self, *_: object) -> None:
+        """It fetches in Python, above."""
+
     def close(self) -> None:
         self.closed = True
         super().close()

@@ -1,7 +1,7 @@
 """What each mode of the baseline does to memory: its passes one by one, and memory it takes anew.
 
 Everything is compared with these paths, and no rate shows whether one copies too little or too
-much. Ours are counted where they are made, in the compiled loops; torch's by the pages they take.
+much. Ours are counted where our threads are given them; torch's by the pages they take.
 """
 
 import resource
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from gatherbench.kernels import host_gather
+from gatherbench.kernels.native_threads import Job, NativeThreads
 from gatherbench.strategies.cpu_gather import CpuGather
 
 HOST = torch.device("cpu")
@@ -19,37 +19,34 @@ IDS = torch.tensor([7, 3, 299, 7])
 PAYLOAD = 4 * 10 * 4
 
 
-def gathered_and_copied(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """Address read, address written and bytes of each pass of our loops; one call for few rows."""
-    noted: list[tuple[int, ...]] = []
-    gather_rows, copy_bytes = host_gather.gather_rows, host_gather.copy_bytes
+def jobs_of(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
+    """What our threads are given from now on."""
+    jobs: list[Job] = []
+    post = NativeThreads.post
     monkeypatch.setattr(
-        host_gather,
-        "gather_rows",
-        lambda *a: (noted.append((a[0], a[6], a[2] * len(a[3]))), gather_rows(*a))[1],
+        NativeThreads,
+        "post",
+        lambda self, job, *a, **k: (jobs.append(job), post(self, job, *a, **k))[1],
     )
-    monkeypatch.setattr(
-        host_gather, "copy_bytes", lambda *a: (noted.append(a[:3]), copy_bytes(*a))[1]
-    )
-    return noted
+    return jobs
 
 
 @pytest.mark.parametrize(("mode", "buffers"), [("pinned", 1), ("prefetch", 2)])
 def test_rows_are_gathered_into_staging_and_copied_once_into_buffers_that_stay(
     monkeypatch, mode, buffers
 ):
-    passes, staging, results = gathered_and_copied(monkeypatch), set(), []
+    jobs, staging, results = jobs_of(monkeypatch), set(), []
     with CpuGather(mode=mode).open(TABLE, HOST) as fetcher:  # type: ignore[arg-type]
         for k in range(3 * buffers):
-            passes.clear()
+            jobs.clear()
             rows = fetcher.submit(IDS).result().data_ptr()
-            (source, between, gathered), (again, target, copied) = passes
-            assert (source, again, target) == (TABLE.data_ptr(), between, rows)
-            assert gathered == copied == PAYLOAD
+            (job,) = jobs
+            assert (job.source, job.then) == (TABLE.data_ptr(), rows)
+            assert job.total * job.row_bytes == PAYLOAD
             if k >= buffers:  # which the first fetches make
-                staging.add(between)
+                staging.add(job.out)
                 results.append(rows)
-    assert len(staging) == 1
+    assert len(staging) == buffers
     assert len(set(results)) == buffers
     assert not staging & {*results, TABLE.data_ptr()}
 

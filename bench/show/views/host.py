@@ -1,7 +1,7 @@
 """What the host holds up: the CPU's gather inside the loop, and issuing an epoch to a GPU.
 
 A speed-up over a gather that sampling, training or the harness slow down is not only the data
-path's. What the machine gathers alone is found when the path is opened.
+path's. What the machine gathers alone is found when threads are chosen.
 
 What issuing takes is computed in :mod:`gatherbench.bench.read.issuing`.
 """
@@ -43,7 +43,7 @@ def gather_rates(run: Run) -> pd.DataFrame:
 
 def _gathered(run: Run) -> Table:
     columns = [
-        Column("alone", "alone, when the path was opened", "B/s", short="alone"),
+        Column("alone", "alone, no training between fetches", "B/s", short="alone"),
         Column("loop", "in the loop", "B/s", short="in the loop"),
         Column("share", "in the loop over alone", "share", short="share"),
     ]
@@ -54,8 +54,7 @@ def _gathered(run: Run) -> Table:
         with_kind(gather_rates(run)),
         title="The CPU's gather, alone and in the loop",
         note="Medians over repeats, in the loop over epochs, too. Alone: random rows on as many"
-        " threads; minibatches ask for some rows again and again, and may be faster. Of a table"
-        " below 64 MiB, or on one core, it is not tried.",
+        " threads. On one core, or of minibatches too small to share, it is not tried.",
     )
 
 

@@ -108,7 +108,7 @@ def test_a_twentieth_of_all_cores_is_what_a_pool_may_take(monkeypatch, busy_s, d
 def test_a_case_whose_path_changes_them_fails(make_job, monkeypatch):
     """When it fetches, and when it opens: the case is the one that did it, not the next."""
     number = torch.get_num_threads()
-    for method in ("fetch", "__init__"):
+    for method in ("stage", "__init__"):
         job, real = make_job(), getattr(DirectPath, method)
         job = replace(job, part=job.part.with_suffix(f".{method}"))
 

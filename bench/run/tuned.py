@@ -1,0 +1,64 @@
+"""What a path has found beside a training, kept for the other processes of the run.
+
+A choice that each process makes anew, from times that scatter, makes processes differ: of four
+processes of one path one gathered on 16 threads at 31 GB/s, the others on 6 and 8 at 17 to 22. So
+it is made once on each machine, by the first case of a workload that asks, and kept with the run.
+A run that is resumed on another machine, or at another commit, finds it anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gatherbench.bench.run.group import Alone
+from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.store import write_atomically
+from gatherbench.strategies.base import Fetcher, SetupStep
+
+
+def tuned_once(
+    fetcher: Fetcher, job: Job, group: Alone, tune: Callable[[], list[SetupStep]]
+) -> list[SetupStep]:
+    """What ``tune`` finds, or an earlier process has found; the path does so from now on.
+
+    Ranks of a machine do as the first of them. All tune where one does not know: steps of training
+    are made together.
+    """
+    if not fetcher.tuning:
+        return tune()
+    file = job.tuned
+    key = f"{job.case.workload.id}: {fetcher.tuning}"
+    found = _kept(job).get(key)
+    if all(group.gathered(found is not None)) and found is not None:
+        return fetcher.recall([SetupStep(*step) for step in found])
+    mine = tune()
+    local = group.ranks.local_world if group.ranks else 1
+    first = group.rank // local * local
+    steps = group.gathered([_fields(step) for step in mine])[first]
+    if group.rank != first:
+        return fetcher.recall([SetupStep(*step) for step in steps])
+    if file is not None:
+        kept = {**_kept(job), key: steps}
+        write_atomically(file, json.dumps({**_made_by(job), "found": kept}, indent=1) + "\n")
+    return mine
+
+
+def _fields(step: SetupStep) -> list[Any]:
+    return [step.metric, step.unit, step.value, step.source, step.reason]
+
+
+def _made_by(job: Job) -> dict[str, str]:
+    return {"machine": job.run.machine, "commit": job.run.commit}
+
+
+def _kept(job: Job) -> dict[str, list[list[Any]]]:
+    """What earlier processes have found, by what they were asked; nothing where it is not ours."""
+    file: Path | None = job.tuned
+    try:
+        kept = json.loads(file.read_bytes()) if file else {}
+        return dict(kept["found"]) if _made_by(job).items() <= kept.items() else {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}

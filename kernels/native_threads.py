@@ -1,0 +1,483 @@
+"""Threads that gather and copy in compiled code alone, and so never ask for Python's lock.
+
+A gather that runs beside a training shares Python's lock with the thread that issues the training's
+work. A helper that Python starts takes the lock twice for each minibatch: when it is given its
+share, and when it has done it. The threads here wait for jobs on a futex(2), take chunks of a job
+from a common counter, and tell its end in memory. Whoever wants to know waits there in one call
+that holds no lock. No compiler is needed: the loops are numba's, the threads libc's.
+
+A job lies in one of :data:`SLOTS` slots of 64-bit words. A thread enters a slot before it reads it,
+and leaves it; a slot takes its next job when its last one is done and all have left it that had
+entered. So nobody waits for a thread that has not begun. Each thread visits the jobs in the order
+in which they were posted.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import platform
+import signal
+import threading
+import weakref
+from typing import Any, NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import cfunc, njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+#: What the kernel shows as their name (15 bytes): meters know them by it.
+NAME = "gatherbench-gat"
+#: Jobs that may be under way; one more waits for the first of them.
+SLOTS = 64
+_HEADER, _WORDS = 8, 32
+#: Words of the header: jobs posted so far, whether to stop, threads that were woken, waits that
+#: slept.
+_POSTED, _STOP, _WOKEN, _SLEPT = range(4)
+#: Words of a slot that change while a job is done.
+_ENTERED, _LEFT, _DONE, _WAITING, _CURSOR, _FINISHED, _BAD, _HELPERS = range(8)
+_BEGAN, _ENDED = 8, 10  # as timespec has them: seconds and nanoseconds
+#: Words of the job itself: its number, how many threads but the caller may do it, and :class:`Job`.
+_JOB = 12
+(
+    _NUMBER,
+    _LIMIT,
+    _TOTAL,
+    _CHUNK,
+    _SOURCE,
+    _ROWS,
+    _ROW_BYTES,
+    _IDS,
+    _ID_BYTES,
+    _POSITIONS,
+    _OUT,
+    _OUT_ROWS,
+    _THEN,
+    _AHEAD,
+) = range(_JOB, _JOB + 14)
+_CLOSED = 1 << 40
+#: In place of the smallest bad id: there is none; the job was dropped.
+_NONE, DROPPED = (1 << 62), -1
+#: futex(2): the call's number (arch/*/entry/syscalls in Linux), and what is asked for.
+_FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), 0)
+_WAIT, _WAKE, _ALL = 128, 129, 0x7FFFFFFF
+_CLOCK_MONOTONIC = 1
+#: Bytes of a CPU's cache line.
+LINE_BYTES = 64
+_BYTE_POINTER = ir.IntType(8).as_pointer()
+
+
+class Job(NamedTuple):
+    """Rows to gather, or bytes to copy.
+
+    Attributes:
+        total: ids, or bytes of a copy.
+        chunk: of them a thread takes at a time.
+        source: address of the table, or of what is copied.
+        rows, row_bytes: of the table; 0 bytes: it is a copy.
+        ids, id_bytes: address and width (4 or 8).
+        positions: address of int64 rows of the output; 0: in order.
+        out, out_rows: address and rows of the output.
+        then: address to which each chunk of the output is copied, too; 0: none.
+        ahead: rows to prefetch ahead.
+    """
+
+    total: int
+    chunk: int
+    source: int
+    rows: int = 0
+    row_bytes: int = 0
+    ids: int = 0
+    id_bytes: int = 0
+    positions: int = 0
+    out: int = 0
+    out_rows: int = 0
+    then: int = 0
+    ahead: int = 0
+
+
+class Done(NamedTuple):
+    """How a job ended: the smallest bad id, -1 for none; whether it was dropped; and its seconds,
+    from the first chunk's begin to the last one's end."""
+
+    bad: int
+    dropped: bool
+    seconds: float
+
+
+def _define_prefetch(_typing: Any, _address: Any) -> Any:
+    """Ask for the cache line at ``address``; never faults, whatever the address."""
+
+    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        i32 = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [_BYTE_POINTER, i32, i32, i32])
+        declare: Any = cgutils.get_or_insert_function
+        prefetch = declare(builder.module, kind, "llvm.prefetch.p0")
+        read, near, data = i32(0), i32(3), i32(1)
+        builder.call(prefetch, [builder.inttoptr(args[0], _BYTE_POINTER), read, near, data])
+        return context.get_dummy_value()
+
+    return types.void(types.intp), codegen
+
+
+def _define_memcpy(_typing: Any, _target: Any, _source: Any, _size: Any) -> Any:
+    """Copy ``size`` bytes from address ``source`` to address ``target``; they do not overlap."""
+
+    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        to, of = (builder.inttoptr(a, _BYTE_POINTER) for a in args[:2])
+        emit: Any = cgutils.raw_memcpy
+        emit(builder, to, of, args[2], 1)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp, types.intp), codegen
+
+
+def _atomic(operation: str) -> Any:
+    """``operation(address, value)`` on the int64 there, in one order for all threads; what it was
+    before."""
+
+    def define(_typing: Any, _address: Any, _value: Any) -> Any:
+        def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            at = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
+            return builder.atomic_rmw(operation, at, args[1], "seq_cst")
+
+        return types.int64(types.intp, types.int64), codegen
+
+    return intrinsic(define)
+
+
+def _number_at(bits: int) -> Any:
+    """The integer of so many bits at an address, as an int64."""
+
+    def define(_typing: Any, _address: Any) -> Any:
+        def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            at = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
+            value = builder.load(at, align=bits // 8)
+            return builder.sext(value, ir.IntType(64)) if bits < 64 else value
+
+        return types.int64(types.intp), codegen
+
+    return intrinsic(define)
+
+
+_prefetch: Any = intrinsic(_define_prefetch)
+memcpy: Any = intrinsic(_define_memcpy)
+#: Adds, and so on; returns what was there.
+take, _exchange, _least, _mark = (_atomic(name) for name in ("add", "xchg", "min", "or"))
+_word, _half = _number_at(64), _number_at(32)
+_syscall: Any = types.ExternalFunction("syscall", types.int64(*[types.int64] * 7))
+_clock: Any = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.intp))
+_yield: Any = types.ExternalFunction("sched_yield", types.int32())
+
+
+@njit(nogil=True, cache=True)
+def _sleep(address: int, seen: int) -> None:
+    """Until somebody wakes those that wait there; not where what is there is no longer ``seen``."""
+    _syscall(_FUTEX, address, _WAIT, seen & 0xFFFFFFFF, 0, 0, 0)
+
+
+@njit(nogil=True, cache=True)
+def _wake(address: int, count: int) -> int:
+    """So many of those that wait there; how many did."""
+    return _syscall(_FUTEX, address, _WAKE, count, 0, 0, 0)
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _prefetch_row(address: Any, row_bytes: int) -> None:
+    line = address & ~(LINE_BYTES - 1)
+    while line < address + row_bytes:
+        _prefetch(line)
+        line += LINE_BYTES
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _id(ids: int, id_bytes: int, i: int) -> int:
+    return _word(ids + 8 * i) if id_bytes == 8 else _half(ids + 4 * i)
+
+
+@njit(nogil=True, cache=True)
+def _gather(slot: int, start: int, stop: int) -> int:
+    """Copy the rows of ids ``start`` to ``stop - 1``; the first bad one of them, or :data:`_NONE`.
+
+    A bad one is neither read nor written.
+    """
+    table, rows = _word(slot + 8 * _SOURCE), _word(slot + 8 * _ROWS)
+    row_bytes = _word(slot + 8 * _ROW_BYTES)
+    ids, id_bytes = _word(slot + 8 * _IDS), _word(slot + 8 * _ID_BYTES)
+    positions, out = _word(slot + 8 * _POSITIONS), _word(slot + 8 * _OUT)
+    out_rows, ahead = _word(slot + 8 * _OUT_ROWS), _word(slot + 8 * _AHEAD)
+    first_bad = _NONE
+    for i in range(start, min(start + ahead, stop)):
+        _prefetch_row(table + _id(ids, id_bytes, i) * row_bytes, row_bytes)
+    for i in range(start, stop):
+        if i + ahead < stop:
+            _prefetch_row(table + _id(ids, id_bytes, i + ahead) * row_bytes, row_bytes)
+        row = _id(ids, id_bytes, i)
+        to = _word(positions + 8 * i) if positions != 0 else i
+        if 0 <= row < rows and 0 <= to < out_rows:
+            memcpy(out + to * row_bytes, table + row * row_bytes, row_bytes)
+        elif first_bad == _NONE:
+            first_bad = i
+    return first_bad
+
+
+@njit(nogil=True, cache=True)
+def _chunk(slot: int, start: int, stop: int) -> None:
+    row_bytes = _word(slot + 8 * _ROW_BYTES)
+    out, then = _word(slot + 8 * _OUT), _word(slot + 8 * _THEN)
+    if row_bytes == 0:
+        memcpy(out + start, _word(slot + 8 * _SOURCE) + start, stop - start)
+        return
+    bad = _gather(slot, start, stop)
+    if bad != _NONE:
+        _least(slot + 8 * _BAD, bad)
+    if then != 0:
+        memcpy(then + start * row_bytes, out + start * row_bytes, (stop - start) * row_bytes)
+
+
+@njit(nogil=True, cache=True)
+def _visit(slot: int, own: bool) -> None:
+    """Take chunks of the slot's job until there are none; who ends the last one tells the end.
+
+    A thread that was not asked for it (``own``) goes on where enough others do it.
+    """
+    entered = take(slot + 8 * _ENTERED, 1)
+    if entered & _CLOSED:
+        return
+    if own or take(slot + 8 * _HELPERS, 1) < _word(slot + 8 * _LIMIT):
+        count, chunk = _word(slot + 8 * _TOTAL), _word(slot + 8 * _CHUNK)
+        done = 0
+        while True:
+            start = take(slot + 8 * _CURSOR, chunk)
+            if start >= count:
+                break
+            if start == 0:
+                _clock(_CLOCK_MONOTONIC, slot + 8 * _BEGAN)
+            stop = min(start + chunk, count)
+            _chunk(slot, start, stop)
+            done += stop - start
+        if done > 0 and take(slot + 8 * _FINISHED, done) + done == count:
+            _tell_end(slot, _word(slot + 8 * _NUMBER))
+    take(slot + 8 * _LEFT, 1)
+
+
+@njit(nogil=True, cache=True)
+def _tell_end(slot: int, number: int) -> None:
+    _clock(_CLOCK_MONOTONIC, slot + 8 * _ENDED)
+    _exchange(slot + 8 * _DONE, number + 1)
+    if _exchange(slot + 8 * _WAITING, 0):
+        _wake(slot + 8 * _DONE, _ALL)
+
+
+@njit(nogil=True, cache=True)
+def _serve(base: int) -> None:
+    """What a thread does: it visits each job that is posted, until it is to stop."""
+    number = 0
+    while True:
+        posted = take(base + 8 * _POSTED, 0)
+        if take(base + 8 * _STOP, 0):
+            return
+        if posted == number:
+            _sleep(base + 8 * _POSTED, posted)
+            continue
+        number = max(number, posted - SLOTS)  # whatever was posted before that is done
+        _visit(base + 8 * (_HEADER + number % SLOTS * _WORDS), False)
+        number += 1
+
+
+@njit(cache=True)
+def _post(base: int, job: NDArray[np.int64], woken: int) -> None:
+    """Have the job of that number in its slot, whose last one is done, and wake so many threads."""
+    number = job[0]
+    slot = base + 8 * (_HEADER + number % SLOTS * _WORDS)
+    entered = _mark(slot + 8 * _ENTERED, _CLOSED)
+    while take(slot + 8 * _LEFT, 0) != entered:
+        _yield()
+    for word in range(job.size):
+        _exchange(slot + 8 * (_JOB + word), job[word])
+    for word in (_LEFT, _CURSOR, _FINISHED, _HELPERS):
+        _exchange(slot + 8 * word, 0)
+    _exchange(slot + 8 * _BAD, _NONE)
+    if _word(slot + 8 * _TOTAL) == 0:
+        _clock(_CLOCK_MONOTONIC, slot + 8 * _BEGAN)
+        _tell_end(slot, number)
+    _exchange(slot + 8 * _ENTERED, 0)
+    take(base + 8 * _POSTED, 1)
+    if woken > 0:
+        take(base + 8 * _WOKEN, _wake(base + 8 * _POSTED, woken))
+
+
+@njit(nogil=True, cache=True)
+def _finish(base: int, number: int, visit: bool) -> None:
+    """Wait until the job is done, posted or not; with ``visit`` take part in it before."""
+    slot = base + 8 * (_HEADER + number % SLOTS * _WORDS)
+    if visit:
+        _visit(slot, True)
+    while True:
+        done = take(slot + 8 * _DONE, 0)
+        if done > number:
+            return
+        _exchange(slot + 8 * _WAITING, 1)
+        if take(slot + 8 * _DONE, 0) == done:
+            take(base + 8 * _SLEPT, 1)
+            _sleep(slot + 8 * _DONE, done)
+
+
+@functools.cache
+def _entry() -> int:
+    """The address of :func:`_serve` as C sees it; it returns its argument."""
+
+    @cfunc(types.intp(types.intp), cache=True)
+    def serve(base: Any) -> Any:
+        _serve(base)
+        return base
+
+    return int(serve.address or 0)
+
+
+class NativeThreads:
+    """Up to ``threads`` threads and the jobs that they do; they start with the first that wants
+    them.
+
+    May be used from several threads of Python at once. Of a forked child: see :attr:`usable`.
+    """
+
+    def __init__(self, threads: int) -> None:
+        if not _FUTEX:
+            raise RuntimeError(f"no number of futex(2) is known on {platform.machine()}")
+        self._state = np.zeros(_HEADER + SLOTS * _WORDS, np.int64)
+        self._base, self._most = self._state.ctypes.data, threads
+        self._handles: list[int] = []
+        self._posting, self._pid, self._posted = threading.Lock(), os.getpid(), 0
+        #: By number: what a job reads and writes, until it is known to be done.
+        self._held: dict[int, object] = {}
+        self._ended: dict[int, Done] = {}
+        self._stop = weakref.finalize(self, _end, self._state, self._handles, self._held, self._pid)
+
+    @property
+    def usable(self) -> bool:
+        """Whether the threads are this process's, as they are not after a fork, and run."""
+        return self._pid == os.getpid() and self._stop.alive
+
+    @property
+    def posted(self) -> int:
+        """The number of the next job."""
+        return self._posted
+
+    @property
+    def woken(self) -> int:
+        """Threads that a job has woken so far."""
+        return int(self._state[_WOKEN])
+
+    @property
+    def slept(self) -> int:
+        """How often somebody slept until a job was done."""
+        return int(self._state[_SLEPT])
+
+    def post(self, job: Job, threads: int, held: object, *, helped: bool) -> int:
+        """Have so many threads do it; its number, for :meth:`done`.
+
+        Args:
+            held: what it reads and writes, kept until it is done.
+            helped: the caller is one of the threads, by :meth:`done`.
+        """
+        others = threads - helped
+        with self._posting:
+            number = self._posted
+            if number - SLOTS in self._held:
+                self._note(number - SLOTS, visit=True)
+            if others:
+                self._start(min(others, self._most))
+            self._held[number] = held
+            _post(self._base, np.array((number, others, *job), np.int64), others)
+            self._posted += 1
+        return number
+
+    def done(self, number: int, *, help_first: bool = False) -> Done:
+        """How the job ended; waits for it, and enters Python's lock once."""
+        if number not in self._ended:
+            self._note(number, visit=help_first)
+        return self._ended.pop(number)
+
+    def settle(self, under_way: int) -> None:
+        """Wait for all jobs where there are more than so many of which nobody knows the end.
+
+        An interrupt may have left one that nobody asks for, and that still writes to a buffer.
+        """
+        if len(self._held) > under_way:
+            for number in sorted(self._held):
+                self._note(number, visit=True)
+
+    def wait(self, number: int) -> None:
+        """Until the job of that number is done, which may not have been posted, or never will be as
+        the threads are closed. Enters Python's lock once."""
+        _finish(self._base, number, False)
+
+    def _note(self, number: int, *, visit: bool) -> None:
+        slot = _HEADER + number % SLOTS * _WORDS
+        if visit or self._state[slot + _DONE] <= number:
+            _finish(self._base, number, visit)
+        state = self._state[slot : slot + _JOB].tolist()
+        seconds = state[_ENDED] - state[_BEGAN] + (state[_ENDED + 1] - state[_BEGAN + 1]) / 1e9
+        bad = state[_BAD]
+        self._ended[number] = Done(-1 if bad == _NONE else bad, bad == DROPPED, seconds)
+        self._held.pop(number, None)
+
+    def _start(self, count: int) -> None:
+        missing = count - len(self._handles)
+        if missing <= 0:
+            return
+        libc = ctypes.CDLL(None)
+        # Signals are for Python's threads: they inherit that they are blocked here.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            for _ in range(missing):
+                handle = ctypes.c_ulong()
+                where, base = ctypes.byref(handle), ctypes.c_void_p(self._base)
+                if error := libc.pthread_create(where, None, ctypes.c_void_p(_entry()), base):
+                    raise RuntimeError(f"pthread_create: {os.strerror(error)}")
+                libc.pthread_setname_np(handle, NAME.encode())
+                self._handles.append(handle.value)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def close(self) -> None:
+        """End the threads; a job that none of them has begun is dropped. Safe to call twice."""
+        self._stop()
+
+
+def _end(state: NDArray[np.int64], handles: list[int], held: dict[int, object], pid: int) -> None:
+    """Have the threads return and join them, then say of jobs that are left that they are dropped.
+
+    At the end of the process, too, while their compiled code is still there.
+    """
+    if pid != os.getpid():
+        return
+    base = state.ctypes.data
+    _halt(base)
+    libc = ctypes.CDLL(None)
+    for handle in handles:
+        libc.pthread_join(ctypes.c_ulong(handle), None)
+    for number in list(held):
+        if state[_HEADER + number % SLOTS * _WORDS + _CURSOR] == 0:
+            _drop(base, number)
+    _drop(base, int(state[_POSTED]) - 1)  # the next one, of which somebody may wait for the end
+
+
+@njit(cache=True)
+def _halt(base: int) -> None:
+    _exchange(base + 8 * _STOP, 1)
+    take(base + 8 * _POSTED, 1)  # whoever is about to sleep sees that it has changed
+    _wake(base + 8 * _POSTED, _ALL)
+
+
+@njit(cache=True)
+def _drop(base: int, number: int) -> None:
+    slot = base + 8 * (_HEADER + number % SLOTS * _WORDS)
+    if take(slot + 8 * _DONE, 0) <= number:
+        _exchange(slot + 8 * _BAD, DROPPED)
+        _tell_end(slot, number)

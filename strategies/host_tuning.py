@@ -1,0 +1,116 @@
+"""How the CPU gathers fastest in the loop: on how many threads, or on torch's own pool.
+
+What a gather takes alone misleads. Threads that spin behind a training step's operations take the
+cores of whoever gathers next; beside a GPU every thread takes a core from the thread that issues
+the training. So each way is tried for some whole steps, in turns, over other rows each time: those
+that come again are in the caches.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gatherbench.strategies.base import Fetcher, SetupStep
+
+#: In place of a number of threads: ``torch.index_select`` into the staging buffer, then a copy.
+TORCH = 0
+#: Of the fastest step's rate that a way with fewer threads, or ours before torch's, has to reach.
+ENOUGH = 0.97
+#: Steps in a row, rounds, and for how long another round may begin.
+_STEPS, _ROUNDS, _ROUNDS_S = 3, 6, 2.0
+EARLIER = "found by an earlier process of the run on this machine"
+
+
+class Ways(Protocol):
+    """What gathers in one of several ways."""
+
+    def take(self, way: int) -> None: ...
+
+
+def tuned(
+    fetcher: Fetcher,
+    path: Ways,
+    ways: Sequence[int],
+    ids: Tensor,
+    beside: Callable[[], object],
+    settle: Callable[[], None],
+) -> list[SetupStep]:
+    """Have ``path`` take the first of ``ways`` whose step takes no more than 1 / :data:`ENOUGH` of
+    the shortest; what was found.
+
+    Args:
+        ids: of a typical minibatch.
+        beside: does, or queues, one training step.
+        settle: waits for what was queued.
+    """
+    if not ways:
+        return [SetupStep("gather_threads", "1", 1, "a minibatch is too small to share")]
+    draw = np.random.default_rng(0)
+
+    def others() -> Tensor:
+        shift = int(draw.integers(fetcher.num_rows))
+        moved = (ids.cpu().numpy().astype(np.int64) + shift) % fetcher.num_rows
+        return torch.from_numpy(moved).to(ids.device, ids.dtype)
+
+    def seconds(work: Callable[[], object]) -> float:
+        minibatches = [others() for _ in range(_STEPS + 1)]
+        ticket = fetcher.submit(minibatches.pop())
+        settle()
+        began = time.perf_counter()
+        for one in minibatches:
+            ticket.result()
+            ticket = fetcher.submit(one)
+            work()
+        ticket.result()
+        settle()
+        return (time.perf_counter() - began) / _STEPS
+
+    taken: dict[int, list[float]] = {way: [] for way in ways}
+    deadline = time.perf_counter() + _ROUNDS_S
+    for number in range(1 + _ROUNDS):  # the first one warms up
+        for way, found in taken.items():
+            path.take(way)
+            found.append(seconds(beside))
+        if number and time.perf_counter() > deadline:
+            break
+    medians = {way: statistics.median(found[1:]) for way, found in taken.items()}
+    best = min(medians.values())
+    chosen = next(way for way in ways if best >= ENOUGH * medians[way])
+    path.take(chosen)
+    before = fetcher.counts()["gather_time"]
+    for _ in range(_ROUNDS):
+        fetcher.submit(others()).result()
+    alone_s = fetcher.counts()["gather_time"] - before
+    source = f"median time.perf_counter of a step, training in it, {_STEPS} in a row, in turns"
+    how = f"the first that reaches {ENOUGH:.0%} of the best step: fewest threads, torch's pool last"
+    size = _ROUNDS * ids.numel() * fetcher.row_width * fetcher.dtype.itemsize
+    alone = f"the path's own gather_time over {_ROUNDS} fetches with no training between them"
+    steps = [
+        SetupStep(f"gather_{named(way)}_step_time", "s", s, source) for way, s in medians.items()
+    ]
+    threads = chosen or torch.get_num_threads()
+    return [
+        *steps,
+        SetupStep("gather_threads", "1", threads, how),
+        SetupStep("gather_on_torch_pool", "1", float(chosen == TORCH), how),
+        SetupStep("gather_time", "s", alone_s, alone),
+        SetupStep("gathered", "B", size, "rows × bytes of a row"),
+    ]
+
+
+def named(way: int) -> str:
+    """In a metric's name."""
+    return "torch_pool" if way == TORCH else f"{way}_threads"
+
+
+def way_of(found: Sequence[SetupStep]) -> int:
+    """The way that :func:`tuned` took."""
+    values = {step.metric: step.value for step in found}
+    return TORCH if values.get("gather_on_torch_pool") else int(values["gather_threads"] or 1)
