@@ -86,8 +86,7 @@ class CudaStagedFetcher(PathFetcher):
         return (found_at(address, "Host" if is_registered(address) else "Unregistered"),)
 
     def _submit(self, ids: Tensor) -> Ticket:
-        place = self._ring.claim()
-        self._path.settle(self.lookahead)
+        place = self._claimed()
         out = self._rows[place].rows(ids.numel())
         # Fresh memory of `out` belongs to the caller's stream: without this mark the allocator
         # could hand it on, once freed, while the copy stream still writes it.
@@ -121,6 +120,8 @@ class CudaStagedFetcher(PathFetcher):
         wait_all = self._path.begin_and(copied_ids(ids), staging.rows(ids.numel()), copy)
         if wait_all is None:
             return self._issue(ids, fetch, lambda: after(copied, out))
+
+        self._begun[place] = wait_all
 
         def finish() -> Tensor:
             wait_all()

@@ -12,7 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -210,6 +210,8 @@ class PathFetcher(Fetcher):
         self._path = path
         self._ring = TicketRing(lookahead + 1)
         self._thread: ThreadPoolExecutor | None = None
+        #: By buffer: what waits for the native threads that fill it.
+        self._begun: dict[int, Callable[[], object]] = {}
         self.tunable = len(path.ways()) > 1
         if self.tunable:
             size = self.row_width * features.element_size()
@@ -231,6 +233,16 @@ class PathFetcher(Fetcher):
         """Those worth a try for a minibatch of ``ids``: a small one stays in its thread."""
         shared = self._path.cpu.shares(ids.numel(), self.row_width * self.dtype.itemsize)
         return self._path.ways() if shared else []
+
+    def _claimed(self) -> int:
+        """The next buffer, to which nothing writes any more: not even a fetch whose rows nobody
+        asked for, or one that an interrupt has left."""
+        place = self._ring.claim()
+        if (left := self._begun.pop(place, None)) is not None:
+            with suppress(Exception):  # it came out of its own fetch, if anybody asked
+                left()
+        self._path.settle(self.lookahead)
+        return place
 
     def _settle(self) -> None:
         """Wait until the device has nothing left to do."""
@@ -297,13 +309,13 @@ class HostFetcher(PathFetcher):
         self._buffers = [host_buffer(features) for _ in range(lookahead + 1)]
 
     def _submit(self, ids: Tensor) -> Ticket:
-        place = self._ring.claim()
-        self._path.settle(self.lookahead)
+        place = self._claimed()
         out = self._buffers[place].rows(ids.numel())
         between = self._staging[place].rows(ids.numel()) if self._staging else None
         if self.lookahead:
             to = (out, None) if between is None else (between, out)
             if (wait := self._path.begin(copied(ids), *to)) is not None:
+                self._begun[place] = wait
 
                 def finish() -> Tensor:
                     wait()
