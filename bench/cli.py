@@ -23,10 +23,8 @@ from gatherbench.bench.commands.common import FAILED
 from gatherbench.bench.commands.compare import compare
 from gatherbench.bench.commands.doctor import doctor
 from gatherbench.bench.commands.listing import list_things
-from gatherbench.bench.commands.plot import plot
 from gatherbench.bench.commands.predict import predict
 from gatherbench.bench.commands.report import report
-from gatherbench.bench.commands.requests import requests
 from gatherbench.bench.commands.run import run
 from gatherbench.bench.commands.show import show
 from gatherbench.plugins import PluginWarning
@@ -42,10 +40,8 @@ app.command()(run)
 app.command(name="list")(list_things)
 app.command()(show)
 app.command()(compare)
-app.command()(plot)
 app.command()(report)
 app.command()(predict)
-app.command()(requests)
 app.command()(check)
 app.command()(calibrate)
 app.command()(doctor)

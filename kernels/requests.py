@@ -28,7 +28,7 @@ which might turn one request into two when a line is shared between the quarters
 what the kernel asks for, and a model of what the hardware makes of it.
 
 :func:`request_table` and :func:`requests_by_row_width` say what each launch policy costs. These are
-the numbers behind ``gatherbench requests`` and the figure of requests per row.
+the numbers behind the figure of requests per row.
 """
 
 from __future__ import annotations

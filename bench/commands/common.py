@@ -25,24 +25,6 @@ ResultsOption = Annotated[Path, typer.Option("--results", help="Folder that hold
 DEFAULT_RESULTS = Path("results")
 
 
-def picture(text: str | Path) -> Path:
-    """A file to draw into, whose ending says in which format.
-
-    Raises:
-        ValueError: it has no ending, or no folder to lie in.
-    """
-    path = Path(text)
-    if not path.parent.is_dir():  # said before the picture is worked out
-        raise ValueError(f"'{path}': there is no such folder: make it, or choose another")
-    if not path.suffix:
-        raise ValueError(f"'{path}' does not say in which format: end it in .png, .svg or .pdf")
-    return path
-
-
-#: Of an option that is such a file.
-PICTURE: Any = {"parser": picture, "metavar": "<file>"}
-
-
 def asking(question: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command whose options are the fields of a dataclass, before those of its own.
 

@@ -122,7 +122,7 @@ def _shown(run: Run, store: RunStore, out: Console, err: Console) -> bool:
         pictures = save_all(run, folder / "figures", views=views)
         files += [("picture", path) for path in pictures if path.suffix == ".png"]
     except OSError as error:
-        whole = _unwritten(err, f"gatherbench plot {where}", "pictures", error)
+        whole = _unwritten(err, f"gatherbench show --plot {where}", "pictures", error)
     try:
         files.append(("report", write_report(run, folder / FILE_NAME, views=views)))
     except OSError as error:

@@ -1,8 +1,9 @@
-"""`gatherbench show`: a run as a table in the terminal."""
+"""`gatherbench show`: a run as tables in the terminal, or as pictures."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,23 +13,53 @@ from gatherbench.bench.commands.common import (
     RunArgument,
     bad_input,
     console,
+    fail,
     run_folder,
+    writing,
 )
+
+if TYPE_CHECKING:
+    from gatherbench.bench.read.tables import Run
 
 
 def show(
     folder: RunArgument = None,
     results: ResultsOption = DEFAULT_RESULTS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    plot: Annotated[
+        bool, typer.Option("--plot", help="Draw the run's pictures again, instead of tables.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Of --plot: folder for the pictures (default: figures/ in the run's)."),
+    ] = None,
 ) -> None:
-    """Print a run's tables and its answer in words."""
+    """Print a run's tables and its answer in words, or draw it."""
     from gatherbench.bench.read.tables import RunError, load_run
     from gatherbench.bench.show.run import render
     from gatherbench.bench.show.views.registry import to_json
 
+    if out is not None and not plot:
+        fail("--out goes with --plot")
     with bad_input(RunError):
         run = load_run(run_folder(folder, results))
-        if as_json:
+        if plot:
+            _draw(run, out or run.folder / "figures")
+        elif as_json:
             typer.echo(to_json(run))
         else:
             console().print(render(run))
+
+
+def _draw(run: Run, pictures: Path) -> None:
+    """Write the run's pictures into a folder, and say which."""
+    from gatherbench.bench.show.figures.draw import save_all
+    from gatherbench.bench.show.views.registry import views_of
+
+    views = views_of(run)
+    with writing(pictures, "--out"):
+        written = save_all(run, pictures, views=views)
+    for failed in filter(None, (view.failed for view in views)):
+        typer.echo(failed, err=True)
+    for path in written:
+        typer.echo(path)

@@ -45,7 +45,7 @@ def _said(name: str, summary: str, plugins: Plugins[Any]) -> str:
 
 def policies() -> Table:
     """Every launch policy of the gather kernels."""
-    from gatherbench.bench.show.requests import policies_table
+    from gatherbench.bench.show.policies import policies_table
 
     return policies_table()
 

@@ -41,7 +41,7 @@ def copied(shell_run: ShellRun, tmp_path: Path) -> Path:
     return shutil.copytree(shell_run[1], tmp_path / shell_run[1].name)
 
 
-def test_help_and_the_requests_table_load_no_heavy_library():
+def test_help_loads_no_heavy_library():
     script = (
         "import sys; from gatherbench.bench.cli import main\n"
         "def loaded(*arguments, status=0):\n"
@@ -50,9 +50,8 @@ def test_help_and_the_requests_table_load_no_heavy_library():
         "    except SystemExit as e: assert (e.code or 0) == status\n"
         "    return {'torch', 'pandas', 'numpy', 'numba', 'matplotlib'} & set(sys.modules)\n"
         "assert not loaded('--version')\n"
-        "for command in [], ['run'], ['datasets', 'import'], ['doctor'], ['check'], ['requests']:\n"
+        "for command in [], ['run'], ['datasets', 'import'], ['doctor'], ['check'], ['show']:\n"
         "    assert not loaded(*command, '--help'), command\n"
-        "assert loaded('requests', '--policy', 'dgl') == {'numpy', 'numba'}\n"
         "loaded('run', 'quik', status=2)"
     )
     command = [sys.executable, "-c", script]
@@ -144,12 +143,11 @@ def test_a_folder_that_may_only_be_read_is_named_with_a_remedy(copied, monkeypat
     monkeypatch.setattr(io, "open", read_only)
     monkeypatch.setattr(builtins, "open", read_only)
     for arguments, said in (
-        (("plot", copied), "figures: cannot be written: Read-only .* another place with --out"),
-        (("report", copied), r"html: cannot be written: Read-only .* another place with --out"),
         (
-            ("requests", "--policy", "dgl", "--figure", copied / "a.svg"),
-            r"a\.svg: cannot be written: Read-only .* choose another place with --figure",
+            ("show", "--plot", copied),
+            "figures: cannot be written: Read-only .* another place with --out",
         ),
+        (("report", copied), r"html: cannot be written: Read-only .* another place with --out"),
         (("predict", copied), "profile.toml: cannot be written: .* predict the copy"),
         (("run", "--resume", copied), "cannot be written.*copy it where you may write"),
     ):
@@ -211,8 +209,8 @@ def refused(said: str, *arguments: object) -> None:
         ("run quick --results /dev/null/x", "no run can be kept there.* folder with --results"),
         (f"run --resume {'x' * 300}", r"not a run folder \(File name too long\)"),
         (f"predict {'x' * 300}", r"not a run folder \(File name too long\)"),
-        (f"plot --results {'x' * 300}", "name another folder with --results"),
-        ("plot --results nowhere", "nowhere"),
+        (f"show --plot --results {'x' * 300}", "name another folder with --results"),
+        ("show --plot --results nowhere", "nowhere"),
         ("show nowhere", "nowhere"),
         ("report nowhere", "not a run folder"),
         ("list strategys", "one of strategies"),
@@ -223,12 +221,6 @@ def refused(said: str, *arguments: object) -> None:
         ("datasets prepare wordnett", "wordnet"),
         ("datasets prepare reddit-like --scale -1", "scale"),
         ("datasets import nowhere.txt --name x", "nowhere.txt"),
-        ("requests --policy alligned", "did you mean 'aligned'"),
-        ("requests --dtype flaot32", "did you mean 'float32'"),
-        ("requests --dim 0", "at least one element"),
-        ("requests --max-request 100", "choose from 32, 64, 96, 128"),
-        ("requests --figure nowhere/at/all.png", "nowhere/at/all.png.: there is no such folder"),
-        ("requests --figure picture.docx", "docx"),
     ],
 )
 def test_bad_input_is_named_with_exit_status_2(tiny_root, tmp_path, monkeypatch, command, said):
@@ -263,7 +255,7 @@ def test_what_an_encoding_lacks_is_spelled_out(shell_run, as_program):
         assert words in page.getvalue().decode(encoding)
 
 
-@pytest.mark.parametrize("command", ["--version", "requests --csv", "list policies"])
+@pytest.mark.parametrize("command", ["--version", "list plans", "list policies"])
 def test_output_that_cannot_be_written_is_said_with_exit_status_1(command, as_program):
     told: list[object] = []
     with contextlib.suppress(OSError), Path("/dev/full").open("w", encoding="utf-8") as full:
@@ -336,7 +328,7 @@ RESTORE = "put a whole copy of it there, or measure again in a new folder: gathe
 def test_a_damaged_run_is_refused_alike_by_every_command(copied, tmp_path, damage, said):
     damage(copied)
     for command in (
-        *(("show",), ("plot",), ("predict",), ("run", "--resume"), ("compare", copied)),
+        *(("show",), ("show", "--plot"), ("predict",), ("run", "--resume"), ("compare", copied)),
         ("report", "--out", tmp_path / "report.html"),
     ):
         refused(said, *command, copied)

@@ -181,7 +181,7 @@ def test_a_run_that_was_cut_off_is_not_taken_for_one_that_is_going(folder):
     [
         (RunStore, "replace", 1, "no predictions: .*gatherbench predict FOLDER"),
         (finish, "write_report", 1, "no report: .*gatherbench report FOLDER"),
-        (finish, "save_all", 1, "no pictures: .*gatherbench plot FOLDER"),
+        (finish, "save_all", 1, "no pictures: .*gatherbench show --plot FOLDER"),
         (finish, "write_atomically", 2, "profile.toml: cannot be written"),
     ],
 )

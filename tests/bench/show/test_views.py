@@ -93,9 +93,9 @@ def test_a_view_of_another_package_that_fails_says_so_and_stops_no_other(
     monkeypatch.setattr(type(PLUGINS), "usable", lambda self: [bad] if self is PLUGINS else [])
     folder = make_run()
     said = "The view training failed: KeyError: 'no such column'"
-    everywhere = (("report", "report.html"), ("plot", ""), ("show", ""))
+    everywhere = (("report", "report.html"), ("show --plot", ""), ("show", ""))
     for command, place in everywhere[: 2 if part == "figures" else 3]:
-        done = CliRunner().invoke(app, [command, str(folder)])
+        done = CliRunner().invoke(app, [*command.split(), str(folder)])
         assert done.exit_code == 0
         text = (folder / place).read_text() if place else done.output
         assert html.unescape(text).count(said) == 1
