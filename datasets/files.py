@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import resource
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -143,6 +144,25 @@ def check_free_space(place: Path, needed: int, name: str) -> None:
     free = shutil.disk_usage(place).free
     if free < needed:
         raise DatasetError(f"{place}: {name} needs {needed:,} bytes and {free:,} are free; {_ROOM}")
+
+
+def check_memory(needed: int, what: str) -> None:
+    """Refuse to begin what the memory there is, or may be used by this process, cannot hold.
+
+    Raises:
+        DatasetError: fewer than ``needed`` bytes are free; names ``what`` they are for.
+    """
+    import psutil  # a process that reads a dataset does without
+
+    said = os.environ.get("GATHERBENCH_MEMORY_GIB")  # where a virtual machine is given more
+    free = float(said) * 2**30 if said else psutil.virtual_memory().available
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY:
+        free = min(free, limit - psutil.Process().memory_info().vms)
+    if needed > free:
+        raise DatasetError(
+            f"{what} need about {needed:,} bytes of memory, and {int(free):,} are free"
+        )
 
 
 def _hidden(folder: Path) -> Path:

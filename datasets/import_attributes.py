@@ -2,55 +2,65 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gatherbench.datasets import generated
-from gatherbench.datasets.dataset import DatasetError
-from gatherbench.datasets.import_arrays import ARRAY_FILES, MASKS, Own, array_of
+from gatherbench.datasets.asked import Import
+from gatherbench.datasets.dataset import SPLITS, DatasetError
+from gatherbench.datasets.import_arrays import MASKS, Own, array_of
 from gatherbench.datasets.import_edges import LARGEST_ID, Graph
-from gatherbench.datasets.import_text import Column, first_record, numbers, opened
+from gatherbench.datasets.import_kind import identify
+from gatherbench.datasets.import_text import Role, look
 
-#: A model's last layer is as wide as there are classes. This many are never too many; nor are ten
-#: times as many as occur, or a tenth of the labelled nodes.
-_CLASSES = 1000
 #: Shares of the labelled nodes with in-neighbours in training, validation and test.
 SPLIT_SHARES = (0.6, 0.2, 0.2)
+#: What torch has a dtype of, and every path moves.
+_FEATURE_DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8")
 
-_ID = Column("node id", 0, LARGEST_ID, ("node", "node_id", "nodeid", "id", "nodes"))
-_CLASS = Column("class", -1, 2**62, ("label", "class", "y", "target", "labels"))
+_IDS = {"node", "nodeid", "nodeidx", "id", "nodes", "newid"}
+_NODE = Role("node id", "--node", _IDS, 0, LARGEST_ID)
+_CLASS = Role("class", "--label", {"label", "labels", "class", "classid", "y", "target"}, -1)
 
 
-def own_files(
-    features: Path | None, labels: Path | None, splits: Mapping[str, Path | None]
-) -> dict[str, Own]:
+def own_files(asked: Import) -> dict[str, Own]:
     """What the user's files hold, by the names of PyG's ``Data``: ``x``, ``y``, ``train_mask``, …
 
     Raises:
         DatasetError: a file that cannot be read.
     """
     own = {}
-    if features is not None:
-        own["x"] = Own(features, "", array_of(features))
+    if asked.features is not None:
+        own["x"] = Own(asked.features, "", array_of(asked.features))
         check_features(own["x"])
-    if labels is not None:
-        arrays = labels.suffix in ARRAY_FILES
-        ids, classes = (None, array_of(labels)) if arrays else read_labels(labels)
-        own["y"] = Own(labels, "", classes, ids)
-    for split, file in splits.items():
-        if file is not None:
-            arrays = file.suffix in ARRAY_FILES
-            ids = array_of(file) if arrays else _joined(numbers(file, [_ID]), 1)[:, 0]
-            own[f"{split}_mask"] = Own(file, "", ids)
+    if asked.labels is not None:
+        own["y"] = _listed(asked.labels, [_NODE, _CLASS], [asked.node, asked.label], asked)
+    for split, mask in zip(SPLITS, MASKS, strict=True):
+        if (file := getattr(asked, split)) is not None:
+            own[mask] = _listed(file, [_NODE], [asked.node.lstrip("0")], asked)
     return own
 
 
+def _listed(path: Path, roles: list[Role], told: list[str], asked: Import) -> Own:
+    """Classes, of nodes or of one after the other; or ids; from an array or columns of text."""
+    if identify(path) != "text":
+        return Own(path, "", array_of(path))
+    table = look(path, asked.header)
+    if table.doubt and table.width > 1:
+        raise DatasetError(f"{path}: {table.doubt}")
+    if len(roles) > 1 and (table.width == 1 or told[0] == "0"):  # line k is node k
+        roles, told = roles[1:], told[1:]
+    runs = table.read(roles, table.choose(roles, told if table.width > 1 else [""]))
+    cut = [np.concatenate([np.empty(0, np.int64), *run]) for run in zip(*runs, strict=True)]
+    cut = cut or [np.empty(0, np.int64)] * len(roles)
+    return Own(path, "", cut[-1], cut[0] if len(roles) > 1 else None, table.doubt)
+
+
 def check_features(own: Own) -> None:
-    """Refuse what is no table ``[N, D]`` of floats or whole numbers.
+    """Refuse what is no table ``[N, D]`` of a dtype that torch has.
 
     Its values are checked when the dataset is opened, as those of every dataset.
 
@@ -58,76 +68,55 @@ def check_features(own: Own) -> None:
         DatasetError: naming the file.
     """
     table = own.array
-    if table.dtype.kind == "V":  # what ml_dtypes' bfloat16 is read back as
-        raise DatasetError(
-            f"{own.where}: holds {table.dtype}, which may be bfloat16: NumPy has none. Features as "
-            "float16 move the same bytes"
-        )
-    if len(table.shape) != 2 or 0 in table.shape or table.dtype.kind not in "fiu":
-        raise own.refuse("numbers of shape [N, D]")
+    if len(table.shape) != 2 or 0 in table.shape or table.dtype.name not in _FEATURE_DTYPES:
+        raise own.refuse(f"numbers of shape [N, D], of dtype {', '.join(_FEATURE_DTYPES)}")
 
 
-def read_labels(path: Path) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:
-    """Read labels from text: node ids, or ``None`` where there is one class a line; and classes.
-
-    Lines are ``class`` or ``node,class``, with ``#`` comments. A ``.csv`` or ``.tsv`` may begin
-    with a line that names its columns.
-
-    Raises:
-        DatasetError: naming the first line that holds no class.
-    """
-    with opened(path) as (stream, _):
-        begin, first = first_record(stream)
-        pairs = len(re.findall(rb"[^\s,;]+", first)) > 1
-        if not pairs and path.suffix in (".csv", ".tsv"):  # pandas writes a gap as an empty line
-            text = first + stream.read()
-            if gap := re.search(rb"\n([ \t\r]*\n)\s*\S", text):
-                line = begin + text.count(b"\n", 0, gap.start(1)) + 1
-                raise DatasetError(
-                    f"{path}: line {line}: is empty: write -1 for a node without a class"
-                )
-    columns = [_ID, _CLASS] if pairs else [_CLASS]
-    table = _joined(numbers(path, columns), len(columns))
-    return (table[:, 0] if pairs else None), table[:, -1]
-
-
-def _joined(runs: Iterable[NDArray[np.int64]], width: int) -> NDArray[np.int64]:
-    return np.concatenate([np.empty((0, width), np.int64), *runs])
-
-
-def classes_of(graph: Graph, own: Own) -> NDArray[np.int64]:
+def classes_of(graph: Graph, own: Own, told: int | None) -> NDArray[np.int64]:
     """Classes ``[N]``, -1 for none, from labels ``[N]`` or ``[N, 1]`` or those of some ids.
 
+    Whole numbers of a float dtype are taken, NaN for none.
+
+    Args:
+        told: how many classes there are, where it was told.
+
     Raises:
-        DatasetError: another shape, a negative class, two labels of a node, or numbers that are no
-            classes.
+        DatasetError: another shape, a negative class, two labels of a node, no label at all, or
+            classes of which some never occur, unless ``told``.
     """
     labels, nodes = own.array, graph.nodes
     shapes = ((len(own.ids),),) if own.ids is not None else ((nodes,), (nodes, 1))
-    if labels.shape not in shapes or labels.dtype.kind not in "iu":
+    if own.doubt and labels.shape not in shapes:
+        raise DatasetError(f"{own.where}: {own.doubt}")
+    if labels.shape not in shapes or labels.dtype.kind not in "biuf":
         raise own.refuse(f"whole numbers of shape [{nodes}], -1 for a node without a class")
-    classes = own.read().reshape(-1).astype(np.int64)
+    values = own.read().reshape(-1)
+    values = np.where(np.isnan(values), -1, values) if values.dtype.kind == "f" else values
+    if (bad := (values < -1) | (values > LARGEST_ID) | (values != np.floor(values))).any():
+        raise DatasetError(
+            f"{own.where}: label {bad.argmax()} (from 0) is {values[bad][0]}, expected a class "
+            "from 0 up, or -1 for none"
+        )
+    classes = values.astype(np.int64)
     if own.ids is not None:
         given, at = classes, graph.number(own.ids, own.where)
         classes = np.full(nodes, -1, np.int64)
         classes[at] = given
         if (differ := classes[at] != given).any():
             raise DatasetError(f"{own.where}: gives node {own.ids[differ][0]} two labels")
-    if (bad := classes < -1).any():
+    occur = np.unique(classes[classes >= 0])
+    if not len(occur):
+        raise DatasetError(f"{own.where}: no node has a label: leave it out, and they are invented")
+    if told is not None and told <= occur[-1]:
+        raise DatasetError(f"{own.where}: has class {occur[-1]}, and --classes says {told}")
+    if told is None and len(occur) <= occur[-1]:
+        never = np.setdiff1d(np.arange(min(int(occur[-1]), len(occur) + 1)), occur)
+        signs = "; -1 is no class: are these -1 and 1 two?" if occur.tolist() == [1] else ""
         raise DatasetError(
-            f"{own.where}: label {bad.argmax()} (from 0) is {classes[bad][0]}, expected a class "
-            "from 0 up, or -1 for none"
+            f"{own.where}: the largest label is {occur[-1]}, and {len(occur)} different ones occur"
+            f", class {never[0]} never{signs}; say --classes {occur[-1] + 1} if all are meant, or "
+            "number those that occur from 0 (numpy.unique(labels, return_inverse=True) does)"
         )
-    largest = int(classes.max(initial=0))
-    if largest >= _CLASSES:
-        given = classes[classes >= 0]
-        occur = len(np.unique(given))
-        if largest >= _CLASSES + min(10 * occur, len(given) // 10):
-            raise DatasetError(
-                f"{own.where}: the largest label is {largest}, and {occur} different ones occur: a "
-                "model would be made for as many classes as the largest says; number those that "
-                "occur from 0 (numpy.unique(labels, return_inverse=True) does)"
-            )
     return classes
 
 
@@ -165,13 +154,21 @@ def _split(graph: Graph, own: Own) -> NDArray[np.int64]:
     # Ids are different: this many zeros and ones are a mask too.
     if values.dtype.kind == "b" or (len(values) == nodes > 2 and not (values >> 1).any()):
         return np.flatnonzero(values)
+    if own.doubt:
+        raise DatasetError(f"{own.where}: {own.doubt}")
     return graph.number(values, own.where)
 
 
 def random_splits(
     eligible: NDArray[np.int64], seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Splits by :data:`SPLIT_SHARES` among the nodes whose ``eligible`` ``[N]`` is not 0."""
+    """Splits by :data:`SPLIT_SHARES` among the nodes whose ``eligible`` ``[N]`` is not 0.
+
+    Raises:
+        DatasetError: there is none.
+    """
     count = int(np.count_nonzero(eligible))
+    if not count:
+        raise DatasetError("no labelled node has in-neighbours, so there is none to train on")
     train, val = (max(1, int(share * count)) for share in SPLIT_SHARES[:2])
     return generated.random_splits(eligible, (train, val, count), seed)

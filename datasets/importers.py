@@ -7,6 +7,7 @@ say which.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gatherbench.checks import same_nodes
 from gatherbench.datasets import generated
 from gatherbench.datasets.asked import Import
 from gatherbench.datasets.columns import columns
@@ -35,10 +37,10 @@ from gatherbench.datasets.import_attributes import (
     splits_of,
 )
 from gatherbench.datasets.import_edges import (
+    EDGE_BYTES,
     Graph,
     number_nodes,
     read_edges,
-    read_kinds,
     refuse_gaps,
     relabel_nodes,
 )
@@ -63,63 +65,79 @@ def import_graph(asked: Import, root: Path | None = None, progress: Progress = s
 
     Raises:
         DatasetError: a bad file, naming line and column (or array and position) and what stands
-            there; a name that is taken; sizes that do not fit together; a full disk.
+            there; what cannot be told, with the option that says it; a name that is taken; sizes
+            that do not fit together; too little memory or disk.
     """
-    path, name, dim, dtype = asked.path, asked.name, asked.dim, asked.dtype
-    splits = {"train": asked.train, "val": asked.val, "test": asked.test}
-    folder = dataset_folder(name, root=root)
-    if is_made(name):
-        raise DatasetError(f"{name!r} is the name of a built-in dataset: choose another")
-    for file in (path, asked.features, asked.labels, *splits.values()):
-        if file is not None and not os.path.isfile(file):  # noqa: PTH113  # raises for long names
-            raise DatasetError(f"{file}: not a regular file; write a pipe's data to a file first")
-    generated.check_features(DIM if dim is None else dim, dtype)
-    with exclusive(folder):
-        _refuse_taken(folder, asked.force)
-        own = own_files(asked.features, asked.labels, splits)
-        told = None if asked.relabel else _agreed(_claims(own))
-        graph = read_edges(path, asked.one_based, told, "csr" if asked.csr else "csc", progress)
-        read_kinds(path, graph, asked.relations)
-        splits_given = any(mask in own for mask in MASKS)
-        for field, extra in graph.extras.items():  # what the graph's file has beside the edges
-            if not (splits_given and field in MASKS):
-                own.setdefault(field, extra)
-        ids = own["y"].ids if "y" in own else None
-        claims = {str(path): graph.nodes or None, **_claims(own)}
-        if asked.relabel:
-            relabel_nodes(graph, ids)
-            claims[f"{path} (ids that occur)"] = len(graph.ids)
-        graph.nodes = _agreed(claims) or 0
-        if not asked.relabel:
-            number_nodes(path, graph, ids, progress)
-        graph.both_ways |= asked.undirected
-        if "x" in own:
-            check_features(own["x"])
-            dtype, width = own["x"].array.dtype.name, own["x"].array.shape[1]
-            if dim not in (None, width):
-                raise DatasetError(f"{own['x'].where}: rows of width {width}, but dim says {dim}")
-            dim = width
-        spec = DatasetSpec(
-            name=name,
-            scale=1.0,
-            num_nodes=graph.nodes,
-            num_edges=len(graph) * (2 if graph.both_ways else 1),
-            feature_dim=dim or DIM,
-            feature_dtype=dtype,
-            num_classes=CLASSES,
-            source=f"imported from {path.name}",
-            licence="that of the imported file",
-        )
-        if not {"x", "y"} & own.keys():
-            refuse_gaps(path, graph, spec.feature_dim * np.dtype(dtype).itemsize)
-        check_free_space(folder.parent, folder_bytes(spec), name)  # before labels take memory
-        try:
-            _write(folder, spec, graph, own, progress)
-        except BadArrayError as error:  # names the folder, which is not kept: name the user's file
-            users = error.array == "features" and "x" in own
-            where = own["x"].where if users else array_path(folder, error.array)
-            raise DatasetError(f"{where}: {error.what}") from error
+    folder = dataset_folder(asked.name, root=root)
+    if is_made(asked.name):
+        raise DatasetError(f"{asked.name!r} is the name of a built-in dataset: choose another")
+    generated.check_features(DIM if asked.dim is None else asked.dim, asked.dtype)
+    try:
+        with exclusive(folder):
+            _refuse_taken(folder, asked.force)
+            _import(asked, folder, progress)
+    except (MemoryError, OSError) as error:
+        code = getattr(error, "errno", errno.ENOMEM)
+        if code == errno.EFBIG:
+            limit = "a file would be larger than this process may write (ulimit -f)"
+            raise DatasetError(f"{folder}: {limit}") from error
+        if code != errno.ENOMEM:
+            raise
+        raise DatasetError(
+            f"{asked.path}: there is too little memory for it, or for this process (ulimit -v): "
+            f"{EDGE_BYTES} bytes an edge are needed, half as much more if undirected, and 40 a node"
+        ) from error
     return folder
+
+
+def _import(asked: Import, folder: Path, progress: Progress) -> None:
+    path, dim, dtype = asked.path, asked.dim, asked.dtype
+    own = own_files(asked)
+    if "x" in own:
+        table = own["x"].array
+        rows, width = table.shape
+        check_free_space(folder.parent, rows * width * table.dtype.itemsize, asked.name)
+    _agreed(_claims(own))
+    graph = read_edges(asked, progress)
+    splits_given = any(mask in own for mask in MASKS)
+    for field, extra in graph.extras.items():  # what the graph's file has beside the edges
+        if not (splits_given and field in MASKS):
+            own.setdefault(field, extra)
+    found = own["y"].ids if "y" in own else None
+    ids = np.empty(0, np.int64) if found is None else found
+    claims = {str(path): graph.nodes or None, **_claims(own)}
+    if asked.relabel:
+        relabel_nodes(graph, ids)
+        claims[f"{path} (ids that occur)"] = len(graph.ids)
+    graph.nodes = _agreed(claims) or 0
+    if not asked.relabel:
+        number_nodes(path, graph, ids)
+    if "x" in own:
+        check_features(own["x"])
+        dtype, width = own["x"].array.dtype.name, own["x"].array.shape[1]
+        if dim not in (None, width):
+            raise DatasetError(f"{own['x'].where}: rows of width {width}, but dim says {dim}")
+        dim = width
+    spec = DatasetSpec(
+        name=asked.name,
+        scale=1.0,
+        num_nodes=graph.nodes,
+        num_edges=len(graph) * (2 if graph.both_ways else 1),
+        feature_dim=dim or DIM,
+        feature_dtype=dtype,
+        num_classes=CLASSES,
+        source=f"imported from {path.name}",
+        licence="that of the imported file",
+    )
+    if "x" not in own and ("y" not in own or own["y"].rows is None):
+        refuse_gaps(path, graph, spec.feature_dim * np.dtype(dtype).itemsize)
+    check_free_space(folder.parent, folder_bytes(spec), asked.name)  # before labels take memory
+    try:
+        _write(folder, spec, graph, own, asked.classes, progress)
+    except BadArrayError as error:  # names the folder, which is not kept: name the user's file
+        users = error.array == "features" and "x" in own
+        where = own["x"].where if users else array_path(folder, error.array)
+        raise DatasetError(f"{where}: {error.what}") from error
 
 
 def _refuse_taken(folder: Path, force: bool) -> None:
@@ -136,23 +154,26 @@ def _claims(own: Mapping[str, Own]) -> dict[str, int | None]:
 
 
 def _agreed(claims: Mapping[str, int | None]) -> int | None:
-    """The one number of nodes that all claims name; ``None`` if there is no claim."""
-    made = {who: nodes for who, nodes in claims.items() if nodes is not None}
-    if len(set(made.values())) > 1:
-        said = ", ".join(f"{who} says {nodes}" for who, nodes in made.items())
-        raise DatasetError(f"how many nodes? {said}")
-    return next(iter(made.values()), None)
+    try:
+        return same_nodes(claims)
+    except ValueError as error:
+        raise DatasetError(str(error)) from error
 
 
 def _write(
-    folder: Path, spec: DatasetSpec, graph: Graph, own: Mapping[str, Own], progress: Progress
+    folder: Path,
+    spec: DatasetSpec,
+    graph: Graph,
+    own: Mapping[str, Own],
+    told: int | None,
+    progress: Progress,
 ) -> None:
     """Write what there is, invent the rest, and note which is which."""
     if "y" in own:
-        classes = classes_of(graph, own["y"])
-        num_classes = max(1, int(classes.max(initial=0)) + 1)
+        classes = classes_of(graph, own["y"], told)
+        num_classes = told or int(classes.max()) + 1
     else:
-        num_classes = spec.num_classes
+        num_classes = told or spec.num_classes
         classes = generated.random_labels(spec.num_nodes, num_classes, SEED)
     splits = splits_of(graph, classes, own)
     shares = " / ".join(f"{share:.0%}" for share in SPLIT_SHARES)
@@ -166,6 +187,7 @@ def _write(
         _origin("features", own, ("x",), "random, nothing can be learnt from them"),
         _origin("labels", own, ("y",), f"{num_classes} random classes, which nothing can learn"),
         _origin("splits", own, MASKS, drawn),
+        graph.took,
     )
     relations = graph.all_relations
     spec = replace(spec, num_classes=num_classes, notes=notes, relations=relations)

@@ -8,6 +8,7 @@ agree with the file before anything is read.
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import pickle
@@ -194,4 +195,6 @@ def explained(what: str, remedy: str) -> Iterator[None]:
     except DatasetError:
         raise
     except _BROKEN as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+            raise MemoryError from error  # which says nothing of the file
         raise DatasetError(f"{what} ({error}); {remedy}") from error

@@ -243,7 +243,7 @@ def imported_summary(folder: Path) -> list[str]:
         f"edges, rows of {spec.feature_dim} × {spec.feature_dtype}; {'; '.join(spec.notes[:3])}",
         f"{len(data.train_ids):,} nodes to train, {len(data.val_ids):,} to validate, "
         f"{len(data.test_ids):,} to test",
-        *spec.notes[3:6],
+        *spec.notes[3:-1],
         f'use it as dataset = "{spec.name}" in a plan',
     ]
     if unused > spec.num_nodes / 2:

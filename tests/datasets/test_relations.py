@@ -69,8 +69,8 @@ def test_an_array_of_kinds_lies_beside_an_edge_index(tmp_path):
 @pytest.mark.parametrize(
     ("text", "column", "says"),
     [
-        (EDGES, "whom", "no column 'whom': it has columns from, to, what"),
-        ("0 1\n1 2\n", "3", "line 1: no column '3': it has 2 columns, no header"),
+        (EDGES, "whom", "no column 'whom' for --relations: columns 'from', 'to', 'what'"),
+        ("0 1\n1 2\n", "3", "no column '3' for --relations: 2 columns, no header"),
         ("".join(f"{i} {i + 1} {i}\n" for i in range(1001)), "3", "1,001 kinds of edges"),
     ],
 )
