@@ -307,7 +307,7 @@ SQUARE = np.array([[0, 1, 2, 3], [1, 2, 3, 0]])
 @pytest.mark.parametrize(
     ("text", "options", "expected"),
     [
-        (",class_id\n0,2\n1,0\n2,1\n3,1\n", {}, "which is the node id and which the class"),
+        (",class_id\n0,2\n1,0\n2,1\n3,1\n", {}, "which is the node id. Say --node COLUMN"),
         (",label\n3,1\n0,2\n2,1\n1,0\n", {"node": "1"}, [2, 0, 1, 1]),
         (",label\n3,2\n0,0\n2,1\n1,1\n", {"node": "0", "label": "label"}, [2, 0, 1, 1]),
         ("id,days,target_class\n0,5,2\n1,6,0\n", {}, "which is the class. Say --label COLUMN"),
