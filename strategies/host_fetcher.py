@@ -306,6 +306,8 @@ class HostFetcher(PathFetcher):
         self._features, self._row_bytes = features, self.row_width * self.dtype.itemsize
         #: One for each fetch under way: a thread may begin the next while another ends this one.
         self._staging = [host_buffer(features) for _ in range(lookahead + 1)] if staged else []
+        if staged and self.tunable:  # torch's pool is for these alone
+            self.tuning += ", staged"
         self._buffers = [host_buffer(features) for _ in range(lookahead + 1)]
 
     def _submit(self, ids: Tensor) -> Ticket:

@@ -127,3 +127,6 @@ def test_another_process_does_as_the_first(open_fetcher):
     assert all(step.source.endswith(EARLIER) for step in told)
     assert second.setup[-len(told) :] == told
     assert first.tuning == second.tuning != open_fetcher().tuning
+    pinned = open_fetcher()
+    with build("unified_zero_copy").open(TABLE, HOST) as direct:
+        assert direct.tuning != pinned.tuning, "it takes no torch pool from who stages"
