@@ -8,7 +8,7 @@
 #   OUT=gpu-out        where the gpu-… targets write, each into a folder of its own but gpu-test
 #   BUDGET=500         seconds that gpu-micro, gpu-epoch and gpu-meters may take (regress-against: 270)
 #   SECTIONS=          of gpu-micro, which to run: gather pages overlap ncu peer, or full, which has to be named
-#   GPU_PLAN=gpu-epoch which plan `make gpu-epoch` runs
+#   GPU_PLAN=gpu-decide which plan `make gpu-epoch` runs
 #   CARRY_PYTHON=3.12  the Python of a GPU machine without a network, for `make carry`
 #   PEERS=1            `make carry` takes WholeGraph along, for gpu-micro to measure beside ours
 
@@ -17,7 +17,7 @@ VENV    ?= .venv
 RESULTS ?= results
 OUT     ?= gpu-out
 BUDGET  ?= 500
-GPU_PLAN ?= gpu-epoch
+GPU_PLAN ?= gpu-decide
 TODAY   := $(shell date -u +%Y%m%d)
 CARRY_PYTHON ?= 3.12
 REHEARSAL ?= .venv-rehearsal
@@ -90,7 +90,7 @@ gpu-test: $(READY) ## on a GPU: conformance, residency, ordering, leaks, errors,
 gpu-micro: $(READY) ## on a GPU: gather rates over row width, span, order, policy and grid, beside the roofs
 	$(PY) -m tools.gpu.micro --out $(OUT)/$(TODAY)-gpu-micro --budget $(BUDGET) $(if $(SECTIONS),--sections $(SECTIONS))
 
-gpu-epoch: $(READY) ## on a GPU: whole epochs with every data path, for BUDGET seconds (GPU_PLAN=gpu-epoch)
+gpu-epoch: $(READY) ## on a GPU: whole epochs with every data path, for BUDGET seconds (GPU_PLAN=gpu-decide)
 	$(PY) -m gatherbench run $(GPU_PLAN) --results $(OUT) --budget $(BUDGET) $(if $(PROFILE),--profile '$(PROFILE)')
 
 gpu-meters: $(READY) ## on a GPU: which sensors tell the truth; link traffic, power and energy of every data path

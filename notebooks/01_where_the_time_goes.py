@@ -38,7 +38,7 @@ on_reddit = reddit_stages(findings.published)
 on_gpu = measured_stages(findings, "cuda", "cpu_gather", "naive")
 on_host = measured_stages(findings, "host", "cpu_gather", "naive")
 missing = [
-    ("on a GPU (measured)", "not measured yet: `gatherbench run gpu-epoch` on a machine with a GPU")
+    ("on a GPU (measured)", "not measured yet: `gatherbench run gpu-decide` on a GPU")
 ]
 show(
     stage_shares(

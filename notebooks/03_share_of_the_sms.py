@@ -33,7 +33,7 @@ step = step_against_share(findings)
 PUBLISHED = "Published: Min et al., PVLDB 14(11) 2021, splits of the SMs by CUDA MPS. "
 MEASURED = {
     SWEEP: (
-        "`gatherbench run gpu-epoch` on a GPU",
+        "`gatherbench run gpu-decide` on a GPU",
         "Measured: the sweeps of async_zero_copy when it opens, by variant, alone and beside the "
         "real training step; host memory is registered where a variant does not say managed. Means "
         "over repeats, whiskers: 95 % intervals, none of one repeat.",

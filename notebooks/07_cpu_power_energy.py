@@ -28,7 +28,7 @@ QUANTITIES = {
 # %%
 published = published_changes(findings.published)
 measured = measured_changes(findings, "cuda", QUANTITIES)
-remedy = "not measured yet: `gatherbench run gpu-epoch` on a GPU"
+remedy = "not measured yet: `gatherbench run gpu-decide` on a GPU"
 show(
     changes(
         pd.concat([published, measured]).fillna({"note": ""}),

@@ -31,7 +31,7 @@ show(
         measured.drop_duplicates("group"),
         f"−47.1 % on average over the grid, that is {faster:.2f} times as fast (PyTorch-Direct)",
         profile=profile.name,
-        remedy="`gatherbench run gpu-epoch` on a machine with a GPU",
+        remedy="`gatherbench run gpu-decide` on a machine with a GPU",
         foot="Above 1 zero-copy is faster. Modelled: baseline in fresh pageable memory; table of "
         "4 M rows; the rate of the baseline is one constant, of one row width, so cells of "
         f"narrower rows flatter it ({profile['copy.pageable'].source}). Measured: a point for "

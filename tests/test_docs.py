@@ -223,7 +223,7 @@ class Nights:
         self.folder, self.steps = folder, steps
         self.calls, self.summary = folder / "calls", folder / "summary"
         self.env = {
-            **os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "PLAN": "gpu-epoch",
+            **os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "PLAN": "gpu-decide",
             "CALLS": str(self.calls), "GITHUB_STEP_SUMMARY": str(self.summary),
         }  # fmt: skip
         (folder / "bin").mkdir()
@@ -282,18 +282,18 @@ def test_nights_are_kept_and_compared_with_the_baseline(tmp_path, workflow):
     nights = Nights(tmp_path, workflow["jobs"]["nightly"]["steps"])
     assert nights.night("one", runner="here") == [0, 0, 0, 0]
     first = "runs/gpu/one/"
-    assert nights.kept() == {"baseline-gpu-epoch": first, f"{first}rows.csv": "rows"}
+    assert nights.kept() == {"baseline-gpu-decide": first, f"{first}rows.csv": "rows"}
 
     assert nights.night("two", STATUS="1") == [0, 0, 0, 1]  # slower: kept all the same
     assert nights.kept()["runs/gpu/two/rows.csv"] == "rows"
-    assert nights.kept()["baseline-gpu-epoch"] == first
+    assert nights.kept()["baseline-gpu-decide"] == first
     assert "```\ncompared\n```" in nights.summary.read_text()
     assert nights.calls.read_text().splitlines()[-1] == f"compare history/{first} runs/gpu/two/"
 
     assert nights.night("bad", NEW_BASELINE="true", RUN_STATUS="1") == [0, 1, 0, 0]
-    assert nights.kept()["baseline-gpu-epoch"] == first  # a run with failed cases is none
+    assert nights.kept()["baseline-gpu-decide"] == first  # a run with failed cases is none
     assert nights.night("three", NEW_BASELINE="true") == [0, 0, 0, 0]
-    assert nights.kept()["baseline-gpu-epoch"] == "runs/gpu/three/"
+    assert nights.kept()["baseline-gpu-decide"] == "runs/gpu/three/"
     assert len(nights.git("-C", "origin", "log", "--format=%s", HISTORY).split("\n")) == 5
     assert "code.py" not in nights.kept()
     assert nights.night("last", runner="here") == [0, 0, 0, 0], "on what the first one left"

