@@ -1,7 +1,6 @@
 """A graph ready for minibatch training, and the files in which it is kept.
 
 A dataset folder holds seven ``.npy`` files and ``spec.json``, which is written last and read first.
-Where each type of nodes has rows of a width of its own, there is a feature file a type.
 The spec repeats the dtype, shape and length of every file, so that a file which was cut short or
 belongs to another dataset is noticed before anything is mapped. It also holds a SHA-256 of its own
 content, so that a damaged spec is never believed.
@@ -13,11 +12,9 @@ import dataclasses
 import hashlib
 import json
 import math
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +22,13 @@ from numpy.typing import NDArray
 FORMAT_VERSION = 1
 SPEC_FILE = "spec.json"
 SPLITS = ("train", "val", "test")
-#: The arrays of every graph, beside its features.
-ARRAYS = ("indptr", "indices", "labels", *(f"{s}_ids" for s in SPLITS))
+#: The arrays of every graph.
+ARRAYS = ("indptr", "indices", "features", "labels", *(f"{s}_ids" for s in SPLITS))
 #: Remembers a full check that was passed.
 MARKER = "checked.json"
 #: The kind of each edge of a relational graph (datasets/relations.py).
 RELATIONS_FILE = "relations.npy"
-#: All that may lie in a dataset folder, beside its features.
+#: All that may lie in a dataset folder.
 _FILES = {
     SPEC_FILE,
     MARKER,
@@ -44,24 +41,10 @@ _FILES = {
 #: header that is rewritten for a longer array keeps its length. In folders of earlier versions
 #: the table's is as short as the others'.
 HEADER_BYTES, TABLE_HEADER_BYTES = 128, 4096
-#: Of a feature file.
-_FEATURES = re.compile(r"features(-\d+)?")
 
 
 class DatasetError(ValueError):
     """A dataset that cannot be had, written or trusted; the message names the file and a remedy."""
-
-
-@dataclass(frozen=True, slots=True)
-class TableShape:
-    """A feature table, ``[rows, width]``, and the array that holds it; ``of``: the type of its
-    nodes, empty where all nodes share the table."""
-
-    array: str
-    of: str
-    rows: int
-    width: int
-    row_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +54,9 @@ class DatasetSpec:
     ``source`` names where graph, features and labels come from. ``notes`` say in words what was
     done to them (undirected? self-loops? generated features?). Of a relational graph ``relations``
     names the kinds of edges, and ``node_types`` those of nodes, with how many there are of each, in
-    the order of their numbers. With ``widths``, one for each of these types, every type has a table
-    of its own, and ``feature_dim`` is the widest. With ``hashed`` the feature file is
-    one hole of the right length: each row follows from its number, and whoever wants the table has
-    it made in memory (:func:`gatherbench.datasets.hash_draw.fill`).
-
-    Raises:
-        ValueError: there are not as many widths as types, one is below 1, or the types do not have
-            all nodes.
+    the order of their numbers. With ``hashed`` the feature file is one hole of the right length:
+    each row follows from its number, and whoever wants the table has it made in memory
+    (:func:`gatherbench.datasets.hash_draw.fill`).
     """
 
     name: str
@@ -95,54 +73,16 @@ class DatasetSpec:
     hashed: bool = False
     relations: tuple[str, ...] = ()
     node_types: tuple[tuple[str, int], ...] = ()
-    widths: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        counts = [count for _, count in self.node_types]
-        alike = len(self.widths) == len(counts) and sum(counts) == self.num_nodes
-        if self.widths and not (alike and min(self.widths) > 0):
-            raise ValueError(f"widths {self.widths} are not those of {self.node_types}")
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one feature row; see :attr:`table`."""
-        return self.table.row_bytes
-
-    @property
-    def table(self) -> TableShape:
-        """The feature table that all nodes share.
-
-        Raises:
-            DatasetError: they share none.
-        """
-        if self.widths:
-            raise DatasetError(
-                f"{self.name}: each type of nodes has its own table, and this needs one for all"
-            )
-        return self.tables[0]
-
-    @property
-    def tables(self) -> tuple[TableShape, ...]:
-        """The feature tables in the order of their nodes: one, or one a type."""
-        size = np.dtype(self.feature_dtype).itemsize
-        if not self.widths:
-            shape = self.num_nodes, self.feature_dim, self.feature_dim * size
-            return (TableShape("features", "", *shape),)
-        each = enumerate(zip(self.node_types, self.widths, strict=True))
-        return tuple(
-            TableShape(f"features-{number}", *of, width, width * size)
-            for number, (of, width) in each
-        )
-
-    @property
-    def arrays(self) -> tuple[str, ...]:
-        """The arrays of such a graph."""
-        return (*ARRAYS[:2], *(table.array for table in self.tables), *ARRAYS[2:])
+        """Bytes of one feature row."""
+        return self.feature_dim * np.dtype(self.feature_dtype).itemsize
 
     @property
     def table_bytes(self) -> int:
-        """Bytes of all feature tables."""
-        return sum(table.rows * table.row_bytes for table in self.tables)
+        """Bytes of the feature table."""
+        return self.num_nodes * self.row_bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,8 +97,7 @@ class GraphDataset:
         indptr: int64 ``[N + 1]``; the in-neighbours of ``v`` are
             ``indices[indptr[v]:indptr[v + 1]]``.
         indices: int32 or int64 ``[E]``.
-        tables: the features, ``[N, D]``; or one table a type, ``[N_t, D_t]``, of nodes that follow
-            one another.
+        features: ``[N, D]``.
         labels: int64 ``[N]``; -1 where a node has no label.
         train_ids, val_ids, test_ids: int64, disjoint.
     """
@@ -171,23 +110,11 @@ class GraphDataset:
     train_ids: NDArray[np.int64]
     val_ids: NDArray[np.int64]
     test_ids: NDArray[np.int64]
-    tables: tuple[NDArray[np.generic], ...]
-
-    @classmethod
-    def of(cls, spec: DatasetSpec, folder: Path, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Of the arrays that ``spec.arrays`` names."""
-        graph = {array: arrays[array] for array in ARRAYS}
-        tables = tuple(arrays[table.array] for table in spec.tables)
-        return cls(spec=spec, folder=folder, tables=tables, **graph)
+    features: NDArray[np.generic]
 
     @property
     def name(self) -> str:
         return self.spec.name
-
-    @property
-    def features(self) -> NDArray[np.generic]:
-        """The table ``[N, D]`` that all nodes share; see :attr:`DatasetSpec.table`."""
-        return self.tables[self.spec.tables.index(self.spec.table)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +133,11 @@ class ArrayFile:
 
 def header_bytes(array: str) -> int:
     """Length of the header that the writer gives an array."""
-    return TABLE_HEADER_BYTES if _FEATURES.fullmatch(array) else HEADER_BYTES
+    return TABLE_HEADER_BYTES if array == "features" else HEADER_BYTES
 
 
 def array_path(folder: Path, array: str) -> Path:
-    """Where an array of ``DatasetSpec.arrays`` lies."""
+    """Where an array of :data:`ARRAYS` lies."""
     return folder / f"{array}.npy"
 
 
@@ -223,7 +150,7 @@ def folder_bytes(spec: DatasetSpec) -> int:
     """Bytes that a folder of these sizes takes on disk if every node is in a split."""
     graph = 8 * (spec.num_nodes + 1) + index_dtype(spec.num_nodes).itemsize * spec.num_edges
     per_node = 8 + 8  # a label, and an id in one of the splits
-    headers = sum(map(header_bytes, spec.arrays)) + 4096  # and a few KB for the spec
+    headers = sum(map(header_bytes, ARRAYS)) + 4096  # and a few KB for the spec
     table = 0 if spec.hashed else spec.table_bytes
     return graph + table + per_node * spec.num_nodes + headers
 
@@ -247,8 +174,7 @@ def not_ours(folder: Path) -> str:
 
 
 def _is_ours(path: Path) -> bool:
-    features = path.suffix == ".npy" and _FEATURES.fullmatch(path.stem)
-    return path.name in _FILES or bool(features)
+    return path.name in _FILES
 
 
 def remedy(folder: Path) -> str:
@@ -299,10 +225,10 @@ def read_spec(folder: Path) -> tuple[DatasetSpec, dict[str, ArrayFile]]:
             raise ValueError(f"format version {version!r}; this program reads {FORMAT_VERSION}")
         if seal != _digest(content):
             raise ValueError("its checksum does not match: the file was damaged or edited")
+        if fields.pop("widths", ()):
+            raise ValueError("each type of nodes has a table of its own, which is no longer read")
         types = tuple((name, count) for name, count in fields.pop("node_types", ()))
-        lists: dict[str, Any] = {
-            key: tuple(fields.pop(key, ())) for key in ("notes", "relations", "widths")
-        }
+        lists: dict[str, Any] = {key: tuple(fields.pop(key, ())) for key in ("notes", "relations")}
         spec = DatasetSpec(**{**fields, **lists, "node_types": types})
         files = {
             array: ArrayFile(entry["dtype"], tuple(entry["shape"]), entry["bytes"])

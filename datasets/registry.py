@@ -17,12 +17,11 @@ from gatherbench.datasets.reddit_source import RedditSource
 from gatherbench.datasets.source import GraphSource, Progress, silent
 from gatherbench.datasets.store import data_root, dataset_folder, open_dataset
 from gatherbench.datasets.synthetic import named_shapes, uniform_sources
-from gatherbench.datasets.wordnet.source import WordnetPartsSource, WordnetSource
+from gatherbench.datasets.wordnet.source import WordnetSource
 from gatherbench.plugins import PluginError, Plugins, nearest
 
 SOURCES: tuple[GraphSource, ...] = (
     WordnetSource(),
-    WordnetPartsSource(),
     *named_shapes(),
     HashedSource(),
     *uniform_sources(),

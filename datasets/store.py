@@ -98,7 +98,7 @@ def open_dataset(
     """
     spec, files = read_spec(folder)
     arrays = {array: map_array(folder, array, file) for array, file in files.items()}
-    data = GraphDataset.of(spec, folder, arrays)
+    data = GraphDataset(spec, folder, **arrays)
     if not _is_remembered(folder):
         check_values(data, full=check == "full", progress=progress)
         if check == "full":
@@ -146,13 +146,10 @@ def check_values(data: GraphDataset, *, full: bool, progress: Progress = silent)
         "indices": (_outside(0, n), "is no node"),
         "labels": (_outside(-1, spec.num_classes), "is no class"),
     }
-    arrays: dict[str, NDArray[Any]] = {array: getattr(data, array) for array in looks}
-    for shape, table in zip(spec.tables, data.tables, strict=True):
-        if table.dtype.kind == "f" and not spec.hashed:
-            arrays[shape.array] = table
-            looks[shape.array] = (lambda piece: ~np.isfinite(piece), "is not finite")
+    if data.features.dtype.kind == "f" and not spec.hashed:
+        looks["features"] = (lambda piece: ~np.isfinite(piece), "is not finite")
     for array, (look, what) in looks.items():
-        values = arrays[array]
+        values: NDArray[Any] = getattr(data, array)
         for start, piece in _pieces(values, full=full, overlap=int(array == "indptr")):
             progress(f"check {array}", start / len(values))
             bad = look(piece)
@@ -223,7 +220,6 @@ def remember(folder: Path) -> None:
 
 def _fingerprint(folder: Path) -> dict[str, list[int]]:
     names = [SPEC_FILE, *(f"{array}.npy" for array in ARRAYS)]
-    names += [path.name for path in folder.glob("features*.npy")]
     stats = {name: (folder / name).stat() for name in names}
     return {name: [s.st_size, s.st_mtime_ns] for name, s in stats.items()}
 
@@ -263,9 +259,8 @@ def describe(folder: Path) -> dict[str, Any]:
         "index_dtype": data.indices.dtype.name,
         "feature_dim": spec.feature_dim,
         "feature_dtype": spec.feature_dtype,
-        **{f"rows_of_{one.of}": f"{one.rows:,} × {one.width}" for one in spec.tables if one.of},
-        "row_bytes": (widest := max(one.row_bytes for one in spec.tables)),
-        "row_is_multiple_of_128_bytes": widest % _LINE_BYTES == 0,
+        "row_bytes": spec.row_bytes,
+        "row_is_multiple_of_128_bytes": spec.row_bytes % _LINE_BYTES == 0,
         "table_bytes": spec.table_bytes,
         "disk_bytes": sum(file.stat().st_size for file in folder.iterdir()),
         "num_classes": spec.num_classes,

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from gatherbench.datasets.dataset import (
+    ARRAYS,
     SPLITS,
     ArrayFile,
     DatasetError,
@@ -41,7 +42,7 @@ _CHUNK = 1 << 22
 class DatasetWriter:
     """Writes one dataset folder; a context manager that publishes the folder when it is left.
 
-    Each of :meth:`write_columns`, :meth:`write_features` (for each table), :meth:`write_labels` and
+    Each of :meth:`write_columns`, :meth:`write_features`, :meth:`write_labels` and
     :meth:`write_splits` is called once, in any order. An existing dataset is replaced, any other
     folder is refused. A second writer of the same folder waits for the first.
 
@@ -91,7 +92,7 @@ class DatasetWriter:
         """
         self._progress("checksum", 0.0)
         whole = hashlib.sha256()
-        for array in self.spec.arrays:
+        for array in ARRAYS:
             with array_path(self._staged, array).open("rb") as file:
                 whole.update(hashlib.file_digest(file, "sha256").digest())
         self.note(f"checksum of the arrays: {whole.hexdigest()[:16]}")
@@ -123,19 +124,13 @@ class DatasetWriter:
         self._write("indptr", np.int64, (np.zeros(1, np.int64), np.cumsum(degree)))
         return degree
 
-    def write_features(
-        self, features: NDArray[Any] | Iterable[NDArray[Any]], number: int = 0
-    ) -> None:
-        """Write a feature table: one array ``[N, D]``, or an iterable of runs of rows.
-
-        ``number``: that of the type, where each has a table of its own.
-        """
-        shape = self.spec.tables[number]
-        width = shape.width
+    def write_features(self, features: NDArray[Any] | Iterable[NDArray[Any]]) -> None:
+        """Write the feature table: one array ``[N, D]``, or an iterable of runs of rows."""
+        width = self.spec.feature_dim
         if isinstance(features, np.ndarray):
             table, rows = features, max(1, _CHUNK // max(1, width))
             features = (table[i : i + rows] for i in range(0, len(table), rows))
-        self._write(shape.array, self.spec.feature_dtype, features, width)
+        self._write("features", self.spec.feature_dtype, features, width)
 
     def write_hashed(self) -> None:
         """Leave the feature table out: its file is a hole (``DatasetSpec.hashed``)."""
@@ -185,16 +180,14 @@ class DatasetWriter:
                 file.write(np.ascontiguousarray(chunk, real).data)
             file.seek(0)
             _write_header(file, array, real, (length, *tail))
-        rows = {table.array: table.rows for table in self.spec.tables}
-        expected = {"indptr": nodes + 1, "labels": nodes, **rows}.get(array, length)
+        expected = {"indptr": nodes + 1, "labels": nodes, "features": nodes}.get(array, length)
         if length != expected:
             raise DatasetError(f"{self.folder}: {array} has length {length}, expected {expected}")
         self._files[array] = ArrayFile.of(array, real, (length, *tail))
 
     def _complete(self) -> None:
         """Check what was written and add the spec."""
-        names = self.spec.arrays
-        missing = [array for array in names if array not in self._files]
+        missing = [array for array in ARRAYS if array not in self._files]
         if missing:
             raise DatasetError(f"{self.folder}: never written: {', '.join(missing)}")
         spec = dataclasses.replace(
@@ -202,11 +195,11 @@ class DatasetWriter:
             num_edges=self._files["indices"].shape[0],
             notes=(*self.spec.notes, *self._notes),
         )
-        arrays = {array: map_array(self._staged, array, self._files[array]) for array in names}
+        arrays = {array: map_array(self._staged, array, self._files[array]) for array in ARRAYS}
         # Errors name the folder as the user knows it, not the hidden one.
-        data = GraphDataset.of(spec, self.folder, arrays)
+        data = GraphDataset(spec, self.folder, **arrays)
         check_values(data, full=True, progress=self._progress)
-        write_spec(self._staged, spec, {array: self._files[array] for array in names})
+        write_spec(self._staged, spec, {array: self._files[array] for array in ARRAYS})
         remember(self._staged)
         self._refuse_foreign()  # once more: writing takes its time
 

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 
 from gatherbench.bench.run.models import Trainer, to_device
 from gatherbench.bench.sampling.minibatch import MiniBatch
-from gatherbench.strategies.by_type import Rows
 
 #: int64 ``[minibatches, layers]``.
 Counts = NDArray[np.int64]
@@ -154,8 +153,7 @@ class CapturedTrainer(Trainer):
         model = copy.deepcopy(self.model)
         return CapturedTrainer(model, self.labels, self.device, self._inputs)
 
-    def train(self, x: Rows, batch: MiniBatch) -> Tensor:
-        assert isinstance(x, Tensor), "refused with a table a type"
+    def train(self, x: Tensor, batch: MiniBatch) -> Tensor:
         labels, batch = self._labels_of(batch), to_device(batch, self.device)
         self._inputs.take(x, labels, batch)
         self.replay()
@@ -215,7 +213,7 @@ class CapturedTrainer(Trainer):
         self._replay = graph.replay
 
 
-def difference(trainer: CapturedTrainer, x: Rows, batch: MiniBatch) -> float:
+def difference(trainer: CapturedTrainer, x: Tensor, batch: MiniBatch) -> float:
     """How far a captured step's gradient is from that of the step issued, as a share of it.
 
     By copies that are thrown away, without dropout, which draws by the shapes.

@@ -25,7 +25,6 @@ from gatherbench.kernels.host_memory import available_bytes
 from gatherbench.kernels.reference import byte_rows, reference_gather, same_bytes
 from gatherbench.reason import Reason
 from gatherbench.strategies.base import Fetcher
-from gatherbench.strategies.by_type import Rows, TypedFetcher
 from gatherbench.strategies.no_fetch import ready_ids, writes_rows
 from gatherbench.strategies.untold import not_plain
 
@@ -193,9 +192,7 @@ class _Look(Watch):
             numbers = range(self._witness.draw.randrange(stride), len(ids), stride)
             self._handed[number] = numbers, ids[numbers.start :: stride].clone()
 
-    def looked_at(self, number: int, ids: Tensor, x: Rows) -> AbstractContextManager[object]:
-        if not isinstance(x, Tensor):
-            raise WrongRowsError(f"minibatch {number} of the trace: rows of several tables")
+    def looked_at(self, number: int, ids: Tensor, x: Tensor) -> AbstractContextManager[object]:
         if (why := not_plain(x)) is not None:
             raise WrongRowsError(f"minibatch {number} of the trace, {self._when}: {why}")
         handed = self._handed.pop(number, None)
@@ -266,7 +263,7 @@ class StaysOnHost:
 class Untrained:
     """Steps that train nothing."""
 
-    def step(self, _x: Rows, _batch: MiniBatch) -> Tensor:
+    def step(self, _x: Tensor, _batch: MiniBatch) -> Tensor:
         return torch.zeros(())
 
 
@@ -297,10 +294,7 @@ def check_ready(fetcher: Fetcher, ids: Tensor) -> None:
     Raises:
         WrongRowsError: a fetch writes them.
     """
-    if isinstance(fetcher, TypedFetcher):
-        for one, _, mine in fetcher.parts(ids.cpu()):
-            check_ready(one, mine)
-    elif writes_rows(fetcher, fetcher.taken(ids)):
+    if writes_rows(fetcher, fetcher.taken(ids)):
         raise WrongRowsError("the floor must fetch nothing, and a fetch of it writes rows")
 
 

@@ -18,7 +18,6 @@ from gatherbench.bench.run.group import Alone
 from gatherbench.bench.run.loop import Watch
 from gatherbench.bench.run.table import Table
 from gatherbench.strategies.base import Fetcher, Strategy
-from gatherbench.strategies.by_type import Rows, TypedFetcher
 from gatherbench.strategies.untold import Children, changed_clock, kept_rows
 
 #: What a path's threads may take of the processor beside training: a share of the steps, and
@@ -65,11 +64,8 @@ class Conduct:
 
     def opened(self, fetcher: Fetcher, ids: Tensor) -> None:
         """Note what the path has copied when it has fetched nothing yet; ``ids``: to be fetched."""
-        if isinstance(self._table, Tensor):
+        if self._table is not None:
             self._note(fetcher, self._table, ids)
-        elif self._table is not None and isinstance(fetcher, TypedFetcher):
-            for part in fetcher.parts(ids):
-                self._note(*part)
 
     def _note(self, fetcher: Fetcher, table: Tensor, ids: Tensor) -> None:
         self._opened.append((fetcher, table, ids, kept_rows(fetcher, table, ids)))
@@ -124,7 +120,7 @@ class _Rest(Watch):
         self._watch.handed(number, ids)
 
     @contextmanager
-    def looked_at(self, number: int, ids: Tensor, x: Rows) -> Iterator[None]:
+    def looked_at(self, number: int, ids: Tensor, x: Tensor) -> Iterator[None]:
         with self._watch.looked_at(number, ids, x):
             del x  # to be freed by the step, as ever
             before, begin = helpers_cpu_s(), time.perf_counter()

@@ -25,10 +25,8 @@ from gatherbench.bench.sampling.epoch import draws
 from gatherbench.bench.sampling.snapshot import SnapshotSampler
 from gatherbench.bench.sampling.structure_reads import hot_lists, structure_reads
 from gatherbench.bench.sampling.trace import InputIds, Trace
-from gatherbench.datasets.dataset import DatasetSpec
 from gatherbench.kernels.order import LINE_BYTES, MANAGED_PAGE_BYTES, PAGE_BYTES
 from gatherbench.strategies.base import Strategy
-from gatherbench.strategies.by_type import typed_data_paths
 from gatherbench.strategies.data_path import DataPath, total
 from gatherbench.strategies.knowledge import Knowledge
 
@@ -38,8 +36,6 @@ UNCOUNTED = "operations are counted for sage, gat, and models of one's own that 
 PAGE_CACHE = "not_applicable: the page cache decides what is read, and when"
 #: Why nothing is declared, and so nothing predicted, of a path that is still to be chosen.
 UNCHOSEN = "unknown: the training shows which data path it is; predict that one"
-#: Why it is not said of a graph with a table a type.
-WIDTHS = "not_applicable: each type of nodes has rows of a width of its own"
 #: Fields of a ``DataPath`` that are summed over the trace, and the rows' metric for each.
 PATH_METRICS = {
     "payload_bytes": "declared_payload",
@@ -82,19 +78,13 @@ def declared_rows(
         what = ("fetch", PATH_METRICS["payload_bytes"], "B")
         yield make.missing(*what, "Strategy.data_paths over the trace", UNCHOSEN)
     else:
-        if spec.widths:
-            paths = typed_data_paths(strategy, ids, [(t.rows, t.row_bytes) for t in spec.tables])
-        else:
-            table = spec.row_bytes, spec.num_nodes
-            paths = strategy.data_paths(ids, *table, knowledge, before)
+        table = spec.row_bytes, spec.num_nodes
+        paths = strategy.data_paths(ids, *table, knowledge, before)
         yield from _path_rows(total(paths), make)
-        on_gpu = kept_bytes(strategy, spec, knowledge)
+        on_gpu = strategy.kept_bytes(spec.num_nodes, spec.row_bytes, knowledge)
         yield make.ok("fetch", "gpu_table", "B", on_gpu, "Strategy.kept_bytes of the table")
         row, source = ("fetch", "row", "B"), "bytes of a row on its way"
-        if spec.widths:
-            yield make.missing(*row, source, WIDTHS)
-        else:
-            yield make.ok(*row, strategy.travelling_bytes(spec.row_bytes), source)
+        yield make.ok(*row, strategy.travelling_bytes(spec.row_bytes), source)
         yield make.ok("fetch", "lookahead", "1", strategy.lookahead, "Strategy.lookahead")
         yield make.ok("fetch", "gpu_share", "1", strategy.gpu_share, "Strategy.gpu_share")
     yield make.ok("sample", "minibatches", "1", len(trace), "count of the trace")
@@ -111,9 +101,6 @@ def declared_rows(
     nodes, edges = trace.num_nodes.sum(axis=0).tolist(), trace.num_edges.sum(axis=0).tolist()
     widths = (spec.feature_dim, workload.hidden, spec.num_classes)
     own = None if workload.model in MODELS else own_model(workload.model)
-    if spec.widths:
-        yield make.missing("train", "operations", "1", source, WIDTHS)
-        return
     if workload.model in COUNTED:
         cost = training_cost(workload.model, *widths, nodes, edges)
     elif own is not None and issubclass(own, Counted):
@@ -124,11 +111,6 @@ def declared_rows(
     cost = replace(cost, launches=cost.launches * len(trace))
     for name, (metric, unit) in TRAINING_METRICS.items():
         yield make.ok("train", metric, unit, getattr(cost, name), source)
-
-
-def kept_bytes(strategy: Strategy, spec: DatasetSpec, knowledge: Knowledge) -> int:
-    """What the path keeps of all tables in GPU memory."""
-    return sum(strategy.kept_bytes(one.rows, one.row_bytes, knowledge) for one in spec.tables)
 
 
 def requests_of(what: str, metrics: Iterable[str]) -> dict[int, str]:

@@ -22,7 +22,6 @@ from gatherbench.bench.run.group import ALONE, Alone
 from gatherbench.bench.run.nvtx import Mark, unmarked
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.strategies.base import Fetcher, Ticket, copied
-from gatherbench.strategies.by_type import Rows
 
 STAGES = ("sample", "fetch", "train")
 
@@ -35,7 +34,7 @@ class Watch:
     def handed(self, number: int, ids: Tensor) -> None:
         """Before a path sees the ids, which it might change."""
 
-    def looked_at(self, number: int, ids: Tensor, x: Rows) -> AbstractContextManager[object]:
+    def looked_at(self, number: int, ids: Tensor, x: Tensor) -> AbstractContextManager[object]:
         """Opened before the step that trains on the rows ``x``, and closed after it."""
         return _NOTHING
 
@@ -47,7 +46,7 @@ class Steps(Protocol):
     """What the loop trains: :class:`gatherbench.bench.run.models.Trainer`, or a stand-in in
     tests."""
 
-    def step(self, x: Rows, batch: MiniBatch) -> Tensor: ...
+    def step(self, x: Tensor, batch: MiniBatch) -> Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +207,7 @@ def run_epoch(
     while in_flight:
         number, batch, ticket = in_flight.popleft()
         with mark("fetch"), clock.stage("fetch", number):
-            x: Rows = ticket.result()
+            x = ticket.result()
         looked_at = watch.looked_at(number, batch.input_ids, x)
         with looked_at, mark("train"), clock.stage("train", number):
             losses.append(trainer.step(x, batch))

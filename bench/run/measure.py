@@ -84,7 +84,6 @@ from gatherbench.bench.run.table import (
 )
 from gatherbench.bench.run.torch_threads import TorchThreads
 from gatherbench.bench.run.tuned import tuned_once
-from gatherbench.bench.run.typed_check import TypedWitness, witness_of
 from gatherbench.bench.run.untimed import EnergyBlock, disk_roof, peak_of, row_of
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
 from gatherbench.bench.sampling.knowledge import knowledge_of
@@ -94,18 +93,10 @@ from gatherbench.bench.sampling.splitmix import derive
 from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.datasets.store import open_dataset
+from gatherbench.kernels.reference import reference_gather
 from gatherbench.kernels.table_file import TableFile
 from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies.base import COUNTS, Fetcher, SetupStep, Strategy
-from gatherbench.strategies.by_type import (
-    Rows,
-    TypedFetcher,
-    TypedRows,
-    TypedTable,
-    gathered,
-    opened,
-    typed_refusal,
-)
 from gatherbench.strategies.knowledge import Knowledge, Ranks
 from gatherbench.strategies.places import free_bytes
 from gatherbench.strategies.registry import build
@@ -297,8 +288,6 @@ class MeasuredCase(ExitStack):
                 return unsupported(f"the edges of {spec.name} have no kinds: prepare it anew")
             if self._device.type == "cuda" and job.measure.sampling in GPU_SAMPLING:
                 return unsupported("kinds of edges are looked up on the host; sample there")
-        if spec.widths and (reason := self._typed_refusal()) is not None:
-            return reason
         if spec.hashed and "file" in self.strategy.needs:
             return unsupported(f"rows of {spec.name} are made in memory, and no disk holds them")
         if job.case.workload.step == "captured" and self._device.type != "cuda":
@@ -306,19 +295,6 @@ class MeasuredCase(ExitStack):
         reason = self.strategy.skip(self._device, size)
         reason = reason or _too_large(job, self.strategy, size)
         return reason or self._ground.table_refusal(self.strategy)
-
-    def _typed_refusal(self) -> Reason | None:
-        """Why the case cannot run with a table for each type of nodes."""
-        plan = self._job.measure
-        if self._job.case.workload.gpus > 1:
-            return unsupported("with a table a type, one rank trains")
-        if plan.activations != "keep" or self._job.case.workload.activations != "keep":
-            return unsupported('with a table a type, activations = "keep"')
-        if self._job.case.workload.step != "issued":
-            return unsupported('with a table a type, step = "issued"')
-        if self._device.type == "cuda" and plan.sampling in GPU_SAMPLING:
-            return unsupported("ids are parted by type on the host; sample there")
-        return typed_refusal(self.strategy, self._device)
 
     @_phase
     def open(self) -> str | None:
@@ -346,7 +322,7 @@ class MeasuredCase(ExitStack):
             else None
         )
         begin = time.perf_counter()
-        fetcher = self.enter_context(opened(strategy, table, device, knowledge))
+        fetcher = self.enter_context(strategy.open(table, device, knowledge))
         open_s = time.perf_counter() - begin
         loading = loaded.load_s, f"{clock}; {loaded.where}"
         out.row(make.ok("setup", "table_load_time", "s", *loading))
@@ -357,7 +333,7 @@ class MeasuredCase(ExitStack):
         out.rows(_setup_rows(self._told, make))
 
         epochs, floor = ground.epochs, strategy.role == "floor"
-        witness = witness_of(loaded.truth, device, strategy.delivered, floor=floor)
+        witness = Witness(loaded.truth, device, strategy.delivered, floor=floor)
         first = max(plan.check_batches, fetcher.lookahead + 2)
         looked_at = list(itertools.islice(epochs.warm_up(0), first))
 
@@ -469,15 +445,13 @@ def latencies_of(counted: NDArray[np.int64]) -> Iterator[tuple[str, float]]:
             yield metric, 2 ** (int(np.searchsorted(total, share * total[-1])) / 4) * 1e-6
 
 
-def _binding_rows(binding: Binding, table: Tensor | TypedTable, make: RowMaker) -> Iterator[Row]:
+def _binding_rows(binding: Binding, table: Tensor, make: RowMaker) -> Iterator[Row]:
     """The NUMA node that threads and memory are bound to, and what of the table lies there."""
     if binding.node is None:
         reason = binding.reason or unsupported("not bound")
         yield make.missing("setup", "numa_node", "1", "NUMA node of the GPU", reason)
         return
     yield make.ok("setup", "numa_node", "1", binding.node, binding.how)
-    if isinstance(table, TypedTable):
-        table = max(table.parts, key=lambda part: part.nbytes)
     share, source = share_on_node(table, binding.node), "move_pages, pages spread over the table"
     if isinstance(share, Reason):
         yield make.missing("setup", "table_on_node", "1", source, share)
@@ -501,10 +475,10 @@ class _Training:
     job: Job
     strategy: Strategy
     ground: Ground
-    truth: Tensor | TypedTable
+    truth: Tensor
     fetcher: Fetcher
     trainer: Trainer
-    witness: Witness | TypedWitness
+    witness: Witness
     conduct: Conduct
     out: PartWriter
 
@@ -545,7 +519,6 @@ class _Training:
         """What a step takes of memory, and that its gradients are those of ``keep``."""
         spec, (x, on_device) = self.epochs.dataset.spec, self._beside(batch)
         sizes = spec.num_classes, len(spec.relations)
-        assert isinstance(x, Tensor), "refused with a table a type"
         step = (self.job.case.workload, sizes, self.trainer, x, on_device)
         self.out.rows(rows_of_a_step(self.job.rows, *step))
 
@@ -567,16 +540,13 @@ class _Training:
             self.out.row(make.ok(CHECK_STAGE, "gradient_difference", "1", far, source))
         _or_end(trainer.capture)
 
-    def _delivered(self, ids: Tensor) -> Rows:
+    def _delivered(self, ids: Tensor) -> Tensor:
         """What the path makes of the rows of ``ids``, past it, on the host."""
-        rows = gathered(self.truth, ids)
-        if isinstance(rows, TypedRows):
-            return replace(rows, rows=tuple(map(self.strategy.delivered, rows.rows)))
-        return self.strategy.delivered(rows)
+        return self.strategy.delivered(reference_gather(self.truth, ids))
 
-    def _beside(self, batch: MiniBatch) -> tuple[Rows, MiniBatch]:
+    def _beside(self, batch: MiniBatch) -> tuple[Tensor, MiniBatch]:
         """A minibatch and its rows on the device, past the path."""
-        x = gathered(self.truth, batch.input_ids.cpu()).to(self.fetcher.device)
+        x = reference_gather(self.truth, batch.input_ids.cpu()).to(self.fetcher.device)
         return x, to_device(batch, self.fetcher.device)
 
     def _compared(self, when: str, batches: int, everything: bool) -> AbstractContextManager[Watch]:
@@ -666,10 +636,8 @@ class _Training:
 
     def _payload(self, times: EpochTimes) -> int:
         """Bytes of an epoch's rows on their way."""
-        spec, fetcher = self.epochs.dataset.spec, self.fetcher
-        rows = fetcher.fetched if isinstance(fetcher, TypedFetcher) else [times.payload_rows]
-        each = zip(rows, spec.tables, strict=True)
-        return sum(count * self.strategy.travelling_bytes(one.row_bytes) for count, one in each)
+        row_bytes = self.epochs.dataset.spec.row_bytes
+        return times.payload_rows * self.strategy.travelling_bytes(row_bytes)
 
     def _counted(
         self, before: Mapping[str, float], slow: NDArray[np.int64] | None, epoch: int
@@ -760,7 +728,7 @@ def _trainer(workload: Workload, ground: Ground, activations: Keep) -> Trainer:
     """The workload's model, ready to be trained: all ranks begin with the same weights."""
     spec, labels, group = ground.dataset.spec, ground.labels, ground.group
     sizes = spec.num_classes, len(spec.relations)
-    model = build_model(workload, spec.feature_dim, *sizes, widths=spec.widths)
+    model = build_model(workload, spec.feature_dim, *sizes)
     if workload.step == "captured":
         return CapturedTrainer(model, labels, labels.device, ground.inputs)
     if group.rank:

@@ -25,7 +25,6 @@ from gatherbench.bench.run.group import ALONE, Alone
 from gatherbench.bench.run.relational import RelationalGNN, layers_of
 from gatherbench.bench.run.training_cost import GAT_HEADS
 from gatherbench.bench.sampling.minibatch import MiniBatch
-from gatherbench.strategies.by_type import Rows, TypedRows
 
 #: As in the paper's training script (Min et al., PVLDB 14(11), 2021:
 #: ``train_sampling_pytorch_direct.py`` of its authors' fork of DGL).
@@ -68,41 +67,20 @@ class RowMLP(nn.Module):
         return logits
 
 
-class Projected(nn.Module):
-    """A model whose rows have a width for each type of nodes: a linear map a type, and a ReLU,
-    bring them to one before the first layer, as in PyG's examples (``hgt_dblp.py``)."""
-
-    def __init__(self, model: nn.Module, widths: tuple[int, ...], hidden: int) -> None:
-        super().__init__()
-        self.by_type = nn.ModuleList(nn.Linear(width, hidden) for width in widths)
-        self.model = model
-
-    def forward(self, x: TypedRows, batch: MiniBatch) -> Tensor:
-        """Logits ``[S, classes]`` of the seeds from the fetched rows of each type."""
-        rows = torch.cat([to(one) for to, one in zip(self.by_type, x.rows, strict=True)])
-        alike = torch.empty_like(rows).index_copy(0, torch.cat(x.places), relu(rows))
-        logits: Tensor = self.model(alike, batch)
-        return logits
-
-
 def build_model(
     workload: Workload,
     in_dim: int,
     num_classes: int,
     relations: int = 0,
-    widths: tuple[int, ...] = (),
 ) -> nn.Module:
     """The workload's model with weights drawn from the workload's seed.
 
     Args:
         relations: kinds of edges, which a relational model tells apart.
-        widths: of the rows of each type of nodes, where they differ; then ``in_dim`` is none.
     """
     torch.manual_seed(workload.seed)
     with _own_temporary_folder():
-        in_dim = workload.hidden if widths else in_dim
         model = _built(workload, in_dim, num_classes, relations)
-    model = Projected(model, widths, workload.hidden) if widths else model
     return recomputed(model) if workload.activations == "recompute" else model
 
 
@@ -178,7 +156,7 @@ class Trainer:
         model = copy.deepcopy(self.model)
         return Trainer(model, self.labels, self.device, activations=self.activations)
 
-    def step(self, x: Rows, batch: MiniBatch) -> Tensor:
+    def step(self, x: Tensor, batch: MiniBatch) -> Tensor:
         """Train on the fetched rows ``x`` ``[B, D]``; the loss, a scalar left on the device.
 
         Half-precision and integer features are widened to float32 here, on the device, so that
@@ -188,15 +166,14 @@ class Trainer:
             self.model.train()
         return self.train(x, batch)
 
-    def train(self, x: Rows, batch: MiniBatch) -> Tensor:
+    def train(self, x: Tensor, batch: MiniBatch) -> Tensor:
         """:meth:`step`, with dropout or without it, as the model is set."""
         labels, batch = self._labels_of(batch), to_device(batch, self.device)
         return self.optimised(x.float(), labels, batch)
 
-    def optimised(self, x: Rows, labels: Tensor, batch: MiniBatch) -> Tensor:
+    def optimised(self, x: Tensor, labels: Tensor, batch: MiniBatch) -> Tensor:
         """Forward pass, backward pass and the optimiser's step, all on the device; the loss."""
-        rows = x.rows if isinstance(x, TypedRows) else (x,)
-        with self.activations.saving(*rows, labels, *batch.edges, *self._weights):
+        with self.activations.saving(x, labels, *batch.edges, *self._weights):
             loss = cross_entropy(self._in_training(x, batch), labels)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -204,7 +181,7 @@ class Trainer:
         return loss.detach()
 
     @torch.no_grad()
-    def correct(self, x: Rows, batch: MiniBatch) -> int:
+    def correct(self, x: Tensor, batch: MiniBatch) -> int:
         """How many of the batch's seeds the model classifies rightly."""
         self.model.eval()
         guess = self.model(x.float(), to_device(batch, self.device)).argmax(dim=1)

@@ -9,7 +9,6 @@ behind it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,13 +19,12 @@ from torch import Tensor
 
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.datasets.dataset import DatasetSpec, GraphDataset
-from gatherbench.kernels.host_memory import HUGE_PAGE, available_bytes, tensor_of
+from gatherbench.kernels.host_memory import available_bytes, tensor_of
 from gatherbench.kernels.managed_memory import Memory, empty, managed_room
 from gatherbench.kernels.page_cache import drop_pages, mapped_table
 from gatherbench.kernels.table_file import TableFile, read_rows
 from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies.base import Strategy
-from gatherbench.strategies.by_type import TypedTable
 
 TableKind = Literal["anonymous", "managed", "shared", "file"]
 #: Shares of the available memory that a table may take: one that can also be read through the
@@ -38,15 +36,14 @@ RESIDENT_SHARE, ONLY_SHARE = 0.6, 0.8
 class Table:
     """The feature table ``[N, D]`` in host memory, in words where it lies, and how long it took.
 
-    Of a graph with a table a type, all of them.
     ``kind`` is what was asked for: a table without room in memory stays in its file.
     ``truth`` are the same rows for whoever compares. Of a table in a file it is a map of its own,
     since the kernel would read ahead of each row that is looked at. ``writable``: it is a copy, in
     memory of this process.
     """
 
-    features: Tensor | TypedTable
-    truth: Tensor | TypedTable
+    features: Tensor
+    truth: Tensor
     where: str
     load_s: float
     kind: TableKind
@@ -107,7 +104,7 @@ def load_table(
     fits = kind == "managed" or has_room(spec, kind)
     if copied := (kind != "file" and fits):
         on = None if device is None else device.index
-        features = truth = _whole(spec, _filled(dataset, kind, on))
+        features = truth = _filled(dataset, kind, on)
         memory = f"{'anonymous shared' if kind == 'shared' else kind} memory"
         where = f"{'made by hash' if spec.hashed else 'copied'} into {memory}"
     elif spec.hashed:
@@ -116,21 +113,15 @@ def load_table(
             f" more than {ONLY_SHARE:.0%} of what is free; take a smaller scale"
         )
     else:
-        features = truth = _whole(spec, map(tensor_of, dataset.tables))
+        features = truth = tensor_of(dataset.features)
         where = "memory-mapped file, paged in on demand"
         if (file := file_of(dataset)) is not None:
             truth = mapped_table(file, tensor_of(dataset.features).dtype, "random")
     return Table(features, truth, where, time.perf_counter() - begin, kind, copied)
 
 
-def _whole(spec: DatasetSpec, tables: Iterable[Tensor]) -> Tensor | TypedTable:
-    """The one table, or one for each type of nodes."""
-    parts = tuple(tables)
-    return TypedTable(parts, tuple(one.of for one in spec.tables)) if spec.widths else parts[0]
-
-
-def _filled(dataset: GraphDataset, memory: Memory, device: int | None) -> Iterator[Tensor]:
-    """The tables in memory of their own: read from their files, or made there."""
+def _filled(dataset: GraphDataset, memory: Memory, device: int | None) -> Tensor:
+    """The table in memory of its own: read from its file, or made there."""
     spec = dataset.spec
     if spec.hashed:
         from gatherbench.datasets.hash_draw import fill  # numba, which takes its time to load
@@ -138,26 +129,19 @@ def _filled(dataset: GraphDataset, memory: Memory, device: int | None) -> Iterat
         shape = (spec.num_nodes, spec.feature_dim)
         table = empty(shape, torch.float32, memory=memory, device=device)
         fill(table.numpy())
-        yield table
-        return
-    for array in dataset.tables:
-        mapped = tensor_of(array)
-        rows = len(mapped)
-        if spec.widths and memory != "managed":
-            # Each begins at a page: on one page no two tables can be registered.
-            rows = max(rows, -(-HUGE_PAGE // (mapped.shape[1] * mapped.itemsize)))
-        shape = rows, mapped.shape[1]
-        table = empty(shape, mapped.dtype, memory=memory, device=device)[: len(mapped)]
-        if isinstance(array, np.memmap):
-            read_rows(TableFile.of(array), table.view(torch.uint8).numpy().reshape(-1))
-        else:
-            table.copy_(mapped)
-        yield table
+        return table
+    mapped = tensor_of(dataset.features)
+    table = empty((len(mapped), mapped.shape[1]), mapped.dtype, memory=memory, device=device)
+    if isinstance(dataset.features, np.memmap):
+        read_rows(TableFile.of(dataset.features), table.view(torch.uint8).numpy().reshape(-1))
+    else:
+        table.copy_(mapped)
+    return table
 
 
 def file_of(dataset: GraphDataset) -> TableFile | None:
-    """Where the rows of the one table lie on disk."""
-    if dataset.spec.hashed or dataset.spec.widths:
+    """Where the rows of the table lie on disk."""
+    if dataset.spec.hashed:
         return None
     mapped = dataset.features
     return TableFile.of(mapped) if isinstance(mapped, np.memmap) else None

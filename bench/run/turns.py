@@ -29,7 +29,6 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from gatherbench.bench.run.declared_rows import kept_bytes
 from gatherbench.bench.run.job import Job, Turn, Turns, outcome
 from gatherbench.bench.run.measure import Ground, MeasuredCase
 from gatherbench.bench.run.nvtx import nvtx_session
@@ -150,7 +149,7 @@ class _Path:
         strategy, device = self.case.strategy, torch.device(self.job.device)
         spec = self._ground.dataset.spec
         known = self._ground.known.limited_to(strategy.needs)
-        taken = kept_bytes(strategy, spec, known)
+        taken = strategy.kept_bytes(spec.num_nodes, spec.row_bytes, known)
         if taken and taken > _SHARE * free_bytes(device):
             return False
         kind = self._ground.kind(strategy)

@@ -73,9 +73,7 @@ def datasets() -> Table:
 
 def sizes(spec: DatasetSpec) -> tuple[str, str, str, str]:
     """Name, nodes, edges and row of a dataset, as cells of a table."""
-    least = min(one.width for one in spec.tables)
-    wide = f"{least} to {spec.feature_dim}" if spec.widths else f"{spec.feature_dim}"
-    row = f"{wide} × {spec.feature_dtype}"
+    row = f"{spec.feature_dim} × {spec.feature_dtype}"
     return spec.name, _rounded(spec.num_nodes), _rounded(spec.num_edges), row
 
 

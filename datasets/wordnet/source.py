@@ -58,10 +58,6 @@ SYMBOLS = {
 #: What a neighbour is to a node: it says so itself, or the neighbour says the inverse.
 RELATIONS = (*SYMBOLS.values(), *(f"inverse of {kind}" for kind in SYMBOLS.values()))
 
-#: Parts of speech in the order of the nodes, and the columns to which :class:`WordnetPartsSource`
-#: folds the words of their glosses.
-PARTS = (("noun", 82_115, 300), ("verb", 13_767, 150), ("adj", 18_156, 100), ("adv", 3_621, 50))
-
 TRAIN, VAL, TEST = 0, 1, 2
 
 SHIPPED = Path(__file__).with_name("wordnet.npz")
@@ -114,70 +110,33 @@ class WordnetSource:
         split = arrays["split"]
         with DatasetWriter(folder, spec, progress) as writer:
             write_typed(writer, keys, spec.num_nodes, len(relations))
-            self._write_features(writer, arrays["word_counts"], arrays["word_slots"], progress)
+            writer.write_features(
+                gloss_features(arrays["word_counts"], arrays["word_slots"], progress)
+            )
             writer.write_labels(arrays["labels"])
             writer.write_splits(*(np.flatnonzero(split == part) for part in (TRAIN, VAL, TEST)))
         # The licence wants its notice on every copy.
         shutil.copy(_HERE / "LICENSE.WordNet", folder)
 
-    def _write_features(
-        self, writer: DatasetWriter, counts: Words, slots: Words, progress: Progress
-    ) -> None:
-        writer.write_features(gloss_features(counts, slots, progress))
-
-
-class WordnetPartsSource(WordnetSource):
-    """The same graph with a feature table for each part of speech, narrower where it is smaller.
-
-    Nodes are numbered part by part already, so that its minibatches are those of ``wordnet``.
-    """
-
-    name = "wordnet-parts"
-    summary = "wordnet with rows of 300, 150, 100 and 50 for nouns, verbs, adjectives, adverbs"
-
-    def estimate(self, scale: float) -> DatasetSpec:
-        spec = super().estimate(scale)
-        return replace(
-            spec,
-            node_types=tuple((part, count) for part, count, _ in PARTS),
-            widths=tuple(width for _, _, width in PARTS),
-            notes=(
-                *(note for note in spec.notes if not note.startswith("features are")),
-                "features are the words of the gloss and its examples alone, hashed to 300 signed"
-                " columns, of which those that are equal modulo the width of the node's part of"
-                " speech are added; each row scaled to length 1",
-            ),
-        )
-
-    def _write_features(
-        self, writer: DatasetWriter, counts: Words, slots: Words, progress: Progress
-    ) -> None:
-        node = word = 0
-        for number, (_, nodes, width) in enumerate(PARTS):
-            mine = counts[node : node + nodes]
-            words = slots[word : word + int(mine.sum(dtype=np.int64))]
-            writer.write_features(gloss_features(mine, words, progress, width), number)
-            node, word = node + nodes, word + len(words)
-
 
 def gloss_features(
-    word_counts: Words, word_slots: Words, progress: Progress, width: int = FEATURE_DIM
+    word_counts: Words, word_slots: Words, progress: Progress
 ) -> Iterator[NDArray[np.float32]]:
-    """Yields the feature table float32 ``[N, width]`` in runs of rows.
+    """Yields the feature table float32 ``[N, 300]`` in runs of rows.
 
-    A row sums +1 or -1 in its words' columns (``tools/convert_wordnet.py``, ``word_slot``), which
-    are taken modulo the width, and is divided by its Euclidean length; it stays zero where all its
-    words cancel. The sums are whole numbers and IEEE 754 rounds square root and division correctly,
-    so the result is exact everywhere.
+    A row sums +1 or -1 in its words' columns (``tools/convert_wordnet.py``, ``word_slot``), and is
+    divided by its Euclidean length; it stays zero where all its words cancel. The sums are whole
+    numbers and IEEE 754 rounds square root and division correctly, so the result is exact
+    everywhere.
     """
     ends = np.cumsum(word_counts, dtype=np.int64)
     for first in range(0, len(word_counts), _ROWS):
         counts = word_counts[first : first + _ROWS]
         start = 0 if first == 0 else int(ends[first - 1])
         slots = word_slots[start : int(ends[first + len(counts) - 1])].astype(np.int64)
-        cells = np.repeat(np.arange(len(counts)), counts) * width + slots // 2 % width
-        size = len(counts) * width
-        table = np.bincount(cells, 1.0 - 2.0 * (slots % 2), size).reshape(-1, width)
+        cells = np.repeat(np.arange(len(counts)), counts) * FEATURE_DIM + slots // 2
+        size = len(counts) * FEATURE_DIM
+        table = np.bincount(cells, 1.0 - 2.0 * (slots % 2), size).reshape(-1, FEATURE_DIM)
         length = np.sqrt((table * table).sum(axis=1, keepdims=True))
         yield (table / np.maximum(length, 1.0)).astype(np.float32)
         progress("wordnet features", min(1.0, (first + _ROWS) / len(word_counts)))

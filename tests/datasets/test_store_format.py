@@ -27,6 +27,7 @@ from gatherbench.datasets.dataset import (
     MARKER,
     SPEC_FILE,
     DatasetSpec,
+    _digest,
     read_spec,
     write_spec,
 )
@@ -34,7 +35,6 @@ from gatherbench.datasets.store import (
     DatasetError,
     data_root,
     dataset_folder,
-    describe,
     folder_bytes,
     open_dataset,
 )
@@ -588,83 +588,17 @@ def test_a_scale_that_is_none_is_refused(scale):
         dataset_folder("x", scale)
 
 
-TYPED = dataclasses.replace(SPEC, node_types=(("a", 150), ("b", 0), ("c", 250)), widths=(7, 3, 2))
-STARTS = (0, 150, 150)
-
-
-def write_typed(folder: Path, widths: tuple[int, ...] = TYPED.widths) -> None:
-    with DatasetWriter(folder, TYPED) as out:
-        out.write_columns([(np.diff(ARRAYS.indptr), ARRAYS.indices)])
-        for number, ((_, count), width) in enumerate(zip(TYPED.node_types, widths, strict=True)):
-            first = STARTS[number]
-            out.write_features(ARRAYS.features[first : first + count, :width], number)
-        out.write_labels(ARRAYS.labels)
-        out.write_splits(*ARRAYS.splits)
-
-
-def test_a_table_a_type_is_read_back(tmp_path):
-    write_typed(tmp_path / "tiny")
-    data = open_dataset(tmp_path / "tiny", "full")
-    assert data.spec.widths == (7, 3, 2)
-    assert [table.shape for table in data.tables] == [(150, 7), (0, 3), (250, 2)]
-    np.testing.assert_array_equal(data.tables[0], ARRAYS.features[:150])
-    np.testing.assert_array_equal(data.tables[2], ARRAYS.features[150:, :2])
-    assert data.spec.table_bytes == (150 * 7 + 250 * 2) * 4
-    assert folder_bytes(data.spec) - folder_bytes(SPEC) >= data.spec.table_bytes - SPEC.table_bytes
-    headers = [(tmp_path / "tiny" / f"features-{n}.npy").stat().st_size for n in range(3)]
-    assert headers == [4096 + 150 * 28, 4096, 4096 + 250 * 8]
-    for ask in (lambda: data.features, lambda: data.spec.row_bytes):
-        with pytest.raises(DatasetError, match="each type of nodes has its own table"):
-            ask()
-    facts = describe(tmp_path / "tiny")
-    assert (facts["rows_of_a"], facts["rows_of_c"]) == ("150 × 7", "250 × 2")
-    assert (facts["feature_dim"], facts["row_bytes"]) == (7, 28)
-
-
-def test_a_typed_table_of_another_width_or_length_is_refused(tmp_path):
-    with pytest.raises(DatasetError, match=r"features-2 has rows of shape \(4,\), expected \(2,\)"):
-        write_typed(tmp_path / "tiny", (7, 3, 4))
-    for node_types, widths in [
-        ((("a", 400),), (7, 7)),
-        ((("a", 399),), (7,)),
-        ((("a", 400),), (0,)),
-        ((), (7,)),
-    ]:
-        with pytest.raises(ValueError, match="are not those of"):
-            dataclasses.replace(SPEC, node_types=node_types, widths=widths)
-
-
-def test_damage_of_one_types_table_is_named(tmp_path):
-    folder = tmp_path / "tiny"
-    write_typed(folder)
-    (folder / MARKER).unlink()
-    path = folder / "features-2.npy"
-    table = np.lib.format.open_memmap(path, mode="r+")
-    table[3, 1] = np.nan
-    table.flush()
-    with pytest.raises(DatasetError, match=r"features-2\.npy: \[3, 1\] = nan is not finite"):
-        open_dataset(folder, "full")
-    path.unlink()
-    with pytest.raises(DatasetError, match=r"features-2\.npy: missing"):
-        open_dataset(folder)
-
-
-def test_a_changed_table_of_a_type_is_looked_at_again(tmp_path):
-    folder = tmp_path / "tiny"
-    write_typed(folder)
-    open_dataset(folder, "full")
-    table = np.lib.format.open_memmap(folder / "features-0.npy", mode="r+")
-    table[0, 0] = np.nan
-    table.flush()
-    os.utime(folder / "features-0.npy", ns=(0, 0))
-    with pytest.raises(DatasetError, match=r"features-0"):
-        open_dataset(folder)
-
-
-def test_a_typed_graph_is_replaced_by_one_of_one_table_and_back(tmp_path):
-    folder = tmp_path / "tiny"
-    write_typed(folder)
-    write(folder)
-    assert sorted(path.name for path in folder.glob("features*")) == ["features.npy"]
-    write_typed(folder)
-    assert len(list(folder.glob("features*"))) == 3
+@pytest.mark.parametrize(("widths", "refused"), [([], False), ([7, 3], True)])
+def test_a_folder_with_a_table_a_type_is_refused(tmp_path, widths, refused):
+    """Earlier versions wrote ``widths`` of every graph."""
+    write(tmp_path / "tiny")
+    path = tmp_path / "tiny" / SPEC_FILE
+    content = json.loads(path.read_bytes())
+    content["spec"]["widths"] = widths
+    del content["sha256"]
+    path.write_text(json.dumps({**content, "sha256": _digest(content)}))
+    if refused:
+        with pytest.raises(DatasetError, match="each type of nodes has a table of its own"):
+            read_spec(tmp_path / "tiny")
+    else:
+        assert read_spec(tmp_path / "tiny")[0].feature_dim == SPEC.feature_dim

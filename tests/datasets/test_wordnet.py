@@ -211,34 +211,3 @@ def test_features_sum_signed_words(glosses):
             expected[word_slot(word) // 2] += -1 if word_slot(word) % 2 else 1
         length = np.sqrt((expected**2).sum())
         assert np.array_equal(row, (expected / max(length, 1)).astype(np.float32))
-
-
-def test_parts_of_speech_have_tables_of_their_own(prepared, tmp_path):
-    """The same graph; nouns have the same rows, the others' columns are added modulo a width."""
-    parts = open_dataset(prepare_dataset("wordnet-parts", root=tmp_path))
-    for name in ("indptr", "indices", "labels", "train_ids", "val_ids", "test_ids"):
-        np.testing.assert_array_equal(getattr(parts, name), getattr(prepared, name))
-    widths = [table.shape[1] for table in parts.tables]
-    assert widths == [300, 150, 100, 50]
-    # lexnames(5WN): which files of classes are whose.
-    of = {"noun": range(3, 29), "verb": range(29, 44), "adj": (0, 1, 44), "adv": (2,)}
-    first = 0
-    for (part, count), table, width in zip(
-        parts.spec.node_types, parts.tables, widths, strict=True
-    ):
-        whose = slice(first, first := first + count)
-        assert set(np.unique(parts.labels[whose])) <= set(of[part])
-        whole = prepared.features[whose].reshape(count, -1, width).sum(axis=1)
-        length = np.linalg.norm(whole, axis=1, keepdims=True)
-        np.testing.assert_allclose(table, whole / np.where(length < 1e-3, 1, length), atol=1e-5)
-    assert first == prepared.spec.num_nodes
-
-
-def test_columns_are_added_modulo_the_width():
-    """Slots 590, 374, 250 are columns 295, 187, 125, all of them +: modulo 100, and modulo 2."""
-    counts, slots = np.array([3, 1], np.uint16), np.array([*SLOTS, 251], np.uint16)
-    (table,) = gloss_features(counts, slots, ignore, 100)
-    assert np.flatnonzero(table[0]).tolist() == [25, 87, 95]
-    assert table[1, 25] == -1
-    (table,) = gloss_features(counts, slots, ignore, 2)
-    assert table.tolist() == [[0, 1], [0, -1]]

@@ -88,7 +88,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Any:
     table = np.lib.format.open_memmap(file, "w+", np.float32, (rows, 1024))
     table[:] = np.arange(rows, dtype=np.float32)[:, None]
     table.flush()
-    spec = SimpleNamespace(name="table", table_bytes=MIB << 20, hashed=False, widths=())
+    spec = SimpleNamespace(name="table", table_bytes=MIB << 20, hashed=False)
     features = np.load(file, mmap_mode="r")
     return SimpleNamespace(features=features, tables=(features,), spec=spec)
 

@@ -99,7 +99,7 @@ from gatherbench.kernels.host_memory import resident_copy
 from gatherbench.kernels.mapped_memory import ManagedMemory
 
 size, held = 64 << 20, {}
-spec = SimpleNamespace(table_bytes=size, hashed=False, widths=())
+spec = SimpleNamespace(table_bytes=size, hashed=False)
 
 class Runtime:  # as far as a table needs it
     cudaMemAttachGlobal = 1
