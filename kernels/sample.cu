@@ -106,7 +106,6 @@ extern "C" __global__ void count_kernel(long long positions, const long long* in
 // The edges: all sources (as nodes of the graph), and behind them the targets (as local numbers).
 extern "C" __global__ void draw_kernel(long long positions, const long long* indptr,
                                        const void* indices, long long index_bytes,
-                                       const void* kept, const long long* slots,
                                        const long long* nodes, const long long* ends,
                                        long long targets, unsigned long long key, long long* edges,
                                        long long* first, long long base) {
@@ -128,11 +127,9 @@ extern "C" __global__ void draw_kernel(long long positions, const long long* ind
       const unsigned long long number = static_cast<unsigned long long>(v + 1);
       place = sample::Floyd{sample::mix(key + sample::kGolden * number), spare}.taken(place);
     }
-    const long long slot = slots == nullptr ? -1 : slots[v];
-    const void* lists = slot < 0 ? indices : kept;
-    place += slot < 0 ? begin : slot;
-    node = index_bytes == 4 ? static_cast<const int*>(lists)[place]
-                            : static_cast<const long long*>(lists)[place];
+    place += begin;
+    node = index_bytes == 4 ? static_cast<const int*>(indices)[place]
+                            : static_cast<const long long*>(indices)[place];
     edges[edge] = node;
     edges[total + edge] = target;
   }

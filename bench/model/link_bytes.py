@@ -65,11 +65,9 @@ def copied_ratio(run: Run) -> float | None:
 
 def _counted(facts: pd.Series[float], ratio: float) -> tuple[float, float, float, float]:
     payload, copies = facts["declared_payload"], facts["copy_engine"]
-    sizes = {size: facts[name] for size, name in requests_of("gpu", facts.index).items()}
+    sizes = {size: facts[name] for size, name in requests_of(facts.index).items()}
     if not sizes and facts["gpu_link_read"]:
         return payload, *(float("nan"),) * 3
-    lists = {size: facts[name] for size, name in requests_of("structure", facts.index).items()}
-    sizes = {size: sizes.get(size, 0.0) + lists.get(size, 0.0) for size in {*sizes, *lists}}
     read = sum(size * count for size, count in sizes.items())
     links = []
     for largest in LARGEST_READS:

@@ -7,7 +7,7 @@ the kernels, from the trace, and from the model's operation counts; never from a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from gatherbench.bench.model.estimate import Estimate
@@ -44,9 +44,6 @@ class MinibatchLoad:
         disk_payload_bytes: rows that come off a disk, on their way into host memory.
         disk_bytes, disk_requests: what is read there for them; ``None`` where nobody knows.
         disk_depth: reads that the path keeps in flight at most.
-        structure_requests: request size in bytes → count of reads of neighbour lists in host memory
-            that drawing the minibatch makes; empty where it makes none, or nobody counted.
-        lists_bytes: of all neighbour lists.
         activation_bytes: that leave the GPU in a step and are brought back for its backward pass.
         gradient_bytes: that the ranks average after a step; ``None`` where nobody knows, 0 where
             ``train_s`` holds that already.
@@ -87,8 +84,6 @@ class MinibatchLoad:
     gpu_share: float = 0.0
     sampled_edges: float = 0.0
     training: TrainingCost = _NOTHING
-    structure_requests: Mapping[int, float] = field(default_factory=dict)
-    lists_bytes: float = 0.0
     activation_bytes: float = 0.0
     gradient_bytes: float | None = None
     handover_s: float = 0.0

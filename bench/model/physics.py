@@ -279,11 +279,7 @@ def sampling(load: MinibatchLoad, profile: LinkProfile) -> Part:
     """
     if load.gpu_samples:
         unknown = Estimate(None, ("sampling on the GPU: neither measured nor modelled",))
-        drawn, demands = load.sample_s or unknown, {ISSUING: 1.0}
-        reads = structure_reads(load, profile)
-        if reads is not None and drawn.known:
-            demands["link"] = _share(reads.seconds, drawn)
-        return Part(drawn, "GPU (sampling)", demands)
+        return Part(load.sample_s or unknown, "GPU (sampling)", {ISSUING: 1.0})
     bound = "cpu (sampling)"
     busy, cores = profile["host.sample_cores"].value, profile["host.cores"].value
     if load.sample_s is not None:
@@ -305,24 +301,6 @@ def sampling(load: MinibatchLoad, profile: LinkProfile) -> Part:
         )
     share = 1.0 if busy is None or cores is None else min(1.0, busy / cores)
     return Part(seconds, bound, {"cpu": share})
-
-
-def structure_reads(load: MinibatchLoad, profile: LinkProfile) -> Part | None:
-    """Neighbour lists are read in host memory while a minibatch is drawn; ``None``: none are.
-
-    As rows are, over the same link. Pages are left out.
-    """
-    if not load.structure_requests:
-        return None
-    read = float(sum(size * count for size, count in load.structure_requests.items()))
-    reads = MinibatchLoad(
-        read,
-        gpu_link_read_bytes=read,
-        gpu_requests=load.structure_requests,
-        gpu_page_visits=0.0,
-        table_bytes=load.lists_bytes,
-    )
-    return gpu_reads(reads, profile)
 
 
 def training(load: MinibatchLoad, profile: LinkProfile) -> Part:

@@ -17,7 +17,6 @@ from gatherbench.bench.meters.threads import SAMPLER
 from gatherbench.bench.model.epoch import EpochPrediction, predict_corners
 from gatherbench.bench.model.estimate import Estimate
 from gatherbench.bench.model.load import MinibatchLoad, load_of
-from gatherbench.bench.model.physics import Part, structure_reads
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.plan.plan import GPU_SAMPLING
 from gatherbench.bench.plan.workload import ranks_of
@@ -50,7 +49,6 @@ _SAMPLING = {
     "replay": "minibatches read from the trace as in the run, not drawn",
     "gpu": "sampling by the run's device as measured there, not scaled",
     "uva": "sampling by the run's device out of host memory as measured there, not scaled",
-    "gpu_cached": "sampling by the run's device, hot lists in its memory, as measured, not scaled",
     "snapshot": "sampling that remembers, as measured in the run, not scaled",
 }
 _WORKERS = "minibatches had ahead by workers, in their core-seconds as measured in the run"
@@ -146,7 +144,8 @@ def declared_load(declared: Mapping[str, float], table_bytes: float) -> Minibatc
     sums: dict[str, Any] = {
         name: declared.get(f"fetch.{metric}", 0.0) for name, metric in PATH_METRICS.items()
     }
-    requests = {n: declared[m] for n, m in requests_of("fetch.gpu", declared).items()}
+    fetched = {name.removeprefix("fetch."): value for name, value in declared.items()}
+    requests = {size: fetched[name] for size, name in requests_of(fetched).items()}
     # What stands there without a value is decided by the page cache; before disks nothing stood.
     uncounted = None if sums["disk_payload_bytes"] else 0.0
     sums["disk_bytes"] = declared.get("fetch.disk_read", uncounted)
@@ -159,7 +158,6 @@ def declared_load(declared: Mapping[str, float], table_bytes: float) -> Minibatc
     # Runs from before it was declared had no path that kept a part of the table.
     kept = 0.0 if read or sums["cpu_write_bytes"] else table_bytes
     costs = {n: share * declared[f"train.{m}"] for n, (m, _) in TRAINING_METRICS.items()}
-    lists = requests_of("sample.structure", declared)
     return load_of(
         DataPath(**sums),
         share,
@@ -170,8 +168,6 @@ def declared_load(declared: Mapping[str, float], table_bytes: float) -> Minibatc
         lookahead=int(declared["fetch.lookahead"]),
         gpu_share=declared["fetch.gpu_share"],
         sampled_edges=share * declared["sample.edges"],
-        structure_requests={n: share * declared[m] for n, m in lists.items()},
-        lists_bytes=declared.get("sample.structure_lists", 0.0),
     )
 
 
@@ -339,10 +335,8 @@ def predict(run: Run, profile: LinkProfile) -> list[Row]:
             basis="predicted",
             borrowed=_borrowed(one),
         )
-        corners = profile.corners()
         for number, (epoch, where) in enumerate(zip(epochs, sources, strict=False)):
-            reads = None if one.load is None else structure_reads(one.load, corners[number])
-            rows += _rows(make, one, epoch, reads, number, where)
+            rows += _rows(make, one, epoch, number, where)
     return rows
 
 
@@ -362,7 +356,6 @@ def _rows(
     make: RowMaker,
     one: Series,
     epoch: EpochPrediction,
-    reads: Part | None,
     number: int,
     source: str,
 ) -> Iterator[Row]:
@@ -383,9 +376,6 @@ def _rows(
     if one.gpus > 1:
         said = f"{source}: averaging gradients in a ring, part of train"
         yield row("all_reduce", "wall_time", epoch.all_reduce_s, said)
-    if reads is not None:
-        said = f"{source}: bound by {reads.bound}"
-        yield row("sample", "structure_time_alone", reads.seconds * one.steps, said)
     for name in ("disk", "gather", "transfer"):
         part = epoch.parts.get(name)
         if part is not None:

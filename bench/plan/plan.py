@@ -24,7 +24,7 @@ from pydantic import (
     model_validator,
 )
 
-from gatherbench.bench.plan.structure import Policy, Scores, Structure
+from gatherbench.bench.plan.structure import Policy, Structure
 from gatherbench.bench.plan.workload import MODELS, Case, Workload, own_model
 from gatherbench.plugins import nearest
 from gatherbench.strategies.partition_orders import Partitions
@@ -41,11 +41,7 @@ MOST_CASES = 100_000
 #: No epoch takes less, and no limit of a case's time is longer than ten days.
 SHORTEST_EPOCH_S, LONGEST_S = 1e-4, 864_000
 #: The ways of sampling in which a GPU draws.
-GPU_SAMPLING = ("gpu", "uva", "gpu_cached")
-#: Of these the ways in which it reads neighbour lists in host memory.
-IN_PLACE = ("uva", "gpu_cached")
-#: The ways of sampling of which ``[structure]`` says more.
-STRUCTURED = ("gpu_cached", "snapshot")
+GPU_SAMPLING = ("gpu", "uva")
 
 
 #: Where a step's saved tensors may lie until its backward pass.
@@ -107,19 +103,17 @@ class Measure(_Table):
         default=1, description="Epochs that are run and dropped before the measured ones."
     )
     epochs: FromOne = Field(default=2, description="Measured epochs of each case.")
-    sampling: Literal["live", "replay", "gpu", "uva", "gpu_cached", "snapshot"] = Field(
+    sampling: Literal["live", "replay", "gpu", "uva", "snapshot"] = Field(
         default="live",
         description="Where an epoch gets its minibatches. live: the CPU draws them in every"
         " epoch. replay: they are read back, which shows the data path alone. gpu:"
         " the GPU draws them (as live without a GPU). uva: the GPU draws them and"
-        " reads the graph in host memory, over the same link as the rows. gpu_cached: as"
-        " uva, with the lists of hot nodes in GPU memory. snapshot: the CPU draws other"
-        " minibatches, by a policy of [structure] that remembers neighbours.",
+        " reads the graph in host memory, over the same link as the rows. snapshot: the CPU"
+        " draws other minibatches, by a policy of [structure] that remembers neighbours.",
     )
     graph: Literal["registered", "managed"] = Field(
         default="registered",
-        description='Kind of host memory in which the GPU reads the graph, with sampling = "uva"'
-        ' or "gpu_cached".',
+        description='Kind of host memory in which the GPU reads the graph, with sampling = "uva".',
     )
     sampler_workers: FromNought = Field(
         default=0,
@@ -233,8 +227,8 @@ class Measure(_Table):
             raise ValueError(
                 'minibatches = "fresh" are drawn: take sampling = "live", "gpu" or "uva"'
             )
-        if self.graph != "registered" and self.sampling not in IN_PLACE:
-            said = 'is read with sampling = "uva" or "gpu_cached" alone'
+        if self.graph != "registered" and self.sampling != "uva":
+            said = 'is read with sampling = "uva" alone'
             raise ValueError(f'graph = "{self.graph}" {said}')
         if self.sampling == "snapshot" and self.sampler_workers > 1:
             raise ValueError('sampling = "snapshot" draws in order: sampler_workers is 0 or 1')
@@ -303,31 +297,20 @@ class StructureTable(_Table):
     keep: float | list[float] = Field(
         default=0.9, description="dependent: share of the nodes that repeat their last draw."
     )
-    share: float | list[float] = Field(
-        default=0.1,
-        description='sampling = "gpu_cached": share of the lists\' bytes that lies on the GPU.',
-    )
-    scores: Scores | list[Scores] = Field(
-        default="degree",
-        description="gpu_cached: score by which those lists are chosen, as in cached_zero_copy.",
-    )
 
     @model_validator(mode="after")
     def _possible(self) -> StructureTable:
         for _, values in self:
             _refuse_nothing(values)
         self.expand("snapshot")
-        self.expand("gpu_cached")
         return self
 
     def expand(self, sampling: str) -> list[str]:
         """What workloads have for ``structure``, each once."""
-        if sampling not in STRUCTURED:
+        if sampling != "snapshot":
             return [""]
         axes: dict[str, Any] = dict(self)
         axes["shared"] = [one == "yes" for one in _as_list(axes["shared"])]
-        if sampling == "gpu_cached":
-            axes["policy"] = ["cached"]
         return list(dict.fromkeys(Structure(**one).words for one in _combined(axes)))
 
 
@@ -492,8 +475,7 @@ class Plan(_Table):
     measure: Measure = Field(default=Measure(), description="How each case is measured.")
     structure: StructureTable | None = Field(
         default=None,
-        description="What sampling remembers of neighbours, or keeps of their lists on the GPU;"
-        " lists expand to one workload each.",
+        description="What sampling remembers of neighbours; lists expand to one workload each.",
     )
     workload: list[WorkloadTable] = Field(
         min_length=1, description="Graphs and models to train; lists expand to every combination."
@@ -533,8 +515,8 @@ class Plan(_Table):
 
     @model_validator(mode="after")
     def _can_end(self) -> Plan:
-        if self.structure is not None and self.measure.sampling not in STRUCTURED:
-            raise ValueError('[structure] needs sampling = "snapshot" or "gpu_cached"')
+        if self.structure is not None and self.measure.sampling != "snapshot":
+            raise ValueError('[structure] needs sampling = "snapshot"')
         workloads, repeats = sum(one.count for one in self.workload), self.measure.min_repeats
         workloads *= len(self.measure.ways) * len(self.measure.steps) * len(self.structures)
         strategies = sum(one.count for one in self.strategy)

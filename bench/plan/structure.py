@@ -1,8 +1,9 @@
-"""Where neighbour lists lie, and what sampling remembers of them: ``[structure]`` of a plan.
+"""What sampling remembers of neighbours: ``[structure]`` of a plan.
 
 A workload has it as a text of one policy and its parameters, such as ``otf alpha=2 refresh=0.1
-fetch=0.1 threshold=30``. ``cached`` draws the minibatches that every lossless way draws. The others
-draw other minibatches, which learn another model as fast as they may:
+fetch=0.1 threshold=30``. All but
+``fbl``, plain sampling, which is a workload without any of this, draw other minibatches, which
+learn another model as fast as they may:
 
 - ``fcr`` and ``otf`` (GraphSnapShot, NoakLiu/GraphSnapShot) draw for each node of a degree above
   ``threshold`` from a cache of ``alpha`` × fan-out of its neighbours. Of ``fcr`` all are drawn anew
@@ -13,8 +14,6 @@ draw other minibatches, which learn another model as fast as they may:
   the nodes draws in each minibatch what it drew in the one before (after Balin et al., "Cooperative
   minibatching in graph neural networks", arXiv 2310.12403; GraphBolt's ``--batch-dependency`` of
   1 / (1 - keep)).
-
-``fbl``, plain sampling, is a workload without any of this.
 """
 
 from __future__ import annotations
@@ -23,19 +22,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Self
 
-#: With ``sampling = "snapshot"``; ``cached`` is that of ``gpu_cached``.
 Policy = Literal["fbl", "fcr", "otf", "dependent"]
-Scores = Literal["degree", "presampled", "reverse_pagerank", "random"]
 #: What each policy takes.
 PARAMETERS: dict[str, tuple[str, ...]] = {
     "fbl": (),
     "fcr": ("alpha", "every", "threshold", "shared"),
     "otf": ("alpha", "refresh", "fetch", "threshold", "shared"),
     "dependent": ("keep",),
-    "cached": ("share", "scores"),
 }
-#: Those that draw other minibatches than plain sampling does.
-LOSSY = ("fcr", "otf", "dependent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +37,6 @@ class Structure:
     """A policy and its parameters.
 
     Attributes:
-        share: of the bytes of all lists, what lies on the GPU.
-        scores: by which its nodes are chosen (``strategies/scores.py``).
         alpha: neighbours in a cache for each that is drawn, at least 1.
         every: minibatches after which a cache is drawn anew.
         refresh, fetch: shares, 0 to 1.
@@ -54,8 +46,6 @@ class Structure:
     """
 
     policy: str
-    share: float = 0.1
-    scores: str = "degree"
     alpha: float = 2.0
     every: int = 8
     refresh: float = 0.1
@@ -67,7 +57,7 @@ class Structure:
     def __post_init__(self) -> None:
         if self.policy not in PARAMETERS:
             raise ValueError(f"structure {self.policy!r}: one of {', '.join(PARAMETERS)}")
-        for name in ("share", "refresh", "fetch"):
+        for name in ("refresh", "fetch"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} = {getattr(self, name)}: a share, from 0 to 1")
         if self.alpha < 1 or self.every < 1 or self.threshold < 0 or not 0 <= self.keep < 1:
@@ -95,11 +85,6 @@ class Structure:
                 raise ValueError(f"structure {policy}: takes no {name!r}")
             given[name] = _READ[str(kinds[name])](value)
         return cls(policy=policy, **given)
-
-    @property
-    def lossy(self) -> bool:
-        """Whether it draws other minibatches than plain sampling."""
-        return self.policy in LOSSY
 
     @property
     def lifetime(self) -> int:

@@ -122,7 +122,7 @@ class Workload:
     @property
     def remembers(self) -> bool:
         """Whether minibatches depend on those before, and so are not those of plain sampling."""
-        return self.lists.lossy
+        return self.lists.policy != "fbl"
 
     @property
     def trace_id(self) -> str:

@@ -14,16 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gatherbench.bench.plan.plan import IN_PLACE
 from gatherbench.bench.plan.workload import MODELS, RELATIONAL, own_model
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.relational import pairs_of
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.training_cost import COUNTED, Counted, training_cost
-from gatherbench.bench.sampling.epoch import draws
 from gatherbench.bench.sampling.snapshot import SnapshotSampler
-from gatherbench.bench.sampling.structure_reads import hot_lists, structure_reads
 from gatherbench.bench.sampling.trace import InputIds, Trace
 from gatherbench.kernels.order import LINE_BYTES, MANAGED_PAGE_BYTES, PAGE_BYTES
 from gatherbench.strategies.base import Strategy
@@ -49,8 +46,8 @@ PATH_METRICS = {
     "peer_bytes": "peer_read",
     "disk_payload_bytes": "disk_payload",
 }
-#: Metric of the requests of one size in bytes: of rows (``gpu``), or of ``structure``.
-_REQUESTS = "{}_requests_{}_bytes"
+#: Metric of the requests of one size in bytes.
+_REQUESTS = "gpu_requests_{}_bytes"
 #: Fields of a ``TrainingCost``, and the rows' metric and unit for each.
 TRAINING_METRICS = {
     "operations": ("operations", "1"),
@@ -113,33 +110,16 @@ def declared_rows(
         yield make.ok("train", metric, unit, getattr(cost, name), source)
 
 
-def requests_of(what: str, metrics: Iterable[str]) -> dict[int, str]:
-    """Those of the metrics that count requests of ``what``, by the bytes of one."""
-    told = re.compile(_REQUESTS.format(re.escape(what), r"(\d+)"))
+def requests_of(metrics: Iterable[str]) -> dict[int, str]:
+    """Those of the metrics that count requests, by the bytes of one."""
+    told = re.compile(_REQUESTS.format(r"(\d+)"))
     return {int(found[1]): found[0] for found in map(told.fullmatch, metrics) if found}
 
 
 def _structure_rows(job: Job, epochs: Epochs, make: RowMaker) -> Iterator[Row]:
-    """What drawing the trace reads of neighbour lists in host memory, or remembers of them."""
-    workload, dataset = epochs.workload, epochs.dataset
-    if job.measure.sampling in IN_PLACE and not workload.partitions:
-        source = "request accounting of kernels/sample.cu over the trace"
-        hot = hot_lists(workload, dataset) if workload.structure else None
-        drawn = draws(workload, dataset, 0, epochs.rank)
-        reads = structure_reads(dataset, workload.fanouts, drawn, hot)
-        yield make.ok("sample", "structure_payload", "B", reads.wanted_bytes, source)
-        yield make.ok("sample", "structure_read", "B", reads.read_bytes, source)
-        yield make.ok("sample", "structure_on_device", "B", reads.kept_bytes, source)
-        for size, count in sorted(reads.requests.items()):
-            yield make.ok("sample", _REQUESTS.format("structure", size), "1", count, source)
-        degrees = np.diff(dataset.indptr)
-        kept = 0 if hot is None else int(degrees[hot].sum()) * dataset.indices.itemsize
-        beside = 0 if hot is None else 2 * dataset.indptr.nbytes
-        yield make.ok("sample", "structure_kept", "B", kept, "lists of hot nodes on the GPU")
-        yield make.ok("sample", "structure_places", "B", beside, "list ends and places on the GPU")
-        yield make.ok("sample", "structure_lists", "B", dataset.indices.nbytes, "indices.nbytes")
+    """What drawing the trace saw of neighbour lists, and remembers of them."""
     if job.measure.sampling == "snapshot":
-        seen = distinct_edges(epochs.trace, dataset.spec.num_nodes)
+        seen = distinct_edges(epochs.trace, epochs.dataset.spec.num_nodes)
         source = "count of the trace: pairs of a node and a neighbour drawn for it, each once"
         yield make.ok("sample", "distinct_neighbours", "1", seen, source)
         cache = epochs.sampler.cache_bytes if isinstance(epochs.sampler, SnapshotSampler) else 0
@@ -173,7 +153,7 @@ def _path_rows(path: DataPath, make: RowMaker) -> Iterator[Row]:
         source = "request accounting over the trace, less what a cache keeps of a row;"
         source += " the table begins at a page"
         for size, count in sorted(path.gpu_requests.items()):
-            yield make.ok("fetch", _REQUESTS.format("gpu", size), "1", count, source)
+            yield make.ok("fetch", _REQUESTS.format(size), "1", count, source)
     places = {
         "gpu_page_visits": (
             path.gpu_page_visits,

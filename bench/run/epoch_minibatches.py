@@ -10,13 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gatherbench.bench.plan.plan import GPU_SAMPLING, IN_PLACE
+from gatherbench.bench.plan.plan import GPU_SAMPLING
 from gatherbench.bench.plan.workload import RELATIONAL
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.sampling.epoch import draws
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.state_sampler import sampler_of
-from gatherbench.bench.sampling.structure_reads import hot_lists
 from gatherbench.bench.sampling.trace import InputIds, Sampler, Trace
 from gatherbench.bench.sampling.typed import EdgeKinds
 from gatherbench.bench.sampling.workers import Pending, begun_ahead, drawn_ahead
@@ -40,9 +39,8 @@ class Epochs:
         #: Has a GPU draw a minibatch, where one does.
         self._begin: Callable[..., Pending[MiniBatch]] | None = None
         if self.plan.sampling in GPU_SAMPLING and device.type == "cuda":
-            in_place = self.plan.graph if self.plan.sampling in IN_PLACE else None
-            hot = hot_lists(self.workload, dataset) if self.workload.structure else None
-            self._drawing = sampler_of(self.workload, *graph, device, in_place=in_place, hot=hot)
+            in_place = self.plan.graph if self.plan.sampling == "uva" else None
+            self._drawing = sampler_of(self.workload, *graph, device, in_place=in_place)
             # Sampling that remembers is the CPU's.
             self._begin = getattr(self._drawing, "begin", None)
         workers = 0 if self._begin else self.plan.sampler_workers

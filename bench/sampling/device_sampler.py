@@ -51,8 +51,6 @@ class DeviceSampler:
         device: the GPU.
         in_place: leave the graph in host memory, in a copy that is mapped so, where each edge
             that is drawn is a read over the link (DGL calls it UVA sampling).
-        hot: with ``in_place``: nodes whose lists lie in GPU memory all the same, int64 ``[H]``, as
-            in GraphBolt's ``GPUGraphCache``; then ``indptr`` does so, too, and 8 B for each node.
 
     Raises:
         TypeError: an array has the wrong dtype.
@@ -70,7 +68,6 @@ class DeviceSampler:
         device: torch.device,
         *,
         in_place: Place | None = None,
-        hot: NDArray[np.int64] | None = None,
     ) -> None:
         self.fanouts = check_fanouts(fanouts)
         self.num_nodes = check_graph(indptr, indices)
@@ -100,11 +97,6 @@ class DeviceSampler:
         mapped = ManagedMemory if in_place == "managed" else HostRegistration
         self._held = [mapped(part, device.index or 0) for part in graph if in_place]
         self._graph: list[Tensor | int] = [one.address for one in self._held] or [*graph]
-        self._kept: list[Tensor | int] = [0, 0]
-        if hot is not None:
-            offsets, slots, kept = kept_lists(parts[0], parts[1], hot)
-            self._graph[0] = offsets.to(device)
-            self._kept = [kept.to(device), slots.to(device)]
         self._index_bytes = graph[1].element_size()
         self._most_edges = graph[1].numel()
         self._device, self._lock = device, threading.Lock()
@@ -115,7 +107,7 @@ class DeviceSampler:
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             # What was begun and is not asked for may still be drawn when this is gone.
-            for part in (self._first, *self._graph, *self._kept):
+            for part in (self._first, *self._graph):
                 if isinstance(part, Tensor):
                     part.record_stream(self._stream)
         self._slots: list[_Slot] = []
@@ -186,7 +178,7 @@ class DeviceSampler:
         positions = targets + most
         self._base -= positions
         edges, marks, known = (nodes.new_empty(n) for n in (2 * most, positions, positions))
-        graph = *self._graph, self._index_bytes, *self._kept
+        graph = *self._graph, self._index_bytes
         named, first = (nodes, ends, targets), (self._first, self._base)
         self._launch("draw_kernel", positions, *graph, *named, key, edges, *first)
         self._launch("mark_kernel", positions, *named, edges, *first, marks)
@@ -241,29 +233,3 @@ class Drawing:
             for made in (drawn.input_ids, *edges):
                 made.record_stream(current)  # or it could be handed on while the training reads it
         return drawn
-
-
-def kept_lists(
-    indptr: NDArray[np.int64], indices: NDArray[Any], hot: NDArray[np.int64]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """``indptr``, where the list of each node begins in the third (-1: not there), and the lists.
-
-    Args:
-        hot: distinct nodes, in the order of their lists.
-
-    Raises:
-        IndexError: a node is outside the graph.
-    """
-    degrees = np.diff(indptr)
-    if len(hot) and not 0 <= int(hot.min()) <= int(hot.max()) < len(degrees):
-        raise IndexError(f"hot: outside the graph's nodes 0..{len(degrees) - 1}")
-    ends = np.cumsum(degrees[hot])
-    slots = np.full(len(degrees), -1, np.int64)
-    slots[hot] = ends - degrees[hot]
-    total = int(ends[-1]) if len(hot) else 0
-    # One word more: where nothing is kept a pointer to it is still one.
-    kept = np.zeros(total + 1, indices.dtype)
-    begins = np.asarray(indptr)[hot]
-    places = np.arange(total) + np.repeat(begins - slots[hot], degrees[hot])
-    kept[:total] = indices[places]
-    return torch.from_numpy(np.array(indptr)), torch.from_numpy(slots), torch.from_numpy(kept)

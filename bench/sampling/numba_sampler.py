@@ -132,20 +132,15 @@ class NeighborSampler:
         """
         return self._sample(seeds, seed, frontiers=True)
 
-    def sample_places(self, seeds: Tensor, seed: int) -> tuple[MiniBatch, tuple[Tensor, ...]]:
-        """:meth:`sample`, and for each layer the places of its edges in ``indices``, int64."""
-        return self._sample(seeds, seed, frontiers=False, with_places=True)
-
     def _sample(
-        self, seeds: Tensor, seed: int, *, frontiers: bool, with_places: bool = False
+        self, seeds: Tensor, seed: int, *, frontiers: bool
     ) -> tuple[MiniBatch, tuple[Tensor, ...]]:
         with self._lock:
             first, known = 0, self._enter(seeds)
             num_nodes, edges, places = [known], [], []
             for layer in range(len(self.fanouts)):
                 key = np.uint64(derive(seed, layer))
-                kept = frontiers or with_places
-                drawn, place = self._draw(first, known, layer, key, with_places=kept)
+                drawn, place = self._draw(first, known, layer, key, with_places=frontiers)
                 first = known if frontiers else 0
                 known = self._relabel(drawn[0], known)
                 num_nodes.append(known)

@@ -40,11 +40,10 @@ def sampler_of(
     device: torch.device | None = None,
     *,
     in_place: Place | None = None,
-    hot: NDArray[np.int64] | None = None,
 ) -> Sampler:
     """What draws the workload's minibatches, on the CPU or on a GPU; see :class:`StateSampler`.
 
-    Sampling that remembers is the CPU's. ``hot``: see :class:`DeviceSampler`.
+    Sampling that remembers is the CPU's.
     """
     if workload.remembers:
         return SnapshotSampler(workload.lists, indptr, indices, workload.fanouts)
@@ -52,7 +51,7 @@ def sampler_of(
         fanouts = workload.fanouts
         return StateSampler(parts, indptr, indices, fanouts, device, in_place=in_place)
     if device is not None:
-        return DeviceSampler(indptr, indices, workload.fanouts, device, in_place=in_place, hot=hot)
+        return DeviceSampler(indptr, indices, workload.fanouts, device, in_place=in_place)
     return NeighborSampler(indptr, indices, workload.fanouts)
 
 

@@ -36,7 +36,7 @@ def data_path(run: Run) -> Table:
     """What each strategy moves in an epoch, by its own declaration."""
     rows = run.select(stage="fetch", basis="declared")
     frame = rows.groupby([*SERIES, "metric"])["value"].median().unstack().reset_index()
-    sizes = requests_of("gpu", rows["metric"])
+    sizes = requests_of(rows["metric"])
     names = _DECLARED | {metric: (f"requests of {n} B", "1") for n, metric in sizes.items()}
     columns = [Column(metric, *names[metric]) for metric in names if metric in frame]
     found = found_on_device(run)

@@ -1,6 +1,6 @@
-"""Where neighbour lists lie, and sampling that remembers: reads over the link, accuracy over time.
+"""Sampling that remembers: accuracy over time.
 
-Sampling that remembers trains on other minibatches: how long its epochs are says nothing of which
+It trains on other minibatches: how long its epochs are says nothing of which
 is better. How right the model is after as much time does, as a mean over the seeds of the plan.
 """
 
@@ -17,8 +17,7 @@ from gatherbench.bench.model.predict import declared_facts
 from gatherbench.bench.read.accuracy import accuracy_over_time
 from gatherbench.bench.read.derive import ends_in, with_ends_of
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.read.units import listed, quantity
-from gatherbench.bench.run.declared_rows import requests_of
+from gatherbench.bench.read.units import quantity
 from gatherbench.bench.show.answer import Point
 from gatherbench.bench.show.chart import Chart, Line, Panel
 from gatherbench.bench.show.charts import chart_of, panel_of, reference_of
@@ -28,36 +27,7 @@ from gatherbench.bench.show.view import View
 #: The table of what GraphSnapShot claims, of ``results/reference/``.
 CLAIMED = "sampling_that_remembers"
 #: What stands in place of parameters.
-PLAIN = {"fbl": "plain sampling", "uva": "all lists"}
-
-
-def structure_reads(run: Run) -> pd.DataFrame:
-    """What an epoch's sampling on a GPU reads of neighbour lists, as declared, by workload.
-
-    Columns: ``workload`` (in words), ``structure``, ``lists`` and ``kept`` (B), ``wanted`` and
-    ``read`` (B in host memory), ``requests``, ``on_gpu`` (share of the neighbours) and ``alone``
-    (s, predicted; NaN: unknown).
-    """
-    timed = run.rows[run.rows["metric"] == "structure_time_alone"]
-    alone, records = timed.groupby("workload")["value"].median(), dict[str, dict[str, Any]]()
-    for (workload, *_), facts in declared_facts(run).items():
-        if "sample.structure_read" not in facts:
-            continue
-        kept, wanted = facts["sample.structure_on_device"], facts["sample.structure_payload"]
-        requests = requests_of("sample.structure", facts).values()
-        record = {
-            "workload": run.names[workload],
-            "structure": run.plan["workloads"][workload].get("structure") or "uva",
-            "lists": facts["sample.structure_lists"],
-            "kept": facts["sample.structure_kept"],
-            "wanted": wanted,
-            "read": facts["sample.structure_read"],
-            "requests": sum(map(facts.__getitem__, requests)),
-            "on_gpu": kept / (kept + wanted) if kept + wanted else math.nan,
-            "alone": alone.get(workload, math.nan),
-        }
-        records.setdefault(workload, record)
-    return pd.DataFrame(records.values()).assign(basis="declared") if records else pd.DataFrame()
+PLAIN = {"fbl": "plain sampling"}
 
 
 def snapshots(run: Run) -> pd.DataFrame:
@@ -124,29 +94,6 @@ def mean_of(values: list[float]) -> tuple[float, float, float]:
         return mean, math.nan, math.nan
     half = float(stats.t.ppf(0.975, count - 1) * series.std(ddof=1) / math.sqrt(count))
     return mean, mean - half, mean + half
-
-
-def _of_reads(run: Run) -> Table:
-    columns = [
-        Column("workload", "workload"),
-        Column("structure", "neighbour lists"),
-        Column("lists", "all lists", "B"),
-        Column("kept", "of these on the GPU", "B", short="on GPU"),
-        Column("on_gpu", "neighbours read there", "share", short="found"),
-        Column("wanted", "wanted in host memory", "B"),
-        Column("read", "read in host memory", "B", short="read"),
-        Column("requests", "requests", "1", short="requests"),
-        Column("alone", "that alone takes", "s", short="alone"),
-    ]
-    return tabulate(
-        "structure-reads",
-        "What drawing an epoch on a GPU reads of neighbour lists, over the rows' link",
-        columns,
-        structure_reads(run),
-        title="Neighbour lists",
-        note="Counted over the trace by the rule of rows, caches left out; the time is modelled."
-        " Minibatches are the same wherever lists lie.",
-    )
 
 
 def _of_snapshots(run: Run) -> Table:
@@ -251,41 +198,10 @@ def structure_times(run: Run) -> Chart:
     )
 
 
-def structure_bytes(run: Run) -> Chart:
-    """Bytes of neighbour lists that cross the link in an epoch."""
-    reads = structure_reads(run).to_dict("records")
-    names = named(str(one["structure"]) for one in reads)
-    lines = [
-        Line(
-            *names[str(one["structure"])],
-            "modelled",
-            {"read": float(one["read"])},
-            note=f"{quantity(float(one['kept']), 'B')} on the GPU",
-        )
-        for one in reads
-    ]
-    return chart_of(
-        run,
-        [panel_of("neighbour lists read in host memory", "B", lines)] if lines else [],
-        ident="structure-bytes",
-        title="Neighbour lists over the link in an epoch",
-        reading="Counted over the trace: whole sectors. Shorter leaves more of the link to rows.",
-        quantity="bytes in an epoch",
-        legend={"read": ("read in host memory", "blue")},
-    )
-
-
 def structure_points(run: Run) -> list[Point]:
-    """What keeping lists spares the link, and whose accuracy is the highest after as much time."""
-    found, reads, families = list[Point](), structure_reads(run).to_dict("records"), _families(run)
-    if reads:
-        said = [
-            f"{quantity(float(one['read']), 'B')} with {quantity(float(one['kept']), 'B')} of"
-            f" {quantity(float(one['lists']), 'B')} of lists on the GPU"
-            for one in reads
-        ]
-        found.append(Point(f"drawing an epoch on a GPU reads {listed(said)} of neighbour lists"))
-    for family, mine in families:
+    """Whose accuracy is the highest after as much time."""
+    found = list[Point]()
+    for family, mine in (families := _families(run)):
         ordered = mine.sort_values("then", ascending=False)
         right = [_mean(one, "then", 1.0) for one in ordered.to_dict("records")]
         found.append(
@@ -302,16 +218,12 @@ def structure_points(run: Run) -> list[Point]:
 
 STRUCTURE = View(
     name="structure",
-    title="Neighbour lists, and sampling that remembers",
-    applies=lambda run: bool(len(structure_reads(run)) or len(snapshots(run))),
-    tables=lambda run: [
-        *([_of_reads(run)] if len(structure_reads(run)) else []),
-        *([_of_snapshots(run)] if len(snapshots(run)) else []),
-    ],
+    title="Sampling that remembers",
+    applies=lambda run: bool(len(snapshots(run))),
+    tables=lambda run: [_of_snapshots(run)],
     charts={
         "structure_accuracy": structure_accuracy,
         "structure_times": structure_times,
-        "structure_bytes": structure_bytes,
     },
     points=structure_points,
 )

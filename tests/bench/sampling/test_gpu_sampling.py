@@ -55,9 +55,9 @@ def test_where_it_is_drawn_changes_nothing_that_is_trained(make_job):
 @pytest.mark.parametrize(
     ("plan", "device", "asked"),
     [
-        ({"sampling": "gpu"}, "cuda:0", [{"in_place": None, "hot": None}]),
-        ({"sampling": "uva"}, "cuda:0", [{"in_place": "registered", "hot": None}]),
-        ({"sampling": "uva", "graph": "managed"}, "cuda:0", [{"in_place": "managed", "hot": None}]),
+        ({"sampling": "gpu"}, "cuda:0", [{"in_place": None}]),
+        ({"sampling": "uva"}, "cuda:0", [{"in_place": "registered"}]),
+        ({"sampling": "uva", "graph": "managed"}, "cuda:0", [{"in_place": "managed"}]),
         ({"sampling": "uva"}, "cpu", []),
         ({"sampling": "live"}, "cuda:0", []),
     ],
@@ -78,27 +78,6 @@ def test_what_draws_the_minibatches(make_job, monkeypatch, plan, device, asked):
     assert found == asked
 
 
-def test_hot_lists_are_those_of_the_workload(make_job, monkeypatch):
-    """All of them for the whole share, none for nothing of it; the rest is read in place."""
-    found: list[Any] = []
-    on_host = epochs.sampler_of
-
-    def sampler_of(workload: Any, *given: Any, **how: Any) -> Any:
-        found.append(how)
-        return on_host(workload, *given[:2])
-
-    monkeypatch.setattr(epochs, "sampler_of", sampler_of)
-    for share in (0, 1):
-        job = make_job(sampling="gpu_cached", graph="managed")
-        text = f"cached share={share} scores=degree"
-        case = replace(job.case, workload=replace(job.case.workload, structure=text))
-        job, dataset = replace(job, case=case, device="cuda:0"), open_dataset(job.dataset)
-        epochs.Epochs(job, dataset, Trace.open(job.trace))
-        how = found[-1]
-        assert how["in_place"] == "managed"
-        assert len(how["hot"]) == share * dataset.spec.num_nodes or not share
-
-
 @pytest.mark.parametrize("partitions", ["", "4/2 beta"])
 @pytest.mark.parametrize("in_place", [None, "registered", "managed"])
 def test_the_graph_that_is_drawn_from_lies_where_it_was_asked_for(
@@ -106,8 +85,7 @@ def test_the_graph_that_is_drawn_from_lies_where_it_was_asked_for(
 ):
     made: list[tuple[torch.device, bool]] = []
 
-    def sampler(*given: Any, in_place: Any, hot: None = None) -> Any:
-        assert hot is None
+    def sampler(*given: Any, in_place: Any) -> Any:
         made.append((given[3], in_place))
         return SimpleNamespace(sample=lambda seeds, seed: None)
 

@@ -99,22 +99,18 @@ int allowed_count_kernel(void** v, Visible visible) {
 }
 KERNEL(draw_kernel)
 int allowed_draw_kernel(void** v, Visible visible) {
-  const size_t positions = value<long long>(v, 0), targets = value<long long>(v, 8);
-  if (!words(visible, v, 6, targets) || !words(visible, v, 7, targets)) return false;
-  const long long* slots = value<const long long*>(v, 5);
+  const size_t positions = value<long long>(v, 0), targets = value<long long>(v, 6);
+  if (!words(visible, v, 4, targets) || !words(visible, v, 5, targets)) return false;
   for (size_t p = 0; p < targets; ++p) {
-    const long long node = value<const long long*>(v, 6)[p];
+    const long long node = value<const long long*>(v, 4)[p];
     if (node < 0) continue;
     const long long* list = value<const long long*>(v, 1) + node;
-    if (!visible(list, 16) || !visible(value<const long long*>(v, 11) + node, 8)) return false;
-    if (slots != nullptr && !visible(slots + node, 8)) return false;
-    const bool kept = slots != nullptr && slots[node] >= 0;
+    if (!visible(list, 16) || !visible(value<const long long*>(v, 9) + node, 8)) return false;
     const size_t bytes = value<long long>(v, 3), count = list[1] - list[0];
-    const char* lists = value<const char*>(v, kept ? 4 : 2);
-    const long long begin = kept ? slots[node] : list[0];
-    if (count != 0 && !visible(lists + begin * bytes, count * bytes)) return false;
+    const char* lists = value<const char*>(v, 2);
+    if (count != 0 && !visible(lists + list[0] * bytes, count * bytes)) return false;
   }
-  return words(visible, v, 10, 2 * (positions - targets));
+  return words(visible, v, 8, 2 * (positions - targets));
 }
 static bool named(void** v, Visible visible) {
   const size_t positions = value<long long>(v, 0), targets = value<long long>(v, 3);
