@@ -40,11 +40,11 @@ def main(root: Path) -> None:
             untold = {("train", "loss")} if role_of(*key[1:3]) == "floor" else set()
             lacking = sorted(PER_EPOCH - untold - have)
             problems += [f"{key}: epoch {epoch} lacks {m}" for m in lacking]
-    # One rank has nothing to share rows with, and lossy paths have a plan of their own.
+    # One rank has nothing to share rows with.
     wanted = {
         (s.name, m)
         for s in STRATEGIES
-        if not (s().collective or s().lossy or "file" in s().needs)
+        if not (s().collective or "file" in s().needs)
         for m in ("sage", "gat")
     }
     seen = {(c["strategy"], plan["workloads"][c["workload"]]["model"]) for c in plan["cases"]}

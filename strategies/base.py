@@ -398,19 +398,6 @@ class Strategy(ABC):
         return "other"
 
     @property
-    def lossy(self) -> bool:
-        """Whether the model gets other values than the table's: see :meth:`delivered`."""
-        return False
-
-    def delivered(self, rows: Tensor) -> Tensor:
-        """What the model gets for ``rows`` ``[B, D]`` of the table, bit for bit: the same."""
-        return rows
-
-    def travelling_bytes(self, row_bytes: int) -> int:
-        """Bytes of a row on its way, of a table whose rows have ``row_bytes``: as many."""
-        return row_bytes
-
-    @property
     def learns(self) -> bool:
         """Whether fetching changes what is kept: only fresh minibatches measure such a path."""
         return False
@@ -486,10 +473,6 @@ class Strategy(ABC):
         what does not fit (``places.py``).
         """
         return 0
-
-    def kept_bytes(self, rows: int, row_bytes: int, knowledge: Knowledge = NOTHING) -> int:
-        """:meth:`gpu_table_bytes` of a table of so many rows; other where rows travel narrow."""
-        return self.gpu_table_bytes(rows * row_bytes, knowledge)
 
     def open(
         self, features: Tensor, device: torch.device, knowledge: Knowledge = NOTHING

@@ -140,16 +140,6 @@ def id_patterns(num_rows: int) -> Iterator[tuple[str, Tensor]]:
     yield "random", torch.randint(0, num_rows, (num_rows + 44,), generator=generator)
 
 
-def table_for(
-    strategy: Strategy, row_bytes: int, dtype: torch.dtype, rows: int = NUM_ROWS
-) -> Tensor:
-    """:func:`random_table`; for a lossy path finite float32, rows no longer."""
-    if not strategy.lossy:
-        return random_table(rows, row_bytes // dtype.itemsize, dtype)
-    values = max(1, row_bytes // torch.float32.itemsize)
-    return torch.randn((rows, values), generator=torch.Generator().manual_seed(0))
-
-
 def check_shapes(strategy: Strategy, device: torch.device) -> None:
     """The right bytes, whatever the dtype and the width of a row."""
     for dtype, widths in SHAPES.items():
@@ -161,7 +151,8 @@ def check_rows(
     strategy: Strategy, device: torch.device, dtype: torch.dtype, row_bytes: int
 ) -> None:
     """Every pattern of ids, int32 and int64, gives the reference's bytes."""
-    table, of = table_for(strategy, row_bytes, dtype), f"{dtype} rows of {row_bytes} B"
+    table = random_table(NUM_ROWS, row_bytes // dtype.itemsize, dtype)
+    of = f"{dtype} rows of {row_bytes} B"
     untouched = table.clone()
     with _naming(strategy, of), open_known(strategy, table, device) as fetcher:
         for name, ids in id_patterns(NUM_ROWS):
@@ -175,7 +166,7 @@ def check_rows(
 
 def check_pipeline(strategy: Strategy, device: torch.device) -> None:
     """``lookahead + 1`` fetches in flight, of changing size, from one ids tensor used again."""
-    table = table_for(strategy, 37 * 4, torch.float32)
+    table = random_table(NUM_ROWS, 37, torch.float32)
     generator = torch.Generator().manual_seed(2)
     with open_known(strategy, table, device) as fetcher:
         said = f"its lookahead is {strategy.lookahead}, and its fetcher's {fetcher.lookahead}"
@@ -202,7 +193,7 @@ def check_pipeline(strategy: Strategy, device: torch.device) -> None:
 
 def check_flight_rules(strategy: Strategy, device: torch.device) -> None:
     """Too many fetches in flight, rows that are gone and a closed fetcher raise RuntimeError."""
-    table = table_for(strategy, 5 * 4, torch.float32)
+    table = random_table(NUM_ROWS, 5, torch.float32)
     with open_known(strategy, table, device) as fetcher:
         ids = _on(fetcher, torch.arange(9))
         tickets = [fetcher.submit(ids) for _ in range(fetcher.lookahead + 1)]
@@ -222,7 +213,7 @@ def check_flight_rules(strategy: Strategy, device: torch.device) -> None:
 
 def check_bad_ids(strategy: Strategy, device: torch.device) -> None:
     """Bad ids raise, nothing that was handed out changes, and the fetcher goes on working."""
-    table = table_for(strategy, 33 * 2, torch.float16)
+    table = random_table(NUM_ROWS, 33, torch.float16)
     good = torch.arange(NUM_ROWS)
     with open_known(strategy, table, device) as fetcher:
         for what, error, bad in _bad_ids():
@@ -283,16 +274,15 @@ def check_data_path(strategy: Strategy, device: torch.device) -> None:
     A minibatch of distinct rows cannot have more of them from GPU memory than the strategy declares
     to keep there.
     """
-    given_bytes = 129
-    row_bytes = strategy.travelling_bytes(given_bytes)
+    row_bytes = 129
     patterns = list(id_patterns(NUM_ROWS))
     batches = [ids for _, ids in patterns]
     knowledge = known_of(strategy, NUM_ROWS)
-    paths = list(strategy.data_paths(batches, given_bytes, NUM_ROWS, knowledge, [batches]))
+    paths = list(strategy.data_paths(batches, row_bytes, NUM_ROWS, knowledge, [batches]))
     count = f"data_paths() gave {len(paths)} paths for {len(patterns)} minibatches"
     _require(strategy, len(paths) == len(patterns), count)
-    table = NUM_ROWS * given_bytes
-    kept = strategy.kept_bytes(NUM_ROWS, given_bytes, knowledge)
+    table = NUM_ROWS * row_bytes
+    kept = strategy.gpu_table_bytes(table, knowledge)
     _require(strategy, 0 <= kept <= table, f"of a table of {table} B it keeps {kept}")
     for (name, ids), path in zip(patterns, paths, strict=True):
         payload = ids.numel() * row_bytes if strategy.role != "floor" else 0
@@ -314,7 +304,7 @@ def check_data_path(strategy: Strategy, device: torch.device) -> None:
             strategy,
             from_gpu < kept + row_bytes,  # a part is whole rows, of whose size it is not told
             f"{name} ids: {from_gpu} B of distinct rows come from GPU memory, and"
-            f" kept_bytes() says that {kept} B of the table lie there",
+            f" gpu_table_bytes() says that {kept} B of the table lie there",
         )
 
 
@@ -339,7 +329,7 @@ def check_knowledge(strategy: Strategy, device: torch.device) -> None:
     _require(strategy, honest, "it knows the measured minibatches, and aside says nothing of it")
     together = "ranks" in needs or not strategy.collective
     _require(strategy, together, "it fetches together with other ranks, and asks of none")
-    table = table_for(strategy, 129, torch.int8)
+    table = random_table(NUM_ROWS, 129, torch.int8)
     for need in sorted(needs):
         less = known.limited_to(needs - {need})
         _raises(strategy, ValueError, lambda: strategy.open(table, device, less), f"no {need}")  # noqa: B023 - called at once
@@ -361,7 +351,7 @@ def _check_counts(
     strategy: Strategy, fetcher: Fetcher, batches: list[Tensor], paths: list[DataPath]
 ) -> None:
     """An epoch of rows of 129 B as the loop runs it, each minibatch counted as declared."""
-    row_bytes = strategy.travelling_bytes(129)
+    row_bytes = 129
     fetcher.forget()
     fetcher.begin_epoch()
     given, counted = [_on(fetcher, ids) for ids in batches], fetcher.counts()
@@ -390,7 +380,7 @@ def check_kept(strategy: Strategy, device: torch.device) -> None:
     if strategy.learns or strategy.role == "floor":
         return
     generator = torch.Generator().manual_seed(4)
-    table, every = table_for(strategy, 129, torch.int8), torch.arange(NUM_ROWS)
+    table, every = random_table(NUM_ROWS, 129, torch.int8), torch.arange(NUM_ROWS)
     batches = [every, *torch.randint(0, NUM_ROWS, (3, 200), generator=generator)]
     fetcher, file = _open_with_file(strategy, table, device)
     with fetcher:
@@ -415,7 +405,7 @@ def check_rest(strategy: Strategy, device: torch.device) -> None:
     """
     pools, threads = native_threads(), torch.get_num_threads()
     torch.set_num_threads(1)
-    table = table_for(strategy, 37 * 4, torch.float32)
+    table = random_table(NUM_ROWS, 37, torch.float32)
     reads_file = "file" in strategy.needs
     count = 500 if reads_file else 10_000
     ids = torch.randint(0, NUM_ROWS, (count,), generator=torch.Generator().manual_seed(5))
@@ -444,7 +434,7 @@ def check_rest(strategy: Strategy, device: torch.device) -> None:
 
 def check_leavings(strategy: Strategy, device: torch.device) -> None:
     """No process is left behind, and the clocks are as they were."""
-    table = table_for(strategy, 5 * 4, torch.float32)
+    table = random_table(NUM_ROWS, 5, torch.float32)
     with Children() as children:
         with open_known(strategy, table, device) as fetcher:
             fetcher.submit(_on(fetcher, torch.arange(9))).result()
@@ -616,7 +606,7 @@ def _wanted(strategy: Strategy, table: Tensor, ids: Tensor) -> Tensor:
 
 
 def _agree(strategy: Strategy, rows: Tensor, wanted: Tensor, what: str) -> None:
-    difference = same_bytes(rows, strategy.delivered(wanted))
+    difference = same_bytes(rows, wanted)
     _require(strategy, difference is None, f"{what}: {difference}")
 
 

@@ -24,7 +24,6 @@ from gatherbench.strategies.disk_cached import DiskCached
 from gatherbench.strategies.disk_direct import DiskDirect
 from gatherbench.strategies.disk_gds import DiskGds
 from gatherbench.strategies.disk_mmap import DiskMmap
-from gatherbench.strategies.narrow_rows import NarrowRows
 from gatherbench.strategies.no_fetch import NoFetch
 from gatherbench.strategies.partition_buffer import PartitionBuffer
 from gatherbench.strategies.unified_zero_copy import UnifiedZeroCopy
@@ -35,7 +34,6 @@ __all__ = [
     "STRATEGIES",
     "build",
     "get",
-    "is_lossy",
     "parameters",
     "representatives",
     "role_of",
@@ -49,7 +47,6 @@ STRATEGIES: tuple[type[Strategy], ...] = (
     AlignedZeroCopy,
     AsyncZeroCopy,
     CachedZeroCopy,
-    NarrowRows,
     DiskMmap,
     DiskDirect,
     DiskCached,
@@ -137,15 +134,6 @@ def role_of(name: str, variant: str) -> Role:
     except ValueError:
         return "other"
     return roles.get(variant, next(iter(roles.values())))
-
-
-def is_lossy(name: str, variant: str) -> bool:
-    """Whether a series, by the words of its rows, trained on other values than the table's."""
-    try:
-        kind = get(name)
-    except ValueError:
-        return False
-    return any(one.lossy for one in variants(kind) if one.variant == variant)
 
 
 @functools.cache

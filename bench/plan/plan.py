@@ -605,8 +605,6 @@ class _Chosen(NamedTuple):
 
     def suits(self, workload: Workload) -> bool:
         """Whether ``"*"`` means this path for the workload."""
-        if self.strategy.lossy:
-            return False
         if "partitions" in self.strategy.needs:
             return bool(workload.partitions)
         return "file" not in self.strategy.needs or workload.memory_share > 0

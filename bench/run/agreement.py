@@ -1,8 +1,7 @@
 """Do all series of a workload train alike? They have the same minibatches, weights and dropout.
 
 So losses and accuracy are equal but for rounding, and betray a path that delivered other rows in a
-timed epoch, whatever the comparison of rows saw (:mod:`gatherbench.bench.run.check`). A lossy path
-trains on other values: its cases are compared with each other.
+timed epoch, whatever the comparison of rows saw (:mod:`gatherbench.bench.run.check`).
 """
 
 from __future__ import annotations
@@ -85,26 +84,22 @@ def strays(rows: Iterable[Row]) -> dict[CaseId, str]:
     cases, else of the medians of the series. Where
     two series without a baseline differ, nobody knows which is right, and both fail.
     """
-    from gatherbench.strategies.registry import is_lossy  # imports torch
-
-    groups: dict[tuple[str, str, int, int, str, str, str], dict[CaseId, float]] = defaultdict(dict)
+    groups: dict[tuple[str, str, int, int, str, str], dict[CaseId, float]] = defaultdict(dict)
     rows = list(rows)
     began: dict[CaseId, list[int]] = defaultdict(list)  # where a case that was cut off went on
     for row in rows:
         if (row.stage, row.metric) == PROCESS[:2]:
             began[key_of(row)].append(row.epoch)
-    lossy = {pair: is_lossy(*pair) for pair in {(row.strategy, row.variant) for row in rows}}
     for row in rows:
         # Ranks have losses of their own; those of a case that failed may have no mean beside them.
         if (row.stage, row.metric) in TOLERANCES and row.value is not None and row.rank == -1:
-            apart = f"{row.strategy} {row.variant}" if lossy[row.strategy, row.variant] else ""
             since = max((one for one in began[key_of(row)] if one <= row.epoch), default=-1)
-            where = (row.workload, row.backend, row.epoch, since, row.stage, row.metric, apart)
+            where = (row.workload, row.backend, row.epoch, since, row.stage, row.metric)
             groups[where][key_of(row)] = row.value
     found: dict[CaseId, str] = {}
     # The epochs in their order, and then the score, whose epoch is -1.
     for where in sorted(groups, key=lambda where: (where[2] < 0, where)):
-        _, backend, epoch, _, stage, metric, _ = where
+        _, backend, epoch, _, stage, metric = where
         values = groups[where]
         series: dict[tuple[str, str], list[float]] = defaultdict(list)
         for (_, strategy, variant, _), value in values.items():

@@ -96,7 +96,6 @@ class Witness:
     Attributes:
         rows: how many have been compared.
         device: where they have to lie.
-        delivered: what a path makes of rows of the table (``Strategy.delivered``).
         floor: the path is one: its rows must not depend on the ids.
         draw: decides what is looked at.
         aside_bytes: up to here rows are put aside.
@@ -106,13 +105,11 @@ class Witness:
         self,
         table: Tensor,
         device: torch.device,
-        delivered: Callable[[Tensor], Tensor] = lambda rows: rows,
         *,
         floor: bool = False,
     ) -> None:
         self.rows, self.floor = 0, floor
         self.device, self.draw, self._table = device, Random(), table
-        self._delivered = delivered
         self.aside_bytes = min(_ASIDE_BYTES, int(_ASIDE_SHARE * available_bytes()))
 
     def spots(
@@ -160,10 +157,10 @@ class Witness:
         blocks = zip(torch.split(rows, _BLOCK), torch.split(ids, _BLOCK), strict=False)
         alike = (rows.dtype, rows.shape) == (table.dtype, (len(ids), *table.shape[1:]))
         if not alike or not all(
-            torch.equal(byte_rows(got), byte_rows(self._delivered(reference_gather(table, of))))
+            torch.equal(byte_rows(got), byte_rows(reference_gather(table, of)))
             for got, of in blocks
         ):
-            wanted = self._delivered(reference_gather(table, ids))
+            wanted = reference_gather(table, ids)
             difference = same_bytes(rows, wanted, seen.numbers)
             raise WrongRowsError(f"minibatch {seen.batch} of the trace, {when}: {difference}")
         self.rows += len(ids)

@@ -78,10 +78,10 @@ def declared_rows(
         table = spec.row_bytes, spec.num_nodes
         paths = strategy.data_paths(ids, *table, knowledge, before)
         yield from _path_rows(total(paths), make)
-        on_gpu = strategy.kept_bytes(spec.num_nodes, spec.row_bytes, knowledge)
-        yield make.ok("fetch", "gpu_table", "B", on_gpu, "Strategy.kept_bytes of the table")
-        row, source = ("fetch", "row", "B"), "bytes of a row on its way"
-        yield make.ok(*row, strategy.travelling_bytes(spec.row_bytes), source)
+        on_gpu = strategy.gpu_table_bytes(spec.table_bytes, knowledge)
+        yield make.ok("fetch", "gpu_table", "B", on_gpu, "Strategy.gpu_table_bytes")
+        row, source = ("fetch", "row", "B"), "bytes of a row"
+        yield make.ok(*row, spec.row_bytes, source)
         yield make.ok("fetch", "lookahead", "1", strategy.lookahead, "Strategy.lookahead")
         yield make.ok("fetch", "gpu_share", "1", strategy.gpu_share, "Strategy.gpu_share")
     yield make.ok("sample", "minibatches", "1", len(trace), "count of the trace")

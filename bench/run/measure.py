@@ -316,11 +316,7 @@ class MeasuredCase(ExitStack):
         make, clock = job.rows, "time.perf_counter"
         kept = self.enter_context(activations_of(job, device))
         conduct = Conduct(strategy, loaded, group, others=isinstance(kept, Offload))
-        self._stays = (
-            StaysOnHost(device, strategy.travelling_bytes(table.nbytes))
-            if strategy.managed
-            else None
-        )
+        self._stays = StaysOnHost(device, table.nbytes) if strategy.managed else None
         begin = time.perf_counter()
         fetcher = self.enter_context(strategy.open(table, device, knowledge))
         open_s = time.perf_counter() - begin
@@ -333,7 +329,7 @@ class MeasuredCase(ExitStack):
         out.rows(_setup_rows(self._told, make))
 
         epochs, floor = ground.epochs, strategy.role == "floor"
-        witness = Witness(loaded.truth, device, strategy.delivered, floor=floor)
+        witness = Witness(loaded.truth, device, floor=floor)
         first = max(plan.check_batches, fetcher.lookahead + 2)
         looked_at = list(itertools.islice(epochs.warm_up(0), first))
 
@@ -540,10 +536,6 @@ class _Training:
             self.out.row(make.ok(CHECK_STAGE, "gradient_difference", "1", far, source))
         _or_end(trainer.capture)
 
-    def _delivered(self, ids: Tensor) -> Tensor:
-        """What the path makes of the rows of ``ids``, past it, on the host."""
-        return self.strategy.delivered(reference_gather(self.truth, ids))
-
     def _beside(self, batch: MiniBatch) -> tuple[Tensor, MiniBatch]:
         """A minibatch and its rows on the device, past the path."""
         x = reference_gather(self.truth, batch.input_ids.cpu()).to(self.fetcher.device)
@@ -614,7 +606,7 @@ class _Training:
         batches = len(times.losses)
         yield ok("epoch", "minibatches", "1", batches, "count", epoch)
         floor = self.witness.floor
-        payload, source = self._payload(times), "rows fetched × bytes of a row on its way"
+        payload, source = self._payload(times), "rows fetched × bytes of a row"
         yield ok("fetch", "payload", "B", 0 if floor else payload, source, epoch)
         loss = ("train", "loss", "1"), "mean cross entropy of the minibatches"
         if floor:
@@ -637,7 +629,7 @@ class _Training:
     def _payload(self, times: EpochTimes) -> int:
         """Bytes of an epoch's rows on their way."""
         row_bytes = self.epochs.dataset.spec.row_bytes
-        return times.payload_rows * self.strategy.travelling_bytes(row_bytes)
+        return times.payload_rows * row_bytes
 
     def _counted(
         self, before: Mapping[str, float], slow: NDArray[np.int64] | None, epoch: int
@@ -666,7 +658,7 @@ class _Training:
         right = seen = 0
         for i, batch_seeds in enumerate(seeds):
             batch = self.epochs.typed(sampler.sample(batch_seeds, batch_seed(workload.seed, -1, i)))
-            x = self._delivered(batch.input_ids).to(self.trainer.device)
+            x = reference_gather(self.truth, batch.input_ids).to(self.trainer.device)
             right += self.trainer.correct(x, batch)
             seen += batch_seeds.numel()
         source = f"{seen} test nodes"
@@ -675,7 +667,7 @@ class _Training:
     def peak(self) -> Row:
         """A step's peak of memory, on the first minibatch."""
         batch = self.epochs.typed(self.epochs.trace[0])
-        rows = self._delivered(batch.input_ids)
+        rows = reference_gather(self.truth, batch.input_ids)
         x, batch = rows.to(self.trainer.device), to_device(batch, self.trainer.device)
         peak, source = peak_of(lambda: self.trainer.step(x, batch), self.trainer.device)
         return self.job.rows.ok("train", "peak", "B", peak, source)

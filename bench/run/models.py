@@ -160,7 +160,7 @@ class Trainer:
         """Train on the fetched rows ``x`` ``[B, D]``; the loss, a scalar left on the device.
 
         Half-precision and integer features are widened to float32 here, on the device, so that
-        they travel narrow.
+        they travel as they are.
         """
         if not self.model.training:
             self.model.train()

@@ -56,14 +56,13 @@ def table_kind(strategy: Strategy, asked: Measure, device: torch.device, world: 
     Args:
         world: ranks that train together. Theirs is shared, as page-locking memory that a fork only
             shares for reading would copy it for each of them; managed memory is each rank's own.
-            A path that makes itself another table, of a rank's rows or of narrow ones, has that one
-            in managed memory.
+            A path that makes itself a table of a rank's rows has that one in managed memory.
     """
     if "file" in strategy.needs:
         return "file"
     if asked.table != "auto":
         return asked.table
-    another = strategy.lossy or (world > 1 and "ranks" in strategy.needs)
+    another = world > 1 and "ranks" in strategy.needs
     if strategy.managed and not another:
         return "managed"
     return "shared" if world > 1 and device.type == "cuda" else "anonymous"

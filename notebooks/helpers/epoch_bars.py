@@ -31,7 +31,7 @@ from gatherbench.bench.run.rows import SERIES, Key
 from gatherbench.bench.show.answer import ONE_REPEAT, compared, undecided
 from gatherbench.stats.interval import Interval, interval_of
 from gatherbench.stats.judge import ratio_of, shortest
-from gatherbench.strategies.registry import build, is_lossy, role_of
+from gatherbench.strategies.registry import build, role_of
 from helpers.findings import Findings
 
 #: The published profile nearest to a machine that measured runs; one of its own is taken before it.
@@ -205,10 +205,9 @@ def gain(
         over: what one of ``times`` is over another, with its interval.
         host_bound: of those whose epochs the host bounds: between two of them is no verdict.
     """
-    exact = {name: logs for name, logs in times.items() if not is_lossy(*name)}
-    ours = {name: logs for name, logs in exact.items() if role_of(*name) == "zero_copy"}
-    gathers = {name: exact[name] for name in gathers_among(exact)}
-    bounds = {name: logs for name, logs in exact.items() if role_of(*name) == "bound"}
+    ours = {name: logs for name, logs in times.items() if role_of(*name) == "zero_copy"}
+    gathers = {name: times[name] for name in gathers_among(times)}
+    bounds = {name: logs for name, logs in times.items() if role_of(*name) == "bound"}
     if not ours:
         return "no zero-copy to compare."
     fastest, words = shortest(ours, over, host_bound)

@@ -148,7 +148,6 @@ WAYS: list[tuple[TableKind, str, dict[str, str], float]] = [
     ("managed", "async_zero_copy", {"memory": "managed"}, 1),
     ("managed", "cpu_gather", {"mode": "pinned"}, 1),
     ("anonymous", "aligned_zero_copy", {"memory": "managed"}, 2),
-    ("anonymous", "narrow_rows", {"dtype": "int8", "memory": "managed"}, 1.25),
 ]
 
 

@@ -22,9 +22,6 @@ from gatherbench.kernels.managed_memory import (
     span_of,
 )
 from gatherbench.kernels.mapped_memory import HostRegistration, ManagedMemory, PageableMemory
-from gatherbench.strategies.aligned_zero_copy import AlignedZeroCopy
-from gatherbench.strategies.knowledge import NOTHING
-from gatherbench.strategies.narrow_rows import NarrowRows
 
 from .cuda_runtime import FakeRuntime, Status, fake_runtime
 
@@ -134,24 +131,6 @@ def test_a_table_elsewhere_is_copied_and_the_copy_told(cuda):
     assert cuda.done[-1] == ("free",)
     with ManagedMemory(torch.empty(0, 6)) as memory:
         assert (memory.address, memory.facts) == (0, ()), "a table without bytes needs nothing"
-
-
-@pytest.mark.parametrize("kind", ["managed", "registered"])
-def test_narrow_rows_are_made_where_they_are_read(cuda, monkeypatch, kind):
-    """Two values of int8, filled up to 4 bytes, and 4 of scale: no copy follows."""
-
-    class OpenedError(Exception):
-        pass
-
-    def opened(_, table, *_rest):
-        assert (table.nbytes, bool(table.all(0).any())) == (8000, True)
-        assert (span_of(table) is None) == (kind == "registered")
-        assert cuda.done == (both_advices(8000, 3) if kind == "managed" else [])
-        raise OpenedError
-
-    monkeypatch.setattr(AlignedZeroCopy, "open", opened)
-    with pytest.raises(OpenedError):
-        NarrowRows("int8", memory=kind)._open(torch.ones(1000, 2), torch.device("cuda", 3), NOTHING)
 
 
 def test_a_span_ends_where_it_ends(cuda):

@@ -32,8 +32,6 @@ from ..written_run import EIGHT, append_rows, edit
 MakeRun = Callable[..., Path]
 NAIVE, PINNED, PREFETCH, ZERO_COPY = EIGHT[:4]
 PINNED_ONLY = (PINNED,)
-#: The CPU gathers for it, and its rows are other values.
-NARROW = ("narrow_rows", "float16,pinned", (0.2, 0.6, 0.5))
 
 
 def of(table: pd.DataFrame, strategy: str, variant: str) -> Any:
@@ -132,8 +130,6 @@ def test_a_model_is_never_compared_with_a_measurement(make_run):
         ((PINNED, NAIVE), "naive"),
         ((PINNED, PREFETCH), "pinned"),
         ((ZERO_COPY,), None),
-        ((NARROW, PREFETCH), "prefetch"),
-        ((NARROW,), None),
     ],
 )
 def test_ratios_are_over_the_papers_baseline_or_the_first_gather(make_run, measured, found):

@@ -54,16 +54,6 @@ def test_the_first_epoch_that_strays_is_named_or_the_score():
     assert "eval.test_accuracy is 0.12, and 0.34 with cpu_gather" in said["aligned_zero_copy", 0]
 
 
-def test_a_lossy_path_is_compared_with_itself_alone():
-    """Its losses are a thousandth off those of the table's rows, and equal to each other's."""
-    int8 = ("narrow_rows", "int8,aligned")
-    right, rounded = case(NAIVE, [4.0]), case(int8, [4.004])
-    assert found(right, rounded, case(int8, [4.004], repeat=1)) == {}
-    said = found(right, rounded, case(int8, [4.004], repeat=1), case(int8, [3.9], repeat=2))
-    assert list(said) == [("narrow_rows", 2)]
-    assert "train.loss of epoch 0 is 3.9, and 4.004" in said["narrow_rows", 2]
-
-
 def test_a_rank_alone_says_nothing_of_the_loss_of_all():
     """Two ranks' mean is 4. Of a case one of whose ranks died, theirs are in the table alone."""
     ranks = [replace(r, rank=n) for n, x in enumerate((3.5, 4.5)) for r in case(NAIVE, [x])[:-1]]

@@ -30,7 +30,6 @@ REGISTERED, MANAGED = {"memory": "registered"}, {"memory": "managed"}
         ("unified_zero_copy", REGISTERED, GPU, 2, "shared"),
         ("unified_zero_copy", REGISTERED, CPU, 2, "anonymous"),
         ("unified_zero_copy", MANAGED, GPU, 2, "managed"),
-        ("narrow_rows", MANAGED, GPU, 1, "anonymous"),  # and makes narrow ones in managed memory
         ("disk_mmap", {}, GPU, 1, "file"),
     ],
 )
