@@ -1,4 +1,4 @@
-"""The memory cgroup of a process: how much memory it may take, its files' pages in memory included.
+"""How much memory a process's cgroup leaves it, as in a container.
 
 Linux has two versions of it, with other names for the same files; a system mounts one of them
 (``Documentation/admin-guide/cgroup-v1/memory.rst`` and ``cgroup-v2.rst``).
@@ -6,7 +6,6 @@ Linux has two versions of it, with other names for the same files; a system moun
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +19,6 @@ class Version(NamedTuple):
 
     limit: str
     usage: str
-    peak: str
-    #: The file that keeps memory from going to a swap disk, and whether it wants the limit or 0.
-    swap: str
-    swap_is_limit: bool
-    #: The file that counts processes that were killed for lack of memory.
-    kills: str
     #: In ``memory.stat``: pages of files, which are given up before anybody is killed.
     pages: tuple[str, ...]
 
@@ -33,19 +26,11 @@ class Version(NamedTuple):
 V1 = Version(
     "memory.limit_in_bytes",
     "memory.usage_in_bytes",
-    "memory.max_usage_in_bytes",
-    "memory.memsw.limit_in_bytes",
-    True,
-    "memory.oom_control",
     ("total_inactive_file", "total_active_file"),
 )
 V2 = Version(
     "memory.max",
     "memory.current",
-    "memory.peak",
-    "memory.swap.max",
-    False,
-    "memory.events",
     ("inactive_file", "active_file"),
 )
 
@@ -60,34 +45,6 @@ class MemoryCgroup:
     def version(self) -> Version:
         """Known by its files."""
         return V1 if (self.folder / V1.limit).exists() else V2
-
-    def set_limit(self, size: int) -> None:
-        """Let its processes take so many bytes, on a swap disk none.
-
-        Raises:
-            OSError: not allowed; no such file, where the version 2 folder above shares no memory.
-        """
-        files = self.version
-        (self.folder / files.limit).write_text(str(size))
-        swap = self.folder / files.swap
-        if swap.exists():
-            swap.write_text(str(size if files.swap_is_limit else 0))
-
-    def join(self) -> None:
-        """Move this process in; what it holds already stays where it was charged.
-
-        Raises:
-            OSError: not allowed.
-        """
-        (self.folder / "cgroup.procs").write_text(str(os.getpid()))
-
-    def peak(self) -> int | None:
-        """The most that was taken, in bytes; ``None``: not told (version 2 before Linux 5.19)."""
-        return self._number(self.version.peak)
-
-    def kills(self) -> int:
-        """How many processes were killed because no memory was left."""
-        return self._field(self.version.kills, "oom_kill")
 
     def left(self) -> int | None:
         """Bytes that may still be taken, pages of files given up; ``None``: no limit is told."""

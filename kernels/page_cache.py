@@ -68,13 +68,6 @@ def pages_in_memory(path: Path) -> int:
     return int(np.count_nonzero(flags & 1))
 
 
-def read_in(path: Path) -> None:
-    """Bring the file's pages into memory."""
-    with path.open("rb", buffering=0) as file:
-        while file.read(_READ_BYTES):
-            pass
-
-
 def drop_pages(path: Path, patience_s: float = PATIENCE_S) -> int:
     """Drop the file's pages from memory, those that this process maps among them; how many remain.
 

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 11. Tables larger than memory
 #
-# **Question.** The feature table does not fit in host memory. What does a row cost off the disk, by
-# which way does it come, and what is memory for a part of the table worth?
+# **Question.** The feature table does not fit in host memory. What does a row cost off the disk,
+# and by which way does it come?
 #
 # **Claim checked.** GraphBolt's example of features on a disk (dmlc/dgl,
 # `examples/graphbolt/disk_based_feature`): an epoch on papers100M with a cache of 10 GB takes from
@@ -48,14 +48,11 @@ for row_bytes in (400, 512, 4096):
     )
 
 # %% [markdown]
-# ## Epochs, by memory
-#
-# A case with a share of the memory holds everything in it: buffers, graph, model, and what the
-# page cache keeps of the table.
+# ## Epochs
 
 # %%
 for run in runs:
-    show(disk_epochs(run), "Epoch time of each path that reads a disk, by memory.")
+    show(disk_epochs(run), "Epoch time of each path that reads a disk.")
 
 # %% [markdown]
 # ## Caches in memory

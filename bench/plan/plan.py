@@ -360,11 +360,6 @@ class WorkloadTable(_Table):
         " them, and weak gives each of them batch_size seeds, so an epoch has fewer"
         " steps.",
     )
-    memory_share: float | list[float] = Field(
-        default=0.0,
-        description="Host memory that a case may take, as a share of the table's bytes (0: no"
-        " limit). Needs a memory cgroup (docs/disk.md).",
-    )
     partitions: str | list[str] = Field(
         default="",
         description='Draw each minibatch from the partitions that a buffer holds: "16/4 beta"'
@@ -397,8 +392,6 @@ class WorkloadTable(_Table):
                 raise ValueError(f"must be at least 1, and at most {_MOST[key]:,}")
             if key == "scale" and one <= 0:
                 raise ValueError("must be above 0")
-            if key == "memory_share" and one < 0:
-                raise ValueError("must be 0 or more")
             if key == "partitions" and one:
                 Partitions.parse(one)
         return value
@@ -431,8 +424,8 @@ class StrategyTable(BaseModel):
     name: str = Field(
         description="A name of `gatherbench list strategies`, which also lists its parameters;"
         ' or "*" for every strategy of ours that the plan does not name, with'
-        ' default parameters. "*" leaves out paths that need several ranks,'
-        " memory_share or partitions where the workload has none. Required."
+        ' default parameters. "*" leaves out paths that read a file, and those that need'
+        " several ranks or partitions where the workload has none. Required."
     )
 
     @model_validator(mode="after")
@@ -607,7 +600,7 @@ class _Chosen(NamedTuple):
         """Whether ``"*"`` means this path for the workload."""
         if "partitions" in self.strategy.needs:
             return bool(workload.partitions)
-        return "file" not in self.strategy.needs or workload.memory_share > 0
+        return "file" not in self.strategy.needs
 
 
 class NamedCase(_Table):

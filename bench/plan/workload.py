@@ -66,12 +66,10 @@ class Workload:
     ``batch_size`` seeds are those of a step of all ranks (``strong``: the same steps as one rank
     takes, each split) or of one rank (``weak``: fewer steps an epoch, and larger ones).
 
-    A case may take ``memory_share`` of the table's bytes in host memory, the page cache's pages of
-    the table among them, the graph beside them; 0: as much as there is. With ``partitions``, such
-    as ``16/4 beta``, a minibatch is drawn from the few parts of the graph that a buffer holds
-    meanwhile, in the order named, and from no other: other minibatches, another accuracy
-    (MariusGNN). ``activations`` says where what a step saves for its backward pass lies meanwhile,
-    ``step`` whether the host issues a step or has the GPU replay it.
+    With ``partitions``, such as ``16/4 beta``, a minibatch is drawn from the few parts of the graph
+    that a buffer holds meanwhile, in the order named, and from no other: other minibatches, another
+    accuracy (MariusGNN). ``activations`` says where what a step saves for its backward pass lies
+    meanwhile, ``step`` whether the host issues a step or has the GPU replay it.
     """
 
     dataset: str
@@ -84,7 +82,6 @@ class Workload:
     seed: int = 0
     gpus: int = 1
     scaling: Literal["strong", "weak"] = "strong"
-    memory_share: float = 0.0
     partitions: str = ""
     activations: str = "keep"
     structure: str = ""
@@ -129,7 +126,7 @@ class Workload:
         """Names the minibatches alone: workloads that differ only in the model share a trace."""
         fan = "x".join(str(f) for f in self.fanouts)
         fields = self._fields()
-        for other in ("model", "hidden", "memory_share", "activations", "step"):
+        for other in ("model", "hidden", "activations", "step"):
             fields.pop(other, None)
         if not self.remembers:
             fields.pop("structure", None)
@@ -142,8 +139,7 @@ class Workload:
         Of a model of the user's own the class alone is readable.
         """
         model = f"{self.model.rpartition(':')[2]}{self.hidden}x{self.layers}"
-        memory = f"-m{100 * self.memory_share:g}" if self.memory_share else ""
-        memory += "" if self.activations == "keep" else f"-{self.activations}"
+        memory = "" if self.activations == "keep" else f"-{self.activations}"
         memory += f"-{self.lists.policy}" if self.structure else ""
         memory += "" if self.step == "issued" else f"-{self.step}"
         return self._named(model, memory, self._fields())
@@ -161,7 +157,7 @@ class Workload:
         fields = asdict(self)
         if self.gpus == 1:
             del fields["gpus"], fields["scaling"]
-        for later in ("memory_share", "partitions", "activations", "structure", "step"):
+        for later in ("partitions", "activations", "structure", "step"):
             if fields[later] in (0, "", "keep", "issued"):
                 del fields[later]
         return fields
@@ -215,8 +211,6 @@ def workload_name(fields: Mapping[str, Any]) -> str:
         words.append(f"{ranks_in_words(ranks)}, {fields['scaling']} scaling")
     if fields.get("partitions"):
         words.append(f"partitions {fields['partitions']}")
-    if fields.get("memory_share"):
-        words.append(f"memory for {fields['memory_share']:.0%} of the table")
     if (where := fields.get("activations", "keep")) != "keep":
         words.append(f"activations: {where}")
     if (step := fields.get("step", "issued")) != "issued":

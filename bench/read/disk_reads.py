@@ -1,4 +1,4 @@
-"""Tables on disk: what a path reads there for the rows it is asked for, and what less memory costs.
+"""Tables on disk: what a path reads there for the rows it is asked for, and what an epoch costs.
 
 Bytes and requests are counted by the path itself, and bytes also by the kernel, for the process
 (``/proc/self/io``) and for the device. All are set against the same payload: the rows that the path
@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import pandas as pd
@@ -49,24 +48,6 @@ RATIOS = ("amplification", "process", "device", "in_memory", "iops", "in_flight"
 _LATENCIES = ("latency_median", "latency_99th")
 
 
-@dataclass(frozen=True, slots=True)
-class Memories:
-    """Workloads that differ in the memory alone that their cases may take.
-
-    Attributes:
-        name: in words.
-        shares: of the table's bytes by workload: no limit (0) first, then the most to the least.
-    """
-
-    name: str
-    shares: Mapping[str, float]
-
-    @property
-    def unlimited(self) -> str | None:
-        """The workload whose cases have all of the memory."""
-        return next((workload for workload, share in self.shares.items() if not share), None)
-
-
 def disk_strategies(run: Run) -> list[str]:
     """Strategies of the plan that fetch off a disk: all that need a file, if one declared rows."""
     if not len(_declared(run)):
@@ -81,58 +62,47 @@ def disk_strategies(run: Run) -> list[str]:
     return sorted(found)
 
 
-def memories(run: Run) -> list[Memories]:
-    """The families of workloads in which a path read a disk, in the order of the plan."""
+def disk_workloads(run: Run) -> list[str]:
+    """The workloads in which a path read a disk, in the order of the plan."""
     reading = set(_declared(run).index.get_level_values("workload"))
-    found = []
-    for name, members in run.alike(memory_share=0.0):
-        shares = {w: float(run.plan["workloads"][w].get("memory_share", 0.0)) for w in members}
-        ordered = sorted(shares.items(), key=lambda one: (one[1] > 0, -one[1]))
-        if reading & set(members):
-            found.append(Memories(name, dict(ordered)))
-    return found
+    return [workload for workload in run.plan["workloads"] if workload in reading]
 
 
 def over_memory(run: Run) -> pd.DataFrame:
-    """A line for each measured series that reads a disk, in each family and with each memory.
+    """A line for each measured series that reads a disk.
 
-    Columns: ``family``, ``share``, :data:`SERIES`, ``epoch`` (s, typical) with ``epoch_low`` and
-    ``epoch_high``, ``times`` (over the epoch of the run's ``cpu_gather`` with the table in memory)
-    with ``times_low`` and ``times_high``. Intervals are of 95 %, NaN with one repeat; ``times`` is
-    NaN where there is nothing to compare with.
+    Columns: ``family`` (its workload in words), :data:`SERIES`, ``epoch`` (s, typical) with
+    ``epoch_low`` and ``epoch_high``, ``times`` (over the epoch of the run's ``cpu_gather`` with the
+    table in memory) with ``times_low`` and ``times_high``. Intervals are of 95 %, NaN with one
+    repeat; ``times`` is NaN where there is nothing to compare with.
     """
     logs = repeat_logs(run.values("epoch", "wall_time"), run.processes)
     disk, reference = disk_strategies(run), reference_variant(run)
     given = {k: v for k, v in logs.items() if k[1:3] == reference and not no_ratio_over(run, k)}
     records: list[tuple[object, ...]] = []
-    for family in memories(run):
-        for key, mine in logs.items():
-            if key.workload not in family.shares or key.strategy not in disk:
-                continue
-            bound = _bound(key.backend, given, reference, family)
-            times = interval_of((1, mine), (-1, bound)).ends if bound else (math.nan,) * 3
-            share, epoch = family.shares[key.workload], interval_of((1, mine)).ends
-            records.append((family.name, share, *key, *epoch, *times))
+    for key, mine in logs.items():
+        if key.strategy not in disk:
+            continue
+        bound = _bound(key.workload, key.backend, given, reference)
+        times = interval_of((1, mine), (-1, bound)).ends if bound else (math.nan,) * 3
+        epoch = interval_of((1, mine)).ends
+        records.append((run.names[key.workload], *key, *epoch, *times))
     columns = [*ends_of("epoch"), *ends_of("times")]
-    return plan_order(run, pd.DataFrame(records, columns=["family", "share", *SERIES, *columns]))
+    return plan_order(run, pd.DataFrame(records, columns=["family", *SERIES, *columns]))
 
 
-def in_memory_s(run: Run, family: Memories) -> float | None:
+def in_memory_s(run: Run, workload: str) -> float | None:
     """Seconds of a typical epoch of the run's ``cpu_gather`` with the whole table in memory."""
     logs, reference = repeat_logs(run.values("epoch", "wall_time")), reference_variant(run)
-    found = (_bound(backend, logs, reference, family) for backend in BACKENDS)
+    found = (_bound(workload, backend, logs, reference) for backend in BACKENDS)
     return next((interval_of((1, values)).value for values in found if values), None)
 
 
 def _bound(
-    backend: str,
-    logs: Mapping[Key, Logs],
-    reference: tuple[str, str] | None,
-    family: Memories,
+    workload: str, backend: str, logs: Mapping[Key, Logs], reference: tuple[str, str] | None
 ) -> Logs | None:
     """Epochs of the run's ``cpu_gather`` with the whole table in memory."""
-    whole = (family.unlimited or "", *(reference or ("", "")), backend, "measured")
-    return logs.get(Key(*whole))
+    return logs.get(Key(workload, *(reference or ("", "")), backend, "measured"))
 
 
 def disk_ratios(run: Run) -> pd.DataFrame:
@@ -170,15 +140,14 @@ def disk_reads(run: Run) -> pd.DataFrame:
     Columns: :data:`SERIES`, those, ``declared`` (the amplification that the path declared of the
     first measured epoch; NaN where the page cache decides), ``over`` (what ``iops`` is a rate of:
     ``fetch`` or ``epoch``), ``row_bytes``, ``rows`` (of the table), ``ids`` (of a minibatch),
-    ``engine`` (``io_uring`` or ``threads``), ``memory_limit`` (B that the case might take;
-    NaN: no limit), ``roof`` (random reads of a block in a second that the disk itself gave beside
-    these cases).
+    ``engine`` (``io_uring`` or ``threads``), ``roof`` (random reads of a block in a second that the
+    disk itself gave beside these cases).
     """
     medians = disk_ratios(run).groupby(SERIES).median().reset_index()
     said = _declared(run)
     said["declared"] = said["disk_read"] / said["disk_payload"]
     said["over"] = said["lookahead"].map(lambda ahead: "epoch" if ahead else "fetch")
-    for metric in ("memory_limit", "table", "disk_io_uring"):
+    for metric in ("table", "disk_io_uring"):
         of = run.select(stage="setup", metric=metric, status="ok").groupby(SERIES[:4])["value"]
         said[metric] = of.median().reindex(said.index)
     roofs = run.values("fetch", "disk_roof_reads") / run.values("fetch", "disk_roof_time")
@@ -190,7 +159,7 @@ def disk_reads(run: Run) -> pd.DataFrame:
     rings = said["disk_io_uring"].dropna()  # of several ranks: how many have one
     said["engine"] = rings.map(lambda many: "io_uring" if many else "threads").reindex(said.index)
     said = said.rename(columns={"row": "row_bytes"})
-    facts = ["declared", "over", "row_bytes", "rows", "ids", "engine", "memory_limit", "roof"]
+    facts = ["declared", "over", "row_bytes", "rows", "ids", "engine", "roof"]
     return plan_order(run, medians.join(said[facts], on=SERIES[:4]))
 
 

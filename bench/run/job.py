@@ -86,21 +86,6 @@ def read_choice(path: Path) -> SensorChoice:
 
 
 @dataclass(frozen=True)
-class MemoryLimit:
-    """What a case may take of host memory (bench/run/memory_limit.py).
-
-    Attributes:
-        size: bytes.
-        cgroup: the folder of the cgroup that holds it to that; ``None``: there is none.
-        reason: why not.
-    """
-
-    size: int
-    cgroup: Path | None
-    reason: Reason | None = None
-
-
-@dataclass(frozen=True)
 class Job:
     """One case to measure, and where.
 
@@ -113,7 +98,6 @@ class Job:
         sensors: which of the GPU's sensors the run's calibration trusts; ``None``: no GPU.
         identity: of dataset and minibatches, which all ranks have to agree on.
         rank: which of several processes; -1 for one that is alone, or that starts the others.
-        memory: what the case's processes may take together; ``None``: as much as there is.
         first: no repeat of the series has been measured: it is this one that is looked at whole.
         start: the first block to be measured; those before are in the part, of another process.
         tuned: what paths have found beside a training (bench/run/tuned.py); ``None``: not kept.
@@ -130,7 +114,6 @@ class Job:
     sensors: SensorChoice | None = None
     identity: str = ""
     rank: int = -1
-    memory: MemoryLimit | None = None
     first: bool = True
     start: int = 0
     tuned: Path | None = None

@@ -293,7 +293,6 @@ class MeasuredCase(ExitStack):
         if job.case.workload.step == "captured" and self._device.type != "cuda":
             return unsupported("only a GPU replays captured steps", 'take step = "issued"')
         reason = self.strategy.skip(self._device, size)
-        reason = reason or _too_large(job, self.strategy, size)
         return reason or self._ground.table_refusal(self.strategy)
 
     @_phase
@@ -404,17 +403,6 @@ def _threads_of_torch(device: torch.device) -> int:
     sample: 5 to 11 of 16 did beside an H200.
     """
     return 1 if device.type == "cuda" else len(os.sched_getaffinity(0))
-
-
-def _too_large(job: Job, strategy: Strategy, table_bytes: int) -> Reason | None:
-    """Why a path cannot have the table in memory; through a map of the file it would be another."""
-    if job.memory is None or "file" in strategy.needs or table_bytes <= job.memory.size:
-        return None
-    return Reason(
-        "no_memory",
-        f"its table of {table_bytes:,} B does not fit in the {job.memory.size:,} B that"
-        " the case may take; the disk_ strategies read it off the disk",
-    )
 
 
 def _anybody(group: Alone, mine: Reason | None) -> str | None:

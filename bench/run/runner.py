@@ -18,7 +18,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,6 @@ from gatherbench.bench.run.job import (
     is_disk_full,
     read_choice,
 )
-from gatherbench.bench.run.memory_limit import killed_at_limit, limited
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import (
     CALIBRATION_STAGE,
@@ -173,16 +172,13 @@ class Workers:
         """
         log = self._log.absolute()
         log.write_bytes(b"")
-        with limited(job) if isinstance(job, Job) else nullcontext(job) as given:
-            by = min(time.monotonic() + timeout_s, self.until)
-            try:
-                code = self._server.run(given, log, by, look)
-            except TimeoutError as late:
-                self.check_time()
-                return str(late) or _timed_out(timeout_s)
-            death = _death_of(code, log.read_text(errors="replace"))
-            said = killed_at_limit(given) if isinstance(given, Job) and death else None
-        return said or death
+        by = min(time.monotonic() + timeout_s, self.until)
+        try:
+            code = self._server.run(job, log, by, look)
+        except TimeoutError as late:
+            self.check_time()
+            return str(late) or _timed_out(timeout_s)
+        return _death_of(code, log.read_text(errors="replace"))
 
     def check_time(self) -> None:
         """Raise :class:`TimeUp` if it is."""
@@ -583,7 +579,7 @@ def takes_turns(case: Case) -> bool:
     """Whether a case may share its process with others of its workload and repeat."""
     from gatherbench.strategies.registry import build  # imports torch
 
-    if case.workload.gpus > 1 or case.workload.memory_share:
+    if case.workload.gpus > 1:
         return False
     return not build(case.strategy, case.params).own_process
 

@@ -58,25 +58,12 @@ def prepare_workload(job: Preparation) -> None:
 def measure_case(job: Job) -> None:
     """Measure the job's case into its part; the last record says how it ended."""
     from gatherbench.bench.run.measure import measure
-    from gatherbench.bench.run.memory_limit import enter, killed_at_limit, peak_row
     from gatherbench.bench.run.rank_processes import measure_ranks
 
     begin = time.perf_counter()
     with contextlib.closing(PartWriter(job.part)) as out:
-
-        def work() -> str | None:
-            limit = enter(job)
-            if limit is not None:
-                out.row(limit)
-                if limit.reason:
-                    return limit.reason
-            return (measure if job.case.workload.gpus == 1 else measure_ranks)(job, out)
-
-        status, reason = outcome(work)
-        if status == "failed":  # of several ranks it may be one that was killed
-            reason = killed_at_limit(job) or reason
-        if (peak := peak_row(job)) is not None:
-            out.row(peak)
+        work = measure if job.case.workload.gpus == 1 else measure_ranks
+        status, reason = outcome(lambda: work(job, out))
         out.end(status, reason, time.perf_counter() - begin)
 
 

@@ -17,7 +17,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gatherbench.bench.read.disk_reads import disk_reads, memories
+from gatherbench.bench.read.disk_reads import disk_reads, disk_workloads
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.show.figures.curves import label_places, series_looks
 from gatherbench.bench.show.figures.paper import named, panel_row
@@ -61,23 +61,20 @@ class Reads:
 
 
 def reads_of_run(run: Run) -> dict[str, Reads]:
-    """By graph that was read off a disk, without the paths of which nobody counts what they read.
-
-    Medians over the workloads that differ in memory alone.
-    """
-    families, found = memories(run), {}
-    if not families:
+    """By workload that read a disk, without the paths of which nobody counts what they read."""
+    workloads, found = disk_workloads(run), {}
+    if not workloads:
         return {}
     table = disk_reads(run).dropna(subset=["amplification", "declared"], how="all")
     columns = {"x": "row_bytes", "counted": "amplification", "declared": "declared"}
-    for family in families:
-        mine = table[table["workload"].isin(family.shares)]
+    for workload in workloads:
+        mine = table[table["workload"] == workload]
         points = mine.groupby(["strategy", "variant"])[list(columns.values())].median()
         if len(points):
             points = points.rename(columns={old: new for new, old in columns.items()})
             points["series"] = points.index.get_level_values("strategy")
             size = int(mine["rows"].median()), int(mine["ids"].median())
-            found[family.name] = Reads(*size, points.reset_index(drop=True))
+            found[run.names[workload]] = Reads(*size, points.reset_index(drop=True))
     return found
 
 

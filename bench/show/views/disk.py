@@ -1,7 +1,7 @@
-"""Tables on a disk: epochs by the memory that a case may take, and what is read for a byte of rows.
+"""Tables on a disk: epochs, and what is read for a byte of rows.
 
-Paths that read a disk are compared on the same memory, and with the whole table in memory: how much
-longer an epoch is then. Nobody's epoch is called shorter than another's unless the whole interval
+Paths that read a disk are compared with each other, and with the whole table in memory: how much
+longer an epoch is. Nobody's epoch is called shorter than another's unless the whole interval
 says so.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -20,8 +19,8 @@ from gatherbench.bench.read.disk_reads import (
     disk_ratios,
     disk_reads,
     disk_strategies,
+    disk_workloads,
     in_memory_s,
-    memories,
     over_memory,
 )
 from gatherbench.bench.read.disturbance import disturbed_alone
@@ -60,7 +59,6 @@ def on_disk(run: Run) -> Table:
     frame = disk_reads(run)
     wanted = [
         Column("engine", "engine", below="Reads in flight by {value}: {series}"),
-        Column("memory_limit", "memory allowed", "B"),
         Column("in_memory", "rows found in memory", "share", short="kept"),
         Column("amplification", "read for a byte of rows", "×", short="B/B"),
         Column("declared", "declared", "×", short="declared"),
@@ -94,23 +92,19 @@ def on_disk(run: Run) -> Table:
 
 
 def disk_epochs(run: Run) -> Chart:
-    """Typical epoch of each path that reads a disk, for each memory that its cases might take."""
+    """Typical epoch of each path that reads a disk, with the table in memory marked."""
     table, disk, panels = over_memory(run), disk_strategies(run), []
 
-    def line(share: float, axis: Axis, names: Names, row: Fields | None, why: str) -> Line | None:
+    def line(axis: Axis, names: Names, row: Fields | None, why: str) -> Line | None:
         if names[0] not in disk:
             return None
-        memory = f"memory for {share:.0%}" if share else "no limit of memory"
-        said = f"{memory}; {why}" if why else memory
-        if row is None:
-            return Line(*names, missing=said)
-        return typical(run, axis, row, "epoch", said)
+        return Line(*names, missing=why) if row is None else typical(run, axis, row, "epoch", why)
 
-    for family in memories(run):
-        bound = in_memory_s(run, family)
-        steps = {workload: partial(line, share) for workload, share in family.shares.items()}
+    for workload in disk_workloads(run):
+        bound = in_memory_s(run, workload)
         marks = [] if bound is None else [(bound, "in_memory")]
-        panels.append(family_panel(run, family.name, steps, table, "epoch", "s", marks))
+        name, steps = run.names[workload], {workload: line}
+        panels.append(family_panel(run, name, steps, table, "epoch", "s", marks))
     baseline = " ".join(reference_variant(run) or ())
     known = any(panel.marks for panel in panels)
     published = _published_epochs(run, caches=False)
@@ -118,10 +112,9 @@ def disk_epochs(run: Run) -> Chart:
         run,
         [*panels, *published],
         ident="disk-epochs",
-        title="Epoch time with the table on disk, by memory",
-        reading="Means over repeats; whiskers: their 95 % interval. The memory is what a case may"
-        " take, as a share of the table’s bytes, pages of the table among it; with no limit a warm"
-        " memory map may be read out of the page cache. Shorter is faster."
+        title="Epoch time with the table on disk",
+        reading="Means over repeats; whiskers: their 95 % interval. A warm memory map may be read"
+        " out of the page cache. Shorter is faster."
         + " Published: other people’s machines."
         * bool(published),
         quantity="time per epoch",
@@ -204,7 +197,7 @@ def _published_epochs(run: Run, *, caches: bool) -> list[Panel]:
 
 
 def disk_points(run: Run) -> list[Point]:
-    """Whose epochs are the shortest with each memory, and what is read for a byte of rows.
+    """Whose epochs are the shortest, and what is read for a byte of rows.
 
     Series that nobody would train with and those without a quiet repeat are left out of the first.
     """
@@ -212,23 +205,21 @@ def disk_points(run: Run) -> list[Point]:
     table = over_memory(run).sort_values("epoch", kind="stable").to_dict("records")
     lines = {Key(*(str(line[name]) for name in SERIES)): line for line in table}
     left = [key for key in lines if key not in alone and key[1:3] not in aside]
-    families = memories(run)
-    for family in families:
-        for workload, share in family.shares.items():
-            mine = {key: lines[key] for key in left if key.workload == workload}
-            if mine:
-                point = _shortest(run, mine, share)
-                on = (family.name,) if len(families) > 1 else ()
-                found.append(replace(point, workloads=on, condition="Table on disk"))
+    workloads = disk_workloads(run)
+    for workload in workloads:
+        mine = {key: lines[key] for key in left if key.workload == workload}
+        if mine:
+            on = (run.names[workload],) if len(workloads) > 1 else ()
+            point = _shortest(run, mine)
+            found.append(replace(point, workloads=on, condition="Table on disk"))
     return [*found, *_read(run)]
 
 
-def _shortest(run: Run, lines: Mapping[Key, Mapping[Hashable, Any]], share: float) -> Point:
-    """Whose epochs are the shortest with one memory, or between whom that is not decided."""
+def _shortest(run: Run, lines: Mapping[Key, Mapping[Hashable, Any]]) -> Point:
+    """Whose epochs are the shortest, or between whom that is not decided."""
     logs = repeat_logs(run.values("epoch", "wall_time"))
     leader, words = shortest({key: logs[key] for key in lines}, host_bound=host_bound(run))
     near = [leader, *(key for key, word in words.items() if word != "SLOW")]
-    memory = f"with memory for {share:.0%} of it" if share else "without a limit of memory"
     whole = " ".join(reference_variant(run) or ())
     values = [ends_in(lines[key], "times") for key in near]
     known = not any(pd.isna(value[0]) for value in values)
@@ -237,11 +228,11 @@ def _shortest(run: Run, lines: Mapping[Key, Mapping[Hashable, Any]], share: floa
         level = all(words[key] == "SAME" for key in near[1:])
         verdict = "SAME" if level else verdict
         what = "level at the shortest epochs" if level else "not decided which path is the fastest"
-        says = f"{memory}{{on}} {what}: {each}"
+        says = f"{what}{{on}}: {each}"
     else:
         verdict = "FAST" if words else ""
         took = "{names} is the fastest" if words else "{names} is alone"
-        says = f"{memory}{{on}} {took}" + ": {values} as long as {over}" * known
+        says = f"{took}{{on}}" + ": {values} as long as {over}" * known
     return Point(
         says,
         "",

@@ -193,8 +193,8 @@ def test_more_repeats_than_anybody_needs_are_refused_before_they_are_spelled_out
         *(
             ('dataset = "wordnet"', f'dataset = "wordnet"\n{key} = {value}', f"[0].{key}{said}")
             for key, value, said in (
-                ("memory_share", "nan", ": must be a finite number, not nan"),
-                ("memory_share", "[0.5, inf]", "[1]: must be a finite number, not inf"),
+                ("scale", "nan", ": must be a finite number, not nan"),
+                ("scale", "[0.5, inf]", "[1]: must be a finite number, not inf"),
                 ("scale", '"0.1"', ": must be a number, not '0.1'"),
                 ("scale", "inf", ": must be a finite number"),
                 ("batch_size", "2147483648", ": must be at least 1, and at most 2,147,483,647"),

@@ -11,13 +11,13 @@ from gatherbench.bench.read.disk_reads import (
     disk_ratios,
     disk_reads,
     disk_strategies,
+    disk_workloads,
     in_memory_s,
-    memories,
     over_memory,
 )
 from gatherbench.bench.read.tables import load_run, only
 
-from ..disk_run import CACHED, DIRECT, HALF, MAPPED, WHOLE, write_disk
+from ..disk_run import CACHED, DIRECT, FITS, LARGE, MAPPED, write_disk
 from ..written_run import edit
 
 MakeRun = Callable[..., Path]
@@ -32,7 +32,7 @@ def folder(make_run: MakeRun) -> Path:
 def test_bytes_requests_and_hits_are_set_against_the_rows_that_were_read(folder):
     table = disk_reads(load_run(folder)).set_index(["workload", "strategy"])
     assert set(table.index.get_level_values("strategy")) == {"disk_mmap", "disk_direct", CACHED[0]}
-    direct, cached, mapped = (table.loc[(HALF, s[0])] for s in (DIRECT, CACHED, MAPPED))
+    direct, cached, mapped = (table.loc[(LARGE, s[0])] for s in (DIRECT, CACHED, MAPPED))
     # 16 GB for 2 GB; 12 GB for the 3 M rows of 500 B that the cache did not have, declared 1.6 GB.
     assert (direct["amplification"], direct["declared"]) == (8, 8)
     assert (cached["amplification"], cached["declared"]) == (8, 7.5)
@@ -52,46 +52,25 @@ def test_bytes_requests_and_hits_are_set_against_the_rows_that_were_read(folder)
     assert (direct["engine"], cached["engine"]) == ("io_uring", "threads")
     # 80 MB of rows of 500 B; 4 M of them in 40 minibatches.
     assert (direct["row_bytes"], direct["rows"], direct["ids"]) == (500, 160_000, 100_000)
-    assert direct["memory_limit"] == 4e7
-    assert table.loc[(WHOLE, DIRECT[0]), "memory_limit"] == NAN
 
 
-def test_epochs_are_told_by_memory_and_over_the_table_in_memory(folder):
+def test_epochs_are_told_over_the_table_in_memory(folder):
+    """CPU gather took 1 s on the one workload, and did not run on the other."""
     run = load_run(folder)
-    (family,) = memories(run)
-    assert dict(family.shares) == {WHOLE: 0, HALF: 0.5}
-    assert (family.name, family.unlimited) == ("wordnet GraphSAGE", WHOLE)
-    assert in_memory_s(run, family) == pytest.approx(1.0)
-    table = over_memory(run).set_index(["share", "strategy"])
+    assert disk_workloads(run) == [FITS, LARGE]
+    assert in_memory_s(run, FITS) == pytest.approx(1.0)
+    assert in_memory_s(run, LARGE) is None
+    table = over_memory(run).set_index(["workload", "strategy"])
+    assert set(table["family"]) == {"wordnet GraphSAGE", "wordnet GraphSAGE (batch 500)"}
     assert table["epoch"].to_dict() == pytest.approx(
         {
-            (0, "disk_mmap"): 2, (0, "disk_direct"): 4, (0, "disk_cached"): 2.5,
-            (0.5, "disk_mmap"): 8, (0.5, "disk_direct"): 4, (0.5, "disk_cached"): 2.5,
+            (FITS, "disk_mmap"): 2, (FITS, "disk_direct"): 4, (FITS, "disk_cached"): 2.5,
+            (LARGE, "disk_mmap"): 8, (LARGE, "disk_direct"): 4, (LARGE, "disk_cached"): 2.5,
         }
     )  # fmt: skip
-    assert table["times"].to_list() == pytest.approx(table["epoch"].to_list()), "over 1 s"
-    assert table.loc[(0.5, "disk_mmap"), ["times_low", "times_high"]].to_list() == pytest.approx(
-        [8, 8]
-    )
-
-
-def test_memory_is_ordered_from_all_of_it_to_the_least(make_run):
-    run = load_run(write_disk(make_run))
-    fields = run.plan["workloads"]
-    more = {"quarter": {**fields[HALF], "memory_share": 0.25}, HALF: fields[HALF]}
-    twice = {"twice": {**fields[HALF], "memory_share": 2.0}, WHOLE: fields[WHOLE]}
-    (family,) = memories(replace(run, plan={**run.plan, "workloads": more | twice}))
-    assert list(family.shares) == [WHOLE, "twice", HALF, "quarter"]
-
-
-def test_a_workload_of_another_graph_is_a_family_of_its_own(make_run):
-    run = load_run(write_disk(make_run))
-    fields = run.plan["workloads"]
-    other = {WHOLE: fields[WHOLE], HALF: {**fields[HALF], "batch_size": 500}}
-    found = memories(replace(run, plan={**run.plan, "workloads": other}))
-    assert [dict(family.shares) for family in found] == [{WHOLE: 0}, {HALF: 0.5}]
-    assert found[1].unlimited is None
-    assert in_memory_s(run, found[1]) is None
+    ends = table.loc[(FITS, "disk_mmap"), ["times", "times_low", "times_high"]]
+    assert ends.to_list() == pytest.approx([2, 2, 2])
+    assert table.loc[LARGE, "times"].isna().all()
 
 
 def test_what_is_not_known_has_no_number(make_run):
@@ -107,7 +86,7 @@ def test_what_is_not_known_has_no_number(make_run):
 def test_over_a_gather_without_a_quiet_repeat_there_is_no_ratio(make_run):
     """The same where most of the run was disturbed."""
     run = load_run(write_disk(make_run))
-    assert over_memory(run)["times"].notna().all()
+    assert over_memory(run)["times"].notna().sum() == 3
     gather = (run.rows["strategy"] == "cpu_gather") & (run.rows["basis"] == "measured")
     every = run.rows["basis"] == "measured"
     for noisy in (gather, every):
@@ -131,7 +110,7 @@ def test_a_path_that_found_every_row_has_no_bytes_for_a_byte(folder):
 def test_a_run_without_a_disk_has_no_lines(make_run):
     run = load_run(make_run(declared=True))
     assert disk_strategies(run) == []
-    assert memories(run) == []
+    assert disk_workloads(run) == []
     assert disk_ratios(run).empty
     assert disk_reads(run).empty
     assert over_memory(run).empty

@@ -18,7 +18,7 @@ from gatherbench.bench.run.activations import Keep
 from gatherbench.bench.run.captured import CapturedTrainer, WrongStepError, padding
 from gatherbench.bench.run.check import WrongMemoryError
 from gatherbench.bench.run.declared_rows import UNCHOSEN
-from gatherbench.bench.run.job import Job, MemoryLimit
+from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.loop import STAGES, EpochTimes, run_epoch
 from gatherbench.bench.run.measure import Ground, MeasuredCase, _trainer
 from gatherbench.bench.run.models import Trainer
@@ -508,18 +508,6 @@ def test_a_path_is_declared_as_it_is_after_what_it_fetched(make_job, monkeypatch
     assert len(warm_up) == len(epoch)
     assert all(map(torch.equal, checked, epoch))
     assert all(map(torch.equal, warm_up, epoch))
-
-
-def test_a_table_in_memory_is_none_where_the_case_may_not_take_so_much(make_job):
-    """400 rows of 33 floats; what reads a file goes on."""
-    size = 400 * 33 * 4
-    for strategy, limit, starts in (
-        ("cpu_gather", size - 1, "no_memory: its table of 52,800 B does not fit in the 52,799 B"),
-        ("cpu_gather", size, "None"),
-        ("disk_mmap", size - 1, "None"),
-    ):
-        job = replace(make_job(strategy), memory=MemoryLimit(limit, None))
-        assert str(skipped(job)).startswith(starts)
 
 
 def test_percentiles_of_reads_are_the_upper_edges_of_their_bins():

@@ -6,7 +6,6 @@ import pickle
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -18,7 +17,7 @@ from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.read.tables import began
-from gatherbench.bench.run.job import Job, MemoryLimit
+from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.rows import BACKENDS, BASES, HEADER, UNITS, Row, RowMaker
 from gatherbench.bench.run.store import (
     PartWriter,
@@ -209,12 +208,7 @@ def test_a_job_survives_its_way_to_a_process_and_to_another_machine(tmp_path):
     run, text = RowMaker("run", "abc", "box", "host"), TypeAdapter(Job)
     job = Job(CASE, Measure(epochs=2), "cpu", run, tmp_path, tmp_path, tmp_path / "p")
     sensors = SensorChoice("gpm", Reason("busy", "others count"))
-    limits = MemoryLimit(5, Path("/a")), MemoryLimit(5, None, Reason("busy", "a", "b"))
-    for changes in (
-        {},
-        {"traces": tmp_path, "sensors": sensors},
-        *({"memory": one} for one in limits),
-    ):
+    for changes in ({}, {"traces": tmp_path, "sensors": sensors}):
         one = replace(job, **changes)
         assert text.validate_json(text.dump_json(one)) == one
         assert pickle.loads(pickle.dumps(one)) == one

@@ -295,7 +295,6 @@ def test_who_keeps_a_process_of_its_own():
     assert not turns("cached_zero_copy", share="free")
     assert not turns("disk_mmap")
     assert not turns(PINNED, replace(workload, gpus=2))
-    assert not turns(PINNED, replace(workload, memory_share=0.5))
 
 
 def test_rows_that_no_disk_holds_are_read_off_none(make_job, monkeypatch):

@@ -26,13 +26,14 @@ from gatherbench.bench.show.views.disk import (
     on_disk,
 )
 
-from ..disk_run import CACHED, DIRECT, GATHER, HALF, MAPPED, WHOLE, write_disk
+from ..disk_run import CACHED, DIRECT, FITS, GATHER, LARGE, MAPPED, write_disk
 from ..printed import charts_of, told
 from ..written_run import edit, write_run
 from .pictures import stands_free, texts
 from .test_show import line_of, printed
 
 MakeRun = Callable[..., Path]
+NAME = "wordnet GraphSAGE"
 REFERENCE = Path(__file__).parents[3] / "results" / "reference"
 
 
@@ -54,48 +55,43 @@ def bars(chart: Chart, panel: int = 0) -> dict[tuple[str, str], Line]:
     return {(line.name, line.note): line for line in chart.panels[panel].lines}
 
 
-def test_epochs_by_memory_stand_before_the_table_in_memory(run):
+def test_epochs_stand_before_the_table_in_memory(run):
     chart = disk_epochs(run)
-    (panel,) = chart.panels
-    assert panel.title == "wordnet GraphSAGE"
-    assert panel.marks == [(pytest.approx(1.0), "in_memory")]
+    fits, large = chart.panels
+    assert [fits.title, large.title] == [run.names[FITS], run.names[LARGE]]
+    assert fits.marks == [(pytest.approx(1.0), "in_memory")]
+    assert large.marks == []
     assert chart.marks == {"in_memory": "cpu_gather naive with the whole table in memory"}
-    found = {
-        key: (line.end, line.text) for key, line in bars(chart).items() if line.look == "measured"
+    found = [{line.name: (line.end, line.text) for line in panel.lines} for panel in chart.panels]
+    others = {
+        "disk_direct": (pytest.approx(4), "4.00 s"),
+        "disk_cached": (pytest.approx(2.5), "2.50 s"),
     }
-    free, half = "no limit of memory", "memory for 50%"
-    assert found == {
-        ("disk_mmap", free): (pytest.approx(2), "2.00 s"),
-        ("disk_mmap", half): (pytest.approx(8), "8.00 s"),
-        ("disk_direct", free): (pytest.approx(4), "4.00 s"),
-        ("disk_direct", half): (pytest.approx(4), "4.00 s"),
-        ("disk_cached", free): (pytest.approx(2.5), "2.50 s"),
-        ("disk_cached", half): (pytest.approx(2.5), "2.50 s"),
-    }
-    assert GATHER[0] not in {line.name for line in panel.lines}
-    assert panel.axis.top == pytest.approx(8)
+    assert found == [
+        {"disk_mmap": (pytest.approx(2), "2.00 s"), **others},
+        {"disk_mmap": (pytest.approx(8), "8.00 s"), **others},
+    ]
+    assert large.axis.top == pytest.approx(8)
 
 
-def test_a_path_that_failed_has_its_reason_and_its_memory(make_run):
+def test_a_path_that_failed_has_its_reason(make_run):
     folder = write_disk(make_run)
 
     def mine(row: dict[str, str]) -> bool:
-        return (row["workload"], row["strategy"]) == (HALF, DIRECT[0])
+        return (row["workload"], row["strategy"]) == (LARGE, DIRECT[0])
 
     def fail(row: dict[str, str]) -> None:
         if mine(row):
             row |= {"status": "failed", "value": "", "reason": "no memory left"}
 
     edit(folder, fail, keep=lambda row: not mine(row) or row["stage"] == "case")
-    lines = [one for one in disk_epochs(load_run(folder)).panels[0].lines if one.missing]
-    assert [(one.name, one.missing) for one in lines] == [
-        ("disk_direct", "memory for 50%; failed: no memory left")
-    ]
+    lines = [one for one in disk_epochs(load_run(folder)).panels[1].lines if one.missing]
+    assert [(one.name, one.missing) for one in lines] == [("disk_direct", "failed: no memory left")]
 
 
 def test_bytes_for_a_byte_are_counted_beside_declared(run):
     chart = disk_amplification(run)
-    assert [panel.title for panel in chart.panels] == [run.names[WHOLE], run.names[HALF]]
+    assert [panel.title for panel in chart.panels] == [run.names[FITS], run.names[LARGE]]
     for panel in range(2):
         found = {key: line.text or line.missing for key, line in bars(chart, panel).items()}
         assert found == {
@@ -106,8 +102,8 @@ def test_bytes_for_a_byte_are_counted_beside_declared(run):
 
 
 def test_hits_stand_beside_published_policies(published):
-    whole, half, policies = disk_hits(published).panels
-    for panel in (whole, half):
+    fits, large, policies = disk_hits(published).panels
+    for panel in (fits, large):
         assert {line.name: line.text for line in panel.lines}["disk_cached"] == "25.0 %"
         assert sum(bool(line.missing) for line in panel.lines) == 2
     assert [(line.detail, line.text, line.look) for line in policies.lines] == [
@@ -120,7 +116,7 @@ def test_hits_stand_beside_published_policies(published):
 
 
 def test_systems_stand_beside_epochs(published):
-    _, systems = disk_epochs(published).panels
+    *_, systems = disk_epochs(published).panels
     assert {line.name: line.text for line in systems.lines} == {
         "DiskGNN": "76.0 s", "MariusGNN": "205 s", "Ginex": "580 s",
         "disk_mmap": "5\N{NARROW NO-BREAK SPACE}522 s",
@@ -128,7 +124,7 @@ def test_systems_stand_beside_epochs(published):
 
 
 def test_without_published_figures_there_is_no_panel_of_them(run):
-    assert [len(make(run).panels) for make in (disk_epochs, disk_hits)] == [1, 2]
+    assert [len(make(run).panels) for make in (disk_epochs, disk_hits)] == [2, 2]
 
 
 def test_reads_per_second_are_of_the_fetch_or_of_the_epoch(run):
@@ -137,20 +133,20 @@ def test_reads_per_second_are_of_the_fetch_or_of_the_epoch(run):
     assert (found["disk_direct"], found["disk_cached"]) == ("1.25 M/s", "1.20 M/s")
 
 
-def test_sentences_compare_paths_with_as_much_memory(run, make_run):
+def test_sentences_compare_paths_with_the_table_in_memory(run, make_run):
     *said, read = (point.text for point in disk_points(run))
     assert {*said, read} < {one.text for one in told(run)}
     over = "as long as cpu_gather naive with the table in memory"
     assert said == [
-        f"Table on disk: without a limit of memory disk_mmap random is the fastest: 2.00× {over}.",
-        "Table on disk: with memory for 50% of it disk_cached sieve,10% is the fastest: 2.50×"
-        f" {over}.",
+        f"Table on disk: disk_mmap random is the fastest on {run.names[FITS]}: 2.00× {over}.",
+        f"Table on disk: disk_cached sieve,10% is the fastest on {run.names[LARGE]}.",
     ]
     assert read == f"{READ} disk_cached 8.00 B and disk_direct 8.00 B."
     folder = write_disk(make_run)
     edit(folder, keep=lambda row: row["strategy"] in (GATHER[0], DIRECT[0]))
     one = disk_points(load_run(folder))[0]
-    assert "memory disk_direct io_uring,merged is alone: 4.00× as long as cpu_" in one.text
+    said = f"disk_direct io_uring,merged is alone on {run.names[FITS]}: 4.00× as long as cpu_"
+    assert said in one.text
     assert one.verdict == "", "one path is no winner"
 
 
@@ -161,16 +157,14 @@ def test_sentences_claim_no_more_than_intervals(make_run):
         return (1.0, 1.6, 2.2)[repeat]
 
     *points, _ = disk_points(load_run(write_disk(make_run, longer=longer)))
-    assert "without a limit of memory not decided which path is the fastest: disk_mmap" in (
-        points[0].text
-    )
+    assert f"not decided which path is the fastest on {NAME}: disk_mmap" in points[0].text
     *single, _ = disk_points(load_run(write_disk(make_run, "20261122-one-abc123", repeats=1)))
     assert "2.00× (one repeat)" in single[0].text
     assert {point.verdict for point in (*points, *single)} == {"AMBIGUOUS"}
 
 
 def test_without_a_quiet_repeat_nobody_is_the_fastest(run):
-    mine = (run.rows["workload"] == WHOLE) & (run.rows["strategy"] == MAPPED[0])
+    mine = (run.rows["workload"] == FITS) & (run.rows["strategy"] == MAPPED[0])
     busy = dataclasses.replace(run, rows=run.rows.assign(disturbed=mine, other_cores=1.5))
     first = [disk_points(one)[0].subjects for one in (run, busy)]
     assert first == [(" ".join(MAPPED),), (" ".join(CACHED),)]  # 2.0 s, then 2.5 s
@@ -189,15 +183,15 @@ def test_level_paths_are_called_so(make_run):
             row["value"] = "2.5"
 
     edit(folder, as_long)
-    _, half, _ = disk_points(load_run(folder))
-    assert "memory for 50% of it level at the shortest epochs: " in half.text
-    assert "disk_mmap random 2.50×" in half.text
-    assert half.verdict == "SAME"
+    fits, *_ = disk_points(load_run(folder))
+    assert f"level at the shortest epochs on {NAME}: " in fits.text
+    assert "disk_mmap random 2.50×" in fits.text
+    assert fits.verdict == "SAME"
 
 
 def test_the_terminal_has_a_table_of_reads(run):
     text = printed(render(run), 80)
-    table = text.partition("Read off the disk: wordnet GraphSAGE (memory for 50% of the table)")[2]
+    table = text.partition("Read off the disk: wordnet GraphSAGE (batch 500)")[2]
     table = table.partition("skipped:")[0]
     assert max(map(len, text.splitlines())) <= 80
     assert line_of(table, *CACHED)[2:] == [
@@ -223,14 +217,14 @@ def test_the_report_has_a_section_with_charts_and_numbers(published):
         (line.cells[0].text, line.cells[1].text): dict(zip(fields, line.cells, strict=True))
         for line in table.lines
     }
-    half = cells[HALF, "disk_cached"]
-    assert {name: half[name].text for name in fields[4:]} == {
-        "engine": "threads", "memory_limit": "40.0", "in_memory": "25.0", "amplification": "8.00",
+    large = cells[LARGE, "disk_cached"]
+    assert {name: large[name].text for name in fields[4:]} == {
+        "engine": "threads", "in_memory": "25.0", "amplification": "8.00",
         "declared": "7.50", "process": "8.00", "device": "8.40", "iops": "1.20", "over": "epoch",
         "roof": "1.50", "in_flight": "120", "latency_median": "90.0", "latency_99th": "400",
     }  # fmt: skip
     labels = dict(zip(fields, table.labels, strict=True))
-    assert (labels["memory_limit"], labels["iops"]) == ("memory allowed, MB", "reads, M/s")
+    assert labels["iops"] == "reads, M/s"
 
 
 def test_runs_without_a_disk_show_nothing_of_it(make_run):
