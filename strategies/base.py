@@ -609,6 +609,19 @@ TRAINED = (
 )
 
 
+def not_plain(rows: Tensor) -> str | None:
+    """Why a tensor is not rows that lie in memory as they are; ``None`` if it is.
+
+    A subclass may gather when somebody first uses it, and a lazy negative or conjugate has its work
+    to do then.
+    """
+    if type(rows) is not Tensor:
+        return f"rows are a plain torch.Tensor, and there when result() returns: not {type(rows)}"
+    if rows.layout != torch.strided or rows.is_neg() or rows.is_conj():
+        return "rows are dense and lie in memory as they are: no sparse tensor, and no lazy view"
+    return None
+
+
 class Home:
     """Brings ids from a GPU to page-locked host memory, on a stream of its own."""
 

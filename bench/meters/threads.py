@@ -97,16 +97,6 @@ class ThreadMeter:
         ]
 
 
-def helpers_cpu_s() -> dict[int, float]:
-    """CPU seconds of each live thread that Python started and that neither samples nor meters."""
-    mine, clocks = {"cpu_gather_workers", OTHER}, _read_clocks()[0]
-    return {
-        thread: clocks[thread]
-        for thread, group in _groups_of_threads().items()
-        if group in mine and thread in clocks
-    }
-
-
 def pool_cpu_s() -> dict[int, float]:
     """CPU seconds of each live thread of an OpenMP pool, torch's or another's.
 

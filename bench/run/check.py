@@ -24,9 +24,8 @@ from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.kernels.host_memory import available_bytes
 from gatherbench.kernels.reference import byte_rows, reference_gather, same_bytes
 from gatherbench.reason import Reason
-from gatherbench.strategies.base import Fetcher
+from gatherbench.strategies.base import Fetcher, not_plain
 from gatherbench.strategies.no_fetch import ready_ids, writes_rows
-from gatherbench.strategies.untold import not_plain
 
 #: Why a floor has none: it trains on rows that nobody asked for.
 NO_SCORE = "not_applicable: the floor trains on rows that lie ready, whatever it is asked for"
@@ -58,9 +57,9 @@ class WrongRowsError(RuntimeError):
 
 
 class WrongConductError(WrongRowsError):
-    """Its rows are right, and it does work where no fetch is timed."""
+    """Its rows are right, and it left a process behind."""
 
-    metric, source = "conduct", "what a path does beside its fetches"
+    metric, source = "conduct", "the processes that began with the path, when it is closed"
 
 
 class WrongMemoryError(RuntimeError):

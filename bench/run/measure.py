@@ -30,7 +30,7 @@ from gatherbench.bench.plan.plan import GPU_SAMPLING
 from gatherbench.bench.plan.workload import RELATIONAL, Workload
 from gatherbench.bench.run.activation_rows import compared as compares_activations
 from gatherbench.bench.run.activation_rows import moved_rows, rows_of_a_step
-from gatherbench.bench.run.activations import Keep, Offload, activations_of
+from gatherbench.bench.run.activations import Keep, activations_of
 from gatherbench.bench.run.captured import (
     CapturedTrainer,
     StepInputs,
@@ -44,13 +44,13 @@ from gatherbench.bench.run.check import (
     NO_SCORE,
     StaysOnHost,
     Witness,
+    WrongConductError,
     WrongMemoryError,
     WrongRowsError,
     check_ready,
     check_rows,
     residency_row,
 )
-from gatherbench.bench.run.conduct import Conduct, require_clocks, require_nobody_left
 from gatherbench.bench.run.declared_rows import declared_rows
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.group import (
@@ -97,10 +97,10 @@ from gatherbench.kernels.reference import reference_gather
 from gatherbench.kernels.table_file import TableFile
 from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies.base import COUNTS, Fetcher, SetupStep, Strategy
+from gatherbench.strategies.children import Children
 from gatherbench.strategies.knowledge import Knowledge, Ranks
 from gatherbench.strategies.places import free_bytes
 from gatherbench.strategies.registry import build
-from gatherbench.strategies.untold import Children
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -314,7 +314,6 @@ class MeasuredCase(ExitStack):
         cached = _cached(knowledge.file)
         make, clock = job.rows, "time.perf_counter"
         kept = self.enter_context(activations_of(job, device))
-        conduct = Conduct(strategy, loaded, group, others=isinstance(kept, Offload))
         self._stays = StaysOnHost(device, table.nbytes) if strategy.managed else None
         begin = time.perf_counter()
         fetcher = self.enter_context(strategy.open(table, device, knowledge))
@@ -336,7 +335,6 @@ class MeasuredCase(ExitStack):
             if device.type == "cuda" or fetcher.residency():
                 out.row(residency_row(fetcher, make, cached))
 
-        conduct.opened(fetcher, looked_at[0].input_ids.cpu())
         everything = self._alone or job.first
         compare = witness.everything if everything else partial(witness.spots, len(looked_at))
         compared = compare("before timing", residency)
@@ -349,7 +347,7 @@ class MeasuredCase(ExitStack):
             out.rows(declared_rows(job, epochs, strategy, knowledge, before))
         trainer = _trainer(job.case.workload, ground, kept)
         self._training = _Training(
-            job, strategy, ground, loaded.truth, fetcher, trainer, witness, conduct, out
+            job, strategy, ground, loaded.truth, fetcher, trainer, witness, out
         )
         self._told += tuple(self._training.warm_up(looked_at[0], everything=everything))
         # What is scored between epochs takes energy, too.
@@ -390,7 +388,8 @@ class MeasuredCase(ExitStack):
             out.row(training.traced(job.traces))
         out.row(job.rows.ok(CHECK_STAGE, "rows", "1", training.witness.rows, COMPARED))
         self.close()
-        require_nobody_left(self.children)
+        if (left := self.children.left()) is not None:
+            raise WrongConductError(f"it left a process behind when it was closed: {left}")
         del self._training  # with the table, of which the host may have room for one alone
         file = self._file if self._ground.group.world == 1 else None
         out.rows(disk_roof(file, job.rows, job.case.repeat))
@@ -463,7 +462,6 @@ class _Training:
     fetcher: Fetcher
     trainer: Trainer
     witness: Witness
-    conduct: Conduct
     out: PartWriter
 
     @property
@@ -495,7 +493,7 @@ class _Training:
         for number in range(plan.warmup_epochs):
             watched = self._compared(when, len(self.epochs.trace), everything)
             resting = self._torch_resting("in the warm-up")
-            with self.conduct.resting(self.fetcher, watched) as watch, resting:
+            with watched as watch, resting:
                 self._epoch(self.epochs.warm_up(number), unmarked, watch)
         return tuned
 
@@ -537,10 +535,8 @@ class _Training:
         """Compare rows once more after the last epoch."""
         batches = min(LAST_BATCHES, len(self.epochs.trace))
         last = map(self.epochs.typed, itertools.islice(self.epochs.trace, batches))
-        watched = self._compared("after the last epoch", batches, everything)
-        compared = self.conduct.resting(self.fetcher, watched)
+        compared = self._compared("after the last epoch", batches, everything)
         check_rows(self.fetcher, compared, last, self.trainer, self.group)
-        self.conduct.trained()
 
     def energy_rows(self, energy: EnergyBlock) -> None:
         """Of the window around the measured epochs, after further ones where it was too short."""
@@ -574,7 +570,6 @@ class _Training:
         resting = self._torch_resting(f"in epoch {number}")
         with spots as watch, resting, recorder:
             times = self._epoch(batches, mark, watch)
-        require_clocks()
         out.rows(self._times(times, number))
         for stage, seconds in times.stages.items():
             out.samples(case, number, stage, seconds)

@@ -38,8 +38,7 @@ class Table:
 
     ``kind`` is what was asked for: a table without room in memory stays in its file.
     ``truth`` are the same rows for whoever compares. Of a table in a file it is a map of its own,
-    since the kernel would read ahead of each row that is looked at. ``writable``: it is a copy, in
-    memory of this process.
+    since the kernel would read ahead of each row that is looked at.
     """
 
     features: Tensor
@@ -47,7 +46,6 @@ class Table:
     where: str
     load_s: float
     kind: TableKind
-    writable: bool
 
 
 def table_kind(strategy: Strategy, asked: Measure, device: torch.device, world: int) -> TableKind:
@@ -101,7 +99,7 @@ def load_table(
     """
     begin, spec = time.perf_counter(), dataset.spec
     fits = kind == "managed" or has_room(spec, kind)
-    if copied := (kind != "file" and fits):
+    if kind != "file" and fits:
         on = None if device is None else device.index
         features = truth = _filled(dataset, kind, on)
         memory = f"{'anonymous shared' if kind == 'shared' else kind} memory"
@@ -116,7 +114,7 @@ def load_table(
         where = "memory-mapped file, paged in on demand"
         if (file := file_of(dataset)) is not None:
             truth = mapped_table(file, tensor_of(dataset.features).dtype, "random")
-    return Table(features, truth, where, time.perf_counter() - begin, kind, copied)
+    return Table(features, truth, where, time.perf_counter() - begin, kind)
 
 
 def _filled(dataset: GraphDataset, memory: Memory, device: int | None) -> Tensor:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import functools
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, ClassVar
-from unittest import mock
 
 import pytest
 import torch
@@ -204,76 +201,12 @@ class ChangesLater(RightFetcher):
         return rows
 
 
-class KeepsEveryMinibatch(RightFetcher):
-    def __init__(self, features: Tensor, device: torch.device) -> None:
-        super().__init__(features, device)
-        self.kept: dict[bytes, Tensor] = {}
-
-    def rows(self, ids: Tensor) -> Tensor:
-        key = ids.numpy().tobytes()
-        if key not in self.kept:
-            self.kept[key] = super().rows(ids)
-        return self.kept[key]
-
-
-class GathersTheEpochAsItBegins(KeepsEveryMinibatch):
-    """Of what it has seen, at a moment when nothing has been asked for yet."""
-
-    def __init__(self, features: Tensor, device: torch.device) -> None:
-        super().__init__(features, device)
-        self.seen: dict[bytes, Tensor] = {}
-
-    def rows(self, ids: Tensor) -> Tensor:
-        self.seen[ids.numpy().tobytes()] = ids.clone()
-        return self.kept.pop(ids.numpy().tobytes(), self.table[ids])
-
-    def begin_epoch(self) -> None:
-        self.kept = {key: self.table[ids] for key, ids in self.seen.items()}
-
-
-class GathersTheEpochAsItForgets(GathersTheEpochAsItBegins):
-    begin_epoch = RightFetcher.begin_epoch
-
-    def forget(self) -> None:
-        super().begin_epoch()
-
-
-class WorksOn(RightFetcher):
-    """Beside the training, on rows that nobody has asked for."""
-
-    def __init__(self, features: Tensor, device: torch.device) -> None:
-        super().__init__(features, device)
-        self.pool = ThreadPoolExecutor(1)
-
-    def rows(self, ids: Tensor) -> Tensor:
-        mine = ids.clone()
-        self.pool.submit(lambda: [self.table[mine] for _ in range(30)])
-        return self.table[ids]
-
-    def _close(self) -> None:
-        super()._close()
-        self.pool.shutdown()
-
-
 class LeavesAProcess(RightFetcher):
     """Whose parent ends at once, as a daemon's."""
 
     def __init__(self, features: Tensor, device: torch.device) -> None:
         super().__init__(features, device)
         subprocess.run(["sh", "-c", "sleep 5 &"], check=True)
-
-
-class TurnsTheClock(RightFetcher):
-    """Of the process, to half its speed."""
-
-    def __init__(self, features: Tensor, device: torch.device) -> None:
-        super().__init__(features, device)
-        self.clock = time.perf_counter
-        time.perf_counter = lambda: self.clock() / 2
-
-    def _close(self) -> None:
-        super()._close()
-        time.perf_counter = self.clock
 
 
 def truncated_tail(self: RightFetcher, ids: Tensor) -> Tensor:
@@ -358,12 +291,7 @@ WRONG_FETCHERS: dict[str, type[Fetcher]] = {
             OpenAfterClose,
             GathersWhenUsed,
             ChangesLater,
-            KeepsEveryMinibatch,
-            GathersTheEpochAsItBegins,
-            GathersTheEpochAsItForgets,
-            WorksOn,
             LeavesAProcess,
-            TurnsTheClock,
         )
     },
 }
@@ -608,9 +536,7 @@ def rejected_by(name: str) -> frozenset[str]:
             return False
         return False
 
-    rest_s = 0.1 if name == "WorksOn" else 0.001  # a busy machine may not let it work at once
-    with mock.patch.object(conformance, "_REST_S", rest_s):
-        return frozenset(check.__name__ for check in conformance.CHECKS if rejects(check))
+    return frozenset(check.__name__ for check in conformance.CHECKS if rejects(check))
 
 
 @pytest.mark.parametrize("name", WRONG)

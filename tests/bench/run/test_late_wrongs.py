@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -14,7 +12,6 @@ import torch
 from torch import Tensor
 
 from gatherbench.bench.run import check as check_module
-from gatherbench.bench.run import conduct as conduct_module
 from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run.agreement import fail_strays
 from gatherbench.bench.run.check import WrongConductError, WrongRowsError
@@ -32,9 +29,8 @@ from ...strategies.when_used import WhenUsed
 from . import fakes
 
 #: Of the jobs below: fetches that are compared before timing, of an epoch, and of the check after
-#: the last epoch. One more comes first, whose rows only tell what the path has copied.
+#: the last epoch.
 CHECKED, EPOCH, LAST = 2, 5, 5
-WARM_UP = 1 + CHECKED
 
 
 class Right(Fetcher):
@@ -64,7 +60,7 @@ class FromTheSecond(Right):
     SPOIL: ClassVar[Callable[[Tensor], Tensor]]
 
     def spoilt(self, rows: Tensor) -> Tensor:
-        return type(self).SPOIL(rows) if self.number > 2 else rows
+        return type(self).SPOIL(rows) if self.number > 1 else rows
 
 
 def last_byte_flipped(rows: Tensor) -> Tensor:
@@ -75,7 +71,7 @@ def last_byte_flipped(rows: Tensor) -> Tensor:
 class StopsFetching(Right):
     """Returns the rows that it had fetched last, or as many of them as are wanted."""
 
-    FIRST_WRONG = 5
+    FIRST_WRONG = 4
 
     def __init__(self, features: Tensor, device: torch.device) -> None:
         super().__init__(features, device)
@@ -88,7 +84,7 @@ class StopsFetching(Right):
 
 
 class StopsLate(StopsFetching):
-    FIRST_WRONG = 62
+    FIRST_WRONG = 61
 
 
 class LastRowOfLarge(Right):
@@ -106,7 +102,7 @@ class OneColumn(Right):
     """Loses one value of each fetch from the second minibatch of the warm-up on."""
 
     def spoilt(self, rows: Tensor) -> Tensor:
-        if self.number >= WARM_UP + 2:
+        if self.number >= CHECKED + 2:
             rows.view(torch.uint8)[7, 4 * 20] ^= 1
         return rows
 
@@ -154,7 +150,7 @@ class DuringTimedEpochs(Right):
     """Right until the first timed epoch and after the last: all rows in between are wrong."""
 
     def spoilt(self, rows: Tensor) -> Tensor:
-        timed = WARM_UP + EPOCH < self.number <= WARM_UP + 3 * EPOCH
+        timed = CHECKED + EPOCH < self.number <= CHECKED + 3 * EPOCH
         return torch.zeros_like(rows) if timed else rows
 
 
@@ -162,19 +158,19 @@ class SortsTheIds(Right):
     """Of the caller, from the warm-up on: then the rows are right for ids that are not."""
 
     def _submit(self, ids: Tensor) -> Ticket:
-        return super()._submit(ids.copy_(ids.sort().values) if self.number >= WARM_UP else ids)
+        return super()._submit(ids.copy_(ids.sort().values) if self.number >= CHECKED else ids)
 
 
 class AfterTheLastEpoch(Right):
     def spoilt(self, rows: Tensor) -> Tensor:
-        return torch.zeros_like(rows) if self.number > WARM_UP + 3 * EPOCH else rows
+        return torch.zeros_like(rows) if self.number > CHECKED + 3 * EPOCH else rows
 
 
 class GathersWhenUsed(Right):
     """In timed epochs alone."""
 
     def spoilt(self, rows: Tensor) -> Tensor:
-        if self.number <= WARM_UP + EPOCH:
+        if self.number <= CHECKED + EPOCH:
             return rows
         later = torch.empty(0).as_subclass(WhenUsed)  # type: ignore[arg-type]
         later.gather = lambda: rows
@@ -190,60 +186,12 @@ class ChangesLater(BesideTraining):
         x[-1] = 0
 
 
-class KeepsEveryMinibatch(Right):
-    """Once the first has been compared."""
-
-    def __init__(self, features: Tensor, device: torch.device) -> None:
-        super().__init__(features, device)
-        self.kept: dict[bytes, Tensor] = {}
-
-    def _submit(self, ids: Tensor) -> Ticket:
-        key = ids.numpy().tobytes()
-        if key not in self.kept or self.number < WARM_UP + EPOCH:
-            ticket = super()._submit(ids)
-            self.kept[key] = ticket.result()
-            return ticket
-        self.ring.claim()
-        return self.ring.issue(lambda: self.kept[key])
-
-
-class WorksOn(Right):
-    """For a while after each fetch, in a thread."""
-
-    def __init__(self, features: Tensor, device: torch.device) -> None:
-        super().__init__(features, device)
-        self.pool = ThreadPoolExecutor(1)
-
-    def spoilt(self, rows: Tensor) -> Tensor:
-        self.pool.submit(self.work)
-        return rows
-
-    def work(self) -> None:
-        until = time.thread_time() + 0.02
-        while time.thread_time() < until:
-            self.table[::7].clone()
-
-    def _close(self) -> None:
-        super()._close()
-        self.pool.shutdown()
-
-
 class LeavesAProcess(Right):
     """Whose parent ends at once, as a daemon's."""
 
     def __init__(self, features: Tensor, device: torch.device) -> None:
         super().__init__(features, device)
         subprocess.run(["sh", "-c", "sleep 5 &"], check=True)
-
-
-class TurnsTheClock(Right):
-    """In timed epochs, to half its speed."""
-
-    def _submit(self, ids: Tensor) -> Ticket:
-        clock = self.clock = time.perf_counter
-        if self.number == WARM_UP + EPOCH:
-            time.perf_counter = lambda: clock() / 2
-        return super()._submit(ids)
 
 
 class Ready(Right):
@@ -341,7 +289,7 @@ def test_after_the_last_epoch_fetches_are_beside_training_too(make_job, monkeypa
     ("fetcher", "epochs", "why"),
     [
         (StopsFetching, 2, "minibatch 1 of the trace, in the warm-up: row"),
-        # 3 fetches before timing, 5 in the warm-up: of the 11th epoch 50 + 8 + 4 is the fourth.
+        # 2 fetches before timing, 5 in the warm-up: of the 11th epoch 50 + 7 + 4 is the fourth.
         (StopsLate, 11, "in epoch 10: row|after the last epoch: row"),
         (
             OneColumn,
@@ -424,23 +372,11 @@ def test_a_path_that_is_wrong_only_beside_the_training(make_job, monkeypatch, fe
     rejected(make_job(), fetcher, monkeypatch, r"in the warm-up: row \d+, column 0: ")
 
 
-@pytest.mark.parametrize(
-    ("fetcher", "why"),
-    [
-        (KeepsEveryMinibatch, r"\d+ rows were not read when they were asked for, but kept"),
-        (WorksOn, "its threads worked .* s beside .* s of training"),
-        (LeavesAProcess, r"it left a process behind when it was closed: \d+ \(sleep 5\)"),
-        (TurnsTheClock, "time.perf_counter has been replaced"),
-    ],
-)
-def test_a_path_that_works_where_no_fetch_is_timed(make_job, monkeypatch, fetcher, why):
+def test_a_path_that_leaves_a_process_is_rejected(make_job, monkeypatch):
     job = make_job()
-    monkeypatch.setattr(time, "perf_counter", time.perf_counter)  # as it was, in the end
-    # A busy machine may let a thread work later than beside the step.
-    monkeypatch.setattr(conduct_module, "_SHARE", 0.0)
-    monkeypatch.setattr(conduct_module, "_TICK_S", 1e-5)
+    why = r"it left a process behind when it was closed: \d+ \(sleep 5\)"
     with pytest.raises(WrongConductError, match=why):
-        measured(job, fetcher, monkeypatch)
+        measured(job, LeavesAProcess, monkeypatch)
     last = rows_of(read_part(job.part))[-1]
     assert (last.stage, last.metric, last.status) == ("check", "conduct", "failed")
 
