@@ -67,12 +67,10 @@ def compile_gather(point: GridPoint, arch: str, *, source: str | None = None) ->
         source: another source than ``gather.cu``.
 
     Raises:
-        CompilerError: there is no compiler, it does not know ``arch``, ``arch`` does not have the
-            point, or it refused the source; the message holds its log.
+        CompilerError: there is no compiler, it does not know ``arch``, or it refused the source;
+            the message holds its log.
         OSError: the cache cannot be written, e.g. on a full disk.
     """
-    if (missing := point.missing_on(arch)) is not None:
-        raise CompilerError(missing)
     code = KERNEL_SOURCE.read_text() if source is None else source
     return _compile(code, arch, point.kernel, list(point.macros))
 

@@ -16,10 +16,6 @@
 //   GATHER_LOADS   independent loads of one row that a lane has in flight at once.
 //   GATHER_INDEX   bytes of an id: 4 or 8.
 //
-//   GATHER_BULK    1: bulk copies of sm_90 and later move the rows (PTX ISA, "cp.async.bulk"), table
-//                  to shared memory to output, a lane a row. Rows, stride and addresses are
-//                  multiples of 16 B; the macros above but GATHER_INDEX say nothing.
-//
 // The grid may be any size: blocks stride over the work. blockDim.x * blockDim.y is a multiple of
 // 32, and in the row mapping blockDim.x is a power of two.
 //
@@ -223,96 +219,6 @@ __device__ __forceinline__ void gather_flat(const Job& job, const Id* ids) {
   }
 }
 
-#if defined(BULK_SHIM) || GATHER_BULK
-constexpr int kBulkLanes = 32;    // of a block
-constexpr int kBulkPiece = 1024;  // bytes that a lane has in flight: so much of shared memory is its
-
-#ifndef BULK_SHIM
-__device__ __forceinline__ unsigned in_shared(const void* at) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(at));
-}
-
-// A barrier of one lane, and of the bytes that its copies bring.
-__device__ __forceinline__ void bulk_begin(u64* barrier) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(in_shared(barrier)) : "memory");
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // copies see it initialised
-}
-__device__ __forceinline__ void bulk_load(char* room, const char* from, int bytes, u64* barrier) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(in_shared(barrier)),
-               "r"(bytes)
-               : "memory");
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-          in_shared(room)),
-      "l"(from), "r"(bytes), "r"(in_shared(barrier))
-      : "memory");
-}
-// Waits for the end of a phase of this parity; one that is over is not waited for.
-__device__ __forceinline__ void bulk_wait(u64* barrier, int parity) {
-  unsigned over = 0;
-  while (over == 0) {
-    asm volatile(
-        "{\n"
-        " .reg .pred p;\n"
-        " mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-        " selp.u32 %0, 1, 0, p;\n"
-        "}"
-        : "=r"(over)
-        : "r"(in_shared(barrier)), "r"(parity)
-        : "memory");
-  }
-}
-__device__ __forceinline__ void bulk_store(char* to, const char* room, int bytes) {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
-               "r"(in_shared(room)), "r"(bytes)
-               : "memory");
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-// Waits until the stores have read the room; and until they have been made.
-__device__ __forceinline__ void bulk_drain() {
-  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-}
-__device__ __forceinline__ void bulk_end() {
-  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
-}
-#endif
-
-// Each lane takes one row after the other, piece by piece, and waits for nobody else's.
-template <class Id> __device__ __forceinline__ void gather_bulk(const Job& job, const Id* ids) {
-  __shared__ __align__(128) char rooms[kBulkLanes][kBulkPiece];
-  __shared__ u64 barriers[kBulkLanes];
-  char* room = rooms[threadIdx.y];
-  u64* barrier = &barriers[threadIdx.y];
-  int parity = 0;
-  bulk_begin(barrier);
-#pragma unroll 1
-  for (i64 base = blockIdx.x * static_cast<i64>(blockDim.y); base < job.num_ids;
-       base += gridDim.x * static_cast<i64>(blockDim.y)) {
-    const Entry entry = read_entry(job, ids, base + threadIdx.y);
-    const Row row = open_row<kNone, 16, false>(job, entry);
-    report_bad(job, entry, row);
-    if (!row.exists) continue;
-#pragma unroll 1
-    for (int at = 0; at < job.row_bytes; at += kBulkPiece) {
-      const int bytes = job.row_bytes - at < kBulkPiece ? job.row_bytes - at : kBulkPiece;
-      if (!row.readable) {
-        for (int i = at; i < at + bytes; i += 16) {
-          store(reinterpret_cast<uint4*>(row.to + i), uint4{});
-        }
-        continue;
-      }
-      bulk_drain();
-      bulk_load(room, row.from + at, bytes, barrier);
-      bulk_wait(barrier, parity);
-      parity ^= 1;
-      bulk_store(row.to + at, room, bytes);
-    }
-  }
-  bulk_end();
-}
-#endif
-
 template <int SHIFT, int WIDTH, bool FLAT, int ROWS, int LOADS, class Id>
 __device__ __forceinline__ void gather(const Job& job, const Id* ids) {
   if constexpr (FLAT) {
@@ -337,10 +243,6 @@ extern "C" __global__ void __launch_bounds__(1024)
                   unsigned long long* bad_id) {
   const gather::Job job{table,    out,        out_rows,  num_ids,
                         num_rows, row_stride, row_bytes, bad_id};
-#if GATHER_BULK
-  gather::gather_bulk(job, ids);
-#else
   gather::gather<GATHER_SHIFT, GATHER_WIDTH, GATHER_FLAT, GATHER_ROWS, GATHER_LOADS>(job, ids);
-#endif
 }
 #endif

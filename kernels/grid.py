@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Literal
 
 Shift = Literal["none", "idle", "circular"]
-Access = Literal["loads", "bulk"]
 
 #: Bytes of a GPU cache line, the unit of alignment (Min et al., PVLDB 14(11) 2021, section 4).
 LINE_BYTES = 128
@@ -25,13 +24,6 @@ SHIFTS: tuple[Shift, ...] = ("none", "idle", "circular")
 WIDTHS = (1, 2, 4, 8, 16)
 #: (rows, loads) that a lane has in flight; more of both at once would spill.
 IN_FLIGHT = ((1, 1), (1, 4), (4, 1))
-#: A bulk copy moves at most so many bytes, ``kBulkPiece`` in gather.cu: of each lane of a block
-#: that much lies in shared memory. So many blocks fill a multiprocessor of 228 KiB (CUDA C++
-#: Programming Guide, "Technical Specifications", 9.0 and 10.0), which holds 2048 threads.
-BULK_PIECE = 1024
-_BULK_BLOCKS, _THREADS = 6, 2048
-#: The first architecture with bulk copies (PTX ISA, "cp.async.bulk": sm_90).
-BULK_SINCE = 90
 #: The largest gridDim.x (CUDA C++ Programming Guide, "Technical Specifications").
 MAX_GRID = 2**31 - 1
 
@@ -51,7 +43,6 @@ class GridPoint:
         index_bytes: bytes of an id, 4 or 8.
         block_threads: threads of a block, a multiple of 32 up to 1024.
         max_blocks: the grid's cap; ``None`` starts as many blocks as there is work for.
-        access: ``loads`` by lanes, or ``bulk`` copies, a row a lane, by blocks of a warp.
     """
 
     shift: Shift = "circular"
@@ -62,7 +53,6 @@ class GridPoint:
     index_bytes: int = 8
     block_threads: int = 256
     max_blocks: int | None = None
-    access: Access = "loads"
 
     def __post_init__(self) -> None:
         for field, value, allowed in (
@@ -87,31 +77,8 @@ class GridPoint:
             )
         if self.flat and self.rows != 1:
             raise ValueError("GridPoint.rows: the flat mapping has no rows in flight; use loads")
-        if self.access == "bulk" and (
-            (self.shift, self.width, self.lanes, self.rows, self.loads) != ("none", 16, 1, 1, 1)
-            or self.block_threads != WARP_LANES
-        ):
-            raise ValueError("GridPoint.access: bulk copies have one shape, GridPoint.bulk()")
         if self.max_blocks is not None and self.max_blocks < 1:
             raise ValueError(f"GridPoint.max_blocks = {self.max_blocks}: at least 1, or None")
-
-    @classmethod
-    def bulk(cls, index_bytes: int = 8, max_blocks: int | None = None) -> Self:
-        """The point of bulk copies; rows, stride and addresses have to be multiples of 16 B."""
-        shape = {"shift": "none", "width": 16, "lanes": 1, "block_threads": WARP_LANES}
-        return cls(**shape, index_bytes=index_bytes, max_blocks=max_blocks, access="bulk")  # type: ignore[arg-type]
-
-    def missing_on(self, arch: str) -> str | None:
-        """Why an architecture, e.g. ``sm_80``, does not have this point, or ``None``."""
-        if self.access == "bulk" and int(arch.removeprefix("sm_").rstrip("af")) < BULK_SINCE:
-            return f"{arch} has no bulk copies: sm_{BULK_SINCE} and later do"
-        return None
-
-    @property
-    def held_threads(self) -> int:
-        """What a block takes of the threads that a multiprocessor holds: those that its memory
-        keeps out count, too."""
-        return _THREADS // _BULK_BLOCKS if self.access == "bulk" else self.block_threads
 
     @property
     def flat(self) -> bool:
@@ -129,8 +96,6 @@ class GridPoint:
     @property
     def kernel(self) -> str:
         """Names the compiled kernel; points that differ only in their launch share it."""
-        if self.access == "bulk":
-            return f"bulk-i{8 * self.index_bytes}"
         mapping = "flat" if self.flat else "rows"
         in_flight = f"r{self.rows}l{self.loads}"
         return f"{self.shift}-{mapping}-{self.width}B-{in_flight}-i{8 * self.index_bytes}"
@@ -145,7 +110,6 @@ class GridPoint:
             ("GATHER_ROWS", str(self.rows)),
             ("GATHER_LOADS", str(self.loads)),
             ("GATHER_INDEX", str(self.index_bytes)),
-            *([("GATHER_BULK", "1")] if self.access == "bulk" else []),
         )
 
     @property

@@ -86,20 +86,6 @@ def managed_refusal(device: int) -> Reason | None:
     )
 
 
-def pageable_refusal(device: int) -> Reason | None:
-    """Why CUDA device ``device`` cannot read memory that nobody has registered, or ``None``.
-
-    It can by the processor's own page tables (ATS), or where Linux keeps its tables alike (HMM: the
-    driver's open kernel modules on Linux 6.1.24 or later).
-    """
-    if device_attribute("cudaDevAttrPageableMemoryAccess", device):
-        return None
-    return unsupported(
-        f"cuda:{device} reads no memory that is not registered, by neither HMM nor ATS"
-        f" (cudaDevAttrPageableMemoryAccess is 0); {_REGISTERED}"
-    )
-
-
 def managed_room(size_bytes: int, processes: int = 1) -> Reason | None:
     """Why the host has no room for managed tables of that size, or ``None``.
 
@@ -175,13 +161,6 @@ def stay_on_host(span: Span, device: int) -> None:
     """Have its pages stay where they are while ``device`` reads them."""
     _advise(span, "cudaMemAdviseSetPreferredLocation", _place(None))
     map_for(span, device)
-
-
-def take_back(span: Span) -> None:
-    """Undo :func:`stay_on_host` and :func:`map_for`, of memory that is not ours to free."""
-    _advise(span, "cudaMemAdviseUnsetPreferredLocation", _place(None))
-    for device in span.devices:
-        _advise(span, "cudaMemAdviseUnsetAccessedBy", _place(device))
 
 
 def map_for(span: Span, device: int) -> None:

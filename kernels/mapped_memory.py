@@ -1,4 +1,4 @@
-"""A table where a GPU can read it: registered, managed or pageable host memory, a GPU copy.
+"""A table where a GPU can read it: registered or managed host memory, a GPU copy.
 
 Registering page-locks existing memory (a tensor, a memory-mapped file, memory shared by several
 processes, each of which registers it for itself) and maps it for every GPU. torch's own page-locked
@@ -33,13 +33,10 @@ from gatherbench.kernels.cuda_calls import (
     runtime,
 )
 from gatherbench.kernels.managed_memory import (
-    Span,
     largest_page,
     managed_table,
     map_for,
     span_of,
-    stay_on_host,
-    take_back,
 )
 
 #: Something that is so of mapped memory: metric, unit, value, who says so, why there is no value.
@@ -173,41 +170,6 @@ class ManagedMemory(MappedMemory):
         )
 
 
-class PageableMemory(MappedMemory):
-    """A table that a GPU reads by the processor's page tables (HMM, ATS): nothing is registered.
-
-    Without advice HMM moves a page to the GPU that reads it. With that of managed memory it stays
-    (CUDA C++ Programming Guide, "Unified memory on devices with full CUDA unified memory support").
-    ``seconds`` is for the advice, which is taken back in the end.
-    """
-
-    kind: ClassVar[str] = "Unregistered"
-
-    def __init__(self, table: Tensor, device: int = 0) -> None:
-        """Use ``table`` (contiguous, in host memory, unchanged in place until closed).
-
-        Raises:
-            ValueError: not a contiguous tensor in host memory, or one in managed memory, or one
-                that is page-locked.
-            CudaCallError: no driver, or advice that it refuses.
-        """
-        _check_ordinary(table)
-        if table.is_pinned():  # nor would the driver take advice for it
-            raise ValueError(
-                "the table is page-locked, so that the GPU reads no pageable memory: take memory ="
-                ' "registered", or a table that nobody has pinned'
-            )
-        super().__init__(table)
-        if self.size_bytes == 0:
-            return
-        begin = time.perf_counter()
-        span = Span(table.data_ptr(), self.size_bytes)
-        stay_on_host(span, device)
-        self.seconds = time.perf_counter() - begin
-        self._release = weakref.finalize(self, _leave, span, os.getpid(), table)
-        self.address = span.address
-
-
 class DeviceCopy(MappedMemory):
     """A copy of a table in GPU memory; ``tensor`` is the copy."""
 
@@ -246,19 +208,12 @@ def writable(address: int) -> bool:
 
 def _check_ordinary(tensor: Tensor) -> None:
     if tensor.device.type != "cpu" or not tensor.is_contiguous():
-        raise ValueError("only a contiguous tensor in host memory can be registered or advised")
+        raise ValueError("only a contiguous tensor in host memory can be registered")
     if tensor.nbytes and span_of(tensor) is not None:
         raise ValueError(
             "the table lies in managed memory, which cannot be registered: take memory ="
             ' "managed", or load it into ordinary memory'
         )
-
-
-def _leave(span: Span, pid: int, tensor: Tensor) -> None:
-    """Take the advice back; ``tensor`` is here to be kept alive until now."""
-    if os.getpid() == pid:
-        call_runtime("cudaDeviceSynchronize")  # a gather may still read it
-        take_back(span)
 
 
 def _flags(read_only: bool, device: int) -> int:

@@ -15,7 +15,7 @@ from importlib import resources
 from types import MappingProxyType
 from typing import Literal
 
-from gatherbench.kernels.grid import LINE_BYTES, WARP_LANES, Access, GridPoint, Shift, access_width
+from gatherbench.kernels.grid import LINE_BYTES, WARP_LANES, GridPoint, Shift, access_width
 
 Order = Literal["given", "sorted"]
 
@@ -38,7 +38,6 @@ class Policy:
     order_up_to: int | None = None
     pad: int = 1
     max_threads: int | None = None
-    access: Access = "loads"
     differs: str = ""
 
     @property
@@ -81,8 +80,6 @@ class Policy:
             out_address,
             at_most=min(int(wanted), 16),
         )
-        if self.access == "bulk" and width == 16:
-            return GridPoint.bulk(index_bytes, self.max_blocks)
         units = row_bytes // width
         lanes = self._lanes(units)
         shifted = row_bytes > self.shift_above and (

@@ -22,7 +22,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from gatherbench.kernels.grid import BULK_PIECE, LINE_BYTES, SHIFTS, WARP_LANES, GridPoint
+from gatherbench.kernels.grid import LINE_BYTES, SHIFTS, WARP_LANES, GridPoint
 from gatherbench.kernels.host_gather import available_cores
 
 _NONE, _IDLE, _CIRCULAR = (SHIFTS.index(s) for s in ("none", "idle", "circular"))
@@ -52,8 +52,6 @@ def mask_histogram(
             of the flat mapping, in which any may.
     """
     slots, lanes = point.slots(row_bytes), min(point.lanes or WARP_LANES, WARP_LANES)
-    if point.access == "bulk":  # each copy is an instruction of its own, of a piece of one row
-        lanes = BULK_PIECE // point.width
     shape = (SHIFTS.index(point.shift), point.width, row_bytes // point.width, slots, lanes)
     job = (ids, stride, base % LINE_BYTES, *shape)
     if point.flat and slots < WARP_LANES:

@@ -11,7 +11,6 @@ The rule:
    bytes are joined: a sector of 32 B that several lanes touch is fetched once (CUDA C++ Best
    Practices Guide, "Coalesced Access to Global Memory": as many 32-byte transactions as are
    necessary to service all of the threads of the warp).
-   A bulk copy is an instruction by itself: nobody has published how the hardware splits it.
 2. Sectors belong to lines of 128 B. Consecutive sectors that one instruction wants of one line
    become one request; a request never crosses a line. (EMOGI, Min et al., PVLDB 14(2) 2020,
    section 3: zero-copy reads reach the link as requests of 32, 64, 96 and 128 B, and a misaligned

@@ -42,7 +42,7 @@ class AlignedZeroCopy(Strategy):
     unsaid = frozenset({"memory"})
 
     order: Literal["given", "sorted", "unique"] = "given"
-    memory: Literal["registered", "managed", "pageable"] = "registered"
+    memory: Literal["registered", "managed"] = "registered"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
         return mapped_skip(device, self.memory)

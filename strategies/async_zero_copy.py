@@ -16,17 +16,17 @@ import torch
 from torch import Tensor
 
 from gatherbench.reason import Reason, unsupported
-from gatherbench.strategies.base import Fetcher, SetupStep, Strategy
+from gatherbench.strategies.base import Fetcher, Strategy
 from gatherbench.strategies.cuda_overlap import USUAL_BUDGET, green_skip, open_overlapped
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
 from gatherbench.strategies.knowledge import Knowledge
 from gatherbench.strategies.mps import open_mps, shared_copy_skip
 from gatherbench.strategies.mps_daemon import mps_client, mps_skip
-from gatherbench.strategies.places import bulk_skip, mapped_skip, with_index
+from gatherbench.strategies.places import mapped_skip, with_index
 
 #: The launch policies on a GPU, by access.
-POLICIES = {"loads": "aligned", "bulk": "bulk"}
+POLICY = "aligned"
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,7 @@ class AsyncZeroCopy(Strategy):
     training (``Fetcher.tune``), and records what each was worth. A process under MPS has its share
     from its start: there ``auto`` is the paper's. On the host, where nobody shares a GPU out, it
     must be left at ``auto``. ``memory``: how the GPU comes to see the table, as in
-    ``unified_zero_copy``; the process under MPS registers its own copy. ``access = bulk`` moves
-    rows of a multiple of 16 B by bulk copies, which take no registers and few threads; others go by
-    ``loads`` (set-up says which).
+    ``unified_zero_copy``; the process under MPS registers its own copy.
     """
 
     name: ClassVar[str] = "async_zero_copy"
@@ -49,12 +47,11 @@ class AsyncZeroCopy(Strategy):
     colour: ClassVar[str] = "green"
     role = "zero_copy"
     lookahead = 1
-    unsaid = frozenset({"memory", "access"})
+    unsaid = frozenset({"memory"})
 
     provider: Literal["stream", "green_context", "mps"] = "stream"
     budget: Literal["auto", "1", "2", "5", "10", "15", "25", "50"] = "auto"
-    memory: Literal["registered", "managed", "pageable"] = "registered"
-    access: Literal["loads", "bulk"] = "loads"
+    memory: Literal["registered", "managed"] = "registered"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
         on_gpu_only = None
@@ -62,11 +59,7 @@ class AsyncZeroCopy(Strategy):
             on_gpu_only = f"provider = {self.provider}"
         elif self.budget != "auto":
             on_gpu_only = f"budget = {self.budget}"
-        elif self.access != "loads":
-            on_gpu_only = f"access = {self.access}"
         reason = mapped_skip(device, self.memory, on_gpu_only)
-        if reason is None and device.type == "cuda" and self.access == "bulk":
-            reason = bulk_skip(with_index(device))
         if reason is not None and device.type == "cuda" and self.provider == "mps":
             asked = f"{reason.cause} (asked under MPS, whose server may have failed to start)"
             return replace(reason, cause=asked)
@@ -97,19 +90,14 @@ class AsyncZeroCopy(Strategy):
         return self._percent / 100
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-        return zero_copy_path(ids, row_bytes, POLICIES[self.access], "given", self.memory)
+        return zero_copy_path(ids, row_bytes, POLICY, "given", self.memory)
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         if device.type == "cuda":
             if self.provider == "mps":
                 why = "the paper's 10:90" if self.budget == "auto" else "chosen by the user"
-                return open_mps(features, device, POLICIES[self.access], self._percent, why)
-            opened = open_overlapped(
-                features, device, POLICIES[self.access], self.provider, self.budget, self.memory
+                return open_mps(features, device, POLICY, self._percent, why)
+            return open_overlapped(
+                features, device, POLICY, self.provider, self.budget, self.memory
             )
-            if self.access == "bulk":
-                by_bulk = opened.points[torch.int64].access == "bulk"
-                how = "1: rows and table are multiples of 16 B; 0: they are not, and go by loads"
-                opened.setup.append(SetupStep("bulk_copies", "1", float(by_bulk), how))
-            return opened
         return HostFetcher(DirectPath(features), features, self.lookahead)

@@ -414,10 +414,7 @@ class Strategy(ABC):
     @property
     def own_process(self) -> bool:
         """Whether it is not to be opened beside other paths, as one that has to be there before
-        CUDA starts, that takes all room there is, that has the page cache emptied, or that reads
-        memory which no path beside it may register."""
-        if getattr(self, "memory", "") == "pageable":
-            return True
+        CUDA starts, that takes all room there is, or that has the page cache emptied."""
         return self.collective or bool(self.needs & {"room_bytes", "file", "partitions"})
 
     @property

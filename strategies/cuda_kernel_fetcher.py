@@ -40,7 +40,6 @@ from gatherbench.kernels.mapped_memory import (
     HostRegistration,
     ManagedMemory,
     MappedMemory,
-    PageableMemory,
 )
 from gatherbench.kernels.order import Order, ReadOrder, read_order
 from gatherbench.strategies.base import Fetcher, Residency, SetupStep, Ticket, rows_of
@@ -54,8 +53,7 @@ ON_DEVICE_POLICY = "unaligned"
 _ID_DTYPES = (torch.int32, torch.int64)
 
 #: How a table comes to where a GPU can read it: it is registered where it lies, lies in managed
-#: memory (or else is copied there), is read where it lies by the processor's page tables, or is
-#: copied to the GPU. And the rows of seconds and bytes.
+#: memory (or else is copied there), or is copied to the GPU. And the rows of seconds and bytes.
 MEMORIES: dict[str, tuple[Callable[[Tensor, int], MappedMemory], tuple[str, str], tuple[str, str]]]
 MEMORIES = {
     "registered": (
@@ -67,11 +65,6 @@ MEMORIES = {
         ManagedMemory,
         ("managed_time", "time.perf_counter, the copy where there is one"),
         ("managed", "bytes of the table in managed memory"),
-    ),
-    "pageable": (
-        PageableMemory,
-        ("advise_time", "time.perf_counter, cudaMemAdvise"),
-        ("pageable_table", "bytes given to cudaMemAdvise; nothing is registered"),
     ),
     "resident": (
         DeviceCopy,

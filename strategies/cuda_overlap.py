@@ -157,7 +157,7 @@ class OverlappedFetcher(KernelFetcher):
 
 def share_threads(fetcher: KernelFetcher, percent: int) -> str:
     """A cap on the grid: ``percent`` of the threads that the GPU holds."""
-    fetcher.limit(blocks_of(percent, fetcher.points[torch.int64].held_threads, fetcher.device))
+    fetcher.limit(blocks_of(percent, fetcher.points[torch.int64].block_threads, fetcher.device))
     return "capped grid"
 
 
@@ -172,7 +172,7 @@ def share_multiprocessors(fetcher: KernelFetcher, percent: int) -> str:
     green = green_stream(fetcher.device, percent)
     gpu = torch.cuda.get_device_properties(fetcher.device)
     threads = green.multiprocessors * gpu.max_threads_per_multi_processor
-    blocks = max(1, threads // fetcher.points[torch.int64].held_threads)
+    blocks = max(1, threads // fetcher.points[torch.int64].block_threads)
     fetcher.limit(blocks, green.stream)
     return f"green context of {green.multiprocessors} of {gpu.multi_processor_count} SMs"
 

@@ -5,16 +5,12 @@ from __future__ import annotations
 import torch
 
 from gatherbench.kernels.compiler import CompilerError, compiler_version
-from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.host_memory import available_bytes
-from gatherbench.kernels.launch import architecture
-from gatherbench.kernels.managed_memory import managed_refusal, pageable_refusal
+from gatherbench.kernels.managed_memory import managed_refusal
 from gatherbench.reason import Reason, unsupported
 
 #: Share of the free memory that a table may take: the model and the batches need some too.
 TABLE_SHARE = 0.9
-#: Of kinds of memory that not every GPU reads: why a device does not.
-_REFUSALS = {"managed": managed_refusal, "pageable": pageable_refusal}
 
 
 def with_index(device: torch.device) -> torch.device:
@@ -61,16 +57,10 @@ def mapped_skip(device: torch.device, memory: str, on_gpu_only: str | None = Non
 
     Whether the host has room for managed memory is known to who loads the table there.
     """
-    if memory not in _REFUSALS:
+    if memory != "managed":
         return kernel_skip(device, on_gpu_only)
     reason = kernel_skip(device, on_gpu_only or f"memory = {memory}")
-    return reason or _REFUSALS[memory](with_index(device).index)
-
-
-def bulk_skip(device: torch.device) -> Reason | None:
-    """Why the CUDA ``device`` has no bulk copies, or ``None``."""
-    missing = GridPoint.bulk().missing_on(architecture(device))
-    return None if missing is None else unsupported(missing)
+    return reason or managed_refusal(with_index(device).index)
 
 
 def free_bytes(device: torch.device) -> int:

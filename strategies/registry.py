@@ -22,7 +22,6 @@ from gatherbench.strategies.copy_engine_gather import CopyEngineGather
 from gatherbench.strategies.cpu_gather import CpuGather
 from gatherbench.strategies.disk_cached import DiskCached
 from gatherbench.strategies.disk_direct import DiskDirect
-from gatherbench.strategies.disk_gds import DiskGds
 from gatherbench.strategies.disk_mmap import DiskMmap
 from gatherbench.strategies.no_fetch import NoFetch
 from gatherbench.strategies.partition_buffer import PartitionBuffer
@@ -50,7 +49,6 @@ STRATEGIES: tuple[type[Strategy], ...] = (
     DiskMmap,
     DiskDirect,
     DiskCached,
-    DiskGds,
     PartitionBuffer,
     AllInGpu,
     NoFetch,

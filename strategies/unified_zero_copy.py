@@ -30,8 +30,7 @@ class UnifiedZeroCopy(Strategy):
     """``memory``: how the GPU comes to see the table.
 
     ``registered`` page-locks and maps it (cudaHostRegister); ``managed`` is unified memory with
-    the CPU as preferred location and the GPU as one that accesses it; ``pageable`` is read where it
-    lies, registered by nobody, on machines that can (HMM, ATS).
+    the CPU as preferred location and the GPU as one that accesses it.
     """
 
     name: ClassVar[str] = "unified_zero_copy"
@@ -39,7 +38,7 @@ class UnifiedZeroCopy(Strategy):
     colour: ClassVar[str] = "sky"
     role = "zero_copy"
 
-    memory: Literal["registered", "managed", "pageable"] = "registered"
+    memory: Literal["registered", "managed"] = "registered"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
         return mapped_skip(device, self.memory)

@@ -43,10 +43,8 @@ from tools.shim.execute import ShimError
 BASELINE = Path(__file__).resolve().with_name("sass_baseline.json")
 
 #: A load or store in SASS (CUDA Binary Utilities, "Instruction Set Reference"): LDG and STG reach
-#: global memory, LDL and STL local memory, which is where spilled registers go. UBLKCP is a bulk
-#: copy, .S.G to shared memory and .G.S out of it; SYNCS.PHASECHK waits for one.
+#: global memory, LDL and STL local memory, which is where spilled registers go.
 _MEMORY = re.compile(r"\b(LDG|STG|LDL|STL|LD|ST|RED|REDG|ATOM|ATOMG)((?:\.\w+)*)\s")
-_BULK = re.compile(r"\b(UBLKCP\.[SG]\.[SG]|SYNCS\.PHASECHK)")
 _INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/", re.MULTILINE)
 _BITS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128}
 #: Registers of an SM, and the lanes and granularity by which warps get them (CUDA C++ Programming
@@ -86,7 +84,6 @@ class KernelCode:
     def counts(self) -> Counter[str]:
         """All that is told of the code, with what follows from it."""
         table = {kind: n for kind, n in self.memory.items() if kind.startswith("LDG.EF")}
-        bulk = self.memory.get("UBLKCP.S.G", 0)
         local = [n for kind, n in self.memory.items() if kind.startswith(("LDL", "STL"))]
         unit = -(-self.registers * 32 // _REGISTER_UNIT) * _REGISTER_UNIT
         return Counter(
@@ -97,7 +94,7 @@ class KernelCode:
                     (int(kind.rpartition(".")[2]) for kind in table), default=0
                 ),
                 "warps that registers allow": min(64, _SM_REGISTERS // unit),
-                "table loads in the code": sum(table.values()) + bulk,
+                "table loads in the code": sum(table.values()),
                 "registers": self.registers,
                 "instructions": self.instructions,
                 **self.memory,
@@ -136,7 +133,6 @@ def disassemble(cubin: bytes) -> KernelCode:
     if resources is None:
         raise CompilerError(f"cuobjdump shows no resources of the kernel:\n{usage[:500]}")
     memory = Counter(_kind(match[1], match[2].split(".")[1:]) for match in _MEMORY.finditer(code))
-    memory.update(_BULK.findall(code))
     instructions = len(_INSTRUCTION.findall(code))
     return KernelCode(
         int(resources[1]),
@@ -154,12 +150,11 @@ def kernel_points() -> Iterator[GridPoint]:
     ):
         if lanes or rows == 1:
             yield GridPoint(shift, width, lanes, rows, loads, index_bytes)
-    yield from (GridPoint.bulk(index_bytes) for index_bytes in (4, 8))
 
 
 def guarded_points() -> list[GridPoint]:
-    """The kernels that are guarded: int64 ids, and several loads in flight, or bulk copies."""
-    several = (p for p in kernel_points() if p.rows * p.loads > 1 or p.access == "bulk")
+    """The kernels that are guarded: int64 ids, and several loads in flight."""
+    several = (p for p in kernel_points() if p.rows * p.loads > 1)
     return [p for p in several if p.index_bytes == 8]
 
 
@@ -183,7 +178,7 @@ def measure(
 
     with ThreadPoolExecutor(2) as pool:
         jobs = itertools.product(architectures, points)
-        return dict(pool.map(one, (job for job in jobs if job[1].missing_on(job[0]) is None)))
+        return dict(pool.map(one, jobs))
 
 
 def compare(old: KernelCode | None, new: KernelCode) -> tuple[str, str]:

@@ -137,11 +137,9 @@ def test_a_caller_may_go_over_to_another_stream(strategy):
 def test_the_table_may_change_once_the_path_is_closed(strategy):
     """So may the memory that it staged rows in, which torch's allocator has back then.
 
-    The table is page-locked by torch, so that closing has nothing to unregister; or it is pageable.
+    The table is page-locked by torch, so that closing has nothing to unregister.
     """
-    table = TABLE.clone()
-    if "pageable" not in strategy.variant:
-        table = table.pin_memory()
+    table = TABLE.clone().pin_memory()
     (ids,) = batches(1)
     stream = torch.cuda.Stream()
     fetcher = opened_warm(strategy, table)

@@ -20,8 +20,6 @@ class FakeRuntime:
     def __init__(self) -> None:
         self.registered: dict[int, tuple[int, int]] = {}
         self.held: dict[int, Any] = {}
-        #: Addresses of ordinary memory that may be advised.
-        self.pageable: set[int] = set()
         self.attributes = 1
         self.kind = "Host"
         #: What a call answers where that is no success.
@@ -77,7 +75,7 @@ class FakeRuntime:
         return ctypes.addressof(room)
 
     def _cudaMemAdvise(self, ptr: int, size: int, advice: Any, place: Any) -> None:  # noqa: N802
-        assert ptr in self.held or ptr in self.pageable, "advice is for the whole of it"
+        assert ptr in self.held, "advice is for the whole of it"
         said = advice.name.removeprefix("cudaMemAdvise")
         late = any(page != 255 for page in self.held.get(ptr, b"")[::4096])
         where = place.type.name.removeprefix("cudaMemLocationType")

@@ -65,15 +65,6 @@ def test_whatever_changes_the_code_changes_the_key(cache):
     assert len(entries(cache)) == 4, "the shape of a launch is no part of the code"
 
 
-def test_bulk_copies_are_of_sm_90_and_later(cache):
-    for arch in ("sm_90", "sm_100"):
-        assert compiler.KERNEL_NAME.encode() in compile_gather(GridPoint.bulk(), arch)
-    for arch in ("sm_75", "sm_80", "sm_89"):
-        with pytest.raises(CompilerError, match=f"{arch} has no bulk copies: sm_90 and later do"):
-            compile_gather(GridPoint.bulk(), arch)
-    assert len(entries(cache)) == 2
-
-
 COMPILE_IN_THREADS = """
 import hashlib, sys
 from concurrent.futures import ThreadPoolExecutor

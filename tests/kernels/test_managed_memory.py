@@ -18,10 +18,9 @@ from gatherbench.kernels.managed_memory import (
     managed_refusal,
     managed_room,
     managed_table,
-    pageable_refusal,
     span_of,
 )
-from gatherbench.kernels.mapped_memory import HostRegistration, ManagedMemory, PageableMemory
+from gatherbench.kernels.mapped_memory import HostRegistration, ManagedMemory
 
 from .cuda_runtime import FakeRuntime, Status, fake_runtime
 
@@ -231,34 +230,3 @@ def test_the_two_line_use_allocates_by_word(cuda):
 def test_without_a_driver_the_error_is_clear():
     with pytest.raises(CudaCallError, match=r"cudaMallocManaged failed: .*driver"):
         gatherbench.empty((3, 4))
-
-
-def test_pageable_memory_is_advised_as_managed_memory_is_and_left_as_it_was(cuda):
-    table = torch.ones(1000, 6)
-    cuda.pageable.add(table.data_ptr())
-    with PageableMemory(table, 3) as seen:
-        assert (seen.address, seen.kind) == (table.data_ptr(), "Unregistered")
-        assert cuda.done == both_advices(24_000, 3)[1:3]
-        cuda.done.clear()
-    assert cuda.done == [
-        ("UnsetPreferredLocation", 24_000, "Host", 0),
-        ("UnsetAccessedBy", 24_000, "Device", 3),
-    ]
-    assert not cuda.registered
-    seen.close()
-    assert len(cuda.done) == 2, "once"
-
-
-def test_pageable_memory_is_refused_where_the_gpu_reads_none(cuda, monkeypatch):
-    assert pageable_refusal(0) is None
-    cuda.attributes = 0
-    said = str(pageable_refusal(0))
-    assert said.startswith("unsupported: cuda:0 reads no memory that is not registered")
-    assert '"registered"' in said, "the remedy"
-    with pytest.raises(ValueError, match="in managed memory"):
-        PageableMemory(managed_table((10, 2), torch.float32))
-    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda _: True)
-    cuda.done.clear()
-    with pytest.raises(ValueError, match=r'page-locked.*"registered"'):
-        PageableMemory(torch.ones(10, 2))
-    assert not cuda.done, "nothing was advised"

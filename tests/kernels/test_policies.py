@@ -80,8 +80,6 @@ POINTS = [
     ("unaligned", 64, GridPoint("none", 16, 4, 4, 1, block_threads=256)),
     ("aligned-idle", 2408, GridPoint("idle", 8, 32, 1, 4, block_threads=256)),
     ("aligned-idle", 512, GridPoint("idle", 16, 32, 4, 1, block_threads=256)),
-    ("bulk", 400, GridPoint.bulk()),
-    ("bulk", 2408, GridPoint("circular", 8, 32, 1, 4, block_threads=256)),
     ("aligned-idle", 128, GridPoint("none", 16, 8, 4, 1, block_threads=256)),
 ]
 

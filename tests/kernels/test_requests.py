@@ -33,8 +33,6 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shim]:
 
 @st.composite
 def points(draw: st.DrawFn) -> GridPoint:
-    if draw(st.integers(0, 7)) == 0:
-        return GridPoint.bulk(draw(st.sampled_from([4, 8])), draw(st.sampled_from([None, 1, 3])))
     lanes = draw(st.sampled_from([0, 1, 2, 4, 8, 16, 32, 64, 128]))
     rows, loads = draw(st.sampled_from([f for f in IN_FLIGHT if lanes or f[0] == 1]))
     return GridPoint(
@@ -151,7 +149,7 @@ def test_a_shifted_row_costs_no_more_than_idle_lanes_where_a_cache_keeps_two_lin
     assert kept.num_requests / asked.num_requests == pytest.approx(0.93, abs=0.005)
 
 
-@pytest.mark.parametrize("name", ["unaligned", "aligned", "aligned-idle", "bulk"])
+@pytest.mark.parametrize("name", ["unaligned", "aligned", "aligned-idle"])
 @pytest.mark.parametrize("floats", [100, 128, 353, 602, 1024, 2049])
 def test_a_small_cache_leaves_what_a_large_one_does(name, floats):
     ids, row_bytes = uniform_ids(1 << 8), 4 * floats
@@ -172,15 +170,6 @@ def test_rows_that_instructions_share_are_counted_as_they_are_asked_for(ids):
     asked, kept = (count_requests(point, ids, 200, kept_lines=n) for n in (0, KEPT_LINES))
     assert point.flat
     assert kept == asked
-
-
-def test_bulk_copies_ask_for_the_lines_under_a_piece():
-    """Rows of 1104 B, 48 B into a line: a piece of 1024 B, and 80 B of the line it ended in."""
-    got = count_requests(GridPoint.bulk(), np.zeros(1, np.int64), 1104, table_address=48)
-    # 48 to 1072: sectors 1 to 3, seven whole lines, then 2 sectors (48 B); 1072 to 1152: 3 sectors.
-    assert got.requests == {32: 0, 64: 1, 96: 2, 128: 7}
-    rows = count_requests(GridPoint.bulk(), np.zeros(5, np.int64), 1104, table_address=48)
-    assert rows.num_requests == 50, "rows of one warp share nothing"
 
 
 def test_repeats_within_one_instruction_are_fetched_once():

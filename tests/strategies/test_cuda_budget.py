@@ -113,7 +113,7 @@ def test_a_green_share_has_a_stream_and_a_grid_of_its_own(monkeypatch):
     limits = []
     fetcher = SimpleNamespace(
         device=torch.device("cuda", 0),
-        points={torch.int64: SimpleNamespace(held_threads=256)},
+        points={torch.int64: SimpleNamespace(block_threads=256)},
         limit=lambda *given: limits.append(given),
     )
     assert share_multiprocessors(fetcher, 10) == "green context of 16 of 132 SMs"

@@ -53,36 +53,12 @@ def conformance(shim: Shim, point: GridPoint, row_bytes: int, offset: int = 0) -
 @pytest.mark.parametrize("shift", SHIFTS)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_every_kernel_on_every_row_width(shim, shift, width):
-    points = [p for p in kernel_points() if (p.shift, p.width, p.access) == (shift, width, "loads")]
+    points = [p for p in kernel_points() if (p.shift, p.width) == (shift, width)]
     assert len(points) == 10
     for point, row_bytes in itertools.product(points, ROW_BYTES):
         if row_bytes % width == 0:
             block = 32 if row_bytes < 300 else 128
             conformance(shim, replace(point, block_threads=block), row_bytes, offset=48)
-
-
-@pytest.mark.parametrize("index_bytes", [4, 8])
-@pytest.mark.parametrize("max_blocks", [1, None])
-def test_bulk_copies_on_every_row_width(shim, index_bytes, max_blocks):
-    point = GridPoint.bulk(index_bytes, max_blocks)
-    for row_bytes in (16, 112, 272, 1008, 1024, 1040, 2048, 2416):
-        for offset in (0, 16, 48):
-            conformance(shim, point, row_bytes, offset)
-    bulk_conforms(shim)
-
-
-def bulk_conforms(shim: Shim) -> None:
-    """Several rows and pieces a lane, bad ids, rows that are padded and go elsewhere."""
-    point, table = GridPoint.bulk(max_blocks=1), table_of(2432)
-    ids, order = np.random.default_rng(3).integers(0, 41, 100), np.random.default_rng(4)
-    places = order.permutation(100)
-    ids[[7, 90]] = -1, 41
-    expected = np.zeros((100, 2416), np.uint8)
-    good = np.setdiff1d(np.arange(100), [7, 90])
-    expected[places[good]] = table[ids[good], :2416]
-    got = shim.run(point, table, ids, row_bytes=2416, out_rows=places, report_bad=True)
-    np.testing.assert_array_equal(got.rows, expected)
-    assert got.bad_id == -1
 
 
 @pytest.mark.parametrize("shift", SHIFTS)
@@ -235,21 +211,6 @@ WRONG = {
 }
 
 
-#: Of bulk copies: the shim makes each as late as it may be, so a wait that is missing shows.
-WRONG_BULK = {
-    "missing mbarrier phase": ("parity ^= 1;", ""),
-    "no wait for the load": ("bulk_wait(barrier, parity);", ""),
-    "room filled again too early": ("bulk_drain();", ""),
-    "ends before its stores": ("  bulk_end();\n}", "}"),
-    "last piece too long": (
-        "job.row_bytes - at < kBulkPiece ? job.row_bytes - at : kBulkPiece",
-        "kBulkPiece",
-    ),
-    "a gap between pieces": ("at += kBulkPiece)", "at += kBulkPiece + 16)"),
-    "a bad row is left as it was": ("store(reinterpret_cast<uint4*>(row.to + i), uint4{});", ""),
-}
-
-
 #: How many are those.
 ASTRAY = 4
 
@@ -302,15 +263,6 @@ def test_a_wrong_kernel_is_rejected(wrong_kernels, name):
         conforms(shim)
 
 
-@pytest.mark.parametrize("name", WRONG_BULK)
-def test_a_wrong_bulk_copy_is_rejected(few, name):
-    with (
-        Shim(altered(few, f"bulk {name}", *WRONG_BULK[name])) as shim,
-        pytest.raises((AssertionError, ShimError)),
-    ):
-        bulk_conforms(shim)
-
-
 def test_a_misaligned_access_is_stopped_by_the_sanitizer(few):
     program = altered(
         few,
@@ -341,7 +293,6 @@ def test_a_source_that_does_not_compile_says_so(few):
         ("block_threads", 2048),
         ("block_threads", 40),
         ("max_blocks", 0),
-        ("access", "bulk"),
     ],
 )
 def test_a_point_outside_the_grid_is_refused(field, value):

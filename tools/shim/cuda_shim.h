@@ -51,18 +51,6 @@ struct LoadRecord {
 inline thread_local std::vector<LoadRecord>* load_records = nullptr;
 inline thread_local std::uint32_t load_place = 0;
 
-// A bulk copy: its units of 16 B in an instruction of its own.
-inline void record_bulk(const char* from, int bytes) {
-  const unsigned thread = threadIdx.y * blockDim.x + threadIdx.x;
-  const unsigned warps = blockDim.x * blockDim.y / 32;
-  const std::uint32_t place = load_place++ * 32 + thread % 32;
-  for (int at = 0; load_records != nullptr && at < bytes; at += 16) {
-    load_records->push_back({reinterpret_cast<std::uint64_t>(from + at),
-                             blockIdx.x * warps + thread / 32, place, thread % 32, 16});
-  }
-}
-#define RECORD_BULK record_bulk
-#include "bulk_shim.h"
 
 namespace gather {
 

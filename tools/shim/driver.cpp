@@ -33,12 +33,11 @@ struct Header {
   i64 num_ids, num_rows, row_bytes, row_stride;
   i64 table_offset, out_offset;  // bytes past a 256 B boundary
   i64 permuted, record, report_bad;
-  i64 bulk;
   i64 tail;  // 0, or: only the last `tail` ids are given, the others are row 0 (see run_sparse)
 };
 
 using Kernel = void (*)(const Job&, const void*);
-using Key = std::tuple<i64, i64, i64, i64, i64, i64, i64>;
+using Key = std::tuple<i64, i64, i64, i64, i64, i64>;
 static std::map<Key, Kernel> kernels;
 
 template <int SHIFT, int WIDTH, bool FLAT, int ROWS, int LOADS, class Id>
@@ -46,18 +45,14 @@ void run_thread(const Job& job, const void* ids) {
   gather::gather<SHIFT, WIDTH, FLAT, ROWS, LOADS>(job, static_cast<const Id*>(ids));
 }
 
-template <class Id> void run_bulk(const Job& job, const void* ids) {
-  gather::gather_bulk(job, static_cast<const Id*>(ids));
-}
-
 template <int SHIFT, int WIDTH, class Id> void add_points() {
   const i64 s = SHIFT, w = WIDTH, i = sizeof(Id);
-  kernels[{s, w, 0, 1, 1, i, 0}] = run_thread<SHIFT, WIDTH, false, 1, 1, Id>;
-  kernels[{s, w, 1, 1, 1, i, 0}] = run_thread<SHIFT, WIDTH, true, 1, 1, Id>;
+  kernels[{s, w, 0, 1, 1, i}] = run_thread<SHIFT, WIDTH, false, 1, 1, Id>;
+  kernels[{s, w, 1, 1, 1, i}] = run_thread<SHIFT, WIDTH, true, 1, 1, Id>;
 #ifndef GATHER_SHIM_FEW
-  kernels[{s, w, 0, 1, 4, i, 0}] = run_thread<SHIFT, WIDTH, false, 1, 4, Id>;
-  kernels[{s, w, 0, 4, 1, i, 0}] = run_thread<SHIFT, WIDTH, false, 4, 1, Id>;
-  kernels[{s, w, 1, 1, 4, i, 0}] = run_thread<SHIFT, WIDTH, true, 1, 4, Id>;
+  kernels[{s, w, 0, 1, 4, i}] = run_thread<SHIFT, WIDTH, false, 1, 4, Id>;
+  kernels[{s, w, 0, 4, 1, i}] = run_thread<SHIFT, WIDTH, false, 4, 1, Id>;
+  kernels[{s, w, 1, 1, 4, i}] = run_thread<SHIFT, WIDTH, true, 1, 4, Id>;
 #endif
 }
 
@@ -115,7 +110,7 @@ class Buffer {
 };
 
 static void launch(const Header& h, const Job& job, const void* ids) {
-  const auto found = kernels.find({h.shift, h.width, h.flat, h.rows, h.loads, h.index_bytes, h.bulk});
+  const auto found = kernels.find({h.shift, h.width, h.flat, h.rows, h.loads, h.index_bytes});
   if (found == kernels.end()) fail("this point of the grid is not compiled in");
   blockDim = {static_cast<unsigned>(h.block_x), static_cast<unsigned>(h.block_y), 1};
   gridDim = {static_cast<unsigned>(h.blocks), 1, 1};
@@ -202,8 +197,6 @@ static void run_sparse(const Header& h) {
 }
 
 int main() {
-  kernels[{gather::kNone, 16, 0, 1, 1, 4, 1}] = run_bulk<int>;
-  kernels[{gather::kNone, 16, 0, 1, 1, 8, 1}] = run_bulk<i64>;
   add_shift<gather::kNone>();
   add_shift<gather::kIdle>();
   add_shift<gather::kCircular>();

@@ -22,7 +22,7 @@ from gatherbench.kernels.grid import SHIFTS, GridPoint
 
 #: Where the shim lies.
 SHIM = Path(__file__).resolve().parent
-_HEADER = struct.Struct("<22q")
+_HEADER = struct.Struct("<21q")
 
 #: One load of one lane; ``address`` is counted from the 256 B boundary before the table.
 RECORD = np.dtype(
@@ -198,8 +198,7 @@ class Shim(Driver):
         blocks = point.blocks(shape[0], shape[2])
         specialisation = (SHIFTS.index(point.shift), point.width, point.flat, point.rows)
         launch = (point.loads, point.index_bytes, *point.block, blocks, first_block, blocks)
-        rest = (*flags, point.access == "bulk", tail)
-        self._write(_HEADER.pack(*specialisation, *launch, *shape, *rest))
+        self._write(_HEADER.pack(*specialisation, *launch, *shape, *flags, tail))
 
     def _reply(self, row_bytes: int) -> Execution:
         bad_id, out_bytes, num_records = struct.unpack("<q2Q", self._read(24))

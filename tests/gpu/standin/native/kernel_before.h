@@ -21,9 +21,6 @@ struct Three {
 };
 static thread_local Three threadIdx, blockIdx, blockDim, gridDim;
 
-#define RECORD_BULK(from, bytes)
-#include "../../../../tools/shim/bulk_shim.h"
-
 // A kernel runs on one thread; two kernels never share what they do this to.
 template <class Word> static Word atomicMin(Word* at, Word value) {
   const Word old = *at;
