@@ -123,7 +123,6 @@ API cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int
     case cudaDevAttrMaxThreadsPerBlock: *value = 1024; break;
     case cudaDevAttrManagedMemory:
     case cudaDevAttrConcurrentManagedAccess:
-    case cudaDevAttrPageableMemoryAccess:
     case cudaDevAttrHostRegisterSupported:
     case cudaDevAttrHostRegisterReadOnlySupported:
     case cudaDevAttrCanMapHostMemory:

@@ -24,13 +24,6 @@ std::map<std::uintptr_t, Range>& ranges() {
   return *all;
 }
 
-// Memory of the process that nobody registered and a GPU was advised to access: HMM and ATS. A GPU
-// that has these sees all memory; here the advice must have been given, as without it pages move.
-std::map<std::uintptr_t, size_t>& advised() {
-  static auto* all = new std::map<std::uintptr_t, size_t>;
-  return *all;
-}
-
 size_t capacity() {
   static const char* given = std::getenv("STANDIN_GPU_GIB");
   static const double gib = given != nullptr ? std::atof(given) : 6.0;
@@ -56,7 +49,7 @@ void keep(void* at, const Range& range) {
   ranges()[reinterpret_cast<std::uintptr_t>(at)] = range;
 }
 
-// What was asked of managed or advised memory, a line each, until it is read; and the calls that are to fail.
+// What was asked of managed memory, a line each, until it is read; and the calls that are to fail.
 std::mutex told_lock;
 std::string told;
 std::map<std::string, int>& faults() {
@@ -142,15 +135,8 @@ bool visible(const void* address, size_t size) {
   std::lock_guard<std::mutex> hold(ranges_lock);
   while (at < end) {
     auto found = range_of(at);
-    if (found != ranges().end()) {
-      at = found->first + found->second.size;
-      continue;
-    }
-    auto after = advised().upper_bound(at);
-    if (after == advised().begin()) return false;
-    const auto& [start, bytes] = *std::prev(after);
-    if (at >= start + bytes) return false;
-    at = start + bytes;
+    if (found == ranges().end()) return false;
+    at = found->first + found->second.size;
   }
   return true;
 }
@@ -245,14 +231,7 @@ API cudaError_t cudaMemAdvise(const void* at, size_t size, cudaMemoryAdvise advi
   tell("advise " + std::to_string(advice) + " " + word_of(place) + " " +
        std::to_string(place.id) + " " + std::to_string(size) + " " +
        std::to_string(present(first, reinterpret_cast<std::uintptr_t>(at) + size - first)));
-  const cudaMemoryType kind = kind_at(at);
-  if (kind == cudaMemoryTypeManaged) return answer(0);
-  if (kind != cudaMemoryTypeUnregistered) return answer(cudaErrorInvalidValue);
-  std::lock_guard<std::mutex> hold(ranges_lock);
-  const auto start = reinterpret_cast<std::uintptr_t>(at);
-  if (advice == cudaMemAdviseSetAccessedBy) advised()[start] = size;
-  if (advice == cudaMemAdviseUnsetAccessedBy) advised().erase(start);
-  return answer(0);
+  return answer(kind_at(at) == cudaMemoryTypeManaged ? 0 : cudaErrorInvalidValue);
 }
 API cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* of, const void* at) {
   std::memset(of, 0, sizeof *of);
