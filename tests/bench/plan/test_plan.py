@@ -426,7 +426,7 @@ def test_a_graph_in_host_memory_is_of_uva_sampling_alone(tmp_path):
     managed = 'graph = "managed"\nsampling = '
     plan = load_plan(write(tmp_path, SMALL.replace("repeats = 3", f'{managed}"uva"')))
     assert (plan.measure.graph, plan.measure.table) == ("managed", "auto")
-    with pytest.raises(PlanError, match='graph = "managed" is read with sampling = "uva" or'):
+    with pytest.raises(PlanError, match='graph = "managed" is read with sampling = "uva" alone'):
         load_plan(write(tmp_path, SMALL.replace("repeats = 3", f'{managed}"gpu"')))
 
 

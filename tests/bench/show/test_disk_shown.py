@@ -249,12 +249,12 @@ def test_pictures_are_drawn_and_readable(published, tmp_path, monkeypatch):
 def test_points_lie_on_their_rows_width(run):
     reads = reads_of_run(run)
     assert {name: (of.rows, of.ids) for name, of in reads.items()} == {
-        "wordnet GraphSAGE": (160_000, 100_000)
+        run.names[workload]: (160_000, 100_000) for workload in (FITS, LARGE)
     }
     figure = row_widths(reads)
     stands_free(figure)
     assert MAPPED[0] not in texts(figure), "nobody counts what is read for it"
-    (axes,) = figure.axes
+    axes, _ = figure.axes
     lines = [line for line in axes.get_lines() if len(line.get_xdata()) > 1]
     points = [line for line in axes.get_lines() if len(line.get_xdata()) == 1]
     assert len(lines) == 2

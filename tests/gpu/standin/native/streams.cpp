@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -33,6 +34,7 @@ Stream::Stream(int wanted_priority, unsigned wanted_flags)
 }
 
 void Stream::run() {
+  pthread_setname_np(pthread_self(), "standin-stream");  // as CUDA's: it is no thread of torch's pool
   for (;;) {
     std::unique_lock<std::mutex> hold(lock_);
     wanted_.wait(hold, [this] { return !jobs_.empty(); });
