@@ -2,12 +2,13 @@
 
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
-from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.job import Counting, Job
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.runner import PreparedRun, Runner
 from gatherbench.bench.run.store import PartWriter, RunStore, read_part, rows_of
@@ -39,9 +40,20 @@ def measured(job: Job) -> list[Row]:
     return rows_of(read_part(job.part))
 
 
+def counted(*jobs: Job) -> list[Job]:
+    """The jobs, of one workload, with what was counted of its minibatches, in this process."""
+    from gatherbench.bench.run.counting import count_sets  # brings torch, which takes its time
+
+    into = jobs[0].part.with_suffix(".counts.json")
+    count_sets(Counting(jobs, into))
+    return [replace(job, counts=into) for job in jobs]
+
+
 def skipped(job: Job) -> str | None:
     """Why a case cannot run here; ``None``: it has been measured."""
     from gatherbench.bench.run.measure import measure  # brings torch, which takes its time
 
+    if job.counts is None:
+        (job,) = counted(job)
     with closing(PartWriter(job.part)) as out:
         return measure(job, out)
