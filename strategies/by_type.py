@@ -107,7 +107,7 @@ def typed_refusal(strategy: Strategy, device: torch.device) -> Reason | None:
     if strategy.needs:
         told = ", ".join(sorted(strategy.needs))
         return unsupported(f"it has to know of all nodes, and each type has its own table: {told}")
-    if strategy.learns or strategy.collective or strategy.role == "choice":
+    if strategy.collective or strategy.role == "choice":
         return unsupported("it is measured with one table for all nodes")
     if device.type == "cuda" and strategy.gpu_share:
         return unsupported("it takes a part of the GPU, and would for each type of nodes")

@@ -35,7 +35,6 @@ from gatherbench.strategies.partition_orders import Partitions
 from gatherbench.strategies.untold import (
     Children,
     changed_clock,
-    kept_rows,
     native_threads,
     not_plain,
     others_cpu_s,
@@ -330,7 +329,7 @@ def check_floor(strategy: Strategy, device: torch.device) -> None:
 
 
 def check_knowledge(strategy: Strategy, device: torch.device) -> None:
-    """It asks for what it uses, learns as it says, and counts the hits that it told in advance.
+    """It asks for what it uses, and counts the hits that it told in advance.
 
     The minibatches that are measured are for a path that is never ranked.
     """
@@ -348,8 +347,6 @@ def check_knowledge(strategy: Strategy, device: torch.device) -> None:
         list(strategy.data_paths(batches, 129, NUM_ROWS, known, before))
         for before in ((), [batches])
     )
-    said = "data_paths() depends on what was fetched before, and learns is False"
-    _require(strategy, strategy.learns or first == later, said)
     with open_known(strategy, table, device) as fetcher:
         unknown = ", ".join(set(fetcher.counts()) - set(COUNTS))
         _require(strategy, not unknown, f"counts() names {unknown}, which COUNTS does not")
@@ -379,33 +376,6 @@ def _check_counts(
             found = counted[name] - before[name]
             said = f"{found} of {name} were counted, and {told[name]} declared"
             _require(strategy, told[name] in (None, found), said)
-
-
-def check_kept(strategy: Strategy, device: torch.device) -> None:
-    """Rows come from the table when they are asked for; what is kept does not depend on fetches.
-
-    A path that learns has told so. Any other may have copied rows when it was opened, and none
-    because they were fetched. A floor has nothing but rows that it keeps.
-    """
-    if strategy.learns or strategy.role == "floor":
-        return
-    generator = torch.Generator().manual_seed(4)
-    table, every = table_for(strategy, 129, torch.int8), torch.arange(NUM_ROWS)
-    batches = [every, *torch.randint(0, NUM_ROWS, (3, 200), generator=generator)]
-    fetcher, file = _open_with_file(strategy, table, device)
-    with fetcher:
-        opened = kept_rows(fetcher, table, every, file)
-        for _ in range(2):
-            fetcher.forget()
-            fetcher.begin_epoch()
-            given = [_on(fetcher, ids) for ids in batches]
-            for ids in announcing(given, fetcher.announced, fetcher.announce):
-                rows = fetcher.submit(ids).result()
-                _same(strategy, rows, table, ids.cpu(), device, "rows of a table that had changed")
-        later = kept_rows(fetcher, table, every, file)
-    more = int((later & ~opened).sum())
-    said = f"{more} rows were not read when they were asked for, but kept from earlier fetches"
-    _require(strategy, not more, f"{said}, and learns is False")
 
 
 def check_rest(strategy: Strategy, device: torch.device) -> None:
@@ -573,7 +543,6 @@ CHECKS: tuple[Callable[[Strategy, torch.device], None], ...] = (
     check_data_path,
     check_floor,
     check_knowledge,
-    check_kept,
     check_modes,
     check_changes,
     check_rest,

@@ -1,9 +1,9 @@
 """What a data path does beside its fetches, and might not tell: facts for whoever judges it.
 
-A fetch costs what happens between ``submit`` and ``result``. A path that has kept rows of earlier
-minibatches, gathers before it is asked, goes on when it has answered, leaves a process that works
-for the next case, or turns the clock looks faster than it is, and its rows are right. The
-conformance suite asks all of this, and a run what can be asked beside a training.
+A fetch costs what happens between ``submit`` and ``result``. A path that goes on when it has
+answered, leaves a process that works for the next case, or turns the clock looks faster than it is,
+and its rows are right. The conformance suite asks all of this, and a run what can be asked beside a
+training.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import BuiltinFunctionType
 from typing import Self
@@ -23,18 +22,12 @@ import psutil
 import torch
 from torch import Tensor
 
-from gatherbench.kernels.reference import byte_rows, reference_gather
-from gatherbench.kernels.table_file import TableFile
-from gatherbench.strategies.base import Fetcher
-
 #: Processes that libraries start once, and which end with ours.
 _OF_LIBRARIES = re.compile(r"resource_tracker|forkserver|torch[./]_inductor")
 _PR_SET_CHILD_SUBREAPER = 36
 _TASKS = Path("/proc/self/task")
 #: How long a process that was killed is waited for.
 _KILL_S = 10.0
-#: Rows of a minibatch that change in the table.
-LOOKED_AT = 4096
 _CLOCKS = ("perf_counter", "monotonic", "time", "process_time", "thread_time")
 
 
@@ -49,57 +42,6 @@ def not_plain(rows: Tensor) -> str | None:
     if rows.layout != torch.strided or rows.is_neg() or rows.is_conj():
         return "rows are dense and lie in memory as they are: no sparse tensor, and no lazy view"
     return None
-
-
-def kept_rows(
-    fetcher: Fetcher, table: Tensor, ids: Tensor, file: TableFile | None = None
-) -> Tensor:
-    """Which rows of a fetch do not come from the table that ``open`` was given, bool.
-
-    When an epoch has begun and nothing has been asked for, every bit changes in the table of the
-    rows that are looked at: up to :data:`LOOKED_AT` of ``ids``, at equal distances. Whatever still
-    has its earlier bytes was copied before. Afterwards the table is as it was. Nothing may be in
-    flight, and the path may not learn: it would learn wrong rows.
-
-    Args:
-        table: ``[N, D]``, writable, and nobody else's meanwhile.
-        ids: int64 ``[B]`` on the host.
-        file: where the table lies, if the path reads a file.
-    """
-    fetcher.forget()
-    fetcher.begin_epoch()
-    looked_at = slice(None, None, max(1, len(ids) // LOOKED_AT))
-    before = reference_gather(table, ids[looked_at])
-    with _inverted(fetcher, table, ids[looked_at], file):
-        given = fetcher.taken(ids)
-        if fetcher.announced:
-            fetcher.announce(given)
-        rows = fetcher.submit(given).result()[looked_at].cpu().contiguous()
-    if (rows.dtype, rows.shape) != (before.dtype, before.shape):  # others say that they are wrong
-        return torch.zeros(len(before), dtype=torch.bool)
-    return (byte_rows(rows) == byte_rows(before)).any(dim=1)
-
-
-@contextmanager
-def _inverted(
-    fetcher: Fetcher, table: Tensor, ids: Tensor, file: TableFile | None
-) -> Iterator[None]:
-    def invert() -> None:
-        if fetcher.device.type == "cuda":  # which may still read what it was asked for
-            torch.cuda.synchronize(fetcher.device)
-        # By NumPy, so that torch sees no write: paths that copy rows would refuse to go on.
-        bits, at = byte_rows(table).numpy(), ids.numpy()
-        bits[at] = ~bits[at]
-        if file is not None:
-            with file.path.open("r+b") as changed:
-                changed.seek(file.offset)
-                changed.write(byte_rows(table).numpy().tobytes())
-
-    invert()
-    try:
-        yield
-    finally:
-        invert()
 
 
 def changed_clock() -> str | None:

@@ -14,12 +14,10 @@ from torch import Tensor
 
 from gatherbench.bench.meters.threads import helpers_cpu_s
 from gatherbench.bench.run.check import WrongConductError
-from gatherbench.bench.run.group import Alone
 from gatherbench.bench.run.loop import Watch
-from gatherbench.bench.run.table import Table
 from gatherbench.strategies.base import Fetcher, Strategy
-from gatherbench.strategies.by_type import Rows, TypedFetcher
-from gatherbench.strategies.untold import Children, changed_clock, kept_rows
+from gatherbench.strategies.by_type import Rows
+from gatherbench.strategies.untold import Children, changed_clock
 
 #: What a path's threads may take of the processor beside training: a share of the steps, and
 #: seconds a step, to go to sleep.
@@ -51,43 +49,9 @@ class Conduct:
         others: threads that are not the path's work beside the training, too.
     """
 
-    def __init__(
-        self, strategy: Strategy, table: Table, group: Alone, *, others: bool = False
-    ) -> None:
-        # A table that others read cannot change, nor one whose rows are learnt or lie ready.
-        alone = group.world == 1 and table.writable and "file" not in strategy.needs
+    def __init__(self, strategy: Strategy, *, others: bool = False) -> None:
         chosen = strategy.role == "choice"  # other paths are opened meanwhile
-        keeps = strategy.learns or strategy.role == "floor" or chosen
-        self._table = table.features if alone and not keeps else None
-        #: Each table with its fetcher, ids of its rows, and which of these were kept from it.
-        self._opened: list[tuple[Fetcher, Tensor, Tensor, Tensor]] = []
         self._busy = others or chosen or "file" in strategy.needs
-
-    def opened(self, fetcher: Fetcher, ids: Tensor) -> None:
-        """Note what the path has copied when it has fetched nothing yet; ``ids``: to be fetched."""
-        if isinstance(self._table, Tensor):
-            self._note(fetcher, self._table, ids)
-        elif self._table is not None and isinstance(fetcher, TypedFetcher):
-            for part in fetcher.parts(ids):
-                self._note(*part)
-
-    def _note(self, fetcher: Fetcher, table: Tensor, ids: Tensor) -> None:
-        self._opened.append((fetcher, table, ids, kept_rows(fetcher, table, ids)))
-
-    def trained(self) -> None:
-        """
-        Raises:
-            WrongConductError: it keeps more rows now, and ``learns`` says that it does not.
-        """
-        more = sum(
-            int((kept_rows(fetcher, table, ids) & ~kept).sum())
-            for fetcher, table, ids, kept in self._opened
-        )
-        if more:
-            raise WrongConductError(
-                f"{more} rows were not read when they were asked for, but kept from earlier"
-                " fetches, and learns is False"
-            )
 
     @contextmanager
     def resting(self, fetcher: Fetcher, watched: AbstractContextManager[Watch]) -> Iterator[Watch]:

@@ -349,7 +349,7 @@ class MeasuredCase(ExitStack):
         cached = _cached(knowledge.file)
         make, clock = job.rows, "time.perf_counter"
         kept = self.enter_context(activations_of(job, device))
-        conduct = Conduct(strategy, loaded, group, others=isinstance(kept, Offload))
+        conduct = Conduct(strategy, others=isinstance(kept, Offload))
         self._stays = (
             StaysOnHost(device, strategy.travelling_bytes(table.nbytes))
             if strategy.managed
@@ -375,7 +375,6 @@ class MeasuredCase(ExitStack):
             if device.type == "cuda" or fetcher.residency():
                 out.row(residency_row(fetcher, make, cached))
 
-        conduct.opened(fetcher, looked_at[0].input_ids.cpu())
         everything = self._alone or job.first
         compare = witness.everything if everything else partial(witness.spots, len(looked_at))
         compared = compare("before timing", residency)
@@ -622,7 +621,6 @@ class _Training:
         watched = self._compared("after the last epoch", batches, everything)
         compared = self.conduct.resting(self.fetcher, watched)
         check_rows(self.fetcher, compared, last, self.trainer, self.group)
-        self.conduct.trained()
 
     def energy_rows(self, energy: EnergyBlock) -> None:
         """Of the window around the measured epochs, after further ones where it was too short."""

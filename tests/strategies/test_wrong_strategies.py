@@ -204,40 +204,6 @@ class ChangesLater(RightFetcher):
         return rows
 
 
-class KeepsEveryMinibatch(RightFetcher):
-    def __init__(self, features: Tensor, device: torch.device) -> None:
-        super().__init__(features, device)
-        self.kept: dict[bytes, Tensor] = {}
-
-    def rows(self, ids: Tensor) -> Tensor:
-        key = ids.numpy().tobytes()
-        if key not in self.kept:
-            self.kept[key] = super().rows(ids)
-        return self.kept[key]
-
-
-class GathersTheEpochAsItBegins(KeepsEveryMinibatch):
-    """Of what it has seen, at a moment when nothing has been asked for yet."""
-
-    def __init__(self, features: Tensor, device: torch.device) -> None:
-        super().__init__(features, device)
-        self.seen: dict[bytes, Tensor] = {}
-
-    def rows(self, ids: Tensor) -> Tensor:
-        self.seen[ids.numpy().tobytes()] = ids.clone()
-        return self.kept.pop(ids.numpy().tobytes(), self.table[ids])
-
-    def begin_epoch(self) -> None:
-        self.kept = {key: self.table[ids] for key, ids in self.seen.items()}
-
-
-class GathersTheEpochAsItForgets(GathersTheEpochAsItBegins):
-    begin_epoch = RightFetcher.begin_epoch
-
-    def forget(self) -> None:
-        super().begin_epoch()
-
-
 class WorksOn(RightFetcher):
     """Beside the training, on rows that nobody has asked for."""
 
@@ -358,9 +324,6 @@ WRONG_FETCHERS: dict[str, type[Fetcher]] = {
             OpenAfterClose,
             GathersWhenUsed,
             ChangesLater,
-            KeepsEveryMinibatch,
-            GathersTheEpochAsItBegins,
-            GathersTheEpochAsItForgets,
             WorksOn,
             LeavesAProcess,
             TurnsTheClock,

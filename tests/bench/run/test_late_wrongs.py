@@ -34,9 +34,9 @@ from ...strategies.when_used import WhenUsed
 from . import fakes
 
 #: Of the jobs below: fetches that are compared before timing, of an epoch, and of the check after
-#: the last epoch. One more comes first, whose rows only tell what the path has copied.
+#: the last epoch.
 CHECKED, EPOCH, LAST = 2, 5, 5
-WARM_UP = 1 + CHECKED
+WARM_UP = CHECKED
 
 
 class Right(Fetcher):
@@ -190,23 +190,6 @@ class ChangesLater(BesideTraining):
 
     def beside(self, x: Tensor) -> None:
         x[-1] = 0
-
-
-class KeepsEveryMinibatch(Right):
-    """Once the first has been compared."""
-
-    def __init__(self, features: Tensor, device: torch.device) -> None:
-        super().__init__(features, device)
-        self.kept: dict[bytes, Tensor] = {}
-
-    def _submit(self, ids: Tensor) -> Ticket:
-        key = ids.numpy().tobytes()
-        if key not in self.kept or self.number < WARM_UP + EPOCH:
-            ticket = super()._submit(ids)
-            self.kept[key] = ticket.result()
-            return ticket
-        self.ring.claim()
-        return self.ring.issue(lambda: self.kept[key])
 
 
 class WorksOn(Right):
@@ -435,7 +418,6 @@ def test_a_path_that_is_wrong_only_beside_the_training(make_job, monkeypatch, fe
 @pytest.mark.parametrize(
     ("fetcher", "why"),
     [
-        (KeepsEveryMinibatch, r"\d+ rows were not read when they were asked for, but kept"),
         (WorksOn, "its threads worked .* s beside .* s of training"),
         (LeavesAProcess, r"it left a process behind when it was closed: \d+ \(sleep 5\)"),
         (TurnsTheClock, "time.perf_counter has been replaced"),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run import check
-from gatherbench.bench.run.check import SPOT_BATCHES, Witness, WrongConductError, WrongRowsError
+from gatherbench.bench.run.check import SPOT_BATCHES, Witness, WrongRowsError
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.models import Projected, build_model
 from gatherbench.bench.run.rows import Row, RowMaker
@@ -167,30 +167,6 @@ def test_a_path_that_exchanges_types_ends_the_case(job_of, monkeypatch):
         measured(job)
     (told,) = [row for row in rows_of(read_part(job.part)) if row.status == "failed"]
     assert (told.stage, told.metric) == ("check", "rows")
-
-
-def test_a_path_that_learns_unsaid_ends_the_case(job_of, monkeypatch):
-    """It keeps the rows of the last type from its first fetch on."""
-    kept: dict[int, Tensor] = {}
-    submit = TypedFetcher._submit
-
-    def wrong(self: TypedFetcher, ids: Tensor) -> Ticket:
-        last = self._each[-1]
-        if not hasattr(last, "kept"):
-            last.kept, table = kept, self._table.parts[-1]
-            plain = last._path.fetch
-
-            def fetch(ids: Tensor, out: Tensor) -> None:
-                plain(ids, out)
-                for place, one in enumerate(ids.tolist()):
-                    out[place] = kept.setdefault(one, table[one].clone())
-
-            last._path.fetch = fetch
-        return submit(self, ids)
-
-    monkeypatch.setattr(TypedFetcher, "_submit", wrong)
-    with pytest.raises(WrongConductError, match="learns is False"):
-        measured(job_of("cpu_gather"))
 
 
 TABLE = TypedTable(
