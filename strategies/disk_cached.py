@@ -48,9 +48,10 @@ LEARNING = ("lru", "s3-fifo", "belady")
 class DiskCached(Strategy):
     """``policy``: which rows are kept, ``share``: how many of all, ``ahead``: minibatches ahead.
 
-    By score, as ``cached_zero_copy`` has them, by use (``lru``, ``s3-fifo``), or by what comes: for ``belady`` a ``superbatch`` of minibatches is announced. It knows what any
-    training could that draws its minibatches early, so it is ranked like the others. ``start``:
-    whether a cache that learns keeps its rows from epoch to epoch (``warm``).
+    By score, as ``cached_zero_copy`` has them, by use (``lru``, ``s3-fifo``), or by what comes: for
+    ``belady`` a ``superbatch`` of minibatches is announced. It knows what any training could that
+    draws its minibatches early, so it is ranked like the others. ``start``: whether a cache that
+    learns keeps its rows from epoch to epoch (``warm``).
     """
 
     name: ClassVar[str] = "disk_cached"

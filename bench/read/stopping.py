@@ -159,7 +159,8 @@ def values_in(table: pd.DataFrame) -> Values:
 
 def imprecise(run: Run) -> dict[Series, float]:
     """The measured series known less precisely than the plan asked for, and the half-width."""
-    limits = ("min_repeats", "max_repeats", "precision")  # older plans have keys that are gone
+    # Older plans have keys that are gone.
+    limits = ("repeats", "min_repeats", "max_repeats", "precision")
     plan = run.plan["measure"]
     asked = Measure.model_validate({name: plan[name] for name in limits if name in plan})
     if asked.max_repeats <= asked.min_repeats:
