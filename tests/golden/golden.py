@@ -105,7 +105,7 @@ def _measured(plan: Plan, cases: list[Case], folder: Path) -> Found:
         every = rows_of(records)
         rows = [row for row in every if row.value]
         said = {"end": records[-1]["status"], **watch.found.get(path, {})}
-        said["sets"] = [row.value for row in every if (row.stage, row.metric) == SET[:2]]
+        said["sets"] = [int(row.value or 0) for row in every if (row.stage, row.metric) == SET[:2]]
         said["losses"] = [row.value for row in rows if (row.stage, row.metric) == ("train", "loss")]
         declared: dict[str, list[float]] = {}  # in each measured epoch, or once
         for row in rows:

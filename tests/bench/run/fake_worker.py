@@ -20,10 +20,9 @@ from gatherbench.bench.sampling.prepare import state_of
 
 
 def work(job: AnyJob) -> None:
-    if isinstance(job, Preparation):
-        prepare(job)
-        return
-    if isinstance(job, Counting):
+    if isinstance(job, Preparation | Counting):
+        if isinstance(job, Preparation):
+            prepare(job)
         return
     if isinstance(job, SensorCheckJob):
         calibrate(job)
