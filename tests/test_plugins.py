@@ -362,7 +362,7 @@ def test_what_is_installed_is_measured_and_shown_with_its_package(tmp_path, monk
     assert set(rows[rows["metric"] == "windows"]["value"]) == {1.0, 2.0}, "an epoch, a window"
     declared = rows[(rows["metric"] == "copy_engine") & (rows["strategy"] == "own_rows")]
     given, ascending = (
-        declared[declared["variant"] == variant]["value"].item()
+        declared[declared["variant"] == variant]["value"].sum()
         for variant in ("given", "ascending")
     )
     assert ascending / given == (5 * 4 + 8) / (5 * 4), "rows of 5 float32, and 8 B of a place each"

@@ -43,7 +43,7 @@ _FIELDS = ("stage", "metric", "unit", "value", "source", "status", "reason")
 
 def count_sets(job: Counting) -> None:
     """Count for all cases of the job, and write what was found as the last line of its file."""
-    world, plan = job.jobs[0].case.workload.world, job.jobs[0].measure
+    world, plan = job.jobs[0].case.workload.gpus, job.jobs[0].measure
     with job.into.open("w", encoding="utf-8") as file:
         ranks: list[Any] = []
         for rank in range(world):
@@ -58,7 +58,7 @@ def count_sets(job: Counting) -> None:
 
 def _sets(jobs: Sequence[Job], rank: int) -> Iterator[dict[str, Any]]:
     """For each set the sizes of its minibatches and the rows of each path, as JSON has them."""
-    first, world = jobs[0], jobs[0].case.workload.world
+    first, world = jobs[0], jobs[0].case.workload.gpus
     workload, dataset = first.case.workload, open_dataset(first.dataset)
     trace = first.trace if world == 1 else rank_trace(first.trace, rank)
     mine = replace(first, device="cpu", rank=rank if world > 1 else -1)
@@ -68,7 +68,7 @@ def _sets(jobs: Sequence[Job], rank: int) -> Iterator[dict[str, Any]]:
     room = any("room_bytes" in one.needs for one in asked)
     free = free_bytes(torch.device(first.device)) if room else None
     known = knowledge_of(workload, dataset, epochs.measured_ids(), free)
-    known = replace(known, ranks=Ranks(rank, world, workload.gpus), file=file_of(dataset))
+    known = replace(known, ranks=Ranks(rank, world, world), file=file_of(dataset))
     make = replace(first.run, basis="declared")  # a case has its own names on its rows
     for chosen in range(first.measure.epochs):
         seen, paths = _counted(epochs, chosen, asked, known)
