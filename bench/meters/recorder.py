@@ -54,7 +54,7 @@ class Recorder:
             name = self._meters[i].name
             seen[i] = [Reading(name, "1", None, f"meter {name}", Reason("failed", why))]
         taken: set[str] = set()
-        for i in sorted(seen, reverse=True):  # ours are the innermost: a metric of ours stays ours
+        for i in sorted(seen.keys() - self._broken.keys(), reverse=True):  # ours are the last
             mine = {reading.metric for reading in seen[i]}
             for metric in sorted(mine & taken):
                 name = self._meters[i].name
