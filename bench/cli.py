@@ -104,3 +104,5 @@ def _root(
     ] = False,
 ) -> None:
     """Options of the program as a whole."""
+    # Pictures go to files: a backend for windows that is not there, or none at all, is no matter.
+    os.environ["MPLBACKEND"] = "agg"

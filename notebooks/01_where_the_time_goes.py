@@ -37,9 +37,7 @@ findings = open_findings()
 on_reddit = reddit_stages(findings.published)
 on_gpu = measured_stages(findings, "cuda", "cpu_gather", "naive")
 on_host = measured_stages(findings, "host", "cpu_gather", "naive")
-missing = [
-    ("on a GPU (measured)", "not measured yet: `gatherbench run gpu-decide` on a GPU")
-]
+missing = [("on a GPU (measured)", "not measured yet: `gatherbench run gpu-decide` on a GPU")]
 show(
     stage_shares(
         pd.concat([on_reddit, on_gpu, on_host]),

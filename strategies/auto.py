@@ -90,7 +90,7 @@ def candidates(features: Tensor, device: torch.device) -> list[Strategy]:
     for kind in STRATEGIES:
         default = kind()
         for one in representatives(kind):
-            unfit = one.aside or one.learns or one.needs or one.own_process
+            unfit = one.aside or one.needs or one.own_process
             there = one.role != "bound" or device.type == "cuda"
             tuned = one.gpu_share != default.gpu_share  # the default finds its share
             copied = one.managed and span_of(features) is None

@@ -398,11 +398,6 @@ class Strategy(ABC):
         return "other"
 
     @property
-    def learns(self) -> bool:
-        """Whether fetching changes what is kept: only fresh minibatches measure such a path."""
-        return False
-
-    @property
     def collective(self) -> bool:
         """Whether a fetch needs all ranks: every one then opens, fetches as often, and closes.
 

@@ -2,17 +2,16 @@
 
 Few nodes of a real graph are in most minibatches. Data Tiering (Min et al., KDD 2022, arXiv
 2111.05894) keeps those in GPU memory and so takes 87 to 95 % of the traffic off the link. Which
-ones, a score says before training (``scores.py``), and then nothing moves; or a cache finds out
-while it fetches (``set_cache.py``). One launch reads both places.
+ones, a score says before training (``scores.py``), and then nothing moves. One launch reads both
+places.
 """
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -30,7 +29,6 @@ from gatherbench.strategies.host_fetcher import HostFetcher, HostPath
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
 from gatherbench.strategies.places import mapped_skip, no_room
 from gatherbench.strategies.scores import ASIDE, NEEDS, Kept, Placed, placed
-from gatherbench.strategies.set_cache import DeviceSetCache, Policy, SetCache
 
 #: The launch policy on a GPU.
 POLICY = "aligned"
@@ -45,8 +43,8 @@ class CachedZeroCopy(Strategy):
     By score: in how many minibatches of an epoch of another seed a node was (``presampled``), how
     many aggregate from it (``degree``), its ``reverse_pagerank``, also ``weighted`` towards the
     training nodes, none (``random``), or how often the measured minibatches ask for it
-    (``oracle``: the bound). Or by use: ``lru`` and ``lfu``. A ``share`` of ``free`` fills half of
-    the memory that is free when the path is opened. With ``ahead`` the fetch runs beside training,
+    (``oracle``: the bound). A ``share`` of ``free`` fills half of the memory that is free when the
+    path is opened. With ``ahead`` the fetch runs beside training,
     on a tenth of a GPU's threads. ``memory``: how the GPU comes to see the other rows, as in
     ``unified_zero_copy``.
     """
@@ -64,8 +62,6 @@ class CachedZeroCopy(Strategy):
         "weighted_reverse_pagerank",
         "random",
         "oracle",
-        "lru",
-        "lfu",
     ] = "presampled"
     share: Literal["10%", "1%", "5%", "20%", "50%", "free"] = "10%"
     ahead: Literal["0", "1"] = "0"
@@ -86,10 +82,6 @@ class CachedZeroCopy(Strategy):
         return ASIDE.get(self.policy)
 
     @property
-    def learns(self) -> bool:
-        return self.policy in ("lru", "lfu")
-
-    @property
     def lookahead(self) -> int:
         return int(self.ahead)
 
@@ -107,9 +99,6 @@ class CachedZeroCopy(Strategy):
 
     def _data_paths(self, of: Minibatches) -> Iterator[DataPath]:
         kept = self._kept(of.num_rows, of.row_bytes, of.knowledge)
-        if self.learns:
-            for ids in itertools.chain.from_iterable(of.before):
-                kept.step(ids.numpy())
         for ids in of.batches:
             missing = ids[torch.from_numpy(kept.step(ids.numpy())[0] < 0)]
             cold = self.data_path(missing, of.row_bytes)
@@ -121,10 +110,8 @@ class CachedZeroCopy(Strategy):
                 gpu_memory_bytes=payload - cold.payload_bytes,
             )
 
-    def _kept(self, num_rows: int, row_bytes: int, knowledge: Knowledge) -> Placed | SetCache:
+    def _kept(self, num_rows: int, row_bytes: int, knowledge: Knowledge) -> Placed:
         count = self.gpu_table_bytes(num_rows * row_bytes, knowledge) // row_bytes
-        if self.learns:
-            return SetCache(count, cast("Policy", self.policy))
         return placed(self.policy, count, num_rows, knowledge)
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
@@ -205,30 +192,23 @@ class CachedFetcher(KernelFetcher):
 
     live = False
 
-    def keep(self, kept: Placed | SetCache) -> float:
-        """Make room for the rows of ``kept``, and fill it where they are known: the seconds."""
+    def keep(self, kept: Placed) -> float:
+        """Make room for the rows of ``kept``, and fill it: the seconds."""
         began = time.perf_counter()
         row_bytes, count = self.table.row_bytes, kept.capacity
-        #: A spare row stands at the end, for what is not to be written.
-        self._room = torch.empty((count + 2) * row_bytes, dtype=torch.uint8, device=self.device)
+        self._room = torch.empty((count + 1) * row_bytes, dtype=torch.uint8, device=self.device)
         first = (self.memory.address - self._room.data_ptr()) % row_bytes
-        rows = self._room[first : first + (count + 1) * row_bytes]
-        self._hot = rows.view(count + 1, row_bytes)
-        self._dynamic: DeviceSetCache | None = None
-        if isinstance(kept, SetCache):
-            self._dynamic = DeviceSetCache(kept.capacity, kept.policy, self.device)
-            self.ids_device = torch.device("cpu")  # where they are checked: it follows each
-        else:
-            self._slots = torch.from_numpy(kept.slots).to(self.device)
-            self._gather_tells = None  # it would be given the -1 that stands for a bad id
-            if count:  # by the GPU, as fast as any gather: with one thread torch is slow at it
-                # Whole rows from the table, so aligned as its rows are.
-                ids = torch.from_numpy(kept.ids).to(self.device)
-                gather_into(self._hot[:count], self.table, ids, self.points[torch.int64])
-        self._fill: Tensor | None = None
+        self._address = self._room.data_ptr() + first  # of no rows a tensor has none
+        self._hot = self._room[first : first + count * row_bytes].view(count, row_bytes)
+        self._slots = torch.from_numpy(kept.slots).to(self.device)
+        self._gather_tells = None  # it would be given the -1 that stands for a bad id
+        if count:  # by the GPU, as fast as any gather: with one thread torch is slow at it
+            # Whole rows from the table, so aligned as its rows are.
+            ids = torch.from_numpy(kept.ids).to(self.device)
+            gather_into(self._hot, self.table, ids, self.points[torch.int64])
         self._hits = torch.zeros((), dtype=torch.int64, device=self.device)
         # Rows are counted from whichever place begins first: no id is negative.
-        here, there = self._hot.data_ptr(), self.memory.address
+        here, there = self._address, self.memory.address
         base = min(here, there)
         self._first_here, self._first_there = ((at - base) // row_bytes for at in (here, there))
         ends = self._first_here + count, self._first_there + self.num_rows
@@ -237,7 +217,7 @@ class CachedFetcher(KernelFetcher):
         return time.perf_counter() - began
 
     def residency(self) -> tuple[Residency, ...]:
-        kept = found_at(self._hot.data_ptr(), "Device", "the part that is kept")
+        kept = found_at(self._address, "Device", "the part that is kept")
         return (*super().residency(), kept)
 
     def counts(self) -> dict[str, int]:
@@ -249,13 +229,7 @@ class CachedFetcher(KernelFetcher):
     ) -> ReadOrder:
         given = super()._arrange(ids, buffer, stream, place).ids
         with torch.cuda.stream(stream):
-            if self._dynamic is None:
-                rows, near = self._located(given)
-            else:
-                slots, self._fill = self._dynamic.step(given)
-                near = slots >= 0
-                self._hits += near.sum()
-                rows = torch.where(near, slots + self._first_here, given + self._first_there)
+            rows, near = self._located(given)
             places = torch.sort(near.view(torch.uint8), stable=True).indices
             return ReadOrder(rows[places], out_rows=places)
 
@@ -269,10 +243,3 @@ class CachedFetcher(KernelFetcher):
             kernel = load_from("lookup.cu", "lookup_kernel", architecture(self.device))
             launch_threads(kernel, ids.numel(), (*of, *to), self.device)
         return rows, near
-
-    def _gather(self, order: ReadOrder, out: Tensor) -> None:
-        super()._gather(order, out)
-        if self._fill is not None and out.numel():
-            spare = len(self._hot) - 1
-            slots = torch.where(self._fill < 0, spare, self._fill)
-            self._hot.index_copy_(0, slots, out.view(torch.uint8).view(len(out), -1))

@@ -1,8 +1,8 @@
 """Rows that are asked for often stay in host memory; the rest is read off a disk.
 
 The table is larger than the memory, so a part of it is kept there. Which one, a score says before
-training, as in ``cached_zero_copy.py``, or a cache finds out (``row_caches.py``): GraphBolt has
-LRU, CLOCK, SIEVE and S3-FIFO. Or the minibatches are drawn long before they are fetched, and what
+training, as in ``cached_zero_copy.py``, or a cache finds out (``row_caches.py``): LRU and S3-FIFO,
+which GraphBolt has, too. Or the minibatches are drawn long before they are fetched, and what
 comes is known: Ginex (Park et al., PVLDB 15(11), 2022) then keeps what Belady's algorithm keeps.
 """
 
@@ -41,17 +41,17 @@ from gatherbench.strategies.row_caches import Belady, RowCache, RowPolicy
 from gatherbench.strategies.scores import ASIDE, NEEDS, Placed, placed
 
 #: Policies that find out while they fetch.
-LEARNING = ("lru", "clock", "sieve", "s3-fifo", "belady")
+LEARNING = ("lru", "s3-fifo", "belady")
 
 
 @dataclass(frozen=True)
 class DiskCached(Strategy):
     """``policy``: which rows are kept, ``share``: how many of all, ``ahead``: minibatches ahead.
 
-    By score, as ``cached_zero_copy`` has them, by use (``lru``, ``clock``, ``sieve``, ``s3-fifo``),
-    or by what comes: for ``belady`` a ``superbatch`` of minibatches is announced. It knows what any
-    training could that draws its minibatches early, so it is ranked like the others. ``start``:
-    whether a cache that learns keeps its rows from epoch to epoch (``warm``).
+    By score, as ``cached_zero_copy`` has them, by use (``lru``, ``s3-fifo``), or by what comes: for
+    ``belady`` a ``superbatch`` of minibatches is announced. It knows what any training could that
+    draws its minibatches early, so it is ranked like the others. ``start``: whether a cache that
+    learns keeps its rows from epoch to epoch (``warm``).
     """
 
     name: ClassVar[str] = "disk_cached"
@@ -65,8 +65,6 @@ class DiskCached(Strategy):
         "random",
         "oracle",
         "lru",
-        "clock",
-        "sieve",
         "s3-fifo",
         "belady",
     ] = "presampled"
@@ -94,10 +92,6 @@ class DiskCached(Strategy):
         return ASIDE.get(self.policy)
 
     @property
-    def learns(self) -> bool:
-        return self.policy in LEARNING and (self.policy, self.start) != ("belady", "cold")
-
-    @property
     def lookahead(self) -> int:
         return int(self.ahead)
 
@@ -113,7 +107,7 @@ class DiskCached(Strategy):
                 return batches
             return announcing(batches, kept.ahead, lambda ids: kept.announce(ids.numpy()))
 
-        if self.learns and self.start == "warm":
+        if self.policy in LEARNING and self.start == "warm":
             for ids in itertools.chain.from_iterable(map(epoch, of.before)):
                 kept.step(ids.numpy())
         for ids in epoch(of.batches):

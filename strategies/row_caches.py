@@ -1,13 +1,9 @@
 """Which rows a cache of a given number of rows holds: exact policies over the whole cache.
 
-They decide for a cache in host memory, in front of a disk. (``set_cache.py`` decides within small
-sets, as a GPU wants it.) No rows are moved here. The policies are those of the literature:
+They decide for a cache in host memory, in front of a disk. No rows are moved here. The policies are
+those of the literature:
 
 - ``lru``: the least recently used row leaves.
-- ``clock``: a queue in which a row that was used since stays for another round (Corbató 1968, with
-  one bit, which a new row has not set: FIFO-Reinsertion).
-- ``sieve``: a hand walks from the oldest row to the newest and takes the first that was not used
-  since it came by; new rows enter in front (Zhang et al., NSDI 2024).
 - ``s3-fifo``: new rows enter a small queue, a tenth of the cache. Those used twice there move on to
   the main queue, the others leave, and are remembered for as long as the main queue is: who comes
   back then enters the main queue (Yang et al., SOSP 2023; a use counts up to 3).
@@ -33,12 +29,13 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-RowPolicy = Literal["lru", "clock", "sieve", "s3-fifo"]
+RowPolicy = Literal["lru", "s3-fifo"]
 #: Of S3-FIFO's cache the part that is its small queue, and the uses that move a row on.
 SMALL_SHARE = 0.1
 _MOVES_ON = 2
 _MOST_USES = 3
-_FIBONACCI = 0x9E3779B97F4A7C15 - (1 << 64)  # as in set_cache.py
+# 2^64 / golden ratio, as a signed number (Knuth, The Art of Computer Programming 3, 6.4).
+_FIBONACCI = 0x9E3779B97F4A7C15 - (1 << 64)
 
 _jit = numba.njit(nogil=True, cache=True, boundscheck=False)
 
@@ -100,7 +97,7 @@ class RowCache(_Rows):
         self._ghosts = capacity - small if policy == "s3-fifo" else 0
         super().__init__(capacity, num_rows, _LISTS, self._ghosts)
         self._uses = np.empty(capacity, np.uint8)
-        #: The hand; rows in the small and in the main queue, and what the main queue may hold.
+        #: Unused; rows in the small and in the main queue, and what the main queue may hold.
         self._numbers = np.array([0, 0, 0, capacity - small])
         self.forget()
 
@@ -110,8 +107,6 @@ class RowCache(_Rows):
         self._numbers[:3] = 0
         self._put(_EMPTY if self.policy == "s3-fifo" else _QUEUE, 0, self.capacity)
         self._put(_GHOSTS, self.capacity, self._ghosts)
-        if self.policy == "sieve":
-            self._numbers[0] = len(self._key)
 
     def step(self, ids: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """See ``scores.Kept.step``."""
@@ -278,40 +273,6 @@ def _lru(rows, slot_of, key, before, after, uses, numbers):  # type: ignore[no-u
 
 
 @_jit
-def _clock(rows, slot_of, key, before, after, uses, numbers):  # type: ignore[no-untyped-def]
-    """The slots themselves are the ring: behind the hand stands the newest, at it the oldest."""
-    hand = numbers[0]
-    for row in rows:
-        if slot_of[row] >= 0:
-            uses[slot_of[row]] = 1
-            continue
-        while uses[hand]:
-            uses[hand] = 0
-            hand = (hand + 1) % len(key)
-        _take(hand, row, slot_of, key)
-        hand = (hand + 1) % len(key)
-    numbers[0] = hand
-
-
-@_jit
-def _sieve(rows, slot_of, key, before, after, uses, numbers):  # type: ignore[no-untyped-def]
-    queue, hand = len(key), numbers[0]
-    for row in rows:
-        if slot_of[row] >= 0:
-            uses[slot_of[row]] = 1
-            continue
-        hand = before[queue] if hand == queue else hand
-        while uses[hand]:
-            uses[hand] = 0
-            hand = before[hand]
-            hand = before[queue] if hand == queue else hand
-        slot, hand = hand, before[hand]
-        _take(slot, row, slot_of, key)
-        _move(slot, queue, before, after)
-    numbers[0] = hand
-
-
-@_jit
 def _s3_fifo(rows, slot_of, key, before, after, uses, numbers):  # type: ignore[no-untyped-def]
     """``slot_of`` of a row that is only remembered is -2 - its node in the list of those."""
     small, main, empty = len(key) + _QUEUE, len(key) + _MAIN, len(key) + _EMPTY
@@ -372,7 +333,7 @@ def _evict_small(slot_of, key, before, after, uses, numbers, small, main, empty,
         return
 
 
-_DECIDE = {"lru": _lru, "clock": _clock, "sieve": _sieve, "s3-fifo": _s3_fifo}
+_DECIDE = {"lru": _lru, "s3-fifo": _s3_fifo}
 
 
 # Lists of a Belady: one for each minibatch that a row may be asked for next, by its number modulo

@@ -3,11 +3,15 @@
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import textwrap
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -17,11 +21,15 @@ from typer.testing import CliRunner
 from gatherbench import plugins
 from gatherbench.bench.cli import app
 from gatherbench.bench.meters import registry as meters
+from gatherbench.bench.meters.base import Reading, reading
+from gatherbench.bench.meters.cpu import WallClockMeter
+from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.plan.plan import Plan, PlanError
 from gatherbench.bench.show.looks import colour_of
 from gatherbench.datasets import registry as datasets
 from gatherbench.datasets.dataset import DatasetError
 from gatherbench.strategies import registry as strategies
+from gatherbench.strategies.conformance import check_strategy
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 Announce = Callable[..., None]
@@ -362,7 +370,7 @@ def test_what_is_installed_is_measured_and_shown_with_its_package(tmp_path, monk
     assert set(rows[rows["metric"] == "windows"]["value"]) == {1.0, 2.0}, "an epoch, a window"
     declared = rows[(rows["metric"] == "copy_engine") & (rows["strategy"] == "own_rows")]
     given, ascending = (
-        declared[declared["variant"] == variant]["value"].item()
+        declared[declared["variant"] == variant]["value"].sum()
         for variant in ("given", "ascending")
     )
     assert ascending / given == (5 * 4 + 8) / (5 * 4), "rows of 5 float32, and 8 B of a place each"
@@ -413,3 +421,43 @@ def test_what_is_unknown_or_broken_cannot_be_checked(announce):
         code, out, err = check(name)
         assert (code, out) == (2, "")
         assert said in err
+
+
+def example(number: int) -> dict[str, Any]:
+    """What the code in the package's own documentation of the contract defines."""
+    text = plugins.__doc__ or ""
+    blocks = [textwrap.dedent(re.split(r"\n(?=\S)", one)[0]) for one in text.split("::\n\n")[1:]]
+    found: dict[str, Any] = {"__name__": "example"}
+    exec(blocks[number], found)
+    return found
+
+
+def test_the_data_path_of_the_installed_documentation_keeps_the_contract():
+    check_strategy(strategies._checked(example(0)["PlainRows"])(), torch.device("cpu"))
+
+
+def test_the_meter_of_the_installed_documentation_reads():
+    meter = meters._checked(example(1)["Waits"])()
+    with Recorder([meter]) as recorder:
+        time.sleep(0.01)
+    (read,) = recorder.readings
+    assert read.metric == "voluntary_waits"
+    assert read.value is not None
+    assert read.value >= 1
+
+
+def test_a_metric_that_is_taken_stays_with_its_owner():
+    class Thief(example(1)["Waits"]):  # type: ignore[misc]
+        name = "thief"
+
+        def stop(self) -> list[Reading]:
+            return [reading("window_time", "s", 7.0, "made up")]
+
+    with Recorder([Thief(), WallClockMeter()]) as recorder:
+        pass
+    stolen, own = recorder.readings
+    assert (stolen.metric, stolen.value) == ("thief", None)
+    assert "window_time is another meter's: give it a name of its own" in str(stolen.reason)
+    assert own.metric == "window_time"
+    assert own.value is not None
+    assert own.value < 7

@@ -130,6 +130,11 @@ def reopen(folder: Path) -> PreparedRun:
         plan = ResolvedPlan.model_validate(text)
         cases = plan.expanded()
     except (ValidationError, KeyError) as error:
+        if text["measure"].keys() - Measure.model_fields.keys():
+            raise BadRunError(
+                f"{folder}: measured by an older gatherbench, whose plans had other keys; start a"
+                " new run, or resume it with the version that its env.json names"
+            ) from error
         why = f"{folder / 'plan.json'}: not a run's plan ({error}); {RESTORE}"
         raise BadRunError(why) from error
     try:

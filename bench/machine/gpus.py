@@ -16,8 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import pynvml
-
+from gatherbench.bench.machine import nvml as pynvml
 from gatherbench.bench.machine.numa import Topology
 from gatherbench.kernels.cuda_calls import CudaCallError, call_driver, driver
 from gatherbench.reason import Reason, SensorUnavailableError, unsupported
@@ -99,7 +98,7 @@ def hash_of_uuid(uuid: str) -> str:
     return hashlib.sha256(uuid.encode()).hexdigest()[:12]
 
 
-def reason_of(error: pynvml.NVMLError) -> Reason:
+def reason_of(error: Any) -> Reason:
     """An NVML error as a reason with its remedy."""
     said = f"NVML says '{error}'"
     match error.value:

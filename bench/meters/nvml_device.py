@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import pynvml
-
+from gatherbench.bench.machine import nvml as pynvml
 from gatherbench.bench.machine.gpus import nvml_errors, nvml_session, reason_of
 from gatherbench.reason import Reason, SensorUnavailableError, unsupported
 
@@ -37,11 +36,11 @@ _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 #: What each bit of the clocks' event reasons is called, where it slows the GPU down (nvml.h). Idle
 #: clocks, and clocks that an application or a user asked for, do not.
 _SLOWED_BY = {
-    pynvml.nvmlClocksEventReasonSwPowerCap: "power cap",
-    pynvml.nvmlClocksEventReasonHwSlowdown: "hardware slowdown",
-    pynvml.nvmlClocksEventReasonSwThermalSlowdown: "thermal (driver)",
-    pynvml.nvmlClocksEventReasonHwThermalSlowdown: "thermal (hardware)",
-    pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown: "power brake",
+    "nvmlClocksEventReasonSwPowerCap": "power cap",
+    "nvmlClocksEventReasonHwSlowdown": "hardware slowdown",
+    "nvmlClocksEventReasonSwThermalSlowdown": "thermal (driver)",
+    "nvmlClocksEventReasonHwThermalSlowdown": "thermal (hardware)",
+    "nvmlClocksEventReasonHwPowerBrakeSlowdown": "power brake",
 }
 
 
@@ -174,7 +173,7 @@ class NvmlDevice:
                 bits = pynvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle)
             except pynvml.NVMLError_FunctionNotFound:  # its name before driver 535
                 bits = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)
-        return tuple(name for bit, name in _SLOWED_BY.items() if bits & bit)
+        return tuple(said for bit, said in _SLOWED_BY.items() if bits & getattr(pynvml, bit))
 
     def link(self) -> Link | None:
         """Generation and width, now and at most; ``None`` where the driver does not say."""

@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-import pynvml
-
+from gatherbench.bench.machine import nvml as pynvml
 from gatherbench.bench.machine.pcie import UnknownLinkError, fastest_rate, raw_rate
 from gatherbench.bench.meters.base import Reading, reading
 from gatherbench.bench.meters.nvml_device import (
@@ -247,10 +246,10 @@ class SampledThroughput(PcieSource):
         "nvmlDeviceGetPcieThroughput RX, samples of 20 ms extrapolated over the window",
         "nvmlDeviceGetPcieThroughput TX, samples of 20 ms extrapolated over the window",
     )
-    _counters = (pynvml.NVML_PCIE_UTIL_RX_BYTES, pynvml.NVML_PCIE_UTIL_TX_BYTES)
 
     def __init__(self, device: NvmlDevice) -> None:
         super().__init__(device)
+        self._counters = pynvml.NVML_PCIE_UTIL_RX_BYTES, pynvml.NVML_PCIE_UTIL_TX_BYTES
         device.throughput(self._counters[0])
 
     def _read(self) -> tuple[float, tuple[float, ...], float]:

@@ -15,8 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
-import pynvml
-
+from gatherbench.bench.machine import nvml as pynvml
 from gatherbench.bench.meters.base import NEVER_OPENED, Reading, reading
 from gatherbench.bench.meters.nvml_device import (
     FieldValue,

@@ -53,6 +53,14 @@ class Recorder:
         for i, why in self._broken.items():
             name = self._meters[i].name
             seen[i] = [Reading(name, "1", None, f"meter {name}", Reason("failed", why))]
+        taken: set[str] = set()
+        for i in sorted(seen.keys() - self._broken.keys(), reverse=True):  # ours are the last
+            mine = {reading.metric for reading in seen[i]}
+            for metric in sorted(mine & taken):
+                name = self._meters[i].name
+                why = f"its metric {metric} is another meter's: give it a name of its own"
+                seen[i] = [Reading(name, "1", None, f"meter {name}", Reason("failed", why))]
+            taken |= mine
         self.readings = tuple(reading for i in sorted(seen) for reading in seen[i])
 
     def _call(self, verb: Verb, order: Iterable[int]) -> dict[int, list[Reading]]:

@@ -67,6 +67,14 @@ FromOne = Annotated[int, Field(ge=1)]
 FromNought = Annotated[int, Field(ge=0)]
 
 
+#: Words of older plans, by key and value (``""``: any), and what to do now.
+_GONE = {
+    ("minibatches", ""): "every epoch has minibatches of its own; leave the key out",
+    ("sampling", "replay"): 'minibatches are drawn for every epoch; take "live", or "gpu" where'
+    " the CPU's sampling is not to be seen",
+}
+
+
 class _Table(BaseModel):
     # ``true`` is no 1, ``"0.1"`` no number, and nothing is infinite.
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
@@ -103,13 +111,12 @@ class Measure(_Table):
         default=1, description="Epochs that are run and dropped before the measured ones."
     )
     epochs: FromOne = Field(default=2, description="Measured epochs of each case.")
-    sampling: Literal["live", "replay", "gpu", "uva", "snapshot"] = Field(
+    sampling: Literal["live", "gpu", "uva", "snapshot"] = Field(
         default="live",
-        description="Where an epoch gets its minibatches. live: the CPU draws them in every"
-        " epoch. replay: they are read back, which shows the data path alone. gpu:"
-        " the GPU draws them (as live without a GPU). uva: the GPU draws them and"
-        " reads the graph in host memory, over the same link as the rows. snapshot: the CPU"
-        " draws other minibatches, by a policy of [structure] that remembers neighbours.",
+        description="Where an epoch gets its minibatches, which are its own. live: the CPU draws"
+        " them. gpu: the GPU draws them (as live without a GPU). uva: the GPU draws them and"
+        " reads the graph in host memory, over the same link as the rows. snapshot: the CPU draws"
+        " other minibatches, by a policy of [structure] that remembers neighbours.",
     )
     graph: Literal["registered", "managed"] = Field(
         default="registered",
@@ -121,12 +128,6 @@ class Measure(_Table):
         " each, as a DataLoader's workers do. Each takes one of the case's cores."
         " The stage sample is then the wait for a minibatch. 0: the loop draws on"
         " every core; a GPU draws ahead by itself.",
-    )
-    minibatches: Literal["same", "fresh"] = Field(
-        default="same",
-        description="same: every epoch has the same minibatches. fresh: each epoch has others,"
-        " the same for all strategies; a path that learns while it fetches needs"
-        " this.",
     )
     activations: Activations | list[Activations] = Field(
         default="keep",
@@ -155,8 +156,9 @@ class Measure(_Table):
     )
     eval_every_epoch: bool = Field(
         default=False,
-        description="Score the model after each measured epoch too, outside the clock, for"
-        " accuracy over time. A GPU's energy is then not measured.",
+        description="Train on from epoch to epoch, and score the model after each measured one,"
+        " outside the clock, for accuracy over time; not with together. A GPU's energy is then"
+        " not measured.",
     )
     timeout_s: float = Field(
         default=3600, gt=0, le=LONGEST_S, description="Seconds after which a case fails."
@@ -185,9 +187,10 @@ class Measure(_Table):
     together: bool = Field(
         default=False,
         description="One process a repeat trains all paths of a workload in turn, one epoch each"
-        " in shuffled blocks; ratios are paired within blocks. Each case keeps a process of its"
-        " own if its path reads a disk, uses MPS or takes all the room, and with several ranks"
-        " or a memory limit.",
+        " in shuffled blocks; ratios are paired within blocks. Neighbours in a block have different"
+        " minibatches, and over a repeat each path has them all: epochs is 2 or more. Each case"
+        " keeps a process of its own if its path reads a disk, uses MPS or takes all the room, and"
+        " with several ranks or a memory limit.",
     )
     energy: bool = Field(
         default=True,
@@ -212,7 +215,10 @@ class Measure(_Table):
     @model_validator(mode="before")
     @classmethod
     def _exactly(cls, given: Any) -> Any:
-        """``repeats`` as the least and the most."""
+        """``repeats`` as the least and the most; says what became of words that are gone."""
+        for (key, value), remedy in _GONE.items():
+            if isinstance(given, dict) and key in given and value in ("", given[key]):
+                raise ValueError(f"{key} = {given[key]!r} is gone: {remedy}")
         exact = given.get("repeats") if isinstance(given, dict) else None
         if type(exact) is not int or not 1 <= exact <= MOST_REPEATS:  # said of ``repeats`` alone
             return given
@@ -223,10 +229,6 @@ class Measure(_Table):
 
     @model_validator(mode="after")
     def _fit_together(self) -> Measure:
-        if self.minibatches == "fresh" and self.sampling == "replay":
-            raise ValueError(
-                'minibatches = "fresh" are drawn: take sampling = "live", "gpu" or "uva"'
-            )
         if self.graph != "registered" and self.sampling != "uva":
             said = 'is read with sampling = "uva" alone'
             raise ValueError(f'graph = "{self.graph}" {said}')
@@ -234,16 +236,21 @@ class Measure(_Table):
             raise ValueError('sampling = "snapshot" draws in order: sampler_workers is 0 or 1')
         if self.eval_every_epoch and not self.eval_batches:
             raise ValueError("eval_every_epoch scores eval_batches minibatches: say how many")
+        if self.eval_every_epoch and self.together:
+            raise ValueError(
+                "eval_every_epoch trains on from epoch to epoch, and paths that take turns have"
+                " the minibatches in orders of their own: leave it or together out"
+            )
+        if self.together and self.epochs < 2:
+            raise ValueError(
+                "together: of two paths with the minibatches of one epoch the second finds rows in"
+                " the CPU's caches: say epochs = 2 or more"
+            )
         if self.min_repeats > self.max_repeats:
             raise ValueError("min_repeats must not be above max_repeats")
         for key, ways in {"activations": self.ways, "step": self.steps}.items():
             if not ways:
                 raise ValueError(f"{key}: an empty list leaves nothing to measure")
-        if "captured" in self.steps and self.minibatches == "fresh":
-            raise ValueError(
-                'step = "captured" has room for the minibatches of one epoch: say minibatches ='
-                ' "same"'
-            )
         if "captured" in self.steps and self.ways != ["keep"]:
             raise ValueError('step = "captured" needs activations = "keep"')
         if min(self.known_copies) <= 0:
@@ -580,11 +587,6 @@ class Plan(_Table):
                     strategy = build(name, params)
                 except (ValueError, TypeError, KeyError) as error:
                     raise PlanError(f"plan {self.name}: strategy: {_words(error)}") from error
-                if strategy.learns and self.measure.minibatches == "same":
-                    raise PlanError(
-                        f"plan {self.name}: {name} {strategy.variant} learns from the minibatches"
-                        ' that it fetches: say minibatches = "fresh" in [measure]'
-                    )
                 chosen[name, strategy.variant] = _Chosen(strategy, params, other)
         return chosen
 

@@ -32,7 +32,7 @@ from gatherbench.bench.read.derive import (
 )
 from gatherbench.bench.read.disturbance import disturbed_alone
 from gatherbench.bench.read.tables import Processes, Run
-from gatherbench.bench.run.rows import SERIES, Key
+from gatherbench.bench.run.rows import SERIES, SET, Key
 from gatherbench.stats.interval import Interval, interval_of
 from gatherbench.stats.judge import THRESHOLD, Judgement, judge, judge_exactly
 
@@ -347,6 +347,8 @@ def _check_comparable(base: Run, new: Run, *, across_machines: bool) -> None:
     names = ["sampling", "sampler_workers"] + ["threads"] * (not across_machines)
     earlier = {"sampler_workers": 0}  # runs from before there were any
     asked = [{name: (earlier | measure).get(name) for name in names} for measure in settings]
+    for of, run in zip(asked, (base, new), strict=True):
+        of["minibatches of epochs"] = run.minibatches
     if not across_machines:
         refuse("machines", "--across-machines compares ratios", _facts(base), _facts(new))
     refuse("settings", "run the same plan", *asked)
@@ -360,21 +362,32 @@ def _check_comparable(base: Run, new: Run, *, across_machines: bool) -> None:
             )
 
 
+_STAGE_OF = {"minibatches": "epoch", "payload": "fetch"}
+
+
 def _same_minibatches(base: Run, new: Run, workload: str) -> None:
     for metric in ("minibatches", "payload"):
-        one, other = (
-            set(
-                run.select(workload=workload, metric=metric, basis="measured", status="ok")["value"]
-            )
-            for run in (base, new)
-        )
-        if one and other and one != other:
+        found = [_by_set(run, workload, metric) for run in (base, new)]
+        for chosen in sorted(found[0].keys() & found[1].keys()):
+            one, other = (of[chosen] for of in found)
+            if one == other:
+                continue
             said = [" and ".join(f"{value:.15g}" for value in values) for values in (one, other)]
             raise CompareError(
                 f"{workload}: {metric} of an epoch were {said[0]} in {base.folder} and {said[1]} in"
                 f" {new.folder}: these are different minibatches (another version of the dataset or"
                 " of the sampler?), and their times cannot be compared"
             )
+
+
+def _by_set(run: Run, workload: str, metric: str) -> dict[float, set[float]]:
+    """What an epoch had of a metric, by the set of minibatches that it had."""
+    values = run.values(_STAGE_OF[metric], metric)
+    sets = run.values(*SET[:2]).reindex(values.index)
+    epochs = values.index.get_level_values("epoch")
+    sets = sets.fillna(pd.Series(epochs if run.minibatches == "fresh" else 0, values.index))
+    here = values.index.get_level_values("workload") == workload
+    return {float(chosen): set(of) for chosen, of in values[here].groupby(sets[here])}
 
 
 def _facts(run: Run) -> dict[str, Any]:

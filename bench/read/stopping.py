@@ -159,7 +159,10 @@ def values_in(table: pd.DataFrame) -> Values:
 
 def imprecise(run: Run) -> dict[Series, float]:
     """The measured series known less precisely than the plan asked for, and the half-width."""
-    asked = Measure.model_validate(run.plan["measure"])
+    # Older plans have keys that are gone.
+    limits = ("repeats", "min_repeats", "max_repeats", "precision")
+    plan = run.plan["measure"]
+    asked = Measure.model_validate({name: plan[name] for name in limits if name in plan})
     if asked.max_repeats <= asked.min_repeats:
         return {}  # a number of repeats was asked for
     logs = repeat_logs(run.values("epoch", "wall_time"), run.processes)

@@ -25,7 +25,7 @@ from gatherbench.bench.plan.workload import Workload, workload_names
 from gatherbench.bench.read.disturbance import mark_disturbed
 from gatherbench.bench.run.agreement import without_wrong
 from gatherbench.bench.run.guards import is_running
-from gatherbench.bench.run.rows import HEADER, PROCESS, SCHEMA_VERSION, SERIES, Row
+from gatherbench.bench.run.rows import HEADER, PROCESS, SCHEMA_VERSION, SERIES, SET, Row
 from gatherbench.bench.run.store import RESTORE, SAMPLE_COLUMNS, RunStore, StoreError
 
 #: Who reads a run need not know which of its files is damaged: one error for all of them.
@@ -43,7 +43,8 @@ class Run:
         rows: the table (columns :data:`gatherbench.bench.run.rows.HEADER`), each row joined with
             the fields of its workload (``scale``, ``model``, ``hidden``, ``fanouts``, ...) and with
             what other work there was beside its case
-            (:func:`gatherbench.bench.read.disturbance.mark_disturbed`).
+            (:func:`gatherbench.bench.read.disturbance.mark_disturbed`). What is declared is that of
+            a case's mean epoch (:func:`of_mean_epoch`).
         samples: seconds of every stage of every minibatch; empty while the run has not ended.
         whole: rows that belong to the run and to none of its cases: the calibration of a GPU's
             sensors (columns :data:`gatherbench.bench.run.rows.HEADER`); empty without a GPU.
@@ -81,6 +82,12 @@ class Run:
         """How its minibatches were had: as the plan says, and ``live`` where no GPU could draw."""
         asked = str(self.plan["measure"].get("sampling", "live"))
         return "live" if asked in GPU_SAMPLING and self.select(backend="cuda").empty else asked
+
+    @cached_property
+    def minibatches(self) -> str:
+        """``fresh``: each epoch had minibatches of its own; ``same``, in runs from before that."""
+        has_sets = len(self.select(stage=SET[0], metric=SET[1])) > 0
+        return str(self.plan["measure"].get("minibatches", "fresh" if has_sets else "same"))
 
     @property
     def sampling(self) -> str:
@@ -206,10 +213,27 @@ def run_of(
     samples = of_measured(table, samples)
     of_a_case = table["workload"] != ""
     whole, table = table[~of_a_case].reset_index(drop=True), table[of_a_case]
-    table = _with_workloads(table, plan)
+    table = _with_workloads(of_mean_epoch(table), plan)
     one_rank = table["rank"] >= 0
     ranks, table = table[one_rank].reset_index(drop=True), table[~one_rank].reset_index(drop=True)
     return Run(folder, plan, env, mark_disturbed(table, env), samples, whole, ranks, going)
+
+
+def of_mean_epoch(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with what is declared of single epochs as that of a case's mean epoch, -1.
+
+    Counted are the epochs that the case measured. A size of request that none of an epoch's reads
+    had has no row there, and counts as none.
+    """
+    of_epochs = (table["basis"] == "declared") & (table["epoch"] >= 0)
+    each, others = table[of_epochs], table[~of_epochs]
+    case = ["workload", "strategy", "variant", "backend", "repeat", "rank"]
+    epochs = each.groupby(case)["epoch"].transform("nunique")
+    metrics = each.groupby([*case, "stage", "metric"])["value"]
+    means = metrics.transform("sum") / epochs.where(metrics.transform("count") > 0)
+    lines = each.assign(value=means, epoch=-1)[each["value"].notna() | means.isna()]
+    once = lines.drop_duplicates([*case, "stage", "metric"])
+    return pd.concat([others, once]).sort_index().reset_index(drop=True)
 
 
 def predicted(run: Run, rows: Sequence[Row]) -> Run:

@@ -21,10 +21,10 @@ RUNNABLE = [v for cls in STRATEGIES for v in representatives(cls) if v.skip(HOST
 
 
 def fetches_as(variant: Strategy) -> Strategy:
-    """The variant without what only decides which rows it keeps, unless it learns that."""
+    """The variant without what only decides which rows it keeps."""
     default = type(variant)()
     kept = {n: getattr(default, n) for n in ("policy", "share") if hasattr(default, n)}
-    return variant if variant.learns else replace(variant, **kept)
+    return replace(variant, **kept)
 
 
 if SMALL:

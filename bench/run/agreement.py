@@ -1,7 +1,8 @@
-"""Do all series of a workload train alike? They have the same minibatches, weights and dropout.
+"""Do all series of a workload train alike? On a set of minibatches all begin with the same weights
+and dropout.
 
-So losses and accuracy are equal but for rounding, and betray a path that delivered other rows in a
-timed epoch, whatever the comparison of rows saw (:mod:`gatherbench.bench.run.check`).
+So losses of a set, and accuracy, are equal but for rounding, and betray a path that delivered other
+rows in a timed epoch, whatever the comparison of rows saw (:mod:`gatherbench.bench.run.check`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import median
 
-from gatherbench.bench.run.rows import PROCESS, Row
+from gatherbench.bench.run.rows import SET, Row
 from gatherbench.bench.run.store import (
     CASE_METRIC,
     CASE_STAGE,
@@ -84,22 +85,24 @@ def strays(rows: Iterable[Row]) -> dict[CaseId, str]:
     cases, else of the medians of the series. Where
     two series without a baseline differ, nobody knows which is right, and both fail.
     """
-    groups: dict[tuple[str, str, int, int, str, str], dict[CaseId, float]] = defaultdict(dict)
+    groups: dict[tuple[str, str, int, str, str], dict[CaseId, float]] = defaultdict(dict)
     rows = list(rows)
-    began: dict[CaseId, list[int]] = defaultdict(list)  # where a case that was cut off went on
-    for row in rows:
-        if (row.stage, row.metric) == PROCESS[:2]:
-            began[key_of(row)].append(row.epoch)
+    # Runs from before there were sets had the minibatches in the same order.
+    sets = {
+        (key_of(row), row.epoch): row.value or 0
+        for row in rows
+        if (row.stage, row.metric) == SET[:2]
+    }
     for row in rows:
         # Ranks have losses of their own; those of a case that failed may have no mean beside them.
         if (row.stage, row.metric) in TOLERANCES and row.value is not None and row.rank == -1:
-            since = max((one for one in began[key_of(row)] if one <= row.epoch), default=-1)
-            where = (row.workload, row.backend, row.epoch, since, row.stage, row.metric)
+            chosen = int(sets.get((key_of(row), row.epoch), row.epoch))
+            where = (row.workload, row.backend, chosen, row.stage, row.metric)
             groups[where][key_of(row)] = row.value
     found: dict[CaseId, str] = {}
-    # The epochs in their order, and then the score, whose epoch is -1.
+    # The sets in their order, and then the score, whose epoch is -1.
     for where in sorted(groups, key=lambda where: (where[2] < 0, where)):
-        _, backend, epoch, _, stage, metric = where
+        _, backend, chosen, stage, metric = where
         values = groups[where]
         series: dict[tuple[str, str], list[float]] = defaultdict(list)
         for (_, strategy, variant, _), value in values.items():
@@ -107,7 +110,7 @@ def strays(rows: Iterable[Row]) -> dict[CaseId, str]:
         plain = [value for (name, _), of in series.items() if name == BASELINE for value in of]
         right = median(plain or map(median, series.values()))
         allowed = TOLERANCES[stage, metric][backend] * (right if metric == "loss" else 1.0)
-        name = f"{stage}.{metric}" + (f" of epoch {epoch}" if epoch >= 0 else "")
+        name = f"{stage}.{metric}" + (f" of minibatch set {chosen}" if chosen >= 0 else "")
         whose = f"with {BASELINE}" if plain else "in the other series"
         for case, value in values.items():
             if abs(value - right) > allowed:

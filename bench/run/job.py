@@ -46,8 +46,7 @@ class Preparation:
 
     def told(self) -> dict[str, Any]:
         """The last whole line of ``answers``; empty before there is one."""
-        text = self.answers.read_text(encoding="utf-8") if self.answers.exists() else ""
-        return dict(json.loads(text.rpartition("\n")[0].rpartition("\n")[2] or "{}"))
+        return last_line(self.answers)
 
     def made(self, death: str | None) -> Ready | str:
         """What was prepared, or why it was not; ``death`` is why its process failed, if it did."""
@@ -101,6 +100,7 @@ class Job:
         first: no repeat of the series has been measured: it is this one that is looked at whole.
         start: the first block to be measured; those before are in the part, of another process.
         tuned: what paths have found beside a training (bench/run/tuned.py); ``None``: not kept.
+        counts: the file of what was counted of its minibatches; ``None``: nothing was.
     """
 
     case: Case
@@ -117,11 +117,29 @@ class Job:
     first: bool = True
     start: int = 0
     tuned: Path | None = None
+    counts: Path | None = None
 
     @property
     def rows(self) -> RowMaker:
         """Makes the rows of the case, or of its rank."""
         return self.run.of(self.case, self.rank)
+
+
+@dataclass(frozen=True)
+class Counting:
+    """Cases of one workload, one of each path, whose minibatches are to be counted.
+
+    ``into`` gets one JSON object a line: ``fraction`` of the work on the way, at the end what was
+    found (:mod:`gatherbench.bench.run.counting`), or why it ``failed``.
+    """
+
+    jobs: tuple[Job, ...]
+    into: Path
+
+    @property
+    def fraction(self) -> float:
+        """What of the work is done."""
+        return float(last_line(self.into).get("fraction", 0.0))
 
 
 @dataclass(frozen=True)
@@ -164,8 +182,14 @@ class Turn(NamedTuple):
             return cls()
 
 
+def last_line(file: Path) -> dict[str, Any]:
+    """The last whole line of a file of JSON objects; empty before there is one."""
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    return dict(json.loads(text.rpartition("\n")[0].rpartition("\n")[2] or "{}"))
+
+
 #: What a process of its own is started for.
-AnyJob = Job | Turns | Preparation | SensorCheckJob
+AnyJob = Job | Turns | Preparation | Counting | SensorCheckJob
 
 
 #: Exit status that tells the runner that the disk is full (EX_IOERR of sysexits.h): no case can

@@ -13,7 +13,7 @@ from statistics import fmean
 
 from gatherbench.bench.meters import cpu, threads
 from gatherbench.bench.run.group import EXCHANGE, WAIT
-from gatherbench.bench.run.rows import Row
+from gatherbench.bench.run.rows import SET, Row
 from gatherbench.bench.run.store import PartWriter
 
 #: What every rank sees of its whole machine.
@@ -36,6 +36,7 @@ _ALIKE = {
     ("setup", "numa_node"),
     ("check", "residency"),
     (EXCHANGE, "payload"),
+    SET[:2],
     ("energy", "epochs"),
 }
 #: Pages that ranks share are counted for each of them.

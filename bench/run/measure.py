@@ -51,7 +51,8 @@ from gatherbench.bench.run.check import (
     check_rows,
     residency_row,
 )
-from gatherbench.bench.run.declared_rows import declared_rows
+from gatherbench.bench.run.counting import Counts
+from gatherbench.bench.run.declared_rows import constant_rows
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.group import (
     ALONE,
@@ -70,7 +71,7 @@ from gatherbench.bench.run.loop import (
 )
 from gatherbench.bench.run.models import Trainer, build_model, to_device
 from gatherbench.bench.run.nvtx import TRACE_BATCHES, Mark, nvtx_session, unmarked, write_trace
-from gatherbench.bench.run.rows import Row, RowMaker
+from gatherbench.bench.run.rows import SET, Row, RowMaker
 from gatherbench.bench.run.sensor_check import gpu_under_test
 from gatherbench.bench.run.store import CHECK_STAGE, PartWriter
 from gatherbench.bench.run.table import (
@@ -157,10 +158,15 @@ class Ground:
 
     @cached_property
     def inputs(self) -> StepInputs:
-        """What captured steps read, for the trace's minibatches."""
-        trace, width = self.epochs.trace, self.dataset.spec.feature_dim
-        device = torch.device(self._job.device)
-        return StepInputs.of(trace.num_nodes, trace.num_edges, width, device)
+        """What captured steps read, for the minibatches of all sets."""
+        width, device = self.dataset.spec.feature_dim, torch.device(self._job.device)
+        return StepInputs.of(*self.sizes, width, device)
+
+    @cached_property
+    def sizes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Nodes and edges of the measured minibatches; where nobody counted, of the first set."""
+        trace = self.epochs.trace
+        return Counts.of(self._job).sizes or (trace.num_nodes, trace.num_edges)
 
     @cached_property
     def known(self) -> Knowledge:
@@ -256,6 +262,8 @@ class MeasuredCase(ExitStack):
 
     #: Around its measured epochs, once it is open.
     energy: EnergyBlock
+    #: Brings back what the warm-up has trained.
+    _begin: Callable[[], None]
 
     def __init__(self, job: Job, out: PartWriter, ground: Ground, *, alone: bool = True) -> None:
         super().__init__()
@@ -263,6 +271,8 @@ class MeasuredCase(ExitStack):
         self._device = torch.device(job.device)
         self.strategy = build(job.case.strategy, job.case.params)
         self.children, self._epochs = Children(), 0
+        #: Brings back what is scored in the end.
+        self._trained: Callable[[], None] | None = None
 
     def __enter__(self) -> Self:
         self.enter_context(self.strategy.surroundings(self._device))
@@ -342,36 +352,57 @@ class MeasuredCase(ExitStack):
         if witness.floor:
             check_ready(fetcher, looked_at[0].input_ids)
         out.row(make.ok(CHECK_STAGE, "batches", "1", checked, COMPARED))
-        if job.first:
-            before = [(one.input_ids.cpu() for one in looked_at), *epochs.warm_up_ids()]
-            out.rows(declared_rows(job, epochs, strategy, knowledge, before))
+        counts = self._declared(knowledge)
         trainer = _trainer(job.case.workload, ground, kept)
         self._training = _Training(
-            job, strategy, ground, loaded.truth, fetcher, trainer, witness, out
+            job, strategy, ground, loaded.truth, fetcher, trainer, witness, counts, out
         )
         self._told += tuple(self._training.warm_up(looked_at[0], everything=everything))
+        self._begin = trainer.kept()
         # What is scored between epochs takes energy, too.
         told = not plan.eval_every_epoch and (self._alone or plan.energy)
         self.energy = EnergyBlock(ground.gpu if told else None, run_on=plan.energy)
         self._file = knowledge.file
         return None
 
+    def _declared(self, known: Knowledge) -> Counts:
+        """What was counted of the minibatches, of which the first repeat has the rows."""
+        job = self._job
+        if not job.first:
+            return Counts([])
+        counts = Counts.of(job)
+        counts.require(job)
+        self._out.rows(constant_rows(job, self.strategy, self._ground.dataset.spec, known))
+        return counts
+
     @_phase
-    def epoch(self, number: int, mark: Mark) -> None:
-        """Measured epoch ``number``, and the score of the model behind it if the plan wants it."""
-        self._training.measured_epoch(number, mark)
+    def epoch(self, number: int, mark: Mark, chosen: int | None = None) -> None:
+        """Measured epoch ``number`` on the minibatches of set ``chosen``, by default the same.
+
+        It begins with what the warm-up has trained: so the loss of a set is the same for all paths,
+        whenever each of them has it. Where the model is scored behind each epoch it trains on.
+        """
+        plan, chosen = self._job.measure, number if chosen is None else chosen
+        if not plan.eval_every_epoch:
+            self._begin()
+        self._training.measured_epoch(number, chosen, mark)
         self._epochs += 1
-        if self._job.measure.eval_every_epoch and not self._job.start:
+        if plan.eval_every_epoch:
             self._training.score(number)
+        elif chosen == plan.epochs - 1 and plan.eval_batches:
+            self._trained = self._training.trainer.kept()
 
     @_phase
     def finish(self) -> None:
         """The score of the trained model and all that is not timed; then the path is closed.
 
-        A model that had fewer epochs than the others' has no score beside theirs.
+        It is that of the warm-up and the last set, or of all epochs where each went on from the one
+        before. A model that had fewer epochs than the others' has no score beside theirs.
         """
         training, job, out = self._training, self._job, self._out
         if self._epochs == job.measure.epochs:
+            if self._trained is not None:
+                self._trained()
             training.score(-1)
         training.look_again(everything=self._alone)
         later = (step for step in training.fetcher.setup if step not in self._told)
@@ -462,6 +493,7 @@ class _Training:
     fetcher: Fetcher
     trainer: Trainer
     witness: Witness
+    counts: Counts
     out: PartWriter
 
     @property
@@ -512,7 +544,7 @@ class _Training:
                 the process get another one.
         """
         make = self.job.rows
-        share = padding(self.epochs.trace.num_edges)
+        share = padding(self.ground.sizes[1])
         source = "largest minibatch of each layer, over the mean"
         self.out.row(make.ok("train", "padding", "1", share, source))
         if self.job.first:
@@ -559,18 +591,21 @@ class _Training:
     def _further_epoch(self) -> None:
         self._epoch(self.epochs.further(), unmarked, UNWATCHED)
 
-    def measured_epoch(self, number: int, mark: Mark) -> None:
-        """Run it with the meters open, and write what it took."""
+    def measured_epoch(self, number: int, chosen: int, mark: Mark) -> None:
+        """Run it with the meters open, and write what it took; ``chosen``: its minibatches."""
         case, out, recorder = self.job.case, self.out, self.ground.recorder
         before, slow = self.fetcher.counts(), self.fetcher.latencies()
         spots = self.witness.spots(len(self.epochs.trace), f"in epoch {number}")
-        batches = self.epochs.measured(number)
+        batches = self.epochs.measured(chosen)
         self.epochs.waited_s()  # in epochs that are not measured
         self.trainer.activations.told()
         resting = self._torch_resting(f"in epoch {number}")
         with spots as watch, resting, recorder:
             times = self._epoch(batches, mark, watch)
+        source = "which epoch of the workload its minibatches were drawn for"
+        out.row(self.job.rows.ok(*SET, chosen, source, number))
         out.rows(self._times(times, number))
+        out.rows(self.counts.rows(self.job, chosen, number))
         for stage, seconds in times.stages.items():
             out.samples(case, number, stage, seconds)
         out.rows(self._counted(before, slow, number))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 
@@ -179,6 +179,31 @@ class Trainer:
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimiser.step()
         return loss.detach()
+
+    @torch.no_grad()
+    def kept(self) -> Callable[[], None]:
+        """Keep weights, the optimiser's moments and torch's random numbers; what brings them back.
+
+        They are brought back into the memory that they lie in now, which a captured step reads.
+        """
+        state, on_gpu = self.optimiser.state, self.device.type == "cuda"
+        moments = [one for of in state.values() for one in of.values()]
+        weights = [*self.model.parameters(), *self.model.buffers()]
+        held = [(one, one.detach().clone()) for one in (*weights, *moments)]
+        known, on_host = set(state), torch.get_rng_state()
+        on_device = torch.cuda.get_rng_state(self.device) if on_gpu else None
+
+        @torch.no_grad()
+        def bring_back() -> None:
+            for one, before in held:
+                one.copy_(before)
+            for parameter in set(state) - known:
+                del state[parameter]
+            torch.set_rng_state(on_host)
+            if on_device is not None:
+                torch.cuda.set_rng_state(on_device, self.device)
+
+        return bring_back
 
     @torch.no_grad()
     def correct(self, x: Tensor, batch: MiniBatch) -> int:

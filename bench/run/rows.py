@@ -96,6 +96,9 @@ HEADER: tuple[str, ...] = tuple(f.name for f in fields(Row))
 #: The rows (stage, metric, unit) by which a reader knows which paths took turns in one process, and
 #: in which order.
 PROCESS, PLACE = ("setup", "process_began", "s"), ("epoch", "place", "1")
+#: The row that says which set of minibatches an epoch had: paths that take turns have the sets in
+#: orders of their own, and losses are compared by set.
+SET = ("epoch", "minibatch_set", "1")
 
 
 class Key(NamedTuple):

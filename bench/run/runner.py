@@ -34,6 +34,7 @@ from gatherbench.bench.run.job import (
     CALIBRATION_KEY,
     DISK_FULL,
     AnyJob,
+    Counting,
     Job,
     Preparation,
     Ready,
@@ -231,6 +232,7 @@ class Runner:
         self._sensors: SensorChoice | None = None
         self._rows: list[Row] = []
         self._ready: dict[Workload, Ready | str] = {}
+        self._counts: dict[Workload, Path] = {}
 
     def run(self) -> int:
         """Run what is missing; the number of failed cases of the whole run.
@@ -373,7 +375,7 @@ class Runner:
         # One repeat of a strategy is enough to look at; the first may have failed.
         first = not start and key_of(case)[:3] not in self._took
         traced = self.measure.trace and first
-        return Job(
+        job = Job(
             case=case,
             measure=self.measure,
             device=self.task.device,
@@ -386,6 +388,7 @@ class Runner:
             tuned=self.store.tuned_file.absolute(),
             **ready._asdict(),
         )
+        return replace(job, counts=self._counted(job))
 
     def _measure(self, jobs: dict[int, Job], total: int) -> Mapping[int, str | None]:
         """Measure cases in a process; by number why they failed where their parts do not say."""
@@ -483,6 +486,28 @@ class Runner:
         if known is None or stale:
             known = self._ready[workload] = self._prepare_now(workload)
         return known
+
+    def _counted(self, job: Job) -> Path | None:
+        """The file of what was counted of the minibatches of the job's workload, for all paths.
+
+        Counted once a workload, before the first of its cases that needs it. Where that fails, rows
+        say so.
+        """
+        workload = job.case.workload
+        if not job.first and workload.step != "captured":
+            return None
+        into = self.store.parts.absolute() / f"counts-{len(self._counts)}.json"
+        if workload not in self._counts:
+            mine = (case for case in self.task.cases if case.workload == workload)
+            paths = {key_of(case)[:3]: case for case in (*mine, job.case)}
+            counting = Counting(tuple(replace(job, case=case) for case in paths.values()), into)
+            into.write_bytes(b"")
+            what = "counting what its minibatches ask for"
+            look = lambda: self.progress.preparing(workload, what, counting.fraction)  # noqa: E731
+            self._counts[workload] = into
+            if (death := self._workers.do(counting, look=look)) is not None:
+                into.write_text(json.dumps({"failed": death}) + "\n", encoding="utf-8")
+        return self._counts[workload]
 
     def _prepare_now(self, workload: Workload) -> Ready | str:
         job = Preparation(workload, self.store.parts.absolute() / "prepared.json")

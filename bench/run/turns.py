@@ -3,8 +3,9 @@
 Two processes of one path differ by more than two paths of one process do: on an H200 the logarithm
 of the epoch had a standard deviation of 0.165 between processes and 0.077 within one. So with
 ``together`` all paths of a workload are opened in one process over one table. A *block* is one
-epoch of each, in an order that is drawn for each block from the plan's seed; ratios are paired
-within blocks when they are read (:mod:`gatherbench.stats.interval`).
+epoch of each, in an order that is drawn for each block from the plan's seed, each path on another
+set of minibatches (:mod:`gatherbench.bench.run.latin_square`); ratios are paired within blocks when
+they are read (:mod:`gatherbench.stats.interval`).
 
 Paths that do not fit beside the others, on the GPU or on the host, have blocks of their own behind
 them, in the same process. What fails costs itself. Where CUDA is lost with it, or the process, the
@@ -21,23 +22,20 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
-from typing import TypeVar
 
 import torch
-from torch import Tensor
 
 from gatherbench.bench.run.job import Job, Turn, Turns, outcome
+from gatherbench.bench.run.latin_square import apart, latin_square
 from gatherbench.bench.run.measure import Ground, MeasuredCase
 from gatherbench.bench.run.nvtx import nvtx_session
 from gatherbench.bench.run.rows import PLACE, PROCESS
 from gatherbench.bench.run.store import PartWriter
 from gatherbench.bench.run.table import has_room
 from gatherbench.strategies.places import free_bytes
-
-T = TypeVar("T")
 
 #: Blocks for which there has to be time before one begins: it, and what the paths do behind it.
 _BLOCK_AND_END = 2
@@ -74,16 +72,19 @@ def take_turns(job: Turns) -> None:
     while waiting:
         opened, waiting = _opened(waiting)
         with nvtx_session(plan.nvtx) as mark:
-            longest_s = 0.0
-            for number, everybody in enumerate(blocks(opened, plan.epochs, draw)):
-                order = [path for path in everybody if path.job.start <= number]
+            longest_s, before = 0.0, None
+            for number, sets in enumerate(latin_square(len(opened), plan.epochs)):
                 block_began = time.monotonic()
                 if longest_s and block_began + _BLOCK_AND_END * longest_s > job.until:
                     break
-                for place, path in enumerate([path for path in order if not path.over]):
-                    source = f"place in a block of {len(order)} paths, shuffled"
+                of_path = dict(zip(opened, sets, strict=True))
+                left = {path: s for path, s in of_path.items() if path.has(number)}
+                order = apart(left, draw, before)
+                for place, path in enumerate(order):
+                    source = f"place in a block of {len(opened)} paths, shuffled"
                     path.out.row(path.job.rows.ok(*PLACE, place, source, number))
-                    path.turn(partial(path.case.epoch, number, mark))
+                    path.turn(partial(path.case.epoch, number, mark, left[path]))
+                    before = left[path]
                 for path in order:
                     if not path.over:
                         path.out.block(number, path.spent_s, path.case.compared)
@@ -95,11 +96,6 @@ def take_turns(job: Turns) -> None:
         if waiting:  # the host may have room for one table alone
             kept = ground.kind(waiting[0].case.strategy)
             ground.tables = {kind: one for kind, one in ground.tables.items() if kind == kept}
-
-
-def blocks(paths: Sequence[T], count: int, draw: random.Random) -> Iterator[list[T]]:
-    """For each of ``count`` blocks all paths in an order of its own."""
-    return (draw.sample(paths, len(paths)) for _ in range(count))
 
 
 def _opened(waiting: Sequence[_Path]) -> tuple[list[_Path], list[_Path]]:
@@ -142,7 +138,10 @@ class _Path:
         self.case = MeasuredCase(job, self.out, ground, alone=False)
         self.spent_s, self.over = 0.0, False
         self._number, self._now, self._ground = number, now, ground
-        self._draws: tuple[Tensor, ...] = ()
+
+    def has(self, block: int) -> bool:
+        """Whether it is to be measured there: no process before has done it, and nothing failed."""
+        return not self.over and self.job.start <= block
 
     def fits(self) -> bool:
         """Whether there is room for it beside the paths that are open."""
@@ -171,7 +170,7 @@ class _Path:
         begin = time.perf_counter()
 
         def guarded() -> str | None:
-            with ExitStack() as undo, self._own_draws():
+            with ExitStack() as undo:
                 undo.push(self.case)
                 reason = work()
                 if reason is None:
@@ -191,17 +190,6 @@ class _Path:
         self.over = True
         self.out.end(status, reason, self.spent_s)
         self.out.close()
-
-    @contextmanager
-    def _own_draws(self) -> Iterator[None]:
-        """torch's random numbers as if nobody else drew any: all paths have the same dropout."""
-        on_gpu = self.job.device == "cuda"
-        if self._draws:
-            torch.set_rng_state(self._draws[0])
-            if on_gpu:
-                torch.cuda.set_rng_state(self._draws[1])
-        yield
-        self._draws = (torch.get_rng_state(), *([torch.cuda.get_rng_state()] if on_gpu else []))
 
 
 def _look_for_cuda() -> None:

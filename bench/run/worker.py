@@ -1,4 +1,4 @@
-"""The process of one case, of several that take turns, or of one preparation: gone when done.
+"""The process of one case, of several that take turns, or of what precedes them: gone when done.
 
     python -m gatherbench.bench.run.worker RUNNER_PID    forks a process for each request
 
@@ -23,6 +23,7 @@ from gatherbench.bench.run.fork_server import die_with_parent, serve_requests
 from gatherbench.bench.run.job import (
     DISK_FULL,
     AnyJob,
+    Counting,
     Job,
     Preparation,
     SensorCheckJob,
@@ -89,12 +90,21 @@ def measure_turns(job: Turns) -> None:
     take_turns(job)
 
 
+def count_minibatches(job: Counting) -> None:
+    """Count what the minibatches of the job's cases ask for."""
+    from gatherbench.bench.run.counting import count_sets
+
+    count_sets(job)
+
+
 def do(job: AnyJob) -> None:
     """Do the job; on a full disk it ends with a status of its own."""
     try:
         match job:
             case Preparation():
                 prepare_workload(job)
+            case Counting():
+                count_minibatches(job)
             case SensorCheckJob():
                 calibrate_sensors(job)
             case Turns():

@@ -3,6 +3,81 @@
 A package announces each as an entry point of one of our groups. Names are known from the installed
 metadata; a package is imported only when one of its names is asked for, or all are. What cannot be
 used is named with its package and the reason, and stops nothing else.
+
+**A data path** is a :class:`gatherbench.strategies.base.Strategy` and the ``Fetcher`` that it
+opens. Rows are those of the table, bit for bit, in the order of the ids, whatever dtype and width;
+``lookahead + 1`` fetches may be in flight, and ids be written over as soon as ``submit`` returns; a
+buffer that is filled again is a ``RowBuffer``, so that autograd hears of it; rows that were copied
+when the path opened are told by ``live = False``; a tensor that is kept is made with its device and
+dtype. ``gatherbench check NAME`` runs the conformance suite on it. In ``pyproject.toml``,
+``[project.entry-points."gatherbench.strategies"]`` has a line ``plain_rows = "module:PlainRows"``::
+
+    from dataclasses import dataclass
+    from typing import ClassVar
+
+    import torch
+    from gatherbench.strategies.base import Fetcher, Strategy
+    from gatherbench.strategies.buffers import RowBuffer, TicketRing
+    from gatherbench.strategies.data_path import staged_path
+    from gatherbench.strategies.places import path_skip
+
+    class PlainFetcher(Fetcher):
+        def __init__(self, features, device):
+            super().__init__(features, device)
+            self.table, self.ring = features, TicketRing(1)
+            shape, kind = (self.row_width,), {"dtype": self.dtype, "device": "cpu"}
+            self.buffer = RowBuffer(lambda count: torch.empty((count, *shape), **kind))
+
+        def _submit(self, ids):
+            self.ring.claim()  # the buffer is free, or it raises
+            rows = self.buffer.rows(ids.numel())
+            torch.index_select(self.table, 0, ids, out=rows)
+            return self.ring.issue(lambda: rows)
+
+        def _close(self):
+            self.ring.close()
+
+    @dataclass(frozen=True)
+    class PlainRows(Strategy):
+        name: ClassVar[str] = "plain_rows"
+        summary: ClassVar[str] = "torch's index_select, on the host alone"
+
+        def skip(self, device, table_bytes=0):
+            return path_skip(device if device.type == "cpu" else torch.device("meta"))
+
+        def data_path(self, ids, row_bytes):
+            return staged_path(ids, row_bytes)
+
+        def _open(self, features, device, knowledge):
+            return PlainFetcher(features, device)
+
+**A meter** has the members of :class:`gatherbench.bench.meters.base.Meter` and is built without
+arguments. Its window lies around all of ours; ``start`` and ``stop`` never raise, and a number that
+is not there has a ``Reason``, never a made-up 0. Its metrics have names that no other meter's have.
+Its group is ``gatherbench.meters``::
+
+    import resource
+
+    from gatherbench.bench.meters.base import reading
+
+    class Waits:
+        name = "waits"
+        summary = "how often the process gave its core away to wait"
+        lost = "whether an epoch waits for a disk or a lock"
+        trust = "the kernel's own count, read at both ends of the window"
+
+        def probe(self):
+            return None  # or the Reason why it cannot read here
+
+        def start(self):
+            self.began = self.count()
+
+        def stop(self):
+            waited = self.count() - self.began
+            return [reading("voluntary_waits", "1", waited, "ru_nvcsw of getrusage(2)", samples=2)]
+
+        def count(self):
+            return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
 """
 
 from __future__ import annotations

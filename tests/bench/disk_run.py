@@ -11,7 +11,7 @@ FITS, LARGE = "wordnet-sage16x2-b1000-aaaaaaaa", "wordnet-sage16x2-b500-bbbbbbbb
 #: Of 500 B, so that an epoch of 2 GB asks for 4 M of them.
 ROW_BYTES, TABLE_BYTES = 500.0, 8e7
 GATHER, MAPPED = ("cpu_gather", "naive"), ("disk_mmap", "random")
-DIRECT, CACHED = ("disk_direct", "io_uring,merged"), ("disk_cached", "sieve,10%")
+DIRECT, CACHED = ("disk_direct", "io_uring,merged"), ("disk_cached", "s3-fifo,10%")
 #: Seconds of an epoch by path, on both workloads: a fifth is not the fetch.
 SECONDS = {GATHER: (1.0, 1.0), MAPPED: (2.0, 8.0), DIRECT: (4.0, 4.0), CACHED: (2.5, 2.5)}
 #: What each path counted in an epoch: of 2 GB it read 16 GB, a block of 4000 B for each row; the

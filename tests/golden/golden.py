@@ -6,10 +6,11 @@
 ``quick`` runs on the host; ``gpu-decide`` on the stand-in for CUDA, by the same command there
 (tests/gpu/standin/README.md). A change that should change nothing leaves both files as they are.
 A file tells of each process the order in which paths were opened, trained and closed; of each path
-how it ended, the operations of its epochs, a checksum of each minibatch's rows, the losses, and
-the bytes and requests that it declares; on the stand-in also the calls of CUDA in one epoch, of the
-thread that trains and of all. No clock decides any of it. An operation is a letter: d(raw) a
-minibatch, r(ead) it, a(nnounce) it, s(ubmit) its fetch, g(et) its rows, t(rain).
+how it ended, the operations of its epochs, a checksum of each minibatch's rows, which set of
+minibatches each epoch had, the losses, and the bytes and requests that it declares; on the stand-in
+also the calls of CUDA in one epoch, of the thread that trains and of all. No clock decides any of
+it. An operation is a letter: d(raw) a minibatch, r(ead) it, a(nnounce) it, s(ubmit) its fetch,
+g(et) its rows, t(rain).
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ from torch import Tensor
 from gatherbench.bench.plan.plan import Plan
 from gatherbench.bench.plan.plan_file import load_plan
 from gatherbench.bench.plan.workload import Case
-from gatherbench.bench.run.job import Job, Turns
+from gatherbench.bench.run.job import Counting, Job, Turns
 from gatherbench.bench.run.models import Trainer
-from gatherbench.bench.run.rows import RowMaker
+from gatherbench.bench.run.rows import SET, RowMaker
 from gatherbench.bench.run.runner import takes_turns
 from gatherbench.bench.run.store import read_part, rows_of
 from gatherbench.bench.run.worker import do
@@ -91,6 +92,9 @@ def _measured(plan: Plan, cases: list[Case], folder: Path) -> Found:
         Job(case, plan.measure, device, run, *ready, folder / str(number))
         for number, case in enumerate(cases)
     ]
+    counts = folder / "counts.json"
+    do(Counting(tuple(jobs), counts))
+    jobs = [replace(job, counts=counts) for job in jobs]
     with ExitStack() as hooks:
         watch = _Watch(hooks)
         do(Turns(tuple(jobs), folder / "now") if len(jobs) > 1 else jobs[0])
@@ -98,11 +102,16 @@ def _measured(plan: Plan, cases: list[Case], folder: Path) -> Found:
     found: Found = {f"{workload} | order from {cases[0].strategy}": watch.order}
     for job in jobs:
         path, records = f"{job.case.strategy} {job.case.variant}", list(read_part(job.part))
-        rows = [row for row in rows_of(records) if row.value]
+        every = rows_of(records)
+        rows = [row for row in every if row.value]
         said = {"end": records[-1]["status"], **watch.found.get(path, {})}
+        said["sets"] = [int(row.value or 0) for row in every if (row.stage, row.metric) == SET[:2]]
         said["losses"] = [row.value for row in rows if (row.stage, row.metric) == ("train", "loss")]
-        declared = [row for row in rows if row.basis == "declared"]
-        said["declared"] = {f"{row.stage}.{row.metric}": row.value for row in declared}
+        declared: dict[str, list[float]] = {}  # in each measured epoch, or once
+        for row in rows:
+            if row.basis == "declared" and row.value is not None:
+                declared.setdefault(f"{row.stage}.{row.metric}", []).append(row.value)
+        said["declared"] = declared
         found |= {f"{workload} | {path} | {kind}": value for kind, value in said.items()}
     return found
 

@@ -204,7 +204,7 @@ def table() -> list[str]:
         " | events made |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for (name, params), sampling in itertools.product(PATHS, ("gpu", "replay")):
+    for (name, params), sampling in itertools.product(PATHS, ("gpu", "live")):
         words = " ".join((name, *params.values()))
         found = columns(counted(name, params, sampling))
         lines.append(f"| {words} | {sampling} | " + " | ".join(f"{n:g}" for n in found) + " |")

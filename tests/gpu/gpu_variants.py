@@ -24,7 +24,7 @@ CUDA = torch.device("cuda")
 _ALIKE = {
     "budget": {"1", "2", "5", "15", "25", "50"},
     "policy": {"degree", "reverse_pagerank", "weighted_reverse_pagerank", "random", "oracle"}
-    | {"clock", "sieve", "s3-fifo", "belady", "lfu"},
+    | {"s3-fifo", "belady"},
     "share": {"1%", "5%", "20%", "50%", "free"},
     "advice": {"normal", "willneed"},
     "start": {"cold"},

@@ -35,7 +35,6 @@ for strategy in (
     build("aligned_zero_copy", {"order": "unique"}),
     build("async_zero_copy", {"budget": "5"}),
     build("cached_zero_copy"),
-    build("cached_zero_copy", {"policy": "lru"}),
     build("all_in_gpu"),
 ):
     with open_known(strategy, features, device) as fetcher:

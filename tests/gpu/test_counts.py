@@ -65,7 +65,7 @@ def test_a_captured_step_is_few_calls_however_many_operations_it_has():
     assert (round(captured.training.to_device), captured.training.to_host) == (1, 1)
 
 
-@pytest.mark.parametrize("sampling", ["gpu", "replay"])
+@pytest.mark.parametrize("sampling", ["gpu", "live"])
 @pytest.mark.parametrize(("name", "params"), counting.PATHS, ids=str)
 def test_the_table_of_the_notes_holds(name, params, sampling):
     words = f"| {' '.join((name, *params.values()))} | {sampling} |"

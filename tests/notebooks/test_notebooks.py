@@ -264,7 +264,7 @@ def test_several_gpus_fill_from_runs_of_several_ranks(
 def test_tables_on_disk_fill_from_a_run(said_by, make_run, tmp_path):
     write_disk(make_run)
     said = said_by("11_disk", tmp_path / "results")
-    assert "disk_cached sieve,10%" in said
+    assert "disk_cached s3-fifo,10%" in said
     assert "2.50×" in said, said
     # Published: 138.4 over 97.0 s.
     assert "with the cache `lru` an epoch takes **1.43** times as long as with `sieve`" in said

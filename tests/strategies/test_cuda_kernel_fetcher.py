@@ -31,8 +31,7 @@ from gatherbench.strategies import (
 from gatherbench.strategies.cached_zero_copy import CachedFetcher, CachedZeroCopy
 from gatherbench.strategies.cuda_kernel_fetcher import IdBuffer, KernelFetcher
 from gatherbench.strategies.knowledge import NOTHING
-from gatherbench.strategies.scores import Kept, Placed
-from gatherbench.strategies.set_cache import SetCache
+from gatherbench.strategies.scores import Placed
 
 HOST = torch.device("cpu")
 
@@ -353,7 +352,7 @@ def test_a_gather_may_move_to_another_stream_between_fetches(notes):
         blocking.limit(7, Stream(notes, "green"))
 
 
-def cached(table: Tensor, kept: Kept, *, overlapped: bool = False) -> CachedFetcher:
+def cached(table: Tensor, kept: Placed, *, overlapped: bool = False) -> CachedFetcher:
     fetcher = CachedFetcher(table, HOST, Memory(table), [], "aligned", overlapped=overlapped)
     fetcher.keep(kept)
     return fetcher
@@ -368,14 +367,12 @@ def hot(*ids: int) -> Placed:
 
 @pytest.mark.parametrize("overlapped", [False, True])
 @pytest.mark.parametrize("row_bytes", [37, 400])
-@pytest.mark.parametrize(
-    "kept", [hot(), hot(0, 3, 128, 256), hot(*range(257)), SetCache(64, "lru"), SetCache(9, "lfu")]
-)
+@pytest.mark.parametrize("kept", [hot(), hot(0, 3, 128, 256), hot(*range(257))])
 def test_kept_rows_and_others_are_read_by_one_launch(notes, kept, row_bytes, overlapped):
     table = conformance.random_table(conformance.NUM_ROWS, row_bytes, torch.int8)
     with cached(table, kept, overlapped=overlapped) as fetcher:
         filled = [what for _, what, _ in notes.queue]
-        assert filled == ["gather"] * (isinstance(kept, Placed) and kept.capacity > 0)
+        assert filled == ["gather"] * (kept.capacity > 0)
         notes.queue.clear()
         brings_what_is_asked_for(fetcher, table)
         launches = [which for _, what, which in notes.queue if what == "gather"]

@@ -6,10 +6,12 @@ import dataclasses
 import getpass
 import importlib.metadata
 import json
+import os
 import re
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -363,3 +365,26 @@ def test_the_kind_of_a_reason_is_read_from_its_words():
         assert kind_of(str(Reason(kind, "why: so", "do that"))) == kind
     for none in ("killed by SIGKILL: no_device", "no_devices: x", "busy", ""):
         assert kind_of(none) == ""
+
+
+def test_bindings_that_another_package_hides_are_named_with_the_remedy(tmp_path):
+    """As pynvml 11.5 does, whose folder stands before the module of nvidia-ml-py."""
+    (tmp_path / "pynvml").mkdir()
+    (tmp_path / "pynvml" / "__init__.py").write_text("class NVMLError(Exception): ...")
+    code = (
+        "from gatherbench.bench.probe import doctor\n"
+        "from gatherbench.bench.meters.nvml_device import no_gpu_reason\n"
+        "print(no_gpu_reason())"
+    )
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.startswith(
+        f"not_installed: {tmp_path}/pynvml/__init__.py is not nvidia-ml-py"
+    )
+    assert "pip uninstall pynvml" in ran.stdout

@@ -1,9 +1,9 @@
 """Plans: what expands to what, and what a typo is answered with."""
 
 import json
+import math
 import re
 import sys
-from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,11 @@ from gatherbench.bench.plan.plan import Plan, PlanError, ResolvedPlan
 from gatherbench.bench.plan.plan_file import load_plan, plan_names
 from gatherbench.bench.plan.workload import Workload, workload_name
 from gatherbench.bench.run.declared_rows import UNCOUNTED
-from gatherbench.bench.run.measure import measure
 from gatherbench.bench.run.models import build_model
-from gatherbench.bench.run.store import PartWriter, read_part, rows_of
 from gatherbench.bench.sampling.trace import Trace
 from gatherbench.strategies.partition_orders import Partitions
+
+from ..run.fakes import measured
 
 SMALL = """
 [measure]
@@ -326,20 +326,17 @@ def test_the_model_that_the_texts_show_trains_and_is_counted(own_models, make_jo
     (shown,) = re.findall(r"^```python\n(.*?class SumGNN.*?)^```", text, re.MULTILINE | re.DOTALL)
     (own_models / "models_for_a_test.py").write_text(shown)
     job = make_job(model="models_for_a_test:SumGNN", epochs=3)
-    with closing(PartWriter(job.part)) as out:
-        assert measure(job, out) is None
-    rows = {(r.stage, r.metric, r.epoch): r for r in rows_of(read_part(job.part))}
-    losses = [rows["train", "loss", epoch].value for epoch in range(3)]
-    assert losses[2] < losses[1] < losses[0]
+    rows = {(r.stage, r.metric, r.epoch): r for r in measured(job)}
+    assert all((rows["train", "loss", epoch].value or 9) < math.log(3) for epoch in range(3))
     trace = Trace.open(job.trace)
     (_, inner, _), (near, far) = trace.num_nodes.sum(axis=0), trace.num_edges.sum(axis=0)
     seeds = trace.num_nodes[:, 0].sum()
     first, last = 2 * inner * 33 * 16, 2 * seeds * 16 * 3
-    operations = rows["train", "operations", -1]
+    operations = rows["train", "operations", 0]
     assert operations.value == 2 * first + far * 33 + 3 * last + near * 16
     assert operations.source == "models_for_a_test:SumGNN.cost"
-    assert rows["train", "launches", -1].value == 5 * 60
-    assert rows["train", "structure", -1].value == 16 * (near + far)
+    assert rows["train", "launches", 0].value == 5 * 60
+    assert rows["train", "structure", 0].value == 16 * (near + far)
 
 
 def test_a_model_of_ones_own_is_found_in_the_current_folder(own_models):
@@ -368,9 +365,7 @@ def test_a_model_that_is_not_there_is_named_before_anything_runs(own_models, nam
 
 def test_a_model_of_ones_own_is_trained_and_nothing_of_it_is_predicted(own_models, make_job):
     job = make_job(model="models_for_a_test:Seeds")
-    with closing(PartWriter(job.part)) as out:
-        assert measure(job, out) is None
-    rows = {(row.stage, row.metric): row for row in rows_of(read_part(job.part))}
+    rows = {(row.stage, row.metric): row for row in measured(job)}
     assert (rows["train", "loss"].value or 0) > 0
     assert rows["train", "operations"].reason == UNCOUNTED
 
@@ -414,7 +409,7 @@ def test_more_threads_or_workers_than_cores_are_refused(
 
 
 def test_minibatches_are_drawn_ahead_wherever_they_are_drawn(tmp_path):
-    for how in ("live", "replay", "gpu", "uva"):
+    for how in ("live", "gpu", "uva"):
         text = SMALL.replace("repeats = 3", f'sampling = "{how}"\nsampler_workers = 1')
         assert load_plan(write(tmp_path, text)).measure.sampler_workers == 1
     with pytest.raises(PlanError, match="sampler_workers"):
@@ -430,15 +425,32 @@ def test_a_graph_in_host_memory_is_of_uva_sampling_alone(tmp_path):
         load_plan(write(tmp_path, SMALL.replace("repeats = 3", f'{managed}"gpu"')))
 
 
-def test_a_path_that_learns_while_it_fetches_wants_fresh_minibatches(tmp_path):
-    strategy = '[[strategy]]\nname = "cached_zero_copy"\npolicy = "lru"\n'
-    learns = f'[[workload]]\ndataset = "wordnet"\n{strategy}'
-    with pytest.raises(PlanError, match=r'lru.* learns .* say minibatches = "fresh"'):
-        load_plan(write(tmp_path, learns)).cases()
-    fresh = f'[measure]\nminibatches = "fresh"\n{learns}'
-    assert load_plan(write(tmp_path, fresh)).cases()
-    with pytest.raises(PlanError, match=r"fresh.* are drawn"):
-        load_plan(write(tmp_path, fresh.replace("[measure]", '[measure]\nsampling = "replay"')))
+@pytest.mark.parametrize(
+    ("word", "remedy"),
+    [
+        ('minibatches = "same"', "'same' is gone: every epoch has minibatches of its own; leave"),
+        ('minibatches = "fresh"', "'fresh' is gone: every epoch has minibatches of its own; leave"),
+        ('sampling = "replay"', "'replay' is gone: minibatches are drawn for every epoch; take"),
+        ("together = true\nepochs = 1", "together: of two paths .*: say epochs = 2 or more"),
+        (
+            "together = true\neval_batches = 1\neval_every_epoch = true",
+            "eval_every_epoch trains on .*: leave it or together out",
+        ),
+    ],
+)
+def test_words_of_plans_that_are_gone_and_what_cannot_be_fair_are_refused(tmp_path, word, remedy):
+    with pytest.raises(PlanError, match=rf"measure: .*{remedy}"):
+        load_plan(write(tmp_path, SMALL.replace("repeats = 3", f"repeats = 3\n{word}")))
+
+
+def test_a_run_of_a_plan_with_words_that_are_gone_is_not_resumed(tmp_path):
+    run = new_run(write(tmp_path, SMALL), tmp_path, "cpu")
+    file = run.store.folder / "plan.json"
+    text = json.loads(file.read_text())
+    text["measure"]["minibatches"] = "same"
+    file.write_text(json.dumps(text))
+    with pytest.raises(BadRunError, match=r"older gatherbench.*start a new run"):
+        reopen(run.store.folder)
 
 
 def test_minibatches_too_small_to_be_split_are_refused(tmp_path):
@@ -502,7 +514,6 @@ def test_a_captured_step_is_another_workload_on_the_same_minibatches(tmp_path):
     [
         ('step = ["issued", "captured"]', "step = []", "step: an empty list leaves nothing"),
         ('"captured"]', '"caught"]', "step"),
-        ("repeats = 1", 'repeats = 1\nminibatches = "fresh"', 'say minibatches = "same"'),
         ("repeats = 1", 'repeats = 1\nactivations = "recompute"', 'needs activations = "keep"'),
         ('"wordnet"', '"wordnet"\nmodel = "gat"', 'is there for model = "sage"'),
         ('"wordnet"', '"wordnet"\ngpus = 2', "on one GPU so far"),

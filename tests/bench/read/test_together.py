@@ -17,7 +17,6 @@ from gatherbench.bench.read.neighbours import neighbours
 from gatherbench.bench.read.stopping import Further, imprecise
 from gatherbench.bench.read.tables import Run, no_samples, run_of
 from gatherbench.bench.run.rows import PLACE, PROCESS, Row, RowMaker
-from gatherbench.bench.run.turns import blocks
 
 from ..printed import told
 
@@ -151,7 +150,8 @@ def in_turns(seed: int, profit: float) -> list[Row]:
         epochs: dict[str, list[float]] = {name: [] for name in "abcd"}
         places: dict[str, list[int]] = {name: [] for name in "abcd"}
         slow = rng.normal(0, 0.16)
-        for order in blocks("abcd", 10, random.Random(f"{seed} {repeat}")):
+        draw = random.Random(f"{seed} {repeat}")
+        for order in (draw.sample("abcd", 4) for _ in range(10)):
             for place, name in enumerate(order):
                 warm = profit if place and name == "b" and order[place - 1] == "a" else 0.0
                 level = slow + "abcd".index(name) + rng.normal(0, 0.03) - warm

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.run.fork_server import die_with_parent, serve_requests
-from gatherbench.bench.run.job import AnyJob, Preparation, SensorCheckJob, Turn, Turns
+from gatherbench.bench.run.job import AnyJob, Counting, Preparation, SensorCheckJob, Turn, Turns
 from gatherbench.bench.run.rows import PROCESS
 from gatherbench.bench.run.store import PartWriter
 from gatherbench.bench.run.worker import DISK_FULL
@@ -20,8 +20,9 @@ from gatherbench.bench.sampling.prepare import state_of
 
 
 def work(job: AnyJob) -> None:
-    if isinstance(job, Preparation):
-        prepare(job)
+    if isinstance(job, Preparation | Counting):
+        if isinstance(job, Preparation):
+            prepare(job)
         return
     if isinstance(job, SensorCheckJob):
         calibrate(job)

@@ -1,16 +1,18 @@
 """A runner of a worker that misbehaves as it is told, and its cases; a case measured for real."""
 
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
-from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.job import Counting, Job
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.runner import PreparedRun, Runner
 from gatherbench.bench.run.store import PartWriter, RunStore, read_part, rows_of
+from gatherbench.datasets.store import DatasetError
 
 FAKE = (sys.executable, str(Path(__file__).parent / "fake_worker.py"))
 WORKLOAD = Workload("tiny")
@@ -39,9 +41,21 @@ def measured(job: Job) -> list[Row]:
     return rows_of(read_part(job.part))
 
 
+def counted(*jobs: Job) -> list[Job]:
+    """The jobs, of one workload, with what was counted of its minibatches, in this process."""
+    from gatherbench.bench.run.counting import count_sets  # brings torch, which takes its time
+
+    into = jobs[0].part.with_suffix(".counts.json")
+    count_sets(Counting(jobs, into))
+    return [replace(job, counts=into) for job in jobs]
+
+
 def skipped(job: Job) -> str | None:
     """Why a case cannot run here; ``None``: it has been measured."""
     from gatherbench.bench.run.measure import measure  # brings torch, which takes its time
 
+    if job.counts is None:
+        with suppress(DatasetError):  # of a case that is refused
+            (job,) = counted(job)
     with closing(PartWriter(job.part)) as out:
         return measure(job, out)

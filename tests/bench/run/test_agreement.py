@@ -47,7 +47,7 @@ def test_the_first_epoch_that_strays_is_named_or_the_score():
     right = case(NAIVE, [4.0, 3.25, 3.0], 0.5)
     said = found(right, case(ALIGNED, [4.0, 3.5, 2.0], 0.25), case(PINNED, [4.0, 3.25, 3.0], 0.5))
     assert said == {
-        ("aligned_zero_copy", 0): "it trained on other rows: train.loss of epoch 1 is 3.5,"
+        ("aligned_zero_copy", 0): "it trained on other rows: train.loss of minibatch set 1 is 3.5,"
         " and 3.25 with cpu_gather"
     }
     said = found(case(NAIVE, [4.0], 0.34), case(ALIGNED, [4.0], 0.12))
@@ -146,7 +146,7 @@ def test_who_strays_fails_and_leaves_no_number_to_be_shown(store):
     run = load_run(store.folder)
     assert list(epoch_times(run)["strategy"]) == ["cpu_gather"]
     reasons = problems(run).set_index("strategy")["reason"]
-    assert "train.loss of epoch 0 is 5.0" in reasons["aligned_zero_copy"]
+    assert "train.loss of minibatch set 0 is 5.0" in reasons["aligned_zero_copy"]
     assert reasons["ours"] == "killed by signal 9", "what happened first"
     kept = run.rows[run.rows["strategy"] == "aligned_zero_copy"]
     said = kept[kept["metric"] == "training"].iloc[0]

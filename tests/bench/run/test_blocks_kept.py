@@ -22,7 +22,7 @@ from gatherbench.bench.read.derive import repeat_logs
 from gatherbench.bench.read.tables import Run, no_samples, process_at, run_of
 from gatherbench.bench.run.agreement import strays
 from gatherbench.bench.run.job import AnyJob
-from gatherbench.bench.run.rows import PROCESS, Row, RowMaker
+from gatherbench.bench.run.rows import PROCESS, SET, Row, RowMaker
 from gatherbench.bench.run.runner import PreparedRun, Runner
 from gatherbench.bench.run.store import CUT_OFF, PartWriter, RunStore, read_part
 from gatherbench.stats.judge import ratio_of
@@ -238,12 +238,17 @@ def test_each_process_of_a_repeat_is_one_number_paired_in_its_own_blocks():
     assert found.repeats == 2
 
 
-def test_a_model_that_a_second_process_trains_is_compared_with_those_that_began_there():
-    """It begins anew at block 2: its loss there is that of a first epoch."""
-    whole = [replace(row, repeat=1) for row in resumed("naive", [1.0] * 4, [3.0, 2.0, 1.5, 1.2])]
-    whole = [row for row in whole if (row.metric, row.epoch) != ("process_began", 2)]
-    rows = resumed("naive", [1.0] * 4, [3.0, 2.0, 3.0, 2.0]) + whole
-    assert strays([*rows, *resumed("pinned", [1.0] * 4, [3.0, 2.0, 3.0, 2.0])]) == {}
-    other = resumed("stream", [1.0] * 4, [3.0, 2.0, 3.0, 2.1])
-    bad = strays([*rows, *(replace(row, strategy="async_zero_copy") for row in other)])
+def with_sets(rows: list[Row], *sets: int) -> list[Row]:
+    make = replace(MAKE, variant=rows[0].variant)
+    return [*rows, *(make.ok(*SET, chosen, "number", epoch) for epoch, chosen in enumerate(sets))]
+
+
+def test_losses_are_compared_by_set_in_whichever_process_and_block_it_was_measured():
+    """Sets 0 to 3 have losses 3.0 to 3.3, and one path has others in its last block."""
+    naive = with_sets(resumed("naive", [1.0] * 4, [3.0, 3.1, 3.2, 3.3]), 0, 1, 2, 3)
+    pinned = with_sets(resumed("pinned", [1.0] * 4, [3.1, 3.0, 3.3, 3.2]), 1, 0, 3, 2)
+    assert strays([*naive, *pinned]) == {}
+    wrong = with_sets(resumed("stream", [1.0] * 4, [3.1, 3.0, 3.3, 3.3]), 1, 0, 3, 2)
+    bad = strays([*naive, *pinned, *(replace(row, strategy="async_zero_copy") for row in wrong)])
     assert list(bad) == [(WORKLOAD.id, "async_zero_copy", "stream", 0)]
+    assert "train.loss of minibatch set 2 is 3.3, and 3.2 with cpu_gather" in str(bad)

@@ -20,7 +20,7 @@ from gatherbench.bench.meters.load import Load, Waiting
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case
 from gatherbench.bench.run import runner as runner_module
-from gatherbench.bench.run.job import Job, Preparation, Turn, Turns
+from gatherbench.bench.run.job import Counting, Job, Preparation, Turn, Turns
 from gatherbench.bench.run.runner import PreparedRun, Progress, Runner, TimeUp
 from gatherbench.bench.run.store import PartWriter, RunStore
 from gatherbench.bench.show.terminal import progress_bar
@@ -43,6 +43,8 @@ class Clocked:
             Clocked.now += Clocked.preparing_s
             answer = {"dataset": "/nowhere", "trace": "/nowhere-", "identity": "it"}
             job.answers.write_text(json.dumps(answer) + "\n")
+            return
+        if isinstance(job, Counting):
             return
         if isinstance(job, Turns):
             Clocked.told = job.until

@@ -113,14 +113,18 @@ def test_narrow_rows_are_widened_on_their_way_in():
     assert torch.equal(fixed._inputs.x[: len(x)], x.float())
 
 
-def test_a_larger_minibatch_is_refused_before_anything_is_written():
+def test_a_larger_minibatch_is_issued_and_learns_the_same():
+    """Of an epoch that is not timed; what was captured is left as it is."""
     batches = minibatches()
     fixed, large = trainer(batches[2:]), graph().sample(torch.arange(60), 0)
-    fixed.step(rows_of(batches[2]), batches[2])
+    plain = issued(fixed)
+    for one in (fixed, plain):
+        one.model.eval()
     before = fixed._inputs.x.clone()
-    with pytest.raises(ValueError, match=r'larger than those of the trace.*step = "issued"'):
-        fixed.step(rows_of(large), large)
-    assert torch.equal(fixed._inputs.x, before)
+    for batch in (large, batches[2]):
+        x = rows_of(batch)
+        assert float(fixed.train(x, batch)) == pytest.approx(float(plain.train(x, batch)), rel=1e-5)
+        assert torch.equal(fixed._inputs.x, before) == (batch is large)
 
 
 def test_gradients_are_those_of_the_step_issued_and_nothing_is_left_of_the_check():
@@ -170,14 +174,13 @@ def test_a_model_with_a_gradient_that_is_no_number_is_rejected():
 
 
 @pytest.mark.parametrize("layer", range(5))
-def test_one_node_or_edge_more_in_one_layer_is_refused(layer):
+def test_one_node_or_edge_more_in_one_layer_has_no_room(layer):
     """Of three layers of nodes and two of edges; the spare rows are no room for nodes."""
     batch = minibatches()[0]
     less = np.eye(5, dtype=np.int64)[layer]
     counts = [known - few for known, few in zip(sizes([batch]), (less[:3], less[3:]), strict=True)]
-    inputs = StepInputs.of(*counts, WIDTH, CPU)
-    with pytest.raises(ValueError, match="larger than those of the trace"):
-        inputs.take(rows_of(batch), torch.zeros(batch.num_nodes[0], dtype=torch.int64), batch)
+    assert StepInputs.of(*sizes([batch]), WIDTH, CPU).has_room(batch)
+    assert not StepInputs.of(*counts, WIDTH, CPU).has_room(batch)
 
 
 class Scaled(CapturedTrainer):

@@ -1,19 +1,25 @@
 """What a case declares of its workload and path: each sum worked out by hand."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from gatherbench.bench.run.declared_rows import declared_rows
+from gatherbench.bench.run import counting
+from gatherbench.bench.run.counting import Counts
+from gatherbench.bench.run.declared_rows import constant_rows, requests_of
 from gatherbench.bench.run.epoch_minibatches import Epochs
+from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.bench.sampling.prepare import prepare, rank_trace
 from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.store import open_dataset
 from gatherbench.strategies.base import Fetcher, Minibatches, Strategy
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.knowledge import NOTHING, Knowledge
+
+from .fakes import counted
 
 
 @dataclass(frozen=True)
@@ -24,7 +30,7 @@ class FromPeers(Strategy):
     gpu_share = 0.25
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-        return DataPath(payload_bytes=8, peer_bytes=8)
+        return DataPath(ids.numel() * row_bytes, peer_bytes=8)
 
     def _data_paths(self, of: Minibatches) -> Iterator[DataPath]:
         return (self.data_path(ids, of.row_bytes) for ids in of.batches)
@@ -36,25 +42,82 @@ class FromPeers(Strategy):
         raise NotImplementedError
 
 
-def test_every_sum_is_its_own(make_job):
+def test_every_sum_is_its_own_and_each_epochs(make_job, monkeypatch):
     """5 minibatches of 32 seeds, fan-outs 4 and 3, over a table of 400 rows of 33 float32."""
-    job = make_job()
-    trace = Trace.open(job.trace)
-    epochs = Epochs(job, open_dataset(job.dataset), trace)
-    rows = list(declared_rows(job, epochs, FromPeers(), NOTHING, ()))
-    assert {row.basis for row in rows} == {"declared"}
-    said = {f"{row.stage}.{row.metric}": row.value for row in rows}
-    expected = {
-        "fetch.declared_payload": 40,
-        "fetch.peer_read": 40,
-        "fetch.gpu_link_read": 0,
+    monkeypatch.setattr(counting, "build", lambda *_: FromPeers())
+    (job,) = counted(make_job(epochs=2))
+    epochs = Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
+    spec = epochs.dataset.spec
+    constant = constant_rows(job, FromPeers(), spec, NOTHING)
+    assert {f"{row.stage}.{row.metric}": row.value for row in constant} == {
         "fetch.gpu_table": 400 * 33 * 4 / 4,
         "fetch.row": 33 * 4,
         "fetch.lookahead": 3,
         "fetch.gpu_share": 0.25,
-        "sample.minibatches": 5,
-        "sample.seeds": 5 * 32,
-        "train.launches": 5 * (2 * 28 - 8 + 8 + 3),  # two layers of 28, Adam 8, three copies
-        "sample.edges": sum(int(part.shape[1]) for one in trace for part in one.edges),
     }
-    assert {name: said[name] for name in expected} == expected
+    edges = []
+    for chosen, epoch in ((0, 7), (1, 4)):
+        rows = list(Counts.of(job).rows(job, chosen, epoch))
+        assert {(row.basis, row.epoch, row.strategy) for row in rows} == {
+            ("declared", epoch, "cpu_gather")
+        }
+        said = {f"{row.stage}.{row.metric}": row.value for row in rows}
+        batches = list(epochs.on_cpu(chosen))
+        edges.append(sum(int(part.shape[1]) for one in batches for part in one.edges))
+        expected = {
+            "fetch.declared_payload": sum(one.num_nodes[-1] for one in batches) * 33 * 4,
+            "fetch.peer_read": 40,
+            "fetch.gpu_link_read": 0,
+            "sample.minibatches": 5,
+            "sample.seeds": 5 * 32,
+            "train.launches": 5 * (2 * 28 - 8 + 8 + 3),  # two layers of 28, Adam 8, three copies
+            "sample.edges": edges[-1],
+        }
+        assert {name: said[name] for name in expected} == expected
+    assert edges[0] != edges[1]
+    assert {row.rank for row in rows} == {-1}
+
+
+def test_requests_of_two_epochs_by_hand(make_job, monkeypatch):
+    """Rows of 132 B, read in place: each of 5 minibatches asks for three rows, which begin 0, 4 and
+    8 B behind a line of 128 B. Each is read with as many sectors of 32 B as it touches: five, in
+    a request of four and one of one. In the second epoch nobody asks for the last of them."""
+    batches = {0: torch.tensor([0, 32, 64]), 1: torch.tensor([0, 32])}
+    edges = (torch.zeros(2, 1, dtype=torch.int64), torch.zeros(2, 2, dtype=torch.int64))
+
+    def drawn(_: Epochs, chosen: int) -> Iterator[MiniBatch]:
+        sizes = (1, 2, len(batches[chosen]))
+        return (MiniBatch(batches[chosen], edges, sizes) for _ in range(5))
+
+    monkeypatch.setattr(Epochs, "on_cpu", drawn)
+    (job,) = counted(make_job("unified_zero_copy", epochs=2))
+    counts, found = Counts.of(job), []
+    for chosen in (0, 1):
+        rows = {row.metric: row.value for row in counts.rows(job, chosen, chosen)}
+        found.append([rows[name] for name in ("declared_payload", "gpu_link_read", "copy_engine")])
+        carried = sum(n * (rows[m] or 0) for n, m in requests_of("gpu", rows).items())
+        assert carried == 5 * len(batches[chosen]) * 5 * 32
+    assert found == [
+        [5 * 3 * 132, 5 * 3 * 132, 5 * 3 * 8],
+        [5 * 2 * 132, 5 * 2 * 132, 5 * 2 * 8],
+    ]
+    assert counts.sizes is not None
+    nodes, sampled = counts.sizes
+    assert nodes.tolist() == [[1, 2, 3]] * 5 + [[1, 2, 2]] * 5
+    assert sampled.tolist() == [[1, 2]] * 10
+
+
+def test_each_rank_has_what_its_own_minibatches_ask_for(make_job):
+    job = make_job()
+    workload = replace(job.case.workload, gpus=2)
+    dataset, trace = prepare(workload)
+    job = replace(job, case=replace(job.case, workload=workload), dataset=dataset, trace=trace)
+    (job,) = counted(job)
+    for rank in (0, 1):
+        mine = replace(job, rank=rank, trace=rank_trace(trace, rank))
+        (edges,) = [r for r in Counts.of(mine).rows(mine, 0, 3) if r.metric == "edges"]
+        assert (edges.value, edges.rank, edges.epoch) == (
+            Trace.open(mine.trace).num_edges.sum(),
+            rank,
+            3,
+        )

@@ -1,4 +1,4 @@
-"""Which minibatches an epoch has: the same ones, or fresh ones, each epoch its own."""
+"""Which minibatches an epoch has: its own, which no other has."""
 
 import itertools
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ def of(batches: Iterable[MiniBatch]) -> list[list[int]]:
 
 def test_fresh_epochs_have_minibatches_that_no_other_has(make_job):
     """Of two measured, a warm-up and two further ones no two are alike."""
-    job = make_job(minibatches="fresh", epochs=2, warmup_epochs=1)
+    job = make_job(epochs=2, warmup_epochs=1)
     epochs = Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
     measured = [of(epochs.measured(number)) for number in (0, 1)]
     warm_up, further = of(epochs.warm_up(0)), [of(epochs.further()) for _ in range(2)]
@@ -36,14 +36,16 @@ def test_fresh_epochs_have_minibatches_that_no_other_has(make_job):
     ids = epochs.measured_ids()
     for _ in range(2):  # as often as wanted
         assert numbers(ids) == measured[0] + measured[1]
-    assert [numbers(epoch) for epoch in epochs.warm_up_ids()] == [warm_up]
+    assert numbers(epochs.ids(2)) == warm_up
 
 
-@pytest.mark.parametrize(("minibatches", "sorted_s"), [("same", [0]), ("fresh", [0, 1, 0])])
+@pytest.mark.parametrize(("kept", "sorted_s"), [(32, [0, 1]), (1, [0, 1, 0])])
 def test_paths_that_take_turns_have_the_order_of_an_epoch_drawn_once(
-    make_job, monkeypatch, minibatches, sorted_s
+    make_job, monkeypatch, kept, sorted_s
 ):
-    job, drawn = make_job(minibatches=minibatches), list[int]()
+    """As far as memory is given to it."""
+    monkeypatch.setattr(epochs_module, "KEPT_ORDERS", kept)
+    job, drawn = make_job(), list[int]()
     epochs = Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
     draws = epochs_module.draws
     monkeypatch.setattr(
@@ -57,7 +59,7 @@ def test_paths_that_take_turns_have_the_order_of_an_epoch_drawn_once(
 
 def test_waits_for_what_a_gpu_draws_are_told_once(make_job, monkeypatch):
     """A clock that goes on by a second whenever it is read: one for each of 5 minibatches."""
-    job = make_job(minibatches="fresh")
+    job = make_job()
     epochs = Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
     of(epochs.measured(0))
     assert epochs.waited_s() is None, "no GPU draws"
@@ -73,7 +75,7 @@ def test_waits_for_what_a_gpu_draws_are_told_once(make_job, monkeypatch):
 
 
 def test_what_a_path_may_know_is_drawn_by_the_cpu(make_job):
-    job = make_job(minibatches="fresh")
+    job = make_job()
     epochs = Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
     wanted = numbers(epochs.measured_ids())
     epochs._drawing = object()  # type: ignore[assignment]
@@ -89,11 +91,20 @@ def test_workers_bring_the_kinds_of_edges_along(make_job):
     assert [len(batch.kinds) for batch in epochs.measured(0)] == [1] * 5
 
 
-def test_the_same_epochs_are_those_of_the_trace(make_job):
-    job = make_job(epochs=2, warmup_epochs=2)
+def test_the_first_set_is_the_trace(make_job):
+    job = make_job()
     trace = Trace.open(job.trace)
     epochs = Epochs(job, open_dataset(job.dataset), trace)
-    wanted = numbers(trace.input_ids(number) for number in range(len(trace)))
-    assert of(epochs.measured(1)) == of(epochs.warm_up(0)) == of(epochs.further()) == wanted
-    assert numbers(epochs.measured_ids()) == wanted
-    assert [numbers(epoch) for epoch in epochs.warm_up_ids()] == [wanted, wanted]
+    assert of(epochs.measured(0)) == numbers(trace.input_ids(number) for number in range(5))
+
+
+@pytest.mark.parametrize("sampling", ["live", "snapshot"])
+def test_epochs_may_be_drawn_side_by_side(make_job, sampling):
+    job = make_job(sampling=sampling)
+    if sampling == "snapshot":
+        workload = replace(job.case.workload, structure="otf")
+        job = replace(job, case=replace(job.case, workload=workload))
+    epochs = Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
+    apart = [numbers(epochs.ids(number)) for number in (0, 1)]
+    both = [list(pair) for pair in zip(epochs.ids(0), epochs.ids(1), strict=True)]
+    assert [numbers(one) for one in zip(*both, strict=True)] == apart

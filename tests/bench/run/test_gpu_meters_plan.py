@@ -64,7 +64,7 @@ def test_it_has_every_strategy_the_papers_baseline_and_managed_memory():
     }
     (workload,) = plan.workloads()
     assert workload.model == GRAPHLESS
-    assert plan.measure.sampling == "replay"
+    assert plan.measure.sampling == "live"
     assert plan.measure.known_copies == [256, 1, 16, 1024]
 
 

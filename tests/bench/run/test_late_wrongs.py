@@ -15,10 +15,12 @@ from gatherbench.bench.run import check as check_module
 from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run.agreement import fail_strays
 from gatherbench.bench.run.check import WrongConductError, WrongRowsError
+from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.store import read_part, rows_of
 from gatherbench.bench.sampling.trace import Trace
+from gatherbench.datasets.store import open_dataset
 from gatherbench.reason import Reason
 from gatherbench.strategies.base import Fetcher, Strategy, Ticket
 from gatherbench.strategies.buffers import TicketRing
@@ -246,6 +248,12 @@ def measured(job: Job, fetcher: type[Fetcher], monkeypatch: pytest.MonkeyPatch) 
         return fakes.measured(job)
 
 
+def sizes_of(job: Job, epoch: int) -> list[int]:
+    """Rows of each minibatch of an epoch of the workload."""
+    epochs = Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
+    return [len(ids) for ids in epochs.ids(epoch)]
+
+
 def rejected(
     job: Job, fetcher: type[Fetcher], monkeypatch: pytest.MonkeyPatch, why: str
 ) -> list[Row]:
@@ -261,14 +269,15 @@ def rejected(
 def test_the_fetcher_that_the_wrong_ones_spoil_is_right(make_job, monkeypatch):
     job = make_job()
     rows = measured(job, Right, monkeypatch)
-    trace = Trace.open(job.trace)
+    trace, warm_up = Trace.open(job.trace), sizes_of(job, 2)
     sizes = [len(trace.input_ids(i)) for i in range(EPOCH)]
     (compared,) = [r.value for r in rows if (r.stage, r.metric) == ("check", "rows")]
     # In full: two minibatches, the warm-up, and five after the last epoch; of two timed epochs
     # three minibatches each, of which every n-th row is looked at, n = rows // 32.
-    full = sum(sizes[:CHECKED]) + 2 * sum(sizes)
-    fewest = 6 * min(size // (size // 32) for size in sizes)
-    most = 6 * max(-(-size // (size // 32)) for size in sizes)
+    full = sum(warm_up[:CHECKED]) + sum(warm_up) + sum(sizes)
+    timed = [*sizes, *sizes_of(job, 1)]
+    fewest = 6 * min(size // (size // 32) for size in timed)
+    most = 6 * max(-(-size // (size // 32)) for size in timed)
     assert fewest <= compared - full <= most
 
 
@@ -349,8 +358,7 @@ def test_wrong_rows_end_the_case_before_anything_is_timed(make_job, monkeypatch,
 
 def test_a_path_that_forgets_the_last_row_of_large_minibatches(make_job, monkeypatch):
     job = make_job(check_batches=1)
-    trace = Trace.open(job.trace)
-    sizes = [len(trace.input_ids(i)) for i in range(EPOCH)]
+    sizes = sizes_of(job, 2)  # of the warm-up
     largest = max(range(2, EPOCH), key=sizes.__getitem__)
     assert sizes[largest] > max(sizes[:2]), "the first minibatches would tell"
     monkeypatch.setattr(LastRowOfLarge, "LARGE", sizes[largest], raising=False)
@@ -395,4 +403,4 @@ def test_wrong_rows_that_no_draw_met_are_betrayed_by_the_losses(make_job, store,
     ends = {(r.strategy, r.repeat): r for r in store.rows() if r.stage == "case"}
     wrong = ends.pop(("aligned_zero_copy", 0))
     assert (wrong.status, {end.status for end in ends.values()}) == ("failed", {"ok"})
-    assert "train.loss of epoch 0 is" in str(wrong.reason)
+    assert "train.loss of minibatch set 0 is" in str(wrong.reason)

@@ -279,7 +279,7 @@ def test_waits_for_what_a_gpu_draws_are_told_of_the_measured_epoch_alone(monkeyp
     rows: list[Any] = []
     training.out.rows.side_effect = rows.extend
     training.recorder.readings = ()
-    measure_module._Training.measured_epoch(training, 0, unmarked)
+    measure_module._Training.measured_epoch(training, 0, 0, unmarked)
     assert asked == ["waited", "epoch", "waited"]
     assert [row[:4] for row in rows if row[0] == "host" and row[1] == "wait_sample"] == [
         ("host", "wait_sample", "s", 2.5)

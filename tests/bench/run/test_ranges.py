@@ -122,6 +122,8 @@ def test_only_the_first_repeat_that_is_measured_is_traced_and_only_where_asked(
     job = make_job()
     ready = Ready(job.dataset, job.trace, "")
     monkeypatch.setattr(Runner, "_prepare", lambda *_: ready)
+    monkeypatch.setattr(Runner, "_counted", lambda *_: None)
+    (tmp_path / "env.json").write_text("{}")
     runner = Runner(PreparedRun(RunStore(tmp_path), [], Measure(trace=asked), "cpu", "abc", "box"))
     make, what = job.run.of(job.case), ("case", "wall_time", "s")
     if earlier == "ok":

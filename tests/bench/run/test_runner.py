@@ -48,7 +48,7 @@ def test_every_outcome_becomes_a_row_and_the_plan_goes_on(store):
         "segfault": "killed by SIGSEGV; last words: it printed nothing",
         "cut_short": "killed by SIGBUS (most likely a mapped file that was cut short, or whose",
         "killed": "killed by SIGKILL (most likely out of memory)",
-        "strays": "it trained on other rows: train.loss of epoch 0 is 2.0, and 1.0",
+        "strays": "it trained on other rows: train.loss of minibatch set 0 is 2.0, and",
     }  # fmt: skip
     wanted = cases(*expected)
     assert runner(store, wanted).run() == 6

@@ -16,12 +16,11 @@ from gatherbench.strategies.host_fetcher import HostFetcher
 
 from .fakes import measured
 
-LEARNS = {"policy": "lru", "share": "20%"}
+KEEPS = {"policy": "degree", "share": "20%"}
 WAYS = [
     ("cpu_gather", {}, {}),
-    ("async_zero_copy", {}, {"minibatches": "fresh"}),
-    ("cached_zero_copy", LEARNS, {"minibatches": "fresh", "warmup_epochs": 2}),
-    ("cpu_gather", {}, {"sampling": "replay"}),
+    ("async_zero_copy", {}, {}),
+    ("cached_zero_copy", KEEPS, {"warmup_epochs": 2}),
 ]
 
 

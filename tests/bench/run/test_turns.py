@@ -17,13 +17,15 @@ from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run import turns as turns_module
 from gatherbench.bench.run.job import Job, Turn, Turns
-from gatherbench.bench.run.rows import Row
+from gatherbench.bench.run.latin_square import apart
+from gatherbench.bench.run.rows import SET, Row
 from gatherbench.bench.run.runner import takes_turns
 from gatherbench.bench.run.store import RunStore, read_part, rows_of
-from gatherbench.bench.run.turns import blocks, take_turns
+from gatherbench.bench.run.turns import take_turns
+from gatherbench.strategies.base import Fetcher
 from gatherbench.strategies.registry import build
 
-from .fakes import cases, measured, runner
+from .fakes import cases, counted, measured, runner
 
 ASYNC, PINNED, ALL = "async_zero_copy", "cpu_gather", "all_in_gpu"
 
@@ -38,6 +40,11 @@ def values(rows: list[Row], stage: str, metric: str) -> list[float | None]:
     return [row.value for row in rows if (row.stage, row.metric) == (stage, metric)]
 
 
+def by_set(rows: list[Row]) -> dict[float | None, float | None]:
+    """The loss of each set of minibatches."""
+    return dict(zip(values(rows, *SET[:2]), values(rows, "train", "loss"), strict=True))
+
+
 def test_paths_that_take_turns_train_as_each_does_alone(make_job):
     """The same weights, minibatches and dropout: a path that drew from its neighbour's random
     numbers would have another loss."""
@@ -50,8 +57,9 @@ def test_paths_that_take_turns_train_as_each_does_alone(make_job):
     assert [sorted(block) for block in zip(*places, strict=True)] == [[0, 1, 2]] * 3
     for name in names:
         alone = measured(make_job(name, epochs=3, eval_batches=1))
-        for what in (("train", "loss"), ("eval", "test_accuracy")):
-            assert values(found[name], *what) == values(alone, *what)
+        assert by_set(found[name]) == by_set(alone)
+        accuracy = ("eval", "test_accuracy")
+        assert values(found[name], *accuracy) == values(alone, *accuracy)
         assert not values(alone, "setup", "process_began")
 
 
@@ -109,39 +117,68 @@ def test_the_time_that_all_share_is_in_the_time_of_each(make_job, monkeypatch):
     assert [part[-1]["wall_time_s"] for part in parts.values()] == [20.0] * 3
 
 
-def test_every_order_of_a_block_is_as_likely():
-    """Else a path would always have the same neighbour, whose caches it finds."""
-    orders = list(blocks("abc", 600, random.Random("0 tiny 0")))
-    assert orders == list(blocks("abc", 600, random.Random("0 tiny 0")))
-    count = Counter(map("".join, orders))
-    assert len(count) == 6
-    assert all(abs(seen - 100) < 40 for seen in count.values()), "4 standard deviations"
-
-
 def test_another_repeat_has_other_orders(make_job, monkeypatch):
     seen = []
 
-    def kept(paths: Any, count: int, draw: random.Random) -> Any:
+    def kept(sets: Any, draw: random.Random, before: int | None) -> Any:
         seen.append(draw.random())
-        return blocks(paths, count, draw)
+        return apart(sets, draw, before)
 
-    monkeypatch.setattr(turns_module, "blocks", kept)
+    monkeypatch.setattr(turns_module, "apart", kept)
     for repeat in (0, 0, 1):
         job = make_job()
         taken([replace(job, case=replace(job.case, repeat=repeat))])
-    assert seen[0] == seen[1] != seen[2]
+    first, again, other = seen[0:2], seen[2:4], seen[4:6]
+    assert first == again != other
+
+
+def test_in_a_repeat_each_path_has_each_set_once_and_its_loss_is_that_of_the_set(make_job):
+    """In no block have two the same; who was on other rows in one epoch has another loss there."""
+    names = (PINNED, ASYNC, ALL)
+    found = {n: rows_of(p) for n, p in taken([make_job(n, epochs=3) for n in names]).items()}
+    sets = {name: values(found[name], *SET[:2]) for name in names}
+    assert all(sorted(of) == [0, 1, 2] for of in sets.values())
+    assert all(len(set(block)) == 3 for block in zip(*sets.values(), strict=True))
+    losses = [by_set(found[name]) for name in names]
+    assert losses[0] == losses[1] == losses[2]
+    assert len(set(losses[0].values())) == 3
+
+
+def test_what_a_path_keeps_of_its_fetches_brings_it_nothing_in_an_epoch(make_job, monkeypatch):
+    """A path that knows every minibatch that it has fetched finds none of them again."""
+    fetched = defaultdict[int, list[bytes]](list)
+    submit = Fetcher.submit
+
+    def noted(self: Fetcher, ids: Any) -> Any:
+        fetched[id(self)].append(ids.numpy().tobytes())
+        return submit(self, ids)
+
+    trained = measure_module._Training._epoch
+
+    def epoch(self: Any, *given: Any) -> Any:
+        before = set(fetched[id(self.fetcher)])
+        times = trained(self, *given)
+        again.append(len(before & set(fetched[id(self.fetcher)][-5:])))
+        return times
+
+    again = list[int]()
+    monkeypatch.setattr(Fetcher, "submit", noted)
+    monkeypatch.setattr(measure_module._Training, "_epoch", epoch)
+    taken([make_job(name, epochs=3, warmup_epochs=2) for name in (PINNED, ALL)])
+    # What is compared before the first warm-up comes again in it, which is not timed.
+    assert sorted(again) == [*[0] * 2 * 4, 2, 2]
 
 
 def test_a_path_that_is_wrong_or_raises_costs_itself(make_job, monkeypatch):
     good, bad, worse = (make_job(name, epochs=2) for name in (PINNED, ASYNC, ALL))
     epoch = measure_module.MeasuredCase.epoch
 
-    def failing(self: Any, number: int, mark: Any) -> None:
+    def failing(self: Any, number: int, *given: Any) -> None:
         if number == 1 and self.strategy.name == ASYNC:
             raise measure_module.WrongRowsError("minibatch 1")
         if number == 0 and self.strategy.name == ALL:
             raise RuntimeError("out of luck")
-        epoch(self, number, mark)
+        epoch(self, number, *given)
 
     monkeypatch.setattr(measure_module.MeasuredCase, "epoch", failing)
     parts = taken([good, bad, worse])
@@ -211,9 +248,9 @@ def test_paths_end_before_a_block_that_the_runs_time_would_cut_off(
     """Two paths of 5 s an epoch: a block takes 10 s, and as long is kept for what follows it."""
     now, epoch = [0.0], measure_module.MeasuredCase.epoch
 
-    def slow(self: Any, number: int, mark: Any) -> None:
+    def slow(self: Any, number: int, *given: Any) -> None:
         now[0] += 5
-        epoch(self, number, mark)
+        epoch(self, number, *given)
 
     monkeypatch.setattr(measure_module.MeasuredCase, "epoch", slow)
     clock = SimpleNamespace(monotonic=lambda: now[0], perf_counter=lambda: now[0], time=time.time)
@@ -233,9 +270,7 @@ def test_a_second_process_measures_the_blocks_that_are_left_and_scores_nothing(
     make_job, monkeypatch
 ):
     """One path had two whole blocks, the other none: they take turns from block 2 on."""
-    jobs = [
-        make_job(name, epochs=4, eval_batches=1, eval_every_epoch=True) for name in (PINNED, ALL)
-    ]
+    jobs = counted(*(make_job(name, epochs=4, eval_batches=1) for name in (PINNED, ALL)))
     before = taken(jobs)
     store = RunStore(jobs[0].part.parent.parent)
     store.parts = jobs[0].part.parent
@@ -257,8 +292,12 @@ def test_a_second_process_measures_the_blocks_that_are_left_and_scores_nothing(
     )
     keys = Counter((r.epoch, r.stage, r.metric, r.basis) for r in rows[PINNED])
     assert set(keys.values()) == {1}
-    scored = [r.epoch for r in rows[PINNED] if r.stage == "eval"]
-    assert scored == [0, 1], "of the first process"
+    assert not [r for r in rows[PINNED] if r.stage == "eval"]
+    whole = rows_of(before[PINNED])
+    assert by_set(rows[PINNED]) == by_set(whole), "sets go on where they were, and so do losses"
+    assert [r.value for r in rows[PINNED] if (r.stage, r.metric) == SET[:2]] == [
+        r.value for r in whole if (r.stage, r.metric) == SET[:2]
+    ]
     assert {r.stage for r in rows_of(before[PINNED]) if r.basis == "declared"} == {
         r.stage for r in rows[PINNED] if r.basis == "declared"
     }

@@ -139,7 +139,7 @@ def test_sentences_compare_paths_with_the_table_in_memory(run, make_run):
     over = "as long as cpu_gather naive with the table in memory"
     assert said == [
         f"Table on disk: disk_mmap random is the fastest on {run.names[FITS]}: 2.00× {over}.",
-        f"Table on disk: disk_cached sieve,10% is the fastest on {run.names[LARGE]}.",
+        f"Table on disk: disk_cached s3-fifo,10% is the fastest on {run.names[LARGE]}.",
     ]
     assert read == f"{READ} disk_cached 8.00 B and disk_direct 8.00 B."
     folder = write_disk(make_run)
@@ -200,7 +200,7 @@ def test_the_terminal_has_a_table_of_reads(run):
     assert "Reads in flight by io_uring: disk_direct io_uring,merged\n" in text
     roof = "The disk itself gave 1.50 M/s in random reads of 4 KiB, beside disk_direct io_uring,"
     assert roof in " ".join(text.split())
-    assert "Reads in flight by threads: disk_cached sieve,10%\n" in text
+    assert "Reads in flight by threads: disk_cached s3-fifo,10%\n" in text
     assert line_of(table, *MAPPED)[2:] == ["–", "–", "–", "1.50", "–", "–", "–"]
 
 

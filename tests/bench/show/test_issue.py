@@ -114,7 +114,6 @@ def test_issuing_bounds_an_epoch_if_it_takes_most_of_it_and_the_gpu_is_done(
     [
         ({}, {}, True),
         ({"minibatches": "same", "activations": "keep"}, {"step": "issued", "gpus": 1}, True),
-        ({"minibatches": "fresh"}, {}, False),
         ({"activations": "host"}, {}, False),
         ({"activations": ["keep", "host"]}, {}, False),
         ({}, {"step": "captured"}, False),

@@ -1,0 +1,219 @@
+"""Bytes, requests and operations of every set of minibatches, counted before anything is measured.
+
+Counting takes threads, memory and the CPU's caches, of which a measured process shall find none
+taken. So a process of its own draws each set once and asks all paths of the workload about it side
+by side. What it finds lies in the run's folder and is good for all repeats. Other runs count anew:
+what a path declares is its code, a plug-in's too, and nothing on disk would tell that it changed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gatherbench.bench.plan.workload import Case
+from gatherbench.bench.run.declared_rows import PAYLOAD, MinibatchSet, path_rows, set_rows
+from gatherbench.bench.run.epoch_minibatches import Epochs
+from gatherbench.bench.run.job import Counting, Job, last_line
+from gatherbench.bench.run.rows import Row
+from gatherbench.bench.run.table import file_of
+from gatherbench.bench.sampling.knowledge import knowledge_of
+from gatherbench.bench.sampling.prepare import rank_trace
+from gatherbench.bench.sampling.trace import Trace
+from gatherbench.datasets.dataset import DatasetSpec
+from gatherbench.datasets.store import open_dataset
+from gatherbench.strategies.base import Strategy
+from gatherbench.strategies.data_path import DataPath, total
+from gatherbench.strategies.knowledge import Knowledge, Ranks
+from gatherbench.strategies.places import free_bytes
+from gatherbench.strategies.registry import build
+
+#: Of a row what differs within a case.
+_FIELDS = ("stage", "metric", "unit", "value", "source", "status", "reason")
+
+
+def count_sets(job: Counting) -> None:
+    """Count for all cases of the job, and write what was found as the last line of its file."""
+    world, plan = job.jobs[0].case.workload.gpus, job.jobs[0].measure
+    with job.into.open("w", encoding="utf-8") as file:
+        ranks: list[Any] = []
+        for rank in range(world):
+            found: list[Any] = []
+            for counted in _sets(job.jobs, rank):
+                found.append(counted)
+                done = (rank + len(found) / plan.epochs) / world
+                print(json.dumps({"fraction": done}), file=file, flush=True)
+            ranks.append(found)
+        print(json.dumps({"ranks": ranks}), file=file)
+
+
+def _sets(jobs: Sequence[Job], rank: int) -> Iterator[dict[str, Any]]:
+    """For each set the sizes of its minibatches and the rows of each path, as JSON has them."""
+    first, world = jobs[0], jobs[0].case.workload.gpus
+    workload, dataset = first.case.workload, open_dataset(first.dataset)
+    trace = first.trace if world == 1 else rank_trace(first.trace, rank)
+    mine = replace(first, device="cpu", rank=rank if world > 1 else -1)
+    epochs = Epochs(mine, dataset, Trace.open(trace))
+    strategies = {_name(one.case): build(one.case.strategy, one.case.params) for one in jobs}
+    asked = [one for one in strategies.values() if one.role != "choice"]
+    room = any("room_bytes" in one.needs for one in asked)
+    free = free_bytes(torch.device(first.device)) if room else None
+    known = knowledge_of(workload, dataset, epochs.measured_ids(), free)
+    known = replace(known, ranks=Ranks(rank, world, world), file=file_of(dataset))
+    make = replace(first.run, basis="declared")  # a case has its own names on its rows
+    for chosen in range(first.measure.epochs):
+        seen, paths = _counted(epochs, chosen, asked, known)
+        common = [_plain(row) for row in set_rows(epochs, chosen, seen, make)]
+        own = {id(one): paths[number] for number, one in enumerate(asked)}
+        rows: dict[str, Any] = {}
+        for name, strategy in strategies.items():
+            path = own.get(id(strategy))
+            if isinstance(path, str):
+                rows[name] = path
+            else:
+                way = [] if path is None else [_plain(row) for row in path_rows(path, make)]
+                rows[name] = [*way, *common]
+        yield {"num_nodes": seen.num_nodes, "num_edges": seen.num_edges, "rows": rows}
+
+
+def _counted(
+    epochs: Epochs, chosen: int, strategies: Sequence[Strategy], known: Knowledge
+) -> tuple[MinibatchSet, list[DataPath | str]]:
+    """The minibatches of a set, and the way of its rows by each path, or why a path has none.
+
+    They are drawn once, and each is forgotten when all paths have been asked about it.
+    """
+    seen, spec = MinibatchSet(), epochs.dataset.spec
+
+    def ids() -> Iterator[Tensor]:
+        for batch in epochs.on_cpu(chosen):
+            seen.add(batch, epochs.job, spec.num_nodes)
+            yield batch.input_ids
+
+    mine, *theirs = itertools.tee(ids(), 1 + len(strategies))
+    found: list[DataPath | str] = []
+    ways = list[_Way]()
+    for strategy in strategies:
+        less = known.limited_to(strategy.needs)
+        before = _Before(epochs, chosen, strategy.lookahead)
+        ways.append(_Way(_asked(strategy, theirs.pop(0), spec, less, before)))
+    for _ in mine:
+        for way in ways:
+            way.advance(1)
+    for way in ways:
+        way.advance(None)
+        found.append(way.failure or total(way.paths))
+    return seen, found
+
+
+class _Way:
+    """How the minibatches travel by one path, as far as it has been asked."""
+
+    def __init__(self, asked: Iterator[DataPath]) -> None:
+        self.paths, self.failure, self._asked = list[DataPath](), "", asked
+
+    def advance(self, count: int | None) -> None:
+        """Ask for so many more, or for the rest; a plug-in that fails costs itself."""
+        try:
+            self.paths += itertools.islice(self._asked, count)
+        except Exception as error:
+            self.failure = f"{type(error).__name__}: {error}"
+
+
+def _asked(
+    strategy: Strategy,
+    ids: Iterable[Tensor],
+    spec: DatasetSpec,
+    known: Knowledge,
+    before: Iterable[Iterable[Tensor]],
+) -> Iterator[DataPath]:
+    """How the minibatches travel; a path is asked when the first is wanted."""
+    yield from strategy.data_paths(ids, spec.row_bytes, spec.num_nodes, known, before)
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """What a path has fetched before a set, epoch by epoch, where its case had a process alone."""
+
+    epochs: Epochs
+    chosen: int
+    lookahead: int
+
+    def __iter__(self) -> Iterator[Iterator[Tensor]]:
+        plan = self.epochs.plan
+        first = max(plan.check_batches, self.lookahead + 2)
+        yield itertools.islice(self.epochs.ids(plan.epochs), first)
+        for number in (*range(plan.epochs, plan.epochs + plan.warmup_epochs), *range(self.chosen)):
+            yield self.epochs.ids(number)
+
+
+def _name(case: Case) -> str:
+    return f"{case.strategy} {case.variant}"
+
+
+def _plain(row: Row) -> list[Any]:
+    return [getattr(row, name) for name in _FIELDS]
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What was counted for a case, or for its rank; of no file there is nothing.
+
+    Attributes:
+        sets: by set, as they were written.
+        reason: why there is nothing, where there should be.
+    """
+
+    sets: list[dict[str, Any]]
+    reason: str | None = None
+
+    @classmethod
+    def of(cls, job: Job) -> Self:
+        if job.counts is None:
+            return cls([])
+        found = last_line(job.counts)
+        if "ranks" not in found:
+            why = found.get("failed", "its process ended without a word")
+            return cls([], f"failed: what its minibatches ask for was not counted: {why}")
+        return cls(found["ranks"][max(job.rank, 0)])
+
+    @property
+    def sizes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """Nodes and edges of the minibatches of all sets, as :class:`Trace` has them of one."""
+        if not self.sets:
+            return None
+        nodes, edges = (
+            np.array([line for one in self.sets for line in one[name]], np.int64)
+            for name in ("num_nodes", "num_edges")
+        )
+        return nodes, edges
+
+    def require(self, job: Job) -> None:
+        """
+        Raises:
+            RuntimeError: the path could not say how the rows of a set travel.
+        """
+        for one in self.sets:
+            if isinstance(found := one["rows"][_name(job.case)], str):
+                raise RuntimeError(f"what it declares could not be counted: {found}")
+
+    def rows(self, job: Job, chosen: int, epoch: int) -> Iterator[Row]:
+        """The rows of measured epoch ``epoch``, which had set ``chosen``."""
+        make = replace(job.rows, basis="declared")
+        if self.reason is not None:
+            source = "Strategy.data_paths over the epoch's minibatches"
+            yield make.missing(*PAYLOAD, source, self.reason, epoch=epoch)
+        found = self.sets[chosen]["rows"][_name(job.case)] if self.sets else ()
+        for stage, metric, unit, value, source, status, reason in found:
+            if value is None:
+                yield make.missing(stage, metric, unit, source, reason, status, epoch)
+            else:
+                yield make.ok(stage, metric, unit, value, source, epoch)
