@@ -4,6 +4,13 @@ import gc
 import os
 import sys
 
+from hypothesis import settings
+
+# The examples are the same each time, and none has a deadline: a test that a busy machine, or an
+# example drawn once in a thousand runs, fails says nothing about the change that met it. To look
+# for others: pytest --hypothesis-profile=default.
+settings.load_profile("ci")
+
 # Without bytecode on disk each of some hundred processes compiles all of our modules again, and
 # pytest the tests, 20 s long.
 sys.dont_write_bytecode = False

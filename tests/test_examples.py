@@ -86,7 +86,7 @@ def test_train_ddp(tmp_path):
     scripts = [tmp_path / "one_by_one.py", store.port, right, wrong]
     few = ["--epochs", 2, "--max-batches", 10, "--strategy", "cpu_gather"]
     # ``timeout`` tells the launcher to end its ranks, which a kill would not.
-    launcher = ["timeout", 200, sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    launcher = ["timeout", 800, sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command = [*launcher, "--nproc-per-node", 2, *scripts, "--device", "cpu", "--shared", shared]
     done = subprocess.run(
         [*map(str, command), *map(str, few)],

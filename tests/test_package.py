@@ -33,7 +33,6 @@ def load(tmp_path: Path, writable: str, *more: str, says: str = "", **environmen
         env=inherited | {"HOME": "/proc/nobody", "TMPDIR": str(tmp_path)} | environment,
         capture_output=True,
         text=True,
-        timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -135,13 +135,12 @@ os.kill(os.getpid(), signal.SIGKILL)
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,
         text=True,
-        timeout=60,
         check=False,
     )
     assert done.returncode == -signal.SIGKILL
     producer = int(done.stdout)
     with contextlib.suppress(psutil.NoSuchProcess):
-        psutil.Process(producer).wait(30)
+        psutil.Process(producer).wait(100)
     assert not psutil.pid_exists(producer)
 
 

@@ -439,7 +439,7 @@ def test_a_fetch_whose_ticket_was_lost_blocks_no_later_one():
             assert torch.equal(features[[8]], TABLE[[8]])
 
 
-def in_a_child(work: Callable[[], object], seconds: float = 30.0) -> int:
+def in_a_child(work: Callable[[], object], seconds: float = 200.0) -> int:
     """Its exit status; -1: it hangs, and is ended."""
     pid = os.fork()
     if pid == 0:
@@ -498,7 +498,7 @@ def test_a_fork_while_a_fetch_never_ends(monkeypatch):
     def hold() -> None:
         with features._turn:
             held.set()
-            done.wait(60)
+            done.wait(300)
 
     def child() -> None:
         with pytest.raises(RuntimeError, match="forked in the middle of a fetch"):

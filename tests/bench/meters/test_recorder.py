@@ -16,7 +16,7 @@ from gatherbench.bench.run.store import PartWriter, read_part, rows_of
 from gatherbench.reason import Reason
 
 #: Far more than a thread needs to begin on a busy machine: only what hangs takes longer.
-PATIENCE_S = 1.0
+PATIENCE_S = 3.0
 
 
 class Scripted:

@@ -70,6 +70,9 @@ def work(job: AnyJob) -> None:
             time.sleep(60)
         case "slow":
             time.sleep(0.5)
+        case "held":
+            while (job.part.parent.parent / "held").exists():
+                time.sleep(0.01)
         case "disk_full":
             sys.exit(DISK_FULL)
         case "raises":

@@ -26,7 +26,7 @@ def cases(*variants: str, workload: Workload = WORKLOAD) -> list[Case]:
 def runner(
     store: RunStore,
     wanted: list[Case],
-    timeout_s: float = 30,
+    timeout_s: float = 200,
     device: str = "cpu",
     together: bool = False,
     **more: Any,

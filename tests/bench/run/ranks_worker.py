@@ -53,7 +53,7 @@ def chosen(job: Job, **changes: Any) -> Job:
     if _now[0] == "gradients of their own":
         group.Together.wrap = not_averaged  # type: ignore[method-assign]
     if _now[0] == "hangs in train":
-        rank_processes.PATIENCE_S = 3.0
+        rank_processes.PATIENCE_S = 6.0
     other = str(changes["rank"]) if _now[0] == "other data" else job.identity
     return replace(job, **changes, identity=other)
 

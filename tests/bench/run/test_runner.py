@@ -256,13 +256,15 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 from fakes import cases, runner
 from gatherbench.bench.run.store import RunStore
-runner(RunStore.open(Path({folder!r})), cases(*["slow"] * 4, "hang")).run()
+runner(RunStore.open(Path({folder!r})), cases("good", "good", "held", "good", "hang")).run()
 """
 
 
 def test_a_killed_runner_takes_its_worker_along_loses_nothing_and_runs_nothing_twice(store):
     script = DRIVER.format(tests=str(Path(__file__).parent), folder=str(store.folder))
-    wanted = cases(*["slow"] * 4, "hang")
+    wanted = cases("good", "good", "held", "good", "hang")
+    held = store.folder / "held"
+    held.touch()
     elsewhere = store.folder.parent / "tmp"
     elsewhere.mkdir()
     ended: dict[str, int] = {}
@@ -270,15 +272,16 @@ def test_a_killed_runner_takes_its_worker_along_loses_nothing_and_runs_nothing_t
         process = subprocess.Popen(
             [sys.executable, "-c", script], env=os.environ | {"TMPDIR": str(elsewhere)}
         )
-        deadline = time.monotonic() + 60
-        while len(executions(store)) < (5 if hanging else 3):
-            assert time.monotonic() < deadline
+        part = store.part(wanted[4 if hanging else 2])
+        while not (part.exists() and part.stat().st_size):
+            assert process.poll() is None
             time.sleep(0.02)
         children = psutil.Process(process.pid).children(recursive=True)
         assert len(children) == 2, "a server, and what it has forked"
         process.kill()
         process.wait()
-        assert not psutil.wait_procs(children, timeout=10)[1]
+        assert not psutil.wait_procs(children, timeout=100)[1]
+        held.unlink(missing_ok=True)
         store.recover()
         for row in store.rows():
             if row.stage == "case":
@@ -350,7 +353,7 @@ def test_a_case_in_flight_when_the_time_is_up_is_run_again_later(store):
         if number == 2:
             first._until = first._workers.until = time.monotonic() + 0.5
 
-    first = runner(store, wanted, budget_s=60, progress=Progress(starting=soon_up))
+    first = runner(store, wanted, budget_s=600, progress=Progress(starting=soon_up))
     assert first.run() == 0, "what was not measured has not failed"
     assert first.left == 2, "the hanging case was not waited for"
     assert {r.variant for r in store.rows()} == {"good"}
@@ -360,9 +363,10 @@ def test_a_case_in_flight_when_the_time_is_up_is_run_again_later(store):
     assert none.run() == 0
     assert none.left == 2, "what the first run measured is not left to do"
 
-    later = runner(store, wanted, timeout_s=1, budget_s=60)
-    assert later.run() == 1, "the hanging case fails now that its own time is up"
+    later = runner(store, wanted, timeout_s=3, budget_s=600)
+    assert later.run() >= 1
     assert later.left == 0
+    assert outcomes(store)["hang"][1] == "timed out after 3 s", "now that its own time is up"
     assert executions(store)[wanted[0].id] == 1, "the complete case was not run again"
     assert len(list(store.interrupted.iterdir())) == 1
     assert not store.parts.exists()

@@ -30,11 +30,13 @@ ones = torch.ones(1 << 20)
 ones.add(1).exp()
 torch.set_num_threads(1)
 
-def asleep():
-    before = {{}}
-    while before != (before := pool_cpu_s()):
-        time.sleep(0.1)
-    return before
+def asleep():  # what each thread of the pool has used, once all of them sleep
+    states = {{"R"}}
+    while states - {{"S"}}:
+        time.sleep(0.01)
+        stats = [open(f"/proc/self/task/{{one}}/stat").read() for one in pool_cpu_s()]
+        states = {{stat.rpartition(")")[2].split()[0] for stat in stats}}
+    return pool_cpu_s()
 
 threads, before = TorchThreads(), asleep()
 {work}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
 from gatherbench.bench.meters import power as power_module
 from gatherbench.bench.meters.nvml_device import GpuUnderTest, SensorChoice
+from gatherbench.bench.run import untimed as untimed_module
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.untimed import EnergyBlock
 from gatherbench.reason import Reason, SensorUnavailableError
@@ -69,10 +71,13 @@ def test_measured_epochs_that_fill_the_window_are_all_there_is(monkeypatch):
 
 
 def test_too_short_a_window_is_run_on_with_whole_epochs(monkeypatch):
-    monkeypatch.setattr(power_module, "SHORTEST_ENERGY_WINDOW_S", 0.5)
+    monkeypatch.setattr(power_module, "SHORTEST_ENERGY_WINDOW_S", 10.0)
     ran: list[int] = []
-    rows = block_rows(EnergyBlock(GPU, shortest_s=0.5), lambda: ran.append(1))
-    assert rows["epochs"].value == len(ran) >= 1
+    clock = SimpleNamespace(monotonic=lambda: 4.0 * len(ran), thread_time=lambda: 0.0)
+    for module in (power_module, untimed_module):
+        monkeypatch.setattr(module, "time", clock)
+    rows = block_rows(EnergyBlock(GPU, shortest_s=10.0), lambda: ran.append(1))
+    assert rows["epochs"].value == len(ran) == 3, "of 4 s each"
     assert rows["epochs"].source.startswith("further epochs, not timed")
     assert rows["gpu_energy"].value == 50
     # The link is read too, with whatever may run beside what is not timed.
@@ -112,16 +117,18 @@ def test_without_the_sensor_no_epoch_is_spent(monkeypatch):
 
 def test_a_driver_that_never_answers_is_not_asked_again(monkeypatch):
     asked: list[int] = []
-    release = threading.Event()
+    called, release = threading.Event(), threading.Event()
 
     def hang(uuids: tuple[str, ...]) -> None:
         asked.append(1)
-        release.wait(30)
+        called.set()
+        release.wait(100)
 
     monkeypatch.setattr(power_module, "NvmlDevice", hang)
     block = EnergyBlock(GPU)
     block._patience_s = 0.05
     rows = block_rows(block)
+    assert called.wait(100)
     release.set()
     assert asked == [1]
     assert rows["gpu_energy"].status == "failed"
