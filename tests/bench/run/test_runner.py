@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import io
+import math
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, closing
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pyarrow.parquet as pq
@@ -24,6 +26,7 @@ from gatherbench.bench.commands.progress import reporter
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run.guards import Terminated
+from gatherbench.bench.run.job import AnyJob
 from gatherbench.bench.run.runner import PreparedRun, Progress, Runner, RunStopped, other_data
 from gatherbench.bench.run.store import PartWriter, RunStore, StoreError
 from gatherbench.bench.show.terminal import progress_bar
@@ -348,12 +351,19 @@ def test_two_runners_on_one_folder_are_refused(store):
 
 def test_a_case_in_flight_when_the_time_is_up_is_run_again_later(store):
     wanted = cases("good", "hang", "last")
+    first = runner(store, wanted, budget_s=600)
+    do = first._workers.do
 
-    def soon_up(number: int, *_: object) -> None:
-        if number == 2:
-            first._until = first._workers.until = time.monotonic() + 0.5
+    def until_begun(job: AnyJob, timeout_s: float = math.inf, look: Any = None) -> Any:
+        def and_time() -> None:
+            part = store.part(wanted[1])
+            if part.exists() and part.stat().st_size:
+                first._until = first._workers.until = -math.inf
+                raise TimeoutError
 
-    first = runner(store, wanted, budget_s=600, progress=Progress(starting=soon_up))
+        return do(job, timeout_s, and_time)
+
+    first._workers.do = until_begun  # type: ignore[method-assign]
     assert first.run() == 0, "what was not measured has not failed"
     assert first.left == 2, "the hanging case was not waited for"
     assert {r.variant for r in store.rows()} == {"good"}

@@ -10,7 +10,7 @@ from .networks import attacked, listening
 PLAN = """
 [measure]
 repeats = 1
-epochs = 100000
+epochs = 1000
 timeout_s = 600
 [[workload]]
 dataset = "tiny"
