@@ -3,9 +3,9 @@
 A tensor that is made under ``torch.inference_mode()`` can never be written or trained with outside
 of it, one under ``torch.set_default_device("cuda")`` lies on a GPU, one under a fake or functional
 mode has no memory. Buffers outlive the call that makes them, so the contract (``Strategy.open``,
-``Fetcher.submit``) and ``unified`` work outside of the caller's modes. What is no mode but a
-setting of the process (the default dtype, the default tensor type) stays: each tensor of ours is
-made with its dtype and device named.
+``Fetcher.submit``, ``Ticket.result``) and ``unified`` work outside of the caller's modes. What is
+no mode but a setting of the process (the default dtype, the default tensor type) stays: each tensor
+of ours is made with its dtype and device named.
 """
 
 from __future__ import annotations

@@ -19,6 +19,8 @@ from contextlib import suppress
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
+from gatherbench.kernels.modes import plain_torch
+
 
 class RowBuffer:
     """Room for one minibatch's rows; ``allocate(n)`` returns a tensor ``[n, D]``."""
@@ -56,7 +58,8 @@ class RingTicket:
         if fetch.expired is not None:
             raise RuntimeError(f"these rows are gone: {fetch.expired}")
         fetch.taken = True
-        return fetch.finish()
+        with plain_torch():  # a path to a GPU has its stream wait: calls of torch
+            return fetch.finish()
 
 
 class _Fetch:

@@ -117,7 +117,7 @@ class CudaStagedFetcher(PathFetcher):
                     staging.copy_to(out, self._stream, part)
                 copied.record(self._stream)
             return self._ring.issue(lambda: after(copied, out))
-        wait_all = self._path.begin_and(copied_ids(ids), staging.rows(ids.numel()), copy)
+        wait_all = self._path.begin_and(copied_ids(ids), lambda: staging.rows(ids.numel()), copy)
         if wait_all is None:
             return self._issue(ids, fetch, lambda: after(copied, out))
 

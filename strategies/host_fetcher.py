@@ -100,9 +100,12 @@ class HostPath(Observed, ABC):
         return None
 
     def begin_and(
-        self, ids: Tensor, out: Tensor, behind: Callable[[], None]
+        self, ids: Tensor, out: Callable[[], Tensor], behind: Callable[[], None]
     ) -> Callable[[], object] | None:
-        """The same, with ``behind`` done by a thread of Python when the rows are there."""
+        """The same, with ``behind`` done by a thread of Python when the rows are there.
+
+        ``out`` is asked only by a path that begins: a thread may be filling what it would grow.
+        """
         return None
 
     def settle(self, under_way: int) -> None:
@@ -156,8 +159,9 @@ class DirectPath(HostPath):
         return wait
 
     def begin_and(
-        self, ids: Tensor, out: Tensor, behind: Callable[[], None]
+        self, ids: Tensor, out: Callable[[], Tensor], behind: Callable[[], None]
     ) -> Callable[[], object]:
+        rows = out()
         if self._behind is None:
             self._behind = Behind(self.cpu.native)
 
@@ -165,7 +169,7 @@ class DirectPath(HostPath):
             self._gather_s += seconds
             behind()
 
-        return self._behind.begin(lambda: self.cpu.begin(self.table, ids, out), ended)
+        return self._behind.begin(lambda: self.cpu.begin(self.table, ids, rows), ended)
 
     def close(self) -> None:
         super().close()
