@@ -101,8 +101,7 @@ def pool_cpu_s() -> dict[int, float]:
     """CPU seconds of each live thread of an OpenMP pool, torch's or another's.
 
     Neither Python started it, nor has it a name of its own: OpenMP's inherit that of the thread
-    that started them, where those of our gather, autograd, NCCL, CUDA's driver and io_uring are
-    named.
+    that started them, where those of our gather, autograd, CUDA's driver and io_uring are named.
     """
     known, names = _groups_of_threads(), _names_of_threads()
     inherited = {names[thread] for thread in known if thread in names}

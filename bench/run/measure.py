@@ -581,11 +581,11 @@ class _Training:
     def _torch_resting(self, when: str) -> AbstractContextManager[None]:
         """Torch keeps its threads, and where the path has one of them its pool sleeps.
 
-        Between hosts that talk by gloo a pool is not told from gloo's threads.
+        Between ranks a pool is not told from the threads of gloo and NCCL, which have no names of
+        their own (NCCL's only with ``NCCL_SET_THREAD_NAME=1``).
         """
-        threads = self.ground.threads
-        by_gloo = self.group.world > 1 and self.job.device == "cpu"
-        declared = 0 if by_gloo else max(threads.given, self.fetcher.torch_threads)
+        threads, alone = self.ground.threads, self.group.world == 1
+        declared = max(threads.given, self.fetcher.torch_threads) if alone else 0
         return threads.resting(when, declared)
 
     def _further_epoch(self) -> None:

@@ -95,8 +95,11 @@ def test_the_number_is_as_before_whatever_happened(monkeypatch):
     [(0.41, 1, False), (0.43, 1, True), (0.43, 4, False), (0.0, 1, False)],
 )
 def test_a_twentieth_of_all_cores_is_what_a_pool_may_take(monkeypatch, busy_s, declared, fails):
-    """Of 2 s on 4 cores 0.4 s, and 0.02 s to go to sleep; one that is new may be Python's."""
-    clocks = iter([{7: 1.0, 8: 0.0, 9: 3.0}, {7: 1.0 + busy_s / 2, 8: busy_s / 2, 6: 5.0}])
+    """Of 2 s on 4 cores 0.4 s, and 0.02 s; one that is new may be Python's."""
+    rested = {7: 1.0, 8: 0.0, 9: 3.0}
+    spins = [{**rested, 7: 0.2}, {**rested, 7: 0.9}]  # after the epoch of a path before this one
+    ended = {7: 1.0 + busy_s / 2, 8: busy_s / 2, 6: 5.0}
+    clocks = iter([*spins, rested, rested, ended])
     monkeypatch.setattr(torch_threads, "pool_cpu_s", lambda: next(clocks))
     now = iter([10.0, 12.0])
     monkeypatch.setattr(torch_threads, "_now_s", lambda: next(now))
