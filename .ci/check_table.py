@@ -36,17 +36,11 @@ def main(root: Path) -> None:
             problems.append(f"{key}: ended {[(r.status, r.reason) for r in ends]}")
         for epoch in range(plan["measure"]["epochs"]):
             have = {(r.stage, r.metric) for r in mine if r.epoch == epoch and r.status == "ok"}
-            # A floor trains on rows that nobody asked for: its loss says nothing.
-            untold = {("train", "loss")} if role_of(*key[1:3]) == "floor" else set()
-            lacking = sorted(PER_EPOCH - untold - have)
+            # Without a fetch it trains on rows that nobody asked for: its loss says nothing.
+            needless = {("train", "loss")} if role_of(*key[1:3]) == "floor" else set()
+            lacking = sorted(PER_EPOCH - needless - have)
             problems += [f"{key}: epoch {epoch} lacks {m}" for m in lacking]
-    # One rank has nothing to share rows with.
-    wanted = {
-        (s.name, m)
-        for s in STRATEGIES
-        if not (s().collective or "file" in s().needs)
-        for m in ("sage", "gat")
-    }
+    wanted = {(s.name, m) for s in STRATEGIES if "file" not in s().needs for m in ("sage", "gat")}
     seen = {(c["strategy"], plan["workloads"][c["workload"]]["model"]) for c in plan["cases"]}
     problems += [f"no case for {missing}" for missing in sorted(wanted - seen)]
     predicted = {key_of(r)[:3] for r in rows if is_prediction(r) and r.metric == "wall_time"}

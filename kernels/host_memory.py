@@ -84,15 +84,15 @@ def empty_table(shape: tuple[int, int], dtype: torch.dtype, *, shared: bool = Fa
         return flat.view(dtype).view(rows, width)
 
 
-def resident_copy(table: Tensor | NDArray[np.generic], *, shared: bool = False) -> Tensor:
-    """A copy of ``table`` ``[N, D]`` made by :func:`empty_table`, which says what ``shared`` means.
+def resident_copy(table: Tensor | NDArray[np.generic]) -> Tensor:
+    """A copy of ``table`` ``[N, D]`` made by :func:`empty_table`.
 
     Meant for memory-mapped feature files: they are read once, in order, and later gathers find
     every row in memory. Takes NumPy arrays (read-only maps too) and host tensors.
     """
     source = table if isinstance(table, Tensor) else tensor_of(table)
     rows, width = source.shape
-    return empty_table((rows, width), source.dtype, shared=shared).copy_(source)
+    return empty_table((rows, width), source.dtype).copy_(source)
 
 
 def tensor_of(array: NDArray[Any]) -> Tensor:

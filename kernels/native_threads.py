@@ -35,9 +35,8 @@ NAME = "gatherbench-gat"
 #: Jobs that may be under way; one more waits for the first of them.
 SLOTS = 64
 _HEADER, _WORDS = 8, 32
-#: Words of the header: jobs posted so far, whether to stop, threads that were woken, waits that
-#: slept.
-_POSTED, _STOP, _WOKEN, _SLEPT = range(4)
+#: Words of the header: jobs posted so far, whether to stop, threads that were woken.
+_POSTED, _STOP, _WOKEN = range(3)
 #: Words of a slot that change while a job is done.
 _ENTERED, _LEFT, _DONE, _WAITING, _CURSOR, _FINISHED, _BAD, _HELPERS = range(8)
 _BEGAN, _ENDED = 8, 10  # as timespec has them: seconds and nanoseconds
@@ -323,7 +322,6 @@ def _finish(base: int, number: int, visit: bool) -> None:
             return
         _exchange(slot + 8 * _WAITING, 1)
         if take(slot + 8 * _DONE, 0) == done:
-            take(base + 8 * _SLEPT, 1)
             _sleep(slot + 8 * _DONE, done)
 
 
@@ -372,11 +370,6 @@ class NativeThreads:
     def woken(self) -> int:
         """Threads that a job has woken so far."""
         return int(self._state[_WOKEN])
-
-    @property
-    def slept(self) -> int:
-        """How often somebody slept until a job was done."""
-        return int(self._state[_SLEPT])
 
     def post(self, job: Job, threads: int, held: object, *, helped: bool) -> int:
         """Have so many threads do it; its number, for :meth:`done`.

@@ -47,8 +47,6 @@ NEEDS: dict[str, tuple[Need, ...]] = {
 }
 #: Parts of the edges, each with sums of its own. Of one part every core would read all edges.
 _PARTS = 4
-#: Policies that rank the rows before training.
-SCORED = (*NEEDS, "random")
 #: Policies that nobody would train with.
 ASIDE = {
     "oracle": "the bound of rows that stay: it knows the minibatches that are measured",

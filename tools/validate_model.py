@@ -33,7 +33,7 @@ from gatherbench.bench.model.epoch import EpochPrediction, minibatch_parts, pred
 from gatherbench.bench.model.load import MinibatchLoad, load_of
 from gatherbench.bench.model.physics import gpu_reads, link_time
 from gatherbench.bench.model.predict import profile_of
-from gatherbench.bench.model.profile import LinkProfile, drawn_by_program, load_profile
+from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.model.roofline import against_measured
 from gatherbench.bench.model.schedule import run_epoch
 from gatherbench.bench.read.reference import load_reference
@@ -84,6 +84,9 @@ ROWS = {
     "602 floats": (2408, 0),
     "128 floats, 32 B into a line": (512, 32),
 }
+#: Processes of the authors' script (dmlc/dgl c96a8b3e91, train_sampling_pytorch_direct.py): four that
+#: sample (``--num-workers 4`` by default), and the one that trains.
+SAMPLE_CORES = 5.0
 #: DGL's launch policy.
 _GATHER_POLICY = "dgl"
 
@@ -148,7 +151,8 @@ def _requests_per_row() -> dict[int, float]:
 
 def charted(profile: LinkProfile, fitted: Fitted) -> LinkProfile:
     """The machine of ``profile`` with the constants that were fitted to the chart."""
-    profile = drawn_by_program(profile, fitted.sample_rate)
+    profile = profile.with_constant("host.sample_rate", fitted.sample_rate, "fitted to the chart")
+    profile = profile.with_constant("host.sample_cores", SAMPLE_CORES, "the authors' script")
     return profile.with_constant("copy.pageable", fitted.pageable_rate, "fitted to the chart")
 
 

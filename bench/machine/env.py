@@ -81,11 +81,6 @@ def host_of(profile: str) -> str:
     return profile.partition(_JOINT)[0]
 
 
-def this_machine() -> str:
-    """The short name that runs and calibrations of this machine go by."""
-    return machine_slug({**describe_gpus(), "cpu": describe_cpu()})
-
-
 def commit_id() -> str:
     """The commit of the code that runs, with ``+dirty`` when its files differ from the commit.
 

@@ -55,11 +55,6 @@ class Load:
         """Whether more runs than daemons."""
         return not is_quiet(self.other_cores)
 
-    @property
-    def free_cores(self) -> float:
-        """Those that other work leaves."""
-        return self.cores - (self.other_cores or 0.0) * self.busy
-
     def __str__(self) -> str:
         """What is busy, in words."""
         return (

@@ -53,15 +53,10 @@ class EpochPrediction:
     train_s: Estimate  # training; these three add up to ``epoch_s``
     bound: str  # what the epoch would gain most from: ``link``, ``training (kernel launches)``
     parts: Mapping[str, Part]  # each part of a minibatch alone
-    #: Of each part with a length, how much of a change of it the epoch feels: 0 for one that runs
-    #: beside others, 1 for one that nothing hides, more where GPUs share it.
-    exposed: Mapping[str, float] = field(default_factory=dict)
     all_reduce_s: Estimate = field(default=Estimate(0.0))  # of ``train_s``, averaging gradients
     #: Rates of reads in place that are not known of a table so large: key → bytes up to which they
     #: are (:func:`~gatherbench.bench.model.physics.beyond`).
     beyond: Mapping[str, float] = field(default_factory=dict)
-    #: Seconds of each part of a minibatch where all GPUs are at it at the same time.
-    at_once_s: Mapping[str, float] = field(default_factory=dict)
 
 
 def predict_corners(
@@ -127,7 +122,7 @@ def predict_batches(
         remarks.append(f"without averaging gradients ({'; '.join(averaging.unknown)})")
     alone, every = parts.named, every.remark(*remarks)
     if every.value is None:
-        return EpochPrediction(every, every, every, every, "unknown", alone, {}, every)
+        return EpochPrediction(every, every, every, every, "unknown", alone, every)
     timeline = run_epoch(parts, share, gpus, per_port)
     seconds = {
         f.name: Estimate(getattr(timeline, f.name)).remark(*every.remarks) for f in fields(Timeline)
@@ -141,25 +136,12 @@ def predict_batches(
             shorter["issue_s"] = parts.issue_s * _NUDGE
         nudged = run_epoch(replace(parts, **shorter), share, gpus, per_port)
         gains[name] = timeline.epoch_s - nudged.epoch_s
-    less = {n: (1 - _NUDGE) * share * (part.seconds.value or 0.0) for n, part in alone.items()}
     return EpochPrediction(
         **seconds,
         bound=alone[max(gains, key=lambda name: gains[name])].bound,
         parts=alone,
         beyond=beyond(load, profile),
-        exposed={name: gains[name] / some for name, some in less.items() if some},
-        at_once_s={name: _at_once(part, gpus, per_port) for name, part in alone.items()},
     )
-
-
-def epoch_seconds(load: MinibatchLoad, profile: LinkProfile, batches: int, gpus: int) -> Estimate:
-    """The wall time of :func:`predict_batches` alone, in a fraction of its time."""
-    parts, every = _without_unknown_average(minibatch_parts(load, profile, gpus))
-    if not every.known:
-        return every
-    share = -(-batches // gpus)
-    seconds = run_epoch(parts, share, gpus, gpus_per_port(profile, gpus)).epoch_s
-    return Estimate(seconds).remark(*every.remarks)
 
 
 def _without_unknown_average(parts: Parts) -> tuple[Parts, Estimate]:
@@ -168,13 +150,6 @@ def _without_unknown_average(parts: Parts) -> tuple[Parts, Estimate]:
         parts = replace(parts, all_reduce=None)
     seconds = (part.seconds for part in parts.named.values())
     return parts, combine(lambda *_: 0.0, *seconds, parts.submit_s)
-
-
-def _at_once(part: Part, gpus: int, per_port: int) -> float:
-    """Seconds of the part where all GPUs of a machine are at it at the same time."""
-    sharers = {**dict.fromkeys(("cpu", "host memory", "disk"), gpus), "link": per_port}
-    crowd = max((s * sharers.get(name, 1) for name, s in part.demands.items()), default=1.0)
-    return (part.seconds.value or 0.0) * max(1.0, crowd)
 
 
 def gpus_per_port(profile: LinkProfile, gpus: int) -> int:

@@ -297,7 +297,7 @@ def predictions(run: Run, profile: LinkProfile) -> list[tuple[Series, tuple[Epoc
         if one.load is None:
             nothing = Estimate(None, (one.missing,))
             epochs: tuple[EpochPrediction, ...] = (
-                EpochPrediction(nothing, nothing, nothing, nothing, "unknown", {}, {}, nothing),
+                EpochPrediction(nothing, nothing, nothing, nothing, "unknown", {}, nothing),
             )
         else:
             epochs = predict_corners(one.load, profile, one.batches, gpus=one.gpus)

@@ -264,7 +264,6 @@ SPECS: dict[str, Spec] = {
     ),
     "host.sample_rate": Spec("1/s", 1e3, 1e12, "edges sampled for one GPU"),
     "host.sample_cores": Spec("1", 0.1, 4096, "cores that this keeps busy"),
-    "host.memory": Spec("B", 1e8, 1e15, "size of its memory", otherwise=_UNTOLD),
     "gpu.memory": Spec("B", 1e8, 1e13, "size of its memory"),
     "gpu.memory_rate": Spec("B/s", 1e9, 1e14, "reads and writes of its memory"),
     "gpu.flops": Spec("1/s", 1e10, 1e16, "float32 operations"),
@@ -403,6 +402,8 @@ def load_profile(name_or_path: str | Path) -> LinkProfile:
     problems = [f"{n}: expected a string" for n, said in named.items() if not isinstance(said, str)]
     for gone in ("loop", "network"):  # of earlier profiles; nothing asks for it any more
         text.pop(gone, None)
+    if isinstance(host := text.get("host"), dict):
+        host.pop("memory", None)  # the same
     constants: dict[str, Constant] = {}
     given = _entries(text, problems)
     for key, spec in SPECS.items():
@@ -433,23 +434,3 @@ def _entries(text: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
 def _toml(value: str | float | Points) -> str:
     """A text, a number or a list, which JSON writes as TOML does."""
     return json.dumps(value, ensure_ascii=False)
-
-
-#: The program of the paper's epochs on Reddit, what of its rate their PCIe 3.0 bars tell, and its
-#: busy cores.
-PROGRAM = "pytorch-direct"
-SAMPLE_RATE, SAMPLE_CORES = 23.01e6, 5.0
-SAMPLE_RATE_SOURCE = (
-    "fitted to the PCIe 3.0 bars of the Reddit chart of K-Wu/pytorch-direct_dgl: all that the"
-    " program of 2021 does for a minibatch besides fetching it and running on the GPU"
-)
-SAMPLE_CORES_SOURCE = (
-    "the authors' script (dmlc/dgl c96a8b3e91, train_sampling_pytorch_direct.py): four processes"
-    " that sample (--num-workers 4 by default) and the one that trains"
-)
-
-
-def drawn_by_program(profile: LinkProfile, rate: float = SAMPLE_RATE) -> LinkProfile:
-    """The machine of ``profile`` with minibatches drawn by the chart's program."""
-    profile = profile.with_constant("host.sample_rate", rate, SAMPLE_RATE_SOURCE)
-    return profile.with_constant("host.sample_cores", SAMPLE_CORES, SAMPLE_CORES_SOURCE)

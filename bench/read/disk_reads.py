@@ -43,8 +43,6 @@ _OBSERVED = MappingProxyType(
         "latency_mean": ("fetch", "disk_latency_mean"),
     }
 )
-#: What is derived of an epoch, see :func:`disk_ratios`.
-RATIOS = ("amplification", "process", "device", "in_memory", "iops", "in_flight")
 _LATENCIES = ("latency_median", "latency_99th")
 
 

@@ -139,21 +139,6 @@ def short(text: object, longest: int = LONGEST_NAME) -> str:
     return f"{line[:head]}…{line[-(longest - head - 1) :]}"
 
 
-def gibibytes(text: str | float) -> float:
-    """A size in GiB, without a unit: 24 GB and 24 GiB are not the same.
-
-    Raises:
-        ValueError: it is none.
-    """
-    try:
-        size = float(text)
-    except ValueError:
-        size = -1.0
-    if not size >= 0:
-        raise ValueError(f"{text!r} is no number of GiB; write 24 for 24 GiB")
-    return size
-
-
 def whole(text: str | int) -> int:
     """A large count as people write it: ``2400000``, ``2_400_000``, ``2.4e6``, ``2.4M``.
 

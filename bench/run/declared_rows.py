@@ -112,7 +112,7 @@ def set_rows(epochs: Epochs, chosen: int, seen: MinibatchSet, make: RowMaker) ->
     yield make.ok("sample", "minibatches", "1", len(nodes), source)
     yield make.ok("sample", "seeds", "1", int(nodes[:, 0].sum()), source)
     yield make.ok("sample", "edges", "1", int(edges.sum()), source)
-    yield from _structure_rows(epochs, chosen, seen, make)
+    yield from _structure_rows(epochs, seen, make)
     if workload.model in RELATIONAL:
         source = "distinct sources and kinds of a block's edges"
         yield make.ok("sample", "pairs", "1", seen.pairs, source)
@@ -139,9 +139,7 @@ def requests_of(metrics: Iterable[str]) -> dict[int, str]:
     return {int(found[1]): found[0] for found in map(told.fullmatch, metrics) if found}
 
 
-def _structure_rows(
-    epochs: Epochs, chosen: int, seen: MinibatchSet, make: RowMaker
-) -> Iterator[Row]:
+def _structure_rows(epochs: Epochs, seen: MinibatchSet, make: RowMaker) -> Iterator[Row]:
     """What drawing a set saw of neighbour lists, and remembers of them."""
     if epochs.plan.sampling == "snapshot":
         source = "count of the epoch: pairs of a node and a neighbour drawn for it, each once"

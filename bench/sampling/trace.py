@@ -195,16 +195,6 @@ class Trace:
         return torch.from_numpy(flat.astype(np.int64))
 
 
-@dataclass(frozen=True, slots=True)
-class InputIds:
-    """The input ids of each minibatch of a trace, read when asked for and as often as wanted."""
-
-    trace: Trace
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return (self.trace.input_ids(i) for i in range(len(self.trace)))
-
-
 def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     try:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 Line = Mapping[Hashable, Any]
 
 
-def frame(title: str, *words: str, numbers: Iterable[str] = ()) -> Table:
-    """A table without lines: columns of words, which are folded but for the first, then numbers."""
+def frame(title: str, *words: str) -> Table:
+    """A table without lines: columns of words, which are folded but for the first."""
     table = Table(
         title=title,
         title_justify="left",
@@ -35,8 +35,6 @@ def frame(title: str, *words: str, numbers: Iterable[str] = ()) -> Table:
     )
     for number, name in enumerate(words):
         table.add_column(name, no_wrap=not number, overflow="fold")
-    for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True)
     return table
 
 

@@ -81,12 +81,16 @@ def test_resident_copy_of_a_tensor(shape, dtype):
     assert copy.is_contiguous()
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_resident_copy_of_a_memory_map(tmp_path, shared):
+def test_resident_copy_of_a_memory_map(tmp_path):
     array = np.random.default_rng(0).standard_normal((10_000, 60), dtype=np.float32)
     np.save(tmp_path / "features.npy", array)
-    copy = resident_copy(np.load(tmp_path / "features.npy", mmap_mode="r"), shared=shared)
+    copy = resident_copy(np.load(tmp_path / "features.npy", mmap_mode="r"))
     assert same_bytes(copy, torch.from_numpy(array)) is None
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_table_is_shared_with_a_forked_process_where_asked(shared):
+    copy = empty_table((10_000, 60), torch.float32, shared=shared)
     child = os.fork()
     if child == 0:
         copy.numpy()[7] = 5

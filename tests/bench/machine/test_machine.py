@@ -31,7 +31,6 @@ from gatherbench.bench.machine.env import (
     describe_numa,
     library_versions,
     machine_slug,
-    this_machine,
 )
 from gatherbench.bench.machine.gpus import GpuInfo, hash_of_uuid, list_gpus
 from gatherbench.bench.machine.numa import Topology
@@ -270,7 +269,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
 @pytest.mark.usefixtures("driver")
 def test_a_machine_without_nvml_goes_by_its_gpu():
     env = describe_machine()
-    assert machine_slug(env) == this_machine() == "nvidia-h200"
+    assert machine_slug(env) == "nvidia-h200"
     assert (env["gpu_source"], env["no_gpu"], env["no_nvml"]) == (
         "CUDA driver API",
         None,
@@ -304,7 +303,6 @@ def test_without_a_driver_there_is_no_gpu_and_nvml_says_why(driver, refused):
         "no_gpu": str(NO_NVML),
         "no_nvml": str(NO_NVML),
     }
-    assert this_machine().startswith("cpu-")
 
 
 def of_nvml(name: str, uuid: str) -> GpuInfo:
@@ -328,7 +326,7 @@ def test_of_several_gpus_the_one_that_cuda_leaves_is_the_runs(driver, monkeypatc
         return
     assert [gpu["name"] for gpu in env["gpus"]] == ["NVIDIA H200", "NVIDIA T400"]
     assert env["gpu_in_use"] == env["gpus"][0]["uuid_hash"] == ours.uuid_hash
-    assert machine_slug(env) == this_machine() == "nvidia-h200"
+    assert machine_slug(env) == "nvidia-h200"
 
 
 # Rates of PCI Express links.

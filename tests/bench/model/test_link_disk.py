@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatherbench.bench.model.epoch import epoch_seconds, minibatch_parts, predict_batches
+from gatherbench.bench.model.epoch import minibatch_parts, predict_batches
 from gatherbench.bench.model.estimate import Estimate, combine
 from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.physics import Part, disk_read
@@ -110,7 +110,6 @@ def test_a_wrong_disk_is_rejected(wrong):
 def seconds(load: MinibatchLoad, profile: LinkProfile, batches: int, gpus: int = 1) -> float:
     value = predict_batches(load, profile, batches, gpus=gpus).epoch_s.value
     assert value is not None
-    assert value == pytest.approx(epoch_seconds(load, profile, batches, gpus).value)
     return value
 
 
@@ -128,8 +127,6 @@ def test_a_minibatch_ahead_hides_the_shorter_of_disk_and_training_and_the_copy()
     assert seconds(slow, machine(), 100) == pytest.approx(100 * 0.3 + 0.1 + COPY_S, rel=1e-3)
     epoch = predict_batches(ahead, machine(), 100)
     assert epoch.bound == "disk (reads a second)"
-    assert epoch.exposed["disk"] == pytest.approx(1.0, rel=0.02)
-    assert epoch.exposed["train"] < 0.05
     assert predict_batches(slow, machine(), 100).bound == "training (measured)"
 
 
@@ -137,8 +134,6 @@ def test_ranks_of_a_machine_share_its_disk():
     """Two ranks read half as many minibatches each, at half the rate: nothing is gained."""
     ahead = replace(READS, lookahead=1, gradient_bytes=0.0)
     assert seconds(ahead, machine(), 100, gpus=2) == pytest.approx(100 * 0.1 + 0.05, rel=2e-3)
-    parts = predict_batches(ahead, machine(), 100, gpus=2)
-    assert parts.at_once_s["disk"] == pytest.approx(0.2)
 
 
 def test_an_unknown_disk_is_a_reason_with_the_remedy():

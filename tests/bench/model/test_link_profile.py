@@ -52,11 +52,11 @@ def test_a_preset_has_units_and_sources_its_links_rate_and_reads_back(name, tmp_
 def test_a_file_from_before_peers_is_still_read(tmp_path):
     """What it does not name is not known, for a reason."""
     path = tmp_path / "mine.toml"
-    older = changed("host.memory", None)
+    older = GOOD.replace("[host]\n", "[host]\nmemory = { value = 1.0 }\n")
     gone = "[loop]\nissue = { value = 1.0 }\n[network]\nrate = { value = 1.0 }\n"  # no more
     path.write_text(older[: older.index("[peer]")] + gone, encoding="utf-8")
     profile = load_profile(path)
-    later = {"host.memory", "peer.rate", "peer.latency"}
+    later = {"peer.rate", "peer.latency"}
     disk = {"disk.iops", "disk.block", "disk.bandwidth"}
     newer = {
         "gpu.issue",
