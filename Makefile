@@ -6,7 +6,7 @@
 #   RESULTS=results    where runs are kept
 #   PROFILE=           machine that epochs are predicted for (`gatherbench list profiles`)
 #   OUT=gpu-out        where the gpu-… targets write, each into a folder of its own but gpu-test
-#   BUDGET=500         seconds that gpu-micro, gpu-epoch and gpu-meters may take (regress-against: 270)
+#   BUDGET=500         seconds that gpu-micro and gpu-epoch may take (regress-against: 270)
 #   SECTIONS=          of gpu-micro, which to run: gather pages overlap ncu peer, or full, which has to be named
 #   GPU_PLAN=gpu-decide which plan `make gpu-epoch` runs
 #   CARRY_PYTHON=3.12  the Python of a GPU machine without a network, for `make carry`
@@ -33,7 +33,7 @@ else
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench test lint figures regress-against regress regress-code regress-untimed gpu-test gpu-micro gpu-epoch gpu-meters gpu-rehearsal carry calibrate clean
+.PHONY: help setup bench test lint figures regress-against regress regress-code regress-untimed gpu-test gpu-micro gpu-epoch gpu-rehearsal carry calibrate clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
@@ -81,8 +81,8 @@ regress-untimed: $(READY) ## every host-side benchmark once, for its results alo
 	$(HOST_BENCHMARKS) -q --benchmark-disable
 
 # VENV=system uses what is at hand: gpu-test and gpu-micro need torch with CUDA, cuda-bindings and
-# NVRTC only (the tables of gpu-micro pandas and scipy); gpu-epoch and gpu-meters need the harness's
-# packages too, and `make carry` brings the few that are rarely there. Under ten minutes each; what they
+# NVRTC only (the tables of gpu-micro pandas and scipy); gpu-epoch needs the harness's packages
+# too, and `make carry` brings the few that are rarely there. Under ten minutes each; what they
 # find is in OUT even when they fail or are cut off.
 gpu-test: $(READY) ## on a GPU: conformance, residency, ordering, leaks, errors, sanitizer
 	$(PY) tests/gpu/suite.py --out $(OUT) --budget $(if $(filter file,$(origin BUDGET)),560,$(BUDGET))
@@ -92,9 +92,6 @@ gpu-micro: $(READY) ## on a GPU: gather rates over row width, span, order, polic
 
 gpu-epoch: $(READY) ## on a GPU: whole epochs with every data path, for BUDGET seconds (GPU_PLAN=gpu-decide)
 	$(PY) -m gatherbench run $(GPU_PLAN) --results $(OUT) --budget $(BUDGET) $(if $(PROFILE),--profile '$(PROFILE)')
-
-gpu-meters: $(READY) ## on a GPU: which sensors tell the truth; link traffic, power and energy of every data path
-	$(PY) -m gatherbench run gpu-meters --results $(OUT) --budget $(BUDGET)
 
 gpu-rehearsal: $(REHEARSAL)/.ready ## without a GPU: the gpu-… targets on a stand-in for CUDA (6 GB of torch)
 	$(REHEARSAL)/bin/python tests/gpu/standin/rehearse.py --out $(OUT)/rehearsal

@@ -84,8 +84,8 @@ ROWS = {
     "602 floats": (2408, 0),
     "128 floats, 32 B into a line": (512, 32),
 }
-#: Processes of the authors' script (dmlc/dgl c96a8b3e91, train_sampling_pytorch_direct.py): four that
-#: sample (``--num-workers 4`` by default), and the one that trains.
+#: Of the authors' script (dmlc/dgl c96a8b3e91, train_sampling_pytorch_direct.py): four processes
+#: that sample (``--num-workers 4`` by default), and the one that trains.
 SAMPLE_CORES = 5.0
 #: DGL's launch policy.
 _GATHER_POLICY = "dgl"

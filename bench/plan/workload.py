@@ -50,7 +50,7 @@ MODELS = MappingProxyType(
         "rgat-compact-reordered": "R-GAT with both",
     }
 )
-#: The model that looks at no edge: trained on rows of a table without a graph (``gpu-meters``).
+#: The model that looks at no edge: trained on rows of a table without a graph (``uniform``).
 GRAPHLESS = "mlp"
 
 

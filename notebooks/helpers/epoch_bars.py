@@ -146,7 +146,7 @@ def measured_bars(findings: Findings, backend: str, dataset: str = "") -> pd.Dat
 
 
 def _on_graphs(table: pd.DataFrame) -> pd.DataFrame:
-    """Epochs that begin with sampling: those of ``gpu-meters`` do not."""
+    """Epochs that begin with sampling: those without a graph do not."""
     return table[table["model"] != GRAPHLESS]
 
 

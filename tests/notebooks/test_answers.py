@@ -195,7 +195,7 @@ def test_a_workload_is_named_by_what_is_not_the_papers():
 
 
 def test_what_the_meters_watched_is_no_epoch_of_a_graph(make_run):
-    folder = make_run("20261121-gpu-meters", series=SERIES, backend="cuda", machine="nvidia-h200")
+    folder = make_run("20261121-gpu-energy", series=SERIES, backend="cuda", machine="nvidia-h200")
     plan = json.loads((folder / "plan.json").read_text())
     (fields,) = plan["workloads"].values()
     fields |= {"model": GRAPHLESS, "dataset": "uniform-9-rows", "fanouts": [1], "max_batches": 20}

@@ -265,7 +265,7 @@ def test_tables_on_disk_fill_from_a_run(said_by, make_run, tmp_path):
     write_disk(make_run)
     said = said_by("11_disk", tmp_path / "results")
     assert "disk_cached s3-fifo,10%" in said
-    assert "2.50×" in said, said
+    assert "disk_mmap random is the fastest on wordnet GraphSAGE: 2.00×" in said, said
     # Published: 138.4 over 97.0 s.
     assert "with the cache `lru` an epoch takes **1.43** times as long as with `sieve`" in said
     # By hand: of 8 rows of a block each is asked for with p = 0.5 of 111 M, so that a row costs
@@ -283,7 +283,6 @@ def test_tables_on_disk_fill_from_a_run(said_by, make_run, tmp_path):
         "10_hot_rows",
         "11_disk",
         "13_activations",
-        "14_structure",
         "15_relations",
     ],
 )

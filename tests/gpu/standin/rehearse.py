@@ -157,8 +157,7 @@ def steps(out: Path) -> dict[str, list[str]]:
         "gpu-micro": [*micro, "--out", str(out / "gpu-micro"), "--budget", "60"],
         "overlap": [sys.executable, "-c", SMALL_OVERLAP, str(out / "overlap")],
         "gpu-epoch": [*make, "gpu-epoch", f"GPU_PLAN={HERE / 'rehearsal.toml'}", "BUDGET=800"],
-        # Training on 200 times 100 000 rows is a second of a GPU and minutes of a processor.
-        "gpu-meters": [*make, "gpu-epoch", f"GPU_PLAN={HERE / 'meters.toml'}", "BUDGET=400"],
+        "meters": [*make, "gpu-epoch", f"GPU_PLAN={HERE / 'meters.toml'}", "BUDGET=400"],
         "ranks": [*make, "gpu-epoch", f"GPU_PLAN={HERE / 'ranks.toml'}", "BUDGET=400"],
         "golden": [sys.executable, str(ROOT / "tests/golden/golden.py")],
         "calibrate": [*make, "calibrate", f"OUT={out / 'calibrate'}", "BUDGET=400"],

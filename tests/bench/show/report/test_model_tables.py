@@ -84,7 +84,7 @@ def test_nothing_that_was_modelled_is_no_table(make_run):
     (still / "profile.toml").write_text(profile)
     assert "Roofline for" not in of_the_model(still)
     assert model_errors(load_run(still)) is not None, "it does not hang on a roofline"
-    silent = make_run([ALIGNED], backend="cuda")  # as of gpu-meters: it does not say what it moves
+    silent = make_run([ALIGNED], backend="cuda")  # it does not say what it moves
     failed = make_run(
         [ALIGNED], backend="cuda", failures={ALIGNED[:2]: ("failed", "out of memory")}
     )

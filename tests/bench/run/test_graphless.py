@@ -1,4 +1,4 @@
-"""The plan of ``make gpu-meters``: random rows without a graph, run as any other plan."""
+"""Sensors beside copies of known size, and rows without a graph, run as any others."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from gatherbench.bench.meters.trust import Comparison, SensorCheck
-from gatherbench.bench.plan.plan_file import load_plan
-from gatherbench.bench.plan.workload import GRAPHLESS, Case, Workload
+from gatherbench.bench.plan.plan import Measure
+from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.run.declared_rows import UNCOUNTED
 from gatherbench.bench.run.job import Job
@@ -21,7 +21,6 @@ from gatherbench.bench.run.sensor_check import compared
 from gatherbench.bench.sampling.prepare import prepare
 from gatherbench.bench.show.run import render
 from gatherbench.reason import Reason
-from gatherbench.strategies.registry import STRATEGIES
 
 from .fakes import measured
 
@@ -50,30 +49,12 @@ def test_the_run_prints_what_each_sensor_counted_of_each_copy(make_run):
     assert "older than Hopper" in table
 
 
-def test_it_has_every_strategy_the_papers_baseline_and_managed_memory():
-    plan = load_plan("gpu-meters")
-    variants = {(case.strategy, case.variant) for case in plan.cases()}
-    assert variants == {
-        *(
-            (one.name, one.variant)
-            for one in (kind() for kind in STRATEGIES)
-            if not (one.collective or one.role == "floor" or "file" in one.needs)
-        ),
-        ("cpu_gather", "naive"),
-        ("unified_zero_copy", "managed"),
-    }
-    (workload,) = plan.workloads()
-    assert workload.model == GRAPHLESS
-    assert plan.measure.sampling == "live"
-    assert plan.measure.known_copies == [256, 1, 16, 1024]
-
-
 def test_a_case_moves_its_rows_and_trains_on_them(tmp_path, monkeypatch):
     monkeypatch.setenv("GATHERBENCH_DATA", str(tmp_path))
     workload = Workload("uniform", 1e-4, "mlp", 8, (1,), 300, 4)
     dataset, trace = prepare(workload)
     case = Case(workload, "aligned_zero_copy", "default", {}, 0)
-    plan = load_plan("gpu-meters").measure.model_copy(update={"epochs": 1})
+    plan = Measure(epochs=1, check_batches=3)
     run = RowMaker("run", "abc", "box", "host")
     job = Job(case, plan, "cpu", run, dataset, trace, tmp_path / "part.jsonl")
     rows = {(r.stage, r.metric): r for r in measured(job)}
