@@ -95,7 +95,7 @@ def test_requests_of_two_epochs_by_hand(make_job, monkeypatch):
     for chosen in (0, 1):
         rows = {row.metric: row.value for row in counts.rows(job, chosen, chosen)}
         found.append([rows[name] for name in ("declared_payload", "gpu_link_read", "copy_engine")])
-        carried = sum(n * (rows[m] or 0) for n, m in requests_of("gpu", rows).items())
+        carried = sum(n * (rows[m] or 0) for n, m in requests_of(rows).items())
         assert carried == 5 * len(batches[chosen]) * 5 * 32
     assert found == [
         [5 * 3 * 132, 5 * 3 * 132, 5 * 3 * 8],
