@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -74,7 +75,10 @@ class TableFile:
                 "load it again"
             )
         some = np.unique(np.linspace(0, len(features) - 1, _COMPARED).astype(np.int64))
-        if not np.array_equal(rows[some], np.asarray(features[some]).view(np.uint8)):
+        same = np.array_equal(rows[some], np.asarray(features[some]).view(np.uint8))
+        # A look at a row maps megabytes around it, which would count as this process's memory.
+        features._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
+        if not same:
             raise ValueError(f"features: {path} holds other rows than the map of it: load it again")
         return file
 

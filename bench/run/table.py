@@ -127,12 +127,12 @@ def _filled(dataset: GraphDataset, memory: Memory, device: int | None) -> Tensor
         table = empty(shape, torch.float32, memory=memory, device=device)
         fill(table.numpy())
         return table
-    mapped = tensor_of(dataset.features)
+    mapped, file = tensor_of(dataset.features), file_of(dataset)
     table = empty((len(mapped), mapped.shape[1]), mapped.dtype, memory=memory, device=device)
-    if isinstance(dataset.features, np.memmap):
-        read_rows(TableFile.of(dataset.features), table.view(torch.uint8).numpy().reshape(-1))
-    else:
+    if file is None:
         table.copy_(mapped)
+    else:
+        read_rows(file, table.view(torch.uint8).numpy().reshape(-1))
     return table
 
 
