@@ -113,18 +113,20 @@ class CopiesTheTable(RightFetcher):
 
 
 class MakesRowsWhenAsked(RightFetcher):
-    """In ``result``, which the training calls under whatever mode it has switched on."""
+    """In the ``result`` of a ticket of its own, which the training calls under whatever mode it has
+    switched on; that of :class:`RingTicket` leaves the mode first."""
 
     def _submit(self, ids: Tensor) -> Ticket:
-        self.ring.claim()
-        there, made = self.table[ids], list[Tensor]()
+        inner, made = super()._submit(ids), list[Tensor]()
 
-        def finish() -> Tensor:
-            if not made:
-                made.append(torch.empty(there.shape, dtype=there.dtype).copy_(there))
-            return made[0]
+        class Late:
+            def result(self) -> Tensor:
+                there = inner.result()
+                if not made:
+                    made.append(torch.empty(there.shape, dtype=there.dtype).copy_(there))
+                return made[0]
 
-        return self.ring.issue(finish)
+        return Late()
 
 
 class OverwritesUnseen(OneBuffer):

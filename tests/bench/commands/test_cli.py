@@ -91,7 +91,7 @@ def test_every_key_of_a_plan_is_listed_with_its_words():
             assert name in lines or f"[{name}]" in lines or f"[[{name}]]" in lines
             assert field.description, name
     cells = {name: [c.strip() for c in line.split("│")[2:4]] for name, line in lines.items()}
-    assert cells["sampling"] == ["live or replay or", '"live"']
+    assert cells["sampling"] == ["live or gpu or uva", '"live"']
     assert cells["dataset"] == ["str | list[str]", "none"]
     assert cells["repeats"] == ["int", "none"]
     assert cells["scaling"] == ["strong or weak |", '"strong"']
