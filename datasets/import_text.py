@@ -161,6 +161,8 @@ class Table:
         import pyarrow as pa
         import pyarrow.csv
 
+        if b'"' in text:
+            self._check_quotes(text, done)
         names = [str(n) for n in range(self.width)]
         uneven: list[Any] = []
 
@@ -191,6 +193,19 @@ class Table:
             line = self.line(done + uneven[0].number - 1)
             raise self.uneven(line, uneven[0].actual_columns) from error
         return [table.column(str(place)).combine_chunks() for place in places]
+
+    def _check_quotes(self, text: bytes, done: int) -> None:
+        """Refuse a quote that is not closed on its line: it would swallow records up to the next."""
+        cell = rb'(?:"(?:[^"]|"")*+"[^"CUT]*+|(?:[^"CUT][^CUT]*+)?+)'
+        pattern = rb"CELL(?:CUTCELL)*+".replace(b"CELL", cell)
+        closed = re.compile(pattern.replace(b"CUT", re.escape(self.separator.encode())))
+        records = (line for line in text.split(b"\n") if line.strip())
+        for record, line in enumerate(records, start=done):
+            if b'"' in line and not closed.fullmatch(line):
+                raise DatasetError(
+                    f"{self.path}: line {self.line(record)}: a quote is opened and not closed; "
+                    "write each record on one line, and a quote within quotes twice"
+                )
 
     def uneven(self, line: int, columns: int) -> DatasetError:
         """The error of a record that is longer or shorter than the first."""
