@@ -195,7 +195,7 @@ class Table:
         return [table.column(str(place)).combine_chunks() for place in places]
 
     def _check_quotes(self, text: bytes, done: int) -> None:
-        """Refuse a quote that is not closed on its line: it would swallow records up to the next."""
+        """Refuse a quote that is not closed on its line: it would swallow the next records."""
         cell = rb'(?:"(?:[^"]|"")*+"[^"CUT]*+|(?:[^"CUT][^CUT]*+)?+)'
         pattern = rb"CELL(?:CUTCELL)*+".replace(b"CELL", cell)
         closed = re.compile(pattern.replace(b"CUT", re.escape(self.separator.encode())))
