@@ -20,8 +20,7 @@
  *   gpuN.usage_mw, gpuN.usage_return (the call that older drivers have instead of the fields)
  *   gpuN.temperature, gpuN.clock_mhz, gpuN.reasons, gpuN.gen, gpuN.gen_max, gpuN.width, gpuN.width_max
  *
- * A test copies bytes with stub_copy_begin and stub_copy_end (of GPU 0), which see to it that what is
- * counted is what was copied, however long the test was kept waiting in between.
+ * A test copies bytes with stub_copy_begin and stub_copy_end (of GPU 0).
  *
  * The structures are those of NVIDIA's nvml.h as the nvidia-ml-py package mirrors them.
  */
@@ -50,8 +49,12 @@ typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; c
 
 static long calls[16];
 
+/* A test's own time, of all clocks; 0: the machine's. */
+double stub_now_s;
+
 static double clock_s(clockid_t which) {
     struct timespec t;
+    if (stub_now_s != 0) return stub_now_s;
     clock_gettime(which, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
