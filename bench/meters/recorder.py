@@ -36,9 +36,8 @@ class Recorder:
         readings: those of the last window that was closed, in the order of the meters.
     """
 
-    def __init__(self, meters: Sequence[Meter], patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, meters: Sequence[Meter]) -> None:
         self._meters = tuple(meters)
-        self._patience_s = patience_s
         self._broken: dict[int, str] = {}
         self._stuck: dict[int, str] = {}
         self.readings: tuple[Reading, ...] = ()
@@ -79,11 +78,11 @@ class Recorder:
             ).start()
             while waiting:
                 try:
-                    i, answer = answers.get(timeout=self._patience_s)
+                    i, answer = answers.get(timeout=PATIENCE_S)
                 except queue.Empty:
                     abandoned.set()
                     stuck = waiting.pop(0)
-                    self._stuck[stuck] = f"{verb} did not return within {self._patience_s:g} s"
+                    self._stuck[stuck] = f"{verb} did not return within {PATIENCE_S:g} s"
                     self._broken[stuck] = self._stuck[stuck]
                     break
                 waiting.remove(i)

@@ -10,13 +10,10 @@ from typing import Any, ClassVar, cast
 import pytest
 
 from gatherbench.bench.meters.base import Reading, cited
-from gatherbench.bench.meters.recorder import Recorder
+from gatherbench.bench.meters.recorder import PATIENCE_S, Recorder
 from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run.store import PartWriter, read_part, rows_of
 from gatherbench.reason import Reason
-
-#: Far more than a thread needs to begin on a busy machine: only what hangs takes longer.
-PATIENCE_S = 3.0
 
 
 class Scripted:
@@ -42,25 +39,16 @@ def good(name: str = "good") -> Scripted:
     return Scripted(lambda: [Reading(name, "1", 1.0, "test", samples=1)])
 
 
-@pytest.fixture
-def gate() -> Any:
-    """An event that a hanging meter waits for, set at the end so that no thread is left."""
-    event = threading.Event()
-    yield event
-    event.set()
-
-
 @pytest.mark.parametrize("verb", ["start", "stop"])
-def test_a_meter_that_hangs_is_left_behind_and_not_called_again(verb, gate):
+def test_a_meter_that_hangs_is_left_behind_and_not_called_again(verb, hang):
     calls: list[str] = []
 
-    def hang() -> list[Reading]:
+    def noted() -> None:
         calls.append("called")
-        gate.wait()
-        return []
+        hang()
 
-    hanging = Scripted(hang) if verb == "stop" else Scripted(list, start=hang)
-    recorder = Recorder([good("a"), hanging, good("b")], patience_s=PATIENCE_S)
+    hanging = Scripted(noted) if verb == "stop" else Scripted(list, start=noted)
+    recorder = Recorder([good("a"), hanging, good("b")])
     for _ in range(2):
         with recorder:
             pass
@@ -71,23 +59,20 @@ def test_a_meter_that_hangs_is_left_behind_and_not_called_again(verb, gate):
     assert calls == ["called"]
 
 
-def test_an_abandoned_thread_calls_no_further_meter_when_it_comes_back():
+def test_an_abandoned_thread_calls_no_further_meter_when_it_comes_back(hang, gate):
     """Else two threads would call one meter at once."""
-    gate, came_back = threading.Event(), threading.Event()
     started: list[str] = []
     hung_in: list[threading.Thread] = []
 
-    def hang() -> None:
+    def noted() -> None:
         hung_in.append(threading.current_thread())
-        gate.wait()
-        came_back.set()
+        hang()
 
     after = Scripted(list, start=lambda: started.append("after"))
-    recorder = Recorder([Scripted(list, start=hang), after], patience_s=PATIENCE_S)
-    with recorder:
+    with Recorder([Scripted(list, start=noted), after]):
         gate.set()
-        assert came_back.wait(10)
-        hung_in[0].join(10)
+        hung_in[0].join(100)
+        assert not hung_in[0].is_alive()
     assert started == ["after"]
 
 
@@ -166,7 +151,7 @@ def test_a_source_says_how_often_its_sensor_was_read():
         assert cited(Reading("x", "1", 1.0, "counter", None, samples, period_s)) == said
 
 
-def test_a_case_whose_meters_break_is_measured_all_the_same(make_job, monkeypatch, gate):
+def test_a_case_whose_meters_break_is_measured_all_the_same(make_job, monkeypatch, hang):
     """A sensor that raises, one that hangs and one that says NaN: three reasons, a whole case."""
     windows = iter(range(10))
 
@@ -177,12 +162,11 @@ def test_a_case_whose_meters_break_is_measured_all_the_same(make_job, monkeypatc
 
     meters = [
         Scripted(breaks_in_the_second_window),
-        Scripted(gate.wait),
+        Scripted(hang),
         Scripted(lambda: [Reading("power", "W", float("nan"), "sensor")]),
         good("count"),
     ]
     monkeypatch.setattr(measure_module, "open_meters", lambda **_: meters)
-    monkeypatch.setattr(measure_module, "Recorder", lambda m: Recorder(m, patience_s=PATIENCE_S))
     job = make_job()
     with closing(PartWriter(job.part)) as out:
         assert measure_module.measure(job, out) is None
