@@ -59,10 +59,10 @@ HERE = [
 ]
 
 
-@pytest.mark.parametrize("model", ["sage", "gat"])
-def test_all_strategies_yield_complete_rows_and_train_to_the_same_bits(make_job, model):
+@pytest.mark.parametrize(("model", "strategies"), [("sage", HERE), ("gat", HERE[::4])])
+def test_all_strategies_yield_complete_rows_and_train_to_the_same_bits(make_job, model, strategies):
     outcomes = set()
-    for strategy in HERE:
+    for strategy in strategies:
         rows = measured(make_job(strategy, model))
         is_complete(rows)
         declared = {r.metric: r.value for r in rows if r.basis == "declared"}

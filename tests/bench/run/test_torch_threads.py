@@ -19,58 +19,81 @@ from gatherbench.strategies.host_fetcher import DirectPath
 
 from . import fakes
 
-#: In a process of its own, in which torch has used its pool before it gets one thread.
+#: In a process of its own, in which torch has used its pool.
 PROCESS = """
 import time
 import numpy as np, torch
 from gatherbench.bench.meters.threads import pool_cpu_s
-from gatherbench.bench.run.torch_threads import TorchThreads
+from gatherbench.bench.run.torch_threads import TorchThreads, WrongThreadsError
+from gatherbench.strategies.base import copied
+from gatherbench.strategies.cpu_gather import CpuGather
 torch.set_num_threads(2)
 ones = torch.ones(1 << 20)
 ones.add(1).exp()
-torch.set_num_threads(1)
 
 def asleep():  # what each thread of the pool has used, once all of them sleep
-    states = {{"R"}}
-    while states - {{"S"}}:
+    states = {"R"}
+    while states - {"S"}:
         time.sleep(0.01)
-        stats = [open(f"/proc/self/task/{{one}}/stat").read() for one in pool_cpu_s()]
-        states = {{stat.rpartition(")")[2].split()[0] for stat in stats}}
+        stats = [open(f"/proc/self/task/{one}/stat").read() for one in pool_cpu_s()]
+        states = {stat.rpartition(")")[2].split()[0] for stat in stats}
     return pool_cpu_s()
 
-threads, before = TorchThreads(), asleep()
-{work}
-after = pool_cpu_s()
-print(torch.get_num_threads(), any(after.get(one, was) > was for one, was in before.items()))
-"""
-COUNTS = """
+def say(what, work):
+    before = asleep()
+    work()
+    after = pool_cpu_s()
+    woken = any(after.get(one, was) > was for one, was in before.items())
+    print(what, torch.get_num_threads(), woken)
+
+say("sums", lambda: [ones.add(1).exp() for _ in range(50)])
+ids = torch.from_numpy(np.arange(200_000) % 900)
+table = torch.from_numpy(np.zeros((900, 2), np.float32))
+with CpuGather(mode="prefetch").open(table, torch.device("cpu")) as fetcher:
+    for _ in range(4):  # buffers are made, which wakes it once
+        fetcher.submit(ids).result()
+    say("copies", lambda: [(copied(ids), fetcher.submit(ids).result()) for _ in range(20)])
+torch.set_num_threads(1)
+threads = TorchThreads()
 from gatherbench.kernels.policies import POLICIES
 from gatherbench.kernels.request_histogram import mask_histogram
+point = POLICIES["aligned"].point(400, 4)
 with threads.kept("in a count"):
-    mask_histogram(POLICIES["aligned"].point(400, 4), np.arange(70_000), 400, 400, 0)
+    say("counts", lambda: mask_histogram(point, np.arange(70_000), 400, 400, 0))
+import numba
+try:
+    with threads.kept("in a count"):
+        numba.get_num_threads()
+except WrongThreadsError as error:
+    print(error)
 """
 
 
-def process(work: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture(scope="module")
+def said() -> list[str]:
+    """What the process says, line by line."""
     free = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "NUMBA_"))}
-    command = [sys.executable, "-c", PROCESS.format(work=work)]
-    return subprocess.run(command, capture_output=True, text=True, env=free, check=False)
+    command = [sys.executable, "-c", PROCESS]
+    done = subprocess.run(command, capture_output=True, text=True, env=free, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
-def test_requests_of_70_000_rows_are_counted_without_torchs_threads():
-    done = process(COUNTS)
-    assert done.stdout.split() == ["1", "False"], done.stderr
+def test_work_of_torchs_pool_is_seen(said):
+    assert said[0] == "sums 2 True"
 
 
-def test_what_numba_does_to_torch_is_noticed():
+def test_ids_are_copied_without_torchs_pool(said):
+    assert said[1] == "copies 2 False"
+
+
+def test_requests_of_70_000_rows_are_counted_without_torchs_threads(said):
+    assert said[2] == "counts 1 False"
+
+
+def test_what_numba_does_to_torch_is_noticed(said):
     """The fault as it was: to ask numba for its number of threads starts its OpenMP layer."""
-    done = process("import numba\nwith threads.kept('in a count'):\n    numba.get_num_threads()")
-    assert "torch had 1 threads and now has" in done.stderr
-
-
-def test_work_of_torchs_pool_is_seen():
-    done = process("torch.set_num_threads(2)\n[ones.add(1).exp() for _ in range(50)]")
-    assert done.stdout.split() == ["2", "True"], done.stderr
+    assert said[3].startswith("torch had 1 threads and now has")
 
 
 def test_the_number_is_as_before_whatever_happened(monkeypatch):
@@ -158,23 +181,3 @@ class Ready:
 
     def result(self) -> Tensor:
         return self.rows
-
-
-def test_ids_are_copied_without_torchs_pool():
-    """In buffers that are there: to make them wakes it once."""
-    done = process(
-        "from gatherbench.strategies.base import copied\n"
-        "from gatherbench.strategies.cpu_gather import CpuGather\n"
-        "torch.set_num_threads(2)\n"
-        "ids = torch.from_numpy(np.arange(200_000) % 900)\n"
-        "table = torch.from_numpy(np.zeros((900, 2), np.float32))\n"
-        "with CpuGather(mode='prefetch').open(table, torch.device('cpu')) as fetcher:\n"
-        "    for _ in range(4):\n"
-        "        fetcher.submit(ids).result()\n"
-        "    before = asleep()\n"
-        "    for _ in range(20):\n"
-        "        copied(ids)\n"
-        "        fetcher.submit(ids).result()\n"
-        "    assert all(pool_cpu_s()[one] == was for one, was in before.items())"
-    )
-    assert done.stdout.split() == ["2", "False"], done.stderr

@@ -30,19 +30,6 @@ def ended(job: Job) -> dict[str, Any]:
     return end
 
 
-def test_the_server_imports_without_asking_cuda():
-    """What torch says of how it was built, it says after it has counted the GPUs."""
-    code = """
-import os, sys, torch
-torch.__config__.show = lambda: sys.exit("asked")
-from gatherbench.bench.run import worker
-worker.serve_requests = lambda work: print("torch_geometric" in sys.modules)
-worker.main(os.getppid())
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
-
-
 def test_a_strategy_that_cannot_run_is_skipped_and_an_error_is_a_reason(
     make_job, tmp_path, monkeypatch
 ):
@@ -84,22 +71,31 @@ def test_a_worker_whose_runner_is_gone_does_nothing():
     assert done.returncode == -signal.SIGKILL
 
 
-def test_the_process_keeps_to_the_cores_it_was_given(make_job, tmp_path):
+def test_the_server_imports_without_asking_cuda_and_a_process_keeps_to_its_cores(
+    make_job, tmp_path
+):
+    """What torch says of how it was built, it says after it has counted the GPUs."""
     counts = [n for n in (2, 1) if n <= len(os.sched_getaffinity(0))]
     for threads in counts:
         job = make_job(threads=threads, epochs=1, warmup_epochs=0)
         (tmp_path / f"{threads}.job").write_bytes(pickle.dumps(job))
     # Fewer and fewer cores of one process: it does not get back what it has given away.
     script = (
-        "import os, pickle, sys; from gatherbench.bench.run.worker import do\n"
+        "import os, pickle, sys, torch\n"
+        "asked = torch.__config__.show\n"
+        "torch.__config__.show = lambda: sys.exit('asked')\n"
+        "from gatherbench.bench.run import worker\n"
+        "worker.serve_requests = lambda work: print('torch_geometric' in sys.modules)\n"
+        "worker.main(os.getppid())\n"
+        "torch.__config__.show = asked\n"
         "for job in sys.argv[1:]:\n"
-        "    do(pickle.load(open(job, 'rb')))\n"
-        "    import torch; print(len(os.sched_getaffinity(0)), torch.get_num_threads())"
+        "    worker.do(pickle.load(open(job, 'rb')))\n"
+        "    print(len(os.sched_getaffinity(0)), torch.get_num_threads())"
     )
     jobs = [str(tmp_path / f"{threads}.job") for threads in counts]
     command = [sys.executable, "-c", script, *jobs]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert done.stdout.splitlines() == [f"{threads} {threads}" for threads in counts]
+    assert done.stdout.splitlines() == ["True", *(f"{threads} {threads}" for threads in counts)]
 
 
 def prepared(workload: Workload, folder: Path) -> list[dict[str, Any]]:
