@@ -12,7 +12,7 @@ import itertools
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -37,11 +37,11 @@ from gatherbench.strategies.disk_direct import NOWHERE, engine_step, planned_fil
 from gatherbench.strategies.host_fetcher import on_disk
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
 from gatherbench.strategies.places import no_room, path_skip
-from gatherbench.strategies.row_caches import Belady, RowCache, RowPolicy
+from gatherbench.strategies.row_caches import RowCache, RowPolicy
 from gatherbench.strategies.scores import ASIDE, NEEDS, Placed, placed
 
 #: Policies that find out while they fetch.
-LEARNING = ("lru", "s3-fifo", "belady")
+LEARNING = get_args(RowPolicy)
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class DiskCached(Strategy):
         file, kept = planned_file(of), self.kept(of.num_rows, of.knowledge)
 
         def epoch(batches: Iterable[Tensor]) -> Iterable[Tensor]:
-            if not isinstance(kept, Belady):
+            if not isinstance(kept, RowCache):
                 return batches
             return announcing(batches, kept.ahead, lambda ids: kept.announce(ids.numpy()))
 
@@ -117,18 +117,17 @@ class DiskCached(Strategy):
     def _part(self, whole: int) -> int:
         return whole * int(self.share.removesuffix("%")) // 100
 
-    def kept(self, num_rows: int, knowledge: Knowledge = NOTHING) -> Placed | RowCache | Belady:
+    def kept(self, num_rows: int, knowledge: Knowledge = NOTHING) -> Placed | RowCache:
         """The rows that are kept of a table of so many, before anything was fetched.
 
         Raises:
             ValueError: the graph has another number of nodes.
         """
         count = self._part(num_rows)
-        if self.policy == "belady":
-            return Belady(count, num_rows, int(self.superbatch))
-        if self.policy in LEARNING:
-            return RowCache(cast("RowPolicy", self.policy), count, num_rows)
-        return placed(self.policy, count, num_rows, knowledge)
+        if self.policy not in LEARNING:
+            return placed(self.policy, count, num_rows, knowledge)
+        ahead = int(self.superbatch) if self.policy == "belady" else 0
+        return RowCache(cast("RowPolicy", self.policy), count, num_rows, ahead)
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         assert knowledge.file is not None
@@ -147,9 +146,9 @@ class DiskCached(Strategy):
             SetupStep("location", "B", kept.state_bytes, "of what says where a row lies"),
             SetupStep("fill_time", "s", path.fill_seconds, f"{clock}, reading the rows to keep"),
         ]
-        if isinstance(kept, Belady):
+        if path.announced:
             source = "minibatches; each of their ids takes 8 B until its turn comes, then 4 B"
-            fetcher.setup.append(SetupStep("announced", "1", kept.ahead, source))
+            fetcher.setup.append(SetupStep("announced", "1", path.announced, source))
         return fetcher
 
 
@@ -165,7 +164,7 @@ class DiskCachedPath(CachedPath):
     def __init__(
         self,
         features: Tensor,
-        kept: Placed | RowCache | Belady,
+        kept: Placed | RowCache,
         reader: RowReader,
         *,
         forgets: bool,
@@ -177,9 +176,9 @@ class DiskCachedPath(CachedPath):
         except BaseException:
             reader.close()
             raise
-        self._belady = kept if isinstance(kept, Belady) else None
-        self._forgetful = kept if forgets and not isinstance(kept, Placed) else None
-        self.announced = self._belady.ahead if self._belady else 0
+        self._cache = kept if isinstance(kept, RowCache) else None
+        self._forgets = forgets
+        self.announced = self._cache.ahead if self._cache else 0
 
     def _read_far(self, ids: Tensor, out: Tensor, places: Tensor | None = None) -> None:
         rows = out.view(torch.uint8).numpy()
@@ -193,12 +192,12 @@ class DiskCachedPath(CachedPath):
         self._failed = False
 
     def announce(self, ids: Tensor) -> None:
-        if self._belady is not None:
-            self._belady.announce(ids.numpy())
+        if self._cache is not None and self.announced:
+            self._cache.announce(ids.numpy())
 
     def forget(self) -> None:
-        if self._forgetful is not None:
-            self._forgetful.forget()
+        if self._cache is not None and self._forgets:
+            self._cache.forget()
 
     def residency(self) -> tuple[Residency, ...]:
         return on_disk(self._reader.file.path)

@@ -7,382 +7,240 @@ those of the literature:
 - ``s3-fifo``: new rows enter a small queue, a tenth of the cache. Those used twice there move on to
   the main queue, the others leave, and are remembered for as long as the main queue is: who comes
   back then enters the main queue (Yang et al., SOSP 2023; a use counts up to 3).
-- :class:`Belady` knows the minibatches that were announced.
+- ``belady``: the row leaves that is asked for again last (Belady, IBM Systems Journal 5(2), 1966),
+  as far as minibatches were announced (Ginex: Park et al., PVLDB 15(11), 2022): minibatch t is
+  decided with t + 1 to t + ``ahead`` known, even if more were announced. First leave rows that none
+  of them asks for, the least recently used one before the others. Of equal rows one that is held
+  stays rather than a new one, and of those held the one leaves that was last found to be asked for.
+  No choice that knows the rest of the epoch has more hits, if the ids of a minibatch are distinct.
 
-One definition for all. Minibatch t = 0, 1, … goes through three steps:
-
-1. Lookup of every position in the state that minibatch t - 1 has left. Rows are read from the slots
-   that this finds.
-2. The distinct ids, in the order of the positions where they first occur, are the requests of the
-   published algorithm: a hit promotes, a miss evicts and inserts. (A row that was found in step 1
-   may be evicted before its own turn; it then enters again.)
-3. Rows that now lie in another slot than in step 1 are written there. All rows have been read by
-   then, so a slot may go to another row although its old row was read in this minibatch.
+A minibatch is looked up in the state that the one before it has left, and read from these slots.
+Then its distinct ids, by first occurrence (``belady``: hits before misses), are the requests of the
+published algorithm: a hit promotes, a miss evicts and inserts. (A row that was found may be evicted
+before its own turn, and then enters again.) Rows that lie elsewhere by then are written there.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, get_args
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-RowPolicy = Literal["lru", "s3-fifo"]
+Ids = NDArray[np.integer[Any]]
+RowPolicy = Literal["lru", "s3-fifo", "belady"]
 #: Of S3-FIFO's cache the part that is its small queue, and the uses that move a row on.
 SMALL_SHARE = 0.1
-_MOVES_ON = 2
-_MOST_USES = 3
-# 2^64 / golden ratio, as a signed number (Knuth, The Art of Computer Programming 3, 6.4).
-_FIBONACCI = 0x9E3779B97F4A7C15 - (1 << 64)
+_MOVES_ON, _MOST_USES = 2, 3
+# Lists: rows that S3-FIFO remembers; the queue, S3-FIFO's small one or Belady's rows that nobody is
+# known to ask for; S3-FIFO's main queue, or the first of Belady's, one for each next minibatch.
+_GHOSTS, _QUEUE, _MAIN = range(3)
 
 _jit = numba.njit(nogil=True, cache=True, boundscheck=False)
 
 
-class _Rows:
-    """Slots, the rows in them, and lists of slots.
+class _State(NamedTuple):
+    """Slots and lists of slots. A list is a ring through a node of its own, newest slot first."""
 
-    A list is a ring through a node of its own, behind which it begins: ``after`` leads from the
-    newest slot to the oldest and ``before`` back. ``slot_of`` of a row that has none is negative.
-    """
-
-    def __init__(self, capacity: int, num_rows: int, lists: int, further: int = 0) -> None:
-        nodes = capacity + further
-        if not 0 <= capacity <= num_rows or nodes + lists >= 1 << 31:
-            raise ValueError(f"capacity = {capacity}: expected 0 to {num_rows}, and below 2^30")
-        #: Slots 0 to ``capacity - 1`` hold a row each.
-        self.capacity = capacity
-        self._slot_of = np.empty(num_rows, np.int32)
-        self._key = np.empty(nodes, np.int64)
-        self._before, self._after = np.empty((2, nodes + lists), np.int32)
-
-    @property
-    def state_bytes(self) -> int:
-        """Memory of the bookkeeping itself, in bytes."""
-        return sum(one.nbytes for one in vars(self).values() if isinstance(one, np.ndarray))
-
-    def forget(self) -> None:
-        """Hold nothing, as at the beginning."""
-        self._slot_of.fill(-1)
-        self._key.fill(-1)
-        ends = np.arange(len(self._key), len(self._before), dtype=np.int32)
-        self._before[ends] = self._after[ends] = ends
-
-    def _put(self, which: int, first: int, count: int) -> None:
-        """Make list ``which`` the nodes from ``first`` on."""
-        if count:
-            end = len(self._key) + which
-            ring = np.append(end, np.arange(first, first + count))
-            self._after[ring], self._before[ring] = np.roll(ring, -1), np.roll(ring, 1)
+    slot_of: NDArray[np.int32]  #: Of each row; negative: it has none, of a ghost -2 - its node.
+    row_of: NDArray[np.int64]  #: Of each slot, and of the ghosts' nodes behind them.
+    before: NDArray[np.int32]  #: Of each slot, ghost and list the next newer one,
+    after: NDArray[np.int32]  #: and the next older one.
+    mark: NDArray[np.int32]  #: Of each slot S3-FIFO's uses, or the minibatch that last asked.
+    counts: NDArray[np.int64]  #: Slots in use; slots in the small queue; how many it should have.
 
 
-class RowCache(_Rows):
-    """A cache without knowledge of what comes; one thread at a time may use it.
+class RowCache:
+    """A cache that is empty at first. One thread at a time may use it; another may announce.
 
     Args:
         policy: see the head of this module.
         capacity: rows that there is room for.
         num_rows: of the table.
+        ahead: Belady's window, in minibatches.
 
     Raises:
-        ValueError: no such policy, or a capacity that is negative or above ``num_rows``.
+        ValueError: no such policy, or a capacity below 0 or above ``num_rows``.
     """
 
-    def __init__(self, policy: RowPolicy, capacity: int, num_rows: int) -> None:
-        if policy not in _DECIDE:
-            raise ValueError(f"policy = {policy!r}: expected one of {', '.join(_DECIDE)}")
-        self.policy = policy
+    def __init__(self, policy: RowPolicy, capacity: int, num_rows: int, ahead: int = 0) -> None:
+        if policy not in (policies := get_args(RowPolicy)):
+            raise ValueError(f"policy = {policy!r}: expected one of {', '.join(policies)}")
+        if not 0 <= capacity <= num_rows or capacity >= 1 << 30:
+            raise ValueError(f"capacity = {capacity}: expected 0 to {num_rows}, and below 2^30")
+        self.policy, self.capacity, self.ahead = policy, capacity, ahead
         small = int(SMALL_SHARE * capacity)
-        self._ghosts = capacity - small if policy == "s3-fifo" else 0
-        super().__init__(capacity, num_rows, _LISTS, self._ghosts)
-        self._uses = np.empty(capacity, np.uint8)
-        #: Unused; rows in the small and in the main queue, and what the main queue may hold.
-        self._numbers = np.array([0, 0, 0, capacity - small])
+        nodes = capacity + (capacity - small if policy == "s3-fifo" else 0)
+        before, after = np.empty((2, nodes + _MAIN + ahead + 1), np.int32)
+        slot_of, row_of = np.empty(num_rows, np.int32), np.empty(nodes, np.int64)
+        mark, counts = np.empty(capacity, np.int32), np.array([0, 0, small])
+        self._state = _State(slot_of, row_of, before, after, mark, counts)
+        #: Belady's: the last announced use of a row, minibatch * 2^32 + position there; and for
+        #: each position of a minibatch in the window the next minibatch that asks for its row.
+        self._last_use = np.empty(num_rows if policy == "belady" else 0, np.int64)
+        self._next = np.empty((ahead + 1, 0), np.int32)
         self.forget()
 
-    def forget(self) -> None:
-        super().forget()
-        self._uses.fill(0)
-        self._numbers[:3] = 0
-        self._put(_EMPTY if self.policy == "s3-fifo" else _QUEUE, 0, self.capacity)
-        self._put(_GHOSTS, self.capacity, self._ghosts)
-
-    def step(self, ids: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """See ``scores.Kept.step``."""
-        slots = np.maximum(self._slot_of[ids], -1).astype(np.int64)
-        firsts = _firsts(ids)
-        if self.capacity:
-            state = self._slot_of, self._key, self._before, self._after
-            _DECIDE[self.policy](ids[firsts], *state, self._uses, self._numbers)
-        return slots, _fills(ids, firsts, slots, self._slot_of)
-
-
-class Belady(_Rows):
-    """Keeps the rows that are needed soonest, as far as minibatches were announced.
-
-    Belady (IBM Systems Journal 5(2), 1966) as Ginex uses it (Park et al., PVLDB 15(11), 2022), over
-    a window that slides: minibatch t is decided with t + 1 to t + ``ahead`` known, and no more even
-    if more were announced. Of the rows held and those of the minibatch the ``capacity`` stay that
-    are asked for again soonest; a new row need not be taken in. Rows that are not asked for again
-    within the window come behind those that are, the least recently used last. As long as the ids
-    of a minibatch are distinct, as a sampler's are, no choice with the same knowledge of an epoch's
-    whole rest has more hits.
-
-    Of equal rows: one that is held stays rather than a new one; among those held, of the same next
-    minibatch, the one leaves that was last found to be asked for then.
-
-    :meth:`announce` may be called beside :meth:`step`, each by one thread. A minibatch that nobody
-    announced, while no other is outstanding, is known from its own step on.
-
-    Args:
-        capacity, num_rows: as of :class:`RowCache`.
-        ahead: the window, in minibatches.
-
-    Raises:
-        ValueError: as :class:`RowCache`, or a negative window.
-    """
-
-    def __init__(self, capacity: int, num_rows: int, ahead: int) -> None:
-        if ahead < 0:
-            raise ValueError(f"ahead = {ahead}: expected 0 or more minibatches")
-        super().__init__(capacity, num_rows, ahead + 3)
-        self.ahead = ahead
-        #: Where in ``_next`` the last announced use of a row stands; counted from the beginning.
-        self._last_use = np.empty(num_rows, np.int64)
-        #: Last minibatch that asked for the row in a slot.
-        self._asked = np.empty(capacity, np.int64)
-        self._next = np.empty(1 << 10, np.int32)
-        self.forget()
+    @property
+    def state_bytes(self) -> int:
+        """Memory of the bookkeeping itself, in bytes."""
+        return sum(one.nbytes for one in (*self._state, self._last_use, self._next))
 
     def forget(self) -> None:
         """Hold nothing, and know of no announced minibatch."""
-        super().forget()
-        self._last_use.fill(-1)
-        self._put(self.ahead + 2, 0, self.capacity)
-        self._time = self._begin = self._end = 0
-        self._sizes: deque[int] = deque()
-        self._announced: deque[NDArray[np.int64]] = deque()
+        state, nodes = self._state, len(self._state.row_of)
+        for numbers in (state.slot_of, state.row_of, state.mark, self._last_use):
+            numbers.fill(-1)
+        state.counts[:2] = 0
+        state.before[:] = state.after[:] = np.arange(len(state.before))
+        ghosts = np.arange(self.capacity, nodes + 1)  # with their list's node
+        state.after[ghosts], state.before[ghosts] = np.roll(ghosts, -1), np.roll(ghosts, 1)
+        self._time = 0
+        self._sizes: deque[int] = deque()  # of the minibatches in the window
+        self._announced: deque[NDArray[np.int64]] = deque()  # those behind it
 
-    def announce(self, ids: NDArray[np.integer[Any]]) -> None:
+    def announce(self, ids: Ids) -> None:
         """Say which rows the next minibatch will ask for that was not announced; keeps a copy."""
         self._announced.append(ids.astype(np.int64))
 
-    def step(self, ids: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """As :meth:`RowCache.step`.
+    def step(self, ids: Ids) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """See ``scores.Kept.step``.
+
+        For Belady a minibatch that nobody announced, while no other is, is known from now on.
 
         Raises:
             RuntimeError: another number of rows was announced for this minibatch.
         """
-        if not self._sizes and not self._announced:
-            self.announce(ids)
-        while len(self._sizes) <= self.ahead and self._announced:
-            self._learn(self._announced.popleft())
-        slots, firsts = self._slot_of[ids].astype(np.int64), _firsts(ids)
-        if len(firsts) != self._sizes[0]:
-            raise RuntimeError(
-                f"{self._sizes[0]} distinct rows were announced for this minibatch and"
-                f" {len(firsts)} are asked for: announce minibatches in the order of submission"
-            )
+        slot_of, firsts = self._state.slot_of, _firsts(ids)
+        slots = np.maximum(slot_of[ids], -1).astype(np.int64)
+        rows, following = ids[firsts].astype(np.int64), np.full(len(firsts), -2, np.int32)
+        if self.policy == "belady":
+            following = self._following(rows)
+            order = np.argsort(slots[firsts] < 0, kind="stable")
+            rows, following, firsts = rows[order], following[order], firsts[order]
         if self.capacity:
-            lists = self._slot_of, self._key, self._before, self._after
-            window = self._next, self._begin, self._time, self.ahead
-            _belady(ids[firsts], *lists, self._asked, *window)
-        self._begin += self._sizes.popleft()
+            decide = _s3_fifo if self.policy == "s3-fifo" else _by_use
+            decide(rows, following, self._state, self._time, self.ahead + 1)
         self._time += 1
-        return slots, _fills(ids, firsts, slots, self._slot_of)
+        now, fill = slot_of[rows], np.full(len(ids), -1, np.int64)
+        fill[firsts] = np.where(now == slots[firsts], -1, np.maximum(now, -1))
+        return slots, fill
 
-    def _learn(self, ids: NDArray[np.int64]) -> None:
-        """Link the uses of the next announced minibatch to the uses before them."""
-        ids = ids[_firsts(ids)]
-        size, room = self._end - self._begin, len(self._next)
-        if size + len(ids) > room:
-            window = self._next[np.arange(self._begin, self._end) % room]
-            self._next = np.empty(1 << (size + len(ids)).bit_length(), np.int32)
-            self._next[np.arange(self._begin, self._end) % len(self._next)] = window
-        lists = self._slot_of, self._key, self._before, self._after
-        when = self._time + len(self._sizes)
-        _link(ids, *lists, self._last_use, self._next, self._begin, self._end, when, self.ahead)
-        self._end += len(ids)
-        self._sizes.append(len(ids))
+    def _following(self, rows: NDArray[np.int64]) -> NDArray[np.int32]:
+        """For each row of this minibatch the next one that is known to ask for it, or -1."""
+        if not self._sizes and not self._announced:
+            self.announce(rows)
+        while len(self._sizes) <= self.ahead and self._announced:
+            ids = self._announced.popleft()
+            ids, when = ids[_firsts(ids)], self._time + len(self._sizes)
+            if (more := len(ids) - self._next.shape[1]) > 0:
+                self._next = np.pad(self._next, ((0, 0), (0, more)))
+            _link(ids, self._next, self._last_use, self._state, self._time, when)
+            self._sizes.append(len(ids))
+        if len(rows) != self._sizes[0]:
+            what = f"{self._sizes[0]} distinct rows were announced and {len(rows)} are asked for"
+            raise RuntimeError(f"{what}: announce minibatches in the order of submission")
+        return self._next[self._time % len(self._next), : self._sizes.popleft()]
 
 
-@_jit
-def _firsts(ids):  # type: ignore[no-untyped-def]
+def _firsts(ids: Ids) -> NDArray[np.int64]:
     """The positions at which an id occurs for the first time, ascending."""
-    bits = 1
-    while 1 << bits < 2 * len(ids):
-        bits += 1
-    mask = (1 << bits) - 1
-    position_of = np.full(1 << bits, -1, np.int64)
-    firsts, count = np.empty(len(ids), np.int64), 0
-    for p, row in enumerate(ids):
-        place = (np.int64(row) * _FIBONACCI >> 32) & mask
-        while position_of[place] >= 0 and ids[position_of[place]] != row:
-            place = (place + 1) & mask
-        if position_of[place] < 0:
-            position_of[place] = p
-            firsts[count] = p
-            count += 1
-    return firsts[:count]
+    ordered = np.sort(ids)
+    if (ordered[1:] > ordered[:-1]).all():  # a sampler's ids are distinct
+        return np.arange(len(ids))
+    return np.sort(np.unique(ids, return_index=True)[1])
 
 
 @_jit
-def _fills(ids, firsts, slots, slot_of):  # type: ignore[no-untyped-def]
-    """Step 3: at the first position of a row the slot that it lies in now and did not before."""
-    fill = np.full(len(ids), -1, np.int64)
-    for p in firsts:
-        slot = slot_of[ids[p]]
-        if slot >= 0 and slot != slots[p]:
-            fill[p] = slot
-    return fill
+def _link(ids, following, last_use, state, time, when):  # type: ignore[no-untyped-def]
+    """In minibatch ``time`` it becomes known that minibatch ``when`` will ask for ``ids``."""
+    cycle, soon = len(following), len(state.row_of) + _MAIN
+    for position, row in enumerate(ids):
+        last = last_use[row] >> 32
+        if last >= time:
+            following[last % cycle, last_use[row] & 0xFFFFFFFF] = when
+        elif state.slot_of[row] >= 0:
+            _move(state.slot_of[row], soon + when % cycle, state)
+        last_use[row] = when << 32 | position
+        following[when % cycle, position] = -1
 
 
-@_jit
-def _move(node, end, before, after):  # type: ignore[no-untyped-def]
+@numba.njit(inline="always")
+def _move(node, end, state):  # type: ignore[no-untyped-def]
     """Make ``node`` the first of the list at ``end``."""
+    before, after = state.before, state.after
     before[after[node]], after[before[node]] = before[node], after[node]
     first = after[end]
     before[node], after[node] = end, first
     before[first] = after[end] = node
 
 
-@_jit
-def _take(slot, row, slot_of, key):  # type: ignore[no-untyped-def]
-    """Give the slot to ``row``; whose it was has none."""
-    if key[slot] >= 0:
-        slot_of[key[slot]] = -1
-    key[slot] = row
-    slot_of[row] = slot
-
-
-# Lists of a RowCache. But for S3-FIFO slots without a row stand at the end of the queue.
-_QUEUE, _MAIN, _EMPTY, _GHOSTS = range(4)
-_LISTS = 4
+@numba.njit(inline="always")
+def _take(slot, row, state):  # type: ignore[no-untyped-def]
+    """Give the slot to ``row``; whose it was has it no more."""
+    if slot == state.counts[0]:
+        state.counts[0] += 1
+    elif state.slot_of[state.row_of[slot]] == slot:  # nor has S3-FIFO remembered it
+        state.slot_of[state.row_of[slot]] = -1
+    state.row_of[slot] = row
+    state.slot_of[row] = slot
 
 
 @_jit
-def _lru(rows, slot_of, key, before, after, uses, numbers):  # type: ignore[no-untyped-def]
-    queue = len(key)
+def _s3_fifo(rows, following, state, time, cycle):  # type: ignore[no-untyped-def]
+    slot_of, row_of, before, _, uses, counts = state
+    ghosts, small, main = len(row_of) + _GHOSTS, len(row_of) + _QUEUE, len(row_of) + _MAIN
     for row in rows:
-        slot = slot_of[row]
-        if slot < 0:
-            slot = before[queue]
-            _take(slot, row, slot_of, key)
-        _move(slot, queue, before, after)
-
-
-@_jit
-def _s3_fifo(rows, slot_of, key, before, after, uses, numbers):  # type: ignore[no-untyped-def]
-    """``slot_of`` of a row that is only remembered is -2 - its node in the list of those."""
-    small, main, empty = len(key) + _QUEUE, len(key) + _MAIN, len(key) + _EMPTY
-    ghosts = len(key) + _GHOSTS
-    for row in rows:
-        slot = slot_of[row]
-        if slot >= 0:
-            uses[slot] = min(uses[slot] + 1, _MOST_USES)
+        if slot_of[row] >= 0:
+            uses[slot_of[row]] = min(uses[slot_of[row]] + 1, _MOST_USES)
             continue
-        remembered = slot < -1
+        remembered = slot_of[row] < -1
         if remembered:
-            ghost = -2 - slot
-            key[ghost] = -1
+            ghost = -2 - slot_of[row]
+            row_of[ghost] = -1
             if before[ghosts] != ghost:  # to the end, where it is the next to be used again
-                _move(ghost, before[ghosts], before, after)
-        while after[empty] == empty:
-            if numbers[2] > numbers[3] or numbers[1] == 0:
-                _evict_main(slot_of, key, before, after, uses, numbers, main, empty)
-            else:
-                _evict_small(slot_of, key, before, after, uses, numbers, small, main, empty, ghosts)
-        slot = after[empty]
-        _take(slot, row, slot_of, key)
+                _move(ghost, before[ghosts], state)
+        slot, from_small = counts[0], counts[1] >= counts[2]
+        while slot == len(uses):  # until one leaves, of the small queue as long as it has any
+            from_small = from_small and counts[1] > 0
+            slot = before[small if from_small else main]
+            counts[1] -= from_small
+            if uses[slot] >= (_MOVES_ON if from_small else 1):
+                uses[slot] = 0 if from_small else uses[slot] - 1
+                _move(slot, main, state)
+                slot = len(uses)
+            elif from_small:
+                ghost = before[ghosts]
+                if row_of[ghost] >= 0:
+                    slot_of[row_of[ghost]] = -1
+                row_of[ghost] = row_of[slot]
+                slot_of[row_of[slot]] = -2 - ghost
+                _move(ghost, ghosts, state)
+        _take(slot, row, state)
         uses[slot] = 0
-        _move(slot, main if remembered else small, before, after)
-        numbers[2 if remembered else 1] += 1
+        _move(slot, main if remembered else small, state)
+        counts[1] += not remembered
 
 
 @_jit
-def _evict_main(slot_of, key, before, after, uses, numbers, main, empty):  # type: ignore[no-untyped-def]
-    slot = before[main]
-    while uses[slot]:
-        uses[slot] -= 1
-        _move(slot, main, before, after)
-        slot = before[main]
-    slot_of[key[slot]] = -1
-    key[slot] = -1
-    _move(slot, empty, before, after)
-    numbers[2] -= 1
-
-
-@_jit
-def _evict_small(slot_of, key, before, after, uses, numbers, small, main, empty, ghosts):  # type: ignore[no-untyped-def]
-    """Row after row leaves the small queue until one of them leaves the cache."""
-    while numbers[1]:
-        slot = before[small]
-        numbers[1] -= 1
-        if uses[slot] >= _MOVES_ON:
-            uses[slot] = 0
-            _move(slot, main, before, after)
-            numbers[2] += 1
-            continue
-        ghost, row = before[ghosts], key[slot]
-        _take(ghost, row, slot_of, key)
-        slot_of[row] = -2 - ghost
-        _move(ghost, ghosts, before, after)
-        key[slot] = -1
-        _move(slot, empty, before, after)
-        return
-
-
-_DECIDE = {"lru": _lru, "s3-fifo": _s3_fifo}
-
-
-# Lists of a Belady: one for each minibatch that a row may be asked for next, by its number modulo
-# ahead + 1; then the rows that are not asked for again, and the slots without a row.
-
-
-@_jit
-def _link(ids, slot_of, key, before, after, last_use, following, begin, end, when, ahead):  # type: ignore[no-untyped-def]
-    """Minibatch ``when`` is known to ask for ``ids``: uses from ``end`` on."""
-    mask = len(following) - 1
-    for i, row in enumerate(ids):
-        if last_use[row] >= begin:
-            following[last_use[row] & mask] = when
-        elif slot_of[row] >= 0:
-            _move(slot_of[row], len(key) + when % (ahead + 1), before, after)
-        last_use[row] = end + i
-        following[(end + i) & mask] = -1
-
-
-@_jit
-def _belady(rows, slot_of, key, before, after, asked, following, begin, time, ahead):  # type: ignore[no-untyped-def]
-    mask, cycle = len(following) - 1, ahead + 1
-    unknown, empty = len(key) + ahead + 1, len(key) + ahead + 2
-    new = np.empty(len(rows), np.int64)
-    missing = 0
+def _by_use(rows, following, state, time, cycle):  # type: ignore[no-untyped-def]
+    """Belady, where ``following`` is at least -1, and LRU, where it is less."""
+    slot_of, row_of, before, after, asked, counts = state
+    unknown, soon, furthest = len(row_of) + _QUEUE, len(row_of) + _MAIN, time + cycle - 1
     for i, row in enumerate(rows):
-        slot, when = slot_of[row], following[(begin + i) & mask]
+        slot, when = slot_of[row], following[i]
         if slot < 0:
-            new[missing] = i
-            missing += 1
-            continue
-        asked[slot] = time
-        _move(slot, len(key) + when % cycle if when >= 0 else unknown, before, after)
-    furthest = time + ahead
-    for i in new[:missing]:
-        row, when = rows[i], following[(begin + i) & mask]
-        slot = after[empty]
-        if slot == empty and before[unknown] != unknown:
-            slot = before[unknown]
-            if when < 0 and asked[slot] == time:
+            slot = counts[0] if counts[0] < len(asked) else before[unknown]
+            if slot == unknown:
+                while furthest > when >= 0 and after[soon + furthest % cycle] > unknown:
+                    furthest -= 1
+                if when < 0 or furthest <= when:
+                    continue
+                slot = after[soon + furthest % cycle]
+            elif when == -1 and asked[slot] == time:
                 continue  # no worse than this one
-        elif slot == empty:
-            if when < 0:
-                continue
-            while furthest > when and slot >= len(key):
-                slot = after[len(key) + furthest % cycle]
-                furthest -= slot >= len(key)
-            if slot >= len(key):
-                continue
-        _take(slot, row, slot_of, key)
+            _take(slot, row, state)
         asked[slot] = time
-        _move(slot, len(key) + when % cycle if when >= 0 else unknown, before, after)
+        _move(slot, unknown if when < 0 else soon + when % cycle, state)

@@ -24,7 +24,7 @@ from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.disk_cached import LEARNING, DiskCached, DiskCachedPath
 from gatherbench.strategies.knowledge import Knowledge, adjacency_of
 from gatherbench.strategies.registry import build, variants
-from gatherbench.strategies.row_caches import Belady, RowCache
+from gatherbench.strategies.row_caches import RowCache
 
 HOST = torch.device("cpu")
 ROWS = 257
@@ -144,7 +144,7 @@ def test_a_path_that_cannot_be_filled_leaves_nothing_open(tmp_path, monkeypatch)
 def forgetful(path: DiskCachedPath, ids: Tensor, out: Tensor) -> None:
     """Keeps nothing beyond a minibatch."""
     RIGHT(path, ids, out)
-    assert isinstance(path._kept, RowCache | Belady)
+    assert isinstance(path._kept, RowCache)
     path._kept.forget()
 
 
