@@ -1,11 +1,11 @@
-"""What the plans ``quick`` and ``gpu-decide`` do, in small, compared with what was recorded.
+"""What ``quick`` and ``gpu-decide`` do in small, by plans beside this, against what was recorded.
 
     python tests/golden/golden.py             compares; exit status 1, and each difference
     python tests/golden/golden.py --renew     records anew
 
 ``quick`` runs on the host; ``gpu-decide`` on the stand-in for CUDA, by the same command there
-(tests/gpu/standin/README.md). A change that should change nothing leaves both files as they are.
-A file tells of each process the order in which paths were opened, trained and closed; of each path
+(tests/gpu/standin/README.md). A change that should change nothing leaves what was recorded as it
+is. It tells of each process the order in which paths were opened, trained and closed; of each path
 how it ended, the operations of its epochs, a checksum of each minibatch's rows, which set of
 minibatches each epoch had, the losses, and the bytes and requests that it declares; on the stand-in
 also the calls of CUDA in one epoch, of the thread that trains and of all. No clock decides any of
@@ -50,10 +50,6 @@ from gatherbench.bench.sampling.trace import Trace
 from gatherbench.kernels.reference import byte_rows
 from gatherbench.strategies.base import Fetcher, Strategy
 
-SMALL = {"batch_size": 40, "max_batches": 5}
-#: Shares of the graphs of ``gpu-decide``.
-SCALES = {"hashed-papers": 2e-4, "products-like": 1e-3, "reddit-like": 1e-2}
-MEASURE = {"min_repeats": 1, "warmup_epochs": 1, "epochs": 3, "eval_batches": 0, "energy": False}
 #: Of a path's epochs the last that is measured: calls of CUDA are counted, and no checksum made.
 COUNTED = 4
 #: Relative difference of losses on two processors.
@@ -64,9 +60,8 @@ Found = dict[str, Any]
 
 
 def record(plan: Plan) -> Found:
-    """What the plan does in small, by workload, path and kind."""
+    """What the plan does, by workload, path and kind."""
     found: Found = {}
-    plan = plan.model_copy(update={"measure": plan.measure.model_copy(update=MEASURE)})
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         stack.enter_context(mock.patch.dict(os.environ, GATHERBENCH_DATA=f"{folder}/data"))
         # Which rows of a timed epoch are compared is drawn, and comparing takes calls of CUDA.
@@ -74,10 +69,8 @@ def record(plan: Plan) -> Found:
         stack.enter_context(mock.patch("gatherbench.bench.run.check.Random", seeded))
         processes: dict[object, list[Case]] = {}
         for case in plan.cases():
-            scale = SCALES.get(case.workload.dataset, case.workload.scale)
-            small = replace(case, workload=replace(case.workload, **SMALL, scale=scale))
             own = "" if plan.measure.together and takes_turns(case) else case.id
-            processes.setdefault((small.workload, own), []).append(small)
+            processes.setdefault((case.workload, own), []).append(case)
         for number, cases in enumerate(processes.values()):
             found |= _measured(plan, cases, Path(folder, str(number)))
     return found
@@ -218,7 +211,8 @@ def differences(recorded: Found, found: Found) -> Iterator[str]:
 def main() -> int:
     """Compare or record; the exit status."""
     name = "gpu-decide" if ON_STANDIN else "quick"
-    file, found = Path(__file__).with_name(f"{name}.json"), record(load_plan(name))
+    file = Path(__file__).with_name(f"{name}.json")
+    found = record(load_plan(str(file.with_suffix(".toml"))))
     if "--renew" in sys.argv:
         entries = (f"{json.dumps(key)}: {json.dumps(value)}" for key, value in found.items())
         file.write_text("{\n" + ",\n".join(entries) + "\n}\n", encoding="utf-8")
