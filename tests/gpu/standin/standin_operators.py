@@ -137,8 +137,7 @@ class _OnTheCpu:
 
         def change(item: Any) -> Any:
             if isinstance(item, torch.Tensor) and item.is_cuda:
-                empty = is_written and item.numel() == 0
-                twin = torch.empty(0, dtype=item.dtype) if empty else _same_memory(torch, item)
+                twin = _same_memory(torch, item)
                 if is_written:
                     written.append((item, twin))
                 return twin
