@@ -184,23 +184,17 @@ def uniform_ids(count: int = 1 << 18, num_rows: int = 2_449_029) -> npt.NDArray[
 
 
 def request_row(
-    policy: Policy,
-    row_bytes: int,
-    item_bytes: int,
-    ids: npt.NDArray[np.integer[Any]],
-    *,
-    table_address: int = 0,
-    max_request: int = LINE_BYTES,
+    policy: Policy, row_bytes: int, item_bytes: int, ids: npt.NDArray[np.integer[Any]]
 ) -> RequestRow:
     """Count one policy on one batch; ``ids`` ``[B]`` in the order given to the policy.
 
     The policy's own padding and order of the ids are applied first.
     """
-    point = policy.point(row_bytes, item_bytes, table_address=table_address)
+    point = policy.point(row_bytes, item_bytes)
     if policy.order_of(row_bytes) == "sorted":
         ids = np.sort(ids)
     stride = policy.row_stride(row_bytes)
-    counts = count_requests(point, ids, row_bytes, table_address, max_request, row_stride=stride)
+    counts = count_requests(point, ids, row_bytes, row_stride=stride)
     return RequestRow(policy, point, row_bytes, counts)
 
 
@@ -209,9 +203,6 @@ def request_table(
     item_bytes: int,
     policies: Sequence[Policy] | None = None,
     ids: npt.NDArray[np.integer[Any]] | None = None,
-    *,
-    table_address: int = 0,
-    max_request: int = LINE_BYTES,
 ) -> list[RequestRow]:
     """One row for each policy (all by default) on rows of ``dim`` elements of ``item_bytes``.
 
@@ -223,9 +214,8 @@ def request_table(
     ids = uniform_ids() if ids is None else ids
     if ids.size == 0:
         raise ValueError("ids: an empty batch has no requests per row")
-    more = {"table_address": table_address, "max_request": max_request}
     return [
-        request_row(p, dim * item_bytes, item_bytes, ids, **more)
+        request_row(p, dim * item_bytes, item_bytes, ids)
         for p in (POLICIES.values() if policies is None else policies)
     ]
 
@@ -234,8 +224,6 @@ def requests_by_row_width(
     row_bytes: Iterable[int] = range(16, 2561, 16),
     item_bytes: int = 4,
     policies: Sequence[Policy] | None = None,
-    *,
-    max_request: int = LINE_BYTES,
 ) -> list[RequestRow]:
     """The figure's data: every policy at every row width, on :func:`uniform_ids`.
 
@@ -245,7 +233,5 @@ def requests_by_row_width(
     return [
         row
         for width in row_bytes
-        for row in request_table(
-            width // item_bytes, item_bytes, policies, ids, max_request=max_request
-        )
+        for row in request_table(width // item_bytes, item_bytes, policies, ids)
     ]

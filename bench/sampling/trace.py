@@ -62,14 +62,13 @@ def draw_trace(
     seed: int,
     progress: Progress = silent,
     *,
-    epoch: int = 0,
     rank: int = 0,
     world: int = 1,
 ) -> None:
     """Sample a minibatch for each of ``seeds`` and write them all to ``folder``.
 
-    Minibatch ``i`` is ``sampler.sample(seeds[i], batch_seed(seed, epoch, i, rank, world))``. The
-    same arguments give the same bytes. A trace that is already there is replaced.
+    Minibatch ``i`` is ``sampler.sample(seeds[i], batch_seed(seed, 0, i, rank, world))``. The same
+    arguments give the same bytes. A trace that is already there is replaced.
 
     Args:
         seeds: of :func:`~gatherbench.bench.sampling.epoch.workload_seeds`.
@@ -91,7 +90,7 @@ def draw_trace(
             for name, dtype in zip(_ARRAYS, (id_dtype, "<i4", "<i4"), strict=True)
         ]
         for i, batch_seeds in enumerate(batches):
-            batch = sampler.sample(batch_seeds, batch_seed(seed, epoch, i, rank, world))
+            batch = sampler.sample(batch_seeds, batch_seed(seed, 0, i, rank, world))
             ids.add(batch.input_ids)
             for edges in batch.edges:
                 sources.add(edges[0])
@@ -103,7 +102,6 @@ def draw_trace(
             "format_version": FORMAT_VERSION,
             "graph_nodes": sampler.num_nodes,
             "seed": seed,
-            "epoch": epoch,
             "num_nodes": num_nodes,
             "num_edges": num_edges,
             "arrays": {n: writer.said() for n, writer in zip(_ARRAYS, writers, strict=True)},

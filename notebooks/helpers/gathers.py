@@ -179,13 +179,11 @@ def published_order(published: pd.DataFrame) -> pd.DataFrame:
 FLOAT_BYTES = 4
 
 
-def requests_at(
-    policies: Sequence[str], row_bytes: Sequence[int], max_request: int = 128
-) -> list[RequestRow]:
+def requests_at(policies: Sequence[str], row_bytes: Sequence[int]) -> list[RequestRow]:
     """Requests of these policies on uniform ids and float32 rows, by request accounting."""
     ids = uniform_ids(1 << 14)
     return [
-        request_row(POLICIES[name], width, FLOAT_BYTES, ids, max_request=max_request)
+        request_row(POLICIES[name], width, FLOAT_BYTES, ids)
         for name in policies
         for width in row_bytes
     ]

@@ -127,15 +127,6 @@ def test_the_table_tells_the_papers_story():
         assert 0 < row.link_efficiency < 1
 
 
-def test_smaller_requests_cost_more_headers():
-    ids, aligned = uniform_ids(1 << 12), [policy("aligned")]
-    (at_128,) = request_table(602, 4, aligned, ids)
-    (at_64,) = request_table(602, 4, aligned, ids, max_request=64)
-    assert at_64.counts.sectors == at_128.counts.sectors
-    assert at_64.requests_per_row > 1.9 * at_128.requests_per_row
-    assert at_64.link_efficiency < at_128.link_efficiency
-
-
 def test_a_sorted_policy_reads_repeats_of_narrow_rows_once():
     ids = np.repeat(np.arange(64), 4)
     np.random.default_rng(0).shuffle(ids)

@@ -66,7 +66,6 @@ def curves(
     roofs: pd.DataFrame | None = None,
     kinds: Sequence[str] = tuple(KINDS),
     names: Mapping[str, str] | None = None,
-    styles: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Figure:
     """Draw ``table``: ``kind``, ``series``, ``x``, ``y``, and where known ``low`` and ``high``.
 
@@ -75,14 +74,11 @@ def curves(
         roofs: ``kind``, ``name``, ``y``: limits, drawn as dotted lines across their panel.
         kinds: which get a panel.
         names: titles of the panels by kind, where they say more than the kind.
-        styles: by series, how matplotlib is to draw its line in the first panel, where not as its
-            kind says.
     """
     looks = series_looks(list(dict.fromkeys(table["series"])))
-    styled = {name: {**look, **(styles or {}).get(name, {})} for name, look in looks.items()}
     titles = [(names or {}).get(kind, kind) for kind in kinds]
     figure, panels = panel_row(
-        title, titles, foot=foot, height=3.0, width=12.0, share_y=True, beside=named(styled)
+        title, titles, foot=foot, height=3.0, width=12.0, share_y=True, beside=named(looks)
     )
     roofs = pd.DataFrame(columns=["kind", "name", "y"]) if roofs is None else roofs
     with mpl.rc_context(RC):
@@ -94,7 +90,7 @@ def curves(
                 continue
             axes.grid(visible=True, axis="both")
             for name, line in mine.groupby("series", sort=False):
-                curve(axes, line, kind, (styled if axes is panels[0] else looks)[str(name)])
+                curve(axes, line, kind, looks[str(name)])
             _roofs(axes, limits)
             _scale(axes, axes_text, (float(table["x"].min()), float(table["x"].max())))
         panels[0].set_ylabel(axes_text.y)

@@ -21,7 +21,7 @@ from matplotlib.lines import Line2D
 
 from gatherbench.bench.show.figures.paper import paper
 from gatherbench.bench.show.looks import RC, ink
-from gatherbench.kernels.grid import LINE_BYTES, SECTOR_BYTES
+from gatherbench.kernels.grid import LINE_BYTES
 from gatherbench.kernels.policies import POLICIES, Policy
 from gatherbench.kernels.requests import RequestRow, requests_by_row_width
 
@@ -50,17 +50,14 @@ COLUMNS = 6
 WIDTH, PANEL, BLOCK = 12.5, 1.85, 0.35
 
 
-def requests_per_row(policies: Sequence[Policy] = (), max_request: int = LINE_BYTES) -> Figure:
-    """Draw ``policies`` (all for none) for requests of up to ``max_request`` bytes.
+def requests_per_row(policies: Sequence[Policy] = ()) -> Figure:
+    """Draw ``policies`` (all for none) for requests of up to a line.
 
     Two blocks of panels: requests per row above, link bytes beyond the row as a share of the row
     below.
     """
     chosen = list(policies) or list(POLICIES.values())
-    counted = [
-        requests_by_row_width(widths, FLOAT_BYTES, chosen, max_request=max_request)
-        for _, widths, _, _ in KINDS
-    ]
+    counted = [requests_by_row_width(widths, FLOAT_BYTES, chosen) for _, widths, _, _ in KINDS]
     columns = min(COLUMNS, len(chosen))
     lines = -(-len(chosen) // columns)
     blocks = (
@@ -77,7 +74,7 @@ def requests_per_row(policies: Sequence[Policy] = (), max_request: int = LINE_BY
             WIDTH,
             len(blocks) * (BLOCK + lines * PANEL),
             warnings=[
-                f"Computed by request accounting, not measured; requests of up to {max_request} B"
+                f"Computed by request accounting, not measured; requests of up to {LINE_BYTES} B"
             ],
             legend=[*handles, floor],
             foot=FOOT,
@@ -87,7 +84,7 @@ def requests_per_row(policies: Sequence[Policy] = (), max_request: int = LINE_BY
             grid = parts[place].subgridspec(lines, columns)
             for number, policy in enumerate(chosen):
                 axes = figure.add_subplot(grid[divmod(number, columns)])
-                _panel(axes, policy, counted, value, limit, max_request)
+                _panel(axes, policy, counted, value, limit)
                 last = number + columns >= len(chosen)
                 axes.tick_params(labelbottom=last, labelleft=number % columns == 0)
                 axes.set_xlabel("row width (B)" if last else "", fontsize=8)
@@ -112,20 +109,10 @@ def _highest(chosen: Sequence[Policy], counted: Sequence[Sequence[RequestRow]]) 
     return most[-2] if len(most) > 1 and most[-1] > 1.5 * most[-2] else most[-1]
 
 
-def floor_requests(row_bytes: int, max_request: int) -> float:
-    """Fewest requests of a row of a table that begins on a line, on average over its rows.
-
-    The sectors that lie under the row are read once, those of a line in as few requests as
-    ``max_request`` allows.
-    """
+def floor_requests(row_bytes: int) -> float:
+    """Lines that lie under a row of a table that begins on a line, on average over its rows."""
     starts = np.arange(0, LINE_BYTES, math.gcd(row_bytes, LINE_BYTES))
-    first, last = starts // SECTOR_BYTES, (starts + row_bytes - 1) // SECTOR_BYTES
-    per_line, per_request = LINE_BYTES // SECTOR_BYTES, max_request // SECTOR_BYTES
-    requests = np.zeros(starts.size)
-    for line in range(int(last.max()) // per_line + 1):
-        sectors = np.minimum(last + 1, (line + 1) * per_line) - np.maximum(first, line * per_line)
-        requests += np.ceil(np.maximum(sectors, 0) / per_request)
-    return float(requests.mean())
+    return float(((starts + row_bytes - 1) // LINE_BYTES + 1).mean())
 
 
 def _panel(
@@ -134,13 +121,12 @@ def _panel(
     counted: Sequence[Sequence[RequestRow]],
     value: Callable[[RequestRow], float],
     limit: float,
-    max_request: int,
 ) -> None:
     axes.set_title(policy.label, fontsize=8.5, loc="left")
     axes.grid(visible=True, axis="both")
     if value is _requests:
         widths = range(16, WIDEST_BYTES + 1, 32)
-        floor = [floor_requests(w, max_request) for w in widths]
+        floor = [floor_requests(w) for w in widths]
         axes.fill_between(widths, floor, color=GREY, alpha=0.55, linewidth=0)
     clipped = []
     for (_, _, colour, dashes), rows in zip(KINDS, counted, strict=True):

@@ -114,12 +114,6 @@ def test_one_seed_one_sequence_of_bytes(folder, tmp_path):
     assert (folder / "sources.bin").read_bytes() != (tmp_path / "other/sources.bin").read_bytes()
 
 
-def test_epochs_differ(folder, tmp_path):
-    draw_trace(tmp_path / "next", make_sampler(), SEEDS, SEED, epoch=1)
-    live = make_sampler().sample(SEEDS[2], batch_seed(SEED, 1, 2))
-    assert same(Trace.open(tmp_path / "next")[2], live)
-
-
 def test_a_trace_is_replaced_and_progress_reported(folder):
     seen: list[float] = []
     draw_trace(folder, make_sampler(), SEEDS[:2], SEED, lambda _, part: seen.append(part))
