@@ -20,7 +20,7 @@ from gatherbench.bench.meters import registry as meters
 from gatherbench.bench.meters.load import Load, Waiting
 from gatherbench.bench.model.profile import DEFAULT_PROFILE, ProfileError, load_profile
 from gatherbench.bench.plan.plan import Measure, PlanError, ResolvedPlan
-from gatherbench.bench.plan.plan_file import load_plan
+from gatherbench.bench.plan.plan_file import USUAL, load_plan
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.read.disturbance import logical_cores
 from gatherbench.bench.read.stopping import Further
@@ -43,8 +43,7 @@ from gatherbench.kernels.host_memory import available_bytes
 from gatherbench.plugins import Plugins
 from gatherbench.strategies import registry as strategies
 
-#: In place of a plan's name: the one that decides in some minutes, by where it runs.
-USUAL = "usual"
+#: What :data:`USUAL` is, by where it runs.
 USUAL_PLANS = {"cpu": "quick", "cuda": "gpu-decide"}
 
 

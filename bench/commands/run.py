@@ -51,8 +51,8 @@ def run(
     ] = False,
 ) -> None:
     """Measure a plan. Prints tables and the answer, writes pictures and a report."""
-    from gatherbench.bench.commands.execute import BadRunError, execute, new_run, reopen
-    from gatherbench.bench.run.store import StoreError
+    from gatherbench.bench.plan.plan import PlanError
+    from gatherbench.bench.plan.plan_file import USUAL, load_plan
 
     out = console()
     if budget is not None and not budget < math.inf:
@@ -64,6 +64,13 @@ def run(
     for option, given in asked.items():
         if resume is not None and given:
             fail(f"{option} goes with a new run: a resumed one keeps what its plan says")
+    with bad_input(PlanError):
+        if plan and plan != USUAL:
+            load_plan(plan)  # a wrong one is refused before torch is imported
+
+    from gatherbench.bench.commands.execute import BadRunError, execute, new_run, reopen
+    from gatherbench.bench.run.store import StoreError
+
     with bad_input(BadRunError, StoreError):
         if resume is not None:
             prepared = reopen(resume)

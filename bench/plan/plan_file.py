@@ -21,6 +21,9 @@ from gatherbench.bench.plan.plan import (
 
 PLANS_FOLDER = Path(__file__).parent / "plans"
 
+#: In place of a plan's name: the one that decides in some minutes.
+USUAL = "usual"
+
 
 def plan_names() -> list[str]:
     """The plans that come with the package."""

@@ -44,14 +44,15 @@ def copied(shell_run: ShellRun, tmp_path: Path) -> Path:
 def test_help_loads_no_heavy_library():
     script = (
         "import sys; from gatherbench.bench.cli import main\n"
-        "def loaded(*arguments):\n"
+        "def loaded(*arguments, status=0):\n"
         "    sys.argv = ['gatherbench', *arguments]\n"
         "    try: main()\n"
-        "    except SystemExit as e: assert not e.code\n"
+        "    except SystemExit as e: assert (e.code or 0) == status\n"
         "    return {'torch', 'pandas', 'numpy', 'numba', 'matplotlib'} & set(sys.modules)\n"
         "assert not loaded('--version')\n"
         "for command in [], ['run'], ['datasets', 'import'], ['doctor'], ['check'], ['show']:\n"
-        "    assert not loaded(*command, '--help'), command"
+        "    assert not loaded(*command, '--help'), command\n"
+        "assert not {'torch', 'numba'} & loaded('run', 'quik', status=2)"
     )
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
