@@ -38,7 +38,8 @@ def folder(
 
 @pytest.fixture
 def unreported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without table and report, which take longer than predicting."""
+    """Without views and report, which take longer than predicting."""
+    monkeypatch.setattr(finish, "views_of", lambda run: [])
     monkeypatch.setattr(finish, "write_report", lambda run, path, views: path)
     monkeypatch.setattr(finish, "render", lambda run, views: "")
 

@@ -20,11 +20,11 @@ from gatherbench.bench.show.run import render
 from gatherbench.bench.show.table import Column, records, tabulate
 from gatherbench.bench.show.terminal import in_terminal
 from gatherbench.bench.show.view import View, shown
+from gatherbench.bench.show.views import registry
 from gatherbench.bench.show.views.checks import readings, setup
 from gatherbench.bench.show.views.epochs import EPOCHS
 from gatherbench.bench.show.views.registry import PLUGINS, VIEWS, views_of
 
-from ..printed import told
 from .gpu_rows import add_rows
 from .test_show import line_of, printed
 
@@ -74,7 +74,7 @@ def test_the_view_of_contributing_is_shown_everywhere(training, make_run, tmp_pa
     assert '<a href="#training">Training</a>' in page
     assert 'data-name="training"' in page
     assert 'id="training-bars-chart"' in page
-    assert "3 series trained." in [statement.text for statement in told(run)]
+    assert "3 series trained." in [point.text for view in views_of(run) for point in view.points]
     said = CliRunner().invoke(app, ["show", str(folder), "--json"])
     (view,) = [one for one in json.loads(said.stdout)["views"] if one["name"] == "training"]
     assert view["tables"][0]["lines"][0]["train"] == pytest.approx(seconds)
@@ -90,6 +90,8 @@ def test_a_view_of_another_package_that_fails_says_so_and_stops_no_other(
         raise KeyError("no such column")
 
     bad = replace(training, **{part: broken})
+    monkeypatch.setattr(registry, "FOUND", (EPOCHS,))
+    monkeypatch.setattr(registry, "HOW", ())
     monkeypatch.setattr(type(PLUGINS), "usable", lambda self: [bad] if self is PLUGINS else [])
     folder = make_run()
     said = "The view training failed: KeyError: 'no such column'"
