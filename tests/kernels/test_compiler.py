@@ -192,31 +192,3 @@ def test_the_usual_place_is_the_users_cache(monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/ann")
     assert compiler.cache_dir() == Path("/home/ann/.cache/gatherbench/kernels")
-
-
-GENERATES = """
-import sys
-from gatherbench.bench.run.models import build_model
-from gatherbench.bench.plan.workload import Workload
-
-for model in ("sage", "gat"):
-    build_model(Workload(dataset="wordnet", model=model), 4, 3)
-made = [m.__file__ for n, m in sys.modules.items() if n.endswith(("_propagate", "_edge_updater"))]
-print(*made, sep="\\n")
-"""
-
-
-def test_the_modules_that_pyg_writes_lie_where_nobody_else_can_write(tmp_path):
-    """PyG executes them from the temporary folder, where ``__pycache__`` may be another's."""
-    done = subprocess.run(
-        [sys.executable, "-c", GENERATES],
-        env=os.environ | {"TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    made = [Path(line) for line in done.stdout.split()]
-    assert len(made) == 3, "one of sage, two of gat"
-    assert {path.parent.parent for path in made} == {tmp_path}
-    assert not entries(tmp_path), "and they go with the folder that they lay in"

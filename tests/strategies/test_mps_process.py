@@ -64,14 +64,11 @@ class ByAnotherProcess(Strategy):
 
 
 def test_it_keeps_the_contract(tmp_path):
-    ByAnotherProcess.folder = tmp_path
-    checks = (conformance.check_pipeline, conformance.check_flight_rules)
-    for number, check in enumerate((*checks, conformance.check_empty_table)):
-        ByAnotherProcess.folder = tmp_path / str(number)
+    """As far as another process may break it; a GPU's tests have every check."""
+    for check in (conformance.check_pipeline, conformance.check_flight_rules):
+        ByAnotherProcess.folder = tmp_path / check.__name__
         ByAnotherProcess.folder.mkdir()
         check(ByAnotherProcess(), HOST)
-    ByAnotherProcess.folder = tmp_path
-    conformance.check_rows(ByAnotherProcess(), HOST, torch.float16, 74)
 
 
 def test_messages_follow_the_records_they_are_about(tmp_path):

@@ -1,6 +1,7 @@
 """The page of what an H200 showed is that of the rows, and its readers read what is there."""
 
 import csv
+import functools
 import math
 import re
 import statistics
@@ -27,6 +28,8 @@ from tools.gpu_results.epoch_tables import LARGE, decided, epochs, host_shares, 
 from tools.gpu_results.gathers import gathers, host_gathers, model, pages
 from tools.gpu_results.probes import blocks_of, brought_in, kinds_of, overlap
 from tools.gpu_results.words import SPANS, ends
+
+page, summary_of = functools.cache(page), functools.cache(summary_of)
 
 
 def test_the_page_is_that_of_the_rows():

@@ -71,31 +71,53 @@ def test_a_worker_whose_runner_is_gone_does_nothing():
     assert done.returncode == -signal.SIGKILL
 
 
-def test_the_server_imports_without_asking_cuda_and_a_process_keeps_to_its_cores(
+#: What torch says of how it was built, it says after it has counted the GPUs.
+PROCESS = """
+import os, pickle, sys, torch
+asked = torch.__config__.show
+torch.__config__.show = lambda: sys.exit("asked")
+from gatherbench.bench.run import worker
+worker.serve_requests = lambda work: print("torch_geometric" in sys.modules)
+worker.main(os.getppid())
+torch.__config__.show = asked
+*jobs, gat = (pickle.load(open(job, "rb")) for job in sys.argv[1:])
+for job in jobs:
+    worker.do(job)
+    print(len(os.sched_getaffinity(0)), torch.get_num_threads())
+from gatherbench.bench.run.models import build_model
+build_model(gat.case.workload, 4, 3)
+made = [m.__file__ for n, m in sys.modules.items() if n.endswith(("_propagate", "_edge_updater"))]
+print(*made)
+"""
+
+
+def test_a_process_asks_no_gpu_keeps_to_its_cores_and_writes_where_nobody_else_can(
     make_job, tmp_path
 ):
-    """What torch says of how it was built, it says after it has counted the GPUs."""
+    """Fewer and fewer cores: it does not get back what it has given away.
+
+    PyG executes modules that it writes into the temporary folder, where ``__pycache__`` may be
+    another's.
+    """
     counts = [n for n in (2, 1) if n <= len(os.sched_getaffinity(0))]
-    for threads in counts:
-        job = make_job(threads=threads, epochs=1, warmup_epochs=0)
-        (tmp_path / f"{threads}.job").write_bytes(pickle.dumps(job))
-    # Fewer and fewer cores of one process: it does not get back what it has given away.
-    script = (
-        "import os, pickle, sys, torch\n"
-        "asked = torch.__config__.show\n"
-        "torch.__config__.show = lambda: sys.exit('asked')\n"
-        "from gatherbench.bench.run import worker\n"
-        "worker.serve_requests = lambda work: print('torch_geometric' in sys.modules)\n"
-        "worker.main(os.getppid())\n"
-        "torch.__config__.show = asked\n"
-        "for job in sys.argv[1:]:\n"
-        "    worker.do(pickle.load(open(job, 'rb')))\n"
-        "    print(len(os.sched_getaffinity(0)), torch.get_num_threads())"
+    jobs = [make_job(threads=threads, epochs=1, warmup_epochs=0) for threads in counts]
+    files = [tmp_path / f"{number}.job" for number in range(len(jobs) + 1)]
+    for file, job in zip(files, [*jobs, make_job(model="gat")], strict=True):
+        file.write_bytes(pickle.dumps(job))
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", PROCESS, *map(str, files)],
+        env=os.environ | {"TMPDIR": str(temporary)}, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    *said, written = done.stdout.splitlines()
+    assert said == ["True", *(f"{threads} {threads}" for threads in counts)]
+    made = [Path(name) for name in written.split()]
+    assert len(made) == 3, "one of sage, two of gat"
+    assert {path.parent.parent for path in made} == {temporary}
+    assert not [path for path in temporary.rglob("*") if path.is_file()], (
+        "they go with their folder"
     )
-    jobs = [str(tmp_path / f"{threads}.job") for threads in counts]
-    command = [sys.executable, "-c", script, *jobs]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert done.stdout.splitlines() == ["True", *(f"{threads} {threads}" for threads in counts)]
 
 
 def prepared(workload: Workload, folder: Path) -> list[dict[str, Any]]:
