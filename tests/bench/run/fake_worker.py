@@ -36,7 +36,8 @@ def work(job: AnyJob) -> None:
         if any(one.case.variant == "dies_before_any_turn" for one in job.jobs):
             os._exit(4)
         for number, one in enumerate(job.jobs):
-            Turn(number, time.monotonic()).say(job.now)
+            before_s = 1e6 if one.case.variant == "hangs_since_long" else 0.0
+            Turn(number, time.monotonic(), before_s).say(job.now)
             work(one)
             Turn().say(job.now)
         return
@@ -66,7 +67,7 @@ def work(job: AnyJob) -> None:
             os.kill(os.getpid(), signal.SIGSEGV)
         case "killed":
             os.kill(os.getpid(), signal.SIGKILL)
-        case "hang":
+        case "hang" | "hangs_since_long":
             time.sleep(60)
         case "slow":
             time.sleep(0.5)

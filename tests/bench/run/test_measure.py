@@ -156,19 +156,6 @@ def test_an_epoch_is_written_as_the_loop_timed_it(make_job, monkeypatch):
     assert samples == stages
 
 
-def test_warm_up_epochs_are_run_and_leave_no_rows(make_job, monkeypatch):
-    epochs = []
-
-    def counted(*arguments: Any) -> Any:
-        epochs.append(arguments)
-        return run_epoch(*arguments)
-
-    monkeypatch.setattr(measure_module, "run_epoch", counted)
-    rows = measured(make_job(warmup_epochs=3, epochs=2))
-    assert len(epochs) == 3 + 2
-    assert {r.epoch for r in rows} == {-1, 0, 1}
-
-
 def test_the_model_is_scored_on_test_nodes(make_job, monkeypatch):
     scored: list[int] = []
     job = make_job(eval_batches=100)
@@ -207,21 +194,6 @@ def test_a_case_on_the_host_says_where_its_table_lies_and_what_it_cannot_read(ma
         assert len(sample["values"]) == 5
         stored = value(rows, sample["stage"], "wall_time", sample["epoch"])
         assert sum(sample["values"]) == pytest.approx(stored)
-
-
-def test_what_tuning_took_is_told_once(make_job, monkeypatch):
-    """It is written when it is known, and belongs to the fetcher's set-up, too."""
-    step = SetupStep("budget_1_step_time", "s", 0.25, "a clock")
-
-    def tune(fetcher: HostFetcher, _ids: Any, beside: Any) -> list[SetupStep]:
-        beside()
-        fetcher.setup.append(step)
-        return [step]
-
-    monkeypatch.setattr(HostFetcher, "tunable", True)
-    monkeypatch.setattr(HostFetcher, "tune", tune)
-    rows = measured(make_job())
-    assert [row.value for row in rows if row.metric == step.metric] == [0.25]
 
 
 def test_what_tunes_beside_a_step_finds_one_that_has_been_made_before(make_job, monkeypatch):
@@ -578,6 +550,7 @@ def test_what_a_path_counts_is_told_of_the_epoch_alone(make_job):
 
 
 def test_the_window_of_energy_holds_the_measured_epochs_and_nothing_else(make_job, monkeypatch):
+    """Epochs of the warm-up come before it, and leave no rows."""
     told: list[str] = []
 
     class Window(EnergyBlock):
@@ -598,5 +571,6 @@ def test_the_window_of_energy_holds_the_measured_epochs_and_nothing_else(make_jo
         measure_module, "run_epoch", lambda *of: (told.append("epoch"), run_epoch(*of))[1]
     )
     monkeypatch.setattr(measure_module, "EnergyBlock", lambda gpu, run_on: Window(gpu))
-    measured(make_job(epochs=3, warmup_epochs=2))
+    rows = measured(make_job(epochs=3, warmup_epochs=2))
+    assert {row.epoch for row in rows} == {-1, 0, 1, 2}
     assert told == ["epoch"] * 2 + ["opened"] + ["epoch"] * 3 + ["closed", "of 3"]

@@ -102,11 +102,14 @@ def test_a_path_that_can_be_tuned_is_tuned_beside_a_copy_of_the_training(make_jo
     expected = losses(measured(make_job("async_zero_copy", sampling="replay")))
     calls: list[Tensor] = []
 
+    step = SetupStep("budget_beside_training", "1", 0.1, "found beside training")
+
     def tune(self: HostFetcher, ids: Tensor, beside: Callable[[], object]) -> list[SetupStep]:
         calls.append(ids)
         for _ in range(3):
             beside()
-        return [SetupStep("budget_beside_training", "1", 0.1, "found beside training")]
+        self.setup.append(step)  # and all the same it is told once
+        return [step]
 
     monkeypatch.setattr(HostFetcher, "tunable", True)
     monkeypatch.setattr(HostFetcher, "tune", tune)
