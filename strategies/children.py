@@ -24,12 +24,12 @@ class Children:
 
     def __enter__(self) -> Self:
         self._before = set(psutil.Process().children())
-        _adopt_orphans(True)
+        adopt_orphans(True)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._look()
-        _adopt_orphans(False)
+        adopt_orphans(False)
 
     def _look(self) -> None:
         self._begun |= set(psutil.Process().children()) - self._before
@@ -51,7 +51,7 @@ class Children:
         return ", ".join(sorted(said)) or None
 
 
-def _adopt_orphans(yes: bool) -> None:
-    """Have a daemon, whose parent ends at once, become a child of this process (prctl(2))."""
+def adopt_orphans(yes: bool) -> None:
+    """Have what loses its parent, as a daemon, become a child of this process (prctl(2))."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(yes))

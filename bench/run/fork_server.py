@@ -24,42 +24,82 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from gatherbench.strategies.children import adopt_orphans
+
 #: How long a process or server that was killed is waited for.
 KILL_S = 30.0
+#: How long the processes that one leaves behind may take to end, and once they have been killed.
+GRACE_S, _KILLED_S = 5.0, 10.0
 _PR_SET_PDEATHSIG = 1
 #: How often somebody who wants to look at the work while it goes on may do so.
 _LOOK_S = 0.2
 
 
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when the runner dies, however it dies (Linux)."""
+def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when the runner dies, however it dies (Linux)."""
     if sys.platform != "linux":
         return
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:  # it died before the call
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), number)
 
 
 def serve_requests(work: Callable[[Any], None]) -> None:
     """Fork for each request until nobody is there; ``work(job)`` is done in the fork.
 
     A request is (job, log). The answers are the id of the process once there is one, and
-    when it has ended its exit status, or less than 0 the signal that ended it.
+    when it has ended its exit status, or less than 0 the signal that ended it. By then all that it
+    had started has ended as well: it would work, and hold memory, beside the next. So it is when
+    SIGTERM ends the server, as the end of the runner does.
     """
-    server, runner = os.getpid(), Connection(os.dup(0))
-    while True:
+    server, runner, child = os.getpid(), Connection(os.dup(0)), 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    adopt_orphans(True)
+    try:
+        while True:
+            try:
+                job, log = runner.recv()
+            except EOFError:
+                return
+            child = os.fork()
+            if child == 0:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                runner.close()
+                os.setsid()
+                die_with_parent(server)
+                os._exit(_work(work, job, log))
+            runner.send(child)
+            _, status = os.waitpid(child, 0)
+            child = 0
+            _end_children()
+            runner.send(os.waitstatus_to_exitcode(status))
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if child:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        _end_children()
+
+
+def _end_children() -> None:
+    """End the children of this process, and all below them: orphans become its own.
+
+    What ends by itself, as a library's tracker and a daemon's watcher, has the time for it.
+    """
+    until = time.monotonic() + GRACE_S
+    while time.monotonic() < until + _KILLED_S:
         try:
-            job, log = runner.recv()
-        except EOFError:
+            ended, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
             return
-        child = os.fork()
-        if child == 0:
-            runner.close()
-            die_with_parent(server)
-            os._exit(_work(work, job, log))
-        runner.send(child)
-        _, status = os.waitpid(child, 0)
-        runner.send(os.waitstatus_to_exitcode(status))
+        if not ended and time.monotonic() > until:
+            for one in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.kill()
+        if not ended:
+            time.sleep(0.01)
 
 
 def _work(work: Callable[[Any], None], job: Any, log: str) -> int:
@@ -142,6 +182,8 @@ class ForkServer:
             raise
         if answer is None:  # the server is gone, and took the process along
             self.close()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
             return -signal.SIGKILL
         return answer
 
@@ -168,6 +210,10 @@ class ForkServer:
         """End the server, and whatever it runs."""
         process, pipe, self._process, self._pipe = self._process, self._pipe, None, None
         if process is not None and pipe is not None:
-            process.kill()
+            process.terminate()
             pipe.close()
-            process.wait(KILL_S)
+            try:
+                process.wait(KILL_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(KILL_S)

@@ -120,7 +120,7 @@ def do(job: AnyJob) -> None:
 def main(runner: int) -> None:
     """Import what a case needs, then fork a process for each request of ``runner``."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the runner's to answer
-    die_with_parent(runner)
+    die_with_parent(runner, signal.SIGTERM)
     # Imports start no thread that a fork would lose, and leave CUDA alone, which no fork survives.
     import numba
     import torch

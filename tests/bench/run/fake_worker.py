@@ -166,5 +166,5 @@ def calibrate(job: SensorCheckJob) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    die_with_parent(int(sys.argv[1]))
+    die_with_parent(int(sys.argv[1]), signal.SIGTERM)
     serve_requests(work)

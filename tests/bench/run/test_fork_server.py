@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from gatherbench.bench.run import fork_server as server_module
@@ -18,11 +19,22 @@ from .fakes import cases, runner
 
 #: A server whose forks do what the job says, in Python.
 SERVER = """
-import sys
-from gatherbench.bench.run.fork_server import serve_requests
-serve_requests(lambda job: exec(job))
+import signal, sys
+from gatherbench.bench.run import fork_server
+fork_server.GRACE_S = 0.1
+fork_server.die_with_parent(int(sys.argv[1]), signal.SIGTERM)
+fork_server.serve_requests(lambda job: exec(job))
 """
 FOREVER = "import time; time.sleep(60)"
+#: A child, one in a session of its own, and a daemon; their ids are printed.
+LEAVES = """
+import os, subprocess
+began = [subprocess.Popen(["sleep", "600"]).pid]
+began.append(subprocess.Popen(["sleep", "600"], start_new_session=True).pid)
+daemon = ["sh", "-c", "sleep 600 > /dev/null 2>&1 & echo $!"]
+began.append(subprocess.run(daemon, start_new_session=True, capture_output=True, text=True).stdout)
+print(*began, end="", flush=True)
+"""
 
 
 @pytest.fixture
@@ -82,6 +94,47 @@ def test_one_that_takes_too_long_is_killed_and_the_server_goes_on(server, log, m
     first = log.read_text()
     run(server, "import os; print(os.getppid())", log)
     assert log.read_text() == 2 * first
+
+
+@pytest.mark.parametrize(
+    "end", ["pass", "os._exit(3)", "os.kill(os.getpid(), 11)", "raise ValueError", FOREVER]
+)
+def test_what_one_has_started_ends_with_it(server, log, end):
+    """However it ends, and whatever sessions there are: the next would be measured beside them."""
+
+    def once_begun() -> None:
+        if log.read_text().endswith("\n"):
+            raise TimeoutError
+
+    code = f"{LEAVES}\n{end}"
+    if end == FOREVER:
+        with pytest.raises(TimeoutError):
+            run(server, code, log, look=once_begun)
+    else:
+        run(server, code, log)
+    began = [int(word) for word in log.read_text().splitlines()[0].split()]
+    assert len(began) == 3
+    assert not any(map(psutil.pid_exists, began))
+    assert run(server, "pass", log) == 0
+
+
+def test_what_one_has_started_ends_with_the_runner(log):
+    """Even if that is killed."""
+    code = (
+        "import math, os, sys; from pathlib import Path\n"
+        "from gatherbench.bench.run.fork_server import ForkServer\n"
+        "server = ForkServer((sys.executable, '-c', sys.argv[1]), os.environ)\n"
+        "server.run(sys.argv[2], Path(sys.argv[3]), math.inf)"
+    )
+    command = [sys.executable, "-c", code, SERVER, f"{LEAVES}\n{FOREVER}", str(log)]
+    with subprocess.Popen(command) as runner:
+        while not log.read_text().endswith("\n"):
+            assert runner.poll() is None, log.read_text()
+            time.sleep(0.01)
+        began = [psutil.Process(int(word)) for word in log.read_text().split()]
+        began += psutil.Process(runner.pid).children(recursive=True)
+        runner.kill()
+    assert not psutil.wait_procs(began, timeout=100)[1]
 
 
 def test_one_that_no_signal_ends_does_not_hold_up_the_next(server, log, monkeypatch):

@@ -68,7 +68,7 @@ def test_a_full_disk_under_the_datasets_is_known_however_it_is_worded():
 
 def test_a_worker_whose_runner_is_gone_does_nothing():
     done = subprocess.run([*WORKER, "1"], check=False, stdin=subprocess.DEVNULL)
-    assert done.returncode == -signal.SIGKILL
+    assert done.returncode == -signal.SIGTERM
 
 
 #: What torch says of how it was built, it says after it has counted the GPUs.
