@@ -35,46 +35,55 @@ BASELINE = "cpu_gather"
 SOURCE = "losses and accuracy compared with those of the workload's other cases"
 #: What is known of a case before it has fetched a row, or although its rows were wrong.
 _STILL_RIGHT = (CASE_STAGE, CHECK_STAGE, "setup")
-
-
-def wrong_cases(rows: Iterable[Row]) -> set[CaseId]:
-    """The cases whose rows or losses were found wrong: nothing that they measured holds."""
-    return {key_of(r) for r in rows if (r.stage, r.status) == (CHECK_STAGE, "failed")}
+_END = (CASE_STAGE, CASE_METRIC)
 
 
 def without_wrong(rows: Sequence[Row]) -> list[Row]:
-    """The rows, of wrong cases only what is declared of them and how they ended."""
-    wrong = wrong_cases(rows)
+    """The rows, of cases that are no result only what is declared of them and how they ended.
+
+    A result is a case that ended well: it has passed its last comparison, and nobody found its rows
+    or losses wrong.
+    """
+    right = {key_of(r) for r in rows if (r.stage, r.metric) == _END and r.status == "ok"}
+    right -= {key_of(r) for r in rows if (r.stage, r.status) == (CHECK_STAGE, "failed")}
 
     def holds(row: Row) -> bool:
-        computed = row.basis != "measured"
-        return computed or row.stage in _STILL_RIGHT or key_of(row) not in wrong
+        of_the_run = row.basis != "measured" or not row.workload
+        return of_the_run or row.stage in _STILL_RIGHT or key_of(row) in right
 
     return [row for row in rows if holds(row)]
 
 
 def fail_strays(store: RunStore) -> int:
-    """Have the cases fail that did not train as the others of their workload; how many those are.
+    """Write down which cases :func:`judged` finds to stray; how many those are.
 
-    Each gets a row ``check.training`` that says where it strays, and its last row says so, too.
-    What it measured stays in the table; readers leave it out (:func:`without_wrong`). To be
-    called when no case is being measured.
+    To be called when no case is being measured.
     """
     rows = store.rows()
+    all_rows = judged(rows)
+    if len(all_rows) > len(rows):
+        store.replace(lambda _: True, all_rows)
+    return len(all_rows) - len(rows)
+
+
+def judged(rows: Sequence[Row]) -> list[Row]:
+    """The rows, with the cases failed that did not train as the others of their workload.
+
+    Each gets a row ``check.training`` that says where it strays, and its last row says so, too.
+    What it measured stays; :func:`without_wrong` leaves it out. A run that was killed has not been
+    judged: whoever reads it does so.
+    """
     found = strays(without_wrong(rows))
-    ended = (CASE_STAGE, CASE_METRIC)
-    ends = [r for r in rows if (r.stage, r.metric) == ended and key_of(r) in found]
-    if not ends:
-        return 0
-    new = []
-    for end in ends:
-        reason = found[key_of(end)]
-        lost = replace(end, value=None, status="failed", reason=reason)
-        stray = replace(lost, stage=CHECK_STAGE, metric="training", unit="1", source=SOURCE)
-        stray = replace(stray, reason=f"failed: {reason}")
-        new += [stray, lost if end.status == "ok" else end]
-    store.replace(lambda row: row in ends, new)
-    return len(ends)
+    kept, ends = [], []
+    for row in rows:
+        if (row.stage, row.metric) == _END and key_of(row) in found:
+            reason = found[key_of(row)]
+            lost = replace(row, value=None, status="failed", reason=reason)
+            stray = replace(lost, stage=CHECK_STAGE, metric="training", unit="1", source=SOURCE)
+            ends += [replace(stray, reason=f"failed: {reason}"), lost]
+        else:
+            kept.append(row)
+    return kept + ends
 
 
 def strays(rows: Iterable[Row]) -> dict[CaseId, str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gatherbench.bench.read.tables import RunError, load_run, newest_run
+from gatherbench.bench.run.rows import HEADER
 
 from ..written_run import edit
 
@@ -96,7 +97,10 @@ def test_a_run_that_was_killed_in_mid_write_can_be_looked_at(make_run):
     (folder / "parts").mkdir()  # the run has not ended
     (folder / "samples.parquet").unlink()
     run = load_run(folder)
-    assert run.rows.equals(whole.iloc[:-1])
+    case = ["workload", "strategy", "variant", "repeat"]
+    torn = (whole[case] == whole[case].iloc[-1]).all(axis=1)
+    known = whole[~torn | whole["stage"].isin(["check", "setup"])].reset_index(drop=True)
+    assert run.rows[list(HEADER)].equals(known[list(HEADER)])
     assert run.samples.empty
     assert "value_s" in run.samples
     assert load_run(make_run("20261122-none-b", series=())).rows.empty
