@@ -394,7 +394,10 @@ class Strategy(ABC):
 
     @property
     def role(self) -> Role:
-        """What readers of results take the path for, in place of its name: see :data:`Role`."""
+        """What readers of results take the path for, in place of its name: see :data:`Role`.
+
+        Of another package's path: ``zero_copy`` or ``other``.
+        """
         return "other"
 
     @property

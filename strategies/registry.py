@@ -70,6 +70,8 @@ def _checked(loaded: object) -> type[Strategy]:
             + (f": {', '.join(bad)}" if bad else "")
         )
     require_read_back(*(one.variant for one in variants(loaded)))
+    if taken := {one.role for one in variants(loaded)} - {"zero_copy", "other"}:
+        raise ValueError(f"its role is {min(taken)}, which ours alone have: zero_copy or other")
     return loaded
 
 

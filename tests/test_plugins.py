@@ -76,6 +76,7 @@ from gatherbench.strategies.cpu_gather import CpuGather
 class Own({base}):
     name: ClassVar[str] = "own"
     summary: ClassVar[str] = "somebody's own"
+    role = "other"
     {fields}
 {body}
 """
@@ -100,6 +101,18 @@ class Own({base}):
         (strategy("Own.name = 'another'"), "calls itself 'another'"),
         (strategy("Own.name = '../own'"), "a name of letters"),
         (strategy("Own.summary = ''"), "needs a summary"),
+        *(
+            (strategy(f"Own.role = {role!r}"), f"its role is {role}, which ours alone have")
+            for role in ("baseline", "conventional", "bound", "floor", "choice", "mine")
+        ),
+        (
+            strategy("Own.role = property(lambda o: 'floor' if o.mode == 'naive' else 'other')"),
+            "floor",
+        ),
+        (
+            strategy("raise ValueError('\\x1b[31mred\\x1b[0m\\nlines' + 'x' * 9999)"),
+            r"ValueError: red \| linesx+…$",
+        ),
     ],
 )
 def test_a_broken_strategy_is_named_with_its_package_and_stops_nothing(announce, code, said):
