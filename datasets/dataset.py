@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gatherbench.outside import cleaned, parsed
+
 FORMAT_VERSION = 1
 SPEC_FILE = "spec.json"
 SPLITS = ("train", "val", "test")
@@ -162,7 +164,7 @@ def not_ours(folder: Path) -> str:
     """
     try:
         spec = folder / SPEC_FILE
-        content = json.loads(spec.read_bytes()) if spec.is_file() else {}
+        content = parsed(spec.read_bytes()) if spec.is_file() else {}
         foreign = sorted(path.name for path in folder.iterdir() if not _is_ours(path))
     except (OSError, ValueError):
         content, foreign = {}, []
@@ -219,12 +221,13 @@ def read_spec(folder: Path) -> tuple[DatasetSpec, dict[str, ArrayFile]]:
             f"{path}: missing, so the folder was never finished or is no dataset; {remedy(folder)}"
         )
     try:
-        content = json.loads(path.read_bytes())
+        content = parsed(path.read_bytes())
         seal, fields = content.pop("sha256"), content["spec"]
         if (version := fields["format_version"]) != FORMAT_VERSION:
             raise ValueError(f"format version {version!r}; this program reads {FORMAT_VERSION}")
         if seal != _digest(content):
             raise ValueError("its checksum does not match: the file was damaged or edited")
+        fields = cleaned(fields)  # names of files are in it
         if fields.pop("widths", ()):
             raise ValueError("each type of nodes has a table of its own, which is no longer read")
         types = tuple((name, count) for name, count in fields.pop("node_types", ()))
@@ -234,7 +237,7 @@ def read_spec(folder: Path) -> tuple[DatasetSpec, dict[str, ArrayFile]]:
             array: ArrayFile(entry["dtype"], tuple(entry["shape"]), entry["bytes"])
             for array, entry in content["files"].items()
         }
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DatasetError(f"{path}: unreadable ({error}); {remedy(folder)}") from error
     return spec, files
 

@@ -22,6 +22,7 @@ import torch
 
 from gatherbench.kernels.host_gather import available_cores
 from gatherbench.kernels.private_folder import cache_folder
+from gatherbench.outside import read_bytes
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -146,7 +147,7 @@ def _read(file: Path) -> _Kept | None:
     try:
         if file.stat().st_size > _MOST_BYTES:
             return None
-        read = _file().validate_json(file.read_bytes())
+        read = _file().validate_json(read_bytes(file))
     except (OSError, ValueError):  # pydantic's is a ValueError
         return None
     right = read.asked.file == file and read.found.kept in read.asked.paths

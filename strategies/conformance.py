@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gatherbench.kernels.reference import reference_gather, same_bytes
 from gatherbench.kernels.table_file import TableFile
+from gatherbench.outside import words_of
 from gatherbench.reason import Reason
 from gatherbench.strategies.base import COUNTS, Fetcher, Strategy, Ticket, announcing, not_plain
 from gatherbench.strategies.children import Children
@@ -574,7 +575,7 @@ def _naming(strategy: Strategy, what: str) -> Iterator[None]:
     except NonconformingError:
         raise
     except Exception as error:
-        raise _breach(strategy, f"{what}: {type(error).__name__}: {error}") from error
+        raise _breach(strategy, f"{what}: {words_of(error)}") from error
 
 
 def _require(strategy: Strategy, holds: bool, otherwise: str) -> None:

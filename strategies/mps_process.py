@@ -31,6 +31,7 @@ from typing import Any, BinaryIO, Protocol
 import torch
 from torch import Tensor
 
+from gatherbench.outside import words_of
 from gatherbench.strategies.base import SetupStep
 
 #: More ids than one fetch may have. The room for them is a file with holes: only what is used
@@ -201,7 +202,7 @@ def serve(connection: Connection) -> None:
     except EOFError:
         return
     except Exception as error:
-        connection.send(("failed", f"{type(error).__name__}: {error}"))
+        connection.send(("failed", words_of(error)))
         raise
     try:
         connection.send(("ready", side.steps))
@@ -217,7 +218,7 @@ def serve(connection: Connection) -> None:
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the other side is done with us
     except Exception as error:
-        connection.send(("failed", f"{type(error).__name__}: {error}"))
+        connection.send(("failed", words_of(error)))
         raise
     finally:
         side.close()

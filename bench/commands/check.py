@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gatherbench.bench.commands.common import bad_input
+from gatherbench.outside import words_of
 
 if TYPE_CHECKING:
     import torch
@@ -51,5 +52,5 @@ def judged(variant: Strategy, device: torch.device) -> tuple[str, str]:
                 return SKIPPED, str(reason)
             check_strategy(variant, device)
     except Exception as error:  # whatever is wrong with it
-        return FAILED, f"{type(error).__name__}: {error}"
+        return FAILED, words_of(error)
     return OK, ""

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from gatherbench.outside import plain
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -67,7 +69,8 @@ def console(stderr: bool = False) -> Console:
 
 def fail(message: str) -> NoReturn:
     """End with the message and exit status 2."""
-    typer.secho(f"error: {message}", err=True, fg=typer.colors.RED)
+    said = "\n".join(map(plain, message.splitlines()))
+    typer.secho(f"error: {said}", err=True, fg=typer.colors.RED)
     raise typer.Exit(BAD_INPUT)
 
 

@@ -24,7 +24,7 @@ from gatherbench.bench.plan.plan_file import USUAL, load_plan
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.read.disturbance import logical_cores
 from gatherbench.bench.read.stopping import Further
-from gatherbench.bench.read.tables import check
+from gatherbench.bench.read.tables import check, first_of
 from gatherbench.bench.read.units import listed
 from gatherbench.bench.run.guards import status_of
 from gatherbench.bench.run.runner import PreparedRun, Runner, RunStopped
@@ -40,6 +40,7 @@ from gatherbench.bench.show.terminal import progress_bar
 from gatherbench.datasets import registry as datasets
 from gatherbench.datasets.store import DatasetError, data_root
 from gatherbench.kernels.host_memory import available_bytes
+from gatherbench.outside import plain
 from gatherbench.plugins import Plugins
 from gatherbench.strategies import registry as strategies
 
@@ -121,21 +122,23 @@ def reopen(folder: Path) -> PreparedRun:
     store = RunStore.open(folder)
     text, env = store.plan(), store.env()
     # What could not be read at the end is refused before hours are spent.
-    check(folder, text, store.rows(growing=True))
+    check(folder, text, store.rows(growing=True), env)
     store.samples()
     store.timeline()
     own_profile(store)
     try:
         plan = ResolvedPlan.model_validate(text)
         cases = plan.expanded()
-    except (ValidationError, KeyError) as error:
+        for case in {(one.strategy, one.variant): one for one in cases}.values():
+            strategies.build(case.strategy, case.params)
+    except (ValueError, KeyError, TypeError) as error:
         if text["measure"].keys() - Measure.model_fields.keys():
             raise BadRunError(
                 f"{folder}: measured by an older gatherbench, whose plans had other keys; start a"
                 " new run, or resume it with the version that its env.json names"
             ) from error
-        why = f"{folder / 'plan.json'}: not a run's plan ({error}); {RESTORE}"
-        raise BadRunError(why) from error
+        why = first_of(error) if isinstance(error, ValidationError) else plain(error)
+        raise BadRunError(f"{folder / 'plan.json'}: not a run's plan ({why}); {RESTORE}") from error
     try:
         machine = machine_slug(env)
     except (KeyError, TypeError, IndexError) as error:
@@ -253,7 +256,7 @@ def _unseen(run: PreparedRun) -> str:
     seen = {key_of(row)[:3] for row in run.store.rows()}
     paths = {f"{c.strategy} {c.variant}": key_of(c)[:3] in seen for c in run.cases}
     names = [name for name, one in paths.items() if not one]
-    return f"; nothing is known of {listed(names)}" if names else ""
+    return f"; nothing is known of {escape(listed(names))}" if names else ""
 
 
 def _cases(count: int) -> str:

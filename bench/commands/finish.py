@@ -73,7 +73,7 @@ def predict_for(store: RunStore, profile: LinkProfile, out: Console, err: Consol
 
 def _beside(run: RunStore, machine: str) -> RunStore:
     """A folder in that of the run, with all that was measured and no prediction: a run as well."""
-    folder = run.folder / PREDICTED / re.sub(r"[^\w-]+", "-", machine)
+    folder = run.folder / PREDICTED / re.sub(r"[^\w-]+", "-", machine)[:100]
     folder.mkdir(parents=True, exist_ok=True)
     store = RunStore(folder)
     for path in run.folder.iterdir():
@@ -128,12 +128,12 @@ def _shown(run: Run, store: RunStore, out: Console, err: Console) -> bool:
     except OSError as error:
         whole = _unwritten(err, f"gatherbench report {where}", "report", error)
     for what, path in files:
-        out.print(f"{what:10}{path}", soft_wrap=True, highlight=False)
+        out.print(f"{what:10}{path}", soft_wrap=True, highlight=False, markup=False)
     return whole
 
 
 def _unwritten(err: Console, remedy: str, what: str, error: OSError) -> bool:
     """Say that there is no ``what``, and what makes it once there is room; returns ``False``."""
     err.print(f"[red]no {what}:[/] {escape(str(error))}; every row is safe.")
-    err.print(f"When that is put right: {remedy}", soft_wrap=True)
+    err.print(f"When that is put right: {escape(remedy)}", soft_wrap=True)
     return False

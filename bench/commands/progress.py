@@ -17,6 +17,7 @@ from gatherbench.bench.read.disturbance import logical_cores
 from gatherbench.bench.read.stopping import marked
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.runner import PreparedRun, Progress
+from gatherbench.outside import plain
 
 #: So many disturbed cases are said once, with what they mean.
 FEW = 3
@@ -25,7 +26,12 @@ _COLOURS = {"ok": "green", "skipped": "yellow", "failed": "red"}
 
 def again(run: PreparedRun) -> str:
     """The command that goes on with the run."""
-    return f"gatherbench run --resume {shlex.quote(str(run.store.folder))}"
+    return escape(f"gatherbench run --resume {shlex.quote(str(run.store.folder))}")
+
+
+def name_of(case: Case) -> str:
+    """The case in a line of what is going on."""
+    return plain(f"{case.workload.id} {case.strategy} {case.variant} r{case.repeat}")
 
 
 def reporter(
@@ -65,11 +71,11 @@ def reporter(
         return f", ends about {moment:{'%a %H:%M' if tomorrow else '%H:%M'}}"
 
     def preparing(workload: Workload, what: str, fraction: float) -> None:
-        bar.update(task, description=f"{workload.dataset}: {what} {fraction:.0%}")
+        said = escape(plain(f"{workload.dataset}: {what}"))
+        bar.update(task, description=f"{said} {fraction:.0%}")
 
     def starting(so_far: float, total: int, case: Case) -> None:
-        what = f"{case.workload.id} {case.strategy} {case.variant} r{case.repeat}"
-        bar.update(task, description=what + end(so_far, total))
+        bar.update(task, description=escape(name_of(case)) + end(so_far, total))
 
     def ended(number: int, total: int, case: Case, rows: list[Row]) -> None:
         nonlocal done, disturbed
@@ -85,8 +91,8 @@ def reporter(
             disturbed += 1
             said += f", [yellow]beside other work on {beside['other_cores']:.1f} cores[/]"
         out.print(
-            f"[{number}/{total}{more}{end(number, total)}] {case.workload.id} {case.strategy}"
-            f" {case.variant} r{case.repeat} [{_COLOURS[status]}]{status}[/] {said}",
+            f"[{number}/{total}{more}{end(number, total)}] {escape(name_of(case))}"
+            f" [{_COLOURS[status]}]{status}[/] {said}",
             soft_wrap=True,
             highlight=False,
         )

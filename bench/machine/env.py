@@ -257,7 +257,9 @@ def _git(checkout: Path, *arguments: str) -> str | None:
     # A container often sees the checkout under another owner, which git would refuse to read.
     command = ["git", "-c", f"safe.directory={checkout}", "-C", str(checkout), *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=30, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()

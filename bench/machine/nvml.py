@@ -12,6 +12,7 @@ import functools
 import importlib
 from typing import Any
 
+from gatherbench.outside import words_of
 from gatherbench.reason import Reason, SensorUnavailableError
 
 #: What nvidia-ml-py has since the version that we require, and the other never had.
@@ -24,7 +25,7 @@ def _bindings() -> Any:
     try:
         found = importlib.import_module("pynvml")
     except Exception as error:  # whatever is installed under that name
-        what = f"pynvml cannot be imported ({type(error).__name__}: {error})"
+        what = f"pynvml cannot be imported ({words_of(error)})"
         raise SensorUnavailableError(Reason("not_installed", what, _REMEDY)) from error
     if _SINCE not in vars(found):
         what = f"{found.__file__} is not nvidia-ml-py, or an old one: another package hides it"

@@ -103,8 +103,12 @@ class Waiting:
 
     @classmethod
     def of(cls, env: Mapping[str, Any]) -> Waiting:
-        """What an ``env.json`` says; the default of a run that is older than this."""
-        return cls(**env.get("waiting") or {"variables": {}})
+        """What an ``env.json`` says, of :data:`VARIABLES` alone; by default of an older run."""
+        said = env.get("waiting") or {}
+        variables = {
+            name: said["variables"][name] for name in VARIABLES if name in said.get("variables", ())
+        }
+        return cls(variables, said.get("reason", ""))
 
     @property
     def passive(self) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from gatherbench.bench.meters.base import NEVER_OPENED, Reading, reading
+from gatherbench.outside import words_of
 from gatherbench.reason import Reason, ReasonError, SensorUnavailableError, unsupported
 
 T = TypeVar("T")
@@ -77,7 +78,7 @@ class Poller(Generic[T]):
         except ReasonError as error:
             self._error = error.reason
         except Exception as error:
-            self._error = Reason("failed", f"{type(error).__name__}: {error}")
+            self._error = Reason("failed", words_of(error))
 
     def _run(self) -> None:
         begin = time.thread_time()

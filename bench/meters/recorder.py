@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Literal, Self
 
 from gatherbench.bench.meters.base import UNITS, Meter, Reading
+from gatherbench.outside import words_of
 from gatherbench.reason import Reason
 
 #: How long one call of a meter may take: far more than any sensor needs (NVML's slowest call
@@ -87,7 +88,7 @@ class Recorder:
                     break
                 waiting.remove(i)
                 if isinstance(answer, Exception):
-                    self._broken[i] = f"{verb} raised {type(answer).__name__}: {answer}"
+                    self._broken[i] = f"{verb} raised {words_of(answer)}"
                 else:
                     found[i] = answer
         return found

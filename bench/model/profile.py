@@ -28,6 +28,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from gatherbench.outside import read_text
 from gatherbench.plugins import nearest
 
 PROFILES_FOLDER = Path(__file__).parent / "profiles"
@@ -389,7 +390,7 @@ def load_profile(name_or_path: str | Path) -> LinkProfile:
             )
         path = PROFILES_FOLDER / f"{name_or_path}.toml"
     try:
-        text = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = tomllib.loads(read_text(path))
     except FileNotFoundError:
         raise ProfileError(f"{path}: no such file") from None
     except tomllib.TOMLDecodeError as error:

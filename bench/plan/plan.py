@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
@@ -569,7 +570,7 @@ class Plan(_Table):
                 for workload in workloads
                 if not one.other or one.suits(workload)
             ]
-        return cases
+        return _one_file_each(cases)
 
     def _strategies(self) -> dict[tuple[str, str], _Chosen]:
         """By name and variant."""
@@ -646,11 +647,22 @@ class ResolvedPlan(BaseModel):
 
         Raises:
             KeyError: a case names a workload that is not there.
+            PlanError: two cases would write the same file.
         """
-        return [
-            Case(self.workloads[c.workload], c.strategy, c.variant, c.params, c.repeat)
-            for c in self.cases
-        ]
+        return _one_file_each(
+            [
+                Case(self.workloads[c.workload], c.strategy, c.variant, c.params, c.repeat)
+                for c in self.cases
+            ]
+        )
+
+
+def _one_file_each(cases: list[Case]) -> list[Case]:
+    """The cases, unless two of them are alike but for signs that no file name has."""
+    ids = Counter(case.id for case in cases)
+    if twice := [name for name, count in ids.items() if count > 1]:
+        raise PlanError(f"two cases have the name {twice[0]}: give their parameters other words")
+    return cases
 
 
 #: Of memory and disk that are free, what tables and graph may take.

@@ -18,6 +18,7 @@ from gatherbench.bench.plan.plan import (
     WorkloadTable,
     nearest_or_all,
 )
+from gatherbench.outside import read_text
 
 PLANS_FOLDER = Path(__file__).parent / "plans"
 
@@ -64,7 +65,7 @@ def load_plan(name_or_path: str) -> Plan:
             own = "for a plan of your own give a path that ends in .toml"
             raise PlanError(f"no plan is called {name_or_path!r}{hint}; {own}")
     try:
-        text = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = tomllib.loads(read_text(path))
     except FileNotFoundError:
         raise PlanError(f"{name_or_path}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:

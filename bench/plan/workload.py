@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from gatherbench.bench.plan.structure import Structure
+from gatherbench.outside import words_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -183,7 +184,7 @@ def own_model(name: str) -> type[nn.Module]:
         found: Any = getattr(importlib.import_module(module), class_name)
         inspect.signature(found).bind("in_channels", "hidden", "out_channels", "num_layers")
     except Exception as error:  # whatever the user's module raises
-        said = f"{type(error).__name__}: {error}"
+        said = words_of(error)
         raise ValueError(
             f"model {name!r} is no MyGNN(in_channels, hidden, out_channels, num_layers) in a module"
             f" of the current folder or PYTHONPATH ({said})"
@@ -266,5 +267,6 @@ class Case:
 
 
 def case_id(workload: str, strategy: str, variant: str, repeat: int) -> str:
-    """:attr:`Case.id`, by the fields of its rows."""
-    return f"{workload}.{strategy}.{re.sub(r'[^A-Za-z0-9]+', '-', variant)}.r{repeat}"
+    """:attr:`Case.id`, by the fields of its rows: a plan of elsewhere names no other folder."""
+    words = re.sub(r"[^A-Za-z0-9]+", "-", variant)
+    return re.sub(r"[^\w@.+-]", "-", f"{workload}.{strategy}.{words}.r{repeat}", flags=re.ASCII)

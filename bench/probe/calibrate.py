@@ -56,6 +56,7 @@ from gatherbench.bench.read.units import quantity, span
 from gatherbench.kernels.compiler import CompilerError
 from gatherbench.kernels.cuda_calls import CudaCallError
 from gatherbench.kernels.host_memory import available_bytes
+from gatherbench.outside import plain
 
 Device = Literal["auto", "cpu", "cuda"]
 FOLDER = Path("calibration")
@@ -364,10 +365,10 @@ def run(out: Path, budget_s: float, base: str, device: Device, disk: str = "none
             say=lambda text: err.print(text, highlight=False),
         )
     except (ProbeError, ProfileError) as error:
-        err.print(f"error: {error}", style="red", highlight=False, soft_wrap=True)
+        err.print(Text(f"error: {plain(error)}", style="red"), soft_wrap=True)
         return 2
     except (CudaCallError, CompilerError, MemoryError, OSError) as error:
-        err.print(f"error: {error}", style="red", highlight=False, soft_wrap=True)
+        err.print(Text(f"error: {plain(error)}", style="red"), soft_wrap=True)
         return 1
     console.print(render(done))
     return 0

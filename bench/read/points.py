@@ -12,6 +12,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, get_type_hints
 
+from gatherbench.outside import open_file, read_bytes
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -74,8 +76,9 @@ COLUMNS: dict[str, object] = {
 
 def is_point_table(path: Path) -> bool:
     """Whether a CSV file has the columns of this table."""
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(COLUMNS) == next(csv.reader(file), [])
+    with open_file(path) as file:
+        head = file.readline(1 << 16).decode(errors="replace")
+    return list(COLUMNS) == next(csv.reader([head]), [])
 
 
 def read_points(path: Path | None) -> pd.DataFrame:
@@ -86,8 +89,9 @@ def read_points(path: Path | None) -> pd.DataFrame:
     import pandas as pd
 
     kinds = {name: kind if kind in (str, int, bool) else float for name, kind in COLUMNS.items()}
+    text = b"" if path is None else read_bytes(path)
     return pd.read_csv(
-        path or io.StringIO(",".join(COLUMNS)),
+        io.BytesIO(text or ",".join(COLUMNS).encode()),
         dtype=kinds,
         keep_default_na=False,
         na_values={"amount": [""], "time_s": [""]},

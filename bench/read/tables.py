@@ -20,13 +20,15 @@ import pandas as pd
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
+from gatherbench.bench.meters.load import Waiting
 from gatherbench.bench.plan.plan import GPU_SAMPLING, NamedCase
 from gatherbench.bench.plan.workload import Workload, workload_names
 from gatherbench.bench.read.disturbance import mark_disturbed
-from gatherbench.bench.run.agreement import without_wrong
+from gatherbench.bench.run.agreement import judged, without_wrong
 from gatherbench.bench.run.guards import is_running
 from gatherbench.bench.run.rows import HEADER, PROCESS, SCHEMA_VERSION, SERIES, SET, Row
 from gatherbench.bench.run.store import RESTORE, SAMPLE_COLUMNS, RunStore, StoreError
+from gatherbench.outside import plain, read_json
 
 #: Who reads a run need not know which of its files is damaged: one error for all of them.
 RunError = StoreError
@@ -193,7 +195,7 @@ def run_in(store: RunStore) -> Run:
     """
     going = is_running(store.folder)  # before the rows: a run that ends meanwhile has them all
     plan, env, rows = store.plan(), store.env(), store.rows()
-    check(store.folder, plan, rows)
+    check(store.folder, plan, rows, env)
     return run_of(store.folder, plan, env, rows, store.samples(), going)
 
 
@@ -207,9 +209,9 @@ def run_of(
 ) -> Run:
     """These rows of a run as a run of their own; for the arguments see :class:`Run`.
 
-    What wrong cases measured is left out.
+    What cases measured that are no result is left out.
     """
-    table = table_of(without_wrong(rows))
+    table = table_of(without_wrong(judged(rows)))
     samples = of_measured(table, samples)
     of_a_case = table["workload"] != ""
     whole, table = table[~of_a_case].reset_index(drop=True), table[of_a_case]
@@ -347,34 +349,97 @@ def began(folder: Path) -> str:
     which its name begins, ``2026-11-23``; empty without either.
     """
     try:
-        return str(json.loads((folder / "env.json").read_text(encoding="utf-8"))["began"])
+        return str(read_json(folder / "env.json")["began"])
     except (OSError, ValueError, KeyError, TypeError):
         found = re.match(r"(\d{4})-?(\d{2})-?(\d{2})", folder.name)
         return "-".join(found.groups()) if found else ""
 
 
+class _Measured(BaseModel):
+    """What is read of ``measure``, which may be of another version."""
+
+    epochs: int
+    warmup_epochs: int
+    repeats: int | None = None
+    min_repeats: int = 1
+    max_repeats: int = 1
+    precision: float = 0.0
+    sampling: str = ""
+    minibatches: str = ""
+    sampler_workers: int = 0
+    threads: int = 0
+    eval_every_epoch: bool = False
+    known_copies: list[float] = []
+
+
+#: What is read of a workload without asking whether it is there.
+_NEEDED = {"dataset", "scale", "model", "hidden", "fanouts", "batch_size", "max_batches", "seed"}
+
+
 class _Shape(BaseModel):
-    """What is read of a plan; its ``measure`` may be of another version."""
+    """What is read of a plan."""
 
     workloads: dict[str, Workload]
     cases: list[NamedCase]
-    measure: dict[str, Any]
+    measure: _Measured
+    name: str
 
 
-def check(folder: Path, plan: dict[str, Any], rows: list[Row]) -> None:
-    """Refuse a plan without its tables, rows of another schema or of another plan, and an old name.
+class _Cpu(BaseModel):
+    model: str | None = None
+    usable_cores: int | None = None
+    logical_cores: int | None = None
+
+
+class _Memory(BaseModel):
+    total: int | None = None
+
+
+class _Numa(BaseModel):
+    processors_by_node: dict[int, int] = {}
+
+
+class _Env(BaseModel):
+    """What is read of a machine."""
+
+    cpu: _Cpu = _Cpu()
+    gpus: list[dict[str, Any]] | None = None
+    memory: _Memory = _Memory()
+    numa: _Numa = _Numa()
+    libraries: dict[str, str | None] | None = None
+    thread_limits: dict[str, str | None] | None = None
+    plugins: dict[str, dict[str, dict[str, str]]] = {}
+    waiting: Waiting | None = None
+
+
+def _refuse_other(file: Path, shape: type[BaseModel], what: str, content: object) -> None:
+    """
+    Raises:
+        RunError: the content has another shape; names the first thing that is wrong.
+    """
+    try:
+        shape.model_validate_json(json.dumps(content), strict=True)
+    except ValidationError as error:
+        raise RunError(f"{file}: not a run's {what} ({first_of(error)}); {RESTORE}") from error
+
+
+def first_of(error: ValidationError) -> str:
+    """The first thing that is wrong, in a line."""
+    first = error.errors()[0]
+    return plain(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+
+
+def check(folder: Path, plan: dict[str, Any], rows: list[Row], env: dict[str, Any]) -> None:
+    """Refuse a plan or a machine that is none, rows of another schema or plan, and an old name.
 
     Raises:
         RunError: it is such a run; the message names the file and the remedy.
     """
-    try:
-        _Shape.model_validate(plan)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise RunError(
-            f"{folder / 'plan.json'}: not a run's plan ({where}: {first['msg']}); {RESTORE}"
-        ) from error
+    _refuse_other(folder / "plan.json", _Shape, "plan", plan)
+    _refuse_other(folder / "env.json", _Env, "machine", env)
+    for name, fields in plan["workloads"].items():
+        if lacking := _NEEDED - fields.keys():
+            raise RunError(f"{folder / 'plan.json'}: {name} has no {min(lacking)}; {RESTORE}")
     if any(case["strategy"] == "null" for case in plan["cases"]):  # it would rank as a data path
         raise RunError(
             f"{folder}: the no-fetch limit is called no_fetch now, and `null` there; rename it:"

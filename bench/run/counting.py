@@ -30,6 +30,7 @@ from gatherbench.bench.sampling.prepare import rank_trace
 from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.dataset import DatasetSpec
 from gatherbench.datasets.store import open_dataset
+from gatherbench.outside import words_of
 from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.data_path import DataPath, total
 from gatherbench.strategies.knowledge import Knowledge, Ranks
@@ -125,7 +126,7 @@ class _Way:
         try:
             self.paths += itertools.islice(self._asked, count)
         except Exception as error:
-            self.failure = f"{type(error).__name__}: {error}"
+            self.failure = words_of(error)
 
 
 def _asked(

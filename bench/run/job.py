@@ -18,6 +18,7 @@ from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.run.store import CaseId, write_atomically
+from gatherbench.outside import parsed, read_bytes, words_of
 from gatherbench.reason import Reason
 
 #: Of the calibration's rows: they belong to no case.
@@ -78,7 +79,7 @@ class SensorCheckJob:
 def read_choice(path: Path) -> SensorChoice:
     """The choice that :meth:`SensorCheckJob.keep` kept."""
     try:
-        return _CHOICE.validate_json(path.read_bytes())
+        return _CHOICE.validate_json(read_bytes(path))
     except (OSError, ValidationError) as error:
         cause = str(error).partition("\n")[0]
         return SensorChoice(None, Reason("failed", f"the calibration left no choice ({cause})"))
@@ -177,15 +178,19 @@ class Turn(NamedTuple):
     def said(cls, path: Path) -> Turn:
         """The last that was said; nobody's turn where it cannot be read."""
         try:
-            return cls(*json.loads(path.read_bytes()))
-        except (OSError, ValueError, TypeError):
+            return _TURN.validate_json(read_bytes(path))
+        except (OSError, ValueError):  # of pydantic, too
             return cls()
+
+
+_TURN = TypeAdapter(Turn)
 
 
 def last_line(file: Path) -> dict[str, Any]:
     """The last whole line of a file of JSON objects; empty before there is one."""
-    text = file.read_text(encoding="utf-8") if file.exists() else ""
-    return dict(json.loads(text.rpartition("\n")[0].rpartition("\n")[2] or "{}"))
+    text = read_bytes(file) if file.exists() else b""
+    found = parsed(text.rpartition(b"\n")[0].rpartition(b"\n")[2] or b"{}")
+    return found if isinstance(found, dict) else {}
 
 
 #: What a process of its own is started for.
@@ -218,5 +223,5 @@ def outcome(work: Callable[[], str | None]) -> tuple[str, str | None]:
         if is_disk_full(error):
             raise
         traceback.print_exc()
-        return "failed", f"{type(error).__name__}: {error}"
+        return "failed", words_of(error)
     return ("skipped", skipped) if skipped else ("ok", None)

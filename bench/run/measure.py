@@ -96,6 +96,7 @@ from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.datasets.store import open_dataset
 from gatherbench.kernels.reference import reference_gather
 from gatherbench.kernels.table_file import TableFile
+from gatherbench.outside import words_of
 from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies.base import COUNTS, Fetcher, SetupStep, Strategy
 from gatherbench.strategies.children import Children
@@ -719,7 +720,7 @@ class _Training:
         try:
             return self.job.rows.ok(*what, write_trace(epoch, path, self.fetcher.device), source)
         except Exception as error:  # a profiler that fails must not cost what was measured
-            why = f"failed: {type(error).__name__}: {error}"
+            why = f"failed: {words_of(error)}"
             return self.job.rows.missing(*what, source, why, "failed")
 
 

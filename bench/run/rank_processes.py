@@ -37,6 +37,7 @@ from gatherbench.bench.run.store import PartWriter, ranks_folder, read_ranks, ro
 from gatherbench.bench.run.table import Table, load_table, table_kind
 from gatherbench.bench.sampling.prepare import rank_trace
 from gatherbench.datasets.store import open_dataset
+from gatherbench.outside import words_of
 from gatherbench.strategies.knowledge import Ranks
 from gatherbench.strategies.registry import build
 
@@ -156,8 +157,7 @@ def _one_rank(job: Job, table: Table | None, folder: Path, launcher: int, rank: 
             group.close()
         except Exception as error:
             traceback.print_exc()
-            said = textwrap.shorten(str(error), _WORDS)
-            reason = f"{type(error).__name__}: {said}"
+            reason = textwrap.shorten(words_of(error), _WORDS)
             out.end("failed", reason, time.perf_counter() - begin)
             time.sleep(_LINGER_S)
             os._exit(_FAILED)  # threads of a broken group may wait for ever
@@ -169,7 +169,8 @@ def _fold(job: Job, killed: list[str], out: PartWriter) -> str | None:
     Raises:
         RankError: a rank failed.
     """
-    parts = read_ranks(job.part)
+    world = job.case.workload.gpus
+    parts = {rank: records for rank, records in read_ranks(job.part).items() if rank < world}
     ends = {
         rank: record
         for rank, records in parts.items()
@@ -179,7 +180,6 @@ def _fold(job: Job, killed: list[str], out: PartWriter) -> str | None:
     rows = {rank: rows_of(records) for rank, records in parts.items()}
     for of_rank in rows.values():
         out.rows(of_rank)
-    world = job.case.workload.gpus
     if len(ends) < world or any(end["status"] == "failed" for end in ends.values()):
         raise RankError(_words(killed, ends, world))
     skipped = next((end["reason"] for end in ends.values() if end["status"] == "skipped"), None)
@@ -188,7 +188,7 @@ def _fold(job: Job, killed: list[str], out: PartWriter) -> str | None:
         # Of each epoch the samples and timelines of its slowest rank, whose stages are the case's.
         for rank, records in parts.items():
             for record in records:
-                if record["kind"] in ("samples", "series") and slowest[record["epoch"]] == rank:
+                if record["kind"] in ("samples", "series") and slowest.get(record["epoch"]) == rank:
                     out.record(record)
     return skipped
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from gatherbench.bench.meters.base import UNITS
 from gatherbench.bench.plan.workload import Case
+from gatherbench.outside import LONGEST, plain
 from gatherbench.reason import Reason
 
 SCHEMA_VERSION = 3
@@ -23,7 +24,7 @@ STATUSES = ("ok", "skipped", "failed")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One observation.
+    """One observation. Its texts are made :func:`plain <gatherbench.outside.plain>`.
 
     Attributes:
         run_id: the run that made it.
@@ -78,6 +79,12 @@ class Row:
     rank: int = -1
 
     def __post_init__(self) -> None:
+        for name in _TEXTS:
+            text = getattr(self, name)
+            if text is not None and not (len(text) <= LONGEST and text.isprintable()):
+                object.__setattr__(self, name, plain(text))
+        if self.reason == "":  # would be read back as none
+            object.__setattr__(self, "reason", "no reason was given")
         if (self.value is None) == (self.reason is None):
             raise ValueError(f"{self.stage}.{self.metric}: exactly one of value and reason is set")
         if (self.status == "ok") != (self.value is not None):
@@ -91,6 +98,8 @@ class Row:
 
 _WORDS = {"backend": BACKENDS, "basis": BASES, "status": STATUSES, "unit": UNITS}
 HEADER: tuple[str, ...] = tuple(f.name for f in fields(Row))
+#: Others are checked against the words that there are.
+_TEXTS = tuple(f.name for f in fields(Row) if "str" in str(f.type) and f.name not in _WORDS)
 
 
 #: The rows (stage, metric, unit) by which a reader knows which paths took turns in one process, and
@@ -134,6 +143,11 @@ class RowMaker:
     def of(self, case: Case, rank: int = -1) -> RowMaker:
         """Makes the rows of a case, or of one rank of it."""
         return replace(self, **case.names, dataset=case.workload.dataset, rank=rank)
+
+    def own(self, row: Row) -> Row:
+        """A row that another process wrote, as one of this case: it says of no other."""
+        names = ("run_id", "workload", "dataset", "strategy", "variant", "repeat")
+        return replace(row, **{name: getattr(self, name) for name in names})
 
     def ok(
         self, stage: str, metric: str, unit: str, value: float, source: str, epoch: int = -1

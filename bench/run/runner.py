@@ -64,6 +64,7 @@ from gatherbench.bench.run.store import (
 )
 from gatherbench.bench.sampling.prepare import state_of
 from gatherbench.datasets.store import data_root
+from gatherbench.outside import fresh, open_file, read_json
 
 #: Of a folder that may be read only.
 _NOT_OURS = (errno.EROFS, errno.EACCES, errno.EPERM)
@@ -72,6 +73,8 @@ CASE_CLOCK = "time.perf_counter"
 COMPARED_EACH = "rows compared in each epoch; cut off before the comparison after the last"
 #: Far longer than a calibration takes (half a minute): a driver that hangs costs no more than this.
 CALIBRATION_S = 300.0
+#: Of what a process printed, so much of the end has its last words.
+_LOG_BYTES = 1 << 16
 #: What is likely behind a signal.
 _HINTS = {
     "SIGKILL": " (most likely out of memory)",
@@ -171,15 +174,14 @@ class Workers:
             OSError: it found the disk full.
             TimeUp: all time was up before it ended.
         """
-        log = self._log.absolute()
-        log.write_bytes(b"")
+        log = fresh(self._log.absolute())
         by = min(time.monotonic() + timeout_s, self.until)
         try:
             code = self._server.run(job, log, by, look)
         except TimeoutError as late:
             self.check_time()
             return str(late) or _timed_out(timeout_s)
-        return _death_of(code, log.read_text(errors="replace"))
+        return _death_of(code, log)
 
     def check_time(self) -> None:
         """Raise :class:`TimeUp` if it is."""
@@ -233,6 +235,9 @@ class Runner:
         self._rows: list[Row] = []
         self._ready: dict[Workload, Ready | str] = {}
         self._counts: dict[Workload, Path] = {}
+        self._cases: dict[Workload, list[Case]] = {}
+        for case in task.cases:
+            self._cases.setdefault(case.workload, []).append(case)
 
     def run(self) -> int:
         """Run what is missing; the number of failed cases of the whole run.
@@ -284,14 +289,12 @@ class Runner:
 
     def _begun(self, done: set[CaseId]) -> list[Case]:
         """Further cases that a run which was killed had begun."""
-        least = set(map(key_of, self.task.cases))
+        known = {*map(key_of, self.task.cases), *done}
         series = {key_of(case)[:3]: case for case in self.task.cases}
         repeats = range(2 * self.measure.max_repeats)
         further = (replace(case, repeat=one) for one in repeats for case in series.values())
         return [
-            case
-            for case in further
-            if key_of(case) not in least | done and self.store.part(case).exists()
+            case for case in further if key_of(case) not in known and self.store.part(case).exists()
         ]
 
     def left_s(self) -> float:
@@ -498,10 +501,10 @@ class Runner:
             return None
         into = self.store.parts.absolute() / f"counts-{len(self._counts)}.json"
         if workload not in self._counts:
-            mine = (case for case in self.task.cases if case.workload == workload)
-            paths = {key_of(case)[:3]: case for case in (*mine, job.case)}
+            mine = (*self._cases[workload], job.case)
+            paths = {key_of(case)[:3]: case for case in mine}
             counting = Counting(tuple(replace(job, case=case) for case in paths.values()), into)
-            into.write_bytes(b"")
+            fresh(into)
             what = "counting what its minibatches ask for"
             look = lambda: self.progress.preparing(workload, what, counting.fraction)  # noqa: E731
             self._counts[workload] = into
@@ -511,7 +514,7 @@ class Runner:
 
     def _prepare_now(self, workload: Workload) -> Ready | str:
         job = Preparation(workload, self.store.parts.absolute() / "prepared.json")
-        job.answers.write_bytes(b"")
+        fresh(job.answers)
         told: dict[str, Any] = {}
 
         def look() -> None:
@@ -542,7 +545,7 @@ class Runner:
         if source == CUT_OFF:
             lost = {"status": "ok", "wall_time_s": 0.0}
         end = next((r for r in records if r["kind"] == "end"), lost)
-        what, rows = (stage, CASE_METRIC, "s"), rows_of(records)
+        what, rows = (stage, CASE_METRIC, "s"), list(map(make.own, rows_of(records)))
         if end["status"] == "ok":
             took_s = sum(r["wall_time_s"] for r in records if r["kind"] == "cut")
             last = make.ok(*what, took_s + end["wall_time_s"], source)
@@ -586,8 +589,8 @@ def other_data(folder: Path, workload: Workload, identity: str) -> str | None:
     """
     file = folder / "data.json"
     try:
-        known = dict(json.loads(file.read_bytes())) if file.exists() else {}
-    except (ValueError, TypeError) as error:
+        known = dict(read_json(file)) if file.exists() else {}
+    except (OSError, ValueError, TypeError) as error:
         raise StoreError(
             f"{file}: cannot be read ({error}); it says what the run began with: start a new run"
         ) from error
@@ -618,13 +621,16 @@ def _timed_out(seconds: float) -> str:
     return f"timed out after {seconds:g} s"
 
 
-def _death_of(code: int, log: str) -> str | None:
+def _death_of(code: int, log: Path) -> str | None:
     """Why a worker that said nothing died, in words; ``None`` if it ended well."""
     if code == 0:
         return None
     if code == DISK_FULL:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    last = next((x.strip() for x in reversed(log.splitlines()) if x.strip()), "it printed nothing")
+    with open_file(log) as file:  # its end: a process may have printed without end
+        file.seek(max(0, log.stat().st_size - _LOG_BYTES))
+        lines = reversed(file.read().decode(errors="replace").splitlines())
+    last = next((line.strip() for line in lines if line.strip()), "it printed nothing")
     if code < 0:
         known = {int(s): s.name for s in signal.Signals}
         name = known.get(-code, f"signal {-code}")

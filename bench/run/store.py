@@ -23,9 +23,11 @@ import csv
 import io
 import json
 import os
+import re
 import secrets
 import shlex
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -36,6 +38,10 @@ from typing import TYPE_CHECKING, Any
 from gatherbench.bench.plan.workload import Case, case_id
 from gatherbench.bench.run.rows import HEADER, SCHEMA_VERSION, Row
 from gatherbench.datasets.files import replacing
+from gatherbench.outside import open_file, parsed, plain, read_bytes, read_json
+
+# Texts that earlier versions wrote may be longer than what Python's reader takes of itself.
+csv.field_size_limit(sys.maxsize)
 
 SAMPLES_FILE, TIMELINE_FILE = "samples.parquet", "timeline.parquet"
 
@@ -192,15 +198,16 @@ class RunStore:
             OSError: the disk is full or gone; what stood in the file before is untouched but for
                 a torn last line, which :meth:`recover` drops.
         """
-        before = self._known()
+        known = self._known()
         text = to_csv(rows)
         data = text.encode()
         with self.rows_file.open("ab", buffering=0) as file:
             while data:
                 data = data[file.write(data) :]
             os.fsync(file.fileno())
-        if before is not None:
-            self._keep([*before, *self._written(text)])
+        if known is not None:
+            known += self._written(text)  # in place: a copy for each case would be quadratic
+            self._keep(known)
 
     def rows(self, *, growing: bool | None = None) -> list[Row]:
         """All rows, in the order written.
@@ -362,7 +369,8 @@ class PartWriter:
 
     def end(self, status: str, reason: str | None, wall_time_s: float) -> None:
         """The case is over: ``ok``, ``skipped`` or ``failed``."""
-        fields = {"status": status, "reason": reason, "wall_time_s": wall_time_s}
+        said = None if reason is None else plain(reason)
+        fields = {"status": status, "reason": said, "wall_time_s": wall_time_s}
         self._write("end", {**fields, "at": time.time()})
         os.fsync(self._file.fileno())
 
@@ -371,18 +379,43 @@ def read_part(path: Path) -> Iterator[dict[str, Any]]:
     """The records of a part; a torn last line (its writer was killed) is left out.
 
     Raises:
-        StoreError: a line is damaged.
+        StoreError: a line is damaged, or it is no file.
     """
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if line.endswith(b"\n"):
-                try:
-                    yield json.loads(line)
-                except ValueError as error:
-                    raise StoreError(
-                        f"{path}: line {number}: {error}; delete the file and resume the run: its"
-                        " case is measured again, or has its rows in the table and no samples"
-                    ) from error
+    line_number = 0
+    try:
+        with open_file(path) as file:
+            for line in file:
+                line_number += 1
+                if line.endswith(b"\n"):
+                    yield _record(parsed(line))
+    except (OSError, ValueError) as error:
+        raise StoreError(
+            f"{path}: line {line_number}: {error}; delete the file and resume the run: its case is"
+            " measured again, or has its rows in the table and no samples"
+        ) from error
+
+
+def _record(found: Any) -> dict[str, Any]:
+    """
+    Raises:
+        ValueError: it is no record of a part.
+    """
+    fields = _RECORDS.get(str(found.get("kind"))) if isinstance(found, dict) else None
+    if fields is None or not fields <= found.keys():
+        raise ValueError("it is no record of a case")
+    record: dict[str, Any] = found
+    return record
+
+
+#: The fields that records of a kind have.
+_RECORDS: dict[str, set[str]] = {
+    "row": set(HEADER),
+    "samples": {*SAMPLE_COLUMNS[:-2], "values"},
+    "series": {*TIMELINE_COLUMNS[:-2], "points"},
+    "block": {"number", "wall_time_s", "rows"},
+    "cut": {"blocks", "wall_time_s"},
+    "end": {"status", "reason", "wall_time_s", "at"},
+}
 
 
 def ranks_folder(part: Path) -> Path:
@@ -392,7 +425,11 @@ def ranks_folder(part: Path) -> Path:
 
 def read_ranks(part: Path) -> dict[int, list[dict[str, Any]]]:
     """The records of each rank of a case whose part is ``part``, by rank."""
-    files = {int(p.stem.removeprefix("rank")): p for p in ranks_folder(part).glob("rank*.jsonl")}
+    named = (
+        (re.fullmatch(r"rank(0|[1-9]\d{0,5})\.jsonl", p.name, re.ASCII), p)
+        for p in ranks_folder(part).iterdir()
+    )
+    files = {int(found[1]): path for found, path in named if found}
     return {rank: list(read_part(files[rank])) for rank in sorted(files)}
 
 
@@ -425,7 +462,7 @@ def read_rows(path: Path, *, growing: bool = False) -> list[Row]:
         StoreError: the file cannot be read, has another header, a row that is none, or was cut off.
     """
     try:
-        *lines, torn = path.read_bytes().split(b"\n")
+        *lines, torn = read_bytes(path).split(b"\n")
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror}; {RESTORE}") from error
     header = tuple(lines[0].decode(errors="replace").rstrip("\r").split(",")) if lines else ()
@@ -462,9 +499,17 @@ def rows_of(records: Iterable[dict[str, Any]]) -> list[Row]:
     """The rows among the records of a part.
 
     Where several processes wrote it, each has opened the path: what the last of them found stands.
+
+    Raises:
+        StoreError: one of them is none.
     """
     records = list(records)
-    rows = [Row(**{n: r[n] for n in HEADER}) for r in records if r["kind"] == "row"]
+    try:
+        rows = [Row(**{n: r[n] for n in HEADER}) for r in records if r["kind"] == "row"]
+    except (ValueError, TypeError, OverflowError) as error:
+        raise StoreError(
+            f"a row in the parts of a run is none ({error}); delete parts/ in its folder and resume"
+        ) from error
     if any(record["kind"] == "cut" for record in records):
         names = ("epoch", "stage", "metric", "basis", "rank")
         rows = list({tuple(getattr(row, n) for n in names): row for row in rows}.values())
@@ -472,12 +517,12 @@ def rows_of(records: Iterable[dict[str, Any]]) -> list[Row]:
 
 
 def to_csv(rows: list[Row]) -> str:
-    """Rows as lines of CSV, without the header; one row is always one line."""
+    """Rows as lines of CSV, without the header; one row is one line, as its texts are."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     for row in rows:
         cells = (getattr(row, name) for name in HEADER)
-        writer.writerow(["" if c is None else _one_line(c) for c in cells])
+        writer.writerow(["" if c is None else c for c in cells])
     return buffer.getvalue()
 
 
@@ -485,13 +530,6 @@ def write_atomically(path: Path, text: str) -> None:
     """Replace ``path`` by ``text`` so that a reader sees the old or the new, never half."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
-
-
-def _one_line(cell: object) -> object:
-    """Without a NUL, too: a table that holds one has been damaged."""
-    if not isinstance(cell, str):
-        return cell
-    return " | ".join(cell.splitlines()).replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 def _text(line: bytes) -> str:
@@ -506,6 +544,8 @@ def _row(cells: list[str]) -> Row:
     record: dict[str, Any] = dict(zip(HEADER, cells, strict=True))
     for name in ("schema_version", "repeat", "epoch", "rank"):
         record[name] = int(record[name])
+        if not -1 <= record[name] < 2**31:
+            raise ValueError(f"{name} = {record[name]}: out of range")
     record["value"] = float(record["value"]) if record["value"] else None
     record["reason"] = record["reason"] or None
     return Row(**record)
@@ -513,7 +553,7 @@ def _row(cells: list[str]) -> Row:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise StoreError(f"{path}: cannot be read: {why}; {RESTORE}") from error
@@ -530,7 +570,8 @@ def _read_parquet(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
     if not path.exists():
         return pd.DataFrame({name: [] for name in columns})
     try:
-        table = pd.read_parquet(path)
+        with open_file(path) as file:
+            table = pd.read_parquet(file)
         if missing := set(columns) - set(table.columns):
             raise ValueError(f"it has no column {min(missing)!r}")
     except (OSError, ValueError, pa.ArrowException) as error:

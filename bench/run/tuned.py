@@ -10,13 +10,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from pydantic import FiniteFloat, TypeAdapter
+
+from gatherbench.bench.meters.base import UNITS
 from gatherbench.bench.run.group import Alone
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.store import write_atomically
+from gatherbench.outside import read_json
 from gatherbench.strategies.base import Fetcher, SetupStep
+
+#: By what was asked, the fields of steps, as :func:`_fields` gives them.
+_FOUND = TypeAdapter(dict[str, list[tuple[str, str, FiniteFloat | None, str, str]]])
+_WRONG = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
 def tuned_once(
@@ -33,7 +42,8 @@ def tuned_once(
     key = f"{job.case.workload.id}: {fetcher.tuning}"
     found = _kept(job).get(key)
     if all(group.gathered(found is not None)) and found is not None:
-        return fetcher.recall([SetupStep(*step) for step in found])
+        with suppress(*_WRONG):  # somebody else has written there
+            return fetcher.recall([SetupStep(*step) for step in found])
     mine = tune()
     local = group.ranks.local_world if group.ranks else 1
     first = group.rank // local * local
@@ -54,11 +64,13 @@ def _made_by(job: Job) -> dict[str, str]:
     return {"machine": job.run.machine, "commit": job.run.commit}
 
 
-def _kept(job: Job) -> dict[str, list[list[Any]]]:
+def _kept(job: Job) -> dict[str, list[Any]]:
     """What earlier processes have found, by what they were asked; nothing where it is not ours."""
     file: Path | None = job.tuned
     try:
-        kept = json.loads(file.read_bytes()) if file else {}
-        return dict(kept["found"]) if _made_by(job).items() <= kept.items() else {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        kept = read_json(file) if file else {}
+        found = _FOUND.validate_python(kept["found"])
+        known = all(unit in UNITS for steps in found.values() for _, unit, *_ in steps)
+        return dict(found) if known and _made_by(job).items() <= kept.items() else {}
+    except _WRONG:
         return {}

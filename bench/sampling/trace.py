@@ -29,6 +29,7 @@ from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.snapshot import NumberedSeeds
 from gatherbench.datasets.files import new_folder
 from gatherbench.datasets.source import Progress, silent
+from gatherbench.outside import open_file, parsed, read_bytes
 
 FORMAT_VERSION = 1
 MANIFEST = "trace.json"
@@ -196,11 +197,11 @@ class Trace:
 def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     try:
-        manifest = json.loads(path.read_text())
+        manifest = parsed(read_bytes(path))
         digest, version = manifest.pop("sha256"), manifest["format_version"]
     except FileNotFoundError:
         raise TraceError(f"{path} is missing: {folder} is no trace; {_REMEDY}") from None
-    except (ValueError, KeyError, AttributeError, TypeError):
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
         raise TraceError(f"{path} is damaged; {_REMEDY}") from None
     if version != FORMAT_VERSION:
         raise TraceError(f"{path}: format {version}, expected {FORMAT_VERSION}; {_REMEDY}")
@@ -212,7 +213,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 def _map(folder: Path, name: str, expected: dict[str, Any]) -> NDArray[np.int32]:
     path, dtype = folder / f"{name}.bin", np.dtype(expected["dtype"])
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:
         raise TraceError(f"{path} is missing; {_REMEDY}") from None

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gatherbench.bench.read.units import bytes_in_words
+from gatherbench.outside import plain
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -40,7 +41,7 @@ def strategies() -> Table:
 def _said(name: str, summary: str, plugins: Plugins[Any]) -> str:
     """The summary; of what another package brings, with that package and its version."""
     package = plugins.packages().get(name)
-    return escape(f"{summary} ({package})" if package else summary)
+    return escape(plain(f"{summary} ({package})" if package else summary))
 
 
 def policies() -> Table:
@@ -65,9 +66,9 @@ def datasets() -> Table:
         try:
             spec = read_spec(folder)[0]
         except DatasetError as error:
-            table.add_row(folder.name, "–", "–", "–", str(error))
+            table.add_row(escape(plain(folder.name)), "–", "–", "–", escape(plain(error)))
         else:
-            table.add_row(*sizes(spec), spec.source)
+            table.add_row(*map(escape, (*sizes(spec), spec.source)))
     return table
 
 
@@ -140,7 +141,7 @@ def meters() -> Table:
         meter = kind()
         why = meter.probe()
         table.add_row(
-            meter.name, _said(meter.name, meter.summary, PLUGINS), says.get(why) or str(why)
+            meter.name, _said(meter.name, meter.summary, PLUGINS), says.get(why) or escape(str(why))
         )
     return table
 
@@ -193,7 +194,7 @@ def on_disk(root: Path) -> RenderableType:
             about = ("damaged", "–", "–")
         drawn = [taken.pop(trace) for trace in traces_of(folder) if trace in taken]
         said = f"{bytes_in_words(sum(drawn))} for {len(drawn)}" if drawn else "–"
-        table.add_row(Text(folder.name), *about, bytes_in_words(taken.pop(folder)), said)
+        table.add_row(Text(plain(folder.name)), *about, bytes_in_words(taken.pop(folder)), said)
     # What is left has no graph: the rest of the data folder, and minibatches of graphs now gone.
     others = [Text(f"{bytes_in_words(size):>8}  {place}") for place, size in taken.items()]
     said = f"{bytes_in_words(total)} in {root}; to have room: gatherbench datasets remove NAME"
@@ -225,7 +226,7 @@ def description(folder: Path) -> Table:
 
     table = Table(show_header=False)
     for name, value in describe(folder).items():
-        table.add_row(name.replace("_", " "), _words(value))
+        table.add_row(name.replace("_", " "), escape(_words(value)))
     return table
 
 

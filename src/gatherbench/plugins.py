@@ -94,6 +94,8 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from gatherbench.outside import plain, words_of
+
 T = TypeVar("T")
 
 
@@ -113,7 +115,7 @@ class Package:
     version: str
 
     def __str__(self) -> str:
-        return f"{self.package} {self.version}"
+        return plain(f"{self.package} {self.version}")
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,7 @@ class Plugins(Generic[T]):
                 raise ValueError(f"it calls itself {found.name!r}")
             require_read_back(found.name)
         except (Exception, SystemExit) as error:  # anything may happen in somebody else's code
-            raise _fault(entry, f"{type(error).__name__}: {error}") from error
+            raise _fault(entry, words_of(error)) from error
         checked: T = found
         return checked
 
@@ -217,4 +219,5 @@ def _package(entry: EntryPoint) -> Package:
 
 
 def _fault(entry: EntryPoint, why: str) -> PluginError:
-    return PluginError(f"{entry.name} of {_package(entry)} ({entry.group}) cannot be used: {why}")
+    said = f"{entry.name} of {_package(entry)} ({entry.group}) cannot be used: {why}"
+    return PluginError(plain(said))

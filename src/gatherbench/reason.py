@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from gatherbench.outside import plain
+
 #: ``too_short``: the sensor is there, and the window was too short for it. ``failed``: something
 #: went wrong. ``unknown``: the model lacks a constant. ``not_applicable``: there is no such number.
 #: The others: what this machine, its software or this user does not have.
@@ -23,8 +25,8 @@ class Reason:
     remedy: str = ""
 
     def __str__(self) -> str:
-        """As rows and tables have it: ``kind: cause; remedy``."""
-        return f"{self.kind}: {self.cause}" + (f"; {self.remedy}" if self.remedy else "")
+        """As rows and tables have it: ``kind: cause; remedy``, in one printable line."""
+        return plain(f"{self.kind}: {self.cause}" + (f"; {self.remedy}" if self.remedy else ""))
 
 
 def unsupported(cause: str, remedy: str = "") -> Reason:

@@ -31,6 +31,8 @@ from gatherbench.bench.show.views.registry import views_of
 
 #: Inches: a line holds two rows of label; a strip is a line with curves over time.
 LINE, STRIP, LABELS, COLUMN = 0.36, 1.06, 2.1, {1: 6.3, 2: 4.4}
+#: A "$" in somebody's words begins no formula.
+_PLAIN = RC | {"text.parse_math": False}
 #: Height of a bar, as a share of the line.
 BAR = 0.68
 #: Characters of a strategy's or variant's name, and of a note, that fit beside a bar.
@@ -89,7 +91,7 @@ def draw(
     tall = [[pitch * max(len(one.lines), 1) + AXIS for one in cell] for cell in cells]
     rows = [max(map(sum, tall[first : first + columns])) for first in range(0, len(cells), columns)]
     reading = f"{chart.reading} {chart.foot}".strip()
-    with mpl.rc_context(RC | ({"axes.grid.axis": "both"} if chart.over_time else {})):
+    with mpl.rc_context(_PLAIN | ({"axes.grid.axis": "both"} if chart.over_time else {})):
         figure = paper(
             chart.title, width, sum(rows), warnings=chart.warnings, legend=_legend(chart),
             foot=reading,
@@ -262,7 +264,7 @@ def _reasons(chart: Chart) -> Figure:
         for why in chart.absent.splitlines()
         for line in textwrap.wrap(why, int(width * 13), subsequent_indent="    ")
     ]
-    with mpl.rc_context(RC):
+    with mpl.rc_context(_PLAIN):
         room = 0.19 * (len(lines) + 1)
         figure = paper(chart.title, width, room, warnings=chart.warnings, foot=chart.foot)
         _, bottom, _, height = figure.get_layout_engine().get()["rect"]  # type: ignore[union-attr]

@@ -22,6 +22,7 @@ from gatherbench.bench.show.views.relations import RELATIONS
 from gatherbench.bench.show.views.requests import HITS, REQUESTS
 from gatherbench.bench.show.views.resources import ENERGY, PROCESSOR
 from gatherbench.bench.show.views.structure import STRUCTURE
+from gatherbench.outside import words_of
 from gatherbench.plugins import Plugins
 
 #: In the page's order. Those of other packages stand between what was found and how it was run.
@@ -61,7 +62,7 @@ def views_of(run: Run, charts: bool = True) -> list[Shown]:
         except Exception as error:  # anything may happen in somebody else's code
             package = PLUGINS.packages().get(view.name)
             whose = f" of {package}" if package else ""
-            why = f"The view {view.name}{whose} failed: {type(error).__name__}: {error}"
+            why = f"The view {view.name}{whose} failed: {words_of(error)}"
             found.append(Shown(view.name, view.title, failed=why))
     found += [shown(view, run, charts) for view in HOW]
     return [one for one in found if one is not None]

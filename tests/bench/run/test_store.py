@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from contextlib import closing
 from dataclasses import replace
@@ -17,6 +18,7 @@ from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.read.tables import began
+from gatherbench.bench.run import store as store_module
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.rows import BACKENDS, BASES, HEADER, UNITS, Row, RowMaker
 from gatherbench.bench.run.store import (
@@ -26,6 +28,7 @@ from gatherbench.bench.run.store import (
     key_of,
     ranks_folder,
     read_part,
+    read_ranks,
     rows_of,
     to_csv,
 )
@@ -56,7 +59,7 @@ def complete(make: RowMaker = MAKE) -> list[Row]:
     ]
 
 
-text = st.text(max_size=30).map(lambda s: " | ".join(s.splitlines()).replace("\0", "\ufffd"))
+text = st.text(st.characters(exclude_categories=()), max_size=30)
 rows = st.builds(
     lambda maker, stage, metric, unit, value, reason: (
         maker.ok(stage, metric, unit, value, "source")
@@ -87,6 +90,36 @@ def test_reading_back_gives_the_same_rows(tmp_path_factory, first, second):
     store.append(first)
     store.append(second)
     assert store.rows() == first + second
+
+
+def test_an_earlier_versions_long_text_is_read_and_cut(store):
+    """Python's reader takes 131,072 characters of itself, and resuming reads them, too."""
+    store.append(complete())
+    long = to_csv([MAKE.missing("check", "rows", "1", "clock", "@")])
+    long = long.replace("@", "é\x1b[0m" * 10**6)
+    with store.rows_file.open("a", encoding="utf-8") as file:
+        file.write(long)
+    *kept, row = store.rows()
+    assert kept == complete()
+    assert row.reason == "é" * 1600 + "…"
+    assert store.recover() == {key_of(CASE)}
+
+
+def test_a_reason_of_nothing_is_read_back(store):
+    for words in ("", "\x1b[0m"):
+        store.append([MAKE.missing("case", "wall_time", "s", "clock", words)])
+    assert {row.reason for row in RunStore(store.folder).rows()} == {"no reason was given"}
+
+
+def test_to_append_copies_and_parses_no_earlier_row(store, monkeypatch):
+    seen, row_of = [], store_module._row
+    monkeypatch.setattr(store_module, "_row", lambda cells: seen.append(cells) or row_of(cells))
+    kept = store._known()
+    for repeat in range(50):
+        store.append(complete(replace(MAKE, repeat=repeat)))
+        assert store._known() is kept, "the list itself, not another one"
+    assert len(seen) == len(kept) == len(store.rows()) == 100
+    assert store.rows() is not kept
 
 
 def test_words_of_several_lines_with_a_nul_are_written_as_one_that_is_read_back(store):
@@ -123,6 +156,8 @@ def test_recover_drops_a_case_without_its_last_row_and_a_line_torn_at_any_byte(s
     [
         (f"{HEAD}\nhalf a line\n", "line 2: 1 cells, expected 21"),
         (f"{HEAD}\n" + to_csv(complete()).replace("1.25", "nan"), "line 2: .*not finite"),
+        (f"{HEAD}\n" + to_csv(complete()).replace(",-1\n", f",{'9' * 5001}\n"), "line 2: "),
+        (f"{HEAD}\n" + to_csv(complete()).replace(",0,0,", f",{10**20},0,"), "line 2: repeat = 1"),
         ("a,b\n1,2\n", "not a table of schema version 3"),
         (f"{HEAD},colour\n", "not a table of schema version 3"),
         ("", "not a table of schema version 3"),
@@ -150,6 +185,47 @@ def test_a_part_holds_what_was_written_before_the_tear(tmp_path):
     with path.open("a") as file:
         file.write('{"kind": "row", "run_')
     assert rows_of(read_part(path)) == complete()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("3", "[]", "{}", '{"kind": ["row"]}', '{"kind": "end"}', "[" * 10**5, "9" * 5001),
+        '{"kind": "row", "run_id": "a"}',
+    ],
+)
+def test_a_part_that_is_none_is_named_with_its_remedy(store, line):
+    store.part(CASE).write_text(f"{line}\n")
+    with pytest.raises(StoreError, match=r"jsonl: line 1: .*; delete the file and resume the run"):
+        list(read_part(store.part(CASE)))
+
+
+def test_a_fifo_in_place_of_a_part_is_refused(store):
+    os.mkfifo(store.part(CASE))
+    with pytest.raises(StoreError, match=r"it is no regular file.*; delete the file and resume"):
+        list(read_part(store.part(CASE)))
+
+
+def test_a_rank_is_a_number_and_nothing_else(store):
+    part = store.part(CASE)
+    ranks_folder(part).mkdir()
+    for name in ("rank1", "rank0", "rank01", "rank-1", "rank1_0", "rank٣", "rank 2", "rank"):
+        with closing(PartWriter(ranks_folder(part) / f"{name}.jsonl")) as out:
+            out.end("ok", None, 1.0)
+    assert list(read_ranks(part)) == [0, 1]
+
+
+def test_a_process_says_of_no_case_but_its_own():
+    """Its repeat, strategy or workload in a part would be another's, or the baseline's."""
+    other = replace(MAKE, strategy="all_in_gpu", repeat=7, workload="x", run_id="y", rank=1)
+    made = MAKE.own(other.ok("epoch", "wall_time", "s", 1.25, "clock", epoch=0))
+    assert made == replace(MAKE, rank=1).ok("epoch", "wall_time", "s", 1.25, "clock", epoch=0)
+
+
+def test_a_plan_of_elsewhere_names_no_file_outside_of_the_folder(store):
+    evil = Case(replace(WORKLOAD, model="mine:../../../there\0"), "../x", "a/b", {}, 0)
+    assert store.part(evil).parent == store.parts
+    assert "\0" not in store.part(evil).name
 
 
 def test_samples_are_gathered_and_parts_go_when_the_run_is_finished(store):
