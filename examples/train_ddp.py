@@ -30,10 +30,9 @@ from torch_geometric.loader import NodeLoader
 from torch_geometric.nn import GraphSAGE
 
 import gatherbench
-from gatherbench.bench.sampling.pyg import PygNeighborSampler
 from gatherbench.datasets.registry import prepare_dataset
 from gatherbench.datasets.store import open_dataset
-from gatherbench.strategies.pyg_features import FeatureLoader
+from gatherbench.pyg import FeatureLoader, NeighborSampler
 
 FANOUTS = (10, 5)
 
@@ -63,7 +62,7 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
     features = gatherbench.unified(x, strategy=options.strategy, device=device)
 
     data = Data(y=y, edge_index=torch.empty((2, 0), dtype=torch.int64), num_nodes=len(y))
-    sampler = PygNeighborSampler(graph.indptr, graph.indices, FANOUTS)
+    sampler = NeighborSampler(graph.indptr, graph.indices, FANOUTS)
     batches = NodeLoader(data, sampler, seeds, batch_size=options.batch_size // world, shuffle=True)
     loader = FeatureLoader(batches, features)  # fetches the next batch beside training
 

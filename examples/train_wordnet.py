@@ -22,10 +22,9 @@ from torch_geometric.loader import NodeLoader
 from torch_geometric.nn import GraphSAGE
 
 import gatherbench
-from gatherbench.bench.sampling.pyg import PygNeighborSampler
 from gatherbench.datasets.registry import prepare_dataset
 from gatherbench.datasets.store import open_dataset
-from gatherbench.strategies.pyg_features import FeatureLoader
+from gatherbench.pyg import FeatureLoader, NeighborSampler
 
 FANOUTS = (10, 5)
 
@@ -41,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
     )
     # The sampler holds the graph; PyG asks for an edge_index to know that there are edges.
     data = Data(y=y, edge_index=torch.empty((2, 0), dtype=torch.int64), num_nodes=len(y))
-    sampler = PygNeighborSampler(graph.indptr, graph.indices, FANOUTS)
+    sampler = NeighborSampler(graph.indptr, graph.indices, FANOUTS)
 
     # Line 1: in place of `data.x = x`.
     features = gatherbench.unified(x, strategy=options.strategy, device=options.device)

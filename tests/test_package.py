@@ -74,3 +74,17 @@ def test_a_home_is_enough(tmp_path):
 
 def test_loops_are_kept_beside_a_source_that_may_be_written(tmp_path):
     assert load(tmp_path, writable="/") == ""
+
+
+def test_what_a_training_needs_stands_at_the_top():
+    import gatherbench
+    from gatherbench import pyg
+    from gatherbench.bench.sampling.pyg import PygNeighborSampler
+    from gatherbench.strategies.pyg_features import FeatureLoader
+    from gatherbench.strategies.unified_tensor import UnifiedTensor, unified
+
+    assert gatherbench.unified is unified and gatherbench.UnifiedTensor is UnifiedTensor
+    assert pyg.NeighborSampler is PygNeighborSampler and pyg.FeatureLoader is FeatureLoader
+    assert {"UnifiedTensor", "empty", "unified"} <= set(dir(gatherbench))
+    with pytest.raises(AttributeError, match="unifed"):
+        gatherbench.unifed  # type: ignore[attr-defined]  # noqa: B018

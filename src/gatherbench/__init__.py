@@ -3,17 +3,19 @@
 The four rooms of the house are ``gatherbench.datasets``, ``gatherbench.kernels``,
 ``gatherbench.strategies`` and ``gatherbench.bench``. Importing this package loads none of
 them, so that ``gatherbench --help`` answers without torch or pandas. :func:`unified`, the way
-into one's own training code, and :func:`empty` are loaded when they are first asked for.
+into one's own training code, :class:`UnifiedTensor` and :func:`empty` are loaded when they are
+first asked for; what goes with PyTorch Geometric is in ``gatherbench.pyg``.
 """
 
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gatherbench.kernels.private_folder import cache_folder, private_folder
 
-__all__ = ["__version__", "empty", "unified"]
+__all__ = ["UnifiedTensor", "__version__", "empty", "unified"]
 __version__ = "0.1.0"
 
 
@@ -54,19 +56,18 @@ _keep_compiled_loops()
 
 if TYPE_CHECKING:
     from gatherbench.kernels.managed_memory import empty
-    from gatherbench.strategies.unified_tensor import unified
+    from gatherbench.strategies.unified_tensor import UnifiedTensor, unified
 else:  # hidden from type checkers, which would then believe in any name
+    _WHERE = {
+        "UnifiedTensor": "gatherbench.strategies.unified_tensor",
+        "empty": "gatherbench.kernels.managed_memory",
+        "unified": "gatherbench.strategies.unified_tensor",
+    }
 
     def __getattr__(name: str) -> object:
-        if name == "unified":
-            from gatherbench.strategies.unified_tensor import unified
+        if name not in _WHERE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(_WHERE[name]), name)
 
-            return unified
-        if name == "empty":
-            from gatherbench.kernels.managed_memory import empty
-
-            return empty
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-    def __dir__() -> list[str]:  # for completion: both are there before they are loaded
+    def __dir__() -> list[str]:  # for completion: all are there before they are loaded
         return sorted({*globals(), *__all__})
