@@ -83,8 +83,10 @@ def test_what_a_training_needs_stands_at_the_top():
     from gatherbench.strategies.pyg_features import FeatureLoader
     from gatherbench.strategies.unified_tensor import UnifiedTensor, unified
 
-    assert gatherbench.unified is unified and gatherbench.UnifiedTensor is UnifiedTensor
-    assert pyg.NeighborSampler is PygNeighborSampler and pyg.FeatureLoader is FeatureLoader
+    assert gatherbench.unified is unified
+    assert gatherbench.UnifiedTensor is UnifiedTensor
+    assert pyg.NeighborSampler is PygNeighborSampler
+    assert pyg.FeatureLoader is FeatureLoader
     assert {"UnifiedTensor", "empty", "unified"} <= set(dir(gatherbench))
     with pytest.raises(AttributeError, match="unifed"):
         gatherbench.unifed  # type: ignore[attr-defined]  # noqa: B018
