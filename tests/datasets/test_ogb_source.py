@@ -259,9 +259,18 @@ def test_without_ogb_the_error_names_the_extra(tmp_path, monkeypatch):
 
 
 def test_importing_ogb_here_never_asks_for_a_newer_version():
-    """In a fresh process, where ``ogb/version.py`` runs; the stand-in would be called by it."""
+    """In a fresh process, where ``ogb/version.py`` runs; the stand-in would be called by it.
+
+    The part of it that reads datasets is an empty module, or it would load torch.
+    """
     code = """
 import sys, types
+from importlib.machinery import ModuleSpec
+class Empty:
+    def find_spec(self, name, *_):
+        return ModuleSpec(name, self) if name == "ogb.nodeproppred" else None
+    create_module = exec_module = lambda *_: None
+sys.meta_path.insert(0, Empty())
 outdated = types.ModuleType("outdated")
 outdated.check_outdated = lambda *_: print("asked")
 sys.modules["outdated"] = outdated

@@ -35,6 +35,19 @@ def runner(
     return Runner(PreparedRun(store, wanted, measure, device, "abc", "box"), worker=FAKE, **more)
 
 
+#: Of paths that take turns in blocks.
+PATHS, BLOCKS = ("blocks a", "blocks b", "blocks c"), 4
+
+
+def repeat(number: int = 0) -> list[Case]:
+    return [replace(case, repeat=number) for case in cases(*PATHS)]
+
+
+def go(store: RunStore, wanted: list[Case], **more: Any) -> Runner:
+    measure = Measure(repeats=1, epochs=BLOCKS, together=True)
+    return Runner(PreparedRun(store, wanted, measure, "cpu", "abc", "box"), worker=FAKE, **more)
+
+
 def measured(job: Job) -> list[Row]:
     """The rows of a case that can run here, measured in this process."""
     assert skipped(job) is None

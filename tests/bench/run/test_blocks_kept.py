@@ -16,29 +16,15 @@ from typing import Any
 
 import pytest
 
-from gatherbench.bench.plan.plan import Measure
-from gatherbench.bench.plan.workload import Case
 from gatherbench.bench.read.derive import repeat_logs
 from gatherbench.bench.read.tables import Run, no_samples, process_at, run_of
 from gatherbench.bench.run.agreement import strays
 from gatherbench.bench.run.job import AnyJob
 from gatherbench.bench.run.rows import PROCESS, SET, Row, RowMaker
-from gatherbench.bench.run.runner import PreparedRun, Runner
 from gatherbench.bench.run.store import CUT_OFF, PartWriter, RunStore, read_part
 from gatherbench.stats.judge import ratio_of
 
-from .fakes import FAKE, WORKLOAD, cases
-
-PATHS, BLOCKS = ("blocks a", "blocks b", "blocks c"), 4
-
-
-def repeat(number: int = 0) -> list[Case]:
-    return [replace(case, repeat=number) for case in cases(*PATHS)]
-
-
-def go(store: RunStore, wanted: list[Case], **more: Any) -> Runner:
-    measure = Measure(repeats=1, epochs=BLOCKS, together=True)
-    return Runner(PreparedRun(store, wanted, measure, "cpu", "abc", "box"), worker=FAKE, **more)
+from .fakes import BLOCKS, PATHS, WORKLOAD, go, repeat
 
 
 def after(store: RunStore, epochs: int, what: str) -> None:
@@ -113,13 +99,12 @@ def test_kill_9_of_the_whole_run_within_a_block_loses_that_block_alone(store):
     code = (
         "import sys; from pathlib import Path\n"
         "from gatherbench.bench.run.store import RunStore\n"
-        "from tests.bench.run import test_blocks_kept as of\n"
-        "of.go(RunStore(Path(sys.argv[1])), of.repeat()).run()"
+        "sys.path.insert(0, sys.argv[1])\n"
+        "from fakes import go, repeat\n"
+        "go(RunStore(Path(sys.argv[2])), repeat()).run()"
     )
-    root = Path(__file__).parents[3]
-    environ = os.environ | {"PYTHONPATH": f"{root}:{root / 'src'}"}
-    command = [sys.executable, "-c", code, str(store.folder)]
-    with subprocess.Popen(command, env=environ) as process:
+    command = [sys.executable, "-c", code, str(Path(__file__).parent), str(store.folder)]
+    with subprocess.Popen(command) as process:
         while not (store.folder / "reached").exists():
             assert process.poll() is None
             time.sleep(0.01)
@@ -180,7 +165,7 @@ def test_a_further_repeat_that_was_interrupted_is_resumed(store):
 def test_a_part_is_cut_down_to_its_whole_blocks_once(tmp_path):
     """An epoch that is whole alone, and its samples, go; a second look changes nothing."""
     store = RunStore.create(tmp_path, "box", {"name": "mine", "cases": []}, {})
-    case = cases("blocks a")[0]
+    case = repeat()[0]
     make, part = RowMaker("r", "c", "m", "host").of(case), store.part(case)
     out = PartWriter(part)
     out.row(make.ok("setup", "open_time", "s", 0.1, "clock"))
