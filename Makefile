@@ -7,10 +7,10 @@
 #   PROFILE=           machine that epochs are predicted for (`gatherbench list profiles`)
 #   OUT=gpu-out        where the gpu-… targets write, each into a folder of its own but gpu-test
 #   BUDGET=500         seconds that gpu-micro and gpu-epoch may take (regress-against: 270)
-#   SECTIONS=          of gpu-micro, which to run: gather pages overlap ncu peer, or full, which has to be named
+#   SECTIONS=          of gpu-micro, which to run: gather pages overlap ncu peer
 #   GPU_PLAN=gpu-decide which plan `make gpu-epoch` runs
 #   CARRY_PYTHON=3.12  the Python of a GPU machine without a network, for `make carry`
-#   PEERS=1            `make carry` takes WholeGraph along, for gpu-micro to measure beside ours
+#   PEERS=1            `make carry` takes WholeGraph along, to be measured beside ours
 
 PLAN    ?= usual
 VENV    ?= .venv
@@ -108,7 +108,9 @@ carry: $(READY) ## on any machine: unpack into .carry what a GPU machine without
 	$(PY) -m pip install -q -c constraints.txt --no-deps --only-binary=:all: --upgrade --target .carry \
 	  --python-version $(CARRY_PYTHON) --implementation cp --platform manylinux2014_x86_64 \
 	  pydantic pydantic-core annotated-types typing-inspection platformdirs
+	git rev-parse --short=12 HEAD > .carry/commit
 ifdef PEERS
+	$(PY) -m pip install -q --no-deps --upgrade --target .carry ./examples/peers
 	$(PY) -m pip install -q -c constraints.txt --no-deps --only-binary=:all: --upgrade --target .carry \
 	  --python-version $(CARRY_PYTHON) --implementation cp --platform manylinux_2_28_x86_64 \
 	  --platform manylinux_2_27_x86_64 --platform manylinux_2_24_x86_64 \

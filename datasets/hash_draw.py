@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatherbench.datasets import generated
-from gatherbench.datasets.hashed import ALPHA, LEAST, MOST, PRIME
+from gatherbench.datasets.hashed import ALPHA, MOST, PRIME
 from gatherbench.datasets.source import Progress
 
 _U64 = np.uint64
@@ -63,35 +63,41 @@ def fill(table: NDArray[np.float32], first: int = 0) -> None:
 
 
 @numba.njit(nogil=True, cache=True)
-def _degrees(out: Any, first: int) -> None:
+def _degrees(out: Any, first: int, least: float, power: float, most: int) -> None:
     for i in range(len(out)):
         u = (np.float64(_hash(_DEGREES + _U64(first + i)) >> _U64(11)) + 1.0) * 2.0**-53
-        out[i] = min(np.int64(LEAST * u ** (-1.0 / ALPHA)), MOST)
+        out[i] = min(np.int64(least * u**power), most)
 
 
 @numba.njit(nogil=True, cache=True)
-def _neighbours(out: Any, degrees: Any, first: int, nodes: int) -> None:
+def _neighbours(out: Any, degrees: Any, first: int, nodes: int, skew: float) -> None:
     at = 0
     for i in range(len(degrees)):
         for k in range(degrees[i]):
             z = _hash(_NEIGHBOURS + (_U64(first + i) << _U64(14)) + _U64(k))
             u = np.float64(z >> _U64(11)) * 2.0**-53
-            rank = _U64(np.float64(nodes) * u * u * u)
+            rank = _U64(np.float64(nodes) * u * u * (u if skew == 3.0 else u ** (skew - 2.0)))
             out[at] = rank * _PRIME % _U64(nodes)
             at += 1
 
 
-def columns(nodes: int, progress: Progress) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+def columns(
+    nodes: int, least: float, skew: float, progress: Progress
+) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
     """The graph for ``DatasetWriter.write_columns``: in-degrees and in-neighbours of runs of nodes.
 
     In-neighbours of a node are not sorted; one may stand twice, and be the node itself.
+
+    Args:
+        least: of Pareto's law, before in-degrees are rounded down.
+        skew: an in-neighbour's rank is ``nodes`` times this power of a uniform number.
     """
 
     def run(first: int) -> tuple[NDArray[Any], NDArray[Any]]:
         degrees = np.empty(min(_COLUMNS, nodes - first), np.int64)
-        _degrees(degrees, first)
+        _degrees(degrees, first, least, -1 / ALPHA, MOST)  # compiled ones outlive a constant
         rows = np.empty(int(degrees.sum()), np.uint32)
-        _neighbours(rows, degrees, first, nodes)
+        _neighbours(rows, degrees, first, nodes, skew)
         return degrees, rows
 
     firsts = range(0, nodes, _COLUMNS)

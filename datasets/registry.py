@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gatherbench.datasets.dataset import SPEC_FILE, DatasetError, remedy
 from gatherbench.datasets.files import exclusive
-from gatherbench.datasets.hashed import HashedSource
+from gatherbench.datasets.hashed import hashed_shapes
 from gatherbench.datasets.mag_source import MagSource
 from gatherbench.datasets.ogb_source import OgbSource
 from gatherbench.datasets.reddit_source import RedditSource
@@ -23,7 +23,7 @@ from gatherbench.plugins import PluginError, Plugins, nearest
 SOURCES: tuple[GraphSource, ...] = (
     WordnetSource(),
     *named_shapes(),
-    HashedSource(),
+    *hashed_shapes(),
     *uniform_sources(),
     OgbSource("ogbn-arxiv"),
     OgbSource("ogbn-products"),

@@ -45,6 +45,7 @@ class SyntheticSource:
     splits: tuple[int, int, int]
     source: str
     unlike: str = ""  # in what it is known to differ from the graph of that shape, with the source
+    skew: float = 3.0  # of the same shape by hash (hashed.py)
     scalable: bool = True
 
     def estimate(self, scale: float) -> DatasetSpec:

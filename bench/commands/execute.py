@@ -60,14 +60,17 @@ def new_run(
     profile: str = "",
     trace: bool = False,
     nvtx: bool = False,
+    sensors: Path | None = None,
 ) -> PreparedRun:
     """A folder for a new run of the plan.
 
     ``device`` and ``profile`` override the plan's; ``trace`` and ``nvtx`` are asked for beside it.
+    ``sensors``: the folder of a run whose check of this GPU's sensors counts.
 
     Raises:
         BadRunError: the plan is wrong, or asks for a device, cores or a profile that are not
-            there.
+            there; or the run of ``sensors`` has checked none, or another GPU's.
+        StoreError: ``sensors`` is no run folder.
     """
     load = Load.now()
     try:
@@ -87,6 +90,7 @@ def new_run(
         env = describe_machine()
         _refuse_more_threads(measure, plan.workloads(), env)
         machine = machine_slug(env)
+        checked = None if sensors is None else _checked(sensors, env)
         profile = profile or plan.profile or usual_profile(device, machine)
         modelled = load_profile(profile) if profile else None
         now = {"device": device, "measure": measure, "profile": profile}
@@ -108,7 +112,14 @@ def new_run(
         raise BadRunError(
             f"{results}: no run can be kept there: {error}; choose a folder with --results"
         ) from error
-    return PreparedRun(store, cases, measure, device, env["commit"], machine, load)
+    return PreparedRun(store, cases, measure, device, env["commit"], machine, load, checked)
+
+
+def _checked(folder: Path, env: dict[str, Any]) -> RunStore:
+    store = RunStore.open(folder)
+    if not store.sensors_file.exists() or store.env().get("gpu_in_use") != env["gpu_in_use"]:
+        raise BadRunError(f"{folder}: has not checked this GPU's sensors; leave --sensors out")
+    return store
 
 
 def reopen(folder: Path) -> PreparedRun:

@@ -42,6 +42,12 @@ def run(
             min=0,
         ),
     ] = None,
+    sensors: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of a run with this GPU, whose check of the sensors counts here, too."
+        ),
+    ] = None,
     trace: Annotated[
         bool,
         typer.Option("--trace", help="Also write a Chrome trace of one epoch of each strategy."),
@@ -60,7 +66,13 @@ def run(
     if bool(plan) == (resume is not None):
         both = ", not both: a resumed run keeps its own plan" if plan else ""
         fail(f"give a plan, or --resume FOLDER to complete an earlier run{both}")
-    asked = {"--device": device, "--profile": profile, "--trace": trace, "--nvtx": nvtx}
+    asked: dict[str, object] = {
+        "--sensors": sensors,
+        "--device": device,
+        "--profile": profile,
+        "--trace": trace,
+        "--nvtx": nvtx,
+    }
     for option, given in asked.items():
         if resume is not None and given:
             fail(f"{option} goes with a new run: a resumed one keeps what its plan says")
@@ -75,5 +87,6 @@ def run(
         if resume is not None:
             prepared = reopen(resume)
         else:
-            prepared = new_run(plan, results, device, profile=profile, trace=trace, nvtx=nvtx)
+            more = {"profile": profile, "trace": trace, "nvtx": nvtx, "sensors": sensors}
+            prepared = new_run(plan, results, device, **more)
         raise typer.Exit(execute(prepared, out, console(stderr=True), budget))

@@ -78,16 +78,7 @@ CASES = {
             for case in (
                 Case(f"visits_{memory}", "1", f"reads of 64 B of {memory} memory", "pages"),
                 Case(f"span_{memory}", "B", f"bytes of rows out of {memory} memory", "pages"),
-            )
-        ),
-        *(
-            Case(f"full_{kind}{more}", "B", what, "full")
-            for kind in ("managed", "unadvised")
-            for more, what in (
-                ("", f"bytes of rows out of {kind} memory, GPU memory full but for 4 GiB"),
-                ("_payload", "the same, of several gathers in a row"),
-                ("_link", "bytes that the link carried meanwhile, by NVML"),
-                ("_grown", "bytes by which GPU memory in use grew meanwhile"),
+                Case(f"foreign_{memory}", "B", "the same, by kernels that are not ours", "pages"),
             )
         ),
         *(

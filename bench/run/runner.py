@@ -14,6 +14,7 @@ import errno
 import json
 import math
 import os
+import shutil
 import signal
 import sys
 import time
@@ -105,6 +106,7 @@ class PreparedRun:
         device: ``cpu`` or ``cuda``.
         commit, machine: what the rows say of the run.
         load: of the machine before anything began; ``None``: nobody looked.
+        checked: an earlier run with this GPU, whose check of the sensors counts; ``None``: none.
     """
 
     store: RunStore
@@ -114,6 +116,7 @@ class PreparedRun:
     commit: str
     machine: str
     load: Load | None = None
+    checked: RunStore | None = None
 
     @property
     def rows(self) -> RowMaker:
@@ -468,7 +471,12 @@ class Runner:
         if self.task.device != "cuda":
             return None
         sensors = self.store.sensors_file
-        if CALIBRATION_KEY not in done:
+        if CALIBRATION_KEY not in done and self.task.checked is not None:
+            earlier = [row for row in self.task.checked.rows() if row.stage == CALIBRATION_STAGE]
+            shutil.copyfile(self.task.checked.sensors_file, sensors)
+            self.store.append([replace(row, run_id=self.store.run_id) for row in earlier])
+            done.add(CALIBRATION_KEY)
+        elif CALIBRATION_KEY not in done:
             part = self.store.parts.absolute() / "calibration.jsonl"
             copies = tuple(self.measure.known_copies)
             job = SensorCheckJob(self.task.rows, part, sensors.absolute(), copies)

@@ -6,6 +6,8 @@ fresh memory in each minibatch, as in their loaders. What is read on a GPU has n
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import importlib
 import importlib.metadata
 import importlib.util
@@ -67,6 +69,29 @@ class WholeGraph:
             torch.cuda.synchronize()
             self._comm.barrier()
         return theirs
+
+    def gather_from(self, rows: Tensor, ids: Tensor) -> Tensor:
+        """Rows ``[len(ids), D]`` of memory that is not theirs, by their kernel, in the ids' order.
+
+        Their Python takes tables of their own alone; their C function takes any address.
+
+        Raises:
+            RuntimeError: it refuses.
+        """
+        env, gather = self._raw_gather
+        out = torch.empty((len(ids), rows.shape[1]), dtype=rows.dtype, device=ids.device)
+        given = [env.wrap_torch_tensor(tensor) for tensor in (rows, ids, out)]
+        handles = [tensor.get_c_handle() for tensor in given]
+        handles += [env.get_wholegraph_env_fns(), env.get_stream()]
+        if status := gather(*map(ctypes.c_void_p, handles), -1):
+            raise RuntimeError(f"wholememory_gather ended with status {status}")
+        return out
+
+    @functools.cached_property
+    def _raw_gather(self) -> tuple[Any, Any]:
+        (library,) = importlib.import_module("libwholegraph").load_library()
+        env = importlib.import_module("pylibwholegraph.torch.wholegraph_env")
+        return env, library.wholememory_gather
 
     def free(self, table: Any) -> None:
         """Give the table back."""

@@ -1,6 +1,7 @@
 """The section ``pages`` of gpu-micro: what it allocates, advises and reads, and keeps."""
 
 import contextlib
+import ctypes
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,57 +22,40 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def done(cuda: None, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+def free() -> list[int]:
+    """What the GPU has free."""
+    return [70 << 30]
+
+
+@pytest.fixture
+def done(cuda: None, free: list[int], monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """What was asked of CUDA, in order; sizes of the tables are a few MiB."""
     noted: list[tuple[Any, ...]] = []
-    in_use = [2 * MIB]
 
     def managed_table(shape: tuple[int, int], dtype: torch.dtype, device: int | None) -> Tensor:
         noted.append(("managed", shape[1] // MIB))
         return torch.zeros(shape, dtype=dtype)
 
-    def unadvised(size: int) -> Tensor:
-        noted.append(("unadvised", size // MIB))
-        return torch.zeros(size, dtype=torch.uint8)
-
     def leave_out(_address: int, size: int, _device: int | None) -> None:
         noted.append(("left out", size))
 
-    def counted(out: Tensor, *more: Any) -> None:
-        in_use[0] += 1000 if ("unadvised", 8) in noted else 0
-        gather(out, *more)
-
-    @contextlib.contextmanager
-    def filled(_device: torch.device) -> Any:
-        noted.append(("filled",))
-        yield
-        noted.append(("freed",))
-
-    class Counters:
-        def start(self) -> None:
-            noted.append(("counters",))
-
-        def stop(self) -> list[SimpleNamespace]:
-            return [SimpleNamespace(value=7.0, source="RX", reason=None)]
+    def seen(address: int, shape: tuple[int, int], _device: torch.device) -> Tensor:
+        raw = (ctypes.c_float * (shape[0] * shape[1])).from_address(address)
+        return torch.frombuffer(raw, dtype=torch.float32).view(shape)
 
     monkeypatch.setattr(pages, "managed_table", managed_table)
     monkeypatch.setattr(pages, "HostRegistration", Registered)
-    monkeypatch.setattr(pages, "gather_into", counted)
+    monkeypatch.setattr(pages, "gather_into", gather)
+    monkeypatch.setattr(pages, "seen_by_torch", seen)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free[0], 80 << 30))
     monkeypatch.setattr(page_rate, "gather_into", gather)
-    monkeypatch.setattr(pages, "_unadvised", unadvised)
     monkeypatch.setattr(pages, "_leave_out", leave_out)
-    monkeypatch.setattr(pages, "_filled_gpu", filled)
-    monkeypatch.setattr(pages, "_link_counters", lambda _: Counters())
-    monkeypatch.setattr(pages, "_in_use", lambda _: in_use[0])
     monkeypatch.setattr(pages, "event_seconds", lambda work, _: (work(), 0.5)[1])
     monkeypatch.setattr(pages, "num_ids", lambda _: 200)
     for name, value in (
         ("SPANS", (4 * MIB, 8 * MIB)),
-        ("FULL_SPANS", (16 * MIB,)),
         ("SPLIT_BYTES", 2 * MIB),
-        ("UNADVISED_BYTES", 8 * MIB),
-        ("UNADVISED_ROWS", 50),
-        ("LINK_S", 0.0),
+        ("FOREIGN_SPANS", (4 * MIB, 32 * MIB)),
     ):
         monkeypatch.setattr(pages, name, value)
     monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
@@ -80,8 +64,8 @@ def done(cuda: None, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     return noted
 
 
-def rows(out: Path, *more: str, section: str = "pages") -> pd.DataFrame:
-    arguments = ["--out", str(out), "--section", section, "--rounds", "1", *more]
+def rows(out: Path, *more: str) -> pd.DataFrame:
+    arguments = ["--out", str(out), "--section", "pages", "--rounds", "1", *more]
     assert micro.main(arguments) == 0
     return read_points(out / "rows.csv")
 
@@ -95,27 +79,30 @@ def test_every_case_has_its_rows(done, tmp_path):
         (span, width) for span in pages.SPANS for width in pages.ROW_BYTES
     }
     assert set(spans["amount"] / spans["row_bytes"]) == {200}
-    assert ("filled",) not in done, "a GPU that others may be using is not filled unasked"
+    foreign = table[table["case"].str.startswith("foreign")]
+    assert set(foreign["policy"]) == {"torch.index_select"}
+    assert set(zip(foreign["span_bytes"], foreign["row_bytes"], strict=True)) == {
+        (4 * MIB, width) for width in pages.FOREIGN_ROW_BYTES
+    }
 
 
-def test_beside_a_full_gpu_the_link_and_the_memory_in_use_are_read(done, tmp_path):
-    table = rows(tmp_path, section="full")
-    assert set(table["case"]) == {c.name for c in CASES.values() if c.section == "full"}
-    of_full = table[table["case"].str.startswith("full_managed")].set_index("case")
-    assert set(of_full["span_bytes"]) == {16 * MIB}
-    assert set(of_full.loc["full_managed_link", "amount"]) == {7.0}
-    assert set(of_full.loc["full_managed_grown", "amount"]) == {0.0}
+def test_no_more_managed_memory_is_asked_for_than_the_gpu_has_free(done, free, tmp_path):
+    free[0] = pages.LEFT_BYTES + 5 * MIB
+    table = rows(tmp_path, "--cases", "span_managed")
+    assert done == [("managed", 4)]
+    assert set(table["span_bytes"]) == {4 * MIB}
+    free[0] = pages.LEFT_BYTES
+    table = rows(tmp_path / "full", "--cases", "span_managed")
+    assert table["reason"].tolist() == ["no_memory: host and GPU have no room for 4 MiB"]
 
 
-def test_the_control_is_told_from_memory_that_stays(done, tmp_path):
-    """No advice was ever given for it: advice that is taken back leaves what it had mapped."""
-    table = rows(
-        tmp_path, "--cases", "full_unadvised_grown", "full_unadvised_payload", section="full"
-    )
-    assert done == [("unadvised", 8), ("filled",), ("counters",), ("freed",)]
-    amounts = table.set_index("case")["amount"]
-    assert amounts["full_unadvised_grown"] == 1000
-    assert amounts["full_unadvised_payload"] == 50 * 512
+def test_a_kernel_of_others_that_is_wrong_costs_its_own_points(done, tmp_path, monkeypatch):
+    peer = SimpleNamespace(version="1", gather_from=lambda table, ids: table[ids - 1], close=list)
+    monkeypatch.setattr(pages, "WholeGraph", lambda: peer)
+    monkeypatch.setattr(pages.importlib.util, "find_spec", lambda _name: True)
+    table = rows(tmp_path, "--cases", "foreign_managed").set_index("policy")
+    assert table.loc["WholeGraph 1", "reason"] == "WholeGraph 1, rows of 64 B: wrong rows"
+    assert set(table.loc[["torch.index_select"], "reason"]) == {""}
 
 
 @pytest.mark.parametrize(("case", "piece"), [("split_64k", 64 << 10), ("split_4k", 4 << 10)])
@@ -130,18 +117,12 @@ def test_what_is_not_to_be_had_has_its_reason(done, tmp_path, monkeypatch):
         raise MemoryError("no_memory: nothing is left")
 
     monkeypatch.setattr(pages, "managed_table", none)
-    monkeypatch.setattr(pages, "_unadvised", none)
     table = rows(tmp_path).set_index("case")
-    assert set(table.loc[["span_registered", "visits_registered"], "reason"]) == {""}
-    left = table.drop(index=["span_registered", "visits_registered"])
+    there = ["span_registered", "foreign_registered", "visits_registered"]
+    assert set(table.loc[there, "reason"]) == {""}
+    left = table.drop(index=there)
     assert set(left["reason"]) == {"no_memory: nothing is left"}
-    assert len(left) == 4
-    table = rows(tmp_path / "full", section="full")
-    assert set(table["reason"]) == {"no_memory: nothing is left"}
-    assert len(table) == 8
-    monkeypatch.setattr(pages, "available_bytes", lambda: 16 * MIB)
-    table = rows(tmp_path / "small", "--cases", "full_managed", section="full")
-    assert table["reason"].tolist() == ["no_memory: the host has no room for 0 GiB"]
+    assert len(left) == 5
 
 
 def test_wrong_rows_are_not_timed(done, tmp_path, monkeypatch):

@@ -11,8 +11,7 @@ The cases are grouped in sections, each in a process of its own with its share o
 crashes, hangs or lacks something costs the others nothing, and its cases are rows with the reason.
 
     gather     rates over row width, span, order, policy and grid, beside the roofs
-    pages      registered and managed memory by span, and where pages split
-    full       managed memory beside a full GPU; only if named, as it takes all of the GPU's memory
+    pages      registered and managed memory by span, also by others' kernels, and where pages split
     overlap    a gather beside loads that are like training
     ncu        the GPU's counters beside the request accounting
     peer       WholeGraph live, where it is installed
@@ -59,9 +58,7 @@ if TYPE_CHECKING:
     from gatherbench.bench.probe.gpu import GpuStand
 
 #: Each section's weight in the time that is left when its turn comes, among those still to come.
-SECTIONS = {"gather": 11.0, "pages": 6.0, "full": 4.0, "overlap": 4.0, "ncu": 4.0, "peer": 1.0}
-#: Those that run if none is named: not what fills a GPU that others may be using.
-USUAL = [name for name in SECTIONS if name != "full"]
+SECTIONS = {"gather": 11.0, "pages": 6.0, "overlap": 4.0, "ncu": 4.0, "peer": 1.0}
 #: Exit status of a section that cannot run here; its last line says why.
 SKIPPED = 3
 #: Exit status of a section that has lost CUDA's context and can begin anew, with what its line that
@@ -103,7 +100,7 @@ def parser() -> argparse.ArgumentParser:
     add("--dry-run", action="store_true", help="say what the gathers would time, and stop")
     add("--budget", type=float, default=500.0, help="seconds for everything")
     add("--rounds", type=int, default=0, help="end after so many (0: the budget decides)")
-    add("--sections", nargs="+", choices=list(SECTIONS), default=USUAL)
+    add("--sections", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))
     cases = [case.name for case in CASES.values() if case.section in SECTIONS]
     add("--cases", nargs="+", choices=cases, metavar="CASE", help="cases to run; --list has them")
     of_gathers = parser.add_argument_group("of the gathers")
@@ -232,7 +229,6 @@ def run_here(options: argparse.Namespace, add: Add) -> int:
 
         sections = {
             "pages": pages.measure,
-            "full": pages.measure_full,
             "overlap": overlap.measure,
             "ncu": counters.measure,
             "peer": peer.measure,

@@ -29,10 +29,12 @@ def runner(
     timeout_s: float = 200,
     device: str = "cpu",
     together: bool = False,
+    checked: RunStore | None = None,
     **more: Any,
 ) -> Runner:
     measure = Measure(repeats=1, timeout_s=timeout_s, together=together)
-    return Runner(PreparedRun(store, wanted, measure, device, "abc", "box"), worker=FAKE, **more)
+    run = PreparedRun(store, wanted, measure, device, "abc", "box", checked=checked)
+    return Runner(run, worker=FAKE, **more)
 
 
 #: Of paths that take turns in blocks.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gatherbench.bench.commands.execute import BadRunError, new_run
 from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.plan.workload import Case
 from gatherbench.bench.run.job import SensorCheckJob, read_choice
@@ -53,6 +54,23 @@ def test_every_case_is_told_what_the_calibration_trusts_and_a_resumed_run_keeps_
     before = (store.folder / TIMELINE_FILE).read_bytes()
     run(store)  # nothing is missing: nothing is gathered anew
     assert (store.folder / TIMELINE_FILE).read_bytes() == before
+
+
+def test_another_run_of_the_machine_may_have_calibrated(store, tmp_path, monkeypatch):
+    monkeypatch.setenv("TEST_TRUSTED_SOURCE", "counters")
+    run(store, CASES[:1])
+    plan = {"name": "p", "measure": {}, "workloads": {}, "cases": []}
+    other = RunStore.create(tmp_path / "other", "box", plan, {"gpu_in_use": "a"})
+    assert runner(other, CASES, device="cuda", checked=store).run() == 0
+    assert executions(other) == [case.id for case in CASES]
+    rows = other.rows()
+    assert {r.run_id for r in rows} == {other.run_id}
+    assert [r.source for r in rows if r.metric == "sensors"] == ["counters", "counters"]
+    told = [r.metric for r in rows if r.stage == "calibration"]
+    assert told == ["pcie_host_to_device_ratio", "wall_time"]
+    none = RunStore.create(tmp_path / "none", "box", plan, {})
+    with pytest.raises(BadRunError, match="has not checked this GPU's sensors"):
+        new_run("quick", tmp_path, "cpu", sensors=none.folder)
 
 
 def test_a_calibration_that_dies_costs_the_counters_and_no_case(store):
