@@ -263,6 +263,7 @@ def _by_span(kind: str, phase: Phase, gathers: Gathers) -> None:
             continue
         some += points(f"foreign_{kind}", spans, FOREIGN_ROW_BYTES, kernel)
     phase.visit(some, gathers)
+    phase.refuse(f"no_memory: no more than {size >> 20} MiB of {kind} memory are to be had")
 
 
 def split(case: str, phase: Phase) -> None:
