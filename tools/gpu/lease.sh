@@ -37,7 +37,7 @@ epochs() { # PLAN SECONDS: what is cut off behind its cases are pictures, which 
     name=$(basename "$1" .toml)
     checked=$(ls -t gpu-out/*/*/sensors.json 2> /dev/null | head -n 1)
     plan "$1" > "gpu-out/$name.toml"
-    part "$name" $(($2 + 5)) "$python" -m gatherbench run "gpu-out/$name.toml" --results gpu-out \
+    part "$name" $(($2 + 10)) "$python" -m gatherbench run "gpu-out/$name.toml" --results gpu-out \
         --budget "$2" ${checked:+--sensors "$(dirname "$checked")"}
 }
 
@@ -67,17 +67,17 @@ case ${1:-} in
         exit 1
     fi
     prepare hashed-papers100M=0.5 hashed-products=1 hashed-reddit=1 hashed-wiki=1
-    epochs $plans/gpu-decide.toml $((${DECIDE_S:-425} - SECONDS))
+    epochs $plans/gpu-decide.toml $((${DECIDE_S:-405} - SECONDS))
     ;;
 2)
     prepare hashed-papers100M=1 hashed-papers100M=1.7 hashed-products=1 hashed-wiki=1
-    epochs $plans/gpu-papers.toml 80
+    epochs $plans/gpu-papers.toml 70
     if [ "$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits | head -n 1)" -lt 100000 ]; then
-        epochs $plans/gpu-beyond.toml 80
+        epochs $plans/gpu-beyond.toml 70
     else
-        part pages 100 "$python" -m tools.gpu.micro --out gpu-out/gpu-micro --budget 80 --sections pages
+        part pages 80 "$python" -m tools.gpu.micro --out gpu-out/gpu-micro --budget 60 --sections pages
     fi
-    epochs examples/peers/gpu-peers.toml 60
+    epochs examples/peers/gpu-peers.toml 50
     energy=$(mktemp -d)/gpu-energy.toml # the first workload of gpu-decide once, 10 s a path
     awk '/^\[\[workload/ { drop = n++ } /^\[\[strategy/ { drop = 0 } !drop' $plans/gpu-decide.toml |
         sed -e 's/^energy = .*/energy = true/' -e 's/^min_repeats = .*/repeats = 1/' \
