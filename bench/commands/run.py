@@ -87,6 +87,7 @@ def run(
         if resume is not None:
             prepared = reopen(resume)
         else:
-            more = {"profile": profile, "trace": trace, "nvtx": nvtx, "sensors": sensors}
-            prepared = new_run(plan, results, device, **more)
+            prepared = new_run(
+                plan, results, device, profile=profile, trace=trace, nvtx=nvtx, sensors=sensors
+            )
         raise typer.Exit(execute(prepared, out, console(stderr=True), budget))
