@@ -9,7 +9,6 @@ A PyG user keeps data, sampler, loader and loop, leaves ``x`` out of the data an
 It wraps as PyG's own ``PrefetchLoader`` does. PyG's ``FeatureStore`` and the loaders' ``transform``
 could bring the rows too, but both are called when a batch is already being waited for, and in a
 loader's worker processes by default, which may use neither the GPU nor the strategy's threads.
-:class:`FetchFeatures` is a ``transform`` for those who want no more than that.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from itertools import chain
 from typing import Any, Protocol
 
 from torch import Tensor
-from torch.utils.data import get_worker_info
 from torch_geometric.data import Data
 from torch_geometric.loader import LinkLoader, NodeLoader
 
@@ -95,39 +93,6 @@ class FeatureLoader:
     def _complete(self, batch: Data) -> Data:
         batch.x = self.features[batch.n_id]
         return batch.to(self.features.device, non_blocking=True)
-
-
-class FetchFeatures:
-    """``NodeLoader(…, transform=FetchFeatures(features), filter_per_worker=False)``.
-
-    Sets ``batch.x`` to the rows of ``batch.n_id`` on the features' device and waits for them; the
-    rest of the batch stays where it is. Without ``filter_per_worker=False`` PyG would call it in
-    the loader's worker processes, where it refuses.
-    """
-
-    def __init__(self, features: UnifiedTensor) -> None:
-        self.features: UnifiedTensor | None = features
-
-    def __getstate__(self) -> dict[str, None]:
-        """A loader sends itself, and its transform, to workers that are not forked (Python 3.14).
-
-        They only sample: what fetches stays here.
-        """
-        return {"features": None}
-
-    def __call__(self, batch: Data) -> Data:
-        """
-        Raises:
-            TypeError, ValueError: see :class:`FeatureLoader`.
-            RuntimeError: called in a worker process.
-        """
-        if self.features is None or get_worker_info() is not None:
-            raise RuntimeError(
-                "features are fetched in the main process: give the loader filter_per_worker=False"
-            )
-        check_batch(batch)
-        batch.x = self.features[batch.n_id]
-        return batch
 
 
 def _length(loader: Loader) -> int | None:

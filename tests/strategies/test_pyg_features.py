@@ -1,7 +1,5 @@
 """PyG's loaders with fetched features: the batches PyG itself would give, and who fetches when."""
 
-import pickle
-
 import pytest
 import torch
 from torch import Tensor
@@ -10,7 +8,7 @@ from torch_geometric.loader import NodeLoader
 
 import gatherbench
 from gatherbench.bench.sampling.pyg import PygNeighborSampler
-from gatherbench.strategies.pyg_features import FeatureLoader, FetchFeatures
+from gatherbench.strategies.pyg_features import FeatureLoader
 
 #: Two workers on a machine with one core: torch warns, and nothing else changes.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
@@ -114,32 +112,6 @@ def test_a_plain_tensor_is_no_features(data):
         FeatureLoader(node_loader(data), X)  # type: ignore[arg-type]
 
 
-@FORK
-def test_as_a_transform_of_the_loader(data):
-    with gatherbench.unified(X, "aligned_zero_copy", "cpu") as features:
-        loader = node_loader(
-            data, transform=FetchFeatures(features), filter_per_worker=False, num_workers=1
-        )
-        batches = list(loader)
-    assert len(batches) == 8
-    assert all(torch.equal(batch.x, X[batch.n_id]) for batch in batches)
-
-
-def test_workers_that_are_not_forked_are_sent_no_features():
-    with gatherbench.unified(X, "aligned_zero_copy", "cpu") as features:
-        sent = pickle.loads(pickle.dumps(FetchFeatures(features)))
-        with pytest.raises(RuntimeError, match="filter_per_worker=False"):
-            sent(Data(n_id=torch.arange(NODES)))
-
-
-@FORK
-def test_a_transform_in_a_worker_names_the_remedy(data):
-    with gatherbench.unified(X, "aligned_zero_copy", "cpu") as features:
-        loader = node_loader(data, transform=FetchFeatures(features), num_workers=1)
-        with pytest.raises(RuntimeError, match="filter_per_worker=False"):
-            next(iter(loader))
-
-
 def test_batches_that_have_no_place_for_rows(data):
     whole = data.clone()
     whole.x = X
@@ -150,5 +122,3 @@ def test_batches_that_have_no_place_for_rows(data):
             next(iter(FeatureLoader([HeteroData()], features)))  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="n_id"):
             next(iter(FeatureLoader([data], features)))  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="leave x out"):
-            FetchFeatures(features)(Data(x=X, n_id=torch.arange(NODES)))
