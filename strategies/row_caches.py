@@ -39,6 +39,7 @@ _MOVES_ON, _MOST_USES = 2, 3
 _GHOSTS, _QUEUE, _MAIN = range(3)
 
 _jit = numba.njit(nogil=True, cache=True, boundscheck=False)
+_inlined = numba.njit(inline="always")  # to hand on the state takes longer than what they do
 
 
 class _State(NamedTuple):
@@ -167,7 +168,7 @@ def _link(ids, following, last_use, state, time, when):  # type: ignore[no-untyp
         following[when % cycle, position] = -1
 
 
-@numba.njit(inline="always")
+@_inlined
 def _move(node, end, state):  # type: ignore[no-untyped-def]
     """Make ``node`` the first of the list at ``end``."""
     before, after = state.before, state.after
@@ -177,7 +178,7 @@ def _move(node, end, state):  # type: ignore[no-untyped-def]
     before[first] = after[end] = node
 
 
-@numba.njit(inline="always")
+@_inlined
 def _take(slot, row, state):  # type: ignore[no-untyped-def]
     """Give the slot to ``row``; whose it was has it no more."""
     if slot == state.counts[0]:
