@@ -29,13 +29,12 @@ import pandas as pd
 import torch
 from scipy.optimize import brentq
 
-from gatherbench.bench.model.epoch import EpochPrediction, minibatch_parts, predict_batches
+from gatherbench.bench.model.epoch import EpochPrediction, predict_batches
 from gatherbench.bench.model.load import MinibatchLoad, load_of
 from gatherbench.bench.model.physics import gpu_reads, link_time
 from gatherbench.bench.model.predict import profile_of
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.model.roofline import against_measured
-from gatherbench.bench.model.schedule import run_epoch
 from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.read.units import ITEM_BYTES
@@ -157,13 +156,9 @@ def charted(profile: LinkProfile, fitted: Fitted) -> LinkProfile:
 
 
 def predict_bar(profile: LinkProfile, fitted: Fitted, bar: Bar) -> float:
-    """Seconds of a bar on the machine of ``profile`` with the fitted constants.
-
-    Raises:
-        ValueError: the profile lacks a constant that the bar needs.
-    """
+    """Seconds of a bar on the machine of ``profile`` with the fitted constants."""
     load = loads(fitted.rows, fitted.handover_s)[bar]
-    return run_epoch(minibatch_parts(load, charted(profile, fitted)), BATCHES).epoch_s
+    return predict_batches(load, charted(profile, fitted), BATCHES).epoch_s
 
 
 @cache
@@ -237,7 +232,7 @@ def several_gpus(reference: pd.DataFrame) -> dict[str, list[float]]:
     """
     fitted, profile = fitted_chart(reference), load_profile(PREDICTED)
     epochs = [chart_epochs(fitted, profile, gpus) for gpus in GPUS]
-    seconds = [{bar: e.epoch_s.value or float("nan") for bar, e in one.items()} for one in epochs]
+    seconds = [{bar: e.epoch_s for bar, e in one.items()} for one in epochs]
     return {
         f"{bar[0]} {bar[1]}".removesuffix(" default"): [s[CPU_GATHER] / s[bar] - 1 for s in seconds]
         for bar in BARS
@@ -278,7 +273,7 @@ def _counts(name: str, row_bytes: int, address: int, kept_lines: int) -> Request
 
 def _link_s(profile: LinkProfile, counts: RequestCounts) -> float:
     requests = {float(size): float(n) for size, n in counts.requests.items()}
-    return link_time(requests, profile).value or float("nan")
+    return link_time(requests, profile).seconds
 
 
 def published_gathers(reference: pd.DataFrame, profile: LinkProfile) -> pd.DataFrame:
@@ -299,7 +294,7 @@ def published_gathers(reference: pd.DataFrame, profile: LinkProfile) -> pd.DataF
     (given,) = found.index[fitted]
     rate = (loads[given].gpu_page_visits or 0.0) / (found.loc[given, "published_s"] - call_s)
     profile = profile.with_constant("read.page_visits", rate, "fitted to the ids as given")
-    read_s = [gpu_reads(load, profile).seconds.value for load in loads]
+    read_s = [gpu_reads(load, profile).seconds for load in loads]
     modelled = call_s + pd.Series(read_s, dtype=float)
     error = modelled / found["published_s"] - 1
     return found.assign(modelled_s=modelled, error=error, fitted=fitted)

@@ -1,8 +1,8 @@
-"""`gatherbench predict`: what another machine would do with a run that is there."""
+"""`gatherbench predict`: what a machine would do with a run that is there, or with a graph."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +17,9 @@ from gatherbench.bench.commands.common import (
     run_folder,
 )
 
+if TYPE_CHECKING:
+    from gatherbench.bench.model.profile import LinkProfile
+
 
 def predict(
     folder: RunArgument = None,
@@ -27,16 +30,28 @@ def predict(
             "(default: the run's own, else as for a new run)."
         ),
     ] = "",
+    graph: Annotated[
+        str,
+        typer.Option(
+            help="Predict for a graph in place of a run: the name of a dataset, or"
+            " NODES,EDGES,DIM such as 2.4M,124M,100."
+        ),
+    ] = "",
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
-    """Predict a run's epochs on another machine. Nothing is measured again."""
+    """Predict a run's epochs on another machine, or every path on a graph. Nothing is measured."""
     from gatherbench.bench.commands.execute import usual_profile
     from gatherbench.bench.commands.finish import own_profile, predict_for
     from gatherbench.bench.model.profile import ProfileError, load_profile
     from gatherbench.bench.read.tables import run_in
     from gatherbench.bench.run.store import RunStore, StoreError
+    from gatherbench.datasets.dataset import DatasetError
 
-    with bad_input(StoreError, ProfileError):
+    with bad_input(StoreError, ProfileError, DatasetError):
+        if graph:
+            if folder is not None or not profile:
+                fail("--graph takes --profile NAME (gatherbench list profiles), and no run")
+            return _of_graph(graph, load_profile(profile))
         store = RunStore.open(run_folder(folder, results))
         machine = run_in(store).machine
         own = None if profile else own_profile(store)
@@ -56,3 +71,47 @@ def predict(
             )
     if not whole:
         raise typer.Exit(FAILED)
+
+
+def _of_graph(graph: str, profile: LinkProfile) -> None:
+    """Print the table of :func:`~gatherbench.bench.model.graph.predict_graph`, notes by number."""
+    from rich.table import Table
+
+    from gatherbench.bench.model.graph import BATCHES, Shape, predict_graph
+    from gatherbench.bench.plan.workload import Workload
+    from gatherbench.bench.read.units import quantity, span
+
+    shape = Shape.parse(graph)
+    one = Workload(shape.name)
+    title = (
+        f"Predicted for {profile.name}, not measured: {BATCHES} minibatches of {one.batch_size}"
+        f" seeds, fan-out {', '.join(map(str, one.fanouts))}, GraphSAGE;"
+        f" {quantity(shape.nodes * shape.row_bytes, 'B')} of rows of {shape.row_bytes} B"
+    )
+    table = Table(box=None)
+    for name in ("path", "epoch", "bound by", "GPU memory", "host memory", "fits", "notes"):
+        right = name in ("epoch", "GPU memory", "host memory")
+        table.add_column(name, justify="right" if right else "left")
+    numbers: dict[str, int] = {}
+    for row in predict_graph(shape, profile).to_dict("records"):
+        notes = [str(numbers.setdefault(note, len(numbers) + 1)) for note in row["notes"]]
+        table.add_row(
+            f"{row['strategy']} {row['variant']}",
+            span(row["low_s"], row["high_s"], "s") if row["low_s"] > 0 else "unknown",
+            row["bound"],
+            *(quantity(row[name], "B") for name in ("gpu_bytes", "host_bytes")),
+            row["fits"],
+            ", ".join(notes),
+        )
+    out = console()
+    out.print(title, soft_wrap=True, highlight=False)
+    out.print(table)
+    out.print(
+        "Extrapolated: minibatches are drawn by the law of hashed-papers, not from the graph."
+        " Memory is that of rows and buffers, without training; the profile does not name the size"
+        " of what has a ?.",
+        soft_wrap=True,
+        highlight=False,
+    )
+    for note, number in numbers.items():
+        out.print(f"{number}  {note}", highlight=False, soft_wrap=True)

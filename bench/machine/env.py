@@ -76,11 +76,6 @@ def joint_name(machine: str, base: str) -> str:
     return f"{machine}{_JOINT}{base}"
 
 
-def host_of(profile: str) -> str:
-    """The machine whose processor a profile of this name describes."""
-    return profile.partition(_JOINT)[0]
-
-
 def commit_id() -> str:
     """The commit of the code that runs, with ``+dirty`` when its files differ from the commit.
 

@@ -1,17 +1,20 @@
-"""Predict an epoch from what its minibatches ask for and what the machine can do.
+"""An epoch in closed form: the parts of a minibatch, and how they overlap in a period.
 
-This is the model's front door for anything that is not a run, such as notebooks. What a run
-has measured comes in through ``predict.py``.
+One description for every strategy. What differs is in the load: who moves the bytes, and how many
+minibatches ahead. The order of events is that of ``bench/run/loop.py`` on a GPU: one thread of the
+host draws a minibatch, starts its fetch and issues its training. A step ends when the GPU has done
+its work and not before the host has issued it; minibatches that the GPU draws come behind the step
+before. For rows the host waits where the driver stages them, and where the training's edges are
+copied behind them from host memory. An epoch is its first minibatch alone and a period for each
+other one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
-from gatherbench.bench.model.estimate import Estimate, combine
 from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.physics import (
     Part,
@@ -24,63 +27,57 @@ from gatherbench.bench.model.physics import (
     in_turn,
     issuing,
     local_gather,
+    merged,
     sampling,
     staged_copy,
-    submitting,
     training,
 )
 from gatherbench.bench.model.profile import LinkProfile
-from gatherbench.bench.model.schedule import Parts, Timeline, run_epoch
+from gatherbench.bench.read.units import quantity
 
-_T = TypeVar("_T")
+#: How many times as long a step takes to issue while the CPU gathers: ``host.issue_train`` of
+#: ``cpu_gather prefetch`` over that of ``no_fetch``, reddit-like of
+#: results/nvidia-h200/20261126-gpu-decide-239f0b, 24.35 over 17.00 ms an epoch, means of 40 epochs.
+#: The other three workloads' (1.27 to 1.82) failed a check and do not count.
+ISSUE_BESIDE_GATHER = 1.43
 #: By how much a part is shortened to see whether the epoch depends on it.
 _NUDGE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class EpochPrediction:
-    """An epoch as the model sees it.
+    """An epoch as the model sees it, in seconds; NaN where a constant that it needs is not known.
 
-    Parts go by name: ``sample``, ``disk``, ``gather``, ``transfer``, ``expand``,
-    ``train``, ``all_reduce``.
+    Attributes:
+        epoch_s: wall time. What it takes to average gradients is left out with a remark where that
+            is not known: all paths have it alike.
+        sample_s, fetch_s: training waited for minibatches, for rows.
+        train_s: training; these three add up to ``epoch_s``.
+        bound: what the epoch would gain most from: ``link``, ``training (kernel launches)``.
+        parts: each part of a minibatch alone: ``sample``, ``submit``, ``disk``, ``gather``,
+            ``transfer``, ``expand``, ``train``, ``all_reduce``.
+        all_reduce_s: of ``train_s``, averaging gradients.
+        unknown: with NaN what is not known, and why.
+        remarks: what the time leaves out, or takes from elsewhere.
+        extrapolated: rates that are not known of a table so large.
     """
 
-    #: Wall time; unknown where a constant that it needs is. What it takes to average gradients is
-    #: left out with a remark where that is not known: all paths have it alike.
-    epoch_s: Estimate
-    sample_s: Estimate  # training waited for minibatches
-    fetch_s: Estimate  # and for rows
-    train_s: Estimate  # training; these three add up to ``epoch_s``
-    bound: str  # what the epoch would gain most from: ``link``, ``training (kernel launches)``
-    parts: Mapping[str, Part]  # each part of a minibatch alone
-    all_reduce_s: Estimate = field(default=Estimate(0.0))  # of ``train_s``, averaging gradients
-    #: Rates of reads in place that are not known of a table so large: key → bytes up to which they
-    #: are (:func:`~gatherbench.bench.model.physics.beyond`).
-    beyond: Mapping[str, float] = field(default_factory=dict)
+    epoch_s: float
+    sample_s: float
+    fetch_s: float
+    train_s: float
+    bound: str
+    parts: Mapping[str, Part] = field(default_factory=dict)
+    all_reduce_s: float = 0.0
+    unknown: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    extrapolated: tuple[str, ...] = ()
 
 
-def predict_corners(
-    load: MinibatchLoad, profile: LinkProfile, batches: int, *, gpus: int = 1
-) -> tuple[EpochPrediction, ...]:
-    """:func:`predict_batches` at each of the profile's corners: one where it knows no range.
-
-    All of them are of one machine, nobody knows which: series are compared corner by corner.
-    """
-    return tuple(predict_batches(load, corner, batches, gpus=gpus) for corner in profile.corners())
-
-
-def extremes(items: Iterable[_T], value: Callable[[_T], float | None]) -> list[tuple[str, _T]]:
-    """Of what was computed at each corner, what is least and what is most, each so called.
-
-    One item, called nothing, where all are alike or their value is not known.
-    """
-    found = list(items)
-    values = [value(item) for item in found]
-    known = [one for one in values if one is not None]
-    if len(known) < len(values) or math.isclose(min(known), max(known)):
-        return [("", found[0])]
-    least, most = (found[values.index(end)] for end in (min(known), max(known)))
-    return [("at least", least), ("at most", most)]
+def no_prediction(unknown: tuple[str, ...], parts: Mapping[str, Part]) -> EpochPrediction:
+    """Of an epoch of which these are not known."""
+    nan = math.nan
+    return EpochPrediction(nan, nan, nan, nan, "unknown", parts, nan, unknown)
 
 
 def predict_batches(
@@ -90,7 +87,7 @@ def predict_batches(
 
     Args:
         batches: of all GPUs together.
-        gpus: of the machine; they share its processor, host memory, disk and ports.
+        gpus: of the machine; they share its processor, host memory and disk, and no port.
 
     Raises:
         ValueError: no minibatch or no GPU.
@@ -98,95 +95,88 @@ def predict_batches(
     """
     if min(batches, gpus) < 1:
         raise ValueError("an epoch needs at least one minibatch and one GPU")
-    parts = minibatch_parts(load, profile, gpus)
-    averaging = Estimate(0.0) if parts.all_reduce is None else parts.all_reduce.seconds
-    parts, every = _without_unknown_average(parts)
-    share = -(-batches // gpus)
-    per_port = gpus_per_port(profile, gpus)
-    shared = {"ports": "node.root_ports", "host memory": "host.memory_rate"} if gpus > 1 else {}
-    remarks = [
-        f"as if GPUs shared no {what} ({'; '.join(Estimate.of(profile, key).unknown)})"
-        for what, key in shared.items()
-        if not Estimate.of(profile, key).known
-    ]
-    busy = min(1.0, parts.sample.demands.get("cpu", 0.0) * max(1, parts.sample_workers))
-    if gpus * busy > 1 and parts.sample.seconds.value:
-        remarks.append(
-            f"drawing minibatches keeps {busy:.0%} of the cores busy for each of {gpus} GPUs, so it"
-            " takes longer; a program that leaves cores idle gains more from them"
-        )
+    load = replace(load, gpus=gpus)
+    parts, steps = minibatch_parts(load, profile), -(-batches // gpus)
+    average = parts.get("all_reduce", Part(0.0))
+    needed = {n: part for n, part in parts.items() if n != "all_reduce" or part.known}
+    if unknown := merged(part.unknown for part in needed.values()):
+        return no_prediction(unknown, parts)
+    remarks = [*load.remarks, *merged(part.remarks for part in needed.values())]
+    if not average.known:
+        remarks.append(f"without averaging gradients ({'; '.join(average.unknown)})")
+    if gpus > 1:
+        remarks.append("as if each GPU had a port of its own")
     there = profile["node.gpus"].value
     if there is not None and gpus > there:
         remarks.append(f"{gpus} GPUs in a machine that is known with {there:g}")
-    if not averaging.known:
-        remarks.append(f"without averaging gradients ({'; '.join(averaging.unknown)})")
-    alone, every = parts.named, every.remark(*remarks)
-    if every.value is None:
-        return EpochPrediction(every, every, every, every, "unknown", alone, every)
-    timeline = run_epoch(parts, share, gpus, per_port)
-    seconds = {
-        f.name: Estimate(getattr(timeline, f.name)).remark(*every.remarks) for f in fields(Timeline)
-    }
-    if not averaging.known:
-        seconds["all_reduce_s"] = averaging
-    gains: dict[str, float] = {}
-    for name, part in alone.items():
-        shorter: Any = {name: replace(part, seconds=part.seconds * _NUDGE)}
-        if name == "train":
-            shorter["issue_s"] = parts.issue_s * _NUDGE
-        nudged = run_epoch(replace(parts, **shorter), share, gpus, per_port)
-        gains[name] = timeline.epoch_s - nudged.epoch_s
+    issue_s = issuing(load, profile)
+    epoch_s, drawn_s, step_s = _seconds(needed, issue_s, load, steps)
+    shorter = {n: _seconds(needed, issue_s, load, steps, n)[0] for n in parts if n != "submit"}
+    waited = max(0.0, epoch_s - steps * step_s)
+    sample_s = min(drawn_s, waited)
     return EpochPrediction(
-        **seconds,
-        bound=alone[max(gains, key=lambda name: gains[name])].bound,
-        parts=alone,
-        beyond=beyond(load, profile),
+        *(epoch_s, sample_s, waited - sample_s, epoch_s - waited),
+        bound=parts[min(shorter, key=lambda name: shorter[name])].bound,
+        parts=parts,
+        all_reduce_s=steps * average.seconds,
+        remarks=tuple(remarks),
+        extrapolated=tuple(
+            f"{key} is known of tables up to {quantity(reach, 'B')}, not of this one"
+            for key, reach in beyond(load, profile).items()
+        ),
     )
 
 
-def _without_unknown_average(parts: Parts) -> tuple[Parts, Estimate]:
-    """The parts, less averaging gradients where that is not known; and if the others are known."""
-    if parts.all_reduce is not None and not parts.all_reduce.seconds.known:
-        parts = replace(parts, all_reduce=None)
-    seconds = (part.seconds for part in parts.named.values())
-    return parts, combine(lambda *_: 0.0, *seconds, parts.submit_s)
+def _seconds(
+    parts: Mapping[str, Part], issue_s: float, load: MinibatchLoad, steps: int, shorter: str = ""
+) -> tuple[float, float, float]:
+    """Of the epoch, of drawing behind its steps, of a step; with one of the parts a bit shorter."""
+    s = {name: part.seconds * (_NUDGE if name == shorter else 1.0) for name, part in parts.items()}
+    transfer, expand, average = (s.get(n, 0.0) for n in ("transfer", "expand", "all_reduce"))
+    draw, submit, train = s["sample"], s["submit"], s["train"]
+    gather = s.get("disk", 0.0) + s.get("gather", 0.0)  # one thread does both
+    issue = issue_s * (_NUDGE if shorter == "train" else 1.0)
+    if load.lookahead:
+        issue *= ISSUE_BESIDE_GATHER if "gather" in s else 1.0
+        # The gather takes its share of the multiprocessors for as long as it runs.
+        train = min(train / (1 - load.gpu_share), train + load.gpu_share * transfer)
+    elif load.gpu_samples and not load.pageable_bytes:
+        issue = max(0.0, issue - transfer - expand)  # issued while its rows come
+    step = max(train, issue) + average
+    first = draw + submit + gather + transfer + expand + step
+    if load.lookahead and load.gpu_samples:
+        period = max(draw + submit + step + expand, gather, transfer)
+    elif load.lookahead:
+        period = max(draw + submit + issue, gather, transfer, expand + train + average)
+    elif load.gpu_samples:
+        period = first
+    else:
+        host = draw + submit + gather + transfer + issue
+        period = max(host, transfer + expand + train + average)
+    beside = 0.0 if load.gpu_samples else step - average - issue  # the host draws, the GPU trains
+    drawn = draw + (steps - 1) * max(0.0, draw - beside)
+    return first + (steps - 1) * period, drawn, step
 
 
-def gpus_per_port(profile: LinkProfile, gpus: int) -> int:
-    """How many GPUs of a machine share a port of its host; 1 where the ports are not known."""
-    ports = profile["node.root_ports"].value
-    return 1 if ports is None else -(-gpus // int(ports))
-
-
-def minibatch_parts(load: MinibatchLoad, profile: LinkProfile, gpus: int = 1) -> Parts:
-    """The parts of a minibatch of each of ``gpus`` GPUs, from who moves its bytes."""
-    local = load.kept_bytes
-    averages = gpus > 1 and load.gradient_bytes != 0
-    on_cpu = load.cpu_write_bytes > 0
-    staged = load.pageable_bytes > 0
-    transfer: Part | None = None
-    if staged:
-        transfer = staged_copy(load, profile)
-    elif load.copied_bytes:
-        transfer = engine_copy(load.copy_engine_bytes, profile, load.engine_copies)
+def minibatch_parts(load: MinibatchLoad, profile: LinkProfile) -> dict[str, Part]:
+    """The parts of a minibatch that there are, by name, from who moves its bytes."""
+    staged, kept = load.pageable_bytes > 0, load.kept_bytes
+    parts = {"sample": sampling(load, profile)}
+    parts["submit"] = Part(profile.number("gpu.submit"), "submitting", profile.why("gpu.submit"))
+    if load.disk_bytes != 0 or load.disk_requests != 0:
+        parts["disk"] = disk_read(load, profile)
+    if load.cpu_write_bytes > 0 and not staged:
+        parts["gather"] = cpu_gather(load, profile)
+    over = [staged_copy(load, profile)] if staged else []
+    if load.copied_bytes and not staged:
+        over.append(engine_copy(load.copy_engine_bytes, profile, load.engine_copies))
     if load.gpu_link_read_bytes > 0:
-        reads = gpu_reads(load, profile)
-        transfer = reads if transfer is None else in_turn(transfer, reads)
-    in_gpu = local or load.gpu_table_bytes
-    on_disk = load.disk_bytes != 0 or load.disk_requests != 0
-    return Parts(
-        sample=sampling(load, profile),
-        submit_s=submitting(profile),
-        issue_s=issuing(load, profile),
-        gather=cpu_gather(load, profile) if on_cpu and not staged else None,
-        transfer=transfer,
-        by_kernel=load.gpu_link_read_bytes > 0,
-        expand=local_gather(local, load.gpu_table_bytes, profile) if in_gpu else None,
-        train=training(load, profile),
-        lookahead=load.lookahead,
-        gpu_share=load.gpu_share,
-        sample_workers=load.sample_workers,
-        gpu_samples=load.gpu_samples,
-        all_reduce=all_reduce(load, profile, gpus) if averages else None,
-        disk=disk_read(load, profile) if on_disk else None,
-    )
+        over.append(gpu_reads(load, profile))
+    if over:
+        parts["transfer"] = in_turn(*over)
+    if kept or load.gpu_table_bytes:
+        parts["expand"] = local_gather(kept, load.gpu_table_bytes, profile)
+    parts["train"] = training(load, profile)
+    if load.gpus > 1 and load.gradient_bytes != 0:
+        parts["all_reduce"] = all_reduce(load, profile)
+    return parts

@@ -1,91 +1,69 @@
 """How far off the model is: epochs that were measured on a GPU beside what it says of them.
 
-``epochs.csv`` is data: what runs of 2026-11-26 measured, and the model of 2026-11-27.
-What is said of the model's errors is computed from it.
+``epochs.csv`` is data: what runs of 2026-11-26 measured, with sampling as measured, and the model
+of 2026-11-27 by two profiles. What is said of the model's errors is computed from it.
 """
 
 from __future__ import annotations
 
-import csv
 import itertools
 import math
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+
+import pandas as pd
 
 FILE = Path(__file__).with_name("epochs.csv")
 #: Of pairs of measured paths, the share that :func:`told_apart` holds.
 SHARE = 0.9
-
-
-@dataclass(frozen=True, slots=True)
-class Beside:
-    """A series of measured epochs beside the model's, which have sampling as measured.
-
-    Attributes:
-        lookahead: minibatches that the path fetches ahead.
-        measured_s: median epoch.
-        modelled_s: by the profile of the machine.
-        chained_s: without ``gpu.issue``, by what a chain of kernels takes to issue.
-    """
-
-    machine: str
-    run: str
-    workload: str
-    strategy: str
-    variant: str
-    lookahead: int
-    measured_s: float
-    modelled_s: float
-    chained_s: float
-
-    @property
-    def error(self) -> float:
-        """Modelled over measured, less 1."""
-        return self.modelled_s / self.measured_s - 1
+#: What nothing is fetched: over it no path can be.
+LIMIT = "no_fetch"
 
 
 @cache
-def measured_beside() -> tuple[Beside, ...]:
-    """Every series that was measured on a GPU whose profile is shipped, in the order of its run."""
-    with FILE.open(encoding="utf-8", newline="") as file:
-        return tuple(map(_read, csv.DictReader(file)))
+def measured_beside() -> pd.DataFrame:
+    """Every series that was measured on a GPU whose profile is shipped, in the order of its run.
+
+    Columns: ``machine``, ``run``, ``workload``, ``strategy``, ``variant``; ``measured_s`` (median
+    epoch), ``modelled_s`` (by what ``gatherbench calibrate`` found on the same machine behind the
+    runs) and ``published_s`` (by a preset of that GPU, from publications alone, halfway between its
+    ends: out of sample; NaN where a constant is not known).
+    """
+    return pd.read_csv(FILE)
 
 
-def _read(row: Mapping[str, str]) -> Beside:
-    values: dict[str, Any] = {"lookahead": int(row["lookahead"])}
-    values |= {name: float(value) for name, value in row.items() if name.endswith("_s")}
-    return Beside(**{**row, **values})
+def errors_of(column: str) -> pd.Series[float]:
+    """Modelled over measured, less 1, of the series that this profile's column has."""
+    table = measured_beside()
+    return (table[column] / table["measured_s"] - 1).dropna()
 
 
-def modelled_beside(*, issue_known: bool = True) -> tuple[Beside, ...]:
-    """The same as the model is off for a machine whose profile knows ``gpu.issue``, or not."""
-    series = measured_beside()
-    if issue_known:
-        return series
-    return tuple(replace(one, modelled_s=one.chained_s) for one in series)
+def over_the_limit(column: str) -> pd.Series[float]:
+    """Modelled over measured, less 1, of each path's ratio over ``no_fetch`` of its workload."""
+    table, errors = measured_beside(), errors_of(column)
+    keys = [table["run"], table["workload"]]
+    limit = errors.where(table["strategy"] == LIMIT).groupby(keys).transform("first")
+    return ((errors + 1) / (limit + 1) - 1)[table["strategy"] != LIMIT].dropna()
 
 
 @cache
 def told_apart(*, issue_known: bool = True) -> float:
     """Modelled epochs closer than this ratio have no order: the model's own error is as large.
 
-    That of :func:`ratio_errors` which :data:`SHARE` of the pairs of measured paths do not exceed.
+    Of the ratios of two paths of a run's workload :data:`SHARE` are off by no more. A profile that
+    does not know ``gpu.issue`` was not measured beside the runs: then those out of sample count.
     """
-    found = sorted(ratio_errors(modelled_beside(issue_known=issue_known)))
+    column = "modelled_s" if issue_known else "published_s"
+    found = sorted(ratio_errors(measured_beside(), column))
     return found[math.ceil(SHARE * len(found)) - 1]
 
 
-def ratio_errors(series: Sequence[Beside]) -> list[float]:
+def ratio_errors(series: pd.DataFrame, column: str) -> list[float]:
     """By which factor the ratio of two modelled epochs is off, for each two of a run's workload.
 
     From 1, whichever way. What all paths of a workload are off alike cancels out.
     """
-    groups: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
-    for one in series:
-        groups[one.run, one.workload].append(math.log1p(one.error))
-    pairs = itertools.chain.from_iterable(itertools.combinations(g, 2) for g in groups.values())
-    return [math.exp(abs(a - b)) for a, b in pairs]
+    off = (series[column] / series["measured_s"]).dropna()
+    groups = off.groupby([series["run"], series["workload"]])
+    pairs = (pair for _, group in groups for pair in itertools.combinations(group, 2))
+    return [max(a / b, b / a) for a, b in pairs]

@@ -1,25 +1,21 @@
 """How long each part of a minibatch takes alone, from its load and a profile's constants.
 
-Every time is the slowest of several limits, each a lower bound of its own: bytes on the link with
-their headers, requests in flight over the round trip (Little's law), the rates that multiprocessors
-were seen to read and to change pages at, cores, host memory, reads and bytes of a disk. The limit
-that holds gives the stage its bound.
+Every time is the slowest of several limits: bytes on the link with their headers, requests in
+flight over the round trip (Little's law), the rates at which multiprocessors were seen to read and
+to change pages, cores, host memory, reads and bytes of a disk. The limit that holds is the bound.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
-from gatherbench.bench.model.estimate import Estimate, combine, slowest
 from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.profile import LinkProfile
 
 #: Starting a collective of NCCL, s (NVIDIA/nccl, src/graph/tuning.cc: rings, protocol LL).
 COLLECTIVE_S = 6.6e-6
-#: The thread of the host that draws on the GPU, starts fetches and issues training steps.
-ISSUING = "issuing thread"
 #: Reads of fewer bytes on average are far smaller than a line of 128 B: they come a lane an
 #: element, or from rows as narrow, and how many are in flight decides what they get of the link.
 SMALL_READ = 64
@@ -27,18 +23,51 @@ SMALL_READ = 64
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One activity of a minibatch, alone on the machine.
+    """One activity of a minibatch, alone on the machine, or one limit of it.
 
     Attributes:
-        seconds: how long it takes.
+        seconds: how long it takes; NaN where a constant that it needs is not known.
         bound: the limit that sets its length, in words.
-        demands: resource → share of it in use meanwhile (``cpu``, ``host memory``, ``link``,
-            ``multiprocessors``, ``peer link``, ``disk``, ``issuing thread``).
+        unknown: with NaN what is not known, and why: ``gpu.launch: not published``.
+        remarks: what the time leaves out.
     """
 
-    seconds: Estimate
-    bound: str
-    demands: Mapping[str, float] = field(default_factory=dict)
+    seconds: float
+    bound: str = "unknown"
+    unknown: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def known(self) -> bool:
+        return not math.isnan(self.seconds)
+
+
+def at_rate(bound: str, amount: float, profile: LinkProfile, key: str, at: float = 0.0) -> Part:
+    """An amount at a rate of the profile."""
+    return Part(amount / profile.number(key, at), bound, profile.why(key))
+
+
+def slowest(*limits: Part) -> Part:
+    """The longest of several lower bounds of one time; unknown ones are left out with a remark."""
+    known = [one for one in limits if one.known]
+    missing = merged(one.unknown for one in limits)
+    if not known:
+        return Part(math.nan, unknown=missing)
+    left_out = (f"a limit is not known and left out: {text}" for text in missing)
+    longest = max(known, key=lambda one: one.seconds)
+    return replace(longest, unknown=(), remarks=merged([longest.remarks, left_out]))
+
+
+def in_turn(*parts: Part) -> Part:
+    """Activities one after the other; bound by what bounds the longest."""
+    texts = [merged(getattr(one, name) for one in parts) for name in ("unknown", "remarks")]
+    longest = max(parts, key=lambda one: one.seconds)
+    return Part(sum(one.seconds for one in parts), longest.bound, *texts)
+
+
+def merged(groups: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    """Each text once."""
+    return tuple(dict.fromkeys(text for group in groups for text in group))
 
 
 def split_requests(requests: Mapping[int, float], largest: float) -> dict[float, float]:
@@ -52,22 +81,21 @@ def split_requests(requests: Mapping[int, float], largest: float) -> dict[float,
     return pieces
 
 
-def link_time(requests: Mapping[float, float], profile: LinkProfile) -> Estimate:
-    """Seconds that the completions of these reads (size in bytes → count) occupy the link.
+def link_time(requests: Mapping[float, float], profile: LinkProfile) -> Part:
+    """How long the completions of these reads (size in bytes → count) occupy the link.
 
     A completion of P bytes takes P + header + framing of the link (12 + 8 B; Neugebauer et al.,
     SIGCOMM 2018); a read above the maximum payload is answered by several.
     """
-
-    def seconds(raw: float, dllp: float, header: float, framing: float, payload: float) -> float:
-        wire = sum(
-            count * (size + math.ceil(size / payload) * (header + framing))
-            for size, count in requests.items()
-        )
-        return wire / (raw * (1 - dllp))
-
-    names = ("raw_rate", "dllp_share", "header", "framing", "max_payload")
-    return combine(seconds, *(Estimate.of(profile, f"link.{n}") for n in names))
+    names = [f"link.{n}" for n in ("raw_rate", "dllp_share", "header", "framing", "max_payload")]
+    if unknown := profile.why(*names):
+        return Part(math.nan, "link", unknown=unknown)
+    raw, dllp, header, framing, payload = map(profile.number, names)
+    wire = sum(
+        count * (size + math.ceil(size / payload) * (header + framing))
+        for size, count in requests.items()
+    )
+    return Part(wire / (raw * (1 - dllp)), "link")
 
 
 def gpu_reads(load: MinibatchLoad, profile: LinkProfile) -> Part:
@@ -77,47 +105,38 @@ def gpu_reads(load: MinibatchLoad, profile: LinkProfile) -> Part:
     are, by requests in flight or by pages, they would come out far too fast.
     """
     if load.gpu_requests is None:
-        missing = Estimate(None, ("requests on the link: not accounted for this path",))
-        return Part(missing, "unknown")
-    largest = profile["link.max_request"].value
-    requests: dict[float, float] = {float(s): n for s, n in load.gpu_requests.items()}
-    if largest is not None:
-        requests = split_requests(load.gpu_requests, largest)
-    count = sum(requests.values())
+        return Part(math.nan, unknown=("requests on the link: not accounted for this path",))
+    largest = profile["link.max_request"].value or math.inf
+    requests = split_requests(load.gpu_requests, largest)
+    asked, count = sum(load.gpu_requests.values()), sum(requests.values())
     read_bytes = sum(size * n for size, n in requests.items())
-    by_link = link_time(requests, profile)
-    by_requests = combine(
-        lambda trip, tags: count * trip / tags,
-        Estimate.of(profile, "link.round_trip"),
-        Estimate.of(profile, "link.outstanding_reads"),
+    link = link_time(requests, profile)
+    tags = ("link.round_trip", "link.outstanding_reads")
+    in_flight = count * profile.number(tags[0]) / profile.number(tags[1])
+    by_requests = Part(in_flight, "requests in flight", profile.why(*tags))
+    pages = in_turn(
+        _visits(load.gpu_page_visits, "read.page_visits", load, profile),
+        _visits(load.managed_page_visits, "read.managed_page_visits", load, profile),
     )
-    by_roof = _at_rate(read_bytes, profile, "read.roof", load.table_bytes)
-    by_pages = _visiting(load.gpu_page_visits, "read.page_visits", load, profile)
-    by_pages += _visiting(load.managed_page_visits, "read.managed_page_visits", load, profile)
-    asked = sum(load.gpu_requests.values())
-    if read_bytes < SMALL_READ * asked and not by_requests.known and not by_pages.known:
+    if read_bytes < SMALL_READ * asked and not by_requests.known and not pages.known:
         why = f"reads of {read_bytes / asked:.0f} B on average, bound by how many are in flight"
-        unknown = tuple(f"{why} ({reason})" for reason in by_requests.unknown)
-        return Part(Estimate(None, unknown), "unknown")
-    seconds, bound = slowest(
-        [
-            ("link", by_link),
-            ("requests in flight", by_requests),
-            ("reads by multiprocessors", by_roof),
-            ("page visits", by_pages),
-        ]
+        return Part(math.nan, unknown=tuple(f"{why} ({one})" for one in by_requests.unknown))
+    by_roof = at_rate(
+        "reads by multiprocessors", read_bytes, profile, "read.roof", load.table_bytes
     )
-    seconds += Estimate(load.handover_s)
-    return _transfer(seconds, bound, by_link, read_bytes, profile)
+    shared = load.gpus * read_bytes if load.gpus > 1 else 0.0  # alone the link is always narrower
+    memory = [at_rate("host memory", shared, profile, "host.memory_rate")] if shared else []
+    part = slowest(link, by_requests, by_roof, pages, *memory)
+    return replace(part, seconds=part.seconds + load.handover_s)
 
 
-def _visiting(
-    visits: float | None, key: str, load: MinibatchLoad, profile: LinkProfile
-) -> Estimate:
-    """Seconds that the GPU takes to go from page to page, in one kind of memory."""
+def _visits(visits: float | None, key: str, load: MinibatchLoad, profile: LinkProfile) -> Part:
+    """The GPU goes from page to page in one kind of memory."""
     if visits is None:
-        return Estimate(None, ("page visits: not counted",))
-    return _at_rate(visits, profile, key, load.table_bytes) if visits else Estimate(0.0)
+        return Part(math.nan, unknown=("page visits: not counted",))
+    if not visits:
+        return Part(0.0, "page visits")
+    return at_rate("page visits", visits, profile, key, load.table_bytes)
 
 
 #: Rates that depend on the size of the table which is read in place, and the field that counts
@@ -134,12 +153,8 @@ def beyond(load: MinibatchLoad, profile: LinkProfile) -> dict[str, float]:
 
     Key → the bytes up to which the rate is known; beyond, that of the largest table stands in.
     """
-    needed = {key: profile[key].reach for key, field in SPANNED.items() if getattr(load, field)}
-    return {
-        key: reach
-        for key, reach in needed.items()
-        if reach is not None and load.table_bytes > reach
-    }
+    needed = {key: profile[key].reach for key, name in SPANNED.items() if getattr(load, name)}
+    return {key: reach for key, reach in needed.items() if reach and load.table_bytes > reach}
 
 
 def engine_copy(num_bytes: float, profile: LinkProfile, copies: float = 0.0) -> Part:
@@ -147,31 +162,16 @@ def engine_copy(num_bytes: float, profile: LinkProfile, copies: float = 0.0) -> 
 
     What a copy of a batch costs is not known beforehand: without it nothing is predicted.
     """
-    payload = profile["link.max_payload"].value
-    packets = {payload: num_bytes / payload} if payload else {}
-    by_link = link_time(packets, profile)
-    by_engine = _at_rate(num_bytes, profile, "copy.to_device")
-    limits = [("link", by_link), ("copy engine", by_engine)]
+    payload = profile.number("link.max_payload")
+    limits = [
+        link_time({payload: num_bytes / payload}, profile),
+        at_rate("copy engine", num_bytes, profile, "copy.to_device"),
+    ]
     if copies:
-        by_copies = _at_rate(copies, profile, "copy.batched")
-        if not by_copies.known:
-            return Part(by_copies, "unknown")
-        limits.append(("copy engine (copies)", by_copies))
-    seconds, bound = slowest(limits)
-    return _transfer(seconds, bound, by_link, num_bytes, profile)
-
-
-def in_turn(first: Part, second: Part) -> Part:
-    """Two transfers over one link, one after the other; bound by what bounds the longer."""
-    seconds = first.seconds + second.seconds
-    a, b = first.seconds.value, second.seconds.value
-    if a is None or b is None or not a + b:
-        return Part(seconds, first.bound, first.demands)
-    demands = {
-        name: (a * first.demands.get(name, 0.0) + b * second.demands.get(name, 0.0)) / (a + b)
-        for name in {**first.demands, **second.demands}
-    }
-    return Part(seconds, (first if a >= b else second).bound, demands)
+        limits.append(at_rate("copy engine (copies)", copies, profile, "copy.batched"))
+        if not limits[-1].known:
+            return replace(limits[-1], bound="unknown")
+    return slowest(*limits)
 
 
 def disk_read(load: MinibatchLoad, profile: LinkProfile) -> Part:
@@ -182,83 +182,53 @@ def disk_read(load: MinibatchLoad, profile: LinkProfile) -> Part:
     """
     if load.disk_bytes is None or load.disk_requests is None:
         why = "what is read off the disk: the page cache decides that, and nobody counts it before"
-        return Part(Estimate(None, (why,)), "unknown")
-    in_flight = min(load.disk_depth, max(1.0, load.disk_requests))
-    by_reads = _at_rate(load.disk_requests, profile, "disk.iops", in_flight)
-    if not by_reads.known:
-        return Part(by_reads, "unknown")
-    by_bytes = _at_rate(load.disk_bytes, profile, "disk.bandwidth")
-    seconds, bound = slowest([("disk (reads a second)", by_reads), ("disk (bytes)", by_bytes)])
-    return Part(seconds, bound, {"disk": 1.0, **_memory_share(load.disk_bytes, seconds, profile)})
+        return Part(math.nan, unknown=(why,))
+    depth = min(load.disk_depth, max(1.0, load.disk_requests))
+    requests, num_bytes = load.gpus * load.disk_requests, load.gpus * load.disk_bytes
+    reads = at_rate("disk (reads a second)", requests, profile, "disk.iops", depth)
+    if not reads.known:
+        return replace(reads, bound="unknown")
+    return slowest(reads, at_rate("disk (bytes)", num_bytes, profile, "disk.bandwidth"))
 
 
 def cpu_gather(load: MinibatchLoad, profile: LinkProfile) -> Part:
-    """The CPU gathers rows into reused staging memory; nothing is issued meanwhile.
+    """The CPU gathers rows into reused staging memory, for each GPU on all cores.
 
-    On an H200's machine a step took 1.2 to 1.7 times as long to issue beside a gather.
+    Fewer cores are as much slower as was seen, in proportion where that is not known.
     """
-    by_cores = load.gather_s or _gather_seconds(load, profile)
-    cores = 1.0 if load.gather_s is None else load.cpu_share
-    there = profile["host.cores"].value
-    if load.gather_threads and there is not None:
-        cores = min(cores, load.gather_threads / there)
-    alone = _on_cpu(by_cores, load.cpu_read_bytes + load.cpu_write_bytes, profile, cores)
-    return replace(alone, demands={**alone.demands, ISSUING: 1.0})
-
-
-def _gather_seconds(load: MinibatchLoad, profile: LinkProfile) -> Estimate:
-    """How long the cores gather, at the rate that reused memory allows.
-
-    Fewer of them as much slower as was seen, in proportion where that is not known.
-    """
-    cores, threads = Estimate.of(profile, "host.cores"), load.gather_threads
+    moved = load.cpu_read_bytes + load.cpu_write_bytes
+    cores, threads = profile["host.cores"].value, load.gather_threads
     if threads:
-        many = cores.value or threads
-        share = profile["host.gather_scaling"].at(threads) or min(1.0, threads / many)
-        cores = Estimate(many * share)
-    return combine(
-        lambda rate, cores: load.cpu_write_bytes / (rate * cores),
-        Estimate.of(profile, "host.gather_rate", load.row_bytes or math.inf),
-        cores,
-    )
+        cores = cores or threads
+        cores *= profile["host.gather_scaling"].at(threads) or min(1.0, threads / cores)
+    rate = profile.number("host.gather_rate", load.row_bytes or math.inf)
+    unknown = profile.why("host.gather_rate", *([] if cores else ["host.cores"]))
+    seconds = load.gpus * load.cpu_write_bytes / (rate * (cores or math.nan))
+    return _on_cpu(Part(seconds, "cpu", unknown), moved, load, profile)
 
 
 def staged_copy(load: MinibatchLoad, profile: LinkProfile) -> Part:
     """The CPU gathers into fresh pageable memory, which the driver stages and copies.
 
     One activity, because the copy engine follows the staging chunk by chunk: the longer of the
-    CPU's part and the copy, with the demands of both. Faults of fresh pages and the driver's
-    staging hold one thread up and not every core, so beside others it takes the cores that the
-    gather itself needs; where that rate is not known, all of them.
+    CPU's part and the copy. Faults of fresh pages and the driver's staging hold one thread up and
+    not every core: GPUs share the memory alone.
     """
-    by_cpu = load.gather_s or _at_rate(load.pageable_bytes, profile, "copy.pageable")
+    by_cpu = at_rate("cpu", load.pageable_bytes, profile, "copy.pageable")
     copy = engine_copy(load.copy_engine_bytes, profile)
     staged = 2 * load.pageable_bytes  # read and written once more by the driver
     moved = load.cpu_read_bytes + load.cpu_write_bytes + staged + load.copy_engine_bytes
-    gather = _on_cpu(by_cpu, moved, profile)
-    if gather.seconds.value is None or copy.seconds.value is None:
-        return Part(combine(max, gather.seconds, copy.seconds), gather.bound)
-    seconds, bound = slowest([(gather.bound, gather.seconds), (copy.bound, copy.seconds)])
-    by_link = Estimate(copy.seconds.value * copy.demands["link"])
-    busy = by_cpu
-    if load.gather_s is None and _gather_seconds(load, profile).known:
-        busy = _gather_seconds(load, profile)
-    demands = {
-        "cpu": _share(busy, seconds) * (1.0 if load.gather_s is None else load.cpu_share),
-        "link": _share(by_link, seconds),
-        **_memory_share(moved, seconds, profile),
-    }
-    return Part(seconds, bound, demands)
+    gather = _on_cpu(by_cpu, moved, load, profile)
+    if not (gather.known and copy.known):
+        return Part(math.nan, gather.bound, merged([gather.unknown, copy.unknown]))
+    return slowest(gather, copy)
 
 
-def _on_cpu(by_cores: Estimate, moved: float, profile: LinkProfile, cores: float = 1.0) -> Part:
-    """Work of this share of the cores that moves so many bytes in host memory."""
-    if not by_cores.known:
-        return Part(by_cores, "cpu")
-    by_memory = _at_rate(moved, profile, "host.memory_rate")
-    seconds, bound = slowest([("cpu", by_cores), ("host memory", by_memory)])
-    demands = {"cpu": cores * _share(by_cores, seconds), **_memory_share(moved, seconds, profile)}
-    return Part(seconds, bound, demands)
+def _on_cpu(cores: Part, moved: float, load: MinibatchLoad, profile: LinkProfile) -> Part:
+    """Work of the cores that moves so many bytes in the memory that all GPUs share."""
+    if not cores.known:
+        return cores
+    return slowest(cores, at_rate("host memory", load.gpus * moved, profile, "host.memory_rate"))
 
 
 def local_gather(num_bytes: float, resident_bytes: float, profile: LinkProfile) -> Part:
@@ -266,141 +236,86 @@ def local_gather(num_bytes: float, resident_bytes: float, profile: LinkProfile) 
     room = profile["gpu.memory"].value
     if room is not None and resident_bytes > room:
         why = f"{resident_bytes / 1e9:.1f} GB do not fit into {room / 1e9:.1f} GB of GPU memory"
-        return Part(Estimate(None, (why,)), "GPU memory")
-    seconds = _at_rate(2 * num_bytes, profile, "gpu.memory_rate")
-    return Part(seconds, "GPU memory", {"multiprocessors": 1.0})
+        return Part(math.nan, "GPU memory", unknown=(why,))
+    return at_rate("GPU memory", 2 * num_bytes, profile, "gpu.memory_rate")
 
 
 def sampling(load: MinibatchLoad, profile: LinkProfile) -> Part:
-    """The host draws the minibatch, or the GPU does.
+    """The host draws the minibatch, or the GPU does, a layer after the other.
 
-    At the profile's rate that keeps as many cores busy as the profile says, otherwise all of them.
-    Each of a run's workers keeps one busy, of as many as there are workers if that is not known.
+    Programs that share the cores draw no faster than all of them do.
     """
     if load.gpu_samples:
-        unknown = Estimate(None, ("sampling on the GPU: neither measured nor modelled",))
-        return Part(load.sample_s or unknown, "GPU (sampling)", {ISSUING: 1.0})
-    bound = "cpu (sampling)"
-    busy, cores = profile["host.sample_cores"].value, profile["host.cores"].value
+        draws = load.layers * profile.number("gpu.draw")
+        if load.sample_s is not None:
+            return Part(load.sample_s, "GPU (sampling)")
+        return Part(draws, "GPU (sampling)", profile.why("gpu.draw"))
     if load.sample_s is not None:
-        drawn, many = load.sample_s, load.sample_workers
-        if not many:
-            return Part(drawn, bound, {"cpu": load.cpu_share})
-        if cores is None:
-            cores = many / load.cpu_share
-            drawn = drawn.remark(
-                f"as if its host had {cores:.0f} cores, one for each sampler worker"
-            )
-        return Part(drawn, bound, {"cpu": 1 / cores})
-    rate = profile["host.sample_rate"]
-    seconds = _at_rate(load.sampled_edges, profile, "host.sample_rate")
-    if rate.value is not None:
-        seconds = seconds.remark(
-            f"minibatches drawn at {rate.value / 1e6:.3g} M edges/s, which all share"
-            f" ({rate.source})"
-        )
-    share = 1.0 if busy is None or cores is None else min(1.0, busy / cores)
-    return Part(seconds, bound, {"cpu": share})
+        return Part(load.sample_s, "cpu (sampling)")
+    part = at_rate("cpu (sampling)", load.sampled_edges, profile, "host.sample_rate")
+    if not part.known:
+        return part
+    busy, cores = profile["host.sample_cores"].value, profile["host.cores"].value
+    share = busy / cores if busy and cores else 1.0
+    rate = profile.number("host.sample_rate") / 1e6
+    source = profile["host.sample_rate"].source
+    remark = f"minibatches drawn at {rate:.3g} M edges/s, which all share ({source})"
+    return replace(part, seconds=part.seconds * max(1.0, load.gpus * share), remarks=(remark,))
 
 
 def training(load: MinibatchLoad, profile: LinkProfile) -> Part:
     """A training step on the GPU: a roofline of operations and bytes, or a launch after the other.
 
     Of a step that is replayed an operation takes the GPU at least what one takes that has next to
-    nothing to do (``gpu.replay``).
-
-    The minibatch's edges are copied first, if they are in host memory. What issuing the step takes
-    the host is apart (:func:`issuing`). Activations that left the GPU come back beside the backward
-    pass, over the link that brings the rows, and the step is not shorter than that; the way out is
-    the link's other direction.
+    nothing to do (``gpu.replay``). The minibatch's edges are copied first, if they are in host
+    memory. Activations that left the GPU come back beside the backward pass, and the step is not
+    shorter than that. What issuing the step takes the host is apart (:func:`issuing`).
     """
-    demands = {"multiprocessors": 1.0}
     if load.train_s is not None:
-        return Part(load.train_s, "training (measured)", demands)
+        return Part(load.train_s, "training (measured)")
     cost = load.training
-    edges = Estimate(0.0)
-    if not load.gpu_samples:
-        edges = engine_copy(cost.structure_bytes, profile).seconds
     each = "gpu.replay" if load.step_calls else "gpu.launch"
+    launches = cost.launches * profile.number(each)
     limits = [
-        ("GPU operations", _at_rate(cost.operations, profile, "gpu.flops")),
-        ("GPU memory", _at_rate(cost.memory_bytes, profile, "gpu.memory_rate")),
-        ("kernel launches", Estimate.of(profile, each) * cost.launches),
+        at_rate("GPU operations", cost.operations, profile, "gpu.flops"),
+        at_rate("GPU memory", cost.memory_bytes, profile, "gpu.memory_rate"),
+        Part(launches, "kernel launches", profile.why(each)),
     ]
-    # None of the three is a roof that may be left out.
-    together = combine(max, *(seconds for _, seconds in limits))
-    bound = slowest(limits)[1]
     if load.activation_bytes:
-        back = engine_copy(load.activation_bytes, profile).seconds
-        limits.append(("activations over the link", back))
-        together = combine(max, together, back)
-        bound = slowest(limits)[1]
-        demands["link"] = _share(back, together)
-    issued = issuing(load, profile).value or 0.0
-    if together.value is not None and issued > together.value:
-        bound = "kernel launches"
-    return Part(together + edges, f"training ({bound})", demands)
+        back = engine_copy(load.activation_bytes, profile)
+        limits.append(replace(back, bound="activations over the link"))
+    step = slowest(*limits)
+    if unknown := merged(one.unknown for one in limits):  # none is a roof that may be left out
+        return Part(math.nan, unknown=unknown)
+    if issuing(load, profile) > step.seconds:
+        step = replace(step, bound="kernel launches")
+    parts = [replace(step, bound=f"training ({step.bound})")]
+    if not load.gpu_samples:
+        edges = engine_copy(cost.structure_bytes, profile)
+        parts.append(replace(edges, bound=parts[0].bound))
+    return in_turn(*parts)
 
 
-def issuing(load: MinibatchLoad, profile: LinkProfile) -> Estimate:
+def issuing(load: MinibatchLoad, profile: LinkProfile) -> float:
     """Seconds in which the host issues a step, and does nothing else; 0 where it is not known.
 
     In a step an operation takes longer to issue than in a chain of nothing else: where the first is
     not known the second stands in.
     """
-    known = (profile[key].value for key in ("gpu.issue", "gpu.launch"))
-    each = next((value for value in known if value is not None), 0.0)
-    return Estimate(each * (load.step_calls or load.training.launches))
+    each = profile["gpu.issue"].value or profile["gpu.launch"].value or 0.0
+    return each * (load.step_calls or load.training.launches)
 
 
-def submitting(profile: LinkProfile) -> Estimate:
-    """Seconds in which the host starts a fetch."""
-    return Estimate.of(profile, "gpu.submit")
-
-
-def all_reduce(load: MinibatchLoad, profile: LinkProfile, gpus: int) -> Part:
-    """The gradients' average over ``gpus`` of a machine, in a ring, as NCCL does.
+def all_reduce(load: MinibatchLoad, profile: LinkProfile) -> Part:
+    """The gradients' average over the GPUs of a machine, in a ring, as NCCL does.
 
     Each rank sends and gets 2 (W - 1) / W of the bytes in 2 (W - 1) hops (NVIDIA/nccl,
     src/graph/tuning.cc).
     """
     if load.gradient_bytes is None:
-        return Part(Estimate(None, ("bytes of the gradients: not said",)), "unknown")
-    sent = 2 * (gpus - 1) / gpus * load.gradient_bytes
-    carried = _at_rate(sent, profile, "peer.rate")
-    latency = Estimate(COLLECTIVE_S) + Estimate.of(profile, "peer.latency") * (2 * (gpus - 1))
-    seconds = carried + latency
-    _, bound = slowest([("peer link", carried), ("latency", latency)])
-    demands = {"peer link": _share(carried, seconds)}
-    return Part(seconds, f"averaging gradients ({bound})", demands)
-
-
-def _at_rate(amount: float, profile: LinkProfile, key: str, at: float = 0.0) -> Estimate:
-    """Seconds for an amount at a rate of the profile."""
-    return combine(lambda rate: amount / rate, Estimate.of(profile, key, at))
-
-
-def _transfer(
-    seconds: Estimate, bound: str, by_link: Estimate, num_bytes: float, profile: LinkProfile
-) -> Part:
-    """A transfer occupies its share of the link and reads the host's memory."""
-    demands = {"link": _share(by_link, seconds), **_memory_share(num_bytes, seconds, profile)}
-    return Part(seconds, bound, demands)
-
-
-def _share(limit: Estimate, seconds: Estimate) -> float:
-    """How much of a resource an activity uses whose length that resource alone would set.
-
-    All of it where that is not known: nothing is then predicted to run beside it.
-    """
-    if limit.value is None or not seconds.value:
-        return 1.0
-    return min(1.0, limit.value / seconds.value)
-
-
-def _memory_share(num_bytes: float, seconds: Estimate, profile: LinkProfile) -> dict[str, float]:
-    """The share of the host's memory rate in use; empty where that rate is not known."""
-    rate = profile["host.memory_rate"].value
-    if rate is None or not seconds.value:
-        return {}
-    return {"host memory": min(1.0, num_bytes / rate / seconds.value)}
+        return Part(math.nan, unknown=("bytes of the gradients: not said",))
+    sent = 2 * (load.gpus - 1) / load.gpus * load.gradient_bytes
+    hops = COLLECTIVE_S + 2 * (load.gpus - 1) * profile.number("peer.latency")
+    carried = at_rate("averaging gradients (peer link)", sent, profile, "peer.rate")
+    latency = "averaging gradients (latency)"
+    return in_turn(carried, Part(hops, latency, profile.why("peer.latency")))

@@ -1,11 +1,9 @@
 """What the link model knows of a machine: constants, each with its unit and its source.
 
 A constant that nobody has published or measured has no value, and its source says why. What needs
-it is then predicted as *unknown*. A *roof* (a limit that stands beside the link's own) that is not
-known is left out instead, and the prediction says so. Of some constants only a *range* is known:
-predictions are made at its ends (:meth:`LinkProfile.corners`). A file may leave out what came later
-than the first profiles (``[peer]``, ``[disk]`` and some more): nobody
-knows it then.
+it is predicted as unknown. Of a limit that stands beside others (a roof) the prediction says that
+it was left out. Of some constants only a range is known: a caller predicts with both ends
+(:meth:`LinkProfile.ends`).
 
 A profile is a TOML file: a shipped one by its name, one of the user's own by its path.
 
@@ -24,71 +22,82 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gatherbench.outside import read_text
 from gatherbench.plugins import nearest
 
 PROFILES_FOLDER = Path(__file__).parent / "profiles"
+SPECS_FILE = Path(__file__).with_name("constants.toml")
 #: The machine of the paper's evaluation (Min et al., PVLDB 14(11) 2021) on its faster link.
 DEFAULT_PROFILE = "rtx3090-pcie4"
+#: Of earlier profiles; nothing asks for them any more.
+_GONE = ("loop", "network")
 
-#: Why a constant has no value that older files do not name.
-_UNTOLD = "the profile does not name it"
-_NO_MANAGED = "managed memory was not read there"
-_UNTIMED = "it was not timed there"
-_NO_DISK = f"{_UNTOLD}: measure the disk (gatherbench calibrate)"
-
-#: A curve: ``((bytes, rate), …)`` in ascending order of the bytes, or of the reads in flight.
-Points = tuple[tuple[float, float], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """The ends between which a constant lies, where nobody knows more."""
-
-    low: float | Points
-    high: float | Points
-
-
-#: A number or a curve, or the range of one; ``None`` where it is not known.
-Value = float | Points | Range | None
+Number = Annotated[float, Field(strict=True)]
+#: ``((bytes, rate), …)`` in ascending order of the bytes, or of the reads in flight.
+Points = tuple[tuple[Number, Number], ...]
+#: A number or a curve; ``None`` where it is not known.
+Value = float | Points | None
 
 
 class ProfileError(ValueError):
     """A profile that cannot be used; the message names the key and what it may be."""
 
 
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """One constant of a machine: a number, or a curve.
+class Constant(BaseModel):
+    """One constant of a machine: a number, a curve, or the two ends between which it lies.
 
     A curve is a rate over bytes, of the table that is read (its span) or of a row; of a disk's
     reads, over so many in flight.
     """
 
-    values: tuple[float | Points, ...]  # one, the two ends of a range, or none: nothing is known
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    given: Number | Points | None = Field(None, alias="value")
+    low: Number | Points | None = None
+    high: Number | Points | None = None
     unit: str  # an SI unit: ``B/s``, ``B``, ``s``, ``1``, ``1/s``
     source: str  # the document or measurement that it comes from; without a value, why
 
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Self:
+        if not self.source.strip():
+            raise ValueError("no source; say where it is from, or why there is none")
+        if (self.low is None) != (self.high is None) or None not in (self.low, self.given):
+            raise ValueError("a range has low and high, and no value beside them")
+        curves = [value for value in self.values if isinstance(value, tuple)]
+        for spans in ([span for span, _ in curve] for curve in curves):
+            inside = all(0 < span < math.inf for span in spans)
+            if not (spans and inside and spans == sorted(set(spans))):
+                raise ValueError("the bytes must be above 0 and ascend")
+        if self.low is not None:
+            spans = [span for curve in curves for span, _ in curve] or [1.0]
+            low, high = ([_at(end, span) for span in spans] for end in self.values)
+            if low == high or any(a > b for a, b in zip(low, high, strict=True)):
+                raise ValueError("low must be below high; one value has no ends")
+        return self
+
+    @property
+    def values(self) -> tuple[float | Points, ...]:
+        """One, the two ends of a range, or none: nothing is known."""
+        return tuple(v for v in (self.given, self.low, self.high) if v is not None)
+
     @property
     def value(self) -> float | None:
-        """The one number, ``None`` where nothing is known; of a curve the rate where it begins.
-
-        Raises:
-            ProfileError: a range is known: neither end of it is the value.
-        """
+        """:meth:`at` the beginning of a curve: of a number that number."""
         return self.at(0.0)
 
     def at(self, num_bytes: float) -> float | None:
-        """A curve's rate for ``num_bytes``: straight lines over their logarithm.
+        """A curve's rate for ``num_bytes``, else the number; ``None`` where nothing is known.
 
-        Outside the points that were measured the nearest holds. A number is the same for all.
+        Straight lines over the bytes' logarithm; outside the measured points the nearest holds.
 
         Raises:
-            ProfileError: as of :attr:`value`.
+            ProfileError: a range is known: neither end of it is the value.
         """
         if len(self.values) > 1:
             raise ProfileError(
@@ -99,12 +108,8 @@ class Constant:
 
     @property
     def reach(self) -> float | None:
-        """The most bytes that a curve is known of; ``None`` of a number, or where none is known.
-
-        Of a range the less of both. One point stands for all: it reaches nowhere.
-        """
-        ends = [value[-1][0] for value in self.values if isinstance(value, tuple)]
-        return min((end for end in ends if end > 1), default=None)
+        """The most bytes that a curve is known of, of a range the less; of a number ``None``."""
+        return min((v[-1][0] for v in self.values if isinstance(v, tuple)), default=None)
 
     @property
     def numbers(self) -> tuple[float, ...]:
@@ -143,153 +148,56 @@ class Spec:
         """How the constant is written in a file."""
         return f'{{ value = …, unit = "{self.unit}", source = "…" }}'
 
-    def known(self, value: Value, source: str) -> Constant:
-        """The constant with this value. For a curve one number stands for every number of bytes.
-
-        Raises:
-            ValueError: it may not have this value, or the ends of a range are not in order.
-        """
-        ends = (value.low, value.high) if isinstance(value, Range) else (value,)
-        values = tuple(self._checked(end) for end in ends if end is not None)
-        if len(values) > 1:
-            spans = [span for end in values if isinstance(end, tuple) for span, _ in end] or [1.0]
-            pairs = [[_at(end, span) for end in values] for span in spans]
-            if any(low > high for low, high in pairs) or all(low == high for low, high in pairs):
-                raise ValueError(": low must be below high; one value has no ends")
-        return Constant(values, self.unit, source)
-
     def read(self, entry: Any) -> Constant:
         """The constant from its entry in a file.
 
         Raises:
             ValueError: the entry is missing or not of that shape, or its value makes no sense.
         """
-        if entry is None and self.otherwise:
-            return self.known(None, self.otherwise)
         if entry is None:
-            raise ValueError(
-                f" is missing ({self.meaning}); expected {self.shape}, without a value where it is"
-                " not known, with low and high in place of value where only a range is"
-            )
+            if not self.otherwise:
+                raise ValueError(
+                    f" is missing ({self.meaning}); expected {self.shape}, without a value where it"
+                    " is not known, with low and high in place of value where only a range is"
+                )
+            entry = {"unit": self.unit, "source": self.otherwise}
         if not isinstance(entry, dict):
             raise ValueError(f" = {entry!r}: expected {self.shape}")
-        words = ("value", "low", "high", "unit", "source")
-        for word in entry:
-            if word not in words:
-                raise ValueError(f".{word}: unknown key{nearest(word, words)}")
-        value, low, high, unit, source = (entry.get(word) for word in words)
-        if unit != self.unit:
-            raise ValueError(f": unit {unit!r}, expected {self.unit!r}")
-        if not isinstance(source, str) or not source.strip():
-            raise ValueError(": no source; say where it is from, or why there is none")
-        if low is None and high is None:
-            return self.known(value, source)
-        if value is not None or low is None or high is None:
-            raise ValueError(": a range has low and high, and no value beside them")
-        return self.known(Range(low, high), source)
+        try:
+            found = Constant.model_validate(entry)
+        except ValidationError as error:
+            raise ValueError(_told(error.errors()[0], self.shape)) from None
+        if found.unit != self.unit:
+            raise ValueError(f": unit {found.unit!r}, expected {self.unit!r}")
+        if not self.curve and any(isinstance(value, tuple) for value in found.values):
+            raise ValueError(": one number, not a list")
+        for number in found.numbers:
+            if not self.low <= number <= self.high or (self.whole and number % 1):
+                raise ValueError(f" = {number!r}: {self.expected}")
+        return found
 
-    def _checked(self, value: Any) -> float | Points:
-        if not self.curve:
-            return self._number(value)
-        points = value if isinstance(value, (list, tuple)) else ((1.0, value),)
-        if not all(isinstance(point, (list, tuple)) and len(point) == 2 for point in points):
-            raise ValueError(f" = {value}: expected [[span in bytes, rate], …]")
-        spans = [span for span, _ in points]
-        numbers = all(isinstance(span, (int, float)) and 0 < span < math.inf for span in spans)
-        if not spans or not numbers or spans != sorted(set(spans)):
-            raise ValueError(": the bytes must be above 0 and ascend")
-        return tuple((float(span), self._number(rate)) for span, rate in points)
 
-    def _number(self, value: Any) -> float:
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not number or not self.low <= value <= self.high or (self.whole and value % 1):
-            raise ValueError(f" = {value!r}: {self.expected}")
-        return float(value)
+def _told(error: Any, shape: str) -> str:
+    """One of pydantic's errors, behind the name of the constant."""
+    where = error["loc"][0] if error["loc"] else ""
+    if error["type"] == "extra_forbidden":
+        return f".{where}: unknown key{nearest(where, ('value', *Constant.model_fields))}"
+    if error["type"] == "missing":
+        return f": no {where}; expected {shape}"
+    if where in ("value", "low", "high"):
+        return f".{where} = {error['input']!r}: expected a number, or [[bytes, rate], …]"
+    return f": {error['msg'].removeprefix('Value error, ')}"
+
+
+def _specs() -> dict[str, Spec]:
+    tables = tomllib.loads(SPECS_FILE.read_text(encoding="utf-8"))
+    return {
+        f"{t}.{name}": Spec(**spec) for t, specs in tables.items() for name, spec in specs.items()
+    }
 
 
 #: Every constant that a profile has, by its key: the table of a file, and the name in it.
-SPECS: dict[str, Spec] = {
-    # The link between the host and one GPU.
-    "link.raw_rate": Spec("B/s", 1e8, 1e13, "one direction, after line coding"),
-    "link.header": Spec("B", 0, 64, "header of a read completion"),
-    "link.framing": Spec("B", 0, 64, "framing of a packet"),
-    "link.dllp_share": Spec("1", 0, 0.5, "flow control and acknowledgements"),
-    "link.max_payload": Spec("B", 16, 4096, "largest payload of a completion"),
-    "link.max_request": Spec("B", 32, 4096, "largest read by a multiprocessor"),
-    "link.outstanding_reads": Spec("1", 1, 1e6, "read requests in flight at most"),
-    "link.round_trip": Spec("s", 1e-8, 1e-3, "from a read request to its data"),
-    # Copies by the copy engine. The rates of page-locked memory are roofs.
-    "copy.to_device": Spec("B/s", 1e8, 1e13, "page-locked memory to the GPU; a roof"),
-    "copy.to_host": Spec("B/s", 1e8, 1e13, "the GPU to page-locked memory; a roof"),
-    "copy.pageable": Spec(
-        "B/s", 1e7, 1e13, "the CPU's part of a gather into fresh memory and its staged copy"
-    ),
-    "copy.batched": Spec(
-        "1/s",
-        1e4,
-        1e12,
-        "copies of one batch, each of a row or more (cuMemcpyBatchAsync)",
-        otherwise="copies of single rows were not timed there, and nobody has published a rate",
-    ),
-    # Reads of host memory by the GPU's multiprocessors.
-    "read.roof": Spec("B/s", 1e8, 1e13, "bytes read, over the table's span; a roof", curve=True),
-    "read.page_visits": Spec(
-        "1/s",
-        1e5,
-        1e12,
-        "reads of another 64 KiB of registered memory, or of the next page of 4 KiB, over the"
-        " table's span; a roof",
-        curve=True,
-    ),
-    "read.managed_page_visits": Spec(
-        "1/s",
-        1e5,
-        1e12,
-        "reads of another 2 MiB of managed memory, over the table's span; a roof",
-        curve=True,
-        otherwise=_NO_MANAGED,
-    ),
-    # The processor and its memory.
-    "host.cores": Spec("1", 1, 4096, "physical cores"),
-    "host.memory_rate": Spec("B/s", 1e9, 1e13, "reads and writes together"),
-    "host.gather_rate": Spec(
-        "B/s", 1e7, 1e12, "payload of a core while all gather, over a row", curve=True
-    ),
-    "host.gather_scaling": Spec(
-        "1",
-        1e-4,
-        1e4,
-        "rate of a gather on so many cores over that on all, over cores",
-        curve=True,
-        otherwise=_UNTOLD,
-    ),
-    "host.sample_rate": Spec("1/s", 1e3, 1e12, "edges sampled for one GPU"),
-    "host.sample_cores": Spec("1", 0.1, 4096, "cores that this keeps busy"),
-    "gpu.memory": Spec("B", 1e8, 1e13, "size of its memory"),
-    "gpu.memory_rate": Spec("B/s", 1e9, 1e14, "reads and writes of its memory"),
-    "gpu.flops": Spec("1/s", 1e10, 1e16, "float32 operations"),
-    "gpu.launch": Spec("s", 1e-7, 1e-2, "issuing one operation of a training step"),
-    "gpu.issue": Spec(
-        "s", 1e-7, 1e-2, "issuing one operation of a training step of torch", otherwise=_UNTIMED
-    ),
-    "gpu.replay": Spec(
-        "s", 1e-8, 1e-3, "an operation of a replayed step, for the GPU", otherwise=_UNTIMED
-    ),
-    "gpu.draw": Spec("s", 1e-7, 1e-1, "issuing the draw of a layer to the GPU", otherwise=_UNTIMED),
-    "gpu.submit": Spec("s", 1e-7, 1e-1, "starting the fetch of a minibatch"),
-    # How many GPUs there are, and what they share.
-    "node.gpus": Spec("1", 1, 64, "GPUs of the machine", whole=True),
-    "node.root_ports": Spec("1", 1, 64, "full-width ports that they share", whole=True),
-    # From GPU to GPU of one machine: NVLink, or PCI Express.
-    "peer.rate": Spec("B/s", 1e8, 1e13, "of each GPU, in each direction", otherwise=_UNTOLD),
-    "peer.latency": Spec("s", 1e-8, 1e-2, "a hop of a collective", otherwise=_UNTOLD),
-    # What holds a table that is larger than memory; all GPUs of a machine share it.
-    "disk.iops": Spec(
-        "1/s", 10, 1e9, "random reads, over reads in flight", curve=True, otherwise=_NO_DISK
-    ),
-    "disk.block": Spec("B", 512, 1e6, "bytes of such a read", otherwise=_NO_DISK),
-    "disk.bandwidth": Spec("B/s", 1e6, 1e12, "long reads, one after another", otherwise=_NO_DISK),
-}
+SPECS = _specs()
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,38 +211,53 @@ class LinkProfile:
     @classmethod
     def blank(cls, name: str, description: str, why: str) -> Self:
         """A machine of which nothing is known yet, for this reason."""
-        return cls(name, description, {key: spec.known(None, why) for key, spec in SPECS.items()})
+        nothing = {
+            key: Constant(value=None, unit=spec.unit, source=why) for key, spec in SPECS.items()
+        }
+        return cls(name, description, nothing)
 
     def __getitem__(self, key: str) -> Constant:
         """The constant of this key, e.g. ``link.raw_rate``."""
         return self.constants[key]
 
+    def number(self, key: str, at: float = 0.0) -> float:
+        """:meth:`Constant.at` of a constant; NaN where it is not known."""
+        found = self[key].at(at)
+        return math.nan if found is None else found
+
+    def why(self, *keys: str) -> tuple[str, ...]:
+        """Of each of these constants that is not known the key and why."""
+        return tuple(f"{key}: {self[key].source}" for key in keys if not self[key].values)
+
     def unknown(self) -> dict[str, str]:
         """Key → why, for every constant without a value."""
         return {key: c.source for key, c in self.constants.items() if not c.values}
 
-    def ranges(self) -> dict[str, Constant]:
-        """The constants of which only a range is known, by their keys."""
-        return {key: c for key, c in self.constants.items() if len(c.values) > 1}
+    def ranges(self) -> list[str]:
+        """The keys of the constants of which only a range is known."""
+        return [key for key, c in self.constants.items() if len(c.values) > 1]
 
-    def corners(self) -> tuple[Self, ...]:
-        """The machine at every combination of the ends of its ranges; itself without a range."""
-        ranges = self.ranges()
-        every = itertools.product(
-            *([replace(c, values=(v,)) for v in c.values] for c in ranges.values())
-        )
-        return tuple(
-            replace(self, constants={**self.constants, **dict(zip(ranges, some, strict=True))})
-            for some in every
-        )
+    def ends(self) -> tuple[LinkProfile, ...]:
+        """The machine with every range at its low end, and at its high end; itself without one.
 
-    def corner_names(self) -> tuple[str, ...]:
-        """Each corner's ends: ``link.max_request low, read.roof high``; empty without a range."""
-        ends = [[f"{key} low", f"{key} high"] for key in self.ranges()]
-        return tuple(", ".join(some) for some in itertools.product(*ends))
+        Low is slow for each constant that is a range in a shipped profile.
+        """
 
-    def with_constant(self, key: str, value: Value, source: str) -> Self:
+        def end(name: str) -> LinkProfile:
+            there = {key: self[key] for key in self.ranges()}
+            some = {
+                key: Constant(value=getattr(c, name), unit=c.unit, source=c.source)
+                for key, c in there.items()
+            }
+            return replace(self, constants={**self.constants, **some})
+
+        return (end("low"), end("high")) if self.ranges() else (self,)
+
+    def with_constant(self, key: str, value: Value, source: str, *, high: Value = None) -> Self:
         """The same machine with one constant replaced, checked as in a file.
+
+        Args:
+            high: where it is given, ``value`` is the low end of a range.
 
         Raises:
             ProfileError: there is no such key, or it may not have this value.
@@ -342,8 +265,9 @@ class LinkProfile:
         where = f"profile {self.name}: "
         if key not in SPECS:
             raise ProfileError(f"{where}unknown constant {key!r}{nearest(key, SPECS)}")
+        names = {"value": value} if high is None else {"low": value, "high": high}
         try:
-            known = SPECS[key].known(value, source)
+            known = SPECS[key].read({**names, "unit": SPECS[key].unit, "source": source})
         except ValueError as error:
             raise ProfileError(f"{where}{key}{error}") from None
         return replace(self, constants={**self.constants, key: known})
@@ -354,12 +278,9 @@ class LinkProfile:
         for section, keys in itertools.groupby(SPECS, lambda key: key.partition(".")[0]):
             lines += ["", f"[{section}]"]
             for key in keys:
-                constant = self[key]
-                names = ("low", "high") if len(constant.values) > 1 else ("value",)
-                entry: dict[str, Any] = dict(zip(names, constant.values, strict=False))
-                entry |= {"unit": constant.unit, "source": constant.source}
-                said = ", ".join(f"{name} = {_toml(value)}" for name, value in entry.items())
-                lines.append(f"{key.partition('.')[2]} = {{ {said} }}")
+                entry = self[key].model_dump(by_alias=True, exclude_none=True)
+                text = ", ".join(f"{name} = {_toml(value)}" for name, value in entry.items())
+                lines.append(f"{key.partition('.')[2]} = {{ {text} }}")
         return "\n".join(lines) + "\n"
 
 
@@ -391,22 +312,23 @@ def load_profile(name_or_path: str | Path) -> LinkProfile:
         path = PROFILES_FOLDER / f"{name_or_path}.toml"
     try:
         text = tomllib.loads(read_text(path))
-    except FileNotFoundError:
-        raise ProfileError(f"{path}: no such file") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ProfileError(f"{path}: not valid TOML: {error}") from error
-    except RecursionError as error:
-        raise ProfileError(f"{path}: nested too deep") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ProfileError(f"{path}: cannot be read: {error}") from error
     named = {"name": text.pop("name", path.stem), "description": text.pop("description", "")}
     problems = [f"{n}: expected a string" for n, said in named.items() if not isinstance(said, str)]
-    for gone in ("loop", "network"):  # of earlier profiles; nothing asks for it any more
-        text.pop(gone, None)
-    if isinstance(host := text.get("host"), dict):
-        host.pop("memory", None)  # the same
+    sections = dict.fromkeys(key.partition(".")[0] for key in SPECS)
+    given: dict[str, Any] = {}
+    for section, table in text.items():
+        if section not in (*sections, *_GONE):
+            problems.append(f"{section}: unknown key{nearest(section, sections)}")
+        elif not isinstance(table, dict):
+            problems.append(f"{section}: expected a table of constants")
+        elif section not in _GONE:
+            given |= {f"{section}.{name}": entry for name, entry in table.items()}
+    problems += [f"{key}: unknown key{nearest(key, SPECS)}" for key in given if key not in SPECS]
     constants: dict[str, Constant] = {}
-    given = _entries(text, problems)
     for key, spec in SPECS.items():
         try:
             constants[key] = spec.read(given.get(key))
@@ -415,21 +337,6 @@ def load_profile(name_or_path: str | Path) -> LinkProfile:
     if problems:
         raise ProfileError(f"{path.name}: " + "\n  ".join(problems))
     return LinkProfile(**named, constants=constants)
-
-
-def _entries(text: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
-    """The entries of a file's tables by key; what no profile has is added to the problems."""
-    sections = dict.fromkeys(key.partition(".")[0] for key in SPECS)
-    found: dict[str, Any] = {}
-    for section, table in text.items():
-        if section not in sections:
-            problems.append(f"{section}: unknown key{nearest(section, sections)}")
-        elif not isinstance(table, dict):
-            problems.append(f"{section}: expected a table of constants")
-        else:
-            found |= {f"{section}.{name}": entry for name, entry in table.items()}
-    problems += [f"{key}: unknown key{nearest(key, SPECS)}" for key in found if key not in SPECS]
-    return found
 
 
 def _toml(value: str | float | Points) -> str:

@@ -10,20 +10,22 @@ come off a disk have a fourth roof: its reads and bytes a second.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 
-from gatherbench.bench.model.epoch import EpochPrediction, extremes
+from gatherbench.bench.model.epoch import EpochPrediction
+from gatherbench.bench.model.errors import LIMIT
 from gatherbench.bench.model.load import MinibatchLoad
-from gatherbench.bench.model.physics import Part, engine_copy, gpu_reads
+from gatherbench.bench.model.physics import engine_copy, gpu_reads
 from gatherbench.bench.model.predict import KEYS, Series, predictions
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.read.derive import epoch_times, plan_order, stage_times
 from gatherbench.bench.read.tables import Run
 
+_T = TypeVar("_T")
 _GIB = 1 << 30
 _LINE = 128
 COLUMNS = (
@@ -43,18 +45,22 @@ class Roofs:
 
 def roofs(profile: LinkProfile, table_bytes: float) -> Roofs:
     """The roofs for a table of this span; multiprocessors read whole lines."""
-    whole_lines = MinibatchLoad(
-        payload_bytes=_GIB,
-        gpu_link_read_bytes=_GIB,
-        gpu_requests={_LINE: _GIB / _LINE},
-        table_bytes=table_bytes,
+    lines = {_LINE: _GIB / _LINE}
+    reads = MinibatchLoad(
+        _GIB, gpu_link_read_bytes=_GIB, gpu_requests=lines, table_bytes=table_bytes
     )
-    raw = profile["link.raw_rate"].value
-    return Roofs(
-        _rate(engine_copy(_GIB, profile)),
-        _rate(gpu_reads(whole_lines, profile)),
-        math.nan if raw is None else raw,
-    )
+    copied, read = engine_copy(_GIB, profile).seconds, gpu_reads(reads, profile).seconds
+    return Roofs(_GIB / copied, _GIB / read, profile.number("link.raw_rate"))
+
+
+def least_and_most(items: Sequence[_T], value: Callable[[_T], float]) -> list[tuple[str, _T]]:
+    """Of what both ends of a profile's ranges give the least and the most, each so called.
+
+    One item, called nothing, where both are alike or a value is not known.
+    """
+    if not max(map(value, items)) > min(map(value, items)) * (1 + 1e-9):
+        return [("", items[0])]
+    return list(zip(("at least", "at most"), sorted(items, key=value), strict=True))
 
 
 def roofline(run: Run, profile: LinkProfile) -> pd.DataFrame:
@@ -64,32 +70,30 @@ def roofline(run: Run, profile: LinkProfile) -> pd.DataFrame:
     ``rate`` (B/s of rows that cross the link over the time in ``over``: ``fetch`` or ``epoch``; NaN
     where none cross it or nothing is known); its shares of the roofs ``of_copy_engine``,
     ``of_sm_read``, ``of_raw_link``; ``of_disk``, of the time in ``over`` the share that the disk
-    needs at its best for the reads of all GPUs of a machine; and by the model ``fetch_bound``, the
-    limit that sets how long a fetch takes, and ``bound``, what the epoch would gain most from.
-    Where the profile's ranges make more than one rate, there is a line with the least and one with
-    the most, and ``end`` says which (:func:`~gatherbench.bench.model.epoch.extremes`); of what was
-    measured the share of a roof that ranges is NaN. The measured lines mean something only if
-    ``profile`` describes the machine of the run.
+    needs at its best; and by the model ``fetch_bound``, the limit that sets how long a fetch takes,
+    and ``bound``, what the epoch would gain most from. Where the profile's ranges make more than
+    one rate, ``end`` tells the line with the least from that with the most; of what was measured
+    the share of a roof that ranges is NaN. The measured lines mean something only if ``profile``
+    describes the machine of the run.
     """
     measured = _measured_seconds(run)
-    corners = profile.corners()
     records: list[dict[str, Any]] = []
     for one, epochs in predictions(run, profile):
-        pairs = list(zip(epochs, corners, strict=False))
+        pairs = list(zip(epochs, profile.ends(), strict=False))
         if one.key in measured:
             lines = [_line(one, *pair, "measured", measured[one.key]) for pair in pairs]
             records.append(_merged(lines))
-        lines = []
-        for epoch, corner in pairs:
-            seconds = {"epoch": epoch.epoch_s.value, "fetch": epoch.fetch_s.value}
-            lines.append(_line(one, epoch, corner, "modelled", seconds))
-        ends = extremes(lines, lambda line: None if math.isnan(line["rate"]) else line["rate"])
+        lines = [
+            _line(one, e, end, "modelled", {"epoch": e.epoch_s, "fetch": e.fetch_s})
+            for e, end in pairs
+        ]
+        ends = least_and_most(lines, lambda line: float(line["rate"]))
         records += [line | {"end": end} for end, line in ends if end] or [_merged(lines)]
     return plan_order(run, pd.DataFrame(records, columns=list(COLUMNS)))
 
 
 def _merged(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The line of every corner: a number that is not the same at all is NaN, words are listed."""
+    """The line of both ends: a number that is not the same at both is NaN, words are listed."""
     merged = {}
     for name in COLUMNS:
         there = list(dict.fromkeys(line[name] for line in lines))
@@ -99,9 +103,9 @@ def _merged(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return merged
 
 
-def _measured_seconds(run: Run) -> dict[tuple[str, str, str], dict[str, float | None]]:
+def _measured_seconds(run: Run) -> dict[tuple[str, str, str], dict[str, float]]:
     """Median seconds an epoch of ``epoch`` and ``fetch`` of each series measured on a GPU."""
-    found: dict[tuple[str, str, str], dict[str, float | None]] = {}
+    found: dict[tuple[str, str, str], dict[str, float]] = {}
     for name, table in (("epoch", epoch_times(run)), ("fetch", stage_times(run)["fetch"])):
         for row in table.query("backend == 'cuda' and basis == 'measured'").to_dict("records"):
             key = (row["workload"], row["strategy"], row["variant"])
@@ -114,60 +118,45 @@ def _line(
     epoch: EpochPrediction,
     profile: LinkProfile,
     kind: str,
-    seconds: dict[str, float | None],
+    seconds: dict[str, float],
 ) -> dict[str, Any]:
     load = one.load
     over = "epoch" if load is not None and load.lookahead else "fetch"
-    time = seconds.get(over)
-    rate, shares, of_disk = math.nan, (math.nan,) * 3, math.nan
-    if load is not None and time and "transfer" in epoch.parts:
+    time = seconds.get(over) or math.nan
+    rate, best, of_disk = math.nan, Roofs(math.nan, math.nan, math.nan), math.nan
+    if load is not None and "transfer" in epoch.parts:
         rate = load.brought_bytes * one.steps / time
         best = roofs(profile, load.table_bytes)
-        shares = (rate / best.copy_engine, rate / best.sm_read, rate / best.raw_link)
-    if time and "disk" in epoch.parts:
-        least = epoch.parts["disk"].seconds.value
-        of_disk = math.nan if least is None else one.gpus * one.steps * least / time
-    return dict(
-        zip(
-            COLUMNS,
-            (*one.key, kind, "", rate, over, *shares, of_disk, _fetch_bound(epoch), epoch.bound),
-            strict=True,
-        )
-    )
-
-
-def _fetch_bound(epoch: EpochPrediction) -> str:
-    """The limit of the longest part of a fetch."""
-    names = ("disk", "gather", "transfer", "expand")
-    parts = [epoch.parts[name] for name in names if name in epoch.parts]
-    if not parts or any(part.seconds.value is None for part in parts):
-        return "unknown"
-    return max(parts, key=lambda part: part.seconds.value or 0.0).bound
-
-
-def _rate(part: Part) -> float:
-    """Bytes a second of a transfer of one GiB."""
-    return _GIB / part.seconds.value if part.seconds.value else math.nan
+    if "disk" in epoch.parts:
+        of_disk = one.steps * epoch.parts["disk"].seconds / time
+    shares = (rate / best.copy_engine, rate / best.sm_read, rate / best.raw_link)
+    parts = [p for n, p in epoch.parts.items() if n in ("disk", "gather", "transfer", "expand")]
+    longest = max(parts, key=lambda part: part.seconds).bound if parts else "unknown"
+    bounds = (longest if all(part.known for part in parts) else "unknown", epoch.bound)
+    cells = (*one.key, kind, "", rate, over, *shares, of_disk, *bounds)
+    return dict(zip(COLUMNS, cells, strict=True))
 
 
 def against_measured(run: Run, profile: LinkProfile) -> pd.DataFrame:
     """Median epochs of a run on a GPU beside the model's; empty without any.
 
     Columns: ``workload``, ``strategy``, ``variant``, ``measured_s``, ``end``, ``modelled_s``,
-    ``error``, ``bound``.
+    ``error`` (modelled over measured, less 1), ``limit_error`` (that of the ratio over ``no_fetch``
+    of the workload), ``bound``.
     What the model cannot predict is NaN. Where the profile's ranges make more than one epoch, there
     is a line with the shortest and one with the longest, and ``end`` says which.
     """
-    measured = epoch_times(run).query("backend == 'cuda' and basis == 'measured'")
-    seconds = {tuple(r[:3]): r[3] for r in measured[[*KEYS, "median"]].itertuples(index=False)}
+    measured = _measured_seconds(run)
     records = [
-        (*one.key, seconds[one.key], end, epoch.epoch_s.value, epoch.bound)
+        (*one.key, measured[one.key]["epoch"], end, epoch.epoch_s, epoch.bound)
         for one, epochs in predictions(run, profile)
-        if one.key in seconds
-        for end, epoch in extremes(epochs, lambda epoch: epoch.epoch_s.value)
+        if "epoch" in measured.get(one.key, {})
+        for end, epoch in least_and_most(epochs, lambda epoch: epoch.epoch_s)
     ]
     names = ["measured_s", "end", "modelled_s", "bound"]
     table = pd.DataFrame(records, columns=[*KEYS, *names])
-    table["modelled_s"] = table["modelled_s"].astype(float)
-    table["error"] = table["modelled_s"] / table["measured_s"] - 1
+    table["error"] = table["modelled_s"].astype(float) / table["measured_s"] - 1
+    limit = table[table["strategy"] == LIMIT].groupby("workload")["error"].first()
+    ratios = (table["error"] + 1) / (table["workload"].map(limit) + 1) - 1
+    table["limit_error"] = ratios.where(table["strategy"] != LIMIT)
     return plan_order(run, table)

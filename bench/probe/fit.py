@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -155,7 +156,7 @@ def predicted_rate(profile: LinkProfile, point: Point) -> float | None:
             row_bytes=point.row_bytes,
             gather_threads=point.threads,
         )
-        seconds = cpu_gather(load, profile).seconds.value
+        part = cpu_gather(load, profile)
     else:
         load = gather_load(
             point.row_bytes,
@@ -164,8 +165,8 @@ def predicted_rate(profile: LinkProfile, point: Point) -> float | None:
             num_ids(point),
             managed=point.case == "managed_gather",
         )
-        seconds = gpu_reads(load, profile).seconds.value
-    return load.payload_bytes / seconds if seconds else None
+        part = gpu_reads(load, profile)
+    return load.payload_bytes / part.seconds if part.known and part.seconds else None
 
 
 @functools.cache
@@ -337,6 +338,8 @@ class Fit:
     def _host(self) -> None:
         cores = self.facts.cores
         self._set("host.cores", cores, "cores that the process may use")
+        room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        self._set("host.memory", room, "as the kernel reports it")
         copies = {p: m.times(2) for p, m in self._of("host_copy").items()}
         fastest = {**copies, **self._of("host_read")}
         if fastest:

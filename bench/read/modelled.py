@@ -1,9 +1,9 @@
-"""Modelled epochs as tables: how far they range, and their ratios where one machine is behind both.
+"""Modelled epochs as tables: how far they range, and their ratios.
 
-Of some constants a profile knows only a range. Each combination of ends is then predicted as an
-epoch of its own (:mod:`gatherbench.bench.model.predict`). The machine is one, and nobody knows
-which: so of two series the epochs of one number belong together. A value that is not known better
-has two ends and no middle to be quoted.
+Of some constants a profile knows only a range. Each end is then predicted as an epoch of its own
+(:mod:`gatherbench.bench.model.predict`). The machine is one, and nobody knows which: so of two
+series the epochs of one number belong together. A value that is not known better has two ends and
+no middle to be quoted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import pandas as pd
 
-from gatherbench.bench.machine.env import host_of
 from gatherbench.bench.read.derive import sort_series, speedup_over
 from gatherbench.bench.read.disturbance import modelled_from_disturbed
 from gatherbench.bench.read.tables import Run
@@ -48,8 +47,7 @@ def speedups(run: Run, strategy: str, variant: str) -> pd.DataFrame:
     """:func:`~gatherbench.bench.read.derive.speedup_over`, of modelled epochs with their range.
 
     ``low`` and ``high`` are then the least and greatest ratio at one corner, ``speedup`` is halfway
-    between them. There is none over a CPU gather that was measured on another machine than the one
-    that is modelled, nor of one.
+    between them.
     """
     measured = speedup_over(replace(run, rows=run.select(basis="measured")), strategy, variant)
     modelled = modelled_ratios(run, strategy, variant)
@@ -61,23 +59,15 @@ def speedups(run: Run, strategy: str, variant: str) -> pd.DataFrame:
 def modelled_ratios(run: Run, strategy: str, variant: str) -> pd.DataFrame:
     """Ends of the ratio of a reference's modelled epoch to each other's, corner by corner.
 
-    Columns: :data:`SERIES`, ``low``, ``high``; without the series of :func:`foreign_gathers`, and
-    those that borrow from disturbed ones, as no ratio of these would be given either.
+    Columns: :data:`SERIES`, ``low``, ``high``; without the series that borrow from disturbed ones.
     """
     seconds = corners(run)
-    without = [*foreign_gathers(run), *modelled_from_disturbed(run)]
-    seconds = seconds.drop(index=[key for key in without if key in seconds.index])
+    without = [key for key in modelled_from_disturbed(run) if key in seconds.index]
+    seconds = seconds.drop(index=without)
     workloads = seconds.index.get_level_values("workload")
     over = [(workload, strategy, variant, "cuda", "predicted") for workload in workloads]
     reference = seconds.reindex(over).set_axis(seconds.index)
     return _ends((reference / seconds).dropna(how="all"))
-
-
-def foreign_gathers(run: Run) -> set[tuple[str, ...]]:
-    """Modelled series (:data:`SERIES`) whose CPU gather was measured on another machine."""
-    rows = run.select(basis="predicted")
-    foreign = rows[borrows(rows, "fetch") & (rows["machine"].map(host_of) != run.machine)]
-    return set(foreign[SERIES].itertuples(index=False, name=None))
 
 
 def borrows(rows: pd.DataFrame, stage: str) -> pd.Series[bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -98,12 +99,11 @@ def predicted_bars(findings: Findings) -> pd.DataFrame:
         profile = profile_of_machine(machine, NEAREST.get(machine, DEFAULT_PROFILE))
         aside = set_aside(run)
         for one, epochs in predictions(run, profile):
-            seconds = [epoch.epoch_s.value for epoch in epochs]
+            known = [epoch.epoch_s for epoch in epochs if not math.isnan(epoch.epoch_s)]
             place = (machine, one.workload)
             if place not in on_gpu and one.workload in graphs_on_gpu:
                 continue  # modelled already, for the machine that measured it on a GPU
             graph = on_gpu.get(place, names[one.workload])
-            known = [s for s in seconds if s is not None]
             case = (one.strategy, one.variant)
             if not known or case in aside or (graph, *case) in seen:
                 continue

@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 
 from gatherbench.bench.model.epoch import predict_batches
-from gatherbench.bench.model.estimate import Estimate, combine
 from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.physics import gpu_reads
 from gatherbench.bench.model.profile import LinkProfile
@@ -211,8 +210,8 @@ def modelled_gather_rates(
             row_bytes=row.row_bytes,
         )
         part = gpu_reads(load, profile)
-        if part.seconds.value is not None:
-            rate = payload / part.seconds.value / 1e9
+        if part.known:
+            rate = payload / part.seconds / 1e9
             series = policy_series(row.policy.name, order)
             records.append(("modelled", series, row.policy.name, row.row_bytes, rate, part.bound))
     return pd.DataFrame(records, columns=["kind", "series", "policy", "x", "y", "bound"])
@@ -255,14 +254,13 @@ def modelled_transfers(
                 pageable_bytes=payload,
             )
             seconds = [_fetch(load, profile) for load in (gathered, zero_copy)]
-            ratio = combine(lambda a, b: a / b, *seconds).value
-            records.append((count, width, float("nan") if ratio is None else ratio))
+            records.append((count, width, seconds[0] / seconds[1]))
     return pd.DataFrame(records, columns=["rows", "row_bytes", "ratio"])
 
 
-def _fetch(load: MinibatchLoad, profile: LinkProfile) -> Estimate:
+def _fetch(load: MinibatchLoad, profile: LinkProfile) -> float:
     """Seconds from asking for one minibatch's rows to having them, with nothing beside it."""
-    alone = replace(load, sample_s=Estimate(0.0), train_s=Estimate(0.0))
+    alone = replace(load, sample_s=0.0, train_s=0.0)
     return predict_batches(alone, profile, 1).fetch_s
 
 

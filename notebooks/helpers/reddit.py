@@ -77,9 +77,8 @@ def reddit_stages(published: pd.DataFrame) -> pd.DataFrame:
         both = {"label": f"Reddit, {name}", "sample": 0.0, "train": 0.0, "other": 0.0}
         records.append({**both, "kind": "published", "fetch": beyond, "other": bound})
         epoch = chart_epochs(fitted, load_profile(machine))[CPU_GATHER]
-        parts = {"sample": epoch.sample_s, "fetch": epoch.fetch_s, "train": epoch.train_s}
-        seconds = {stage: part.value for stage, part in parts.items() if part.known}
-        if len(seconds) == len(parts):
+        seconds = {"sample": epoch.sample_s, "fetch": epoch.fetch_s, "train": epoch.train_s}
+        if not math.isnan(epoch.epoch_s):
             records.append({**both, "kind": "modelled", **seconds})
     return pd.DataFrame(records)[["kind", "label", "sample", "fetch", "train", "other"]]
 
@@ -95,8 +94,8 @@ def modelled_scaling(
     fitted, records = fitted_chart(published), []
     for number in gpus:
         for (strategy, _), epoch in chart_epochs(fitted, profile, number).items():
-            if epoch.epoch_s.value is not None:
-                records.append(("modelled", strategy, number, epoch.epoch_s.value, epoch.bound))
+            if not math.isnan(epoch.epoch_s):
+                records.append(("modelled", strategy, number, epoch.epoch_s, epoch.bound))
     table = pd.DataFrame(records, columns=["kind", "strategy", "x", "y", "bound"])
     return (
         sort_series(table.assign(variant=""))

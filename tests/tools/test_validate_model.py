@@ -46,14 +46,14 @@ def test_the_bars_that_were_fitted_come_out_as_published(chart):
 
 
 def test_the_bars_of_the_other_link_are_predicted(chart):
-    """The errors as they are: within 11 %, and none of these bars was fitted."""
+    """The errors as they are: within 9 %, and none of these bars was fitted."""
     bars = chart[~chart["fitted"]].set_index("strategy")
     assert bars["machine"].eq(PREDICTED).all()
     assert bars["error"].to_dict() == pytest.approx(
         {
             "cpu_gather": 0.061,
-            "aligned_zero_copy": -0.019,
-            "async_zero_copy": -0.102,
+            "aligned_zero_copy": -0.007,
+            "async_zero_copy": -0.084,
             "all_in_gpu": 0.0,
         },
         abs=0.005,

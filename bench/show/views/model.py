@@ -13,7 +13,7 @@ from gatherbench.bench.model.profile import LinkProfile, ProfileError
 from gatherbench.bench.model.roofline import against_measured, roofline, roofs
 from gatherbench.bench.read.derive import gathers_among, problems, set_aside
 from gatherbench.bench.read.disturbance import modelled_from_disturbed
-from gatherbench.bench.read.modelled import borrows, corners, foreign_gathers
+from gatherbench.bench.read.modelled import borrows, corners
 from gatherbench.bench.read.once import once
 from gatherbench.bench.read.tables import Run, only
 from gatherbench.bench.read.units import listed, short
@@ -67,8 +67,8 @@ def roofline_chart(run: Run) -> Chart:
     for workload, here in table.groupby("workload", sort=False):
         span = spans[spans["workload"] == workload]["value"].max()
         limits: dict[tuple[float, str], None] = {}
-        for corner in profile.corners() if pd.notna(span) else ():
-            best = roofs(corner, float(span))
+        for end in profile.ends() if pd.notna(span) else ():
+            best = roofs(end, float(span))
             limits |= {(getattr(best, kind), kind): None for kind in ROOFS}
         known = [(value, kind) for value, kind in limits if pd.notna(value)]
         unknown |= set(ROOFS) - {kind for _, kind in known}
@@ -158,12 +158,14 @@ def model_errors(run: Run) -> Table | None:
     if table["modelled_s"].isna().all():
         return None
     names = {"measured_s": "measured", "modelled_s": "modelled"}
+    limit = Column("limit_error", "ratio over no_fetch off by", "share", short="ratio")
     columns = [
         *WHAT[:3],
         *_end(table),
         Column("measured", "epoch, measured", "s", short="measured"),
         Column("modelled", "modelled", "s", short="modelled", like="measured"),
         Column("error", "off by", "share", short="off by"),
+        *([limit] if table["limit_error"].notna().any() else []),
         Column("bound", "epoch bound by"),
     ]
     caption = f"Measured epochs beside the link model’s for {short(profile.name)}"
@@ -173,8 +175,9 @@ def model_errors(run: Run) -> Table | None:
         columns,
         table.rename(columns=names),
         title=f"Epochs, and how far the model for {short(profile.name)} is off",
-        note="Positive: the model expects a longer epoch than was measured. It says how far the"
-        " model is off only if the profile is this machine’s own.",
+        note="Positive: the model expects a longer epoch, or a larger ratio over no_fetch (ratio),"
+        " than was measured. It says how far the model is off only if the profile is this"
+        " machine’s own.",
     )
 
 
@@ -211,10 +214,10 @@ def modelled_points(run: Run) -> list[Point]:
 
 
 def _modelled(run: Run, on: str) -> Iterator[Point]:
-    foreign, apart, seconds = foreign_gathers(run), set_aside(run), corners(run)
+    apart, seconds = set_aside(run), corners(run)
     lent, profile = modelled_from_disturbed(run), _known(run)[0]
     logs = dict(zip(seconds.index, np.log(seconds.to_numpy(float)), strict=True))
-    own = [key for key in logs if key not in foreign and key[1:3] not in apart]
+    own = [key for key in logs if key[1:3] not in apart]
     known = [key for key in own if not np.isnan(logs[key]).any()]
     error = told_apart(issue_known=profile is not None and profile["gpu.issue"].value is not None)
     condition = f"Modelled for {listed(modelled_for(run))}{on}, not measured"
@@ -244,12 +247,6 @@ def _modelled(run: Run, on: str) -> Iterator[Point]:
 
 def _rests_on(run: Run) -> Iterator[str]:
     """What modelled epochs borrow from the run's own machine, a sentence each."""
-    names = sorted({f"{strategy} {variant}" for _, strategy, variant, *_ in foreign_gathers(run)})
-    if names:
-        yield (
-            f"No ratio over {listed(names)}: the CPU's gather there is that of {run.machine}, not"
-            " of the machine that is modelled."
-        )
     if borrows(run.rows, "sample").any():
         lent = modelled_from_disturbed(run)
         beside = ", beside other work throughout, so no ratio is given" * bool(lent)

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gatherbench.bench.model.epoch import minibatch_parts, predict_batches
-from gatherbench.bench.model.estimate import Estimate, combine
 from gatherbench.bench.model.load import MinibatchLoad
-from gatherbench.bench.model.physics import Part, disk_read
+from gatherbench.bench.model.physics import Part, disk_read, in_turn
 from gatherbench.bench.model.profile import LinkProfile, Points, load_profile
 
 BARE = load_profile("rtx3090-pcie4")
@@ -45,8 +44,8 @@ READS = MinibatchLoad(
     disk_requests=float(ROWS),
     row_bytes=512,
     table_bytes=2e11,
-    sample_s=Estimate(0.0),
-    train_s=Estimate(0.05),
+    sample_s=0.0,
+    train_s=0.05,
 )
 #: 12.8 MB over the link: payloads of 256 B with 20 B of header on 31.51 GB/s less 8 %.
 COPY_S = 12.8e6 / 256 * 276 / (31.51e9 * 0.92)
@@ -57,22 +56,22 @@ Disk = Callable[[MinibatchLoad, LinkProfile], Part]
 
 def check_disk(disk: Disk) -> None:
     by_reads = disk(READS, machine())
-    assert by_reads.seconds.value == pytest.approx(0.1)
+    assert by_reads.seconds == pytest.approx(0.1)
     assert by_reads.bound == "disk (reads a second)"
-    assert by_reads.demands == {"disk": 1.0, "host memory": pytest.approx(102.4e6 / 1e12 / 0.1)}
+    assert disk(replace(READS, gpus=2), machine()).seconds == pytest.approx(0.2)
     # 1000 reads of 600 kB: 4 ms of 250 k a second, 0.2 s of 3 GB/s.
     long_reads = replace(READS, disk_requests=1000.0, disk_bytes=600e6)
     by_bytes = disk(long_reads, machine())
-    assert (by_bytes.seconds.value, by_bytes.bound) == (pytest.approx(0.2), "disk (bytes)")
+    assert (by_bytes.seconds, by_bytes.bound) == (pytest.approx(0.2), "disk (bytes)")
     # No more reads are in flight than there are: 8 are half-way from 1 to 64 as doublings go, so
     # half-way from 20 k to 80 k.
     for requests, rate in ((1.0, 20e3), (8.0, 50e3), (64.0, 80e3), (128.0, 250e3), (1e6, 250e3)):
         few = replace(READS, disk_requests=requests, disk_bytes=0.0)
-        assert disk(few, machine()).seconds.value == pytest.approx(requests / rate)
+        assert disk(few, machine()).seconds == pytest.approx(requests / rate)
     # Nor more than the path keeps: of many, 64 or 8.
     for depth, rate in ((64, 80e3), (8, 50e3)):
         shallow = replace(READS, disk_depth=depth, disk_bytes=0.0)
-        assert disk(shallow, machine()).seconds.value == pytest.approx(ROWS / rate)
+        assert disk(shallow, machine()).seconds == pytest.approx(ROWS / rate)
 
 
 def test_the_slower_of_reads_and_bytes_counts():
@@ -81,9 +80,7 @@ def test_the_slower_of_reads_and_bytes_counts():
 
 def one_after_the_other(load: MinibatchLoad, profile: LinkProfile) -> Part:
     """Reads, then bytes."""
-    part = disk_read(load, profile)
-    more = disk_read(replace(load, disk_requests=0.0), profile).seconds
-    return replace(part, seconds=combine(lambda a, b: a + b, part.seconds, more))
+    return in_turn(disk_read(load, profile), disk_read(replace(load, disk_requests=0.0), profile))
 
 
 def always_deep(load: MinibatchLoad, profile: LinkProfile) -> Part:
@@ -98,7 +95,7 @@ def of_payload(load: MinibatchLoad, profile: LinkProfile) -> Part:
 
 
 def a_disk_for_each(load: MinibatchLoad, profile: LinkProfile) -> Part:
-    return replace(disk_read(load, profile), demands={})
+    return disk_read(replace(load, gpus=1), profile)
 
 
 @pytest.mark.parametrize("wrong", [one_after_the_other, always_deep, of_payload, a_disk_for_each])
@@ -108,22 +105,20 @@ def test_a_wrong_disk_is_rejected(wrong):
 
 
 def seconds(load: MinibatchLoad, profile: LinkProfile, batches: int, gpus: int = 1) -> float:
-    value = predict_batches(load, profile, batches, gpus=gpus).epoch_s.value
-    assert value is not None
-    return value
+    return predict_batches(load, profile, batches, gpus=gpus).epoch_s
 
 
 def test_one_minibatch_at_a_time_reads_while_the_gpu_trains():
     """The host waits for rows and not for training; the copy waits for the one buffer there is."""
     assert seconds(READS, machine(), 100) == pytest.approx(100 * (0.1 + COPY_S) + 0.05, rel=1e-3)
-    slow = replace(READS, train_s=Estimate(0.3))
+    slow = replace(READS, train_s=0.3)
     assert seconds(slow, machine(), 100) == pytest.approx(100 * (0.3 + COPY_S) + 0.1, rel=1e-3)
 
 
 def test_a_minibatch_ahead_hides_the_shorter_of_disk_and_training_and_the_copy():
     ahead = replace(READS, lookahead=1)
     assert seconds(ahead, machine(), 100) == pytest.approx(100 * 0.1 + COPY_S + 0.05, rel=1e-3)
-    slow = replace(ahead, train_s=Estimate(0.3))
+    slow = replace(ahead, train_s=0.3)
     assert seconds(slow, machine(), 100) == pytest.approx(100 * 0.3 + 0.1 + COPY_S, rel=1e-3)
     epoch = predict_batches(ahead, machine(), 100)
     assert epoch.bound == "disk (reads a second)"
@@ -137,12 +132,12 @@ def test_ranks_of_a_machine_share_its_disk():
 
 
 def test_an_unknown_disk_is_a_reason_with_the_remedy():
-    (why,) = disk_read(READS, BARE).seconds.unknown
+    (why,) = disk_read(READS, BARE).unknown
     assert why == (
         "disk.iops: the profile does not name it: measure the disk (gatherbench calibrate)"
     )
     epoch = predict_batches(READS, BARE, 10)
-    assert epoch.epoch_s.unknown == (why,)
+    assert epoch.unknown == (why,)
     assert epoch.bound == "unknown"
 
 
@@ -151,16 +146,15 @@ def test_what_the_page_cache_decides_is_not_predicted(missing):
     nothing: dict[str, Any] = {missing: None}
     mapped = replace(READS, **nothing)
     epoch = predict_batches(mapped, machine(), 10)
-    (why,) = epoch.epoch_s.unknown
+    (why,) = epoch.unknown
     assert why.startswith("what is read off the disk: the page cache decides that")
 
 
 def test_a_path_without_a_disk_has_no_such_part():
     warm = replace(READS, disk_payload_bytes=0.0, disk_bytes=0.0, disk_requests=0.0)
-    assert "disk" not in minibatch_parts(warm, BARE).named
-    assert list(minibatch_parts(READS, machine()).named) == [
-        "sample", "disk", "gather", "transfer", "train",
-    ]  # fmt: skip
+    assert "disk" not in minibatch_parts(warm, BARE)
+    names = ["sample", "submit", "disk", "gather", "transfer", "train"]
+    assert list(minibatch_parts(READS, machine())) == names
 
 
 @settings(deadline=None, max_examples=30)
@@ -172,6 +166,6 @@ def test_a_path_without_a_disk_has_no_such_part():
     train_s=st.floats(1e-6, 0.5),
 )
 def test_more_reads_a_second_are_never_slower(iops, more, ahead, gpus, train_s):
-    load = replace(READS, lookahead=ahead, train_s=Estimate(train_s), gradient_bytes=0.0)
+    load = replace(READS, lookahead=ahead, train_s=train_s, gradient_bytes=0.0)
     slow, fast = (seconds(load, machine(rate), 8, gpus) for rate in (iops, min(1e9, more * iops)))
     assert fast <= slow * (1 + 1e-9)

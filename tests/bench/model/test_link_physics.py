@@ -10,21 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatherbench.bench.model.epoch import predict_batches
-from gatherbench.bench.model.estimate import Estimate, combine, slowest
 from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.physics import (
-    ISSUING,
+    Part,
     beyond,
     cpu_gather,
     engine_copy,
     gpu_reads,
+    in_turn,
     issuing,
     link_time,
     local_gather,
     sampling,
+    slowest,
     split_requests,
     staged_copy,
-    submitting,
     training,
 )
 from gatherbench.bench.model.profile import LinkProfile, load_profile
@@ -41,9 +41,9 @@ def machine(**constants: float | None) -> LinkProfile:
     return profile
 
 
-def known(estimate: Estimate) -> float:
-    assert estimate.value is not None, estimate.unknown
-    return estimate.value
+def known(part: Part) -> float:
+    assert part.known, part.unknown
+    return part.seconds
 
 
 def reads(requests: Mapping[int, float], **other: float) -> MinibatchLoad:
@@ -53,7 +53,7 @@ def reads(requests: Mapping[int, float], **other: float) -> MinibatchLoad:
     )
 
 
-LinkTime = Callable[[Mapping[float, float], LinkProfile], Estimate]
+LinkTime = Callable[[Mapping[float, float], LinkProfile], Part]
 
 
 def check_link_efficiency(model: LinkTime) -> None:
@@ -78,9 +78,9 @@ def with_constant(
     return lambda asked, profile: model(asked, profile.with_constant(key, value, "wrong"))
 
 
-def bytes_only(requests: Mapping[float, float], profile: LinkProfile) -> Estimate:
+def bytes_only(requests: Mapping[float, float], profile: LinkProfile) -> Part:
     raw = profile["link.raw_rate"].value or 1.0
-    return Estimate(sum(size * n for size, n in requests.items()) / raw)
+    return Part(sum(size * n for size, n in requests.items()) / raw)
 
 
 WRONG_LINKS = {
@@ -114,7 +114,7 @@ def test_splitting_keeps_every_byte(requests, largest):
     assert split_requests({128: 10, 96: 1}, 64) == {64.0: 21.0, 32.0: 1.0}
 
 
-Reads = Callable[[MinibatchLoad, LinkProfile], Estimate]
+Reads = Callable[[MinibatchLoad, LinkProfile], Part]
 
 
 def check_littles_law(model: Reads) -> None:
@@ -130,24 +130,19 @@ def check_littles_law(model: Reads) -> None:
     assert 128e6 / known(model(reads({128: 1e6}), roof)) == pytest.approx(1e9)
 
 
-def read_seconds(load: MinibatchLoad, profile: LinkProfile) -> Estimate:
-    return gpu_reads(load, profile).seconds
-
-
-def limits_added_up(load: MinibatchLoad, profile: LinkProfile) -> Estimate:
-    whole = read_seconds(load, profile)
-    return combine(lambda a, b: a + b, whole, link_time(load.gpu_requests or {}, profile))
+def limits_added_up(load: MinibatchLoad, profile: LinkProfile) -> Part:
+    return in_turn(gpu_reads(load, profile), link_time(load.gpu_requests or {}, profile))
 
 
 WRONG_READS = {
-    "no Little": with_constant(read_seconds, "link.round_trip", None),
-    "no roof": with_constant(read_seconds, "read.roof", None),
+    "no Little": with_constant(gpu_reads, "link.round_trip", None),
+    "no roof": with_constant(gpu_reads, "read.roof", None),
     "limits added up": limits_added_up,
 }
 
 
 def test_reads_obey_little_and_the_roof():
-    check_littles_law(read_seconds)
+    check_littles_law(gpu_reads)
     little = machine(link_round_trip=1e-3, link_outstanding_reads=1)
     assert gpu_reads(reads({128: 1e3}), little).bound == "requests in flight"
     assert gpu_reads(reads({128: 1e3}), PROFILE).bound == "link"
@@ -169,22 +164,22 @@ def test_small_reads_are_not_predicted_from_the_link_alone(requests, known_alone
     """On average below half a line, 53 B of 160: how many are in flight sets their time."""
     load = replace(reads(requests), gpu_page_visits=10.0)
     part = gpu_reads(load, PROFILE)
-    assert part.seconds.known is known_alone
+    assert part.known is known_alone
     if not known_alone:
         assert part.bound == "unknown"
-        assert all("link.round_trip" in reason for reason in part.seconds.unknown)
+        assert all("link.round_trip" in reason for reason in part.unknown)
     for more in ({"link_round_trip": 1e-6}, {"read_page_visits": 1e7}):
-        assert gpu_reads(load, machine(**more)).seconds.known
+        assert gpu_reads(load, machine(**more)).known
     # Narrow requests of a link that takes no more are those of whole lines.
-    assert gpu_reads(reads({128: 1e6}), machine(link_max_request=32)).seconds.known
+    assert gpu_reads(reads({128: 1e6}), machine(link_max_request=32)).known
 
 
 @pytest.mark.parametrize("key", ["link.raw_rate", "link.header", "link.dllp_share"])
 def test_without_the_link_and_any_roof_a_read_is_unknown(key):
     nothing = PROFILE.with_constant(key, None, "nobody knows")
-    seconds = gpu_reads(reads({128: 1e3}), nothing).seconds
-    assert seconds.value is None
-    assert any(f"{key}: nobody knows" in reason for reason in seconds.unknown)
+    part = gpu_reads(reads({128: 1e3}), nothing)
+    assert not part.known
+    assert any(f"{key}: nobody knows" in reason for reason in part.unknown)
 
 
 def test_managed_memory_has_pages_and_a_rate_of_its_own():
@@ -192,14 +187,14 @@ def test_managed_memory_has_pages_and_a_rate_of_its_own():
     profile = machine(read_page_visits=1e7, read_managed_page_visits=2e7)
     rows = replace(reads({128: 1e3}), gpu_page_visits=0.0, managed_page_visits=1e6)
     part = gpu_reads(rows, profile)
-    assert (known(part.seconds), part.bound) == (pytest.approx(0.05), "page visits")
+    assert (known(part), part.bound) == (pytest.approx(0.05), "page visits")
     both = gpu_reads(replace(rows, gpu_page_visits=1e6), profile)
-    assert known(both.seconds) == pytest.approx(0.15)
+    assert known(both) == pytest.approx(0.15)
     unknown = gpu_reads(rows, machine(read_page_visits=1e7))
     assert unknown.bound != "page visits"
-    assert any("read.managed_page_visits" in remark for remark in unknown.seconds.remarks)
+    assert any("read.managed_page_visits" in remark for remark in unknown.remarks)
     none = gpu_reads(replace(rows, managed_page_visits=0.0), machine(read_page_visits=None))
-    assert not any("page_visits" in remark for remark in none.seconds.remarks)
+    assert not any("page_visits" in remark for remark in none.remarks)
 
 
 def test_rates_beyond_the_table_that_they_are_known_of_are_told():
@@ -214,46 +209,42 @@ def test_rates_beyond_the_table_that_they_are_known_of_are_told():
     assert beyond(replace(managed, table_bytes=9e9), profile) == {}
     asked = replace(managed, table_bytes=33e9)
     assert beyond(asked, profile) == {"read.managed_page_visits": 32e9}
-    assert predict_batches(asked, profile, 1).beyond == {"read.managed_page_visits": 32e9}
+    (note,) = predict_batches(asked, profile, 1).extrapolated
+    assert note == "read.managed_page_visits is known of tables up to 32.0 GB, not of this one"
 
 
 def test_some_cores_gather_as_fast_as_they_were_seen():
     """4 cores of 1 GB/s; two of them 3/4 of that by what was seen, half where nobody saw it."""
     load = MinibatchLoad(1e9, cpu_read_bytes=1e9, cpu_write_bytes=1e9, gather_threads=2)
     seen = machine(host_gather_rate=1e9, host_cores=4, host_memory_rate=1e12)
-    assert known(cpu_gather(load, seen).seconds) == pytest.approx(0.5)
-    assert cpu_gather(load, seen).demands["cpu"] == 0.5
+    assert known(cpu_gather(load, seen)) == pytest.approx(0.5)
     curve = seen.with_constant("host.gather_scaling", ((2.0, 0.75), (4.0, 1.0)), "a test")
-    assert known(cpu_gather(load, curve).seconds) == pytest.approx(1 / 3)
+    assert known(cpu_gather(load, curve)) == pytest.approx(1 / 3)
     every = replace(load, gather_threads=9)
-    assert known(cpu_gather(every, curve).seconds) == pytest.approx(0.25)
-    assert cpu_gather(every, curve).demands["cpu"] == 1.0
-    assert known(cpu_gather(every, seen).seconds) == pytest.approx(0.25)
+    assert known(cpu_gather(every, curve)) == pytest.approx(0.25)
+    assert known(cpu_gather(every, seen)) == pytest.approx(0.25)
 
 
 def test_the_cpu_gathers_on_every_core_until_its_memory_is_full():
     load = MinibatchLoad(1e9, cpu_read_bytes=1e9, cpu_write_bytes=1e9, copy_engine_bytes=1e9)
     free = machine(host_gather_rate=1e9, host_cores=4, host_memory_rate=1e12)
-    assert known(cpu_gather(load, free).seconds) == pytest.approx(0.25)
-    assert cpu_gather(load, free).demands["host memory"] == pytest.approx(2e9 / 0.25 / 1e12)
+    assert known(cpu_gather(load, free)) == pytest.approx(0.25)
+    assert known(cpu_gather(replace(load, gpus=2), free)) == pytest.approx(0.5)  # of the same cores
     full = machine(host_gather_rate=1e9, host_cores=4, host_memory_rate=4e9)
-    assert known(cpu_gather(load, full).seconds) == pytest.approx(0.5)  # read and write
+    assert known(cpu_gather(load, full)) == pytest.approx(0.5)  # read and write
     assert cpu_gather(load, full).bound == "host memory"
-    assert cpu_gather(load, full).demands == {"cpu": 0.5, "host memory": 1.0, ISSUING: 1.0}
-    seen = cpu_gather(replace(load, gather_s=Estimate(0.4), cpu_share=0.25), free)
-    assert (known(seen.seconds), seen.demands["cpu"]) == (0.4, 0.25)  # as it was measured
+    assert known(cpu_gather(replace(load, gpus=2), full)) == pytest.approx(1.0)
 
 
 def test_issuing_is_a_steps_or_else_a_chains():
     """50 operations: 0.2 s of them in a chain, 0.45 in a step."""
     load = MinibatchLoad(1.0, training=TrainingCost(0, 0, 50, 0))
-    chain = machine(gpu_launch=4e-3, gpu_submit=1e-3)
+    chain = machine(gpu_launch=4e-3)
     step = machine(gpu_launch=4e-3, gpu_issue=9e-3)
-    assert known(submitting(chain)) == 1e-3
-    assert (known(issuing(load, chain)), known(issuing(load, step))) == pytest.approx((0.2, 0.45))
-    assert issuing(load, machine(gpu_launch=None)).value == 0.0
+    assert (issuing(load, chain), issuing(load, step)) == pytest.approx((0.2, 0.45))
+    assert issuing(load, machine(gpu_launch=None)) == 0.0
     # The GPU's own part of the step does not know of issuing; what bounds it does.
-    assert known(training(load, step).seconds) == known(training(load, chain).seconds)
+    assert known(training(load, step)) == known(training(load, chain))
     busy = replace(load, training=TrainingCost(35.58e12, 0, 50, 0))
     assert training(busy, chain).bound == "training (GPU operations)"
     assert training(replace(busy, training=TrainingCost(1e12, 0, 50, 0)), step).bound == (
@@ -265,17 +256,17 @@ def test_a_replayed_step_is_few_calls_and_its_operations_are_the_gpus():
     """9 calls of 9 ms; 50 operations of 0.2 ms on the GPU, of which nothing is known else."""
     load = MinibatchLoad(1.0, training=TrainingCost(0, 0, 50, 0), step_calls=9)
     known_there = machine(gpu_launch=4e-3, gpu_issue=9e-3, gpu_replay=2e-4)
-    assert known(issuing(load, known_there)) == pytest.approx(0.081)
-    assert known(training(load, known_there).seconds) == pytest.approx(0.01)
+    assert issuing(load, known_there) == pytest.approx(0.081)
+    assert known(training(load, known_there)) == pytest.approx(0.01)
     untold = machine(gpu_launch=4e-3, gpu_issue=9e-3, gpu_replay=None)
-    assert training(load, untold).seconds.value is None
+    assert not training(load, untold).known
 
 
 def test_edges_that_were_drawn_on_the_gpu_are_not_copied():
     load = MinibatchLoad(1.0, training=TrainingCost(1e9, 0, 0, 1e9))
     copied, there = (training(replace(load, gpu_samples=g), PROFILE) for g in (False, True))
-    copy = known(engine_copy(1e9, PROFILE).seconds)
-    assert known(copied.seconds) - known(there.seconds) == pytest.approx(copy)
+    copy = known(engine_copy(1e9, PROFILE))
+    assert known(copied) - known(there) == pytest.approx(copy)
 
 
 def test_fresh_pageable_memory_is_gathered_staged_and_copied_at_one_pace():
@@ -284,28 +275,15 @@ def test_fresh_pageable_memory_is_gathered_staged_and_copied_at_one_pace():
     )
     slow = machine(copy_pageable=1e9)
     part = staged_copy(load, slow)
-    copy = known(engine_copy(1e9, slow).seconds)
-    assert known(part.seconds) == pytest.approx(1.0)
+    copy = known(engine_copy(1e9, slow))
+    assert known(part) == pytest.approx(1.0)
     assert part.bound == "cpu"
-    assert part.demands["link"] == pytest.approx(copy)  # busy for that part of the second
-    assert part.demands["host memory"] == pytest.approx(5e9 / 102.4e9)
     fast = staged_copy(load, machine(copy_pageable=1e12, host_memory_rate=1e13))
-    assert known(fast.seconds) == pytest.approx(copy)
+    assert known(fast) == pytest.approx(copy)
     assert fast.bound == "link"
-    assert staged_copy(load, machine(copy_pageable=None)).seconds.value is None
-    assert staged_copy(load, machine(link_raw_rate=None)).seconds.value is None
-
-
-def test_a_gather_into_fresh_memory_leaves_cores_to_others():
-    """Page faults and staging hold one thread up: beside it the other cores are free."""
-    load = MinibatchLoad(
-        1e9, cpu_read_bytes=1e9, cpu_write_bytes=1e9, copy_engine_bytes=1e9, pageable_bytes=1e9
-    )
-    slow = machine(copy_pageable=1e9, host_gather_rate=1e9, host_cores=4)
-    assert staged_copy(load, slow).demands["cpu"] == pytest.approx(0.25)
-    assert staged_copy(load, machine(copy_pageable=1e9, host_cores=None)).demands["cpu"] == 1.0
-    measured = replace(load, gather_s=Estimate(2.0))
-    assert staged_copy(measured, slow).demands["cpu"] == 1.0
+    assert not staged_copy(load, machine(copy_pageable=None)).known
+    assert not staged_copy(load, machine(link_raw_rate=None)).known
+    assert known(staged_copy(replace(load, gpus=64), slow)) == pytest.approx(64 * 5e9 / 102.4e9)
 
 
 def test_random_rows_of_a_large_table_wait_for_its_pages():
@@ -313,28 +291,34 @@ def test_random_rows_of_a_large_table_wait_for_its_pages():
     profile = machine(read_page_visits=1e7)
     rows = replace(reads({128: 1e6}), gpu_page_visits=1e6)
     scattered = gpu_reads(rows, profile)
-    assert known(scattered.seconds) == pytest.approx(0.1)
+    assert known(scattered) == pytest.approx(0.1)
     assert scattered.bound == "page visits"
     ascending = gpu_reads(replace(rows, gpu_page_visits=1e3), profile)
     assert ascending.bound == "link"
-    assert known(ascending.seconds) == pytest.approx(known(link_time({128: 1e6}, profile)))
+    assert known(ascending) == pytest.approx(known(link_time({128: 1e6}, profile)))
     for unknown in (
         gpu_reads(rows, machine(read_page_visits=None)),
         gpu_reads(replace(rows, gpu_page_visits=None), profile),
     ):
-        assert known(unknown.seconds) == known(ascending.seconds)
-        assert any("page" in remark for remark in unknown.seconds.remarks)
+        assert known(unknown) == known(ascending)
+        assert any("page" in remark for remark in unknown.remarks)
 
 
-def test_sampling_keeps_as_many_cores_busy_as_the_profile_says():
+def test_programs_draw_no_faster_than_the_cores_that_they_share():
+    """1 M edges at 10 M/s, on 6 of 24 cores: four programs side by side, a fifth waits."""
     load = MinibatchLoad(0.0, sampled_edges=1e6)
     some = machine(host_sample_rate=1e7, host_sample_cores=6, host_cores=24)
-    assert known(sampling(load, some).seconds) == pytest.approx(0.1)
-    assert sampling(load, some).demands == {"cpu": 0.25}
-    assert sampling(load, machine(host_sample_cores=None)).demands == {"cpu": 1.0}
-    assert sampling(load, machine(host_sample_cores=48)).demands == {"cpu": 1.0}
-    measured = replace(load, sample_s=Estimate(1.0))
-    assert sampling(measured, some).demands == {"cpu": 1.0}
+    for gpus, expected in ((1, 0.1), (4, 0.1), (8, 0.2)):
+        assert known(sampling(replace(load, gpus=gpus), some)) == pytest.approx(expected)
+    assert known(sampling(replace(load, gpus=2), machine(host_sample_cores=None))) > 1e6 / 58.7e6
+    assert known(sampling(replace(load, sample_s=1.0, gpus=8), some)) == 1.0  # as it was measured
+
+
+def test_a_gpu_draws_layer_by_layer():
+    load = MinibatchLoad(0.0, sampled_edges=1e6, layers=3, gpu_samples=True)
+    assert known(sampling(load, machine(gpu_draw=2e-4))) == pytest.approx(6e-4)
+    assert sampling(load, PROFILE).unknown == ("gpu.draw: it was not timed there",)
+    assert known(sampling(replace(load, sample_s=1.0), PROFILE)) == 1.0
 
 
 def test_training_is_the_longest_of_its_limits_and_the_copy_of_its_edges():
@@ -344,14 +328,12 @@ def test_training_is_the_longest_of_its_limits_and_the_copy_of_its_edges():
     def costing(**more: float) -> MinibatchLoad:
         return replace(base, training=replace(base.training, **more))
 
-    assert known(training(base, profile).seconds) == pytest.approx(1e-3)
+    assert known(training(base, profile)) == pytest.approx(1e-3)
     assert training(base, profile).bound == "training (GPU operations)"
     assert training(costing(memory_bytes=1e9), profile).bound == "training (GPU memory)"
     assert training(costing(launches=1e4), profile).bound == "training (kernel launches)"
     edges = costing(structure_bytes=1e6)
-    assert known(training(edges, profile).seconds) == pytest.approx(
-        1e-3 + known(engine_copy(1e6, profile).seconds)
-    )
+    assert known(training(edges, profile)) == pytest.approx(1e-3 + known(engine_copy(1e6, profile)))
 
 
 def test_activations_come_back_over_the_link_beside_the_step():
@@ -359,57 +341,45 @@ def test_activations_come_back_over_the_link_beside_the_step():
     profile = machine(gpu_flops=1e12, gpu_memory_rate=1e11, gpu_launch=1e-5)
     base = MinibatchLoad(0.0, training=TrainingCost(1e9, 1e7, 10, 0))
     few, many = (training(replace(base, activation_bytes=b), profile) for b in (1e6, 1e8))
-    short, long = (known(engine_copy(b, profile).seconds) for b in (1e6, 1e8))
+    short, long = (known(engine_copy(b, profile)) for b in (1e6, 1e8))
     assert short < 1e-3 < long
-    assert (known(few.seconds), known(many.seconds)) == pytest.approx((1e-3, long))
-    assert "link" not in training(base, profile).demands
-    assert (few.demands["link"], many.demands["link"]) == pytest.approx((short / 1e-3, 1.0))
+    assert (known(few), known(many)) == pytest.approx((1e-3, long))
     assert few.bound == "training (GPU operations)"
     assert many.bound == "training (activations over the link)"
 
 
 def test_a_table_that_does_not_fit_into_the_gpu_is_read_from_there_by_nobody():
     profile = machine(gpu_memory=1e10, gpu_memory_rate=1e12)
-    assert known(local_gather(1e9, 1e10, profile).seconds) == pytest.approx(2e-3)
-    seconds = local_gather(1e9, 1.1e10, profile).seconds
-    assert seconds.value is None
-    assert seconds.unknown == ("11.0 GB do not fit into 10.0 GB of GPU memory",)
+    assert known(local_gather(1e9, 1e10, profile)) == pytest.approx(2e-3)
+    part = local_gather(1e9, 1.1e10, profile)
+    assert not part.known
+    assert part.unknown == ("11.0 GB do not fit into 10.0 GB of GPU memory",)
     resident = MinibatchLoad(1e9, table_bytes=1.1e10, gpu_table_bytes=1.1e10)
-    assert predict_batches(resident, profile, 10).epoch_s.unknown == seconds.unknown
+    assert predict_batches(resident, profile, 10).unknown == part.unknown
     read = replace(reads({128: 1e6}), table_bytes=1.1e10)
-    assert predict_batches(read, profile, 10).epoch_s.known
-
-
-def test_an_estimate_is_a_value_or_says_why_not():
-    with pytest.raises(ValueError, match="exactly one"):
-        Estimate(None)
-    with pytest.raises(ValueError, match="exactly one"):
-        Estimate(1.0, ("why",))
+    assert not predict_batches(read, profile, 10).unknown
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(0, 1e3)), min_size=1, max_size=6))
 def test_what_is_computed_from_an_unknown_is_unknown(values):
     parts = [
-        Estimate(v) if v is not None else Estimate(None, (f"number {i}",))
+        Part(v) if v is not None else Part(math.nan, unknown=(f"number {i}",))
         for i, v in enumerate(values)
     ]
-    total = combine(lambda *numbers: math.fsum(numbers), *parts)
+    total, longest = in_turn(*parts), slowest(*parts)
     missing = tuple(f"number {i}" for i, v in enumerate(values) if v is None)
-    assert total.unknown == missing
-    assert (total.value is None) == bool(missing)
-    longest, _ = slowest([(str(i), part) for i, part in enumerate(parts)])
+    assert (total.unknown, total.known) == (missing, not missing)
     there = [v for v in values if v is not None]
-    assert longest.value == (max(there) if there else None)
+    assert longest.seconds == max(there) if there else not longest.known
     assert all(any(name in text for text in longest.remarks) for name in missing if there)
 
 
 def test_a_batch_of_copies_takes_as_long_as_its_copies_or_its_bytes():
     """A million copies of 400 B: at 10 M/s 0.1 s, which the link would carry in less."""
     unknown = engine_copy(4e8, PROFILE, 1e6)
-    assert unknown.seconds.value is None
-    assert "nobody has published a rate" in unknown.seconds.unknown[0]
+    assert not unknown.known
+    assert "nobody has published a rate" in unknown.unknown[0]
     slow = engine_copy(4e8, PROFILE.with_constant("copy.batched", 1e7, "a test"), 1e6)
-    assert (slow.seconds.value, slow.bound) == (pytest.approx(0.1), "copy engine (copies)")
-    assert 0 < slow.demands["link"] < 1
+    assert (slow.seconds, slow.bound) == (pytest.approx(0.1), "copy engine (copies)")
     fast = engine_copy(4e8, PROFILE.with_constant("copy.batched", 1e12, "a test"), 1e6)
     assert fast == engine_copy(4e8, PROFILE)

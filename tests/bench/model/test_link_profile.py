@@ -15,8 +15,8 @@ from gatherbench.bench.model.profile import (
     DEFAULT_PROFILE,
     SPECS,
     Constant,
+    Points,
     ProfileError,
-    Range,
     load_profile,
     profile_names,
     profile_of_machine,
@@ -52,9 +52,8 @@ def test_a_preset_has_units_and_sources_its_links_rate_and_reads_back(name, tmp_
 def test_a_file_from_before_peers_is_still_read(tmp_path):
     """What it does not name is not known, for a reason."""
     path = tmp_path / "mine.toml"
-    older = GOOD.replace("[host]\n", "[host]\nmemory = { value = 1.0 }\n")
     gone = "[loop]\nissue = { value = 1.0 }\n[network]\nrate = { value = 1.0 }\n"  # no more
-    path.write_text(older[: older.index("[peer]")] + gone, encoding="utf-8")
+    path.write_text(GOOD[: GOOD.index("[peer]")] + gone, encoding="utf-8")
     profile = load_profile(path)
     later = {"peer.rate", "peer.latency"}
     disk = {"disk.iops", "disk.block", "disk.bandwidth"}
@@ -63,6 +62,7 @@ def test_a_file_from_before_peers_is_still_read(tmp_path):
         "gpu.replay",
         "gpu.draw",
         "host.gather_scaling",
+        "host.memory",
         "read.managed_page_visits",
         "copy.batched",
     }
@@ -71,7 +71,7 @@ def test_a_file_from_before_peers_is_still_read(tmp_path):
     assert profile.unknown()["gpu.issue"] == "it was not timed there"
     (why,) = {profile.unknown()[key] for key in disk}
     assert "measure the disk (gatherbench calibrate)" in why
-    own = older.replace("[peer]\n", "[peer]\nrat = 3\n")
+    own = GOOD.replace("[peer]\n", "[peer]\nrat = 3\n")
     assert "peer.rat: unknown key; did you mean 'peer.rate'?" in refused(tmp_path, own)
 
 
@@ -81,8 +81,7 @@ def test_nvlink_is_what_was_measured_of_it():
         assert load_profile(name)["peer.rate"].value == 380e9
     for name in ("rtx3090-pcie3", "rtx3090-pcie4"):
         profile = load_profile(name)
-        seconds = link_time({256.0: 1e6}, profile).value
-        assert seconds is not None
+        seconds = link_time({256.0: 1e6}, profile).seconds
         assert profile["peer.rate"].value == pytest.approx(256e6 / seconds, rel=1e-3)
 
 
@@ -148,7 +147,7 @@ def test_a_value_out_of_range_is_refused_with_the_range(key):
         ("read.roof", '{ value = [[9, 2e9], [1, 2e9]], unit = "B/s", source = "x" }', "ascend"),
         ("read.roof", '{ value = [[inf, 2e9]], unit = "B/s", source = "x" }', "ascend"),
         ("node.gpus", '{ value = 1.5, unit = "1", source = "x" }', "whole, 1 to 64"),
-        ("read.roof", '{ value = [["a", 2e9]], unit = "B/s", source = "x" }', "ascend"),
+        ("read.roof", '{ value = [["a", 2e9]], unit = "B/s", source = "x" }', "expected a number"),
         ("read.roof", '{ value = [[1, 2]], unit = "B/s", source = "x" }', "expected 1e+08"),
     ],
 )
@@ -165,7 +164,7 @@ def test_a_wrong_entry_is_named(key, entry, part, tmp_path):
         ("[lnk]\n" + GOOD, "did you mean 'link'"),
         ("link = 3", "link: expected a table"),
         ("name = ", "not valid TOML"),
-        ("link = " + "[" * 1500 + "]" * 1500, "nested too deep"),
+        ("link = " + "[" * 1500 + "]" * 1500, "not valid TOML: maximum recursion"),
         (GOOD.replace("raw_rate", "raw_rat"), "did you mean 'link.raw_rate'"),
     ],
 )
@@ -179,7 +178,7 @@ def test_a_profile_that_is_not_there_is_named_with_the_nearest(tmp_path):
     # Not gh200-c2c, which is spelt alike.
     with pytest.raises(ProfileError, match=r"did you mean 'h200-sxm-pcie5' or 'nvidia-h200'\?"):
         load_profile("h200")
-    with pytest.raises(ProfileError, match="no such file"):
+    with pytest.raises(ProfileError, match="No such file"):
         load_profile(tmp_path / "none.toml")
 
 
@@ -202,39 +201,42 @@ POINTS = st.lists(
 )
 
 
+def constant(value: float | Points | None) -> Constant:
+    return Constant(value=value, unit="B/s", source="a test")
+
+
 @given(POINTS, st.floats(1, 1e13))
 def test_a_curve_stays_between_its_points(points, span):
-    curve = Constant((tuple(sorted(points)),), "B/s", "a test")
+    curve = constant(tuple(sorted(points)))
     rate, rates = curve.at(span), [r for _, r in points]
     assert rate is not None
     assert min(rates) * 0.999 <= rate <= max(rates) * 1.001
     for at, there in points:
         assert curve.at(at) == pytest.approx(there)
     assert sorted(curve.numbers) == sorted(rates)
-    assert Constant((), "B/s", "nobody measured it").at(span) is None
+    assert constant(None).at(span) is None
 
 
 def test_between_two_points_a_rate_goes_with_the_logarithm():
-    curve = Constant((((1.0, 10.0), (64.0, 40.0), (128.0, 90.0)),), "1/s", "by hand")
+    curve = constant(((1.0, 10.0), (64.0, 40.0), (128.0, 90.0)))
     assert [curve.at(x) for x in (0.0, 1.0, 8.0, 1000.0, math.inf)] == [10, 10, 25, 90, 90]
 
 
 def test_a_range_has_two_ends_and_no_value(tmp_path):
-    profile = load_profile(DEFAULT_PROFILE).with_constant("link.max_request", Range(64, 128), "?")
-    curve = Range(((1e9, 2e10), (1e10, 1e10)), 3e10)
-    profile = profile.with_constant("read.roof", curve, "a test")
+    profile = load_profile(DEFAULT_PROFILE).with_constant("link.max_request", 64, "?", high=128)
+    curve = ((1e9, 2e10), (1e10, 1e10))
+    profile = profile.with_constant("read.roof", curve, "a test", high=3e10)
     depths = ((1.0, 21e3), (128.0, 90e3))
     profile = profile.with_constant("disk.iops", depths, "a virtual disk")
     assert set(profile.ranges()) == {"link.max_request", "read.roof"}
     assert not set(profile.ranges()) & set(profile.unknown())
-    assert profile.corner_names()[1] == "link.max_request low, read.roof high"
     for ask in (lambda: profile["link.max_request"].value, lambda: profile["read.roof"].at(1e9)):
         with pytest.raises(ProfileError, match="only a range is known"):
             ask()
-    ends = [(c["link.max_request"].value, c["read.roof"].at(1e10)) for c in profile.corners()]
-    assert ends == [(64, 1e10), (64, 3e10), (128, 1e10), (128, 3e10)]
-    assert not any(corner.ranges() for corner in profile.corners())
-    assert load_profile(DEFAULT_PROFILE).corners() == (load_profile(DEFAULT_PROFILE),)
+    ends = [(c["link.max_request"].value, c["read.roof"].at(1e10)) for c in profile.ends()]
+    assert ends == [(64, 1e10), (128, 3e10)]
+    assert not any(end.ranges() for end in profile.ends())
+    assert load_profile(DEFAULT_PROFILE).ends() == (load_profile(DEFAULT_PROFILE),)
     path = tmp_path / "x.toml"
     path.write_text(profile.to_toml(), encoding="utf-8")
     assert load_profile(path) == profile
@@ -259,20 +261,19 @@ def test_half_a_range_is_refused(tmp_path, ends, said):
 
 def test_a_curve_may_nowhere_be_above_its_upper_end():
     profile = load_profile(DEFAULT_PROFILE)
-    crossing = Range(((1e9, 2e10), (1e10, 1e10)), ((1e9, 3e10), (1e10, 9e9)))
+    low, high = (((1e9, 2e10), (1e10, 1e10)), ((1e9, 3e10), (1e10, 9e9)))
     with pytest.raises(ProfileError, match=r"read\.roof: low must be below high"):
-        profile.with_constant("read.roof", crossing, "a test")
+        profile.with_constant("read.roof", low, "a test", high=high)
 
 
 @pytest.mark.parametrize("name", ["h100-sxm-pcie5", "h200-sxm-pcie5"])
 def test_the_ranges_of_the_hopper_presets_are_what_is_published(name):
     """45.4 and 51.6 GB/s: 63.02 GB/s less 5.4 %, times P / (P + 20); the loss is an A100's."""
     profile = load_profile(name)
-    small, *_, large = profile.corners()
+    small, large = profile.ends()
     for corner, size, rate in ((small, 64, 45.4e9), (large, 128, 51.6e9)):
         assert corner["link.max_request"].value == size
-        seconds = link_time({float(size): 1e6}, corner).value
-        assert seconds is not None
+        seconds = link_time({float(size): 1e6}, corner).seconds
         assert size * 1e6 / seconds == pytest.approx(rate, rel=1e-3)
     a100 = load_profile("a100-pcie4")["read.roof"]
     for span in (1 << 30, 10 << 30, 20 << 30, 100 << 30):

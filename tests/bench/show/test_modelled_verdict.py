@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gatherbench.bench.machine.env import host_of, joint_name
 from gatherbench.bench.model.profile import load_profile
-from gatherbench.bench.read.gpu import changes_of_run
-from gatherbench.bench.read.modelled import foreign_gathers, modelled_ratios, speedups
+from gatherbench.bench.read.modelled import modelled_ratios
 from gatherbench.bench.read.summary import summarise
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.run.store import RunStore
@@ -152,38 +150,6 @@ def test_the_model_errs_more_where_the_profile_does_not_know_the_loop(
     assert f"told apart from a factor of {factor} on" in said(run)[0]
 
 
-def test_over_a_gather_of_another_machine_there_is_no_ratio(modelled):
-    borrowed = {NAIVE[:2]: ["sample", "fetch"], ALIGNED[:2]: ["sample"]}
-    run = modelled(*FOUR, borrowed=borrowed)
-    # The profile knows of the pinned gather itself: 1.6 s over 1 and over 0.8 s.
-    pinned = "as fast as cpu_gather pinned."
-    assert said(run) == [f"{FAST}1.60× {pinned}", f"{BOUNDED}2.00× {pinned}"]
-    assert notes(run) == [
-        f"No ratio over cpu_gather naive: the CPU's gather there is that of {MACHINE}, not of the"
-        " machine that is modelled.",
-        f"Minibatches come as fast as {MACHINE} was measured to have them{SHARE}.",
-    ]
-    assert {key[1:3] for key in foreign_gathers(run)} == {NAIVE[:2]}
-    assert modelled_ratios(run, *NAIVE[:2]).empty
-    assert "predicted" not in set(speedups(run, *NAIVE[:2])["basis"])
-    assert summarise(run).query("basis == 'predicted'")["speedup"].isna().all()
-    assert changes_of_run(run, {"epoch": ("epoch", "wall_time")}).empty
-
-
-def test_without_a_gather_of_its_own_epochs_are_told(modelled):
-    borrowed = {NAIVE[:2]: ["fetch"], PINNED[:2]: ["fetch"]}
-    slower = ("unified_zero_copy", "registered", (0.2, 0.49, 0.5))
-    one = said(modelled(*FOUR, slower, borrowed=borrowed))
-    assert one == [f"{FAST}1.00 s.", f"{BOUNDED}800 ms."]
-    # Of the second workload, stages take twice as long: 2 × 0.99 and 2 × 0.79 s, and 0.01 s.
-    two = modelled(*FOUR, slower, borrowed=borrowed, workloads=TWO, name="20261122-b-2")
-    assert said(two)[:2] == [
-        f"{BEST} is the fastest on 2 workloads: from 1.00 to 1.99 s.",
-        f"{BOUNDED}from 0.800 to 1.59 s on 2 workloads.",
-    ]
-    assert notes(two)[0].startswith("No ratio over cpu_gather naive and cpu_gather pinned:")
-
-
 def test_a_model_that_borrows_from_disturbed_epochs_alone_says_so(modelled):
     told = f"Minibatches come as fast as {MACHINE} was measured to have them"
     for number, (beside, end) in enumerate(
@@ -201,14 +167,6 @@ def test_a_model_that_borrows_from_disturbed_epochs_alone_says_so(modelled):
         assert (ALIGNED[:2] in set(zip(ratios["strategy"], ratios["variant"], strict=True))) is (
             not end
         )
-
-
-def test_a_calibration_of_the_run_s_own_machine_borrows_from_nobody_else(modelled):
-    profile = joint_name(MACHINE, "h200-sxm-pcie5")
-    assert host_of(profile) == host_of(MACHINE) == MACHINE
-    run = modelled(*FOUR, borrowed={NAIVE[:2]: ["fetch"]}, profile=profile)
-    assert not foreign_gathers(run)
-    assert "2.00× as fast as cpu_gather naive" in said(run)[0]
 
 
 def test_a_ratio_of_ranges_is_taken_end_by_end(modelled):

@@ -110,7 +110,7 @@ def test_ranges_of_a_profile_have_two_ends_everywhere(make_run):
     (folder / "profile.toml").write_text(profile.to_toml())
     chart = roofline_chart(load_run(folder))
     (panel,) = chart.panels
-    assert [kind for _, kind in panel.marks].count("sm_read") == 3
+    assert [kind for _, kind in panel.marks].count("sm_read") == 2
     assert [kind for _, kind in panel.marks].count("copy_engine") == 1
     modelled = [line.text for line in panel.lines if line.modelled and line.detail == "given"]
     assert [text.split(" ")[1] for text in modelled] == ["least", "most"]

@@ -1,0 +1,205 @@
+"""What a machine would do with a graph of which no more than the size is known.
+
+A minibatch is drawn by one law, that of ``hashed-papers`` (``datasets/hashed.py``): in-degrees are
+Pareto's, and of in-neighbours that of rank k is drawn as often as k to the power of -2/3. The
+strategies then say what its rows ask for. Every number is extrapolated from that law.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from gatherbench.bench.model.epoch import EpochPrediction, predict_batches
+from gatherbench.bench.model.load import MinibatchLoad, load_of
+from gatherbench.bench.model.profile import LinkProfile
+from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.run.training_cost import training_cost
+from gatherbench.datasets.dataset import DatasetError
+from gatherbench.datasets.hashed import ALPHA, LEAST, MOST, PRIME, HashedSource
+from gatherbench.datasets.registry import get_source, imported
+from gatherbench.datasets.store import dataset_folder, open_dataset
+from gatherbench.strategies.base import Strategy
+from gatherbench.strategies.data_path import DataPath, staged_path
+from gatherbench.strategies.registry import build
+
+#: Minibatches of the epoch that is predicted.
+BATCHES = 100
+#: The paths, as plans name them.
+PATHS: tuple[tuple[str, dict[str, str]], ...] = (
+    *(("cpu_gather", {"mode": mode}) for mode in ("naive", "pinned", "prefetch")),
+    ("copy_engine_gather", {}),
+    *(("unified_zero_copy", {"memory": memory}) for memory in ("registered", "managed")),
+    *(("aligned_zero_copy", {"order": order}) for order in ("given", "sorted", "unique")),
+    ("aligned_zero_copy", {"memory": "managed"}),
+    *(("async_zero_copy", {"memory": memory}) for memory in ("registered", "managed")),
+    ("async_zero_copy", {"provider": "mps"}),
+    *(("cached_zero_copy", {"memory": memory}) for memory in ("registered", "managed")),
+    *((name, {}) for name in ("disk_mmap", "disk_direct", "disk_cached", "partition_buffer")),
+    *((name, {}) for name in ("all_in_gpu", "no_fetch", "auto")),
+)
+_NONE = {
+    "auto": "the training shows which of the other paths it is",
+    "partition_buffer": "its minibatches are others: drawn within the partitions in memory",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The size of a graph with features."""
+
+    name: str
+    nodes: int
+    edges: int
+    dim: int
+    row_bytes: int
+    classes: int = 50
+
+    @classmethod
+    def parse(cls, text: str) -> Shape:
+        """``NAME`` of a dataset, or ``NODES,EDGES,DIM`` of float32 features: ``2.4M,124M,100``.
+
+        Raises:
+            DatasetError: no such dataset, or no such numbers.
+        """
+        if "," not in text:
+            folder = dataset_folder(text, 1.0)
+            own = folder in imported()
+            spec = open_dataset(folder).spec if own else get_source(text).estimate(1.0)
+            sizes = spec.num_nodes, spec.num_edges, spec.feature_dim
+            return cls(text, *sizes, spec.row_bytes, spec.num_classes)
+        try:
+            nodes, edges, dim = (_number(word) for word in text.split(","))
+        except ValueError:
+            nodes = edges = dim = 0
+        if not (100 <= nodes < PRIME and 0 <= edges <= 1e12 and 1 <= dim <= 1e6):
+            raise DatasetError(
+                f"--graph {text}: expected the name of a dataset (gatherbench list datasets), or"
+                " NODES,EDGES,DIM such as 2.4M,124M,100: 100 to 2^31 nodes, up to 10^12 edges,"
+                " features of 1 to 10^6 floats"
+            )
+        return cls(text, nodes, edges, dim, 4 * dim)
+
+
+def _number(text: str) -> int:
+    factor = {"k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}.get(text.strip()[-1:], 0.0)
+    return round(float(text.strip()[:-1]) * factor) if factor else int(text)
+
+
+def draw(shape: Shape, workload: Workload) -> tuple[NDArray[np.int64], list[int], list[int]]:
+    """A minibatch: ranks of its nodes in the order found, nodes and edges of each layer.
+
+    The node of rank 0 is an in-neighbour the most often. Edges count repeats.
+    """
+    rng = np.random.default_rng(0)
+    least = LEAST * shape.edges / shape.nodes / HashedSource.degree
+    found = np.unique(rng.integers(0, shape.nodes, workload.batch_size))
+    nodes, edges = [found.size], []
+    for fanout in workload.fanouts:
+        degrees = np.minimum(least * rng.random(found.size) ** (-1 / ALPHA), MOST)
+        edges.append(int(np.minimum(degrees, fanout).astype(np.int64).sum()))
+        drawn = (shape.nodes * rng.random(edges[-1]) ** 3).astype(np.int64)
+        found = np.concatenate([found, rng.permutation(np.setdiff1d(drawn, found))])
+        nodes.append(found.size)
+    return found, nodes, edges
+
+
+def predict_graph(shape: Shape, profile: LinkProfile) -> pd.DataFrame:
+    """Every path of :data:`PATHS`, in that order.
+
+    Columns: ``strategy``, ``variant``; ``low_s``, ``high_s`` (an epoch of :data:`BATCHES`
+    minibatches of a workload at its defaults, at both ends of the profile's ranges; NaN where it is
+    not known); ``bound``; ``gpu_bytes``, ``host_bytes`` (the table or its part, and buffers);
+    ``fits`` (whether both find room: ``yes``, ``no``, or what is not known); ``notes`` (a tuple:
+    what is extrapolated or left out, or why nothing is predicted).
+    """
+    workload = Workload(shape.name)
+    ranks, nodes, edges = draw(shape, workload)
+    cost = training_cost("sage", shape.dim, workload.hidden, shape.classes, nodes, edges)
+    on_gpu, on_host = (bool(profile[key].values) for key in ("gpu.draw", "host.sample_rate"))
+    remark = "minibatches drawn on the CPU: gpu.draw is not known"
+    if not on_host:  # all paths have it alike
+        remark = "without drawing minibatches: neither gpu.draw nor host.sample_rate is known"
+    facts: dict[str, Any] = {
+        "table_bytes": float(shape.nodes * shape.row_bytes),
+        "row_bytes": float(shape.row_bytes),
+        "sampled_edges": float(sum(edges)),
+        "layers": workload.layers,
+        "gpu_samples": on_gpu or not on_host,
+        "sample_s": None if on_gpu or on_host else 0.0,
+        "training": cost,
+        "remarks": () if on_gpu else (remark,),
+    }
+    records = []
+    for name, params in PATHS:
+        strategy = build(name, params)
+        record: dict[str, Any] = {"strategy": name, "variant": strategy.variant}
+        record |= dict.fromkeys(("low_s", "high_s", "gpu_bytes", "host_bytes"), math.nan)
+        record |= {"bound": "unknown", "fits": "?"}
+        if name in _NONE:
+            records.append(record | {"notes": (_NONE[name],)})
+            continue
+        load = _load(strategy, ranks, shape, facts)
+        epochs = [predict_batches(load, end, BATCHES) for end in profile.ends()]
+        records.append(record | _room(strategy, load, profile) | _told(epochs, profile))
+    return pd.DataFrame(records)
+
+
+def _load(
+    strategy: Strategy, ranks: NDArray[np.int64], shape: Shape, facts: dict[str, Any]
+) -> MinibatchLoad:
+    ids = torch.from_numpy(ranks * PRIME % shape.nodes)
+    path = strategy.data_path(ids, shape.row_bytes)
+    if share := getattr(strategy, "share", ""):  # of the rows that are asked for the most often
+        cold = ids[torch.from_numpy(ranks >= shape.nodes * int(share.removesuffix("%")) / 100)]
+        far = strategy.data_path(cold, shape.row_bytes)
+        path = replace(far, payload_bytes=path.payload_bytes)
+        if far.disk_payload_bytes:
+            told = ("disk_payload_bytes", "disk_bytes", "disk_requests")
+            whole: DataPath = staged_path(ids, shape.row_bytes)
+            path = replace(whole, **{name: getattr(far, name) for name in told})
+    return load_of(
+        path,
+        gpu_table_bytes=strategy.gpu_table_bytes(int(facts["table_bytes"])),
+        lookahead=strategy.lookahead,
+        gpu_share=strategy.gpu_share,
+        disk_depth=strategy.disk_depth,
+        **facts,
+    )
+
+
+def _room(strategy: Strategy, load: MinibatchLoad, profile: LinkProfile) -> dict[str, Any]:
+    """Bytes that a path takes on the GPU and on the host, beside training, and whether they fit."""
+    buffers = (strategy.lookahead + 1) * load.payload_bytes
+    table = load.table_bytes if strategy.role != "floor" else 0.0
+    if load.disk_payload_bytes:
+        table *= int(getattr(strategy, "share", "0%").removesuffix("%")) / 100
+    gpu, host = load.gpu_table_bytes + buffers, table + (buffers if load.cpu_write_bytes else 0.0)
+    rooms = {
+        "GPU": (gpu, profile["gpu.memory"].value),
+        "host": (host, profile["host.memory"].value),
+    }
+    short = [place for place, (taken, room) in rooms.items() if room and taken > room]
+    untold = [f"{place}?" for place, (_, room) in rooms.items() if room is None]
+    fits = f"no ({', '.join(short)})" if short else " ".join(["yes", *untold])
+    return {"gpu_bytes": gpu, "host_bytes": host, "fits": fits}
+
+
+def _told(epochs: list[EpochPrediction], profile: LinkProfile) -> dict[str, Any]:
+    seconds = [epoch.epoch_s for epoch in epochs]
+    notes = [*epochs[0].unknown, *epochs[0].extrapolated, *epochs[0].remarks]
+    if not profile["gpu.issue"].values:
+        notes.append("steps issued as a chain of kernels: gpu.issue is not known")
+    bounds = dict.fromkeys(epoch.bound for epoch in epochs)
+    return {
+        "low_s": min(seconds),
+        "high_s": max(seconds),
+        "bound": " or ".join(bounds),
+        "notes": tuple(notes),
+    }

@@ -1,0 +1,153 @@
+"""The closed form of an epoch against what can be written down by hand; wrong forms fail it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatherbench.bench.model import epoch as epoch_module
+from gatherbench.bench.model.epoch import EpochPrediction, predict_batches
+from gatherbench.bench.model.load import MinibatchLoad
+from gatherbench.bench.model.physics import Part
+from gatherbench.bench.model.profile import load_profile
+
+PROFILE = load_profile("rtx3090-pcie4")
+N = 20
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Callable[..., EpochPrediction]:
+    """An epoch whose parts take these seconds."""
+
+    def predicted(
+        sample: float,
+        transfer: float,
+        train: float,
+        *,
+        issue: float = 0.0,
+        submit: float = 0.0,
+        gather: float = 0.0,
+        average: float = 0.0,
+        batches: int = N,
+        **load: Any,
+    ) -> EpochPrediction:
+        seconds = {"sample": sample, "submit": submit, "gather": gather, "transfer": transfer}
+        seconds |= {"train": train, "all_reduce": average}
+        parts = {name: Part(s, name) for name, s in seconds.items() if s or name in _ALWAYS}
+        monkeypatch.setattr(epoch_module, "minibatch_parts", lambda *_: parts)
+        monkeypatch.setattr(epoch_module, "issuing", lambda *_: issue)
+        return predict_batches(MinibatchLoad(0.0, **load), PROFILE, batches)
+
+    return predicted
+
+
+_ALWAYS = ("sample", "submit", "train")
+
+
+def test_on_the_host_the_next_minibatch_is_drawn_beside_training(model):
+    blocking = model(0.0, 3.0, 2.0)
+    assert (blocking.epoch_s, blocking.fetch_s, blocking.train_s) == (N * 5.0, N * 3.0, N * 2.0)
+    hidden = model(1.0, 3.0, 2.0)
+    assert (hidden.epoch_s, hidden.sample_s) == pytest.approx((1.0 + N * 5.0, 1.0))
+    drawing = model(4.0, 3.0, 2.0)  # longer than training: the rest is waited for
+    assert drawing.epoch_s == pytest.approx(N * (4.0 + 3.0) + 2.0)
+    # The CPU gathers, then the engine copies; both before training, neither beside a fetch.
+    staged = model(0.0, 2.0, 1.0, gather=3.0)
+    assert staged.epoch_s == pytest.approx(N * (3.0 + 2.0) + 1.0)
+    # A step ends when it is issued, however short it is; the host then draws the next one.
+    issued = model(1.0, 0.0, 2.0, issue=3.0)
+    assert (issued.epoch_s, issued.train_s) == pytest.approx((N * (1.0 + 3.0), N * 3.0))
+    # Edges from host memory are copied behind the rows: the host waits for these, then issues.
+    copied = model(1.0, 3.0, 1.0, issue=2.0, submit=0.5)
+    assert copied.epoch_s == pytest.approx(N * (1.0 + 0.5 + 3.0 + 2.0))
+
+
+def test_one_ahead_the_slowest_sets_the_pace(model):
+    assert model(0.0, 3.0, 2.0, lookahead=1).epoch_s == pytest.approx(N * 3.0 + 2.0)
+    assert model(0.0, 2.0, 3.0, lookahead=1).epoch_s == pytest.approx(N * 3.0 + 2.0)
+    sampled = model(4.0, 3.0, 2.0, lookahead=1)
+    assert sampled.epoch_s == pytest.approx(N * 4.0 + 3.0 + 2.0)
+    pipeline = model(0.0, 2.0, 1.0, gather=3.0, lookahead=1)
+    assert pipeline.epoch_s == pytest.approx(N * 3.0 + 2.0 + 1.0)
+    # The gather's share of the GPU is taken from training while it runs, 3 of 4 s and more.
+    shared = model(0.0, 3.0, 4.0, lookahead=1, gpu_share=0.25)
+    assert shared.train_s == pytest.approx(N * (4.0 + 0.25 * 3.0))
+    assert model(0.0, 30.0, 3.0, lookahead=1, gpu_share=0.25).train_s == pytest.approx(N * 4.0)
+
+
+def test_what_the_gpu_draws_comes_behind_the_step_before(model):
+    """The host issues a step while its rows come, and waits for those that the CPU brings."""
+    there = {"gpu_samples": True, "submit": 0.5}
+    short = model(1.0, 3.0, 1.0, issue=2.0, **there)
+    assert short.epoch_s == pytest.approx(N * (1.0 + 0.5 + 3.0 + 1.0))
+    assert (short.sample_s, short.train_s) == pytest.approx((N * 1.0, N * 1.0))
+    busy = model(1.0, 3.0, 1.0, issue=4.5, **there)  # 1.5 s are left when the rows are there
+    assert busy.epoch_s == pytest.approx(N * (1.0 + 0.5 + 4.5))
+    assert (busy.fetch_s, busy.train_s) == pytest.approx((N * 3.5, N * 1.5))
+    by_cpu = model(1.0, 2.0, 1.0, gather=3.0, issue=2.5, gpu_samples=True)
+    assert by_cpu.epoch_s == pytest.approx(N * (1.0 + 3.0 + 3.0))
+    staged = model(1.0, 2.0, 1.0, issue=2.5, gpu_samples=True, pageable_bytes=1.0)
+    assert staged.epoch_s == pytest.approx(N * (1.0 + 2.0 + 2.5))
+    ahead = model(1.0, 3.0, 1.0, issue=1.5, lookahead=1, **there)
+    assert ahead.epoch_s == pytest.approx(1.0 + 0.5 + 3.0 + 1.5 + (N - 1) * 3.0)
+    issued = model(1.0, 3.0, 1.0, issue=4.0, lookahead=1, **there)
+    assert issued.epoch_s == pytest.approx(N * 5.5 + 3.0)
+
+
+def test_beside_a_gather_of_the_cpu_a_step_takes_longer_to_issue(model):
+    """Ahead of training: 1.43 times as long, as measured."""
+    load = {"gather": 2.0, "lookahead": 1, "gpu_samples": True, "issue": 4.0}
+    slowed = [model(1.0, 0.0, 1.0, **load, batches=n).epoch_s for n in (40, 20)]
+    assert (slowed[0] - slowed[1]) / 20 == pytest.approx(1.0 + 1.43 * 4.0)
+    long = [model(1.0, 0.0, 1.0, **load | {"gather": 9.0}, batches=n).epoch_s for n in (40, 20)]
+    assert (long[0] - long[1]) / 20 == pytest.approx(9.0)
+
+
+def test_gradients_are_averaged_behind_the_step(model):
+    averaged = model(1.0, 0.0, 2.0, issue=3.0, average=0.5)
+    assert averaged.train_s == pytest.approx(N * 3.5)
+    assert averaged.all_reduce_s == pytest.approx(N * 0.5)
+
+
+def test_an_epoch_is_bound_by_what_it_would_gain_most_from(model):
+    assert model(0.5, 3.0, 2.0).bound == "transfer"
+    assert model(0.5, 3.0, 4.0).bound == "train"
+    assert model(9.0, 3.0, 4.0, lookahead=1).bound == "sample"
+    assert model(0.5, 3.0, 2.0, gather=5.0, lookahead=1).bound == "gather"
+    assert model(0.0, 0.1, 0.1, issue=4.0).bound == "train"
+
+
+def test_an_epoch_needs_a_minibatch_and_a_gpu():
+    for batches, gpus in ((0, 1), (1, 0)):
+        with pytest.raises(ValueError, match="at least one minibatch and one GPU"):
+            predict_batches(MinibatchLoad(0.0), PROFILE, batches, gpus=gpus)
+
+
+SECONDS = st.floats(1e-6, 1.0)
+
+
+@given(SECONDS, SECONDS, SECONDS, st.integers(0, 1), st.booleans(), st.integers(1, 50))
+def test_stages_add_up_and_an_epoch_lies_between_its_bounds(
+    sample, link, train, ahead, on_gpu, batches
+):
+    """No part of all minibatches takes longer than the epoch, nor it more than all in turn."""
+    num_bytes = 31.51e9 * 0.92 * 128 / 148 * link
+    load = MinibatchLoad(
+        num_bytes,
+        gpu_link_read_bytes=num_bytes,
+        gpu_requests={128: num_bytes / 128},
+        gpu_page_visits=0.0,
+        lookahead=ahead,
+        gpu_samples=on_gpu,
+        sample_s=sample,
+        train_s=train,
+    )
+    one = predict_batches(replace(load, gradient_bytes=0.0), PROFILE, batches)
+    assert one.sample_s + one.fetch_s + one.train_s == pytest.approx(one.epoch_s)
+    assert min(one.sample_s, one.fetch_s, one.train_s) >= 0
+    submit = PROFILE.number("gpu.submit")
+    assert one.epoch_s >= batches * max(sample, link, train) * (1 - 1e-9)
+    assert one.epoch_s <= batches * (sample + submit + link + train) * (1 + 1e-9)
