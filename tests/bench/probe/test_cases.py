@@ -184,9 +184,9 @@ for missing in {missing!r}:
 import tools.gpu.micro, gatherbench.bench.probe.gpu, tools.gpu.overlap
 import tools.gpu.counters, tools.gpu.peer
 import gatherbench.strategies.conformance, gatherbench.strategies.registry
-for missing in ("typer", "pydantic", "platformdirs", "ogb", "torch_geometric"):
+for missing in ("typer", "platformdirs", "ogb", "torch_geometric"):
     sys.modules[missing] = None
-for there in ("rich", "pandas", "pyarrow", "scipy"):
+for there in ("pydantic", "rich", "pandas", "pyarrow", "scipy"):
     sys.modules.pop(there, None)
 from gatherbench.bench.probe import calibrate
 sys.exit(calibrate.main(["--device", "cuda", "--out", {out!r}]))
