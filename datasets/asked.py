@@ -17,91 +17,43 @@ def _column(of: str, otherwise: str) -> Any:
     return Option(metavar="COLUMN", help=f"Column of {of}: {told}.")
 
 
+_LABELS = ".npy, .pt or text: a class a node by ids, -1 for none; or lines of node,label."
+_BASE = "First id (default: 0; of text without an id 0 it has to be said)."
+_BOTH = "Store every edge in both directions (default: no; a symmetric matrix has both)."
+_HEADER = "Whether a first line names columns that may do so, as the '0,1' of pandas."
+_CLASSES = "Number of classes, where some never occur (default: the largest label + 1)."
+_NODES = "nodes, in the files of labels and splits; 0: line k is node k"
+
+
 @dataclass(frozen=True, slots=True)
 class Import:
     """A graph of one's own: its file, what comes in other files, and how they are to be read.
 
-    The kind of a file is told by its content: MatrixMarket, NumPy arrays (a ``.npy`` without
-    ``indptr`` in its name is an ``edge_index``), a PyG ``Data`` by ``torch.save``, text of a source
-    and a target a line; gzipped or not. What a ``Data`` or an ``.npz`` with PyG's names has of
-    features, labels and masks is taken too, unless other files are given. Where one of the splits
-    is given and another is not, the other is empty. Ids of text count from 1 if its comments say
-    so; or no id is 0 and, where features or labels say how many nodes there are, an id equals it;
-    or 1 is the smallest id, where they do not. What cannot be told is refused.
+    The kind of a file is told by its content: text of a source and a target a line, MatrixMarket,
+    an ``edge_index`` as ``.npy``; or arrays by PyG's names in an ``.npz``, a folder of ``.npy`` or
+    a ``Data`` by ``torch.save``. What these have of features, labels and masks is taken too, unless
+    other files are given. Where one of the splits is given and another is not, the other is empty.
+    What cannot be told is refused.
     """
 
-    path: Annotated[
-        Path,
-        Argument(
-            help="Edge list (source, target), MatrixMarket, NumPy (edge_index, CSC) or PyG's Data."
-        ),
-    ]
+    path: Annotated[Path, Argument(help="Text, MatrixMarket, NumPy's edge_index or PyG's Data.")]
     name: Annotated[str, Option(help="The dataset's name in plans.")]
     dim: Annotated[int | None, Option(help="Width of generated features (default: 128).")] = None
     dtype: Annotated[str, Option(help="Type of generated features.")] = "float32"
-    labels: Annotated[
-        Path | None,
-        Option(
-            help=".npy, .pt or text: one class a node in the order of ids, -1 for none; or lines "
-            "of node,label."
-        ),
-    ] = None
-    features: Annotated[
-        Path | None, Option(help="Features [N, D] as .npy or .pt (default: generated).")
-    ] = None
-    train: Annotated[
-        Path | None,
-        Option(help="Training nodes: ids as in the graph's file, or a mask (.npy, .pt, text)."),
-    ] = None
+    labels: Annotated[Path | None, Option(help=_LABELS)] = None
+    features: Annotated[Path | None, Option(help="Rows [N, D] as .npy or .pt, else made up.")] = (
+        None
+    )
+    train: Annotated[Path | None, Option(help="Training nodes: ids as in PATH, or a mask.")] = None
     val: Annotated[Path | None, Option(help="Validation nodes.")] = None
     test: Annotated[Path | None, Option(help="Test nodes.")] = None
-    one_based: Annotated[
-        bool | None,
-        Option(
-            "--one-based/--zero-based",
-            help="First id of an edge list (default: by its comments or ids; NumPy files: 0).",
-        ),
-    ] = None
-    relabel: Annotated[
-        bool,
-        Option(
-            "--relabel",
-            help="Renumber ids that have gaps, in ascending order. Rows of features and "
-            "labels follow that order.",
-        ),
-    ] = False
-    csr: Annotated[
-        bool,
-        Option(
-            "--csr/--csc",
-            help="Whether NumPy arrays list out-neighbours (CSR) or in-neighbours (CSC).",
-        ),
-    ] = False
-    undirected: Annotated[
-        bool | None,
-        Option(
-            "--undirected/--directed",
-            help="Store every edge in both directions (default: as the file says, or directed).",
-        ),
-    ] = None
-    source: Annotated[str, _column("sources", "first, or by a header or a comment")] = ""
-    target: Annotated[str, _column("targets", "second, or by a header or a comment")] = ""
-    relations: Annotated[
-        str, _column("kinds of edges", "none; for NumPy and PyG files: edge_type")
-    ] = ""
+    one_based: Annotated[bool | None, Option("--one-based/--zero-based", help=_BASE)] = None
+    undirected: Annotated[bool | None, Option("--undirected/--directed", help=_BOTH)] = None
+    source: Annotated[str, _column("sources", "first of two, or by a header")] = ""
+    target: Annotated[str, _column("targets", "second of two, or by a header")] = ""
+    relations: Annotated[str, _column("kinds of edges", "none; of arrays: edge_type")] = ""
     label: Annotated[str, _column("classes, in the file of labels", "by its header, or last")] = ""
-    node: Annotated[
-        str, _column("nodes, in the files of labels and splits; 0: line k is node k", "by a header")
-    ] = ""
-    header: Annotated[
-        bool | None,
-        Option(
-            "--header/--no-header",
-            help="Whether a first line names columns that may do so, as the '0,1' of pandas.",
-        ),
-    ] = None
-    classes: Annotated[
-        int | None,
-        Option(help="Number of classes, where some never occur (default: the largest label + 1)."),
-    ] = None
+    node: Annotated[str, _column(_NODES, "by a header")] = ""
+    header: Annotated[bool | None, Option("--header/--no-header", help=_HEADER)] = None
+    classes: Annotated[int | None, Option(help=_CLASSES)] = None
     force: Annotated[bool, Option(help="Replace a dataset of this name.")] = False

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gatherbench.datasets.arrays import explained
 from gatherbench.datasets.columns import edge_keys, typed_keys
 from gatherbench.datasets.dataset import DatasetError
 from gatherbench.datasets.download import Published
-from gatherbench.datasets.npz_stream import explained
 from gatherbench.datasets.ogb_source import (
     ANEW,
     check_release,

@@ -3,8 +3,7 @@
 Three habits of ogb 1.3.6 do not suit an unattended run and are kept out here. It asks the network
 for a newer version when it is imported. Its loader saves a second copy of the whole graph as a
 pickle and takes splits from one that it finds; a pickle can run any code, so none is written or
-read. And for ogbn-papers100M it holds every array at once, so that graph is streamed out of the
-archive.
+read. And for ogbn-papers100M it holds every array at once, so that graph is mapped.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gatherbench.datasets.arrays import explained, member
 from gatherbench.datasets.columns import columns, edge_keys
 from gatherbench.datasets.dataset import DatasetError, DatasetSpec
 from gatherbench.datasets.download import Published, fetch_folder
-from gatherbench.datasets.npz_stream import explained, float_rows, stored_array
 from gatherbench.datasets.source import Progress
 from gatherbench.datasets.writer import DatasetWriter
 from gatherbench.plugins import installing
@@ -46,7 +45,7 @@ class OgbSource(Published):
         check_release(raw, meta, "data.npz" if meta["binary"] == "True" else "edge.csv.gz")
         splits = _splits(raw / "split" / meta["split"])
         if meta["binary"] == "True":
-            self._stream(raw / "raw", folder, splits, progress)
+            self._map(raw / "raw", folder, splits, progress)
         else:
             progress(f"reading {raw}", 0.0)
             self._load(raw / "raw", folder, splits, meta["add_inverse_edge"] == "True", progress)
@@ -76,22 +75,24 @@ class OgbSource(Published):
             writer.write_labels(labels)
             writer.write_splits(*splits)
 
-    def _stream(self, raw: Path, folder: Path, splits: Splits, progress: Progress) -> None:
-        """Out of ``data.npz``: 8 bytes an edge in memory, and never more than some rows."""
-        table = stored_array(raw / "data.npz", "node_feat")
-        edges = stored_array(raw / "data.npz", "edge_index")
-        labels = stored_array(raw / "node-label.npz", "node_label")
-        nodes, width = table.expect("f", None, None)
-        _, count = edges.expect("i", 2, None)
-        labels.expect("fi", nodes, 1)
-        progress("reading edges", 0.0)
-        with DatasetWriter(folder, self._spec((nodes, width), count), progress) as writer:
-            writer.write_labels(classes(labels.whole()))
+    def _map(self, raw: Path, folder: Path, splits: Splits, progress: Progress) -> None:
+        """From ``data.npz``, unpacked to the disk meanwhile: 8 bytes an edge in memory."""
+        data, room = raw / "data.npz", folder.parent
+        progress("unpack arrays", 0.0)
+        labels = member(raw / "node-label.npz", "node_label", room, "fi", None, 1)
+        nodes = len(labels)
+        edges = member(data, "edge_index", room, "i", 2, None)
+        keys = edge_keys([(edges[0], edges[1])], edges.shape[1], nodes, str(data))
+        del edges  # and its 26 GB of disk, before the table takes 57
+        table = member(data, "node_feat", room, "f", nodes, None)
+        with DatasetWriter(
+            folder, self._spec((nodes, table.shape[1]), len(keys)), progress
+        ) as writer:
+            writer.write_labels(classes(labels))
             writer.write_splits(*splits)
-            keys = edge_keys(edges.pairs(), count, nodes, edges.where)
             writer.write_columns(columns(keys, nodes))
             del keys
-            writer.write_features(float_rows(table, progress))
+            writer.write_features(table)
 
     def _spec(self, shape: tuple[int, int], edges: int) -> DatasetSpec:
         """The estimate with the sizes that the files have; merging may leave fewer edges."""

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from gatherbench.datasets.arrays import member
 from gatherbench.datasets.columns import columns, edge_keys
 from gatherbench.datasets.dataset import DatasetError
 from gatherbench.datasets.download import Published, fetch_folder
-from gatherbench.datasets.npz_stream import float_rows, stored_array
 from gatherbench.datasets.source import Progress
 from gatherbench.datasets.writer import DatasetWriter
 
@@ -36,26 +36,24 @@ class RedditSource(Published):
                 raise DatasetError(
                     f"{file}: missing; remove {raw}, or put there what {known['url']} has"
                 )
-        table, labels, part = (stored_array(data, k) for k in ("feature", "label", "node_types"))
-        row, column = (stored_array(graph, k) for k in ("row", "col"))
-        nodes, width = table.expect("f", None, None)
-        labels.expect("i", nodes)
-        part.expect("i", nodes)
-        (count,) = row.expect("i", None)
-        column.expect("i", count)
-        classes, split = labels.whole(), part.whole()
+        room = folder.parent
+        table = member(data, "feature", room, "f", None, None)
+        nodes, width = table.shape
+        classes, split = (member(data, name, room, "i", nodes) for name in ("label", "node_types"))
+        row = member(graph, "row", room, "i", None)
+        column = member(graph, "col", room, "i", len(row))
         spec = replace(
             self.estimate(scale),
             num_nodes=nodes,
-            num_edges=count,
+            num_edges=len(row),
             feature_dim=width,
             num_classes=int(classes.max(initial=0)) + 1,
         )
         progress(f"reading {raw}", 0.0)
         with DatasetWriter(folder, spec, progress) as writer:
-            edges = zip(row.flat(), column.flat(), strict=True)
-            writer.write_columns(columns(edge_keys(edges, count, nodes, str(graph)), nodes))
-            writer.write_features(float_rows(table, progress))
+            keys = edge_keys([(row, column)], len(row), nodes, str(graph))
+            writer.write_columns(columns(keys, nodes))
+            writer.write_features(table)
             writer.write_labels(classes)
             writer.write_splits(*(np.flatnonzero(split == number) for number in (1, 2, 3)))
         progress(f"reading {raw}", 1.0)

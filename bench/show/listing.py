@@ -248,7 +248,7 @@ def imported_summary(folder: Path) -> list[str]:
     if unused > spec.num_nodes / 2:
         lines.append(
             f"warning: {unused:,} of the {spec.num_nodes:,} nodes are in no edge; if the ids of the"
-            " file have gaps, import it again with --relabel --force"
+            " file have gaps, numpy.unique(edges, return_inverse=True) numbers those that occur"
         )
     return lines
 

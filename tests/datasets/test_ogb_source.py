@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gatherbench.datasets import files, npz_stream
+from gatherbench.datasets import files
 from gatherbench.datasets.dataset import DatasetError
 from gatherbench.datasets.ogb_source import OgbSource, classes, import_nodeproppred
 from gatherbench.datasets.store import open_dataset
@@ -151,8 +151,7 @@ def test_a_damaged_file_is_named(tmp_path):
 
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_papers_is_streamed_as_it_is_directed(tmp_path, order, dtype, monkeypatch):
-    monkeypatch.setattr(npz_stream, "CHUNK", 4)  # so that a chunk holds sources and targets
+def test_papers_is_read_as_it_is_directed(tmp_path, order, dtype):
     papers_folder(tmp_path / "raw", np.asarray(EDGES, order=order), dtype)
     folder = prepared(tmp_path, "ogbn-papers100M")
     data = open_dataset(folder, check="full")
@@ -164,7 +163,7 @@ def test_papers_is_streamed_as_it_is_directed(tmp_path, order, dtype, monkeypatc
     assert not (tmp_path / "raw" / "ogbn_papers100M" / "processed").exists()
 
 
-def test_papers_streamed_and_loaded_by_ogb_agree(tmp_path):
+def test_papers_mapped_and_loaded_by_ogb_agree(tmp_path):
     raw = papers_folder(tmp_path / "raw")
     (raw / "processed").mkdir()  # as in the archive; the loader saves to there
     loaded = import_nodeproppred().NodePropPredDataset("ogbn-papers100M", root=str(raw.parent))
@@ -184,8 +183,7 @@ def test_a_cut_archive_of_papers_is_named_and_leaves_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["raw"]
 
 
-def test_papers_never_holds_the_table(tmp_path, monkeypatch):
-    monkeypatch.setattr(npz_stream, "CHUNK", 1 << 16)
+def test_papers_never_holds_the_table(tmp_path):
     raw = papers_folder(tmp_path / "raw")
     table = np.ones((160_000, 128), np.float32)
     np.savez(raw / "raw" / "data.npz", edge_index=EDGES, node_feat=table)

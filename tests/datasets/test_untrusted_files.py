@@ -20,9 +20,8 @@ from torch_geometric.data import Data, HeteroData
 
 from gatherbench.datasets.asked import Import
 from gatherbench.datasets.dataset import DatasetError
-from gatherbench.datasets.import_arrays import load_tensors
+from gatherbench.datasets.import_torch import load_fields
 from gatherbench.datasets.importers import import_graph
-from gatherbench.datasets.npz_stream import StoredArray
 from gatherbench.datasets.ogb_source import OgbSource
 from gatherbench.datasets.reddit_source import RedditSource
 from gatherbench.datasets.source import silent
@@ -71,7 +70,7 @@ def test_pickles_in_the_folders_of_pyg_and_ogb_are_not_run(tmp_path, payload, la
     np.savez(reddit / "raw/reddit_data.npz", feature=np.ones((2, 3)), **classes)
     RedditSource().prepare(tmp_path / "reddit", 1.0, silent)
     np.savez(reddit / "raw/reddit_data.npz", feature=evil, **classes)
-    with pytest.raises(DatasetError, match="'feature': holds Python objects"):
+    with pytest.raises(DatasetError, match=r"'feature': cannot be read .*Python objects"):
         RedditSource().prepare(tmp_path / "reddit", 1.0, silent)
     table = np.ones((2, 128), np.float32)
     np.savez(ogb / "raw/data.npz", edge_index=np.array(ends), node_feat=table)
@@ -113,7 +112,7 @@ def test_torch_is_told_to_run_nothing_though_the_names_were_looked_at(
     monkeypatch.setattr(torch.serialization, "get_unsafe_globals_in_checkpoint", lambda _: [])
     torch.save({"edge_index": torch.zeros(2, 1), "y": payload}, tmp_path / "e.pt")
     with pytest.raises(DatasetError, match=r"e\.pt: cannot be read"):
-        load_tensors(tmp_path / "e.pt")
+        load_fields(tmp_path / "e.pt")
     assert not payload.made.exists()
 
 
@@ -138,7 +137,7 @@ def test_classes_that_others_declared_safe_are_not_made(tmp_path):
         with torch.serialization.safe_globals([Hostile]):
             before = Hostile.made
             with pytest.raises(DatasetError, match=r"asks for somewhere\.Hostile"):
-                load_tensors(tmp_path / "h.pt")
+                load_fields(tmp_path / "h.pt")
             assert Hostile.made == before
             assert Hostile in torch.serialization.get_safe_globals(), "others' list is put back"
     finally:
@@ -150,7 +149,7 @@ def test_a_heterogeneous_graph_names_the_remedy(tmp_path):
     data["a"].x = torch.ones(2, 2)
     data["a", "to", "a"].edge_index = torch.tensor([[0], [1]])
     torch.save(data, tmp_path / "h.pt")
-    with pytest.raises(DatasetError, match=r"^\S*/h\.pt: a HeteroData.*to_homogeneous\(\)"):
+    with pytest.raises(DatasetError, match=r"/h\.pt: asks for .*HeteroData.*to_homogeneous\(\)"):
         import_graph(Import(tmp_path / "h.pt", "mine"), tmp_path)
     torch.save(Data(edge_index=torch.tensor([[0], [1]])), tmp_path / "d.pt")
     assert import_graph(Import(tmp_path / "d.pt", "mine"), tmp_path).is_dir()
@@ -164,9 +163,8 @@ import pandas, psutil, pyarrow.csv  # which map libraries
 from pathlib import Path
 from gatherbench.datasets.asked import Import
 from gatherbench.datasets.importers import import_graph
-from gatherbench.datasets.npz_stream import StoredArray
 from gatherbench.datasets.dataset import DatasetError
-shutil.disk_usage = lambda _: type("U", (), {"free": 10})
+shutil.disk_usage = lambda _: type("U", (), {"free": 1 << 20})
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (128 << 20),) * 2)
 try:
@@ -200,89 +198,6 @@ def test_an_archive_that_unpacks_to_much_more_takes_no_such_memory(tmp_path):
     assert re.search("refused: .* bytes and .* are free", done.stdout), done.stdout
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("e.txt.gz", b"\n" * 80),
-        ("e.txt.gz", b"0 1\n" * 20),
-        ("e.csv.gz", b"# a comment of some length\n" * 4),
-        ("e.mtx.gz", b"% a comment of some length\n" * 4),
-        ("e.mtx.gz", b"%%MatrixMarket matrix coordinate pattern general\n"),
-    ],
-)
-def test_a_gzip_file_that_unpacks_to_what_no_text_does_is_left_at_once(
-    tmp_path, name, text, monkeypatch
-):
-    """2 GB in 2 MB, of which no more than 32 MiB are unpacked."""
-    piece = gzip.compress(text * (2**24 // len(text)))
-    (tmp_path / name).write_bytes(piece * 128)
-    told: list[int] = []
-    read = gzip.GzipFile.read
-    monkeypatch.setattr(
-        gzip.GzipFile, "read", lambda *args: (found := read(*args), told.append(len(found)))[0]
-    )
-    with pytest.raises(
-        DatasetError,
-        match=r"bytes of it unpack to .* unpack it first|holds no record, or none in 256",
-    ):
-        import_graph(Import(tmp_path / name, "mine"), tmp_path)
-    assert sum(told) <= 2 << 24
-    assert not (tmp_path / "mine").exists()
-
-
-def test_a_gzip_file_as_they_are_is_read(tmp_path):
-    """More than is looked at without a question; a list of sorted edges packs well."""
-    lines = b"".join(b"%d %d\n" % (n // 1000, n) for n in range(200_000))
-    packed = gzip.compress(lines, 9)
-    assert len(lines) > 1 << 20
-    assert 3 < len(lines) / len(packed) < 30
-    (tmp_path / "e.txt.gz").write_bytes(packed)
-    assert import_graph(Import(tmp_path / "e.txt.gz", "mine", dim=1), tmp_path).is_dir()
-
-
-@pytest.mark.parametrize("name", ["edge_index", "indices", "indptr"])
-def test_edges_that_unpack_to_what_no_graph_has_are_refused_before_they_are_read(
-    tmp_path, name, monkeypatch
-):
-    arrays = {"indptr": np.array([0, 1]), "indices": np.array([0])}
-    arrays = {"edge_index": np.empty(0)} if name == "edge_index" else arrays
-    bomb(tmp_path / "bomb.npz", 1 << 22, **{**arrays, name: arrays[name][:0]})
-    monkeypatch.setattr(StoredArray, "flat", lambda *_: pytest.fail("it is read"))
-    with pytest.raises(DatasetError, match=rf"{name}: .* bytes unpack to .* without compression"):
-        import_graph(Import(tmp_path / "bomb.npz", "mine"), tmp_path)
-
-
-def test_an_archive_that_lies_about_its_packed_size_is_refused_as_well(tmp_path):
-    data = io.BytesIO()
-    np.save(data, np.zeros((2, 1 << 21), np.int64))
-    with zipfile.ZipFile(tmp_path / "e.npz", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("edge_index.npy", data.getvalue())
-    packed = bytearray((tmp_path / "e.npz").read_bytes())
-    at = packed.rindex(b"PK\1\2") + 20  # the packed size, in the archive's directory
-    packed[at : at + 4] = (1 << 30).to_bytes(4, "little")
-    (tmp_path / "e.npz").write_bytes(packed)
-    with pytest.raises(DatasetError, match=r"edge_index: .* bytes unpack to .* compression"):
-        import_graph(Import(tmp_path / "e.npz", "mine"), tmp_path)
-
-
-def test_features_are_not_invented_for_gaps_between_ids(tmp_path):
-    edges, last = tmp_path / "e.txt", 2_200_000  # times 512 bytes: more than a GiB
-    edges.write_text(f"0 1\n1 {last}\n")
-    with pytest.raises(DatasetError) as refused:
-        import_graph(Import(edges, "mine"), tmp_path)
-    assert str(refused.value).startswith(
-        f"{edges}: by its ids it has 2,200,001 nodes, of which its 2 edges name 4 at most, and"
-        " features would be invented for all, 1,126,400,512 bytes; --relabel numbers"
-    )
-    assert not (tmp_path / "mine").exists()
-    matrix = tmp_path / "e.mtx"
-    matrix.write_text(f"%%MatrixMarket matrix coordinate pattern general\n{last} {last} 1\n1 2\n")
-    with pytest.raises(DatasetError, match="by its ids it has 2,200,000 nodes"):
-        import_graph(Import(matrix, "mine"), tmp_path)
-    for more in ({"relabel": True}, {"dim": 1, "dtype": "int8"}):  # a small one is made
-        assert import_graph(Import(edges, "mine", force=True, **more), tmp_path).is_dir()
-
-
 @pytest.mark.parametrize("name", ["e.npy", "e.npz"])
 @pytest.mark.parametrize("shape", ["(2, 4000000000)", "(-2, -8)", "(2, 7)"])
 def test_a_header_that_says_another_size_is_refused(tmp_path, name, shape):
@@ -299,9 +214,10 @@ def test_a_header_that_says_another_size_is_refused(tmp_path, name, shape):
         import_graph(Import(tmp_path / name, "mine"), tmp_path)
 
 
-def test_a_tensor_larger_than_its_file_is_refused(tmp_path):
+def test_a_tensor_larger_than_its_file_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("GATHERBENCH_MEMORY_GIB", "1")
     torch.save(torch.zeros(1, dtype=torch.long).expand(2, 10**10), tmp_path / "e.pt")
-    with pytest.raises(DatasetError, match="more than the file can hold"):
+    with pytest.raises(DatasetError, match="its edges need about 160,000,000,000 bytes"):
         import_graph(Import(tmp_path / "e.pt", "mine"), tmp_path)
 
 
@@ -311,5 +227,5 @@ def test_a_pipe_or_a_folder_is_refused_at_once(tmp_path, option):
     os.mkfifo(tmp_path / "pipe")
     for odd in (tmp_path / "pipe", tmp_path, tmp_path / ("a" * 300)):
         files = {"path": tmp_path / "e.txt", option: odd}
-        with pytest.raises(DatasetError, match=r"not a regular file|aaa: no such file"):
+        with pytest.raises(DatasetError, match=r"not a regular file|aaa: no such file|expected"):
             import_graph(Import(files.pop("path"), "mine", **files), tmp_path)

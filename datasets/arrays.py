@@ -1,0 +1,107 @@
+"""Arrays in files from elsewhere: mapped, so that none has to fit into memory, and never run."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import errno
+import pickle
+import shutil
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatherbench.datasets.dataset import DatasetError
+from gatherbench.datasets.files import check_free_space
+
+#: What NumPy, PyArrow, SciPy, torch and zip raise on a damaged file.
+_BROKEN = (
+    *(OSError, EOFError, ValueError, RuntimeError, KeyError, TypeError, AttributeError),
+    *(IndexError, OverflowError, NotImplementedError),
+    *(zlib.error, zipfile.BadZipFile, pickle.UnpicklingError, csv.Error),
+)
+
+
+@contextlib.contextmanager
+def explained(what: str, remedy: str) -> Iterator[None]:
+    """Says ``what`` a damaged file is and does, why, and the ``remedy``.
+
+    Raises:
+        DatasetError: for whatever a library raises.
+    """
+    try:
+        yield
+    except DatasetError:
+        raise
+    except _BROKEN as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+            raise MemoryError from error  # which says nothing of the file
+        raise DatasetError(f"{what} ({error}); {remedy}") from error
+
+
+def mapped(path: Path) -> NDArray[Any]:
+    """The array of a ``.npy``, as a map of the file.
+
+    Raises:
+        DatasetError: a damaged file, one of Python objects, or one that holds more than the array.
+    """
+    with explained(f"{path}: cannot be read", "fetch it, or numpy.save it again"):
+        return _map(path)
+
+
+def unpacked(path: Path, name: str, room: Path) -> NDArray[Any]:
+    """An array of an ``.npz``, as a map of a file without a name in the folder ``room``.
+
+    The table of ogbn-papers100M is such an array, of 57 GB. The file goes when the map does.
+
+    Raises:
+        DatasetError: a damaged archive, no such array, one of Python objects, or too little room.
+    """
+    with (
+        explained(f"{path}, array {name!r}: cannot be read", "fetch or save it again"),
+        zipfile.ZipFile(path) as archive,
+        archive.open(f"{name}.npy") as packed,
+        tempfile.TemporaryFile(dir=room) as file,
+    ):
+        check_free_space(room, archive.getinfo(f"{name}.npy").file_size, f"{path}, array {name!r}")
+        shutil.copyfileobj(packed, file, 1 << 20)
+        file.flush()
+        return _map(Path(f"/proc/self/fd/{file.fileno()}"))
+
+
+def member(path: Path, name: str, room: Path, kinds: str, *shape: int | None) -> NDArray[Any]:
+    """As :func:`unpacked`, if the array is as :func:`expect` expects it."""
+    return expect(unpacked(path, name, room), f"{path}, array {name!r}", kinds, *shape)
+
+
+def _map(path: Path) -> NDArray[Any]:
+    array = np.lib.format.open_memmap(path, mode="r")
+    if array.offset + array.nbytes != path.stat().st_size:
+        raise ValueError(f"its header says {array.dtype} {array.shape}, and there is more")
+    return array
+
+
+def expect(array: NDArray[Any], where: str, kinds: str, *shape: int | None) -> NDArray[Any]:
+    """The array, if it is as expected.
+
+    Args:
+        kinds: of its dtype, NumPy's letters.
+        shape: ``None`` stands for any length.
+
+    Raises:
+        DatasetError: it is not; names ``where``.
+    """
+    fits = array.dtype.kind in kinds and array.ndim == len(shape)
+    if fits and all(want in (None, have) for want, have in zip(shape, array.shape, strict=True)):
+        return array
+    numbers = "numbers" if "f" in kinds else "whole numbers"
+    wanted = ", ".join("any" if want is None else str(want) for want in shape)
+    raise DatasetError(
+        f"{where}: holds {array.dtype} {array.shape}, expected {numbers} of shape [{wanted}]"
+    )
