@@ -107,7 +107,7 @@ def _of_graph(graph: str, profile: LinkProfile) -> None:
     out.print(title, soft_wrap=True, highlight=False)
     out.print(table)
     out.print(
-        "Extrapolated: minibatches are drawn by the law of hashed-papers, not from the graph."
+        "Extrapolated: minibatches are drawn by the law of hashed graphs, not from this one."
         " Memory is that of rows and buffers, without training; the profile does not name the size"
         " of what has a ?.",
         soft_wrap=True,

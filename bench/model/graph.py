@@ -1,8 +1,8 @@
 """What a machine would do with a graph of which no more than the size is known.
 
-A minibatch is drawn by one law, that of ``hashed-papers`` (``datasets/hashed.py``): in-degrees are
-Pareto's, and of in-neighbours that of rank k is drawn as often as k to the power of -2/3. The
-strategies then say what its rows ask for. Every number is extrapolated from that law.
+A minibatch is drawn by one law, that of the hashed graphs (``datasets/hashed.py``): in-degrees are
+Pareto's, and of in-neighbours a small rank is drawn more often than a large one. The strategies
+then say what its rows ask for. Every number is extrapolated from that law.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.training_cost import training_cost
 from gatherbench.datasets.dataset import DatasetError
-from gatherbench.datasets.hashed import ALPHA, LEAST, MOST, PRIME, HashedSource
+from gatherbench.datasets.hashed import ALPHA, MOST, PRIME
 from gatherbench.datasets.registry import get_source, imported
 from gatherbench.datasets.store import dataset_folder, open_dataset
 from gatherbench.strategies.base import Strategy
@@ -52,7 +52,7 @@ _NONE = {
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The size of a graph with features."""
+    """The size of a graph with features; ``skew`` is that of ``datasets/shapes.toml``."""
 
     name: str
     nodes: int
@@ -60,6 +60,7 @@ class Shape:
     dim: int
     row_bytes: int
     classes: int = 50
+    skew: float = 3.0
 
     @classmethod
     def parse(cls, text: str) -> Shape:
@@ -70,10 +71,11 @@ class Shape:
         """
         if "," not in text:
             folder = dataset_folder(text, 1.0)
-            own = folder in imported()
-            spec = open_dataset(folder).spec if own else get_source(text).estimate(1.0)
+            source = None if folder in imported() else get_source(text)
+            spec = source.estimate(1.0) if source else open_dataset(folder).spec
+            skew = getattr(getattr(source, "shape", source), "skew", 3.0)
             sizes = spec.num_nodes, spec.num_edges, spec.feature_dim
-            return cls(text, *sizes, spec.row_bytes, spec.num_classes)
+            return cls(text, *sizes, spec.row_bytes, spec.num_classes, skew)
         try:
             nodes, edges, dim = (_number(word) for word in text.split(","))
         except ValueError:
@@ -98,13 +100,13 @@ def draw(shape: Shape, workload: Workload) -> tuple[NDArray[np.int64], list[int]
     The node of rank 0 is an in-neighbour the most often. Edges count repeats.
     """
     rng = np.random.default_rng(0)
-    least = LEAST * shape.edges / shape.nodes / HashedSource.degree
+    least = (1 - 1 / ALPHA) * shape.edges / shape.nodes
     found = np.unique(rng.integers(0, shape.nodes, workload.batch_size))
     nodes, edges = [found.size], []
     for fanout in workload.fanouts:
         degrees = np.minimum(least * rng.random(found.size) ** (-1 / ALPHA), MOST)
         edges.append(int(np.minimum(degrees, fanout).astype(np.int64).sum()))
-        drawn = (shape.nodes * rng.random(edges[-1]) ** 3).astype(np.int64)
+        drawn = (shape.nodes * rng.random(edges[-1]) ** shape.skew).astype(np.int64)
         found = np.concatenate([found, rng.permutation(np.setdiff1d(drawn, found))])
         nodes.append(found.size)
     return found, nodes, edges

@@ -94,7 +94,7 @@ def test_the_command_prints_a_table_and_refuses_a_run_beside_it():
     )
     assert done.exit_code == 0, done.output
     assert "Predicted for nvidia-h200, not measured" in done.output
-    assert "law of hashed-papers" in done.output
+    assert "law of hashed graphs" in done.output
     assert all(strategy.name in done.output for strategy in STRATEGIES)
     for wrong in (
         ["--graph", "20k,300k,128"],
