@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from gatherbench.bench.meters.load import Waiting
 from gatherbench.bench.plan.plan import GPU_SAMPLING, NamedCase
@@ -360,10 +360,10 @@ class _Measured(BaseModel):
 
     epochs: int
     warmup_epochs: int
-    repeats: int | None = None
-    min_repeats: int = 1
-    max_repeats: int = 1
-    precision: float = 0.0
+    repeats: int | None = Field(None, ge=1)
+    min_repeats: int = Field(1, ge=1)
+    max_repeats: int = Field(1, ge=1)
+    precision: float = Field(1.0, gt=0, le=1)
     sampling: str = ""
     minibatches: str = ""
     sampler_workers: int = 0
@@ -391,6 +391,18 @@ class _Cpu(BaseModel):
     logical_cores: int | None = None
 
 
+class _Gpu(BaseModel):
+    name: str
+    power_limit_w: float | None = None
+    link_gen_max: int | None = None
+    link_width_max: int | None = None
+
+
+class _Package(BaseModel):
+    package: str
+    version: str
+
+
 class _Memory(BaseModel):
     total: int | None = None
 
@@ -403,12 +415,12 @@ class _Env(BaseModel):
     """What is read of a machine."""
 
     cpu: _Cpu = _Cpu()
-    gpus: list[dict[str, Any]] | None = None
+    gpus: list[_Gpu] | None = None
     memory: _Memory = _Memory()
     numa: _Numa = _Numa()
     libraries: dict[str, str | None] | None = None
     thread_limits: dict[str, str | None] | None = None
-    plugins: dict[str, dict[str, dict[str, str]]] = {}
+    plugins: dict[str, dict[str, _Package]] = {}
     waiting: Waiting | None = None
 
 
@@ -440,6 +452,9 @@ def check(folder: Path, plan: dict[str, Any], rows: list[Row], env: dict[str, An
     for name, fields in plan["workloads"].items():
         if lacking := _NEEDED - fields.keys():
             raise RunError(f"{folder / 'plan.json'}: {name} has no {min(lacking)}; {RESTORE}")
+    if strange := {case["workload"] for case in plan["cases"]} - plan["workloads"].keys():
+        why = f"a case has the workload {min(strange)!r}, which is none of it"
+        raise RunError(f"{folder / 'plan.json'}: {why}; {RESTORE}")
     if any(case["strategy"] == "null" for case in plan["cases"]):  # it would rank as a data path
         raise RunError(
             f"{folder}: the no-fetch limit is called no_fetch now, and `null` there; rename it:"

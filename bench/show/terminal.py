@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console, RenderableType
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -26,7 +27,7 @@ Line = Mapping[Hashable, Any]
 def frame(title: str, *words: str) -> Table:
     """A table without lines: columns of words, which are folded but for the first."""
     table = Table(
-        title=title,
+        title=escape(title),
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,

@@ -59,6 +59,7 @@ def test_every_command_reads_a_folder_whatever_text_is_in_it(folder, tmp_path):
     append_rows(folder, [failed, {**more, "unit": "s", "value": 1.0, "source": long}])
     planned = {**case, "workload": WORKLOAD, "params": {}, "repeat": 0}
     change(folder / "plan.json", lambda plan: plan["cases"].append(planned))
+    change(folder / "plan.json", lambda plan: plan["workloads"][WORKLOAD].update(partitions=EVIL))
     page = tmp_path / "page.html"
     for arguments in (
         ("show", folder),
@@ -126,6 +127,8 @@ def test_json_that_is_none_is_one_line(folder, file, text):
         ({"sampling": {"a": 1}}, "measure.sampling: Input should be a valid string"),
         ({"known_copies": "many"}, "measure.known_copies: "),
         ({"threads": EVIL}, "measure.threads: "),
+        ({"max_repeats": 0}, "measure.max_repeats: "),
+        ({"precision": 7}, "measure.precision: "),
     ],
 )
 def test_a_measure_that_is_none_is_one_line(folder, measure, said):
@@ -162,7 +165,10 @@ def test_what_can_be_read_and_not_measured_is_one_line_when_it_is_resumed(folder
         ("plan.json", {"name": 3}, "name"),
         ("env.json", {"cpu": []}, "cpu"),
         ("env.json", {"cpu": {"logical_cores": "many"}}, r"cpu\.logical_cores"),
+        ("plan.json", {"workloads": {}}, "a case has the workload"),
         ("env.json", {"gpus": [3]}, r"gpus\.0"),
+        ("env.json", {"gpus": [{"name": "a", "power_limit_w": "b"}]}, r"gpus\.0\.power_limit_w"),
+        ("env.json", {"plugins": {"a": {"b": {}}}}, r"plugins\.a\.b\.package"),
         ("env.json", {"plugins": {"a": {"b": "c"}}}, r"plugins\.a\.b"),
         ("env.json", {"waiting": {"variables": [1]}}, "waiting"),
     ],
