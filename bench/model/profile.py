@@ -312,10 +312,10 @@ def load_profile(name_or_path: str | Path) -> LinkProfile:
         path = PROFILES_FOLDER / f"{name_or_path}.toml"
     try:
         text = tomllib.loads(read_text(path))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ProfileError(f"{path}: not valid TOML: {error}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ProfileError(f"{path}: cannot be read: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ProfileError(f"{path}: not valid TOML: {error}") from error
     named = {"name": text.pop("name", path.stem), "description": text.pop("description", "")}
     problems = [f"{n}: expected a string" for n, said in named.items() if not isinstance(said, str)]
     sections = dict.fromkeys(key.partition(".")[0] for key in SPECS)

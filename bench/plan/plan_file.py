@@ -70,7 +70,7 @@ def load_plan(name_or_path: str) -> Plan:
         raise PlanError(f"{name_or_path}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(f"{path.name}: cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise PlanError(f"{path.name}: not valid TOML: {error}") from error
     except RecursionError as error:
         raise PlanError(f"{path.name}: nested too deep") from error

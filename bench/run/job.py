@@ -187,9 +187,11 @@ _TURN = TypeAdapter(Turn)
 
 
 def last_line(file: Path) -> dict[str, Any]:
-    """The last whole line of a file of JSON objects; empty before there is one."""
-    text = read_bytes(file) if file.exists() else b""
-    found = parsed(text.rpartition(b"\n")[0].rpartition(b"\n")[2] or b"{}")
+    """The last whole line of a file of JSON objects; empty where there is none."""
+    try:
+        found = parsed(read_bytes(file).rpartition(b"\n")[0].rpartition(b"\n")[2])
+    except (OSError, ValueError):
+        return {}
     return found if isinstance(found, dict) else {}
 
 

@@ -435,6 +435,7 @@ class Runner:
         def look() -> None:
             nonlocal told
             case, since, before_s, done = Turn.said(turns.now)
+            case = case if case < len(turns.jobs) else -1
             if case == told[0] == -1:
                 since = begin
             if case >= 0 and (case, done) != told:

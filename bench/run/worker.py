@@ -32,6 +32,7 @@ from gatherbench.bench.run.job import (
     outcome,
 )
 from gatherbench.bench.run.store import PartWriter
+from gatherbench.outside import plain
 from gatherbench.reason import Reason
 
 
@@ -46,7 +47,7 @@ def prepare_workload(job: Preparation) -> None:
 
         def work() -> None:
             dataset, trace = prepare(
-                job.workload, lambda what, fraction: answer(what=what, fraction=fraction)
+                job.workload, lambda what, done: answer(what=plain(what), fraction=float(done))
             )
             answer(dataset=str(dataset), trace=str(trace), identity=identity(dataset, trace))
 

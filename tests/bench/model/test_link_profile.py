@@ -165,6 +165,7 @@ def test_a_wrong_entry_is_named(key, entry, part, tmp_path):
         ("link = 3", "link: expected a table"),
         ("name = ", "not valid TOML"),
         ("link = " + "[" * 1500 + "]" * 1500, "not valid TOML: maximum recursion"),
+        ("link = " + "9" * 5001, "not valid TOML: Exceeds the limit"),
         (GOOD.replace("raw_rate", "raw_rat"), "did you mean 'link.raw_rate'"),
     ],
 )

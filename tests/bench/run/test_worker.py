@@ -17,7 +17,7 @@ import pytest
 
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run import table
-from gatherbench.bench.run.job import Job, Preparation
+from gatherbench.bench.run.job import Job, Preparation, Turn, last_line, read_choice
 from gatherbench.bench.run.runner import WORKER
 from gatherbench.bench.run.store import read_part
 from gatherbench.bench.run.worker import DISK_FULL, do, is_disk_full
@@ -145,3 +145,21 @@ def test_what_is_prepared_is_told_on_the_way_and_at_the_end(tmp_path, monkeypatc
         {"what": "drawing", "fraction": 0.5},
         {**folders, "identity": "mine"},
     ]
+
+
+@pytest.mark.parametrize(
+    "line", ["", "{", "3", "[" * 10**5, "9" * 5001, '["a", 1, 2, 3]', "[0, 1e400, 0, 0]"]
+)
+def test_what_a_process_says_of_its_work_ends_no_run(tmp_path, line):
+    said = tmp_path / "said"
+    said.write_text(f"{line}\n")
+    assert last_line(said) == {}
+    assert Turn.said(said) in (Turn(), Turn(0))
+
+
+def test_nobody_waits_for_words_from_a_fifo(tmp_path):
+    said = tmp_path / "said"
+    os.mkfifo(said)
+    assert last_line(said) == {}
+    assert Turn.said(said) == Turn()
+    assert read_choice(said).pcie is None
