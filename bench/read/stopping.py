@@ -23,7 +23,7 @@ from gatherbench.bench.plan.workload import Case
 from gatherbench.bench.read.derive import repeat_logs
 from gatherbench.bench.read.disturbance import mark_disturbed
 from gatherbench.bench.read.issuing import Values, bound_in, host_bound, shares_of
-from gatherbench.bench.read.tables import Run, processes_of, table_of
+from gatherbench.bench.read.tables import Run, limits_of, processes_of, table_of
 from gatherbench.bench.run.rows import PROCESS, SERIES, Key, Row
 from gatherbench.bench.run.store import CASE_METRIC, CASE_STAGE, key_of
 from gatherbench.stats.interval import Logs, interval_of
@@ -159,10 +159,7 @@ def values_in(table: pd.DataFrame) -> Values:
 
 def imprecise(run: Run) -> dict[Series, float]:
     """The measured series known less precisely than the plan asked for, and the half-width."""
-    # Older plans have keys that are gone.
-    limits = ("repeats", "min_repeats", "max_repeats", "precision")
-    plan = run.plan["measure"]
-    asked = Measure.model_validate({name: plan[name] for name in limits if name in plan})
+    asked = Measure.model_validate(limits_of(run.plan))
     if asked.max_repeats <= asked.min_repeats:
         return {}  # a number of repeats was asked for
     logs = repeat_logs(run.values("epoch", "wall_time"), run.processes)

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from gatherbench.bench.meters.load import Waiting
-from gatherbench.bench.plan.plan import GPU_SAMPLING, NamedCase
+from gatherbench.bench.plan.plan import GPU_SAMPLING, Measure, NamedCase
 from gatherbench.bench.plan.workload import Workload, workload_names
 from gatherbench.bench.read.disturbance import mark_disturbed
 from gatherbench.bench.run.agreement import judged, without_wrong
@@ -360,10 +360,6 @@ class _Measured(BaseModel):
 
     epochs: int
     warmup_epochs: int
-    repeats: int | None = Field(None, ge=1)
-    min_repeats: int = Field(1, ge=1)
-    max_repeats: int = Field(1, ge=1)
-    precision: float = Field(1.0, gt=0, le=1)
     sampling: str = ""
     minibatches: str = ""
     sampler_workers: int = 0
@@ -435,10 +431,17 @@ def _refuse_other(file: Path, shape: type[BaseModel], what: str, content: object
         raise RunError(f"{file}: not a run's {what} ({first_of(error)}); {RESTORE}") from error
 
 
+def limits_of(plan: dict[str, Any]) -> dict[str, Any]:
+    """What a plan's ``measure`` says of how precise is enough; older ones have keys now gone."""
+    names = ("repeats", "min_repeats", "max_repeats", "precision")
+    return {name: plan["measure"][name] for name in names if name in plan["measure"]}
+
+
 def first_of(error: ValidationError) -> str:
     """The first thing that is wrong, in a line."""
     first = error.errors()[0]
-    return plain(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+    where = ".".join(map(str, first["loc"]))
+    return plain(": ".join(filter(None, (where, first["msg"]))))
 
 
 def check(folder: Path, plan: dict[str, Any], rows: list[Row], env: dict[str, Any]) -> None:
@@ -448,6 +451,7 @@ def check(folder: Path, plan: dict[str, Any], rows: list[Row], env: dict[str, An
         RunError: it is such a run; the message names the file and the remedy.
     """
     _refuse_other(folder / "plan.json", _Shape, "plan", plan)
+    _refuse_other(folder / "plan.json", Measure, "plan", limits_of(plan))
     _refuse_other(folder / "env.json", _Env, "machine", env)
     for name, fields in plan["workloads"].items():
         if lacking := _NEEDED - fields.keys():

@@ -127,8 +127,9 @@ def test_json_that_is_none_is_one_line(folder, file, text):
         ({"sampling": {"a": 1}}, "measure.sampling: Input should be a valid string"),
         ({"known_copies": "many"}, "measure.known_copies: "),
         ({"threads": EVIL}, "measure.threads: "),
-        ({"max_repeats": 0}, "measure.max_repeats: "),
-        ({"precision": 7}, "measure.precision: "),
+        ({"max_repeats": 0}, "max_repeats: "),
+        ({"min_repeats": 9, "max_repeats": 3}, "Value error, min_repeats must not"),
+        ({"precision": 7}, "precision: "),
     ],
 )
 def test_a_measure_that_is_none_is_one_line(folder, measure, said):
