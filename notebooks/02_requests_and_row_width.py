@@ -16,7 +16,6 @@ import pandas as pd
 
 from gatherbench.bench.model.link_bytes import link_bytes
 from gatherbench.bench.model.profile import profile_of_machine
-from gatherbench.bench.show.answer import undecided
 from gatherbench.bench.show.figures.curves import CurveAxes, curves
 from gatherbench.bench.show.figures.requests_per_row import requests_per_row
 from helpers.findings import open_findings
@@ -31,6 +30,7 @@ from helpers.gathers import (
     requests_at,
     span_of,
 )
+from helpers.ratios import undecided
 from helpers.shown import say, show
 
 findings = open_findings()

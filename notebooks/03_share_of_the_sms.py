@@ -8,7 +8,6 @@
 # gather and training saturates PCIe, and 10:90 made no visible difference end to end.
 
 # %%
-from gatherbench.bench.show.answer import ONE_REPEAT
 from helpers.findings import open_findings
 from helpers.gathers import (
     MICRO,
@@ -17,6 +16,7 @@ from helpers.gathers import (
     share_table,
     step_against_share,
 )
+from helpers.ratios import ONE_REPEAT
 from helpers.shares import Mark, sm_share
 from helpers.shown import say, show
 

@@ -10,11 +10,11 @@
 import pandas as pd
 
 from gatherbench.bench.read.gpu import gpu_energy
-from gatherbench.bench.show.answer import ONE_REPEAT
 from gatherbench.bench.show.views.resources import cpu_core_seconds, gpu_energy_per_epoch
 from helpers.bars import changes
 from helpers.epoch_bars import disturbances, measured_changes, published_changes
 from helpers.findings import open_findings
+from helpers.ratios import ONE_REPEAT
 from helpers.shown import say, show
 
 findings = open_findings()

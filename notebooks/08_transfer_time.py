@@ -8,11 +8,11 @@
 
 # %%
 from gatherbench.bench.model.profile import profile_of_machine
-from gatherbench.bench.show.answer import ONE_REPEAT, compared
 from helpers.epoch_bars import measured_transfers
 from helpers.findings import open_findings
 from helpers.gathers import modelled_transfers
 from helpers.heatmaps import transfer_heatmap
+from helpers.ratios import ONE_REPEAT, compared
 from helpers.shown import say, show
 
 findings = open_findings()

@@ -11,7 +11,6 @@
 import pandas as pd
 
 from gatherbench.bench.model.profile import profile_of_machine
-from gatherbench.bench.show.answer import compared
 from gatherbench.bench.show.figures.curves import CurveAxes, curves
 from gatherbench.kernels.policies import POLICIES
 from helpers.findings import open_findings
@@ -28,6 +27,7 @@ from helpers.gathers import (
     span_of,
 )
 from helpers.heatmaps import policy_costs
+from helpers.ratios import compared
 from helpers.shown import say, show
 
 findings = open_findings()

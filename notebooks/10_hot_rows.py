@@ -10,12 +10,12 @@
 
 # %%
 from gatherbench.bench.read.kept import found_on_device
-from gatherbench.bench.show.answer import ONE_REPEAT, compared
 from gatherbench.bench.show.figures.curves import CurveAxes, curves
 from gatherbench.bench.show.figures.kept_rows import draw_kept_rows
 from helpers.findings import open_findings
 from helpers.gathers import over_rounds
 from helpers.hot_rows import measured_gains, published_tiering
+from helpers.ratios import ONE_REPEAT, compared
 from helpers.shown import say, show
 
 findings = open_findings()

@@ -33,6 +33,8 @@ __all__ = [
     "STRATEGIES",
     "build",
     "get",
+    "in_words",
+    "named",
     "parameters",
     "representatives",
     "role_of",
@@ -130,15 +132,42 @@ def role_of(name: str, variant: str) -> Role:
     default.
     """
     try:
-        roles = _roles(get(name))
+        known = _by_variant(get(name))
     except ValueError:
         return "other"
-    return roles.get(variant, next(iter(roles.values())))
+    return known.get(variant, next(iter(known.values()))).role
+
+
+def named(name: str, variant: str) -> Strategy | None:
+    """The strategy of a series by the words of its rows; ``None`` where nobody here knows it."""
+    try:
+        return _by_variant(get(name)).get(variant)
+    except ValueError:
+        return None
+
+
+def in_words(name: str, variant: str) -> str:
+    """A series by what differs from its strategy's default: ``cached_zero_copy (degree, 10 %)``.
+
+    Shares are always there, and so is the word of a strategy that has one parameter. A number
+    stands behind its parameter's name: ``(ahead 1)``.
+    """
+    path = named(name, variant)
+    if path is None:
+        return name if variant in ("", "default") else f"{name} ({variant.replace(',', ', ')})"
+    known = parameters(type(path))
+    words = []
+    for parameter, (default, *_) in known.items():
+        word = str(getattr(path, parameter))
+        if word != default or word.endswith("%") or len(known) == 1:
+            alone = not word.isdigit() and word not in ("yes", "no")
+            words.append(word.replace("%", " %") if alone else f"{parameter} {word}")
+    return f"{name} ({', '.join(words)})" if words else name
 
 
 @functools.cache
-def _roles(strategy: type[Strategy]) -> dict[str, Role]:
-    return {one.variant: one.role for one in variants(strategy)}
+def _by_variant(strategy: type[Strategy]) -> dict[str, Strategy]:
+    return {one.variant: one for one in variants(strategy)}
 
 
 def representatives(strategy: type[Strategy]) -> tuple[Strategy, ...]:

@@ -244,9 +244,15 @@ def _refuse_more_threads(
 
 
 def _first_lines(run: PreparedRun) -> Iterator[str]:
-    """Whether the machine is busy, how threads wait, how much is measured, and where it goes."""
+    """How much is measured, where, and where it goes; whether the machine is busy."""
     waiting = Waiting.of(run.store.env())
-    if run.load is not None and run.load.busy:
+    busy = run.load is not None and run.load.busy
+    minutes = run.store.plan().get("minutes")
+    about = f", about {minutes:g} minutes" if minutes else ""
+    about += " on an idle machine" * bool(about and busy)
+    where = " No GPU here: data paths run in host memory." if run.device == "cpu" else ""
+    yield f"{_cases(len(run.cases))}{about}.{where} Results: {escape(str(run.store.folder))}"
+    if busy:
         yield (
             f"[yellow]The machine is busy:[/] {run.load}. Epochs take longer and differ more, so"
             " fewer paths are separated; measure again when it is idle."
@@ -254,12 +260,6 @@ def _first_lines(run: PreparedRun) -> Iterator[str]:
     if waiting.variables:
         why = f": {waiting.reason}" if waiting.reason else ", as the environment says"
         yield f"Threads wait {waiting}{why}."
-    minutes = run.store.plan().get("minutes")
-    about = f", about {minutes:g} minutes" if minutes else ""
-    if about and run.load is not None and run.load.busy:
-        about += " on an idle machine"
-    where = " No GPU here: data paths run in host memory." if run.device == "cpu" else ""
-    yield f"{_cases(len(run.cases))}{about}.{where} Results: {escape(str(run.store.folder))}"
 
 
 def _unseen(run: PreparedRun) -> str:

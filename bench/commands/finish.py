@@ -16,14 +16,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from gatherbench.bench.commands.common import DEFAULT_RESULTS
 from gatherbench.bench.model.predict import is_prediction, predict
 from gatherbench.bench.model.profile import LinkProfile, ProfileError, load_profile
 from gatherbench.bench.read.tables import Run, predicted, run_in
 from gatherbench.bench.run.guards import only_one
-from gatherbench.bench.run.store import SAMPLES_FILE, RunStore, StoreError, write_atomically
+from gatherbench.bench.run.store import RunStore, StoreError, write_atomically
 from gatherbench.bench.show.figures.draw import save_all
 from gatherbench.bench.show.report.page import FILE_NAME, write_report
-from gatherbench.bench.show.run import render
+from gatherbench.bench.show.run import render, render_all
 from gatherbench.bench.show.views.registry import views_of
 
 #: Within a run's folder: a folder for each other machine that it was predicted for.
@@ -43,7 +44,7 @@ def finish(store: RunStore, out: Console, err: Console) -> bool:
     profile, run, whole = own_profile(store), run_in(store), True
     if profile is not None:
         run, whole = _predicted(run, store, profile, err)
-    return _shown(run, store, out, err) and whole
+    return _shown(run, store, out, err, everything=False) and whole
 
 
 def predict_for(store: RunStore, profile: LinkProfile, out: Console, err: Console) -> bool:
@@ -68,7 +69,7 @@ def predict_for(store: RunStore, profile: LinkProfile, out: Console, err: Consol
         write_atomically(store.profile_file, profile.to_toml())
         run = dataclasses.replace(run, folder=store.folder)
         run, whole = _predicted(run, store, profile, err)
-    return _shown(run, store, out, err) and whole
+    return _shown(run, store, out, err, everything=True) and whole
 
 
 def _beside(run: RunStore, machine: str) -> RunStore:
@@ -108,27 +109,27 @@ def _predicted(run: Run, store: RunStore, profile: LinkProfile, err: Console) ->
     return predicted(run, rows), whole
 
 
-def _shown(run: Run, store: RunStore, out: Console, err: Console) -> bool:
-    """Print the table, write pictures and report, say where; whether all of it was written."""
+def _shown(run: Run, store: RunStore, out: Console, err: Console, *, everything: bool) -> bool:
+    """Print the tables, write pictures and report, say where; whether all of it was written."""
     folder = store.folder
     where = shlex.quote(str(folder))
     whole = True
     views = views_of(run)
-    out.print(render(run, views))
-    files = [("table", store.rows_file)]
-    files += [("samples", path) for path in folder.glob(SAMPLES_FILE)]
-    files += [("trace", path) for path in sorted(folder.glob("traces/*.json.gz"))]
+    out.print(render_all(run, views) if everything else render(run))
     try:
-        pictures = save_all(run, folder / "figures", views=views)
-        files += [("picture", path) for path in pictures if path.suffix == ".png"]
+        save_all(run, folder / "figures", views=views)
     except OSError as error:
         whole = _unwritten(err, f"gatherbench show --plot {where}", "pictures", error)
+    report = folder / FILE_NAME
     try:
-        files.append(("report", write_report(run, folder / FILE_NAME, views=views)))
+        write_report(run, report, views=views)
     except OSError as error:
         whole = _unwritten(err, f"gatherbench report {where}", "report", error)
-    for what, path in files:
-        out.print(f"{what:10}{path}", soft_wrap=True, highlight=False, markup=False)
+    else:
+        mine = folder.parent.parent == DEFAULT_RESULTS
+        more = f"gatherbench show --all {where * (not mine)}".rstrip()
+        said = f"Report: {report}; more: {more}"
+        out.print(said, soft_wrap=True, highlight=False, markup=False)
     return whole
 
 

@@ -41,7 +41,9 @@ def reporter(
     left_s: Callable[[], float] = lambda: math.inf,
     clock: Callable[[], float] = time.time,
 ) -> Progress:
-    """Draws the runner's progress: a bar for the run, and a line for each case that ended.
+    """Draws the runner's progress: one line that changes on a terminal, elsewhere one a quarter.
+
+    A case that failed or was skipped has a line, once for each reason.
 
     Args:
         left_s: of the run's time.
@@ -49,7 +51,7 @@ def reporter(
     """
     task = bar.add_task("starting", total=1.0)
     cores, told = logical_cores(run.store.env()), set[str]()
-    begin, first, done, disturbed, shown = clock(), math.nan, 0, 0, 0.0
+    begin, first, done, disturbed, shown, quarters = clock(), math.nan, 0, 0, 0.0, 0
     # A series goes on until it is precise: nobody knows after how many repeats.
     more = "+" if run.measure.max_repeats > run.measure.min_repeats else ""
 
@@ -78,24 +80,22 @@ def reporter(
         bar.update(task, description=escape(name_of(case)) + end(so_far, total))
 
     def ended(number: int, total: int, case: Case, rows: list[Row]) -> None:
-        nonlocal done, disturbed
+        nonlocal done, disturbed, quarters
         done += 1
-        status, reason, seconds = rows[-1].status, rows[-1].reason, rows[-1].value
-        said = f"{seconds:.1f} s" if reason is None else escape(reason)
-        if reason in told:
-            said = "(as above)"
-        elif reason is not None:
+        status, reason = rows[-1].status, rows[-1].reason
+        when = end(number, total)
+        if reason is not None and reason not in told:
             told.add(reason)
+            out.print(
+                f"{escape(name_of(case))} [{_COLOURS[status]}]{status}[/] {escape(reason)}",
+                soft_wrap=True,
+                highlight=False,
+            )
+        if 4 * number // total > quarters and not out.is_terminal:
+            quarters = 4 * number // total
+            out.print(f"{number} of {total}{more} cases{when}", soft_wrap=True, highlight=False)
         beside = marked(rows, cores).iloc[-1]
-        if beside["disturbed"]:
-            disturbed += 1
-            said += f", [yellow]beside other work on {beside['other_cores']:.1f} cores[/]"
-        out.print(
-            f"[{number}/{total}{more}{end(number, total)}] {escape(name_of(case))}"
-            f" [{_COLOURS[status]}]{status}[/] {said}",
-            soft_wrap=True,
-            highlight=False,
-        )
+        disturbed += bool(beside["disturbed"])
         if beside["disturbed"] and disturbed == FEW:
             out.print(
                 f"[yellow]{FEW} of {done} cases ran beside other work on this machine.[/] Their"

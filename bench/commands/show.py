@@ -26,6 +26,9 @@ def show(
     folder: RunArgument = None,
     results: ResultsOption = DEFAULT_RESULTS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Print every table, with what else is to be said of it.")
+    ] = False,
     plot: Annotated[
         bool, typer.Option("--plot", help="Draw the run's pictures again, instead of tables.")
     ] = False,
@@ -34,9 +37,9 @@ def show(
         typer.Option(help="Of --plot: folder for the pictures (default: figures/ in the run's)."),
     ] = None,
 ) -> None:
-    """Print a run's tables and its answer in words, or draw it."""
+    """Print how the paths of a run stand, and the answer in words, or draw it."""
     from gatherbench.bench.read.tables import RunError, load_run
-    from gatherbench.bench.show.run import render
+    from gatherbench.bench.show.run import render, render_all
     from gatherbench.bench.show.views.registry import to_json
 
     if out is not None and not plot:
@@ -48,7 +51,7 @@ def show(
         elif as_json:
             typer.echo(to_json(run))
         else:
-            console().print(render(run))
+            console().print(render_all(run) if everything else render(run))
 
 
 def _draw(run: Run, pictures: Path) -> None:

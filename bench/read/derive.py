@@ -272,11 +272,6 @@ def of_paths(table: pd.DataFrame, wanted: Callable[[tuple[str, str]], bool]) -> 
     return table[pd.Series([wanted(pair) for pair in pairs], table.index, dtype=bool)]
 
 
-def names_of(table: pd.DataFrame) -> tuple[str, ...]:
-    """Each strategy with its variant that a table has, once, in its order."""
-    return tuple(dict.fromkeys((table["strategy"] + " " + table["variant"]).tolist()))
-
-
 def plan_order(run: Run, table: pd.DataFrame) -> pd.DataFrame:
     """The table's workloads in the order of the run's plan, each as :func:`sort_series` has it."""
     return sort_by(sort_series(table), "workload", run.workloads)

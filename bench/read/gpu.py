@@ -6,9 +6,6 @@ Energy comes from the stage ``energy``: a window over whole epochs, long enough 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 
@@ -132,36 +129,12 @@ def _of_calibration(run: Run, metric: str) -> float | None:
     return float(found.iloc[-1]) if len(found) else None
 
 
-def changes_of_run(
-    run: Run,
-    quantities: Mapping[str, tuple[str, str]],
-    reference: tuple[str, str] = ("cpu_gather", "naive"),
-) -> pd.DataFrame:
-    """Changes of per-epoch medians against ``reference``, of every other measured series of a run.
-
-    Args:
-        quantities: stage and metric of each; the stage ``energy`` has ``energy`` an epoch and mean
-            ``power`` of the GPU, the metric ``cpu`` is ``cpu_user`` and ``cpu_system`` together.
-        reference: strategy and variant, of the same workload and backend.
-
-    Returns:
-        :data:`gatherbench.bench.run.rows.SERIES`, and a column of shares for each
-        quantity: -0.17 is 17 % less, NaN where it was not measured.
-    """
-    found: dict[tuple[str, ...], dict[str, float]] = {}
-    run = replace(run, rows=run.select(basis="measured"))
-    for quantity, (stage, metric) in quantities.items():
-        values = per_epoch(run, stage, metric).groupby(SERIES).median().dropna()
-        for key in values.index:
-            base = values.get((key[0], *reference, *key[3:]), 0.0)
-            if base > 0 and key[1:3] != reference:
-                found.setdefault(key, {})[quantity] = float(values[key] / base - 1)
-    records = [dict(zip(SERIES, key, strict=True)) | shares for key, shares in found.items()]
-    return pd.DataFrame(records, columns=[*SERIES, *quantities])
-
-
 def per_epoch(run: Run, stage: str, metric: str) -> pd.Series[float]:
-    """Each epoch's value of a quantity, as :func:`changes_of_run` names it."""
+    """Each epoch's value of a quantity.
+
+    The stage ``energy`` has ``energy`` an epoch and mean ``power`` of the GPU, the metric ``cpu``
+    is ``cpu_user`` and ``cpu_system`` together.
+    """
     if stage == "energy":
         return block_values(run, metric)
     if metric == "cpu":

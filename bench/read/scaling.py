@@ -173,35 +173,6 @@ def _compared(other: Key, key: Key, costs: Mapping[Key, Logs], alone: Collection
     return judge(interval_of((1, costs[other]), (-1, costs[key]))).word
 
 
-def saturation(table: pd.DataFrame) -> pd.DataFrame:
-    """How far more ranks take less time, for each series of :func:`scaling` with several numbers.
-
-    Columns: ``family``, ``strategy``, ``variant``, ``word``: :data:`FASTER` up to ``ranks``, the
-    most that were measured; :data:`NO_FASTER` from ``ranks`` on (``before``: perhaps from fewer
-    on, which is not decided); or :data:`OPEN`. ``cores_full``: with that many ranks.
-    """
-    records = []
-    for names, lines in table.groupby(["family", "strategy", "variant", "backend"], sort=False):
-        before, at = lines[lines["more"] != ""], lines.iloc[-1]
-        if before.empty:
-            continue
-        word = str(before["more"].iloc[-1])
-        if word == NO_FASTER:
-            at = before[(before["more"] == NO_FASTER)[::-1].cummin()[::-1]].iloc[0]
-        fewer = before[before["ranks"] < at["ranks"]]["more"] == OPEN
-        records.append(
-            {
-                **dict(zip(("family", "strategy", "variant"), names, strict=False)),
-                "word": word,
-                "ranks": at["ranks"],
-                "before": word == NO_FASTER and fewer.any(),
-                "cores_full": at["cores_full"],
-            }
-        )
-    columns = ["family", "strategy", "variant", "word", "ranks", "before", "cores_full"]
-    return pd.DataFrame(records, columns=columns)
-
-
 def _more(words: Collection[str]) -> str:
     """What the verdicts on each greater number of ranks come to."""
     if "FAST" in words:

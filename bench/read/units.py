@@ -27,8 +27,6 @@ ITEM_BYTES: Mapping[str, int] = MappingProxyType(
 )
 #: Names longer than this are cut in the middle where they are shown.
 LONGEST_NAME = 64
-#: Of a workload in a sentence: its name tells what differs, mostly at its end.
-LONGEST_WORKLOAD = 120
 MISSING = "–"
 _PREFIXES = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
 #: Of a large count as it is typed.

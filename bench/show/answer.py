@@ -1,150 +1,257 @@
-"""The answer, as fields first: what was compared, what came of it, how sure, and where it holds.
+"""The answer of a run: a line a workload, what to do next, and what to be cautious of.
 
-*Faster* means that the whole interval lies beyond the smallest difference that matters, *level*
-that it lies within, *not decided* neither (:mod:`gatherbench.stats.judge`). A point has
-one sentence, by a short template; no template claims more than its fields carry.
+There are four sentences: *fastest*, *tie*, *no difference*, and the *limit* behind each of them; on
+a GPU *host-bound* stands in place of a verdict between paths that the host holds up. Whether paths
+are separated decides the one rule (:mod:`gatherbench.bench.read.standings`); a sentence has no more
+than its fields. Predictions are in none.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
-from gatherbench.bench.read.units import LONGEST_WORKLOAD, listed, quantity, short, span, with_ends
+import numpy as np
+
+from gatherbench.bench.meters.load import Waiting
+from gatherbench.bench.plan.workload import ranks_of
+from gatherbench.bench.read.derive import epoch_intervals, problems
+from gatherbench.bench.read.disturbance import disturbance, disturbed_alone, mostly_disturbed
+from gatherbench.bench.read.issuing import issue_shares
+from gatherbench.bench.read.once import once
+from gatherbench.bench.read.standings import Standing, standings
+from gatherbench.bench.read.stopping import imprecise
+from gatherbench.bench.read.tables import Run
+from gatherbench.bench.read.units import listed, number, quantity, short, span, with_ends
+from gatherbench.bench.run.rows import SERIES, Key
+from gatherbench.bench.run.store import CASE_METRIC, CASE_STAGE, CUT_OFF
+from gatherbench.bench.show.provenance import cases_ended, has_gpu, small_pages
 from gatherbench.stats.interval import Interval
-from gatherbench.stats.judge import judge
+from gatherbench.strategies.base import parameters
+from gatherbench.strategies.registry import in_words, named
 
-#: Points of a run that stand in its answer; the others stand with the tables of their view.
-MOST = 6
-#: Behind ratios of single repeats.
-ONE_REPEAT = "One repeat: how much processes differ is not known."
-#: Value, and the ends of its 95 % interval: NaN of one repeat, the value itself where it is exact.
-#: Of a modelled value its two ends.
-Ends = tuple[float, float, float]
-Kind = Literal["measured", "modelled", "warning"]
+Verdict = Literal["fastest", "tie", "no difference", "host-bound", "none"]
 
-
-def exact(*values: float) -> tuple[Ends, ...]:
-    """Values whose intervals are the values themselves."""
-    return tuple((float(value),) * 3 for value in values)
-
-
-def extremes(values: Iterable[float]) -> tuple[Ends, ...]:
-    """The least and the greatest of some values, once where they are the same."""
-    known = list(values)
-    return exact(*dict.fromkeys((min(known), max(known))))
+#: So many paths of a tie are named with their intervals, and of more with their range.
+FEW, MOST = 3, 5
+#: Below this share of an epoch that moving features takes, no path can change much.
+SMALL_SHARE = 1 / 3
+#: What :func:`gatherbench.unified` is to be told, by what a path needs to know.
+_GIVEN = {"graph": "graph=edge_index", "training_ids": "train_ids=…", "earlier": "minibatches=…"}
+_AGAIN = "measure again, several repeats on an idle machine"
+#: What a path is that others are compared with, by whether it is one of the CPU's.
+_WHAT = {True: "the CPU’s best gather", False: "the next"}
+_MORE = "more repeats (max_repeats and budget_s of the plan) on an idle machine"
+_LARGER = "fetch more (fanouts, batch_size, wider rows) or train less (hidden)"
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """One thing that a run shows.
+class Answer:
+    """What one workload shows.
 
     Attributes:
-        says: the sentence without its full stop, with places for ``{names}`` (the subjects),
-            ``{each}`` (each with its value), ``{values}`` (from the least to the greatest),
-            ``{over}``, ``{as_fast}`` (as that) and ``{on}`` (the workloads).
-        rest: goes on with the sentence where there is room.
-        verdict: ``FAST``, ``SLOW``, ``SAME``, ``AMBIGUOUS`` or ``HOST-BOUND`` of a comparison, else
-            empty.
-        subjects: what it is about, mostly strategies with their variants; the fastest first.
-        values: one of each subject, or of one subject one of each workload.
-        unit: of the values; ``×`` for ratios.
-        over: what they are ratios to.
-        workloads: on which it holds, in words; none: on all of the run's.
-        of_one: it concerns one workload alone and stands under its table.
-        condition: what stands before the sentence, as ``Measured on NVIDIA H200``.
-        kind: what the values are, or ``warning``: how far all others hold.
-        weight: those that weigh most come first, and into the answer of the run.
+        workload: in words.
+        verdict: ``none`` where nothing may be said, for which ``text`` has the reason.
+        paths: that it is about: the fastest, those that tie for it, or those that the host holds
+            up; the shortest epochs first.
+        ratios: how many times as fast they are as ``over``, each with its 95 % interval.
+        over: the CPU's gather with the shortest epochs, or else the next path; empty: none.
+        limit: the same of no fetch at all.
+        text: the sentences.
+        to_do: the call to type, or what to change.
     """
 
-    says: str
-    rest: str = ""
-    verdict: str = ""
-    subjects: tuple[str, ...] = ()
-    values: tuple[Ends, ...] = ()
-    unit: str = "×"
+    workload: str
+    verdict: Verdict
+    paths: tuple[str, ...] = ()
+    ratios: tuple[tuple[float, float, float], ...] = ()
     over: str = ""
-    workloads: tuple[str, ...] = ()
-    of_one: bool = False
-    condition: str = ""
-    kind: Kind = "measured"
-    weight: int = 3
+    limit: tuple[float, float, float] | None = None
+    text: str = ""
+    to_do: str = ""
 
-    @property
-    def text(self) -> str:
-        """The sentence."""
-        pairs = zip(self.subjects, self.values, strict=False)
-        several, on = len(self.workloads), ""
-        if several and not self.of_one:
-            on = (
-                f"{several} workloads"
-                if several > 1
-                else short(self.workloads[0], LONGEST_WORKLOAD)
-            )
-        said = f"{self.says}{self.rest}.".format(
-            names=listed(self.subjects),
-            each=listed([f"{short(name)} {self._said(value)}" for name, value in pairs]),
-            values=self._range(),
-            over=self.over,
-            as_fast=f" as fast as {self.over}" if self.over else "",
-            on=f" on {on}" if on else "",
+    def fields(self) -> dict[str, Any]:
+        """For a program; what is not known is ``None``."""
+        ratios = [[None if math.isnan(end) else end for end in ends] for ends in self.ratios]
+        return {**asdict(self), "ratios": ratios, "over": self.over or None}
+
+
+@once
+def answers(run: Run) -> list[Answer]:
+    """One for each workload of which epochs were measured, in the plan's order."""
+    return [_answer(run, standing) for standing in standings(run)]
+
+
+def _answer(run: Run, of: Standing) -> Answer:
+    name, none = run.names[of.workload], ""
+    if mostly_disturbed(run):
+        none = f"{disturbance(run)}, and decides nothing"
+    elif len(of.ranked) < 2:
+        none = "there are no two paths with a quiet repeat"
+    elif all(found.repeats < 2 for found in map(of.speedup, of.ranked)):
+        none = "one repeat does not tell how much processes differ"
+    if none:
+        return Answer(name, "none", text=f"No verdict: {none}.", to_do=_AGAIN)
+    leader, best = of.ranked[0], of.best
+    near = [key for key in of.ranked[1:] if of.words[key, leader] != "SLOW"]
+    held = [key for key in near if of.words[key, leader] == "HOST-BOUND"]
+    base = best or next((key for key in of.ranked[1:] if key not in near), None)
+    paths = [key for key in (leader, *near) if key != base or key == leader]
+    verdict: Verdict = "tie" if len(paths) > 1 else "fastest"
+    if base == leader and not near:
+        base = of.ranked[1]
+    elif best and all(of.words[key, best] != "FAST" for key in paths if key != best):
+        verdict, paths = "no difference", [key for key in of.ranked if key != best][:1]
+    elif held:
+        verdict, paths = "host-bound", [leader, *held]
+    ratios = [of.speedup(key, base) for key in paths] if base else []
+    limit = of.speedup(of.limit, base) if of.limit and base else None
+    over = f"{_name(base)}, {_WHAT[base == best]}" if base else ""
+    said = _sentence(run, verdict, paths, ratios, over)
+    if limit and base:
+        share = quantity(1 - 1 / limit.value, "share") if limit.low > 1 else "no measurable part"
+        whose = "gather" if base == best else "path"
+        said += (
+            f" Limit, no fetch at all: {_times(limit)}, so moving features is {share} of that"
+            f" {whose}’s epoch."
         )
-        if self.condition:
-            return f"{self.condition}: {said}"
-        return said if self.says.startswith("{") else said[:1].upper() + said[1:]
-
-    def _said(self, *values: Ends) -> str:
-        if self.kind == "modelled":  # nothing is known between the ends
-            return span(min(v[1] for v in values), max(v[2] for v in values), self.unit)
-        return " to ".join(dict.fromkeys(_with_ends(value, self.unit) for value in values))
-
-    def _range(self) -> str:
-        ordered = sorted(self.values)
-        ends = [ordered[0], ordered[-1]] if len(ordered) > 1 else ordered
-        said = self._said(*ends) if ends else ""
-        return f"from {said}" if len(ordered) > 1 and " to " in said else said
-
-    def fields(self) -> dict[str, object]:
-        """For a program: what is not known is ``None``."""
-        values = [[None if math.isnan(x) else x for x in ends] for ends in self.values]
-        return {
-            "verdict": self.verdict or None,
-            "kind": self.kind,
-            "condition": self.condition,
-            "subjects": list(self.subjects),
-            "values": values,
-            "unit": self.unit if values else None,
-            "over": self.over or None,
-            "workloads": list(self.workloads),
-            "text": self.text,
-        }
+    return Answer(
+        name,
+        verdict,
+        tuple(map(_name, paths)),
+        tuple(ratio.ends for ratio in ratios),
+        _name(base) if base else "",
+        limit.ends if limit else None,
+        said,
+        _to_do(run, verdict, paths[0], limit),
+    )
 
 
-def _with_ends(value: Ends, unit: str) -> str:
-    """A value with its interval; alone where the ends read like it."""
-    alike = len({quantity(end, unit) for end in value}) == 1
-    return quantity(value[0], unit) if alike else with_ends(*value, unit)
+def _sentence(
+    run: Run, verdict: Verdict, paths: Sequence[Key], ratios: Sequence[Interval], over: str
+) -> str:
+    each = [_name(key) for key in paths]
+    as_fast = f" as fast as {over}" if over else ""
+    if verdict == "no difference":
+        return (
+            f"No path is measurably faster than {over}; the best other path, {each[0]}, is"
+            f" {_times(ratios[0])} as fast."
+        )
+    if verdict == "host-bound":
+        shares = issue_shares(run).set_index(SERIES)["issued"].reindex([*paths])
+        issued = span(shares.min(), shares.max(), "share")
+        return (
+            f"Host-bound: issuing takes {issued} of the epochs of {listed(each, MOST)}, so there is"
+            f" no verdict between them. They are {_range(ratios)}{as_fast}."
+        )
+    head = "Fastest" if verdict == "fastest" else "Too close to separate"
+    if len(paths) > FEW and ratios:
+        return f"{head}: {listed(each, MOST)}, {_range(ratios)}{as_fast}."
+    each = [f"{n}, {_times(r)}" for n, r in zip(each, ratios, strict=True)] if ratios else each
+    return f"{head}: {'; '.join(each)}{as_fast}."
 
 
-def answer(points: Sequence[Point]) -> list[Point]:
-    """The points that weigh most, :data:`MOST` of them, without those of one workload's table."""
-    ordered = sorted((p for p in points if not p.of_one), key=lambda p: -p.weight)
-    return ordered[:MOST]
+def _name(key: Key) -> str:
+    return in_words(key.strategy, key.variant)
 
 
-def compared(ratio: Interval, to: str = "", *, host_bound: bool = False) -> str:
-    """``1.14× (0.978–1.32) as fast as naive, not decided``. ``to``: what it is a ratio to.
-
-    ``host_bound``: the host bounds both epochs by issuing them.
-    """
-    value, low, high = ratio.ends
-    said = quantity(value, "×") if low == high else with_ends(value, low, high)
-    return f"{said} {to}".rstrip() + (", host-bound" if host_bound else undecided(ratio))
+def _times(ratio: Interval) -> str:
+    return with_ends(*ratio.ends)
 
 
-def undecided(ratio: Interval) -> str:
-    """What is to be said behind a ratio whose interval tells no difference that matters."""
-    known = {"SAME": ", level", "AMBIGUOUS": ", not decided"} if ratio.repeats > 1 else {}
-    return known.get(judge(ratio).word, "")
+def _range(ratios: Sequence[Interval]) -> str:
+    """The least and the greatest, with all of their intervals."""
+    values, low, high = np.transpose([ratio.ends for ratio in ratios])
+    return f"{span(values.min(), values.max(), '×')} ({number(low.min())}–{number(high.max())})"
+
+
+def _to_do(run: Run, verdict: Verdict, first: Key, limit: Interval | None) -> str:
+    if verdict == "no difference":
+        small = limit is not None and 1 - 1 / limit.value < SMALL_SHARE
+        return f"to separate paths, {_LARGER if small else _MORE}"
+    if verdict == "host-bound":
+        captured = 'step = "captured" in [measure], ' if _can_capture(run) else ""
+        return (
+            f"{call(first)} or any of these; to separate them: {captured}minibatches with more rows"
+            " (batch_size, fanouts), or a wider model (hidden)"
+        )
+    return call(first) + " or any of these" * (verdict == "tie")
+
+
+def call(key: Key) -> str:
+    """How to use a path in a training of one's own."""
+    path, given = named(key.strategy, key.variant), list[str]()
+    if path is not None:
+        defaults = {name: words[0] for name, words in parameters(type(path)).items()}
+        told = {name: str(getattr(path, name)) for name in defaults}
+        given = [f', {name}="{word}"' for name, word in told.items() if word != defaults[name]]
+        given += [f", {_GIVEN[need]}" for need in sorted(path.needs) if need in _GIVEN]
+    return f'gatherbench.unified(x, strategy="{key.strategy}"{"".join(given)})'
+
+
+def _can_capture(run: Run) -> bool:
+    """Whether the plan would take captured steps for all its workloads, and has none."""
+    measure, workloads = run.plan["measure"], run.plan["workloads"].values()
+    return measure.get("activations", "keep") == "keep" and all(
+        one["model"] == "sage" and ranks_of(one) == 1 and one.get("step") != "captured"
+        for one in workloads
+    )
+
+
+# ---- cautions ------------------------------------------------------------------------------------
+
+
+@once
+def cautions(run: Run) -> list[str]:
+    """How far the answer holds, what matters most first; a terminal has room for that."""
+    return list(_cautions(run))
+
+
+def _cautions(run: Run) -> Iterator[str]:
+    counts, busy, alone = cases_ended(run), disturbance(run), disturbed_alone(run)
+    if not counts["ok"]:
+        ended = ", ".join(f"{n} {status}" for status, n in counts.items() if n)
+        bad = problems(run)["reason"]
+        first = f". The first: {short(bad.iloc[0], 200)}" if len(bad) else ""
+        yield f"Nothing was measured. Cases: {ended}{first}"
+    if mostly_disturbed(run):
+        yield f"Busy machine: {busy}. Nothing is decided; measure again on an idle machine"
+    single = sum(found.repeats == 1 for found in epoch_intervals(run).values())
+    if single:
+        yield f"Too few repeats: of {single} series one, which does not tell how processes differ"
+    if (waiting := Waiting.of(run.env)).passive:
+        why = f", because {waiting.reason}" if waiting.reason else ""
+        yield (
+            f"Threads waited passively{why}: with threads that spin, the default of an idle"
+            " machine, epochs are others"
+        )
+    yield from small_pages(run)
+    if not has_gpu(run):
+        yield "Host memory only. These are not GPU results: run `make bench` on the GPU machine"
+    if counts["not run"]:
+        remedy = "`gatherbench run --resume FOLDER` completes it"
+        remedy = "it was still going when this was written" if run.going else remedy
+        planned = len(run.plan["cases"])
+        yield f"Incomplete: {counts['not run']} of {planned} cases have not been run; {remedy}"
+    ends = run.select(stage=CASE_STAGE, metric=CASE_METRIC)
+    if cut := int((ends["source"] == CUT_OFF).sum()):
+        yield (
+            f"Cut off: of {cut} case{'s' * (cut > 1)} the whole blocks count, whose rows were"
+            " compared in each epoch, but not after the last one"
+        )
+    if busy and not mostly_disturbed(run):
+        names = listed([_name(key) for key in alone])
+        told = f"without one are {names}: measure again on an idle machine"
+        told = told if alone else "every path has some"
+        yield f"Noisy: {busy}. Quiet repeats alone count; {told}"
+    if wide := imprecise(run):
+        worst = max(wide, key=lambda series: wide[series])
+        width = f"±{wide[worst]:.0%}" if wide[worst] < 1 else "by more than its value"
+        asked = run.plan["measure"]["precision"]
+        yield (
+            f"Too few repeats for the plan’s precision (±{asked:.0%}): of"
+            f" {len(wide)} {'ratios' if run.processes else 'epochs'}, least of all that of"
+            f" {in_words(*worst[1:3])} ({width}); {_MORE} narrow them"
+        )

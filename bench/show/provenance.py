@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any, cast
 
 import pandas as pd
 
-from gatherbench.bench.plan.workload import ranks_in_words, ranks_of
 from gatherbench.bench.read.derive import problems
 from gatherbench.bench.read.disturbance import disturbance, disturbed_alone
 from gatherbench.bench.read.gpu import slow_pages
@@ -15,6 +14,7 @@ from gatherbench.bench.read.modelled import borrows, corners
 from gatherbench.bench.read.once import once
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity, short
+from gatherbench.strategies.registry import in_words
 
 #: What a run without a GPU has to say of itself.
 HOST_ONLY = "Host memory only: no GPU and no PCIe link took part"
@@ -56,18 +56,22 @@ def borrowed(run: Run) -> str:
 
 @once
 def warnings_of(run: Run) -> list[str]:
-    """What stands above the numbers of a run: no GPU took part; the host was busy otherwise;
+    """What stands above the charts of a run: no GPU took part; the host was busy otherwise;
     managed memory has small pages."""
     said = [] if has_gpu(run) else [HOST_ONLY]
     if disturbed_alone(run):  # else quiet repeats alone count
         said.append(f"Disturbed: {disturbance(run)}; measure again on an idle machine")
-    said += [
-        f"{row.strategy} {row.variant} reads {quantity(row.whole, '1/s')} over its table and"
-        f" {quantity(row.near, '1/s')} over 64 MiB of it: its managed memory is mapped by small"
-        " pages (an old driver, a host whose memory is in pieces), or beyond the GPU's reach"
+    return [*said, *small_pages(run)]
+
+
+def small_pages(run: Run) -> list[str]:
+    """A sentence for each path that reads managed memory by small pages."""
+    return [
+        f"{in_words(row.strategy, row.variant)} reads {quantity(row.whole, '1/s')} over its table"
+        f" and {quantity(row.near, '1/s')} over 64 MiB of it: its managed memory is mapped by small"
+        " pages (an old driver, a host whose memory is in pieces), or beyond the GPU’s reach"
         for row in cast("Iterable[Any]", slow_pages(run).itertuples())
     ]
-    return said
 
 
 def repeats_of(run: Run) -> str:
@@ -121,30 +125,6 @@ def gpu_of(run: Run) -> str:
     gpus, used = run.env.get("gpus", []), run.env.get("gpu_in_use")
     mine = [gpu for gpu in gpus if used and gpu.get("uuid_hash") == used] or gpus
     return ", ".join(sorted({str(gpu.get("name", "unnamed")) for gpu in mine}))
-
-
-def where(run: Run, backend: str) -> str:
-    """What was measured on this backend was measured on …"""
-    if backend == "host":
-        return "Measured in host memory, no GPU"
-    return f"Measured on {gpu_of(run) or 'a GPU'}"
-
-
-def by_ranks(run: Run) -> dict[int, list[str]]:
-    """The workloads by their ranks; fewer ranks first."""
-    found: dict[int, list[str]] = {}
-    for workload, fields in run.plan["workloads"].items():
-        found.setdefault(ranks_of(fields), []).append(workload)
-    return dict(sorted(found.items()))
-
-
-def on_ranks(ranks: int, all_ranks: Collection[object], backend: str) -> str:
-    """For the place of a sentence: nothing where all of the run is of one rank."""
-    if ranks == 1 and len(all_ranks) == 1:
-        return ""
-    if backend == "cuda":
-        return f", on {ranks_in_words(ranks, 'GPU')}"
-    return f", by {ranks_in_words(ranks)} (process{'es' if ranks > 1 else ''})"
 
 
 def in_short(run: Run) -> list[tuple[str, str]]:

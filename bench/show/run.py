@@ -1,52 +1,60 @@
-"""A run in the terminal: the tables of its views, what went wrong, and the answer.
+"""A run in the terminal: a table and a line a workload, what to do, and at most one caution.
 
-Nothing depends on colour, so that a table reads the same in a pipe.
+Nothing depends on colour, so that it reads the same in a pipe.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.show.answer import Point, answer
-from gatherbench.bench.show.provenance import borrowed, provenance, warnings_of
+from gatherbench.bench.show.answer import answers, cautions
+from gatherbench.bench.show.provenance import borrowed, has_gpu, provenance, repeats_of
 from gatherbench.bench.show.terminal import in_terminal
 from gatherbench.bench.show.view import Shown
+from gatherbench.bench.show.views.checks import reasons
+from gatherbench.bench.show.views.epochs import numbers
 from gatherbench.bench.show.views.registry import views_of
 
 
-def render(run: Run, views: Sequence[Shown] | None = None) -> RenderableType:
-    """Tables and notes of each view, where it all comes from, and the answer.
+def render(run: Run) -> RenderableType:
+    """How the paths of each workload stand, and the answer; made for 100 columns."""
+    where = "on a GPU" if has_gpu(run) else "host memory, no GPU"
+    turns = ", in turns" if run.processes else ""
+    epochs = run.plan["measure"]["epochs"]
+    said = f"{where}, {repeats_of(run)} × {epochs} epoch{'s' * (epochs != 1)}{turns}"
+    names = {ident: f"{name}: {said}" for ident, name in run.names.items()}
+    table = replace(numbers(run), note="")
+    failed = [Text(one) for one in reasons(run, never=True)]
+    return Group(*in_terminal(table, names), *failed, *[Text()] * bool(failed), *_answer(run))
 
-    Wants 80 columns; in fewer, long variants are folded.
 
-    Args:
-        views: of the run, where somebody has them already.
-    """
-    views = views_of(run, charts=False) if views is None else views
-    said = answer([point for view in views for point in view.points])
-    parts: list[RenderableType] = [Text(line, style="bold") for line in warnings_of(run)]
-    for view in views:
-        below: dict[str, list[Text]] = {}
-        for point in view.points:
-            for workload in point.workloads if point.of_one else ():
-                below.setdefault(workload, []).append(_said(point))
+def render_all(run: Run, views: Sequence[Shown] | None = None) -> RenderableType:
+    """Tables and notes of each view, where it all comes from, and the answer."""
+    parts: list[RenderableType] = []
+    for view in views_of(run, charts=False) if views is None else views:
         for table in view.tables:
-            parts += in_terminal(table, run.names, below)
-        lines = [Text(one) for one in [*([view.failed] if view.failed else []), *view.notes]]
-        lines += [text for texts in below.values() for text in texts]
-        lines += [Text(p.text) for p in view.points if not p.of_one and p not in said]
+            parts += in_terminal(table, run.names)
+        lines = [Text(one) for one in (view.failed, *view.notes) if one]
         parts += lines + [Text()] * bool(lines)
-    parts.append(Text(f"{borrowed(run)} {provenance(run)}".strip(), style="dim"))
-    parts += [Text(), Text("The answer", style="bold")]
-    parts += [Padding(Text("• ").append_text(_said(point)), (0, 0, 0, 2)) for point in said]
-    return Group(*parts)
+    parts += [Text(f"{borrowed(run)} {provenance(run)}".strip(), style="dim"), Text()]
+    return Group(*parts, *_answer(run))
 
 
-def _said(point: Point) -> Text:
-    """Its sentence, in grey where nothing is decided."""
-    return Text(point.text, style="dim" if point.verdict == "AMBIGUOUS" else "bold")
+def _answer(run: Run) -> Iterator[RenderableType]:
+    yield Text("Answer", style="bold")
+    for one in answers(run):
+        yield _line(2, f"{one.workload}: ", one.text)
+        yield _line(4, "To do: ", one.to_do)
+    for caution in cautions(run)[:1]:
+        yield _line(2, "Caution: ", f"{caution}.")
+
+
+def _line(indent: int, what: str, text: str) -> RenderableType:
+    line = Text(what, style="bold").append(text, style="not bold")
+    return Padding(line, (0, 0, 0, indent), expand=False)

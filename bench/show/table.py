@@ -43,7 +43,7 @@ class Column:
         ends: how a terminal shows them: in ``brackets`` behind the value, as ± ``half`` of what is
             between them, or not at all (``hidden``); in place of a value that lies between them,
             both in any case, also of a column ``between`` ends that are no columns.
-        greyed: a terminal shows it in grey where it has a mark.
+        greyed: a terminal shows it in grey in place of a mark.
         short: its heading in a terminal, which has no room for columns without one.
         below: what a terminal says below the table in place of a column, of each of its values:
             ``{value}``, and ``{series}``, which have it.
@@ -118,8 +118,8 @@ class Line:
 class Table:
     """``ident`` names it in the page and in files; ``note`` stands below it.
 
-    In a terminal each value of its first column has a table of its own, below ``title``, in it the
-    lines that are modelled for ``machine`` apart. On the page it is a click away where ``folded``.
+    In a terminal each value of its first column has a table of its own, below ``title``. On the
+    page it is a click away where ``folded``.
     """
 
     ident: str
@@ -129,7 +129,6 @@ class Table:
     lines: list[Line]
     title: str = ""
     note: str = ""
-    machine: str = ""
     folded: bool = False
 
     @property
@@ -225,7 +224,8 @@ def _cell(
     mark = row[column.mark] if column.mark else ""
     known = not (value is None or value == "" or pd.isna(value))
     text = show(value, unit) if known else MISSING
-    ends = _in_words(column, row, text, lambda end: show(end, unit), factor) + mark
+    ends = _in_words(column, row, text, lambda end: show(end, unit), factor)
+    ends += "" if column.greyed else mark
     if not known:
         return Cell(MISSING + mark, "", ends)
     if column.kind == "numeric":

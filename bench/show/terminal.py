@@ -10,9 +10,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from rich import box
 from rich.console import Console, RenderableType
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -27,12 +25,12 @@ Line = Mapping[Hashable, Any]
 def frame(title: str, *words: str) -> Table:
     """A table without lines: columns of words, which are folded but for the first."""
     table = Table(
-        title=escape(title),
+        title=Text(title),
         title_justify="left",
         title_style="bold",
-        box=box.SIMPLE_HEAD,
-        padding=0,
-        show_edge=False,
+        box=None,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
     )
     for number, name in enumerate(words):
         table.add_column(name, no_wrap=not number, overflow="fold")
@@ -40,29 +38,29 @@ def frame(title: str, *words: str) -> Table:
 
 
 def in_terminal(
-    table: data.Table,
-    names: Mapping[str, str] = MappingProxyType({}),
-    below: dict[str, list[Text]] | None = None,
+    table: data.Table, names: Mapping[str, str] = MappingProxyType({})
 ) -> list[RenderableType]:
     """Its columns that have a short heading: a table for each value of the first column.
 
-    The first three columns name a line. What does stands in the first of several lines alone.
+    The next columns name a line: a path by its strategy and what differs from its default. What
+    does stands in the first of several lines alone.
 
     Args:
         names: workloads in words.
-        below: what is to be said below the table of a workload; what was said is taken out.
     """
     shown = [place for place, column in enumerate(table.columns) if column.short]
     if not (shown and table.lines):
         return []
+    paths = table.columns[1].field == "strategy"
     groups: dict[str, list[data.Line]] = {}
     for line in table.lines:
         groups.setdefault(line.cells[0].full, []).append(line)
     parts: list[RenderableType] = []
     for name, lines in groups.items():
-        title = names.get(name, name)
-        drawn = frame(": ".join(filter(None, [table.title, title])), table.labels[1])
-        drawn.add_column(table.labels[2], overflow="fold", min_width=8)
+        title = ": ".join(filter(None, [table.title, names.get(name, name)]))
+        drawn = frame(title, *([] if paths else table.labels[1:3]))
+        if paths:
+            drawn.add_column("path", overflow="fold", min_width=20)
         for place in shown:
             column, unit = table.columns[place], table.units[place]
             numeric = column.kind == "numeric"
@@ -72,29 +70,29 @@ def in_terminal(
                 justify="right" if numeric else "left",
                 overflow="fold",
                 # Brackets may stand below their value.
-                no_wrap=numeric and not (column.interval and column.ends == "brackets"),
+                no_wrap=column.field == "rank"
+                or (numeric and not (column.interval and column.ends == "brackets")),
                 min_width=max(map(len, heading.split())),
             )
-        before: tuple[str, ...] = ()
-        for modelled in (False, True):
-            mine = [line for line in lines if line.modelled == modelled]
-            if mine and modelled:
-                drawn.add_section()
-                drawn.add_row("modelled for" if table.machine else "modelled", table.machine)
-            for line in mine:
-                series = tuple(cell.text for cell in line.cells[1:3])
-                named = ("", "") if series == before else series
-                cells = [
-                    Text(line.cells[p].with_ends, style="dim" if line.cells[p].grey else "")
-                    for p in shown
-                ]
-                cells = [Text(line.instead)] if line.instead else cells
-                drawn.add_row(*map(Text, named), *cells, style="italic" if modelled else "")
-                before = series
-        said = below.pop(title, []) if below else []
-        parts += [drawn, *(Text("→ ", style=one.style).append_text(one) for one in said)]
-        parts += [Text(), *(Text(text) for text in _below(table, lines))]
+        before: list[str] = []
+        for line in lines:
+            series = _named(line) if paths else [cell.text for cell in line.cells[1:3]]
+            series[0] += ", predicted" * line.modelled
+            cells = [
+                Text(line.cells[p].with_ends, style="dim" if line.cells[p].grey else "")
+                for p in shown
+            ]
+            cells = [Text(line.instead)] if line.instead else cells
+            drawn.add_row(*map(Text, [""] * len(series) if series == before else series), *cells)
+            before = series
+        parts += [drawn, Text(), *(Text(text) for text in _below(table, lines))]
     return [*parts, Text(table.note, style="dim"), Text()] if table.note else parts
+
+
+def _named(line: data.Line) -> list[str]:
+    from gatherbench.strategies.registry import in_words  # imports torch
+
+    return [in_words(*(cell.full for cell in line.cells[1:3]))]
 
 
 def _below(table: data.Table, lines: Sequence[data.Line]) -> Iterator[str]:
@@ -104,7 +102,7 @@ def _below(table: data.Table, lines: Sequence[data.Line]) -> Iterator[str]:
         unit = f" {table.units[place]}".rstrip()
         for line in lines if column.below else ():
             if line.cells[place].full:
-                series = " ".join(cell.text for cell in line.cells[1:3])
+                (series,) = _named(line)
                 found.setdefault(line.cells[place].text + unit, {})[series] = None
         for value, series_of in found.items():
             yield column.below.format(value=value, series=", ".join(series_of))

@@ -1,6 +1,6 @@
 """A view: one analysis of a run, written once for the terminal, the report, the pictures.
 
-It says whether the run has what it needs, and then gives tables, charts and points of the answer.
+It says whether the run has what it needs, and then gives tables, charts and notes.
 :mod:`gatherbench.bench.show.views.registry` lists the views; whoever shows a run goes through it.
 """
 
@@ -11,9 +11,7 @@ from dataclasses import dataclass, field
 
 from matplotlib.figure import Figure
 
-from gatherbench.bench.read.disturbance import mostly_disturbed
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.show.answer import Point
 from gatherbench.bench.show.chart import Chart
 from gatherbench.bench.show.table import Table
 
@@ -29,7 +27,6 @@ class View:
         tables: those of a run; without a line they are left out. Of their columns a terminal shows
             those with a ``short`` heading.
         charts: by the names of their files; one without a panel is left out.
-        points: of the answer.
         lead: a sentence below the title, on the page.
         notes: sentences below the tables.
         figures: pictures that are no charts, by the names of their files; not on the page.
@@ -40,7 +37,6 @@ class View:
     applies: Callable[[Run], bool] = lambda _run: True
     tables: Callable[[Run], Sequence[Table]] = lambda _run: ()
     charts: Mapping[str, Callable[[Run], Chart]] = field(default_factory=dict)
-    points: Callable[[Run], Sequence[Point]] = lambda _run: ()
     lead: Callable[[Run], str] = lambda _run: ""
     notes: Callable[[Run], Sequence[str]] = lambda _run: ()
     figures: Callable[[Run], Mapping[str, Figure]] = lambda _run: {}
@@ -54,7 +50,6 @@ class Shown:
     title: str
     tables: Sequence[Table] = ()
     charts: Mapping[str, Chart] = field(default_factory=dict)
-    points: Sequence[Point] = ()
     lead: str = ""
     notes: Sequence[str] = ()
     figures: Callable[[], Mapping[str, Figure]] = dict
@@ -66,15 +61,11 @@ def shown(view: View, run: Run, charts: bool = True) -> Shown | None:
     if not view.applies(run):
         return None
     made = {name: make(run) for name, make in view.charts.items()} if charts else {}
-    points = view.points(run)
-    if mostly_disturbed(run):  # then nothing is decided
-        points = [p for p in points if p.kind != "measured" or p.verdict == "AMBIGUOUS"]
     return Shown(
         view.name,
         view.title,
         [table for table in view.tables(run) if table.lines],
         {name: chart for name, chart in made.items() if chart.panels},
-        points,
         view.lead(run),
         view.notes(run),
         lambda: view.figures(run),

@@ -29,11 +29,11 @@ from gatherbench.bench.read.issuing import host_bound as bound_of
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import with_ends
 from gatherbench.bench.run.rows import SERIES, Key
-from gatherbench.bench.show.answer import ONE_REPEAT, compared, undecided
 from gatherbench.stats.interval import Interval, interval_of
 from gatherbench.stats.judge import ratio_of, shortest
 from gatherbench.strategies.registry import build, role_of
 from helpers.findings import Findings
+from helpers.ratios import ONE_REPEAT, compared, undecided
 
 #: The published profile nearest to a machine that measured runs; one of its own is taken before it.
 NEAREST = {"nvidia-h200": "h200-sxm-pcie5"}

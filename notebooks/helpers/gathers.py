@@ -20,13 +20,13 @@ from gatherbench.bench.model.physics import gpu_reads
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import with_ends
-from gatherbench.bench.show.answer import compared
 from gatherbench.kernels.order import pages_of
 from gatherbench.kernels.policies import POLICIES
 from gatherbench.kernels.requests import RequestRow, request_row, uniform_ids
 from gatherbench.stats.interval import Interval, interval_of
 from helpers.epoch_bars import bar_groups
 from helpers.findings import Findings
+from helpers.ratios import compared
 
 #: Our own gather beside those of live peers.
 OURS = "aligned"

@@ -6,7 +6,6 @@ from io import StringIO
 from rich.console import Console, RenderableType
 
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.show.answer import Point, answer
 from gatherbench.bench.show.chart import Chart
 from gatherbench.bench.show.view import Shown, shown
 from gatherbench.bench.show.views.registry import VIEWS
@@ -23,18 +22,6 @@ def without_tables(run: Run, charts: bool) -> list[Shown]:
     bare = [replace(view, tables=lambda _: (), notes=lambda _: ()) for view in VIEWS]
     found = [shown(view, run, charts) for view in bare]
     return [one for one in found if one is not None]
-
-
-def told(run: Run) -> list[Point]:
-    """Every point of a run, those first that weigh most; those of one workload last."""
-    points = [point for view in without_tables(run, charts=False) for point in view.points]
-    under = [point for point in points if point.of_one]
-    return [*sorted((p for p in points if not p.of_one), key=lambda p: -p.weight), *under]
-
-
-def answered(run: Run) -> list[Point]:
-    """The answer of a run."""
-    return answer(told(run))
 
 
 def charts_of(run: Run) -> dict[str, Chart]:

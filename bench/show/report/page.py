@@ -20,10 +20,10 @@ from gatherbench import __version__
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import short
 from gatherbench.bench.run.store import write_atomically
-from gatherbench.bench.show.answer import answer
+from gatherbench.bench.show.answer import answers, cautions
 from gatherbench.bench.show.chart import Panel, Points
 from gatherbench.bench.show.looks import PALETTE
-from gatherbench.bench.show.provenance import in_short, machine_of, provenance, warnings_of
+from gatherbench.bench.show.provenance import in_short, machine_of, provenance
 from gatherbench.bench.show.report.against import against
 from gatherbench.bench.show.view import Shown
 from gatherbench.bench.show.views.registry import views_of
@@ -54,7 +54,6 @@ def render_report(run: Run, base: Run | None = None, views: Sequence[Shown] | No
     """The report's HTML; with ``base``, beside that run; ``views``: of the run, where known."""
     views = views_of(run) if views is None else views
     style, script = _text("report.css") + _colours(), _text("report.js")
-    points = [point for view in views for point in view.points]
     return (
         _environment()
         .get_template("report.html.j2")
@@ -63,8 +62,8 @@ def render_report(run: Run, base: Run | None = None, views: Sequence[Shown] | No
             machine_name=machine_of(run),
             facts=in_short(run),
             views=views,
-            answer=answer(points),
-            warnings=warnings_of(run),
+            answers=answers(run),
+            cautions=cautions(run),
             against=None if base is None else against(run, base),
             shown=SHOWN,
             version=__version__,

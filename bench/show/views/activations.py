@@ -13,11 +13,9 @@ from functools import partial
 
 import pandas as pd
 
-from gatherbench.bench.read.derive import ends_in, ends_of, plan_order, repeat_logs, with_ends_of
+from gatherbench.bench.read.derive import ends_of, plan_order, repeat_logs, with_ends_of
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.read.units import quantity
 from gatherbench.bench.run.rows import SERIES
-from gatherbench.bench.show.answer import Point
 from gatherbench.bench.show.chart import Axis, Chart, Line
 from gatherbench.bench.show.charts import Fields, Names, chart_of, family_panel, typical
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
@@ -142,27 +140,6 @@ def _chart(run: Run, value: str, unit: str, **of: str) -> Chart:
     return chart_of(run, panels, **of)
 
 
-def activations_points(run: Run) -> list[Point]:
-    """For each family what each way saves of a step's memory, and how much longer epochs are."""
-    table, found = activations_compared(run), list[Point]()
-    families = table["family"].nunique()
-    for family, mine in table.groupby("family", sort=False):
-        peaks = mine.groupby("activations", sort=False)["peak"].median()
-        for way, lines in mine[mine["longer"].notna()].groupby("activations", sort=False):
-            share = quantity(float(peaks[way] / peaks[KEEP]), "share")
-            least = lines.sort_values("longer").iloc[0].to_dict()
-            found.append(
-                Point(
-                    f"activations: {way} takes {share} of a step’s memory, and an epoch of"
-                    " {names} {values} as long{on}, over keep",
-                    subjects=(f"{least['strategy']} {least['variant']}",),
-                    values=(ends_in(least, "longer"),),
-                    workloads=(str(family),) if families > 1 else (),
-                )
-            )
-    return found
-
-
 ACTIVATIONS = View(
     name="activations",
     title="Activations",
@@ -172,5 +149,4 @@ ACTIVATIONS = View(
         "activations_epochs": activations_epochs,
         "activations_memory": activations_memory,
     },
-    points=activations_points,
 )

@@ -19,6 +19,7 @@ from gatherbench.bench.show.table import WHAT, Column, Table, tabulate
 from gatherbench.bench.show.terminal import struck
 from gatherbench.bench.show.view import View
 from gatherbench.reason import kind_of
+from gatherbench.strategies.registry import in_words
 
 #: Fields of ``env.json`` that are bytes.
 _BYTES = ("total", "container_limit", "huge_page_size")
@@ -91,18 +92,20 @@ def unmeasured(run: Run) -> Table:
     return tabulate("problems", "Skipped, failed and unfinished cases", columns, problems(run))
 
 
-def reasons(run: Run) -> list[str]:
-    """Each reason once, with what it struck."""
-    lines = []
-    for (status, reason), group in problems(run).groupby(["status", "reason"], sort=False):
+def reasons(run: Run, never: bool = False) -> list[str]:
+    """Each reason once, with what it struck; ``never``: of series without any measured repeat."""
+    lines, bad = [], problems(run)
+    bad = bad[bad["repeats"] == bad["of"]] if never else bad
+    for (status, reason), group in bad.groupby(["status", "reason"], sort=False):
         cases = []
         for case in group.to_dict("records"):
             some = case["repeats"] != case["of"]
             count = f" ({case['repeats']} of {case['of']} repeats)" * some
-            cases.append((f"{case['strategy']} {case['variant']}{count}", case["workload"]))
+            named = in_words(case["strategy"], case["variant"])
+            cases.append((f"{named}{count}", case["workload"]))
         on = [(series, run.names[workload]) for series, workload in cases]
         lines.append(f"{status}: {struck(on, run.names.values())}: {reason}")
-    return lines or ["Every case of the plan was measured."]
+    return lines or ["Every case of the plan was measured."] * (not never)
 
 
 def known_copies(run: Run) -> Table:

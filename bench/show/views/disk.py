@@ -7,14 +7,12 @@ says so.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from gatherbench.bench.read.derive import ends_in, reference_variant, repeat_logs, set_aside, spread
+from gatherbench.bench.read.derive import reference_variant, spread
 from gatherbench.bench.read.disk_reads import (
     disk_ratios,
     disk_reads,
@@ -23,12 +21,9 @@ from gatherbench.bench.read.disk_reads import (
     in_memory_s,
     over_memory,
 )
-from gatherbench.bench.read.disturbance import disturbed_alone
-from gatherbench.bench.read.issuing import host_bound
 from gatherbench.bench.read.tables import Run, only
-from gatherbench.bench.read.units import listed, quantity, span
-from gatherbench.bench.run.rows import SERIES, Key
-from gatherbench.bench.show.answer import Point
+from gatherbench.bench.read.units import quantity
+from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
 from gatherbench.bench.show.charts import (
     Fields,
@@ -44,13 +39,11 @@ from gatherbench.bench.show.figures.amplification import reads_of_run, row_width
 from gatherbench.bench.show.provenance import provenance
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
 from gatherbench.bench.show.view import View
-from gatherbench.stats.judge import shortest
 
 #: The table of published epochs with features on a disk.
 DISK_EPOCHS = "disk_epochs"
 #: The strategy that keeps rows by a cache policy.
 CACHE = "disk_cached"
-READ = "Read off the disk for each byte of the rows that a path had not kept in memory:"
 _NO_COUNT = "nobody counts it: the page cache decides what is read"
 
 
@@ -196,62 +189,6 @@ def _published_epochs(run: Run, *, caches: bool) -> list[Panel]:
     return panels
 
 
-def disk_points(run: Run) -> list[Point]:
-    """Whose epochs are the shortest, and what is read for a byte of rows.
-
-    Series that nobody would train with and those without a quiet repeat are left out of the first.
-    """
-    alone, aside, found = disturbed_alone(run), set_aside(run), list[Point]()
-    table = over_memory(run).sort_values("epoch", kind="stable").to_dict("records")
-    lines = {Key(*(str(line[name]) for name in SERIES)): line for line in table}
-    left = [key for key in lines if key not in alone and key[1:3] not in aside]
-    workloads = disk_workloads(run)
-    for workload in workloads:
-        mine = {key: lines[key] for key in left if key.workload == workload}
-        if mine:
-            on = (run.names[workload],) if len(workloads) > 1 else ()
-            point = _shortest(run, mine)
-            found.append(replace(point, workloads=on, condition="Table on disk"))
-    return [*found, *_read(run)]
-
-
-def _shortest(run: Run, lines: Mapping[Key, Mapping[Hashable, Any]]) -> Point:
-    """Whose epochs are the shortest, or between whom that is not decided."""
-    logs = repeat_logs(run.values("epoch", "wall_time"))
-    leader, words = shortest({key: logs[key] for key in lines}, host_bound=host_bound(run))
-    near = [leader, *(key for key, word in words.items() if word != "SLOW")]
-    whole = " ".join(reference_variant(run) or ())
-    values = [ends_in(lines[key], "times") for key in near]
-    known = not any(pd.isna(value[0]) for value in values)
-    each, verdict = "{each} as long as {over}" if known else "{names}", "AMBIGUOUS"
-    if len(near) > 1:
-        level = all(words[key] == "SAME" for key in near[1:])
-        verdict = "SAME" if level else verdict
-        what = "level at the shortest epochs" if level else "not decided which path is the fastest"
-        says = f"{what}{{on}}: {each}"
-    else:
-        verdict = "FAST" if words else ""
-        took = "{names} is the fastest" if words else "{names} is alone"
-        says = f"{took}{{on}}" + ": {values} as long as {over}" * known
-    return Point(
-        says,
-        "",
-        verdict,
-        tuple(f"{key.strategy} {key.variant}" for key in near),
-        tuple(values) if known else (),
-        over=f"{whole} with the table in memory",
-    )
-
-
-def _read(run: Run) -> Iterator[Point]:
-    """What each strategy read for a byte of rows, by its own count; in the order of names."""
-    ends = disk_reads(run).dropna(subset="amplification").groupby("strategy")["amplification"]
-    found = {str(name): (mine.min(), mine.max()) for name, mine in ends}
-    if found:
-        said = [f"{name} {span(*of, '×').replace('×', ' B')}" for name, of in found.items()]
-        yield Point(f"{READ} {listed(said)}", "", "", tuple(found))
-
-
 def row_width_figure(run: Run) -> dict[str, Figure]:
     """What is read for a byte of rows, over the width of the rows."""
     reads = reads_of_run(run)
@@ -269,6 +206,5 @@ DISK = View(
         "disk_hits": disk_hits,
         "disk_rate": disk_rate,
     },
-    disk_points,
     figures=row_width_figure,
 )

@@ -1,180 +1,126 @@
-"""How fast: epochs of each series, their stages, ratios over the baseline, and the answer."""
+"""How fast: epochs of each path, how they stand, their stages, and ratios over the baseline."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
-
 import pandas as pd
 
-from gatherbench.bench.meters.load import Waiting
 from gatherbench.bench.read.accuracy import accuracy_over_time as scores_over_time
 from gatherbench.bench.read.accuracy import alike
 from gatherbench.bench.read.derive import (
     WITHIN_TRAIN,
     baseline,
-    epoch_intervals,
-    epoch_times,
     problems,
-    reference_variant,
-    repeat_logs,
-    set_aside,
+    sort_by,
     stage_breakdown,
 )
-from gatherbench.bench.read.disturbance import (
-    disturbance,
-    disturbed_alone,
-    mostly_disturbed,
-    no_ratio_over,
-)
-from gatherbench.bench.read.floor import floor_of, floors, path_shares
-from gatherbench.bench.read.gpu import changes_of_run
-from gatherbench.bench.read.issuing import host_bound
+from gatherbench.bench.read.disturbance import no_ratio_over
+from gatherbench.bench.read.floor import floors
 from gatherbench.bench.read.modelled import speedups, with_ranges
-from gatherbench.bench.read.neighbours import neighbours
-from gatherbench.bench.read.stopping import imprecise
+from gatherbench.bench.read.standings import standings
+from gatherbench.bench.read.standings import table as standing_table
 from gatherbench.bench.read.summary import summarise
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.read.units import quantity, short
+from gatherbench.bench.read.units import quantity
 from gatherbench.bench.run.rows import SERIES, Key
-from gatherbench.bench.run.store import CASE_METRIC, CASE_STAGE, CUT_OFF
-from gatherbench.bench.show.answer import Point
 from gatherbench.bench.show.chart import Axis, Chart, Line
-from gatherbench.bench.show.charts import NO_BREAK, bars, in_plan_order, marked
-from gatherbench.bench.show.contest import Contest, contest_points
-from gatherbench.bench.show.looks import EXCHANGE_COLOURS, STAGE_COLOURS, explained
+from gatherbench.bench.show.charts import NO_BREAK, bars, in_plan_order
+from gatherbench.bench.show.looks import EXCHANGE_COLOURS, STAGE_COLOURS, UNDECIDED, explained
 from gatherbench.bench.show.over_time import Series, over_time
-from gatherbench.bench.show.provenance import (
-    borrowed,
-    by_ranks,
-    cases_ended,
-    has_gpu,
-    modelled_for,
-    on_ranks,
-    where,
-)
-from gatherbench.bench.show.table import WHAT, Column, Table, tabulate
+from gatherbench.bench.show.provenance import borrowed, cases_ended, has_gpu, modelled_for
+from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
 from gatherbench.bench.show.view import View
+from gatherbench.strategies.registry import in_words
 
-#: What a data path may save: stage and metric, and what the table calls it.
-_SAVED = {
-    "epoch": ("epoch", "wall_time", "epoch time"),
-    "cpu": ("epoch", "cpu", "core-seconds"),
-    "metered": ("energy", "time", "epoch time while power and energy were read"),
-    "power": ("energy", "power", "power of the GPU"),
-    "energy": ("energy", "energy", "energy of the GPU"),
-}
+#: The paper's baseline, in words.
+NAIVE = in_words("cpu_gather", "naive")
 _NOT_SCORED = "not scored after each epoch: eval_every_epoch in [measure] does it"
 _HOST_ONLY = (
     "Figures measured here are of host memory: “the device” is a second buffer in host memory. They"
     " show what the processor’s part of a path costs and are no GPU result."
 )
-#: What to change where fetching is too small a part of an epoch.
-REMEDY = (
-    "to tell them apart, fetch more in each minibatch (fanouts, batch_size, wider rows) or train"
-    " less on it (hidden)"
-)
-
 
 # ---- tables --------------------------------------------------------------------------------------
 
 
 def numbers(run: Run) -> Table:
-    """One line a series: what the charts show, as numbers; a status where nothing was measured."""
-    frame = summarise(run)
-    bad, reference = problems(run), reference_variant(run)
-    known = pd.MultiIndex.from_frame(frame.loc[frame["basis"] == "measured", SERIES[:3]])
+    """One line a path: what its epochs take, and how it stands; a status where there is none."""
+    frame, bad = standing_table(run), problems(run)
+    known = pd.MultiIndex.from_frame(frame[SERIES[:3]])
     bad = bad[~pd.MultiIndex.from_frame(bad[SERIES[:3]]).isin(known)]
     backend = "cuda" if has_gpu(run) else "host"
-    if known.empty:
-        bad, frame = bad.iloc[:0], frame[frame["median"].notna()]  # one sentence says it
     bad = bad[SERIES[:3]].assign(instead=bad["status"], backend=backend, basis="measured")
-    noisy, beside = frame["noisy"].any(), frame["disturbed"].notna().any()
-    frame = pd.concat([frame.assign(instead=""), bad], ignore_index=True)
-    frame = marked(run, in_plan_order(run, frame))
-    exact = (frame["basis"] == "predicted") & (frame["speedup_low"] == frame["speedup_high"])
-    ends = ["speedup_low", "speedup_high"]
-    frame[ends] = frame[ends].mask(exact)  # not even the model has an interval there
-    frame["repeats"] = frame["repeats"].where(frame["basis"] == "measured")
-    every = frame["repeats"] + frame["left_out"]
+    more = summarise(run).set_index(SERIES)
+    more = more[["train", *WITHIN_TRAIN, "cpu", "rate", "repeats", "left_out", "other"]]
+    frame = frame.join(more, on=SERIES)
+    if frame.empty:
+        bad = bad.iloc[:0]  # one sentence says it
+    frame = sort_by(pd.concat([frame.assign(instead=""), bad]), "workload", run.workloads)
+    frame = with_kind(frame)
     frame["of"] = [
-        f"/{n:.0f}" * (n > counted) for n, counted in zip(every, frame["repeats"], strict=True)
+        f"/{n + left:.0f}" * bool(left > 0)
+        for n, left in zip(frame["repeats"], frame["left_out"], strict=True)
     ]
-    exchange = [stage for stage in WITHIN_TRAIN if frame[stage].notna().any()]
-    # Of several ranks these stand in the place of two others, or 80 columns were too few.
-    spare = "" if exchange else "core-s"
-    epoch = Column("median", "epoch", "s", mark="beside", short="epoch", interval=True, ends="half")
-    reduce, wait = (Column(s, f"train: {w}", "s", like="median", short=h) for s, w, h in _EXCHANGE)
-    legend = (
-        "n: repeats that count, of those measured (the others were disturbed). fetch: the loop’s"
-        " wait for rows. core-s: processor time. ±: half the interquartile range. Speed-up:"
-        f" {'over ' + ' '.join(reference) if reference else 'no cpu_gather to compare with'}."
-    )
-    if exchange:
-        legend += (
-            " reduce: all-reduce of the gradients, once all ranks are there; wait: for the slowest"
-            " rank; both are within train."
-        )
+    for name in ("best", "reference"):
+        frame[f"mark_{name}"] = [UNDECIDED * (open_ is True) for open_ in frame[f"open_{name}"]]
+    over = [one.reference for one in standings(run) if one.best != one.reference]
+    both = sorted({in_words(*key[1:3]) for key in over if key is not None})
+    marks = [*frame["mark_best"], *frame["mark_reference"]]
     return tabulate(
         "numbers",
-        "Medians over repeats and epochs of each series, with quartiles of the epoch and 95 %"
-        " intervals of the ratio, or the ends of what is modelled"
-        + "; repeats beside other work do not count while there are quiet ones" * bool(noisy)
-        + ".",
+        "Medians over repeats and epochs, with quartiles of the epoch; ratios of epochs with their"
+        f" 95 % intervals. Paths that are not separated share ranks.{explained(marks)}",
         [
             *WHAT,
-            Column("repeats", "repeats", "1", mark="of", short="n"),
-            *([Column("noisy", "repeats beside other work", "1")] if noisy else []),
-            epoch,
-            *([Column("other", "other work", "cores")] if noisy or beside else []),
-            Column("fetch", "fetch", "s", like="median", short="fetch", ends="between"),
-            Column("train", "train", "s", like="median", short="train", ends="between"),
-            *([reduce, wait] if exchange else []),
-            Column("cpu", "core-seconds", "s", short=spare),
+            Column("rank", "rank", short="rank"),
+            Column("epoch", "epoch", "s", short="epoch", interval=True, ends="hidden"),
+            Column("waiting", "waiting for features", "s", like="epoch", short="waiting"),
+            Column("link", "over the link" if has_gpu(run) else "rows", "B/s",
+                   short="link" if has_gpu(run) else "rows"),
+            Column("cores", "cores busy", "1", short="cores"),
+            *_of_the_gpu(frame),
+            Column("best", "over the CPU’s best gather", "×", mark="mark_best",
+                   short="over best gather", interval=True, greyed=True),
+            *([Column("reference", f"over {', '.join(both)}", "×", mark="mark_reference",
+                      short=f"over {'naive' if both == [NAIVE] else 'reference'}", interval=True,
+                      greyed=True)] if both else []),
+            Column("repeats", "repeats", "1", mark="of"),
+            *([Column("other", "other work", "cores")] if frame["left_out"].any() else []),
+            *(Column(stage, stage.replace("_", "-"), "s", like="epoch")
+              for stage in ("train", *WITHIN_TRAIN) if frame[stage].notna().any()),
+            Column("cpu", "core-seconds", "s"),
             Column("rate", "payload over fetch", "B/s"),
-            Column(
-                "speedup", "speed-up", "×", mark="open", short="speed-up", interval=True,
-                greyed=True,
-            ),
         ],
-        frame.rename(columns={"low": "median_low", "high": "median_high"}),
-        note=legend + explained([*frame["open"], *frame["beside"]]),
-        machine=", ".join(modelled_for(run)),
+        frame,
     )  # fmt: skip
 
 
-_EXCHANGE = (("all_reduce", "all-reduce", "reduce"), ("wait", "wait", "wait"))
-
-
-def savings(run: Run) -> Table:
-    """Changes an epoch against the baseline, of whatever of them was measured: negative is less.
-
-    Of series whose ratio is not given there are none.
-    """
-    reference = baseline(run)
-    quantities = {name: (stage, metric) for name, (stage, metric, _) in _SAVED.items()}
-    frame = changes_of_run(run, quantities, reference)
-    keys = map(Key._make, frame[SERIES].itertuples(index=False))
-    over = [key._replace(strategy=reference[0], variant=reference[1]) for key in keys]
-    why = {key: no_ratio_over(run, key) for key in over}
-    frame = marked(run, frame[pd.Series([not why[key] for key in over], frame.index, dtype=bool)])
-    # To a hundredth of a per cent, far below any spread: no more digits than mean something.
-    frame[list(_SAVED)] = frame[list(_SAVED)].astype(float).round(4) + 0.0
+def _of_the_gpu(frame: pd.DataFrame) -> list[Column]:
     columns = [
-        Column(name, label, "share", mark="beside")
-        for name, (_, _, label) in _SAVED.items()
-        if frame[name].notna().any()
+        Column("watts", "power of the GPU", "W", short="GPU"),
+        Column("joules", "energy of the GPU above idle, an epoch", "J", short="above idle"),
     ]
-    caption = f"Change of an epoch’s medians against {' '.join(reference)}."
-    caption += explained(list(frame["beside"]))
+    return [column for column in columns if frame[column.field].notna().any()]
+
+
+def predictions(run: Run) -> Table:
+    """One line a series whose epochs were predicted."""
+    frame = summarise(run)
+    frame = frame[(frame["basis"] == "predicted") & frame["low"].notna()]
+    frame = frame.rename(columns={"low": "median_low", "high": "median_high"})
     return tabulate(
-        "savings",
-        caption,
-        [*WHAT, *columns],
+        "predictions",
+        f"Epochs predicted for {', '.join(modelled_for(run))}, not measured, and ratios over"
+        f" {in_words(*baseline(run))}",
+        [
+            *WHAT,
+            Column("median", "epoch", "s", short="epoch", interval=True, ends="between"),
+            Column("fetch", "fetch", "s", like="median", short="fetch", ends="between"),
+            Column("train", "train", "s", like="median", short="train", ends="between"),
+            Column("speedup", "speed-up", "×", short="speed-up", interval=True),
+        ],
         in_plan_order(run, frame),
-        note="Negative is less. Power and energy, where there are any, are the GPU’s own. Published"
-        " for zero-copy by PyTorch-Direct (arXiv 2101.07956): power of the whole system −12.4 to"
-        " −17.5 %.",
+        title=f"Predicted for {', '.join(modelled_for(run))}, not measured",
+        note="The model may be off by more than these paths differ.",
     )
 
 
@@ -296,174 +242,15 @@ def accuracy_over_time(run: Run) -> Chart:
     )
 
 
-# ---- points of the answer ------------------------------------------------------------------------
-
-
-def points(run: Run) -> list[Point]:
-    """Who is fastest where, what of an epoch is the path's own, and what limits these answers."""
-    series = repeat_logs(run.values("epoch", "wall_time"), run.processes)
-    reference, found = reference_variant(run), list[Point]()
-    if not series or not reference:
-        found.append(_warning(_nothing(run), 9))
-    busy = mostly_disturbed(run)
-    if busy:
-        said = f"{disturbance(run)}: nothing is decided; measure again on an idle machine"
-        found.append(_warning(said, 9))
-    if reference:
-        found += _fastest(run, series, reference)
-        found += [] if busy else _of_the_floor(run)
-    return [*found, *_limits(run)]
-
-
-def _warning(says: str, weight: int) -> Point:
-    return Point(says.replace("{", "{{").replace("}", "}}"), kind="warning", weight=weight)
-
-
-def _fastest(
-    run: Run, series: Mapping[Key, Sequence[float]], reference: tuple[str, str]
-) -> Iterator[Point]:
-    """Nothing is compared across numbers of ranks. Series without a quiet repeat are left out, but
-    where most have none: then all are told, and nothing is decided.
-    """
-    apart, busy, base = set_aside(run), mostly_disturbed(run), " ".join(reference)
-    alone = () if busy else disturbed_alone(run)
-    groups = by_ranks(run)
-    for backend, (ranks, workloads) in itertools.product(("cuda", "host"), groups.items()):
-        contests, lost = list[Contest](), list[str]()
-        condition = where(run, backend) + on_ranks(ranks, groups, backend)
-        for workload in workloads:
-            here = [k for k in series if (k.workload, k.backend) == (workload, backend)]
-            times = {
-                " ".join(k[1:3]): series[k] for k in here if k not in alone and k[1:3] not in apart
-            }
-            if base in times:
-                held = [" ".join(k[1:3]) for k in here if k in host_bound(run)]
-                names = run.names[workload]
-                contests.append(Contest(names, times, base, condition, host_bound=held, busy=busy))
-            elif any(key[1:3] == reference for key in here):
-                lost.append(run.names[workload])
-        yield from contest_points(contests)
-        if lost or (
-            not contests and any(k.backend == backend and k.workload in workloads for k in series)
-        ):
-            on = tuple(lost) if len(workloads) > 1 else ()
-            says = f"no {'quiet repeat of ' * bool(lost)}{base} to compare with{{on}}"
-            yield Point(says, workloads=on, condition=condition, kind="warning", weight=8)
-
-
-def _of_the_floor(run: Run) -> Iterator[Point]:
-    """The data path's share of an epoch, of the reference and the fastest path by workload."""
-    shares, floor = path_shares(run), floor_of(run)
-    known = shares[shares["low"].notna()]
-    if floor is None or shares.empty:
-        return
-    if len(known) and not (known["low"] > 0).any():
-        yield _warning(
-            f"No data path differs from {floor[0]}, the floor of the harness, by more than its"
-            " interval: what these epochs take is sampling and training. No path is faster;"
-            f" {REMEDY}",
-            9,
-        )
-        return
-    reference, medians = reference_variant(run), epoch_times(run).set_index(SERIES)["median"]
-    several = len(run.workloads) > 1
-    for workload, mine in shares.groupby("workload", sort=False):
-        times = [medians[line] for line in mine[SERIES].itertuples(index=False, name=None)]
-        lines = mine[["strategy", "variant", "share", "low", "high"]].to_numpy().tolist()
-        ends = {(line[0], line[1]): (line[2], line[3], line[4]) for line in lines}
-        best = list(ends)[times.index(min(times))]
-        told = [names for names in dict.fromkeys((reference, best)) if names in ends]
-        yield Point(
-            "share of the epoch that is the data path’s{on}: {each}; the rest is common to all",
-            subjects=tuple(" ".join(names) for names in told if names),
-            values=tuple(ends[names] for names in told if names),
-            unit="share",
-            workloads=(run.names[str(workload)],) if several else (),
-            of_one=several,
-            weight=5,
-        )
-
-
-def _nothing(run: Run) -> str:
-    counts = cases_ended(run)
-    if counts["ok"]:
-        return "No speed-up can be stated: no cpu_gather epoch was measured to compare with"
-    said = ", ".join(f"{n} {status}" for status, n in counts.items() if n)
-    reasons = problems(run)["reason"]
-    first = f". The first: {short(reasons.iloc[0], 200)}" if len(reasons) else ""
-    return f"Nothing was measured. Cases: {said}{first}"
-
-
-def _limits(run: Run) -> Iterator[Point]:
-    """What keeps the answer from being surer, and what would."""
-    counts, busy, alone = cases_ended(run), disturbance(run), disturbed_alone(run)
-    if counts["not run"]:
-        remedy = "`gatherbench run --resume FOLDER` completes it"
-        if run.going:
-            remedy = "it was still going when this was written"
-        yield _warning(
-            f"Incomplete: {counts['not run']} of {len(run.plan['cases'])} cases have not been run;"
-            f" {remedy}",
-            6,
-        )
-    ends = run.select(stage=CASE_STAGE, metric=CASE_METRIC)
-    if cut := int((ends["source"] == CUT_OFF).sum()):
-        yield _warning(
-            f"Cut off: of {cut} case{'s' * (cut > 1)} the whole blocks count, whose rows were"
-            " compared in each epoch, but not after the last one",
-            6,
-        )
-    waiting = Waiting.of(run.env)
-    if waiting.passive:
-        why = f", because {waiting.reason}" if waiting.reason else ""
-        yield _warning(
-            f"Threads waited passively{why}: with threads that spin, the default of an idle"
-            " machine, epochs are others",
-            7,
-        )
-    if busy and not mostly_disturbed(run):
-        names = tuple(" ".join(key[1:3]) for key in alone)
-        told = "without one are {names}: measure again on an idle machine"
-        told = told if alone else "every series has some"
-        yield Point(f"{busy}. Quiet repeats alone count; {told}", subjects=names, kind="warning",
-                    weight=6)  # fmt: skip
-    if single := sum(found.repeats == 1 for found in epoch_intervals(run).values()):
-        yield _warning(
-            f"One repeat only of {single} series: how much processes differ is not known of them", 2
-        )
-    for path, behind, ratio in neighbours(run):
-        yield Point(
-            "{names} takes {values} as long right behind {over} as behind others{on}: what that one"
-            " leaves is in its epochs. Measure them with together = false",
-            subjects=(" ".join(path[1:3]),),
-            values=(ratio.ends,),
-            over=" ".join(behind[1:3]),
-            workloads=(run.names[path.workload],) if len(run.workloads) > 1 else (),
-            kind="warning",
-            weight=2,
-        )
-    if wide := imprecise(run):
-        worst = max(wide, key=lambda series: wide[series])
-        width = f"±{wide[worst]:.0%}" if wide[worst] < 1 else "by more than its value"
-        yield _warning(
-            f"Less precise than the plan asks (±{run.plan['measure']['precision']:.0%}): the"
-            f" {'ratios' if run.processes else 'epochs'} of {len(wide)} series, least of all"
-            f" {' '.join(worst[1:])} ({width}). More repeats (max_repeats and budget_s of the"
-            " plan), or a quieter machine, narrow them",
-            2,
-        )
-
-
 EPOCHS = View(
     "results",
     "How fast",
-    tables=lambda run: [numbers(run), savings(run)],
+    tables=lambda run: [numbers(run), *([predictions(run)] if modelled_for(run) else [])],
     charts={
         "speedup": speedup,
         "epoch_breakdown": epoch_breakdown,
         "accuracy_over_time": accuracy_over_time,
     },
-    points=points,
     lead=lambda run: "" if has_gpu(run) or not cases_ended(run)["ok"] else _HOST_ONLY,
     notes=lambda run: [] if cases_ended(run)["ok"] else ["No epoch was measured."],
 )

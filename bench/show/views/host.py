@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import pandas as pd
 
-from gatherbench.bench.plan.workload import ranks_of
-from gatherbench.bench.read.derive import names_of, of_paths, sort_series
+from gatherbench.bench.read.derive import of_paths, sort_series
 from gatherbench.bench.read.issuing import issue_shares
 from gatherbench.bench.read.tables import Run
+from gatherbench.bench.read.units import listed, span
 from gatherbench.bench.run.rows import SERIES
-from gatherbench.bench.show.answer import Point, extremes
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
 from gatherbench.bench.show.view import View
+from gatherbench.strategies.registry import in_words
 
 #: Of the rate alone what a gather in the loop has to reach.
 ENOUGH = 0.9
@@ -58,21 +58,17 @@ def _gathered(run: Run) -> Table:
     )
 
 
-def gather_points(run: Run) -> list[Point]:
-    """Over which paths no speed-up is the data path's alone, with their rates."""
+def _held_up(run: Run) -> list[str]:
+    """Of gathers that are slower in the loop how much of their rate alone is left."""
     frame = gather_rates(run)
     held = frame[frame["held_up"]]
     if held.empty:
         return []
+    names = [in_words(*pair) for pair in zip(held["strategy"], held["variant"], strict=True)]
     return [
-        Point(
-            "the loop leaves {names} {values} of the rate alone: a speed-up over that is in"
-            " part the loop’s (other work on its cores, its memory)",
-            subjects=names_of(held),
-            values=extremes(held["share"]),
-            unit="share",
-            weight=5,
-        )
+        f"Inside the training loop {listed(list(dict.fromkeys(names)))} runs at"
+        f" {span(held['share'].min(), held['share'].max(), 'share')} of its stand-alone rate,"
+        " because sampling and training share its cores and memory."
     ]
 
 
@@ -98,47 +94,16 @@ def _issued(run: Run) -> Table:
     )
 
 
-def _can_capture(run: Run) -> bool:
-    """Whether the plan would take captured steps for all its workloads, and has none."""
-    measure, workloads = run.plan["measure"], run.plan["workloads"].values()
-    return measure.get("activations", "keep") == "keep" and all(
-        one["model"] == "sage" and ranks_of(one) == 1 and one.get("step") != "captured"
-        for one in workloads
-    )
-
-
-def issue_points(run: Run) -> list[Point]:
-    """Whose epochs the host bounds, its share of them, and what to change; nothing if none is."""
-    frame = issue_shares(run)
-    mine = frame[frame["bound"]]
-    if mine.empty:
-        return []
-    remedy = 'step = "captured" in [measure], ' if _can_capture(run) else ""
-    return [
-        Point(
-            "the host issues {values} of the epochs of {names}, and the GPU waits for it"
-            + ": between these there is no verdict" * (len(mine) > 1)
-            + f". To see more of the path: {remedy}minibatches with more rows (batch_size,"
-            " fanouts), or a wider model (hidden)",
-            subjects=names_of(mine),
-            values=extremes(mine["issued"]),
-            unit="share",
-            weight=7,
-        )
-    ]
-
-
 GATHER = View(
     name="gather",
     title="The CPU's gather",
     applies=lambda run: not gather_rates(run).empty,
     tables=lambda run: [_gathered(run)],
-    points=gather_points,
+    notes=_held_up,
 )
 ISSUE = View(
     name="issue",
     title="Issued by the host",
     applies=lambda run: not run.values("host", "issue_train").empty,
     tables=lambda run: [_issued(run)],
-    points=issue_points,
 )

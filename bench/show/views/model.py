@@ -4,28 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 import pandas as pd
 
-from gatherbench.bench.model.errors import told_apart
 from gatherbench.bench.model.predict import profile_of
 from gatherbench.bench.model.profile import LinkProfile, ProfileError
 from gatherbench.bench.model.roofline import against_measured, roofline, roofs
-from gatherbench.bench.read.derive import gathers_among, problems, set_aside
+from gatherbench.bench.read.derive import problems
 from gatherbench.bench.read.disturbance import modelled_from_disturbed
-from gatherbench.bench.read.modelled import borrows, corners
+from gatherbench.bench.read.modelled import borrows
 from gatherbench.bench.read.once import once
-from gatherbench.bench.read.tables import Run, only
-from gatherbench.bench.read.units import listed, short
-from gatherbench.bench.show.answer import Point
+from gatherbench.bench.read.tables import Run
+from gatherbench.bench.read.units import short
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
 from gatherbench.bench.show.charts import Fields
-from gatherbench.bench.show.contest import Contest, contest_points, is_bound
-from gatherbench.bench.show.provenance import by_ranks, has_gpu, modelled_for, on_ranks
+from gatherbench.bench.show.provenance import has_gpu
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
 from gatherbench.bench.show.terminal import struck
 from gatherbench.bench.show.view import View
-from gatherbench.stats.judge import THRESHOLD
+from gatherbench.strategies.registry import in_words
 
 #: Columns of the roofline's roofs, and what a reader calls them.
 ROOFS = {"copy_engine": "copy engine", "sm_read": "reads by SMs", "raw_link": "raw link"}
@@ -196,53 +192,7 @@ def _tables(run: Run) -> list[Table]:
     return [*found, errors] if errors else found
 
 
-# ---- modelled epochs -----------------------------------------------------------------------------
-
-
-def modelled_points(run: Run) -> list[Point]:
-    """Who is fastest on the modelled machine, as far as the model tells paths apart.
-
-    Ratios are over the modelled machine's own ``cpu_gather``: ``naive``, the paper's baseline,
-    where there is that; there is none where they borrow from disturbed cases alone.
-    """
-    groups = by_ranks(run)
-    return [
-        point
-        for ranks, workloads in groups.items()
-        for point in _modelled(only(run, workloads=workloads), on_ranks(ranks, groups, "cuda"))
-    ]
-
-
-def _modelled(run: Run, on: str) -> Iterator[Point]:
-    apart, seconds = set_aside(run), corners(run)
-    lent, profile = modelled_from_disturbed(run), _known(run)[0]
-    logs = dict(zip(seconds.index, np.log(seconds.to_numpy(float)), strict=True))
-    own = [key for key in logs if key[1:3] not in apart]
-    known = [key for key in own if not np.isnan(logs[key]).any()]
-    error = told_apart(issue_known=profile is not None and profile["gpu.issue"].value is not None)
-    condition = f"Modelled for {listed(modelled_for(run))}{on}, not measured"
-    if error > 1 + THRESHOLD:
-        condition += f" (told apart from a factor of {error:.2f} on)"
-    contests = []
-    for workload in run.workloads:
-        mine = {(k[1], k[2]): logs[k] for k in known if k[0] == workload}
-        times = {" ".join(pair): log for pair, log in mine.items()}
-        partly = {" ".join(k[1:3]) for k in own if k[0] == workload and k not in known}
-        gathers = [] if any(key.workload == workload for key in lent) else gathers_among(mine)
-        base = " ".join(gathers[0]) if gathers else ""
-        rivals = tuple(sorted(name for name in partly if not is_bound(name)))
-        contest = Contest(run.names[workload], times, base, condition, "modelled", rivals, error)
-        if len(times) > len(contest.bounds):
-            contests.append(contest)
-    yield from contest_points(contests)
-    if unknown := sorted({" ".join(key[1:3]) for key in own if key not in known}):
-        yield Point(
-            "not known at every end of the profile’s ranges: {names}",
-            subjects=tuple(unknown),
-            condition=condition,
-            kind="modelled",
-            weight=1,
-        )
+# ---- notes ----
 
 
 def _rests_on(run: Run) -> Iterator[str]:
@@ -270,7 +220,7 @@ def _unpredicted(run: Run) -> Iterator[str]:
         ["machine", "reason"], sort=False
     ):
         on = group["workload"].map(run.names)
-        cases = zip(group["strategy"] + " " + group["variant"], on, strict=True)
+        cases = zip(map(in_words, group["strategy"], group["variant"]), on, strict=True)
         yield f"not modelled for {machine}: {struck(cases, run.names.values())}: {reason}"
 
 
@@ -284,6 +234,5 @@ MODEL = View(
     "Modelled, and how near the link’s roofs",
     tables=_tables,
     charts={"roofline": roofline_chart},
-    points=modelled_points,
     notes=_notes,
 )

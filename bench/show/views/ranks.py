@@ -6,10 +6,8 @@ difference that matters and with the whole interval (:mod:`gatherbench.bench.rea
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import pandas as pd
 
@@ -17,10 +15,7 @@ from gatherbench.bench.plan.workload import ranks_in_words
 from gatherbench.bench.read.cpu import cores_of
 from gatherbench.bench.read.derive import (
     baseline,
-    ends_in,
-    of_paths,
     problems,
-    set_aside,
     sort_by,
     sort_series,
 )
@@ -33,13 +28,11 @@ from gatherbench.bench.read.scaling import (
     by_rank,
     families,
     over_ranks,
-    saturation,
     scaling,
 )
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity
 from gatherbench.bench.run.rows import Key
-from gatherbench.bench.show.answer import Point
 from gatherbench.bench.show.chart import Axis, Chart, Line
 from gatherbench.bench.show.charts import (
     Fields,
@@ -54,7 +47,6 @@ from gatherbench.bench.show.looks import explained
 from gatherbench.bench.show.provenance import has_gpu, ranks_of_run
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
 from gatherbench.bench.show.view import View
-from gatherbench.strategies.registry import role_of
 
 #: Of what was published for several GPUs, as the legend has it.
 PUBLISHED = "published for several GPUs: {} faster (Min et al., PVLDB 14(11), 2021)"
@@ -281,72 +273,6 @@ def _seeds_differ(run: Run) -> bool:
     return bool((seeds.max() > 1.5 * seeds.min()).any())
 
 
-# ---- points of the answer ------------------------------------------------------------------------
-
-
-def scaling_points(run: Run) -> list[Point]:
-    """How far each family of workloads scales; none where all have as many ranks.
-
-    Series that nobody would train with, the upper bound among them, and those without a quiet
-    repeat are left out.
-    """
-    table, aside, several = scaling(run), set_aside(run), len(families(run)) > 1
-    table = table[~table["disturbed"].astype(bool)]
-    table = of_paths(table, lambda pair: pair not in aside and role_of(*pair) != "bound")
-    word, ends, found = ranks_of_run(run)[0], saturation(table), list[Point]()
-    for family in families(run):
-        mine, of = table[table["family"] == family.name], ends[ends["family"] == family.name]
-        points = [*_efficiencies(mine, word), *_reaches(of, word, cores_of(run))]
-        on = (family.name,) if several else ()
-        where = "Ranks are " + ("processes on a host, not GPUs" if word == "rank" else "GPUs")
-        found += [replace(point, condition=where, workloads=on, of_one=several) for point in points]
-    return found
-
-
-def _efficiencies(table: pd.DataFrame, word: str) -> Iterator[Point]:
-    """The least and the greatest efficiency with the most ranks that have any."""
-    known = table[(table["ranks"] > 1) & table["efficiency"].notna()]
-    if known.empty:
-        return
-    most = known[known["ranks"] == known["ranks"].max()].sort_values("efficiency", kind="stable")
-    lines = most.to_dict("records")
-    ends = [lines[0], lines[-1]] if len(lines) > 1 else lines
-    yield Point(
-        f"scaling efficiency with {_ranks(lines[0]['ranks'], word)}: {{each}}",
-        subjects=tuple(map(_name, ends)),
-        values=tuple(ends_in(line, "efficiency") for line in ends),
-        unit="share",
-    )
-
-
-def _reaches(ends: pd.DataFrame, word: str, cores: int) -> Iterator[Point]:
-    """Up to how many ranks each path gets faster, as far as that is decided."""
-    for (what, ranks, before, full), mine in ends.groupby(
-        ["word", "ranks", "before", "cores_full"], sort=False
-    ):
-        names, many = tuple(map(_name, mine.to_dict("records"))), _ranks(ranks, word)
-        if what == FASTER:
-            yield Point(f"more {word}s were faster up to {many} for {{names}}", "", "FAST", names)
-        elif what == NO_FASTER:
-            perhaps = ", perhaps with fewer" if before else ""
-            busy = f" (all {cores} cores are busy)" if full else ""
-            says = f"more than {many}{busy} were no faster{perhaps} for {{names}}"
-            yield Point(says, "", "SAME", names)
-    if len(open_ := ends[ends["word"] == OPEN]):
-        names = tuple(map(_name, open_.to_dict("records")))
-        yield Point(
-            f"not decided whether more {word}s are faster for {{names}}", "", "AMBIGUOUS", names
-        )
-
-
-def _ranks(many: Any, word: str) -> str:
-    return f"{many:.0f} {word}{'s' if many > 1 else ''}"
-
-
-def _name(line: Mapping[Hashable, Any]) -> str:
-    return f"{line['strategy']} {line['variant']}"
-
-
 RANKS = View(
     "ranks",
     "Several ranks",
@@ -361,8 +287,7 @@ RANKS = View(
         "speedup_at_ranks": speedup_at_ranks,
         "scaling_efficiency": scaling_efficiency,
     },
-    scaling_points,
-    lambda run: (
+    lead=lambda run: (
         "Ranks are processes that train together, here"
         f" {ranks_of_run(run)[1]}. An epoch ends with its slowest rank."
     ),

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.show.answer import answer
+from gatherbench.bench.show.answer import answers, cautions
 from gatherbench.bench.show.table import records
 from gatherbench.bench.show.view import Shown, View, shown
 from gatherbench.bench.show.views.activations import ACTIVATIONS
@@ -57,7 +57,7 @@ def views_of(run: Run, charts: bool = True) -> list[Shown]:
         try:
             one = shown(view, run, charts)
             if one is not None:
-                drawn, _ = one.figures() if charts else {}, [point.text for point in one.points]
+                drawn = one.figures() if charts else {}
                 found.append(replace(one, figures=partial(dict, drawn)))
         except Exception as error:  # anything may happen in somebody else's code
             package = PLUGINS.packages().get(view.name)
@@ -69,14 +69,13 @@ def views_of(run: Run, charts: bool = True) -> list[Shown]:
 
 
 def to_json(run: Run) -> str:
-    """The tables of a run's views, and their points of the answer; numbers are in SI base units."""
+    """A run's answer and the tables of its views; numbers are in SI base units."""
     found = views_of(run, charts=False)
     views = [
         {
             "name": view.name,
             "title": view.title,
             "failed": view.failed or None,
-            "points": [point.fields() for point in view.points],
             "notes": list(view.notes),
             "tables": [
                 {"name": table.ident, "caption": table.caption, "lines": records(table)}
@@ -85,6 +84,6 @@ def to_json(run: Run) -> str:
         }
         for view in found
     ]
-    said = [point.fields() for point in answer([p for view in found for p in view.points])]
-    content = {"run": run.run_id, "answer": said, "views": views}
+    said = {"answer": [one.fields() for one in answers(run)], "cautions": cautions(run)}
+    content = {"run": run.run_id, **said, "views": views}
     return json.dumps(content, indent=2, ensure_ascii=False)

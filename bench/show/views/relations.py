@@ -16,7 +16,6 @@ from gatherbench.bench.read.derive import repeat_logs, with_ends_of
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity
 from gatherbench.bench.run.rows import SERIES, Key
-from gatherbench.bench.show.answer import Point, exact
 from gatherbench.bench.show.chart import Chart, Line
 from gatherbench.bench.show.charts import chart_of, panel_of
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
@@ -137,40 +136,6 @@ def relations(run: Run) -> Chart:
     )
 
 
-def relations_points(run: Run) -> list[Point]:
-    """For each graph the most accurate model with kinds and without, and the fastest layer."""
-    found, graphs = list[Point](), _by_graph(run)
-    for graph, mine in graphs.items():
-        on = (graph,) if len(graphs) > 1 else ()
-        right = [(one.accuracy, one.model) for one in mine if one.accuracy is not None]
-        sides = [
-            [pair for pair in right if (pair[1] in RELATIONAL) is kinds] for kinds in (True, False)
-        ]
-        if all(sides):
-            best = [max(side, key=lambda pair: pair[0]) for side in sides]
-            point = Point(
-                "test nodes told rightly{on}: {each}",
-                subjects=tuple(MODELS[model] for _, model in best),
-                values=exact(*(share for share, _ in best)),
-                unit="share",
-                workloads=on,
-            )
-            found.append(point)
-        sure = [(one.faster, one.model) for one in mine if one.faster and one.faster.low > 1]
-        if sure:
-            ratio, model = max(sure, key=lambda pair: pair[0].value)
-            point = Point(
-                "{names} trains{on}: {values}{as_fast}",
-                verdict="FAST",
-                subjects=(MODELS[model],),
-                values=(ratio.ends,),
-                over="PyG’s layer",
-                workloads=on,
-            )
-            found.append(point)
-    return found
-
-
 RELATIONS = View(
     name="relations",
     title="Kinds of edges",
@@ -180,5 +145,4 @@ RELATIONS = View(
     ),
     tables=lambda run: [_table(run)],
     charts={"relations": relations},
-    points=relations_points,
 )

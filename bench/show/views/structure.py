@@ -18,7 +18,6 @@ from gatherbench.bench.read.accuracy import accuracy_over_time
 from gatherbench.bench.read.derive import ends_in, with_ends_of
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity
-from gatherbench.bench.show.answer import Point
 from gatherbench.bench.show.chart import Chart, Line, Panel
 from gatherbench.bench.show.charts import chart_of, panel_of, reference_of
 from gatherbench.bench.show.table import Column, Table, tabulate
@@ -198,24 +197,6 @@ def structure_times(run: Run) -> Chart:
     )
 
 
-def structure_points(run: Run) -> list[Point]:
-    """Whose accuracy is the highest after as much time."""
-    found = list[Point]()
-    for family, mine in (families := _families(run)):
-        ordered = mine.sort_values("then", ascending=False)
-        right = [_mean(one, "then", 1.0) for one in ordered.to_dict("records")]
-        found.append(
-            Point(
-                f"test accuracy after {_after(mine)} of training{{on}}: {{each}}",
-                subjects=tuple(map(str, ordered["structure"])),
-                values=tuple((mean, *(ends or (mean, mean))) for mean, ends in right),
-                unit="share",
-                workloads=(family,) if len(families) > 1 else (),
-            )
-        )
-    return found
-
-
 STRUCTURE = View(
     name="structure",
     title="Sampling that remembers",
@@ -225,5 +206,4 @@ STRUCTURE = View(
         "structure_accuracy": structure_accuracy,
         "structure_times": structure_times,
     },
-    points=structure_points,
 )

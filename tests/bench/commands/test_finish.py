@@ -41,7 +41,7 @@ def unreported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without views and report, which take longer than predicting."""
     monkeypatch.setattr(finish, "views_of", lambda run: [])
     monkeypatch.setattr(finish, "write_report", lambda run, path, views: path)
-    monkeypatch.setattr(finish, "render", lambda run, views: "")
+    monkeypatch.setattr(finish, "render_all", lambda run, views: "")
 
 
 def invoke(*arguments: object) -> Any:
@@ -76,8 +76,8 @@ def test_a_run_is_predicted_for_another_machine(folder):
     done = invoke(folder, "--profile", "h200-sxm-pcie5")
     assert done.exit_code == 0, done.output
     beside = folder / "predicted" / "h200-sxm-pcie5"
-    assert "modelled for" in done.stdout
-    assert f"report    {beside / 'report.html'}" in done.stdout.replace("\n", "")
+    assert "Predicted for h200-sxm-pcie5, not measured" in done.stdout
+    assert f"Report: {beside / 'report.html'}" in done.stdout.replace("\n", "")
     assert machines(beside) == {"h200-sxm-pcie5"}
     assert load_run(beside).machine == machine, "which measured it"
     assert load_profile(beside / "profile.toml") == load_profile("h200-sxm-pcie5")
@@ -156,7 +156,7 @@ def test_a_table_is_parsed_once_and_predictions_as_they_are_written(folder, monk
 
 def test_what_is_shown_is_what_whoever_reads_the_folder_finds(folder, monkeypatch):
     shown: list[Run] = []
-    monkeypatch.setattr(finish, "render", lambda run, views: shown.append(run) or "")
+    monkeypatch.setattr(finish, "render_all", lambda run, views: shown.append(run) or "")
     monkeypatch.setattr(finish, "write_report", lambda run, path, views: path)
     assert invoke(folder, "--profile", "h200-sxm-pcie5").exit_code == 0
     found = load_run(folder / "predicted" / "h200-sxm-pcie5")

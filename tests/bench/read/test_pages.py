@@ -4,7 +4,7 @@ import pytest
 
 from gatherbench.bench.read.gpu import slow_pages
 from gatherbench.bench.read.tables import load_run
-from gatherbench.bench.show.provenance import warnings_of
+from gatherbench.bench.show.answer import cautions
 
 from ..written_run import append_rows, write_run
 
@@ -33,8 +33,8 @@ def test_a_quarter_of_the_rate_over_a_window_is_too_little(tmp_path, managed, wh
     append_rows(folder, rows, strategy="aligned_zero_copy", variant="given,managed", stage="setup")
     run = load_run(folder)
     assert len(slow_pages(run)) == seen
-    said = [line for line in warnings_of(run) if "small pages" in line]
+    said = [line for line in cautions(run) if "small pages" in line]
     assert len(said) == seen
     if seen:
-        start = "aligned_zero_copy given,managed reads"
+        start = "aligned_zero_copy (managed) reads"
         assert said[0].startswith(f"{start} {whole / 1e6:.1f} M/s over its table and 400 M/s over")

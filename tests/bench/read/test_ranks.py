@@ -8,10 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gatherbench.bench.read.derive import stage_breakdown
 from gatherbench.bench.read.scaling import (
@@ -22,7 +19,6 @@ from gatherbench.bench.read.scaling import (
     by_rank,
     families,
     over_ranks,
-    saturation,
     scaling,
 )
 from gatherbench.bench.read.tables import Run, load_run, only
@@ -115,7 +111,6 @@ def test_one_number_of_ranks_is_no_family(make, make_run):
     for run in (make({2: 1.0}), load_run(make_run())):
         assert families(run) == []
         assert scaled(run).empty
-        assert saturation(scaled(run)).empty
     assert over_ranks(load_run(make_run("20261122-other-b"))).empty
 
 
@@ -162,8 +157,6 @@ def test_quiet_repeats_alone_count(make_run):
 def test_more_ranks_are_faster_until_they_are_not(make):
     run = make({1: 2.0, 2: 1.0, 4: 0.99, 8: 1.01})
     assert [of(run, n)["more"] for n in (1, 2, 4, 8)] == [FASTER, NO_FASTER, NO_FASTER, ""]
-    (end,) = saturation(scaled(run)).to_dict("records")
-    assert (end["word"], end["ranks"], end["before"]) == (NO_FASTER, 2, False)
     again = make({1: 2.0, 2: 1.0, 4: 0.99, 8: 0.5}, name="20261122-again-b")
     assert [of(again, n)["more"] for n in (1, 2, 4)] == [FASTER] * 3, "a plateau is no end"
 
@@ -172,32 +165,10 @@ def test_what_an_interval_does_not_tell_is_not_decided(make):
     """One rank scatters by a factor of three, two and four are alike and steady."""
     run = make({1: 1.2, 2: 1.0, 4: 1.0}, longer=lambda w, repeat, _: 1.0 if w else 1.0 + repeat)
     assert [of(run, n)["more"] for n in (1, 2)] == [OPEN, NO_FASTER]
-    (end,) = saturation(scaled(run)).to_dict("records")
-    assert (end["word"], end["ranks"], end["before"]) == (NO_FASTER, 2, True)
     last = make(
         {1: 1.2, 2: 1.0}, name="20261122-last-b", longer=lambda w, repeat, _: 1.0 + w * repeat
     )
-    (open_,) = saturation(scaled(last)).to_dict("records")
-    assert open_["word"] == OPEN
-
-
-@given(st.lists(st.sampled_from([FASTER, NO_FASTER, OPEN]), min_size=1, max_size=5))
-def test_no_faster_holds_for_all_that_follow(words):
-    names = dict(zip(("family", "strategy", "variant", "backend"), "fsvb", strict=True))
-    lines = [
-        {**names, "ranks": 2**n, "more": word, "cores_full": n == 1}
-        for n, word in enumerate([*words, ""])
-    ]
-    (end,) = saturation(pd.DataFrame(lines)).to_dict("records")
-    if end["word"] == NO_FASTER:
-        at = int(math.log2(end["ranks"]))
-        assert set(words[at:]) == {NO_FASTER}
-        assert at == 0 or words[at - 1] != NO_FASTER
-        assert end["before"] == (OPEN in words[:at])
-        assert end["cores_full"] == (at == 1)
-    else:
-        assert words[-1] == end["word"]
-        assert end["ranks"] == 2 ** len(words)
+    assert of(last, 1)["more"] == OPEN
 
 
 @pytest.mark.parametrize(("seconds", "full"), [(2.7, True), (2.5, False)])

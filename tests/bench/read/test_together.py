@@ -1,24 +1,19 @@
 """Runs whose paths took turns: ratios are paired by the rows, and what is measured next."""
 
 import math
-import random
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.read.compare import compare_runs
 from gatherbench.bench.read.derive import speedup_over
-from gatherbench.bench.read.neighbours import neighbours
 from gatherbench.bench.read.stopping import Further, imprecise
 from gatherbench.bench.read.tables import Run, no_samples, run_of
-from gatherbench.bench.run.rows import PLACE, PROCESS, Row, RowMaker
-
-from ..printed import told
+from gatherbench.bench.run.rows import PROCESS, Row, RowMaker
 
 WORKLOADS = Workload("tiny"), Workload("tiny", batch_size=7)
 NAIVE, PINNED = "naive", "pinned"
@@ -141,44 +136,6 @@ def test_a_path_with_a_process_of_its_own_is_measured_again_alone():
     rows += measured("mps", 6, 9.0, began=None) + repeats(WORKLOADS[1], [1.1] * 6)
     (wanted,) = Further(FIRST, LIMITS, cores=1)(rows)
     assert (wanted.workload, wanted.variant, wanted.repeat) == (WORKLOADS[0], "mps", 7)
-
-
-def in_turns(seed: int, profit: float) -> list[Row]:
-    """Six processes of ten blocks of four paths; ``b`` is faster by that right behind ``a``."""
-    rng, rows = np.random.default_rng(seed), []
-    for repeat in range(6):
-        epochs: dict[str, list[float]] = {name: [] for name in "abcd"}
-        places: dict[str, list[int]] = {name: [] for name in "abcd"}
-        slow = rng.normal(0, 0.16)
-        draw = random.Random(f"{seed} {repeat}")
-        for order in (draw.sample("abcd", 4) for _ in range(10)):
-            for place, name in enumerate(order):
-                warm = profit if place and name == "b" and order[place - 1] == "a" else 0.0
-                level = slow + "abcd".index(name) + rng.normal(0, 0.03) - warm
-                epochs[name].append(math.exp(level))
-                places[name].append(place)
-        for name in "abcd":
-            rows += measured(name, repeat, *epochs[name], began=100.0 + repeat)
-            make = RowMaker("r", "c", "m", "host", WORKLOADS[0].id, "tiny", "cpu_gather", name)
-            make = replace(make, repeat=repeat)
-            rows += [make.ok(*PLACE, place, "shuffled", e) for e, place in enumerate(places[name])]
-    return rows
-
-
-def test_a_path_that_profits_from_its_neighbours_warm_cache_is_named():
-    """It takes 0.74 of its time behind that one. In the block's mean a quarter of it is hidden."""
-    for seed in range(2):
-        ((path, behind, ratio),) = neighbours(run_with(in_turns(seed, 0.3)))
-        assert (path.variant, behind.variant) == ("b", "a")
-        assert ratio.low < math.exp(-0.3 * 0.75) < ratio.high
-    said = [one.text for one in told(run_with(in_turns(0, 0.3)))]
-    assert any("cpu_gather b takes 0.8" in text and "behind cpu_gather a" in text for text in said)
-
-
-def test_nobody_is_named_where_order_does_not_matter():
-    assert [neighbours(run_with(in_turns(seed, 0.0))) for seed in range(5)] == [[]] * 5
-    alone = [replace(row, metric="other") if row.metric == PROCESS[1] else row for row in paired(1)]
-    assert neighbours(run_with(alone)) == []
 
 
 @pytest.mark.parametrize(("issue", "wanted"), [(0.6, True), (0.7, False)])

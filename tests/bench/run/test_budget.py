@@ -204,12 +204,12 @@ def test_nothing_measured_is_one_line(tmp_path, monkeypatch):
             BUSY,
             4,
             [
+                "2 cases, about 4 minutes on an idle machine. No GPU here: data paths run in host"
+                " memory.",
                 "The machine is busy: other work has 3.0 of 4 cores (load average 9.8). Epochs take"
                 " longer and differ more, so fewer paths are separated; measure again when it is"
                 " idle.",
                 "Threads wait passively: other work has 3.0 of 4 cores (load average 9.8).",
-                "2 cases, about 4 minutes on an idle machine. No GPU here: data paths run in host"
-                " memory.",
             ],
         ),
     ],
@@ -223,7 +223,7 @@ def test_a_run_says_first_whether_the_machine_is_busy_and_how_long_it_takes(
     task = PreparedRun(store, series(20, 30), Measure(repeats=1), device, "abc", "box", load)
     execute(task, out, out)
     lines = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert lines[: len(said)] == [*said[:-1], f"{said[-1]} Results: {store.folder}"]
+    assert lines[: len(said)] == [f"{said[0]} Results: {store.folder}", *said[1:]]
 
 
 def a_run(folder: Path, load: Load = IDLE, **more: Any) -> tuple[RunStore, Console]:
@@ -240,8 +240,8 @@ def test_after_three_disturbed_cases_it_is_said_once_what_that_means(tmp_path):
     run = PreparedRun(store, wanted, Measure(), "cpu", "abc", "box")
     runner(store, wanted, progress=reporter(progress_bar(out), run, out)).run()
     lines = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    (note,) = (line for line in lines if not line.startswith("["))
-    assert lines.index(note) == 4, "after the third"
+    (note,) = (line for line in lines if "beside other work" in line)
+    assert note in lines[:3], "after the third"
     assert note.startswith("3 of 4 cases ran beside other work on this machine. Their epochs are")
     assert note.endswith(f"go on with: gatherbench run --resume {store.folder}")
 
@@ -263,8 +263,9 @@ def test_the_expected_end_goes_by_the_time_so_far_or_is_when_the_time_is_up(tmp_
 
     def end(number: int) -> str:
         said.ended(number, 25, wanted[0], [row])
-        text: str = out.file.getvalue().splitlines()[-1]  # type: ignore[attr-defined]
-        return text.partition("]")[0]
+        said.starting(number, 25, wanted[0])
+        text: str = told["description"].partition(" r0")[2]
+        return text
 
     said.starting(0, 25, wanted[0])
     assert "ends" not in told["description"], "nothing is known yet"
@@ -273,19 +274,21 @@ def test_the_expected_end_goes_by_the_time_so_far_or_is_when_the_time_is_up(tmp_
     assert told["description"].endswith(" r0, ends about 12:25"), "from the first block on"
     assert told["completed"] == 0.5 / 25
     now[0] += 30  # one case in a minute: 24 more in as many
-    assert end(1) == "[1/25, ends about 12:25"
+    assert end(1) == ", ends about 12:25"
     now[0] += 3540  # two in an hour: 23 more in 11.5 hours, on Tuesday
-    assert end(2) == "[2/25, ends about Tue 00:30"
-    said.starting(2, 25, wanted[0])
-    assert told["description"].endswith(" r0, ends about Tue 00:30")
+    assert end(2) == ", ends about Tue 00:30"
     left_s[0] = 600
-    assert end(3) == "[3/25, ends about 13:10"
-    assert end(25) == "[25/25", "it has ended"
+    assert end(3) == ", ends about 13:10"
+    assert end(25) == "", "it has ended"
     said.starting(25, 34, wanted[0])
     assert (told["completed"], drawn) == (1.0, sorted(drawn)), "further ones take it no way back"
     precise = replace(run, measure=Measure(min_repeats=2, max_repeats=9))
     said = reporter(bar, precise, out, lambda: left_s[0], lambda: now[0])
-    assert end(25) == "[25/25+", "and there may be more"
+    assert (end(6), end(25)) == ("", ""), "nothing is printed but each quarter"
+    said.ended(7, 25, wanted[0], [row])
+    lines = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert lines[-1] == "25 of 25+ cases", "and there may be more"
+    assert len(lines) == 2
 
 
 def test_a_process_says_how_much_of_its_work_is_done_and_the_runner_passes_it_on(store):

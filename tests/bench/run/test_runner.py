@@ -173,17 +173,17 @@ def test_progress_tells_of_every_case(store):
     ]  # fmt: skip
 
 
-def test_a_case_beside_other_work_says_so_when_it_ends(tmp_path):
-    """Whoever sits before a run of hours can stop the other work, or the run."""
-    wanted = cases("good", "beside_work", "skips")
+def test_where_there_is_no_terminal_a_quarter_has_a_line_and_a_reason_one(tmp_path):
+    wanted = cases("good", "good", "skips", "skips")
     text = {"name": "mine", "cases": [], "workloads": {WORKLOAD.id: asdict(WORKLOAD)}}
     store, out = RunStore.create(tmp_path, "box", text, {}), Console(file=io.StringIO(), width=200)
-    run = PreparedRun(store, wanted, Measure(), "cpu", "abc", "box")
+    run = PreparedRun(store, wanted, Measure(repeats=1), "cpu", "abc", "box")
     runner(store, wanted, progress=reporter(progress_bar(out), run, out)).run()
-    good, beside, skips = out.file.getvalue().splitlines()
-    assert good.endswith("good r0 ok 0.2 s")
-    assert beside.endswith("beside_work r1 ok 0.2 s, beside other work on 1.5 cores")
-    assert skips.endswith("skips r2 skipped no GPU here")
+    lines = out.file.getvalue().splitlines()
+    (skipped,) = (line for line in lines if "skips" in line)
+    assert skipped.endswith("skips r2 skipped no GPU here")
+    counts = [line.partition(", ends")[0] for line in lines if line != skipped]
+    assert counts == ["1 of 4 cases", "2 of 4 cases", "3 of 4 cases", "4 of 4 cases"]
 
 
 Once = Callable[[Path, Callable[[], None]], AbstractContextManager[None]]

@@ -17,8 +17,7 @@ from gatherbench.bench.read.disturbance import (
     other_load,
 )
 from gatherbench.bench.read.tables import Run, load_run
-
-from ..printed import told
+from gatherbench.bench.show.answer import cautions
 
 MakeRun = Callable[..., Path]
 NAIVE = ("cpu_gather", "naive", (0.2, 1.0, 0.5))
@@ -70,20 +69,15 @@ def test_a_burst_beside_one_case_is_found(make_run):
     }
     said = "other work had up to 1.5 cores of the host beside 1 of 9 cases"
     assert disturbance(run) == said
-    warnings = [s.text for s in told(run) if s.kind == "warning"]
-    assert f"O{said[1:]}. Quiet repeats alone count; every series has some." in warnings
+    assert f"Noisy: {said}. Quiet repeats alone count; every path has some" in cautions(run)
 
 
 def test_a_series_without_a_quiet_repeat_stays_out_of_the_answer_and_is_named(make_run):
     run = load_run(make_run(repeats=1, other_cores=1.5, beside=("cpu_gather", "pinned", 0)))
-    said = told(run)
-    (measured,) = (s for s in said if s.kind == "measured")
-    assert "registered" in measured.text
-    assert "pinned" not in measured.text
     assert (
-        "Other work had up to 1.5 cores of the host beside 1 of 3 cases. Quiet repeats alone count;"
-        " without one are cpu_gather pinned: measure again on an idle machine."
-    ) in [point.text for point in said]
+        "Noisy: other work had up to 1.5 cores of the host beside 1 of 3 cases. Quiet repeats alone"
+        " count; without one are cpu_gather (pinned): measure again on an idle machine"
+    ) in cautions(run)
 
 
 def test_what_a_hypervisor_gave_to_others_is_other_work(make_run):
@@ -119,17 +113,6 @@ def test_epochs_of_a_failed_case_count_nowhere(make_run):
     repeats = of(run, rows).values("epoch", "wall_time").loc[(WORKLOAD, "cpu_gather")]
     found = repeats.reset_index().groupby("variant")["repeat"].unique().map(list).to_dict()
     assert found == {"naive": [0, 1], "pinned": [1]}
-
-
-@pytest.mark.parametrize(("beside", "first"), [(None, "warning"), (NAIVE[:2], "measured")])
-def test_where_there_was_other_work_beside_most_that_is_the_answer(make_run, beside, first):
-    where = {} if beside is None else {"beside": (*beside, 1)}
-    said = told(load_run(make_run(other_cores=1.5, **where)))
-    assert said[0].kind == first
-    assert sum("other work" in s.text.lower() for s in said) == 1
-    ratios = [s for s in said if "×" in s.text]
-    assert ratios, "they are told, whatever is decided"
-    assert {s.verdict for s in ratios} == {"AMBIGUOUS"} or first == "measured"
 
 
 def test_half_of_the_series_without_a_quiet_repeat_are_not_most_of_them(make_run):

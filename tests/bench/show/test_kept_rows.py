@@ -21,7 +21,7 @@ from helpers.hot_rows import measured_gains, published_tiering
 from ..written_run import write_run
 from .gpu_rows import add_rows, declare_path
 from .pictures import stands_free, texts
-from .test_show import shown
+from .test_show import all_of
 
 MakeRun = Callable[..., Path]
 REFERENCE = Path(__file__).parents[3] / "results" / "reference"
@@ -70,9 +70,9 @@ def test_found_rows_are_counted_beside_declared(folder):
     assert found.loc[(CACHED, "presampled,10%,0")].tolist() == pytest.approx([0.255, 0.25])
     assert found.loc[("all_in_gpu", "default"), "declared"] == 1
     assert found["counted"].notna().sum() == 3, "nobody counts the others"
-    text = shown(folder, 80).partition("Rows found on the device: wordnet GraphSAGE")[2]
+    text = all_of(folder, 80).partition("Rows found on the device: wordnet GraphSAGE")[2]
     assert text.split()[:2] == ["counted", "declared"]
-    assert f"{CACHED} presampled,50%,0 80.5 80.0" in " ".join(text.split())
+    assert f"{CACHED} (50 %) 80.5 80.0" in " ".join(text.split())
     table = data_path(run)
     columns = [column.field for column in table.columns]
     line = next(one for one in table.lines if "presampled,50%,0" in [c.text for c in one.cells])
@@ -89,7 +89,7 @@ def test_paths_that_keep_nothing_have_no_table(make_run):
     path = {"strategy": "unified_zero_copy", "variant": "registered", "backend": "host"}
     add_rows(folder, [nothing | {"repeat": n} for n in range(3)], epoch=0, **path)
     assert found_on_device(load_run(folder))["counted"].notna().any()
-    assert "Rows found" not in shown(folder)
+    assert "Rows found" not in all_of(folder)
 
 
 def test_points_lie_at_the_share_that_is_kept(folder):

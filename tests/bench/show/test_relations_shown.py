@@ -62,12 +62,8 @@ def test_ratios_are_those_of_layers_of_the_same_values(run):
     assert (sage.distinct, sage.accuracy) == (None, 0.12)
 
 
-def test_the_view_says_both_findings(run):
+def test_the_view_has_a_line_a_model(run):
     assert RELATIONS.applies(run)
-    right, faster = RELATIONS.points(run)
-    assert right.text == "Test nodes told rightly: R-GCN 36.0 % and GraphSAGE 12.0 %."
-    assert faster.text.startswith("R-GCN compact trains: 3.00× (2.")
-    assert faster.text.endswith("as fast as PyG’s layer.")
     (table,) = RELATIONS.tables(run)
     assert len(table.lines) == 3
 

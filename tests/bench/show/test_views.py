@@ -16,7 +16,7 @@ from gatherbench.bench.cli import app
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.show.chart import Chart
 from gatherbench.bench.show.report.page import render_report
-from gatherbench.bench.show.run import render
+from gatherbench.bench.show.run import render, render_all
 from gatherbench.bench.show.table import Column, records, tabulate
 from gatherbench.bench.show.terminal import in_terminal
 from gatherbench.bench.show.view import View, shown
@@ -65,7 +65,7 @@ def test_the_view_of_contributing_is_shown_everywhere(training, make_run, tmp_pa
     assert [view.name for view in views_of(run)] == [
         *("results", "model", "processor", "training", "checks", "unmeasured", "sensors", "plan")
     ], "a run of one rank in memory has neither ranks nor a disk"
-    text = printed(render(run), 120)
+    text = printed(render_all(run), 120)
     table = text.partition("Training: ")[2]
     (seconds,) = run.values("train", "wall_time").groupby("strategy").median()[["cpu_gather"]]
     shown_ms = float(line_of(table, "cpu_gather", "naive")[2])
@@ -74,15 +74,14 @@ def test_the_view_of_contributing_is_shown_everywhere(training, make_run, tmp_pa
     assert '<a href="#training">Training</a>' in page
     assert 'data-name="training"' in page
     assert 'id="training-bars-chart"' in page
-    assert "3 series trained." in [point.text for view in views_of(run) for point in view.points]
+    assert "3 series trained." in text
     said = CliRunner().invoke(app, ["show", str(folder), "--json"])
     (view,) = [one for one in json.loads(said.stdout)["views"] if one["name"] == "training"]
     assert view["tables"][0]["lines"][0]["train"] == pytest.approx(seconds)
-    (point,) = view["points"]
-    assert (point["text"], point["verdict"], point["values"]) == ("3 series trained.", None, [])
+    assert view["notes"] == ["3 series trained."]
 
 
-@pytest.mark.parametrize("part", ["tables", "points", "figures"])
+@pytest.mark.parametrize("part", ["tables", "notes", "figures"])
 def test_a_view_of_another_package_that_fails_says_so_and_stops_no_other(
     part, training, monkeypatch, make_run, tmp_path
 ):
@@ -95,13 +94,13 @@ def test_a_view_of_another_package_that_fails_says_so_and_stops_no_other(
     monkeypatch.setattr(type(PLUGINS), "usable", lambda self: [bad] if self is PLUGINS else [])
     folder = make_run()
     said = "The view training failed: KeyError: 'no such column'"
-    everywhere = (("report", "report.html"), ("show --plot", ""), ("show", ""))
+    everywhere = (("report", "report.html"), ("show --plot", ""), ("show --all", ""))
     for command, place in everywhere[: 2 if part == "figures" else 3]:
         done = CliRunner().invoke(app, [*command.split(), str(folder)])
         assert done.exit_code == 0
         text = (folder / place).read_text() if place else done.output
         assert html.unescape(text).count(said) == 1
-    assert "The answer" in printed(render(load_run(folder)), 120)
+    assert "Answer" in printed(render(load_run(folder)), 120)
     assert (folder / "figures" / "speedup.png").exists()
     wrong = replace(EPOCHS, tables=broken)
     with pytest.raises(KeyError):  # one of ours is a fault to be found
@@ -156,9 +155,11 @@ def test_a_terminal_has_intervals_in_brackets_and_reasons_below():
     )
     text = "\n".join(printed(part, 80) for part in in_terminal(table, {"w": "in words"}))
     assert text.startswith("Title: in words")
-    assert ["s", "v", "1", "1.00"] in [line.split() for line in text.splitlines()], "by definition"
+    assert ["s", "(v)", "1", "1.00"] in [line.split() for line in text.splitlines()], (
+        "by definition"
+    )
     assert ["2", "1.60", "(1.50–1.70)"] in [line.split() for line in text.splitlines()]
-    assert "no bytes of s v: nobody knows" in text
+    assert "no bytes of s (v): nobody knows" in text
     assert "GB" not in text
     assert "A note." in text
     assert [column.field for column in table.columns][4:7] == ["ratio", "ratio_low", "ratio_high"]
@@ -175,7 +176,7 @@ def test_one_repeat_has_no_ends_and_what_is_not_known_no_brackets():
     column = Column("x", "x", "s", short="x", interval=True)
     text = printed(in_terminal(tabulate("t", "c", [*NAMES, column], frame), {})[0], 80)
     assert "2.00 (one repeat)" in text
-    assert text.count("(") == 1
+    assert text.count("(") == 2, "that of the variant"
     assert not in_terminal(tabulate("t", "c", [*NAMES, Column("x", "x", "s")], frame), {})
 
 

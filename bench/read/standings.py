@@ -1,0 +1,173 @@
+"""Who is how fast on each workload: ratios over the CPU's gathers, and ranks that ties share.
+
+Two paths are separated where the one rule says so (:mod:`gatherbench.stats.judge`): the whole
+interval of their ratio lies beyond the smallest difference that matters, and the host does not
+bound both. A path's rank goes from one more than the paths that are separated below it to the
+number of paths less those above it: paths that are not separated share ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gatherbench.bench.read.derive import (
+    declared,
+    ends_of,
+    epoch_times,
+    reference_variant,
+    repeat_logs,
+    set_aside,
+)
+from gatherbench.bench.read.disturbance import disturbed_alone, mostly_disturbed
+from gatherbench.bench.read.gpu import gpu_energy, gpu_power, idle_power_w
+from gatherbench.bench.read.issuing import host_bound
+from gatherbench.bench.read.once import once
+from gatherbench.bench.read.tables import Run
+from gatherbench.bench.run.rows import SERIES, Key
+from gatherbench.stats.interval import Interval, Logs
+from gatherbench.stats.judge import PathWord, between, is_open, ratio_of
+
+_INVERSE: Mapping[PathWord, PathWord] = {"SLOW": "FAST", "FAST": "SLOW"}
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The measured paths of one workload.
+
+    Attributes:
+        workload, backend: of all of them.
+        logs: the epochs of every series, bounds among them (:func:`repeat_logs`).
+        ranked: those that are compared, the shortest epochs first.
+        best: of these the CPU's gather with the shortest epochs; ``None``: there is none.
+        reference: ``cpu_gather naive``, or the first other of the CPU's gathers that is ranked.
+        limit: the path that fetches nothing; ``None``: there is none.
+        words: how the epochs of one path compare with those of another; none is decided where the
+            run is noisy.
+    """
+
+    workload: str
+    backend: str
+    logs: Mapping[Key, Logs]
+    ranked: Sequence[Key]
+    best: Key | None
+    reference: Key | None
+    limit: Key | None
+    words: Mapping[tuple[Key, Key], PathWord]
+
+    def speedup(self, key: Key, over: Key | None = None) -> Interval:
+        """How many times as fast an epoch is as that of ``over``, or of the first ranked path."""
+        base = over or self.ranked[0]
+        if key == base:
+            return Interval(1.0, 1.0, 1.0, len(self.logs[key]))
+        return ratio_of(self.logs[base], self.logs[key])
+
+    def rank(self, key: Key) -> tuple[int, int]:
+        """The least and the greatest rank that a ranked path may have."""
+        words = [self.words[key, other] for other in self.ranked if other != key]
+        return 1 + words.count("SLOW"), len(self.ranked) - words.count("FAST")
+
+
+@once
+def standings(run: Run) -> list[Standing]:
+    """One for each workload of which epochs were measured, in the plan's order.
+
+    Nothing is ranked that nobody would train with, nor what has no quiet repeat, unless most of the
+    run is noisy.
+    """
+    from gatherbench.strategies.registry import role_of  # imports torch
+
+    logs = repeat_logs(run.values("epoch", "wall_time"), run.processes)
+    apart, pair = set_aside(run), reference_variant(run)
+    busy, bound = mostly_disturbed(run), host_bound(run)
+    noisy = () if busy else disturbed_alone(run)
+    fields = {(key.workload, key.backend): None for key in logs}
+    found = []
+    for workload, backend in sorted(fields, key=lambda one: run.workloads.index(one[0])):
+        here = {k: v for k, v in logs.items() if (k.workload, k.backend) == (workload, backend)}
+        roles = {key: role_of(*key[1:3]) for key in here}
+        free = [k for k in here if k not in noisy and k[1:3] not in apart and roles[k] != "bound"]
+        first = next((k for k in free if k[1:3] == pair), free[0] if free else None)
+        ranked = sorted(free, key=lambda k: -ratio_of(here[first], here[k]).value if first else 0.0)
+        gathers = [k for k in ranked if roles[k] in ("baseline", "conventional")]
+        words: dict[tuple[Key, Key], PathWord] = {}
+        for one, other in combinations(ranked, 2):
+            held = {one, other} <= bound
+            word = between(ratio_of(here[one], here[other]), host_bound=held)
+            words[one, other] = word = "AMBIGUOUS" if busy else word
+            words[other, one] = _INVERSE.get(word, word)
+        limit = next((k for k in here if roles[k] == "floor" and k not in noisy), None)
+        base = next((k for k in gathers if k[1:3] == pair), gathers[0] if gathers else None)
+        best = gathers[0] if gathers else None
+        found.append(Standing(workload, backend, here, ranked, best, base, limit, words))
+    return found
+
+
+def table(run: Run) -> pd.DataFrame:
+    """A line for each measured series: what it takes, and how it stands; the shortest epochs first.
+
+    Columns: :data:`SERIES`; ``epoch`` with its quartiles, ``waiting`` (for features; s); ``link``
+    (B/s: counted by the link's sensor if it was read, else the declared bytes; on the host the
+    payload), ``cores`` busy, ``watts`` and ``joules`` of the GPU (of an epoch, above idle);
+    ``best`` and ``reference``, ratios over these two gathers with their ends; ``rank_low``,
+    ``rank_high`` and ``rank``, both in words, or why there is none; ``open`` and ``open_best``:
+    that ratio decides nothing. Medians over repeats and epochs; NaN: not known. Bounds come last.
+    """
+    lines, noisy = list[dict[str, Any]](), disturbed_alone(run)
+    for standing in standings(run):
+        for key in standing.logs:
+            line: dict[str, Any] = {**key._asdict(), "rank": "–", "ranked": False}
+            if key in standing.ranked:
+                low, high = standing.rank(key)
+                line |= {"rank_low": low, "rank_high": high, "ranked": True}
+                line["rank"] = f"{low}–{high}" if low < high else f"{low}"
+            elif key == standing.limit:
+                line["rank"] = "limit"
+            elif key in noisy:
+                line["rank"] = "noisy"
+            bases = {"best": standing.best, "reference": standing.reference}
+            for name, base in bases.items() if key not in noisy or mostly_disturbed(run) else ():
+                if base is not None:
+                    ratio = standing.speedup(key, base)
+                    line |= dict(zip(ends_of(name), ratio.ends, strict=True))
+                    undecided = is_open(*ratio.ends[1:]) or mostly_disturbed(run)
+                    line[f"open_{name}"] = undecided and key != base
+            lines.append(line)
+    ends = [*ends_of("best"), *ends_of("reference")]
+    open_ = ["open_best", "open_reference"]
+    columns = [*SERIES, "rank", "rank_low", "rank_high", "ranked", *ends, *open_]
+    frame = pd.DataFrame(lines, columns=columns).set_index(SERIES).join(_taken(run))
+    frame[open_] = frame[open_].eq(True)
+    frame["shown"] = [0 if ranked else 1 + (rank == "limit") for ranked, rank in
+                      zip(frame["ranked"], frame["rank"], strict=True)]  # fmt: skip
+    frame = frame.reset_index()
+    frame["place"] = frame["workload"].map({w: n for n, w in enumerate(run.workloads)})
+    return frame.sort_values(["place", "shown", "epoch"], kind="stable", ignore_index=True)
+
+
+def _taken(run: Run) -> pd.DataFrame:
+    """What an epoch of each measured series takes, by series."""
+    epochs = epoch_times(run)
+    found = epochs[epochs["basis"] == "measured"].set_index(SERIES)[["median", "low", "high"]]
+    found.columns = pd.Index(["epoch", "epoch_low", "epoch_high"])
+    seconds = run.values("epoch", "wall_time")
+    cpu = run.values("epoch", "cpu_user") + run.values("epoch", "cpu_system")
+    found["waiting"] = run.values("fetch", "wall_time").groupby(SERIES).median()
+    found["cores"] = (cpu / run.values("epoch", "window_time")).groupby(SERIES).median()
+    carried = run.values("epoch", "pcie_host_to_device")
+    found["link"] = (carried / seconds).groupby(SERIES).median()
+    said = declared(run).reindex(columns=["copy_engine", "gpu_link_read"]).sum(axis=1, min_count=2)
+    said = said.reindex([key[:4] for key in found.index]).set_axis(found.index)
+    on_host = found.index.get_level_values("backend") == "host"
+    wanted = run.values("fetch", "payload").groupby(SERIES).median()
+    said = said.mask(on_host, wanted.reindex(found.index))
+    found["link"] = found["link"].fillna(said / found["epoch"])
+    found["watts"] = gpu_power(run).set_index(SERIES)["median"]
+    energy = gpu_energy(run).set_index(SERIES)
+    found["joules"] = energy["above idle"] if idle_power_w(run) is not None else np.nan
+    return found

@@ -1,0 +1,286 @@
+"""The answer of runs whose truth is known; every number is worked out by hand.
+
+Where repeats take e^-s, 1 and e^s times as long, the variance of a path's three logarithms is s²,
+and that of a ratio's 2 s² / 3 with 4 degrees of freedom. So its 95 % interval is the ratio times
+e^±r, r = 2.776 √(2/3) s = 2.267 s: r = 0.0227 for s = 0.01, 0.113 for 0.05.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gatherbench.bench.cli import app
+from gatherbench.bench.read.standings import standings, table
+from gatherbench.bench.read.tables import Run
+from gatherbench.bench.run.rows import Key
+from gatherbench.bench.show.answer import Answer, answers, call, cautions
+from gatherbench.strategies.registry import in_words
+
+from ..written_run import WORKLOAD
+from .test_issue import issued
+
+RunOf = Callable[..., Run]
+NAIVE, PINNED = ("cpu_gather", "naive"), ("cpu_gather", "pinned")
+ALIGNED, UNIFIED = ("aligned_zero_copy", "given"), ("unified_zero_copy", "registered")
+ASYNC, CACHED = ("async_zero_copy", "stream,auto"), ("cached_zero_copy", "degree,10%,0,managed")
+IN_GPU, NO_FETCH = ("all_in_gpu", "default"), ("no_fetch", "default")
+GATHERS = {NAIVE: 2.0, PINNED: 1.6}
+OF_BEST = "as fast as cpu_gather (pinned), the CPU’s best gather."
+
+
+def spread(s: float) -> Callable[[int, int, int], float]:
+    return lambda _workload, repeat, _epoch: math.exp(s * (repeat - 1))
+
+
+def answered(run_of: RunOf, seconds: dict[tuple[str, str], float], s: float, **more: Any) -> Answer:
+    """Of one workload, whose paths have epochs of so many seconds."""
+    series = [(*names, time) for names, time in seconds.items()]
+    (one,) = answers(run_of(series=series, longer=spread(s), **more))
+    return one
+
+
+def ranks(run_of: RunOf, seconds: dict[tuple[str, str], float], s: float, **more: Any) -> list[str]:
+    """Strategy and rank, in the table's order."""
+    series = [(*names, time) for names, time in seconds.items()]
+    frame = table(run_of(series=series, longer=spread(s), **more))
+    return [f"{name} {rank}" for name, rank in zip(frame["strategy"], frame["rank"], strict=True)]
+
+
+def test_one_path_wins(run_of):
+    """1.6 / 1.0; unified is 1.3 / 1.0 × e^-0.0227 = 1.27 times as long at least."""
+    times = {**GATHERS, UNIFIED: 1.3, ALIGNED: 1.0}
+    found = answered(run_of, times, 0.01)
+    assert (found.verdict, found.paths) == ("fastest", ("aligned_zero_copy",))
+    assert found.ratios[0] == pytest.approx((1.6, 1.6 / 1.02293, 1.6 * 1.02293), rel=1e-4)
+    assert found.text == f"Fastest: aligned_zero_copy, 1.60× (1.56–1.64) {OF_BEST}"
+    assert found.to_do == 'gatherbench.unified(x, strategy="aligned_zero_copy")'
+    assert ranks(run_of, times, 0.01) == [
+        "aligned_zero_copy 1", "unified_zero_copy 2", "cpu_gather 3", "cpu_gather 4",
+    ]  # fmt: skip
+
+
+def test_what_more_repeats_would_separate_ties(run_of):
+    """1.02 × e^±0.113 = 0.911 to 1.14; both are 1.6 × e^-0.113 = 1.43 times as fast at least."""
+    times = {**GATHERS, UNIFIED: 1.02, ALIGNED: 1.0}
+    found = answered(run_of, times, 0.05)
+    assert found.verdict == "tie"
+    assert found.text == (
+        "Too close to separate: aligned_zero_copy, 1.60× (1.43–1.79); unified_zero_copy"
+        f" (registered), 1.57× (1.40–1.76) {OF_BEST}"
+    )
+    assert found.to_do.endswith('strategy="aligned_zero_copy") or any of these')
+    assert ranks(run_of, times, 0.05) == [
+        "aligned_zero_copy 1–2", "unified_zero_copy 1–2", "cpu_gather 3", "cpu_gather 4",
+    ]  # fmt: skip
+
+
+def test_what_differs_by_less_than_matters_ties_as_well(run_of):
+    assert answered(run_of, {**GATHERS, UNIFIED: 1.02, ALIGNED: 1.0}, 0.0).verdict == "tie"
+
+
+def test_a_tie_of_four_has_its_range(run_of):
+    """1.6 over 1.0 to 1.03 s: 1.60 to 1.55; e^±0.113 of these: 1.39 to 1.79."""
+    times = {**GATHERS, UNIFIED: 1.02, ALIGNED: 1.0, ASYNC: 1.01, CACHED: 1.03}
+    found = answered(run_of, times, 0.05)
+    assert found.text == (
+        "Too close to separate: aligned_zero_copy, async_zero_copy, unified_zero_copy (registered)"
+        f" and cached_zero_copy (degree, 10 %, managed), 1.55× to 1.60× (1.39–1.79) {OF_BEST}"
+    )
+    assert ranks(run_of, times, 0.05)[:4] == [
+        "aligned_zero_copy 1–4", "async_zero_copy 1–4", "unified_zero_copy 1–4",
+        "cached_zero_copy 1–4",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("limit", "said", "to_do"),
+    [
+        # 0.99 / 0.8 = 1.2375, of which 1 - 1 / 1.2375 = 19.2 %.
+        (
+            0.8,
+            "Limit, no fetch at all: 1.24× (1.10–1.39), so moving features is 19.2 %",
+            "fetch",
+        ),
+        (
+            0.3,
+            "Limit, no fetch at all: 3.30× (2.95–3.70), so moving features is 69.7 %",
+            "more",
+        ),
+        # 0.99 / 0.97 = 1.02, and 0.911 is within the interval.
+        (0.97, "so moving features is no measurable part of that gather’s epoch.", "fetch"),
+    ],
+)
+def test_no_path_is_faster(run_of, limit, said, to_do):
+    """0.99 / 0.98 × e^±0.113 = 0.902 to 1.13."""
+    times = {NAIVE: 1.0, PINNED: 0.99, ALIGNED: 0.98, NO_FETCH: limit}
+    found = answered(run_of, times, 0.05)
+    assert found.verdict == "no difference"
+    assert found.text.startswith(
+        "No path is measurably faster than cpu_gather (pinned), the CPU’s best gather; the best"
+        " other path, aligned_zero_copy, is 1.01× (0.902–1.13) as fast."
+    )
+    assert said in found.text
+    assert found.to_do.startswith(f"to separate paths, {to_do}")
+    assert ranks(run_of, times, 0.05) == [
+        "aligned_zero_copy 1–3", "cpu_gather 1–3", "cpu_gather 1–3", "no_fetch limit",
+    ]  # fmt: skip
+
+
+def test_the_cpu_s_own_gather_wins(run_of):
+    """1.3 / 1.0."""
+    found = answered(run_of, {NAIVE: 2.0, PINNED: 1.0, ALIGNED: 1.3}, 0.01)
+    assert (found.verdict, found.paths) == ("fastest", ("cpu_gather (pinned)",))
+    assert found.text == (
+        "Fastest: cpu_gather (pinned), 1.30× (1.27–1.33) as fast as aligned_zero_copy, the next."
+    )
+    assert found.to_do == 'gatherbench.unified(x, strategy="cpu_gather")'
+
+
+def test_a_noisy_machine_decides_nothing(run_of):
+    times = {**GATHERS, ALIGNED: 1.0}
+    found = answered(run_of, times, 0.0, other_cores=1.5)
+    assert (found.verdict, found.paths, found.over) == ("none", (), "")
+    assert found.text.startswith("No verdict: other work had up to 1.5 cores of the host")
+    assert found.to_do == "measure again, several repeats on an idle machine"
+    assert ranks(run_of, times, 0.0, other_cores=1.5)[0] == "aligned_zero_copy 1–3"
+    series = [(*names, time) for names, time in times.items()]
+    run = run_of(series=series, longer=spread(0.0), other_cores=1.5)
+    assert cautions(run)[0].startswith("Busy machine: other work had up to 1.5 cores")
+    assert table(run)["open_best"].tolist() == [True, False, True], "all but the gather itself"
+
+
+def test_a_path_that_other_work_met_throughout_is_not_ranked(run_of):
+    """It would be the fastest."""
+    times = {**GATHERS, UNIFIED: 1.0, ALIGNED: 1.3}
+    more = {"repeats": 3, "other_cores": 1.5, "beside": (*UNIFIED, 1)}
+    assert answered(run_of, times, 0.0, **more).paths == ("unified_zero_copy (registered)",)
+    more["repeats"], more["beside"] = 1, (*UNIFIED, 0)
+    assert ranks(run_of, times, 0.0, **more) == [
+        "aligned_zero_copy 1–3", "cpu_gather 1–3", "cpu_gather 1–3", "unified_zero_copy noisy",
+    ]  # fmt: skip
+
+
+def test_one_repeat_tells_nothing(run_of):
+    times = {**GATHERS, ALIGNED: 1.0}
+    found = answered(run_of, times, 0.0, repeats=1)
+    assert found.verdict == "none"
+    assert found.text == "No verdict: one repeat does not tell how much processes differ."
+    assert ranks(run_of, times, 0.0, repeats=1)[0] == "aligned_zero_copy 1–3"
+    series = [(*names, time) for names, time in times.items()]
+    said = cautions(run_of(series=series, longer=spread(0.0), repeats=1))
+    assert said[0].startswith("Too few repeats: of 3 series one")
+
+
+def test_without_a_gather_paths_are_compared_with_the_next(run_of):
+    """1.3 / 1.0; then all tie, and there is no next."""
+    found = answered(run_of, {UNIFIED: 1.3, ALIGNED: 1.0}, 0.01)
+    assert (found.verdict, found.over) == ("fastest", "unified_zero_copy (registered)")
+    assert found.text == (
+        "Fastest: aligned_zero_copy, 1.30× (1.27–1.33) as fast as unified_zero_copy (registered),"
+        " the next."
+    )
+    found = answered(run_of, {UNIFIED: 1.02, ALIGNED: 1.0}, 0.05)
+    assert (found.verdict, found.ratios, found.over) == ("tie", (), "")
+    assert found.text == (
+        "Too close to separate: aligned_zero_copy; unified_zero_copy (registered)."
+    )
+
+
+def test_a_path_alone_has_nothing_to_compare_with(run_of):
+    assert answered(run_of, {PINNED: 1.0}, 0.01).text.startswith("No verdict: there are no two")
+
+
+def test_bounds_and_what_nobody_would_train_with_have_no_rank(run_of):
+    oracle = ("cached_zero_copy", "oracle,10%,0")
+    times = {**GATHERS, ALIGNED: 1.0, oracle: 0.9, IN_GPU: 0.8, NO_FETCH: 0.5}
+    assert answered(run_of, times, 0.0).paths == ("aligned_zero_copy",)
+    assert ranks(run_of, times, 0.0)[0] == "aligned_zero_copy 1"
+    assert ranks(run_of, times, 0.0)[-1] == "no_fetch limit"
+    assert {"cached_zero_copy –", "all_in_gpu –"} < {*ranks(run_of, times, 0.0)}
+
+
+@pytest.mark.parametrize(("train", "verdict"), [(0.5, "host-bound"), (0.4, "fastest")])
+def test_between_two_paths_that_the_host_bounds_there_is_no_verdict(run_of, train, verdict):
+    """Of 0.2 s for a minibatch 0.1 are a wait, and 0.1 s issue the fetch: with 0.5 s of training
+    issued are 0.7 s, 69 % of 1.01 s and 86 % of 0.81 s; with 0.4 s 59 and 74 %."""
+    series = [
+        (*NAIVE, (0.2, 1.0, 0.5)),
+        (*ALIGNED, (0.2, 0.3, 0.5)),
+        (*UNIFIED, (0.2, 0.1, 0.5)),
+    ]
+    more = issued(train, 0.1, 0.05, 0.1)
+    run = run_of(series=series, backend="cuda", sampling="gpu", more=more)
+    (found,) = answers(run)
+    assert found.verdict == verdict
+    shared = ["1–2", "1–2", "3"] if verdict == "host-bound" else ["1", "2", "3"]
+    assert list(table(run)["rank"]) == shared
+    if verdict == "host-bound":  # 1.71 s over 0.81 and 1.01
+        assert found.text.startswith(
+            "Host-bound: issuing takes 69.3 to 86.4 % of the epochs of unified_zero_copy"
+            " (registered) and aligned_zero_copy, so there is no verdict between them. They are"
+            " 1.69× to 2.11× (1.69–2.11) as fast as cpu_gather (naive), the CPU’s best gather."
+        )
+        assert 'step = "captured" in [measure], minibatches with more rows' in found.to_do
+
+
+def test_each_workload_has_a_line_and_json_the_same_fields(make_run):
+    """a: 1.6 / 1.0. b takes twice as long, in which all but naive are alike."""
+    two = ["a-sage16x2-b1-0000000a", "b-sage16x2-b1-0000000b"]
+    series = [
+        (*NAIVE, 2.0), (*PINNED, 1.6), (*ALIGNED, dict(zip(two, (1.0, 1.6), strict=True))),
+    ]  # fmt: skip
+    folder = make_run(series=series, workloads=two, repeats=3)
+    said = json.loads(CliRunner().invoke(app, ["show", str(folder), "--json"]).stdout)
+    first, second = said["answer"]
+    assert [first["verdict"], second["verdict"]] == ["fastest", "no difference"]
+    assert first["ratios"] == [pytest.approx([1.6, 1.6, 1.6])]
+    assert said["cautions"][0].startswith("Host memory only")
+    (view,) = [one for one in said["views"] if one["name"] == "results"]
+    lines = view["tables"][0]["lines"]
+    got = [(line["strategy"], line["rank"], line["best"]) for line in lines[:3]]
+    assert got == [
+        ("aligned_zero_copy", "1", pytest.approx(1.6)),
+        ("cpu_gather", "2", 1.0),
+        ("cpu_gather", "3", pytest.approx(0.8)),
+    ]
+    assert [line["rank"] for line in lines[3:]] == ["1–2", "1–2", "3"]
+
+
+def test_what_an_epoch_takes_stands_in_the_first_table(run_of):
+    """Of the host 2e9 B of rows; 2.1 × 0.5 + 0.29 core-seconds in windows of 2 s."""
+    line = table(run_of(series=[(*NAIVE, 1.0)], repeats=2)).iloc[0]
+    assert line[["epoch", "waiting", "link", "cores"]].tolist() == pytest.approx(
+        [1.0, 0.5, 2e9, (2.1 * 0.5 + 0.29) / 2]
+    )
+    assert math.isnan(line["watts"])
+
+
+@pytest.mark.parametrize(
+    ("series", "name", "how"),
+    [
+        (NAIVE, "cpu_gather (naive)", '"cpu_gather", mode="naive"'),
+        (ALIGNED, "aligned_zero_copy", '"aligned_zero_copy"'),
+        (("aligned_zero_copy", "given,managed"), "aligned_zero_copy (managed)",
+         '"aligned_zero_copy", memory="managed"'),
+        (CACHED, "cached_zero_copy (degree, 10 %, managed)",
+         '"cached_zero_copy", policy="degree", memory="managed", graph=edge_index'),
+        (("copy_engine_gather", "given,1"), "copy_engine_gather (ahead 1)",
+         '"copy_engine_gather", ahead="1"'),
+        (IN_GPU, "all_in_gpu", '"all_in_gpu"'),
+        (("somebody_s", "fast,2"), "somebody_s (fast, 2)", '"somebody_s"'),
+    ],
+)  # fmt: skip
+def test_a_path_is_named_by_what_differs_from_its_default(series, name, how):
+    assert in_words(*series) == name
+    assert call(Key("w", *series, "cuda", "measured")) == f"gatherbench.unified(x, strategy={how})"
+
+
+def test_standings_are_of_measured_epochs_alone(run_of):
+    run = run_of(series=[(*NAIVE, 2.0)], modelled=[(*ALIGNED, 1.0)])
+    (one,) = standings(run)
+    assert (one.workload, [key.strategy for key in one.logs]) == (WORKLOAD, ["cpu_gather"])
+    assert len(table(run)) == 1
