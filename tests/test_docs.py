@@ -1,7 +1,7 @@
 """What the texts name exists. The workflow of docs/ci follows GitHub's schema, and runs."""
 
-import html
 import importlib.util
+import io
 import os
 import re
 import subprocess
@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 import typer.main
+from rich.console import Console
 from typer.core import TyperGroup
 
 from gatherbench.bench.cli import app
 from gatherbench.bench.plan.plan_file import load_plan
+from gatherbench.bench.read.tables import load_run
+from gatherbench.bench.show.run import render
 
 ROOT = Path(__file__).parents[1]
 WORKFLOW = ROOT / "docs" / "ci" / "gatherbench.yml"
@@ -116,14 +119,20 @@ def test_what_does_not_exist_is_found():
     ]  # fmt: skip
 
 
-def test_the_readme_quotes_the_example_as_it_is():
-    """Every piece of the quoted answer, between the dots, stands in the example's report."""
+@pytest.mark.parametrize(
+    ("number", "folder"),
+    [(0, "nvidia-h200/20261126-gpu-decide-239f0b"), (1, "example")],
+)
+def test_the_readme_shows_the_ends_of_runs_as_they_are(number, folder):
+    """Every piece of what is quoted, between the dots, is what `gatherbench show` prints."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    quoted = " ".join(line.strip("> -") for line in text.splitlines() if line.startswith("> "))
-    report = html.unescape((ROOT / "results/example/report.html").read_text(encoding="utf-8"))
-    plain = " ".join(re.sub(r"<[^>]*>", " ", report).split())
-    pieces = [piece for part in quoted.split("…") for piece in part.split(":") if piece.strip()]
-    assert [piece for piece in pieces if piece.strip() not in plain] == []
+    quoted = re.findall(r"```text\n(.*?)```", text, re.DOTALL)[number]
+    page = io.StringIO()
+    Console(file=page, width=112).print(render(load_run(ROOT / "results" / folder)))
+    printed = " ".join(page.getvalue().split())
+    pieces = [" ".join(piece.split()) for piece in quoted.split("…")]
+    assert len(pieces) == 2
+    assert [piece for piece in pieces if piece not in printed] == []
 
 
 #: Stands in for the program: `run` makes a folder, `compare` ends with $STATUS.

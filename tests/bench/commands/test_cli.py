@@ -172,7 +172,7 @@ def test_a_failed_case_makes_the_exit_status_1(plan, tmp_path):
     done = invoke("run", plan, "--results", tmp_path / "results")
     assert done.exit_code == 1
     lines = [line for line in done.stdout.splitlines() if "timed out" in line]
-    assert len(lines) == 2, "as it happens, and at the end"
+    assert len(lines) == 3, "once as it happens, at the end, and in the caution"
     assert "2 cases failed" in done.stderr
 
 
