@@ -154,7 +154,7 @@ def _sentence(
 
 
 def _name(key: Key) -> str:
-    return in_words(key.strategy, key.variant)
+    return short(in_words(key.strategy, key.variant))
 
 
 def _times(ratio: Interval) -> str:

@@ -25,9 +25,8 @@ Line = Mapping[Hashable, Any]
 def frame(title: str, *words: str) -> Table:
     """A table without lines: columns of words, which are folded but for the first."""
     table = Table(
-        title=Text(title),
+        title=Text(title, style="bold"),
         title_justify="left",
-        title_style="bold",
         box=None,
         pad_edge=False,
         padding=(0, 1, 0, 0),
@@ -90,9 +89,10 @@ def in_terminal(
 
 
 def _named(line: data.Line) -> list[str]:
+    from gatherbench.bench.read.units import short
     from gatherbench.strategies.registry import in_words  # imports torch
 
-    return [in_words(*(cell.full for cell in line.cells[1:3]))]
+    return [short(in_words(*(cell.full for cell in line.cells[1:3])))]
 
 
 def _below(table: data.Table, lines: Sequence[data.Line]) -> Iterator[str]:

@@ -71,7 +71,6 @@ def numbers(run: Run) -> Table:
         f" 95 % intervals. Paths that are not separated share ranks.{explained(marks)}",
         [
             *WHAT,
-            Column("rank", "rank", short="rank"),
             Column("epoch", "epoch", "s", short="epoch", interval=True, ends="hidden"),
             Column("waiting", "waiting for features", "s", like="epoch", short="waiting"),
             Column("link", "over the link" if has_gpu(run) else "rows", "B/s",
@@ -83,6 +82,7 @@ def numbers(run: Run) -> Table:
             *([Column("reference", f"over {', '.join(both)}", "×", mark="mark_reference",
                       short=f"over {'naive' if both == [NAIVE] else 'reference'}", interval=True,
                       greyed=True)] if both else []),
+            Column("rank", "rank", short="rank"),
             Column("repeats", "repeats", "1", mark="of"),
             *([Column("other", "other work", "cores")] if frame["left_out"].any() else []),
             *(Column(stage, stage.replace("_", "-"), "s", like="epoch")

@@ -56,14 +56,14 @@ def test_a_line_holds_the_numbers_and_what_is_derived(make_run):
     """2 GB of rows in 1.01 s; 2.1 × 0.3 + 0.5 core-seconds in windows of 2 s; 1.71 s over 1.01."""
     text = shown(make_run(series=[NAIVE, SORTED]))
     assert line_of(text, "aligned_zero_copy (registered, sorted)")[3:] == [
-        "1",
         "1.01",
         "0.300",
         "1.98",
         "0.565",
         "1.69",
+        "1",
     ]
-    assert line_of(text, "cpu_gather (naive)")[2:4] == ["2", "1.71"]
+    assert line_of(text, "cpu_gather (naive)")[2] == "1.71"
 
 
 def test_a_quiet_machine_s_run_ends_in_a_page(make_run):
@@ -107,7 +107,7 @@ def test_no_line_is_wider_than_the_terminal_nor_cut(make_run, width):
         assert "…" not in text
     short = shown(make_run("20261122-b-2", series=[MILLISECONDS], repeats=1, epochs=1), width)
     assert "epoch" in short
-    assert line_of(short, "unified_zero_copy (registered)")[2:4] == ["1", "27.0"]
+    assert line_of(short, "unified_zero_copy (registered)")[2] == "27.0"
 
 
 def test_a_failed_case_stands_in_its_place_and_its_reason_below(make_run):
