@@ -2,8 +2,8 @@
 
 Two paths are separated where the one rule says so (:mod:`gatherbench.stats.judge`): the whole
 interval of their ratio lies beyond the smallest difference that matters, and the host does not
-bound both. A path's rank goes from one more than the paths that are separated below it to the
-number of paths less those above it: paths that are not separated share ranks.
+bound both. A path's rank goes from one more than the number of paths that are faster to the number
+of all less those that are slower, so paths that are not separated share ranks.
 """
 
 from __future__ import annotations
@@ -115,8 +115,9 @@ def table(run: Run) -> pd.DataFrame:
     (B/s: counted by the link's sensor if it was read, else the declared bytes; on the host the
     payload), ``cores`` busy, ``watts`` and ``joules`` of the GPU (of an epoch, above idle);
     ``best`` and ``reference``, ratios over these two gathers with their ends; ``rank_low``,
-    ``rank_high`` and ``rank``, both in words, or why there is none; ``open`` and ``open_best``:
-    that ratio decides nothing. Medians over repeats and epochs; NaN: not known. Bounds come last.
+    ``rank_high`` and ``rank``, both in words, or why there is none; ``open_best`` and
+    ``open_reference``: that ratio decides nothing. Medians over repeats and epochs; NaN: not known.
+    Bounds come last.
     """
     lines, noisy = list[dict[str, Any]](), disturbed_alone(run)
     for standing in standings(run):

@@ -74,8 +74,11 @@ class Answer:
 
     def fields(self) -> dict[str, Any]:
         """For a program; what is not known is ``None``."""
-        ratios = [[None if math.isnan(end) else end for end in ends] for ends in self.ratios]
-        return {**asdict(self), "ratios": ratios, "over": self.over or None}
+        *ratios, limit = (
+            [None if math.isnan(end) else end for end in ends] if ends else None
+            for ends in (*self.ratios, self.limit)
+        )
+        return {**asdict(self), "ratios": ratios, "over": self.over or None, "limit": limit}
 
 
 @once
@@ -228,7 +231,7 @@ def _cautions(run: Run) -> Iterator[str]:
             " machine, epochs are others"
         )
     yield from small_pages(run)
-    if not has_gpu(run):
+    if counts["ok"] and not has_gpu(run):
         yield "Host memory only. These are not GPU results: run `make bench` on the GPU machine"
     if counts["not run"]:
         remedy = "`gatherbench run --resume FOLDER` completes it"
