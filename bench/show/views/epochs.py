@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pandas as pd
 
+from gatherbench.bench.model.errors import told_apart
+from gatherbench.bench.model.predict import profile_of
+from gatherbench.bench.model.profile import ProfileError
 from gatherbench.bench.read.accuracy import accuracy_over_time as scores_over_time
 from gatherbench.bench.read.accuracy import alike
 from gatherbench.bench.read.derive import (
@@ -120,8 +125,18 @@ def predictions(run: Run) -> Table:
         ],
         in_plan_order(run, frame),
         title=f"Predicted for {', '.join(modelled_for(run))}, not measured",
-        note="The model may be off by more than these paths differ.",
+        note="Between paths that differ by less than a factor of"
+        f" {_model_error(run):.2f} the model does not decide.",
     )
+
+
+def _model_error(run: Run) -> float:
+    """The ratio of modelled epochs below which the model is off by as much."""
+    known = False
+    with contextlib.suppress(ProfileError):
+        profile = profile_of(run)
+        known = profile is not None and profile["gpu.issue"].value is not None
+    return told_apart(issue_known=known)
 
 
 # ---- charts --------------------------------------------------------------------------------------
