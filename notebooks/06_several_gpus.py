@@ -11,11 +11,11 @@ import pandas as pd
 
 from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.read.reference import published_range
+from gatherbench.bench.show.answer import answers
 from gatherbench.bench.show.figures.curves import CurveAxes, curves
 from gatherbench.bench.show.views.ranks import (
     epoch_over_ranks,
     scaling_efficiency,
-    scaling_points,
     speedup_at_ranks,
 )
 from helpers.findings import open_findings
@@ -93,7 +93,7 @@ show(
 # %%
 for run in on_gpus:
     show(scaling_efficiency(run), f"Scaling efficiency over GPUs on {run.machine}.")
-    say(*(f"- {point.text}" for point in scaling_points(run)))
+    say(*(f"- {one.workload}: {one.text}" for one in answers(run)))
 if not on_gpus:
     say("**Not measured yet**: " + absent["measured"] + ".")
 
@@ -111,7 +111,7 @@ for run in on_hosts:
         (scaling_efficiency, "Scaling efficiency"),
     ):
         show(draw(run), f"{what} over ranks, which are processes on a host: {run.machine}.")
-    say(*(f"- {point.text}" for point in scaling_points(run)))
+    say(*(f"- {one.workload}: {one.text}" for one in answers(run)))
 if not on_hosts:
     say("**Not measured yet**: run a plan with `gpus = [1, 2]` on a machine without GPUs.")
 

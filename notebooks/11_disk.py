@@ -12,13 +12,14 @@
 import pandas as pd
 
 from gatherbench.bench.read.disk_reads import disk_strategies
+from gatherbench.bench.show.answer import answers
 from gatherbench.bench.show.figures.amplification import (
     Reads,
     random_reads,
     reads_of_run,
     row_widths,
 )
-from gatherbench.bench.show.views.disk import disk_epochs, disk_hits, disk_points, disk_rate
+from gatherbench.bench.show.views.disk import disk_epochs, disk_hits, disk_rate
 from helpers.findings import open_findings
 from helpers.shown import say, show
 
@@ -75,7 +76,7 @@ say(
     " are more reads."
 )
 for run in runs:
-    for point in disk_points(run):
-        say(f"- {run.machine}: {point.text}")
+    for one in answers(run):
+        say(f"- {run.machine}, {one.workload}: {one.text}")
 if not runs:
     say("- Epochs with the table on a disk: **not measured yet**.")

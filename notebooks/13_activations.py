@@ -9,12 +9,12 @@
 # with a disk, and no slower a step, for language models.
 
 # %%
+from gatherbench.bench.show.answer import answers
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
 from gatherbench.bench.show.views.activations import (
     ACTIVATIONS,
     activations_epochs,
     activations_memory,
-    activations_points,
 )
 from helpers.findings import open_findings
 from helpers.shown import say, show
@@ -60,7 +60,7 @@ for run in runs:
 
 # %%
 for run in runs:
-    for point in activations_points(run):
-        say(f"- {run.machine}: {point.text}")
+    for one in answers(run):
+        say(f"- {run.machine}, {one.workload}: {one.text}")
 if not runs:
     say("- Steps whose activations leave the device: **not measured yet**.")

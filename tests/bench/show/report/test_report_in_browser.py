@@ -307,10 +307,10 @@ def test_the_page_reads_the_same_without_its_script(plain, open_report):
 
 def test_paper_gets_every_detail(report_of, open_report):
     page = open_report(report_of(SERIES[:1], workloads=[f"graph{i}" for i in range(8)], repeats=1))
-    assert not page.get_by_text("graph7").first.is_visible()
+    assert not page.locator("h4", has_text="graph7").first.is_visible()
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
-    assert page.get_by_text("graph7").first.is_visible()
+    assert page.locator("h4", has_text="graph7").first.is_visible()
     assert not page.get_by_role("button", name="Download CSV").first.is_visible()
 
 
