@@ -19,7 +19,7 @@ from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.run.sensor_check import compared
 from gatherbench.bench.sampling.prepare import prepare
-from gatherbench.bench.show.run import render
+from gatherbench.bench.show.run import render_all
 from gatherbench.reason import Reason
 
 from .fakes import measured
@@ -37,9 +37,9 @@ def test_the_run_prints_what_each_sensor_counted_of_each_copy(make_run):
     run = replace(run, whole=pd.DataFrame([asdict(row) for row in rows]))
     title = "Sensors of the link"
     console = Console(width=160, file=io.StringIO())
-    console.print(render(run))
+    console.print(render_all(run))
     measured = {**run.plan["measure"], "known_copies": [256, 1]}
-    console.print(render(replace(run, plan={**run.plan, "measure": measured})))
+    console.print(render_all(replace(run, plan={**run.plan, "measure": measured})))
     _, *said = cast("io.StringIO", console.file).getvalue().split(title)
     assert len(said) == 1, "only a run that was to find it out says so"
     (table,) = said
