@@ -29,6 +29,7 @@ from gatherbench.bench.run.rows import SERIES, Key
 from gatherbench.bench.run.store import CASE_METRIC, CASE_STAGE, CUT_OFF
 from gatherbench.bench.show.provenance import cases_ended, has_gpu, small_pages
 from gatherbench.stats.interval import Interval
+from gatherbench.stats.judge import THRESHOLD
 from gatherbench.strategies.base import parameters
 from gatherbench.strategies.registry import in_words, named
 
@@ -139,8 +140,8 @@ def _sentence(
     as_fast = f" as fast as {over}" if over else ""
     if verdict == "no difference":
         return (
-            f"No path is measurably faster than {over}; the best other path, {each[0]}, is"
-            f" {_times(ratios[0])} as fast."
+            f"No path is measurably (by {100 * THRESHOLD:g} %) faster than {over}; the best other"
+            f" path, {each[0]}, is {_times(ratios[0])} as fast."
         )
     if verdict == "host-bound":
         shares = issue_shares(run).set_index(SERIES)["issued"].reindex([*paths])

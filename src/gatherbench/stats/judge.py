@@ -16,7 +16,7 @@ Where many are compared at once, one of them may look slower by chance: SLOW and
 that less than 5 % of such families would show so large a difference if nothing differed
 (Bonferroni).
 
-In sentences SAME is *level* and AMBIGUOUS *not decided*; what is not decided is never called level.
+In sentences paths that are SAME or AMBIGUOUS are *too close to separate*.
 """
 
 from __future__ import annotations
