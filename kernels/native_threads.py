@@ -350,7 +350,7 @@ class NativeThreads:
         self._state = np.zeros(_HEADER + SLOTS * _WORDS, np.int64)
         self._base, self._most = self._state.ctypes.data, threads
         self._handles: list[int] = []
-        self._posting, self._pid, self._posted = threading.Lock(), os.getpid(), 0
+        self._posting, self._pid = threading.Lock(), os.getpid()
         #: By number: what a job reads and writes, until it is known to be done.
         self._held: dict[int, object] = {}
         self._ended: dict[int, Done] = {}
@@ -363,8 +363,8 @@ class NativeThreads:
 
     @property
     def posted(self) -> int:
-        """The number of the next job."""
-        return self._posted
+        """The number of the next job. The threads count: an interrupt may part no two counts."""
+        return int(self._state[_POSTED])
 
     @property
     def woken(self) -> int:
@@ -380,14 +380,14 @@ class NativeThreads:
         """
         others = threads - helped
         with self._posting:
-            number = self._posted
+            number = self.posted
             if number - SLOTS in self._held:
                 self._note(number - SLOTS, visit=True)
             if others:
                 self._start(min(others, self._most))
-            self._held[number] = held
-            _post(self._base, np.array((number, others, *job), np.int64), others)
-            self._posted += 1
+            words = np.array((number, others, *job), np.int64)
+            self._held[number] = held  # no call, and so no interrupt, before it is posted
+            _post(self._base, words, others)
         return number
 
     def done(self, number: int, *, help_first: bool = False) -> Done:
@@ -426,8 +426,9 @@ class NativeThreads:
             return
         libc = ctypes.CDLL(None)
         # Signals are for Python's threads: they inherit that they are blocked here.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             for _ in range(missing):
                 handle = ctypes.c_ulong()
                 where, base = ctypes.byref(handle), ctypes.c_void_p(self._base)

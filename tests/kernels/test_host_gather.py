@@ -339,6 +339,28 @@ def test_what_an_interrupt_left_no_longer_writes_when_a_buffer_is_filled_again(c
     assert all(one.result() > 0 for one in begun)
 
 
+def test_an_interrupt_behind_a_job_leaves_the_threads_right(monkeypatch, eager_threads):
+    """It comes as soon as a job is posted: were Python to count jobs, too, the counts would differ."""
+    real, interrupts = native_threads._post, [KeyboardInterrupt, None, None]
+
+    def post(*arguments: object) -> None:
+        real(*arguments)
+        if interrupts and (error := interrupts.pop(0)):
+            raise error
+
+    table, ids = random_bytes(500, 100), torch.randint(0, 500, (3000,))
+    with HostGather(3) as cpu:
+        cpu.gather(table, ids, random_bytes(3000, 100))  # the threads have begun
+        monkeypatch.setattr(native_threads, "_post", post)
+        with pytest.raises(KeyboardInterrupt):
+            cpu.begin(table, ids, random_bytes(3000, 100))
+        for _ in range(SLOTS + 2):
+            out = random_bytes(3000, 100)
+            waiting = ThreadPoolExecutor(1).submit(cpu.begin(table, ids, out).result)
+            assert waiting.result(60) > 0
+            assert same_bytes(out, reference_gather(table, ids)) is None
+
+
 def test_threads_are_woken_by_one_call_and_python_is_asked_once(cpu, monkeypatch):
     """Of a minibatch for three threads: two are woken, and the caller waits in one call.
 
