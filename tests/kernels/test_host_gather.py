@@ -340,7 +340,7 @@ def test_what_an_interrupt_left_no_longer_writes_when_a_buffer_is_filled_again(c
 
 
 def test_an_interrupt_behind_a_job_leaves_the_threads_right(monkeypatch, eager_threads):
-    """It comes as soon as a job is posted: were Python to count jobs, too, the counts would differ."""
+    """It comes as soon as a job is posted: counts of Python and of the threads would differ."""
     real, interrupts = native_threads._post, [KeyboardInterrupt, None, None]
 
     def post(*arguments: object) -> None:
