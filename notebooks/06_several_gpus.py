@@ -59,7 +59,7 @@ show(
         title="Several GPUs: zero-copy against CPU gather",
         foot="Published: a range over graphs and numbers of GPUs that the table does not hold. "
         "Modelled: Reddit, minibatches and program costs fitted to the chart of one GPU (notebook "
-        "5); the GPUs share processor, host memory and ports. Measured: each strategy by its "
+        "5); each GPU has a port of its own. Measured: each strategy by its "
         "fastest variant on as many GPUs, with 95 % intervals.",
         roofs=published_range(findings.published),
         names=names,

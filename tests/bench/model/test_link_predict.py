@@ -463,8 +463,7 @@ def test_measured_gpu_epochs_stand_beside_their_predictions(tmp_path, profile):
 
 
 def test_a_run_keeps_its_predictions(shell_run):
-    done, folder = shell_run
-    assert "modelled for" in done.stdout
+    _, folder = shell_run
     predicted = [row for row in RunStore(folder).rows() if is_prediction(row)]
     assert {row.machine for row in predicted} == {"a100-pcie4"}
     assert load_profile(folder / "profile.toml") == load_profile("a100-pcie4")

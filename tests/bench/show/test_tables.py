@@ -42,6 +42,8 @@ def tear_last_line(folder: Path) -> None:
 def foreign_workload(folder: Path) -> None:
     plan = json.loads((folder / "plan.json").read_text())
     plan["workloads"] = {"another": next(iter(plan["workloads"].values()))}
+    for case in plan["cases"]:
+        case["workload"] = "another"
     (folder / "plan.json").write_text(json.dumps(plan))
 
 
