@@ -14,7 +14,7 @@ echo "$@" >> asked
 case "$1 $2 $3" in
 *suite.py*)
     mkdir -p gpu-out/smoke
-    echo '{"end": "t", "outcome": "OUTCOME"}' > gpu-out/smoke/gpu-test.jsonl ;;
+    echo -e '{"end": "t", "outcome": "OUTCOME"}' > gpu-out/smoke/gpu-test.jsonl ;;
 "-m gatherbench run")
     mkdir -p gpu-out/gpu/one
     touch gpu-out/gpu/one/sensors.json ;;
@@ -61,6 +61,14 @@ def test_a_wrong_smoke_test_stops_the_page(page):
     assert call(page, 1, "failed") == 1
     assert [line.split()[0] for line in asked(page)] == ["tests/gpu/suite.py"]
     assert [file.name for file in (page / "kept").iterdir()] == ["smoke.tgz"]
+
+
+def test_a_smoke_test_that_was_cut_off_is_not_wrong(page):
+    text = (
+        'passed"}\\n{"end": "u", "outcome": "failed", "text": "cut off: the time of the whole suite'
+    )
+    assert call(page, 1, text) == 0
+    assert (page / "kept" / "gpu-decide.tgz").exists()
 
 
 def test_each_part_has_an_archive_and_sensors_are_checked_once(page):

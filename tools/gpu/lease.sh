@@ -18,6 +18,7 @@ commit=$(git rev-parse --short=12 HEAD 2> /dev/null || cat .carry/commit)
 export GATHERBENCH_COMMIT=${GATHERBENCH_COMMIT:-$commit}
 export GATHERBENCH_DATA=${GATHERBENCH_DATA:-/tmp/gb} GATHERBENCH_KERNEL_CACHE=${GATHERBENCH_KERNEL_CACHE:-/tmp/gbk}
 export PYTHONPATH=$PWD/src:$PWD/.carry${PYTHONPATH:+:$PYTHONPATH} PATH=$PATH:/usr/local/nvidia/bin
+export PYTHONUNBUFFERED=1 # what is cut off keeps its log
 mkdir -p gpu-out "$GATHERBENCH_DATA"
 echo "commit $GATHERBENCH_COMMIT, $GATHERBENCH_MEMORY_GIB GiB of memory"
 
@@ -50,7 +51,7 @@ plan() { # FILE, in small where that is asked for
 prepare() { # DATASET=SCALE …, side by side
     local one
     for one in "$@"; do
-        "$python" -m gatherbench datasets prepare "${one%=*}" --scale "${SMALL:-${one#*=}}" &
+        timeout 150 "$python" -m gatherbench datasets prepare "${one%=*}" --scale "${SMALL:-${one#*=}}" &
     done
     wait
     echo "== datasets, at $SECONDS s"
@@ -62,7 +63,8 @@ case ${1:-} in
     part smoke 60 "$python" tests/gpu/suite.py --out gpu-out/smoke --budget 55 \
         tests/gpu/test_captured_cuda.py tests/gpu/test_ordering_cuda.py
     # What there was no time for is not wrong.
-    if ! grep -q '"passed"' gpu-out/smoke/gpu-test.jsonl || grep -q '"failed"' gpu-out/smoke/gpu-test.jsonl; then
+    journal=gpu-out/smoke/gpu-test.jsonl
+    if ! grep -q '"passed"' $journal || grep '"failed"' $journal | grep -qv 'cut off: the time of the whole'; then
         echo 'The smoke test failed: nothing is measured. gpu-out/smoke/gpu-test.log says why.'
         exit 1
     fi

@@ -30,12 +30,13 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Callable[..., EpochPrediction]:
         issue: float = 0.0,
         submit: float = 0.0,
         gather: float = 0.0,
+        expand: float = 0.0,
         average: float = 0.0,
         batches: int = N,
         **load: Any,
     ) -> EpochPrediction:
         seconds = {"sample": sample, "submit": submit, "gather": gather, "transfer": transfer}
-        seconds |= {"train": train, "all_reduce": average}
+        seconds |= {"train": train, "all_reduce": average, "expand": expand}
         parts = {name: Part(s, name) for name, s in seconds.items() if s or name in _ALWAYS}
         monkeypatch.setattr(epoch_module, "minibatch_parts", lambda *_: parts)
         monkeypatch.setattr(epoch_module, "issuing", lambda *_: issue)
@@ -93,6 +94,8 @@ def test_what_the_gpu_draws_comes_behind_the_step_before(model):
     assert staged.epoch_s == pytest.approx(N * (1.0 + 2.0 + 2.5))
     ahead = model(1.0, 3.0, 1.0, issue=1.5, lookahead=1, **there)
     assert ahead.epoch_s == pytest.approx(1.0 + 0.5 + 3.0 + 1.5 + (N - 1) * 3.0)
+    kept = model(1.0, 3.0, 1.0, issue=1.5, expand=2.0, lookahead=1, **there)
+    assert kept.epoch_s == pytest.approx(1.0 + 0.5 + 3.0 + 2.0 + 1.5 + (N - 1) * 5.0)
     issued = model(1.0, 3.0, 1.0, issue=4.0, lookahead=1, **there)
     assert issued.epoch_s == pytest.approx(N * 5.5 + 3.0)
 
