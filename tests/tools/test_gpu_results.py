@@ -307,7 +307,7 @@ def test_what_the_readme_says_of_energy_processors_and_the_host_by_hand():
     assert len(bound) == 27, "all but cpu_gather on two graphs, five on the third"
     shares = shares.drop(LARGE)
     assert list(100 * host_shares(run).sort_values()) == pytest.approx(sorted(shares))
-    assert f"for {shares.min():.0f} to {shares.max():.0f} % of the epochs" in said
+    assert f"spends {shares.min():.0f} to {shares.max():.0f} % of the epochs" in said
     steps = 100 * (parts[1] / each["epoch.wall_time"]).groupby(series).median().drop(LARGE)
     steps = steps.drop("cpu_gather", level="strategy")
     plans = " ".join((ROOT / "docs" / "plans.md").read_text(encoding="utf-8").split())

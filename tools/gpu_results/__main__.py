@@ -202,9 +202,9 @@ def summary_of(folder: Path = FOLDER) -> str:
         ),
     )
     said = [
-        "On the graphs that fit the host issues draws, steps and fetches for"
-        f" {ends(100 * host_shares(run), 0)} % of the epochs of every path but the CPU's: that"
-        " bounds them, so no two of these paths are ordered there.",
+        f"On the two small graphs the CPU spends {ends(100 * host_shares(run), 0)} % of the epochs"
+        " of every path but its own gathers on launching draws, steps and fetches: that bounds them,"
+        " so no two of these paths are ordered there.",
         "**Alignment** shows in no epoch: out of registered memory an aligned path is, on the three"
         f" graphs, {', '.join(aligned_over_unaligned(run))} times as fast as an unaligned one.",
         "**Energy** of the GPU for an epoch over 48 GiB with the baseline, with `pinned`, out of"
