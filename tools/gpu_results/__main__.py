@@ -203,8 +203,8 @@ def summary_of(folder: Path = FOLDER) -> str:
     )
     said = [
         f"On the two small graphs the CPU spends {ends(100 * host_shares(run), 0)} % of the epochs"
-        " of every path but its own gathers on launching draws, steps and fetches: that bounds them,"
-        " so no two of these paths are ordered there.",
+        " of every path but its own gathers on launching draws, steps and fetches: that bounds"
+        " them, so no two of these paths are ordered there.",
         "**Alignment** shows in no epoch: out of registered memory an aligned path is, on the three"
         f" graphs, {', '.join(aligned_over_unaligned(run))} times as fast as an unaligned one.",
         "**Energy** of the GPU for an epoch over 48 GiB with the baseline, with `pinned`, out of"
