@@ -24,12 +24,23 @@ REHEARSAL ?= .venv-rehearsal
 PYTHON  ?= $(firstword $(foreach p,python3 python3.11 python3.12 python3.13 python3.14,\
              $(if $(shell $(p) -c 'import sys; print(sys.version_info >= (3, 11) or "")' 2>/dev/null),$(p))))
 
+# Packages for CUDA 13 need driver 580 or newer; torch of the Python Package Index is built for 13 since 2.11.
+CUDA := $(shell nvidia-smi --query-gpu=driver_version --format=csv,noheader 2> /dev/null | \
+          awk '{ driver = $$1 + 0; exit } END { print driver && driver < 580 ? "cu12" : "cu13" }')
+ifeq ($(CUDA),cu12)
+  EXACT := grep -v -e '^torch==' -e '^cuda-bindings==' constraints.txt; echo 'torch<2.11'
+else
+  EXACT := cat constraints.txt
+endif
+
 ifeq ($(VENV),system)
   PY    := PYTHONPATH='$(CURDIR)/src:$(CURDIR)/.carry$(if $(PYTHONPATH),:$(PYTHONPATH))' $(PYTHON)
   READY :=
+  TESTS :=
 else
   PY    := $(VENV)/bin/python
   READY := $(VENV)/.ready
+  TESTS := $(VENV)/.ready-tests
 endif
 
 .DEFAULT_GOAL := help
@@ -38,14 +49,19 @@ endif
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
 
-setup: $(READY) ## make the environment (exact versions of constraints.txt)
+setup: $(TESTS) ## make the environment (exact versions of constraints.txt): what runs, and what tests
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo 'error: no Python >= 3.11 found; name one with PYTHON=…' >&2; exit 2; }
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV) || { \
 	  echo 'error: $(PYTHON) cannot make a virtual environment (Debian and Ubuntu: apt-get install python3-venv)' >&2; \
 	  rm -rf $(VENV); exit 2; }
-	$(VENV)/bin/python -m pip install -q -c constraints.txt -e '.[ogb,disk,notebooks,dev]'
+	{ $(EXACT); } > $(VENV)/constraints.txt
+	$(VENV)/bin/python -m pip install -q -c $(VENV)/constraints.txt -e '.[$(CUDA),ogb,disk]'
+	@touch $@
+
+$(VENV)/.ready-tests: $(VENV)/.ready
+	$(VENV)/bin/python -m pip install -q -c $(VENV)/constraints.txt -e '.[$(CUDA),ogb,disk,notebooks,dev]'
 	@touch $@
 
 bench: $(READY) ## measure every strategy (plan quick, on a GPU gpu-decide), print table and pictures (no GPU: predict for PROFILE=)
@@ -54,37 +70,37 @@ bench: $(READY) ## measure every strategy (plan quick, on a GPU gpu-decide), pri
 # A test on each core where pytest-xdist is there; then one thread each is faster.
 PARALLEL = $(shell $(PY) -c 'import xdist' 2> /dev/null && printf '%s' '-n auto --dist worksteal')
 
-test: $(READY) ## the test suite
+test: $(TESTS) ## the test suite
 	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest $(PARALLEL)
 
-lint: $(READY) ## ruff (check and format) and mypy, strict
+lint: $(TESTS) ## ruff (check and format) and mypy, strict
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
-figures: $(READY) ## execute the notebooks on what is in RESULTS (SYNC=1: after editing a .py of theirs)
+figures: $(TESTS) ## execute the notebooks on what is in RESULTS (SYNC=1: after editing a .py of theirs)
 	$(PY) -m tools.notebooks --results $(RESULTS) $(if $(SYNC),--sync)
 
 HOST_BENCHMARKS = $(PY) -m pytest bench/regress -o python_files='bench_*.py' -o addopts='--import-mode=importlib'
 
-regress-against: $(READY) ## host-side times of this tree beside a commit's, in one run (BASE=REF, BUDGET=270, ONLY=WORD)
+regress-against: $(TESTS) ## host-side times of this tree beside a commit's, in one run (BASE=REF, BUDGET=270, ONLY=WORD)
 	$(PY) -m gatherbench.bench.regress.against $(BASE) $(if $(filter command% env%,$(origin BUDGET)),--budget $(BUDGET)) $(if $(ONLY),--only '$(ONLY)')
 
 regress: regress-code ## host-side times beside the run before, for days or library versions between, on a quiet machine
 	$(HOST_BENCHMARKS) --benchmark-only --benchmark-storage=file://.benchmarks --benchmark-save=host \
 	  --benchmark-compare$(if $(BASE),=$(BASE)) --benchmark-columns=median,iqr,rounds --benchmark-group-by=fullname
 
-regress-code: $(READY) ## the kernels' machine code against its baseline: fails on any change (UPDATE=1: renew it)
+regress-code: $(TESTS) ## the kernels' machine code against its baseline: fails on any change (UPDATE=1: renew it)
 	$(PY) -m tools.sass $(if $(UPDATE),--update,--check)
 
-regress-untimed: $(READY) ## every host-side benchmark once, for its results alone
+regress-untimed: $(TESTS) ## every host-side benchmark once, for its results alone
 	$(HOST_BENCHMARKS) -q --benchmark-disable
 
 # VENV=system uses what is at hand: gpu-test and gpu-micro need torch with CUDA, cuda-bindings and
 # NVRTC only (the tables of gpu-micro pandas and scipy); gpu-epoch needs the harness's packages
 # too, and `make carry` brings the few that are rarely there. Under ten minutes each; what they
 # find is in OUT even when they fail or are cut off.
-gpu-test: $(READY) ## on a GPU: conformance, residency, ordering, leaks, errors, sanitizer
+gpu-test: $(TESTS) ## on a GPU: conformance, residency, ordering, leaks, errors, sanitizer
 	$(PY) tests/gpu/suite.py --out $(OUT) --budget $(if $(filter file,$(origin BUDGET)),560,$(BUDGET))
 
 gpu-micro: $(READY) ## on a GPU: gather rates over row width, span, order, policy and grid, beside the roofs
@@ -101,7 +117,7 @@ $(REHEARSAL)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(REHEARSAL)
 	grep -v -e '^torch==' -e '^nvidia-cuda-nvrtc==' constraints.txt > $(REHEARSAL)/constraints.txt
 	$(REHEARSAL)/bin/python -m pip install -q -c $(REHEARSAL)/constraints.txt \
-	  'torch==2.11.*' 'nvidia-cuda-crt==13.0.*' -e '.[dev]'
+	  'torch==2.11.*' 'nvidia-cuda-crt==13.0.*' -e '.[cu13,dev]'
 	@touch $@
 
 carry: $(READY) ## on any machine: unpack into .carry what a GPU machine without a network lacks

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gatherbench.kernels.cuda_calls import HOW_TO_INSTALL
 from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.private_folder import cache_folder, private_folder
 
@@ -51,8 +52,7 @@ def compiler_version() -> str:
         status, major, minor = nvrtc.nvrtcVersion()
     except (ImportError, RuntimeError) as missing:
         raise CompilerError(
-            "no CUDA compiler: NVRTC could not be loaded. Install it with "
-            "`pip install cuda-core cuda-bindings nvidia-cuda-nvrtc`"
+            f"no CUDA compiler: NVRTC could not be loaded. Install it with {HOW_TO_INSTALL}"
         ) from missing
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         raise CompilerError(f"NVRTC does not tell its version: {status}")
@@ -86,7 +86,9 @@ def _compile(code: str, arch: str, what: str, macros: list[tuple[str, str]] | No
         try:
             from cuda.core import Program, ProgramOptions
         except ImportError as missing:
-            raise CompilerError(f"cuda-core is needed: {missing}") from missing
+            raise CompilerError(
+                f"cuda-core is needed: {missing}. Install it with {HOW_TO_INSTALL}"
+            ) from missing
 
     options = ProgramOptions(name="gather", arch=arch, std="c++17", define_macro=macros)
     with _disk_cache(cache_dir()) as kept:

@@ -9,15 +9,23 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.metadata
 from typing import Any
+
+from gatherbench.plugins import installing
+
+HOW_TO_INSTALL = f"{installing('cu13')} (driver 580 or newer), or cu12 in its place"
+NO_DRIVER = "There is no working NVIDIA driver: `nvidia-smi` should say the same"
+#: The least driver by the major version of CUDA (CUDA Toolkit release notes, table 2).
+LEAST_DRIVER = {12: "525.60", 13: "580.65"}
 
 
 class CudaCallError(RuntimeError):
-    """A CUDA call failed; ``code`` is the name of its status, e.g. ``cudaErrorNotSupported``."""
+    """``call`` failed; ``code`` is the name of its status, e.g. ``cudaErrorNotSupported``."""
 
     def __init__(self, call: str, code: str, text: str, hint: str = "") -> None:
         super().__init__(f"{call} failed: {code} ({text})" + (f". {hint}" if hint else ""))
-        self.code = code
+        self.call, self.code = call, code
 
 
 def runtime() -> Any:
@@ -36,7 +44,7 @@ def _bindings(name: str) -> Any:
         return importlib.import_module(f"cuda.bindings.{name}")
     except ImportError as missing:
         raise CudaCallError(
-            f"import cuda.bindings.{name}", "ImportError", str(missing), "pip install cuda-bindings"
+            f"import cuda.bindings.{name}", "ImportError", str(missing), HOW_TO_INSTALL
         ) from missing
 
 
@@ -51,6 +59,8 @@ def call_runtime(name: str, *arguments: Any, hints: dict[str, str] | None = None
     if int(status):
         module.cudaGetLastError()  # reported here: nobody else shall meet it
         hint = (hints or {}).get(status.name, "")
+        if status.name == "cudaErrorInsufficientDriver":
+            hint = driver_shortage() or NO_DRIVER
         raise CudaCallError(name, status.name, _text(module.cudaGetErrorString(status)), hint)
     return _result(rest)
 
@@ -79,6 +89,25 @@ def _result(rest: list[Any]) -> Any:
 def _text(answer: tuple[Any, bytes | None]) -> str:
     """What ``cudaGetErrorString`` and its like answer: a status, and the text."""
     return (answer[1] or b"no description").decode()
+
+
+def driver_shortage(major: int | None = None) -> str:
+    """What to do where the driver is too old for CUDA ``major``, by default that of the bindings.
+
+    Empty where the driver serves it, and where there is no driver.
+    """
+    try:
+        served = int(call_driver("cuDriverGetVersion"))  # e.g. 12080; needs no GPU, and no cuInit
+    except CudaCallError:
+        return ""
+    needed = major or int(importlib.metadata.version("cuda-bindings").partition(".")[0])
+    if served // 1000 >= needed:
+        return ""
+    return (
+        f"The driver serves CUDA {served // 1000}.{served % 1000 // 10}, and CUDA {needed} is"
+        f" installed here: {installing(f'cu{served // 1000}')} in an environment without it,"
+        f" or driver {LEAST_DRIVER.get(needed, 'of that version')} or newer"
+    )
 
 
 def device_attribute(name: str, device: int) -> int:

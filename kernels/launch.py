@@ -20,8 +20,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gatherbench.kernels.compiler import KERNEL_NAME, compile_file, compile_gather
-from gatherbench.kernels.cuda_calls import call_driver, call_runtime, driver
+from gatherbench.kernels.compiler import (
+    KERNEL_NAME,
+    compile_file,
+    compile_gather,
+    compiler_version,
+)
+from gatherbench.kernels.cuda_calls import (
+    CudaCallError,
+    call_driver,
+    call_runtime,
+    driver,
+    driver_shortage,
+)
 from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.policies import policy
 
@@ -72,7 +83,12 @@ def load_kernel(cubin: bytes, name: str) -> Any:
         CudaCallError: there is no driver, or it refuses the cubin.
     """
     call_driver("cuInit", 0)
-    library = call_driver("cuLibraryLoadData", cubin, [], [], 0, [], [], 0)
+    try:
+        library = call_driver("cuLibraryLoadData", cubin, [], [], 0, [], [], 0)
+    except CudaCallError as refused:
+        if shortage := driver_shortage(int(compiler_version().partition(".")[0])):
+            raise CudaCallError(refused.call, refused.code, "the cubin", shortage) from refused
+        raise
     kernel = call_driver("cuLibraryGetKernel", library, name.encode())
     return driver().CUfunction(int(kernel))  # the driver takes either
 

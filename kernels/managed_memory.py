@@ -211,7 +211,9 @@ def _place(device: int | None) -> Any:
 
 def _advise(span: Span, advice: str, place: object) -> None:
     kind = getattr(runtime().cudaMemoryAdvise, advice)
-    call_runtime("cudaMemAdvise", span.address, span.size_bytes, kind, place)
+    # CUDA 12 calls by this name what takes a device's number, and has what we need beside it.
+    name = "cudaMemAdvise_v2" if hasattr(runtime(), "cudaMemAdvise_v2") else "cudaMemAdvise"
+    call_runtime(name, span.address, span.size_bytes, kind, place)
 
 
 def _free(address: int, pid: int) -> None:

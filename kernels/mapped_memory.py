@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from gatherbench.kernels.cuda_calls import (
+    NO_DRIVER,
     CudaCallError,
     call_runtime,
     device_attribute,
@@ -289,7 +290,6 @@ def _hints(size: int) -> dict[str, str]:
     )
     if size >= ONE_CALL_BYTES:
         locking += f"; from driver 580 on, one table must be below {ONE_CALL_BYTES >> 30} GiB"
-    no_driver = "There is no working NVIDIA driver: `nvidia-smi` should say the same"
     return {
         "cudaErrorMemoryAllocation": locking,
         "cudaErrorOperatingSystem": locking,
@@ -302,6 +302,5 @@ def _hints(size: int) -> dict[str, str]:
         "a running machine, it may be of a kind that must stay movable (`Movable` in "
         "/proc/zoneinfo): a smaller table may do",
         "cudaErrorNotSupported": "Copy the table into memory first",
-        "cudaErrorNoDevice": no_driver,
-        "cudaErrorInsufficientDriver": no_driver,
+        "cudaErrorNoDevice": NO_DRIVER,
     }

@@ -37,6 +37,7 @@ from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import open_meters
 from gatherbench.bench.meters.trust import SensorCheck
 from gatherbench.datasets.store import data_root
+from gatherbench.kernels.cuda_calls import HOW_TO_INSTALL
 from gatherbench.plugins import installing
 from gatherbench.reason import Reason, SensorUnavailableError
 
@@ -260,7 +261,7 @@ def _libraries(versions: dict[str, str | None]) -> list[Finding]:
         findings.append(Finding("CUDA compiler", "ok", nvrtc))
     except importlib.metadata.PackageNotFoundError:
         lost = "gather kernels cannot be compiled on this machine"
-        remedy = "pip install cuda-core cuda-bindings nvidia-cuda-nvrtc"
+        remedy = HOW_TO_INSTALL
         findings.append(Finding("CUDA compiler", "missing", "no NVRTC (cuda-core)", lost, remedy))
     return findings
 
