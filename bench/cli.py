@@ -33,7 +33,7 @@ app = typer.Typer(
     name="gatherbench",
     help="Benchmark and profile the ways of moving GNN node features to a GPU.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_show_locals=False,
 )
 app.command()(run)

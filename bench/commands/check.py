@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gatherbench.bench.commands.common import bad_input
+from gatherbench.bench.commands.common import JsonOption, bad_input, print_json
 from gatherbench.outside import words_of
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ def check(
     device: Annotated[
         str, typer.Option(help="cpu or cuda; auto takes a GPU where there is one.")
     ] = "auto",
+    as_json: JsonOption = False,
 ) -> None:
     """Run the conformance suite on each variant of a strategy, ours or an installed one."""
     import torch
@@ -31,11 +32,16 @@ def check(
 
     with bad_input(ValueError):
         kind, place = get(strategy), torch.device(choose_device(device))
-    found = set()
+    lines = []
     for variant in representatives(kind):
         verdict, why = judged(variant, place)
-        found.add(verdict)
-        typer.echo(f"{kind.name} {variant.variant}: {verdict}{why and f': {why}'}")
+        words = (kind.name, variant.variant, verdict, why)
+        lines.append(dict(zip(("strategy", "variant", "verdict", "reason"), words, strict=True)))
+        if not as_json:
+            typer.echo(f"{kind.name} {variant.variant}: {verdict}{why and f': {why}'}")
+    if as_json:
+        print_json(lines)
+    found = {line["verdict"] for line in lines}
     if found == {SKIPPED}:
         typer.echo(f"nothing was checked on {place}", err=True)
     raise typer.Exit(int(OK not in found or FAILED in found))

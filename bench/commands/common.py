@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from inspect import Signature, signature
@@ -13,7 +15,8 @@ import typer
 from gatherbench.outside import plain
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
+    from rich.table import Table
 
 #: Exit status of a command.
 OK, FAILED, BAD_INPUT = 0, 1, 2
@@ -25,6 +28,7 @@ RunArgument = Annotated[
 ]
 ResultsOption = Annotated[Path, typer.Option("--results", help="Folder that holds the runs.")]
 DEFAULT_RESULTS = Path("results")
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
 def asking(question: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -58,19 +62,41 @@ def run_folder(folder: Path | None, results: Path) -> Path:
     return folder if folder is not None else newest_run(results)
 
 
-def console(stderr: bool = False) -> Console:
+def console(stderr: bool = False, quiet: bool = False) -> Console:
     """A console as wide as the terminal; 120 columns into a file or a pipe."""
     from rich.console import Console
 
-    found = Console(stderr=stderr)
+    found = Console(stderr=stderr, quiet=quiet)
     # Into a file or a pipe there is no width to fit: wide enough that tables do not fold.
-    return found if found.is_terminal else Console(stderr=stderr, width=120)
+    return found if found.is_terminal else Console(stderr=stderr, quiet=quiet, width=120)
+
+
+def print_table(table: Table, as_json: bool) -> None:
+    """Print a table, or a JSON list with an object for each of its lines; cells are texts."""
+    if not as_json:
+        console().print(table)
+        return
+    names = [_words(column.header) for column in table.columns]
+    lines = zip(*(map(_words, column.cells) for column in table.columns), strict=True)
+    print_json([dict(zip(names, line, strict=True)) for line in lines])
+
+
+def print_json(value: object) -> None:
+    """Print it as JSON that every reader takes: without NaN."""
+    typer.echo(json.dumps(value, indent=1, allow_nan=False))
+
+
+def _words(cell: RenderableType) -> str:
+    from rich.text import Text
+
+    return cell.plain if isinstance(cell, Text) else Text.from_markup(str(cell)).plain
 
 
 def fail(message: str) -> NoReturn:
     """End with the message and exit status 2."""
     said = "\n".join(map(plain, message.splitlines()))
-    typer.secho(f"error: {said}", err=True, fg=typer.colors.RED)
+    colour = False if os.environ.get("NO_COLOR") else None  # None: on a terminal
+    typer.secho(f"error: {said}", err=True, fg=typer.colors.RED, color=colour)
     raise typer.Exit(BAD_INPUT)
 
 

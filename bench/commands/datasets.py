@@ -8,7 +8,13 @@ from typing import Annotated
 
 import typer
 
-from gatherbench.bench.commands.common import asking, bad_input, console
+from gatherbench.bench.commands.common import (
+    JsonOption,
+    asking,
+    bad_input,
+    console,
+    print_json,
+)
 from gatherbench.datasets.asked import Import
 
 
@@ -54,17 +60,21 @@ def list_() -> None:
 def info(
     name: Annotated[str, typer.Argument(help="A dataset's name, or its folder.")],
     scale: Annotated[float, typer.Option(help="Share of a generated graph's full size.")] = 1.0,
+    as_json: JsonOption = False,
 ) -> None:
     """Describe a prepared dataset."""
     from gatherbench.bench.show.listing import description
     from gatherbench.datasets.registry import get_source
-    from gatherbench.datasets.store import DatasetError, dataset_folder
+    from gatherbench.datasets.store import DatasetError, dataset_folder, describe
 
     with bad_input(DatasetError, OSError):
         folder = Path(name) if Path(name).is_dir() else dataset_folder(name, scale)
         if not folder.exists():
             get_source(name)  # a name that is none is refused with the nearest one
-        console().print(description(folder))
+        if as_json:
+            print_json(describe(folder))
+        else:
+            console().print(description(folder))
 
 
 def remove(

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gatherbench.bench.commands.common import console, fail
+from gatherbench.bench.commands.common import JsonOption, fail, print_table
 
 
 def list_things(
@@ -16,6 +16,7 @@ def list_things(
             help="One of strategies, policies, datasets, plans, plan-keys, profiles, meters."
         ),
     ] = "",
+    as_json: JsonOption = False,
 ) -> None:
     """List the strategies, datasets, plans, meters, policies or profiles there are."""
     from gatherbench.bench.show.listing import LISTINGS
@@ -23,4 +24,4 @@ def list_things(
     if what not in LISTINGS:
         said = f"cannot list {what!r}" if what else "say what to list"
         fail(f"{said}: one of {', '.join(LISTINGS)}")
-    console().print(LISTINGS[what]())
+    print_table(LISTINGS[what](), as_json)

@@ -55,12 +55,15 @@ def run(
     nvtx: Annotated[
         bool, typer.Option("--nvtx", help="Mark the measured epochs for Nsight Systems (GPU).")
     ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Print the run's folder alone, as the last line.")
+    ] = False,
 ) -> None:
     """Measure a plan. Prints tables and the answer, writes pictures and a report."""
     from gatherbench.bench.plan.plan import PlanError
     from gatherbench.bench.plan.plan_file import USUAL, load_plan
 
-    out = console()
+    out = console(quiet=quiet)
     if budget is not None and not budget < math.inf:
         fail(f"--budget {budget}: seconds are expected")
     if bool(plan) == (resume is not None):
@@ -90,4 +93,7 @@ def run(
             prepared = new_run(
                 plan, results, device, profile=profile, trace=trace, nvtx=nvtx, sensors=sensors
             )
-        raise typer.Exit(execute(prepared, out, console(stderr=True), budget))
+        status = execute(prepared, out, console(stderr=True), budget)
+    if quiet:
+        typer.echo(prepared.store.folder)
+    raise typer.Exit(status)

@@ -9,6 +9,7 @@ import typer
 
 from gatherbench.bench.commands.common import (
     DEFAULT_RESULTS,
+    JsonOption,
     ResultsOption,
     RunArgument,
     bad_input,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 def show(
     folder: RunArgument = None,
     results: ResultsOption = DEFAULT_RESULTS,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    as_json: JsonOption = False,
     everything: Annotated[
         bool, typer.Option("--all", help="Print every table, with what else is to be said of it.")
     ] = False,

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -76,6 +77,42 @@ def test_list(what, there):
     done = invoke("list", what)
     assert done.exit_code == 0, done.stderr
     assert there in done.stdout
+
+
+def test_lists_are_read_by_programs():
+    lines = json.loads(invoke("list", "strategies", "--json").stdout)
+    assert {"strategy", "data path", "parameters (default first)"} == set(lines[0])
+    assert lines[0]["strategy"] == "cpu_gather"
+    assert "mode: pinned, prefetch, naive" in lines[0]["parameters (default first)"]
+    keys = json.loads(invoke("list", "plan-keys", "--json").stdout)
+    assert "[[strategy]]" in [line["key"] for line in keys], "markup is taken off, brackets stay"
+
+
+def test_a_check_is_read_by_programs():
+    lines = json.loads(invoke("check", "disk_mmap", "--json").stdout)
+    assert [(line["strategy"], line["verdict"], line["reason"]) for line in lines] == [
+        ("disk_mmap", "ok", "")
+    ] * len(lines)
+
+
+def test_help_is_short_to_type():
+    assert invoke("show", "-h").stdout == invoke("show", "--help").stdout
+
+
+@pytest.mark.parametrize(("no_color", "red"), [("", True), ("1", False)])
+def test_errors_are_red_unless_no_color_is_set(no_color, red):
+    with mock.patch.dict(os.environ, {"NO_COLOR": no_color}):
+        done = CliRunner().invoke(app, ["list", "x"], color=True)
+    assert done.exit_code == 2
+    assert done.stderr.startswith("\x1b[31merror: " if red else "error: ")
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_quiet_run_prints_its_folder_alone(plan, tmp_path):
+    done = invoke("run", plan, "--results", tmp_path / "kept", "--quiet")
+    assert done.exit_code == 0, done.stderr
+    (folder,) = (tmp_path / "kept").glob("*/*")
+    assert done.stdout == f"{folder}\n"
 
 
 def test_every_key_of_a_plan_is_listed_with_its_words():
