@@ -1,10 +1,10 @@
 """GraphSAGE on WordNet with DDP: ``train_wordnet.py`` on several GPUs, a process each.
 
 On a machine without a GPU the processes train on its cores. On several machines, start the second
-command on each; HOST is one of them::
+command on each, with the machine's number as K; HOST is machine 0::
 
-    torchrun --standalone --nproc-per-node 2 examples/train_ddp.py
-    torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint HOST:29500 \
+    torchrun --nproc-per-node 2 examples/train_ddp.py
+    torchrun --nnodes 2 --node-rank K --master-addr HOST --master-port 29500 --nproc-per-node 4 \
         examples/train_ddp.py
 """
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
-import tempfile
 import time
 from itertools import islice
 from typing import Any
@@ -21,8 +20,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
-from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.data import Data
@@ -58,7 +55,7 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
     seeds = train_ids[: len(train_ids) // world * world][rank::world]
 
     # One table a machine, which every rank reads in place.
-    x = one_copy(graph.features, options.shared)
+    x = gatherbench.shared_table(graph.features)
     features = gatherbench.unified(x, strategy=options.strategy, device=device)
 
     data = Data(y=y, edge_index=torch.empty((2, 0), dtype=torch.int64), num_nodes=len(y))
@@ -96,30 +93,6 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
         print("parameters by rank:", *digests)
 
 
-def one_copy(features: NDArray[Any], folder: str) -> Tensor:
-    """``features`` (float32 ``[N, D]``) in shared memory: one copy for all ranks of a machine.
-
-    The machine's first rank makes the copy, in a file that has no name any more when all have it.
-
-    Raises:
-        OSError: ``folder`` has no room for it.
-    """
-    rank, local_rank = dist.get_rank(), int(os.environ["LOCAL_RANK"])
-    with tempfile.NamedTemporaryFile(dir=folder) as file:
-        if local_rank == 0:
-            # A file system without room would otherwise kill the process when it writes.
-            os.posix_fallocate(file.fileno(), 0, features.nbytes)
-        names: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(names, file.name)
-        name = names[rank - local_rank]
-        x = torch.from_file(name, shared=True, size=features.size, dtype=torch.float32)
-        x = x.view(features.shape)
-        if local_rank == 0:
-            x.numpy()[:] = features
-        dist.barrier()
-    return x
-
-
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--strategy", default="async_zero_copy", help="gatherbench list strategies")
@@ -130,7 +103,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=1024, help="seeds a step of all ranks")
     parser.add_argument("--max-batches", type=int, default=0, help="batches of an epoch; 0: all")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--shared", default="/dev/shm", help="a folder in memory, for the table")
     return parser.parse_args()
 
 

@@ -16,8 +16,6 @@ import torch.distributed as dist
 
 import gatherbench
 
-from .strategies.rank_processes import on_ranks
-
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 
@@ -76,8 +74,7 @@ runpy.run_path(wrong, run_name="__main__")
 @pytest.mark.usefixtures("data_root")
 def test_train_ddp(tmp_path):
     """Ranks end with the same parameters, by whose digests a script without DDP is found out."""
-    right, wrong, shared = EXAMPLES / "train_ddp.py", tmp_path / "wrong.py", tmp_path / "shared"
-    shared.mkdir()
+    right, wrong = EXAMPLES / "train_ddp.py", tmp_path / "wrong.py"
     wrapped, text = "DistributedDataParallel(model.to(device))", right.read_text()
     assert wrapped in text
     wrong.write_text(text.replace(wrapped, "model.to(device)"))
@@ -87,7 +84,7 @@ def test_train_ddp(tmp_path):
     few = ["--epochs", 2, "--max-batches", 10, "--strategy", "cpu_gather"]
     # ``timeout`` tells the launcher to end its ranks, which a kill would not.
     launcher = ["timeout", 800, sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command = [*launcher, "--nproc-per-node", 2, *scripts, "--device", "cpu", "--shared", shared]
+    command = [*launcher, "--nproc-per-node", 2, *scripts, "--device", "cpu"]
     done = subprocess.run(
         [*map(str, command), *map(str, few)],
         env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False, capture_output=True, text=True,
@@ -95,7 +92,6 @@ def test_train_ddp(tmp_path):
     assert done.returncode == 0, done.stderr
     digests = re.findall(r"^parameters by rank: (\w{16}) (\w{16})$", done.stdout, re.MULTILINE)
     assert [one == other for one, other in digests] == [True, False]
-    assert not list(shared.iterdir())
     said = (
         r"^2 ranks, each with \d+ seeds and UnifiedTensor\(\[117659, 300\], torch.float32, (\w+) \("
     )
@@ -104,34 +100,6 @@ def test_train_ddp(tmp_path):
     losses = [float(loss) for loss in re.findall(r"loss ([\d.]+), 10 batches", done.stdout)]
     assert len(losses) == 2
     assert losses[1] < losses[0]
-
-
-def test_ranks_of_a_machine_share_the_table(tmp_path, monkeypatch):
-    """What one writes, the other reads; ranks of two machines have a copy each."""
-    one_copy, shared = example("train_ddp").one_copy, tmp_path / "shared"
-    shared.mkdir()
-    monkeypatch.setenv("LOCAL_RANK", "")
-    table = np.arange(12, dtype=np.float32).reshape(4, 3)
-
-    def work(rank: int) -> list[list[bool]]:
-        seen = []
-        for local_rank in (rank, 0):  # on one machine, and on two
-            os.environ["LOCAL_RANK"] = str(local_rank)
-            x = one_copy(table, str(shared))
-            assert np.array_equal(x.numpy(), table)
-            dist.barrier()
-            x[rank] = -1
-            dist.barrier()
-            seen.append((x[:, 0] == -1).tolist())
-        with pytest.raises(OSError, match=r"File too large|No space"):
-            one_copy(np.broadcast_to(np.float32(0), (2**50, 3)), str(shared))
-        return seen
-
-    assert on_ranks(2, work, tmp_path) == [
-        [[True, True, False, False], [True, False, False, False]],
-        [[True, True, False, False], [False, True, False, False]],
-    ]
-    assert not list(shared.iterdir())
 
 
 def snippets(name: str) -> list[str]:

@@ -3,8 +3,8 @@
 The four rooms of the house are ``gatherbench.datasets``, ``gatherbench.kernels``,
 ``gatherbench.strategies`` and ``gatherbench.bench``. Importing this package loads none of
 them, so that ``gatherbench --help`` answers without torch or pandas. :func:`unified`, the way
-into one's own training code, :class:`UnifiedTensor` and :func:`empty` are loaded when they are
-first asked for; what goes with PyTorch Geometric is in ``gatherbench.pyg``.
+into one's own training code, :class:`UnifiedTensor`, :func:`empty` and :func:`shared_table` are
+loaded when they are first asked for; what goes with PyTorch Geometric is in ``gatherbench.pyg``.
 """
 
 import os
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from gatherbench.kernels.private_folder import cache_folder, private_folder
 
-__all__ = ["UnifiedTensor", "__version__", "empty", "unified"]
+__all__ = ["UnifiedTensor", "__version__", "empty", "shared_table", "unified"]
 __version__ = "0.1.0"
 
 
@@ -56,11 +56,13 @@ _keep_compiled_loops()
 
 if TYPE_CHECKING:
     from gatherbench.kernels.managed_memory import empty
+    from gatherbench.strategies.shared_table import shared_table
     from gatherbench.strategies.unified_tensor import UnifiedTensor, unified
 else:  # hidden from type checkers, which would then believe in any name
     _WHERE = {
         "UnifiedTensor": "gatherbench.strategies.unified_tensor",
         "empty": "gatherbench.kernels.managed_memory",
+        "shared_table": "gatherbench.strategies.shared_table",
         "unified": "gatherbench.strategies.unified_tensor",
     }
 
