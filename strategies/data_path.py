@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
 from torch import Tensor
 
@@ -140,6 +141,17 @@ def total(paths: Iterable[DataPath]) -> DataPath:
         disk_bytes=_sum(path.disk_bytes for path in every),
         disk_requests=_sum(path.disk_requests for path in every),
     )
+
+
+def scaled(path: DataPath, factor: float) -> DataPath:
+    """So many times the path, each count rounded."""
+
+    def times(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {size: round(count * factor) for size, count in value.items()}
+        return value if value is None else round(value * factor)
+
+    return DataPath(**{one.name: times(getattr(path, one.name)) for one in fields(path)})
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:

@@ -151,6 +151,12 @@ class Measure(_Table):
         default=2,
         description="Least number of minibatches whose rows are compared before anything is timed.",
     )
+    count_batches: FromNought = Field(
+        default=0,
+        description="Minibatches, evenly spread over an epoch, that are counted for the bytes and"
+        " requests of all (0: each is counted). Each is counted, too, where steps are captured, a"
+        " minibatch depends on those before it, or a path reads a disk.",
+    )
     eval_batches: FromNought = Field(
         default=0,
         description="Minibatches of test nodes that score the trained model at the end (0: none).",

@@ -34,8 +34,6 @@ COMPARED = "fetched rows compared bit for bit with a plain gather"
 
 #: Minibatches of a timed epoch that are looked at, and rows of each: some ten microseconds.
 SPOT_BATCHES, SPOT_ROWS = 3, 32
-#: Minibatches that are fetched once more after the last epoch.
-LAST_BATCHES = 8
 #: Rows are put aside up to here, since to compare them at once would give a fetch that runs beside
 #: the training more time than it has in a timed epoch; of memory that is scarce, a share only.
 _ASIDE_BYTES, _ASIDE_SHARE = 128 << 20, 1 / 8

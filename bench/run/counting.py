@@ -1,9 +1,10 @@
 """Bytes, requests and operations of every set of minibatches, counted before anything is measured.
 
 Counting takes threads, memory and the CPU's caches, of which a measured process shall find none
-taken. So a process of its own draws each set once and asks all paths of the workload about it side
-by side. What it finds lies in the run's folder and is good for all repeats. Other runs count anew:
-what a path declares is its code, a plug-in's too, and nothing on disk would tell that it changed.
+taken. So a process of its own draws each set once, or a part of it (``count_batches``), and asks
+all paths of the workload about it side by side. What it finds lies in the run's folder and is good
+for all repeats. Other runs count anew: what a path declares is its code, a plug-in's too, and
+nothing on disk would tell that it changed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -32,7 +34,7 @@ from gatherbench.datasets.dataset import DatasetSpec
 from gatherbench.datasets.store import open_dataset
 from gatherbench.outside import words_of
 from gatherbench.strategies.base import Strategy
-from gatherbench.strategies.data_path import DataPath, total
+from gatherbench.strategies.data_path import DataPath, scaled, total
 from gatherbench.strategies.knowledge import Knowledge, Ranks
 from gatherbench.strategies.places import free_bytes
 from gatherbench.strategies.registry import build
@@ -72,7 +74,8 @@ def _sets(jobs: Sequence[Job], rank: int) -> Iterator[dict[str, Any]]:
     make = replace(first.run, basis="declared")  # a case has its own names on its rows
     for chosen in range(first.measure.epochs):
         seen, paths = _counted(epochs, chosen, asked, known)
-        common = [_plain(row) for row in set_rows(epochs, chosen, seen, make)]
+        plain = partial(_plain, seen=seen)
+        common = [plain(row) for row in set_rows(epochs, chosen, seen, make)]
         own = {id(one): paths[number] for number, one in enumerate(asked)}
         rows: dict[str, Any] = {}
         for name, strategy in strategies.items():
@@ -80,7 +83,7 @@ def _sets(jobs: Sequence[Job], rank: int) -> Iterator[dict[str, Any]]:
             if isinstance(path, str):
                 rows[name] = path
             else:
-                way = [] if path is None else [_plain(row) for row in path_rows(path, make)]
+                way = [] if path is None else [plain(row) for row in path_rows(path, make)]
                 rows[name] = [*way, *common]
         yield {"num_nodes": seen.num_nodes, "num_edges": seen.num_edges, "rows": rows}
 
@@ -92,10 +95,11 @@ def _counted(
 
     They are drawn once, and each is forgotten when all paths have been asked about it.
     """
-    seen, spec = MinibatchSet(), epochs.dataset.spec
+    seen, spec = MinibatchSet(epochs.batches), epochs.dataset.spec
+    numbers = _chosen(epochs, strategies)
 
     def ids() -> Iterator[Tensor]:
-        for batch in epochs.on_cpu(chosen):
+        for batch in epochs.on_cpu(chosen, numbers):
             seen.add(batch, epochs.job, spec.num_nodes)
             yield batch.input_ids
 
@@ -111,8 +115,18 @@ def _counted(
             way.advance(1)
     for way in ways:
         way.advance(None)
-        found.append(way.failure or total(way.paths))
+        found.append(way.failure or scaled(total(way.paths), seen.scale))
     return seen, found
+
+
+def _chosen(epochs: Epochs, strategies: Sequence[Strategy]) -> list[int] | None:
+    """The numbers of the minibatches that are counted for all; ``None``: each is counted."""
+    few, all_of_them = epochs.plan.count_batches, epochs.batches
+    workload = epochs.workload
+    depend = workload.step == "captured" or workload.remembers or workload.parted is not None
+    if depend or not 0 < few < all_of_them or any("file" in one.needs for one in strategies):
+        return None
+    return [one * all_of_them // few for one in range(few)]
 
 
 class _Way:
@@ -160,7 +174,9 @@ def _name(case: Case) -> str:
     return f"{case.strategy} {case.variant}"
 
 
-def _plain(row: Row) -> list[Any]:
+def _plain(row: Row, seen: MinibatchSet) -> list[Any]:
+    if (counted := len(seen.num_nodes)) < seen.batches:
+        row = replace(row, source=f"{row.source}; {counted} of {seen.batches}, scaled")
     return [getattr(row, name) for name in _FIELDS]
 
 

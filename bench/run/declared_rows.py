@@ -65,6 +65,7 @@ class MinibatchSet:
     """What was counted of the minibatches of one epoch.
 
     Attributes:
+        batches: that the epoch has; those that are counted stand for all.
         num_nodes, num_edges: of each layer, as those of
             :class:`~gatherbench.bench.sampling.trace.Trace`.
         pairs: distinct sources and kinds of a block's edges, where kinds matter.
@@ -72,10 +73,16 @@ class MinibatchSet:
             number, where sampling remembers.
     """
 
+    batches: int
     num_nodes: list[tuple[int, ...]] = field(default_factory=list)
     num_edges: list[list[int]] = field(default_factory=list)
     pairs: int = 0
     drawn: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+
+    @property
+    def scale(self) -> float:
+        """The epoch's minibatches over those that were counted."""
+        return self.batches / len(self.num_nodes)
 
     def add(self, batch: MiniBatch, job: Job, num_nodes: int) -> None:
         """Count one more minibatch, of a graph of ``num_nodes``."""
@@ -108,17 +115,18 @@ def set_rows(epochs: Epochs, chosen: int, seen: MinibatchSet, make: RowMaker) ->
     """What set ``chosen`` asks of sampling and training, whatever path its rows take."""
     workload, spec = epochs.workload, epochs.dataset.spec
     nodes, edges = (np.array(of, np.int64) for of in (seen.num_nodes, seen.num_edges))
+    nodes, edges = (np.rint(of.sum(axis=0) * seen.scale).astype(np.int64) for of in (nodes, edges))
     source = "count of the epoch's minibatches"
-    yield make.ok("sample", "minibatches", "1", len(nodes), source)
-    yield make.ok("sample", "seeds", "1", int(nodes[:, 0].sum()), source)
+    yield make.ok("sample", "minibatches", "1", seen.batches, source)
+    yield make.ok("sample", "seeds", "1", int(nodes[0]), source)
     yield make.ok("sample", "edges", "1", int(edges.sum()), source)
     yield from _structure_rows(epochs, seen, make)
     if workload.model in RELATIONAL:
         source = "distinct sources and kinds of a block's edges"
-        yield make.ok("sample", "pairs", "1", seen.pairs, source)
+        yield make.ok("sample", "pairs", "1", round(seen.pairs * seen.scale), source)
     source = "counted from the shapes of the minibatches (bench/run/training_cost.py)"
     # Every count is linear in nodes and edges, but for the launches.
-    shapes = nodes.sum(axis=0).tolist(), edges.sum(axis=0).tolist()
+    shapes = nodes.tolist(), edges.tolist()
     widths = (spec.feature_dim, workload.hidden, spec.num_classes)
     own = None if workload.model in MODELS else own_model(workload.model)
     if workload.model in COUNTED:
@@ -128,7 +136,7 @@ def set_rows(epochs: Epochs, chosen: int, seen: MinibatchSet, make: RowMaker) ->
     else:
         yield make.missing("train", "operations", "1", source, UNCOUNTED)
         return
-    cost = replace(cost, launches=cost.launches * len(nodes))
+    cost = replace(cost, launches=cost.launches * seen.batches)
     for name, (metric, unit) in TRAINING_METRICS.items():
         yield make.ok("train", metric, unit, getattr(cost, name), source)
 

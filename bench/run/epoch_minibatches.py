@@ -53,6 +53,11 @@ class Epochs:
         self._orders = dict[int, list[tuple[Any, int]]]()
         self._further = itertools.count(self.plan.epochs + self.plan.warmup_epochs)
 
+    @property
+    def batches(self) -> int:
+        """Minibatches of the first epoch."""
+        return len(self._order(0))
+
     def measured(self, number: int) -> Iterator[MiniBatch]:
         """Those of set ``number``."""
         tasks = self._tasks(number)
@@ -82,10 +87,15 @@ class Epochs:
         """Input ids of an epoch's minibatches, drawn by the CPU."""
         return (batch.input_ids for batch in self.on_cpu(epoch))
 
-    def on_cpu(self, epoch: int) -> Iterator[MiniBatch]:
-        """An epoch's minibatches, drawn by the CPU; several epochs may be drawn side by side."""
-        sampler = self.sampler.clone(torch.get_num_threads())
-        return map(self.typed, itertools.starmap(sampler.sample, self._tasks(epoch)))
+    def on_cpu(self, epoch: int, numbers: Iterable[int] | None = None) -> Iterator[MiniBatch]:
+        """An epoch's minibatches, drawn by the CPU; several epochs may be drawn side by side.
+
+        Args:
+            numbers: of those that are wanted, where any other can be drawn without it.
+        """
+        sampler, order = self.sampler.clone(torch.get_num_threads()), self._order(epoch)
+        tasks = order if numbers is None else [order[one] for one in numbers]
+        return map(self.typed, itertools.starmap(sampler.sample, tasks))
 
     def waited_s(self) -> float | None:
         """Seconds that the loop waited for what a GPU draws, since this was last asked."""
@@ -94,7 +104,11 @@ class Epochs:
         return told if self._begin else None
 
     def _tasks(self, epoch: int) -> Iterator[tuple[Any, int]]:
-        """The seeds of each minibatch; those of some epochs are kept, as paths take turns.
+        """The seeds of each minibatch."""
+        return iter(self._order(epoch))
+
+    def _order(self, epoch: int) -> list[tuple[Any, int]]:
+        """Those that :meth:`_tasks` gives; some epochs' are kept, as paths take turns.
 
         To sort a million of them takes longer than an epoch may.
         """
@@ -102,7 +116,7 @@ class Epochs:
             if len(self._orders) == KEPT_ORDERS:
                 del self._orders[next(iter(self._orders))]
             self._orders[epoch] = list(draws(self.workload, self.dataset, epoch, self.rank))
-        return iter(self._orders[epoch])
+        return self._orders[epoch]
 
     def _typed(self, sample: Callable[..., MiniBatch]) -> Callable[..., MiniBatch]:
         return lambda *task: self.typed(sample(*task))

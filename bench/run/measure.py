@@ -40,7 +40,6 @@ from gatherbench.bench.run.captured import (
 )
 from gatherbench.bench.run.check import (
     COMPARED,
-    LAST_BATCHES,
     NO_SCORE,
     StaysOnHost,
     Witness,
@@ -91,7 +90,7 @@ from gatherbench.bench.sampling.knowledge import knowledge_of
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.bench.sampling.splitmix import derive
-from gatherbench.bench.sampling.trace import Trace
+from gatherbench.bench.sampling.trace import KEPT, Trace
 from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.datasets.store import open_dataset
 from gatherbench.kernels.reference import reference_gather
@@ -165,7 +164,7 @@ class Ground:
 
     @cached_property
     def sizes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Nodes and edges of the measured minibatches; where nobody counted, of the first set."""
+        """Nodes and edges of the measured minibatches; where nobody counted, of the trace."""
         trace = self.epochs.trace
         return Counts.of(self._job).sizes or (trace.num_nodes, trace.num_edges)
 
@@ -515,7 +514,7 @@ class _Training:
             What tuning took, of which the rows are written.
         """
         plan, make, when = self.job.measure, self.job.rows, "in the warm-up"
-        self.fetcher.expect(len(self.epochs.trace))
+        self.fetcher.expect(self.epochs.batches)
         self.out.rows(self.group.rows(make))
         if compares_activations(plan):
             self._activation_rows(typical)
@@ -524,7 +523,7 @@ class _Training:
         tuned = self._tuned(typical)
         self.out.rows(_setup_rows(tuned, make))
         for number in range(plan.warmup_epochs):
-            watched = self._compared(when, len(self.epochs.trace), everything)
+            watched = self._compared(when, self.epochs.batches, everything)
             resting = self._torch_resting("in the warm-up")
             with watched as watch, resting:
                 self._epoch(self.epochs.warm_up(number), unmarked, watch)
@@ -566,7 +565,7 @@ class _Training:
 
     def look_again(self, *, everything: bool) -> None:
         """Compare rows once more after the last epoch."""
-        batches = min(LAST_BATCHES, len(self.epochs.trace))
+        batches = min(KEPT, len(self.epochs.trace))
         last = map(self.epochs.typed, itertools.islice(self.epochs.trace, batches))
         compared = self._compared("after the last epoch", batches, everything)
         check_rows(self.fetcher, compared, last, self.trainer, self.group)
@@ -596,7 +595,7 @@ class _Training:
         """Run it with the meters open, and write what it took; ``chosen``: its minibatches."""
         case, out, recorder = self.job.case, self.out, self.ground.recorder
         before, slow = self.fetcher.counts(), self.fetcher.latencies()
-        spots = self.witness.spots(len(self.epochs.trace), f"in epoch {number}")
+        spots = self.witness.spots(self.epochs.batches, f"in epoch {number}")
         batches = self.epochs.measured(chosen)
         self.epochs.waited_s()  # in epochs that are not measured
         self.trainer.activations.told()

@@ -1,8 +1,9 @@
 """Make a workload ready: its dataset on disk and its minibatches drawn.
 
-Both are kept under the data folder and used again by later runs. The trace is named after the
-dataset's ``spec.json`` too, so that a dataset that was made anew never meets an old trace; of an
-imported graph it holds a checksum.
+Both are kept under the data folder and used again by later runs. Of the minibatches the first of
+the first epoch are kept, the *trace*: all others are drawn when they are measured. The trace is
+named after the dataset's ``spec.json`` too, so that a dataset that was made anew never meets an old
+trace; of an imported graph it holds a checksum.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def prepare(workload: Workload, progress: Progress = silent) -> tuple[Path, Path
     """
     from gatherbench.bench.sampling.epoch import workload_seeds
     from gatherbench.bench.sampling.state_sampler import sampler_of
-    from gatherbench.bench.sampling.trace import Trace, draw_trace
+    from gatherbench.bench.sampling.trace import KEPT, Trace, draw_trace
     from gatherbench.datasets.registry import prepare_dataset
     from gatherbench.datasets.store import data_root, open_dataset
 
@@ -49,7 +50,7 @@ def prepare(workload: Workload, progress: Progress = silent) -> tuple[Path, Path
     sampler = sampler_of(workload, dataset.indptr, dataset.indices)
     for rank, one in missing.items():
         seeds = workload_seeds(workload, dataset.train_ids, 0, rank, dataset.spec.num_nodes)
-        draw_trace(one, sampler, seeds, workload.seed, progress, rank=rank, world=world)
+        draw_trace(one, sampler, seeds[:KEPT], workload.seed, progress, rank=rank, world=world)
     for old in trace.parent.glob(f"{workload.trace_id}-{'?' * len(state_of(folder))}"):
         if old != trace:  # of a graph that is no more
             shutil.rmtree(old, ignore_errors=True)

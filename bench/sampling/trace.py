@@ -1,8 +1,7 @@
-"""An epoch's minibatches on disk: drawn once, replayed for every strategy.
+"""The first minibatches of an epoch on disk: by them a run knows graph and sampler again.
 
-Strategies can only be compared on the same minibatches. Sampling them anew each time would give the
-same ones (the sampler depends on its seed alone) but at a cost that a measurement of data movement
-does not want beside it.
+All others are drawn when they are measured: the sampler depends on its seed alone. These are
+fetched once more when a path has been measured.
 
 A trace is a folder of flat little-endian arrays, all minibatches one after the other, and
 ``trace.json``, which says where each begins. It is written under another name and renamed when
@@ -33,6 +32,8 @@ from gatherbench.outside import open_file, parsed, read_bytes
 
 FORMAT_VERSION = 1
 MANIFEST = "trace.json"
+#: Minibatches of a workload's first epoch that are kept.
+KEPT = 8
 #: The files: node ids of all minibatches; sources and targets of all their layers.
 _ARRAYS = ("input_ids", "sources", "targets")
 _REMEDY = "delete the folder and draw the trace again"
@@ -131,7 +132,7 @@ class _Writer:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """The minibatches of one epoch; ``len``, ``trace[i]`` and iteration give :class:`MiniBatch`.
+    """Minibatches of one epoch; ``len``, ``trace[i]`` and iteration give :class:`MiniBatch`.
 
     The arrays are memory maps: a minibatch is read when it is asked for. Open one with
     :meth:`open`.

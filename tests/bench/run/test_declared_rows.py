@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -11,6 +12,8 @@ from gatherbench.bench.run import counting
 from gatherbench.bench.run.counting import Counts
 from gatherbench.bench.run.declared_rows import constant_rows, requests_of
 from gatherbench.bench.run.epoch_minibatches import Epochs
+from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.rows import Row
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.prepare import prepare, rank_trace
 from gatherbench.bench.sampling.trace import Trace
@@ -78,6 +81,47 @@ def test_every_sum_is_its_own_and_each_epochs(make_job, monkeypatch):
     assert {row.rank for row in rows} == {-1}
 
 
+def declared(job: Job) -> dict[str, Row]:
+    (job,) = counted(job)
+    return {f"{row.stage}.{row.metric}": row for row in Counts.of(job).rows(job, 0, 0)}
+
+
+def test_of_a_long_epoch_some_minibatches_say_what_all_ask_for(make_job, monkeypatch):
+    """Two of five, the first and the third (5 // 2), count two and a half times."""
+    monkeypatch.setattr(counting, "build", lambda *_: FromPeers())
+    job = make_job(count_batches=2)
+    epochs = Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
+    drawn = list(epochs.on_cpu(0))
+    assert [b.input_ids.tolist() for b in epochs.on_cpu(0, [2])] == [drawn[2].input_ids.tolist()]
+    two, rows = [drawn[0], drawn[2]], declared(job)
+    expected = {
+        "fetch.declared_payload": round(2.5 * sum(one.num_nodes[-1] for one in two) * 33 * 4),
+        "fetch.peer_read": 40,
+        "sample.minibatches": 5,
+        "sample.seeds": 160,
+        "train.launches": 5 * (2 * 28 - 8 + 8 + 3),
+    }
+    assert {name: rows[name].value for name in expected} == expected
+    edges = sum(part.shape[1] for one in two for part in one.edges)
+    assert rows["sample.edges"].value == pytest.approx(2.5 * edges, abs=2)
+    assert {row.source.endswith("; 2 of 5, scaled") for row in rows.values()} == {True}
+
+
+@pytest.mark.parametrize("why", ["as many as there are", "captured", "partitions", "a disk"])
+def test_each_minibatch_is_counted_where_some_do_not_stand_for_all(make_job, monkeypatch, why):
+    job = make_job(count_batches=5 if why == "as many as there are" else 2)
+    changes = {"captured": {"step": "captured"}, "partitions": {"partitions": "8/2 beta"}}
+    workload = replace(job.case.workload, **changes.get(why, {}))
+    dataset, trace = prepare(workload)
+    job = replace(job, case=replace(job.case, workload=workload), dataset=dataset, trace=trace)
+    monkeypatch.setattr(counting, "build", lambda *_: FromPeers())
+    if why == "a disk":
+        monkeypatch.setattr(FromPeers, "needs", frozenset({"file"}))
+    rows = declared(job)
+    assert not any("scaled" in row.source for row in rows.values())
+    assert rows["fetch.peer_read"].value == 8 * rows["sample.minibatches"].value == 40
+
+
 def test_requests_of_two_epochs_by_hand(make_job, monkeypatch):
     """Rows of 132 B, read in place: each of 5 minibatches asks for three rows, which begin 0, 4 and
     8 B behind a line of 128 B. Each is read with as many sectors of 32 B as it touches: five, in
@@ -85,7 +129,7 @@ def test_requests_of_two_epochs_by_hand(make_job, monkeypatch):
     batches = {0: torch.tensor([0, 32, 64]), 1: torch.tensor([0, 32])}
     edges = (torch.zeros(2, 1, dtype=torch.int64), torch.zeros(2, 2, dtype=torch.int64))
 
-    def drawn(_: Epochs, chosen: int) -> Iterator[MiniBatch]:
+    def drawn(_: Epochs, chosen: int, _numbers: None) -> Iterator[MiniBatch]:
         sizes = (1, 2, len(batches[chosen]))
         return (MiniBatch(batches[chosen], edges, sizes) for _ in range(5))
 
