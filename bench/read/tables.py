@@ -24,8 +24,10 @@ from gatherbench.bench.meters.load import Waiting
 from gatherbench.bench.plan.plan import GPU_SAMPLING, Measure, NamedCase
 from gatherbench.bench.plan.workload import Workload, workload_names
 from gatherbench.bench.read.disturbance import mark_disturbed
+from gatherbench.bench.read.frames import NOISE, Frames, frames_of
 from gatherbench.bench.run.agreement import judged, without_wrong
 from gatherbench.bench.run.guards import is_running
+from gatherbench.bench.run.lines import lines_of
 from gatherbench.bench.run.rows import HEADER, PROCESS, SCHEMA_VERSION, SERIES, SET, Row
 from gatherbench.bench.run.store import RESTORE, SAMPLE_COLUMNS, RunStore, StoreError
 from gatherbench.outside import plain, read_json
@@ -53,6 +55,7 @@ class Run:
         ranks: rows of single processes of the cases that several train together (columns as
             ``rows`` without those of other work); what the case as a whole did is in ``rows``.
         going: whether it was still being measured when it was read; ``None``: it cannot be told.
+        observed: all rows of its cases, as they were written.
     """
 
     folder: Path
@@ -63,6 +66,45 @@ class Run:
     whole: pd.DataFrame
     ranks: pd.DataFrame
     going: bool | None = False
+    observed: Sequence[Row] = ()
+
+    @property
+    def epochs(self) -> pd.DataFrame:
+        """A line an epoch (of a prediction: a line for its epoch), and of each rank that has one.
+
+        Columns: :data:`gatherbench.bench.run.lines.EPOCH_KEYS`, ``noisy`` (the machine had too
+        much other work while the case ran), and what was observed, with the unit in the name:
+        ``epoch_s``, ``fetch_s``, ``link_rx_bytes``; see :attr:`columns`. What is missing is NaN,
+        and :attr:`reasons` says why.
+        """
+        return self._frames.epochs
+
+    @property
+    def cases(self) -> pd.DataFrame:
+        """A line a case: how it ended, its set-up, its checks.
+
+        Columns: :data:`gatherbench.bench.run.lines.CASE_KEYS`, ``noisy``, ``other_cores`` (that
+        other work had while the case ran), and what was observed, as in :attr:`epochs`.
+        """
+        return self._frames.cases
+
+    @property
+    def columns(self) -> pd.DataFrame:
+        """What each column holds: its ``unit``, ``source`` and ``meaning``; indexed by its name."""
+        return self._frames.columns
+
+    @property
+    def reasons(self) -> pd.DataFrame:
+        """Why a number is missing: a line for each case and column, or for single epochs.
+
+        Columns: :data:`gatherbench.bench.run.lines.REASON_KEYS`; epoch -1: all of the case's.
+        """
+        return self._frames.reasons
+
+    @cached_property
+    def _frames(self) -> Frames:
+        noise = self.rows.drop_duplicates([*SERIES, "repeat"])
+        return frames_of(lines_of(self.observed), noise[[*SERIES, "repeat", *NOISE]])
 
     @property
     def run_id(self) -> str:
@@ -177,14 +219,14 @@ class Run:
         return pd.MultiIndex.from_frame(self.rows[[*SERIES, "repeat", "epoch"]])
 
 
-def load_run(folder: Path) -> Run:
-    """Read a run's folder.
+def load_run(folder: Path | str) -> Run:
+    """Read a run's folder, such as ``results/example``.
 
     Raises:
         RunError: it is no run folder, was written with another schema version, or holds a file
             that cannot be read; the message names the file and the remedy.
     """
-    return run_in(RunStore.open(folder))
+    return run_in(RunStore.open(Path(folder)))
 
 
 def run_in(store: RunStore) -> Run:
@@ -211,14 +253,16 @@ def run_of(
 
     What cases measured that are no result is left out.
     """
-    table = table_of(without_wrong(judged(rows)))
+    right = without_wrong(judged(rows))
+    table, observed = table_of(right), [row for row in right if row.workload]
     samples = of_measured(table, samples)
     of_a_case = table["workload"] != ""
     whole, table = table[~of_a_case].reset_index(drop=True), table[of_a_case]
     table = _with_workloads(of_mean_epoch(table), plan)
     one_rank = table["rank"] >= 0
     ranks, table = table[one_rank].reset_index(drop=True), table[~one_rank].reset_index(drop=True)
-    return Run(folder, plan, env, mark_disturbed(table, env), samples, whole, ranks, going)
+    marked = mark_disturbed(table, env)
+    return Run(folder, plan, env, marked, samples, whole, ranks, going, observed)
 
 
 def of_mean_epoch(table: pd.DataFrame) -> pd.DataFrame:
@@ -242,7 +286,8 @@ def predicted(run: Run, rows: Sequence[Row]) -> Run:
     """The run with these predictions in place of those that it had."""
     others = run.rows[run.rows["basis"] != "predicted"]
     table = pd.concat([others, _with_workloads(table_of(rows), run.plan)], ignore_index=True)
-    return replace(run, rows=mark_disturbed(table, run.env))
+    observed = [row for row in run.observed if row.basis != "predicted"]
+    return replace(run, rows=mark_disturbed(table, run.env), observed=[*observed, *rows])
 
 
 def _with_workloads(table: pd.DataFrame, plan: dict[str, Any]) -> pd.DataFrame:
@@ -324,7 +369,11 @@ def only(
     kept = {case["workload"] for case in cases}
     table = {name: fields for name, fields in run.plan["workloads"].items() if name in kept}
     plan = {**run.plan, "cases": cases, "workloads": table}
-    return replace(run, plan=plan, rows=rows, ranks=ranks)
+    left = set(rows[[*SERIES, "repeat"]].itertuples(index=False, name=None))
+    observed = [
+        row for row in run.observed if tuple(getattr(row, n) for n in [*SERIES, "repeat"]) in left
+    ]
+    return replace(run, plan=plan, rows=rows, ranks=ranks, observed=observed)
 
 
 def newest_run(root: Path) -> Path:

@@ -3,8 +3,9 @@
 The four rooms of the house are ``gatherbench.datasets``, ``gatherbench.kernels``,
 ``gatherbench.strategies`` and ``gatherbench.bench``. Importing this package loads none of
 them, so that ``gatherbench --help`` answers without torch or pandas. :func:`unified`, the way
-into one's own training code, :class:`UnifiedTensor`, :func:`empty` and :func:`shared_table` are
-loaded when they are first asked for; what goes with PyTorch Geometric is in ``gatherbench.pyg``.
+into one's own training code, :class:`UnifiedTensor`, :func:`empty`, :func:`shared_table` and
+:func:`load_run`, a run's measurements as data frames, are loaded when they are first asked for;
+what goes with PyTorch Geometric is in ``gatherbench.pyg``.
 """
 
 import os
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from gatherbench.kernels.private_folder import cache_folder, private_folder
 
-__all__ = ["UnifiedTensor", "__version__", "empty", "shared_table", "unified"]
+__all__ = ["UnifiedTensor", "__version__", "empty", "load_run", "shared_table", "unified"]
 __version__ = "0.1.0"
 
 
@@ -55,6 +56,7 @@ def _folder_of_this_process() -> str:
 _keep_compiled_loops()
 
 if TYPE_CHECKING:
+    from gatherbench.bench.read.tables import load_run
     from gatherbench.kernels.managed_memory import empty
     from gatherbench.strategies.shared_table import shared_table
     from gatherbench.strategies.unified_tensor import UnifiedTensor, unified
@@ -62,6 +64,7 @@ else:  # hidden from type checkers, which would then believe in any name
     _WHERE = {
         "UnifiedTensor": "gatherbench.strategies.unified_tensor",
         "empty": "gatherbench.kernels.managed_memory",
+        "load_run": "gatherbench.bench.read.tables",
         "shared_table": "gatherbench.strategies.shared_table",
         "unified": "gatherbench.strategies.unified_tensor",
     }

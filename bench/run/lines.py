@@ -1,0 +1,168 @@
+"""A run's tables: a line an epoch, a line a case, and a line for each value that is missing.
+
+Processes observe one number at a time (:class:`gatherbench.bench.run.rows.Row`). Here their
+observations become lines, in which a metric is a column
+(:class:`gatherbench.bench.run.columns.Column`).
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gatherbench.bench.run.columns import CASES, EPOCHS, Column
+from gatherbench.bench.run.rows import PROCESS, Row
+
+#: What stands before the metrics of an epoch.
+EPOCH_KEYS = (
+    *("run", "commit", "machine", "backend", "basis", "borrowed", "workload", "dataset"),
+    *("strategy", "variant", "rank", "repeat", "block", "epoch"),
+)
+#: What stands before what a case did as a whole: how it ended is among it.
+CASE_KEYS = (
+    *("run", "commit", "machine", "backend", "basis", "borrowed", "workload", "dataset"),
+    *("strategy", "variant", "rank", "repeat", "status", "reason"),
+)
+#: Of a value that is missing, or whose source is not its column's. Epoch -1: all of the case's.
+REASON_KEYS = (
+    *("basis", "workload", "strategy", "variant", "rank", "repeat", "epoch", "table"),
+    *("column", "status", "reason", "source"),
+)
+#: The column that says how long a case took; how it ended is its status.
+ENDED = Column("case", "wall_time", "s", declared=False)
+_READ = re.compile(r"\[samples=(\d+), (?=period=)")
+_ALL_EPOCHS = -1
+
+
+@dataclass(slots=True)
+class Lines:
+    """What rows come to.
+
+    Attributes:
+        epochs, cases: lines by :data:`EPOCH_KEYS` and :data:`CASE_KEYS`, and then by column. A
+            number that is missing is not among them.
+        reasons: lines by :data:`REASON_KEYS`.
+        columns: what the columns hold, by name.
+    """
+
+    epochs: list[dict[str, Any]] = field(default_factory=list)
+    cases: list[dict[str, Any]] = field(default_factory=list)
+    reasons: list[dict[str, Any]] = field(default_factory=list)
+    columns: dict[str, Column] = field(default_factory=dict)
+
+
+def lines_of(rows: Iterable[Row], known: Lines | None = None) -> Lines:
+    """The lines of whole cases, of which ``known`` has no line yet.
+
+    The columns that are new are added to those of ``known``, whose blocks are counted on.
+
+    Raises:
+        ValueError: an observation stands twice among the rows.
+    """
+    found = Lines(columns=known.columns if known else {})
+    processes = _Processes(known.epochs if known else ())
+    rows = list(rows)
+    for row in rows:
+        processes.add(row)
+    lines: dict[tuple[object, ...], dict[str, Any]] = {}
+    missing: dict[tuple[object, ...], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        if (row.stage, row.metric) == PROCESS[:2] and row.epoch >= 0:
+            continue  # of a case that another process went on with: blocks say so
+        column = Column(row.stage, row.metric, row.unit, row.basis == "declared")
+        usual, read = _source(row.source)
+        known_column = found.columns.setdefault(column.name, replace(column, source=usual))
+        line = _line(row, lines, found, processes)
+        if column.name in line:
+            what = f"{row.stage}.{row.metric} of {row.workload} {row.strategy} {row.variant}"
+            raise ValueError(f"{what}, repeat {row.repeat}, epoch {row.epoch} stands twice")
+        line[column.name] = row.value
+        if read is not None and row.value is not None:
+            line[column.samples] = read
+        ends = column.name == ENDED.name
+        if ends:
+            line |= {"status": row.status, "reason": row.reason}
+        if (row.value is None and not ends) or usual != known_column.source:
+            table = CASES if row.epoch < 0 else EPOCHS
+            reason = {
+                **{name: line[name] for name in REASON_KEYS[:6]},
+                **{"epoch": row.epoch, "table": table, "column": column.name},
+                **{"status": row.status, "reason": row.reason},
+                "source": usual if usual != known_column.source else None,
+            }
+            missing[tuple(v for n, v in reason.items() if n != "epoch")].append(reason)
+    epochs = _count(found.epochs)
+    for alike in missing.values():
+        in_all = alike[0]["table"] == EPOCHS and len(alike) == epochs[_case(alike[0])]
+        found.reasons += [{**alike[0], "epoch": _ALL_EPOCHS}] if in_all else alike
+    return found
+
+
+def _line(
+    row: Row, lines: dict[tuple[object, ...], dict[str, Any]], found: Lines, processes: _Processes
+) -> dict[str, Any]:
+    """The line to which a row belongs, made where there is none."""
+    basis = "measured" if row.basis == "declared" else row.basis
+    keys: dict[str, Any] = {
+        **{"run": row.run_id, "commit": row.commit, "machine": row.machine},
+        **{"backend": row.backend, "basis": basis, "borrowed": row.borrowed or None},
+        **{"workload": row.workload, "dataset": row.dataset, "strategy": row.strategy},
+        **{"variant": row.variant, "rank": row.rank, "repeat": row.repeat},
+    }
+    place = (*keys.values(), row.epoch)
+    if place not in lines:
+        if row.epoch < 0:
+            found.cases.append(keys | {"status": None, "reason": None})
+            lines[place] = found.cases[-1]
+        else:
+            found.epochs.append(keys | {"block": processes.block(row), "epoch": row.epoch})
+            lines[place] = found.epochs[-1]
+    return lines[place]
+
+
+class _Processes:
+    """Which process measured an epoch of a case, by numbers; -1: the case had one alone."""
+
+    def __init__(self, epochs: Sequence[dict[str, Any]]) -> None:
+        first = 1 + max((line["block"] for line in epochs), default=-1)
+        self._numbers: dict[float, int] = defaultdict(lambda: first + len(self._numbers))
+        self._begun: dict[tuple[object, ...], dict[int, int]] = defaultdict(dict)
+
+    def add(self, row: Row) -> None:
+        """A row that may say when a process began."""
+        if (row.stage, row.metric) == PROCESS[:2] and row.value is not None:
+            self._begun[_key(row)][row.epoch] = self._numbers[row.value]
+
+    def block(self, row: Row) -> int:
+        """The number of the process that made the row."""
+        begun = self._begun.get(_key(row), {})
+        starts = sorted(begun)
+        behind = bisect_right(starts, row.epoch)
+        return begun[starts[behind - 1]] if behind else -1
+
+
+def _key(row: Row) -> tuple[object, ...]:
+    return (row.workload, row.strategy, row.variant, row.repeat)
+
+
+def _case(line: dict[str, Any]) -> tuple[object, ...]:
+    return tuple(line[name] for name in REASON_KEYS[:6])
+
+
+def _count(lines: Iterable[dict[str, Any]]) -> dict[tuple[object, ...], int]:
+    found: dict[tuple[object, ...], int] = defaultdict(int)
+    for line in lines:
+        found[_case(line)] += 1
+    return found
+
+
+def _source(source: str) -> tuple[str, int | None]:
+    """A source without the number of readings of a sensor that is polled, and that number."""
+    found = _READ.search(source)
+    if found is None:
+        return source, None
+    return _READ.sub("[samples=N, ", source), int(found[1])

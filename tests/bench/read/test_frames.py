@@ -1,0 +1,135 @@
+"""A run as data frames: a line an epoch, a line a case; as a reader with pandas alone has it."""
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import gatherbench
+from gatherbench.bench.plan.workload import Case, Workload
+from gatherbench.bench.run.columns import KNOWN, Column
+from gatherbench.bench.run.lines import lines_of
+from gatherbench.bench.run.rows import RowMaker
+
+ROOT = Path(__file__).parents[3]
+CASE = Case(Workload("tiny"), "cpu_gather", "naive", {}, 0)
+MAKE = RowMaker("run", "abc", "box", "host").of(CASE)
+
+
+@pytest.mark.parametrize(
+    ("stage", "metric", "unit", "declared", "name"),
+    [
+        ("epoch", "wall_time", "s", False, "epoch_s"),
+        ("fetch", "wall_time", "s", False, "fetch_s"),
+        ("fetch", "payload", "B", False, "fetch_payload_bytes"),
+        ("fetch", "gpu_link_read", "B", True, "declared_gpu_link_read_bytes"),
+        ("fetch", "declared_payload", "B", True, "declared_payload_bytes"),
+        ("fetch", "gpu_requests_32_bytes", "1", True, "declared_gpu_requests_32b"),
+        ("sample", "edges", "1", True, "declared_sample_edges"),
+        ("epoch", "pcie_host_to_device", "B", False, "link_rx_bytes"),
+        ("energy", "pcie_device_to_host", "B", False, "energy_link_tx_bytes"),
+        ("epoch", "window_time", "s", False, "window_s"),
+        ("epoch", "gpu_energy", "J", False, "gpu_energy_j"),
+        ("epoch", "gpu_clock", "Hz", False, "gpu_clock_hz"),
+        ("case", "wall_time", "s", False, "case_s"),
+        ("setup", "gather_2_threads_step_time", "s", False, "setup_gather_2_threads_step_s"),
+        ("setup", "page_visit_rate", "1/s", False, "setup_page_visit_rate_per_s"),
+        ("train", "loss", "1", False, "train_loss"),
+        ("epoch", "timer_ticks", "1", False, "timer_ticks"),
+    ],
+)
+def test_a_column_is_named_after_stage_metric_and_unit(stage, metric, unit, declared, name):
+    assert Column(stage, metric, unit, declared).name == name
+
+
+def test_a_column_says_what_it_means():
+    assert Column("fetch", "wall_time", "s", declared=False).meaning == KNOWN["fetch_s"]
+    requests = Column("fetch", "gpu_requests_96_bytes", "1", declared=True)
+    assert requests.meaning == "requests of N bytes on the link"
+    assert Column("epoch", "new_one", "J", declared=False).meaning == (
+        "new one (measured; stage epoch)"
+    )
+
+
+def test_rows_become_a_line_an_epoch_and_a_line_a_case():
+    declared = RowMaker("run", "abc", "box", "host", basis="declared").of(CASE)
+    polled = "NVML [samples={}, period=0.02 s]"
+    rows = [
+        MAKE.ok("setup", "process_began", "s", 17.5, "time.time"),
+        MAKE.ok("setup", "process_began", "s", 18.5, "time.time; again", 1),
+        MAKE.ok("setup", "open_time", "s", 0.5, "clock"),
+        MAKE.missing("setup", "numa_node", "1", "driver", "unsupported: one node"),
+    ]
+    for epoch, seconds in enumerate((3.0, 4.0)):
+        rows += [
+            MAKE.ok("epoch", "wall_time", "s", seconds, "clock", epoch),
+            MAKE.ok("epoch", "gpu_power", "W", 7, polled.format(5 + epoch), epoch),
+            MAKE.missing("epoch", "gpu_energy", "J", "NVML", "no_device: none", epoch=epoch),
+            declared.ok("fetch", "gpu_link_read", "B", 640, "formula", epoch),
+        ]
+    rows.append(MAKE.missing("train", "loss", "1", "mean", "unsupported: no model", epoch=1))
+    rows.append(MAKE.ok("case", "wall_time", "s", 9, "clock"))
+    lines = lines_of(rows)
+    epochs = pd.DataFrame(lines.epochs)
+    told = epochs[["block", "epoch", "epoch_s", "gpu_power_w", "gpu_power_samples"]]
+    assert told.values.tolist() == [[0, 0, 3, 7, 5], [1, 1, 4, 7, 6]]
+    assert epochs["declared_gpu_link_read_bytes"].tolist() == [640, 640]
+    assert set(epochs["basis"]) == {"measured"}
+    (case,) = lines.cases
+    told = [case[name] for name in ("status", "reason", "case_s", "setup_open_s")]
+    assert told == ["ok", None, 9, 0.5]
+    assert [(r["epoch"], r["column"], r["reason"], r["source"]) for r in lines.reasons] == [
+        (-1, "setup_numa_node", "unsupported: one node", None),
+        (-1, "gpu_energy_j", "no_device: none", None),  # of both epochs
+        (1, "train_loss", "unsupported: no model", None),
+    ]
+    assert lines.columns["gpu_power_w"].source == "NVML [samples=N, period=0.02 s]"
+
+
+def test_a_case_that_failed_says_so():
+    (line,) = lines_of([MAKE.missing("case", "wall_time", "s", "clock", "boom", "failed")]).cases
+    assert (line["status"], line["reason"], line["case_s"]) == ("failed", "boom", None)
+
+
+def test_an_observation_that_stands_twice_is_refused():
+    twice = [MAKE.ok("epoch", "wall_time", "s", 1, "clock", 0)] * 2
+    with pytest.raises(ValueError, match=r"epoch\.wall_time of .* repeat 0, epoch 0 stands twice"):
+        lines_of(twice)
+
+
+def test_the_frames_of_a_run(make_run):
+    failures = {("unified_zero_copy", "registered"): ("failed", "out of memory")}
+    run = gatherbench.load_run(make_run(failures=failures))
+    assert list(run.epochs)[:4] == ["run", "commit", "machine", "backend"]
+    assert len(run.epochs) == 2 * 3 * 4  # of the path that failed nothing counts
+    assert not run.epochs["noisy"].any()
+    failed = run.cases.set_index("strategy").loc["unified_zero_copy"]
+    assert set(failed["status"]) == {"failed"}
+    assert set(failed["reason"]) == {"out of memory"}
+    assert run.columns.loc["fetch_s", ["unit", "meaning"]].tolist() == ["s", KNOWN["fetch_s"]]
+    missing = run.reasons[run.reasons["column"] == "gpu_energy_j"]
+    assert set(missing["reason"]) == {"no_device: none here"}
+    assert len(missing) == 2 * 3  # one line a case, not one an epoch
+
+
+def test_lines_beside_other_work_are_noisy(make_run):
+    run = gatherbench.load_run(make_run(other_cores=1.5, beside=("cpu_gather", "pinned", 1)))
+    noisy = run.epochs[run.epochs["noisy"]]
+    assert set(zip(noisy["variant"], noisy["repeat"], strict=True)) == {("pinned", 1)}
+    assert set(run.cases.loc[run.cases["noisy"], "variant"]) == {"pinned"}
+
+
+def test_the_five_lines_in_readme_give_the_speed_up(capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    code = next(c for c in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "load_run" in c)
+    known: dict[str, object] = {}
+    exec(code, known)
+    assert "no_fetch" in capsys.readouterr().out
+    seconds = known["seconds"]
+    assert isinstance(seconds, pd.DataFrame)
+    ratios = seconds.loc[("cpu_gather", "naive")] / seconds
+    assert ratios.shape == (9, 2)
+    assert ratios.loc[("cpu_gather", "naive")].tolist() == [1, 1]
+    assert (ratios.loc[("no_fetch", "default")] > 1.1).all()
