@@ -7,8 +7,9 @@ put into a temporary folder, and processes of both trees run this tree's benchma
 in turn; the ratios of pairs are judged (``blocks.py``). Both sides run in this environment, so an
 upgraded dependency does not show.
 
-Exit status: 0, also for AMBIGUOUS, which is a warning; 1 for SLOW, and for FAILED, a benchmark that
-runs on the base alone; 2 for what cannot be compared.
+Exit status: 0, also where some are AMBIGUOUS, which is a warning; 1 for SLOW, and for FAILED, a
+benchmark that runs on the base alone; 2 for what cannot be compared; 3 where nothing could be
+judged, which is no evidence that nothing changed.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ from gatherbench.bench.run.guards import status_of, terminate_as_interrupt
 from gatherbench.bench.show.terminal import step_bar
 
 BUDGET_S = 270.0
+NOT_JUDGED = 3
 #: Starts a process of each side, the base's first.
 Open = Callable[[], AbstractContextManager[tuple[Side, Side]]]
 
@@ -153,7 +155,10 @@ def _main(options: argparse.Namespace, out: Console) -> int:
         highlight=False,
         soft_wrap=True,
     )
-    return int(any(verdict.word in ("SLOW", "FAILED") for verdict in verdicts))
+    words = {verdict.word for verdict in verdicts}
+    if words & {"SLOW", "FAILED"}:
+        return 1
+    return 0 if words & {"SAME", "FAST"} else NOT_JUDGED
 
 
 def _beside(cores: float | None) -> str:

@@ -165,7 +165,7 @@ def test_both_sides_run_their_own_code(git, repository, scratch, monkeypatch):
 
 def test_a_budget_for_one_pair_judges_nothing(repository, capsys):
     status, result = found(repository, "--budget", "0.1", "--only", "yardstick")
-    assert status == 0
+    assert status == 3
     assert "larger budget" in capsys.readouterr().out
     (entry,) = result["benchmarks"]
     assert (entry["verdict"], entry["reason"]) == ("AMBIGUOUS", "1 of at least 6 pairs")
@@ -285,12 +285,13 @@ def test_where_nothing_could_be_judged_the_time_that_it_needs_is_said():
     [
         (1.0, 0.02, 6, 50, "SAME"),
         (1.0, 0.5, 16, 50, "AMBIGUOUS"),
-        (1.05, 0.01, 6, 50, "SAME"),
+        (1.02, 0.01, 6, 50, "SAME"),
         (1.2, 0.02, 6, 1, "SLOW"),
         (1.2, 0.02, 6, 50, "SLOW"),
         (1.2, 0.1, 6, 50, "AMBIGUOUS"),
         (1.0 / 1.2, 0.02, 12, 50, "FAST"),
-        (1.1, 0.02, 12, 50, "AMBIGUOUS"),
+        (1.1, 0.02, 12, 50, "SLOW"),
+        (1.06, 0.05, 12, 50, "AMBIGUOUS"),
     ],
 )
 def test_words(ratio, spread, count, family, word):
@@ -349,14 +350,14 @@ class Simulated:
         self._clock.now_s += self._cost_s
 
 
-def verdict_of(machine: Machine, head_s: float, seed: int, pairs: int = 12) -> str:
+def verdict_of(machine: Machine, head_s: float, seed: int, pairs: int = MOST_PAIRS) -> str:
     clock, rng = Clock(machine, seed), random.Random(seed)
-    record = Record("x", rounds=1, turns=9)
+    record = Record("x", rounds=8, turns=15)
     for pair in range(pairs):
         base: Any = Simulated(clock, 0.010)
         head: Any = Simulated(clock, head_s)
         run_pair(base, head, [record], pair, rng)
-    return judge(record, 50).word
+    return judge(record, 20).word
 
 
 MACHINES: dict[str, Machine] = {
@@ -371,15 +372,14 @@ MACHINES: dict[str, Machine] = {
 def test_what_slows_the_machine_down_is_not_blamed_on_the_code(machine):
     words = [verdict_of(machine, 0.010, seed) for seed in range(40)]
     assert not {"SLOW", "FAST"} & set(words)
-    assert words.count("SAME") >= 15
+    assert words.count("SAME") >= 36
 
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES.keys())
-def test_a_quarter_more_is_found_all_the_same(machine):
-    words = [verdict_of(machine, 0.0125, seed) for seed in range(20)]
-    assert words.count("SLOW") >= 12
-    assert "SAME" not in words
-    assert "FAST" not in words
+def test_ten_per_cent_more_are_found_all_the_same(machine):
+    words = [verdict_of(machine, 0.011, seed) for seed in range(20)]
+    assert words.count("SLOW") >= 18
+    assert not {"SAME", "FAST"} & set(words)
 
 
 def test_one_run_after_the_other_would_have_blamed_the_code():
