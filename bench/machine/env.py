@@ -244,7 +244,7 @@ def _read(path: str | Path) -> str | None:
 
 
 def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    return re.sub(r"[^a-z0-9]+", "-", text.lower())[:60].strip("-")
 
 
 def _git(checkout: Path, *arguments: str) -> str | None:

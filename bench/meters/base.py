@@ -9,6 +9,8 @@ from gatherbench.reason import Reason
 
 #: Of readings and rows: SI base units.
 UNITS = ("s", "B", "J", "W", "1", "1/s", "K", "Hz")
+#: Magnitudes that a value may have beside 0, so that squares, sums and ratios are numbers.
+LEAST, MOST = 1e-60, 1e60
 NEVER_OPENED = Reason("failed", "the window was never opened")
 
 

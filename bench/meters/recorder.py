@@ -7,14 +7,13 @@ not return, and what they say is checked before it becomes a row.
 
 from __future__ import annotations
 
-import math
 import queue
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal, Self
 
-from gatherbench.bench.meters.base import UNITS, Meter, Reading
+from gatherbench.bench.meters.base import LEAST, MOST, UNITS, Meter, Reading
 from gatherbench.outside import words_of
 from gatherbench.reason import Reason
 
@@ -118,7 +117,7 @@ def _checked(reading: Reading) -> Reading:
         raise ValueError(f"{reading.metric} has the unit {reading.unit!r}, none of {UNITS}")
     if reading.value is None:
         return replace(reading, reason=reading.reason or Reason("failed", "no value, no reason"))
-    if not math.isfinite(reading.value) or reading.value < 0:
+    if reading.value and not LEAST <= reading.value <= MOST:
         said = Reason("failed", f"the sensor said {reading.value}")
         return replace(reading, value=None, reason=said)
     return replace(reading, reason=None)

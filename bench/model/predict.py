@@ -94,7 +94,8 @@ def series_of(run: Run) -> list[Series]:
         missing = "" if refused is None else str(refused)
         if key in wrong.index:
             missing = f"the case was found wrong: {wrong[key]}"
-        if not missing and (not facts.keys() >= _NEEDED or key[0] not in tables):
+        known = facts.keys() >= _NEEDED and facts["sample.minibatches"] > 0
+        if not missing and not (known and key[0] in tables):
             missing = _why(run, key)
         if not missing and facts.get("fetch.peer_read"):
             missing = "rows that other ranks send are not modelled"

@@ -53,6 +53,8 @@ MODELS = MappingProxyType(
 )
 #: The model that looks at no edge: trained on rows of a table without a graph (``uniform``).
 GRAPHLESS = "mlp"
+#: Characters of a name before its digest, so that it and what is hung on it name a file.
+_LONGEST = 180
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +152,8 @@ class Workload:
         ranks = "" if self.gpus == 1 else f"-x{self.gpus}{self.scaling[0]}"
         parts = self.partitions.replace("/", "of").replace(" ", "")
         parts = f"-p{parts}" if parts else ""
-        digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:8]
-        return f"{self.dataset}{scale}-{what}-b{self.batch_size}{ranks}{parts}{memory}-{digest}"
+        name = f"{self.dataset}{scale}-{what}-b{self.batch_size}{ranks}{parts}{memory}"
+        return f"{name[:_LONGEST]}-{_digest(json.dumps(fields, sort_keys=True))}"
 
     def _fields(self) -> dict[str, Any]:
         """What the digests stand for: of a usual workload what they stood for ever since."""
@@ -269,4 +271,11 @@ class Case:
 def case_id(workload: str, strategy: str, variant: str, repeat: int) -> str:
     """:attr:`Case.id`, by the fields of its rows: a plan of elsewhere names no other folder."""
     words = re.sub(r"[^A-Za-z0-9]+", "-", variant)
-    return re.sub(r"[^\w@.+-]", "-", f"{workload}.{strategy}.{words}.r{repeat}", flags=re.ASCII)
+    name = f"{workload}.{strategy}.{words}.r{repeat}"
+    if len(name) > _LONGEST:
+        name = f"{name[:_LONGEST]}.{_digest(name)}"
+    return re.sub(r"[^\w@.+-]", "-", name, flags=re.ASCII)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -194,7 +194,7 @@ def problems(run: Run) -> pd.DataFrame:
     and measured beyond the plan until the epoch was precise).
     """
     keys = ["workload", "strategy", "variant"]
-    planned = pd.DataFrame(run.plan["cases"])[[*keys, "repeat"]]
+    planned = pd.DataFrame(run.plan["cases"], columns=[*keys, "repeat"])
     ended = run.select(stage="case", metric="wall_time")
     cases = planned.merge(
         ended[[*keys, "repeat", "status", "reason"]], on=[*keys, "repeat"], how="outer"

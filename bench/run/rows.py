@@ -6,11 +6,10 @@ efficiencies) are computed when the table is read and never stored.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
-from gatherbench.bench.meters.base import UNITS
+from gatherbench.bench.meters.base import LEAST, MOST, UNITS
 from gatherbench.bench.plan.workload import Case
 from gatherbench.outside import LONGEST, plain
 from gatherbench.reason import Reason
@@ -89,8 +88,13 @@ class Row:
             raise ValueError(f"{self.stage}.{self.metric}: exactly one of value and reason is set")
         if (self.status == "ok") != (self.value is not None):
             raise ValueError(f"{self.stage}.{self.metric}: status ok means a value, others none")
-        if self.value is not None and not math.isfinite(self.value):
-            raise ValueError(f"{self.stage}.{self.metric}: value {self.value} is not finite")
+        if self.value and not LEAST <= abs(self.value) <= MOST:
+            raise ValueError(
+                f"{self.stage}.{self.metric}: value {self.value} is no measurement:"
+                f" expected 0, or a magnitude from {LEAST:g} to {MOST:g}"
+            )
+        if self.unit == "s" and self.value is not None and self.value < 0:
+            raise ValueError(f"{self.stage}.{self.metric}: value {self.value} s is no time")
         for name, allowed in _WORDS.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} = {getattr(self, name)!r}: expected one of {allowed}")

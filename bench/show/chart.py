@@ -37,7 +37,7 @@ class Axis:
     @classmethod
     def of(cls, unit: str, values: Iterable[float], ends: Iterable[float] = ()) -> Axis:
         """For bars of these values; whiskers of these ends are cut where they are far longer."""
-        top = max((value for value in values if value > 0), default=1.0)
+        top = max((value for value in values if 0 < value < math.inf), default=1.0)
         reach = max((end for end in ends if end > top), default=top)
         return cls(unit, min(reach, LONGEST_WHISKER * top))
 

@@ -76,7 +76,7 @@ def test_an_abandoned_thread_calls_no_further_meter_when_it_comes_back(hang, gat
     assert started == ["after"]
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), -1.0])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), -1.0, 1e308, 5e-324])
 def test_a_value_that_is_no_measurement_is_not_written_down(value):
     meter = Scripted(lambda: [Reading("energy", "J", value, "sensor", samples=2)])
     recorder = Recorder([meter])

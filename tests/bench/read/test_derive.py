@@ -199,6 +199,14 @@ def test_series_stand_in_reading_order(make_run):
     ]
 
 
+def test_a_plan_that_names_no_case_has_the_problems_of_its_rows(make_run):
+    series = [("cpu_gather", "naive", (0.2, 1.0, 0.5)), ("cpu_gather", "pinned", (0.2, 1.0, 0.5))]
+    failures = {("cpu_gather", "pinned"): ("failed", "out of memory")}
+    run = load_run(make_run(series=series, failures=failures))
+    run.plan["cases"] = []
+    assert problems(run)[["variant", "reason"]].to_numpy().tolist() == [["pinned", "out of memory"]]
+
+
 def test_problems_name_failed_skipped_and_unrun_cases(make_run):
     failures = {
         ("cpu_gather", "pinned"): ("failed", "out of memory"),
