@@ -43,7 +43,8 @@ class Standing:
     Attributes:
         workload, backend: of all of them.
         logs: the epochs of every series, bounds among them (:func:`repeat_logs`).
-        ranked: those that are compared, the shortest epochs first.
+        ranked: those that are compared, the shortest median epoch first: the order of tables and
+            sentences.
         best: of these the CPU's gather with the shortest epochs; ``None``: there is none.
         reference: ``cpu_gather naive``, or the first other of the CPU's gathers that is ranked.
         limit: the path that fetches nothing; ``None``: there is none.
@@ -59,6 +60,11 @@ class Standing:
     reference: Key | None
     limit: Key | None
     words: Mapping[tuple[Key, Key], PathWord]
+
+    @property
+    def leader(self) -> Key:
+        """The first in order of those that no path is measurably faster than."""
+        return next((k for k in self.ranked if self.rank(k)[0] == 1), self.ranked[0])
 
     def speedup(self, key: Key, over: Key | None = None) -> Interval:
         """How many times as fast an epoch is as that of ``over``, or of the first ranked path."""
@@ -86,14 +92,14 @@ def standings(run: Run) -> list[Standing]:
     apart, pair = set_aside(run), reference_variant(run)
     busy, bound = mostly_disturbed(run), host_bound(run)
     noisy = () if busy else disturbed_alone(run)
+    medians = run.values("epoch", "wall_time").groupby(SERIES).median()
     fields = {(key.workload, key.backend): None for key in logs}
     found = []
     for workload, backend in sorted(fields, key=lambda one: run.workloads.index(one[0])):
         here = {k: v for k, v in logs.items() if (k.workload, k.backend) == (workload, backend)}
         roles = {key: role_of(*key[1:3]) for key in here}
         free = [k for k in here if k not in noisy and k[1:3] not in apart and roles[k] != "bound"]
-        first = next((k for k in free if k[1:3] == pair), free[0] if free else None)
-        ranked = sorted(free, key=lambda k: -ratio_of(here[first], here[k]).value if first else 0.0)
+        ranked = sorted(free, key=lambda k: float(medians[tuple(k)]))
         gathers = [k for k in ranked if roles[k] in ("baseline", "conventional")]
         words: dict[tuple[Key, Key], PathWord] = {}
         for one, other in combinations(ranked, 2):

@@ -2,8 +2,8 @@
 
 There are four sentences: *fastest*, *tie*, *no difference*, and the *limit* behind each of them; on
 a GPU *host-bound* stands in place of a verdict between paths that the host holds up. Whether paths
-are separated decides the one rule (:mod:`gatherbench.bench.read.standings`); a sentence has no more
-than its fields. Predictions are in none.
+are separated decides the one rule (:mod:`gatherbench.bench.read.standings`); paths stand in its
+order, that of the table. Predictions are in none.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from gatherbench.bench.meters.load import Waiting
 from gatherbench.bench.plan.workload import ranks_of
 from gatherbench.bench.read.derive import epoch_intervals, problems
 from gatherbench.bench.read.disturbance import disturbance, disturbed_alone, mostly_disturbed
-from gatherbench.bench.read.issuing import issue_shares
+from gatherbench.bench.read.issuing import host_bound
 from gatherbench.bench.read.once import once
 from gatherbench.bench.read.standings import Standing, standings
 from gatherbench.bench.read.stopping import imprecise
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import listed, number, quantity, short, span, with_ends
-from gatherbench.bench.run.rows import SERIES, Key
+from gatherbench.bench.run.rows import Key
 from gatherbench.bench.run.store import CASE_METRIC, CASE_STAGE, CUT_OFF
 from gatherbench.bench.show.provenance import cases_ended, has_gpu, small_pages
 from gatherbench.stats.interval import Interval
@@ -35,17 +35,24 @@ from gatherbench.strategies.registry import in_words, named
 
 Verdict = Literal["fastest", "tie", "no difference", "host-bound", "none"]
 
-#: So many paths of a tie are named with their intervals, and of more with their range.
+_HEADS = {
+    "fastest": "Fastest",
+    "tie": "Too close to separate",
+    "host-bound": "Host-bound, no verdict between",
+}
+#: So many paths are named with an interval each; of more, so many are named, with their range.
 FEW, MOST = 3, 5
-#: Below this share of an epoch that moving features takes, no path can change much.
+#: Below this share of an epoch that fetching takes, no path can change much.
 SMALL_SHARE = 1 / 3
-#: What :func:`gatherbench.unified` is to be told, by what a path needs to know.
-_GIVEN = {"graph": "graph=edge_index", "training_ids": "train_ids=…", "earlier": "minibatches=…"}
+#: What :func:`gatherbench.unified` has to be given, by what a path needs to know.
+_GIVEN = {
+    "graph": "graph=edge_index",
+    "training_ids": "train_ids=train_ids",
+    "earlier": "minibatches=minibatches",
+}
 _AGAIN = "measure again, several repeats on an idle machine"
-#: What a path is that others are compared with, by whether it is one of the CPU's.
-_WHAT = {True: "the CPU’s best gather", False: "the next"}
-_MORE = "more repeats (max_repeats and budget_s of the plan) on an idle machine"
-_LARGER = "fetch more (fanouts, batch_size, wider rows) or train less (hidden)"
+_MORE = "more repeats (max_repeats and budget_s in the plan’s TOML) on an idle machine"
+_LARGER = "in the plan’s TOML, fetch more (fanouts, batch_size, wider rows) or train less (hidden)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +62,14 @@ class Answer:
     Attributes:
         workload: in words.
         verdict: ``none`` where nothing may be said, for which ``text`` has the reason.
-        paths: that it is about: the fastest, those that tie for it, or those that the host holds
-            up; the shortest epochs first.
+        paths: that it is about: the fastest, or those that are not separated from the first of
+            them, in the table's order.
         ratios: how many times as fast they are as ``over``, each with its 95 % interval.
         over: the CPU's gather with the shortest epochs, or else the next path; empty: none.
         limit: the same of no fetch at all.
         text: the sentences.
-        to_do: the call to type, or what to change.
+        call: what gives a training the first of these paths, to be pasted; empty: nothing does.
+        change: what would separate paths; empty: nothing known.
     """
 
     workload: str
@@ -71,7 +79,8 @@ class Answer:
     over: str = ""
     limit: tuple[float, float, float] | None = None
     text: str = ""
-    to_do: str = ""
+    call: str = ""
+    change: str = ""
 
     def fields(self) -> dict[str, Any]:
         """For a program; what is not known is ``None``."""
@@ -97,30 +106,30 @@ def _answer(run: Run, of: Standing) -> Answer:
     elif all(found.repeats < 2 for found in map(of.speedup, of.ranked)):
         none = "one repeat does not tell how much processes differ"
     if none:
-        return Answer(name, "none", text=f"No verdict: {none}.", to_do=_AGAIN)
-    leader, best = of.ranked[0], of.best
-    near = [key for key in of.ranked[1:] if of.words[key, leader] != "SLOW"]
-    held = [key for key in near if of.words[key, leader] == "HOST-BOUND"]
-    base = best or next((key for key in of.ranked[1:] if key not in near), None)
-    paths = [key for key in (leader, *near) if key != base or key == leader]
-    verdict: Verdict = "tie" if len(paths) > 1 else "fastest"
-    if base == leader and not near:
-        base = of.ranked[1]
-    elif best and all(of.words[key, best] != "FAST" for key in paths if key != best):
+        return Answer(name, "none", text=f"No verdict: {none}.", change=_AGAIN)
+    best, words = of.best, of.words
+    tied = [key for key in of.ranked if key == of.leader or words[key, of.leader] != "SLOW"]
+    base = best or next((key for key in of.ranked if key not in tied), None)
+    if tied == [base]:
+        base = next(key for key in of.ranked if key != of.leader)
+    paths = [key for key in tied if key != base]
+    verdict: Verdict = "fastest" if len(tied) == 1 else "tie"
+    if verdict == "tie" and best and of.rank(best)[0] == 1:
         verdict, paths = "no difference", [key for key in of.ranked if key != best][:1]
-    elif held:
-        verdict, paths = "host-bound", [leader, *held]
+    elif any(words[key, of.leader] == "HOST-BOUND" for key in paths if key != of.leader):
+        verdict = "host-bound"
     ratios = [of.speedup(key, base) for key in paths] if base else []
-    limit = of.speedup(of.limit, base) if of.limit and base else None
-    over = f"{_name(base)}, {_WHAT[base == best]}" if base else ""
-    said = _sentence(run, verdict, paths, ratios, over)
-    if limit and base:
+    over = (
+        f"{_name(base)}, {'the CPU’s best gather' if base == best else 'the next'}" if base else ""
+    )
+    text, limit, small = _sentence(run, of, verdict, paths, ratios, over), None, False
+    if of.limit and base:
+        limit = of.speedup(of.limit, base)
+        small = 1 - 1 / limit.value < SMALL_SHARE
         share = quantity(1 - 1 / limit.value, "share") if limit.low > 1 else "no measurable part"
-        whose = "gather" if base == best else "path"
-        said += (
-            f" Limit, no fetch at all: {_times(limit)}, so moving features is {share} of that"
-            f" {whose}’s epoch."
-        )
+        text += f" Limit, no fetch at all: {with_ends(*limit.ends)}, so fetching is {share} of an"
+        text += f" epoch with {_name(base)}."
+    change = {"no difference": _LARGER if small else _MORE, "host-bound": _unbind(run)}
     return Answer(
         name,
         verdict,
@@ -128,64 +137,53 @@ def _answer(run: Run, of: Standing) -> Answer:
         tuple(ratio.ends for ratio in ratios),
         _name(base) if base else "",
         limit.ends if limit else None,
-        said,
-        _to_do(run, verdict, paths[0], limit),
+        text,
+        "" if verdict == "no difference" else call(paths[0]),
+        change.get(verdict, ""),
     )
 
 
 def _sentence(
-    run: Run, verdict: Verdict, paths: Sequence[Key], ratios: Sequence[Interval], over: str
+    run: Run,
+    of: Standing,
+    verdict: Verdict,
+    paths: Sequence[Key],
+    ratios: Sequence[Interval],
+    over: str,
 ) -> str:
-    each = [_name(key) for key in paths]
-    as_fast = f" as fast as {over}" if over else ""
+    names, each = [_name(key) for key in paths], [with_ends(*ratio.ends) for ratio in ratios]
     if verdict == "no difference":
         return (
-            f"No path is measurably (by {100 * THRESHOLD:g} %) faster than {over}; the best other"
-            f" path, {each[0]}, is {_times(ratios[0])} as fast."
+            f"No path is measurably faster than {over}: none has an interval all above"
+            f" {1 + THRESHOLD:g}×. The first other in the table, {names[0]}: {each[0]}."
         )
-    if verdict == "host-bound":
-        shares = issue_shares(run).set_index(SERIES)["issued"].reindex([*paths])
-        issued = span(shares.min(), shares.max(), "share")
-        return (
-            f"Host-bound: issuing takes {issued} of the epochs of {listed(each, MOST)}, so there is"
-            f" no verdict between them. They are {_range(ratios)}{as_fast}."
-        )
-    head = "Fastest" if verdict == "fastest" else "Too close to separate"
+    who = listed(names, MOST)
     if len(paths) > FEW and ratios:
-        return f"{head}: {listed(each, MOST)}, {_range(ratios)}{as_fast}."
-    each = [f"{n}, {_times(r)}" for n, r in zip(each, ratios, strict=True)] if ratios else each
-    return f"{head}: {'; '.join(each)}{as_fast}."
+        values, low, high = np.transpose([ratio.ends for ratio in ratios])
+        who += f", {span(values.min(), values.max(), '×')}"
+        who += f" ({number(low.min())}–{number(high.max())})"
+    elif ratios:
+        who = "; ".join(map(", ".join, zip(names, each, strict=True)))
+    said = f"{_HEADS[verdict]}: {who}{f' as fast as {over}' * bool(over)}."
+    if verdict == "host-bound":
+        said += " Issuing GPU work keeps the host busy for more than two thirds of their epochs"
+        free = [_name(key) for key in paths if key not in host_bound(run)]
+        said += f" (not of those of {listed(free)})" * bool(free) + "."
+    passed = [
+        key for key in of.ranked[: of.ranked.index(paths[-1])] if key not in (*paths, of.best)
+    ]
+    if passed:
+        slower = listed([_name(key) for key in passed])
+        said += f" Among them in the table, but measurably slower than {names[0]}: {slower}."
+    return said
 
 
 def _name(key: Key) -> str:
     return short(in_words(key.strategy, key.variant))
 
 
-def _times(ratio: Interval) -> str:
-    return with_ends(*ratio.ends)
-
-
-def _range(ratios: Sequence[Interval]) -> str:
-    """The least and the greatest, with all of their intervals."""
-    values, low, high = np.transpose([ratio.ends for ratio in ratios])
-    return f"{span(values.min(), values.max(), '×')} ({number(low.min())}–{number(high.max())})"
-
-
-def _to_do(run: Run, verdict: Verdict, first: Key, limit: Interval | None) -> str:
-    if verdict == "no difference":
-        small = limit is not None and 1 - 1 / limit.value < SMALL_SHARE
-        return f"to separate paths, {_LARGER if small else _MORE}"
-    if verdict == "host-bound":
-        captured = 'step = "captured" in [measure], ' if _can_capture(run) else ""
-        return (
-            f"{call(first)} or any of these; to separate them: {captured}minibatches with more rows"
-            " (batch_size, fanouts), or a wider model (hidden)"
-        )
-    return call(first) + " or any of these" * (verdict == "tie")
-
-
 def call(key: Key) -> str:
-    """How to use a path in a training of one's own."""
+    """How to use a path in a training of one's own: Python, to be pasted."""
     path, given = named(key.strategy, key.variant), list[str]()
     if path is not None:
         defaults = {name: words[0] for name, words in parameters(type(path)).items()}
@@ -195,12 +193,19 @@ def call(key: Key) -> str:
     return f'gatherbench.unified(x, strategy="{key.strategy}"{"".join(given)})'
 
 
-def _can_capture(run: Run) -> bool:
-    """Whether the plan would take captured steps for all its workloads, and has none."""
+def _unbind(run: Run) -> str:
+    """What makes the host issue less for each row; captured steps where the plan would take them
+    for all its workloads, and has none.
+    """
     measure, workloads = run.plan["measure"], run.plan["workloads"].values()
-    return measure.get("activations", "keep") == "keep" and all(
+    can = measure.get("activations", "keep") == "keep" and all(
         one["model"] == "sage" and ranks_of(one) == 1 and one.get("step") != "captured"
         for one in workloads
+    )
+    captured = '`step = "captured"` under `[measure]`, ' if can else ""
+    return (
+        f"in the plan’s TOML, {captured}more rows a minibatch (batch_size, fanouts) or a wider"
+        " model (hidden)"
     )
 
 

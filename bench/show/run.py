@@ -50,7 +50,10 @@ def _answer(run: Run) -> Iterator[RenderableType]:
     yield Text("Answer", style="bold")
     for one in answers(run):
         yield _line(2, f"{one.workload}: ", one.text)
-        yield _line(4, "To do: ", one.to_do)
+        if one.call:
+            yield _line(4, "Call: ", one.call)
+        if one.change:
+            yield _line(4, "To separate paths: ", f"{one.change}.")
     for caution in cautions(run)[:1]:
         yield _line(2, "Caution: ", f"{caution}.")
 

@@ -24,6 +24,7 @@ from gatherbench.bench.read.gpu import gpu_energy, idle_power_w
 from gatherbench.bench.read.modelled import speedups
 from gatherbench.bench.read.summary import summarise
 from gatherbench.bench.read.tables import Run, load_run
+from gatherbench.bench.read.units import listed
 from gatherbench.bench.show.looks import FAINT, RC
 from gatherbench.stats.judge import word_of
 from tools.gpu_results.epoch_tables import (
@@ -44,6 +45,13 @@ FOLDER = ROOT / "results" / "nvidia-h200"
 PROFILE = "nvidia-h200"
 #: Which hold the paragraph of :func:`summary_of`.
 TEXTS = ("README.md",)
+#: Of which README has the energy.
+METERED = {
+    ("cpu_gather", "naive"): "the baseline",
+    ("cpu_gather", "pinned"): "`pinned`",
+    ("aligned_zero_copy", "given"): "out of registered memory",
+    ("aligned_zero_copy", "given,managed"): "out of managed memory",
+}
 #: What README has of the paths that it shows, and by which name; in the order of its table.
 PATHS = {
     ("cpu_gather", "naive"): ("the CPU gathers, the paper's baseline", "naive"),
@@ -171,16 +179,13 @@ def summary_of(folder: Path = FOLDER) -> str:
     energy = gpu_energy(metered).set_index(["strategy", "variant"])
     spent = summarise(metered).query("basis == 'measured'")
     processor = spent.set_index(["strategy", "variant"])["cpu"]
-    naive, pinned = (("cpu_gather", v) for v in ("naive", "pinned"))
-    registered, managed = (("aligned_zero_copy", v) for v in ("given", "given,managed"))
 
-    def each(of: pd.Series[float], digits: str) -> str:
-        values = [f"{of[path]:{digits}}" for path in (naive, pinned, registered, managed)]
-        return f"{', '.join(values[:-1])} and {values[-1]}"
+    def spent_by(path: tuple[str, str]) -> str:
+        joules, above = (energy[column][path] for column in ("median", "above idle"))
+        return f"{METERED[path]} {joules:.2g} J ({above:.2f}), {processor[path]:.2g} core-seconds"
 
-    waiting = float(energy["idle"][naive]) / float(energy["median"][naive])
     paths = {f"{words}: `{name}`" if name else words: path for path, (words, name) in PATHS.items()}
-    gathers_ahead = speedups(run, *pinned).query("variant == 'prefetch'")
+    gathers_ahead = speedups(run, "cpu_gather", "pinned").query("variant == 'prefetch'")
     faster = [
         graph(str(line["workload"]))
         for line in gathers_ahead.query("basis == 'measured'").to_dict("records")
@@ -205,14 +210,12 @@ def summary_of(folder: Path = FOLDER) -> str:
         f"On the two small graphs the CPU spends {ends(100 * host_shares(run), 0)} % of the epochs"
         " of every path but its own gathers on launching draws, steps and fetches: that bounds"
         " them, so no two of these paths are ordered there.",
-        "**Alignment** shows in no epoch: out of registered memory an aligned path is, on the three"
-        f" graphs, {', '.join(aligned_over_unaligned(run))} times as fast as an unaligned one.",
-        "**Energy** of the GPU for an epoch over 48 GiB with the baseline, with `pinned`, out of"
-        f" registered and out of managed memory: {each(energy['median'], '.2g')} J."
-        f" {waiting:.0%} of the baseline's is idle power times time: above the".replace("%", " %")
-        + f" {idle_power_w(metered):.0f} W of an idle GPU these are"
-        f" {each(energy['above idle'], '.2f')} J. The host's joules were not measured. Processor"
-        f" time in that run: {each(processor, '.2g')} core-seconds. It is one process.",
+        "**Alignment** shows in no epoch: out of registered memory an aligned path is"
+        f" {listed(aligned_over_unaligned(run))} times as fast as an unaligned one.",
+        "**Energy** of the GPU for an epoch over 48 GiB, in brackets what of it is above the"
+        f" {idle_power_w(metered):.0f} W of an idle GPU, and the processor's time:"
+        f" {'; '.join(map(spent_by, METERED))}. The host's joules were not measured. It is one"
+        " process.",
         "**Pages decide how fast rows are read in place**, not requests: random rows of 512 B over"
         f" {gib(far)} come at {rates['span_registered', far, 512]:.1f} GB/s out of registered"
         f" memory and at {rates['span_managed', far, 512]:.1f} out of managed memory that is told"

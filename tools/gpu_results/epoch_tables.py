@@ -46,8 +46,11 @@ def aligned_over_unaligned(run: Run) -> list[str]:
     found = speedups(run, "unified_zero_copy", "registered").query(
         "basis == 'measured' and strategy == 'aligned_zero_copy' and variant == 'given'"
     )
-    ends_of = found.set_index("workload")[["speedup", "low", "high"]].loc[run.workloads]
-    return [f"{value:.3f} ({low:.3f}–{high:.3f})" for value, low, high in ends_of.to_numpy()]
+    by_workload = found.set_index("workload")
+    return [
+        f"{one['speedup']:.3f} ({one['low']:.3f}–{one['high']:.3f}) on {graph(workload)}"
+        for workload, one in by_workload.loc[run.workloads].iterrows()
+    ]
 
 
 def epochs(runs: Sequence[Run], brought: Mapping[str, Sequence[float]]) -> Iterator[str]:

@@ -122,7 +122,7 @@ def test_capturing_is_named_as_a_remedy_where_the_plan_would_take_it(
         one.update(workload)
     (found,) = answers(run)
     assert found.verdict == "host-bound"
-    assert ('step = "captured"' in found.to_do) == said
+    assert ('step = "captured"' in found.change) == said
 
 
 def test_a_run_that_captured_steps_too_is_not_told_to(run_of):
@@ -135,7 +135,7 @@ def test_a_run_that_captured_steps_too_is_not_told_to(run_of):
         more=issued(0.7, 0.1, 0.05),
     )
     assert {one.verdict for one in answers(run)} == {"host-bound"}
-    assert not any('step = "captured"' in one.to_do for one in answers(run))
+    assert not any('step = "captured"' in one.change for one in answers(run))
 
 
 def test_a_path_that_gathers_on_the_cpu_is_not_called_bound_by_issuing(run_of):

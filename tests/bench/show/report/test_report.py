@@ -51,7 +51,7 @@ def test_the_answer_stands_at_the_head_with_what_to_do(make_run):
     (found,) = answers(load_run(folder))
     page = re.sub("</?(wbr|bdi)>", "", html.unescape(render_report(load_run(folder))))
     head = page.partition("</section>")[0]
-    assert f"</strong>: {found.text} To do: {found.to_do}." in head
+    assert f"</strong>: {found.text} Call: <code>{found.call}</code>" in head
     assert "Host memory only" in head
 
 
