@@ -210,8 +210,8 @@ def summary_of(folder: Path = FOLDER) -> str:
         f"On the two small graphs the CPU spends {ends(100 * host_shares(run), 0)} % of the epochs"
         " of every path but its own gathers on launching draws, steps and fetches: that bounds"
         " them, so no two of these paths are ordered there.",
-        "**Alignment** shows in no epoch: out of registered memory an aligned path is"
-        f" {listed(aligned_over_unaligned(run))} times as fast as an unaligned one.",
+        "**Alignment** shows in no epoch. An aligned path over an unaligned one, both out of"
+        f" registered memory: {listed(aligned_over_unaligned(run))} times as fast.",
         "**Energy** of the GPU for an epoch over 48 GiB, in brackets what of it is above the"
         f" {idle_power_w(metered):.0f} W of an idle GPU, and the processor's time:"
         f" {'; '.join(map(spent_by, METERED))}. The host's joules were not measured. It is one"

@@ -48,7 +48,7 @@ def aligned_over_unaligned(run: Run) -> list[str]:
     )
     by_workload = found.set_index("workload")
     return [
-        f"{one['speedup']:.3f} ({one['low']:.3f}–{one['high']:.3f}) on {graph(workload)}"
+        f"{one['speedup']:.3f} ({one['low']:.3f}–{one['high']:.3f}) on {graph(str(workload))}"
         for workload, one in by_workload.loc[run.workloads].iterrows()
     ]
 
