@@ -8,6 +8,7 @@ content, so that a damaged spec is never believed.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -28,6 +29,8 @@ SPLITS = ("train", "val", "test")
 ARRAYS = ("indptr", "indices", "features", "labels", *(f"{s}_ids" for s in SPLITS))
 #: Remembers a full check that was passed.
 MARKER = "checked.json"
+#: How the source of a graph of the user's own begins.
+IMPORTED = "imported from "
 #: The kind of each edge of a relational graph (datasets/relations.py).
 RELATIONS_FILE = "relations.npy"
 #: All that may lie in a dataset folder.
@@ -181,14 +184,17 @@ def _is_ours(path: Path) -> bool:
 
 def remedy(folder: Path) -> str:
     """What to do about a broken folder, as the end of a sentence."""
-    from gatherbench.datasets.registry import is_made  # which builds on this module
-
     if folder.exists() and not_ours(folder):
         return "move the folder away, or choose another name"
-    name = folder.name.partition("@")[0]
-    if not is_made(name):
-        return f"import it again: `gatherbench datasets import FILE --name {name} --force`"
+    with contextlib.suppress(OSError):
+        if f'"source": "{IMPORTED}'.encode() in (folder / SPEC_FILE).read_bytes():
+            return import_again(folder.name)
     return f"make it anew with `{_prepare(folder)} --force`"
+
+
+def import_again(name: str) -> str:
+    """What to do about a graph of the user's own, as the end of a sentence."""
+    return f"import it again: `gatherbench datasets import FILE --name {name} --force`"
 
 
 def _prepare(folder: Path) -> str:

@@ -25,6 +25,10 @@ FEATURE_DTYPES = ("float32", "float16", "float64", "int8", "uint8")
 _CHUNK_VALUES = 1 << 20
 #: More workers than this would need more memory than they save time.
 _MOST_WORKERS = 8
+#: Of in-degrees by hash (hashed.py): Pareto's exponent, and the most.
+ALPHA, MOST = 1.75, 10_000
+#: Larger than any number of nodes.
+PRIME = 2_147_483_647
 
 _R = TypeVar("_R")
 

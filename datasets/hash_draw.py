@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatherbench.datasets import generated
-from gatherbench.datasets.hashed import ALPHA, MOST, PRIME
+from gatherbench.datasets.generated import ALPHA, MOST, PRIME
 from gatherbench.datasets.source import Progress
 
 _U64 = np.uint64

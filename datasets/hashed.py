@@ -18,14 +18,10 @@ from pathlib import Path
 
 from gatherbench.datasets import generated
 from gatherbench.datasets.dataset import DatasetError, DatasetSpec
+from gatherbench.datasets.generated import ALPHA, MOST, PRIME
 from gatherbench.datasets.source import Progress
 from gatherbench.datasets.synthetic import SyntheticSource, named_shapes
 from gatherbench.datasets.writer import DatasetWriter
-
-#: Of in-degrees: Pareto's exponent, and the most.
-ALPHA, MOST = 1.75, 10_000
-#: Larger than any number of nodes.
-PRIME = 2_147_483_647
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from gatherbench.datasets.arrays import expect
 from gatherbench.datasets.asked import Import
 from gatherbench.datasets.columns import columns, edge_keys, typed_keys
 from gatherbench.datasets.dataset import (
+    IMPORTED,
     DatasetError,
     DatasetSpec,
     array_path,
@@ -134,7 +135,7 @@ def _import(asked: Import, folder: Path, progress: Progress) -> None:
         feature_dim=dim or DIM,
         feature_dtype=dtype,
         num_classes=asked.classes or CLASSES,
-        source=f"imported from {path.name}",
+        source=f"{IMPORTED}{path.name}",
         licence="that of the imported file",
         relations=relations,
     )

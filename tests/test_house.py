@@ -2,6 +2,7 @@
 
 import ast
 import re
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,30 @@ def test_imports_run_one_way(room):
         if (above := rooms_imported(path.read_text("utf-8")) & set(BELOW) - BELOW[room] - {room})
     }
     assert wrong == {}
+
+
+def modules_imported(code: str) -> set[str]:
+    """What a module may import of ours, inside its functions as well: modules, or names in them."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def test_no_file_of_the_datasets_imports_itself_by_way_of_others():
+    files = {
+        ".".join(["gatherbench", *path.relative_to(ROOT).with_suffix("").parts]): path
+        for path in files_of(ROOT / "datasets", "*.py")
+    }
+    below = {
+        name: modules_imported(path.read_text("utf-8")) & files.keys() - {name}
+        for name, path in files.items()
+    }
+    assert below["gatherbench.datasets.dataset"] == set(), "the format stands on nothing"
+    TopologicalSorter(below).prepare()  # raises CycleError, and names the circle
 
 
 def test_the_product_needs_nothing_that_is_not_shipped():

@@ -22,7 +22,7 @@ from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.training_cost import training_cost
 from gatherbench.datasets.dataset import DatasetError
-from gatherbench.datasets.hashed import ALPHA, MOST, PRIME
+from gatherbench.datasets.generated import ALPHA, MOST, PRIME
 from gatherbench.datasets.registry import get_source, imported
 from gatherbench.datasets.store import dataset_folder, open_dataset
 from gatherbench.strategies.base import Strategy

@@ -3,7 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from gatherbench.datasets.hashed import ALPHA, MOST, PRIME, HashedSource
+from gatherbench.datasets.generated import ALPHA, MOST, PRIME
+from gatherbench.datasets.hashed import HashedSource
 
 DEGREES, NEIGHBOURS = 2 << 60, 3 << 60
 

@@ -199,7 +199,8 @@ def test_a_damaged_file_is_refused_by_name_with_the_remedy(tmp_path, array, dama
         ("uniform@0.5", "gatherbench datasets prepare uniform --scale 0.5 --force"),
         ("mine", "import it again: `gatherbench datasets import FILE --name mine --force`"),
     ):
-        write(tmp_path / name)
+        source = "imported from e.csv" if name == "mine" else "generated"
+        write(tmp_path / name, dataclasses.replace(SPEC, source=source))
         damage(tmp_path / name / f"{array}.npy")
         with pytest.raises(DatasetError, match=rf"{array}\.npy") as refusal:
             open_dataset(tmp_path / name)
