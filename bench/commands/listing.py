@@ -6,14 +6,15 @@ from typing import Annotated
 
 import typer
 
-from gatherbench.bench.commands.common import JsonOption, fail, print_table
+from gatherbench.bench.commands.common import JsonOption, fail, print_json, print_table
 
 
 def list_things(
     what: Annotated[
         str,
         typer.Argument(
-            help="One of strategies, policies, datasets, plans, plan-keys, profiles, meters."
+            help="One of strategies, policies, datasets, plans, plan-keys, profiles, meters; or"
+            " plan-schema, a JSON Schema of plans for editors."
         ),
     ] = "",
     as_json: JsonOption = False,
@@ -21,6 +22,10 @@ def list_things(
     """List the strategies, datasets, plans, meters, policies or profiles there are."""
     from gatherbench.bench.show.listing import LISTINGS
 
+    if what == "plan-schema":
+        from gatherbench.bench.plan.plan_file import plan_schema
+
+        return print_json(plan_schema())
     if what not in LISTINGS:
         said = f"cannot list {what!r}" if what else "say what to list"
         fail(f"{said}: one of {', '.join(LISTINGS)}")

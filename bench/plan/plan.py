@@ -380,7 +380,7 @@ class WorkloadTable(_Table):
         " holds 4 of 16, in the order beta, comet, sequential or dispersed.",
     )
 
-    @field_validator("fanouts", mode="before")
+    @field_validator("fanouts", mode="before", json_schema_input_type=list[int] | list[list[int]])
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
         one = isinstance(value, list) and value and not isinstance(value[0], list)

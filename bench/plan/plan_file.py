@@ -82,6 +82,13 @@ def load_plan(name_or_path: str) -> Plan:
         raise PlanError(f"{path.name}:\n  {problems}") from None
 
 
+def plan_schema() -> dict[str, Any]:
+    """A JSON Schema of the files of plans, for editors: ``#:schema FILE`` in the first line."""
+    schema = Plan.model_json_schema()
+    schema["required"].remove("name")  # a file has one
+    return schema
+
+
 def _of_the_other(error: Any) -> bool:
     """Whether a list was tried where one value was given, or one value where a list was."""
     kinds = [part for part in error["loc"][3:] if isinstance(part, str)]

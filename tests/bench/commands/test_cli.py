@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,8 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
 from typer.testing import CliRunner, Result
 
 from gatherbench import __version__
@@ -25,7 +28,7 @@ from gatherbench.bench.cli import app, main
 from gatherbench.bench.meters import pcie, power
 from gatherbench.bench.meters.nvml_device import NO_GPU_IN_RUN
 from gatherbench.bench.plan.plan import Plan
-from gatherbench.bench.plan.plan_file import TABLES
+from gatherbench.bench.plan.plan_file import PLANS_FOLDER, TABLES, plan_names
 from gatherbench.bench.show import listing
 
 ShellRun = tuple[Result, Path]
@@ -86,6 +89,15 @@ def test_lists_are_read_by_programs():
     assert "mode: pinned, prefetch, naive" in lines[0]["parameters (default first)"]
     keys = json.loads(invoke("list", "plan-keys", "--json").stdout)
     assert "[[strategy]]" in [line["key"] for line in keys], "markup is taken off, brackets stay"
+
+
+def test_editors_have_a_schema_of_plans():
+    schema = json.loads(invoke("list", "plan-schema").stdout)
+    ours = Draft202012Validator(schema)
+    for name in plan_names():
+        ours.validate(tomllib.loads((PLANS_FOLDER / f"{name}.toml").read_text()))
+    wrong = {"measure": {"epocs": 2}, "workload": [{"dataset": "wordnet"}], "strategy": []}
+    assert "'epocs' was unexpected" in str(best_match(ours.iter_errors(wrong)).message)
 
 
 def test_a_check_is_read_by_programs():
