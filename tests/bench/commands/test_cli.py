@@ -19,7 +19,6 @@ from unittest import mock
 
 import pytest
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import best_match
 from typer.testing import CliRunner, Result
 
 from gatherbench import __version__
@@ -97,7 +96,7 @@ def test_editors_have_a_schema_of_plans():
     for name in plan_names():
         ours.validate(tomllib.loads((PLANS_FOLDER / f"{name}.toml").read_text()))
     wrong = {"measure": {"epocs": 2}, "workload": [{"dataset": "wordnet"}], "strategy": []}
-    assert "'epocs' was unexpected" in str(best_match(ours.iter_errors(wrong)).message)
+    assert any("'epocs' was unexpected" in e.message for e in ours.iter_errors(wrong))
 
 
 def test_a_check_is_read_by_programs():
