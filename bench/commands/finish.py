@@ -22,7 +22,7 @@ from gatherbench.bench.model.profile import LinkProfile, ProfileError, load_prof
 from gatherbench.bench.read.tables import Run, predicted, run_in
 from gatherbench.bench.run.guards import only_one
 from gatherbench.bench.run.store import RunStore, StoreError, write_atomically
-from gatherbench.bench.show.figures.draw import save_all
+from gatherbench.bench.show.pictures import save_all
 from gatherbench.bench.show.report.page import FILE_NAME, write_report
 from gatherbench.bench.show.run import render, render_all
 from gatherbench.bench.show.views.registry import views_of

@@ -57,7 +57,7 @@ def show(
 
 def _draw(run: Run, pictures: Path) -> None:
     """Write the run's pictures into a folder, and say which."""
-    from gatherbench.bench.show.figures.draw import save_all
+    from gatherbench.bench.show.pictures import save_all
     from gatherbench.bench.show.views.registry import views_of
 
     views = views_of(run)

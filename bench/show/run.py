@@ -37,7 +37,7 @@ def render(run: Run) -> RenderableType:
 def render_all(run: Run, views: Sequence[Shown] | None = None) -> RenderableType:
     """Tables and notes of each view, where it all comes from, and the answer."""
     parts: list[RenderableType] = []
-    for view in views_of(run, charts=False) if views is None else views:
+    for view in views_of(run, draw=False) if views is None else views:
         for table in view.tables:
             parts += in_terminal(table, run.names)
         lines = [Text(one) for one in (view.failed, *view.notes) if one]

@@ -1,15 +1,15 @@
-"""A table as data: what a reader sees, and beside it the number that sorts and goes into files.
+"""A table: a data frame, and of its columns what they are called and in which unit they are.
 
 A column has one unit, chosen so that its largest value reads well; CSV and JSON hold SI base units.
-The report's template makes HTML of a table, and the page's script CSV;
-:func:`gatherbench.bench.show.terminal.in_terminal` draws it in a terminal, :func:`records` are its
-JSON. None of them knows of runs.
+:func:`gatherbench.bench.show.terminal.in_terminal` draws a table in a terminal, the report's
+template in HTML; :meth:`Table.data` is what programs read. None of them knows of runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -25,9 +25,14 @@ from gatherbench.bench.read.units import (
     short,
 )
 
-#: Prose longer than this is cut in the middle where it is shown; the CSV has it in full.
+#: Prose longer than this is cut in the middle where it is shown; JSON has it in full.
 LONGEST_TEXT = 1200
 _PROSE = ("reason", "source")
+#: Units, and how a column's name ends that has them.
+UNITS = MappingProxyType(
+    {"B/s": "_B_per_s", "1/s": "_per_s", "s": "_s", "B": "_B", "J": "_J", "W": "_W"}
+    | {"×": "_ratio", "share": "_share", "cores": "_cores"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +40,12 @@ class Column:
     """A field of a data frame: ``unit`` is that of its values, ``None`` for text.
 
     Where every value has a unit of its own, ``units`` names the field that says which. A column is
-    scaled as the field ``like`` is, so that an interval has the unit of its value. What stands in
-    the field ``mark`` is shown behind the number, and is no part of it.
+    scaled as the field ``like`` is. What stands in the field ``mark`` is shown behind the number,
+    and is no part of it.
 
     Attributes:
-        interval: its ends are the fields ``…_low`` and ``…_high``: columns of their own.
-        ends: how a terminal shows them: in ``brackets`` behind the value, as ± ``half`` of what is
-            between them, or not at all (``hidden``); in place of a value that lies between them,
-            both in any case, also of a column ``between`` ends that are no columns.
+        interval: its ends are the fields ``…_low`` and ``…_high``, and stand in brackets behind it.
+        ends: whether a terminal shows them; in place of a value that lies ``between`` them, both.
         greyed: a terminal shows it in grey in place of a mark.
         short: its heading in a terminal, which has no room for columns without one.
         below: what a terminal says below the table in place of a column, of each of its values:
@@ -56,7 +59,7 @@ class Column:
     like: str = ""
     mark: str = ""
     interval: bool = False
-    ends: Literal["brackets", "half", "hidden", "between"] = "brackets"
+    ends: Literal["brackets", "hidden", "between"] = "brackets"
     greyed: bool = False
     short: str = ""
     below: str = ""
@@ -68,13 +71,11 @@ class Column:
             return "numeric"
         return "prose" if self.field in _PROSE else "label"
 
-    @property
-    def csv(self) -> str:
-        """Name in the CSV's header, with the unit: ``median_s``."""
-        suffix = {None: "", "1": "", "×": "", "share": "", "B/s": "_B_per_s"}.get(
-            self.unit, f"_{self.unit}"
-        )
-        return f"{self.field}{suffix}"
+    def name(self, end: str = "") -> str:
+        """Its name for programs, with the unit: ``median_s``, ``median_low_s``."""
+        suffix = UNITS.get(self.unit or "", "")
+        whole = f"_{self.field}".endswith(suffix)
+        return f"{self.field}{end}" if whole or self.unit == "×" else f"{self.field}{end}{suffix}"
 
 
 #: Columns that say what a line of a table is about.
@@ -89,20 +90,12 @@ KINDS = MappingProxyType({"host": "measured, host", "cuda": "measured, GPU"})
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """``text`` is shown; ``value`` sorts and is exported, ``None`` where both are the text.
-
-    ``with_ends`` is what a terminal shows, which has no columns for the ends of an interval.
-    """
+    """``text`` is shown, ``brief`` in a terminal; ``value`` sorts: a number in SI base units."""
 
     text: str
-    value: str | None = None
-    with_ends: str = ""
+    value: str = ""
+    brief: str = ""
     grey: bool = False
-
-    @property
-    def full(self) -> str:
-        """What is exported: empty where nothing is known."""
-        return self.text if self.value is None else self.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,22 +107,44 @@ class Line:
     instead: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Table:
-    """``ident`` names it in the page and in files; ``note`` stands below it.
+    """``ident`` names it in the page and for programs; ``note`` stands below it.
 
     In a terminal each value of its first column has a table of its own, below ``title``. On the
-    page it is a click away where ``folded``.
+    page it is a click away where ``folded``. Of ``frame``, ``basis`` tells which rows are modelled;
+    ``instead``, where it is there, stands in place of a row's numbers.
     """
 
     ident: str
     caption: str
-    columns: list[Column]
-    units: list[str]
-    lines: list[Line]
+    columns: Sequence[Column]
+    frame: pd.DataFrame
     title: str = ""
     note: str = ""
     folded: bool = False
+
+    @cached_property
+    def _shown(self) -> tuple[list[str], list[Line]]:
+        """The unit in which each column is shown, and its lines."""
+        units, cells, rows = [], list[list[Cell]](), self.frame.to_dict("records")
+        for column in self.columns:
+            suffix, factor, show = _reader(column, self.frame[column.like or column.field])
+            units.append(suffix)
+            cells.append([_cell(column, row, show, factor) for row in rows])
+        lines = [
+            Line(list(mine), row.get("basis", "measured") != "measured", row.get("instead", ""))
+            for mine, row in zip(zip(*cells, strict=True), rows, strict=True)
+        ]
+        return units, lines
+
+    @property
+    def units(self) -> list[str]:
+        return self._shown[0]
+
+    @property
+    def lines(self) -> list[Line]:
+        return self._shown[1]
 
     @property
     def labels(self) -> list[str]:
@@ -142,65 +157,54 @@ class Table:
         """Place of the first column of numbers."""
         return next((i for i, one in enumerate(self.columns) if one.kind == "numeric"), 0)
 
-    @property
-    def named(self) -> int:
-        """How many columns, from the first on, say what a line is about."""
-        kinds = [column.kind for column in self.columns]
-        return next((i for i, kind in enumerate(kinds) if kind != "label"), len(kinds))
+    def data(self) -> pd.DataFrame:
+        """Its numbers for programs: units in the names, SI base units, no value for what is not
+        known.
+        """
+        found = {}
+        for column in self.columns:
+            for end in ("", "_low", "_high") if column.interval else ("",):
+                found[column.name(end)] = self.frame[column.field + end]
+        frame = pd.DataFrame(found).astype(object)
+        return frame.where(frame.notna() & (frame != ""), None)
 
 
 def tabulate(
-    ident: str,
-    caption: str,
-    columns: Sequence[Column],
-    frame: pd.DataFrame,
-    **more: Any,
+    ident: str, caption: str, columns: Sequence[Column], frame: pd.DataFrame, **more: Any
 ) -> Table:
-    """The table of ``frame``'s fields; ``basis`` tells which rows are modelled.
+    """The table of ``frame``'s fields; ``more``: the rest of :class:`Table`."""
+    return Table(ident, caption, columns, frame, **more)
 
-    ``instead``, where the frame has it, stands in place of a row's numbers; ``more``: the rest of
-    :class:`Table`.
+
+def table_of(ident: str, title: str, frame: pd.DataFrame) -> Table:
+    """A table of a plain data frame, whose columns' names say their units: ``train_s``.
+
+    A column ``x_s`` with ``x_low_s`` and ``x_high_s`` is an interval; ``workload``, ``strategy``
+    and ``variant`` say what a line is about.
     """
-    columns = [one for column in columns for one in (column, *_ends_of(column))]
-    units, cells, of_lines = [], list[list[Cell]](), frame.to_dict("records")
-    for column in columns:
-        suffix, factor, show = _reader(column, frame[column.like or column.field])
-        units.append(suffix)
-        cells.append([_cell(column, row, show, factor) for row in of_lines])
-    modelled = frame["basis"] != "measured" if "basis" in frame else [False] * len(frame)
-    instead = frame["instead"] if "instead" in frame else [""] * len(frame)
-    rows = zip(zip(*cells, strict=True), modelled, instead, strict=True)
-    lines = [Line(list(row), bool(is_modelled), said) for row, is_modelled, said in rows]
-    return Table(ident, caption, columns, units, lines, **more)
+    fields, named = {}, {column.field: column for column in WHAT}
+    if {"backend", "basis"} <= set(frame.columns):
+        frame = with_kind(frame)
+    for name in map(str, frame.columns):
+        unit, end = next(((u, e) for u, e in UNITS.items() if name.endswith(e)), ("1", ""))
+        fields[name] = name.removesuffix(end), unit
+    bare = frame.rename(columns={name: field for name, (field, _) in fields.items()})
+    ends = {f"{field}{end}" for field, _ in fields.values() for end in ("_low", "_high")}
+    columns = [named[name] for name in named if name in frame]
+    for field, unit in fields.values():
+        if field in named or field in ends or field in ("backend", "basis", "instead"):
+            continue
+        label = field.replace("_", " ")
+        kind = unit if pd.api.types.is_numeric_dtype(bare[field]) else None
+        interval = {f"{field}_low", f"{field}_high"} <= set(bare.columns)
+        columns.append(Column(field, label, kind, interval=interval, short=label))
+    return Table(ident, title, columns, bare, title=title)
 
 
 def with_kind(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with its basis and backend in words."""
     kinds = frame["backend"].map(KINDS).where(frame["basis"] == "measured", "modelled")
     return frame.assign(kind=kinds)
-
-
-def records(table: Table) -> list[dict[str, str | float | None]]:
-    """Its lines by field: numbers in SI base units, ``None`` for what is not known."""
-    return [
-        {
-            column.field: _plain(column, cell)
-            for column, cell in zip(table.columns, line.cells, strict=True)
-        }
-        for line in table.lines
-    ]
-
-
-def _plain(column: Column, cell: Cell) -> str | float | None:
-    full = cell.full
-    return (float(full) if column.kind == "numeric" else full) if full else None
-
-
-def _ends_of(column: Column) -> list[Column]:
-    """The columns of an interval's ends, in the unit of its value."""
-    ends = (("low", "from"), ("high", "to")) if column.interval else ()
-    field, unit = column.field, column.unit
-    return [Column(f"{field}_{end}", label, unit, like=field) for end, label in ends]
 
 
 def _reader(column: Column, values: pd.Series[Any]) -> tuple[str, float, Callable[[Any, Any], str]]:
@@ -221,24 +225,21 @@ def _cell(
     column: Column, row: Mapping[Hashable, Any], show: Callable[[Any, Any], str], factor: float
 ) -> Cell:
     value, unit = row[column.field], row[column.units] if column.units else column.unit
-    mark = row[column.mark] if column.mark else ""
     known = not (value is None or value == "" or pd.isna(value))
     text = show(value, unit) if known else MISSING
-    ends = _in_words(column, row, text, lambda end: show(end, unit), factor)
-    ends += "" if column.greyed else mark
-    if not known:
-        return Cell(MISSING + mark, "", ends)
-    if column.kind == "numeric":
-        return Cell(text + mark, repr(float(value)), ends, bool(mark) and column.greyed)
-    return Cell(text, None if text == str(value) else str(value), text)
+    if column.kind != "numeric":
+        return Cell(text, str(value) if known else "", text)
+    mark = row[column.mark] if column.mark else ""
+    whole = _with_ends(column, row, text, lambda end: show(end, unit))
+    brief = text if column.ends == "hidden" and known else whole
+    value = repr(float(value)) if known else ""
+    if column.greyed:
+        return Cell(whole + mark, value, brief, bool(mark))
+    return Cell(whole + mark, value, brief + mark)
 
 
-def _in_words(
-    column: Column,
-    row: Mapping[Hashable, Any],
-    text: str,
-    show: Callable[[float], str],
-    factor: float,
+def _with_ends(
+    column: Column, row: Mapping[Hashable, Any], text: str, show: Callable[[float], str]
 ) -> str:
     """A value with its ends; what has the same ends, or is not known, has none."""
     if not (column.interval or column.ends == "between"):
@@ -246,10 +247,8 @@ def _in_words(
     low, high = (row[f"{column.field}_{end}"] for end in ("low", "high"))
     if text == MISSING:  # it lies between them
         return " to ".join(dict.fromkeys(map(show, (low, high)))) if pd.notna(low) else text
-    if low == high or column.ends in ("hidden", "between"):
+    if low == high or column.ends == "between":
         return text
     if pd.isna(low):
         return text if row.get("basis") == "predicted" else f"{text} (one repeat)"
-    if column.ends == "half":
-        return f"{text} ±{(high - low) / 2 * factor:.{len(text.partition('.')[2])}f}"
     return f"{text} ({show(low)}–{show(high)})"

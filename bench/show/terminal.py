@@ -53,7 +53,7 @@ def in_terminal(
     paths = table.columns[1].field == "strategy"
     groups: dict[str, list[data.Line]] = {}
     for line in table.lines:
-        groups.setdefault(line.cells[0].full, []).append(line)
+        groups.setdefault(line.cells[0].value, []).append(line)
     parts: list[RenderableType] = []
     for name, lines in groups.items():
         title = ": ".join(filter(None, [table.title, names.get(name, name)]))
@@ -78,8 +78,7 @@ def in_terminal(
             series = _named(line) if paths else [cell.text for cell in line.cells[1:3]]
             series[0] += ", predicted" * line.modelled
             cells = [
-                Text(line.cells[p].with_ends, style="dim" if line.cells[p].grey else "")
-                for p in shown
+                Text(line.cells[p].brief, style="dim" if line.cells[p].grey else "") for p in shown
             ]
             cells = [Text(line.instead)] if line.instead else cells
             drawn.add_row(*map(Text, [""] * len(series) if series == before else series), *cells)
@@ -92,7 +91,7 @@ def _named(line: data.Line) -> list[str]:
     from gatherbench.bench.read.units import short
     from gatherbench.strategies.registry import in_words  # imports torch
 
-    return [short(in_words(*(cell.full for cell in line.cells[1:3])))]
+    return [short(in_words(*(cell.value for cell in line.cells[1:3])))]
 
 
 def _below(table: data.Table, lines: Sequence[data.Line]) -> Iterator[str]:
@@ -101,7 +100,7 @@ def _below(table: data.Table, lines: Sequence[data.Line]) -> Iterator[str]:
         found: dict[str, dict[str, None]] = {}
         unit = f" {table.units[place]}".rstrip()
         for line in lines if column.below else ():
-            if line.cells[place].full:
+            if line.cells[place].value:
                 (series,) = _named(line)
                 found.setdefault(line.cells[place].text + unit, {})[series] = None
         for value, series_of in found.items():

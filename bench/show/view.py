@@ -1,6 +1,6 @@
-"""A view: one analysis of a run, written once for the terminal, the report, the pictures.
+"""A view: one analysis of a run, written once: a frame and a figure.
 
-It says whether the run has what it needs, and then gives tables, charts and notes.
+Terminal, JSON, report and pictures are made of those two, so none of them knows of a view.
 :mod:`gatherbench.bench.show.views.registry` lists the views; whoever shows a run goes through it.
 """
 
@@ -9,11 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.show.chart import Chart
-from gatherbench.bench.show.table import Table
+from gatherbench.bench.show.table import Table, table_of
+
+#: What a view tabulates: a frame with units in its columns' names, or with words for them.
+Frames = pd.DataFrame | Table | Sequence[Table] | None
+#: What a view draws; several figures by the names of their files.
+Figures = Figure | Mapping[str, Figure] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,52 +26,52 @@ class View:
     """One analysis.
 
     Attributes:
-        name: of its section in the report, and of its entry point.
+        name: of its section in the report, of its picture's file, and of its entry point.
         title: above the section.
         applies: whether a run has what it needs; else nothing of it is shown.
-        tables: those of a run; without a line they are left out. Of their columns a terminal shows
-            those with a ``short`` heading.
-        charts: by the names of their files; one without a panel is left out.
-        lead: a sentence below the title, on the page.
-        notes: sentences below the tables.
-        figures: pictures that are no charts, by the names of their files; not on the page.
+        frame: its numbers. Of a plain data frame the names say the units: ``train_s``, ``link_B``.
+        figure: its picture.
+        note: what else there is to say; a line each.
     """
 
     name: str
     title: str
     applies: Callable[[Run], bool] = lambda _run: True
-    tables: Callable[[Run], Sequence[Table]] = lambda _run: ()
-    charts: Mapping[str, Callable[[Run], Chart]] = field(default_factory=dict)
-    lead: Callable[[Run], str] = lambda _run: ""
-    notes: Callable[[Run], Sequence[str]] = lambda _run: ()
-    figures: Callable[[Run], Mapping[str, Figure]] = lambda _run: {}
+    frame: Callable[[Run], Frames] = lambda _run: None
+    figure: Callable[[Run], Figures] = lambda _run: None
+    note: Callable[[Run], str] = lambda _run: ""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A view of one run, worked out: what is to be drawn, or in ``failed`` why it is not there."""
+    """A view of one run, worked out: what is to be shown, or in ``failed`` why it is not there."""
 
     name: str
     title: str
     tables: Sequence[Table] = ()
-    charts: Mapping[str, Chart] = field(default_factory=dict)
-    lead: str = ""
+    figures: Mapping[str, Figure] = field(default_factory=dict)
     notes: Sequence[str] = ()
-    figures: Callable[[], Mapping[str, Figure]] = dict
     failed: str = ""
 
 
-def shown(view: View, run: Run, charts: bool = True) -> Shown | None:
-    """The view of a run; ``None`` where it has nothing to say of it."""
+def shown(view: View, run: Run, draw: bool = True) -> Shown | None:
+    """The view of a run; ``None`` where it has nothing to say of it.
+
+    Args:
+        draw: whether its figures are wanted, too.
+    """
     if not view.applies(run):
         return None
-    made = {name: make(run) for name, make in view.charts.items()} if charts else {}
+    frames, figures = view.frame(run), view.figure(run) if draw else None
+    if isinstance(frames, pd.DataFrame):
+        frames = table_of(view.name, view.title, frames)
+    tables = [frames] if isinstance(frames, Table) else frames or ()
+    if isinstance(figures, Figure):
+        figures = {view.name: figures}
     return Shown(
         view.name,
         view.title,
-        [table for table in view.tables(run) if table.lines],
-        {name: chart for name, chart in made.items() if chart.panels},
-        view.lead(run),
-        view.notes(run),
-        lambda: view.figures(run),
+        [table for table in tables if table.lines],
+        figures or {},
+        view.note(run).splitlines(),
     )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import textwrap
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -16,18 +15,16 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from gatherbench.bench.read.tables import Run
+from gatherbench.bench.read.units import short
 from gatherbench.bench.show.chart import Chart, Line, Panel
 from gatherbench.bench.show.figures.paper import (
     AXIS,
     MARGIN,
     bars_explained,
     paper,
-    save,
     titled,
 )
 from gatherbench.bench.show.looks import FAINT, KINDS, MODEL_HATCH, RC, ink
-from gatherbench.bench.show.view import Shown
-from gatherbench.bench.show.views.registry import views_of
 
 #: Inches: a line holds two rows of label; a strip is a line with curves over time.
 LINE, STRIP, LABELS, COLUMN = 0.36, 1.06, 2.1, {1: 6.3, 2: 4.4}
@@ -46,22 +43,10 @@ DASHES: dict[str, Any] = {
 }
 
 
-def save_all(
-    run: Run,
-    folder: Path,
-    formats: Iterable[str] = ("png", "svg"),
-    views: Sequence[Shown] | None = None,
-) -> list[Path]:
-    """Draw every chart of a run's views into ``folder`` (made if need be); the files written."""
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for view in views_of(run) if views is None else views:
-        drawn = {name: draw(chart) for name, chart in view.charts.items()}
-        for name, figure in (drawn | dict(view.figures())).items():
-            for extension in formats:
-                written.append(folder / f"{name}.{extension}")
-                save(figure, written[-1])
-    return written
+def drawn(run: Run, **charts: Callable[[Run], Chart]) -> dict[str, Figure]:
+    """These charts by the names of their files; one without a panel is left out."""
+    made = {name: make(run) for name, make in charts.items()}
+    return {name: draw(chart) for name, chart in made.items() if chart.panels}
 
 
 def draw(
@@ -107,7 +92,7 @@ def draw(
             places = iter(inner)
             for at, panel in enumerate(cell):
                 names = [_label(line) if differ or not place else "" for line in panel.lines]
-                title = "" if at else titled(panel.title, column - 0.3)
+                title = "" if at else titled(short(panel.title, 400), column - 0.3)
                 axes = [figure.add_subplot(next(places)) for _ in range(parts[at])]
                 if panel.values:
                     _strips(axes, chart, panel, names, title, column)

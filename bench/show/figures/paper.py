@@ -29,6 +29,8 @@ MARGIN, TITLE, LEGEND, AXIS = 0.12, 0.34, 0.26, 0.9
 LINE, WARNING = 0.155, 0.22
 WARNING_COLOUR = "#B84A00"
 NOT_MEASURED = "not measured yet"
+#: Of a figure's texts those that the page has in words of its own, by their ``gid``.
+WORDS = ("title", "warning", "foot")
 
 
 def paper(
@@ -58,8 +60,9 @@ def paper(
     right = 1.0 - (NAMES_ROOM / width if beside else 0.0)
     box = (MARGIN / width, below / height, right - 2 * MARGIN / width, room / height)
     figure.set_layout_engine(ConstrainedLayoutEngine(rect=box, h_pad=0.06, w_pad=0.08))
-    written: list[tuple[str, dict[str, Any], float]] = [(title, {"fontsize": 12.5}, TITLE)]
-    written += [(line, {"color": WARNING_COLOUR}, WARNING) for line in warnings]
+    written: list[tuple[str, dict[str, Any], float]]
+    written = [(title, {"fontsize": 12.5, "gid": "title"}, TITLE)]
+    written += [(line, {"color": WARNING_COLOUR, "gid": "warning"}, WARNING) for line in warnings]
     top, left = height - MARGIN, MARGIN / width
     for text, style, tall in written:
         figure.text(left, top / height, text, va="top", fontweight="bold", **style)
@@ -76,7 +79,7 @@ def paper(
             handlelength=2.5, **plain,
         )  # fmt: skip
     figure.text(left, MARGIN / height, "\n".join(lines), va="bottom", fontsize=7.5, color=FAINT,
-                linespacing=1.35)  # fmt: skip
+                linespacing=1.35, gid="foot")  # fmt: skip
     return figure
 
 
@@ -158,8 +161,14 @@ def save(figure: Figure, path: Path) -> None:
     """
     metadata = {"Date": None} if path.suffix == ".svg" else None
     with mpl.rc_context(RC):
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # each format the same places,
-        for axes in figure.axes:  # which the solver finds up to the last digits
-            axes.set_position(Bbox(np.round(axes.get_position().get_points(), 4)))
+        settle(figure)
         figure.savefig(path, metadata=metadata, dpi=150)
+
+
+def settle(figure: Figure) -> None:
+    """Find the panels' places, once: each format has the same."""
+    if figure.get_layout_engine() is not None:
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+        for axes in figure.axes:  # the solver finds them up to the last digits
+            axes.set_position(Bbox(np.round(axes.get_position().get_points(), 4)))

@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pandas as pd
 
 from gatherbench.bench.read.compare import CompareError, changes, compare_runs, deciding
 from gatherbench.bench.read.tables import Run
+from gatherbench.bench.read.units import short
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
 from gatherbench.bench.show.charts import NO_BREAK, Fields, whiskered
 from gatherbench.bench.show.comparison import summary
+from gatherbench.bench.show.figures.draw import draw
 from gatherbench.bench.show.provenance import in_short, machine_of, modelled_for
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
+from gatherbench.bench.show.view import Shown
 
 _DECIDES = (
     "What decides: typical epochs of A and B, where measured the geometric mean over repeats of"
     " each repeat’s median"
 )
-
-
 #: Verdicts, and the colours of their bars.
 VERDICTS = {
     "SLOW": "vermilion",
@@ -38,25 +39,13 @@ VERDICTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Against:
-    """A comparison, ready to be shown; ``refused`` says why there is none but the two runs."""
-
-    base: str
-    refused: str = ""
-    summary: str = ""
-    caution: str = ""
-    chart: Chart | None = None
-    tables: tuple[Table, ...] = ()
-
-
-def against(run: Run, base: Run) -> Against:
+def against(run: Run, base: Run) -> Shown:
     """Compare ``run`` with ``base``; times where the machines are alike, else ratios only.
 
     Raises:
         RunError: a run's table is damaged.
     """
-    runs = _side_by_side(run, base)
+    bare = Shown("against", f"Against run {short(base.run_id)}", tables=[_side_by_side(run, base)])
     caution = ""
     try:
         table = compare_runs(base, run)
@@ -64,26 +53,19 @@ def against(run: Run, base: Run) -> Against:
         try:
             table = compare_runs(base, run, across_machines=True)
         except CompareError as final:
-            return Against(base.run_id, refused=str(final), tables=(runs,))
+            return replace(bare, failed=f"The runs cannot be compared: {final}")
         caution = f"Only ratios over each run’s own baseline are compared: {refusal}"
     judged = deciding(table)
-    return Against(
-        base.run_id,
-        summary=summary(table),
-        caution=caution,
-        chart=_chart(
-            judged,
-            base.names | run.names,
-            dict.fromkeys([*modelled_for(base), *modelled_for(run)]),
-            relative=bool(caution),
-        ),
-        tables=(
-            _grid("against", _DECIDES, judged),
-            runs,
-            _changed(base, run),
-            replace(_grid("against-all", "Every metric of A and B", table), folded=True),
-        ),
-    )
+    profiles = dict.fromkeys([*modelled_for(base), *modelled_for(run)])
+    chart = _chart(judged, base.names | run.names, profiles, relative=bool(caution))
+    tables = [
+        _grid("against", _DECIDES, judged),
+        *bare.tables,
+        replace(_grid("against-all", "Every metric of A and B", table), folded=True),
+    ]
+    changed = [f"Changed: {change}" for change in changes(base, run)]
+    notes = [*filter(None, [summary(table), caution]), *changed]
+    return replace(bare, tables=tables, figures={"against": draw(chart)}, notes=notes)
 
 
 def _side_by_side(run: Run, base: Run) -> Table:
@@ -109,15 +91,9 @@ def _grid(ident: str, caption: str, table: pd.DataFrame) -> Table:
         Column("ratio", "B over A", "×"),
         Column("low", "from", "×"),
         Column("high", "to", "×"),
-        Column("unit", "unit in the CSV"),
         Column("reason", "reason"),
     ]
     return tabulate(ident, caption, columns, with_kind(table))
-
-
-def _changed(base: Run, run: Run) -> Table:
-    frame = pd.DataFrame({"reason": changes(base, run)})
-    return tabulate("against-changes", "What else has changed", [Column("reason", "change")], frame)
 
 
 def _chart(

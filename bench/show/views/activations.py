@@ -18,6 +18,7 @@ from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.chart import Axis, Chart, Line
 from gatherbench.bench.show.charts import Fields, Names, chart_of, family_panel, typical
+from gatherbench.bench.show.figures.draw import drawn
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
 from gatherbench.bench.show.view import View
 from gatherbench.stats.interval import interval_of
@@ -144,9 +145,8 @@ ACTIVATIONS = View(
     name="activations",
     title="Activations",
     applies=lambda run: not run.values(STAGE, "step_peak").empty,
-    tables=lambda run: [_table(run)],
-    charts={
-        "activations_epochs": activations_epochs,
-        "activations_memory": activations_memory,
-    },
+    frame=lambda run: [_table(run)],
+    figure=lambda run: drawn(
+        run, activations_epochs=activations_epochs, activations_memory=activations_memory
+    ),
 )

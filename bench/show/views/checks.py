@@ -246,21 +246,18 @@ def _flat(value: Any, *keys: str) -> Iterator[tuple[str, str]]:
 CHECKS = View(
     "checks",
     "Checks and set-up",
-    tables=lambda run: [setup(run)],
-    lead=lambda run: f"{compared(run)} {residency(run)}".rstrip(),
+    frame=lambda run: [setup(run)],
+    note=lambda run: f"{compared(run)} {residency(run)}".rstrip(),
 )
 UNMEASURED = View(
     "unmeasured",
     "Skipped and failed",
-    tables=lambda run: [unmeasured(run)],
-    notes=reasons,
+    frame=lambda run: [unmeasured(run)],
+    note=lambda run: "\n".join(reasons(run)),
 )
 SENSORS = View(
     "sensors",
     "Meters",
-    tables=lambda run: [known_copies(run), calibration(run), meters(run), readings(run)],
-    lead=lambda _run: (
-        "A sensor that cannot be read, or cannot be trusted, gives no number and a reason."
-    ),
+    frame=lambda run: [known_copies(run), calibration(run), meters(run), readings(run)],
 )
-PLAN = View("plan", "What was run on what", tables=lambda run: [workloads(run), machine(run)])
+PLAN = View("plan", "What was run on what", frame=lambda run: [workloads(run), machine(run)])

@@ -36,6 +36,7 @@ from gatherbench.bench.show.charts import (
     typical,
 )
 from gatherbench.bench.show.figures.amplification import reads_of_run, row_widths
+from gatherbench.bench.show.figures.draw import drawn
 from gatherbench.bench.show.provenance import provenance
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
 from gatherbench.bench.show.view import View
@@ -200,11 +201,14 @@ DISK = View(
     "Table on disk",
     lambda run: bool(disk_strategies(run)),
     lambda run: [on_disk(run)],
-    {
-        "disk_epochs": disk_epochs,
-        "disk_amplification": disk_amplification,
-        "disk_hits": disk_hits,
-        "disk_rate": disk_rate,
-    },
-    figures=row_width_figure,
+    lambda run: (
+        drawn(
+            run,
+            disk_epochs=disk_epochs,
+            disk_amplification=disk_amplification,
+            disk_hits=disk_hits,
+            disk_rate=disk_rate,
+        )
+        | row_width_figure(run)
+    ),
 )

@@ -29,6 +29,7 @@ from gatherbench.bench.read.units import quantity
 from gatherbench.bench.run.rows import SERIES, Key
 from gatherbench.bench.show.chart import Axis, Chart, Line
 from gatherbench.bench.show.charts import NO_BREAK, bars, in_plan_order
+from gatherbench.bench.show.figures.draw import drawn
 from gatherbench.bench.show.looks import EXCHANGE_COLOURS, STAGE_COLOURS, UNDECIDED, explained
 from gatherbench.bench.show.over_time import Series, over_time
 from gatherbench.bench.show.provenance import borrowed, cases_ended, has_gpu, modelled_for
@@ -39,10 +40,6 @@ from gatherbench.strategies.registry import in_words
 #: The paper's baseline, in words.
 NAIVE = in_words("cpu_gather", "naive")
 _NOT_SCORED = "not scored after each epoch: eval_every_epoch in [measure] does it"
-_HOST_ONLY = (
-    "Figures measured here are of host memory: “the device” is a second buffer in host memory. They"
-    " show what the processor’s part of a path costs and are no GPU result."
-)
 
 # ---- tables --------------------------------------------------------------------------------------
 
@@ -260,12 +257,12 @@ def accuracy_over_time(run: Run) -> Chart:
 EPOCHS = View(
     "results",
     "How fast",
-    tables=lambda run: [numbers(run), *([predictions(run)] if modelled_for(run) else [])],
-    charts={
-        "speedup": speedup,
-        "epoch_breakdown": epoch_breakdown,
-        "accuracy_over_time": accuracy_over_time,
-    },
-    lead=lambda run: "" if has_gpu(run) or not cases_ended(run)["ok"] else _HOST_ONLY,
-    notes=lambda run: [] if cases_ended(run)["ok"] else ["No epoch was measured."],
+    frame=lambda run: [numbers(run), *([predictions(run)] if modelled_for(run) else [])],
+    figure=lambda run: drawn(
+        run,
+        speedup=speedup,
+        epoch_breakdown=epoch_breakdown,
+        accuracy_over_time=accuracy_over_time,
+    ),
+    note=lambda run: "" if cases_ended(run)["ok"] else "No epoch was measured.",
 )

@@ -98,12 +98,12 @@ GATHER = View(
     name="gather",
     title="The CPU's gather",
     applies=lambda run: not gather_rates(run).empty,
-    tables=lambda run: [_gathered(run)],
-    notes=_held_up,
+    frame=lambda run: [_gathered(run)],
+    note=lambda run: "\n".join(_held_up(run)),
 )
 ISSUE = View(
     name="issue",
     title="Issued by the host",
     applies=lambda run: not run.values("host", "issue_train").empty,
-    tables=lambda run: [_issued(run)],
+    frame=lambda run: [_issued(run)],
 )

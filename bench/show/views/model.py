@@ -17,6 +17,7 @@ from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import short
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
 from gatherbench.bench.show.charts import Fields
+from gatherbench.bench.show.figures.draw import drawn
 from gatherbench.bench.show.provenance import has_gpu
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
 from gatherbench.bench.show.terminal import struck
@@ -232,7 +233,7 @@ def _notes(run: Run) -> list[str]:
 MODEL = View(
     "model",
     "Modelled, and how near the link’s roofs",
-    tables=_tables,
-    charts={"roofline": roofline_chart},
-    notes=_notes,
+    frame=_tables,
+    figure=lambda run: drawn(run, roofline=roofline_chart),
+    note=lambda run: "\n".join(_notes(run)),
 )

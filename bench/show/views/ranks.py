@@ -43,6 +43,7 @@ from gatherbench.bench.show.charts import (
     reference_of,
     typical,
 )
+from gatherbench.bench.show.figures.draw import drawn
 from gatherbench.bench.show.looks import explained
 from gatherbench.bench.show.provenance import has_gpu, ranks_of_run
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
@@ -282,12 +283,13 @@ RANKS = View(
         ranks_apart(run),
         each_rank(run),
     ],
-    {
-        "epoch_over_ranks": epoch_over_ranks,
-        "speedup_at_ranks": speedup_at_ranks,
-        "scaling_efficiency": scaling_efficiency,
-    },
-    lead=lambda run: (
+    lambda run: drawn(
+        run,
+        epoch_over_ranks=epoch_over_ranks,
+        speedup_at_ranks=speedup_at_ranks,
+        scaling_efficiency=scaling_efficiency,
+    ),
+    note=lambda run: (
         "Ranks are processes that train together, here"
         f" {ranks_of_run(run)[1]}. An epoch ends with its slowest rank."
     ),

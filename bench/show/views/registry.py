@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.show.answer import answers, cautions
-from gatherbench.bench.show.table import records
 from gatherbench.bench.show.view import Shown, View, shown
 from gatherbench.bench.show.views.activations import ACTIVATIONS
 from gatherbench.bench.show.views.checks import CHECKS, PLAN, SENSORS, UNMEASURED
@@ -44,33 +41,30 @@ def _checked(loaded: Any) -> View:
 PLUGINS = Plugins("gatherbench.views", _checked, lambda: (view.name for view in VIEWS))
 
 
-def views_of(run: Run, charts: bool = True) -> list[Shown]:
-    """What each view has to say of the run; ``charts``: whether they are wanted, too.
+def views_of(run: Run, draw: bool = True) -> list[Shown]:
+    """What each view has to say of the run; ``draw``: whether figures are wanted, too.
 
     A view of another package that fails says so in its place, and stops no other.
 
     Raises:
         RunError: a run's table is damaged.
     """
-    found = [shown(view, run, charts) for view in FOUND]
+    found = [shown(view, run, draw) for view in FOUND]
     for view in PLUGINS.usable():
         try:
-            one = shown(view, run, charts)
-            if one is not None:
-                drawn = one.figures() if charts else {}
-                found.append(replace(one, figures=partial(dict, drawn)))
+            found.append(shown(view, run, draw))
         except Exception as error:  # anything may happen in somebody else's code
             package = PLUGINS.packages().get(view.name)
             whose = f" of {package}" if package else ""
             why = f"The view {view.name}{whose} failed: {words_of(error)}"
             found.append(Shown(view.name, view.title, failed=why))
-    found += [shown(view, run, charts) for view in HOW]
+    found += [shown(view, run, draw) for view in HOW]
     return [one for one in found if one is not None]
 
 
 def to_json(run: Run) -> str:
     """A run's answer and the tables of its views; numbers are in SI base units."""
-    found = views_of(run, charts=False)
+    found = views_of(run, draw=False)
     views = [
         {
             "name": view.name,
@@ -78,7 +72,11 @@ def to_json(run: Run) -> str:
             "failed": view.failed or None,
             "notes": list(view.notes),
             "tables": [
-                {"name": table.ident, "caption": table.caption, "lines": records(table)}
+                {
+                    "name": table.ident,
+                    "caption": table.caption,
+                    "lines": table.data().to_dict("records"),
+                }
                 for table in view.tables
             ],
         }

@@ -18,6 +18,7 @@ from gatherbench.bench.read.units import quantity
 from gatherbench.bench.run.rows import SERIES, Key
 from gatherbench.bench.show.chart import Chart, Line
 from gatherbench.bench.show.charts import chart_of, panel_of
+from gatherbench.bench.show.figures.draw import drawn
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
 from gatherbench.bench.show.view import View
 from gatherbench.stats.interval import Interval, interval_of
@@ -143,6 +144,6 @@ RELATIONS = View(
         any(fields["model"] in RELATIONAL for fields in run.plan["workloads"].values())
         and not run.values("train", "wall_time").empty
     ),
-    tables=lambda run: [_table(run)],
-    charts={"relations": relations},
+    frame=lambda run: [_table(run)],
+    figure=lambda run: drawn(run, relations=relations),
 )

@@ -15,6 +15,7 @@ from gatherbench.bench.run.declared_rows import requests_of
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.chart import Chart, Points
 from gatherbench.bench.show.charts import in_plan_order
+from gatherbench.bench.show.figures.draw import drawn
 from gatherbench.bench.show.figures.kept_rows import draw_kept_rows
 from gatherbench.bench.show.over_time import polled
 from gatherbench.bench.show.provenance import has_gpu
@@ -137,12 +138,12 @@ REQUESTS = View(
     "Over the link",
     lambda run: len(run.select(stage="fetch", basis="declared")) > 0 or has_gpu(run),
     lambda run: [data_path(run), link_traffic(run)],
-    {"pcie_over_time": pcie_over_time},
+    lambda run: drawn(run, pcie_over_time=pcie_over_time),
 )
 HITS = View(
     "hits",
     "Rows kept on the device",
     lambda run: bool((found_on_device(run)["counted"] > 0).any()),
     lambda run: [kept_on_device(run)],
-    figures=lambda run: {f"kept_rows_{name}": one for name, one in draw_kept_rows(run).items()},
+    lambda run: {f"kept_rows_{name}": one for name, one in draw_kept_rows(run).items()},
 )

@@ -12,6 +12,7 @@ from gatherbench.bench.read.gpu import gpu_energy, gpu_power, idle_power_w
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.show.chart import Chart
 from gatherbench.bench.show.charts import bars
+from gatherbench.bench.show.figures.draw import drawn
 from gatherbench.bench.show.over_time import polled
 from gatherbench.bench.show.provenance import has_gpu
 from gatherbench.bench.show.view import View
@@ -88,11 +89,12 @@ ENERGY = View(
     "energy",
     "Energy and power of the GPU",
     has_gpu,
-    charts={
-        "gpu_energy": gpu_energy_per_epoch,
-        "gpu_power": gpu_mean_power,
-        "power_over_time": power_over_time,
-    },
+    figure=lambda run: drawn(
+        run,
+        gpu_energy=gpu_energy_per_epoch,
+        gpu_power=gpu_mean_power,
+        power_over_time=power_over_time,
+    ),
 )
 
 
@@ -145,5 +147,5 @@ PROCESSOR = View(
     "processor",
     "Processor",
     lambda run: len(run.select(stage="epoch", basis="measured")) > 0,
-    charts={"cpu_seconds": cpu_core_seconds, "cpu_threads": cpu_by_thread},
+    figure=lambda run: drawn(run, cpu_seconds=cpu_core_seconds, cpu_threads=cpu_by_thread),
 )

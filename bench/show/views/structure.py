@@ -20,6 +20,7 @@ from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity
 from gatherbench.bench.show.chart import Chart, Line, Panel
 from gatherbench.bench.show.charts import chart_of, panel_of, reference_of
+from gatherbench.bench.show.figures.draw import drawn
 from gatherbench.bench.show.table import Column, Table, tabulate
 from gatherbench.bench.show.view import View
 
@@ -201,9 +202,8 @@ STRUCTURE = View(
     name="structure",
     title="Sampling that remembers",
     applies=lambda run: bool(len(snapshots(run))),
-    tables=lambda run: [_of_snapshots(run)],
-    charts={
-        "structure_accuracy": structure_accuracy,
-        "structure_times": structure_times,
-    },
+    frame=lambda run: [_of_snapshots(run)],
+    figure=lambda run: drawn(
+        run, structure_accuracy=structure_accuracy, structure_times=structure_times
+    ),
 )

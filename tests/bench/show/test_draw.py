@@ -17,9 +17,10 @@ from gatherbench.bench.plan.workload import Workload, workload_name
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import three_digits, time_unit
 from gatherbench.bench.show.chart import Chart
-from gatherbench.bench.show.figures.draw import draw, save_all
+from gatherbench.bench.show.figures.draw import draw
 from gatherbench.bench.show.figures.paper import panel_row
 from gatherbench.bench.show.looks import MODEL_HATCH, STAGE_COLOURS, ink
+from gatherbench.bench.show.pictures import save_all
 from gatherbench.bench.show.views.epochs import epoch_breakdown, speedup
 from gatherbench.bench.show.views.resources import cpu_by_thread, cpu_core_seconds
 

@@ -10,9 +10,9 @@ import pytest
 from gatherbench.bench.read.kept import found_on_device, kept_rows
 from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import load_run
-from gatherbench.bench.show.figures import draw as drawing
-from gatherbench.bench.show.figures.draw import save_all
+from gatherbench.bench.show import pictures
 from gatherbench.bench.show.figures.kept_rows import draw_kept_rows
+from gatherbench.bench.show.pictures import save_all
 from gatherbench.bench.show.views.requests import data_path
 from helpers.epoch_bars import measured_bars, measured_changes, measured_times
 from helpers.findings import load_findings
@@ -118,7 +118,7 @@ def test_a_picture_from_two_shares_on(folder, tmp_path, monkeypatch):
     assert [len(axes.get_lines()) for axes in figure.axes] == [4, 0, 4]
     assert {line.get_linestyle() for line in measured.get_lines()} == {"-"}
     assert {line.get_linestyle() for line in link.get_lines()} == {"--"}, "computed, not measured"
-    monkeypatch.setattr(drawing, "save", lambda *_: None)  # painted once is enough
+    monkeypatch.setattr(pictures, "save", lambda *_: None)  # painted once is enough
     written = save_all(run, tmp_path / "figures", ["png"])
     assert f"kept_rows_{workload}.png" in {path.name for path in written}
     plan = json.loads((folder / "plan.json").read_text())

@@ -34,7 +34,7 @@ def modelled(make_run: MakeRun) -> Callable[..., Run]:
 
 
 def notes(run: Run) -> list[str]:
-    return [note for note in model.MODEL.notes(run) if "roofline" not in note]
+    return [note for note in model.MODEL.note(run).splitlines() if "roofline" not in note]
 
 
 def test_a_model_that_borrows_from_disturbed_epochs_alone_says_so(modelled):

@@ -64,7 +64,7 @@ def test_ratios_are_those_of_layers_of_the_same_values(run):
 
 def test_the_view_has_a_line_a_model(run):
     assert RELATIONS.applies(run)
-    (table,) = RELATIONS.tables(run)
+    (table,) = RELATIONS.frame(run)
     assert len(table.lines) == 3
 
 

@@ -94,7 +94,7 @@ def test_ways_of_sampling_beside_plain_sampling_and_what_was_claimed(tmp_path):
     assert {line.look for panel in published for line in panel.lines} == {"published"}
     for name in ("structure_times", "structure_accuracy"):
         stands_free(draw(charts[name]))
-    assert [table.ident for table in STRUCTURE.tables(run)] == ["snapshots"]
+    assert [table.ident for table in STRUCTURE.frame(run)] == ["snapshots"]
     drawn = charts["structure_accuracy"].panels[0].lines
     assert [line.spread for line in drawn] == ["0 to 68.5", "0 to 100"]
     assert [line.ends[0] for line in drawn if line.ends] == [0, 0], "below nothing there is none"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -14,10 +14,9 @@ from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
 from gatherbench.bench.read.tables import Run, load_run
-from gatherbench.bench.show.chart import Chart
 from gatherbench.bench.show.report.page import render_report
 from gatherbench.bench.show.run import render, render_all
-from gatherbench.bench.show.table import Column, records, tabulate
+from gatherbench.bench.show.table import Column, table_of, tabulate
 from gatherbench.bench.show.terminal import in_terminal
 from gatherbench.bench.show.view import View, shown
 from gatherbench.bench.show.views import registry
@@ -50,11 +49,10 @@ def training(monkeypatch: pytest.MonkeyPatch) -> View:
     """The view of CONTRIBUTING, as another package would bring it."""
     text = CONTRIBUTING.read_text(encoding="utf-8").partition("## Add a view")[2]
     names: dict[str, object] = {}
-    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL)[:2]:
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL)[:1]:
         exec(block, names)
-    view, chart = names["TRAINING"], cast("Callable[[Run], Chart]", names["training_bars"])
+    view = names["TRAINING"]
     assert isinstance(view, View)
-    view = replace(view, charts={"training": chart})
     monkeypatch.setattr(type(PLUGINS), "usable", lambda self: [view] if self is PLUGINS else [])
     return view
 
@@ -72,16 +70,16 @@ def test_the_view_of_contributing_is_shown_everywhere(training, make_run, tmp_pa
     assert shown_ms == pytest.approx(1e3 * seconds, rel=0.01)
     page = render_report(run)
     assert '<a href="#training">Training</a>' in page
-    assert 'data-name="training"' in page
-    assert 'id="training-bars-chart"' in page
+    assert 'id="training-table"' in page
+    assert '<figure id="training">' in page
     assert "3 series trained." in text
     said = CliRunner().invoke(app, ["show", str(folder), "--json"])
     (view,) = [one for one in json.loads(said.stdout)["views"] if one["name"] == "training"]
-    assert view["tables"][0]["lines"][0]["train"] == pytest.approx(seconds)
+    assert view["tables"][0]["lines"][0]["train_s"] == pytest.approx(seconds)
     assert view["notes"] == ["3 series trained."]
 
 
-@pytest.mark.parametrize("part", ["tables", "notes", "figures"])
+@pytest.mark.parametrize("part", ["frame", "note", "figure"])
 def test_a_view_of_another_package_that_fails_says_so_and_stops_no_other(
     part, training, monkeypatch, make_run, tmp_path
 ):
@@ -95,14 +93,14 @@ def test_a_view_of_another_package_that_fails_says_so_and_stops_no_other(
     folder = make_run()
     said = "The view training failed: KeyError: 'no such column'"
     everywhere = (("report", "report.html"), ("show --plot", ""), ("show --all", ""))
-    for command, place in everywhere[: 2 if part == "figures" else 3]:
+    for command, place in everywhere[: 2 if part == "figure" else 3]:
         done = CliRunner().invoke(app, [*command.split(), str(folder)])
         assert done.exit_code == 0
         text = (folder / place).read_text() if place else done.output
         assert html.unescape(text).count(said) == 1
     assert "Answer" in printed(render(load_run(folder)), 120)
     assert (folder / "figures" / "speedup.png").exists()
-    wrong = replace(EPOCHS, tables=broken)
+    wrong = replace(EPOCHS, frame=broken)
     with pytest.raises(KeyError):  # one of ours is a fault to be found
         shown(wrong, load_run(folder))
 
@@ -110,8 +108,6 @@ def test_a_view_of_another_package_that_fails_says_so_and_stops_no_other(
 def test_each_view_has_a_name_of_its_own_and_is_no_section_of_the_page():
     names = [view.name for view in VIEWS]
     assert len(set(names)) == len(names)
-    files = [file for view in VIEWS for file in view.charts]
-    assert len(set(files)) == len(files)
 
 
 def test_what_is_no_view_is_refused():
@@ -162,12 +158,11 @@ def test_a_terminal_has_intervals_in_brackets_and_reasons_below():
     assert "no bytes of s (v): nobody knows" in text
     assert "GB" not in text
     assert "A note." in text
-    assert [column.field for column in table.columns][4:7] == ["ratio", "ratio_low", "ratio_high"]
-    assert records(table)[1] == {
-        "workload": "w", "strategy": "s", "variant": "v", "ranks": 2.0, "ratio": 1.6,
-        "ratio_low": 1.5, "ratio_high": 1.7, "bytes": 2e9, "why": "nobody knows",
+    assert table.data().iloc[1].to_dict() == {
+        "workload": "w", "strategy": "s", "variant": "v", "ranks": 2, "ratio": 1.6,
+        "ratio_low": 1.5, "ratio_high": 1.7, "bytes_B": 2e9, "why": "nobody knows",
     }  # fmt: skip
-    assert records(table)[0]["why"] is None
+    assert table.data()["why"][0] is None
 
 
 def test_one_repeat_has_no_ends_and_what_is_not_known_no_brackets():
@@ -189,6 +184,20 @@ def test_what_any_meter_reads_of_an_epoch_is_shown(run_of):
             yield {"stage": "epoch", "metric": "moon_light", "unit": "W", "value": value}
 
     table = readings(run_of(more=more, epochs=2))
-    assert {line["epoch.moon_light"] for line in records(table)} == {4.0}
+    assert set(table.data()["epoch.moon_light_W"]) == {4.0}
     assert "epoch: moon light, W" in table.labels
     assert table.folded
+
+
+def test_of_a_plain_frame_the_names_of_its_columns_say_the_units():
+    frame = lines(
+        **{"link_B_per_s": [2e9, 1e9], "kept_share": [0.5, None], "epoch_s": [0.2, 0.25]},
+        **{"epoch_low_s": [0.1, 0.25], "epoch_high_s": [0.3, 0.25], "why": ["", "no count"]},
+    )
+    table = table_of("t", "Title", frame)
+    assert table.labels[3:] == ["link, GB/s", "kept, %", "epoch, ms", "why"]
+    found = [[cell.text for cell in line.cells[3:]] for line in table.lines]
+    assert found == [["2.00", "50.0", "200 (100–300)", "–"], ["1.00", "–", "250", "no count"]]
+    whole = table.data()
+    assert list(whole) == [str(name) for name in frame if name != "why"] + ["why"]
+    assert whole["kept_share"].tolist() == [0.5, None]
