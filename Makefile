@@ -120,18 +120,20 @@ $(REHEARSAL)/.ready: pyproject.toml constraints.txt
 	  'torch==2.11.*' 'nvidia-cuda-crt==13.0.*' -e '.[cu13,dev]'
 	@touch $@
 
+# Without bytecode: it would be of another Python.
+CARRY = $(PY) -m pip install -q -c constraints.txt --no-deps --no-compile --upgrade --target .carry
+WHEELS = --only-binary=:all: --python-version $(CARRY_PYTHON) --implementation cp
+
 carry: $(READY) ## on any machine: unpack into .carry what a GPU machine without a network lacks
-	$(PY) -m pip install -q -c constraints.txt --no-deps --only-binary=:all: --upgrade --target .carry \
-	  --python-version $(CARRY_PYTHON) --implementation cp --platform manylinux2014_x86_64 \
+	$(CARRY) $(WHEELS) --platform manylinux2014_x86_64 \
 	  pydantic pydantic-core annotated-types typing-inspection platformdirs
 	git rev-parse --short=12 HEAD > .carry/commit
 ifdef PEERS
-	$(PY) -m pip install -q --no-deps --upgrade --target .carry ./examples/peers
-	$(PY) -m pip install -q -c constraints.txt --no-deps --only-binary=:all: --upgrade --target .carry \
-	  --python-version $(CARRY_PYTHON) --implementation cp --platform manylinux_2_28_x86_64 \
-	  --platform manylinux_2_27_x86_64 --platform manylinux_2_24_x86_64 \
+	$(CARRY) ./examples/peers
+	$(CARRY) $(WHEELS) --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 \
+	  --platform manylinux_2_24_x86_64 \
 	  pylibwholegraph-cu13 libwholegraph-cu13 librmm-cu13 rapids-logger
-	rm -r .carry/librmm/include  # 25 MB that nothing here compiles against
+	rm -r .carry/librmm/include .carry/librmm/lib64/rapids  # 25 MB that nothing here compiles against
 endif
 
 calibrate: $(READY) ## measure this machine's constants for the link model, with a GPU or without (into calibration/ or OUT=)
