@@ -17,12 +17,11 @@ def _column(of: str, otherwise: str) -> Any:
     return Option(metavar="COLUMN", help=f"Column of {of}: {told}.")
 
 
-_LABELS = ".npy, .pt or text: a class a node by ids, -1 for none; or lines of node,label."
+_LABELS = ".npy or .pt: a class a node in the order of ids, -1 for none."
 _BASE = "First id (default: 0; of text without an id 0 it has to be said)."
 _BOTH = "Store every edge in both directions (default: no; a symmetric matrix has both)."
 _HEADER = "Whether a first line names columns that may do so, as the '0,1' of pandas."
 _CLASSES = "Number of classes, where some never occur (default: the largest label + 1)."
-_NODES = "nodes, in the files of labels and splits; 0: line k is node k"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +51,6 @@ class Import:
     source: Annotated[str, _column("sources", "first of two, or by a header")] = ""
     target: Annotated[str, _column("targets", "second of two, or by a header")] = ""
     relations: Annotated[str, _column("kinds of edges", "none; of arrays: edge_type")] = ""
-    label: Annotated[str, _column("classes, in the file of labels", "by its header, or last")] = ""
-    node: Annotated[str, _column(_NODES, "by a header")] = ""
     header: Annotated[bool | None, Option("--header/--no-header", help=_HEADER)] = None
     classes: Annotated[int | None, Option(help=_CLASSES)] = None
     force: Annotated[bool, Option(help="Replace a dataset of this name.")] = False

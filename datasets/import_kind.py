@@ -1,12 +1,15 @@
-"""Says what a file is, by its content, before anything in it is believed."""
+"""What a file is, by its content, before anything in it is believed; and what one holds."""
 
 from __future__ import annotations
 
 import os
 import re
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+from numpy.typing import NDArray
 
 from gatherbench.datasets.arrays import explained
 from gatherbench.datasets.dataset import DatasetError
@@ -35,6 +38,34 @@ _OTHERS = (
     (rb"(?i)\s*@(relation|prefix|base)\b", "an ARFF or Turtle file", _CSV),
     (rb".*\0", "a binary file of an unknown kind", _ARRAYS),
 )
+
+
+@dataclass(slots=True)
+class Field:
+    """An array of the user's, and where it is."""
+
+    where: str
+    array: NDArray[Any]
+
+
+@dataclass(slots=True)
+class Graph:
+    """What a graph's file holds.
+
+    Attributes:
+        source, target: the edges ``source -> target`` in the ids of the file, ``[E]``.
+        fields: the rest, by the names of PyG's ``Data``.
+        took: what was taken for what, in one line.
+        first: the number from which ids count; ``None`` where that has to be found.
+        nodes: how many there are; 0 where that is not known.
+    """
+
+    source: NDArray[Any]
+    target: NDArray[Any]
+    fields: dict[str, Field]
+    took: str
+    first: int | None = 0
+    nodes: int = 0
 
 
 def identify(path: Path) -> Kind:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +30,8 @@ from gatherbench.datasets.dataset import (
     not_ours,
 )
 from gatherbench.datasets.files import check_free_space, exclusive
-from gatherbench.datasets.import_fields import (
-    EDGE_BYTES,
-    MASKS,
-    Field,
-    Graph,
-    read_files,
-    read_graph,
-)
+from gatherbench.datasets.import_fields import EDGE_BYTES, MASKS, read_graph
+from gatherbench.datasets.import_kind import Field, Graph
 from gatherbench.datasets.registry import is_made
 from gatherbench.datasets.relations import write_typed
 from gatherbench.datasets.source import Progress, silent
@@ -89,7 +82,10 @@ def import_graph(asked: Import, root: Path | None = None, progress: Progress = s
                 raise DatasetError(f"{why}; choose another name")
             if os.path.lexists(folder) and not asked.force:
                 raise DatasetError(f"{folder} is there already: choose another name, or --force")
-            _import(asked, folder, progress)
+            progress("read files", 0.0)
+            graph = read_graph(asked, folder.parent)
+            _size(asked, graph)
+            _write(asked, graph, folder, progress)
     except (MemoryError, OSError) as error:
         limit = _LIMITS.get(getattr(error, "errno", errno.ENOMEM))
         if limit is None:
@@ -98,61 +94,114 @@ def import_graph(asked: Import, root: Path | None = None, progress: Progress = s
     return folder
 
 
-def _import(asked: Import, folder: Path, progress: Progress) -> None:
-    progress("read files", 0.0)
-    path, dim, dtype = asked.path, asked.dim, asked.dtype
-    given, graph = read_files(asked, folder.parent), read_graph(asked, folder.parent)
-    beside = graph.fields  # what the graph's file has beside the edges
-    if any(mask in given for mask in MASKS):
-        beside = {name: field for name, field in beside.items() if name not in MASKS}
-    fields = beside | given
-    x, y = fields.get("x"), fields.get("y")
-    claims: dict[str, int | None] = {str(path): graph.nodes or None}
-    if x:
+def _size(asked: Import, graph: Graph) -> None:
+    """Find how many nodes there are, and from which number ids count.
+
+    Raises:
+        DatasetError: sizes that do not fit together, or that nothing says.
+    """
+    claims: dict[str, int | None] = {str(asked.path): graph.nodes or None}
+    if x := graph.fields.get("x"):
         _, width = expect(x.array, x.where, "biufcV", None, None).shape
         if x.array.dtype.name not in _FEATURE_DTYPES or not x.array.size:
             raise DatasetError(
                 f"{x.where}: holds {x.array.dtype} {x.array.shape}, expected rows of dtype "
                 f"{', '.join(_FEATURE_DTYPES)}"
             )
-        if dim not in (None, width):
-            raise DatasetError(f"{x.where}: rows of width {width}, but dim says {dim}")
-        dim, dtype, claims[x.where] = width, x.array.dtype.name, len(x.array)
-    if y and y.ids is None:
+        if asked.dim not in (None, width):
+            raise DatasetError(f"{x.where}: rows of width {width}, but dim says {asked.dim}")
+        claims[x.where] = len(x.array)
+    if y := graph.fields.get("y"):
         y.array = y.array.reshape(-1) if y.array.shape[1:] == (1,) else y.array
         claims[y.where] = len(expect(y.array, y.where, "biuf", None))
     try:
         graph.nodes = same_nodes(claims) or 0
     except ValueError as error:
         raise DatasetError(str(error)) from error
-    _count_nodes(graph, fields)
-    kinds, relations = _kinds(fields.get("edge_type"), graph.both_ways)
+    ends = graph.source, graph.target
+    low, high = min(int(ids.min()) for ids in ends), max(int(ids.max()) for ids in ends)
+    if graph.first is None and low > 0:
+        raise DatasetError(
+            f"{asked.path}: its smallest id is {low}: from which number do they count? Say "
+            "--zero-based or --one-based"
+        )
+    graph.first = graph.first or 0
+    nodes = graph.nodes or high + 1 - graph.first
+    graph.nodes = min(max(1, nodes), LARGEST_ID + 1)  # others are refused by their numbers
+    width = (asked.dim or DIM) * np.dtype(asked.dtype).itemsize
+    named, invented = 2 * len(graph.source), graph.nodes * width
+    if not (x or y) and invented > _INVENTED_BYTES and graph.nodes > _GAPS * named:
+        raise DatasetError(
+            f"{asked.path}: by its ids it has {graph.nodes:,} nodes, of which its edges name "
+            f"{named:,} at most, and features would be invented for all, {invented:,} bytes; "
+            f"{_NUMBER}"
+        )
+
+
+def _write(asked: Import, graph: Graph, folder: Path, progress: Progress) -> None:
+    """Write what there is, invent the rest, and note which is which."""
+    own, nodes, both_ways = graph.fields, graph.nodes, bool(asked.undirected)
+    x, y = own.get("x"), own.get("y")
+    dim, dtype = (x.array.shape[1], x.array.dtype.name) if x else (asked.dim or DIM, asked.dtype)
+    kinds, relations = _kinds(own.get("edge_type"), both_ways)
+    classes = _classes(y, asked.classes) if y else None
+    splits = _splits(graph, classes) if own.keys() & set(MASKS) else None
+    count = asked.classes or (CLASSES if classes is None else int(classes.max()) + 1)
+    shares = " / ".join(f"{share:.0%}" for share in SPLIT_SHARES)
+    drawn = f"drawn at random from labelled nodes that have in-neighbours, {shares}"
     spec = DatasetSpec(
         name=asked.name,
         scale=1.0,
-        num_nodes=graph.nodes,
-        num_edges=len(graph.source) * (1 + graph.both_ways),
-        feature_dim=dim or DIM,
+        num_nodes=nodes,
+        num_edges=len(graph.source) * (1 + both_ways),
+        feature_dim=dim,
         feature_dtype=dtype,
-        num_classes=asked.classes or CLASSES,
-        source=f"{IMPORTED}{path.name}",
+        num_classes=count,
+        source=f"{IMPORTED}{asked.path.name}",
         licence="that of the imported file",
         relations=relations,
+        notes=(
+            f"ids counted from {graph.first} in the file",
+            "undirected, stored both ways" if both_ways else "directed",
+            "repeated edges merged, self-loops kept",
+            _origin("features", own, ("x",), "random, nothing can be learnt from them"),
+            _origin("labels", own, ("y",), f"{count} random classes, which nothing can learn"),
+            _origin("splits", own, MASKS, drawn),
+            graph.took,
+        ),
     )
-    named = 2 * len(graph.source)
-    stated = x or (y and y.ids is None)
-    if not stated and spec.table_bytes > _INVENTED_BYTES and graph.nodes > _GAPS * named:
-        raise DatasetError(
-            f"{path}: by its ids it has {graph.nodes:,} nodes, of which its edges name {named:,} at"
-            f" most, and features would be invented for all, {spec.table_bytes:,} bytes; {_NUMBER}"
-        )
-    check_free_space(folder.parent, folder_bytes(spec), asked.name)  # before labels take memory
+    check_free_space(folder.parent, folder_bytes(spec), asked.name)  # before they take memory
+    sources = _number(graph, graph.source, f"{asked.path}: sources")
+    targets = _number(graph, graph.target, f"{asked.path}: targets")
+    graph.source = graph.target = np.empty(0, np.int32)  # two copies of the edges are one too many
+    keys = edge_keys([(sources, targets)], len(sources), nodes, "edges", both_ways)
+    del sources, targets
+    if relations:
+        keys = typed_keys(keys, kinds, nodes, len(relations), "edges")
+    if classes is None:
+        classes = generated.random_labels(nodes, count, SEED)
     try:
-        _write(folder, spec, graph, fields, kinds, asked.classes, progress)
+        with DatasetWriter(folder, spec, progress) as writer:
+            progress("sort edges", 0.0)
+            if relations:
+                degree = write_typed(writer, keys, nodes, len(relations))
+            else:
+                degree = writer.write_columns(columns(keys, nodes))
+            del keys
+            writer.write_labels(classes)
+            writer.write_splits(*(splits or _drawn(np.where(classes >= 0, degree, 0))))
+            made = generated.feature_rows(nodes, dim, dtype, SEED, progress)
+            writer.write_features(x.array if x else made)
+            writer.note_content()
     except BadArrayError as error:  # names the folder, which is not kept: name the user's file
         name = {"features": "x", "labels": "y"}.get(error.array, error.array.replace("ids", "mask"))
-        where = fields[name].where if name in fields else array_path(folder, error.array)
+        where = own[name].where if name in own else array_path(folder, error.array)
         raise DatasetError(f"{where}: {error.what}") from error
+
+
+def _origin(what: str, own: Mapping[str, Field], names: tuple[str, ...], invented: str) -> str:
+    files = [Path(own[name].where).name for name in names if name in own]
+    return f"{what} from {', '.join(files)}" if files else f"{what} INVENTED: {invented}"
 
 
 def _kinds(given: Field | None, both_ways: bool) -> tuple[NDArray[np.int64], tuple[str, ...]]:
@@ -174,23 +223,6 @@ def _kinds(given: Field | None, both_ways: bool) -> tuple[NDArray[np.int64], tup
     return kinds, relations
 
 
-def _count_nodes(graph: Graph, fields: Mapping[str, Field]) -> None:
-    """Find from which number ids count, and how many nodes there are unless that is known."""
-    ends = [graph.source, graph.target]
-    if "y" in fields and fields["y"].ids is not None:  # which need not be in an edge
-        ends.append(fields["y"].ids)
-    low = min(int(ids.min()) for ids in ends if len(ids))
-    high = max(int(ids.max()) for ids in ends if len(ids))
-    if graph.first is None and low > 0:
-        raise DatasetError(
-            f"{graph.path}: its smallest id is {low}: from which number do they count? Say "
-            "--zero-based or --one-based"
-        )
-    graph.first = graph.first or 0
-    nodes = graph.nodes or high + 1 - graph.first
-    graph.nodes = min(max(1, nodes), LARGEST_ID + 1)  # others are refused by their numbers
-
-
 def _number(graph: Graph, ids: NDArray[Any], where: str) -> NDArray[np.int32]:
     """The nodes, from 0, that have these ids in the graph's file.
 
@@ -208,78 +240,15 @@ def _number(graph: Graph, ids: NDArray[Any], where: str) -> NDArray[np.int32]:
     return np.subtract(ids, first, dtype=np.int32, casting="unsafe")
 
 
-def _write(
-    folder: Path,
-    spec: DatasetSpec,
-    graph: Graph,
-    own: Mapping[str, Field],
-    kinds: NDArray[np.int64],
-    told: int | None,
-    progress: Progress,
-) -> None:
-    """Write what there is, invent the rest, and note which is which."""
-    if "y" in own:
-        classes = _classes(graph, own["y"], told)
-        spec = replace(spec, num_classes=told or int(classes.max()) + 1)
-    else:
-        classes = generated.random_labels(spec.num_nodes, spec.num_classes, SEED)
-    splits = _splits(graph, classes, own)
-    shares = " / ".join(f"{share:.0%}" for share in SPLIT_SHARES)
-    how = f"drawn at random from labelled nodes that have in-neighbours, {shares}"
-    random = f"{spec.num_classes} random classes, which nothing can learn"
-    notes = (
-        f"ids counted from {graph.first} in the file",
-        "undirected, stored both ways" if graph.both_ways else "directed",
-        "repeated edges merged, self-loops kept",
-        _origin("features", own, ("x",), "random, nothing can be learnt from them"),
-        _origin("labels", own, ("y",), random),
-        _origin("splits", own, MASKS, how),
-        graph.took,
-    )
-    sources = _number(graph, graph.source, f"{graph.path}: sources")
-    targets = _number(graph, graph.target, f"{graph.path}: targets")
-    graph.source = graph.target = np.empty(0, np.int32)  # two copies of the edges are one too many
-    keys = edge_keys([(sources, targets)], len(sources), graph.nodes, "edges", graph.both_ways)
-    del sources, targets
-    if spec.relations:
-        keys = typed_keys(keys, kinds, graph.nodes, len(spec.relations), "edges")
-    with DatasetWriter(folder, replace(spec, notes=notes), progress) as writer:
-        progress("sort edges", 0.0)
-        if spec.relations:
-            degree = write_typed(writer, keys, spec.num_nodes, len(spec.relations))
-        else:
-            degree = writer.write_columns(columns(keys, spec.num_nodes))
-        del keys
-        writer.write_labels(classes)
-        eligible = np.where(classes >= 0, degree, 0)
-        count = int(np.count_nonzero(eligible))
-        if not splits and not count:
-            raise DatasetError("no labelled node has in-neighbours, so there is none to train on")
-        train, val = (max(1, int(share * count)) for share in SPLIT_SHARES[:2])
-        drawn = splits or generated.random_splits(eligible, (train, val, count), SEED)
-        writer.write_splits(*drawn)
-        sizes = spec.num_nodes, spec.feature_dim, spec.feature_dtype
-        made = generated.feature_rows(*sizes, SEED, progress)
-        writer.write_features(own["x"].array if "x" in own else made)
-        writer.note_content()
-
-
-def _origin(what: str, own: Mapping[str, Field], names: tuple[str, ...], invented: str) -> str:
-    files = [Path(own[name].where).name for name in names if name in own]
-    return f"{what} from {', '.join(files)}" if files else f"{what} INVENTED: {invented}"
-
-
-def _classes(graph: Graph, own: Field, told: int | None) -> NDArray[np.int64]:
-    """Classes ``[N]``, -1 for none, from labels ``[N]`` or those of some ids.
-
-    Whole numbers of a float dtype are taken, NaN for none.
+def _classes(own: Field, told: int | None) -> NDArray[np.int64]:
+    """Classes ``[N]``, -1 for none; whole numbers of a float dtype are taken, NaN for none.
 
     Args:
         told: how many classes there are, where it was told.
 
     Raises:
-        DatasetError: no class, two labels of a node, no label at all, or classes of which some
-            never occur, unless ``told``.
+        DatasetError: no class, no label at all, or classes of which some never occur, unless
+            ``told``.
     """
     values = own.array
     values = np.where(np.isnan(values), -1, values) if values.dtype.kind == "f" else values
@@ -289,12 +258,6 @@ def _classes(graph: Graph, own: Field, told: int | None) -> NDArray[np.int64]:
             "from 0 up, or -1 for none"
         )
     classes = values.astype(np.int64)
-    if own.ids is not None:
-        given, at = classes, _number(graph, own.ids, own.where)
-        classes = np.full(graph.nodes, -1, np.int64)
-        classes[at] = given
-        if (differ := classes[at] != given).any():
-            raise DatasetError(f"{own.where}: gives node {own.ids[differ][0]} two labels")
     occur = np.unique(classes[classes >= 0])
     if not len(occur):
         raise DatasetError(f"{own.where}: no node has a label: leave it out, and they are invented")
@@ -310,19 +273,15 @@ def _classes(graph: Graph, own: Field, told: int | None) -> NDArray[np.int64]:
     return classes
 
 
-def _splits(
-    graph: Graph, classes: NDArray[np.int64], own: Mapping[str, Field]
-) -> list[NDArray[Any]] | None:
-    """The user's splits as nodes; ``None`` if there are none, empty for one that is not given.
+def _splits(graph: Graph, classes: NDArray[np.int64] | None) -> list[NDArray[Any]]:
+    """The user's splits as nodes; empty for one that is not given.
 
     Raises:
         DatasetError: a node that is none, or has no label; nothing to train on.
     """
-    if not any(mask in own for mask in MASKS):
-        return None
     found = []
     for mask in MASKS:
-        given = own.get(mask, Field("the splits", np.empty(0, np.int32)))
+        given = graph.fields.get(mask, Field("the splits", np.empty(0, np.int32)))
         values, where = given.array, given.where
         truths = values.dtype.kind == "b"
         expect(values, where, "biu", graph.nodes if truths else None)
@@ -331,6 +290,14 @@ def _splits(
         found.append(np.flatnonzero(values) if truths else _number(graph, values, where))
         if not len(found[0]):
             raise DatasetError(f"{where}: no node to train on; say which with --train")
-        if (bare := found[-1][classes[found[-1]] < 0]).size:
+        if classes is not None and (bare := found[-1][classes[found[-1]] < 0]).size:
             raise DatasetError(f"{where}: node {bare[0]} (from 0) has no label")
     return found
+
+
+def _drawn(eligible: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
+    """Splits of the nodes, labelled and with in-neighbours, that are not 0."""
+    if not (count := int(np.count_nonzero(eligible))):
+        raise DatasetError("no labelled node has in-neighbours, so there is none to train on")
+    train, val = (max(1, int(share * count)) for share in SPLIT_SHARES[:2])
+    return generated.random_splits(eligible, (train, val, count), SEED)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gatherbench.datasets.dataset import SPEC_FILE, DatasetError, import_again
+from gatherbench.datasets.dataset import SPEC_FILE, DatasetError, import_again, not_ours
 from gatherbench.datasets.files import exclusive
 from gatherbench.datasets.hashed import hashed_shapes
 from gatherbench.datasets.mag_source import MagSource
@@ -113,7 +113,8 @@ def prepare_dataset(
         open_dataset(folder)
         return folder
     if folder.exists() and not is_made(name):
-        raise DatasetError(f"{name} is no built-in dataset: {import_again(name)}")
+        why = not_ours(folder) or f"{name} is no built-in dataset: {import_again(name)}"
+        raise DatasetError(why)
     source = get_source(name)
     if scale != 1 and not source.scalable:
         raise DatasetError(f"{name} is one fixed graph: it has no scale {scale:g}, only 1")

@@ -342,8 +342,8 @@ def test_files_take_the_place_of_what_data_has(tmp_path):
         graph_file(tmp_path, "pt", y=torch.zeros(1), x=torch.zeros(9, 9, 9)),
         features=put(tmp_path, "x.pt", saved(torch.ones(4, 3).half())),
         labels=put(tmp_path, "y.pt", saved(torch.tensor([3, 2, 1, 0]))),
-        val=put(tmp_path, "val.txt", "3\n"),
-        train=put(tmp_path, "train.txt", "2\n"),
+        val=put(tmp_path, "val.npy", [3]),
+        train=put(tmp_path, "train.npy", [2]),
     )
     assert data.features.tolist() == [[1, 1, 1]] * 4
     assert data.labels.tolist() == [3, 2, 1, 0]
@@ -484,21 +484,8 @@ def test_features_from_a_file(tmp_path, dtype):
         ("labels", "y.npy", [-1, 1, -1, 1], "are these -1 and 1 two"),
         ("labels", "y.npy", np.array([0, 1, 255, 1], "u1"), "largest label is 255"),
         ("labels", "y.npy", np.eye(4), r"of shape \[any\]"),
-        ("labels", "y.txt", "2\nsheep\n1\n0\n", "invalid value 'sheep'"),
-        ("labels", "y.txt", "2\n\n1\n0\n0\n", "Row #2: .* ''"),
-        ("labels", "y.txt", "0\n1\n1\n0\n", HEADER),
-        ("labels", "y.csv", ",class_id\n0,2\n1,0\n", "which is the node id. Say --node COLUMN"),
-        (
-            "labels",
-            "y.csv",
-            "id,days,target_class\n0,5,2\n",
-            "which is the class. Say --label COLUMN",
-        ),
-        ("labels", "y.csv", "0,1\n0,2\n1,0\n2,1\n3,1\n", HEADER),
-        ("labels", "y.csv", "node,label\n3,1\n3,2\n", "gives node 3 two labels"),
-        ("labels", "y.csv", "node,label\n-1,1\n3,0\n", "entry 0 .* is -1, and nodes are"),
-        ("train", "t.csv", ",0\n0,3\n1,1\n", "Say --node COLUMN"),
-        ("train", "t.csv", "0\n3\n1\n", HEADER),
+        ("labels", "y.csv", "node,label\n3,1\n0,2\n", "is text, .* numpy.save it"),
+        ("train", "t.txt", "3\n1\n", "is text, .* numpy.save it"),
         ("train", "t.npy", [1, 1], r"t\.npy: names a node twice"),
         ("train", "t.npy", [4], "entry 0 .* is 4, and nodes are 0 to 3"),
         ("train", "t.npy", [True, False], r"holds bool \(2,\), expected .* of shape \[4\]"),
@@ -517,20 +504,12 @@ def test_bad_features_labels_and_splits(tmp_path, option, name, content, complai
 @pytest.mark.parametrize(
     ("name", "content", "options"),
     [
-        ("y.csv", "node,label\n3,1\n0,2\n1,0\n", {}),
-        ("y.csv", "label,node\n1,3\n2,0\n0,1\n", {}),
-        ("y.tsv", "ID_\tClass\n3\t1\n0\t2\n1\t0\n", {}),
-        ("y.txt", "3 1\n0 2\n1 0\n", {}),
-        ("y.csv", ",label\n3,1\n0,2\n1,0\n", {"node": "1"}),
-        ("y.csv", ",label\n9,2\n9,0\n9,-1\n9,1\n", {"node": "0", "label": "label"}),
-        ("y.csv", "id,days,target_class\n3,5,1\n0,6,2\n1,7,0\n", {"label": "3"}),
-        ("y.txt", "venue\n2\n0\n-1\n1\n", {"node": "2", "label": "9"}),
         ("y.npy", np.array([[2], [0], [-1], [1]], np.int8), {}),
         ("y.npy", np.array([2, 0, np.nan, 1], np.float32), {}),
         ("y.pt", saved(torch.tensor([2, 0, -1, 1])), {}),
     ],
 )
-def test_labels_by_node_or_in_the_order_of_nodes(tmp_path, name, content, options):
+def test_labels_in_the_order_of_nodes(tmp_path, name, content, options):
     labels = put(tmp_path, name, content)
     data = load(put(tmp_path, "e.npy", SQUARE), labels=labels, **options)
     assert data.labels.tolist() == [2, 0, -1, 1]
@@ -539,15 +518,13 @@ def test_labels_by_node_or_in_the_order_of_nodes(tmp_path, name, content, option
         assert (data.labels[ids] >= 0).all(), "a seed node without a label cannot be trained on"
 
 
-def test_ids_of_labels_and_splits_count_as_those_of_edges(tmp_path):
-    path, train = put(tmp_path, "e.txt", "1 2\n2 3\n3 4\n"), put(tmp_path, "t.txt", "2\n3\n")
-    labels = put(tmp_path, "y.csv", "node,label\n2,0\n3,1\n5,0\n")
-    data = load(path, labels=labels, train=train, one_based=True)
-    assert data.labels.tolist() == [-1, 0, 1, -1, 0]  # node 5 is in no edge
+def test_ids_of_splits_count_as_those_of_edges(tmp_path):
+    path = put(tmp_path, "e.txt", "1 2\n2 3\n3 4\n")
+    train, labels = put(tmp_path, "t.npy", [2, 3]), put(tmp_path, "y.npy", [-1, 0, 1, -1, 0])
+    data = load(path, labels=labels, train=train, one_based=True)  # node 5 is in no edge
     assert splits(data) == [[1, 2], [], []]
-    refused_train = put(tmp_path, "t.txt", "1\n")
-    with pytest.raises(DatasetError, match=r"t\.txt: node 0 \(from 0\) has no label"):
-        load(path, labels=labels, train=refused_train, one_based=True)
+    with pytest.raises(DatasetError, match=r"t\.npy: node 0 \(from 0\) has no label"):
+        load(path, labels=labels, train=put(tmp_path, "t.npy", [1]), one_based=True)
 
 
 @pytest.mark.parametrize(
@@ -586,13 +563,10 @@ def test_names_that_are_taken(tmp_path):
 # --- sizes ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("labels", ["", "node,label\n0,1\n1,0\n2200000,1\n"])
-def test_features_are_not_invented_for_gaps_between_ids(tmp_path, labels):
-    text = "0 1\n1 2\n2 0\n" if labels else "0 1\n1 2200000\n"
-    path = put(tmp_path, "e.txt", text)
-    given = {"labels": put(tmp_path, "y.csv", labels)} if labels else {}
-    refused("by its ids it has 2,200,001 nodes, .* return_inverse=True", path, **given)
-    assert load(path, dim=1, dtype="int8", **given).spec.num_nodes == 2_200_001
+def test_features_are_not_invented_for_gaps_between_ids(tmp_path):
+    path = put(tmp_path, "e.txt", "0 1\n1 2200000\n")
+    refused("by its ids it has 2,200,001 nodes, .* return_inverse=True", path)
+    assert load(path, dim=1, dtype="int8").spec.num_nodes == 2_200_001
 
 
 def test_what_memory_cannot_hold_is_refused_before_it_is_read(tmp_path, monkeypatch):

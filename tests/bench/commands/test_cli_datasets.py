@@ -105,17 +105,17 @@ def test_force_replaces_datasets_and_nothing_else(root):
 
 
 def test_what_is_invented_is_said_at_once(root):
-    edges, labels, train = root / "edges.txt", root / "y.csv", root / "train.txt"
+    edges, labels, train = root / "edges.txt", root / "y.npy", root / "train.npy"
     edges.write_text("0 1\n1 2\n2 0\n")
-    labels.write_text("node,label\n2,1\n0,0\n")
-    train.write_text("2\n")
+    np.save(labels, [0, -1, 1])
+    np.save(train, [2])
     command = ("import", edges, "--dim", 2, "--name")
     said = invoke(*command, "bare")[1]
     for what in ("features INVENTED: random", "labels INVENTED: 16 random", "splits INVENTED"):
         assert what in said
     said = invoke(*command, "own", "--labels", labels, "--train", train)[1]
     assert "features INVENTED: random, nothing" in said
-    assert "labels from y.csv splits from train.txt" in said
+    assert "labels from y.npy splits from train.npy" in said
     assert "1 nodes to train, 0 to validate, 0 to test" in said
     assert "(2 labelled)" in said
     assert said.count("INVENTED") == 1
