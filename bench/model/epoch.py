@@ -15,23 +15,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from gatherbench.bench.model import physics
 from gatherbench.bench.model.load import MinibatchLoad
-from gatherbench.bench.model.physics import (
-    Part,
-    all_reduce,
-    beyond,
-    cpu_gather,
-    disk_read,
-    engine_copy,
-    gpu_reads,
-    in_turn,
-    issuing,
-    local_gather,
-    merged,
-    sampling,
-    staged_copy,
-    training,
-)
+from gatherbench.bench.model.physics import Part, in_turn, issuing, merged
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.read.units import quantity
 
@@ -46,32 +32,18 @@ _NUDGE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class EpochPrediction:
-    """An epoch as the model sees it, in seconds; NaN where a constant that it needs is not known.
+    """An epoch as the model sees it, in seconds; NaN where a constant for it is not known."""
 
-    Attributes:
-        epoch_s: wall time. What it takes to average gradients is left out with a remark where that
-            is not known: all paths have it alike.
-        sample_s, fetch_s: training waited for minibatches, for rows.
-        train_s: training; these three add up to ``epoch_s``.
-        bound: what the epoch would gain most from: ``link``, ``training (kernel launches)``.
-        parts: each part of a minibatch alone: ``sample``, ``submit``, ``disk``, ``gather``,
-            ``transfer``, ``expand``, ``train``, ``all_reduce``.
-        all_reduce_s: of ``train_s``, averaging gradients.
-        unknown: with NaN what is not known, and why.
-        remarks: what the time leaves out, or takes from elsewhere.
-        extrapolated: rates that are not known of a table so large.
-    """
-
-    epoch_s: float
-    sample_s: float
-    fetch_s: float
-    train_s: float
-    bound: str
-    parts: Mapping[str, Part] = field(default_factory=dict)
-    all_reduce_s: float = 0.0
-    unknown: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
-    extrapolated: tuple[str, ...] = ()
+    epoch_s: float  # wall time
+    sample_s: float  # training waited for minibatches,
+    fetch_s: float  # for rows,
+    train_s: float  # and training: these add up to ``epoch_s``
+    bound: str  # what the epoch would gain most from: ``link``, ``training (kernel launches)``
+    parts: Mapping[str, Part] = field(default_factory=dict)  # :func:`minibatch_parts`
+    all_reduce_s: float = 0.0  # of ``train_s``, averaging gradients
+    unknown: tuple[str, ...] = ()  # with NaN what is not known, and why
+    remarks: tuple[str, ...] = ()  # what the time leaves out, or takes from elsewhere
+    extrapolated: tuple[str, ...] = ()  # rates that are not known of a table so large
 
 
 def no_prediction(unknown: tuple[str, ...], parts: Mapping[str, Part]) -> EpochPrediction:
@@ -98,6 +70,7 @@ def predict_batches(
     load = replace(load, gpus=gpus)
     parts, steps = minibatch_parts(load, profile), -(-batches // gpus)
     average = parts.get("all_reduce", Part(0.0))
+    # Where averaging gradients is not known the epoch is without it: all paths have it alike.
     needed = {n: part for n, part in parts.items() if n != "all_reduce" or part.known}
     if unknown := merged(part.unknown for part in needed.values()):
         return no_prediction(unknown, parts)
@@ -106,9 +79,11 @@ def predict_batches(
         remarks.append(f"without averaging gradients ({'; '.join(average.unknown)})")
     if gpus > 1:
         remarks.append("as if each GPU had a port of its own")
-    there = profile["node.gpus"].value
-    if there is not None and gpus > there:
-        remarks.append(f"{gpus} GPUs in a machine that is known with {there:g}")
+    there = profile.number("node.gpus")
+    if gpus > there:
+        remarks.append(
+            f"{gpus} GPUs in a machine that is known with {there:g}"
+        )
     issue_s = issuing(load, profile)
     epoch_s, drawn_s, step_s = _seconds(needed, issue_s, load, steps)
     shorter = {n: _seconds(needed, issue_s, load, steps, n)[0] for n in parts if n != "submit"}
@@ -122,7 +97,7 @@ def predict_batches(
         remarks=tuple(remarks),
         extrapolated=tuple(
             f"{key} is known of tables up to {quantity(reach, 'B')}, not of this one"
-            for key, reach in beyond(load, profile).items()
+            for key, reach in physics.beyond(load, profile).items()
         ),
     )
 
@@ -159,24 +134,24 @@ def _seconds(
 
 
 def minibatch_parts(load: MinibatchLoad, profile: LinkProfile) -> dict[str, Part]:
-    """The parts of a minibatch that there are, by name, from who moves its bytes."""
-    staged, kept = load.pageable_bytes > 0, load.kept_bytes
-    parts = {"sample": sampling(load, profile)}
+    """The parts of a minibatch that there are, each alone, from who moves its bytes."""
+    staged = load.pageable_bytes > 0
+    parts = {"sample": physics.sampling(load, profile)}
     parts["submit"] = Part(profile.number("gpu.submit"), "submitting", profile.why("gpu.submit"))
     if load.disk_bytes != 0 or load.disk_requests != 0:
-        parts["disk"] = disk_read(load, profile)
+        parts["disk"] = physics.disk_read(load, profile)
     if load.cpu_write_bytes > 0 and not staged:
-        parts["gather"] = cpu_gather(load, profile)
-    over = [staged_copy(load, profile)] if staged else []
+        parts["gather"] = physics.cpu_gather(load, profile)
+    over = [physics.staged_copy(load, profile)] if staged else []
     if load.copied_bytes and not staged:
-        over.append(engine_copy(load.copy_engine_bytes, profile, load.engine_copies))
+        over.append(physics.engine_copy(load.copy_engine_bytes, profile, load.engine_copies))
     if load.gpu_link_read_bytes > 0:
-        over.append(gpu_reads(load, profile))
+        over.append(physics.gpu_reads(load, profile))
     if over:
         parts["transfer"] = in_turn(*over)
-    if kept or load.gpu_table_bytes:
-        parts["expand"] = local_gather(kept, load.gpu_table_bytes, profile)
-    parts["train"] = training(load, profile)
+    if load.kept_bytes or load.gpu_table_bytes:
+        parts["expand"] = physics.local_gather(load.kept_bytes, load.gpu_table_bytes, profile)
+    parts["train"] = physics.training(load, profile)
     if load.gpus > 1 and load.gradient_bytes != 0:
-        parts["all_reduce"] = all_reduce(load, profile)
+        parts["all_reduce"] = physics.all_reduce(load, profile)
     return parts

@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from gatherbench.bench.model.epoch import EpochPrediction, predict_batches
+from gatherbench.bench.model.epoch import predict_batches
 from gatherbench.bench.model.load import MinibatchLoad, load_of
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.plan.workload import Workload
@@ -44,6 +44,9 @@ PATHS: tuple[tuple[str, dict[str, str]], ...] = (
     *((name, {}) for name in ("disk_mmap", "disk_direct", "disk_cached", "partition_buffer")),
     *((name, {}) for name in ("all_in_gpu", "no_fetch", "auto")),
 )
+COLUMNS = ["strategy", "variant", "low_s", "high_s", "bound", "gpu_bytes", "host_bytes", "fits"]
+COLUMNS += ["notes"]
+#: Why of these nothing is predicted.
 _NONE = {
     "auto": "the training shows which of the other paths it is",
     "partition_buffer": "its minibatches are others: drawn within the partitions in memory",
@@ -121,36 +124,39 @@ def predict_graph(shape: Shape, profile: LinkProfile) -> pd.DataFrame:
     ``fits`` (whether both find room: ``yes``, ``no``, or what is not known); ``notes`` (a tuple:
     what is extrapolated or left out, or why nothing is predicted).
     """
-    workload = Workload(shape.name)
+    workload, nan = Workload(shape.name), math.nan
     ranks, nodes, edges = draw(shape, workload)
-    cost = training_cost("sage", shape.dim, workload.hidden, shape.classes, nodes, edges)
     on_gpu, on_host = (bool(profile[key].values) for key in ("gpu.draw", "host.sample_rate"))
     remark = "minibatches drawn on the CPU: gpu.draw is not known"
     if not on_host:  # all paths have it alike
         remark = "without drawing minibatches: neither gpu.draw nor host.sample_rate is known"
-    facts: dict[str, Any] = {
+    facts = {
         "table_bytes": float(shape.nodes * shape.row_bytes),
         "row_bytes": float(shape.row_bytes),
         "sampled_edges": float(sum(edges)),
         "layers": workload.layers,
         "gpu_samples": on_gpu or not on_host,
         "sample_s": None if on_gpu or on_host else 0.0,
-        "training": cost,
+        "training": training_cost("sage", shape.dim, workload.hidden, shape.classes, nodes, edges),
         "remarks": () if on_gpu else (remark,),
     }
     records = []
     for name, params in PATHS:
         strategy = build(name, params)
-        record: dict[str, Any] = {"strategy": name, "variant": strategy.variant}
-        record |= dict.fromkeys(("low_s", "high_s", "gpu_bytes", "host_bytes"), math.nan)
-        record |= {"bound": "unknown", "fits": "?"}
         if name in _NONE:
-            records.append(record | {"notes": (_NONE[name],)})
-            continue
-        load = _load(strategy, ranks, shape, facts)
-        epochs = [predict_batches(load, end, BATCHES) for end in profile.ends()]
-        records.append(record | _room(strategy, load, profile) | _told(epochs, profile))
-    return pd.DataFrame(records)
+            cells: tuple[Any, ...] = (nan, nan, "unknown", nan, nan, "?", (_NONE[name],))
+        else:
+            load = _load(strategy, ranks, shape, facts)
+            epochs = [predict_batches(load, end, BATCHES) for end in profile.ends()]
+            one, seconds = epochs[0], [epoch.epoch_s for epoch in epochs]
+            notes = (*one.unknown, *one.extrapolated, *one.remarks)
+            if not profile["gpu.issue"].values:
+                notes += ("steps issued as a chain of kernels: gpu.issue is not known",)
+            bound = " or ".join(dict.fromkeys(epoch.bound for epoch in epochs))
+            room = _room(strategy, load, profile)
+            cells = (min(seconds), max(seconds), bound, *room, notes)
+        records.append((name, strategy.variant, *cells))
+    return pd.DataFrame(records, columns=COLUMNS)
 
 
 def _load(
@@ -176,32 +182,16 @@ def _load(
     )
 
 
-def _room(strategy: Strategy, load: MinibatchLoad, profile: LinkProfile) -> dict[str, Any]:
+def _room(
+    strategy: Strategy, load: MinibatchLoad, profile: LinkProfile
+) -> tuple[float, float, str]:
     """Bytes that a path takes on the GPU and on the host, beside training, and whether they fit."""
     buffers = (strategy.lookahead + 1) * load.payload_bytes
     table = load.table_bytes if strategy.role != "floor" else 0.0
     if load.disk_payload_bytes:
         table *= int(getattr(strategy, "share", "0%").removesuffix("%")) / 100
     gpu, host = load.gpu_table_bytes + buffers, table + (buffers if load.cpu_write_bytes else 0.0)
-    rooms = {
-        "GPU": (gpu, profile["gpu.memory"].value),
-        "host": (host, profile["host.memory"].value),
-    }
-    short = [place for place, (taken, room) in rooms.items() if room and taken > room]
-    untold = [f"{place}?" for place, (_, room) in rooms.items() if room is None]
-    fits = f"no ({', '.join(short)})" if short else " ".join(["yes", *untold])
-    return {"gpu_bytes": gpu, "host_bytes": host, "fits": fits}
-
-
-def _told(epochs: list[EpochPrediction], profile: LinkProfile) -> dict[str, Any]:
-    seconds = [epoch.epoch_s for epoch in epochs]
-    notes = [*epochs[0].unknown, *epochs[0].extrapolated, *epochs[0].remarks]
-    if not profile["gpu.issue"].values:
-        notes.append("steps issued as a chain of kernels: gpu.issue is not known")
-    bounds = dict.fromkeys(epoch.bound for epoch in epochs)
-    return {
-        "low_s": min(seconds),
-        "high_s": max(seconds),
-        "bound": " or ".join(bounds),
-        "notes": tuple(notes),
-    }
+    places = (("GPU", gpu, profile["gpu.memory"]), ("host", host, profile["host.memory"]))
+    short = [place for place, taken, room in places if taken > (room.value or math.inf)]
+    untold = [f"{place}?" for place, _, room in places if room.value is None]
+    return gpu, host, f"no ({', '.join(short)})" if short else " ".join(["yes", *untold])

@@ -18,31 +18,9 @@ _NOTHING = TrainingCost(0, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class MinibatchLoad:
-    """An average minibatch of an epoch with one strategy.
+    """An average minibatch of an epoch with one strategy: means, which need not be whole.
 
-    Bytes and counts are means over the minibatches, so they need not be whole. Those that a
-    :class:`~gatherbench.strategies.data_path.DataPath` has are called as there.
-
-    Attributes:
-        table_bytes: span of the feature table.
-        gpu_table_bytes: of these, what is kept in GPU memory.
-        row_bytes: of one feature row; 0 where it is not known (wide rows are then assumed).
-        lookahead: minibatches that are fetched ahead of the one in training.
-        gpu_share: share of the multiprocessors that an overlapped gather takes from training.
-        sampled_edges, layers: drawn for a minibatch.
-        training: what a training step asks of the GPU.
-        disk_depth: reads that the path keeps in flight at most.
-        activation_bytes: that leave the GPU in a step and are brought back for its backward pass.
-        gradient_bytes: that the ranks average after a step; ``None`` where nobody knows, 0 where
-            ``train_s`` holds that already.
-        handover_s: seconds that each transfer waits for another process, with the link idle.
-        sample_s, train_s: measured seconds; where given they take the place of the model's.
-        remarks: where these come from.
-        gather_threads: that gather at a time; 0: one for each core.
-        step_calls: calls of the host for a step that it has the GPU replay; 0: it issues the step
-            operation by operation.
-        gpu_samples: minibatches are drawn on the GPU.
-        gpus: of the machine, each of which does this; they share processor, memory and disk.
+    The fields down to ``managed_page_visits`` are called as in a ``DataPath``.
     """
 
     payload_bytes: float
@@ -56,28 +34,37 @@ class MinibatchLoad:
     disk_payload_bytes: float = 0.0
     disk_bytes: float | None = 0.0
     disk_requests: float | None = 0.0
-    disk_depth: int = 128
     gpu_requests: Mapping[int, float] | None = None
     gpu_page_visits: float | None = None
     managed_page_visits: float | None = 0.0
-    table_bytes: float = 0.0
-    gpu_table_bytes: float = 0.0
-    row_bytes: float = 0.0
-    lookahead: int = 0
-    gpu_share: float = 0.0
+    disk_depth: int = 128  # reads that the path keeps in flight at most
+    table_bytes: float = 0.0  # span of the feature table
+    gpu_table_bytes: float = 0.0  # of these, what is kept in GPU memory
+    row_bytes: float = 0.0  # of one feature row; 0: not known, wide rows are assumed
+    lookahead: int = 0  # minibatches that are fetched ahead of the one in training
+    gpu_share: float = 0.0  # of the multiprocessors, that an overlapped gather takes from training
     sampled_edges: float = 0.0
     layers: int = 0
+    gpu_samples: bool = False  # minibatches are drawn on the GPU
     training: TrainingCost = _NOTHING
-    activation_bytes: float = 0.0
-    gradient_bytes: float | None = None
-    handover_s: float = 0.0
-    sample_s: float | None = None
+    step_calls: float = 0.0  # of the host, for a step that the GPU replays; 0: it issues each one
+    activation_bytes: float = 0.0  # that leave the GPU in a step and come back for its backward
+    gradient_bytes: float | None = None  # that ranks average; ``None`` where nobody knows
+    handover_s: float = 0.0  # that each transfer waits for another process, with the link idle
+    sample_s: float | None = None  # measured; where given they take the place of the model's
     train_s: float | None = None
-    remarks: tuple[str, ...] = ()
-    gather_threads: int = 0
-    step_calls: float = 0.0
-    gpu_samples: bool = False
-    gpus: int = 1
+    gather_threads: int = 0  # that gather at a time; 0: one for each core
+    gpus: int = 1  # of the machine, each of which does this; they share processor, memory and disk
+    remarks: tuple[str, ...] = ()  # where these come from
+
+    @property
+    def copied_bytes(self) -> float:
+        """Rows that the copy engine carries: from the table, or as the CPU wrote them.
+
+        None of the second where it carries less than was written: multiprocessors then read those.
+        """
+        written = self.copy_engine_bytes >= self.cpu_write_bytes
+        return self.engine_row_bytes + (self.cpu_write_bytes if written else 0.0)
 
     @property
     def brought_bytes(self) -> float:
@@ -89,26 +76,15 @@ class MinibatchLoad:
         """Feature rows that this GPU's memory holds before the minibatch."""
         return max(0.0, self.payload_bytes - self.brought_bytes)
 
-    @property
-    def copied_bytes(self) -> float:
-        """Rows that the copy engine carries, beside ids: from the table, or as the CPU wrote them.
-
-        None of the second where it carries less than was written: multiprocessors then read those.
-        """
-        written = self.copy_engine_bytes >= self.cpu_write_bytes
-        return self.engine_row_bytes + (self.cpu_write_bytes if written else 0.0)
-
 
 def load_of(path: DataPath, share: float = 1.0, **facts: Any) -> MinibatchLoad:
     """The average minibatch, ``share`` of those whose paths add up to ``path``.
 
     ``facts`` are the other fields of the load. Payload that nothing brings is in GPU memory.
     """
-
-    def part(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {size: share * count for size, count in value.items()}
-        return None if value is None else value * share
-
-    names = [f.name for f in fields(DataPath) if f.name not in ("gpu_memory_bytes", "peer_bytes")]
-    return MinibatchLoad(**{name: part(getattr(path, name)) for name in names}, **facts)
+    found: dict[str, Any] = {f.name: getattr(path, f.name) for f in fields(DataPath)}
+    del found["gpu_memory_bytes"], found["peer_bytes"]
+    if (requests := found.pop("gpu_requests")) is not None:
+        requests = {size: share * count for size, count in requests.items()}
+    scaled = {name: None if value is None else share * value for name, value in found.items()}
+    return MinibatchLoad(**scaled, gpu_requests=requests, **facts)

@@ -16,8 +16,8 @@ from gatherbench.bench.model.profile import LinkProfile
 
 #: Starting a collective of NCCL, s (NVIDIA/nccl, src/graph/tuning.cc: rings, protocol LL).
 COLLECTIVE_S = 6.6e-6
-#: Reads of fewer bytes on average are far smaller than a line of 128 B: they come a lane an
-#: element, or from rows as narrow, and how many are in flight decides what they get of the link.
+#: Reads of fewer bytes on average come a lane an element, or from rows as narrow: how many are in
+#: flight decides what they get of the link.
 SMALL_READ = 64
 
 
@@ -42,6 +42,11 @@ class Part:
         return not math.isnan(self.seconds)
 
 
+def unknown(*why: str) -> Part:
+    """A time of which these are not known."""
+    return Part(math.nan, unknown=why)
+
+
 def at_rate(bound: str, amount: float, profile: LinkProfile, key: str, at: float = 0.0) -> Part:
     """An amount at a rate of the profile."""
     return Part(amount / profile.number(key, at), bound, profile.why(key))
@@ -52,10 +57,16 @@ def slowest(*limits: Part) -> Part:
     known = [one for one in limits if one.known]
     missing = merged(one.unknown for one in limits)
     if not known:
-        return Part(math.nan, unknown=missing)
+        return unknown(*missing)
     left_out = (f"a limit is not known and left out: {text}" for text in missing)
     longest = max(known, key=lambda one: one.seconds)
     return replace(longest, unknown=(), remarks=merged([longest.remarks, left_out]))
+
+
+def all_known(*limits: Part) -> Part:
+    """:func:`slowest` of limits none of which may be left out."""
+    missing = merged(one.unknown for one in limits if not one.known)
+    return unknown(*missing) if missing else slowest(*limits)
 
 
 def in_turn(*parts: Part) -> Part:
@@ -88,8 +99,8 @@ def link_time(requests: Mapping[float, float], profile: LinkProfile) -> Part:
     SIGCOMM 2018); a read above the maximum payload is answered by several.
     """
     names = [f"link.{n}" for n in ("raw_rate", "dllp_share", "header", "framing", "max_payload")]
-    if unknown := profile.why(*names):
-        return Part(math.nan, "link", unknown=unknown)
+    if missing := profile.why(*names):
+        return unknown(*missing)
     raw, dllp, header, framing, payload = map(profile.number, names)
     wire = sum(
         count * (size + math.ceil(size / payload) * (header + framing))
@@ -105,12 +116,11 @@ def gpu_reads(load: MinibatchLoad, profile: LinkProfile) -> Part:
     are, by requests in flight or by pages, they would come out far too fast.
     """
     if load.gpu_requests is None:
-        return Part(math.nan, unknown=("requests on the link: not accounted for this path",))
+        return unknown("requests on the link: not accounted for this path")
     largest = profile["link.max_request"].value or math.inf
     requests = split_requests(load.gpu_requests, largest)
     asked, count = sum(load.gpu_requests.values()), sum(requests.values())
     read_bytes = sum(size * n for size, n in requests.items())
-    link = link_time(requests, profile)
     tags = ("link.round_trip", "link.outstanding_reads")
     in_flight = count * profile.number(tags[0]) / profile.number(tags[1])
     by_requests = Part(in_flight, "requests in flight", profile.why(*tags))
@@ -120,27 +130,27 @@ def gpu_reads(load: MinibatchLoad, profile: LinkProfile) -> Part:
     )
     if read_bytes < SMALL_READ * asked and not by_requests.known and not pages.known:
         why = f"reads of {read_bytes / asked:.0f} B on average, bound by how many are in flight"
-        return Part(math.nan, unknown=tuple(f"{why} ({one})" for one in by_requests.unknown))
-    by_roof = at_rate(
-        "reads by multiprocessors", read_bytes, profile, "read.roof", load.table_bytes
-    )
-    shared = load.gpus * read_bytes if load.gpus > 1 else 0.0  # alone the link is always narrower
-    memory = [at_rate("host memory", shared, profile, "host.memory_rate")] if shared else []
-    part = slowest(link, by_requests, by_roof, pages, *memory)
+        return unknown(*(f"{why} ({one})" for one in by_requests.unknown))
+    name, span = "reads by multiprocessors", load.table_bytes
+    limits = [link_time(requests, profile), by_requests]
+    limits += [at_rate(name, read_bytes, profile, "read.roof", span), pages]
+    if load.gpus > 1 and read_bytes:  # alone the link is always narrower
+        memory = load.gpus * read_bytes
+        limits.append(at_rate("host memory", memory, profile, "host.memory_rate"))
+    part = slowest(*limits)
     return replace(part, seconds=part.seconds + load.handover_s)
 
 
 def _visits(visits: float | None, key: str, load: MinibatchLoad, profile: LinkProfile) -> Part:
     """The GPU goes from page to page in one kind of memory."""
     if visits is None:
-        return Part(math.nan, unknown=("page visits: not counted",))
+        return unknown("page visits: not counted")
     if not visits:
         return Part(0.0, "page visits")
     return at_rate("page visits", visits, profile, key, load.table_bytes)
 
 
-#: Rates that depend on the size of the table which is read in place, and the field that counts
-#: what they are rates of.
+#: Rates over the size of the table that is read in place, and the field that counts of what.
 SPANNED = {
     "read.roof": "gpu_link_read_bytes",
     "read.page_visits": "gpu_page_visits",
@@ -163,15 +173,13 @@ def engine_copy(num_bytes: float, profile: LinkProfile, copies: float = 0.0) -> 
     What a copy of a batch costs is not known beforehand: without it nothing is predicted.
     """
     payload = profile.number("link.max_payload")
-    limits = [
+    carried = slowest(
         link_time({payload: num_bytes / payload}, profile),
         at_rate("copy engine", num_bytes, profile, "copy.to_device"),
-    ]
-    if copies:
-        limits.append(at_rate("copy engine (copies)", copies, profile, "copy.batched"))
-        if not limits[-1].known:
-            return replace(limits[-1], bound="unknown")
-    return slowest(*limits)
+    )
+    if not copies:
+        return carried
+    return all_known(carried, at_rate("copy engine (copies)", copies, profile, "copy.batched"))
 
 
 def disk_read(load: MinibatchLoad, profile: LinkProfile) -> Part:
@@ -181,14 +189,14 @@ def disk_read(load: MinibatchLoad, profile: LinkProfile) -> Part:
     the processor does for each read is left out.
     """
     if load.disk_bytes is None or load.disk_requests is None:
-        why = "what is read off the disk: the page cache decides that, and nobody counts it before"
-        return Part(math.nan, unknown=(why,))
+        return unknown(
+            "what is read off the disk: the page cache decides that, and nobody counts it before"
+        )
     depth = min(load.disk_depth, max(1.0, load.disk_requests))
     requests, num_bytes = load.gpus * load.disk_requests, load.gpus * load.disk_bytes
     reads = at_rate("disk (reads a second)", requests, profile, "disk.iops", depth)
-    if not reads.known:
-        return replace(reads, bound="unknown")
-    return slowest(reads, at_rate("disk (bytes)", num_bytes, profile, "disk.bandwidth"))
+    long_reads = at_rate("disk (bytes)", num_bytes, profile, "disk.bandwidth")
+    return slowest(reads, long_reads) if reads.known else unknown(*reads.unknown)
 
 
 def cpu_gather(load: MinibatchLoad, profile: LinkProfile) -> Part:
@@ -196,15 +204,15 @@ def cpu_gather(load: MinibatchLoad, profile: LinkProfile) -> Part:
 
     Fewer cores are as much slower as was seen, in proportion where that is not known.
     """
-    moved = load.cpu_read_bytes + load.cpu_write_bytes
     cores, threads = profile["host.cores"].value, load.gather_threads
     if threads:
         cores = cores or threads
         cores *= profile["host.gather_scaling"].at(threads) or min(1.0, threads / cores)
     rate = profile.number("host.gather_rate", load.row_bytes or math.inf)
-    unknown = profile.why("host.gather_rate", *([] if cores else ["host.cores"]))
+    missing = profile.why("host.gather_rate", *([] if cores else ["host.cores"]))
     seconds = load.gpus * load.cpu_write_bytes / (rate * (cores or math.nan))
-    return _on_cpu(Part(seconds, "cpu", unknown), moved, load, profile)
+    moved = load.cpu_read_bytes + load.cpu_write_bytes
+    return _on_cpu(Part(seconds, "cpu", missing), moved, load, profile)
 
 
 def staged_copy(load: MinibatchLoad, profile: LinkProfile) -> Part:
@@ -214,29 +222,25 @@ def staged_copy(load: MinibatchLoad, profile: LinkProfile) -> Part:
     CPU's part and the copy. Faults of fresh pages and the driver's staging hold one thread up and
     not every core: GPUs share the memory alone.
     """
-    by_cpu = at_rate("cpu", load.pageable_bytes, profile, "copy.pageable")
-    copy = engine_copy(load.copy_engine_bytes, profile)
     staged = 2 * load.pageable_bytes  # read and written once more by the driver
     moved = load.cpu_read_bytes + load.cpu_write_bytes + staged + load.copy_engine_bytes
+    by_cpu = at_rate("cpu", load.pageable_bytes, profile, "copy.pageable")
     gather = _on_cpu(by_cpu, moved, load, profile)
-    if not (gather.known and copy.known):
-        return Part(math.nan, gather.bound, merged([gather.unknown, copy.unknown]))
-    return slowest(gather, copy)
+    return all_known(gather, engine_copy(load.copy_engine_bytes, profile))
 
 
 def _on_cpu(cores: Part, moved: float, load: MinibatchLoad, profile: LinkProfile) -> Part:
     """Work of the cores that moves so many bytes in the memory that all GPUs share."""
-    if not cores.known:
-        return cores
-    return slowest(cores, at_rate("host memory", load.gpus * moved, profile, "host.memory_rate"))
+    memory = at_rate("host memory", load.gpus * moved, profile, "host.memory_rate")
+    return slowest(cores, memory) if cores.known else cores
 
 
 def local_gather(num_bytes: float, resident_bytes: float, profile: LinkProfile) -> Part:
     """Rows are read and written in the GPU's own memory, which has to hold ``resident_bytes``."""
     room = profile["gpu.memory"].value
     if room is not None and resident_bytes > room:
-        why = f"{resident_bytes / 1e9:.1f} GB do not fit into {room / 1e9:.1f} GB of GPU memory"
-        return Part(math.nan, "GPU memory", unknown=(why,))
+        fit = f"{resident_bytes / 1e9:.1f} GB do not fit into {room / 1e9:.1f} GB of GPU memory"
+        return Part(math.nan, "GPU memory", unknown=(fit,))
     return at_rate("GPU memory", 2 * num_bytes, profile, "gpu.memory_rate")
 
 
@@ -245,21 +249,17 @@ def sampling(load: MinibatchLoad, profile: LinkProfile) -> Part:
 
     Programs that share the cores draw no faster than all of them do.
     """
+    bound = "GPU (sampling)" if load.gpu_samples else "cpu (sampling)"
+    if load.sample_s is not None:
+        return Part(load.sample_s, bound)
     if load.gpu_samples:
         draws = load.layers * profile.number("gpu.draw")
-        if load.sample_s is not None:
-            return Part(load.sample_s, "GPU (sampling)")
-        return Part(draws, "GPU (sampling)", profile.why("gpu.draw"))
-    if load.sample_s is not None:
-        return Part(load.sample_s, "cpu (sampling)")
-    part = at_rate("cpu (sampling)", load.sampled_edges, profile, "host.sample_rate")
-    if not part.known:
-        return part
+        return Part(draws, bound, profile.why("gpu.draw"))
+    part = at_rate(bound, load.sampled_edges, profile, "host.sample_rate")
     busy, cores = profile["host.sample_cores"].value, profile["host.cores"].value
     share = busy / cores if busy and cores else 1.0
-    rate = profile.number("host.sample_rate") / 1e6
-    source = profile["host.sample_rate"].source
-    remark = f"minibatches drawn at {rate:.3g} M edges/s, which all share ({source})"
+    rate, source = profile.number("host.sample_rate"), profile["host.sample_rate"].source
+    remark = f"minibatches drawn at {rate / 1e6:.3g} M edges/s, which all share ({source})"
     return replace(part, seconds=part.seconds * max(1.0, load.gpus * share), remarks=(remark,))
 
 
@@ -275,25 +275,23 @@ def training(load: MinibatchLoad, profile: LinkProfile) -> Part:
         return Part(load.train_s, "training (measured)")
     cost = load.training
     each = "gpu.replay" if load.step_calls else "gpu.launch"
-    launches = cost.launches * profile.number(each)
     limits = [
         at_rate("GPU operations", cost.operations, profile, "gpu.flops"),
         at_rate("GPU memory", cost.memory_bytes, profile, "gpu.memory_rate"),
-        Part(launches, "kernel launches", profile.why(each)),
+        Part(cost.launches * profile.number(each), "kernel launches", profile.why(each)),
     ]
     if load.activation_bytes:
         back = engine_copy(load.activation_bytes, profile)
         limits.append(replace(back, bound="activations over the link"))
-    step = slowest(*limits)
-    if unknown := merged(one.unknown for one in limits):  # none is a roof that may be left out
-        return Part(math.nan, unknown=unknown)
+    step = all_known(*limits)
+    if not step.known:
+        return step
     if issuing(load, profile) > step.seconds:
         step = replace(step, bound="kernel launches")
-    parts = [replace(step, bound=f"training ({step.bound})")]
-    if not load.gpu_samples:
-        edges = engine_copy(cost.structure_bytes, profile)
-        parts.append(replace(edges, bound=parts[0].bound))
-    return in_turn(*parts)
+    step = replace(step, bound=f"training ({step.bound})")
+    if load.gpu_samples:
+        return step
+    return in_turn(step, replace(engine_copy(cost.structure_bytes, profile), bound=step.bound))
 
 
 def issuing(load: MinibatchLoad, profile: LinkProfile) -> float:
@@ -313,7 +311,7 @@ def all_reduce(load: MinibatchLoad, profile: LinkProfile) -> Part:
     src/graph/tuning.cc).
     """
     if load.gradient_bytes is None:
-        return Part(math.nan, unknown=("bytes of the gradients: not said",))
+        return unknown("bytes of the gradients: not said")
     sent = 2 * (load.gpus - 1) / load.gpus * load.gradient_bytes
     hops = COLLECTIVE_S + 2 * (load.gpus - 1) * profile.number("peer.latency")
     carried = at_rate("averaging gradients (peer link)", sent, profile, "peer.rate")

@@ -22,12 +22,7 @@ from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.declared_rows import PATH_METRICS, TRAINING_METRICS, requests_of
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import CHECK_STAGE, RunStore
-from gatherbench.bench.run.training_cost import (
-    TrainingCost,
-    recomputing,
-    replay_calls,
-    replaying,
-)
+from gatherbench.bench.run.training_cost import TrainingCost, recomputing, replay_calls, replaying
 from gatherbench.reason import Reason
 from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.data_path import DataPath
@@ -63,7 +58,7 @@ class Series:
     strategy: str
     variant: str
     load: MinibatchLoad | None  # its average minibatch; ``None`` where the run says too little
-    batches: int  # minibatches of an epoch, of all ranks together
+    batches: int = 0  # minibatches of an epoch, of all ranks together
     missing: str = ""  # why there is no load
     gpus: int = 1  # ranks
 
@@ -82,16 +77,12 @@ def series_of(run: Run) -> list[Series]:
     tables = run.select(stage="setup", metric="table").groupby("workload")["value"].max()
     wrong = run.select(stage=CHECK_STAGE, status="failed").groupby(KEYS)["reason"].first()
     declared, measured = declared_facts(run), _measured(run)
-    planned: dict[SeriesName, Mapping[str, Any]] = {
-        (case["workload"], case["strategy"], case["variant"]): case for case in run.plan["cases"]
-    }
+    planned = {(c["workload"], c["strategy"], c["variant"]): c for c in run.plan["cases"]}
     found = []
     for key, case in planned.items():
-        fields = run.plan["workloads"][key[0]]
-        ranks, facts = ranks_of(fields), declared.get(key, {})
-        strategy = _strategy_of(case)
-        refused = None if strategy is None else refusal(strategy)
-        missing = "" if refused is None else str(refused)
+        fields, facts = run.plan["workloads"][key[0]], declared.get(key, {})
+        ranks, strategy = ranks_of(fields), _strategy_of(case)
+        missing = str((strategy and refusal(strategy)) or "")
         if key in wrong.index:
             missing = f"the case was found wrong: {wrong[key]}"
         known = facts.keys() >= _NEEDED and facts["sample.minibatches"] > 0
@@ -100,9 +91,13 @@ def series_of(run: Run) -> list[Series]:
         if not missing and facts.get("fetch.peer_read"):
             missing = "rows that other ranks send are not modelled"
         if missing:
-            found.append(Series(*key, None, 0, missing, ranks))
+            found.append(Series(*key, None, missing=missing, gpus=ranks))
             continue
-        load = declared_load(facts, float(tables[key[0]]))
+        more = dict(measured.get(key[0], {}), gpu_samples=run.drawn in GPU_SAMPLING)
+        for name in ("sample_s", "activation_bytes"):
+            if more.get(name):
+                more[name] *= ranks / facts["sample.minibatches"]
+        load = replace(declared_load(facts, float(tables[key[0]])), **more)
         if strategy is not None:
             load = replace(load, disk_depth=strategy.disk_depth)
         if fields.get("activations") == "recompute":
@@ -110,12 +105,7 @@ def series_of(run: Run) -> list[Series]:
         if fields.get("step") == "captured":
             training = replaying(load.training, load.payload_bytes)
             load = replace(load, training=training, step_calls=replay_calls(len(fields["fanouts"])))
-        more = dict(measured.get(key[0], {}), gpu_samples=run.drawn in GPU_SAMPLING)
-        for name in ("sample_s", "activation_bytes"):
-            if more.get(name):
-                more[name] *= ranks / facts["sample.minibatches"]
-        load = replace(load, **more)
-        found.append(Series(*key, load, int(facts["sample.minibatches"]), "", ranks))
+        found.append(Series(*key, load, int(facts["sample.minibatches"]), gpus=ranks))
     return found
 
 
@@ -145,6 +135,9 @@ def declared_load(declared: Mapping[str, float], table_bytes: float) -> Minibatc
     # What stands there without a value is decided by the page cache; before disks nothing stood.
     uncounted = None if sums["disk_payload_bytes"] else 0.0
     read = sums["gpu_link_read_bytes"]
+    # Runs from before it was declared had no path that kept a part of the table.
+    kept = 0.0 if read or sums["cpu_write_bytes"] else table_bytes
+    costs = {n: share * declared[f"train.{m}"] for n, (m, _) in TRAINING_METRICS.items()}
     sums |= {
         "disk_bytes": fetched.get("disk_read", uncounted),
         "disk_requests": fetched.get("disk_requests", uncounted),
@@ -153,9 +146,6 @@ def declared_load(declared: Mapping[str, float], table_bytes: float) -> Minibatc
         "gpu_page_visits": fetched.get("gpu_page_visits"),
         "managed_page_visits": fetched.get("managed_page_visits", 0.0),
     }
-    # Runs from before it was declared had no path that kept a part of the table.
-    kept = 0.0 if read or sums["cpu_write_bytes"] else table_bytes
-    costs = {n: share * declared[f"train.{m}"] for n, (m, _) in TRAINING_METRICS.items()}
     return load_of(
         DataPath(**sums),
         share,
@@ -181,9 +171,8 @@ def declared_facts(run: Run) -> dict[SeriesName, dict[str, float]]:
 def _measured(run: Run) -> dict[str, dict[str, Any]]:
     """Workload → what the run measured and no profile knows, of an epoch, as fields of a load.
 
-    Sampling is that of the run, drawn live, replayed or on the GPU: a profile's rate may be another
-    program's, and is of its processor. Of several ranks it is the slowest one's. Cases count beside
-    which there was no other work, if the workload has any.
+    A profile's rate of sampling may be another program's, and is of its processor: it is the run's,
+    of several ranks the slowest one's. Noisy cases count where a workload has no others.
     """
     found = {}
     of_workload = run.select(basis="measured", status="ok").groupby("workload")
@@ -193,10 +182,10 @@ def _measured(run: Run) -> dict[str, dict[str, Any]]:
         drawn = drawn[drawn["epoch"] >= 0]
         quiet = drawn[~drawn["disturbed"]]
         remark = _WAITED if run.sampler_workers else _SAMPLING[run.drawn]
+        remark += ", beside other work" * quiet.empty
         found[str(workload)] = {
             "sample_s": (drawn if quiet.empty else quiet)["value"].median() if len(drawn) else None,
-            "remarks": (remark + (", beside other work" if quiet.empty else ""),)
-            * bool(len(drawn)),
+            "remarks": (remark,) if len(drawn) else (),
             "gradient_bytes": values.get(("all_reduce", "payload")),
             "activation_bytes": values.get(("activations", "out"), 0.0),
         }
@@ -228,20 +217,19 @@ def profile_of(run: Run) -> LinkProfile | None:
 
 
 def predictions(run: Run, profile: LinkProfile) -> list[tuple[Series, tuple[EpochPrediction, ...]]]:
-    """Every series of the run on the machine of ``profile``, in the order of the plan.
+    """Every series of the run on the machine of ``profile``, at both ends of its ranges.
 
-    A workload of several ranks is predicted for as many GPUs. Each at both ends of the profile's
-    ranges. A series that runs on no GPU, or of which the run says too little, is predicted as
-    unknown.
+    In the order of the plan, for as many GPUs as a workload has ranks. What runs on no GPU, or of
+    which the run says too little, is unknown.
     """
-    found = []
-    for one in series_of(run):
-        epochs: tuple[EpochPrediction, ...] = (no_prediction((one.missing,), {}),)
-        if one.load is not None:
-            load, ends = one.load, profile.ends()
-            epochs = tuple(predict_batches(load, p, one.batches, gpus=one.gpus) for p in ends)
-        found.append((one, epochs))
-    return found
+
+    def epochs(one: Series) -> tuple[EpochPrediction, ...]:
+        if one.load is None:
+            return (no_prediction((one.missing,), {}),)
+        load, ends = one.load, profile.ends()
+        return tuple(predict_batches(load, end, one.batches, gpus=one.gpus) for end in ends)
+
+    return [(one, epochs(one)) for one in series_of(run)]
 
 
 def predict(run: Run, profile: LinkProfile) -> list[Row]:
@@ -288,26 +276,27 @@ def is_prediction(row: Row) -> bool:
 def _rows(
     make: RowMaker, one: Series, epoch: EpochPrediction, number: int, source: str
 ) -> Iterator[Row]:
-    def row(
-        stage: str, metric: str, seconds: float, said: str, unknown: tuple[str, ...] = ()
-    ) -> Row:
+    notes = "; ".join([f"bound by {epoch.bound}", *epoch.remarks, *epoch.extrapolated])
+    cells: list[tuple[str, str, float, str, tuple[str, ...]]] = [
+        ("epoch", "wall_time", epoch.epoch_s, f": {notes}", ()),
+        ("sample", "wall_time", epoch.sample_s, ": training waits for sampling", ()),
+        ("fetch", "wall_time", epoch.fetch_s, ": training waits for rows", ()),
+        ("train", "wall_time", epoch.train_s, "", ()),
+    ]
+    if one.gpus > 1:
+        why = epoch.parts["all_reduce"].unknown if "all_reduce" in epoch.parts else ()
+        said = ": averaging gradients in a ring, part of train"
+        cells.append(("all_reduce", "wall_time", epoch.all_reduce_s, said, why))
+    for name in ("disk", "gather", "transfer"):
+        if part := epoch.parts.get(name):
+            alone = one.steps * part.seconds
+            said = f": bound by {part.bound}"
+            cells.append(("fetch", f"{name}_time_alone", alone, said, part.unknown))
+    for stage, metric, seconds, said, unknown in cells:
         if math.isnan(seconds):
             reason = "unknown: " + "; ".join(unknown or epoch.unknown)
-            return make.missing(stage, metric, "s", source, reason, epoch=number)
-        # What is alike at two ends must not differ by the rounding of a long sum.
-        return make.ok(stage, metric, "s", float(f"{seconds:.11g}"), said, epoch=number)
-
-    notes = "; ".join([f"{source}: bound by {epoch.bound}", *epoch.remarks, *epoch.extrapolated])
-    yield row("epoch", "wall_time", epoch.epoch_s, notes)
-    yield row("sample", "wall_time", epoch.sample_s, f"{source}: training waits for sampling")
-    yield row("fetch", "wall_time", epoch.fetch_s, f"{source}: training waits for rows")
-    yield row("train", "wall_time", epoch.train_s, source)
-    if one.gpus > 1:
-        average = epoch.parts.get("all_reduce")
-        said = f"{source}: averaging gradients in a ring, part of train"
-        why = average.unknown if average else ()
-        yield row("all_reduce", "wall_time", epoch.all_reduce_s, said, why)
-    for name in ("disk", "gather", "transfer"):
-        if (part := epoch.parts.get(name)) is not None:
-            said = f"{source}: bound by {part.bound}"
-            yield row("fetch", f"{name}_time_alone", one.steps * part.seconds, said, part.unknown)
+            yield make.missing(stage, metric, "s", source, reason, epoch=number)
+        else:
+            # What is alike at two ends must not differ by the rounding of a long sum.
+            value = float(f"{seconds:.11g}")
+            yield make.ok(stage, metric, "s", value, source + said, epoch=number)

@@ -1,11 +1,8 @@
 """What the link model knows of a machine: constants, each with its unit and its source.
 
-A constant that nobody has published or measured has no value, and its source says why. What needs
-it is predicted as unknown. Of a limit that stands beside others (a roof) the prediction says that
-it was left out. Of some constants only a range is known: a caller predicts with both ends
-(:meth:`LinkProfile.ends`).
-
-A profile is a TOML file: a shipped one by its name, one of the user's own by its path.
+A constant that nobody has published or measured has no value, and its source says why: what needs
+it is predicted as unknown. Of some only a range is known: a caller predicts with both ends. A
+profile is a TOML file, a shipped one by its name, one of the user's own by its path:
 
 [link]
 raw_rate = { value = 31.51e9, unit = "B/s", source = "PCIe 4.0 x16 after 128b/130b" }
@@ -25,20 +22,20 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 
 from gatherbench.outside import read_text
 from gatherbench.plugins import nearest
 
 PROFILES_FOLDER = Path(__file__).parent / "profiles"
-SPECS_FILE = Path(__file__).with_name("constants.toml")
 #: The machine of the paper's evaluation (Min et al., PVLDB 14(11) 2021) on its faster link.
 DEFAULT_PROFILE = "rtx3090-pcie4"
-#: Of earlier profiles; nothing asks for them any more.
+#: Tables of earlier profiles; nothing asks for them any more.
 _GONE = ("loop", "network")
 
 Number = Annotated[float, Field(strict=True)]
-#: ``((bytes, rate), …)`` in ascending order of the bytes, or of the reads in flight.
+#: A curve: a rate over the bytes of the table that is read (its span) or of a row, of a disk's
+#: reads over so many in flight; ``((bytes, rate), …)``.
 Points = tuple[tuple[Number, Number], ...]
 #: A number or a curve; ``None`` where it is not known.
 Value = float | Points | None
@@ -48,12 +45,43 @@ class ProfileError(ValueError):
     """A profile that cannot be used; the message names the key and what it may be."""
 
 
-class Constant(BaseModel):
-    """One constant of a machine: a number, a curve, or the two ends between which it lies.
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What a constant is, as in ``constants.toml``."""
 
-    A curve is a rate over bytes, of the table that is read (its span) or of a row; of a disk's
-    reads, over so many in flight.
-    """
+    unit: str
+    low: float  # the least value that makes sense
+    high: float  # the greatest
+    meaning: str
+    curve: bool = False  # it may be a curve
+    otherwise: str = ""  # why it has no value where a file does not name it; empty: every file must
+
+    @property
+    def expected(self) -> str:
+        """The values that make sense, in words."""
+        return f"expected {self.low:g} to {self.high:g}" + f" {self.unit}" * (self.unit != "1")
+
+    def constant(self, entry: Any) -> Constant:
+        """From its entry in a file, or ``None``; a :class:`ValueError` says what is wrong."""
+        shape = f'expected {{ value = …, unit = "{self.unit}", source = "…" }}'
+        if entry is None and not self.otherwise:
+            raise ValueError(
+                f"missing ({self.meaning}); {shape}, without value where it is not known, with low"
+                " and high in its place where only a range is"
+            )
+        if entry is None:
+            entry = {"unit": self.unit, "source": self.otherwise}
+        try:
+            return Constant.model_validate(entry, context=self)
+        except ValidationError as error:
+            first = error.errors()[0]
+        where, why = "".join(map(str, first["loc"][:1])), first["msg"].removeprefix("Value error, ")
+        hint = nearest(where, _FIELDS) if first["type"] == "extra_forbidden" else ""
+        raise ValueError(f"{where}{': ' * bool(where)}{why}{hint}; {shape}")
+
+
+class Constant(BaseModel):
+    """One constant of a machine: a number, a curve, or the two ends between which it lies."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -64,21 +92,27 @@ class Constant(BaseModel):
     source: str  # the document or measurement that it comes from; without a value, why
 
     @model_validator(mode="after")
-    def _makes_sense(self) -> Self:
+    def _makes_sense(self, info: ValidationInfo) -> Self:
         if not self.source.strip():
             raise ValueError("no source; say where it is from, or why there is none")
         if (self.low is None) != (self.high is None) or None not in (self.low, self.given):
             raise ValueError("a range has low and high, and no value beside them")
-        curves = [value for value in self.values if isinstance(value, tuple)]
-        for spans in ([span for span, _ in curve] for curve in curves):
-            inside = all(0 < span < math.inf for span in spans)
-            if not (spans and inside and spans == sorted(set(spans))):
-                raise ValueError("the bytes must be above 0 and ascend")
+        curves = [[at for at, _ in value] for value in self.values if isinstance(value, tuple)]
+        for spans in curves:
+            if not spans or spans != sorted(set(spans)) or not 0 < spans[0] <= spans[-1] < math.inf:
+                raise ValueError("the bytes of a curve must be above 0 and ascend")
         if self.low is not None:
-            spans = [span for curve in curves for span, _ in curve] or [1.0]
-            low, high = ([_at(end, span) for span in spans] for end in self.values)
+            every = [span for spans in curves for span in spans] or [1.0]
+            low, high = ([_at(end, span) for span in every] for end in self.values)
             if low == high or any(a > b for a, b in zip(low, high, strict=True)):
                 raise ValueError("low must be below high; one value has no ends")
+        if spec := info.context:
+            if self.unit != spec.unit:
+                raise ValueError(f"unit {self.unit!r}, expected {spec.unit!r}")
+            if curves and not spec.curve:
+                raise ValueError("one number, not a list")
+            if wrong := [n for n in self.numbers if not spec.low <= n <= spec.high]:
+                raise ValueError(f"{wrong[0]!r}: {spec.expected}")
         return self
 
     @property
@@ -88,16 +122,14 @@ class Constant(BaseModel):
 
     @property
     def value(self) -> float | None:
-        """:meth:`at` the beginning of a curve: of a number that number."""
+        """The number; of a curve its beginning; ``None`` where nothing is known."""
         return self.at(0.0)
 
     def at(self, num_bytes: float) -> float | None:
         """A curve's rate for ``num_bytes``, else the number; ``None`` where nothing is known.
 
         Straight lines over the bytes' logarithm; outside the measured points the nearest holds.
-
-        Raises:
-            ProfileError: a range is known: neither end of it is the value.
+        Of a range neither end is the value: :class:`ProfileError`.
         """
         if len(self.values) > 1:
             raise ProfileError(
@@ -125,79 +157,13 @@ def _at(value: float | Points, num_bytes: float) -> float:
     return float(np.interp(math.log(max(num_bytes, 1.0)), np.log(spans), rates))
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """What a constant is."""
-
-    unit: str
-    low: float  # the least value that makes sense
-    high: float  # the greatest
-    meaning: str
-    whole: bool = False  # only whole numbers make sense
-    curve: bool = False  # it may be a curve
-    otherwise: str = ""  # why it has no value where a file does not name it; empty: every file must
-
-    @property
-    def expected(self) -> str:
-        """The values that make sense, in words."""
-        whole, unit = "whole, " if self.whole else "", "" if self.unit == "1" else f" {self.unit}"
-        return f"expected {whole}{self.low:g} to {self.high:g}{unit}"
-
-    @property
-    def shape(self) -> str:
-        """How the constant is written in a file."""
-        return f'{{ value = …, unit = "{self.unit}", source = "…" }}'
-
-    def read(self, entry: Any) -> Constant:
-        """The constant from its entry in a file.
-
-        Raises:
-            ValueError: the entry is missing or not of that shape, or its value makes no sense.
-        """
-        if entry is None:
-            if not self.otherwise:
-                raise ValueError(
-                    f" is missing ({self.meaning}); expected {self.shape}, without a value where it"
-                    " is not known, with low and high in place of value where only a range is"
-                )
-            entry = {"unit": self.unit, "source": self.otherwise}
-        if not isinstance(entry, dict):
-            raise ValueError(f" = {entry!r}: expected {self.shape}")
-        try:
-            found = Constant.model_validate(entry)
-        except ValidationError as error:
-            raise ValueError(_told(error.errors()[0], self.shape)) from None
-        if found.unit != self.unit:
-            raise ValueError(f": unit {found.unit!r}, expected {self.unit!r}")
-        if not self.curve and any(isinstance(value, tuple) for value in found.values):
-            raise ValueError(": one number, not a list")
-        for number in found.numbers:
-            if not self.low <= number <= self.high or (self.whole and number % 1):
-                raise ValueError(f" = {number!r}: {self.expected}")
-        return found
-
-
-def _told(error: Any, shape: str) -> str:
-    """One of pydantic's errors, behind the name of the constant."""
-    where = error["loc"][0] if error["loc"] else ""
-    if error["type"] == "extra_forbidden":
-        return f".{where}: unknown key{nearest(where, ('value', *Constant.model_fields))}"
-    if error["type"] == "missing":
-        return f": no {where}; expected {shape}"
-    if where in ("value", "low", "high"):
-        return f".{where} = {error['input']!r}: expected a number, or [[bytes, rate], …]"
-    return f": {error['msg'].removeprefix('Value error, ')}"
-
-
-def _specs() -> dict[str, Spec]:
-    tables = tomllib.loads(SPECS_FILE.read_text(encoding="utf-8"))
-    return {
-        f"{t}.{name}": Spec(**spec) for t, specs in tables.items() for name, spec in specs.items()
-    }
-
-
+#: What an entry of a file may hold.
+_FIELDS = ("value", "low", "high", "unit", "source")
+_TABLES = tomllib.loads(Path(__file__).with_name("constants.toml").read_text(encoding="utf-8"))
 #: Every constant that a profile has, by its key: the table of a file, and the name in it.
-SPECS = _specs()
+SPECS = {
+    f"{t}.{name}": Spec(**spec) for t, specs in _TABLES.items() for name, spec in specs.items()
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,9 +177,7 @@ class LinkProfile:
     @classmethod
     def blank(cls, name: str, description: str, why: str) -> Self:
         """A machine of which nothing is known yet, for this reason."""
-        nothing = {
-            key: Constant(value=None, unit=spec.unit, source=why) for key, spec in SPECS.items()
-        }
+        nothing = {k: Constant(value=None, unit=s.unit, source=why) for k, s in SPECS.items()}
         return cls(name, description, nothing)
 
     def __getitem__(self, key: str) -> Constant:
@@ -238,20 +202,18 @@ class LinkProfile:
         return [key for key, c in self.constants.items() if len(c.values) > 1]
 
     def ends(self) -> tuple[LinkProfile, ...]:
-        """The machine with every range at its low end, and at its high end; itself without one.
+        """The machine with every range at its low end, the slow one, and at its high end.
 
-        Low is slow for each constant that is a range in a shipped profile.
+        Itself where it has no range.
         """
-
-        def end(name: str) -> LinkProfile:
-            there = {key: self[key] for key in self.ranges()}
-            some = {
-                key: Constant(value=getattr(c, name), unit=c.unit, source=c.source)
-                for key, c in there.items()
-            }
-            return replace(self, constants={**self.constants, **some})
-
-        return (end("low"), end("high")) if self.ranges() else (self,)
+        ranged, ends = self.ranges(), []
+        for number in (0, 1) if ranged else ():
+            there = dict(self.constants)
+            for key in ranged:
+                of = self[key]
+                there[key] = Constant(value=of.values[number], unit=of.unit, source=of.source)
+            ends.append(replace(self, constants=there))
+        return tuple(ends) or (self,)
 
     def with_constant(self, key: str, value: Value, source: str, *, high: Value = None) -> Self:
         """The same machine with one constant replaced, checked as in a file.
@@ -262,19 +224,20 @@ class LinkProfile:
         Raises:
             ProfileError: there is no such key, or it may not have this value.
         """
-        where = f"profile {self.name}: "
         if key not in SPECS:
-            raise ProfileError(f"{where}unknown constant {key!r}{nearest(key, SPECS)}")
-        names = {"value": value} if high is None else {"low": value, "high": high}
+            raise ProfileError(
+                f"profile {self.name}: unknown constant {key!r}{nearest(key, SPECS)}"
+            )
+        entry = {"value": value} if high is None else {"low": value, "high": high}
         try:
-            known = SPECS[key].read({**names, "unit": SPECS[key].unit, "source": source})
+            known = SPECS[key].constant({**entry, "unit": SPECS[key].unit, "source": source})
         except ValueError as error:
-            raise ProfileError(f"{where}{key}{error}") from None
+            raise ProfileError(f"profile {self.name}: {key}: {error}") from None
         return replace(self, constants={**self.constants, key: known})
 
     def to_toml(self) -> str:
         """The profile as the text of a file, a line for each constant."""
-        lines = [f"{name} = {_toml(getattr(self, name))}" for name in ("name", "description")]
+        lines = [f"name = {_toml(self.name)}", f"description = {_toml(self.description)}"]
         for section, keys in itertools.groupby(SPECS, lambda key: key.partition(".")[0]):
             lines += ["", f"[{section}]"]
             for key in keys:
@@ -298,8 +261,7 @@ def load_profile(name_or_path: str | Path) -> LinkProfile:
     """Read and check a profile: the name of a shipped one, or a path that ends in ``.toml``.
 
     Raises:
-        ProfileError: no such profile, no valid TOML, a key that is missing or not known, a wrong
-            unit, or a value that makes no sense; the message names the key and what it may be.
+        ProfileError: there is none, or it is wrong; the message names each key and what it may be.
     """
     path = Path(name_or_path)
     if path.suffix != ".toml":
@@ -318,11 +280,10 @@ def load_profile(name_or_path: str | Path) -> LinkProfile:
         raise ProfileError(f"{path}: not valid TOML: {error}") from error
     named = {"name": text.pop("name", path.stem), "description": text.pop("description", "")}
     problems = [f"{n}: expected a string" for n, said in named.items() if not isinstance(said, str)]
-    sections = dict.fromkeys(key.partition(".")[0] for key in SPECS)
     given: dict[str, Any] = {}
     for section, table in text.items():
-        if section not in (*sections, *_GONE):
-            problems.append(f"{section}: unknown key{nearest(section, sections)}")
+        if section not in (*_TABLES, *_GONE):
+            problems.append(f"{section}: unknown key{nearest(section, _TABLES)}")
         elif not isinstance(table, dict):
             problems.append(f"{section}: expected a table of constants")
         elif section not in _GONE:
@@ -331,9 +292,9 @@ def load_profile(name_or_path: str | Path) -> LinkProfile:
     constants: dict[str, Constant] = {}
     for key, spec in SPECS.items():
         try:
-            constants[key] = spec.read(given.get(key))
+            constants[key] = spec.constant(given.get(key))
         except ValueError as error:
-            problems.append(f"{key}{error}")
+            problems.append(f"{key}: {error}")
     if problems:
         raise ProfileError(f"{path.name}: " + "\n  ".join(problems))
     return LinkProfile(**named, constants=constants)

@@ -2,16 +2,15 @@
 
 The roofline shows the rows that cross the link per second, beside three roofs of the machine: the
 copy engine's peak, what multiprocessors read at best from a table of that span, and the raw link. A
-strategy that hides its fetches behind training is measured over the whole epoch, since nobody
-waited for the link alone; its percentage is then a lower bound of how busy the link is. Rows that
-come off a disk have a fourth roof: its reads and bytes a second.
+strategy that hides its fetches behind training is measured over the whole epoch: its percentage is
+then a lower bound of how busy the link is. Rows off a disk have a fourth roof: its reads and bytes.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import pandas as pd
@@ -20,14 +19,13 @@ from gatherbench.bench.model.epoch import EpochPrediction
 from gatherbench.bench.model.errors import LIMIT
 from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.physics import engine_copy, gpu_reads
-from gatherbench.bench.model.predict import KEYS, Series, predictions
+from gatherbench.bench.model.predict import KEYS, Series, SeriesName, predictions
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.read.derive import epoch_times, plan_order, stage_times
 from gatherbench.bench.read.tables import Run
 
 _T = TypeVar("_T")
 _GIB = 1 << 30
-_LINE = 128
 COLUMNS = (
     *(*KEYS, "kind", "end", "rate", "over"),
     *("of_copy_engine", "of_sm_read", "of_raw_link", "of_disk", "fetch_bound", "bound"),
@@ -38,19 +36,17 @@ COLUMNS = (
 class Roofs:
     """What the link of a machine gives at best, B/s of payload; NaN where it is not known."""
 
-    copy_engine: float
-    sm_read: float
-    raw_link: float
+    copy_engine: float = math.nan
+    sm_read: float = math.nan
+    raw_link: float = math.nan
 
 
 def roofs(profile: LinkProfile, table_bytes: float) -> Roofs:
-    """The roofs for a table of this span; multiprocessors read whole lines."""
-    lines = {_LINE: _GIB / _LINE}
-    reads = MinibatchLoad(
-        _GIB, gpu_link_read_bytes=_GIB, gpu_requests=lines, table_bytes=table_bytes
-    )
-    copied, read = engine_copy(_GIB, profile).seconds, gpu_reads(reads, profile).seconds
-    return Roofs(_GIB / copied, _GIB / read, profile.number("link.raw_rate"))
+    """The roofs for a table of this span; multiprocessors read whole lines of 128 B."""
+    lines = MinibatchLoad(_GIB, gpu_link_read_bytes=_GIB, gpu_requests={128: _GIB / 128})
+    reads = gpu_reads(replace(lines, table_bytes=table_bytes), profile)
+    copied = engine_copy(_GIB, profile)
+    return Roofs(_GIB / copied.seconds, _GIB / reads.seconds, profile.number("link.raw_rate"))
 
 
 def least_and_most(items: Sequence[_T], value: Callable[[_T], float]) -> list[tuple[str, _T]]:
@@ -72,7 +68,7 @@ def roofline(run: Run, profile: LinkProfile) -> pd.DataFrame:
     ``of_sm_read``, ``of_raw_link``; ``of_disk``, of the time in ``over`` the share that the disk
     needs at its best; and by the model ``fetch_bound``, the limit that sets how long a fetch takes,
     and ``bound``, what the epoch would gain most from. Where the profile's ranges make more than
-    one rate, ``end`` tells the line with the least from that with the most; of what was measured
+    one rate, ``end`` distinguishes the lines with the least and the most; of what was measured
     the share of a roof that ranges is NaN. The measured lines mean something only if ``profile``
     describes the machine of the run.
     """
@@ -80,9 +76,8 @@ def roofline(run: Run, profile: LinkProfile) -> pd.DataFrame:
     records: list[dict[str, Any]] = []
     for one, epochs in predictions(run, profile):
         pairs = list(zip(epochs, profile.ends(), strict=False))
-        if one.key in measured:
-            lines = [_line(one, *pair, "measured", measured[one.key]) for pair in pairs]
-            records.append(_merged(lines))
+        if seconds := measured.get(one.key):
+            records.append(_merged([_line(one, *pair, "measured", seconds) for pair in pairs]))
         lines = [
             _line(one, e, end, "modelled", {"epoch": e.epoch_s, "fetch": e.fetch_s})
             for e, end in pairs
@@ -103,9 +98,9 @@ def _merged(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return merged
 
 
-def _measured_seconds(run: Run) -> dict[tuple[str, str, str], dict[str, float]]:
+def _measured_seconds(run: Run) -> dict[SeriesName, dict[str, float]]:
     """Median seconds an epoch of ``epoch`` and ``fetch`` of each series measured on a GPU."""
-    found: dict[tuple[str, str, str], dict[str, float]] = {}
+    found: dict[SeriesName, dict[str, float]] = {}
     for name, table in (("epoch", epoch_times(run)), ("fetch", stage_times(run)["fetch"])):
         for row in table.query("backend == 'cuda' and basis == 'measured'").to_dict("records"):
             key = (row["workload"], row["strategy"], row["variant"])
@@ -123,7 +118,7 @@ def _line(
     load = one.load
     over = "epoch" if load is not None and load.lookahead else "fetch"
     time = seconds.get(over) or math.nan
-    rate, best, of_disk = math.nan, Roofs(math.nan, math.nan, math.nan), math.nan
+    rate, best, of_disk = math.nan, Roofs(), math.nan
     if load is not None and "transfer" in epoch.parts:
         rate = load.brought_bytes * one.steps / time
         best = roofs(profile, load.table_bytes)
@@ -142,9 +137,8 @@ def against_measured(run: Run, profile: LinkProfile) -> pd.DataFrame:
 
     Columns: ``workload``, ``strategy``, ``variant``, ``measured_s``, ``end``, ``modelled_s``,
     ``error`` (modelled over measured, less 1), ``limit_error`` (that of the ratio over ``no_fetch``
-    of the workload), ``bound``.
-    What the model cannot predict is NaN. Where the profile's ranges make more than one epoch, there
-    is a line with the shortest and one with the longest, and ``end`` says which.
+    of the workload), ``bound``. What the model cannot predict is NaN. Where the profile's ranges
+    make more than one epoch there is a line with the shortest and one with the longest (``end``).
     """
     measured = _measured_seconds(run)
     records = [

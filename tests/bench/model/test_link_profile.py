@@ -113,10 +113,11 @@ def test_missing_constants_are_named_with_what_is_expected(tmp_path):
     assert said.startswith("mine.toml: ")
     for key, spec in SPECS.items():
         if spec.otherwise:
-            assert f"{key} is missing" not in said
+            assert f"{key}: missing" not in said
             continue
-        assert f"{key} is missing ({spec.meaning}); expected {spec.shape}" in said
-        assert spec.unit in spec.shape
+        assert (
+            f'{key}: missing ({spec.meaning}); expected {{ value = …, unit = "{spec.unit}"' in said
+        )
 
 
 @pytest.mark.parametrize("key", sorted(SPECS))
@@ -125,7 +126,7 @@ def test_a_value_out_of_range_is_refused_with_the_range(key):
     for beyond in (-1.0, 1e20, math.inf, math.nan):
         with pytest.raises(ProfileError) as error:
             profile.with_constant(key, beyond, "a test")
-        assert f"{key} = {beyond}: {spec.expected}" in str(error.value)
+        assert f"{key}: {beyond}: {spec.expected}" in str(error.value)
     assert f"{spec.low:g} to {spec.high:g}" in spec.expected
     assert spec.unit == "1" or spec.expected.endswith(f" {spec.unit}")
 
@@ -136,18 +137,29 @@ def test_a_value_out_of_range_is_refused_with_the_range(key):
         ("link.raw_rate", "31.5e9", "expected { value"),
         ("link.raw_rate", '{ value = 1e20, unit = "B/s", source = "x" }', "1e+08 to 1e+13 B/s"),
         ("link.raw_rate", '{ value = 31.5, unit = "GB/s", source = "x" }', "expected 'B/s'"),
-        ("link.raw_rate", '{ value = 31.5e9, unit = "B/s" }', "no source"),
+        ("link.raw_rate", '{ value = 31.5e9, unit = "B/s" }', "source: Field required"),
         ("link.raw_rate", '{ value = 31.5e9, unit = "B/s", source = " " }', "no source"),
-        ("link.raw_rate", '{ value = "fast", unit = "B/s", source = "x" }', "'fast'"),
-        ("link.raw_rate", '{ value = true, unit = "B/s", source = "x" }', "True"),
+        (
+            "link.raw_rate",
+            '{ value = "fast", unit = "B/s", source = "x" }',
+            "value: Input should be a valid",
+        ),
+        (
+            "link.raw_rate",
+            '{ value = true, unit = "B/s", source = "x" }',
+            "value: Input should be a valid",
+        ),
         ("link.raw_rate", '{ vallue = 1, unit = "B/s", source = "x" }', "did you mean 'value'"),
         ("link.raw_rate", '{ value = [[1, 2e9]], unit = "B/s", source = "x" }', "link.raw_rate"),
         ("read.roof", '{ value = [1, 2], unit = "B/s", source = "x" }', "read.roof"),
         ("read.roof", '{ value = [], unit = "B/s", source = "x" }', "ascend"),
         ("read.roof", '{ value = [[9, 2e9], [1, 2e9]], unit = "B/s", source = "x" }', "ascend"),
         ("read.roof", '{ value = [[inf, 2e9]], unit = "B/s", source = "x" }', "ascend"),
-        ("node.gpus", '{ value = 1.5, unit = "1", source = "x" }', "whole, 1 to 64"),
-        ("read.roof", '{ value = [["a", 2e9]], unit = "B/s", source = "x" }', "expected a number"),
+        (
+            "read.roof",
+            '{ value = [["a", 2e9]], unit = "B/s", source = "x" }',
+            "value: Input should be a valid",
+        ),
         ("read.roof", '{ value = [[1, 2]], unit = "B/s", source = "x" }', "expected 1e+08"),
     ],
 )
@@ -187,7 +199,7 @@ def test_a_replaced_constant_is_checked_too():
     profile = load_profile(DEFAULT_PROFILE)
     assert profile.with_constant("gpu.launch", 1e-5, "a test")["gpu.launch"].value == 1e-5
     assert profile.with_constant("gpu.launch", None, "a test").unknown()["gpu.launch"] == "a test"
-    with pytest.raises(ProfileError, match=r"gpu\.launch = 3"):
+    with pytest.raises(ProfileError, match=r"gpu\.launch: 3"):
         profile.with_constant("gpu.launch", 3.0, "a test")
     with pytest.raises(ProfileError, match=r"did you mean 'gpu\.launch'"):
         profile.with_constant("gpu.lunch", 1e-5, "a test")
