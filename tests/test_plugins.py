@@ -155,7 +155,8 @@ def test_a_variant_that_pandas_reads_as_missing_is_refused(announce, fields, wor
 
 def test_other_names_that_pandas_reads_as_missing_are_refused(announce):
     announce("a-meter", "from gatherbench.bench.meters.cpu import WallClockMeter\n"
-             "class Own(WallClockMeter): name = 'nan'", {"nan": "Own"}, kind="meters")  # fmt: skip
+             "class Own(WallClockMeter):\n    name = 'nan'\n    def stop(self): return []",
+             {"nan": "Own"}, kind="meters")  # fmt: skip
     with pytest.warns(RuntimeWarning, match="pandas reads 'nan' as a missing value"):
         assert [type(meter) for meter in meters.open_meters()] == list(meters.METERS)
     announce("a-graph", GRAPH_AND_METER.replace('"ring"', '"NA"'), {"NA": "Ring"}, kind="datasets")
@@ -225,6 +226,43 @@ def test_a_broken_dataset_is_the_registrys_own_error(announce):
         datasets.get_source("own")
 
 
+#: A meter that reports one metric of this name.
+TOLD = """
+from gatherbench.bench.meters.base import reading
+from gatherbench.bench.meters.cpu import WallClockMeter
+class Own(WallClockMeter):
+    name = 'own'
+    def stop(self): return [reading("{}", "1", 1.0, "a test")]
+"""
+
+
+def test_a_meter_is_tried_by_its_name(announce):
+    announce("their-package", TOLD.format("own_count"), {"own": "Own"}, kind="meters")
+    announce("another", TOLD.format("cpu_user"), {"thief": "Own"}, kind="meters")
+
+    def tried(*words: str) -> tuple[int, str]:
+        done = CliRunner().invoke(app, ["check", *words])
+        return done.exit_code, done.output
+
+    assert tried("meter", "own") == (0, "own_count: 1 1 (a test)\n")
+    code, said = tried("meter", "clock")
+    assert code == 0
+    assert said.startswith("window_time: 0.5")
+    code, said = tried("meter", "own", "--json")
+    assert json.loads(said)[0] | {"source": ""} == {
+        "metric": "own_count", "value": 1.0, "unit": "1", "source": "", "reason": "",
+    }  # fmt: skip
+    for words, told in (
+        (("meter", "clok"), "no meter is called 'clok'"),
+        (("meter", "thief"), "its metric cpu_user is of cpu"),
+        (("meter",), "there are cpu_gather"),
+        (("a", "b"), "expected one strategy, or `meter` and the name of one"),
+    ):
+        code, said = tried(*words)
+        assert code == 2
+        assert told in " ".join(said.split())
+
+
 @pytest.mark.parametrize(
     ("code", "said"),
     [
@@ -234,6 +272,14 @@ def test_a_broken_dataset_is_the_registrys_own_error(announce):
             "class Own(WallClockMeter):\n    name = 'own'\n    def probe(self): 1 / 0",
             "ZeroDivisionError",
         ),
+        (
+            "from gatherbench.bench.meters.cpu import WallClockMeter\n"
+            "class Own(WallClockMeter): name = 'own'",
+            "its metric window_time is of clock: give it a name of its own",
+        ),
+        (TOLD.format("Watts"), "its metric 'Watts': lower-case letters, digits and _ alone"),
+        (TOLD.format("wall_time"), "its metric wall_time is of the loop"),
+        (TOLD.replace("1.0", "1 / 0").format("own"), "stop raised ZeroDivisionError"),
     ],
 )
 def test_a_broken_meter_leaves_ours(announce, code, said):

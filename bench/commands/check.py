@@ -1,4 +1,4 @@
-"""`gatherbench check`: whether a strategy keeps the contract, before anybody measures it."""
+"""`gatherbench check`: whether a strategy or a meter keeps the contract, before it is used."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gatherbench.bench.commands.common import JsonOption, bad_input, print_json
+from gatherbench.bench.commands.common import JsonOption, bad_input, fail, print_json
 from gatherbench.outside import words_of
+from gatherbench.plugins import nearest
 
 if TYPE_CHECKING:
     import torch
@@ -15,23 +16,35 @@ if TYPE_CHECKING:
     from gatherbench.strategies.base import Strategy
 
 OK, SKIPPED, FAILED = "ok", "skipped", "FAILED"
+#: For so long a meter is tried.
+WINDOW_S = 0.5
 
 
 def check(
-    strategy: Annotated[str, typer.Argument(help="A strategy of `gatherbench list strategies`.")],
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="STRATEGY | meter NAME",
+            help="A strategy of `gatherbench list strategies`; or `meter`, and one of `list meters`.",
+        ),
+    ],
     device: Annotated[
         str, typer.Option(help="cpu or cuda; auto takes a GPU where there is one.")
     ] = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Run the conformance suite on each variant of a strategy, ours or an installed one."""
+    """Run the conformance suite on each variant of a strategy, or open a window of a meter."""
     import torch
 
     from gatherbench.bench.commands.execute import choose_device
     from gatherbench.strategies.registry import get, representatives
 
+    if len(what) == 2 and what[0] == "meter":
+        return _meter(what[1], as_json)
+    if len(what) != 1:
+        fail(f"check {' '.join(what)}: expected one strategy, or `meter` and the name of one")
     with bad_input(ValueError):
-        kind, place = get(strategy), torch.device(choose_device(device))
+        kind, place = get(what[0]), torch.device(choose_device(device))
     lines = []
     for variant in representatives(kind):
         verdict, why = judged(variant, place)
@@ -45,6 +58,26 @@ def check(
     if found == {SKIPPED}:
         typer.echo(f"nothing was checked on {place}", err=True)
     raise typer.Exit(int(OK not in found or FAILED in found))
+
+
+def _meter(name: str, as_json: bool) -> None:
+    """Print what a meter says of a window; 1 where it is refused or a sensor of it failed."""
+    from gatherbench.bench.meters.registry import METERS, PLUGINS, tried
+
+    ours = {meter.name: meter for meter in METERS}
+    with bad_input(ValueError):
+        kind = ours.get(name) or PLUGINS.load(name)
+        if kind is None:
+            known = (*ours, *PLUGINS.packages())
+            fail(f"no meter is called {name!r}; there are {', '.join(known)}{nearest(name, known)}")
+        readings = tried(kind(), WINDOW_S)
+    names = ("metric", "value", "unit", "source", "reason")
+    lines = [(r.metric, r.value, r.unit, r.source, str(r.reason or "")) for r in readings]
+    if as_json:
+        print_json([dict(zip(names, line, strict=True)) for line in lines])
+    for metric, value, unit, source, reason in () if as_json else lines:
+        typer.echo(f"{metric}: {reason or f'{value:g} {unit}'} ({source})")
+    raise typer.Exit(int(any(r.reason is not None and r.reason.kind == "failed" for r in readings)))
 
 
 def judged(variant: Strategy, device: torch.device) -> tuple[str, str]:

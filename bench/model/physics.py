@@ -23,19 +23,12 @@ SMALL_READ = 64
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One activity of a minibatch, alone on the machine, or one limit of it.
+    """One activity of a minibatch, alone on the machine, or one limit of it."""
 
-    Attributes:
-        seconds: how long it takes; NaN where a constant that it needs is not known.
-        bound: the limit that sets its length, in words.
-        unknown: with NaN what is not known, and why: ``gpu.launch: not published``.
-        remarks: what the time leaves out.
-    """
-
-    seconds: float
-    bound: str = "unknown"
-    unknown: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
+    seconds: float  # NaN where a constant that it needs is not known
+    bound: str = "unknown"  # the limit that sets its length, in words
+    unknown: tuple[str, ...] = ()  # with NaN what is not known, and why: ``gpu.launch: …``
+    remarks: tuple[str, ...] = ()  # what the time leaves out
 
     @property
     def known(self) -> bool:
@@ -112,8 +105,7 @@ def link_time(requests: Mapping[float, float], profile: LinkProfile) -> Part:
 def gpu_reads(load: MinibatchLoad, profile: LinkProfile) -> Part:
     """Multiprocessors read rows in host memory.
 
-    Small reads are not predicted from the link alone: without a limit to how many a second there
-    are, by requests in flight or by pages, they would come out far too fast.
+    Small reads are not predicted from the link alone: they would come out far too fast.
     """
     if load.gpu_requests is None:
         return unknown("requests on the link: not accounted for this path")
@@ -185,13 +177,11 @@ def engine_copy(num_bytes: float, profile: LinkProfile, copies: float = 0.0) -> 
 def disk_read(load: MinibatchLoad, profile: LinkProfile) -> Part:
     """Rows come off the disk into host memory, whole blocks, many reads in flight.
 
-    As long as its reads take at the rate of that depth, or its bytes at that of long reads. What
-    the processor does for each read is left out.
+    What the processor does for each read is left out.
     """
     if load.disk_bytes is None or load.disk_requests is None:
-        return unknown(
-            "what is read off the disk: the page cache decides that, and nobody counts it before"
-        )
+        why = "what is read off the disk: the page cache decides that, and nobody counts it before"
+        return unknown(why)
     depth = min(load.disk_depth, max(1.0, load.disk_requests))
     requests, num_bytes = load.gpus * load.disk_requests, load.gpus * load.disk_bytes
     reads = at_rate("disk (reads a second)", requests, profile, "disk.iops", depth)
@@ -218,9 +208,8 @@ def cpu_gather(load: MinibatchLoad, profile: LinkProfile) -> Part:
 def staged_copy(load: MinibatchLoad, profile: LinkProfile) -> Part:
     """The CPU gathers into fresh pageable memory, which the driver stages and copies.
 
-    One activity, because the copy engine follows the staging chunk by chunk: the longer of the
-    CPU's part and the copy. Faults of fresh pages and the driver's staging hold one thread up and
-    not every core: GPUs share the memory alone.
+    The copy engine follows chunk by chunk. Faults of fresh pages and the staging hold one thread
+    up and not every core: GPUs share the memory alone.
     """
     staged = 2 * load.pageable_bytes  # read and written once more by the driver
     moved = load.cpu_read_bytes + load.cpu_write_bytes + staged + load.copy_engine_bytes
@@ -245,10 +234,7 @@ def local_gather(num_bytes: float, resident_bytes: float, profile: LinkProfile) 
 
 
 def sampling(load: MinibatchLoad, profile: LinkProfile) -> Part:
-    """The host draws the minibatch, or the GPU does, a layer after the other.
-
-    Programs that share the cores draw no faster than all of them do.
-    """
+    """The GPU draws a layer after the other; programs on the host draw no faster than its cores."""
     bound = "GPU (sampling)" if load.gpu_samples else "cpu (sampling)"
     if load.sample_s is not None:
         return Part(load.sample_s, bound)
@@ -266,10 +252,9 @@ def sampling(load: MinibatchLoad, profile: LinkProfile) -> Part:
 def training(load: MinibatchLoad, profile: LinkProfile) -> Part:
     """A training step on the GPU: a roofline of operations and bytes, or a launch after the other.
 
-    Of a step that is replayed an operation takes the GPU at least what one takes that has next to
-    nothing to do (``gpu.replay``). The minibatch's edges are copied first, if they are in host
-    memory. Activations that left the GPU come back beside the backward pass, and the step is not
-    shorter than that. What issuing the step takes the host is apart (:func:`issuing`).
+    An operation of a replayed step takes ``gpu.replay`` at least. Edges in host memory are copied
+    first; activations that left the GPU come back while the backward pass runs. What issuing the
+    step takes the host is apart (:func:`issuing`).
     """
     if load.train_s is not None:
         return Part(load.train_s, "training (measured)")
@@ -295,10 +280,9 @@ def training(load: MinibatchLoad, profile: LinkProfile) -> Part:
 
 
 def issuing(load: MinibatchLoad, profile: LinkProfile) -> float:
-    """Seconds in which the host issues a step, and does nothing else; 0 where it is not known.
+    """Seconds in which the host issues a step; 0 where it is not known.
 
-    In a step an operation takes longer to issue than in a chain of nothing else: where the first is
-    not known the second stands in.
+    An operation takes longer in a step than in a chain, which stands in where no step was timed.
     """
     each = profile["gpu.issue"].value or profile["gpu.launch"].value or 0.0
     return each * (load.step_calls or load.training.launches)

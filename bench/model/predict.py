@@ -30,7 +30,7 @@ from gatherbench.strategies.registry import build
 
 #: What a case has to have declared (``bench/run/declared_rows.py``), as ``stage.metric``.
 _NEEDED = {
-    *(f"fetch.{name}" for name in ("declared_payload", "row", "lookahead", "gpu_share")),
+    *(f"fetch.{n}" for n in ("declared_payload", "row", "gpu_table", "lookahead", "gpu_share")),
     *(f"sample.{name}" for name in ("minibatches", "edges")),
     *(f"train.{name}" for name, _ in TRAINING_METRICS.values()),
 }
@@ -132,11 +132,9 @@ def declared_load(declared: Mapping[str, float], table_bytes: float) -> Minibatc
     fetched = {n.removeprefix("fetch."): v for n, v in declared.items() if n.startswith("fetch.")}
     sums: dict[str, Any] = {n: fetched.get(metric, 0.0) for n, metric in PATH_METRICS.items()}
     requests = {size: fetched[name] for size, name in requests_of(fetched).items()}
-    # What stands there without a value is decided by the page cache; before disks nothing stood.
+    # What stands there without a value is decided by the page cache.
     uncounted = None if sums["disk_payload_bytes"] else 0.0
     read = sums["gpu_link_read_bytes"]
-    # Runs from before it was declared had no path that kept a part of the table.
-    kept = 0.0 if read or sums["cpu_write_bytes"] else table_bytes
     costs = {n: share * declared[f"train.{m}"] for n, (m, _) in TRAINING_METRICS.items()}
     sums |= {
         "disk_bytes": fetched.get("disk_read", uncounted),
@@ -152,7 +150,7 @@ def declared_load(declared: Mapping[str, float], table_bytes: float) -> Minibatc
         training=TrainingCost(**costs),
         row_bytes=fetched["row"],
         table_bytes=table_bytes,
-        gpu_table_bytes=fetched.get("gpu_table", kept),
+        gpu_table_bytes=fetched["gpu_table"],
         lookahead=int(fetched["lookahead"]),
         gpu_share=fetched["gpu_share"],
         sampled_edges=share * declared["sample.edges"],
@@ -235,14 +233,11 @@ def predictions(run: Run, profile: LinkProfile) -> list[tuple[Series, tuple[Epoc
 def predict(run: Run, profile: LinkProfile) -> list[Row]:
     """Predictions as rows: ``basis`` predicted, ``machine`` the profile's name, repeat 0.
 
-    Where the profile knows ranges, epoch 0 is with their low ends and epoch 1 with the high ones:
-    of two series those of one number belong together. Otherwise there is epoch 0.
-
-    For each series ``epoch.wall_time`` and the ``wall_time`` of ``sample``, ``fetch`` and ``train``
-    (what training waited for, and training: they add up to the epoch); and, in ``fetch``, what
-    disk, gathering and transfer would take alone; of several ranks ``all_reduce.wall_time``, a part
-    of ``train``. What is not known is a row with the reason.
-    ``borrowed`` names the stages whose time was taken from what the run measured.
+    Where the profile knows ranges, epoch 0 is with their low ends and epoch 1 with the high ones.
+    For each series the ``wall_time`` of ``epoch``, ``sample``, ``fetch`` and ``train`` (what
+    training waited for, and training: they add up to the epoch); in ``fetch`` what disk, gathering
+    and transfer would take alone; of several ranks ``all_reduce``, a part of ``train``. What is not
+    known is a row with the reason. ``borrowed`` names stages whose time the run measured.
     """
     commit = str(run.rows["commit"].iloc[-1]) if len(run.rows) else "unknown"
     rows: list[Row] = []

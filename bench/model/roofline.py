@@ -62,15 +62,13 @@ def least_and_most(items: Sequence[_T], value: Callable[[_T], float]) -> list[tu
 def roofline(run: Run, profile: LinkProfile) -> pd.DataFrame:
     """A line for each series that was measured on a GPU, and for each as modelled.
 
-    Columns: ``workload``, ``strategy``, ``variant``; ``kind`` (``measured`` or ``modelled``);
-    ``rate`` (B/s of rows that cross the link over the time in ``over``: ``fetch`` or ``epoch``; NaN
-    where none cross it or nothing is known); its shares of the roofs ``of_copy_engine``,
-    ``of_sm_read``, ``of_raw_link``; ``of_disk``, of the time in ``over`` the share that the disk
-    needs at its best; and by the model ``fetch_bound``, the limit that sets how long a fetch takes,
-    and ``bound``, what the epoch would gain most from. Where the profile's ranges make more than
-    one rate, ``end`` distinguishes the lines with the least and the most; of what was measured
-    the share of a roof that ranges is NaN. The measured lines mean something only if ``profile``
-    describes the machine of the run.
+    Columns: :data:`COLUMNS`. ``kind`` is ``measured`` or ``modelled``; ``rate`` is in B/s of rows
+    that cross the link over the time in ``over`` (``fetch`` or ``epoch``; NaN where none cross it),
+    ``of_…`` its shares of the roofs, ``of_disk`` the share of that time that the disk needs;
+    ``fetch_bound`` and ``bound`` are the model's. Where the profile's ranges make more than one
+    rate, ``end`` distinguishes the lines with the least and the most; of what was measured the
+    share of a roof that ranges is NaN. Measured lines mean something only if ``profile`` describes
+    the machine of the run.
     """
     measured = _measured_seconds(run)
     records: list[dict[str, Any]] = []

@@ -511,6 +511,7 @@ def test_what_a_run_declares_is_predicted_for_its_machine(make_run, tmp_path, mo
         "fetch": {
             **dict.fromkeys(("declared_payload", "gpu_link_read"), ("B", 2.0e9)),
             "row": ("B", 2000.0),
+            "gpu_table": ("B", 0.0),
             "lookahead": ("1", 0.0),
             "gpu_share": ("1", 0.0),
             "gpu_requests_128_bytes": ("1", 2.0e9 / 128),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from gatherbench.bench.model.link_bytes import link_bytes
+from gatherbench.bench.read.link_bytes import link_bytes
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.probe.fit import predicted_rate
 from gatherbench.bench.read.points import Point

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from gatherbench.bench.model.link_bytes import copied_ratio, link_bytes
+from gatherbench.bench.read.link_bytes import copied_ratio, link_bytes
 from gatherbench.bench.read.derive import plan_order
 from gatherbench.bench.read.gpu import DIRECTIONS, link_rate, link_rates
 from gatherbench.bench.read.kept import found_on_device

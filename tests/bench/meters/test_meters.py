@@ -16,7 +16,7 @@ from gatherbench.bench.meters import cpu as cpu_module
 from gatherbench.bench.meters.base import UNITS, Reading
 from gatherbench.bench.meters.cpu import CpuMeter, OtherWork, WallClockMeter, is_quiet, quiet_cores
 from gatherbench.bench.meters.recorder import Recorder
-from gatherbench.bench.meters.registry import METERS, open_meters
+from gatherbench.bench.meters.registry import METERS, TAKEN, open_meters
 
 BURN = "import time\nend = time.process_time() + {}\nwhile time.process_time() < end: pass"
 
@@ -218,3 +218,10 @@ def test_other_work_is_what_the_host_did_beside_us(monkeypatch):
     assert OtherWork().cores() is None
     assert [quiet_cores(n) for n in (2, 64)] == [0.3, 3.2]
     assert is_quiet(None)
+
+
+def test_no_metric_of_ours_is_missing_among_those_that_are_taken():
+    """A GPU's are held by ``tests/bench/nvml_stub``."""
+    for meter in open_meters():
+        meter.start()
+        assert {TAKEN[one.metric] for one in meter.stop()} == {meter.name}

@@ -31,6 +31,7 @@ from gatherbench.bench.meters.nvml_device import (
 )
 from gatherbench.bench.meters.pcie import SOURCES, FieldCounters, PcieMeter
 from gatherbench.bench.meters.power import GpuPowerMeter
+from gatherbench.bench.meters.registry import TAKEN
 from gatherbench.bench.meters.trust import SensorCheck, calibrate
 from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run import sensor_check
@@ -164,6 +165,7 @@ class Driver:
         readings = meter.stop()
         found = {reading.metric: reading for reading in readings}
         assert len(found) == len(readings)
+        assert {TAKEN[metric] for metric in found} == {meter.name}
         return found
 
 

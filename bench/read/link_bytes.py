@@ -8,11 +8,12 @@ crosses the link.
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 
 from gatherbench.bench.meters.pcie import DIRECTIONS
 from gatherbench.bench.meters.trust import TRUSTED
-from gatherbench.bench.model.physics import split_requests
 from gatherbench.bench.read.derive import plan_order
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.declared_rows import requests_of
@@ -71,6 +72,6 @@ def _counted(facts: pd.Series[float], ratio: float) -> tuple[float, float, float
     read = sum(size * count for size, count in sizes.items())
     links = []
     for largest in LARGEST_READS:
-        requests = sum(split_requests(sizes, largest).values())
+        requests = sum(count * math.ceil(size / largest) for size, count in sizes.items())
         links.append(read + requests * COMPLETION_HEADER_BYTES + copies * ratio)
     return payload, read + copies, links[0], links[1]
