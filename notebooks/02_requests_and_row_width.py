@@ -14,8 +14,8 @@ import math
 
 import pandas as pd
 
-from gatherbench.bench.read.link_bytes import link_bytes
 from gatherbench.bench.model.profile import profile_of_machine
+from gatherbench.bench.read.link_bytes import link_bytes
 from gatherbench.bench.show.figures.curves import CurveAxes, curves
 from gatherbench.bench.show.figures.requests_per_row import requests_per_row
 from helpers.findings import open_findings

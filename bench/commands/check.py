@@ -25,7 +25,7 @@ def check(
         list[str],
         typer.Argument(
             metavar="STRATEGY | meter NAME",
-            help="A strategy of `gatherbench list strategies`; or `meter`, and one of `list meters`.",
+            help="One of `gatherbench list strategies`; or `meter` and one of `list meters`.",
         ),
     ],
     device: Annotated[

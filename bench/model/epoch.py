@@ -34,22 +34,16 @@ _NUDGE = 0.9
 class EpochPrediction:
     """An epoch as the model sees it, in seconds; NaN where a constant for it is not known."""
 
-    epoch_s: float  # wall time
-    sample_s: float  # training waited for minibatches,
-    fetch_s: float  # for rows,
-    train_s: float  # and training: these add up to ``epoch_s``
-    bound: str  # what the epoch would gain most from: ``link``, ``training (kernel launches)``
+    epoch_s: float = math.nan  # wall time
+    sample_s: float = math.nan  # training waited for minibatches,
+    fetch_s: float = math.nan  # for rows,
+    train_s: float = math.nan  # and training: these add up to ``epoch_s``
+    bound: str = "unknown"  # what it would gain most from: ``training (kernel launches)``
     parts: Mapping[str, Part] = field(default_factory=dict)  # :func:`minibatch_parts`
-    all_reduce_s: float = 0.0  # of ``train_s``, averaging gradients
+    all_reduce_s: float = math.nan  # of ``train_s``, averaging gradients
     unknown: tuple[str, ...] = ()  # with NaN what is not known, and why
     remarks: tuple[str, ...] = ()  # what the time leaves out, or takes from elsewhere
     extrapolated: tuple[str, ...] = ()  # rates that are not known of a table so large
-
-
-def no_prediction(unknown: tuple[str, ...], parts: Mapping[str, Part]) -> EpochPrediction:
-    """Of an epoch of which these are not known."""
-    nan = math.nan
-    return EpochPrediction(nan, nan, nan, nan, "unknown", parts, nan, unknown)
 
 
 def predict_batches(
@@ -73,7 +67,7 @@ def predict_batches(
     # Where averaging gradients is not known the epoch is without it: all paths have it alike.
     needed = {n: part for n, part in parts.items() if n != "all_reduce" or part.known}
     if unknown := merged(part.unknown for part in needed.values()):
-        return no_prediction(unknown, parts)
+        return EpochPrediction(parts=parts, unknown=unknown)
     remarks = [*load.remarks, *merged(part.remarks for part in needed.values())]
     if not average.known:
         remarks.append(f"without averaging gradients ({'; '.join(average.unknown)})")

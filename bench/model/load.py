@@ -84,7 +84,9 @@ def load_of(path: DataPath, share: float = 1.0, **facts: Any) -> MinibatchLoad:
     """
     found: dict[str, Any] = {f.name: getattr(path, f.name) for f in fields(DataPath)}
     del found["gpu_memory_bytes"], found["peer_bytes"]
-    if (requests := found.pop("gpu_requests")) is not None:
-        requests = {size: share * count for size, count in requests.items()}
-    scaled = {name: None if value is None else share * value for name, value in found.items()}
-    return MinibatchLoad(**scaled, gpu_requests=requests, **facts)
+    requests = found.pop("gpu_requests")
+    for name, value in found.items():
+        found[name] = None if value is None else share * value
+    if requests is not None:
+        found["gpu_requests"] = {size: share * count for size, count in requests.items()}
+    return MinibatchLoad(**found, **facts)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gatherbench.bench.model.epoch import EpochPrediction, no_prediction, predict_batches
+from gatherbench.bench.model.epoch import EpochPrediction, predict_batches
 from gatherbench.bench.model.load import MinibatchLoad, load_of
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.plan.plan import GPU_SAMPLING
@@ -223,7 +223,7 @@ def predictions(run: Run, profile: LinkProfile) -> list[tuple[Series, tuple[Epoc
 
     def epochs(one: Series) -> tuple[EpochPrediction, ...]:
         if one.load is None:
-            return (no_prediction((one.missing,), {}),)
+            return (EpochPrediction(unknown=(one.missing,)),)
         load, ends = one.load, profile.ends()
         return tuple(predict_batches(load, end, one.batches, gpus=one.gpus) for end in ends)
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from gatherbench.bench.read.link_bytes import link_bytes
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.probe.fit import predicted_rate
+from gatherbench.bench.read.link_bytes import link_bytes
 from gatherbench.bench.read.points import Point
 from gatherbench.bench.read.tables import Run
 from tools.gpu_results.words import SPANS, ends, gib, graph, table

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pandas as pd
 
-from gatherbench.bench.read.link_bytes import copied_ratio, link_bytes
 from gatherbench.bench.read.derive import plan_order
 from gatherbench.bench.read.gpu import DIRECTIONS, link_rate, link_rates
 from gatherbench.bench.read.kept import found_on_device
+from gatherbench.bench.read.link_bytes import copied_ratio, link_bytes
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity
 from gatherbench.bench.run.declared_rows import requests_of
