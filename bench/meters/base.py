@@ -16,22 +16,16 @@ NEVER_OPENED = Reason("failed", "the window was never opened")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One number from one window, or the reason why there is none (never a made-up 0).
-
-    ``samples`` counts the readings of the sensor behind the value (2 for a difference of two
-    counter readings) and ``period_s`` is their spacing where the sensor is polled. ``series`` keeps
-    what was polled, for a picture over time: (s since the window opened, value then); a counter's
-    values are those since the window opened.
-    """
+    """One number from one window, or the reason why there is none (never a made-up 0)."""
 
     metric: str
     unit: str
     value: float | None
     source: str
     reason: Reason | None = None
-    samples: int = 0
-    period_s: float | None = None
-    series: tuple[tuple[float, float], ...] = ()
+    samples: int = 0  # readings of the sensor behind it; 2 for a difference of a counter's
+    period_s: float | None = None  # between them, where the sensor is polled
+    series: tuple[tuple[float, float], ...] = ()  # (s, value or count since the window opened)
 
 
 def reading(

@@ -34,13 +34,10 @@ _NO_PEAK = unsupported("this kernel reports no VmHWM", "run on Linux with /proc 
 
 
 class CpuMeter:
-    """Core-seconds, context switches, page faults and peak memory of the process tree; system load.
-
-    Units: ``cpu_user``, ``cpu_system`` (the tree, live and ended children included),
-    ``system_cpu_busy`` and ``system_cpu_steal`` (the whole host) in core-seconds;
-    ``context_switches_*`` and ``page_faults_*`` (this process and its ended children) in 1;
-    ``peak_rss`` (this process) in B, over the window where the kernel lets the high-water mark be
-    reset, since the start of the process otherwise: its source says which.
+    """``cpu_user``, ``cpu_system`` (the tree, children included), ``system_cpu_busy``, ``…_steal``
+    (the whole host) in core-seconds; ``context_switches_…``, ``page_faults_…`` (this process and
+    its ended children); ``peak_rss`` (this process, B): over the window where the kernel lets its
+    mark be reset, else since the process began: its source says which.
     """
 
     name: ClassVar[str] = "cpu"
@@ -153,10 +150,10 @@ def _peak_reading(reset: bool) -> Reading:
 
 
 class WallClockMeter:
-    """Seconds between ``start`` and ``stop``, by which core-seconds become cores, joules watts.
+    """Seconds of the window, by which core-seconds become cores, joules watts.
 
-    Units: s. An epoch's own time is taken by the loop. The clock knows nothing of an accelerator:
-    whoever closes a window over device work synchronises first.
+    An epoch's own time is taken by the loop. Whoever closes a window over work of a GPU
+    synchronises first.
     """
 
     name: ClassVar[str] = "clock"
@@ -191,9 +188,8 @@ def quiet_cores(cores: int) -> float:
 class OtherWork:
     """How many cores other work keeps busy from now on; our children's work is ours.
 
-    Other work: processes that are not ours, kernel threads (those that work for us as well, since
-    nobody is charged for them), and what a hypervisor gave to other machines (steal). In a
-    container the host may be larger than our share.
+    Kernel threads are other work, those that work for us as well, and what a hypervisor gave to
+    other machines (steal). In a container the host may be larger than our share.
     """
 
     def __init__(self) -> None:

@@ -55,10 +55,8 @@ class DiskMeter:
         self._early = self._read()
 
     def stop(self) -> list[Reading]:
-        late = self._read()
-        if isinstance(self._device, Reason):
-            statistics = str(_DEVICES)
-        else:
+        late, statistics = self._read(), str(_DEVICES)
+        if not isinstance(self._device, Reason):
             whole = (self._device, self._device.parent)  # a partition has no queue of its own
             ahead = next((kib for x in whole if (kib := _text(x / "queue/read_ahead_kb"))), "")
             said = f" (read-ahead {ahead.strip()} KiB)" if ahead else ""
@@ -87,11 +85,11 @@ class DiskMeter:
 
 
 def _change(before: float | Reason, after: float | Reason) -> float | Reason:
-    if isinstance(before, Reason) or isinstance(after, Reason):
-        return after if isinstance(after, Reason) else before
-    if after < before:
-        return Reason("failed", "the counter went backwards")
-    return after - before
+    if isinstance(after, Reason):
+        return after
+    if isinstance(before, Reason):
+        return before
+    return after - before if after >= before else Reason("failed", "the counter went backwards")
 
 
 def _device_of(folder: Path, devices: Path) -> Path | Reason:

@@ -31,17 +31,11 @@ DEFAULT = "by default"
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What other work a machine has.
+    """What other work a machine has."""
 
-    Attributes:
-        other_cores: cores that are kept busy; ``None``: the kernel does not count.
-        cores: of the machine.
-        average: processes that ran or wanted to, over the last minute.
-    """
-
-    other_cores: float | None
-    cores: int
-    average: float
+    other_cores: float | None  # cores that are kept busy; ``None``: the kernel does not count
+    cores: int  # of the machine
+    average: float  # processes that ran or wanted to, over the last minute
 
     @classmethod
     def now(cls) -> Load:
@@ -65,15 +59,10 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """How the threads of a run's processes wait, as ``env.json`` has it.
+    """How the threads of a run's processes wait, as ``env.json`` has it."""
 
-    Attributes:
-        variables: those of :data:`VARIABLES` that the processes have.
-        reason: why threads were made to sleep; empty: the user, or nobody, decided.
-    """
-
-    variables: Mapping[str, str]
-    reason: str = ""
+    variables: Mapping[str, str]  # those of :data:`VARIABLES` that the processes have
+    reason: str = ""  # why threads were made to sleep; empty: the user, or nobody, decided
 
     @classmethod
     def chosen(
@@ -83,12 +72,10 @@ class Waiting:
         load: Load,
         environ: Mapping[str, str] = os.environ,
     ) -> Waiting:
-        """How the threads of a run that begins now are to wait.
+        """How the ``threads`` of a case (0: every core of the process) are to wait.
 
-        Args:
-            threads: that a case has (0: every core of the process).
-            cpu: of :func:`gatherbench.bench.machine.env.describe_cpu`.
-            environ: a policy in it is the user's, and stays.
+        ``cpu`` is of :func:`gatherbench.bench.machine.env.describe_cpu`; a policy in ``environ`` is
+        the user's, and stays.
         """
         asked = {name: environ[name].upper() for name in VARIABLES if environ.get(name)}
         if asked:

@@ -27,13 +27,12 @@ _NO_RSS = unsupported("this kernel reports no Rss fields", "run on Linux 4.5 or 
 
 
 class MemoryMeter:
-    """Bytes of host and GPU memory. Units: B.
+    """Bytes of host and GPU memory.
 
     At the end of the window: ``host_pageable`` (resident anonymous and shared pages that are not
-    registered), ``host_file_mapped`` (resident pages of files), ``host_pinned`` (registered by us,
-    and allocated by torch's page-locked allocator, which rounds up to powers of two),
-    ``host_managed``. Over the window: ``gpu_allocated_peak`` (tensors) and ``gpu_reserved_peak``
-    (what torch's allocator holds; the CUDA context is not in it).
+    registered), ``host_file_mapped``, ``host_pinned`` (registered by us, and by torch's allocator,
+    which rounds up to powers of two), ``host_managed``. Over the window: ``gpu_allocated_peak``
+    (tensors), ``gpu_reserved_peak`` (what torch's allocator holds, without the CUDA context).
     """
 
     name: ClassVar[str] = "memory"

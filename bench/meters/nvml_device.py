@@ -46,13 +46,10 @@ _SLOWED_BY = {
 
 @dataclass(frozen=True, slots=True)
 class FieldValue:
-    """One field: its value or why there is none, and when the driver took it.
-
-    ``taken_s`` is in seconds since 1970; ``None`` where the driver does not say.
-    """
+    """One field: its value or why there is none, and when the driver took it."""
 
     value: int | float | Reason
-    taken_s: float | None
+    taken_s: float | None  # since 1970; ``None`` where the driver does not say
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +82,7 @@ def answer_or_reason(sensor: Callable[[], T]) -> T | Reason:
 def uuids_of(torch_index: int, uuid: str) -> tuple[str, ...]:
     """The names under which NVML may know a CUDA device, the likeliest first.
 
-    Args:
-        torch_index: torch's number of the device, which counts the visible ones.
-        uuid: ``torch.cuda.get_device_properties(torch_index).uuid`` as text, with or without its
-            prefix.
+    ``torch_index`` counts the visible devices; ``uuid`` is what torch's properties of it say.
     """
     uuid = uuid.removeprefix("GPU-")
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
@@ -249,16 +243,10 @@ NOT_CALIBRATED = unsupported("no source was calibrated in this run", "run with d
 
 @dataclass(frozen=True, slots=True)
 class SensorChoice:
-    """What the calibration of a run found; handed to every case.
+    """What the calibration of a run found; handed to every case."""
 
-    Attributes:
-        pcie: name of the trusted source of link traffic
-            (:data:`gatherbench.bench.meters.pcie.SOURCES`); ``None``: there is none.
-        pcie_reason: why there is none.
-    """
-
-    pcie: str | None = None
-    pcie_reason: Reason | None = NOT_CALIBRATED
+    pcie: str | None = None  # name of the trusted source of link traffic (``pcie.SOURCES``)
+    pcie_reason: Reason | None = NOT_CALIBRATED  # why there is none
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,9 +119,7 @@ class FieldCounters(PcieSource):
         told = polled.error or [self._series(i, polled.samples) for i in range(len(self._ids))]
         return self._readings(polled, told, len(polled.samples))
 
-    def _series(
-        self, number: int, samples: Sequence[tuple[Sequence[Any], float]]
-    ) -> Series | Reason:
+    def _series(self, number: int, samples: Sequence[tuple[Any, float]]) -> Series | Reason:
         counts = []
         for answers, called_s in samples:
             found = field_value(answers[number])
@@ -139,9 +137,7 @@ class FieldCounters(PcieSource):
 
 
 def link_counter(link: Link | None) -> Wrapping:
-    """The byte counter of a link; ``None``: the driver does not describe it.
-
-    No transfer can exceed what the link carries once it has trained up.
+    """The byte counter of a link (``None``: the driver does not describe it), at its full rate.
 
     Raises:
         UnknownLinkError: of its kind nothing is known, so that a wrap could be missed.
@@ -235,8 +231,8 @@ def gpm_traffic(snapshots: Sequence[Snapshot]) -> list[Series | Reason]:
 class SampledThroughput(PcieSource):
     """The last resort: samples of 20 ms each, for which the call blocks, extrapolated.
 
-    Values of drivers differ by 1.67× and by 1000× from the truth, and each call holds a driver lock
-    while it waits, so it is never used beside anything that is timed.
+    Drivers were off by 1.67× and by 1000×, and a call holds a lock of the driver while it waits:
+    never while something is timed.
     """
 
     name = "throughput"
@@ -291,9 +287,8 @@ _BLOCKS = unsupported(
 class PcieMeter:
     """Bytes over the link by direction (B), and the core-seconds that polling them cost (s).
 
-    Args:
-        gpu: which one, and the source to read; ``None``: no GPU takes part.
-        timed: whether what the window holds is timed; some sources must not run beside that.
+    ``gpu`` has the source to read (``None``: no GPU takes part). ``timed``: whether what the window
+    holds is timed; some sources must not run then.
     """
 
     name: ClassVar[str] = "pcie"

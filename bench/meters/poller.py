@@ -21,17 +21,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Polled(Generic[T]):
-    """What a window saw.
+    """What a window saw."""
 
-    Attributes:
-        samples: in the order of time, the window's edges included.
-        error: what went wrong; the samples before it are there.
-        cpu_s: core-seconds that the thread used.
-    """
-
-    samples: list[T]
-    error: Reason | None
-    cpu_s: float = 0.0
+    samples: list[T]  # in the order of time, the window's edges included
+    error: Reason | None  # what went wrong; the samples before it are there
+    cpu_s: float = 0.0  # core-seconds that the thread used
 
     def cost(self, metric: str) -> Reading:
         """What the polling thread used, as a reading. Units: s."""
@@ -92,27 +86,18 @@ class Poller(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Wrapping:
-    """A counter that starts anew after ``modulus``.
-
-    Attributes:
-        name, unit: what it is called, and what it counts.
-        most_per_s: how fast it can rise at most.
-        stamp_s: how far apart its reading and the time of it may lie.
-    """
+    """A counter that starts anew after ``modulus``."""
 
     name: str
-    unit: str
+    unit: str  # of what it counts
     modulus: int
-    most_per_s: float
-    stamp_s: float
+    most_per_s: float  # how fast it can rise at most
+    stamp_s: float  # how far apart its reading and the time of it may lie
 
     def accumulate(self, counts: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
         """What was counted since the first reading, at the time (s) of each reading.
 
         Readings that have not been refreshed since the one before are left out.
-
-        Args:
-            counts: times and values, in the order of time.
 
         Raises:
             SensorUnavailableError: the counter may have wrapped more than once between two

@@ -151,11 +151,7 @@ def summarise(polled: Polled[Sample]) -> list[Reading]:
 
 
 class GpuEnergyMeter:
-    """Energy alone: for windows in which power is polled already. Units: J.
-
-    Args:
-        gpu: which one; ``None``: no GPU takes part.
-    """
+    """Energy alone, J, for windows in which power is polled already; ``gpu`` ``None``: no GPU."""
 
     name: ClassVar[str] = "gpu_energy"
     summary: ClassVar[str] = "energy of the GPU over a long window (NVML)"
@@ -188,9 +184,10 @@ class GpuEnergyMeter:
             return [reading("gpu_energy", "J", self._device, ENERGY)]
         length_s = time.monotonic() - self._opened_s
         late, early = answer_or_reason(self._device.energy_j), self._early
-        if isinstance(early, Reason) or isinstance(late, Reason):
-            why = early if isinstance(early, Reason) else late
-            return [reading("gpu_energy", "J", why, ENERGY)]
+        if isinstance(early, Reason):
+            return [reading("gpu_energy", "J", early, ENERGY)]
+        if isinstance(late, Reason):
+            return [reading("gpu_energy", "J", late, ENERGY)]
         joules: float | Reason = late - early if late > early else _STOOD_STILL
         if length_s < SHORTEST_ENERGY_WINDOW_S:
             joules = _TOO_SHORT_FOR_ENERGY

@@ -68,15 +68,8 @@ _Sample = tuple[float, tuple[int | Reason, ...]]
 class RaplMeter:
     """Energy of all packages and of all their DRAM (``cpu_package_energy``, ``cpu_dram_energy``).
 
-    Units: J.
-
-    Zones are told apart by their ``name`` file. ``core`` and ``uncore`` are parts of a package and
-    ``psys`` is the whole board, so none of these is added; ``intel-rapl-mmio`` repeats package 0.
-
-    Args:
-        powercap: where the kernel's powercap tree lies.
-        read: how a file of it is read.
-        clock: seconds, monotonic.
+    ``core`` and ``uncore`` are parts of a package and ``psys`` is the whole board, so none of these
+    is added; ``intel-rapl-mmio`` repeats package 0.
     """
 
     name: ClassVar[str] = "rapl"

@@ -39,16 +39,14 @@ _SOURCES = {ENDED: _SOURCE_ENDED, SAMPLER: _SOURCE_SAMPLER}
 
 
 class ThreadMeter:
-    """Core-seconds (user and system together) of this process's threads by group. Units: s.
+    """Core-seconds (user and system together) of this process's threads by group.
 
-    ``cpu_main``: the thread that runs the loop: it samples (unless workers do), gathers and trains
-    as one of the team. ``cpu_sampler_workers``, ``cpu_gather_workers``: the helpers beside it, and
-    the threads that sample or fetch ahead. ``cpu_meters``: what the meters themselves used.
-    ``cpu_torch_pool``: threads that Python did not start, on the host torch's OpenMP and autograd
-    pools, on a GPU machine the driver's too. ``cpu_ended_threads``: threads that ended inside the
-    window, but for those that sampled ahead, which are with the samplers. The groups add up to
-    the process's own core-seconds; children are not among them. The meters that close after this
-    one spend core-seconds that only the process's own total holds.
+    ``cpu_main``: the thread that runs the loop. ``cpu_sampler_workers``, ``cpu_gather_workers``:
+    its helpers, and threads that sample or fetch ahead. ``cpu_meters``: the meters' own.
+    ``cpu_torch_pool``: threads that Python did not start, torch's OpenMP and autograd pools, on a
+    GPU machine the driver's too. ``cpu_ended_threads``: threads that ended inside the window, but
+    for those that sampled ahead. The groups add up to the process's own core-seconds, without its
+    children; what the meters use that close after this one only the process's own total holds.
     """
 
     name: ClassVar[str] = "threads"

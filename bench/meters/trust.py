@@ -25,10 +25,7 @@ class Copier(Protocol):
     """Moves bytes of known number over the link."""
 
     def copy(self, direction: str, seconds: float, at_half: Callable[[], None]) -> float:
-        """Copy for about ``seconds`` and wait for the end; the bytes moved.
-
-        ``at_half`` is called while copies are under way.
-        """
+        """The bytes moved in about ``seconds``; ``at_half`` is called while copies run."""
         ...
 
 
@@ -55,22 +52,18 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class SensorCheck:
-    """Every comparison, and the link before and during the copies (``None``: not told).
-
-    ``unavailable``: why no sensor of the GPU could be asked at all.
-    """
+    """Every comparison, and the link before and during the copies (``None``: not told)."""
 
     comparisons: list[Comparison] = field(default_factory=list)
     link_idle: Link | None = None
     link_loaded: Link | None = None
-    unavailable: Reason | None = None
+    unavailable: Reason | None = None  # why no sensor of the GPU could be asked at all
 
     @property
     def choice(self) -> SensorChoice:
         """The source that the cases shall read, or why there is none."""
-        return (
-            SensorChoice(None, self.unavailable) if self.unavailable else choose(self.comparisons)
-        )
+        why = self.unavailable
+        return SensorChoice(None, why) if why else choose(self.comparisons)
 
 
 def calibrate(
