@@ -75,9 +75,7 @@ def predict_batches(
         remarks.append("as if each GPU had a port of its own")
     there = profile.number("node.gpus")
     if gpus > there:
-        remarks.append(
-            f"{gpus} GPUs in a machine that is known with {there:g}"
-        )
+        remarks.append(f"{gpus} GPUs in a machine that is known with {there:g}")
     issue_s = issuing(load, profile)
     epoch_s, drawn_s, step_s = _seconds(needed, issue_s, load, steps)
     shorter = {n: _seconds(needed, issue_s, load, steps, n)[0] for n in parts if n != "submit"}
