@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 from rich.console import Console
@@ -27,6 +27,7 @@ from gatherbench.bench.read.stopping import Further
 from gatherbench.bench.read.tables import check, first_of
 from gatherbench.bench.read.units import listed
 from gatherbench.bench.run.guards import status_of
+from gatherbench.bench.run.launch import LaunchError
 from gatherbench.bench.run.runner import PreparedRun, Runner, RunStopped
 from gatherbench.bench.run.store import (
     CASE_METRIC,
@@ -43,6 +44,9 @@ from gatherbench.kernels.host_memory import available_bytes
 from gatherbench.outside import plain
 from gatherbench.plugins import Plugins
 from gatherbench.strategies import registry as strategies
+
+if TYPE_CHECKING:  # the first process of a launcher alone needs it
+    from gatherbench.bench.run.machines import Group
 
 #: What :data:`USUAL` is, by where it runs.
 USUAL_PLANS = {"cpu": "quick", "cuda": "gpu-decide"}
@@ -61,14 +65,17 @@ def new_run(
     trace: bool = False,
     nvtx: bool = False,
     sensors: Path | None = None,
+    group: Group | None = None,
 ) -> PreparedRun:
     """A folder for a new run of the plan.
 
     ``device`` and ``profile`` override the plan's; ``trace`` and ``nvtx`` are asked for beside it.
-    ``sensors``: the folder of a run whose check of this GPU's sensors counts.
+    ``sensors``: the folder of a run whose check of this GPU's sensors counts. ``group``: the
+    processes of a launcher, of which this is the first; workloads that do not say ``gpus`` have as
+    many ranks.
 
     Raises:
-        BadRunError: the plan is wrong, or asks for a device, cores or a profile that are not
+        BadRunError: the plan is wrong, or asks for a device, cores, ranks or a profile that are not
             there; or the run of ``sensors`` has checked none, or another GPU's.
         StoreError: ``sensors`` is no run folder.
     """
@@ -78,6 +85,10 @@ def new_run(
             plan_name = USUAL_PLANS[choose_device(device or "auto")]
         plan = load_plan(plan_name)
         device = choose_device(device or plan.device)
+        if group is not None:
+            plan = plan.with_ranks(group.launch.world)
+            for workload in plan.workloads():
+                group.launch.check(workload.gpus)
         if any(workload.fit for workload in plan.workload):
             data_root().mkdir(parents=True, exist_ok=True)
             plan = plan.fitted(available_bytes(), shutil.disk_usage(data_root()).free)
@@ -87,9 +98,9 @@ def new_run(
                 "nvtx marks epochs on a GPU for Nsight, and this run has none: --trace"
             )
         measure = plan.measure.model_copy(update=asked)
-        env = describe_machine()
+        env = _described(group)
         _refuse_more_threads(measure, plan.workloads(), env)
-        machine = machine_slug(env)
+        machine = _machine(env)
         checked = None if sensors is None else _checked(sensors, env)
         profile = profile or plan.profile or usual_profile(device, machine)
         modelled = load_profile(profile) if profile else None
@@ -101,7 +112,7 @@ def new_run(
         env["plugins"] = _plugins(cases)
         brought = {of["package"] for names in env["plugins"].values() for of in names.values()}
         env["libraries"] |= library_versions(brought)
-    except (PlanError, ProfileError, DatasetError) as error:
+    except (PlanError, ProfileError, DatasetError, LaunchError) as error:
         raise BadRunError(str(error)) from error
     try:
         text = ResolvedPlan.of(plan, cases).model_dump(mode="json")
@@ -112,7 +123,20 @@ def new_run(
         raise BadRunError(
             f"{results}: no run can be kept there: {error}; choose a folder with --results"
         ) from error
-    return PreparedRun(store, cases, measure, device, env["commit"], machine, load, checked)
+    commit = env["commit"]
+    return PreparedRun(store, cases, measure, device, commit, machine, load, checked, group)
+
+
+def _described(group: Group | None) -> dict[str, Any]:
+    """The machine for ``env.json``, and how many of them train together."""
+    several = group is not None and group.launch.machines > 1
+    return describe_machine() | ({"machines": group.launch.machines} if group and several else {})
+
+
+def _machine(env: dict[str, Any]) -> str:
+    """The name of the machine, or of so many that train together."""
+    machines = int(env.get("machines", 1))
+    return machine_slug(env) if machines == 1 else f"{machines}x-{machine_slug(env)}"
 
 
 def _checked(folder: Path, env: dict[str, Any]) -> RunStore:
@@ -122,11 +146,11 @@ def _checked(folder: Path, env: dict[str, Any]) -> RunStore:
     return store
 
 
-def reopen(folder: Path) -> PreparedRun:
+def reopen(folder: Path, group: Group | None = None) -> PreparedRun:
     """An earlier run, to be completed.
 
     Raises:
-        BadRunError: a run of another machine, or its plan or machine are none.
+        BadRunError: a run of another machine, of other ranks, or its plan or machine are none.
         StoreError: no run folder, or a file in it is damaged.
     """
     load = Load.now()
@@ -151,16 +175,22 @@ def reopen(folder: Path) -> PreparedRun:
         why = first_of(error) if isinstance(error, ValidationError) else plain(error)
         raise BadRunError(f"{folder / 'plan.json'}: not a run's plan ({why}); {RESTORE}") from error
     try:
-        machine = machine_slug(env)
-    except (KeyError, TypeError, IndexError) as error:
+        machine = _machine(env)
+    except (KeyError, TypeError, IndexError, ValueError) as error:
         why = f"{folder / 'env.json'}: not a machine ({error!r}); {RESTORE}"
         raise BadRunError(why) from error
-    now = describe_machine()
-    if machine != (here := machine_slug(now)):
+    now = _described(group)
+    if machine != (here := _machine(now)):
         raise BadRunError(f"{folder}: measured on {machine}, and this is {here}: start a new run")
     _refuse_more_threads(plan.measure, plan.workloads.values(), now)
-    device = choose_device(plan.device)
-    return PreparedRun(store, cases, plan.measure, device, now["commit"], machine, load)
+    if group is not None:
+        try:
+            for workload in plan.workloads.values():
+                group.launch.check(workload.gpus)
+        except LaunchError as error:
+            raise BadRunError(f"{folder}: {error}") from error
+    device, commit = choose_device(plan.device), now["commit"]
+    return PreparedRun(store, cases, plan.measure, device, commit, machine, load, group=group)
 
 
 def execute(
@@ -193,7 +223,7 @@ def execute(
             failed = runner.run()
         except RunStopped as stop:
             err.print(f"[red]stopped:[/] {escape(str(stop))}; what was measured is safe.")
-            err.print(f"When there is room again: {again(run)}", soft_wrap=True)
+            err.print(f"Then go on with: {again(run)}", soft_wrap=True)
             return FAILED
         except KeyboardInterrupt as stop:
             err.print(
@@ -234,7 +264,7 @@ def _refuse_more_threads(
             " them all"
         )
     workers, cores = measure.sampler_workers, measure.threads or cores
-    ranks = max(workload.gpus for workload in workloads)
+    ranks = max(workload.gpus for workload in workloads) // env.get("machines", 1)
     if workers * ranks > cores:
         of = f" for each of {ranks} ranks" if ranks > 1 else ""
         raise BadRunError(
@@ -251,6 +281,9 @@ def _first_lines(run: PreparedRun) -> Iterator[str]:
     about = f", about {minutes:g} minutes" if minutes else ""
     about += " on an idle machine" * bool(about and busy)
     where = " No GPU here: data paths run in host memory." if run.device == "cpu" else ""
+    if run.group is not None:
+        ranks = sorted({case.workload.gpus for case in run.cases})
+        yield f"{run.group.launch}: this is one run of {listed(list(map(str, ranks)))} ranks."
     yield f"{_cases(len(run.cases))}{about}.{where} Results: {escape(str(run.store.folder))}"
     if busy:
         yield (

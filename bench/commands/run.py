@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +18,10 @@ from gatherbench.bench.commands.common import (
     console,
     fail,
 )
+
+if TYPE_CHECKING:
+    from gatherbench.bench.run.launch import Launch
+    from gatherbench.bench.run.machines import Group
 
 
 def run(
@@ -59,16 +66,15 @@ def run(
         bool, typer.Option("--quiet", help="Print the run's folder alone, as the last line.")
     ] = False,
 ) -> None:
-    """Measure a plan. Prints tables and the answer, writes pictures and a report."""
+    """Measure a plan. Prints tables and the answer, writes pictures and a report.
+
+    Started by torchrun, mpirun or srun several processes are one run.
+    """
     from gatherbench.bench.plan.plan import PlanError
     from gatherbench.bench.plan.plan_file import USUAL, load_plan
+    from gatherbench.bench.run.launch import LaunchError, launched
 
     out = console(quiet=quiet)
-    if budget is not None and not budget < math.inf:
-        fail(f"--budget {budget}: seconds are expected")
-    if bool(plan) == (resume is not None):
-        both = ", not both: a resumed run keeps its own plan" if plan else ""
-        fail(f"give a plan, or --resume FOLDER to complete an earlier run{both}")
     asked: dict[str, object] = {
         "--sensors": sensors,
         "--device": device,
@@ -76,24 +82,65 @@ def run(
         "--trace": trace,
         "--nvtx": nvtx,
     }
-    for option, given in asked.items():
-        if resume is not None and given:
-            fail(f"{option} goes with a new run: a resumed one keeps what its plan says")
-    with bad_input(PlanError):
-        if plan and plan != USUAL:
-            load_plan(plan)  # a wrong one is refused before torch is imported
+    with bad_input(LaunchError), _led(launched(os.environ)) as group:
+        if budget is not None and not budget < math.inf:
+            fail(f"--budget {budget}: seconds are expected")
+        if bool(plan) == (resume is not None):
+            both = ", not both: a resumed run keeps its own plan" if plan else ""
+            fail(f"give a plan, or --resume FOLDER to complete an earlier run{both}")
+        for option, given in asked.items():
+            if resume is not None and given:
+                fail(f"{option} goes with a new run: a resumed one keeps what its plan says")
+        with bad_input(PlanError):
+            if plan and plan != USUAL:
+                load_plan(plan)  # a wrong one is refused before torch is imported
 
-    from gatherbench.bench.commands.execute import BadRunError, execute, new_run, reopen
-    from gatherbench.bench.run.store import StoreError
+        from gatherbench.bench.commands.execute import BadRunError, execute, new_run, reopen
+        from gatherbench.bench.run.store import StoreError
 
-    with bad_input(BadRunError, StoreError):
-        if resume is not None:
-            prepared = reopen(resume)
-        else:
-            prepared = new_run(
-                plan, results, device, profile=profile, trace=trace, nvtx=nvtx, sensors=sensors
-            )
-        status = execute(prepared, out, console(stderr=True), budget)
-    if quiet:
-        typer.echo(prepared.store.folder)
-    raise typer.Exit(status)
+        with bad_input(BadRunError, StoreError):
+            if resume is not None:
+                prepared = reopen(resume, group)
+            else:
+                prepared = new_run(
+                    plan,
+                    results,
+                    device,
+                    profile=profile,
+                    trace=trace,
+                    nvtx=nvtx,
+                    sensors=sensors,
+                    group=group,
+                )
+            status = execute(prepared, out, console(stderr=True), budget)
+        if quiet:
+            typer.echo(prepared.store.folder)
+        raise typer.Exit(status)
+
+
+@contextmanager
+def _led(launch: Launch | None) -> Iterator[Group | None]:
+    """The processes of a launcher, of which this is the first; the others end here.
+
+    Raises:
+        LaunchError: they cannot meet, or the first is gone.
+    """
+    if launch is None:
+        yield None
+        return
+    from gatherbench.bench.run.follower import follow
+    from gatherbench.bench.run.guards import status_of
+    from gatherbench.bench.run.machines import Group
+
+    with Group(launch) as group:
+        if launch.rank:
+            try:
+                status = follow(group)
+            except KeyboardInterrupt as stop:
+                status = status_of(stop)
+            raise typer.Exit(status)
+        try:
+            yield group
+        except typer.Exit as ended:
+            group.status = ended.exit_code
+            raise

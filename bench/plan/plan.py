@@ -515,6 +515,14 @@ class Plan(_Table):
         ]
         return self.model_copy(update={"workload": tables})
 
+    def with_ranks(self, ranks: int) -> Plan:
+        """The plan with so many ranks for workloads that do not say ``gpus``."""
+        tables = [
+            table if "gpus" in table.model_fields_set else table.model_copy(update={"gpus": ranks})
+            for table in self.workload
+        ]
+        return self.model_copy(update={"workload": tables})
+
     @property
     def structures(self) -> list[str]:
         """What workloads have for ``structure``."""

@@ -65,7 +65,7 @@ class Workload:
     10,25`` in DGL's order, input layer first, is ``(25, 10)`` here. ``max_batches`` cuts the epoch
     short (0: the whole epoch).
 
-    ``gpus`` ranks of one machine train together (on a host: processes). By ``scaling``,
+    ``gpus`` ranks train together (on a host: processes). By ``scaling``,
     ``batch_size`` seeds are those of a step of all ranks (``strong``: the same steps as one rank
     takes, each split) or of one rank (``weak``: fewer steps an epoch, and larger ones).
 

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
+from gatherbench.bench.run.launch import Meeting
 from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.run.store import CaseId, write_atomically
 from gatherbench.outside import parsed, read_bytes, words_of
@@ -102,6 +103,7 @@ class Job:
         start: the first block to be measured; those before are in the part, of another process.
         tuned: what paths have found beside a training (bench/run/tuned.py); ``None``: not kept.
         counts: the file of what was counted of its minibatches; ``None``: nothing was.
+        meeting: where ranks of several machines meet; ``None``: all are here.
     """
 
     case: Case
@@ -119,6 +121,13 @@ class Job:
     start: int = 0
     tuned: Path | None = None
     counts: Path | None = None
+    meeting: Meeting | None = None
+
+    @property
+    def here(self) -> range:
+        """The ranks of this machine."""
+        gpus = self.case.workload.gpus
+        return self.meeting.ranks(gpus) if self.meeting else range(gpus)
 
     @property
     def rows(self) -> RowMaker:

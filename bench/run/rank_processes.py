@@ -4,8 +4,8 @@ The case's process loads the table once for its machine; the ranks inherit it th
 nothing has a name that could be left behind. Each measures its share into a part of its own, and
 when all have ended, these make the rows of the case (:mod:`gatherbench.bench.run.joined`).
 
-torch's launcher is not used: its ranks meet in a store that listens on every interface, and what
-anybody writes there is unpickled. These meet in a file.
+Those of one machine meet in a file, and nothing listens beyond the loopback; those of several meet
+where their launcher says (:mod:`gatherbench.bench.run.machines`).
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
-from torch.distributed import FileStore  # type: ignore[attr-defined]
+from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
 
 from gatherbench.bench.run.fork_server import die_with_parent
 from gatherbench.bench.run.group import PATIENCE_S, Together
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.joined import joined
+from gatherbench.bench.run.machines import collect_parts, interfaces, store_of
 from gatherbench.bench.run.measure import measure
-from gatherbench.bench.run.store import PartWriter, ranks_folder, read_ranks, rows_of
+from gatherbench.bench.run.store import PartWriter, rank_part, ranks_folder, read_ranks, rows_of
 from gatherbench.bench.run.table import Table, load_table, table_kind
 from gatherbench.bench.sampling.prepare import rank_trace
 from gatherbench.datasets.store import open_dataset
@@ -59,42 +59,51 @@ class RankError(RuntimeError):
 def measure_ranks(job: Job, out: PartWriter) -> str | None:
     """Measure the case with a process for each rank; ``out`` gets all of its rows.
 
+    Of several machines the first has the rows; on the others the parts of the ranks are left.
+
     Returns:
         Why the strategy cannot run here, or ``None`` when the case has been measured.
 
     Raises:
         RankError: see there. What the ranks measured before is in ``out``.
+        MachineLostError: another machine does not answer.
     """
-    gpus = job.case.workload.gpus
-    if job.device == "cuda" and torch.cuda.device_count() < gpus:  # asks NVML: no context yet
-        return f"no_device: {gpus} GPUs are asked for and {torch.cuda.device_count()} are here"
+    here = len(job.here)
+    if job.device == "cuda" and torch.cuda.device_count() < here:  # asks NVML: no context yet
+        return f"no_device: {here} GPUs are asked for and {torch.cuda.device_count()} are here"
     cores = len(os.sched_getaffinity(0))
-    if job.device == "cpu" and gpus > RANKS_A_CORE * cores:
-        return f"unsupported: {gpus} ranks on {cores} cores would only take turns"
+    if job.device == "cpu" and here > RANKS_A_CORE * cores:
+        return f"unsupported: {here} ranks on {cores} cores would only take turns"
     torch.set_num_threads(1)  # a team of OpenMP threads does not survive the forks: they would hang
     dataset, strategy = open_dataset(job.dataset), build(job.case.strategy, job.case.params)
-    kind = table_kind(strategy, job.measure, torch.device(job.device), gpus)
+    kind = table_kind(strategy, job.measure, torch.device(job.device), job.case.workload.gpus)
     # No fork has managed memory: each rank loads its own.
     table = None if kind == "managed" else load_table(dataset, kind)
     folder = ranks_folder(job.part)
     shutil.rmtree(folder, ignore_errors=True)  # of a case that was cut off
     folder.mkdir(mode=0o700)
-    _use_loopback()
+    _use_one_network(job)
+    killed = _launched(job, table, folder)
+    if job.meeting is not None and job.meeting.machine:
+        if killed:
+            raise RankError("; ".join(killed))
+        return None
     try:
-        return _fold(job, _launched(job, table, folder), out)
+        if job.meeting is not None:
+            killed += collect_parts(job.meeting, job.part)
+        return _fold(job, killed, out)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _use_loopback() -> None:
-    """Have gloo and NCCL use the loopback, unless they are told: ranks here need no network.
+def _use_one_network(job: Job) -> None:
+    """Have gloo and NCCL use one network, unless they are told: on one machine its loopback.
 
     Else each takes the one that the machine's name stands for, and listens there.
     """
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(of.address == "127.0.0.1" for of in addresses):
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-            os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
+    for name in interfaces(job.meeting)[:1]:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
 
 
 def _launched(job: Job, table: Table | None, folder: Path) -> list[str]:
@@ -105,7 +114,7 @@ def _launched(job: Job, table: Table | None, folder: Path) -> list[str]:
     fork = multiprocessing.get_context("fork")
     ranks = {
         rank: fork.Process(target=_one_rank, args=(job, table, folder, os.getpid(), rank))
-        for rank in range(job.case.workload.gpus)
+        for rank in job.here
     }
     try:
         for process in ranks.values():
@@ -135,22 +144,26 @@ def _patience_s(job: Job) -> float:
 def _one_rank(job: Job, table: Table | None, folder: Path, launcher: int, rank: int) -> None:
     """The process of one rank."""
     die_with_parent(launcher)
-    world = job.case.workload.gpus
-    ranks = Ranks(rank, world, world)
-    os.environ["LOCAL_WORLD_SIZE"] = str(world)  # as a path that asks torch's group expects it
+    world, here = job.case.workload.gpus, job.here
+    ranks = Ranks(rank, world, len(here))
+    os.environ["LOCAL_WORLD_SIZE"] = str(len(here))  # as a path that asks torch's group expects it
     if job.device == "cuda":
         # One GPU a process, so that "cuda" is the rank's own, for meters and driver calls as well.
-        named = os.environ.get("CUDA_VISIBLE_DEVICES")
-        os.environ["CUDA_VISIBLE_DEVICES"] = named.split(",")[rank] if named else str(rank)
+        named, local = os.environ.get("CUDA_VISIBLE_DEVICES"), here.index(rank)
+        os.environ["CUDA_VISIBLE_DEVICES"] = named.split(",")[local] if named else str(local)
     mine = replace(job, rank=rank, trace=rank_trace(job.trace, rank))
-    with closing(PartWriter(folder / f"rank{rank}.jsonl")) as out:
+    with closing(PartWriter(rank_part(job.part, rank))) as out:
         begin = time.perf_counter()
         try:
             # Not closed where something fails: that would break the others before this one has said
             # what went wrong.
-            store = FileStore(str(folder / "store"), world)
-            store.set_timeout(timedelta(seconds=_patience_s(job)))
-            group = Together(torch.device(job.device), ranks, store, _patience_s(job))
+            patience_s = _patience_s(job)
+            if job.meeting is None:
+                store: Store = FileStore(str(folder / "store"), world)
+                store.set_timeout(timedelta(seconds=patience_s))
+            else:
+                store = store_of(job.meeting, patience_s)
+            group = Together(torch.device(job.device), ranks, store, patience_s)
             skipped = measure(mine, out, table, group)
             group.gathered(None)  # nobody leaves before all have ended
             out.end("skipped" if skipped else "ok", skipped, time.perf_counter() - begin)

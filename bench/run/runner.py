@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gatherbench.bench.meters.load import Load, Waiting
 from gatherbench.bench.meters.nvml_device import SensorChoice
@@ -45,6 +45,7 @@ from gatherbench.bench.run.job import (
     is_disk_full,
     read_choice,
 )
+from gatherbench.bench.run.launch import MachineLostError
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import (
     CALIBRATION_STAGE,
@@ -66,6 +67,9 @@ from gatherbench.bench.run.store import (
 from gatherbench.bench.sampling.prepare import state_of
 from gatherbench.datasets.store import data_root
 from gatherbench.outside import fresh, open_file, read_json
+
+if TYPE_CHECKING:  # imports torch
+    from gatherbench.bench.run.machines import Group
 
 #: Of a folder that may be read only.
 _NOT_OURS = (errno.EROFS, errno.EACCES, errno.EPERM)
@@ -107,6 +111,7 @@ class PreparedRun:
         commit, machine: what the rows say of the run.
         load: of the machine before anything began; ``None``: nobody looked.
         checked: an earlier run with this GPU, whose check of the sensors counts; ``None``: none.
+        group: the processes of a launcher, of which this is the first; ``None``: it is alone.
     """
 
     store: RunStore
@@ -117,6 +122,7 @@ class PreparedRun:
     machine: str
     load: Load | None = None
     checked: RunStore | None = None
+    group: Group | None = None
 
     @property
     def rows(self) -> RowMaker:
@@ -205,7 +211,6 @@ class Runner:
             in flight is cut off. If it is not given, the plan's bounds the time in cases beyond the
             run's own alike.
         further: the cases to be measured next, beyond the run's, by the rows so far.
-        machines: that take part, this one being the first; ``None``: this one alone.
 
     Attributes:
         left: cases that have not been measured yet.
@@ -221,6 +226,8 @@ class Runner:
         budget_s: float | None = None,
         further: Callable[[list[Row]], list[Case]] = lambda _rows: [],
     ) -> None:
+        group = task.group
+        self._group = group if group is not None and group.launch.machines > 1 else None
         self.task, self.store, self.measure = task, task.store, task.measure
         self.progress, self.further = progress, further
         self.left, self.unprepared, self.cut_off = len(task.cases), 0, 0
@@ -229,8 +236,10 @@ class Runner:
         self._further_s = of_plan or math.inf  # that are left to cases beyond the run's own
         self._cases_s = math.inf  # that are left to cases now
         self._took: dict[tuple[str, str, str], float] = {}
-        environment = Waiting.of(self.store.env()).environment()
-        self._workers = Workers(self.store.parts, environment, worker, self._until)
+        waiting = Waiting.of(self.store.env())
+        self._workers = Workers(self.store.parts, waiting.environment(), worker, self._until)
+        if self._group is not None:
+            self._group.say("waiting", dict(waiting.variables))
         #: A new server once each series had its turn: see :mod:`gatherbench.bench.run.fork_server`.
         self._round = len({replace(case, repeat=0).id for case in task.cases})
         self._served = self._ended = 0
@@ -401,7 +410,17 @@ class Runner:
         alone = next(iter(jobs.values()))
         if self.measure.together and takes_turns(alone.case):
             return self._take_turns(jobs, total)
-        return dict.fromkeys(jobs, self._done(alone, 1, self.measure.timeout_s))
+        try:
+            alone = alone if self._group is None else self._group.begin(alone)
+        except MachineLostError as lost:
+            raise RunStopped(str(lost)) from lost
+        except RuntimeError as refused:
+            return dict.fromkeys(jobs, str(refused))
+        try:
+            return dict.fromkeys(jobs, self._done(alone, 1, self.measure.timeout_s))
+        finally:
+            if self._group is not None:
+                self._group.ended()
 
     def _take_turns(self, jobs: dict[int, Job], total: int) -> dict[int, str]:
         """As :meth:`_measure`, of cases that take turns.

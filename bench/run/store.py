@@ -423,6 +423,11 @@ def ranks_folder(part: Path) -> Path:
     return part.with_suffix(".ranks")
 
 
+def rank_part(part: Path, rank: int) -> Path:
+    """The part of one of them."""
+    return ranks_folder(part) / f"rank{rank}.jsonl"
+
+
 def read_ranks(part: Path) -> dict[int, list[dict[str, Any]]]:
     """The records of each rank of a case whose part is ``part``, by rank."""
     named = (

@@ -12,8 +12,9 @@ from torch.distributed import FileStore
 
 from gatherbench.bench.run import rank_processes as ranks_module
 from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.launch import Meeting
 from gatherbench.bench.run.rank_processes import RankError, measure_ranks
-from gatherbench.bench.run.store import PartWriter, read_part, rows_of
+from gatherbench.bench.run.store import PartWriter, rank_part, ranks_folder, read_part, rows_of
 from gatherbench.strategies.knowledge import Ranks
 
 
@@ -38,7 +39,7 @@ def launched(monkeypatch: pytest.MonkeyPatch, *statuses: str, killed: tuple[str,
         return list(killed)
 
     monkeypatch.setattr(ranks_module, "_launched", write)
-    monkeypatch.setattr(ranks_module, "_use_loopback", lambda: None)
+    monkeypatch.setattr(ranks_module, "_use_one_network", lambda _: None)
 
 
 def folded(job: Job) -> tuple[str | None, list[dict[str, Any]]]:
@@ -126,12 +127,38 @@ def test_a_rank_measures_its_own_share_on_its_own_gpu(job, monkeypatch, tmp_path
     monkeypatch.setattr(ranks_module, "die_with_parent", told.append)
     monkeypatch.setattr(ranks_module, "measure", lambda mine, *_: told.append(mine))
     job = replace(job, device="cuda")
+    ranks_folder(job.part).mkdir()
     ranks_module._one_rank(job, None, tmp_path, 77, 1)  # type: ignore[arg-type]
     mine, ranks = replace(job, rank=1, trace=job.trace / "rank1"), Ranks(1, 2, 2)
     assert told == [77, ("cuda", ranks, 30.0, "5"), mine, "waits for all", "leaves"]
     assert os.environ["LOCAL_WORLD_SIZE"] == "2"
-    (end,) = read_part(tmp_path / "rank1.jsonl")
+    (end,) = read_part(rank_part(job.part, 1))
     assert (end["kind"], end["status"]) == ("end", "ok")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,5")
     ranks_module._one_rank(replace(job, device="cpu"), None, tmp_path, 77, 1)  # type: ignore[arg-type]
     assert ("cpu", ranks, 30.0, "GPU-a,5") in told, "without one it leaves them be"
+
+
+def test_a_rank_of_a_further_machine_has_that_machines_gpus(job, monkeypatch, tmp_path):
+    """Of 4 ranks on 2 machines rank 3 is the second of machine 1."""
+    told: list[Any] = []
+
+    def group(_device: object, ranks: Ranks, store: object, _patience_s: float) -> Any:
+        told.append((ranks, store, os.environ["CUDA_VISIBLE_DEVICES"]))
+        raise RuntimeError("enough")
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "")
+    monkeypatch.setattr(ranks_module, "Together", group)
+    monkeypatch.setattr(ranks_module, "die_with_parent", lambda _: None)
+    monkeypatch.setattr(ranks_module, "store_of", lambda meeting, _: meeting)
+    monkeypatch.setattr(ranks_module, "_LINGER_S", 0.0)
+    monkeypatch.setattr(ranks_module.os, "_exit", told.append)  # type: ignore[attr-defined]
+    meeting = Meeting("10.0.0.1", 29500, case="case7", machine=1, machines=2)
+    four = replace(job.case, workload=replace(job.case.workload, gpus=4))
+    job = replace(job, case=four, device="cuda", meeting=meeting)
+    ranks_folder(job.part).mkdir()
+    assert list(job.here) == [2, 3]
+    ranks_module._one_rank(job, None, tmp_path, 77, 3)
+    assert told == [(Ranks(3, 4, 2), meeting, "1"), 1]
+    assert os.environ["LOCAL_WORLD_SIZE"] == "2"

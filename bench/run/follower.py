@@ -1,0 +1,129 @@
+"""A process of a run that another process leads.
+
+The first one on each further machine starts that machine's ranks of each case.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+from gatherbench.bench.meters.load import Waiting
+from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.run.guards import terminate_as_interrupt
+from gatherbench.bench.run.job import Counting, Job, Preparation, Ready
+from gatherbench.bench.run.machines import JOB, Group, say, send_parts
+from gatherbench.bench.run.runner import Workers
+from gatherbench.bench.run.store import ranks_folder, read_part
+from gatherbench.outside import fresh
+
+#: How long ranks may take to end once those of the first machine have.
+_END_S = 10.0
+
+
+def follow(group: Group) -> int:
+    """Do what the first process says until the run ends; its status.
+
+    Raises:
+        LaunchError: the first process is gone.
+        KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP.
+    """
+    launch = group.launch
+    with terminate_as_interrupt():
+        if launch.machine and not launch.local_rank:
+            folder = Path(tempfile.mkdtemp(prefix="gatherbench-"))
+            try:
+                _serve(group, folder)
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+        return group.wait()
+
+
+def _serve(group: Group, folder: Path) -> None:
+    waiting = group.hear(group.store, "waiting")
+    if waiting is None:
+        return
+    machine = _Machine(group, folder, Waiting(waiting).environment())
+    number = 0
+    try:
+        while (said := group.hear(group.of_case(number), "job")) is not None:
+            machine.do(number, JOB.validate_python(said))
+            number += 1
+    finally:
+        machine.workers.close()
+
+
+class _Machine:
+    """A further machine, with its processes and its data."""
+
+    def __init__(self, group: Group, folder: Path, environment: Mapping[str, str]) -> None:
+        self.workers = Workers(folder, environment)
+        self._group, self._folder = group, folder
+        self._ready: dict[Workload, Ready | str] = {}
+        self._ended = 0.0
+
+    def do(self, number: int, job: Job) -> None:
+        """Do this machine's part of a case, from its preparation until its rows have been told."""
+        meeting, store = self._group.meeting(number), self._group.of_case(number)
+        say(store, f"here{meeting.machine}", True)
+        mine = self._prepared(job)
+        say(store, f"ready{meeting.machine}", mine if isinstance(mine, str) else None)
+        if isinstance(mine, str) or not self._group.hear(store, "go"):
+            return
+        mine = replace(mine, meeting=meeting)
+        death = self._done(mine, store)
+        if not self._group.over:
+            send_parts(mine, death)
+        shutil.rmtree(ranks_folder(mine.part), ignore_errors=True)
+
+    def _prepared(self, job: Job) -> Job | str:
+        """The job with this machine's files, or why it cannot begin."""
+        workload = job.case.workload
+        if workload not in self._ready:
+            preparation = Preparation(workload, fresh(self._folder / "prepared.json"))
+            self._ready[workload] = preparation.made(self._do(preparation))
+        ready = self._ready[workload]
+        if isinstance(ready, str):
+            return ready
+        mine = replace(
+            job,
+            part=self._folder / "case.jsonl",
+            tuned=self._folder / "tuned.json",
+            traces=None,
+            **ready._asdict(),
+        )
+        if job.counts is not None:
+            counting = Counting((mine,), fresh(self._folder / "counts.json"))
+            if (death := self._do(counting)) is not None:
+                return f"its minibatches could not be counted: {death}"
+            mine = replace(mine, counts=counting.into)
+        return mine
+
+    def _done(self, job: Job, store: Store) -> str | None:
+        """Have the ranks do their work; why it came to nothing."""
+        self._ended = 0.0
+        death = self._do(job, store)
+        if death is None:
+            end = next((r for r in read_part(job.part) if r["kind"] == "end"), {})
+            death = end.get("reason", "ended without a word")
+        return death
+
+    def _do(self, job: Job | Preparation | Counting, case: Store | None = None) -> str | None:
+        """Have a process do the job, unless the run ends first; why it failed."""
+
+        def look() -> None:
+            if self._group.over:
+                raise TimeoutError("the run has ended")
+            if case is not None and case.check(["ended"]):
+                self._ended = self._ended or time.monotonic()
+                if time.monotonic() - self._ended > _END_S:
+                    raise TimeoutError("it hung when the first machine's ranks had ended")
+
+        timeout_s = job.measure.timeout_s if isinstance(job, Job) else float("inf")
+        return self.workers.do(job, timeout_s, look)

@@ -1,0 +1,272 @@
+"""Launchers start several processes: whole runs, as a user starts them."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from gatherbench.bench.run.rows import Row
+from gatherbench.bench.run.store import RunStore
+
+PLAN = """
+name = "launched"
+[measure]
+repeats = 1
+epochs = {epochs}
+warmup_epochs = 0
+timeout_s = 60
+[[workload]]
+dataset = "tiny"
+model = "mlp"
+fanouts = [4, 3]
+batch_size = 30
+max_batches = 4
+{gpus}
+[[strategy]]
+name = "cpu_gather"
+"""
+PYTHON = [sys.executable, "-m", "gatherbench"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+
+
+@pytest.fixture
+def start(tiny_root: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts a command in an empty folder with ``plan.toml``; all that is left is ended."""
+    (tmp_path / "plan.toml").write_text(PLAN.format(epochs=2, gpus=""))
+    with ExitStack() as end:
+
+        def started(*command: object, **more: object) -> subprocess.Popen[str]:
+            known = {n: v for n, v in os.environ.items() if not n.startswith(("SLURM_", "OMPI_"))}
+            said = {"GATHERBENCH_DATA": tiny_root, "TMPDIR": tmp_path, "OMP_NUM_THREADS": 1}
+            said["PYTHONFAULTHANDLER"] = 1
+            process = subprocess.Popen(
+                list(map(str, command)),
+                cwd=tmp_path,
+                env=known | {name: str(value) for name, value in {**said, **more}.items()},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+            end.callback(ended, process)
+            return process
+
+        yield started
+
+
+def ended(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        for one in [*psutil.Process(process.pid).children(recursive=True), process]:
+            one.kill()
+    process.communicate()
+
+
+def port() -> int:
+    """One that is free."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    try:
+        return process.communicate(timeout=100)[0]
+    except subprocess.TimeoutExpired:
+        for one in [*psutil.Process(process.pid).children(recursive=True), process]:
+            one.send_signal(signal.SIGABRT)  # each says where it is
+        raise AssertionError(process.communicate(timeout=30)[0]) from None
+
+
+def the_run(folder: Path) -> tuple[RunStore, list[Row]]:
+    (run,) = folder.glob("results/*/*launched*")
+    store = RunStore.open(run)
+    return store, store.rows()
+
+
+def check_two_ranks(folder: Path, machine: str = "") -> None:
+    """One run, in which two ranks have trained on what one process would have had."""
+    store, rows = the_run(folder)
+    (last,) = [row for row in rows if (row.stage, row.metric) == ("case", "wall_time")]
+    assert last.status == "ok", last.reason
+    assert "-x2s" in last.workload
+    assert store.folder.parent.name.startswith(machine)
+    losses = [row for row in rows if (row.stage, row.metric) == ("train", "loss")]
+    assert [(row.rank, row.epoch) for row in losses if row.rank >= 0] == [
+        (rank, epoch) for rank in (0, 1) for epoch in (0, 1)
+    ]
+    batches = {row.value for row in rows if row.metric == "minibatches" and row.rank == -1}
+    assert batches == {8.0}
+    assert not list(folder.glob("gatherbench-*")), "the folder in which they met is gone"
+
+
+def two_by_hand(start: Any, *command: object, local: int, **more: object) -> list[Any]:
+    """Two processes as Slurm or torchrun would start them, on one machine or as if on two."""
+    common = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": local, **more}
+    return [start(*command, RANK=r, LOCAL_RANK=r % local, **common) for r in (0, 1)]
+
+
+def test_torchrun_starts_one_run_of_two_ranks(start, tmp_path):
+    few = ["--nproc-per-node", 2, "--master-port", port(), "--no-python"]
+    text = said(start(*TORCHRUN, *few, *PYTHON, "run", "plan.toml"))
+    assert text.count("torchrun started 2 processes here: this is one run of 2 ranks.") == 1
+    check_two_ranks(tmp_path)
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="no Open MPI here: openmpi-bin")
+def test_mpirun_starts_one_run_of_two_ranks_on_all_cores(start, tmp_path):
+    """It binds each process to a core; the run has both."""
+    few = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", 2]
+    text = said(start(*few, *PYTHON, "run", "plan.toml"))
+    assert text.count("mpirun started 2 processes here: this is one run of 2 ranks.") == 1
+    check_two_ranks(tmp_path)
+    store, _ = the_run(tmp_path)
+    assert store.env()["cpu"]["usable_cores"] == len(os.sched_getaffinity(0))
+
+
+def slurm(rank: int) -> Mapping[str, object]:
+    names = {"STEP_ID": 0, "PROCID": rank, "LOCALID": rank, "NTASKS": 2, "STEP_TASKS_PER_NODE": 2}
+    return {f"SLURM_{name}": value for name, value in names.items()}
+
+
+def test_slurm_starts_one_run_and_a_wrong_plan_is_refused_once(start, tmp_path):
+    commands = [start(*PYTHON, "run", "plan.toml", **slurm(rank)) for rank in (0, 1)]
+    texts = [said(one) for one in commands]
+    assert [one.returncode for one in commands] == [0, 0], texts
+    assert "srun started 2 processes here" in texts[0]
+    assert texts[1] == ""
+    check_two_ranks(tmp_path)
+    (tmp_path / "plan.toml").write_text(PLAN.format(epochs=2, gpus="gpus = [1, 2]"))
+    commands = [start(*PYTHON, "run", "plan.toml", **slurm(rank)) for rank in (0, 1)]
+    texts = [said(one) for one in commands]
+    assert [one.returncode for one in commands] == [2, 2]
+    assert "the plan has a workload of gpus = 1: leave gpus out" in " ".join(texts[0].split())
+    assert texts[1] == ""
+
+
+def test_a_process_for_each_of_two_machines_that_meet_at_an_address(start, tmp_path):
+    """Here both are this machine. A stranger writes to the port, and is heard by nobody."""
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port()}
+    first, second = two_by_hand(start, *PYTHON, "run", "plan.toml", local=1, **where)
+    strangers = []
+    until = time.monotonic() + 100
+    while len(strangers) < 3 and first.poll() is None and time.monotonic() < until:
+        with suppress(OSError):  # nobody listens yet
+            strangers.append(socket.create_connection(("127.0.0.1", where["MASTER_PORT"])))
+            strangers[-1].sendall(b"GET / HTTP/1.1\r\n\r\n" + bytes(range(256)))
+        time.sleep(0.5)
+    texts = said(first), said(second)
+    assert len(strangers) == 3
+    assert (first.returncode, second.returncode) == (0, 0), texts
+    assert "torchrun started a process on each of 2 machines: this is one run" in texts[0]
+    assert texts[1] == ""
+    check_two_ranks(tmp_path, machine="2x-")
+
+
+def test_a_port_that_a_stranger_has_is_refused_by_name(start):
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": stranger.getsockname()[1]}
+        one = start(
+            *PYTHON, "run", "p", RANK=0, WORLD_SIZE=2, LOCAL_RANK=0, LOCAL_WORLD_SIZE=1, **where
+        )
+        text = said(one)
+    assert one.returncode == 2
+    assert f"cannot meet at 127.0.0.1:{where['MASTER_PORT']}: " in text
+    assert "Address already in use" in text
+
+
+def measuring(process: subprocess.Popen[str], folder: Path, what: str = "rank?.jsonl") -> None:
+    """Wait until the ranks below a process have measured an epoch."""
+    until = time.monotonic() + 200
+    while not any(b'"epoch"' in part.read_bytes() for part in folder.rglob(what)):
+        assert process.poll() is None, said(process)
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+def ranks_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The leaves of the tree below a process: its ranks, while they train."""
+    below = psutil.Process(process.pid).children(recursive=True)
+    return [one for one in below if not one.children()]
+
+
+@pytest.mark.parametrize("lost", ["rank", "machine"])
+def test_a_rank_or_a_machine_that_dies_fails_its_case(lost, start, tmp_path):
+    (tmp_path / "plan.toml").write_text(PLAN.format(epochs=1000, gpus=""))
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port()}
+    first, second = two_by_hand(start, *PYTHON, "run", "plan.toml", local=1, **where)
+    measuring(first, tmp_path)
+    if lost == "rank":
+        for one in ranks_of(second):
+            one.kill()
+    else:
+        for one in [psutil.Process(second.pid), *ranks_of(second)]:
+            one.kill()
+    text = " ".join(said(first).split())
+    _, rows = the_run(tmp_path)
+    (last,) = [row for row in rows if (row.stage, row.metric) == ("case", "wall_time")]
+    assert last.status == "failed"
+    if lost == "rank":
+        assert "machine 1: RankError: rank 1 was killed by SIGKILL" in str(last.reason)
+    else:
+        assert "machine 1 does not answer" in str(last.reason)
+    assert first.returncode == 1, text
+    said(second)
+    assert second.returncode == (1 if lost == "rank" else -signal.SIGKILL)
+
+
+def test_the_first_process_is_killed_and_the_others_end(start, tmp_path):
+    (tmp_path / "plan.toml").write_text(PLAN.format(epochs=1000, gpus=""))
+    for local in (2, 1):
+        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port()}
+        first, second = two_by_hand(start, *PYTHON, "run", "plan.toml", local=local, **where)
+        measuring(first, tmp_path)
+        first.kill()
+        first.wait()
+        assert "the first process is gone" in " ".join(said(second).split())
+        assert second.returncode == 2
+        shutil.rmtree(tmp_path / "results")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+@pytest.mark.skipif(shutil.which("ip") is None, reason="no ip here: iproute2")
+def test_torchrun_on_two_machines_with_a_network_between(start, tmp_path):
+    """Two network namespaces, static rendezvous; machine 1's rows come over the network."""
+    names = [f"gb{os.getpid()}{side}" for side in "ab"]
+    hosts = dict(zip(names, ("10.9.9.1", "10.9.9.2"), strict=True))
+    if ip("netns", "add", names[0]):
+        pytest.skip("network namespaces are not allowed here")
+    try:
+        ip("netns", "add", names[1])
+        ends = "veth", "peer", "veth0", "netns", names[1]
+        ip("link", "add", "veth0", "netns", names[0], "type", *ends)
+        for name, address in hosts.items():
+            ip("-n", name, "addr", "add", f"{address}/24", "dev", "veth0")
+            ip("-n", name, "link", "set", "veth0", "up")
+            ip("-n", name, "link", "set", "lo", "up")
+        static = ["--nnodes", 2, "--nproc-per-node", 1, "--master-addr", "10.9.9.1"]
+        command = [*TORCHRUN, *static, "--master-port", 29544, "--node-rank"]
+        run = ["--no-python", *PYTHON, "run", "plan.toml"]
+        first, second = [
+            start("ip", "netns", "exec", name, *command, number, *run)
+            for number, name in enumerate(names)
+        ]
+        texts = said(first), said(second)
+        assert (first.returncode, second.returncode) == (0, 0), texts
+        assert "torchrun started a process on each of 2 machines" in texts[0]
+        check_two_ranks(tmp_path, machine="2x-")
+    finally:
+        for name in names:
+            ip("netns", "del", name)
+
+
+def ip(*words: str) -> int:
+    return subprocess.run(["ip", *words], capture_output=True, check=False).returncode
