@@ -381,7 +381,7 @@ def test_threads_are_woken_by_one_call_and_python_is_asked_once(cpu, monkeypatch
         cpu.gather(table, ids, random_bytes(3000, 100))
     assert calls == ["_post", "_finish"] * 20
     assert cpu.native.woken - before <= 2 * 20
-    assert set(threading.enumerate()) == python, "no thread that would ask for the lock"
+    assert set(threading.enumerate()) <= python, "no thread that would ask for the lock"
 
 
 def test_signals_are_pythons_to_answer(eager_threads):
