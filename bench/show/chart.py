@@ -1,8 +1,7 @@
 """A chart as data: panels of bars or of curves over time, and a reason where one is missing.
 
-A chart is made once from a run (:mod:`gatherbench.bench.show.charts`). What draws it knows nothing
-of runs: matplotlib (:mod:`gatherbench.bench.show.figures.draw`) makes a picture of it, the report's
-template a drawing that fits any width of page, with words that can be read aloud and copied.
+A chart is made from a run (:mod:`gatherbench.bench.show.charts`); what draws it
+(:mod:`gatherbench.bench.show.figures.draw`) knows nothing of runs.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ from dataclasses import dataclass, field
 from gatherbench.bench.read.units import number, quantity, scale
 from gatherbench.bench.show.looks import colour_of
 
-#: Share of a panel's width that the longest bar or whisker takes in the report, per cent.
-FULL = 98.0
 #: Of an axis, times its longest bar: a whisker of two repeats would leave nothing else to see.
 LONGEST_WHISKER = 4.0
 #: Times the axis, and as a share of it, beyond which a whisker's end is said by its power of ten.
@@ -47,10 +44,6 @@ class Axis:
         name, factor = scale(self.unit, self.top)
         return ("×" if self.unit == "×" else name), factor
 
-    def place(self, value: float) -> float:
-        """Where on the axis, in per cent of a panel's width."""
-        return value * FULL / self.top
-
     def said(self, value: float) -> str:
         """The value with its unit; one that would be all noughts in it has a unit of its own."""
         if 0 < value < TINY * self.top:
@@ -68,24 +61,8 @@ class Axis:
         digits, power = f"{value * self.shown[1]:.1e}".split("e")
         return f"{digits}e{int(power)}"
 
-    def ticks(self) -> list[tuple[float, str]]:
-        """Places in per cent, and their text; the last one has the unit."""
-        factor = self.shown[1]
-        found = [(self.place(t), f"{t * factor:g}") for t in nice_ticks(self.top, factor)]
-        place, text = found[-1]
-        return [*found[:-1], (place, self._with_unit(text))]
-
     def _with_unit(self, text: str) -> str:
         return f"{text}{'' if self.unit == '×' else ' '}{self.shown[0]}"
-
-
-def nice_ticks(top: float, factor: float = 1.0, most: int = 5) -> list[float]:
-    """Round places on an axis from 0 to ``top``: steps of 1, 2 or 5 times a power of ten."""
-    reach = top * factor
-    rough = reach / most
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(s * power for s in (1, 2, 5, 10) if s * power >= rough * (1 - 1e-9))
-    return [i * step / factor for i in range(int(reach / step * (1 + 1e-9)) + 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +79,6 @@ class Line:
         note: what else is to be said of it.
         start: where the first part begins.
         curves: values over time, by a name of the chart's legend.
-        aloud: the curves in words, for those who do not see them.
         cut: whether the whisker goes on beyond the axis.
     """
 
@@ -117,7 +93,6 @@ class Line:
     note: str = ""
     start: float = 0.0
     curves: Mapping[str, Points] = field(default_factory=dict)
-    aloud: str = ""
     cut: bool = False
 
     @property
@@ -200,8 +175,3 @@ class Chart:
     @property
     def over_time(self) -> bool:
         return any(panel.values for panel in self.panels)
-
-    @property
-    def modelled(self) -> bool:
-        """Whether there is a modelled bar in it."""
-        return any(line.modelled and line.parts for panel in self.panels for line in panel.lines)

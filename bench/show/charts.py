@@ -130,11 +130,11 @@ def bars(
                 lines[names].append(line)
             marks = [(mark, "one")] if mark is not None and len(frame) else []
             if workload in floor and not modelled:
-                marks.append((floor[workload], "floor"))
+                marks.append((floor[workload], "limit"))
             if lines or not modelled:
                 panels.append(Panel(run.names[workload], _sorted(lines), axis, marks, whose[basis]))
     none = next(filter(None, [*why.values(), absent])) if values.empty else ""
-    known = {"floor": "floor of the harness"} if floor else {}
+    known = {"limit": "no fetch (limit)"} if floor else {}
     panels, same = _said_once(panels)
     said["reading"] += same
     return chart_of(run, [*panels, *beside], legend=legend, marks=known, absent=none, **said)

@@ -45,10 +45,20 @@ def _said(name: str, summary: str, plugins: Plugins[Any]) -> str:
 
 
 def policies() -> Table:
-    """Every launch policy of the gather kernels."""
-    from gatherbench.bench.show.policies import policies_table
+    """Every launch policy of the gather kernels, and what it decides before it sees a table."""
+    from gatherbench.kernels.policies import POLICIES
 
-    return policies_table()
+    table = Table("policy", "whose", "launch")
+    table.add_column("source", overflow="fold")
+    for policy in POLICIES.values():
+        width = f"{policy.width} B" if isinstance(policy.width, int) else policy.width
+        launch = [f"{width} accesses", f"{policy.mapping} mapping"]
+        if policy.shift != "none":
+            launch.append(f"{policy.shift} shift above {policy.shift_above} B")
+        if policy.order != "given":
+            launch.append(policy.order)
+        table.add_row(policy.name, policy.label, ", ".join(launch), policy.source)
+    return table
 
 
 def datasets() -> Table:

@@ -28,7 +28,7 @@ PALETTE = MappingProxyType(
         "grey": ("#A9B0B7", "#78818B"),
         "brown": ("#8C5A2B", "#B5814F"),
         "navy": ("#332288", "#8A80E0"),
-        "pale": ("#EDEDED", "#2C333B"),
+        "pale": ("#D3D8DD", "#3C454F"),
     }
 )
 FAINT = "#666666"
@@ -59,6 +59,7 @@ RC: Any = {  # matplotlib's stubs list every key there is
     "axes.grid.axis": "x",
     "axes.axisbelow": True,
     "ytick.left": False,
+    "xtick.labelsize": 8,
     "ytick.labelsize": 8,
     "grid.color": "#E4E4E4",
     "hatch.linewidth": 0.7,

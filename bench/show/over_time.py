@@ -119,16 +119,12 @@ def _epoch(
     unit: str,
 ) -> Line:
     """One epoch of a series: its curves, their means, and of counters how much there was."""
-    aloud, means, totals = [], [], []
+    means, totals = [], []
     for metric, points in curves.items():
         times, values = np.array(points).T
         lengths = np.diff(times, prepend=0.0)
         mean = quantity(np.average(values, weights=lengths) if times[-1] else values[0], unit)
         means.append(f"{mean} mean")
-        aloud.append(
-            f"{names[metric]}: {mean} in the mean, {quantity(values.max(), unit)} at most, over"
-            f" {quantity(times[-1], 's')}"
-        )
         last = readings[metric].iloc[-1]
         if last["unit"] == "B":
             totals.append(f"{bytes_in_words(last['value'])} {names[metric]}")
@@ -137,7 +133,7 @@ def _epoch(
     if totals and len(payload):
         totals.append(f"payload {bytes_in_words(payload.iloc[0])}")
     series, note = (case["strategy"], case["variant"]), ", ".join(totals)
-    return Line(*series, text=means[0], note=note, curves=curves, aloud="; ".join(aloud))
+    return Line(*series, text=means[0], note=note, curves=curves)
 
 
 def _thinned(readings: pd.DataFrame) -> pd.DataFrame:

@@ -73,4 +73,5 @@ def inline(figure: Figure, ident: str) -> Markup:
     svg = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{ident}-", svg)
     for colour, name in _OF_THE_PAGE.items():
         svg = re.sub(rf"\b(fill|stroke): {colour}", rf"\1: {name}", svg)
+        svg = re.sub(rf' fill="{colour}"', f' style="fill: {name}"', svg)  # behind a hatch
     return Markup(svg)

@@ -55,7 +55,7 @@ def epoch_bars(
             if lines:
                 lines.append(Line("", ""))  # room between strategies
             for place, kind in enumerate(kinds):
-                name = strategy if place == len(kinds) // 2 else ""
+                name = strategy if not place else ""
                 row = rows.get((kind, strategy))
                 if row is None:
                     lines.append(Line(name, "", kind, missing=absent.get(kind, f"not {kind}")))
@@ -69,7 +69,7 @@ def epoch_bars(
     chart = Chart("epochs", title, "", "time per epoch", panels, foot=foot)
     side_by_side = max(1, len(panels))
     column = max(7.5 - 1.45, 3.6 * side_by_side) / side_by_side
-    return draw(chart, columns=side_by_side, pitch=0.2, labels=1.45, column=column)
+    return draw(chart, columns=side_by_side, column=column)
 
 
 def stage_shares(
@@ -95,7 +95,7 @@ def stage_shares(
     panels = [Panel("", lines, Axis("share", 1.0))]
     what = "share of the epoch; at the right the whole epoch"
     chart = Chart("shares", title, "", what, panels, legend, foot=foot)
-    return draw(chart, pitch=0.34, labels=3.3, column=7.2)
+    return draw(chart, column=9.0)
 
 
 def changes(table: pd.DataFrame, absent: Mapping[str, str], *, title: str, foot: str) -> Figure:
@@ -119,7 +119,7 @@ def changes(table: pd.DataFrame, absent: Mapping[str, str], *, title: str, foot:
     axis = Axis("share", max(ends) or -0.05 * min(ends) or 1.0, min(ends))
     what = "change against CPU gather"
     chart = Chart("changes", title, "", what, [Panel("", lines, axis)], foot=foot)
-    return draw(chart, pitch=0.34, labels=3.0, column=7.0)
+    return draw(chart, column=9.0)
 
 
 def _change(row: Any) -> Line:

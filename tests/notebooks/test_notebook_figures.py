@@ -194,8 +194,8 @@ def test_a_published_range_is_no_bar_from_zero():
     assert min(measured.get_x(), measured.get_x() + measured.get_width()) == pytest.approx(-25)
     said = texts(draw_changes(CHANGES))
     assert "-17.5 to -12.4 %" in said
-    assert "a paper\n(published)" in said
-    assert "ours\n(measured, one repeat)" in said
+    assert "power: a paper (published)" in said
+    assert "power: ours (measured, one repeat)" in said
 
 
 def test_an_unknown_cell_is_a_question_mark():

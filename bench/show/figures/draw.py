@@ -1,10 +1,15 @@
-"""A chart as a picture, by matplotlib: two columns of panels, a line for each series."""
+"""A chart as a picture, by matplotlib: columns of panels, a line for each series.
+
+Names stand above their bars, so that a panel is no wider than a telephone. All places are known in
+inches beforehand: nothing has to be tried out.
+"""
 
 from __future__ import annotations
 
 import itertools
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
@@ -17,29 +22,25 @@ from matplotlib.patches import Patch
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import short
 from gatherbench.bench.show.chart import Chart, Line, Panel
-from gatherbench.bench.show.figures.paper import (
-    AXIS,
-    MARGIN,
-    bars_explained,
-    paper,
-    titled,
-)
+from gatherbench.bench.show.figures.paper import Sheet, bars_explained, sheet
 from gatherbench.bench.show.looks import FAINT, KINDS, MODEL_HATCH, RC, ink
+from gatherbench.strategies.registry import in_words
 
-#: Inches: a line holds two rows of label; a strip is a line with curves over time.
-LINE, STRIP, LABELS, COLUMN = 0.36, 1.06, 2.1, {1: 6.3, 2: 4.4}
+#: Inches: the width of a panel, between two; rows of names and of bars; a strip of curves.
+COLUMN, GAP, NAME, BAR, STRIP = 4.3, 0.3, 0.165, 0.2, 0.66
+#: Inches: a line of a panel's title, and ticks with their label below; left of a strip its
+#: ticks, above it a space.
+TITLED, AXIS, TICKS, SPACE = 0.19, 0.52, 0.5, 0.06
 #: A "$" in somebody's words begins no formula.
 _PLAIN = RC | {"text.parse_math": False}
-#: Height of a bar, as a share of the line.
-BAR = 0.68
-#: Characters of a strategy's or variant's name, and of a note, that fit beside a bar.
-LONGEST, LONGEST_NOTE = 18, 26
+#: Characters in an inch of a bar's name, of words in italics and of a title.
+NAMES, WORDS, TITLES = 14.5, 17.5, 13.5
 NOTHING = Line("", "", missing="no case of this workload")
 DASHES: dict[str, Any] = {
     **{"one": ":", "raw_link": ":", "sm_read": "--", "copy_engine": "-"},
     "published": (0, (6, 2, 1, 2)),
     "in_memory": "--",
-    "floor": ":",
+    "limit": ":",
 }
 
 
@@ -49,56 +50,70 @@ def drawn(run: Run, **charts: Callable[[Run], Chart]) -> dict[str, Figure]:
     return {name: draw(chart) for name, chart in made.items() if chart.panels}
 
 
-def draw(
-    chart: Chart,
-    *,
-    columns: int = 2,
-    pitch: float | None = None,
-    labels: float = LABELS,
-    column: float | None = None,
-) -> Figure:
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A panel with the lines of its title, how tall it is, and its title and axis included."""
+
+    panel: Panel
+    title: list[str]
+    tall: float
+
+    @property
+    def whole(self) -> float:
+        return self.tall + AXIS + TITLED * len(self.title)
+
+
+def draw(chart: Chart, *, columns: int = 3, column: float = COLUMN) -> Figure:
     """Draw a chart; panels of one title stand below each other, the titles side by side.
 
     Args:
         columns: how many titles stand side by side, at most.
-        pitch: inches of a line, if not as usual.
-        labels, column: inches of the names of the lines, and of a column of panels.
+        column: inches of a column of panels.
     """
     if chart.absent and chart.over_time:
         return _reasons(chart)
-    pitch = pitch or (STRIP if chart.over_time else LINE)
-    cells = [list(one) for _, one in itertools.groupby(chart.panels, key=lambda one: one.title)]
-    columns = min(len(cells), columns)
-    column = column or COLUMN[min(columns, 2)]
-    # Where all have the same lines, those of the first column are named alone.
-    differ = len({tuple(_label(line) for one in cell for line in one.lines) for cell in cells}) > 1
-    width = columns * column + labels * (columns if differ else 1)
-    tall = [[pitch * max(len(one.lines), 1) + AXIS for one in cell] for cell in cells]
-    rows = [max(map(sum, tall[first : first + columns])) for first in range(0, len(cells), columns)]
-    reading = f"{chart.reading} {chart.foot}".strip()
+    cells = [
+        [_placed(panel, not at, column) for at, panel in enumerate(same)]
+        for _, same in itertools.groupby(chart.panels, key=lambda one: one.title)
+    ]
+    columns = 2 if len(cells) == 4 else max(1, min(len(cells), columns))
+    rows = []
+    for first in range(0, len(cells), columns):
+        abreast = cells[first : first + columns]
+        most = max(len(cell[0].title) for cell in abreast)
+        for cell in abreast:
+            cell[0].title[:0] = [""] * (most - len(cell[0].title))
+        rows.append(max(sum(one.whole for one in cell) for cell in abreast))
     with mpl.rc_context(_PLAIN | ({"axes.grid.axis": "both"} if chart.over_time else {})):
-        figure = paper(
-            chart.title, width, sum(rows), warnings=chart.warnings, legend=_legend(chart),
-            foot=reading,
+        paper = sheet(
+            chart.title, columns * column + (columns - 1) * GAP, sum(rows),
+            warnings=chart.warnings, legend=_legend(chart), foot=chart.reading, source=chart.foot,
         )  # fmt: skip
-        grid = figure.add_gridspec(len(rows), columns, height_ratios=rows)
-        for number, (cell, heights) in enumerate(zip(cells, tall, strict=True)):
+        for number, cell in enumerate(cells):
             row, place = divmod(number, columns)
-            rest = max(rows[row] - sum(heights), 1e-3)  # below the shorter of two cells
-            # A strip is a row of the cell's own grid: of grids three deep the solver takes minutes.
-            parts = [max(1, len(one.lines)) if one.values else 1 for one in cell]
-            ratios = [high / n for high, n in zip(heights, parts, strict=True) for _ in range(n)]
-            inner = grid[row, place].subgridspec(len(ratios) + 1, 1, height_ratios=[*ratios, rest])
-            places = iter(inner)
-            for at, panel in enumerate(cell):
-                names = [_label(line) if differ or not place else "" for line in panel.lines]
-                title = "" if at else titled(short(panel.title, 400), column - 0.3)
-                axes = [figure.add_subplot(next(places)) for _ in range(parts[at])]
-                if panel.values:
-                    _strips(axes, chart, panel, names, title, column)
-                else:
-                    _bars(axes[0], chart, panel, names, title, column)
-    return figure
+            left, top = place * (column + GAP), sum(rows[:row])
+            for one in cell:
+                top += TITLED * len(one.title)
+                where = (left, top, column - GAP / 3, one.tall)
+                (_strips if one.panel.values else _bars)(paper, where, chart, one)
+                top += one.tall + AXIS
+    return paper.figure
+
+
+def _placed(panel: Panel, first: bool, column: float) -> _Placed:
+    title = short(panel.title, 200) * first
+    if panel.profile:
+        title += f"{': ' * first}modelled for {short(panel.profile)}, not measured"
+    lines = textwrap.wrap(title, int(TITLES * column), break_on_hyphens=False)
+    if panel.values:
+        return _Placed(panel, lines, (SPACE + NAME + STRIP) * max(1, len(panel.lines)))
+    return _Placed(panel, lines, sum(map(_tall, panel.lines)) or BAR)
+
+
+def _tall(line: Line) -> float:
+    """Inches of a line: of its name, and of its bar or the reason; a little of a space."""
+    there = bool(line.parts or line.missing)
+    return NAME * bool(line.name) + (BAR if there else BAR / 3)
 
 
 def _legend(chart: Chart) -> list[Artist]:
@@ -111,131 +126,135 @@ def _legend(chart: Chart) -> list[Artist]:
             handles.append(Patch(facecolor=ink(colour), label=label))
     for kind, label in chart.marks.items():
         handles.append(Line2D([], [], color="black", linestyle=DASHES[kind], label=label))
-    profiles = {panel.profile for panel in chart.panels if panel.profile}
     looks = {line.look for panel in chart.panels for line in panel.lines}
-    if profiles:
-        label = f"modelled for {', '.join(sorted(profiles))}, not measured"
+    if any(panel.profile for panel in chart.panels):
+        label = "modelled, not measured"
         handles.append(Patch(fc="white", ec="black", hatch=MODEL_HATCH, label=label))
     elif looks - {"measured"}:
         handles += bars_explained(*looks)
     return handles
 
 
-def _label(line: Line) -> str:
-    name, detail = (_shortened(text) for text in (line.name, line.detail))
-    name = line.name if line.detail == "" else name
-    label = name if line.detail in ("default", "") else f"{name}\n{detail}"
-    return f"{label} (modelled)" if line.modelled and line.detail else label
-
-
-def _shortened(text: str) -> str:
-    """Without its middle where it is longer than the margin of a figure is wide."""
-    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]}…{text[-LONGEST // 2 + 1 :]}"
-
-
 def _bars(
-    axes: Axes, chart: Chart, panel: Panel, names: Sequence[str], title: str, wide: float
+    paper: Sheet, where: tuple[float, float, float, float], chart: Chart, one: _Placed
 ) -> None:
-    axes.set_title(title)
+    panel, wide = one.panel, where[2]
+    axes = paper.axes(*where)
+    axes.set_title("\n".join(one.title))
     unit, factor = panel.axis.shown
-    kind = "modelled " if panel.profile else ""
-    what = panel.quantity or chart.quantity
-    axes.set_xlabel(titled(f"{kind}{what}" + (f" ({unit})" if unit else ""), wide - 0.3))
-    axes.set_ylim(max(len(panel.lines), 1) - 0.5, -0.5)
-    axes.set_yticks(range(len(panel.lines)), names)
-    texts = {}
-    for y, line in enumerate(panel.lines):
+    what = f"{'modelled ' * bool(panel.profile)}{panel.quantity or chart.quantity}"
+    axes.set_xlabel(f"{what} ({unit})" if unit else what)
+    axes.set_ylim(one.tall, 0)
+    axes.set_yticks([])
+    top, texts = 0.0, {}
+    for line in panel.lines or [NOTHING]:
+        height = _tall(line)
+        y = top + height - BAR / 2
+        _name(axes, line, top + NAME / 2, wide)
+        top += height
         if line.missing:
-            _missing(axes, y, line.missing, int(wide * 14))
-            continue
-        for part, begin, length in line.pieces():
-            look = KINDS[line.look].bar(chart.colour(part))
-            axes.barh(y, length * factor, BAR, begin * factor, **look)
-        if line.ends:
-            low, high = (end * factor for end in line.ends)
-            middle, arm = (low + high) / 2, (high - low) / 2
-            axes.errorbar(middle, y, xerr=arm, ecolor="black", elinewidth=1, capsize=2.5)
-            if line.cut:
-                axes.plot(high, y, ">", color="black", markersize=4)
-        texts[y] = line.text + f" ({line.spread})" * line.cut + _note(line)
+            _words(axes, y, textwrap.shorten(line.missing, int(wide * WORDS), placeholder=" …"))
+        elif line.parts:
+            _bar(axes, chart, line, y, factor)
+            texts[y] = line.end * factor, line.text + f" ({line.spread})" * line.cut
     if not texts:
         axes.set_xticks([])
-    longest = max((len(one) for text in texts.values() for one in text.split("\n")), default=0)
-    top, bottom = panel.axis.top * factor, panel.axis.bottom * factor
+    longest = max((len(text) for _, text in texts.values()), default=0)
+    high, low = panel.axis.top * factor, panel.axis.bottom * factor
     room = min(0.6, (0.075 * longest + 0.1) / wide)
-    axes.set_xlim(1.03 * bottom, bottom + (top - bottom) / (1 - room))
-    paper_white: Any = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+    axes.set_xlim(1.03 * low, low + (high - low) / (1 - room))
     crossed = any(mark != "one" for _, mark in panel.marks)
-    for y, text in texts.items():
-        at = panel.lines[y].end * factor
+    for y, (at, text) in texts.items():
+        behind: Any = {"facecolor": "white", "edgecolor": "none", "pad": 0.8} if crossed else None
         axes.annotate(
             text, (at, y), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8,
-            bbox=paper_white if crossed else None,
+            bbox=behind,
         )  # fmt: skip
-    if bottom < 0:
+    if low < 0:
         axes.axvline(0, color="black", linewidth=0.9)
     for value, mark in panel.marks:
         axes.axvline(value * factor, color="black", linewidth=0.9, linestyle=DASHES[mark])
 
 
-def _note(line: Line) -> str:
-    return f"\n{textwrap.shorten(line.note, LONGEST_NOTE, placeholder=' …')}" if line.note else ""
+def _name(axes: Axes, line: Line, y: float, wide: float) -> None:
+    """The name of a line, at the right what else is to be said of it."""
+    at: Any = {"transform": axes.get_yaxis_transform(), "va": "center_baseline", "zorder": 4}
+    behind: Any = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+    name = short(in_words(line.name, line.detail), int(wide * NAMES))
+    axes.text(0.006, y, name, fontsize=8, bbox=behind if name else None, **at)
+    note = textwrap.shorten(line.note, max(8, int(wide * NAMES) - len(name)), placeholder=" …")
+    if note:
+        axes.text(1, y, note, ha="right", fontsize=7, color=FAINT, bbox=behind, **at)
 
 
-def _missing(axes: Axes, y: float, why: str, room: int) -> None:
-    """Write the reason into the line, which has room for so many characters in two rows."""
+def _words(axes: Axes, y: float, text: str) -> None:
+    """Why there is no bar, in its place."""
     axes.text(
-        0.01,
-        y,
-        "\n".join(textwrap.wrap(why, room, max_lines=2, placeholder=" …")),
-        transform=axes.get_yaxis_transform(),
-        va="center",
-        fontsize=7.5,
-        style="italic",
-        color=FAINT,
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
-    )
+        0.006, y, text, transform=axes.get_yaxis_transform(), va="center", fontsize=7.5,
+        style="italic", color=FAINT, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+    )  # fmt: skip
+
+
+def _bar(axes: Axes, chart: Chart, line: Line, y: float, factor: float) -> None:
+    for part, begin, length in line.pieces():
+        look = KINDS[line.look].bar(chart.colour(part))
+        axes.barh(y, length * factor, 0.75 * BAR, begin * factor, **look)
+    if line.ends:
+        low, high = (end * factor for end in line.ends)
+        middle, arm = (low + high) / 2, (high - low) / 2
+        axes.errorbar(middle, y, xerr=arm, ecolor="black", elinewidth=1, capsize=2.5)
+        if line.cut:
+            axes.plot(high, y, ">", color="black", markersize=4)
 
 
 def _strips(
-    each: Sequence[Axes], chart: Chart, panel: Panel, names: Sequence[str], title: str, wide: float
+    paper: Sheet, where: tuple[float, float, float, float], chart: Chart, one: _Placed
 ) -> None:
     """Axes for each line: its curves as steps, each value up to its time."""
-    each[0].set_title(title, pad=16)
-    for axes in each[:-1]:
-        axes.tick_params(labelbottom=False)
-    each[-1].set_xlabel(f"{chart.time} (s)")
-    lines = zip(panel.lines, names, strict=True) if panel.lines else [(NOTHING, "")]
-    for axes, (line, name) in zip(each, lines, strict=True):
-        _strip(axes, chart, panel, line, name, wide)
+    left, top, wide, _ = where
+    panel = one.panel
+    lines = panel.lines or [NOTHING]
+    for place, line in enumerate(lines):
+        at = top + place * (SPACE + NAME + STRIP) + SPACE + NAME
+        axes = paper.axes(left + TICKS, at, wide - TICKS, STRIP)
+        if not place:
+            axes.set_title("\n".join(one.title), pad=16)
+        if place < len(lines) - 1:
+            axes.tick_params(bottom=False, labelbottom=False)
+        else:
+            axes.set_xlabel(f"{chart.time} (s)")
+        _strip(axes, chart, panel, line, wide - TICKS)
 
 
-def _strip(axes: Axes, chart: Chart, panel: Panel, line: Line, name: str, wide: float) -> None:
+def _strip(axes: Axes, chart: Chart, panel: Panel, line: Line, wide: float) -> None:
     values = panel.values or panel.axis
     unit, factor = values.shown
     axes.set(xlim=(0, panel.axis.top), ylim=(0, 1.06 * values.top * factor))
-    if name:
-        axes.set_ylabel(f"{name}\n{unit}", rotation=0, ha="right", va="center", fontsize=8)
+    place: Any = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom"}
+    name = short(in_words(line.name, line.detail), int(wide * NAMES))
+    axes.annotate(name, (0, 1), xytext=(0, 2), fontsize=8, **place)
     if line.missing:
         axes.set_yticks([])
-        why = textwrap.fill(line.missing, int(wide * 14), max_lines=3, placeholder=" …")
+        why = textwrap.fill(line.missing, int(wide * WORDS), max_lines=3, placeholder=" …")
         axes.text(
             0.01, 0.5, why, transform=axes.transAxes, va="center", fontsize=7.5,
             style="italic", color=FAINT,
         )  # fmt: skip
         return
-    for place, (part, points) in enumerate(line.curves.items()):
+    axes.set_ylabel(unit, fontsize=8)
+    for first, (part, points) in enumerate(line.curves.items()):
         axes.stairs(
             [value * factor for _, value in points],
             [0.0, *(time for time, _ in points)],
             color=ink(chart.colour(part)),
-            fill=place == 0,
+            fill=first == 0,
             alpha=0.85,
             linewidth=0.9,
         )
-    axes.annotate(
-        line.note or line.text, (1, 1.02), xycoords="axes fraction", ha="right", va="bottom",
-        fontsize=7.5,
+    behind: Any = {"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.8}
+    axes.text(
+        0.99, 0.95, line.note or line.text, transform=axes.transAxes, ha="right", va="top",
+        fontsize=7, bbox=behind,
     )  # fmt: skip
     if panel.roof is not None:
         axes.axhline(panel.roof * factor, color=FAINT, linestyle=":", linewidth=0.9)
@@ -243,7 +262,7 @@ def _strip(axes: Axes, chart: Chart, panel: Panel, line: Line, name: str, wide: 
 
 def _reasons(chart: Chart) -> Figure:
     """In place of panels that would all be empty: why they are."""
-    width = LABELS + COLUMN[1]
+    width = 1.5 * COLUMN
     lines = [
         line
         for why in chart.absent.splitlines()
@@ -251,8 +270,6 @@ def _reasons(chart: Chart) -> Figure:
     ]
     with mpl.rc_context(_PLAIN):
         room = 0.19 * (len(lines) + 1)
-        figure = paper(chart.title, width, room, warnings=chart.warnings, foot=chart.foot)
-        _, bottom, _, height = figure.get_layout_engine().get()["rect"]  # type: ignore[union-attr]
-        text, at = "\n".join(lines), (MARGIN / width, bottom + height)
-        figure.text(*at, text, va="top", style="italic", fontsize=9)
-    return figure
+        paper = sheet(chart.title, width, room, warnings=chart.warnings, source=chart.foot)
+        paper.write("\n".join(lines), 0.0, style="italic", fontsize=9)
+    return paper.figure

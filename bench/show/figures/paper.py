@@ -1,13 +1,14 @@
-"""The paper of every figure: head and foot, panels side by side, what an empty panel says.
+"""The paper of every figure: head and foot, places for panels, what an empty panel says.
 
 Head and foot have their sizes in inches, so that text keeps its size whatever the number of panels.
-What stands between them finds its own places (matplotlib's constrained layout).
 """
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +24,48 @@ from matplotlib.transforms import Bbox
 
 from gatherbench.bench.show.looks import FAINT, KINDS, RC
 
-#: Inches: around all, of the head's lines, and of a panel's title with the labels of its axis.
-MARGIN, TITLE, LEGEND, AXIS = 0.12, 0.34, 0.26, 0.9
+#: Inches: around all, a line of the title, of the legend, and a panel's title with its axis.
+MARGIN, TITLE, LEGEND, AXIS = 0.16, 0.25, 0.22, 0.9
 #: Height of a line of the footer, and of a warning.
-LINE, WARNING = 0.155, 0.22
+LINE, WARNING = 0.142, 0.22
+#: Inches right of the panels for the names of the series, and characters of a name in an inch.
+NAMES_ROOM, LETTERS = 2.55, 12
 WARNING_COLOUR = "#B84A00"
 NOT_MEASURED = "not measured yet"
 #: Of a figure's texts those that the page has in words of its own, by their ``gid``.
-WORDS = ("title", "warning", "foot")
+WORDS = ("title", "warning", "foot", "source")
 
 
-def paper(
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A figure with head and foot; between them the box: left, top, width, height, in inches."""
+
+    figure: Figure
+    box: tuple[float, float, float, float]
+
+    @property
+    def rect(self) -> tuple[float, float, float, float]:
+        """The box as matplotlib has it: shares of the figure, from below."""
+        left, top, wide, tall = self.box
+        return self._share(left, top, wide, tall)
+
+    def axes(self, left: float, top: float, wide: float, tall: float) -> Axes:
+        """Axes at a place of the box, in inches from its corner at the upper left."""
+        return self.figure.add_axes(self._share(self.box[0] + left, self.box[1] + top, wide, tall))
+
+    def write(self, text: str, top: float, **style: Any) -> None:
+        """Write so far below the upper end of the box."""
+        at = self._share(self.box[0], self.box[1] + top, 0, 0)[:2]
+        self.figure.text(*at, text, va="top", **style)
+
+    def _share(
+        self, left: float, top: float, wide: float, tall: float
+    ) -> tuple[float, float, float, float]:
+        width, height = self.figure.get_size_inches()
+        return left / width, 1 - (top + tall) / height, wide / width, tall / height
+
+
+def sheet(
     title: str,
     width: float,
     room: float,
@@ -41,50 +73,65 @@ def paper(
     warnings: Sequence[str] = (),
     legend: Sequence[Artist] = (),
     foot: str = "",
+    source: str = "",
     beside: Sequence[Artist] = (),
-) -> Figure:
-    """An empty figure with a head and a foot, and room between them for panels.
+) -> Sheet:
+    """An empty figure with a head and a foot, and room between them.
 
     Args:
-        width, room: of the figure, and the height that is wanted between head and foot; inches.
+        width, room: what is wanted between the margins, and between head and foot; inches.
         warnings: what stands in red below the title.
-        legend: handles, laid out in one line below.
-        foot: how the figure is to be read, and where its numbers come from.
+        legend: handles, in as few lines as they need.
+        foot: how the figure is to be read.
+        source: where its numbers come from.
         beside: handles that are laid out below each other, right of the panels.
     """
-    lines = textwrap.wrap(foot, int(width * 16), break_on_hyphens=False)
-    below = MARGIN + LINE * len(lines)
-    head = MARGIN + TITLE + WARNING * len(warnings) + (LEGEND if legend else 0.0)
-    height = below + room + head
-    figure = Figure(figsize=(width, height), dpi=100, facecolor="white")
-    right = 1.0 - (NAMES_ROOM / width if beside else 0.0)
-    box = (MARGIN / width, below / height, right - 2 * MARGIN / width, room / height)
-    figure.set_layout_engine(ConstrainedLayoutEngine(rect=box, h_pad=0.06, w_pad=0.08))
-    written: list[tuple[str, dict[str, Any], float]]
-    written = [(title, {"fontsize": 12.5, "gid": "title"}, TITLE)]
-    written += [(line, {"color": WARNING_COLOUR, "gid": "warning"}, WARNING) for line in warnings]
-    top, left = height - MARGIN, MARGIN / width
-    for text, style, tall in written:
-        figure.text(left, top / height, text, va="top", fontweight="bold", **style)
-        top -= tall
+    letters = int(width * 17.5)
+    words = [
+        (wrapped, {"fontsize": 7.5, "color": FAINT, "linespacing": 1.3}, LINE, kind)
+        for kind, text in (("foot", foot), ("source", source))
+        if (wrapped := textwrap.wrap(text, letters, break_on_hyphens=False))
+    ]
+    bold = {"fontweight": "bold"}
+    head: list[tuple[list[str], dict[str, Any], float, str]] = [
+        (textwrap.wrap(title, int(width * 9)), {"fontsize": 12, **bold}, TITLE, "title")
+    ]
+    head += [
+        (textwrap.wrap(one, int(width * 12)), {"color": WARNING_COLOUR, **bold}, WARNING, "warning")
+        for one in warnings
+    ]
+    labels = [textwrap.wrap(str(key.get_label()), int((width - 0.55) * 13)) for key in legend]
+    for key, lines in zip(legend, labels, strict=True):
+        key.set_label("\n".join(lines))
+    keyed = [0.55 + max(map(len, lines)) / 14 for lines in labels]
+    fits = len(keyed) if sum(keyed) < width else int(width / max(keyed))
+    abreast = max(1, fits)
+    most = max(map(len, labels), default=0)
+    keys = LEGEND * most * math.ceil(len(legend) / abreast) + 0.06 * bool(legend)
+    above = MARGIN + sum(len(lines) * tall for lines, _, tall, _ in head) + keys
+    below = MARGIN + sum(len(lines) * tall for lines, _, tall, _ in words)
+    whole, height = width + 2 * MARGIN, above + room + below
+    figure = Figure(figsize=(whole, height), dpi=100, facecolor="white")
+    found = Sheet(figure, (MARGIN, above, width - NAMES_ROOM * bool(beside), room))
+    for top, texts in ((MARGIN, head), (above + room, words)):
+        down = top
+        for lines, style, tall, kind in texts:
+            at = MARGIN / whole, 1 - down / height
+            figure.text(*at, "\n".join(lines), va="top", gid=kind, **style)
+            down += len(lines) * tall
     plain: dict[str, Any] = {"frameon": False, "borderpad": 0, "borderaxespad": 0}
     if legend:
         figure.legend(
-            handles=list(legend), loc="upper left", bbox_to_anchor=(left, top / height),
-            ncols=len(legend), handlelength=1.6, columnspacing=1.4, **plain,
+            handles=list(legend), loc="upper left", ncols=abreast, fontsize=8.5,
+            bbox_to_anchor=(MARGIN / whole, 1 - (above - keys) / height), handlelength=1.6,
+            columnspacing=1.4, labelspacing=0.35, **plain,
         )  # fmt: skip
     if beside:
         figure.legend(
-            handles=list(beside), loc="center left", bbox_to_anchor=(right, 0.55), fontsize=8,
-            handlelength=2.5, **plain,
+            handles=list(beside), loc="center left", fontsize=8, handlelength=2.5,
+            bbox_to_anchor=(1 - (NAMES_ROOM + MARGIN) / whole, 0.55), **plain,
         )  # fmt: skip
-    figure.text(left, MARGIN / height, "\n".join(lines), va="bottom", fontsize=7.5, color=FAINT,
-                linespacing=1.35, gid="foot")  # fmt: skip
-    return figure
-
-
-#: Inches right of the panels for the names of the series, and characters of a name in an inch.
-NAMES_ROOM, LETTERS = 2.55, 12
+    return found
 
 
 def named(looks: Mapping[str, Mapping[str, Any]]) -> list[Line2D]:
@@ -93,6 +140,13 @@ def named(looks: Mapping[str, Mapping[str, Any]]) -> list[Line2D]:
         Line2D([], [], label=textwrap.fill(name, int(LETTERS * NAMES_ROOM)), **look)
         for name, look in looks.items()
     ]
+
+
+def paper(title: str, width: float, room: float, **head: Any) -> Figure:
+    """A figure with head and foot whose panels find their own places between them."""
+    found = sheet(title, width - 2 * MARGIN, room, **head)
+    found.figure.set_layout_engine(ConstrainedLayoutEngine(rect=found.rect, h_pad=0.06, w_pad=0.08))
+    return found.figure
 
 
 def panel_row(
@@ -109,7 +163,7 @@ def panel_row(
     Args:
         width, height: of the figure, and of a panel.
         share_y: whether all panels have the axis of the first, which alone is labelled.
-        head: see :func:`paper`.
+        head: see :func:`sheet`.
     """
     room = width - (NAMES_ROOM if head.get("beside") else 0.0)
     titles = [titled(name, room / len(names) - 0.5) for name in names]

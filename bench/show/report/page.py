@@ -25,8 +25,10 @@ from gatherbench.bench.show.looks import PALETTE
 from gatherbench.bench.show.pictures import inline, words_of
 from gatherbench.bench.show.provenance import borrowed, in_short, machine_of, provenance
 from gatherbench.bench.show.report.against import against
+from gatherbench.bench.show.table import Line
 from gatherbench.bench.show.view import Shown
 from gatherbench.bench.show.views.registry import views_of
+from gatherbench.strategies.registry import in_words
 
 FILE_NAME = "report.html"
 _HERE = Path(__file__).parent
@@ -80,6 +82,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"short": short, "code": _code, "inline": inline, "words": words_of}
+    environment.filters["variant"] = _variant
     return environment
 
 
@@ -87,6 +90,12 @@ def _colours() -> str:
     """A variable for each colour of the palette."""
     each = (f"--{name}: light-dark({light}, {dark});" for name, (light, dark) in PALETTE.items())
     return f":root {{ {' '.join(each)} }}\n"
+
+
+def _variant(line: Line, place: int) -> str:
+    """The words in which a path differs from its strategy's default, as the answer has them."""
+    strategy, variant = (cell.value for cell in line.cells[place - 1 : place + 1])
+    return in_words(strategy, variant).removeprefix(strategy).strip(" ()") or "default"
 
 
 def _code(text: str) -> Markup:

@@ -152,10 +152,7 @@ def epoch_breakdown(run: Run) -> Chart:
     ahead = together = overlapping = at_floor = ""
     floor = floors(run, stages)
     if floor:
-        at_floor = (
-            " The line through the bars is the floor of the harness: the epoch of a path that"
-            " fetches nothing."
-        )
+        at_floor = " Dotted line: the epoch of a path that fetches nothing."
     if has_gpu(run):
         overlapping = (
             ", nor do a GPU’s stages, which can overlap: of “sample”, the host’s, there is"
@@ -191,7 +188,7 @@ def epoch_breakdown(run: Run) -> Chart:
 def speedup(run: Run) -> Chart:
     """Epoch time of the baseline over that of each series."""
     reference = baseline(run)
-    name, backend = " ".join(reference), "cuda" if has_gpu(run) else "host"
+    name, backend = in_words(*reference), "cuda" if has_gpu(run) else "host"
     over = {w: Key(w, *reference, backend, "measured") for w in run.workloads}
     return bars(
         run,
@@ -231,7 +228,7 @@ def accuracy_over_time(run: Run) -> Chart:
             for end, score in zip(ends, scores, strict=True)
         ]
         curves = {"accuracy": points}
-        line = Line(names[0], names[1], text=said[-1], curves=curves, aloud=", ".join(said))
+        line = Line(names[0], names[1], text=said[-1], curves=curves)
         lines[workload, names[0], names[1]] = line
     began = int(run.plan["measure"].get("warmup_epochs", 0))
     untimed = f"{began} untimed epoch{'s' * (began > 1)} before"

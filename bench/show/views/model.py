@@ -100,7 +100,7 @@ def _rate(line: Fields, axis: Axis) -> Line:
     names, look = (str(line["strategy"]), str(line["variant"])), str(line["kind"])
     rate = float(line["rate"])
     if pd.isna(rate):
-        why = f"no payload crosses the link, or not enough is known; epoch bound by {line['bound']}"
+        why = f"epoch bound by {line['bound']}: no payload crosses the link, or too little is known"
         return Line(*names, look, missing=why)
     note = f"fetch bound by {line['fetch_bound']}"
     text = f"{line['end']} {axis.said(rate)}".strip()

@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.gridspec import GridSpecFromSubplotSpec
 from matplotlib.patches import StepPatch
 from matplotlib.text import Text
 
@@ -228,22 +227,6 @@ def test_each_column_of_traffic_has_its_workload_s_name_below_the_legend(folder)
     )
     assert first.x1 < second.x0
     assert max(first.y1, second.y1) < lowest
-
-
-def test_strips_stand_below_each_other_in_grids_no_deeper_than_two(folder):
-    """Of grids three deep matplotlib's solver takes minutes where there are 30 panels."""
-    write_timeline(folder, *traffic("cpu_gather", "aligned_zero_copy"))
-    figure = draw(pcie_over_time(load_run(folder)))
-    depths, places = set(), []
-    for axes in figure.axes:
-        spec, depth = axes.get_subplotspec(), 0
-        assert spec is not None
-        places.append((spec.get_topmost_subplotspec().num1, spec.num1))
-        while isinstance(grid := spec.get_gridspec(), GridSpecFromSubplotSpec):
-            spec, depth = grid._subplot_spec, depth + 1  # type: ignore[attr-defined]
-        depths.add(depth)
-    assert depths == {1}
-    assert len(set(places)) == len(places), "each strip has a place of its own"
 
 
 def test_the_epoch_shown_is_the_first_that_was_polled_with_its_own_payload(folder):

@@ -323,5 +323,5 @@ def test_a_whisker_beyond_the_axis_is_cut_there_and_its_end_is_said():
     assert (within.ends, within.cut) == ((0.5, 4.0), False)
     figure = draw(Chart("c", "", "", "epoch", [Panel("", [line], axis), Panel("", [within], axis)]))
     for axes, said, arrows in zip(figure.axes, ("1 s (0.500 to 40.0)", "1 s"), (1, 0), strict=True):
-        assert axes.texts[0].get_text() == said
+        assert axes.texts[-1].get_text() == said
         assert [one.get_marker() for one in axes.lines].count(">") == arrows
