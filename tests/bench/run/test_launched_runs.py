@@ -223,3 +223,52 @@ def test_a_rank_or_a_machine_that_dies_fails_its_case(lost, start, tmp_path):
     assert first.returncode == 1, text
     said(second)
     assert second.returncode == (1 if lost == "rank" else -signal.SIGKILL)
+
+
+def test_the_first_process_is_killed_and_the_others_end(start, tmp_path):
+    (tmp_path / "plan.toml").write_text(PLAN.format(epochs=1000, gpus=""))
+    for local in (2, 1):
+        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port()}
+        first, second = two_by_hand(start, *PYTHON, "run", "plan.toml", local=local, **where)
+        measuring(first, tmp_path)
+        first.kill()
+        first.wait()
+        assert "the first process is gone" in " ".join(said(second).split())
+        assert second.returncode == 2
+        shutil.rmtree(tmp_path / "results")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+@pytest.mark.skipif(shutil.which("ip") is None, reason="no ip here: iproute2")
+def test_torchrun_on_two_machines_with_a_network_between(start, tmp_path):
+    """Two network namespaces, static rendezvous; machine 1's rows come over the network."""
+    names = [f"gb{os.getpid()}{side}" for side in "ab"]
+    hosts = dict(zip(names, ("10.9.9.1", "10.9.9.2"), strict=True))
+    if ip("netns", "add", names[0]):
+        pytest.skip("network namespaces are not allowed here")
+    try:
+        ip("netns", "add", names[1])
+        ends = "veth", "peer", "veth0", "netns", names[1]
+        ip("link", "add", "veth0", "netns", names[0], "type", *ends)
+        for name, address in hosts.items():
+            ip("-n", name, "addr", "add", f"{address}/24", "dev", "veth0")
+            ip("-n", name, "link", "set", "veth0", "up")
+            ip("-n", name, "link", "set", "lo", "up")
+        static = ["--nnodes", 2, "--nproc-per-node", 1, "--master-addr", "10.9.9.1"]
+        command = [*TORCHRUN, *static, "--master-port", 29544, "--node-rank"]
+        run = ["--no-python", *PYTHON, "run", "plan.toml"]
+        first, second = [
+            start("ip", "netns", "exec", name, *command, number, *run)
+            for number, name in enumerate(names)
+        ]
+        texts = said(first), said(second)
+        assert (first.returncode, second.returncode) == (0, 0), texts
+        assert "torchrun started a process on each of 2 machines" in texts[0]
+        check_two_ranks(tmp_path, machine="2x-")
+    finally:
+        for name in names:
+            ip("netns", "del", name)
+
+
+def ip(*words: str) -> int:
+    return subprocess.run(["ip", *words], capture_output=True, check=False).returncode
