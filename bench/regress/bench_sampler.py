@@ -1,6 +1,6 @@
 """Neighbour sampling by the CPU sampler, on one thread and on two.
 
-The comparison with another library's sampler is in ``peers/dgl_sampler.py``. Run with::
+BIAS.md compares another library's sampler. Run with::
 
     pytest bench/regress -o python_files='bench_*.py' --benchmark-only --benchmark-group-by=group
 """
