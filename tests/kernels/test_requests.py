@@ -4,13 +4,21 @@ import shutil
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gatherbench.kernels import request_histogram
 from gatherbench.kernels.compiler import KERNEL_SOURCE
-from gatherbench.kernels.grid import IN_FLIGHT, SHIFTS, GridPoint, access_width
+from gatherbench.kernels.grid import (
+    IN_FLIGHT,
+    LINE_BYTES,
+    SECTOR_BYTES,
+    SHIFTS,
+    GridPoint,
+    access_width,
+)
 from gatherbench.kernels.policies import POLICIES
 from gatherbench.kernels.requests import (
     KEPT_LINES,
@@ -19,8 +27,32 @@ from gatherbench.kernels.requests import (
     counts_of_masks,
     uniform_ids,
 )
-from tools.behaviour import count_recorded
 from tools.shim.execute import Shim, build
+
+
+def count_recorded(
+    loads: npt.NDArray[np.void], rows: int, max_request: int = LINE_BYTES
+) -> RequestCounts:
+    """Count the requests of loads that were really made.
+
+    Args:
+        loads: records with the fields ``address`` (bytes), ``warp``, ``instruction`` and ``size``
+            (bytes), one for each load of each lane, as
+            :class:`tools.shim.execute.Execution` has them. No load crosses a sector.
+        rows: rows that were gathered.
+    """
+    order = np.lexsort((loads["address"], loads["instruction"], loads["warp"]))
+    loads = loads[order]
+    line = loads["address"] // LINE_BYTES
+    sector = loads["address"] % LINE_BYTES // SECTOR_BYTES
+    starts = np.ones(loads.size, bool)
+    starts[1:] = (
+        (np.diff(loads["warp"]) != 0) | (np.diff(loads["instruction"]) != 0) | (np.diff(line) != 0)
+    )
+    bits = np.left_shift(1, sector.astype(np.int64))
+    masks = np.bitwise_or.reduceat(bits, np.flatnonzero(starts)) if loads.size else bits
+    return counts_of_masks(np.bincount(masks, minlength=16), rows, max_request)
+
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 

@@ -1,8 +1,6 @@
 """The guard over machine code: what it reads, its verdicts, and regressions that it must catch."""
 
-import functools
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +11,8 @@ import pytest
 from gatherbench.kernels.compiler import ARCHITECTURES, KERNEL_SOURCE, CompilerError
 from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.requests import count_requests
-from tools import behaviour, sass
-from tools.behaviour import Behaviour
-from tools.sass import Baseline, KernelCode, compare, guarded_points, judge, measure, verdicts
+from tools import sass
+from tools.sass import KernelCode, compare, guarded_points, measure, verdicts
 
 WIDE = GridPoint("circular", 16, 32, 1, 4)
 CODE = KernelCode(40, 0, 200, {"LDG.64": 2, "LDG.EF.128": 4, "STG.EF.128": 4})
@@ -53,10 +50,6 @@ def test_the_baseline_has_every_guarded_kernel_and_none_spills():
         assert counts["registers"] <= 64, "1024 threads of a block must fit"
         assert counts["bits of the narrowest table load"] == 8 * point.width
         assert counts["table loads in the code"] >= point.rows * point.loads
-    assert baseline.requests == {
-        p.kernel: count_requests(p, behaviour.IDS, behaviour.ROW_BYTES, behaviour.OFFSET).requests
-        for p in points
-    }
 
 
 def test_the_kernel_reads_as_its_point_says(right):
@@ -81,7 +74,8 @@ def test_shifted_warps_read_each_line_of_a_row_once():
         sectors = np.arange(begin // 32, (begin + 2416 - 1) // 32 + 1)
         for in_line in np.unique(sectors // 4, return_counts=True)[1]:
             expected[32 * int(in_line)] += 1
-    stored = sass.read_baseline().requests
+    ids = np.random.default_rng(1).permutation(41)
+    stored = {p.kernel: count_requests(p, ids, 2416, 48).requests for p in guarded_points()}
     lines = [name for name in stored if re.match(r"(circular-rows|idle-.*)-(4|8|16)B", name)]
     assert len(lines) == 6 + 9
     for name in lines:
@@ -170,41 +164,16 @@ def test_kernels_that_come_and_go_are_changes():
     ]
 
 
-def test_what_the_source_does_is_judged_beside_its_machine_code():
-    old = Baseline("", {}, {"a": {32: 4, 128: 1}, "b": {32: 4}, "c": {32: 4}, "d": {32: 1}})
-    new = Behaviour(
-        {"a": {32: 4, 128: 2}, "b": {64: 3}, "c": {32: 4}, "d": {32: 9}, "e": {}}, {"d": "wrong"}
-    )
-    assert judge(old, new) == [
-        ("d", "WRONG", "wrong"),
-        ("a", "WORSE", "requests by size {32: 4, 128: 1} -> {32: 4, 128: 2}"),
-        ("b", "CHANGED", "requests by size {32: 4} -> {64: 3}"),
-    ]
-
-
 Command = Callable[..., tuple[int, str]]
 #: Two kernels that a small build has.
 ROWS, FLAT = GridPoint(), GridPoint(lanes=0)
-
-
-@functools.cache
-def observed_once(points: tuple[GridPoint, ...], _text: str, source: Path) -> Behaviour:
-    return behaviour.observe(points, source)
 
 
 @pytest.fixture
 def command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
-    """The command line over two kernels, whose baseline is renewed: its exit code and output.
-
-    What one source does is looked at once for all commands.
-    """
-    small = functools.partial(behaviour.build, few=True)
-    monkeypatch.setattr(behaviour, "build", small)
-    monkeypatch.setattr(
-        sass, "observe", lambda points, of: observed_once(tuple(points), of.read_text(), of)
-    )
+    """The command line over two kernels, whose baseline is renewed: its exit code and output."""
     monkeypatch.setattr(sass, "guarded_points", lambda: [ROWS, FLAT])
 
     def run(*arguments: str) -> tuple[int, str]:
@@ -216,15 +185,11 @@ def command(
     return run
 
 
-needs_gxx = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
-
-
-@needs_gxx
 def test_the_command_line(command, tmp_path):
     file = tmp_path / "baseline.json"
     assert command("--check")[0] == 2
     assert command("--update")[0] == 0
-    assert command("--check") == (0, "2 SAME, 0 CHANGED, 0 WORSE, 0 WRONG\n")
+    assert command("--check") == (0, "2 SAME, 0 CHANGED, 0 WORSE\n")
 
     renewed = file.read_text()
     text = re.sub('"cubin": "[0-9a-f]+"', '"cubin": "another"', renewed)
@@ -241,66 +206,33 @@ def test_the_command_line(command, tmp_path):
     assert "the baseline was made by NVRTC 12" in said
 
 
-#: What is right, what it becomes, and what is said of it. By their numbers of instructions the
-#: first two are as before, and the third is better.
+#: What is right and what it becomes. By their numbers of instructions the first two are as before,
+#: and the third is better.
 CHANGES = {
-    "half a line": (
-        "constexpr int kLine = 128;",
-        "constexpr int kLine = 64;",
-        ("WRONG", "requests by size; the accounting says"),
-    ),
-    "an id too far": ("entry.id < job.num_rows;", "entry.id <= job.num_rows;", ("WRONG", "")),
+    "half a line": ("constexpr int kLine = 128;", "constexpr int kLine = 64;"),
+    "an id too far": ("entry.id < job.num_rows;", "entry.id <= job.num_rows;"),
     "no shift": (
         "row.shift = static_cast<int>((phase - address) % kLine) / WIDTH;",
         "row.shift = 0 * static_cast<int>(phase);",
-        ("WRONG", "requests by size; the accounting says"),
-    ),
-    "a row without end": (
-        "const int units = job.row_bytes / WIDTH;",
-        "const int units = 1 << 30;",
-        ("WRONG", "stopped: "),
-    ),
-    "another id": (
-        "u64>(entry.id));",
-        "u64>(entry.id + 2));",
-        ("WRONG", "it reports 43 as the bad id, not -1"),
     ),
     "another way to say it": (
         "if (row.shift >= job.row_bytes / WIDTH) row.shift = 0;",
         "if (row.shift > job.row_bytes / WIDTH) row.shift = 0;",
-        ("CHANGED", "other instructions, as many"),
     ),
 }
 
 
-@needs_gxx
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_changed_source_needs_a_new_baseline_and_a_wrong_one_gets_none(command, tmp_path, change):
-    right, wrong, (status, reason) = CHANGES[change]
+def test_a_changed_source_needs_a_new_baseline(command, tmp_path, change):
     assert command("--update")[0] == 0
-    before = (tmp_path / "baseline.json").read_text()
     copy = tmp_path / "gather.cu"
-    copy.write_text(altered(right, wrong))
+    copy.write_text(altered(*CHANGES[change]))
     code, said = command("--check", "--source", str(copy))
     assert code == 1
-    assert [line for line in said.splitlines() if line.startswith(status) and reason in line], said
-    renews, said = command("--update", "--source", str(copy))
-    if status == "WRONG":
-        assert renews == 1
-        assert "a baseline is not renewed while a kernel is WRONG" in said
-        assert (tmp_path / "baseline.json").read_text() == before
-    else:
-        assert renews == 0
-        assert command("--check", "--source", str(copy))[0] == 0
-        assert command("--check")[0] == 1
-
-
-def test_without_a_host_compiler_a_change_cannot_be_judged(command, tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(sass, "observe", behaviour.observe)
-    code, said = command("--update")
-    assert code == 2
-    assert "g++ not found" in said
+    assert "CHANGED" in said
+    assert command("--update", "--source", str(copy))[0] == 0
+    assert command("--check", "--source", str(copy))[0] == 0
+    assert command("--check")[0] == 1
 
 
 def test_what_is_no_cubin_is_refused():
