@@ -1,18 +1,12 @@
-"""How far the model is off: published and measured figures beside its predictions.
+"""How far the model is off a published chart.
 
     python -m tools.validate_model [RESULTS]
 
-Nothing here is tuned to what it is compared with; where the model has no mechanism for an effect it
-predicts none, and the table shows it.
-
-- **The chart of Reddit.** Four bars for PCIe 3.0 determine four unknowns; the bars for PCIe 4.0 are
-  then predicted. What the chart does not say is assumed in the open: the program of 2021 draws a
-  minibatch on the CPU while the GPU trains on the one before. How many rows a minibatch has is
-  fitted (uniform neighbours would give :func:`uniform_rows`; Reddit's hubs make it fewer).
-- **Gathers over PCIe 4.0**: DGL's ``index_select`` on pinned memory (dmlc/dgl #6635), each time
-  that of the whole call. One call reads its ids as given; it determines how fast the GPU goes from
-  page to page. All others have their ids sorted, and nothing is fitted to them.
-- **Measured epochs** are those of GPU runs that name a profile.
+Four bars of Reddit's chart for PCIe 3.0 determine four unknowns; the bars for PCIe 4.0 are then
+predicted, and nothing is tuned to them. What the chart does not say is assumed in the open: the
+program of 2021 draws a minibatch on the CPU while the GPU trains on the one before. How many rows a
+minibatch has is fitted (uniform neighbours would give :func:`uniform_rows`; Reddit's hubs make it
+fewer). Epochs that were measured stand in ``bench/model/epochs.csv``.
 """
 
 from __future__ import annotations
@@ -24,31 +18,16 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-import torch
 from scipy.optimize import brentq
 
 from gatherbench.bench.model.epoch import EpochPrediction, predict_batches
-from gatherbench.bench.model.load import MinibatchLoad, load_of
-from gatherbench.bench.model.physics import gpu_reads, link_time
-from gatherbench.bench.model.predict import profile_of
+from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.profile import LinkProfile, load_profile
-from gatherbench.bench.model.roofline import against_measured
 from gatherbench.bench.read.reference import load_reference
-from gatherbench.bench.read.tables import load_run
-from gatherbench.bench.read.units import ITEM_BYTES
 from gatherbench.bench.run.training_cost import gradient_bytes, training_cost
-from gatherbench.kernels.order import page_visits, straddles
 from gatherbench.kernels.policies import policy
-from gatherbench.kernels.requests import (
-    KEPT_LINES,
-    RequestCounts,
-    count_requests,
-    request_row,
-    uniform_ids,
-)
-from gatherbench.strategies.data_path import DataPath
+from gatherbench.kernels.requests import request_row, uniform_ids
 
 FITTED_ON, PREDICTED = "rtx3090-pcie3", "rtx3090-pcie4"
 GPUS = (1, 2, 4, 8)
@@ -73,21 +52,9 @@ _UNKNOWNS: tuple[tuple[Bar, str, float, float], ...] = (
     (CPU_GATHER, "pageable_rate", 1e9, 1e11),
     (OVERLAPPED, "handover_s", 0.0, 0.1),
 )
-#: Launch policies without and with alignment: an element a lane (as DGL was before and is since
-#: #3254), and accesses as wide as possible.
-ALIGNMENT = {"an element a lane": ("glt", "dgl"), "widest": ("unaligned", "aligned")}
-#: float32 rows, and the address that their table begins at.
-ROWS = {
-    "100 floats": (400, 0),
-    "353 floats": (1412, 0),
-    "602 floats": (2408, 0),
-    "128 floats, 32 B into a line": (512, 32),
-}
 #: Of the authors' script (dmlc/dgl c96a8b3e91, train_sampling_pytorch_direct.py): four processes
 #: that sample (``--num-workers 4`` by default), and the one that trains.
 SAMPLE_CORES = 5.0
-#: DGL's launch policy.
-_GATHER_POLICY = "dgl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,103 +207,6 @@ def several_gpus(reference: pd.DataFrame) -> dict[str, list[float]]:
     }
 
 
-def alignment_gain(profile: LinkProfile) -> pd.DataFrame:
-    """How much longer reads take without alignment, of :data:`ROWS`, each on the same table.
-
-    Columns: ``access``, ``rows``; ``gain``, the time on the link as the model has it; ``asked``,
-    the same if no cache kept a sector from one instruction to the next; ``requests``, were the
-    number of these the limit. Published: 0.05 to 0.10 (DGL #3254, width not stated).
-    """
-    records = []
-    for access, (off, on) in ALIGNMENT.items():
-        for rows, (row_bytes, address) in ROWS.items():
-            asked, kept = (
-                [_counts(name, row_bytes, address, lines) for name in (off, on)]
-                for lines in (0, KEPT_LINES)
-            )
-            seconds = [[_link_s(profile, counts) for counts in pair] for pair in (kept, asked)]
-            requests = [float(counts.num_requests) for counts in asked]
-            records.append((access, rows, *(a / b - 1 for a, b in (*seconds, requests))))
-    return pd.DataFrame(records, columns=["access", "rows", *_GAINS])
-
-
-#: What :func:`alignment_gain` tells, under which heading.
-_GAINS = {"gain": "as modelled", "asked": "without a cache", "requests": "requests"}
-
-
-def _counts(name: str, row_bytes: int, address: int, kept_lines: int) -> RequestCounts:
-    """Of one batch of uniform ids with a launch policy, on a table that begins at ``address``."""
-    point = policy(name).point(row_bytes, 4, table_address=address)
-    ids = uniform_ids(1 << 14)
-    return count_requests(point, ids, row_bytes, address, kept_lines=kept_lines)
-
-
-def _link_s(profile: LinkProfile, counts: RequestCounts) -> float:
-    requests = {float(size): float(n) for size, n in counts.requests.items()}
-    return link_time(requests, profile).seconds
-
-
-def published_gathers(reference: pd.DataFrame, profile: LinkProfile) -> pd.DataFrame:
-    """Every published gather and what the model says of it on the machine of ``profile``.
-
-    A call costs what the call for a single row took, and what the model says of the reads. Of ids
-    that are drawn twice the second read is left out: sorted they meet in the GPU's caches.
-
-    Columns: ``rows`` of the table, its ``dim`` and ``dtype``, ``ids`` of the call and their
-    ``order``, ``published_s``, ``modelled_s``, ``error`` (modelled over published, less 1),
-    ``fitted``.
-    """
-    every = _gathers(reference)
-    call_s = float(every.loc[every["ids"] == 1, "published_s"].median())
-    found = every[every["ids"] > 1].reset_index(drop=True)
-    loads = [_load(*one) for one in found[_CALL].itertuples(index=False)]
-    fitted = found["order"] == "given"
-    (given,) = found.index[fitted]
-    rate = (loads[given].gpu_page_visits or 0.0) / (found.loc[given, "published_s"] - call_s)
-    profile = profile.with_constant("read.page_visits", rate, "fitted to the ids as given")
-    read_s = [gpu_reads(load, profile).seconds for load in loads]
-    modelled = call_s + pd.Series(read_s, dtype=float)
-    error = modelled / found["published_s"] - 1
-    return found.assign(modelled_s=modelled, error=error, fitted=fitted)
-
-
-#: What a published call was of, in the order of its columns.
-_CALL = ["rows", "dim", "dtype", "ids", "order"]
-
-
-def _gathers(reference: pd.DataFrame) -> pd.DataFrame:
-    """The published calls, from the names under which they are filed."""
-    shape = reference["dataset"].str.extract(r"^random-(?P<rows>\d+)x(?P<dim>\d+)-(?P<dtype>\w+)$")
-    count = reference["workload"].str.extract(r"^(?P<ids>\d+)-ids$")
-    found = pd.concat([shape, count, reference[["variant", "metric", "value"]]], axis=1).dropna()
-    found = found.astype({"rows": int, "dim": int, "ids": int, "value": float})
-    found["order"] = found["variant"].str.removeprefix(f"{_GATHER_POLICY},")
-    payload = found["ids"] * found["dim"] * found["dtype"].map(ITEM_BYTES)
-    per_second = found["metric"] == "payload_in_one_second"
-    found["published_s"] = found["value"].where(~per_second, payload / found["value"])
-    names = [*_CALL, "published_s"]
-    return found[names].sort_values(names, ignore_index=True)
-
-
-@cache
-def _load(rows: int, dim: int, dtype: str, ids: int, order: str) -> MinibatchLoad:
-    """Its reads, of ids like the published ones: uniform draws; sorted, each of them once."""
-    row_bytes = dim * ITEM_BYTES[dtype]
-    drawn = np.random.default_rng(0).integers(0, rows, ids)
-    if order == "sorted":
-        drawn = np.sort(pd.unique(drawn))  # np.unique takes a hundred times as long for these
-    point = policy(_GATHER_POLICY).point(row_bytes, ITEM_BYTES[dtype])
-    read = torch.from_numpy(drawn)
-    across = straddles(read, row_bytes) if order == "given" else 0
-    path = DataPath(
-        drawn.size * row_bytes,
-        gpu_link_read_bytes=drawn.size * row_bytes,
-        gpu_requests=count_requests(point, drawn, row_bytes, kept_lines=KEPT_LINES).requests,
-        gpu_page_visits=page_visits(read, row_bytes) + across,
-    )
-    return load_of(path, table_bytes=rows * row_bytes, row_bytes=row_bytes)
-
-
 def tables(reference: pd.DataFrame) -> str:
     """The comparison with published figures as Markdown; ``NOTES.md`` holds it word for word."""
     lines = _header("link", "strategy", "published", "modelled", "error", "")
@@ -346,17 +216,6 @@ def tables(reference: pd.DataFrame) -> str:
         lines.append(
             f"| {bar['machine']} | {name} | {bar['published_s']:.2f} s | {bar['modelled_s']:.2f} s"
             f" | {error:+.1%} | {_HOW[bar['fitted']]} |"
-        )
-    lines += _header("accesses", "rows", *_GAINS.values())
-    for one in alignment_gain(load_profile(PREDICTED)).to_dict("records"):
-        gains = " | ".join(f"{one[name]:+.1%}" for name in _GAINS)
-        lines.append(f"| {one['access']} | {one['rows']} | {gains} |")
-    lines += _header("rows", "of", "ids", "order", "published", "modelled", "error", "")
-    for one in published_gathers(reference, load_profile(PREDICTED)).to_dict("records"):
-        lines.append(
-            f"| {one['rows'] / 1e6:g} M | {one['dim']} {one['dtype']} | {one['ids'] / 1e6:g} M"
-            f" | {one['order']} | {one['published_s'] * 1e3:.3g} ms"
-            f" | {one['modelled_s'] * 1e3:.3g} ms | {one['error']:+.0%} | {_HOW[one['fitted']]} |"
         )
     lines += _header("GPUs", *(str(number) for number in GPUS))
     for strategy, ratios in several_gpus(reference).items():
@@ -380,11 +239,6 @@ def main(results: Path) -> None:
         print(f"rows of a minibatch if neighbours were uniform draws: {uniform_rows()[1]:.0f}\n")
     else:
         print(f"published figures: none in {results / 'reference'}\n")
-    for plan in sorted(results.glob("*/*/plan.json")):  # of runs: probes leave rows alone
-        run = load_run(plan.parent)
-        profile = profile_of(run)
-        if profile is not None and len(table := against_measured(run, profile)):
-            print(plan.parent, table.to_string(index=False), sep="\n")
 
 
 if __name__ == "__main__":
