@@ -6,8 +6,7 @@
 #   RESULTS=results    where runs are kept
 #   PROFILE=           machine that epochs are predicted for (`gatherbench list profiles`)
 #   OUT=gpu-out        where the gpu-… targets write, each into a folder of its own but gpu-test
-#   BUDGET=500         seconds that gpu-micro and gpu-epoch may take (regress-against: 270)
-#   SECTIONS=          of gpu-micro, which to run: gather pages overlap ncu peer
+#   BUDGET=500         seconds that gpu-epoch may take (regress-against: 270)
 #   GPU_PLAN=gpu-decide which plan `make gpu-epoch` runs
 #   CARRY_PYTHON=3.12  the Python of a GPU machine without a network, for `make carry`
 #   PEERS=1            `make carry` takes WholeGraph along, to be measured beside ours
@@ -44,7 +43,7 @@ else
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench test lint figures regress-against regress regress-code regress-untimed gpu-test gpu-micro gpu-epoch gpu-rehearsal carry calibrate clean
+.PHONY: help setup bench test lint figures regress-against regress regress-code regress-untimed gpu-test gpu-epoch gpu-rehearsal carry probe calibrate clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
@@ -96,15 +95,11 @@ regress-code: $(TESTS) ## the kernels' machine code against its baseline: fails 
 regress-untimed: $(TESTS) ## every host-side benchmark once, for its results alone
 	$(HOST_BENCHMARKS) -q --benchmark-disable
 
-# VENV=system uses what is at hand: gpu-test and gpu-micro need torch with CUDA, cuda-bindings and
-# NVRTC only (the tables of gpu-micro pandas and scipy); gpu-epoch needs the harness's packages
-# too, and `make carry` brings the few that are rarely there. Under ten minutes each; what they
-# find is in OUT even when they fail or are cut off.
+# VENV=system uses what is at hand: gpu-test needs torch with CUDA, cuda-bindings and NVRTC only,
+# gpu-epoch and probe the harness's packages too; `make carry` brings the few that are rarely there.
+# Under ten minutes each; what they find is kept even when they fail or are cut off.
 gpu-test: $(TESTS) ## on a GPU: conformance, residency, ordering, leaks, errors, sanitizer
 	$(PY) tests/gpu/suite.py --out $(OUT) --budget $(if $(filter file,$(origin BUDGET)),560,$(BUDGET))
-
-gpu-micro: $(READY) ## on a GPU: gather rates over row width, span, order, policy and grid, beside the roofs
-	$(PY) -m tools.gpu.micro --out $(OUT)/$(TODAY)-gpu-micro --budget $(BUDGET) $(if $(SECTIONS),--sections $(SECTIONS))
 
 gpu-epoch: $(READY) ## on a GPU: whole epochs with every data path, for BUDGET seconds (GPU_PLAN=gpu-decide)
 	$(PY) -m gatherbench run $(GPU_PLAN) --results $(OUT) --budget $(BUDGET) $(if $(PROFILE),--profile '$(PROFILE)')
@@ -136,8 +131,11 @@ ifdef PEERS
 	rm -r .carry/librmm/include .carry/librmm/lib64/rapids  # 25 MB that nothing here compiles against
 endif
 
+probe: $(READY) ## a minute: GB/s of random rows of host memory, by a GPU or the host, as a table, a picture and a file
+	$(PY) -m gatherbench probe
+
 calibrate: $(READY) ## measure this machine's constants for the link model, with a GPU or without (into calibration/ or OUT=)
-	$(PY) -m gatherbench.bench.probe.calibrate --out $(if $(filter file,$(origin OUT)),calibration,$(OUT)) --budget $(BUDGET)
+	$(PY) -m gatherbench calibrate --out $(if $(filter file,$(origin OUT)),calibration,$(OUT)) $(if $(filter command% env%,$(origin BUDGET)),--budget $(BUDGET))
 
 clean: ## remove the environment, caches and build outputs (never results)
 	rm -rf .venv $(REHEARSAL) .carry build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks .regress

@@ -17,13 +17,13 @@ import typer
 
 from gatherbench import __version__
 from gatherbench.bench.commands import datasets
-from gatherbench.bench.commands.calibrate import calibrate
 from gatherbench.bench.commands.check import check
 from gatherbench.bench.commands.common import FAILED
 from gatherbench.bench.commands.compare import compare
 from gatherbench.bench.commands.doctor import doctor
 from gatherbench.bench.commands.listing import list_things
 from gatherbench.bench.commands.predict import predict
+from gatherbench.bench.commands.probe import calibrate, probe
 from gatherbench.bench.commands.report import report
 from gatherbench.bench.commands.run import run
 from gatherbench.bench.commands.show import show
@@ -43,6 +43,7 @@ app.command()(compare)
 app.command()(report)
 app.command()(predict)
 app.command()(check)
+app.command()(probe)
 app.command()(calibrate)
 app.command()(doctor)
 

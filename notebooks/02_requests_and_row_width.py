@@ -64,7 +64,7 @@ measured = measured_gather_rates(findings.micro, policies)
 show(
     curves(
         pd.concat([modelled, measured, published]),
-        {"measured": "`make gpu-micro` on a machine with a GPU"},
+        {"measured": "`gatherbench probe --cases gpu_policies` on a GPU"},
         CurveAxes("row width (B)", "payload (GB/s)", [16, 64, 256, 1024, 4096], log_x=True),
         title="Zero-copy: payload per second against row width",
         foot="Published: a table of 100 M × 47 float32 read with DGL (dmlc/dgl #5882, #6635). "

@@ -39,7 +39,7 @@ MEASURED = {
         "over repeats, whiskers: 95 % intervals, none of one repeat.",
     ),
     MICRO: (
-        "`make gpu-micro` on a GPU",
+        "`gatherbench probe --cases gpu_policies` on a GPU",
         "Measured by gpu-micro: grid caps of aligned, ids as given, and loads that are like "
         "training in one way each; medians of one process, whiskers: extremes over its rounds.",
     ),

@@ -60,7 +60,7 @@ peers = live_peers(findings.micro)
 show(
     curves(
         pd.concat([best_orders(pd.concat([measured, modelled])), peers]),
-        {"measured": "`make gpu-micro` on a machine with a GPU"},
+        {"measured": "`gatherbench probe --cases gpu_policies` on a GPU"},
         CurveAxes("row width (B)", "payload (GB/s)", [16, 64, 256, 1024, 4096], log_x=True),
         title="Payload per second, every launch policy",
         foot="Modelled: request accounting on the link of the profile; the order of the ids does "

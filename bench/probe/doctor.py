@@ -1,18 +1,18 @@
 """``gatherbench doctor``: what this machine has, and what is lost by each thing that it lacks.
 
-It looks and never changes anything; a remedy is a sentence for the reader. A sensor that is there
-may still refuse, so every meter watches a short window of work for real. On a GPU the link's
-counters are first held against copies of known size, as every run does.
+It looks and never changes anything; a remedy is a sentence for the reader. What cases of a probe
+need and do not find is named with those cases. A sensor that is there may still refuse, so every
+meter watches a short window of work for real. On a GPU the link's counters are first held against
+copies of known size, as every run does.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import resource
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -36,8 +36,8 @@ from gatherbench.bench.meters.rapl import MIN_WINDOW_S
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import open_meters
 from gatherbench.bench.meters.trust import SensorCheck
+from gatherbench.bench.probe.case import Case, every_case
 from gatherbench.datasets.store import data_root
-from gatherbench.kernels.cuda_calls import HOW_TO_INSTALL
 from gatherbench.plugins import installing
 from gatherbench.reason import Reason, SensorUnavailableError
 
@@ -87,6 +87,7 @@ def examine() -> list[Finding]:
         _governor(cpu),
         _load(Load.now()),
         *_libraries(library_versions()),
+        *_cases(every_case().values()),
         *_chosen(),
         *examine_meters(),
     ]
@@ -111,17 +112,8 @@ def print_doctor(console: Console, findings: Sequence[Finding]) -> None:
 
 
 def _no_gpu(why: Reason) -> list[Finding]:
-    no_transfer = "no transfer to a GPU is measured, strategies run in host memory"
-    no_sensor = "bytes over the link and energy of the GPU"
-    no_link = "how much of the link's rate a strategy reaches"
-    return [
-        Finding(name, "missing", said, lost, why.remedy)
-        for name, said, lost in (
-            ("GPU", "none that NVML can see", no_transfer),
-            ("Driver and NVML", f"{why.kind}: {why.cause}", no_sensor),
-            ("PCIe link", "unknown without NVML", no_link),
-        )
-    ]
+    lost = "no transfer to a GPU is measured, no bytes over a link, no energy of a GPU"
+    return [Finding("GPU", "missing", f"{why.kind}: {why.cause}", lost, why.remedy or _NONE)]
 
 
 def _gpu_findings(gpus: list[GpuInfo]) -> list[Finding]:
@@ -135,7 +127,6 @@ def _gpu_findings(gpus: list[GpuInfo]) -> list[Finding]:
         Finding("GPU", "ok", f"{first.name}{memory}{among}"),
         Finding("Driver and NVML", "ok", driver),
         _link(first),
-        _torch_build(),
     ]
 
 
@@ -153,20 +144,6 @@ def _link(gpu: GpuInfo) -> Finding:
         lost = "the link runs on a part of its lanes, and every transfer is slower"
         return Finding("PCIe link", "limited", detail, lost, "reseat the card or change the slot")
     return Finding("PCIe link", "ok", f"{detail} (the generation drops when idle)")
-
-
-def _torch_build() -> Finding:
-    import torch  # seconds to load, and without a GPU nobody asks
-
-    if torch.cuda.is_available():
-        return Finding("torch on the GPU", "ok", f"built for CUDA {torch.version.cuda}")
-    return Finding(
-        "torch on the GPU",
-        "missing",
-        f"torch {torch.__version__} sees no GPU",
-        "strategies run in host memory although a GPU is there",
-        "install a CUDA build of torch that the driver supports",
-    )
 
 
 def _judged(name: str, fine: bool, detail: str, lost: str, remedy: str) -> Finding:
@@ -256,14 +233,24 @@ def _libraries(versions: dict[str, str | None]) -> list[Finding]:
     if not versions.get("ogb"):
         lost = "ogbn-* graphs cannot be prepared"
         findings.append(Finding("ogb (extra)", "missing", "not installed", lost, installing("ogb")))
-    try:
-        nvrtc = f"cuda-core {importlib.metadata.version('cuda-core')}"
-        findings.append(Finding("CUDA compiler", "ok", nvrtc))
-    except importlib.metadata.PackageNotFoundError:
-        lost = "gather kernels cannot be compiled on this machine"
-        remedy = HOW_TO_INSTALL
-        findings.append(Finding("CUDA compiler", "missing", "no NVRTC (cuda-core)", lost, remedy))
     return findings
+
+
+def _cases(cases: Iterable[Case]) -> list[Finding]:
+    """What cases of a probe lack, and which; or that all can be measured."""
+    there, lacking = 0, defaultdict[str, list[str]](list)
+    reasons: dict[str, Reason] = {}
+    for one in cases:
+        missing = one.missing()
+        there += not missing
+        for need, why in missing.items():
+            lacking[need].append(one.name)
+            reasons[need] = why
+    found = [Finding("Probe", "ok", f"{there} cases can be measured (gatherbench probe --list)")]
+    for need, names in lacking.items():
+        why, lost = reasons[need], f"cases of gatherbench probe: {', '.join(names)}"
+        found.append(Finding(f"Probe: {need}", "missing", why.cause, lost, why.remedy or _NONE))
+    return found
 
 
 def _chosen() -> list[Finding]:

@@ -1,137 +1,91 @@
-"""Times the processor: copying, reading and gathering memory, and sampling.
+"""The processor and the disk: copies, reads and gathers of memory, sampling, reads of a file.
 
-Our own gather and our own sampler are timed, because they are what a measured epoch runs. The table
-is many times the size of the caches.
+Our own gather, sampler and reader are timed, because they are what a measured epoch runs.
 """
 
 from __future__ import annotations
 
-import functools
+import os
+import shutil
+import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from itertools import product
+from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
 from numba import njit
 from numpy.typing import NDArray
-from torch import Tensor
 
-from gatherbench.bench.probe.cases import GIB, MIB
-from gatherbench.bench.probe.stand import CLOCK, Observation, ProbeError
+from gatherbench.bench.meters.disk_counters import DiskMeter
+from gatherbench.bench.probe.case import Points, Scope, case
+from gatherbench.bench.probe.rig import (
+    CLOCK,
+    GIB,
+    MIB,
+    Observation,
+    RefusedError,
+    Rig,
+    WrongRowsError,
+)
 from gatherbench.bench.read.points import Point
 from gatherbench.bench.regress.rmat_graph import rmat_graph
 from gatherbench.bench.sampling.epoch import epoch_seeds
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
-from gatherbench.kernels.host_gather import HostGather, available_cores
+from gatherbench.kernels.disk_read import RowReader
+from gatherbench.kernels.host_gather import HostGather
 from gatherbench.kernels.host_memory import empty_table
+from gatherbench.kernels.table_file import TableFile
 
-TABLE_BYTES = 2 * GIB
-SHARE_OF_MEMORY = 0.25
-#: Less than this fits the caches of large processors, and would time those.
-LEAST_BYTES = 256 * MIB
 #: What one observation moves: some ten milliseconds, more than most caches hold.
 COPY_BYTES, GATHER_BYTES = 256 * MIB, 64 * MIB
 #: More rows than this make an observation of narrow rows longer and no better.
 MAX_ROWS = 1 << 20
+#: Bytes of a row that are gathered within a minute, and for a profile: to 1024 floats.
+ROW_BYTES = (64, 512)
+PROFILE_ROW_BYTES = (32, 64, 128, 256, 512, 1024, 602 * 4, 4096)
+#: Of a row where threads are varied.
+USUAL_ROW_BYTES = 512
 #: The graph that is sampled has ogbn-products' mean degree and is larger than most caches.
 NODES, EDGES = 1_000_000, 25_000_000
 FANOUTS, BATCH_SIZE, BATCHES = (25, 10), 1000, 4
 
 
-def table_bytes(available_bytes: int) -> int:
-    """The size of the host's table: 2 GiB, or a quarter of the free memory where that is less.
-
-    Raises:
-        ProbeError: there is too little memory to measure more than caches.
-    """
-    size = min(TABLE_BYTES, int(available_bytes * SHARE_OF_MEMORY)) // MIB * MIB
-    if size < LEAST_BYTES:
-        raise ProbeError(
-            f"{available_bytes / GIB:.1f} GiB of memory are free, and a calibration needs "
-            f"{LEAST_BYTES / SHARE_OF_MEMORY / GIB:.0f} GiB: close other programs"
-        )
-    return size
+def thread_counts(cores: int) -> list[int]:
+    """1, 2, 4, … and ``cores`` itself."""
+    return sorted({*(1 << k for k in range(cores.bit_length()) if 1 << k <= cores), cores})
 
 
-class HostStand(ExitStack):
-    """Times the processor on ``table`` (uint8 ``[size]``, host memory); closing joins threads."""
+def _by_threads(name: str) -> Points:
+    def points(rig: Rig, scope: Scope) -> list[Point]:
+        counts = [rig.cores] if scope == Scope.MINUTE else thread_counts(rig.cores)
+        return [Point(name, 0, rig.table.numel(), count) for count in counts]
 
-    def __init__(self, table: Tensor) -> None:
-        super().__init__()
-        self._table = table
-        self._out = empty_table((min(COPY_BYTES, table.numel() // 2), 1), torch.uint8).view(-1)
-        self._generator = torch.Generator().manual_seed(0)
-        self._gathers: dict[int, HostGather] = {}
-        self._samplers: dict[int, NeighborSampler] = {}
-        self._pool = self.enter_context(ThreadPoolExecutor(available_cores(), "gatherbench-read"))
-        self._drawn = 0
+    return points
 
-    def measure(self, point: Point) -> Observation:
-        """One observation.
 
-        Raises:
-            ProbeError: the gather delivered wrong rows.
-        """
-        seen: Observation = getattr(self, f"_{point.case}")(point)
-        return seen
+@case(
+    "B",
+    "bytes copied by the processor: each is read and written",
+    scope=Scope.MINUTE,
+    points=_by_threads("host_copy"),
+)
+def host_copy(rig: Rig, point: Point) -> Observation:
+    out = rig.once(_out)
+    piece, gather = rig.piece(rig.table, out.numel()), rig.once(HostGather, point.threads)
+    return rig.clocked(out.numel(), lambda: gather.copy(piece, out))
 
-    def _host_copy(self, point: Point) -> Observation:
-        gather, piece = self._gather(point.threads), self._piece(self._out.numel())
-        begin = time.perf_counter()
-        gather.copy(piece, self._out)
-        return Observation(self._out.numel(), time.perf_counter() - begin, CLOCK)
 
-    def _host_read(self, point: Point) -> Observation:
-        piece = self._piece(self._out.numel()).view(torch.int64).numpy()
-        parts = np.array_split(piece, point.threads)
-        begin = time.perf_counter()
-        list(self._pool.map(fold_words, parts))
-        return Observation(piece.nbytes, time.perf_counter() - begin, CLOCK)
-
-    def _host_gather(self, point: Point) -> Observation:
-        width = point.row_bytes
-        rows = self._table[: self._table.numel() // width * width].view(-1, width)
-        count = min(MAX_ROWS, GATHER_BYTES // width, self._out.numel() // width)
-        ids = torch.randint(0, rows.shape[0], (count,), generator=self._generator)
-        out = self._out[: count * width].view(count, width)
-        gather = self._gather(point.threads)
-        begin = time.perf_counter()
-        gather.gather(rows, ids, out)
-        seconds = time.perf_counter() - begin
-        some = slice(None, None, max(1, count // 1000))
-        if not torch.equal(out[some], rows[ids[some]]):
-            raise ProbeError(f"the gather of rows of {width} B delivered wrong rows")
-        return Observation(count * width, seconds, CLOCK)
-
-    def _host_sample(self, point: Point) -> Observation:
-        if point.threads not in self._samplers:
-            sampler = NeighborSampler(*self._graph, FANOUTS, point.threads)
-            self._samplers[point.threads] = sampler
-        sampler = self._samplers[point.threads]
-        seeds = np.flatnonzero(np.diff(self._graph[0]))
-        self._drawn += 1
-        batches = epoch_seeds(seeds, BATCH_SIZE, 0, self._drawn, BATCHES)
-        begin = time.perf_counter()
-        drawn = [sampler.sample(batch, self._drawn) for batch in batches]
-        seconds = time.perf_counter() - begin
-        edges = sum(edges.shape[1] for batch in drawn for edges in batch.edges)
-        return Observation(edges, seconds, CLOCK)
-
-    @functools.cached_property
-    def _graph(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        return rmat_graph(NODES, EDGES)
-
-    def _piece(self, size: int) -> Tensor:
-        """A piece of the table, on a page, somewhere else each time."""
-        places = (self._table.numel() - size) // 4096 + 1
-        begin = 4096 * int(torch.randint(places, (1,), generator=self._generator))
-        return self._table[begin : begin + size]
-
-    def _gather(self, threads: int) -> HostGather:
-        if threads not in self._gathers:
-            self._gathers[threads] = self.enter_context(HostGather(threads))
-        return self._gathers[threads]
+@case("B", "bytes read by the processor", scope=Scope.MINUTE, points=_by_threads("host_read"))
+def host_read(rig: Rig, point: Point) -> Observation:
+    piece = rig.piece(rig.table, COPY_BYTES).view(torch.int64).numpy()
+    parts = np.array_split(piece, point.threads)
+    pool = rig.once(ThreadPoolExecutor, rig.cores, "gatherbench-read")
+    return rig.clocked(piece.nbytes, lambda: list(pool.map(fold_words, parts)))
 
 
 @njit(nogil=True, cache=True)
@@ -141,3 +95,180 @@ def fold_words(words: NDArray[np.int64]) -> np.int64:
     for word in words:
         folded ^= word
     return folded
+
+
+def _gathers(rig: Rig, scope: Scope) -> list[Point]:
+    """Over every size of table; for a profile, of the largest by width and by threads."""
+    spans, cores = rig.spans, rig.cores
+    found = [Point("host_gather", w, s, cores) for s, w in product(spans, ROW_BYTES)]
+    if scope > Scope.MINUTE:
+        found += [Point("host_gather", w, spans[-1], cores) for w in PROFILE_ROW_BYTES]
+        counts = thread_counts(cores)
+        found += [Point("host_gather", USUAL_ROW_BYTES, spans[-1], count) for count in counts]
+    return list(dict.fromkeys(found))
+
+
+@case(
+    "B", "bytes of rows gathered by the processor into memory", scope=Scope.MINUTE, points=_gathers
+)
+def host_gather(rig: Rig, point: Point) -> Observation:
+    width = point.row_bytes
+    rows = rig.table[: point.span_bytes // width * width].view(-1, width)
+    out = rig.once(_out)
+    count = min(MAX_ROWS, GATHER_BYTES // width, out.numel() // width)
+    ids = torch.randint(0, len(rows), (count,), generator=rig.random)
+    out = out[: count * width].view(count, width)
+    gather = rig.once(HostGather, point.threads)
+    seen = rig.clocked(count * width, lambda: gather.gather(rows, ids, out))
+    some = slice(None, None, max(1, count // 1000))
+    if not torch.equal(out[some], rows[ids[some]]):
+        raise WrongRowsError(f"wrong rows of {width} B from the processor's gather")
+    return seen
+
+
+@case(
+    "1",
+    "edges of minibatches sampled by the processor",
+    scope=Scope.PROFILE,
+    points=lambda rig, scope: [Point("host_sample", threads=n) for n in thread_counts(rig.cores)],
+)
+def host_sample(rig: Rig, point: Point) -> Observation:
+    graph = rig.once(rmat_graph, NODES, EDGES)
+    sampler = rig.once(_sampler, rig, point.threads)
+    seeds = np.flatnonzero(np.diff(graph[0]))
+    drawn = int(torch.randint(1 << 30, (1,), generator=rig.random))
+    batches = epoch_seeds(seeds, BATCH_SIZE, 0, drawn, BATCHES)
+    begin = time.perf_counter()
+    found = [sampler.sample(batch, drawn) for batch in batches]
+    seconds = time.perf_counter() - begin
+    return Observation(sum(e.shape[1] for b in found for e in b.edges), seconds, CLOCK)
+
+
+def _out() -> torch.Tensor:
+    return empty_table((COPY_BYTES, 1), torch.uint8).view(-1)
+
+
+def _sampler(rig: Rig, threads: int) -> NeighborSampler:
+    return NeighborSampler(*rig.once(rmat_graph, NODES, EDGES), FANOUTS, threads)
+
+
+# ---- the disk ----------------------------------------------------------------------------------
+
+#: Bytes of a random read, and of a long one; how many reads are in flight.
+READ_BYTES, LONG_READ_BYTES = 4096, MIB
+DEPTHS, LONG_DEPTH = (1, 8, 32, 128), 8
+#: The file, of the room that there is at most this share, and at least so much.
+FILE_BYTES, SHARE_OF_ROOM, LEAST_BYTES = GIB, 0.25, 256 * MIB
+#: Reads of a batch for each that is in flight, and how long batches are read.
+_BATCH, _SECONDS = 8, 0.05
+_CHUNK = 16 * MIB
+
+
+class DiskFile(ExitStack):
+    """A file in ``folder`` without a name, so it is gone with the process, however that ends.
+
+    Every block of it differs, so wrong ones are noticed, and nothing in it can be compressed. A
+    virtual disk may still have a cache of its host behind it, which nobody sees from here.
+
+    Raises:
+        RefusedError: too little room, no direct reads there, or what is read comes from no disk.
+    """
+
+    def __init__(self, rig: Rig) -> None:
+        super().__init__()
+        if rig.folder is None:
+            raise RefusedError("not_applicable: no disk is timed (--disk none)")
+        self._random, folder = np.random.default_rng(0), rig.folder
+        try:
+            self.size = file_bytes(folder)
+            rig.say(f"writes {self.size / GIB:g} GiB into {folder}, which are gone afterwards")
+            file = self.enter_context(tempfile.TemporaryFile(dir=folder))  # noqa: SIM115
+            self._path = Path(f"/proc/self/fd/{file.fileno()}")
+            self._write(file)
+            meter = DiskMeter(folder)
+            meter.start()
+            read = (
+                self.measure(rig, Point("disk_random", READ_BYTES, threads=8)).amount * READ_BYTES
+            )
+            counted = meter.stop()[0].value
+        except OSError as error:
+            self.close()
+            raise RefusedError(f"unsupported: {folder}: {error.strerror or error}") from error
+        if counted is not None and counted < read / 2:
+            self.close()
+            raise RefusedError(
+                f"unsupported: {folder}: {read:.0f} bytes were read, {counted:.0f} of them from a"
+                " disk: this is memory, or the network; name a folder of a disk with --disk"
+            )
+
+    def _write(self, file: BinaryIO) -> None:
+        chunk = self._random.integers(0, 1 << 62, _CHUNK // 8).reshape(-1, READ_BYTES // 8)
+        for start in range(0, self.size // READ_BYTES, len(chunk)):
+            part = chunk[: self.size // READ_BYTES - start]
+            part[:, 0] = np.arange(start, start + len(part))
+            file.write(part.data)
+        file.flush()
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def reader(self, row_bytes: int, depth: int) -> RowReader:
+        """Reads rows of it past the page cache, ``depth`` at a time."""
+        file = TableFile(self._path, 0, self.size // row_bytes, row_bytes)
+        return RowReader(file, depth=depth, merge=False)
+
+    def measure(self, rig: Rig, point: Point) -> Observation:
+        """Batches of reads until they have taken long enough."""
+        reader = rig.once(self.reader, point.row_bytes, point.threads)
+        rows = reader.file.num_rows
+        count = min(_BATCH * point.threads, rows)
+        out = np.empty((count, point.row_bytes), np.uint8)
+        seconds, batches = 0.0, 0
+        while seconds < _SECONDS:
+            ids = self._random.integers(0, rows, count)
+            if point.case == "disk_sequential":
+                ids = np.arange(count) + int(self._random.integers(0, rows - count + 1))
+            begin = time.perf_counter()
+            reader.read(ids, out)
+            seconds += time.perf_counter() - begin
+            batches += 1
+            first = ids * (point.row_bytes // READ_BYTES)
+            if not np.array_equal(out[:, :8].copy().view(np.int64)[:, 0], first):
+                raise WrongRowsError(f"wrong blocks of {point.row_bytes} B from the disk")
+        return Observation(batches * count, seconds, f"{CLOCK}, {reader.engine}")
+
+
+def file_bytes(folder: Path) -> int:
+    """How large the file is to be.
+
+    Raises:
+        OSError: no such folder.
+        RefusedError: too little room in it.
+    """
+    free = shutil.disk_usage(folder).free
+    size = min(FILE_BYTES, int(free * SHARE_OF_ROOM)) // MIB * MIB
+    if size < LEAST_BYTES:
+        raise RefusedError(
+            f"no_memory: {folder}: {free / GIB:.2f} GiB are free, and timing its disk needs"
+            f" {LEAST_BYTES / SHARE_OF_ROOM / GIB:g} GiB: name a folder of another with --disk"
+        )
+    return size
+
+
+def _random(rig: Rig, scope: Scope) -> Sequence[Point]:
+    return [Point("disk_random", READ_BYTES, threads=depth) for depth in DEPTHS]
+
+
+@case("1", "blocks of a file read in random order", scope=Scope.MINUTE, points=_random)
+def disk_random(rig: Rig, point: Point) -> Observation:
+    return rig.once(DiskFile, rig).measure(rig, point)
+
+
+@case(
+    "B",
+    "bytes of a file, read one behind the other",
+    scope=Scope.MINUTE,
+    points=lambda rig, scope: [Point("disk_sequential", LONG_READ_BYTES, threads=LONG_DEPTH)],
+)
+def disk_sequential(rig: Rig, point: Point) -> Observation:
+    read = rig.once(DiskFile, rig).measure(rig, point)
+    return read._replace(amount=read.amount * point.row_bytes)

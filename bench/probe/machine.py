@@ -1,141 +1,80 @@
-"""What of a machine need not be timed, as far as the packages at hand can tell."""
+"""What of a machine need not be timed."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import os
-import platform
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-PCI_DEVICES = Path("/sys/bus/pci/devices")
-#: Of PCI's configuration space (PCI Local Bus Specification 3.0, section 6.7; PCI Express Base
-#: Specification, "PCI Express Capability Structure"): where the list of capabilities begins, the
-#: id of the PCI Express one, and its Device Control register with Max_Payload_Size in bits 7:5.
-_CAPABILITIES, _PCI_EXPRESS, _DEVICE_CONTROL = 0x34, 0x10, 0x08
-_LEAST_PAYLOAD = 128
+import psutil
+import torch
+
+from gatherbench.bench.machine.env import commit_id, describe_cpu, machine_slug
+from gatherbench.bench.machine.gpus import describe_gpus
 
 
 @dataclass(frozen=True, slots=True)
-class MachineFacts:
-    """A machine as far as it can be asked; ``None`` where it does not say.
+class Facts:
+    """A machine as far as it can be asked; ``None`` where it does not say. Each is a column of the
+    file that is sent in.
 
     Attributes:
-        slug: its short name, see :func:`gatherbench.bench.machine.env.machine_slug`.
-        description: processor and GPU in words.
+        machine: its short name, see :func:`gatherbench.bench.machine.env.machine_slug`.
         cores: that this process may use.
-        gpus: that CUDA sees; 0 without any.
-        gpu_memory_bytes: of the GPU that is calibrated.
-        link_generation, link_lanes: of PCI Express, as trained when asked.
-        max_payload: bytes of the largest completion that the link carries.
-        no_disk: why no disk was measured, where none was.
+        gpus: that CUDA sees.
+        link_generation, link_lanes: of PCI Express, as trained when asked: an idle GPU lets its
+            link fall back to a slower generation.
     """
 
-    slug: str
-    description: str
+    machine: str
+    cpu: str
     cores: int
+    host_memory_bytes: int
     gpus: int = 0
+    gpu: str = ""
     gpu_memory_bytes: int | None = None
+    driver: str | None = None
     link_generation: int | None = None
     link_lanes: int | None = None
-    max_payload: int | None = None
-    no_disk: str = "not asked for"
+    torch: str = torch.__version__
+    commit: str = ""
+    date: str = ""
+
+    @property
+    def description(self) -> str:
+        """In words, for people."""
+        link = f", PCIe {self.link_generation}.0 x{self.link_lanes}" if self.link_lanes else ""
+        gpu = f"{self.gpu}{link}; " if self.gpu else ""
+        return f"{gpu}{self.cpu}, {self.cores} cores"
+
+    def columns(self) -> dict[str, Any]:
+        """By name, for a table."""
+        return asdict(self)
 
 
-def ask_host() -> MachineFacts:
-    """The machine without its GPU."""
-    from gatherbench.bench.machine.env import describe_cpu, machine_slug
-
+def ask(device: torch.device | None) -> Facts:
+    """This machine, with its CUDA ``device`` if there is one."""
     cpu = describe_cpu()
-    cores = int(cpu["usable_cores"])
-    slug = machine_slug({"gpus": [], "cpu": cpu})
-    return MachineFacts(slug, f"{cpu['model']}, {cores} cores", cores)
-
-
-def ask_gpu(device: Any) -> MachineFacts:
-    """The machine with its CUDA ``device`` (torch's); ask when the link has just been used.
-
-    An idle GPU lets its link fall back to a slower generation.
-    """
-    import torch
-
-    from gatherbench.bench.machine.env import machine_slug
-    from gatherbench.bench.machine.gpus import describe_gpus
-    from gatherbench.kernels.cuda_calls import CudaCallError, call_runtime
-
-    host = ask_host()
-    gpu = torch.cuda.get_device_properties(device)
-    payload = None
-    with contextlib.suppress(CudaCallError):
-        bus = bytes(call_runtime("cudaDeviceGetPCIBusId", 32, device.index)).split(b"\0")[0]
-        payload = max_payload(PCI_DEVICES / bus.decode().lower() / "config")
-    told = describe_gpus()
-    # Of several GPUs only the one in use has its link awake.
-    link = told["gpus"][0] if told["gpu_in_use"] or len(told["gpus"]) == 1 else {}
-    slug = machine_slug({"gpus": [{"name": gpu.name}], "cpu": {}})
-    return dataclasses.replace(
-        host,
-        slug=slug,
-        description=f"{gpu.name}; {host.description}",
-        gpus=torch.cuda.device_count(),
-        gpu_memory_bytes=gpu.total_memory,
-        link_generation=link.get("link_gen_current"),
-        link_lanes=link.get("link_width_current"),
-        max_payload=payload,
-    )
-
-
-def max_payload(config: Path) -> int | None:
-    """Max_Payload_Size in bytes from a device's configuration space; ``None`` if not readable.
-
-    Without privileges the system shows its first 64 bytes only.
-    """
-    try:
-        space = config.read_bytes()
-    except OSError:
-        return None
-    at, seen = (space[_CAPABILITIES] if len(space) > _CAPABILITIES else 0), set[int]()
-    while at and at not in seen and at + _DEVICE_CONTROL + 1 < len(space):
-        if space[at] == _PCI_EXPRESS:
-            return _LEAST_PAYLOAD << (space[at + _DEVICE_CONTROL] >> 5 & 7)
-        seen.add(at)
-        at = space[at + 1]
-    return None
-
-
-def no_gpu() -> str | None:
-    """Why there is nothing to measure here, or ``None``."""
-    import torch
-
-    return None if torch.cuda.is_available() else f"torch {torch.__version__} sees no CUDA GPU"
-
-
-def describe() -> dict[str, Any]:
-    """What bears on the numbers: code, driver, link and clocks where the packages that know them
-    are installed, and what torch can tell."""
-    import torch
-
-    try:
-        from gatherbench.bench.machine.env import commit_id
-        from gatherbench.bench.machine.gpus import describe_gpus
-
-        told = {"commit": commit_id(), **describe_gpus()}
-    except ImportError as missing:
-        commit = os.environ.get("GATHERBENCH_COMMIT")
-        told = {"commit": commit, "gpus": [], "no_gpu": str(missing)}
-    gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return told | {
-        "began": datetime.now(UTC).isoformat(timespec="seconds"),
-        "gpu": gpu.name,
-        "multiprocessors": gpu.multi_processor_count,
-        "l2_bytes": gpu.L2_cache_size,
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "python": platform.python_version(),
-        "kernel": platform.release(),
-        "host_memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "cores": os.cpu_count(),
+    host: dict[str, Any] = {
+        "machine": machine_slug({"gpus": [], "cpu": cpu}),
+        "cpu": cpu["model"],
+        "cores": int(cpu["usable_cores"]),
+        "host_memory_bytes": psutil.virtual_memory().total,
+        "commit": commit_id(),
+        "date": datetime.now(UTC).date().isoformat(),
     }
+    if device is None:
+        return Facts(**host)
+    gpu, told = torch.cuda.get_device_properties(device), describe_gpus()
+    # Of several GPUs only the one in use has its link awake.
+    one = told["gpus"][0] if told["gpu_in_use"] or len(told["gpus"]) == 1 else {}
+    host["machine"] = machine_slug({"gpus": [{"name": gpu.name}], "cpu": {}})
+    return Facts(
+        **host,
+        gpus=torch.cuda.device_count(),
+        gpu=gpu.name,
+        gpu_memory_bytes=gpu.total_memory,
+        driver=one.get("driver"),
+        link_generation=one.get("link_gen_current"),
+        link_lanes=one.get("link_width_current"),
+    )

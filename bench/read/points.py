@@ -1,7 +1,7 @@
 """The probe's table: what was timed or counted of host, link and GPU, one observation a row.
 
-``gpu-micro`` writes it as ``rows.csv``, ``calibrate`` as ``<machine>.samples.csv``. Values are in
-SI units and nothing is derived: rates are derived when the table is read.
+``gatherbench probe`` writes it as ``rows.csv``. Values are in SI units and nothing is derived:
+rates are derived when the table is read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Point:
     """One thing to measure: a test case and its parameters, 0 or empty where it has none.
 
     Attributes:
-        case: a name in :data:`gatherbench.bench.probe.cases.CASES`.
+        case: the name of a case of ``bench/probe``, or of one of the things that it counts.
         row_bytes: of a gather, or of a read of a disk.
         span_bytes: the part of the host's table that is read.
         threads: of the processor; of a disk the reads in flight.
@@ -34,7 +34,7 @@ class Point:
         order: what is done to the ids before they are gathered.
         load: what stands for training.
         provider: how the fetch beside training gets its share of the GPU.
-        held_out: not fitted by a calibration, but predicted.
+        held_out: of older rows: not fitted by a calibration, but predicted.
     """
 
     case: str

@@ -30,7 +30,7 @@ _LOOK_S = 0.2
 #: From the start of a process to its first test: torch has to be imported and tests collected.
 _FIRST_TEST_S = 120.0
 #: Slow or unlikely to find something; MPS because a server that hangs may take the GPU with it.
-_LAST = {"test_calibrate_cuda": 1, "test_sanitizer": 2, "test_mps_on_gpu": 3}
+_LAST = {"test_probe_cuda": 1, "test_sanitizer": 2, "test_mps_on_gpu": 3}
 #: How long a killed process is waited for.
 _KILL_S = 10.0
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from gatherbench.bench.probe.case import every_case
+
 ROOT = Path(__file__).parents[2]
 #: Instead of Python: what it was asked, and the files that others look for.
 PYTHON = """#!/bin/bash
@@ -95,8 +97,14 @@ def test_each_part_has_an_archive_and_sensors_are_checked_once(page):
 def test_a_gpu_with_more_memory_has_the_kernels_of_others_in_place_of_what_does_not_fit(page):
     assert call(page, "2", memory=143771) == 0
     kept = {file.stem for file in (page / "kept").iterdir()}
-    assert "pages" in kept
+    assert {"pages", "splits"} <= kept
     assert "beyond" not in kept
+    probes = [line.split()[-1].split(",") for line in asked(page) if line.startswith("probe")]
+    assert probes == [
+        ["gpu_gather", "managed_gather", "foreign_registered", "foreign_managed"],
+        ["split_64k", "split_4k"],
+    ]
+    assert all(name in every_case() for names in probes for name in names)
 
 
 def test_what_is_lacking_is_named_before_anything_is_measured(page):

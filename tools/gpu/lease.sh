@@ -107,8 +107,10 @@ for name in "$@"; do
     papers) epochs papers 150 $plans/gpu-papers.toml hashed-papers100M=1 ;;
     beyond) epochs beyond 115 $plans/gpu-beyond.toml hashed-papers100M=1.7 ;;
     pages)
-        enough pages 90 && part pages 80 "$python" -m tools.gpu.micro --out gpu-out/gpu-micro \
-            --budget 60 --sections pages
+        enough pages 90 && part pages 60 "$python" -m gatherbench probe --out gpu-out/pages \
+            --budget 45 --disk none --cases gpu_gather,managed_gather,foreign_registered,foreign_managed
+        enough splits 30 && part splits 30 "$python" -m gatherbench probe --out gpu-out/splits \
+            --rounds 8 --disk none --cases split_64k,split_4k
         ;;
     peers) epochs peers 95 examples/peers/gpu-peers.toml hashed-products=1 hashed-wiki=1 ;;
     energy) # the first workload of gpu-decide once, 10 s a path

@@ -16,12 +16,14 @@ from pathlib import Path
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
-import numpy as np
 import pandas as pd
 
 from gatherbench.bench.model.profile import load_profile
+from gatherbench.bench.probe.machine import Facts
+from gatherbench.bench.probe.table import LIMITS, LINES, draw, medians, sent, summary_line
 from gatherbench.bench.read.gpu import gpu_energy, idle_power_w
 from gatherbench.bench.read.modelled import speedups
+from gatherbench.bench.read.points import read_points
 from gatherbench.bench.read.summary import summarise
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.read.units import listed
@@ -109,32 +111,51 @@ def pages_of(folder: Path) -> pd.DataFrame:
     return pd.read_csv(next(folder.glob("*-pages")) / "summary.csv")
 
 
-def draw(path: Path, folder: Path = FOLDER) -> None:
-    """GB/s over the size of the table: registered, sorted, managed; a panel for each row."""
-    summary = pd.read_csv(next(folder.glob("*-gpu-micro")) / "summary.csv")
-    roof = summary[summary["case"] == "sm_read"]["median_per_s"].max() / 1e9
-    probes = next(folder.glob("*-probes")) / "memory_kinds.txt"
-    kinds = [k for k in kinds_of(probes.read_text(encoding="utf-8")) if k.name == "managed"]
-    own = aligned(summary).query("grid_percent == 0")
-    with mpl.rc_context(RC):
-        figure, panels = plt.subplots(1, 2, figsize=(8, 3.2), sharey=True, layout="constrained")
-        for axes, size in zip(panels, (64, 512), strict=True):
-            axes.axhline(roof, color=FAINT, linestyle=":", label="a contiguous read")
-            for order, name in (("sorted", "sorted"), ("given", "random")):
-                mine = own[(own["row_bytes"] == size) & (own["order"] == order)]
-                line = mine.sort_values("span_bytes")
-                spans, rates = line["span_bytes"] / 2**30, line["median_per_s"] / 1e9
-                axes.plot(spans, rates, "o-", label=f"registered, {name}")
-            sizes = sorted({kind.span for kind in kinds})
-            middle = [np.median([k.rates[size, "g"] for k in kinds if k.span == s]) for s in sizes]
-            axes.plot(sizes, middle, "s--", fillstyle="none", label="managed, random (probe)")
-            axes.set_xscale("log", base=2)
-            axes.set_xticks([s >> 30 for s in SPANS], [gib(s) for s in SPANS])
-            axes.set(title=f"rows of {size} B", xlabel="table", ylim=(0, 1.1 * roof))
-        panels[0].set_ylabel("GB/s")
-        panels[1].legend(loc="lower left", fontsize=7)
-        figure.savefig(path, dpi=150)
-        plt.close(figure)
+def probed(folder: Path = FOLDER) -> tuple[pd.DataFrame, Facts]:
+    """What a probe would have kept, of rows of earlier programs; and the machine.
+
+    The section ``pages`` is of another machine of that kind than the samples behind the profile.
+    """
+    pages = read_points(next(folder.glob("*-pages")) / "rows.csv")
+    names = {"span_registered": "gpu_gather", "span_managed": "managed_gather"}
+    pages = pages.assign(case=pages["case"].replace(names))
+    samples = read_points(folder / f"{PROFILE}.samples.csv")
+    both = pd.concat([pages[pages["case"].isin(names.values())], samples]).assign(held_out=False)
+    env = decided(runs_of(folder)).env
+    gpu, cpu = env["gpus"][0], env["cpu"]
+    facts = Facts(
+        machine=PROFILE,
+        cpu=cpu["model"],
+        cores=cpu["usable_cores"],
+        host_memory_bytes=env["memory"]["total"],
+        gpus=1,
+        gpu=gpu["name"],
+        gpu_memory_bytes=gpu["memory_bytes"],
+        driver=gpu["driver"],
+        link_generation=gpu["link_gen_max"],
+        link_lanes=gpu["link_width_max"],
+        torch=env["libraries"]["torch"],
+        commit=env["commit"],
+        date="2026-11-26",
+    )
+    known = medians(both)
+    return known[known["case"].isin([*LINES, *LIMITS])], facts
+
+
+def machines(folder: Path = FOLDER.parent) -> str:
+    """A line for each machine of which somebody has sent a file, as Markdown."""
+    lines = []
+    for path in sorted(folder.glob("*/probe.csv")):
+        known = pd.read_csv(path, keep_default_na=False, na_values={"median_per_s": [""]})
+        of, line = known.iloc[0], summary_line(known)
+        lines.append([f"{of['gpu'] or of['cpu']}, {of['cores']} cores", of["date"], *line.values()])
+        heads = ["machine", "measured", *line]
+    return "\n".join(table(heads, lines)).rstrip()
+
+
+def with_machines(text: str) -> str:
+    """The page of results whose table of machines is that of the files."""
+    return re.sub(r"^\| machine \|.*?(?=\n\n)", lambda _: machines(), text, flags=re.M | re.S)
 
 
 def head(runs: Sequence[Run]) -> Iterator[str]:
@@ -278,5 +299,9 @@ if __name__ == "__main__":
     for name in TEXTS:
         text = (ROOT / name).read_text(encoding="utf-8")
         (ROOT / name).write_text(with_summary(text), encoding="utf-8")
-    draw(FOLDER / "gathers.png")
+    known, facts = probed()
+    sent(known, facts).to_csv(FOLDER / "probe.csv", index=False, float_format="%.6g")
+    draw(known, f"{facts.description}; two machines of that kind", FOLDER / "gathers.png")
+    results = FOLDER.parent / "README.md"
+    results.write_text(with_machines(results.read_text(encoding="utf-8")), encoding="utf-8")
     first_picture(FOLDER / "epochs.png")

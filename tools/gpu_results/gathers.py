@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pandas as pd
+import torch
 
+from gatherbench.bench.model.load import MinibatchLoad, load_of
+from gatherbench.bench.model.physics import gpu_reads
 from gatherbench.bench.model.profile import LinkProfile
-from gatherbench.bench.probe.fit import predicted_rate
+from gatherbench.bench.probe.gathers import MAX_IDS, READ_BYTES
 from gatherbench.bench.read.link_bytes import link_bytes
-from gatherbench.bench.read.points import Point
 from gatherbench.bench.read.tables import Run
+from gatherbench.kernels.order import LINE_BYTES
+from gatherbench.strategies.data_path import zero_copy_path
 from tools.gpu_results.words import SPANS, ends, gib, graph, table
 
 
@@ -164,15 +170,36 @@ def model(summary: pd.DataFrame, profile: LinkProfile) -> Iterator[str]:
     heads = [f"{gib(s)}, {order}" for s in SPANS for order in ("given", "sorted")]
 
     def off(size: int, span: int, order: str) -> str:
-        point = Point("gpu_gather", int(size), span, 0, 0, "aligned", order)
-        rate = predicted_rate(profile, point)
-        return "" if rate is None else f"{100 * (rate / measured[size, span, order] - 1):+.0f}"
+        load = gather_load(int(size), span, order)
+        part = gpu_reads(load, profile)
+        if not part.known:
+            return ""
+        rate = load.payload_bytes / part.seconds
+        return f"{100 * (rate / measured[size, span, order] - 1):+.0f}"
 
     sizes = [size for size in sorted(own["row_bytes"].unique()) if size >= 16]
     yield from table(
         ["row", *heads],
         ([f"{n} B", *(off(n, s, o) for s in SPANS for o in ("given", "sorted"))] for n in sizes),
     )
+
+
+@functools.cache
+def gather_load(row_bytes: int, span_bytes: int, order: str) -> MinibatchLoad:
+    """The random rows of one gather as the aligned launch policy reads them.
+
+    Requests are a sample's. Sorted, a sample would visit far more pages for each row, so their
+    number is what the gather's uniform draws are expected to touch.
+    """
+    count, sample = min(MAX_IDS, READ_BYTES // row_bytes), 20_000
+    draw = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, span_bytes // row_bytes, (sample,), generator=draw)
+    path = zero_copy_path(ids, row_bytes, "aligned", order, "registered")
+    load = load_of(path, count / sample, table_bytes=span_bytes, row_bytes=row_bytes)
+    if order == "sorted":
+        pages = span_bytes // LINE_BYTES
+        load = replace(load, gpu_page_visits=pages * (1 - (1 - 1 / pages) ** count))
+    return load
 
 
 def beside_dgl(summary: pd.DataFrame) -> str:

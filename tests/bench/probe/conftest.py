@@ -14,12 +14,8 @@ import torch
 from torch import Tensor
 
 import gatherbench.bench.run.models  # noqa: F401 - before torch.device is another
-from gatherbench.bench.probe import calibrate as calibration
-from gatherbench.bench.probe import cases, gpu, host
-from gatherbench.bench.probe.cases import GIB, host_points
-from gatherbench.bench.probe.machine import MachineFacts
-from gatherbench.bench.probe.stand import Observation
-from gatherbench.bench.read.points import Point
+from gatherbench.bench.probe import case, gathers, gpu, host, rig
+from gatherbench.bench.probe.rig import MIB
 from gatherbench.bench.sampling import device_sampler
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.kernels.compiler import KERNEL_SOURCE
@@ -27,7 +23,7 @@ from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.launch import Table
 from tools.shim.execute import SHIM
 
-MIB = 1 << 20
+SPANS = (MIB, 2 * MIB, 4 * MIB)
 
 
 class Event:
@@ -49,17 +45,16 @@ class Registered:
     """Stands for registered memory."""
 
     def __init__(self, tensor: Tensor, device: int | None) -> None:
-        self.address, self.seconds, self.tensor = tensor.data_ptr(), 1e-3, tensor
-        self.closed = 0
-
-    def __enter__(self) -> Registered:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        self.address, self.tensor, self.closed = tensor.data_ptr(), tensor, 0
 
     def close(self) -> None:
         self.closed += 1
+
+
+def seen(address: int, shape: tuple[int, int], device: object = None) -> Tensor:
+    """Memory at an address as float32."""
+    raw = (ctypes.c_uint8 * (4 * shape[0] * shape[1])).from_address(address)
+    return torch.frombuffer(raw, dtype=torch.float32).view(shape)
 
 
 def gather(
@@ -86,8 +81,43 @@ def chase_on_host(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch, chase_on_host: Any) -> None:
-    """CUDA on the host, with sizes that take no time."""
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables, graph and file that take no time."""
+    for module, name, value in (
+        (rig, "HOST_SPANS", SPANS),
+        (rig, "LEAST_BYTES", MIB),
+        (host, "COPY_BYTES", MIB),
+        (host, "GATHER_BYTES", MIB),
+        (host, "NODES", 3000),
+        (host, "EDGES", 40_000),
+        (host, "FILE_BYTES", 32 * MIB),
+        (host, "LEAST_BYTES", MIB),
+        (host, "_SECONDS", 1e-6),
+    ):
+        monkeypatch.setattr(module, name, value)
+
+
+@pytest.fixture
+def free() -> list[int]:
+    """What of the GPU's memory is free."""
+    return [rig.LEFT_BYTES + 64 * MIB]
+
+
+@pytest.fixture
+def asked() -> list[tuple[str, int]]:
+    """Managed memory that was asked for, and advice that was given, in bytes."""
+    return []
+
+
+@pytest.fixture
+def cuda(
+    monkeypatch: pytest.MonkeyPatch,
+    chase_on_host: Any,
+    small: None,
+    free: list[int],
+    asked: list[tuple[str, int]],
+) -> torch.device:
+    """CUDA on the host, with sizes that take no time; the device that stands for a GPU."""
     empty, device = torch.empty, torch.device
 
     def unpinned(*shape: Any, pin_memory: bool = False, **kinds: Any) -> Tensor:
@@ -100,45 +130,68 @@ def cuda(monkeypatch: pytest.MonkeyPatch, chase_on_host: Any) -> None:
             assert (grid, block) == (1, (1, 1))
             chase_on_host(*(kind(value) for kind, value in zip(kinds, values, strict=True)))
 
+    def managed(shape: tuple[int, int], dtype: torch.dtype, _: int) -> Tensor:
+        asked.append(("managed", shape[0] * shape[1]))
+        return empty(shape, dtype=dtype)
+
+    def call(name: str, address: int, size: int, advice: str, place: Any) -> None:
+        assert (name, advice) == ("cudaMemAdvise", "unset accessed by")
+        assert place.type == "device"
+        asked.append(("left out", size))
+
+    runtime = SimpleNamespace(
+        cudaMemLocation=SimpleNamespace,
+        cudaMemLocationType=SimpleNamespace(cudaMemLocationTypeDevice="device"),
+        cudaMemoryAdvise=SimpleNamespace(cudaMemAdviseUnsetAccessedBy="unset accessed by"),
+    )
     chip = SimpleNamespace(
         multi_processor_count=4,
         max_threads_per_multi_processor=2048,
         name="a stand-in",
-        L2_cache_size=1,
+        total_memory=24 << 30,
     )
     monkeypatch.setattr(torch, "empty", unpinned)
     monkeypatch.setattr(torch, "device", lambda kind, index=None: device("cpu"))
     for name, value in (
         ("is_available", lambda: True),
         ("current_device", lambda: 0),
+        ("device_count", lambda: 1),
         ("Event", Event),
         ("synchronize", lambda device=None: None),
         ("_sleep", lambda cycles: None),
         ("get_device_properties", lambda device: chip),
+        ("mem_get_info", lambda device: (free[0], 24 << 30)),
     ):
         monkeypatch.setattr(torch.cuda, name, value)
-    for name, value in (
-        ("HostRegistration", Registered),
-        ("gather_into", gather),
-        ("launch_kernel", launch),
-        ("load_from", lambda file, name, arch: name),
-        ("architecture", lambda device: "sm_90"),
-        ("BACK_BYTES", MIB),
-        ("MATMUL_SIZE", 64),
-        ("HOPS", 1000),
-        ("PAGEABLE_ROWS", 1000),
-        ("_CHECKED_ROWS", 99),
-    ):
-        monkeypatch.setattr(gpu, name, value)
-    for module, name, value in (
-        (cases, "ROOF_BYTES", MIB),
-        (cases, "READ_BYTES", MIB),
-        (cases, "MAX_IDS", 5000),
-        (host, "NODES", 3000),
-        (host, "EDGES", 40_000),
+    for module, name, value in (  # type: ignore[assignment]
+        (rig, "SPANS", SPANS),
+        (rig, "OUT_BYTES", 8 * MIB),
+        (rig, "HostRegistration", Registered),
+        (rig, "managed_table", managed),
+        (rig, "managed_bytes", lambda: sum(n for what, n in asked if what == "managed")),
+        (gathers, "READ_BYTES", MIB),
+        (gathers, "MAX_IDS", 5000),
+        (gathers, "_CHECKED", 99),
+        (gathers, "FOREIGN_SPANS", (2 * MIB, 32 * MIB)),
+        (gathers, "SPLIT_BYTES", 2 * MIB),
+        (gathers, "gather_into", gather),
+        (gathers, "seen_by_torch", seen),
+        (gathers, "runtime", lambda: runtime),
+        (gathers, "call_runtime", call),
+        (gpu, "launch_kernel", launch),
+        (gpu, "load_from", lambda file, name, arch: name),
+        (gpu, "architecture", lambda device: "sm_90"),
+        (gpu, "ROOF_BYTES", MIB),
+        (gpu, "BACK_BYTES", MIB),
+        (gpu, "MATMUL_SIZE", 64),
+        (gpu, "HOPS", 1000),
+        (gpu, "PAGEABLE_ROWS", 1000),
         (device_sampler, "DeviceSampler", DrawsOnHost),
     ):
         monkeypatch.setattr(module, name, value)
+    monkeypatch.setitem(case.NEEDS, "compiler", lambda: None)
+    monkeypatch.setitem(case.NEEDS, "managed", lambda: None)
+    return device("cpu")
 
 
 class DrawsOnHost:
@@ -151,20 +204,3 @@ class DrawsOnHost:
     def begin(self, seeds: Tensor, seed: int) -> Any:
         self.begun.append(seed)
         return SimpleNamespace(result=lambda: self._sampler.sample(seeds, seed))
-
-
-#: A host that is asked and not there.
-FACTS = MachineFacts("a-host", "two cores", 2)
-
-
-@pytest.fixture
-def steady(monkeypatch: pytest.MonkeyPatch) -> list[Point]:
-    """The points of a host that is steady; three rounds of them are enough."""
-    points = host_points(2, GIB)
-
-    def measure(point: Point) -> Observation:
-        return Observation(1e6, 1e-3, "made up")
-
-    monkeypatch.setattr(calibration, "_host_stand", lambda stack: (measure, points, lambda: FACTS))
-    monkeypatch.setattr(calibration, "MOST_ROUNDS", 3)
-    return points

@@ -1,286 +1,490 @@
-"""What is measured and in which turn, the table that it leaves, and what a machine is asked."""
+"""The cases: each is listed, needs what it says, and is right before it is timed."""
 
-import dataclasses
-import subprocess
-import sys
-from collections import Counter
-from datetime import datetime
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from gatherbench.bench.machine import gpus
-from gatherbench.bench.probe import cases, machine, stand
-from gatherbench.bench.probe.cases import GIB, MIB, SPANS
-from gatherbench.bench.probe.stand import (
+from gatherbench.bench.meters.base import Reading
+from gatherbench.bench.meters.disk_counters import DiskMeter
+from gatherbench.bench.probe import case, counted, gathers, gpu, host
+from gatherbench.bench.probe import rig as rig_module
+from gatherbench.bench.probe.case import NEEDS, Scope, every_case
+from gatherbench.bench.probe.gathers import OUR_BEST, check, draw, gathering, num_ids
+from gatherbench.bench.probe.gpu import Ring
+from gatherbench.bench.probe.host import DEPTHS, DiskFile, file_bytes, fold_words, thread_counts
+from gatherbench.bench.probe.rig import (
+    CLOCK,
+    EVENTS,
+    GIB,
+    LEFT_BYTES,
+    MIB,
     Observation,
-    PointFile,
     ProbeError,
     RefusedError,
-    ends_within,
-    row_of,
-    visit,
+    Rig,
+    WrongRowsError,
 )
-from gatherbench.bench.read.points import Point, PointRow, is_point_table, read_points
-from gatherbench.kernels import cuda_calls
+from gatherbench.bench.read.points import Point
+from gatherbench.bench.run import captured, models
+from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.kernels.cuda_calls import CudaCallError
+from gatherbench.kernels.disk_read import DiskReadError, open_direct
+
+from .conftest import SPANS, Registered
+from .conftest import gather as right_gather
+
+CASES = every_case()
+
+
+@pytest.fixture
+def on_host(small: None) -> Iterator[Rig]:
+    with Rig(say=lambda _: None) as rig:
+        rig.cores = 2
+        yield rig
+
+
+@pytest.fixture
+def rig(cuda: torch.device) -> Iterator[Rig]:
+    with Rig(cuda, say=lambda _: None) as made:
+        made.cores = 2
+        yield made
+
+
+def points(rig: Rig, name: str, scope: Scope = Scope.NAMED) -> list[Point]:
+    found = [*CASES[name].points(rig, scope)]
+    assert len(set(found)) == len(found)
+    return found
+
+
+def measure(rig: Rig, name: str, **of: Any) -> Observation:
+    """The first point of a case."""
+    first = next(p for p in points(rig, name) if all(getattr(p, k) == v for k, v in of.items()))
+    return CASES[name].run(rig, first)
+
+
+def test_a_case_is_ten_lines():
+    @case.case("B", "bytes of nothing", needs=("gpu",), name="of_a_test")
+    def nothing(rig: Rig, point: Point) -> Observation:
+        return Observation(1, 1.0, CLOCK)
+
+    made = every_case()["of_a_test"]
+    case._CASES.pop("of_a_test")
+    assert (made.unit, made.scope, made.needs) == ("B", Scope.NAMED, ("gpu",))
+    with Rig() as rig:
+        assert [*made.points(rig, Scope.MINUTE)] == [Point("of_a_test")]
+
+
+def test_each_case_needs_what_there_is_a_check_for_and_says_what_is_measured():
+    for one in CASES.values():
+        assert set(one.needs) <= set(NEEDS)
+        assert one.unit in ("B", "1")
+        assert one.what
+
+
+def test_what_is_missing_has_its_reason_and_remedy(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(case, "find_spec", lambda name: None)
+    monkeypatch.setattr(case, "ncu_program", lambda: None)
+    for need, kind in (
+        ("gpu", "no_device"), ("compiler", "not_installed"), ("pyg", "not_installed"),
+        ("ncu", "unsupported"),
+    ):  # fmt: skip
+        why = NEEDS[need]()
+        assert why is not None
+        assert (why.kind, bool(why.remedy)) == (kind, True)
+    assert set(CASES["managed_gather"].missing()) == {"gpu", "compiler"}
+    assert not CASES["host_gather"].missing()
+
+
+# ---- the processor and the disk ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("cores", "threads"), [(1, (1,)), (3, (1, 2, 3)), (4, (1, 2, 4)), (24, (1, 2, 4, 8, 16, 24))]
+    ("cores", "threads"), [(1, [1]), (3, [1, 2, 3]), (4, [1, 2, 4]), (24, [1, 2, 4, 8, 16, 24])]
 )
-def test_calibrated_points_are_distinct_and_some_are_held_out(cores, threads):
-    assert cases.thread_counts(cores) == threads
-    points = [*cases.host_points(cores, 9), *cases.gpu_points([MIB, 2 * MIB, 4 * MIB], cores)]
-    assert len(set(points)) == len(points)
-    held = [p for p in points if p.held_out]
-    plain = {dataclasses.replace(p, held_out=False) for p in held}
-    assert not plain & {p for p in points if not p.held_out}
-    assert {p.case for p in held} == {"host_gather", "gpu_gather", "sm_read"}
+def test_threads_are_varied_up_to_the_cores(cores, threads):
+    assert thread_counts(cores) == threads
 
 
-def test_spans_that_do_not_fit_are_left_out():
-    assert cases.fitting(SPANS, 128 * GIB) == SPANS
-    assert cases.fitting(SPANS, 20 * GIB) == (GIB, 8 * GIB)
-    assert cases.fitting(SPANS, 0) == ()
+@pytest.mark.parametrize("name", ["host_copy", "host_read", "host_gather", "host_sample"])
+def test_every_point_of_the_host_is_measured(on_host, name):
+    minute = points(on_host, name, Scope.MINUTE)
+    whole = points(on_host, name, Scope.PROFILE)
+    assert set(minute) <= set(whole)
+    for point in whole:
+        seen = CASES[name].run(on_host, point)
+        assert seen.amount > 0
+        assert seen.seconds > 0
+        assert seen.source == CLOCK
+    if name == "host_gather":
+        assert {p.span_bytes for p in minute} == set(SPANS)
+        assert {p.threads for p in minute} == {2}
 
 
-POINTS = [Point("sm_read", grid_percent=blocks) for blocks in range(1, 30)]
-ONE = Observation(1, 1.0, "none")
+def test_a_gather_that_delivers_wrong_rows_is_not_timed(on_host, monkeypatch):
+    class Lazy:
+        def __init__(self, threads: int) -> None: ...
+
+        def gather(self, table: Tensor, ids: Tensor, out: Tensor) -> None:
+            out.zero_()
+
+    monkeypatch.setattr(host, "HostGather", Lazy)
+    with pytest.raises(WrongRowsError, match="wrong rows of 64 B from the processor"):
+        measure(on_host, "host_gather")
 
 
-def test_rounds_take_turns_in_an_order_drawn_anew_until_the_time_is_spent():
-    seen: list[Point] = []
-    kept: list[PointRow] = []
+def test_reading_reads_every_word():
+    words = torch.randint(-(2**62), 2**62, (10_001,)).numpy()
+    folded = 0
+    for word in words:
+        folded ^= int(word)
+    assert int(fold_words(words)) == folded
 
-    def measure(point: Point) -> Observation:
-        seen.append(point)
-        return ONE
 
-    size = len(POINTS)
-    whole = visit(
-        POINTS, measure, kept.append, out_of_time=lambda: len(seen) >= 3 * size + 5, warm_up=POINTS
+@pytest.fixture
+def disk(small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+    """With a folder of a disk, whose reads nobody counts: that is another test's."""
+    probe = tmp_path / "probe"
+    probe.write_bytes(bytes(4096))
+    try:
+        os.close(open_direct(probe))
+    except DiskReadError as why:
+        pytest.skip(str(why))
+    probe.unlink()
+    unknown = [Reading("disk_read_process", "B", None, "a test")]
+    monkeypatch.setattr(DiskMeter, "stop", lambda _: unknown)
+    with Rig(folder=tmp_path, say=lambda _: None) as rig:
+        yield rig
+
+
+def test_every_point_of_a_disk_is_measured_and_the_file_leaves_nothing(disk):
+    random = [CASES["disk_random"].run(disk, p) for p in points(disk, "disk_random")]
+    assert [seen.amount for seen in random] == [8 * depth for depth in DEPTHS]
+    long = measure(disk, "disk_sequential")
+    assert long.amount == 32 * MIB  # as many rows of 1 MiB as there are
+    assert long.source.startswith("time.perf_counter, ")
+    assert list(disk.folder.iterdir()) == [], "it has no name"
+
+
+def test_wrong_blocks_are_not_timed(disk, monkeypatch):
+    file = disk.once(DiskFile, disk)
+    lazy = SimpleNamespace(
+        file=SimpleNamespace(num_rows=100), engine="lazy", read=lambda ids, out: out.fill(0)
     )
-    assert whole == 2
-    assert seen[:size] == POINTS  # the warm-up, of which no row is kept
-    assert len(kept) == 2 * size + 5
-    assert Counter(row.round for row in kept) == {1: size, 2: size, 3: 5}
-    assert set(seen[size : 2 * size]) == set(seen[2 * size : 3 * size]) == set(POINTS)
-    assert seen[size : 2 * size] != seen[2 * size : 3 * size]
-    again = list(seen)
-    seen.clear()
-    visit(POINTS, measure, kept.append, out_of_time=lambda: len(seen) >= 2 * size, warm_up=POINTS)
-    assert seen == again[: 2 * size], "the same turns"
+    monkeypatch.setattr(file, "reader", lambda row_bytes, depth: lazy)
+    with pytest.raises(WrongRowsError, match="wrong blocks of 4096 B from the disk"):
+        file.measure(disk, Point("disk_random", 4096, threads=32))
 
 
-def test_rounds_end_when_there_are_enough_and_not_before_the_least():
-    for least, most, spent, rounds in ((0, 3, False, 3), (2, 0, True, 2), (0, 0, True, 0)):
-        kept: list[PointRow] = []
-        whole = visit(
-            POINTS,
-            lambda point: ONE,
-            kept.append,
-            out_of_time=lambda spent=spent: spent,  # type: ignore[misc]
-            least_rounds=least,
-            most_rounds=most,
-        )
-        assert (whole, len(kept)) == (rounds, rounds * len(POINTS))
+def test_what_is_read_from_memory_is_no_disk(disk, monkeypatch):
+    counted = [Reading("disk_read_process", "B", 0.0, "a test")]
+    monkeypatch.setattr(DiskMeter, "stop", lambda _: counted)
+    with pytest.raises(RefusedError, match="262144 bytes were read, 0 of them from a disk"):
+        measure(disk, "disk_random")
 
 
-def test_a_refused_point_is_one_row_with_the_reason_and_an_error_names_its_point():
-    def measure(point: Point) -> Observation:
-        if point.grid_percent < 3:
-            raise RefusedError("not here")
-        return ONE
-
-    kept: list[PointRow] = []
-    visit(POINTS, measure, kept.append, out_of_time=lambda: False, most_rounds=4)
-    refused = [row for row in kept if row.reason]
-    assert {row.point.grid_percent for row in refused} == {1, 2}
-    assert len(refused) == 2
-    assert len(kept) == 4 * (len(POINTS) - 2) + 2
-    assert visit(POINTS[:2], measure, kept.append, out_of_time=lambda: False) == 1  # none is left
-
-    def fail(point: Point) -> Observation:
-        raise RuntimeError("broken")
-
-    with pytest.raises(RuntimeError) as failed:
-        visit(POINTS, fail, kept.append, out_of_time=lambda: False)
-    assert failed.value.__notes__[0].startswith("while measuring Point(case='sm_read'")
+@pytest.mark.parametrize(
+    ("free", "size"), [(100 * GIB, GIB), (2 * GIB, 512 * MIB), (GIB, 256 * MIB), (GIB - MIB, None)]
+)
+def test_the_file_leaves_room_or_there_is_too_little(free, size, tmp_path, monkeypatch):
+    monkeypatch.setattr(host.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    if size is not None:
+        assert file_bytes(tmp_path) == size
+        return
+    with pytest.raises(RefusedError, match=r"1\.00 GiB are free, and timing its disk needs 1 GiB"):
+        file_bytes(tmp_path)
 
 
-def test_rows_are_on_disk_at_once_and_come_back(tmp_path):
-    path = tmp_path / "rows.csv"
-    with PointFile(path) as file:
-        file.add(row_of(Point("round_trip", span_bytes=GIB), 3, 10, 2.0, "clock"))
-        assert len(path.read_text().splitlines()) == 2
-    with PointFile(path) as file:  # another process goes on
-        file.add(row_of(Point("counted_bytes", 64, policy="dgl", held_out=True), reason="no, none"))
-    assert is_point_table(path)
-    first, second = read_points(path).itertuples()
-    assert (first.case, first.round, first.amount, first.unit) == ("round_trip", 3, 10, "1")
-    assert (first.time_s, first.source, first.reason, first.held_out) == (2, "clock", "", False)
-    assert (second.unit, second.reason, second.policy, second.order) == ("B", "no, none", "dgl", "")
-    assert second.held_out
-    assert second.amount != second.amount  # NaN: there is none
-    none = read_points(None)
-    assert len(none) == 0
-    assert none.dtypes.to_dict() == read_points(path).dtypes.to_dict()
+def test_without_a_folder_no_disk_is_timed(on_host):
+    with pytest.raises(RefusedError, match="no disk is timed"):
+        measure(on_host, "disk_random")
 
 
-def test_a_full_disk_says_where_to_go():
-    with (
-        pytest.raises(ProbeError, match=r"/dev/full: .*No space left.*--out"),
-        PointFile(Path("/dev/full")) as file,
-    ):
-        file.add(row_of(Point("gpu_copy"), 3, 10, 2.0, "clock"))
+# ---- the GPU -------------------------------------------------------------------------------------
+
+OF_GPU = [name for name, one in CASES.items() if "gpu" in one.needs and name != "requests"]
 
 
-HANGS = """
-from gatherbench.bench.probe.stand import ends_within
+@pytest.mark.parametrize("name", OF_GPU)
+def test_every_point_of_a_gpu_is_measured(rig, name):
+    few = points(rig, name)[:: 40 if name == "gpu_policies" else 1]
+    for point in few:
+        seen = CASES[name].run(rig, point)
+        assert seen.amount > 0
+        assert seen.seconds > 0
+    if name.endswith("_gather"):
+        assert {(p.span_bytes, p.row_bytes) for p in few} == {
+            (s, w) for s in SPANS for w in (64, 512)
+        }
 
-def driver_call():
-    {hang}
 
-with ends_within({seconds}):
-    driver_call()
+def test_policies_are_tried_in_every_order_and_grid_and_peers_in_their_own(rig):
+    found = points(rig, "gpu_policies")
+    ours = {(p.order, p.grid_percent) for p in found if p.policy == OUR_BEST}
+    assert ours == {(o, c) for o in ("given", "sorted", "unique") for c in gathers.CAPS}
+    assert {p.grid_percent for p in found if p.policy == "dgl"} == {0}
+    assert {p.case for p in found} == {"gpu_gather"}, "as notebooks read them"
+
+
+@pytest.mark.parametrize(("percent", "blocks"), [(10, 1), (25, 1), (50, 2), (800, 32)])
+def test_the_read_roof_tries_grids_below_a_block_for_each_multiprocessor(
+    rig, percent, blocks, monkeypatch
+):
+    seen: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(
+        gpu,
+        "launch_kernel",
+        lambda kernel, grid, _, values, *more: seen.append((grid, *values[:2])),
+    )
+    CASES["sm_read"].run(rig, Point("sm_read", span_bytes=2 * MIB, grid_percent=percent))
+    ((grid, begin, words),) = seen
+    assert (grid, words) == (blocks, MIB // 16)  # of 4 multiprocessors
+    assert 0 <= begin - rig.registered.address <= MIB
+
+
+@pytest.mark.parametrize(("count", "rows"), [(1, 1), (5000, 5000), (5000, 16384), (4999, 1 << 28)])
+def test_no_row_is_drawn_twice_in_one_gather(count, rows):
+    """A row that is still in the GPU's cache would cost the link nothing."""
+    generator = torch.Generator().manual_seed(0)
+    first, second = draw(count, rows, generator), draw(count, rows, generator)
+    assert len(first.unique()) == count
+    assert 0 <= int(first.min()) <= int(first.max()) < rows
+    assert count == 1 or (
+        not torch.equal(first, second) and not torch.equal(first, first.sort()[0])
+    )
+
+
+def test_a_gather_has_no_more_rows_than_the_table():
+    assert num_ids(Point("gpu_gather", 512, 7 * 512, policy=OUR_BEST)) == 7
+
+
+@pytest.mark.parametrize("order", ["given", "sorted", "unique"])
+def test_rows_come_in_the_order_of_the_ids(rig, order):
+    point = Point("gpu_gather", 400, MIB, policy=OUR_BEST, order=order)
+    ids = torch.tensor([7, 3, 7, 7, 0])
+    got = gathering(rig, rig.registered.address, point, ids)()
+    assert torch.equal(got, rig.table[: 8 * 400].view(8, 400)[ids])
+
+
+def test_wrong_rows_are_not_timed_and_cost_their_own_points(rig, monkeypatch):
+    def wrong(out: Tensor, *more: Any) -> None:
+        right_gather(out, *more)
+        if out.shape[-1] == 64:
+            out[3, 7] += 1
+
+    monkeypatch.setattr(gathers, "gather_into", wrong)
+    narrow, wide = points(rig, "gpu_gather")[:2]
+    for _ in range(2):  # it is not compared again
+        with pytest.raises(WrongRowsError, match="wrong rows of 64 B of registered memory by alig"):
+            CASES["gpu_gather"].run(rig, narrow)
+    assert CASES["gpu_gather"].run(rig, wide).source == EVENTS
+
+
+def test_a_kernel_of_others_that_is_wrong_is_named(rig, monkeypatch):
+    peer = SimpleNamespace(version="1", gather_from=lambda table, ids: table[ids - 1], close=list)
+    modules = {
+        "pylibwholegraph": peer,
+        "gatherbench_peers": SimpleNamespace(WholeGraph=lambda: peer),
+    }
+    monkeypatch.setattr(gathers.importlib, "import_module", modules.__getitem__)
+    with pytest.raises(WrongRowsError, match="64 B of managed memory by WholeGraph 1"):
+        measure(rig, "foreign_managed", policy="WholeGraph 1")
+    seen = measure(rig, "foreign_managed", policy="torch.index_select")
+    assert seen.amount == num_ids(Point("", 64, 2 * MIB)) * 64
+
+
+def test_no_more_managed_memory_is_asked_for_than_the_gpu_has_free(rig, free, asked):
+    free[0] = LEFT_BYTES + 3 * MIB
+    assert rig.managed.bytes.numel() == 2 * MIB
+    assert torch.equal(rig.managed.bytes, rig.table[: 2 * MIB])
+    assert asked == [("managed", 2 * MIB)]
+    with pytest.raises(RefusedError, match="no_memory: there are 2 MiB of managed memory"):
+        measure(rig, "managed_gather", span_bytes=4 * MIB)
+    with pytest.raises(RefusedError, match="no_memory: 2 MiB, 1 free; more managed memory than"):
+        measure(rig, "split_4k")  # all together
+
+
+def test_what_managed_memory_there_is_not_has_its_reason(rig, monkeypatch):
+    def none(*_: object) -> Tensor:
+        raise MemoryError("no_memory: nothing is left")
+
+    monkeypatch.setattr(rig_module, "managed_table", none)
+    with pytest.raises(RefusedError, match=r"^no_memory: nothing is left$"):
+        measure(rig, "managed_gather")
+
+
+@pytest.mark.parametrize(("name", "piece"), [("split_64k", 64 << 10), ("split_4k", 4 << 10)])
+def test_every_second_piece_is_advised_otherwise(rig, asked, name, piece):
+    measure(rig, name)
+    assert asked == [("managed", 2 * MIB), *[("left out", piece)] * (MIB // piece)]
+
+
+def test_a_table_that_cannot_be_registered_is_a_smaller_one(cuda, monkeypatch):
+    class Limited(Registered):
+        def __init__(self, tensor: Tensor, device: int | None) -> None:
+            if tensor.nbytes > limit:
+                raise CudaCallError("cudaHostRegister", "cudaErrorInvalidValue", "not here")
+            super().__init__(tensor, device)
+            opened.append(self)
+
+    opened: list[Registered] = []
+    said: list[str] = []
+    limit = 2 * MIB
+    monkeypatch.setattr(rig_module, "HostRegistration", Limited)
+    with Rig(cuda, say=said.append) as rig:
+        assert rig.spans == [MIB, 2 * MIB]
+    assert "no table of 0.00390625 GiB: cudaHostRegister failed" in said[0]
+    assert opened[0].closed == 1
+    limit = 0
+    with Rig(cuda, say=said.append) as rig, pytest.raises(RefusedError, match="can be registered"):
+        rig.registered  # noqa: B018
+
+
+def test_a_lost_context_ends_everything(rig, monkeypatch):
+    def breaks(*_: object) -> None:
+        raise RuntimeError("illegal memory access")
+
+    monkeypatch.setattr(gathers, "gather_into", breaks)
+    point = points(rig, "gpu_gather")[0]
+    with pytest.raises(WrongRowsError, match="illegal memory access"):
+        check(rig, rig.registered, point)  # it is refused, and others go on
+    with monkeypatch.context() as lost:
+        lost.setattr(torch.cuda, "synchronize", breaks)
+        with pytest.raises(RuntimeError, match=r"^illegal memory access$"):
+            check(rig, rig.registered, point)
+
+
+@pytest.mark.parametrize("span", [MIB, 3 * MIB, 8 * MIB])
+def test_a_ring_meets_each_of_its_places_once_all_over_the_span(span, monkeypatch):
+    monkeypatch.setattr(gpu, "RING_PLACES", 10_000)
+    words = torch.full((MIB,), -1)
+    ring = Ring(words, span, torch.Generator().manual_seed(1))
+    at, met = ring.start, []
+    for _ in range(len(ring.order)):
+        met.append(at)
+        at = int(words[at])
+    assert at == ring.start
+    assert len(set(met)) == len(met) == min(10_000, span // 128)
+    assert {place % 16 for place in met} == {0}
+    assert 0.99 * span < max(met) * 8 < span
+
+
+def test_a_chase_that_goes_astray_is_an_error(rig):
+    for _ in range(3):
+        assert measure(rig, "round_trip").amount == 1000
+    ring = rig.once(gpu._ring, rig)
+    ring.order = ring.order.flip(0)
+    with pytest.raises(ProbeError, match="pointer chase ended at word"):
+        measure(rig, "round_trip")
+
+
+def test_issuing_is_timed_over_whole_steps_of_training(rig, monkeypatch):
+    """Of three layers with 28 operations each, 8 fewer in all, Adam's 8 and 4 copies: as counted
+    for an epoch."""
+    seen: list[int] = []
+    step = models.Trainer.step
+
+    def noted(self: models.Trainer, x: Tensor, batch: MiniBatch) -> Tensor:
+        seen.append(len(batch.edges))
+        assert type(self) is models.Trainer
+        return step(self, x, batch)
+
+    monkeypatch.setattr(models.Trainer, "step", noted)
+    observed = measure(rig, "gpu_issue")
+    assert seen == [3] * 5
+    assert observed.amount == 5 * (3 * 28 - 8 + 8 + 4)
+    assert observed.source == CLOCK
+
+
+def test_replays_are_timed_by_the_gpu_without_what_fills_their_inputs(rig, monkeypatch):
+    """Of the operations of a step that is issued; the first step, which captures, is before."""
+    seen: list[str] = []
+    for name in ("take", "replay"):
+        kind = captured.StepInputs if name == "take" else captured.CapturedTrainer
+        does = getattr(kind, name)
+
+        def noted(*given: Any, name: str = name, does: Any = does) -> Any:
+            seen.append(name)
+            return does(*given)
+
+        monkeypatch.setattr(kind, name, noted)
+    observed = measure(rig, "gpu_replay")
+    assert seen == ["take", *["replay"] * 6]
+    assert observed.amount == 5 * (3 * 28 - 8 + 8 + 4)
+    assert observed.source == EVENTS
+    issued, trainer, (x, batch), _ = rig.once(gpu.training, rig)
+    assert torch.isfinite(trainer._loss)
+    assert issued.model is not trainer.model
+    assert [one.shape for one in trainer._inputs.edges] == [one.shape for one in batch.edges]
+    assert len(trainer._inputs.x) == len(x) + captured.SPARE_ROWS
+
+
+def test_drawing_is_timed_by_layers_of_minibatches_that_are_waited_for(rig, monkeypatch):
+    """Two begun ahead, and five more; of three layers each."""
+    waited: list[object] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: waited.append(device))
+    observed = measure(rig, "gpu_draw")
+    sampler, _ = rig.once(gpu._sampler, rig)
+    assert sampler.begun == [0, 1, 0, 1, 2, 3, 4]
+    assert (observed.amount, observed.source, len(waited)) == (5 * 3, CLOCK, 2)
+
+
+def test_a_submission_is_timed_with_the_copy_of_its_ids_and_not_waited_for(rig, monkeypatch):
+    waited: list[object] = []
+    launched: list[int] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: waited.append(device))
+    monkeypatch.setattr(gathers, "gather_into", lambda out, *_: launched.append(len(out)))
+    assert measure(rig, "gpu_submit").amount == 1
+    assert (len(waited), launched) == (1, [gpu.SUBMITTED_ROWS])
+
+
+# ---- counters ------------------------------------------------------------------------------------
+
+NCU = """==PROF== Connected to process 7
+"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value"
+"0","7","gather_kernel","sectors.sum","sector","200,000"
+"0","7","gather_kernel","other.sum","","1"
+"1","7","gather_kernel","sectors.sum","sector","n/a"
 """
 
 
-@pytest.mark.parametrize(
-    ("hang", "seconds", "said"),
-    [
-        ("import threading; threading.Event().wait()", 0.3, "in driver_call"),
-        ("import ctypes; ctypes.PyDLL(None).sleep(50)", 0.3, "in driver_call"),  # keeps the lock
-        ("import threading; threading.Event().wait()", -1.0, "Timeout"),
-    ],
-)
-def test_a_driver_that_answers_no_more_ends_the_process_which_says_where(hang, seconds, said):
-    command = [sys.executable, "-c", HANGS.format(hang=hang, seconds=seconds)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert said in done.stderr
+def test_what_ncu_prints_is_read():
+    assert counted.parse(NCU, "sectors.sum") == [200_000, None]
+    assert counted.parse("==ERROR== ERR_NVGPUCTRPERM", "sectors.sum") == []
 
 
-def test_what_ends_in_time_is_left_alone(monkeypatch):
-    """The watchdog is called off, whatever ends the block."""
-    told: list[object] = []
-    watchdog = SimpleNamespace(
-        dump_traceback_later=lambda seconds, **_: told.append(seconds),
-        cancel_dump_traceback_later=lambda: told.append("off"),
+def test_counters_stand_beside_what_is_expected(rig, monkeypatch, tmp_path):
+    """By hand: 20,000 aligned rows of 512 B are 4 lines, 16 sectors or 8 requests of 64 B each."""
+    monkeypatch.setattr(counted, "POLICY_NAMES", ("aligned",))
+    monkeypatch.setattr(counted, "WIDTHS", (512,))
+    ncu = tmp_path / "ncu"
+    counter = counted.COUNTERS["counted_requests"]
+    lines = '"ID","Metric Name","Metric Unit","Metric Value"\\n"0","%s","","79,990"\\n'
+    ncu.write_text(f"#!/bin/sh\nprintf '{lines % counter}'\n")
+    ncu.chmod(0o755)
+    monkeypatch.setattr(counted, "ncu_program", lambda: str(ncu))
+    run = CASES["requests"].run
+    seen = {}
+    for point in points(rig, "requests"):
+        try:
+            seen[point.case] = run(rig, point)
+        except RefusedError as why:
+            assert "ncu's last words" in str(why)  # noqa: PT017
+    assert {name: (one.amount, one.seconds) for name, one in seen.items()} == {
+        "expected_sectors": (20_000 * 16, None),
+        "expected_requests_128": (20_000 * 4, None),
+        "expected_requests_64": (20_000 * 8, None),
+        "counted_requests": (79_990, None),
+    }
+    assert np.array_equal(
+        np.sort(counted.ids_of("aligned", 512).unique()), np.arange(0, 2**21, 104)[:20_000]
     )
-    monkeypatch.setattr(stand, "faulthandler", watchdog)
-    with pytest.raises(KeyError), ends_within(0.2):
-        raise KeyError
-    assert told == [0.2, "off"]
-
-
-BARE = """
-import sys
-for missing in {missing!r}:
-    sys.modules[missing] = None
-import tools.gpu.micro, gatherbench.bench.probe.gpu, tools.gpu.overlap
-import tools.gpu.counters, tools.gpu.peer
-import gatherbench.strategies.conformance, gatherbench.strategies.registry
-for missing in ("typer", "platformdirs", "ogb", "torch_geometric"):
-    sys.modules[missing] = None
-for there in ("pydantic", "rich", "pandas", "pyarrow", "scipy"):
-    sys.modules.pop(there, None)
-from gatherbench.bench.probe import calibrate
-sys.exit(calibrate.main(["--device", "cuda", "--out", {out!r}]))
-"""
-
-
-def test_bare_machines_can_measure_and_calibrate(tmp_path):
-    """GPU machines may lack what the rest of the project needs; here there is no GPU to go on."""
-    missing = ("pydantic", "platformdirs", "ogb", "typer", "rich", "pandas", "pyarrow", "scipy")
-    code = BARE.format(missing=missing, out=str(tmp_path))
-    command = ["env", "CUDA_VISIBLE_DEVICES=", sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2, done.stderr
-    assert "sees no CUDA GPU" in done.stderr
-
-
-def test_the_machine_is_told_with_the_code_that_ran_on_it(cuda, monkeypatch):
-    told = machine.describe()
-    assert told["commit"]
-    assert told["gpu"] == "a stand-in"
-    assert datetime.fromisoformat(told["began"]).tzinfo
-    assert bool(told["gpus"]) == (told["no_gpu"] is None)
-    monkeypatch.setenv("GATHERBENCH_COMMIT", "0123456789ab")
-    monkeypatch.setitem(sys.modules, "gatherbench.bench.machine.gpus", None)
-    bare = machine.describe()
-    assert (bare["commit"], bare["gpus"], bare["gpu"]) == ("0123456789ab", [], "a stand-in")
-    assert "gpus" in bare["no_gpu"]
-
-
-def config_space(*capabilities: tuple[int, int, int], size: int = 256) -> bytes:
-    """PCI configuration with (place, id, Device Control) for each capability, linked in order."""
-    space = bytearray(size)
-    space[0x34] = capabilities[0][0]
-    following = [place for place, *_ in capabilities[1:]] + [0]
-    for (place, kind, control), after in zip(capabilities, following, strict=True):
-        space[place : place + 2] = kind, after
-        space[place + 8] = control
-    return bytes(space)
-
-
-LOOP = bytearray(config_space((0x40, 0x01, 0)))
-LOOP[0x41] = 0x40
-
-
-@pytest.mark.parametrize(
-    ("space", "expected"),
-    [
-        (config_space((0x40, 0x01, 0), (0x60, 0x10, 1 << 5)), 256),
-        (config_space((0x60, 0x10, 2 << 5 | 0x1F)), 512),
-        (config_space((0x40, 0x01, 0)), None),
-        (config_space((0x40, 0x01, 0), (0x60, 0x10, 1 << 5))[:64], None),
-        (bytes(LOOP), None),
-        (b"", None),
-        (None, None),
-    ],
-)
-def test_the_payload_is_read_from_the_configuration(tmp_path, space, expected):
-    if space is not None:
-        (tmp_path / "config").write_bytes(space)
-    assert machine.max_payload(tmp_path / "config") == expected
-
-
-def test_a_machine_with_a_gpu_is_asked(monkeypatch, tmp_path):
-    folder = tmp_path / "0000:1b:00.0"
-    folder.mkdir()
-    (folder / "config").write_bytes(config_space((0x60, 0x10, 1 << 5)))
-    gpu = SimpleNamespace(name="NVIDIA H200", total_memory=150 << 30, uuid="1234")
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(machine, "PCI_DEVICES", tmp_path)
-    idle, awake = ({"link_gen_current": gen, "link_width_current": 16} for gen in (1, 5))
-    told: dict[str, Any] = {"gpus": [awake, idle], "gpu_in_use": "this one"}
-    monkeypatch.setattr(gpus, "describe_gpus", lambda: told)
-    bus = b"0000:1B:00.0".ljust(32, b"\0")
-    monkeypatch.setattr(cuda_calls, "call_runtime", lambda *call: bus)
-    facts = machine.ask_gpu(torch.device("cuda", 0))
-    assert (facts.slug, facts.gpus, facts.gpu_memory_bytes) == ("nvidia-h200", 2, 150 << 30)
-    assert (facts.link_generation, facts.link_lanes, facts.max_payload) == (5, 16, 256)
-    told["gpu_in_use"] = None  # which of them it is, nobody says
-    assert machine.ask_gpu(torch.device("cuda", 0)).link_generation is None
-    told["gpus"] = [awake]
-    assert machine.ask_gpu(torch.device("cuda", 0)).link_generation == 5
-
-    def refused(*call: object) -> None:
-        raise cuda_calls.CudaCallError("cudaDeviceGetPCIBusId", "cudaErrorNotSupported", "no")
-
-    told["gpus"] = []
-    monkeypatch.setattr(cuda_calls, "call_runtime", refused)
-    facts = machine.ask_gpu(torch.device("cuda", 0))
-    assert (facts.link_generation, facts.link_lanes, facts.max_payload) == (None, None, None)
-
-
-def test_this_host_can_be_asked():
-    facts = machine.ask_host()
-    assert facts.slug.startswith("cpu-")
-    assert facts.cores >= 1
-    assert not facts.gpus

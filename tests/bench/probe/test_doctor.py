@@ -20,6 +20,7 @@ from gatherbench.bench.meters.nvml_device import GpuUnderTest, Link
 from gatherbench.bench.meters.registry import METERS
 from gatherbench.bench.meters.trust import Comparison, SensorCheck
 from gatherbench.bench.probe import doctor
+from gatherbench.bench.probe.case import NEEDS
 from gatherbench.bench.probe.doctor import Finding, examine, judge, judge_sensors, watch
 from gatherbench.bench.run import sensor_check
 from gatherbench.kernels import read_engines
@@ -52,8 +53,8 @@ def by_name(findings: list[Finding]) -> dict[str, Finding]:
 def test_everything_is_looked_at_and_nothing_changed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert {
-        "GPU", "Driver and NVML", "PCIe link", "Huge pages", "Pinned memory", "Memory",
-        "Disk", "NUMA", "CPU clock", "Libraries", "CUDA compiler", "Disk reads",
+        "GPU", "Huge pages", "Pinned memory", "Memory",
+        "Disk", "NUMA", "CPU clock", "Libraries", "Disk reads", "Probe",
     } <= set(by_name(examine()))  # fmt: skip
     assert list(tmp_path.iterdir()) == []
 
@@ -81,11 +82,7 @@ OPEN_ENGINE = "gatherbench.kernels.read_engines.open_engine"
     [
         (
             {"list_gpus": no_library},
-            {
-                "GPU": ("missing", "none that NVML can see", "install the driver"),
-                "Driver and NVML": ("missing", "no_device: no library", "install the driver"),
-                "PCIe link": ("missing", "unknown without NVML", "install the driver"),
-            },
+            {"GPU": ("missing", "no_device: no library", "install the driver")},
         ),
         (
             {"list_gpus": always([H200])},
@@ -226,6 +223,20 @@ def test_what_auto_found_on_this_machine_is_told(monkeypatch, tmp_path):
         " cpu_gather pinned; the search took 90 minibatches, 0.25 s longer than they take with it"
         " (2026-11-24)"
     )
+
+
+def test_what_cases_of_a_probe_lack_is_named_with_them(monkeypatch):
+    lacks = Reason("no_device", "no GPU here", "buy one")
+    monkeypatch.setitem(NEEDS, "gpu", lambda: lacks)
+    found = by_name(examine())
+    assert found["Probe"].detail == "6 cases can be measured (gatherbench probe --list)"
+    gpu = found["Probe: gpu"]
+    assert (gpu.status, gpu.detail, gpu.remedy) == ("missing", "no GPU here", "buy one")
+    assert "gpu_gather, managed_gather" in gpu.lost
+    for need in NEEDS:
+        monkeypatch.setitem(NEEDS, need, lambda: None)
+    whole = by_name(examine())
+    assert [name for name in whole if name.startswith("Probe")] == ["Probe"]
 
 
 def test_it_reads_at_eighty_columns():

@@ -4,9 +4,8 @@ import itertools
 from collections.abc import Iterable
 from pathlib import Path
 
-from gatherbench.bench.probe.cases import GIB
-from gatherbench.bench.probe.stand import PointFile, row_of
-from gatherbench.bench.read.points import Point
+from gatherbench.bench.probe.rig import GIB, PointFile
+from gatherbench.bench.read.points import Point, PointRow
 from gatherbench.kernels.policies import POLICIES
 
 from ..written_run import append_rows
@@ -113,7 +112,7 @@ def write_micro(folder: Path, policies: Iterable[str] = tuple(POLICIES)) -> Path
         for (point, rate), (number, factor) in itertools.product(
             launches, enumerate((1.0, 1.1, 0.9), 1)
         ):
-            out.add(row_of(point, number, 1e9, factor / rate, "test"))
+            out.add(PointRow(point, number, 1e9, "B", factor / rate, "test"))
     (folder / "env.json").write_text("{}")
     return folder
 
@@ -121,12 +120,12 @@ def write_micro(folder: Path, policies: Iterable[str] = tuple(POLICIES)) -> Path
 def add_overlap(folder: Path) -> None:
     """To a gpu-micro run: a step of 10 ms takes 14 ms beside a fetch of 9 ms."""
     with PointFile(folder / "rows.csv") as out:
-        out.add(row_of(Point("train_alone", load="memory_pass"), 1, 1, 0.01, "test"))
+        out.add(PointRow(Point("train_alone", load="memory_pass"), 1, 1, "1", 0.01, "test"))
         for percent in (5, 25):
             share = {"grid_percent": percent, "provider": "stream"}
-            out.add(row_of(Point("fetch_alone", **share), 1, 1, 0.009, "test"))
+            out.add(PointRow(Point("fetch_alone", **share), 1, 1, "1", 0.009, "test"))
             both = Point("train_and_fetch", load="memory_pass", **share)
-            out.add(row_of(both, 1, 1, 0.014, "test"))
+            out.add(PointRow(both, 1, 1, "1", 0.014, "test"))
 
 
 def add_peer(folder: Path) -> None:
@@ -135,4 +134,4 @@ def add_peer(folder: Path) -> None:
         for name, order, rate in (("WholeGraph 26.10", "its own", 20), ("aligned", "given", 25)):
             point = Point("peer_gather", 512, 2 * GIB, policy=name, order=order)
             for number in range(1, 4):
-                out.add(row_of(point, number, 1e9, 1 / rate, "test"))
+                out.add(PointRow(point, number, 1e9, "B", 1 / rate, "test"))

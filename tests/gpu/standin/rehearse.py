@@ -51,18 +51,6 @@ read -r told
 [ "$told" = quit ] && rm "$CUDA_MPS_PIPE_DIRECTORY/control"
 exit 0
 """
-#: The loads of the overlap are sized for a GPU; here they only have to be run.
-SMALL_OVERLAP = """
-import sys
-from tools.gpu import micro, overlap
-overlap.TABLE_BYTES, overlap.FETCH_BYTES = 64 << 20, 1 << 20
-def small(device, seconds):
-    import torch
-    matrix = torch.ones(64, 64, device=device)
-    return dict.fromkeys(overlap.LOADS, lambda: matrix @ matrix)
-overlap.loads = small
-sys.exit(micro.main(["--out", sys.argv[1], "--section", "overlap", "--budget", "20"]))
-"""
 #: What one step may take.
 LIMIT_S = 900.0
 
@@ -151,16 +139,17 @@ def sweep() -> None:
 def steps(out: Path) -> dict[str, list[str]]:
     """The commands by name: what the Makefile runs on a GPU, where it can, in little."""
     make = ["make", "-C", str(ROOT), "VENV=system", f"PYTHON={sys.executable}", f"OUT={out}"]
-    micro = [sys.executable, "-m", "tools.gpu.micro", "--sections", "gather"]
+    probe = [sys.executable, "-m", "gatherbench", "probe", "--rounds", "1"]
+    others = "foreign_registered,foreign_managed,split_64k"
     return {
         "gpu-test": [*make, "gpu-test", "BUDGET=800"],
-        "gpu-micro": [*micro, "--out", str(out / "gpu-micro"), "--budget", "60"],
-        "overlap": [sys.executable, "-c", SMALL_OVERLAP, str(out / "overlap")],
+        "probe": [*probe, "--out", str(out / "probe")],
+        "cases": [*probe, "--out", str(out / "cases"), "--cases", others],
+        "profile": [*probe[:-2], "--rounds", "3", "--profile", str(out / "profile.toml")],
         "gpu-epoch": [*make, "gpu-epoch", f"GPU_PLAN={HERE / 'rehearsal.toml'}", "BUDGET=800"],
         "meters": [*make, "gpu-epoch", f"GPU_PLAN={HERE / 'meters.toml'}", "BUDGET=400"],
         "ranks": [*make, "gpu-epoch", f"GPU_PLAN={HERE / 'ranks.toml'}", "BUDGET=400"],
         "golden": [sys.executable, str(ROOT / "tests/golden/golden.py")],
-        "calibrate": [*make, "calibrate", f"OUT={out / 'calibrate'}", "BUDGET=400"],
     }
 
 

@@ -1,0 +1,144 @@
+"""A case: a named measurement with what it needs, the points of it, and how one of them is run.
+
+    @case("B", "bytes of GPU memory, set to zero", needs=("gpu",))
+    def gpu_zeros(rig: Rig, point: Point) -> Observation:
+        return rig.timed(rig.out.numel(), rig.out.zero_)
+
+is a whole one: ``gatherbench probe --list`` names it, ``--cases gpu_zeros`` measures it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from importlib.util import find_spec
+from types import MappingProxyType
+
+from gatherbench.bench.probe.rig import Observation, Rig
+from gatherbench.bench.read.points import Point
+from gatherbench.kernels.cuda_calls import HOW_TO_INSTALL
+from gatherbench.reason import Reason, unsupported
+
+
+class Scope(IntEnum):
+    """How much is measured: in a minute; for a profile; of the cases that are named."""
+
+    MINUTE, PROFILE, NAMED = range(3)
+
+
+Points = Callable[[Rig, Scope], Sequence[Point]]
+Run = Callable[[Rig, Point], Observation]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A case.
+
+    Attributes:
+        unit, what: of the amount that is timed or counted.
+        needs: names of :data:`NEEDS`.
+        scope: the least in which it is measured without being named.
+        points: what is measured of it; one that has no parameters, unless said.
+        run: measures a point once; everything that it needs is made, and done, before it is timed.
+    """
+
+    name: str
+    unit: str
+    what: str
+    needs: tuple[str, ...]
+    scope: Scope
+    points: Points
+    run: Run
+
+    def missing(self) -> dict[str, Reason]:
+        """What it needs and this machine lacks."""
+        found = {need: NEEDS[need]() for need in self.needs}
+        return {need: why for need, why in found.items() if why is not None}
+
+
+_CASES: dict[str, Case] = {}
+
+
+def case(
+    unit: str,
+    what: str,
+    *,
+    needs: tuple[str, ...] = (),
+    scope: Scope = Scope.NAMED,
+    points: Points | None = None,
+    name: str = "",
+) -> Callable[[Run], Run]:
+    """Make a case of a function, under its name or under ``name``; see :class:`Case`."""
+
+    def keep(run: Run) -> Run:
+        own = name or run.__name__
+        of = points or (lambda rig, scope: [Point(own)])
+        _CASES[own] = Case(own, unit, what, needs, scope, of, run)
+        return run
+
+    return keep
+
+
+def every_case() -> Mapping[str, Case]:
+    """All of them by name, in the order of their files."""
+    for module in ("host", "gathers", "gpu", "counted"):
+        importlib.import_module(f"gatherbench.bench.probe.{module}")
+    return MappingProxyType(_CASES)
+
+
+def _gpu() -> Reason | None:
+    import torch
+
+    if torch.cuda.is_available():
+        return None
+    cause = f"torch {torch.__version__} sees no CUDA GPU"
+    return Reason("no_device", cause, "a GPU with a driver that serves this build of torch")
+
+
+def _compiler() -> Reason | None:
+    why = "no NVRTC (cuda-core): kernels cannot be compiled on this machine"
+    return None if _has("cuda.core") else Reason("not_installed", why, HOW_TO_INSTALL)
+
+
+def _has(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ImportError:
+        return False
+
+
+def _managed() -> Reason | None:
+    if _gpu() is not None:
+        return None  # that is enough of a reason
+    import torch
+
+    from gatherbench.kernels.managed_memory import managed_refusal
+
+    return managed_refusal(torch.cuda.current_device())
+
+
+def _pyg() -> Reason | None:
+    remedy = "pip install torch-geometric"
+    return None if _has("torch_geometric") else Reason("not_installed", "torch-geometric", remedy)
+
+
+def _ncu() -> Reason | None:
+    return None if ncu_program() else unsupported("ncu is not there", "install Nsight Compute")
+
+
+def ncu_program() -> str | None:
+    """Nsight Compute's, where it usually lies if not on the path."""
+    return shutil.which("ncu") or shutil.which("ncu", path="/usr/local/cuda/bin")
+
+
+#: What a case may need, and why this machine does not have it.
+NEEDS: dict[str, Callable[[], Reason | None]] = {
+    "gpu": _gpu,
+    "compiler": _compiler,
+    "managed": _managed,
+    "pyg": _pyg,
+    "ncu": _ncu,
+}

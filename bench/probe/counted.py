@@ -1,0 +1,137 @@
+"""Does the hardware see the requests that the accounting counts? Nsight Compute beside it.
+
+``ncu`` runs this module, which launches a gather for each policy and row width, and reads a counter
+of each launch.
+"""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+
+import torch
+
+from gatherbench.bench.probe.case import Scope, case, ncu_program
+from gatherbench.bench.probe.gathers import gathering
+from gatherbench.bench.probe.rig import GIB, Observation, RefusedError, Rig
+from gatherbench.bench.read.points import Point
+from gatherbench.kernels.compiler import KERNEL_NAME
+from gatherbench.kernels.policies import POLICIES
+from gatherbench.kernels.requests import count_requests
+
+SPAN_BYTES, ROWS = GIB, 20_000
+POLICY_NAMES = ("unaligned", "aligned", "aligned-idle", "dgl", "torch-quiver")
+WIDTHS = (64, 400, 512, 1412, 2408, 4096)
+#: Counters (Nsight Compute, "Metrics Reference") by the rows' case: sectors of host memory that the
+#: multiprocessors read, and requests for them to the L2. Without ``srcunit_tex`` the L2's halves
+#: count a read again that one asks the other for: an H200's did so with every second one.
+COUNTERS = {
+    f"counted_{what}": f"lts__t_{what}_srcunit_tex_aperture_sysmem_op_read.sum"
+    for what in ("sectors", "requests")
+}
+EXPECTED = ("expected_sectors", "expected_requests_128", "expected_requests_64")
+#: What one run of ncu may take.
+_LIMIT_S = 120.0
+
+
+def launches() -> list[tuple[str, int]]:
+    """Policy and row width of each launch, in order."""
+    return [(name, width) for name in POLICY_NAMES for width in WIDTHS]
+
+
+def ids_of(name: str, width: int) -> torch.Tensor:
+    """The rows of one launch: each once, so that no cache serves a row twice."""
+    rows = SPAN_BYTES // POLICIES[name].row_stride(width)
+    generator = torch.Generator().manual_seed(width)
+    return torch.randperm(ROWS, generator=generator) * (rows // ROWS)
+
+
+def workload() -> None:
+    """Launch each gather once: what ncu runs."""
+    with Rig(torch.device("cuda", torch.cuda.current_device()), spans=(SPAN_BYTES,)) as rig:
+        for name, width in launches():
+            point = Point("gpu_gather", width, SPAN_BYTES, 0, 0, name, "given")
+            gathering(rig, rig.registered.address, point, ids_of(name, width).to(rig.device))()
+        torch.cuda.synchronize()
+
+
+def parse(text: str, counter: str) -> list[float | None]:
+    """A counter's value of each launch, as ``ncu --csv`` prints it; ``None``: it has none."""
+    lines = text.splitlines()
+    head = next((k for k, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
+    found: list[float | None] = []
+    for row in csv.DictReader(lines[head:]):
+        if row.get("Metric Name") == counter:
+            try:
+                found.append(float((row["Metric Value"] or "").replace(",", "")))
+            except ValueError:  # "n/a": this GPU has no such counter
+                found.append(None)
+    return found
+
+
+def counts(counter: str) -> dict[tuple[str, int], float | None]:
+    """What the GPU counted of each launch.
+
+    Raises:
+        RefusedError: ncu gives no counters, in its last words.
+    """
+    command = [ncu_program() or "ncu", "--csv", "--print-units", "base", "--clock-control", "none"]
+    command += ["--kernel-name", KERNEL_NAME, "--metrics", counter]
+    command += [sys.executable, "-m", "gatherbench.bench.probe.counted"]
+    # Into a file: what ncu has started may hold a pipe open after ncu is gone.
+    with tempfile.TemporaryFile("w+", errors="replace") as log:
+        late = ""
+        try:
+            subprocess.run(
+                command, stdout=log, stderr=subprocess.STDOUT, timeout=_LIMIT_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            late = f"\nit took longer than {_LIMIT_S:.0f} s"
+        log.seek(0)
+        text = log.read() + late
+    found = parse(text, counter)
+    if len(found) != len(launches()):
+        last = next((x for x in reversed(text.splitlines()) if x.strip()), "none")
+        raise RefusedError(f"no_permission or unsupported: ncu's last words: {last}")
+    return dict(zip(launches(), found, strict=True))
+
+
+def _points(rig: Rig, scope: Scope) -> Sequence[Point]:
+    return [
+        Point(name, width, SPAN_BYTES, policy=policy, order="given")
+        for policy, width in launches()
+        for name in (*EXPECTED, *COUNTERS)
+    ]
+
+
+@case(
+    "1",
+    "requests and sectors of gathers: expected, and counted by the GPU",
+    needs=("gpu", "compiler", "ncu"),
+    points=_points,
+)
+def requests(rig: Rig, point: Point) -> Observation:
+    width = point.row_bytes
+    if point.case in COUNTERS:
+        amount = rig.once(counts, COUNTERS[point.case])[point.policy, width]
+        if amount is None:
+            raise RefusedError(f"unsupported: this GPU has no counter {COUNTERS[point.case]}")
+        return Observation(amount, None, f"Nsight Compute: {COUNTERS[point.case]}")
+    policy = POLICIES[point.policy]
+    expected = count_requests(
+        policy.point(width, 4),
+        ids_of(point.policy, width).numpy(),
+        width,
+        max_request=64 if point.case.endswith("_64") else 128,
+        row_stride=policy.row_stride(width),
+    )
+    sectors = point.case == "expected_sectors"
+    amount = expected.sectors if sectors else expected.num_requests
+    return Observation(float(amount), None, "gatherbench.kernels.requests")
+
+
+if __name__ == "__main__":
+    workload()

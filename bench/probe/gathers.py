@@ -1,0 +1,275 @@
+"""Rows of host memory read by the GPU: by kind of memory, size of table, kernel, order and grid.
+
+Before a kernel is timed its rows are compared with the host's, once a width and kind of memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gatherbench.bench.probe.case import Points, Scope, case
+from gatherbench.bench.probe.host import ROW_BYTES
+from gatherbench.bench.probe.rig import (
+    GIB,
+    MIB,
+    Memory,
+    Observation,
+    RefusedError,
+    Rig,
+    WrongRowsError,
+    fill,
+)
+from gatherbench.bench.read.points import Point
+from gatherbench.kernels.cuda_calls import call_runtime, runtime
+from gatherbench.kernels.launch import Table, gather_into, policy_point
+from gatherbench.kernels.order import read_order
+from gatherbench.kernels.policies import POLICIES
+from gatherbench.strategies.cuda_overlap import blocks_of
+
+#: Our policy that is tried in every order and grid: the one of aligned and overlapped zero-copy.
+OUR_BEST = "aligned"
+#: What one gather reads at least, if the number of ids allows it: milliseconds, beside which the
+#: microseconds of a launch vanish. More ids make a gather of tiny rows no better measured.
+READ_BYTES, MAX_IDS = 256 * MIB, 4 << 20
+#: Of every policy: 1, 4, 16, 64, 100, 128, 353, 602 and 1024 floats; the per cent of the
+#: GPU's threads of a grid (0: the policy's own); the sizes of table of other kernels.
+POLICY_ROW_BYTES = (4, 16, 64, 256, 400, 512, 1412, 2408, 4096)
+CAPS: tuple[int, ...] = (0, 5, 10, 25)
+FOREIGN_SPANS = (4 * GIB, 32 * GIB)
+SPLIT_BYTES = 2 * GIB
+_CHECKED = 4099
+#: A gather of another library: of a table ``[N, D]`` and ids that it takes for the GPU's.
+Kernel = Callable[[Tensor, Tensor], Tensor]
+
+
+def num_ids(point: Point) -> int:
+    """Rows of one gather, each once."""
+    return min(MAX_IDS, rows_of(point), max(1, READ_BYTES // point.row_bytes))
+
+
+def draw(count: int, rows: int, generator: torch.Generator) -> Tensor:
+    """``count`` of ``rows`` in random order, none twice, like the nodes of a minibatch.
+
+    Drawn with replacement, a launch over 1 GiB could find up to 6 % of its rows in an L2 of 60 MB,
+    and seem faster than the link. So one row of each of ``count`` parts is drawn.
+    """
+    device = generator.device
+    bounds = torch.arange(count + 1, device=device) * rows // count
+    within = torch.rand(count, generator=generator, dtype=torch.float64, device=device)
+    ids = bounds[:-1] + (within * bounds.diff()).long()
+    return ids[torch.randperm(count, generator=generator, device=device)]
+
+
+def _generator(device: torch.device) -> torch.Generator:
+    return torch.Generator(device).manual_seed(0)
+
+
+def measure(rig: Rig, memory: Memory, point: Point) -> Observation:
+    """One gather, its ids drawn and arranged before."""
+    if point.span_bytes > memory.bytes.numel():
+        size = memory.bytes.numel() >> 20
+        raise RefusedError(f"no_memory: there are {size} MiB of {memory.kind} memory")
+    rig.once(check, rig, memory, dataclasses.replace(point, span_bytes=0, grid_percent=0))
+    ids = draw(num_ids(point), rows_of(point), rig.once(_generator, rig.device))
+    return rig.timed(len(ids) * point.row_bytes, gathering(rig, memory.address, point, ids))
+
+
+def rows_of(point: Point) -> int:
+    """Rows of the table, as the point's policy lays it out."""
+    policy, width = POLICIES.get(point.policy), point.row_bytes
+    return point.span_bytes // (width if policy is None else policy.row_stride(width))
+
+
+def check(rig: Rig, memory: Memory, point: Point) -> None:
+    """Compare some rows of the whole table with the host's.
+
+    Raises:
+        WrongRowsError: they differ, or the launch is refused.
+    """
+    held = memory.bytes
+    point = dataclasses.replace(point, span_bytes=held.numel())
+    rows, width = rows_of(point), point.row_bytes
+    stride = POLICIES[point.policy].row_stride(width) if point.policy in POLICIES else width
+    ids = draw(min(_CHECKED, rows), rows, rig.once(_generator, rig.device))
+    wanted = held[: rows * stride].view(rows, stride)[ids.cpu(), :width]
+    what = f"wrong rows of {width} B of {memory.kind} memory by {point.policy}, {point.order}"
+    try:
+        rig.out[: len(ids) * width].zero_()
+        got = (
+            gathering(rig, memory.address, point, ids)()
+            .view(torch.uint8)
+            .view(len(ids), width)
+            .cpu()
+        )
+    except (RuntimeError, ValueError) as error:
+        torch.cuda.synchronize(rig.device)  # raises if nothing can be measured any more
+        raise WrongRowsError(f"{what}: {error}") from error
+    if not torch.equal(got, wanted):
+        raise WrongRowsError(what)
+
+
+def gathering(rig: Rig, address: int, point: Point, ids: Tensor) -> Callable[[], Tensor]:
+    """The launches of a gather, its ids arranged already; what it gives back are the rows."""
+    width, rows = point.row_bytes, rows_of(point)
+    if point.policy not in POLICIES:
+        table = seen_by_torch(address, (rows, width // 4), ids.device)
+        return functools.partial(rig.once(kernels, rig)[point.policy], table, ids)
+    order = read_order(ids, point.order)
+    out = rig.out[: len(ids) * width].view(-1, width)
+    item = min(4, width & -width)
+    grid = policy_point(point.policy, width, item, address % 16, out.data_ptr() % 16, 8)
+    if point.grid_percent:
+        blocks = blocks_of(point.grid_percent, grid.block_threads, ids.device)
+        grid = dataclasses.replace(grid, max_blocks=blocks)
+    far = Table(address, rows, width, POLICIES[point.policy].row_stride(width))
+    into = out
+    if order.expand is not None:
+        into = torch.empty((len(order.ids), width), dtype=torch.uint8, device=ids.device)
+
+    def work() -> Tensor:
+        gather_into(into, far, order.ids, grid, order.out_rows)
+        if order.expand is not None:
+            near = Table(into.data_ptr(), len(into), width, width)
+            copy = policy_point("unaligned", width, item, 0, out.data_ptr() % 16, 8)
+            gather_into(out, near, order.expand, copy)
+        return out
+
+    return work
+
+
+def _own(rig: Rig, name: str, scope: Scope) -> list[Point]:
+    """Random rows by our best policy and its own grid, over every size of table."""
+    return [Point(name, w, s, 0, 0, OUR_BEST, "given") for s in rig.spans for w in ROW_BYTES]
+
+
+def _policies(rig: Rig, scope: Scope) -> list[Point]:
+    """Grid and order are our own axes: a peer's policy keeps its own."""
+    points = []
+    for span, width, policy in product(rig.spans, POLICY_ROW_BYTES, POLICIES.values()):
+        orders, caps = ["given", "sorted", "unique"][: 2 + (policy.name == OUR_BEST)], CAPS
+        if policy.system != "gatherbench":
+            orders, caps = [policy.order_of(width)], CAPS[:1]
+        points += [
+            Point("gpu_gather", width, span, 0, cap, policy.name, order)
+            for order, cap in product(orders, caps)
+        ]
+    return points
+
+
+@case(
+    "B",
+    "bytes of random rows of registered memory, read by the GPU",
+    needs=("gpu", "compiler"),
+    scope=Scope.MINUTE,
+    points=lambda rig, scope: _own(rig, "gpu_gather", scope),
+)
+@case(
+    "B",
+    "the same by every launch policy, order of ids and grid",
+    needs=("gpu", "compiler"),
+    points=_policies,
+    name="gpu_policies",
+)
+def gpu_gather(rig: Rig, point: Point) -> Observation:
+    return measure(rig, rig.registered, point)
+
+
+@case(
+    "B",
+    "the same of managed memory that stays on the host",
+    needs=("gpu", "compiler", "managed"),
+    scope=Scope.MINUTE,
+    points=lambda rig, scope: _own(rig, "managed_gather", scope),
+)
+def managed_gather(rig: Rig, point: Point) -> Observation:
+    return measure(rig, rig.managed, point)
+
+
+# ---- by kernels that are not ours ----------------------------------------------------------------
+
+
+def kernels(rig: Rig) -> Mapping[str, Kernel]:
+    """torch's, and WholeGraph's own where the package of ``examples/peers`` is at hand."""
+    found: dict[str, Kernel] = {"torch.index_select": lambda table, ids: table.index_select(0, ids)}
+    try:
+        importlib.import_module("pylibwholegraph")
+        peer = importlib.import_module("gatherbench_peers").WholeGraph()
+    except ImportError as missing:
+        rig.say(f"WholeGraph is left out: {missing}; pip install ./examples/peers")
+        return found
+    rig.callback(peer.close)
+    return {**found, f"WholeGraph {peer.version}": peer.gather_from}
+
+
+def seen_by_torch(address: int, shape: tuple[int, int], device: torch.device) -> Tensor:
+    """Host memory that the GPU reads in place, float32, as a tensor that torch takes for the GPU's.
+
+    Raises:
+        RuntimeError: torch has made a copy.
+    """
+    seen = {"shape": shape, "typestr": "<f4", "data": (address, False), "version": 3}
+    found = torch.as_tensor(SimpleNamespace(__cuda_array_interface__=seen), device=device)
+    if found.data_ptr() != address:
+        raise RuntimeError(f"torch takes memory at {address:#x} for another device's")
+    return found
+
+
+def _foreign(name: str) -> Points:
+    def points(rig: Rig, scope: Scope) -> Sequence[Point]:
+        spans = [span for span in FOREIGN_SPANS if span <= rig.spans[-1]]
+        return [
+            Point(name, width, span, policy=kernel, order="its own")
+            for span, width, kernel in product(spans, ROW_BYTES, rig.once(kernels, rig))
+        ]
+
+    return points
+
+
+for _kind in ("registered", "managed"):
+    case(
+        "B",
+        f"random rows of {_kind} memory, by torch.index_select and WholeGraph's kernel",
+        needs=("gpu", *(("managed",) if _kind == "managed" else ())),
+        points=_foreign(f"foreign_{_kind}"),
+        name=f"foreign_{_kind}",
+    )(lambda rig, point: measure(rig, getattr(rig, point.case.removeprefix("foreign_")), point))
+
+
+# ---- where pages split ---------------------------------------------------------------------------
+
+#: Bytes from one advice to the other.
+SPLITS = {"split_64k": 64 << 10, "split_4k": 4 << 10}
+
+
+def split(rig: Rig, piece: int) -> Memory:
+    """Managed memory whose every second piece has other advice: no page is larger than a piece."""
+    memory = rig.managed_table(SPLIT_BYTES)
+    fill(memory.bytes)
+    place: Any = runtime().cudaMemLocation()
+    kinds = runtime().cudaMemLocationType
+    place.type, place.id = kinds.cudaMemLocationTypeDevice, (rig.device and rig.device.index) or 0
+    advice = runtime().cudaMemoryAdvise.cudaMemAdviseUnsetAccessedBy
+    for begin in range(0, SPLIT_BYTES, 2 * piece):
+        call_runtime("cudaMemAdvise", memory.address + begin, piece, advice, place)
+    return memory
+
+
+for _name, _piece in SPLITS.items():
+    case(
+        "B",
+        f"random rows of managed memory in pages of {_piece >> 10} KiB",
+        needs=("gpu", "compiler", "managed"),
+        points=lambda rig, scope, name=_name: [  # type: ignore[misc]
+            Point(name, width, SPLIT_BYTES, 0, 0, OUR_BEST, "given") for width in ROW_BYTES
+        ],
+        name=_name,
+    )(lambda rig, point: measure(rig, rig.once(split, rig, SPLITS[point.case]), point))

@@ -1,0 +1,185 @@
+"""A probe: cases in rounds, a row as soon as something is known, then medians and a picture.
+
+rows.csv     every observation, or the reason why there is none
+probe.csv    medians and the machine: the one small file that can be sent in
+probe.png    GB/s of random rows over the size of the table
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import pandas as pd
+import torch
+
+from gatherbench.bench.meters.cpu import OtherWork, is_quiet
+from gatherbench.bench.probe.case import NEEDS, Case, Scope, every_case
+from gatherbench.bench.probe.machine import Facts, ask
+from gatherbench.bench.probe.rig import (
+    Observation,
+    PointFile,
+    ProbeError,
+    RefusedError,
+    Rig,
+    ends_within,
+    visit,
+    writing,
+)
+from gatherbench.bench.probe.table import draw, medians, sent
+from gatherbench.bench.read.points import Point, PointRow, read_points
+from gatherbench.plugins import nearest
+
+Device = Literal["auto", "cpu", "cuda"]
+#: Seconds for everything where nobody says, and for a profile of a GPU.
+BUDGET_S, PROFILE_BUDGET_S = 60.0, 300.0
+#: Kept back for giving the tables back; so much over its time a probe is taken to hang.
+CLOSING_S, LATE_S = 5.0, 60.0
+MOST_ROUNDS = 100
+#: Rounds that a profile needs: fewer give no spread worth the name.
+FEWEST_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What came of it.
+
+    Attributes:
+        known: of :func:`~gatherbench.bench.probe.table.medians`.
+        rounds: whole rounds.
+        other_cores: that other work kept busy meanwhile; ``None``: few, or nobody counted.
+    """
+
+    known: pd.DataFrame
+    facts: Facts
+    rounds: int
+    folder: Path
+    other_cores: float | None
+
+    @property
+    def title(self) -> str:
+        """Of the picture."""
+        facts = self.facts
+        busy = f"; other work kept {self.other_cores:.1f} cores busy" if self.other_cores else ""
+        return f"{facts.description} ({facts.date}, {facts.commit}; {self.rounds} rounds{busy})"
+
+
+def chosen(names: Sequence[str], scope: Scope) -> list[Case]:
+    """The cases of these names, or without any those of the scope.
+
+    Raises:
+        ProbeError: there is no such case.
+    """
+    cases = every_case()
+    for name in names:
+        if name not in cases:
+            raise ProbeError(
+                f"no case is called {name!r}{nearest(name, cases)}; `gatherbench probe --list`"
+            )
+    return [cases[name] for name in dict.fromkeys(names)] or [
+        one for one in cases.values() if one.scope <= scope
+    ]
+
+
+def cuda_device(device: Device) -> torch.device | None:
+    """The current GPU, or ``None``: the host alone.
+
+    Raises:
+        ProbeError: a GPU was asked for, and there is none.
+    """
+    missing = NEEDS["gpu"]()
+    if device == "cuda" and missing is not None:
+        raise ProbeError(f"{missing.cause}; --device cpu measures the host alone")
+    if device == "cpu" or missing is not None:
+        return None
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def probe(
+    out: Path | None,
+    *,
+    names: Sequence[str] = (),
+    scope: Scope = Scope.MINUTE,
+    device: Device = "auto",
+    disk: Path | None = None,
+    budget_s: float = 0.0,
+    rounds: int = 0,
+    say: Callable[[str], None] = lambda text: None,
+) -> Probed:
+    """Measure what is asked for and can be had here, and write the three files.
+
+    Args:
+        out: a folder without rows (default: a new one in ``probe/``).
+        names: of cases; without any those of ``scope``.
+        disk: a folder whose disk is timed, by a file of at most 1 GiB that is gone afterwards.
+        budget_s: seconds for everything; 0: a minute, and five for the profile of a GPU.
+        rounds: measure so many, whatever the time; 0: as many as the time allows.
+        say: told what is being done.
+
+    Raises:
+        ProbeError: no such device or case, no place for the files, or a pointer chase went astray.
+        RuntimeError: CUDA's context was lost; the rows before it are there.
+    """
+    began, gpu = time.monotonic(), cuda_device(device)
+    scope = Scope.NAMED if names else scope
+    usual = PROFILE_BUDGET_S if gpu and scope == Scope.PROFILE else BUDGET_S
+    end = began + (budget_s or usual) - CLOSING_S
+    cases = chosen(names, scope)
+    facts = ask(gpu)
+    folder = out or Path("probe") / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{facts.machine}"
+    rows = folder / "rows.csv"
+    if rows.exists():
+        raise ProbeError(f"{rows} is there, and nothing is overwritten: name another folder: --out")
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        limit = 3600.0 if rounds else end - began + CLOSING_S + LATE_S
+        stack.enter_context(ends_within(limit))
+        file = stack.enter_context(PointFile(rows))
+        rig = stack.enter_context(Rig(gpu, disk, say))
+        of: dict[Point, Case] = {}
+
+        def add(
+            point: Point, number: int, seen: Observation | None = None, reason: str = ""
+        ) -> None:
+            amount, seconds, source = seen or (None, None, "")
+            unit = of[point].unit
+            file.add(PointRow(point, number, amount, unit, seconds, source, reason))
+            if reason:
+                say(f"left out: {point.case} {point.policy} {point.row_bytes or ''}: {reason}")
+
+        for one in cases:
+            lacking = one.missing() if gpu or "gpu" not in one.needs else {"gpu": NEEDS["gpu"]()}
+            try:
+                if lacking:
+                    raise RefusedError(
+                        str(next(iter(lacking.values())) or "not asked for: --device cpu")
+                    )
+                of |= dict.fromkeys(one.points(rig, scope), one)
+            except RefusedError as why:
+                if names or gpu:  # a host alone is no reason to name all that takes a GPU
+                    of |= {Point(one.name): one}
+                    add(Point(one.name), 0, reason=str(why))
+                    del of[Point(one.name)]
+        say(f"{len(of)} points of {len(cases)} cases; rows go to {rows}")
+        work = OtherWork()
+        whole = visit(
+            list(of),
+            lambda point: of[point].run(rig, point),
+            add,
+            out_of_time=lambda: not rounds and time.monotonic() > end,
+            most_rounds=rounds or MOST_ROUNDS,
+        )
+        busy = work.cores()
+        facts = ask(gpu)  # the link is awake now
+    known = medians(read_points(rows))
+    done = Probed(known, facts, whole, folder, None if is_quiet(busy) else busy)
+    with writing(folder):
+        sent(known, facts).to_csv(folder / "probe.csv", index=False, float_format="%.6g")
+        draw(known, done.title, folder / "probe.png")
+    return done

@@ -1,0 +1,188 @@
+"""Medians of a probe as the profile of a machine, which the link model predicts from.
+
+Each constant is a median with its quartiles, or says why there is none. What cannot be timed stays
+unknown, and is given by hand: in a profile of one's own, or in the one named with ``--base``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pandas as pd
+
+from gatherbench.bench.machine.env import joint_name
+from gatherbench.bench.machine.pcie import UnknownLinkError, packet_link_rate
+from gatherbench.bench.model.profile import LinkProfile, ProfileError, Value
+from gatherbench.bench.probe.gathers import OUR_BEST
+from gatherbench.bench.probe.host import LONG_DEPTH, LONG_READ_BYTES, READ_BYTES, USUAL_ROW_BYTES
+from gatherbench.bench.probe.machine import Facts
+
+#: The rows that each visit another page: narrow, so that pages decide.
+VISIT_BYTES = 64
+BY = "measured by gatherbench probe"
+_VISITS = {"read.page_visits": "gpu_gather", "read.managed_page_visits": "managed_gather"}
+_HEADER = "pcie-bench model: Neugebauer et al., SIGCOMM 2018"
+#: Why these have no value, as nothing times them.
+BY_HAND = {
+    "link.max_payload": "not timed: give it by hand (lspci -vv as root: DevCtl, MaxPayload)",
+    "link.dllp_share": "not timed: give it by hand",
+    "link.max_request": "not timed: give it by hand; reads are then whole lines of 128 B",
+    "link.outstanding_reads": "not timed: give it by hand; the other limits stand in",
+    "copy.batched": "copies of single rows are not timed",
+    "peer.rate": "not timed: it takes two GPUs",
+    "peer.latency": "not timed: it takes two GPUs",
+}
+#: A constant that one case times: what becomes of the rate, and in words.
+_TIMED: dict[str, tuple[str, Callable[[float], float], str]] = {
+    "link.round_trip": ("round_trip", lambda r: 1 / r, "pointer chase over the smallest table"),
+    "copy.to_device": ("copy_to_device", lambda r: r, "a gibibyte"),
+    "copy.to_host": ("copy_to_host", lambda r: r, "256 MiB"),
+    "copy.pageable": ("copy_pageable", lambda r: r, "rows of 512 B, table[ids].to(device)"),
+    "gpu.memory_rate": ("gpu_copy", lambda r: 2 * r, "a copy, read and written"),
+    "gpu.flops": ("gpu_matmul", lambda r: r, "two matrices, 8192 wide, no TF32"),
+    "gpu.launch": ("gpu_launch", lambda r: 1 / r, "forward and backward of a small chain"),
+    "gpu.issue": ("gpu_issue", lambda r: 1 / r, "steps of GraphSAGE on a few nodes"),
+    "gpu.replay": ("gpu_replay", lambda r: 1 / r, "the same steps captured in a CUDA graph"),
+    "gpu.draw": ("gpu_draw", lambda r: 1 / r, "minibatches of a few nodes, begun two ahead"),
+    "gpu.submit": ("gpu_submit", lambda r: 1 / r, "ids to the GPU and the gather's launch"),
+    "disk.bandwidth": (
+        "disk_sequential",
+        lambda r: r,
+        f"reads of {LONG_READ_BYTES >> 10} KiB, {LONG_DEPTH} in flight",
+    ),
+}
+
+
+def profile_of(known: pd.DataFrame, facts: Facts, base: LinkProfile | None = None) -> LinkProfile:
+    """The profile of a machine, of :func:`~gatherbench.bench.probe.table.medians`.
+
+    Args:
+        base: where the constants come from that were not measured.
+    """
+    if base is None:
+        why = "not measured" if facts.gpus else "no_device: measured without a GPU"
+        base = LinkProfile.blank(facts.machine, facts.description, why)
+    else:
+        said = f"{facts.description}; what was not measured is {base.name}'s"
+        base = replace(base, name=joint_name(facts.machine, base.name), description=said)
+    made = _Profile(base, known[known["median_per_s"].notna()])
+    for key, (value, source) in {**_told_host(facts), **_told_gpu(facts)}.items():
+        made.set(key, value, source)
+    made.host(facts.cores)
+    made.gpu()
+    for key, (case, change, words) in _TIMED.items():
+        made.timed(key, made.of(case), change, words)
+    for key, reason in BY_HAND.items():
+        made.set(key, None, reason)
+    return made.profile
+
+
+def _told_host(facts: Facts) -> dict[str, tuple[Value, str]]:
+    return {
+        "host.cores": (facts.cores, "cores that the process may use"),
+        "host.memory": (facts.host_memory_bytes, "as the kernel reports it"),
+    }
+
+
+def _told_gpu(facts: Facts) -> dict[str, tuple[Value, str]]:
+    if not facts.gpus:
+        return {}
+    rate, source = None, "NVML does not tell generation and width of the link"
+    generation, lanes = facts.link_generation, facts.link_lanes
+    if generation and lanes:
+        try:
+            rate = packet_link_rate(generation, lanes)
+            source = f"PCIe {generation}.0 x{lanes} as NVML reports it, after line coding"
+        except UnknownLinkError as unknown:
+            source = str(unknown)
+    ports = (1, "CUDA sees one GPU here"), (None, "not timed: which GPUs share a port")
+    return {
+        "link.raw_rate": (rate, source),
+        "link.header": (12, _HEADER),
+        "link.framing": (8, _HEADER),
+        "gpu.memory": (facts.gpu_memory_bytes, "as the CUDA driver reports it"),
+        "node.gpus": (facts.gpus, "as the CUDA driver reports it"),
+        "node.root_ports": ports[facts.gpus > 1],
+    }
+
+
+class _Profile:
+    """Constants that are set from medians, one after the other."""
+
+    def __init__(self, base: LinkProfile, known: pd.DataFrame) -> None:
+        self.profile, self._known = base, known
+
+    def of(self, case: str, **where: object) -> pd.DataFrame:
+        found = self._known[self._known["case"] == case]
+        for column, value in where.items():
+            found = found[found[column] == value]
+        return found
+
+    def host(self, cores: int) -> None:
+        copies, reads = self.of("host_copy"), self.of("host_read")
+        rates = ["median_per_s", "low_per_s", "high_per_s"]
+        both = pd.concat([copies.assign(**{r: 2 * copies[r] for r in rates}), reads])
+        fastest = both.nlargest(1, "median_per_s")
+        self.timed("host.memory_rate", fastest, lambda r: r, "the faster of copies and reads")
+        gathers = self.of("host_gather")
+        gathers = gathers[gathers["span_bytes"] == gathers["span_bytes"].max()]
+        words = f"random rows on {cores} cores, a core's share"
+        on_all = gathers[gathers["threads"] == cores]
+        self.curve("host.gather_rate", on_all, "row_bytes", lambda r: r / cores, words)
+        usual = gathers[gathers["row_bytes"] == USUAL_ROW_BYTES]
+        for whole in usual[usual["threads"] == cores]["median_per_s"] if len(usual) > 1 else ():
+            words = f"random rows of {USUAL_ROW_BYTES} B, over the rate of {cores} cores, by cores"
+            self.curve("host.gather_scaling", usual, "threads", lambda r: r / whole, words)  # noqa: B023
+        sampled = self.of("host_sample", threads=cores)
+        words = "edges of fan-out 25, 10 on an RMAT graph of 1 M nodes and 25 M edges"
+        self.timed("host.sample_rate", sampled, lambda r: r, words)
+        if len(sampled):
+            self.set("host.sample_cores", cores, "the sampler was given every core")
+        disk = self.of("disk_random")
+        words = f"random reads of {READ_BYTES} B past the page cache, by reads in flight"
+        self.curve("disk.iops", disk, "threads", lambda r: r, words)
+        if len(disk):
+            self.set("disk.block", READ_BYTES, "what was read at a time")
+
+    def gpu(self) -> None:
+        roofs = self.of("sm_read").sort_values("median_per_s")
+        roofs = roofs.drop_duplicates("span_bytes", keep="last")
+        self.curve("read.roof", roofs, "span_bytes", lambda r: r, "contiguous reads, the best grid")
+        words = f"random rows of {VISIT_BYTES} B, each taken to lie on another page"
+        own = {"row_bytes": VISIT_BYTES, "policy": OUR_BEST, "order": "given", "grid_percent": 0}
+        for key, case in _VISITS.items():
+            self.curve(key, self.of(case, **own), "span_bytes", lambda r: r / VISIT_BYTES, words)
+
+    def timed(
+        self, key: str, rows: pd.DataFrame, change: Callable[[float], float], words: str
+    ) -> None:
+        """A median; of no rows what the base says."""
+        for rate in rows["median_per_s"]:
+            self.set(key, change(rate), f"{_source(rows)}; {words}")
+
+    def curve(
+        self, key: str, rows: pd.DataFrame, by: str, change: Callable[[float], float], words: str
+    ) -> None:
+        """Medians over a column."""
+        if len(rows):
+            points = rows.sort_values(by)[[by, "median_per_s"]].itertuples(index=False)
+            value = tuple((float(at), float(f"{change(rate):.5g}")) for at, rate in points)
+            self.set(key, value, f"{_source(rows)}; {words}")
+
+    def set(self, key: str, value: Value, source: str) -> None:
+        """A value replaces what the base says; the reason for having none only another reason."""
+        if value is None and key not in self.profile.unknown():
+            return
+        if isinstance(value, (int, float)):
+            value = float(f"{value:.5g}")
+        try:
+            self.profile = self.profile.with_constant(key, value, source)
+        except ProfileError as refused:
+            self.profile = self.profile.with_constant(key, None, f"not believed: {refused}")
+
+
+def _source(rows: pd.DataFrame) -> str:
+    low, high = (rows[end] / rows["median_per_s"] - 1 for end in ("low_per_s", "high_per_s"))
+    samples = int(rows["rounds"].sum())
+    return f"{BY}, {samples} samples, quartiles {low.min():+.1%} and {high.max():+.1%}"

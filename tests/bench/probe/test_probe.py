@@ -1,0 +1,310 @@
+"""A probe as a whole: its files, its budget, its refusals, its profile, its table and picture."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from gatherbench.bench.cli import app
+from gatherbench.bench.commands.probe import disk_folder
+from gatherbench.bench.model.profile import LinkProfile, load_profile
+from gatherbench.bench.probe import probe as probing
+from gatherbench.bench.probe.case import NEEDS, Scope, every_case
+from gatherbench.bench.probe.machine import Facts
+from gatherbench.bench.probe.probe import probe
+from gatherbench.bench.probe.profile import BY_HAND, profile_of
+from gatherbench.bench.probe.rig import GIB, Observation, ProbeError
+from gatherbench.bench.probe.table import draw, medians, sent, summary_line, table
+from gatherbench.bench.read.points import COLUMNS, Point, read_points
+from gatherbench.reason import unsupported
+
+CASES = every_case()
+#: Two cores and a GPU.
+FACTS = Facts(
+    "a-gpu", "a processor", 2, 64 * GIB, 1, "A GPU", 24 * GIB, "590", 4, 16, commit="c", date="d"
+)
+HOST = Facts("a-host", "a processor", 2, 64 * GIB)
+
+
+def rows(*of: tuple[Point, float], rounds: int = 3) -> pd.DataFrame:
+    """Three rounds of each: at that rate, 10 % slower and 10 % faster."""
+    factors = (1.0, 0.9, 1.1)[:rounds]
+    records: list[dict[str, Any]] = []
+    for point, rate in of:
+        for number, factor in enumerate(factors, 1):
+            fields = {name: getattr(point, name) for name in COLUMNS if hasattr(point, name)}
+            seen = {"round": number, "amount": rate * factor, "unit": "B", "time_s": 1.0}
+            records.append({**fields, **seen, "source": "made up", "reason": ""})
+    return pd.DataFrame(records, columns=list(COLUMNS))
+
+
+def gathers(case: str, width: int, *rates: float) -> list[tuple[Point, float]]:
+    """Over 1, 2, … GiB."""
+    policy = {"policy": "aligned", "order": "given"} if case != "host_gather" else {"threads": 2}
+    return [(Point(case, width, n * GIB, **policy), r) for n, r in enumerate(rates, 1)]
+
+
+SEEN = [
+    *gathers("gpu_gather", 64, 8e9, 2e9),
+    *gathers("gpu_gather", 512, 40e9, 16e9),
+    *gathers("managed_gather", 64, 32e9),
+    *gathers("managed_gather", 512, 50e9),
+    *gathers("host_gather", 64, 5e9, 4e9),
+    *gathers("host_gather", 512, 9e9, 8e9),
+    (Point("host_gather", 512, 2 * GIB, 1), 5e9),
+    (Point("gpu_gather", 512, 2 * GIB, policy="dgl", order="sorted"), 99e9),
+    (Point("sm_read", 0, GIB, grid_percent=10), 20e9),
+    (Point("sm_read", 0, GIB, grid_percent=400), 51e9),
+    (Point("copy_to_device"), 55e9),
+    (Point("host_copy", 0, GIB, 2), 10e9),
+    (Point("host_copy", 0, GIB, 1), 6e9),
+    (Point("host_read", 0, GIB, 2), 15e9),
+    (Point("round_trip"), 5e5),
+    (Point("gpu_copy"), 2e12),
+    (Point("gpu_launch"), 1e5),
+    (Point("disk_random", 4096, threads=1), 20e3),
+    (Point("disk_random", 4096, threads=8), 50e3),
+]
+
+
+def test_the_table_has_medians_quartiles_and_reasons():
+    """By hand: of 9, 10 and 11 the quartiles are 9.5 and 10.5."""
+    taken = rows((Point("gpu_copy"), 10.0))
+    refused = taken.iloc[:1].assign(case="gpu_gather", amount=None, time_s=None, reason="no")
+    known = medians(pd.concat([taken, refused.astype({"amount": float, "time_s": float})]))
+    one, other = known.to_dict("records")
+    assert (one["rounds"], one["median_per_s"]) == (3, 10)
+    assert (one["low_per_s"], one["high_per_s"]) == (pytest.approx(9.5), pytest.approx(10.5))
+    assert (other["rounds"], other["reason"], other["case"]) == (0, "no", "gpu_gather")
+    whole = sent(known, FACTS)
+    assert set(whole["gpu"]) == {"A GPU"}
+    assert set(whole["machine"]) == {"a-gpu"}
+
+
+def test_a_machine_is_a_line_and_the_best_of_ours_stands_for_it():
+    line = summary_line(medians(rows(*SEEN)))
+    assert line == {
+        "table": "1 GiB",  # of which both kinds of memory are known
+        "registered": "8.0 / 40.0", "managed": "32.0 / 50.0", "CPU": "4.0 / 8.0",
+        "copy engine": "55.0", "contiguous read by the GPU": "51.0", "memcpy": "10.0",
+    }  # fmt: skip
+    of_host = summary_line(medians(rows(*gathers("host_gather", 64, 5e9))))
+    assert (of_host["table"], of_host["CPU"], of_host["registered"]) == ("–", "5.0 / –", "– / –")
+
+
+def test_the_picture_has_what_is_known(tmp_path):
+    draw(medians(rows(*SEEN)), "a title", tmp_path / "one.png")
+    draw(medians(rows((Point("round_trip"), 1.0))), "none of it", tmp_path / "two.png")
+    for name in ("one", "two"):
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_profile_has_the_medians_by_hand():
+    known = medians(rows(*SEEN))
+    profile = profile_of(known, FACTS)
+    expected: dict[str, Any] = {
+        "copy.to_device": 55e9,
+        "gpu.memory_rate": 4e12,  # read and written
+        "gpu.launch": 1e-5,
+        "link.round_trip": 2e-6,
+        "link.raw_rate": 31.508e9,
+        "host.memory_rate": 20e9,  # 10 copied are 20
+        "gpu.memory": float(f"{24 * GIB:.5g}"),
+        "node.root_ports": 1,
+        "disk.block": 4096,
+    }
+    assert {key: profile[key].value for key in expected} == pytest.approx(expected, rel=1e-4)
+    assert profile["read.page_visits"].values[0] == ((GIB, 8e9 / 64), (2 * GIB, 2e9 / 64))
+    assert profile["read.managed_page_visits"].values[0] == ((GIB, 5e8),)
+    assert profile["read.roof"].values[0] == ((GIB, 51e9),)  # of the best grid
+    assert profile["host.gather_rate"].values[0] == ((64, 2e9), (512, 4e9))  # of two cores
+    assert profile["host.gather_scaling"].values[0] == ((1, 0.625), (2, 1.0))
+    assert profile["disk.iops"].values[0] == ((1, 20e3), (8, 50e3))
+    source = profile["copy.to_device"].source
+    assert (
+        source == "measured by gatherbench probe, 3 samples, quartiles -5.0% and +5.0%; a gibibyte"
+    )
+    for key in BY_HAND:
+        assert profile[key].value is None
+        assert profile[key].source == BY_HAND[key]
+
+
+def test_a_profile_says_what_is_not_known_or_not_believed(tmp_path):
+    known = medians(rows((Point("copy_to_device"), 1.0)))
+    profile = profile_of(known, FACTS)
+    assert profile["copy.to_device"].source.startswith("not believed: ")
+    assert profile["gpu.flops"].source == "not measured"
+    alone = profile_of(medians(rows(*gathers("host_gather", 64, 5e9))), HOST)
+    assert alone.unknown()["link.raw_rate"] == "no_device: measured without a GPU"
+    base = load_profile("rtx3090-pcie4")
+    mixed = profile_of(medians(rows(*gathers("host_gather", 64, 5e9))), HOST, base)
+    assert (mixed.name, mixed["host.cores"].value) == ("a-host+rtx3090-pcie4", 2)
+    assert mixed["link.max_request"] == base["link.max_request"], "given by hand"
+    (tmp_path / "own.toml").write_text(mixed.to_toml())
+    assert load_profile(tmp_path / "own.toml") == mixed
+
+
+# ---- a whole one ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probing, "MOST_ROUNDS", 3)
+
+
+def test_a_minute_of_a_host(small, quick, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    said: list[str] = []
+    done = probe(tmp_path / "new", say=said.append)
+    assert {p.name for p in done.folder.iterdir()} == {"rows.csv", "probe.csv", "probe.png"}
+    taken = read_points(done.folder / "rows.csv")
+    assert set(taken["case"]) == {
+        "host_copy",
+        "host_read",
+        "host_gather",
+        "disk_random",
+        "disk_sequential",
+    }
+    assert set(taken[taken["case"].str.startswith("disk")]["reason"]) == {
+        "not_applicable: no disk is timed (--disk none)"
+    }
+    assert done.rounds == 3
+    assert (done.known["rounds"][done.known["reason"] == ""] == 3).all()
+    file = pd.read_csv(done.folder / "probe.csv")
+    assert set(file["machine"]) == {done.facts.machine}
+    with pytest.raises(ProbeError, match="nothing is overwritten: name another folder"):
+        probe(tmp_path / "new")
+
+
+def test_a_minute_and_a_profile_of_a_gpu(cuda, quick, tmp_path):
+    done = probe(tmp_path / "one")
+    limits = {"copy_to_device", "sm_read", "gpu_gather", "managed_gather", "host_gather"}
+    assert limits <= set(done.known["case"])
+    assert done.facts.gpu == "a stand-in"
+    whole = probe(tmp_path / "two", scope=Scope.PROFILE)
+    wanted = {one.name for one in CASES.values() if one.scope <= Scope.PROFILE}
+    assert set(whole.known["case"]) == wanted
+    profile = profile_of(whole.known, whole.facts)
+    for key in ("read.roof", "gpu.launch", "copy.pageable", "read.page_visits", "gpu.issue"):
+        # A host that plays a GPU may be outside of what a GPU can be: then it is not believed.
+        assert profile[key].values or "not believed" in profile[key].source, key
+
+
+def test_named_cases_alone_are_measured_and_what_they_lack_is_a_row(cuda, tmp_path, monkeypatch):
+    monkeypatch.setitem(NEEDS, "ncu", lambda: unsupported("ncu is not there", "install it"))
+    done = probe(tmp_path, names=["requests", "gpu_copy"], rounds=2)
+    known = done.known.set_index("case")
+    assert known.loc["requests", "reason"] == "unsupported: ncu is not there; install it"
+    assert known.loc["gpu_copy", "rounds"] == 2
+    with pytest.raises(ProbeError, match=r"no case is called 'gpu_copi'.*gpu_copy"):
+        probe(tmp_path / "x", names=["gpu_copi"])
+
+
+@pytest.mark.parametrize(("busy", "noted"), [(0.05, False), (1.5, True), (None, False)])
+def test_other_work_is_noted(small, tmp_path, monkeypatch, busy, noted):
+    monkeypatch.setattr(probing.OtherWork, "cores", lambda _: busy)
+    done = probe(tmp_path, names=["host_copy"], rounds=1, device="cpu")
+    assert ("kept 1.5 cores busy" in done.title) is noted
+
+
+def test_a_probe_that_hangs_is_cut_off(small, tmp_path, monkeypatch):
+    limits: list[float] = []
+
+    @contextlib.contextmanager
+    def limited(seconds: float) -> Iterator[None]:
+        limits.append(seconds)
+        yield
+
+    monkeypatch.setattr(probing, "ends_within", limited)
+    monkeypatch.setattr(probing, "MOST_ROUNDS", 1)
+    probe(tmp_path, names=["host_copy"], budget_s=10, device="cpu")
+    assert limits == [pytest.approx(10 + probing.LATE_S, abs=1)]
+
+
+def told(*arguments: str, status: int = 0) -> str:
+    done = CliRunner().invoke(app, [*arguments])
+    assert done.exit_code == status, done.output
+    return " ".join(done.output.split())
+
+
+def test_the_command_lists_measures_and_writes_a_profile(small, quick, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.chdir(tmp_path)
+    listed = told("probe", "--list")
+    assert "gpu_matmul --profile lacks gpu" in listed
+    assert "host_gather probe ok" in listed
+    said = told("probe", "--disk", "none", "--profile", "own/one.toml")
+    assert "The host alone was measured" in said
+    assert "host_gather" in said
+    profile: LinkProfile = load_profile(tmp_path / "own/one.toml")
+    assert profile["host.sample_rate"].value
+    assert profile["disk.iops"].source == "no_device: measured without a GPU"
+    told("calibrate", "--disk", "none", "--out", "old")
+    assert [path.name for path in Path("old").iterdir()] == [f"{profile.name}.toml"]
+    assert len(list(Path("probe").iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--cases", "sm_reed"], "no case is called 'sm_reed'"),
+        (["--device", "tpu"], "expected auto, cpu or cuda"),
+        (["--device", "cuda"], "sees no CUDA GPU; --device cpu measures the host alone"),
+        (["--profile", "one.csv"], "name a file that ends in .toml"),
+        (["--profile", "one.toml", "--cases", "sm_read"], "leave --cases out"),
+        (["--base", "rtx3090-pcie4"], "--base goes with --profile"),
+        (["--base", "rtx3091", "--profile", "one.toml"], "rtx3091"),
+        (["--disk", "/not/there"], "no such folder; name a folder on the disk, or none"),
+        (["--out", "/dev/null/x", "--device", "cpu"], "choose a folder with --out"),
+    ],
+)
+def test_what_cannot_be_is_one_line(arguments, said, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert said in told("probe", *arguments, status=2)
+
+
+def test_too_few_rounds_are_no_profile(small, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(probing, "MOST_ROUNDS", 2)
+    command = ["probe", "--device", "cpu", "--disk", "none", "--profile", "one.toml"]
+    assert "2 whole rounds are too few" in told(*command, status=2)
+    assert not Path("one.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("trouble", "text"),
+    [
+        (MemoryError("cannot map 1.0 GiB"), "error: cannot map 1.0 GiB"),
+        (RuntimeError("CUDA error: illegal [memory] access"), "illegal [memory] access"),
+    ],
+)
+def test_what_stops_a_probe_is_an_error_and_no_traceback(
+    trouble, text, small, tmp_path, monkeypatch
+):
+    def stops(rig: object, point: Point) -> Observation:
+        raise trouble
+
+    one = dataclasses.replace(CASES["host_copy"], run=stops)
+    monkeypatch.setattr(probing, "every_case", lambda: {"host_copy": one})
+    assert text in told("probe", "--device", "cpu", "--out", str(tmp_path / "x"), status=1)
+
+
+def test_the_folder_of_the_disk_is_the_data_folders(tmp_path, monkeypatch):
+    monkeypatch.setenv("GATHERBENCH_DATA", str(tmp_path / "not" / "there"))
+    assert disk_folder("") == tmp_path
+    assert disk_folder(str(tmp_path)) == tmp_path
+    assert disk_folder("none") is None
+
+
+def test_the_terminal_has_a_column_for_each_size_of_table():
+    shown = table(medians(rows(*SEEN)))
+    heads = [str(column.header) for column in shown.columns]
+    assert heads == ["case", "", "rate", "1 GiB", "2 GiB"]

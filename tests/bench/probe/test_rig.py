@@ -1,0 +1,226 @@
+"""The rounds and their order, the table of rows, the watchdog, what a machine is asked."""
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from gatherbench.bench.probe import machine, rig
+from gatherbench.bench.probe.rig import (
+    GIB,
+    MIB,
+    Observation,
+    PointFile,
+    ProbeError,
+    RefusedError,
+    Rig,
+    ends_within,
+    filled_table,
+    visit,
+)
+from gatherbench.bench.read.points import Point, PointRow, is_point_table, read_points
+
+POINTS = [Point("sm_read", grid_percent=blocks) for blocks in range(1, 30)]
+ONE = Observation(1, 1.0, "none")
+Told = tuple[Point, int, Observation | None, str]
+
+
+class Kept(list[Told]):
+    """What a visit tells."""
+
+    def add(
+        self, point: Point, number: int, seen: Observation | None = None, reason: str = ""
+    ) -> None:
+        self.append((point, number, seen, reason))
+
+
+def test_rounds_take_turns_in_an_order_drawn_anew_until_the_time_is_spent():
+    seen: list[Point] = []
+    kept = Kept()
+
+    def measure(point: Point) -> Observation:
+        seen.append(point)
+        return ONE
+
+    size = len(POINTS)
+    whole = visit(POINTS, measure, kept.add, out_of_time=lambda: len(seen) >= 3 * size + 5)
+    assert whole == 2
+    assert seen[:size] == POINTS  # the warm-up, of which nobody is told
+    assert len(kept) == 2 * size + 5
+    assert Counter(number for _, number, _, _ in kept) == {1: size, 2: size, 3: 5}
+    assert set(seen[size : 2 * size]) == set(seen[2 * size : 3 * size]) == set(POINTS)
+    assert seen[size : 2 * size] != seen[2 * size : 3 * size]
+    again = list(seen)
+    seen.clear()
+    visit(POINTS, measure, kept.add, out_of_time=lambda: len(seen) >= 3 * size)
+    assert seen == again[: 3 * size], "the same turns"
+
+
+@pytest.mark.parametrize(("most", "spent", "rounds"), [(3, False, 3), (0, True, 1), (3, True, 1)])
+def test_rounds_end_when_there_are_enough_and_one_is_always_whole(most, spent, rounds):
+    kept = Kept()
+    whole = visit(POINTS, lambda _: ONE, kept.add, out_of_time=lambda: spent, most_rounds=most)
+    assert (whole, len(kept)) == (rounds, rounds * len(POINTS))
+
+
+def test_a_refused_point_is_told_once_with_the_reason_and_an_error_names_its_point():
+    def measure(point: Point) -> Observation:
+        if point.grid_percent < 3:
+            raise RefusedError("not here")
+        return ONE
+
+    kept = Kept()
+    visit(POINTS, measure, kept.add, out_of_time=lambda: False, most_rounds=4)
+    refused = [point.grid_percent for point, _, _, reason in kept if reason == "not here"]
+    assert refused == [1, 2]
+    assert len(kept) == 4 * (len(POINTS) - 2) + 2
+    assert visit(POINTS[:2], measure, kept.add, out_of_time=lambda: False) == 0  # none is left
+
+    def fail(point: Point) -> Observation:
+        raise RuntimeError("broken")
+
+    with pytest.raises(RuntimeError) as failed:
+        visit(POINTS, fail, kept.add, out_of_time=lambda: False)
+    assert failed.value.__notes__[0].startswith("while measuring Point(case='sm_read'")
+
+
+def row(point: Point, number: int, *seen: Any, unit: str = "B", reason: str = "") -> PointRow:
+    amount, seconds, source = seen or (None, None, "")
+    return PointRow(point, number, amount, unit, seconds, source, reason)
+
+
+def test_rows_are_on_disk_at_once_and_come_back(tmp_path):
+    path = tmp_path / "rows.csv"
+    with PointFile(path) as file:
+        file.add(row(Point("round_trip", span_bytes=GIB), 3, 10, 2.0, "clock", unit="1"))
+        assert len(path.read_text().splitlines()) == 2
+    with PointFile(path) as file:  # another process goes on
+        file.add(row(Point("gpu_gather", 64, policy="dgl", held_out=True), 0, reason="no, none"))
+    assert is_point_table(path)
+    first, second = read_points(path).itertuples()
+    assert (first.case, first.round, first.amount, first.unit) == ("round_trip", 3, 10, "1")
+    assert (first.time_s, first.source, first.reason, first.held_out) == (2, "clock", "", False)
+    assert (second.unit, second.reason, second.policy, second.order) == ("B", "no, none", "dgl", "")
+    assert second.held_out
+    assert second.amount != second.amount  # NaN: there is none
+    none = read_points(None)
+    assert len(none) == 0
+    assert none.dtypes.to_dict() == read_points(path).dtypes.to_dict()
+
+
+def test_a_full_disk_says_where_to_go():
+    with (
+        pytest.raises(ProbeError, match=r"/dev/full: .*No space left.*--out"),
+        PointFile(Path("/dev/full")) as file,
+    ):
+        file.add(row(Point("gpu_copy"), 3, 10, 2.0, "clock"))
+
+
+def test_what_is_made_once_is_closed_with_the_rig_and_a_refusal_is_not_tried_again():
+    made: list[str] = []
+
+    class Held:
+        def __init__(self, name: str) -> None:
+            made.append(name)
+
+        def close(self) -> None:
+            made.append("closed")
+
+    def refuse() -> None:
+        made.append("refused")
+        raise RefusedError("not here")
+
+    with Rig() as one:
+        assert one.once(Held, "a") is one.once(Held, "a")
+        for _ in range(2):
+            with pytest.raises(RefusedError, match="not here"):
+                one.once(refuse)
+    assert made == ["a", "refused", "closed"]
+
+
+def test_the_hosts_table_is_as_large_as_a_quarter_of_the_free_memory(monkeypatch):
+    sizes: list[int] = []
+    monkeypatch.setattr(rig, "filled_table", lambda size: sizes.append(size) or torch.empty(0))
+    for free in (64 * GIB, 5 * GIB, GIB):
+        monkeypatch.setattr(rig, "available_bytes", lambda free=free: free)
+        assert Rig().table.numel() == 0
+    assert sizes == [2 * GIB, GIB, 256 * MIB]
+    monkeypatch.setattr(rig, "available_bytes", lambda: 900 * MIB)
+    with pytest.raises(RefusedError, match=r"no_memory: 0.9 GiB are free.*close other programs"):
+        Rig().table  # noqa: B018
+
+
+def test_every_eight_bytes_of_a_table_differ():
+    words = filled_table(8 * 10_001).view(torch.int64)
+    assert len(words.unique()) == 10_001
+
+
+HANGS = """
+from gatherbench.bench.probe.rig import ends_within
+
+def driver_call():
+    {hang}
+
+with ends_within({seconds}):
+    driver_call()
+"""
+
+
+@pytest.mark.parametrize(
+    ("hang", "seconds", "said"),
+    [
+        ("import threading; threading.Event().wait()", 0.3, "in driver_call"),
+        ("import ctypes; ctypes.PyDLL(None).sleep(50)", 0.3, "in driver_call"),  # keeps the lock
+        ("import threading; threading.Event().wait()", -1.0, "Timeout"),
+    ],
+)
+def test_a_driver_that_answers_no_more_ends_the_process_which_says_where(hang, seconds, said):
+    command = [sys.executable, "-c", HANGS.format(hang=hang, seconds=seconds)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert said in done.stderr
+
+
+def test_what_ends_in_time_is_left_alone(monkeypatch):
+    """The watchdog is called off, whatever ends the block."""
+    told: list[object] = []
+    watchdog = SimpleNamespace(
+        dump_traceback_later=lambda seconds, **_: told.append(seconds),
+        cancel_dump_traceback_later=lambda: told.append("off"),
+    )
+    monkeypatch.setattr(rig, "faulthandler", watchdog)
+    with pytest.raises(KeyError), ends_within(0.2):
+        raise KeyError
+    assert told == [0.2, "off"]
+
+
+def test_a_machine_with_a_gpu_is_asked(monkeypatch):
+    gpu = SimpleNamespace(name="NVIDIA H200", total_memory=150 << 30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    idle, awake = (
+        {"link_gen_current": gen, "link_width_current": 16, "driver": "580"} for gen in (1, 5)
+    )
+    told: dict[str, Any] = {"gpus": [awake, idle], "gpu_in_use": "this one"}
+    monkeypatch.setattr(machine, "describe_gpus", lambda: told)
+    facts = machine.ask(torch.device("cuda", 0))
+    assert (facts.machine, facts.gpus, facts.gpu_memory_bytes) == ("nvidia-h200", 2, 150 << 30)
+    assert (facts.link_generation, facts.link_lanes, facts.driver) == (5, 16, "580")
+    assert facts.description.startswith("NVIDIA H200, PCIe 5.0 x16; ")
+    told["gpu_in_use"] = None  # which of them it is, nobody says
+    assert machine.ask(torch.device("cuda", 0)).link_generation is None
+    told["gpus"] = [awake]
+    assert machine.ask(torch.device("cuda", 0)).link_generation == 5
+
+
+def test_this_host_can_be_asked(monkeypatch):
+    monkeypatch.setenv("GATHERBENCH_COMMIT", "0123456789ab")
+    facts = machine.ask(None)
+    assert facts.machine.startswith("cpu-")
+    assert facts.cores >= 1
+    assert (facts.gpus, facts.gpu, facts.commit) == (0, "", "0123456789ab")
