@@ -11,7 +11,7 @@
 import pandas as pd
 
 from gatherbench.bench.show.views.epochs import speedup
-from helpers.bars import epoch_bars
+from helpers.bars import epoch_bars, listed_epochs
 from helpers.epoch_bars import (
     disturbances,
     gain,
@@ -20,6 +20,7 @@ from helpers.epoch_bars import (
     possible,
     predicted_bars,
     stated_times,
+    whole_epochs,
 )
 from helpers.findings import open_findings
 from helpers.reddit import reddit_bars
@@ -62,6 +63,25 @@ for first in range(0, len(groups), 3):
         ),
         f"Epoch time by strategy for {', '.join(groups[first : first + 3])}.",
     )
+
+# %% [markdown]
+# ## A whole epoch of papers100M's shape
+#
+# The plan `gpu-papers` has the fan-outs, seeds and hidden width of GraphBolt's example, on hashed
+# structure and rows, with the features in host memory or on the GPU. GraphBolt had them on a disk
+# behind caches, and the published epochs are of A100s: no bar is a verdict over another.
+
+# %%
+show(
+    listed_epochs(
+        whole_epochs(findings),
+        "not measured yet: gatherbench run gpu-papers",
+        title="One epoch of papers100M's shape",
+        foot="Published: dmlc/dgl #7541, pyg-team/pytorch_geometric #10079, as their authors say. "
+        "Measured: one epoch a path, one path after the other.",
+    ),
+    "Whole epochs of papers100M: published by other systems, and measured here.",
+)
 
 # %% [markdown]
 # ## In host memory

@@ -72,6 +72,24 @@ def epoch_bars(
     return draw(chart, columns=side_by_side, column=column)
 
 
+def listed_epochs(table: pd.DataFrame, missing: str, *, title: str, foot: str) -> Figure:
+    """Draw ``table``: a line for each epoch, by ``kind``, ``strategy`` and ``note``.
+
+    Args:
+        missing: what stands in the place of measured epochs where there is none.
+    """
+    axis, lines = Axis.of("s", table["median"], table["high"]), []
+    for row in table.sort_values(["kind", "median"], ascending=[False, True]).to_dict("records"):
+        name, value = str(row["strategy"]), float(row["median"])
+        text = f"{axis.plain(value)}  {row['note']}"
+        line = Line(name, "", row["kind"], {name: value}, text=text)
+        lines.append(whiskered(line, axis, (float(row["low"]), float(row["high"]))))
+    if not (table["kind"] == "measured").any():
+        lines.append(Line("gatherbench", "", "measured", missing=missing))
+    chart = Chart("epochs", title, "", "time per epoch", [Panel("", lines, axis)], foot=foot)
+    return draw(chart, column=9.0)
+
+
 def stage_shares(
     table: pd.DataFrame, absent: Sequence[tuple[str, str]], *, title: str, foot: str
 ) -> Figure:

@@ -145,6 +145,21 @@ def measured_bars(findings: Findings, backend: str, dataset: str = "") -> pd.Dat
     return bars[[*BARS, "machine"]]
 
 
+def whole_epochs(findings: Findings) -> pd.DataFrame:
+    """Whole epochs of papers100M's shape: published by system, measured by path, as bars."""
+    published = findings.published.query("table == 'whole_epochs'")
+    said = published.assign(kind="published", median=published["value"], low=np.nan, high=np.nan)
+    workloads = [(i, w) for run in findings.runs for i, w in run.plan["workloads"].items()]
+    whole = [i for i, w in workloads if (w["scale"], w["max_batches"]) == (1, 0)]
+    mine = findings.epochs("cuda")
+    papers = mine["dataset"].isin(["hashed-papers100M", "ogbn-papers100M"])
+    mine = mine[papers & mine["workload"].isin(whole)]
+    variant = mine["variant"].where(mine["variant"] != "default", "")
+    found = mine.assign(kind="measured", variant=variant + " " + mine["machine"])
+    bars = pd.concat([said, found], ignore_index=True)
+    return bars.assign(note=bars["variant"].str.strip())
+
+
 def _on_graphs(table: pd.DataFrame) -> pd.DataFrame:
     """Epochs that begin with sampling: those without a graph do not."""
     return table[table["model"] != GRAPHLESS]

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from gatherbench.bench.plan.plan_file import load_plan
+
 from .golden import TOLERANCE, differences
 
 HERE = Path(__file__).parent
@@ -41,3 +43,36 @@ def test_a_change_of_anything_is_a_difference(name):
         assert [line.partition("\n")[0] for line in differences(recorded, changed)] == [key]
         del changed[key]
         assert len(list(differences(recorded, changed))) == 1
+
+
+#: Waits of the host, copies to the device and back, of a minibatch; its kernels beside those of the
+#: step. A path that gathers on the CPU waits for ids and buffers, too, copies rows, and launches no
+#: gather; a cached one launches a kernel more. Beyond them an epoch has up to four waits.
+CALLS = {
+    "no_fetch": (1, 1, 1, 0),
+    "cpu_gather naive": (3, 2, 2, 0),
+    "cpu_gather pinned": (3, 3, 2, 0),
+    "cpu_gather prefetch": (3, 2, 2, 0),
+    "unified_zero_copy": (1, 1, 1, 1),
+    "aligned_zero_copy": (1, 1, 1, 1),
+    "async_zero_copy": (1, 1, 1, 1),
+    "cached_zero_copy": (1, 1, 1, 2),
+    "all_in_gpu": (1, 1, 1, 1),
+}
+MINIBATCHES, STEP = 5, 12
+
+
+@pytest.mark.parametrize("plan", ["gpu-decide", "gpu-papers", "gpu-beyond"])
+def test_what_a_minibatch_asks_of_cuda_by_each_path_of_the_plans(plan):
+    """As the stand-in counted it, of three layers. A larger share or table changes no call."""
+    recorded = json.loads((HERE / "gpu-decide.json").read_text(encoding="utf-8"))
+    (start,) = {key.split(" | ")[0] for key in recorded if key.startswith("hashed-papers100M")}
+    for case in load_plan(plan).cases():
+        name = f"{case.strategy} {case.variant}"
+        expected = CALLS.get(case.strategy) or CALLS[name]
+        _, every = recorded[f"{start} | {name.replace('20%', '10%')} | calls"]
+        launches = every["launches"] / MINIBATCHES - STEP
+        copies = every["to_device"] // MINIBATCHES, every["to_host"] // MINIBATCHES
+        assert (every["waits"] // MINIBATCHES, *copies, launches) == expected, name
+        assert every["waits"] % MINIBATCHES <= 4
+        assert every["allocations"] == every["events"] == 0

@@ -3,6 +3,8 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -12,9 +14,12 @@ from gatherbench.bench.read.gpu import gpu_energy
 from gatherbench.bench.read.points import COLUMNS
 from gatherbench.bench.read.tables import RunError, load_run, newest_run, only
 from gatherbench.bench.run.store import StoreError
+from helpers.bars import listed_epochs
+from helpers.epoch_bars import whole_epochs
 from helpers.findings import RESULTS_VARIABLE, load_findings, open_findings
 
 from ..bench.show.gpu_rows import add_gpu_metrics, write_micro
+from ..bench.show.pictures import texts
 
 MakeRun = Callable[..., Path]
 SAGE, GAT = "wordnet-sage16x2-b1000-1f2e3d4c", "wordnet-gat16x2-b1000-1f2e3d4d"
@@ -167,3 +172,44 @@ def test_a_broken_published_table_is_named(tmp_path):
     (tmp_path / "mine.csv").write_text("a,b\n1,2\n")
     with pytest.raises(StoreError, match=r"mine\.csv"):
         load_findings(tmp_path, tmp_path)
+
+
+@pytest.mark.parametrize("measured", [True, False])
+def test_whole_epochs_of_papers_stand_beside_what_others_publish(measured):
+    """Cut short, in small or of another graph an epoch is another thing."""
+    names = ("whole", "short", "small", "other")
+    sizes = [(1.0, 0), (1.0, 9), (0.5, 0), (1.0, 0)]
+    plan = {i: {"scale": s, "max_batches": n} for i, (s, n) in zip(names, sizes, strict=True)}
+    columns = ["workload", "dataset", "strategy", "variant", "machine", "median", "low", "high"]
+    rows = [
+        (
+            i,
+            "reddit" if i == "other" else "hashed-papers100M",
+            "cpu_gather",
+            i,
+            "h100",
+            9.0,
+            9.0,
+            9.0,
+        )
+        for i in names
+    ]
+    published = pd.DataFrame(
+        [("whole_epochs", "GraphBolt", "A100", 27.2), ("headlines", "x", "", 0.6)],
+        columns=["table", "strategy", "variant", "value"],
+    )
+    known: Any = SimpleNamespace(
+        published=published,
+        runs=[SimpleNamespace(plan={"workloads": plan})],
+        epochs=lambda _: pd.DataFrame(rows if measured else [], columns=columns),
+    )
+    table = whole_epochs(known)
+    drawn = [
+        ("published", "GraphBolt", "A100", 27.2),
+        ("measured", "cpu_gather", "whole h100", 9.0),
+    ]
+    found = table[["kind", "strategy", "note", "median"]].itertuples(index=False, name=None)
+    assert list(found) == drawn[: 1 + measured]
+    said = texts(listed_epochs(table, "not yet", title="", foot=""))
+    assert "27.2  A100" in said
+    assert ("9.00  whole h100" in said, "not yet" in said) == (measured, not measured)

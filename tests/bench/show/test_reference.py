@@ -24,7 +24,7 @@ def test_every_value_is_a_row_with_an_origin(published):
     assert set(published["basis"]) == {"published"}
     origins = (
         "PVLDB|arXiv|KDD|EuroSys|dmlc/dgl (?:#|examples/)|nvbandwidth #|Azure|PCI Express"
-        "|pytorch-direct_dgl|NoakLiu/GraphSnapShot"
+        "|pytorch-direct_dgl|NoakLiu/GraphSnapShot|pyg-team/pytorch_geometric #"
     )
     errors = published["metric"] == "wall_time_reading_error"
     assert published[~errors]["source"].str.contains(origins).all()
