@@ -11,6 +11,7 @@ from pathlib import Path
 from gatherbench.datasets.dataset import SPEC_FILE, DatasetError, import_again, not_ours
 from gatherbench.datasets.files import exclusive
 from gatherbench.datasets.hashed import hashed_shapes
+from gatherbench.datasets.igb_source import igb_sources
 from gatherbench.datasets.mag_source import MagSource
 from gatherbench.datasets.ogb_source import OgbSource
 from gatherbench.datasets.reddit_source import RedditSource
@@ -30,6 +31,7 @@ SOURCES: tuple[GraphSource, ...] = (
     OgbSource("ogbn-papers100M"),
     MagSource("ogbn-mag"),
     RedditSource(),
+    *igb_sources(),
 )
 
 

@@ -1,0 +1,166 @@
+"""IGB and IGBH (Khatua et al., KDD 2023), the graphs of MLPerf's GNN benchmark, by their folders.
+
+``<size>/processed`` has a folder for each type of nodes (``paper/node_feat.npy``) and for each kind
+of edges (``paper__cites__paper/edge_index.npy``, ``[E, 2]``). Rows of every type are 1,024 float32,
+so one table serves them all: types follow one another in one range of numbers. In the two largest
+sizes some files are float32 without a header, labels too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatherbench.datasets.arrays import expect, mapped
+from gatherbench.datasets.columns import columns, edge_keys, typed_keys
+from gatherbench.datasets.dataset import DatasetError
+from gatherbench.datasets.download import Published
+from gatherbench.datasets.files import check_memory
+from gatherbench.datasets.relations import write_typed
+from gatherbench.datasets.source import Progress
+from gatherbench.datasets.writer import DatasetWriter
+
+WIDTH = 1024
+#: Papers of IGB's full size that have one of the 19 labels: the first ones.
+LABELLED = 227_130_858
+#: Edges, and rows, that are read at a time.
+_EDGES, _ROWS = 1 << 22, 1 << 12
+_CITES = "paper__cites__paper"
+
+Pairs = Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]
+
+
+@dataclass(frozen=True, slots=True)
+class IgbSource(Published):
+    """``igb-tiny`` to ``igb-full``: papers and citations; ``igbh-…``: all types and kinds."""
+
+    def prepare(self, folder: Path, scale: float, progress: Progress) -> None:
+        family, _, size = self.name.partition("-")
+        place = folder.parent / "raw" / family / size / "processed"
+        files = sorted(place.glob("*__*__*/edge_index.npy"))
+        if family == "igb":
+            files = [file for file in files if file.parent.name == _CITES]
+        if not files:
+            raise DatasetError(
+                f"{place}: has no {_CITES}/edge_index.npy; download {self.name} as "
+                f"{self.known['url']} says, so that its folder {size!r} lies in "
+                f"{place.parents[1]}; a link to a folder that you have will do"
+            )
+        progress(f"reading {place}", 0.0)
+        triplets = [tuple(file.parent.name.split("__")) for file in files]
+        types = sorted({one for head, *_, tail in triplets for one in (head, tail)} - {"paper"})
+        tables = {one: _rows(place / one / "node_feat.npy") for one in ["paper", *types]}
+        starts = np.cumsum([0, *map(len, tables.values())])
+        first, nodes = dict(zip(tables, starts.tolist(), strict=False)), int(starts[-1])
+        ends = [expect(mapped(file), str(file), "iu", None, 2) for file in files]
+        both = 2 if family == "igbh" else 1
+        count = both * sum(map(len, ends))
+        check_memory((32 if both == 2 else 8) * count, f"{place}: its edges")
+
+        def pairs() -> Pairs:
+            for file, array, (head, *_, tail) in zip(files, ends, triplets, strict=True):
+                for inverse in range(both):
+                    for part in _parts(array, str(file), len(tables[head]), len(tables[tail])):
+                        source, target = part[0] + first[head], part[1] + first[tail]
+                        yield (target, source) if inverse else (source, target)
+
+        keys = edge_keys(pairs(), count, nodes, str(place))
+        names = tuple(
+            f"{'inverse ' * inverse}{relation}"
+            for _, relation, *_ in triplets
+            for inverse in range(both)
+        )
+        if both == 2:
+            many = [len(array) for array in ends for _ in range(both)]
+            kinds = np.repeat(np.arange(len(names), dtype=np.int8), many)
+            keys = typed_keys(keys, kinds, nodes, len(names), str(place))
+            del kinds
+        labels = np.full(nodes, -1, np.int64)
+        labels[: len(tables["paper"])] = _labels(place / "paper", len(tables["paper"]))
+        if size == "full":
+            labels[LABELLED:] = -1
+        labelled = np.flatnonzero(labels >= 0)
+        splits = np.split(labelled, [int(len(labelled) * share) for share in (0.6, 0.8)])
+        spec = replace(
+            self.estimate(1.0),
+            num_nodes=nodes,
+            num_edges=count,
+            relations=names if both == 2 else (),
+            node_types=tuple((one, len(table)) for one, table in tables.items()),
+        )
+        with DatasetWriter(folder, spec, progress) as writer:
+            if both == 2:
+                write_typed(writer, keys, nodes, len(names))
+            else:
+                writer.write_columns(columns(keys, nodes))
+            del keys
+            writer.write_features(
+                table[at : at + _ROWS]
+                for table in tables.values()
+                for at in range(0, len(table), _ROWS)
+            )
+            writer.write_labels(labels)
+            writer.write_splits(*splits)
+
+
+def igb_sources() -> tuple[IgbSource, ...]:
+    """Both families in all sizes, the smallest first."""
+    sizes = ("tiny", "small", "medium", "large", "full")
+    return tuple(IgbSource(f"{family}-{size}") for family in ("igb", "igbh") for size in sizes)
+
+
+def _parts(
+    array: NDArray[Any], where: str, heads: int, tails: int
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Runs of sources and targets, numbered within their types.
+
+    Raises:
+        DatasetError: a node that its type has not, which would be one of another type's.
+    """
+    for at in range(0, len(array), _EDGES):
+        source, target = array[at : at + _EDGES].T.astype(np.int64)
+        for ids, most in ((source, heads), (target, tails)):
+            if ids.min() < 0 or ids.max() >= most:
+                bad = ids[(ids < 0) | (ids >= most)][0]
+                raise DatasetError(f"{where}: names node {bad}, and its type has {most:,}")
+        yield source, target
+
+
+def _rows(path: Path) -> NDArray[np.float32]:
+    """A table ``[N, 1024]``, with NumPy's header or without."""
+    return expect(_floats(path, (-1, WIDTH)), str(path), "f", None, WIDTH)
+
+
+def _labels(folder: Path, papers: int) -> NDArray[np.int64]:
+    """The 19 subjects ``[papers]``, -1 where there is none."""
+    path = folder / "node_label_19.npy"
+    found = expect(_floats(path, (-1,)), str(path), "iuf", papers)
+    if found.dtype.kind == "f":
+        found = np.where(np.isnan(found), -1, found)
+    labels = found.astype(np.int64)
+    if (labels != found).any():
+        raise DatasetError(f"{path}: holds labels that are no whole numbers")
+    return labels
+
+
+def _floats(path: Path, shape: tuple[int, ...]) -> NDArray[Any]:
+    """A map of a ``.npy``, or of bare float32 of that shape.
+
+    Raises:
+        DatasetError: it is not there, or neither of them.
+    """
+    try:
+        with path.open("rb") as file:
+            begin = file.read(6)
+        if begin == b"\x93NUMPY":
+            return mapped(path)
+        return np.memmap(path, np.float32, "r").reshape(shape)
+    except (OSError, ValueError) as error:
+        raise DatasetError(
+            f"{path}: neither a .npy nor bare float32 in rows of its width ({error}); fetch it anew"
+        ) from error
