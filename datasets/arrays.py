@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from gatherbench.datasets.dataset import DatasetError
 from gatherbench.datasets.files import check_free_space
 
+#: Bytes of a table that are read at a time.
+_PIECE = 4 << 20
 #: What NumPy, PyArrow, SciPy, torch and zip raise on a damaged file.
 _BROKEN = (
     *(OSError, EOFError, ValueError, RuntimeError, KeyError, TypeError, AttributeError),
@@ -58,7 +60,7 @@ def mapped(path: Path) -> NDArray[Any]:
 def unpacked(path: Path, name: str, room: Path) -> NDArray[Any]:
     """An array of an ``.npz``, as a map of a file without a name in the folder ``room``.
 
-    The table of ogbn-papers100M is such an array, of 57 GB. The file goes when the map does.
+    The file goes when the map does.
 
     Raises:
         DatasetError: a damaged archive, no such array, one of Python objects, or too little room.
@@ -78,6 +80,42 @@ def unpacked(path: Path, name: str, room: Path) -> NDArray[Any]:
 def member(path: Path, name: str, room: Path, kinds: str, *shape: int | None) -> NDArray[Any]:
     """As :func:`unpacked`, if the array is as :func:`expect` expects it."""
     return expect(unpacked(path, name, room), f"{path}, array {name!r}", kinds, *shape)
+
+
+def streamed(
+    path: Path, name: str, rows: int
+) -> tuple[tuple[int, ...], Iterator[NDArray[np.floating[Any]]]]:
+    """The shape of a table of so many rows in an ``.npz``, and its rows, some at a time.
+
+    Nothing is unpacked to the disk, where the table of ogbn-papers100M would lie twice.
+
+    Raises:
+        DatasetError: a damaged archive, no such array, or one of another kind or shape; while rows
+            are taken, an array that ends early.
+    """
+    where, remedy = f"{path}, array {name!r}", "fetch or save it again"
+    with explained(f"{where}: cannot be read", remedy):
+        packed = zipfile.ZipFile(path).open(f"{name}.npy")  # noqa: SIM115  # by its rows' end
+        first = np.lib.format.read_magic(packed) == (1, 0)
+        head = np.lib.format
+        read = head.read_array_header_1_0 if first else head.read_array_header_2_0
+        shape, turned, dtype = read(packed)
+        if turned or dtype.hasobject:
+            raise ValueError("its rows do not lie one behind the other")
+    expect(np.broadcast_to(np.empty((), dtype), shape), where, "f", rows, None)
+    row = shape[1] * dtype.itemsize
+    step = max(1, _PIECE // max(1, row))
+
+    def runs() -> Iterator[NDArray[np.floating[Any]]]:
+        with packed:
+            for at in range(0, rows, step):
+                wanted = min(step, rows - at) * row
+                with explained(f"{where}: cannot be read", remedy):
+                    if len(content := packed.read(wanted)) < wanted:
+                        raise ValueError("it ends before its last row")
+                yield np.frombuffer(content, dtype).reshape(-1, shape[1])
+
+    return shape, runs()
 
 
 def _map(path: Path) -> NDArray[Any]:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatherbench.datasets.arrays import explained, member
+from gatherbench.datasets.arrays import explained, member, streamed
 from gatherbench.datasets.columns import columns, edge_keys
 from gatherbench.datasets.dataset import DatasetError, DatasetSpec
 from gatherbench.datasets.download import Published, fetch_folder
@@ -76,7 +76,7 @@ class OgbSource(Published):
             writer.write_splits(*splits)
 
     def _map(self, raw: Path, folder: Path, splits: Splits, progress: Progress) -> None:
-        """From ``data.npz``, unpacked to the disk meanwhile: 8 bytes an edge in memory."""
+        """From ``data.npz``: its edges unpacked to the disk meanwhile, its table row by row."""
         data, room = raw / "data.npz", folder.parent
         progress("unpack arrays", 0.0)
         labels = member(raw / "node-label.npz", "node_label", room, "fi", None, 1)
@@ -84,17 +84,15 @@ class OgbSource(Published):
         edges = member(data, "edge_index", room, "i", 2, None)
         keys = edge_keys([(edges[0], edges[1])], edges.shape[1], nodes, str(data))
         del edges  # and its 26 GB of disk, before the table takes 57
-        table = member(data, "node_feat", room, "f", nodes, None)
-        with DatasetWriter(
-            folder, self._spec((nodes, table.shape[1]), len(keys)), progress
-        ) as writer:
+        shape, table = streamed(data, "node_feat", nodes)
+        with DatasetWriter(folder, self._spec(shape, len(keys)), progress) as writer:
             writer.write_labels(classes(labels))
             writer.write_splits(*splits)
             writer.write_columns(columns(keys, nodes))
             del keys
             writer.write_features(table)
 
-    def _spec(self, shape: tuple[int, int], edges: int) -> DatasetSpec:
+    def _spec(self, shape: tuple[int, ...], edges: int) -> DatasetSpec:
         """The estimate with the sizes that the files have; merging may leave fewer edges."""
         known = self.estimate(1.0)
         return replace(known, num_nodes=shape[0], num_edges=edges, feature_dim=shape[1])

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gatherbench.datasets import files
+from gatherbench.datasets import arrays, files
 from gatherbench.datasets.dataset import DatasetError
 from gatherbench.datasets.ogb_source import OgbSource, classes, import_nodeproppred
 from gatherbench.datasets.store import open_dataset
@@ -181,6 +181,18 @@ def test_a_cut_archive_of_papers_is_named_and_leaves_nothing(tmp_path):
     with pytest.raises(DatasetError, match=r"data\.npz.*fetch or save it again"):
         prepared(tmp_path, "ogbn-papers100M")
     assert [path.name for path in tmp_path.iterdir()] == ["raw"]
+
+
+def test_papers_never_lies_on_the_disk_twice(tmp_path, monkeypatch):
+    """Only its edges and labels are unpacked there."""
+    papers_folder(tmp_path / "raw")
+    seen, really = [], arrays.unpacked
+    monkeypatch.setattr(arrays, "unpacked", lambda *of: seen.append(of[1]) or really(*of))
+    monkeypatch.setattr(arrays, "_PIECE", 1)  # a row at a time
+    table = open_dataset(prepared(tmp_path, "ogbn-papers100M")).features
+    assert seen == ["node_label", "edge_index"]
+    with np.load(tmp_path / "raw/ogbn_papers100M/raw/data.npz") as data:
+        np.testing.assert_array_equal(table, data["node_feat"].astype(np.float32))
 
 
 def test_papers_never_holds_the_table(tmp_path):
