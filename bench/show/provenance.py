@@ -122,7 +122,7 @@ def cases_ended(run: Run) -> dict[str, int]:
 
 def gpu_of(run: Run) -> str:
     """Name of the GPU that the run used, or of those that it may have; empty: there was none."""
-    gpus, used = run.env.get("gpus", []), run.env.get("gpu_in_use")
+    gpus, used = run.env.get("gpus") or [], run.env.get("gpu_in_use")
     mine = [gpu for gpu in gpus if used and gpu.get("uuid_hash") == used] or gpus
     return ", ".join(sorted({str(gpu.get("name", "unnamed")) for gpu in mine}))
 
