@@ -13,11 +13,7 @@ from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.read.reference import published_range
 from gatherbench.bench.show.answer import answers
 from gatherbench.bench.show.figures.curves import CurveAxes, curves
-from gatherbench.bench.show.views.ranks import (
-    epoch_over_ranks,
-    scaling_efficiency,
-    speedup_at_ranks,
-)
+from gatherbench.bench.show.views.axis import chart
 from helpers.findings import open_findings
 from helpers.reddit import (
     beside_published,
@@ -92,7 +88,7 @@ show(
 
 # %%
 for run in on_gpus:
-    show(scaling_efficiency(run), f"Scaling efficiency over GPUs on {run.machine}.")
+    show(chart(run, "gpus", "efficiency"), f"Scaling efficiency over GPUs on {run.machine}.")
     say(*(f"- {one.workload}: {one.text}" for one in answers(run)))
 if not on_gpus:
     say("**Not measured yet**: " + absent["measured"] + ".")
@@ -105,12 +101,9 @@ if not on_gpus:
 
 # %%
 for run in on_hosts:
-    for draw, what in (
-        (epoch_over_ranks, "Epoch time"),
-        (speedup_at_ranks, "Speed-up over CPU gather on as many ranks"),
-        (scaling_efficiency, "Scaling efficiency"),
-    ):
-        show(draw(run), f"{what} over ranks, which are processes on a host: {run.machine}.")
+    for column, what in {"epoch": "Epoch time", "efficiency": "Scaling efficiency"}.items():
+        drawn = chart(run, "gpus", column)
+        show(drawn, f"{what} over ranks, which are processes on a host: {run.machine}.")
     say(*(f"- {one.workload}: {one.text}" for one in answers(run)))
 if not on_hosts:
     say("**Not measured yet**: run a plan with `gpus = [1, 2]` on a machine without GPUs.")

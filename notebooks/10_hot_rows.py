@@ -9,9 +9,9 @@
 # 2.1 times as fast.
 
 # %%
-from gatherbench.bench.read.kept import found_on_device
+from gatherbench.bench.read.axis import axis
 from gatherbench.bench.show.figures.curves import CurveAxes, curves
-from gatherbench.bench.show.figures.kept_rows import draw_kept_rows
+from gatherbench.bench.show.views.axis import chart
 from helpers.findings import open_findings
 from helpers.gathers import over_rounds
 from helpers.hot_rows import measured_gains, published_tiering
@@ -54,9 +54,10 @@ else:
 # could spare, so there the first panel shows what finding rows costs, and no gain.
 
 # %%
-kept = [(run, w, figure) for run in findings.runs for w, figure in draw_kept_rows(run).items()]
-for run, workload, figure in kept:
-    show(figure, f"Epoch and link bytes over the share kept, {run.names[workload]}.")
+kept = [run for run in findings.runs if len(axis(run, "share"))]
+for run in kept:
+    show(chart(run, "share"), f"Epochs over the share kept, {run.machine}.")
+    show(chart(run, "share", "link"), f"Link bytes over the share kept, {run.machine}.")
 if not kept:
     say("**Not measured yet**: `gatherbench run hot-rows`, on a GPU or without one.")
 
@@ -69,12 +70,12 @@ say(
     f"- Published: {least:.0%} to {most:.0%} less over the link, training **{low:g} to {high:g}**"
     " times as fast, over graphs that the abstract does not name."
 )
-for run, workload, _ in kept:
-    found = found_on_device(run).loc[workload].dropna().sort_values("counted")
-    for (strategy, variant, backend), row in found.iterrows():
+for run in kept:
+    known = axis(run, "share").dropna(subset="counted").sort_values("counted")
+    for one in known.to_dict("records"):
         say(
-            f"- {run.names[workload]}, {backend}: `{strategy}` `{variant}` found"
-            f" **{row['counted']:.1%}** of the rows, {row['declared']:.1%} were declared."
+            f"- {one['family']}, {one['backend']}: `{one['strategy']}` `{one['variant']}` found"
+            f" **{one['counted']:.1%}** of the rows, {one['declared']:.1%} were declared."
         )
 for row in measured.itertuples():
     gain = compared(over_rounds(row.y, row.low, row.high), "as fast as `aligned_zero_copy given`")

@@ -9,17 +9,14 @@
 # 97.0 s (SIEVE) to 138.4 s (LRU), so the policy of the cache alone is worth a factor of 1.4.
 
 # %%
-import pandas as pd
+import numpy as np
 
 from gatherbench.bench.read.disk_reads import disk_strategies
 from gatherbench.bench.show.answer import answers
-from gatherbench.bench.show.figures.amplification import (
-    Reads,
-    random_reads,
-    reads_of_run,
-    row_widths,
-)
-from gatherbench.bench.show.views.disk import disk_epochs, disk_hits, disk_rate
+from gatherbench.bench.show.views.axis import chart
+from gatherbench.kernels.disk_read import reads_of
+from gatherbench.kernels.table_file import TableFile
+from gatherbench.strategies.disk_direct import NOWHERE
 from helpers.findings import open_findings
 from helpers.shown import say, show
 
@@ -35,33 +32,32 @@ if not runs:
 # where the minibatch is large beside the table.
 
 # %%
-papers = Reads(111_059_956, 500_000, pd.DataFrame(columns=["series", "x", "counted", "declared"]))
-measured = {title: reads for run in runs for title, reads in reads_of_run(run).items()}
-show(
-    row_widths({"500 000 random rows of papers100M's 111 M": papers, **measured}),
-    "Bytes read off the disk for each byte of the rows, over the row width.",
-)
+ids, rows = 500_000, 111_059_956
+drawn = np.random.default_rng(0).choice(rows // 125, ids // 125, replace=False)
 for row_bytes in (400, 512, 4096):
-    read = random_reads(row_bytes, papers.rows, papers.ids, merge=True)
+    table = TableFile(NOWHERE, 0, rows // 125, row_bytes)
+    read = reads_of(drawn.astype(np.int64), table, True)[0] / (len(drawn) * row_bytes)
     say(
         f"- Of papers100M's many random rows of {row_bytes} B, **{read:.1f} B** are read for each"
         " byte, although rows of a block share reads (computed)."
     )
+for run in runs:
+    show(chart(run, "path", "amplification"), "Bytes read off the disk for each byte of the rows.")
 
 # %% [markdown]
 # ## Epochs
 
 # %%
 for run in runs:
-    show(disk_epochs(run), "Epoch time of each path that reads a disk.")
+    show(chart(run, "path"), "Epoch time of each path that reads a disk.")
 
 # %% [markdown]
 # ## Caches in memory
 
 # %%
 for run in runs:
-    show(disk_hits(run), "Rows found in memory by path, beside published epochs by cache policy.")
-    show(disk_rate(run), "Reads of the disk per second, by path.")
+    show(chart(run, "path", "in_memory"), "Rows found in memory, by path.")
+    show(chart(run, "path", "iops"), "Reads of the disk per second, by path.")
 
 # %% [markdown]
 # ## What the data say

@@ -9,18 +9,15 @@
 # with a disk, and no slower a step, for language models.
 
 # %%
+from gatherbench.bench.read.axis import axis
 from gatherbench.bench.show.answer import answers
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
-from gatherbench.bench.show.views.activations import (
-    ACTIVATIONS,
-    activations_epochs,
-    activations_memory,
-)
+from gatherbench.bench.show.views.axis import chart
 from helpers.findings import open_findings
 from helpers.shown import say, show
 
 findings = open_findings()
-runs = [run for run in findings.runs if ACTIVATIONS.applies(run)]
+runs = [run for run in findings.runs if len(axis(run, "activations"))]
 if not runs:
     say("**Not measured yet**: `gatherbench run activations`, on a GPU or without one.")
 
@@ -52,8 +49,8 @@ show(
 
 # %%
 for run in runs:
-    show(activations_memory(run), "Memory of a training step by where activations lie.")
-    show(activations_epochs(run), "Epoch time by where activations lie.")
+    show(chart(run, "activations", "peak"), "Memory of a training step by where activations lie.")
+    show(chart(run, "activations"), "Epoch time by where activations lie.")
 
 # %% [markdown]
 # ## What the data say

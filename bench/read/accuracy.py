@@ -31,3 +31,18 @@ def alike(run: Run) -> dict[str, list[str]]:
     return {
         one: members for _, members in run.alike(partitions="", structure="") for one in members
     }
+
+
+def accuracy_by_then(run: Run) -> pd.Series[float]:
+    """What each series had come to by the time that all had with which it may be compared: those
+    that differ in ``structure`` and seed at most. By :data:`SERIES`; 0 before the first score.
+    """
+    curves, found = accuracy_over_time(run), {}
+    for _, members in run.alike(structure="", seed=0):
+        mine = curves[curves["workload"].isin(members)].groupby(SERIES)
+        by = mine["time_s"].max().min()
+        for key, curve in mine:
+            before = curve.loc[curve["time_s"] <= by, "accuracy"]
+            found[key] = float(before.iloc[-1]) if len(before) else 0.0
+    index = pd.MultiIndex.from_tuples(list(found), names=SERIES) if found else None
+    return pd.Series(found.values(), index, dtype=float)

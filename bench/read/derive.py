@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gatherbench.bench.read.disturbance import no_ratio_over
 from gatherbench.bench.read.once import once
 from gatherbench.bench.read.tables import Processes, Run, process_at
 from gatherbench.bench.run.rows import BASES, SERIES, Key
@@ -145,15 +144,6 @@ def speedup_over(run: Run, strategy: str = "cpu_gather", variant: str = "naive")
         exact = (key.strategy, key.variant) == (strategy, variant) or key.basis == "predicted"
         records.append((*key, *((found.value,) * 3 if exact else found.ends)))
     return sort_series(pd.DataFrame(records, columns=[*SERIES, "speedup", "low", "high"]))
-
-
-def quiet_speedups(run: Run, strategy: str, variant: str) -> pd.DataFrame:
-    """:func:`speedup_over`, without what decides nothing because of other work."""
-    found = speedup_over(run, strategy, variant)
-    keys = (Key(*key) for key in found[SERIES].itertuples(index=False, name=None))
-    over = [key._replace(strategy=strategy, variant=variant) for key in keys]
-    given = [key.basis != "measured" or not no_ratio_over(run, key) for key in over]
-    return found[pd.Series(given, found.index, dtype=bool)].reset_index(drop=True)
 
 
 def epoch_intervals(run: Run) -> dict[Key, Interval]:

@@ -9,23 +9,16 @@ that is all of them, and less than 1 B read for 1 B asked for means that it held
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Mapping
 from types import MappingProxyType
 
 import pandas as pd
 
 from gatherbench.bench.read.derive import (
     declared,
-    ends_of,
     plan_order,
-    reference_variant,
-    repeat_logs,
 )
-from gatherbench.bench.read.disturbance import no_ratio_over
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.run.rows import BACKENDS, SERIES, Key
-from gatherbench.stats.interval import Logs, interval_of
+from gatherbench.bench.run.rows import SERIES
 
 #: What is observed of an epoch: stage and metric.
 _OBSERVED = MappingProxyType(
@@ -58,49 +51,6 @@ def disk_strategies(run: Run) -> list[str]:
             if "file" in build(case["strategy"], case["params"]).needs:
                 found.add(case["strategy"])
     return sorted(found)
-
-
-def disk_workloads(run: Run) -> list[str]:
-    """The workloads in which a path read a disk, in the order of the plan."""
-    reading = set(_declared(run).index.get_level_values("workload"))
-    return [workload for workload in run.plan["workloads"] if workload in reading]
-
-
-def over_memory(run: Run) -> pd.DataFrame:
-    """A line for each measured series that reads a disk.
-
-    Columns: ``family`` (its workload in words), :data:`SERIES`, ``epoch`` (s, typical) with
-    ``epoch_low`` and ``epoch_high``, ``times`` (over the epoch of the run's ``cpu_gather`` with the
-    table in memory) with ``times_low`` and ``times_high``. Intervals are of 95 %, NaN with one
-    repeat; ``times`` is NaN where there is nothing to compare with.
-    """
-    logs = repeat_logs(run.values("epoch", "wall_time"), run.processes)
-    disk, reference = disk_strategies(run), reference_variant(run)
-    given = {k: v for k, v in logs.items() if k[1:3] == reference and not no_ratio_over(run, k)}
-    records: list[tuple[object, ...]] = []
-    for key, mine in logs.items():
-        if key.strategy not in disk:
-            continue
-        bound = _bound(key.workload, key.backend, given, reference)
-        times = interval_of((1, mine), (-1, bound)).ends if bound else (math.nan,) * 3
-        epoch = interval_of((1, mine)).ends
-        records.append((run.names[key.workload], *key, *epoch, *times))
-    columns = [*ends_of("epoch"), *ends_of("times")]
-    return plan_order(run, pd.DataFrame(records, columns=["family", *SERIES, *columns]))
-
-
-def in_memory_s(run: Run, workload: str) -> float | None:
-    """Seconds of a typical epoch of the run's ``cpu_gather`` with the whole table in memory."""
-    logs, reference = repeat_logs(run.values("epoch", "wall_time")), reference_variant(run)
-    found = (_bound(workload, backend, logs, reference) for backend in BACKENDS)
-    return next((interval_of((1, values)).value for values in found if values), None)
-
-
-def _bound(
-    workload: str, backend: str, logs: Mapping[Key, Logs], reference: tuple[str, str] | None
-) -> Logs | None:
-    """Epochs of the run's ``cpu_gather`` with the whole table in memory."""
-    return logs.get(Key(workload, *(reference or ("", "")), backend, "measured"))
 
 
 def disk_ratios(run: Run) -> pd.DataFrame:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -48,19 +48,6 @@ def chart_of(run: Run, panels: Sequence[Panel], **of: Any) -> Chart:
 def in_plan_order(run: Run, frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with its backend in words, in the order of workloads and strategies."""
     return with_kind(plan_order(run, frame))
-
-
-def marked(run: Run, frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with marks: ``beside`` of its series, and ``open`` of their speed-ups if any."""
-    alone, over = disturbed_series(run), baseline(run)
-    keys = [Key(*key) for key in frame[SERIES].itertuples(index=False, name=None)]
-    frame = frame.assign(beside=[DISTURBED * (key in alone) for key in keys])
-    if "speedup_low" in frame:
-        ends = zip(frame["speedup_low"], frame["speedup_high"], keys, strict=True)
-        given = frame["speedup"].notna() | frame["speedup_high"].notna()
-        frame["open"] = [UNDECIDED * _open(run, key, over, low, high) for low, high, key in ends]
-        frame["open"] = frame["open"].where(given, "")
-    return frame
 
 
 def _open(run: Run, key: Key, over: tuple[str, str], low: float, high: float) -> bool:
@@ -138,34 +125,6 @@ def bars(
     panels, same = _said_once(panels)
     said["reading"] += same
     return chart_of(run, [*panels, *beside], legend=legend, marks=known, absent=none, **said)
-
-
-def family_panel(
-    run: Run,
-    name: str,
-    steps: Mapping[str, Callable[[Axis, Names, Fields | None, str], Line | None]],
-    table: pd.DataFrame,
-    value: str,
-    unit: str,
-    marks: Sequence[tuple[float, str]],
-) -> Panel:
-    """A panel for a family of workloads, in it for each series a bar for each of them.
-
-    Args:
-        steps: the workloads in order, and what makes a line of a row of ``table`` (if there is
-            one) and of the reason why there is none; no line where it returns none.
-        table: has ``family``, ``SERIES``, ``value``, and its ends as ``_low`` and ``_high``.
-        marks: lines through all bars.
-    """
-    mine = table[table["family"] == name]
-    axis = Axis.of(unit, [*mine[value], *(at for at, _ in marks)], mine[f"{value}_high"])
-    why, lines = _unmeasured(run, mine), defaultdict[Names, list[Line]](list)
-    for workload, make in steps.items():
-        for names, row, reason in _each(mine[mine["workload"] == workload], why[workload]):
-            line = make(axis, names, row, reason)
-            if line is not None:
-                lines[names].append(line)
-    return Panel(name, _sorted(lines), axis, marks)
 
 
 def typical(run: Run, axis: Axis, row: Fields, value: str, note: str, detail: str = "") -> Line:

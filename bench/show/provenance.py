@@ -26,11 +26,6 @@ def has_gpu(run: Run) -> bool:
     return len(run.select(backend="cuda", basis="measured")) > 0
 
 
-def ranks_of_run(run: Run) -> tuple[str, str]:
-    """What one rank of the run is called, and what several are in titles."""
-    return ("GPU", "GPUs") if has_gpu(run) else ("rank", "ranks (processes) on a host")
-
-
 @once
 def modelled_for(run: Run) -> list[str]:
     """The link profiles whose epochs were modelled."""

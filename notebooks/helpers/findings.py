@@ -14,11 +14,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from gatherbench.bench.plan.workload import workload_names
+from gatherbench.bench.plan.workload import ranks_of, workload_names
 from gatherbench.bench.read.derive import epoch_times, set_aside
 from gatherbench.bench.read.points import is_point_table, read_points
 from gatherbench.bench.read.reference import load_reference
-from gatherbench.bench.read.scaling import families, world
 from gatherbench.bench.read.tables import Run, began, load_run, only
 from gatherbench.bench.run.rows import SERIES
 from tools.notebooks import RESULTS_VARIABLE
@@ -62,13 +61,19 @@ class Findings:
         several ranks are a question of their own: :meth:`runs_of_ranks`.
         """
         return self._newest(
-            backend, derive, lambda run: {w: [w] for w in run.workloads if world(run, w) == 1}
+            backend, derive, lambda run: {w: [w] for w in run.workloads if _ranks(run, w) == 1}
         )
 
     def runs_of_ranks(self, backend: str) -> list[Run]:
         """The same for families of workloads that differ in their ranks alone, each as a whole."""
         return self._newest(
-            backend, epoch_times, lambda run: {f.name: list(f.worlds) for f in families(run)}
+            backend,
+            epoch_times,
+            lambda run: {
+                name: alike
+                for name, alike in run.alike(gpus=1, scaling="strong")
+                if len({_ranks(run, one) for one in alike}) > 1
+            },
         )
 
     def _newest(
@@ -113,6 +118,10 @@ class Findings:
     def epochs(self, backend: str) -> pd.DataFrame:
         """Seconds per epoch, as :meth:`derived`."""
         return self.derived(backend, epoch_times)
+
+
+def _ranks(run: Run, workload: str) -> int:
+    return ranks_of(run.plan["workloads"][workload])
 
 
 def open_findings() -> Findings:

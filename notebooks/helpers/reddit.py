@@ -14,8 +14,10 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from gatherbench.bench.model.profile import LinkProfile, load_profile
-from gatherbench.bench.read.derive import set_aside, sort_series
-from gatherbench.bench.read.scaling import scaling
+from gatherbench.bench.plan.workload import ranks_of
+from gatherbench.bench.read.axis import axis
+from gatherbench.bench.read.derive import baseline, set_aside, sort_series, speedup_over
+from gatherbench.bench.run.rows import SERIES
 from helpers.epoch_bars import BARS
 from helpers.findings import Findings
 from tools.validate_model import ALL_IN_GPU, CPU_GATHER, chart_epochs, fitted_chart, reddit_chart
@@ -112,14 +114,19 @@ def over_cpu_gather(epochs: pd.DataFrame) -> pd.DataFrame:
 
 
 def measured_over_ranks(findings: Findings, backend: str, value: str) -> pd.DataFrame:
-    """``epoch`` or ``speedup`` of ``bench.read.scaling.scaling``, as :data:`COLUMNS`.
+    """``epoch``, or ``speedup`` over CPU gather on as many ranks, as :data:`COLUMNS`.
 
     A strategy is shown by its fastest variant on as many ranks. ``place``: graph and machine; where
     there are several, the names of the series say which.
     """
     tables = []
     for run in findings.runs_of_ranks(backend):
-        table = scaling(run)
+        ends = {"low": "speedup_low", "high": "speedup_high"}
+        ratios = speedup_over(run, *baseline(run)).rename(columns=ends)
+        table = axis(run, "gpus").merge(ratios, on=SERIES, how="left")
+        fields = run.plan["workloads"]
+        table["ranks"] = [ranks_of(fields[workload]) for workload in table["workload"]]
+        table["family"] += [f", {fields[w]['scaling']} scaling" for w in table["workload"]]
         aside = pd.MultiIndex.from_frame(table[["strategy", "variant"]]).isin(list(set_aside(run)))
         ordered = table[~aside].sort_values("epoch", kind="stable")
         best = ordered.drop_duplicates(["family", "ranks", "strategy"])

@@ -8,25 +8,18 @@ from typing import Any
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.show.answer import answers, cautions
 from gatherbench.bench.show.view import Shown, View, shown
-from gatherbench.bench.show.views.activations import ACTIVATIONS
+from gatherbench.bench.show.views.axis import AXIS_VIEWS
 from gatherbench.bench.show.views.checks import CHECKS, PLAN, SENSORS, UNMEASURED
-from gatherbench.bench.show.views.disk import DISK
 from gatherbench.bench.show.views.epochs import EPOCHS
 from gatherbench.bench.show.views.host import GATHER, ISSUE
 from gatherbench.bench.show.views.model import MODEL
-from gatherbench.bench.show.views.ranks import RANKS
-from gatherbench.bench.show.views.relations import RELATIONS
-from gatherbench.bench.show.views.requests import HITS, REQUESTS
+from gatherbench.bench.show.views.requests import REQUESTS
 from gatherbench.bench.show.views.resources import ENERGY, PROCESSOR
-from gatherbench.bench.show.views.structure import STRUCTURE
 from gatherbench.outside import words_of
 from gatherbench.plugins import Plugins
 
 #: In the page's order. Those of other packages stand between what was found and how it was run.
-FOUND = (
-    *(EPOCHS, RANKS, DISK, ACTIVATIONS, STRUCTURE, HITS, MODEL, REQUESTS, ENERGY, ISSUE, GATHER),
-    *(RELATIONS, PROCESSOR),
-)
+FOUND = (EPOCHS, *AXIS_VIEWS, MODEL, REQUESTS, ENERGY, ISSUE, GATHER, PROCESSOR)
 HOW = (CHECKS, UNMEASURED, SENSORS, PLAN)
 VIEWS: tuple[View, ...] = (*FOUND, *HOW)
 

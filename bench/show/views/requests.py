@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import pandas as pd
 
-from gatherbench.bench.read.derive import plan_order
 from gatherbench.bench.read.gpu import DIRECTIONS, link_rate, link_rates
 from gatherbench.bench.read.kept import found_on_device
 from gatherbench.bench.read.link_bytes import copied_ratio, link_bytes
@@ -16,7 +15,6 @@ from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.chart import Chart, Points
 from gatherbench.bench.show.charts import in_plan_order
 from gatherbench.bench.show.figures.draw import drawn
-from gatherbench.bench.show.figures.kept_rows import draw_kept_rows
 from gatherbench.bench.show.over_time import polled
 from gatherbench.bench.show.provenance import has_gpu
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate
@@ -48,19 +46,6 @@ def data_path(run: Run) -> Table:
         + " (but for what is counted)" * bool(found["counted"].notna().any())
     )
     return tabulate("path", caption, [*WHAT, *columns], in_plan_order(run, frame))
-
-
-def kept_on_device(run: Run) -> Table:
-    """One line a series that keeps any rows and counts how many of an epoch's lay there."""
-    shares = found_on_device(run).dropna(subset="counted")
-    columns = [
-        *WHAT[:3],
-        Column("counted", "rows found on the device", "share", short="counted"),
-        Column("declared", "declared", "share", short="declared"),
-    ]
-    caption = "Rows of an epoch that the path found in the device’s own memory"
-    frame = plan_order(run, shares[(shares > 0).any(axis=1)].reset_index())
-    return tabulate("found", caption, columns, frame, title="Rows found on the device")
 
 
 def link_traffic(run: Run) -> Table:
@@ -139,11 +124,4 @@ REQUESTS = View(
     lambda run: len(run.select(stage="fetch", basis="declared")) > 0 or has_gpu(run),
     lambda run: [data_path(run), link_traffic(run)],
     lambda run: drawn(run, pcie_over_time=pcie_over_time),
-)
-HITS = View(
-    "hits",
-    "Rows kept on the device",
-    lambda run: bool((found_on_device(run)["counted"] > 0).any()),
-    lambda run: [kept_on_device(run)],
-    lambda run: {f"kept_rows_{name}": one for name, one in draw_kept_rows(run).items()},
 )

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,13 +10,10 @@ from gatherbench.bench.read.disk_reads import (
     disk_ratios,
     disk_reads,
     disk_strategies,
-    disk_workloads,
-    in_memory_s,
-    over_memory,
 )
-from gatherbench.bench.read.tables import load_run, only
+from gatherbench.bench.read.tables import load_run
 
-from ..disk_run import CACHED, DIRECT, FITS, LARGE, MAPPED, write_disk
+from ..disk_run import CACHED, DIRECT, LARGE, MAPPED, write_disk
 from ..written_run import edit
 
 MakeRun = Callable[..., Path]
@@ -54,48 +50,6 @@ def test_bytes_requests_and_hits_are_set_against_the_rows_that_were_read(folder)
     assert (direct["row_bytes"], direct["rows"], direct["ids"]) == (500, 160_000, 100_000)
 
 
-def test_epochs_are_told_over_the_table_in_memory(folder):
-    """CPU gather took 1 s on the one workload, and did not run on the other."""
-    run = load_run(folder)
-    assert disk_workloads(run) == [FITS, LARGE]
-    assert in_memory_s(run, FITS) == pytest.approx(1.0)
-    assert in_memory_s(run, LARGE) is None
-    table = over_memory(run).set_index(["workload", "strategy"])
-    assert set(table["family"]) == {"wordnet GraphSAGE", "wordnet GraphSAGE (batch 500)"}
-    assert table["epoch"].to_dict() == pytest.approx(
-        {
-            (FITS, "disk_mmap"): 2, (FITS, "disk_direct"): 4, (FITS, "disk_cached"): 2.5,
-            (LARGE, "disk_mmap"): 8, (LARGE, "disk_direct"): 4, (LARGE, "disk_cached"): 2.5,
-        }
-    )  # fmt: skip
-    ends = table.loc[(FITS, "disk_mmap"), ["times", "times_low", "times_high"]]
-    assert ends.to_list() == pytest.approx([2, 2, 2])
-    assert table.loc[LARGE, "times"].isna().all()
-
-
-def test_what_is_not_known_has_no_number(make_run):
-    table = over_memory(load_run(write_disk(make_run, repeats=1)))
-    assert table["epoch"].notna().all()
-    assert table[["epoch_low", "epoch_high", "times_low", "times_high"]].isna().all(axis=None)
-    run = load_run(write_disk(make_run, "20261123-alone-b"))
-    alone = over_memory(only(run, strategies=[DIRECT[0], CACHED[0]]))
-    assert alone["times"].isna().all(), "the table was never in memory"
-    assert len(alone) == 4
-
-
-def test_over_a_gather_without_a_quiet_repeat_there_is_no_ratio(make_run):
-    """The same where most of the run was disturbed."""
-    run = load_run(write_disk(make_run))
-    assert over_memory(run)["times"].notna().sum() == 3
-    gather = (run.rows["strategy"] == "cpu_gather") & (run.rows["basis"] == "measured")
-    every = run.rows["basis"] == "measured"
-    for noisy in (gather, every):
-        busy = replace(run, rows=run.rows.assign(disturbed=noisy, other_cores=1.5))
-        table = over_memory(busy)
-        assert table["times"].isna().all()
-        assert table["epoch"].notna().all()
-
-
 def test_a_path_that_found_every_row_has_no_bytes_for_a_byte(folder):
     def all_kept(row: dict[str, str]) -> None:
         if row["metric"] == "rows_in_memory":
@@ -110,7 +64,5 @@ def test_a_path_that_found_every_row_has_no_bytes_for_a_byte(folder):
 def test_a_run_without_a_disk_has_no_lines(make_run):
     run = load_run(make_run(declared=True))
     assert disk_strategies(run) == []
-    assert disk_workloads(run) == []
     assert disk_ratios(run).empty
     assert disk_reads(run).empty
-    assert over_memory(run).empty

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gatherbench.bench.read.kept import found_on_device, kept_rows
+from gatherbench.bench.read.axis import axis
+from gatherbench.bench.read.kept import found_on_device
 from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import load_run
-from gatherbench.bench.show import pictures
-from gatherbench.bench.show.figures.kept_rows import draw_kept_rows
-from gatherbench.bench.show.pictures import save_all
 from gatherbench.bench.show.views.requests import data_path
 from helpers.epoch_bars import measured_bars, measured_changes, measured_times
 from helpers.findings import load_findings
@@ -20,13 +18,11 @@ from helpers.hot_rows import measured_gains, published_tiering
 
 from ..written_run import write_run
 from .gpu_rows import add_rows, declare_path
-from .pictures import stands_free, texts
 from .test_show import all_of
 
 MakeRun = Callable[..., Path]
 REFERENCE = Path(__file__).parents[3] / "results" / "reference"
 CACHED = "cached_zero_copy"
-ORACLE = f"{CACHED} oracle (the bound of rows that stay)"
 #: Strategy, variant, parameters, bytes kept of the table of 1000 B, rows of 10 B found of 100.
 SERIES = [
     ("cpu_gather", "naive", {"mode": "naive"}, 0, None),
@@ -70,9 +66,14 @@ def test_found_rows_are_counted_beside_declared(folder):
     assert found.loc[(CACHED, "presampled,10%,0")].tolist() == pytest.approx([0.255, 0.25])
     assert found.loc[("all_in_gpu", "default"), "declared"] == 1
     assert found["counted"].notna().sum() == 3, "nobody counts the others"
-    text = all_of(folder, 80).partition("Rows found on the device: wordnet GraphSAGE")[2]
-    assert text.split()[:2] == ["counted", "declared"]
-    assert f"{CACHED} (50 %) 80.5 80.0" in " ".join(text.split())
+    text = all_of(folder, 100).partition("Rows kept on the device: wordnet GraphSAGE")[2]
+    assert "10% 1.50 1.00 25.5 25.0 758" in " ".join(text.split())
+    shares = axis(run, "share")
+    assert list(shares["value"]) == ["10%", "50%"], "of the oracle there is one share"
+    assert shares["ratio"].tolist() == pytest.approx([1.0, 1.4 / 1.5])
+    assert shares["link"].tolist() == [758, 208]
+    policies = axis(run, "policy")
+    assert list(policies["value"]) == ["presampled", "oracle"]
     table = data_path(run)
     columns = [column.field for column in table.columns]
     line = next(one for one in table.lines if "presampled,50%,0" in [c.text for c in one.cells])
@@ -84,47 +85,11 @@ def test_paths_that_keep_nothing_have_no_table(make_run):
     folder = make_run(declared=True)
     run = load_run(folder)
     assert not {"declared", "counted"} & {column.field for column in data_path(run).columns}
-    assert kept_rows(run).empty
     nothing = {"stage": "fetch", "metric": "rows_on_device", "unit": "1", "value": 0}
     path = {"strategy": "unified_zero_copy", "variant": "registered", "backend": "host"}
     add_rows(folder, [nothing | {"repeat": n} for n in range(3)], epoch=0, **path)
     assert found_on_device(load_run(folder))["counted"].notna().any()
-    assert "Rows found" not in all_of(folder)
-
-
-def test_points_lie_at_the_share_that_is_kept(folder):
-    points = kept_rows(load_run(folder))
-    measured = points[points["panel"] == "measured"].set_index(["series", "x"])["y"]
-    assert measured.to_dict() == pytest.approx(
-        {
-            ("aligned_zero_copy", 0): 1.6,
-            (f"{CACHED} presampled", 10): 1.5,
-            (f"{CACHED} presampled", 50): 1.4,
-            (ORACLE, 10): 1.3,
-            ("all_in_gpu", 100): 1.2,
-        }
-    )
-    link = points[points["panel"] == "declared"].set_index(["series", "x"])["y"]
-    assert link[f"{CACHED} presampled", 50] == 200 + 8
-    assert set(points.loc[points["aside"], "series"]) == {ORACLE}
-
-
-def test_a_picture_from_two_shares_on(folder, tmp_path, monkeypatch):
-    run = load_run(folder)
-    ((workload, figure),) = draw_kept_rows(run).items()
-    stands_free(figure)
-    assert "not modelled" in texts(figure)
-    measured, _, link = figure.axes
-    assert [len(axes.get_lines()) for axes in figure.axes] == [4, 0, 4]
-    assert {line.get_linestyle() for line in measured.get_lines()} == {"-"}
-    assert {line.get_linestyle() for line in link.get_lines()} == {"--"}, "computed, not measured"
-    monkeypatch.setattr(pictures, "save", lambda *_: None)  # painted once is enough
-    written = save_all(run, tmp_path / "figures", ["png"])
-    assert f"kept_rows_{workload}.png" in {path.name for path in written}
-    plan = json.loads((folder / "plan.json").read_text())
-    one = [case for case in plan["cases"] if case["variant"] != "presampled,50%,0"]
-    rows = run.rows[run.rows["variant"] != "presampled,50%,0"]
-    assert not draw_kept_rows(replace(run, plan={**plan, "cases": one}, rows=rows))
+    assert "Rows kept" not in all_of(folder)
 
 
 def test_gains_over_what_is_found(folder):

@@ -1,0 +1,180 @@
+"""What differs in one field: every number worked out by hand, from rows that were made up."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gatherbench.bench.read.accuracy import accuracy_by_then
+from gatherbench.bench.read.axis import AXES, axis
+from gatherbench.bench.read.tables import load_run
+
+from ..disk_run import write_disk
+from ..ranks_run import write_ranks
+from ..written_run import write_run
+
+NAIVE, ALIGNED = ("cpu_gather", "naive"), ("aligned_zero_copy", "given")
+OTF = "otf alpha=2 refresh=0.1 fetch=0.1 threshold=30 shared=True"
+
+
+def three(line: Any, name: str) -> list[float]:
+    return [line[name], line[f"{name}_low"], line[f"{name}_high"]]
+
+
+def test_efficiency_is_time_of_one_rank_over_ranks_times_theirs(make_run):
+    """Of 2 ranks one waits for 0.02 × 1.25 s, the other not; the exchange takes 0.05 of it."""
+    run = load_run(write_ranks(make_run, {ALIGNED: {1: 2.0, 2: 1.25, 4: 1.0}}))
+    found = axis(run, "gpus")
+    assert list(found["value"]) == ["1", "2 strong", "4 strong"]
+    assert set(found["family"]) == {"wordnet GraphSAGE"}
+    assert found["epoch"].tolist() == pytest.approx([2.0, 1.25, 1.0])
+    assert found["ratio"].tolist() == pytest.approx([1.0, 0.625, 0.5])
+    assert found["efficiency"].tolist() == pytest.approx([1.0, 0.8, 0.5])
+    _, two, four = found.to_dict("records")
+    assert (two["wait"], two["all_reduce"]) == pytest.approx((0.0125, 0.0625))
+    # Ranks 0 to 3 wait for 3, 2, 1 and 0 times 0.02 s.
+    assert four["wait"] == pytest.approx(0.03)
+    assert set(found["reason"]) == {""}
+
+
+def test_weak_scaling_is_compared_by_the_time_for_a_seed(make_run):
+    """2 s for 20 000 seeds; 2.5 s for 40 000 with 2 ranks: 0.1 over 2 × 0.0625 ms."""
+    times, seeds = {ALIGNED: {1: 2.0, 2: 2.5}}, {1: 2e4, 2: 4e4}
+    found = axis(load_run(write_ranks(make_run, times, scaling="weak", seeds=seeds)), "gpus")
+    assert found["efficiency"].tolist() == pytest.approx([1.0, 0.8])
+    assert found["ratio"].tolist() == pytest.approx([1.0, 1.25])
+    assert found["seeds"].tolist() == [2e4, 4e4]
+
+
+@pytest.mark.parametrize(
+    ("failed", "reasons"),
+    [
+        (2, ["", "failed: it broke", ""]),
+        (1, ["failed: it broke", "no gpus 1", "no gpus 1"]),
+    ],
+)
+def test_what_was_not_measured_has_a_reason_and_is_no_base(make_run, failed, reasons):
+    times = {ALIGNED: {1: 2.0, 2: 1.25, 4: 1.0}, NAIVE: {1: 4.0}}
+    run = load_run(write_ranks(make_run, times, failures={(failed, *ALIGNED): "it broke"}))
+    found = axis(run, "gpus").query("strategy == 'aligned_zero_copy'")
+    assert list(found["reason"]) == reasons
+    assert list(found["epoch"].isna()) == [why.startswith("failed") for why in reasons]
+    assert list(found["ratio"].isna()) == [bool(why) for why in reasons]
+
+
+def test_paths_off_a_disk_are_compared_with_the_table_in_memory(make_run):
+    """On the second workload CPU gather could not run."""
+    run = load_run(write_disk(make_run))
+    fits, large = (mine for _, mine in axis(run, "path").groupby("family", sort=False))
+    over = fits.set_index("strategy")
+    assert over["ratio"].to_dict() == pytest.approx(
+        {"cpu_gather": 1, "disk_mmap": 2, "disk_direct": 4, "disk_cached": 2.5}
+    )
+    assert fits["value"].iloc[0] == "cpu_gather (naive)"
+    assert over.loc["disk_cached", ["in_memory", "amplification", "declared"]].tolist() == [
+        0.25, 8, 7.5,
+    ]  # fmt: skip
+    assert over.loc["disk_direct", ["in_flight", "roof"]].tolist() == pytest.approx([125, 1.5e6])
+    assert large["reason"].iloc[0] == "skipped: no_memory: too little of it"
+    assert set(large["reason"].iloc[1:]) == {"no path cpu_gather (naive)"}
+    assert large["ratio"].isna().all()
+    assert large["amplification"].notna().sum() == 2
+
+
+def test_over_what_other_work_met_throughout_there_is_no_ratio(make_run):
+    run = load_run(write_disk(make_run))
+    gather = (run.rows["strategy"] == "cpu_gather") & (run.rows["basis"] == "measured")
+    busy = replace(run, rows=run.rows.assign(disturbed=gather, other_cores=1.5))
+    assert axis(busy, "path")["ratio"].isna().all()
+
+
+#: Seconds of sampling, fetching and training, of each model.
+TIMES = {"sage": (0.2, 0.1, 0.2), "rgcn": (0.2, 0.1, 1.8), "rgcn-compact": (0.2, 0.1, 0.6)}
+IDS = {model: f"wordnet-{model}16x2-b1000-{number:08x}" for number, model in enumerate(TIMES)}
+
+
+def of_models(case: tuple[str, str, str], _repeat: int, epoch: int) -> Iterator[Mapping[str, Any]]:
+    if epoch < 0:
+        yield {"stage": "eval", "metric": "test_accuracy", "unit": "1", "value": 0.36}
+    if epoch < 0 and "rgcn" in case[0]:
+        yield {"stage": "train", "metric": "peak", "unit": "B", "value": 160e6}
+        for metric, value in {"pairs": 90, "edges": 100}.items():
+            what = {"basis": "declared", "stage": "sample", "metric": metric, "unit": "1"}
+            yield {**what, "value": value}
+
+
+def test_a_relational_model_is_compared_with_pyg_s_layer_of_the_same_values(make_run):
+    """Welch: logarithms 0, x, 2x on each side, x = log 1.1: variance x² · 2/3, four degrees."""
+    folder = make_run(
+        series=[(*ALIGNED, {IDS[model]: of for model, of in TIMES.items()})],
+        workloads={ident: {"model": model} for model, ident in IDS.items()},
+        longer=lambda _workload, repeat, _epoch: (1.0, 1.1, 1.21)[repeat],
+        repeats=3,
+        more=of_models,
+    )
+    sage, theirs, ours = axis(load_run(folder), "model").to_dict("records")
+    assert [one["value"] for one in (sage, theirs, ours)] == list(TIMES)
+    assert ours["family"] == "wordnet"
+    reach = math.exp(2.776445 * math.log(1.1) * math.sqrt(2 / 3))
+    assert three(ours, "longer") == pytest.approx([1 / 3, 1 / 3 / reach, reach / 3], rel=1e-5)
+    assert three(theirs, "longer") == [1, 1, 1], "it is PyG's"
+    epochs = [(0.9 * f + 0.01, 2.1 * f + 0.01) for f in (1.0, 1.1, 1.21)]  # 0.01 s of no stage
+    assert ours["ratio"] == pytest.approx(math.prod(a / b for a, b in epochs) ** (1 / 3))
+    assert (ours["train"], ours["peak"], ours["distinct"]) == (pytest.approx(0.66), 160e6, 0.9)
+    assert ours["accuracy"] == 0.36
+    assert math.isnan(sage["peak"])
+
+
+#: By workload: way of sampling, seed, and seconds of an epoch.
+EPOCHS = {"": (1.0, 2.0), OTF: (0.8, 1.8)}
+SAMPLED = {
+    f"wordnet-sage16x2-b1000-{number:08x}": (way, seed, EPOCHS[way][seed])
+    for number, (way, seed) in enumerate((way, seed) for way in EPOCHS for seed in (0, 1))
+}
+
+
+def seen(case: tuple[str, str, str], _repeat: int, epoch: int) -> Iterator[Mapping[str, Any]]:
+    plain = SAMPLED[case[0]][0] == ""
+    if epoch < 0:
+        what = {"basis": "declared", "stage": "sample", "metric": "distinct_neighbours"}
+        yield {**what, "unit": "1", "value": 900 if plain else 300}
+    else:
+        right = 0.1 * (epoch + 1) - (0.0 if plain else 0.02)
+        yield {"stage": "eval", "metric": "test_accuracy", "unit": "1", "value": right}
+
+
+def test_seeds_stand_for_repeats_and_are_paired(tmp_path):
+    """Epochs of 0.8 and 1.8 s over 1 and 2 s are 0.8 and 0.9: √0.72 is their geometric mean, and
+    12.706 × (ln 0.9 - ln 0.8) / 2 what their logarithms reach with one degree of freedom.
+    """
+    folder = write_run(
+        tmp_path / "20261124-structure-abc1",
+        series=[(*NAIVE, {w: (0.0, 0.0, of[2] - 0.01) for w, of in SAMPLED.items()})],
+        workloads={w: {"structure": of[0], "seed": of[1]} for w, of in SAMPLED.items()},
+        repeats=1,
+        epochs=2,
+        longer=lambda *_: 1.0,
+        more=seen,
+    )
+    run = load_run(folder)
+    plain, cached = axis(run, "structure").to_dict("records")
+    assert (plain["value"], cached["value"]) == ("", OTF)
+    reach = math.exp(12.7062 * math.log(0.9 / 0.8) / 2)
+    middle = math.sqrt(0.72)
+    assert three(cached, "ratio") == pytest.approx([middle, middle / reach, middle * reach], 1e-4)
+    assert (plain["epoch"], cached["epoch"]) == pytest.approx((1.5, 1.3))
+    assert (plain["distinct"], cached["distinct"]) == (900, 300)
+    # All had 1.6 s: with the first seed one epoch had ended by then, with the second none.
+    assert plain["then"] == pytest.approx((0.1 + 0.0) / 2)
+    assert cached["then"] == pytest.approx((0.18 + 0.0) / 2)
+    assert math.isnan(cached["right"]), "nothing is so many times as right as 0"
+    assert len(accuracy_by_then(run)) == 4
+
+
+def test_a_field_without_two_values_has_no_line_and_no_other_field_an_axis(make_run):
+    run = load_run(make_run())
+    assert all(axis(run, one.field).empty for one in AXES)
+    with pytest.raises(ValueError, match="no axis 'hidden'; there are gpus, path, "):
+        axis(run, "hidden")

@@ -1,0 +1,69 @@
+"""How one field's values stand beside each other: in the terminal, in JSON and as a picture."""
+
+import json
+from pathlib import Path
+from shutil import copytree
+
+import pytest
+from typer.testing import CliRunner
+
+from gatherbench.bench.cli import app
+from gatherbench.bench.read.tables import load_run
+from gatherbench.bench.show.figures.draw import draw
+from gatherbench.bench.show.views.axis import chart
+
+from ..disk_run import write_disk
+from ..ranks_run import write_ranks
+from .pictures import stands_free
+from .test_show import all_of
+
+ALIGNED = ("aligned_zero_copy", "given")
+REFERENCE = Path(__file__).parents[3] / "results" / "reference"
+
+
+@pytest.fixture
+def folder(make_run):
+    times = {ALIGNED: {1: 2.0, 2: 1.25, 4: 1.0}}
+    return write_ranks(make_run, times, failures={(4, *ALIGNED): "it broke"})
+
+
+def test_a_line_a_value_and_what_was_not_measured_says_so(folder):
+    text = all_of(folder, 100).partition("Over the number of ranks: wordnet GraphSAGE")[2]
+    lines = [line.split() for line in text.splitlines()]
+    assert ["aligned_zero_copy", "1", "2.00", "1.00", "100", "–", "–"] in lines
+    assert ["2", "strong", "1.25", "0.625", "(0.625–0.625)", "80.0"] in [one[:6] for one in lines]
+    assert ["4", "strong:", "failed"] in lines
+
+
+def test_json_has_the_columns_that_the_field_names(folder):
+    said = json.loads(CliRunner().invoke(app, ["show", str(folder), "--json"]).stdout)
+    (view,) = [one for one in said["views"] if one["name"] == "axis-gpus"]
+    line = view["tables"][0]["lines"][1]
+    assert (line["value"], line["efficiency_share"]) == ("2 strong", pytest.approx(0.8))
+    assert line["wait_s"] == pytest.approx(0.0125)
+
+
+def test_the_picture_has_a_bar_a_value_and_a_reason_in_place_of_one(folder):
+    for column, values in {"epoch": [2.0, 1.25], "efficiency": [1.0, 0.8]}.items():
+        found = chart(load_run(folder), "gpus", column)
+        (panel,) = found.panels
+        *bars, missing = panel.lines
+        assert [bar.parts[ALIGNED[0]] for bar in bars] == pytest.approx(values)
+        said = [line.detail.partition(",")[0] for line in panel.lines]
+        assert said == ["1", "2 strong", "4 strong"]
+        assert missing.missing == "failed: it broke"
+        stands_free(draw(found))
+
+
+def test_published_epochs_stand_beside_as_published(make_run):
+    folder = write_disk(make_run)
+    assert "Published" not in all_of(folder, 100)
+    copytree(REFERENCE, folder.parents[1] / "reference")
+    run = load_run(folder)
+    beside = [panel for panel in chart(run, "path").panels if panel.title.startswith("published")]
+    caches = next(p for p in beside if "disk-250k-iops" in p.title)
+    bars = {line.detail: line.parts[line.name] for line in caches.lines}
+    assert (bars["sieve"], bars["s3-fifo"]) == (97.0, 108.3)
+    assert {line.look for panel in beside for line in panel.lines} == {"published"}
+    assert "97.0 s" in all_of(folder, 140)
+    assert not [p for p in chart(run, "path", "iops").panels if p.title.startswith("published")]
