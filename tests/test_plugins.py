@@ -25,6 +25,7 @@ from gatherbench.bench.meters.base import Reading, reading
 from gatherbench.bench.meters.cpu import WallClockMeter
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.plan.plan import Plan, PlanError
+from gatherbench.bench.run.store import RunStore
 from gatherbench.bench.show.looks import colour_of
 from gatherbench.datasets import registry as datasets
 from gatherbench.datasets.dataset import DatasetError
@@ -418,8 +419,8 @@ def test_what_is_installed_is_measured_and_shown_with_its_package(tmp_path, monk
     command = ["run", str(tmp_path / "mine.toml"), "--results", str(tmp_path), "--device", "cpu"]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
-    (folder,) = (path.parent for path in tmp_path.glob("*/*/rows.csv"))
-    rows = pd.read_csv(folder / "rows.csv")
+    (folder,) = (path.parent for path in tmp_path.glob("*/*/epochs.csv"))
+    rows = RunStore(folder).frames().rows()
     ended = rows[rows["stage"] == "case"]
     assert set(zip(ended["strategy"], ended["variant"], ended["status"], strict=True)) == {
         ("own_rows", "given", "ok"), ("own_rows", "ascending", "ok"),

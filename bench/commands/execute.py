@@ -157,7 +157,7 @@ def reopen(folder: Path, group: Group | None = None) -> PreparedRun:
     store = RunStore.open(folder)
     text, env = store.plan(), store.env()
     # What could not be read at the end is refused before hours are spent.
-    check(folder, text, store.rows(growing=True), env)
+    check(folder, text, store.frames(growing=True), env)
     store.samples()
     store.timeline()
     own_profile(store)
@@ -297,7 +297,9 @@ def _first_lines(run: PreparedRun) -> Iterator[str]:
 
 def _unseen(run: PreparedRun) -> str:
     """The paths of which no case was measured, in words."""
-    seen = {key_of(row)[:3] for row in run.store.rows()}
+    frames = run.store.frames()
+    series = ["workload", "strategy", "variant"]
+    seen = {*frames.cases[series].itertuples(index=False, name=None)}
     paths = {f"{c.strategy} {c.variant}": key_of(c)[:3] in seen for c in run.cases}
     names = [name for name, one in paths.items() if not one]
     return f"; nothing is known of {escape(listed(names))}" if names else ""

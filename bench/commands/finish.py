@@ -20,6 +20,7 @@ from gatherbench.bench.commands.common import DEFAULT_RESULTS
 from gatherbench.bench.model.predict import is_prediction, predict
 from gatherbench.bench.model.profile import LinkProfile, ProfileError, load_profile
 from gatherbench.bench.read.tables import Run, predicted, run_in
+from gatherbench.bench.run.frames import COLUMNS_FILE, TABLES
 from gatherbench.bench.run.guards import only_one
 from gatherbench.bench.run.store import RunStore, StoreError, write_atomically
 from gatherbench.bench.show.pictures import save_all
@@ -44,6 +45,12 @@ def finish(store: RunStore, out: Console, err: Console) -> bool:
     profile, run, whole = own_profile(store), run_in(store), True
     if profile is not None:
         run, whole = _predicted(run, store, profile, err)
+    if not store.parts.is_dir():
+        try:
+            store.write_parquet()
+        except OSError as error:
+            again = f"gatherbench predict {shlex.quote(str(store.folder))}"
+            whole = _unwritten(err, again, "tables as Parquet", error)
     return _shown(run, store, out, err, everything=False) and whole
 
 
@@ -78,10 +85,12 @@ def _beside(run: RunStore, machine: str) -> RunStore:
     folder.mkdir(parents=True, exist_ok=True)
     store = RunStore(folder)
     for path in run.folder.iterdir():
-        if path.is_file() and path.name not in (*_OF_A_MACHINE, run.rows_file.name):
+        if path.is_file() and path.name not in _OF_A_MACHINE:
             (folder / path.name).unlink(missing_ok=True)
-            (folder / path.name).symlink_to(Path("..", "..", path.name))
-    shutil.copyfile(run.rows_file, store.rows_file)
+            if path.stem in TABLES or path.name == COLUMNS_FILE:
+                shutil.copyfile(path, folder / path.name)
+            else:
+                (folder / path.name).symlink_to(Path("..", "..", path.name))
     return store
 
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
-from gatherbench.bench.run.columns import KNOWN
-from gatherbench.bench.run.lines import CASE_KEYS, EPOCH_KEYS, REASON_KEYS, Lines
+from gatherbench.bench.run.agreement import STILL_RIGHT, among
+from gatherbench.bench.run.columns import CASE_KEYS, EPOCH_KEYS, KNOWN
+from gatherbench.bench.run.frames import Frames
 from gatherbench.bench.run.rows import SERIES
+from gatherbench.bench.run.store import CaseId
 
 #: What other work there was while a case ran, see :mod:`gatherbench.bench.read.disturbance`.
 NOISE = ("disturbed", "other_cores")
 _ABOUT = ("unit", "source", "meaning", "stage", "metric", "declared")
 
 
-class Frames(NamedTuple):
+class Shown(NamedTuple):
     """For the columns see the properties of :class:`gatherbench.bench.read.tables.Run`."""
 
     epochs: pd.DataFrame
@@ -25,39 +29,44 @@ class Frames(NamedTuple):
     reasons: pd.DataFrame
 
 
-def frames_of(lines: Lines, noise: pd.DataFrame) -> Frames:
-    """The lines as frames.
+def shown(frames: Frames, noise: pd.DataFrame) -> Shown:
+    """The tables of a run as users have them.
 
     Args:
         noise: :data:`NOISE` of each case, by :data:`SERIES` and repeat.
     """
     noise = noise.rename(columns={"disturbed": "noisy"})
     case = [*SERIES, "repeat"]
-    epochs, cases = (
-        _frame(found, keys).merge(noise[[*case, *columns]], on=case, how="left")
-        for found, keys, columns in (
-            (lines.epochs, EPOCH_KEYS, ["noisy"]),
-            (lines.cases, CASE_KEYS, ["noisy", "other_cores"]),
-        )
-    )
-    epochs, cases = (
+    epochs = frames.epochs.merge(noise[[*case, "noisy"]], on=case, how="left")
+    cases = frames.cases.merge(noise[[*case, "noisy", "other_cores"]], on=case, how="left")
+    epochs, cases = (  # of a case without an epoch nobody knows
         frame.assign(noisy=frame["noisy"].eq(True)) for frame in (epochs, cases)
-    )  # of a case without an epoch nobody knows
-    about = {name: [getattr(column, of) for of in _ABOUT] for name, column in lines.columns.items()}
+    )
+    about = {
+        name: [getattr(column, of) for of in _ABOUT] for name, column in frames.columns.items()
+    }
     columns = pd.DataFrame.from_dict(about, orient="index", columns=list(_ABOUT))
-    reasons = _frame(lines.reasons, REASON_KEYS)
-    missing = reasons[reasons["status"] != "ok"].drop(columns="source").reset_index(drop=True)
-    return Frames(
+    missing = frames.reasons[frames.reasons["status"] != "ok"]
+    return Shown(
         _ordered(epochs, (*EPOCH_KEYS, "noisy")),
         _ordered(cases, (*CASE_KEYS, "noisy", "other_cores")),
         columns.rename_axis("column"),
-        missing,
+        missing.drop(columns="source").reset_index(drop=True),
     )
 
 
-def _frame(lines: Sequence[dict[str, Any]], keys: Sequence[str]) -> pd.DataFrame:
-    columns = dict.fromkeys([*keys, *(name for line in lines for name in line)])
-    return pd.DataFrame(lines, columns=list(columns))
+def right_of(frames: Frames, right: Collection[CaseId]) -> Frames:
+    """The tables, of cases that are no result only what is declared of them and how they ended."""
+    epochs, cases = frames.epochs, frames.cases.copy()
+    epochs = epochs[(epochs["basis"] != "measured") | among(epochs, right)]
+    lost = (cases["basis"] == "measured") & ~among(cases, right)
+    observed = [
+        name
+        for name, column in frames.columns.items()
+        if name in cases and not column.declared and column.stage not in STILL_RIGHT
+    ]
+    cases.loc[lost, observed] = np.nan
+    return replace(frames, epochs=epochs.reset_index(drop=True), cases=cases)
 
 
 def _ordered(frame: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:

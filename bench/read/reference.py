@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from gatherbench.bench.read.tables import table_of
-from gatherbench.bench.run.rows import Row
+from gatherbench.bench.run.rows import Row, table_of
 from gatherbench.bench.run.store import StoreError, read_rows
 
 

@@ -23,8 +23,8 @@ from gatherbench.bench.plan.workload import Case
 from gatherbench.bench.read.derive import repeat_logs
 from gatherbench.bench.read.disturbance import mark_disturbed
 from gatherbench.bench.read.issuing import Values, bound_in, host_bound, shares_of
-from gatherbench.bench.read.tables import Run, limits_of, processes_of, table_of
-from gatherbench.bench.run.rows import PROCESS, SERIES, Key, Row
+from gatherbench.bench.read.tables import Run, limits_of, processes_of
+from gatherbench.bench.run.rows import PROCESS, SERIES, Key, Row, table_of
 from gatherbench.bench.run.store import CASE_METRIC, CASE_STAGE, key_of
 from gatherbench.stats.interval import Logs, interval_of
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,12 @@ from gatherbench.bench.meters.load import Waiting
 from gatherbench.bench.plan.plan import GPU_SAMPLING, Measure, NamedCase
 from gatherbench.bench.plan.workload import Workload, workload_names
 from gatherbench.bench.read.disturbance import mark_disturbed
-from gatherbench.bench.read.frames import NOISE, Frames, frames_of
-from gatherbench.bench.run.agreement import judged, without_wrong
+from gatherbench.bench.read.frames import NOISE, Shown, right_of, shown
+from gatherbench.bench.run.agreement import results_in
+from gatherbench.bench.run.frames import Frames, frames_of
 from gatherbench.bench.run.guards import is_running
-from gatherbench.bench.run.lines import lines_of
-from gatherbench.bench.run.rows import HEADER, PROCESS, SCHEMA_VERSION, SERIES, SET, Row
+from gatherbench.bench.run.lines import Lines, lines_of
+from gatherbench.bench.run.rows import PROCESS, SERIES, SET, Row, rows_in, table_of
 from gatherbench.bench.run.store import RESTORE, SAMPLE_COLUMNS, RunStore, StoreError
 from gatherbench.outside import plain, read_json
 
@@ -55,7 +55,7 @@ class Run:
         ranks: rows of single processes of the cases that several train together (columns as
             ``rows`` without those of other work); what the case as a whole did is in ``rows``.
         going: whether it was still being measured when it was read; ``None``: it cannot be told.
-        observed: all rows of its cases, as they were written.
+        tables: the run as its files hold it, without what is no result.
     """
 
     folder: Path
@@ -66,13 +66,13 @@ class Run:
     whole: pd.DataFrame
     ranks: pd.DataFrame
     going: bool | None = False
-    observed: Sequence[Row] = ()
+    tables: Frames | None = None
 
     @property
     def epochs(self) -> pd.DataFrame:
         """A line an epoch (of a prediction: a line for its epoch), and of each rank that has one.
 
-        Columns: :data:`gatherbench.bench.run.lines.EPOCH_KEYS`, ``noisy`` (the machine had too
+        Columns: :data:`gatherbench.bench.run.columns.EPOCH_KEYS`, ``noisy`` (the machine had too
         much other work while the case ran), and what was observed, with the unit in the name:
         ``epoch_s``, ``fetch_s``, ``link_rx_bytes``; see :attr:`columns`. What is missing is NaN,
         and :attr:`reasons` says why.
@@ -83,7 +83,7 @@ class Run:
     def cases(self) -> pd.DataFrame:
         """A line a case: how it ended, its set-up, its checks.
 
-        Columns: :data:`gatherbench.bench.run.lines.CASE_KEYS`, ``noisy``, ``other_cores`` (that
+        Columns: :data:`gatherbench.bench.run.columns.CASE_KEYS`, ``noisy``, ``other_cores`` (that
         other work had while the case ran), and what was observed, as in :attr:`epochs`.
         """
         return self._frames.cases
@@ -97,14 +97,15 @@ class Run:
     def reasons(self) -> pd.DataFrame:
         """Why a number is missing: a line for each case and column, or for single epochs.
 
-        Columns: :data:`gatherbench.bench.run.lines.REASON_KEYS`; epoch -1: all of the case's.
+        Columns: :data:`gatherbench.bench.run.columns.REASON_KEYS`; epoch -1: all of the case's.
         """
         return self._frames.reasons
 
     @cached_property
-    def _frames(self) -> Frames:
+    def _frames(self) -> Shown:
         noise = self.rows.drop_duplicates([*SERIES, "repeat"])
-        return frames_of(lines_of(self.observed), noise[[*SERIES, "repeat", *NOISE]])
+        tables = self.tables or frames_of(Lines())
+        return shown(tables, noise[[*SERIES, "repeat", *NOISE]])
 
     @property
     def run_id(self) -> str:
@@ -193,7 +194,7 @@ class Run:
         if index.has_duplicates:
             twice = index[index.duplicated()][0]
             raise RunError(
-                f"{self.folder / 'rows.csv'}: {stage}.{metric} stands twice for {twice}; {RESTORE}"
+                f"{self.folder / 'epochs.csv'}: {stage}.{metric} stands twice for {twice}"
             )
         return pd.Series(self.rows["value"].to_numpy()[places], index, name="value")
 
@@ -236,9 +237,10 @@ def run_in(store: RunStore) -> Run:
         RunError: see :func:`load_run`.
     """
     going = is_running(store.folder)  # before the rows: a run that ends meanwhile has them all
-    plan, env, rows = store.plan(), store.env(), store.rows()
-    check(store.folder, plan, rows, env)
-    return run_of(store.folder, plan, env, rows, store.samples(), going)
+    plan, env, frames = store.plan(), store.env(), store.frames()
+    check(store.folder, plan, frames, env)
+    table = pd.concat([table_of(store.calibration()), frames.rows()], ignore_index=True)
+    return _run(store.folder, plan, env, table, store.samples(), going, frames)
 
 
 def run_of(
@@ -249,20 +251,33 @@ def run_of(
     samples: pd.DataFrame,
     going: bool | None,
 ) -> Run:
-    """These rows of a run as a run of their own; for the arguments see :class:`Run`.
+    """These rows of a run as a run of their own; for the arguments see :class:`Run`."""
+    frames = frames_of(lines_of(row for row in rows if row.workload))
+    return _run(folder, plan, env, table_of(rows), samples, going, frames)
 
-    What cases measured that are no result is left out.
-    """
-    right = without_wrong(judged(rows))
-    table, observed = table_of(right), [row for row in right if row.workload]
+
+def _run(
+    folder: Path,
+    plan: dict[str, Any],
+    env: dict[str, Any],
+    table: pd.DataFrame,
+    samples: pd.DataFrame,
+    going: bool | None,
+    frames: Frames,
+) -> Run:
+    """What cases measured that are no result is left out."""
+    table, right = results_in(table)
     samples = of_measured(table, samples)
     of_a_case = table["workload"] != ""
     whole, table = table[~of_a_case].reset_index(drop=True), table[of_a_case]
+    strayed = (table["stage"] == "check") & (table["metric"] == "training")
+    if strayed.any():  # found now, or written down when the run ended
+        frames = frames_of(lines_of(rows_in(table)))
     table = _with_workloads(of_mean_epoch(table), plan)
     one_rank = table["rank"] >= 0
     ranks, table = table[one_rank].reset_index(drop=True), table[~one_rank].reset_index(drop=True)
     marked = mark_disturbed(table, env)
-    return Run(folder, plan, env, marked, samples, whole, ranks, going, observed)
+    return Run(folder, plan, env, marked, samples, whole, ranks, going, right_of(frames, right))
 
 
 def of_mean_epoch(table: pd.DataFrame) -> pd.DataFrame:
@@ -286,8 +301,18 @@ def predicted(run: Run, rows: Sequence[Row]) -> Run:
     """The run with these predictions in place of those that it had."""
     others = run.rows[run.rows["basis"] != "predicted"]
     table = pd.concat([others, _with_workloads(table_of(rows), run.plan)], ignore_index=True)
-    observed = [row for row in run.observed if row.basis != "predicted"]
-    return replace(run, rows=mark_disturbed(table, run.env), observed=[*observed, *rows])
+    made = frames_of(lines_of(rows))
+    known = run.tables or frames_of(Lines())
+    epochs, cases, reasons = (
+        pd.concat([old[old["basis"] != "predicted"], new], ignore_index=True)
+        for old, new in (
+            (known.epochs, made.epochs),
+            (known.cases, made.cases),
+            (known.reasons, made.reasons),
+        )
+    )
+    tables = Frames(epochs, cases, reasons, made.columns | known.columns)
+    return replace(run, rows=mark_disturbed(table, run.env), tables=tables)
 
 
 def _with_workloads(table: pd.DataFrame, plan: dict[str, Any]) -> pd.DataFrame:
@@ -308,14 +333,6 @@ def of_measured(rows: pd.DataFrame, series: pd.DataFrame) -> pd.DataFrame:
     epochs = rows[(rows["stage"] == "epoch") & (rows["basis"] == "measured")]
     known = pd.MultiIndex.from_frame(series[case]).isin(epochs.set_index(case).index)
     return series[known].reset_index(drop=True)
-
-
-def table_of(rows: Iterable[Row]) -> pd.DataFrame:
-    """The rows as a table with the columns :data:`gatherbench.bench.run.rows.HEADER`."""
-    # Texts as plain objects: pandas copies its own strings column by column, four times as long.
-    table = pd.DataFrame(map(attrgetter(*HEADER), rows), columns=list(HEADER), dtype=object)
-    numbers = dict.fromkeys(("schema_version", "repeat", "epoch", "rank"), int)
-    return table.astype({**numbers, "value": float})
 
 
 #: Of cases that took turns, by workload, strategy, variant and repeat: when each of their processes
@@ -369,11 +386,16 @@ def only(
     kept = {case["workload"] for case in cases}
     table = {name: fields for name, fields in run.plan["workloads"].items() if name in kept}
     plan = {**run.plan, "cases": cases, "workloads": table}
-    left = set(rows[[*SERIES, "repeat"]].itertuples(index=False, name=None))
-    observed = [
-        row for row in run.observed if tuple(getattr(row, n) for n in [*SERIES, "repeat"]) in left
-    ]
-    return replace(run, plan=plan, rows=rows, ranks=ranks, observed=observed)
+    left = pd.MultiIndex.from_frame(rows[SERIES].drop_duplicates())
+    tables = run.tables
+    if tables is not None:
+        epochs, cases = (
+            frame[pd.MultiIndex.from_frame(frame[SERIES]).isin(left)].reset_index(drop=True)
+            for frame in (tables.epochs, tables.cases)
+        )
+        mine = tables.reasons["workload"].isin(kept)
+        tables = replace(tables, epochs=epochs, cases=cases, reasons=tables.reasons[mine])
+    return replace(run, plan=plan, rows=rows, ranks=ranks, tables=tables)
 
 
 def newest_run(root: Path) -> Path:
@@ -383,12 +405,12 @@ def newest_run(root: Path) -> Path:
         RunError: there is none, or no folder can have that name.
     """
     try:
-        found = [table for table in root.glob("*/*/rows.csv") if began(table.parent)]
+        found = [plan for plan in root.glob("*/*/plan.json") if began(plan.parent)]
     except OSError as error:
         raise RunError(f"{root}: {error.strerror}; name another folder with --results") from error
     if not found:
         raise RunError(f"{root}: holds no run; make one with `gatherbench run quick`")
-    return max(found, key=lambda table: (began(table.parent), table.stat().st_mtime)).parent
+    return max(found, key=lambda plan: (began(plan.parent), plan.stat().st_mtime)).parent
 
 
 def began(folder: Path) -> str:
@@ -493,7 +515,7 @@ def first_of(error: ValidationError) -> str:
     return plain(": ".join(filter(None, (where, first["msg"]))))
 
 
-def check(folder: Path, plan: dict[str, Any], rows: list[Row], env: dict[str, Any]) -> None:
+def check(folder: Path, plan: dict[str, Any], frames: Frames, env: dict[str, Any]) -> None:
     """Refuse a plan or a machine that is none, rows of another schema or plan, and an old name.
 
     Raises:
@@ -510,21 +532,15 @@ def check(folder: Path, plan: dict[str, Any], rows: list[Row], env: dict[str, An
         raise RunError(f"{folder / 'plan.json'}: {why}; {RESTORE}")
     if any(case["strategy"] == "null" for case in plan["cases"]):  # it would rank as a data path
         raise RunError(
-            f"{folder}: the no-fetch limit is called no_fetch now, and `null` there; rename it:"
-            " sed -i 's/,null,default,/,no_fetch,default,/' rows.csv;"
-            """ sed -i 's/"strategy": "null"/"strategy": "no_fetch"/' plan.json"""
+            f"{folder}: the no-fetch limit is called no_fetch now, and `null` there; read it with"
+            " the gatherbench version that wrote it"
         )
-    for row in rows:
-        if row.schema_version != SCHEMA_VERSION:
-            raise RunError(
-                f"{folder / 'rows.csv'}: schema version {row.schema_version}, expected"
-                f" {SCHEMA_VERSION}; read it with the gatherbench version that wrote it"
-            )
-        if row.workload and row.workload not in plan["workloads"]:
-            raise RunError(
-                f"{folder / 'rows.csv'}: workload {row.workload!r} does not stand in plan.json;"
-                " the two files belong to different runs: put those of one run there"
-            )
+    seen = {*frames.epochs["workload"], *frames.cases["workload"]}
+    if strange := seen - plan["workloads"].keys():
+        raise RunError(
+            f"{folder / 'epochs.csv'}: workload {min(strange)!r} does not stand in plan.json;"
+            " the files belong to different runs: put those of one run there"
+        )
 
 
 def no_samples() -> pd.DataFrame:

@@ -8,11 +8,15 @@ rows in a timed epoch, whatever the comparison of rows saw (:mod:`gatherbench.be
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from statistics import median
 
-from gatherbench.bench.run.rows import SET, Row
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from gatherbench.bench.run.rows import SET, Row, rows_in, table_of
 from gatherbench.bench.run.store import (
     CASE_METRIC,
     CASE_STAGE,
@@ -34,24 +38,54 @@ TOLERANCES = {
 BASELINE = "cpu_gather"
 SOURCE = "losses and accuracy compared with those of the workload's other cases"
 #: What is known of a case before it has fetched a row, or although its rows were wrong.
-_STILL_RIGHT = (CASE_STAGE, CHECK_STAGE, "setup")
+STILL_RIGHT = (CASE_STAGE, CHECK_STAGE, "setup")
 _END = (CASE_STAGE, CASE_METRIC)
 
 
-def without_wrong(rows: Sequence[Row]) -> list[Row]:
-    """The rows, of cases that are no result only what is declared of them and how they ended.
-
-    A result is a case that ended well: it has passed its last comparison, and nobody found its rows
-    or losses wrong.
-    """
+def results(rows: Iterable[Row]) -> set[CaseId]:
+    """The cases that are a result: they ended well, having passed their last comparison, and
+    nobody found their rows or losses wrong."""
+    rows = list(rows)
     right = {key_of(r) for r in rows if (r.stage, r.metric) == _END and r.status == "ok"}
-    right -= {key_of(r) for r in rows if (r.stage, r.status) == (CHECK_STAGE, "failed")}
+    return right - {key_of(r) for r in rows if (r.stage, r.status) == (CHECK_STAGE, "failed")}
+
+
+def without_wrong(rows: Sequence[Row]) -> list[Row]:
+    """The rows, of cases that are no result only what is declared of them and how they ended."""
+    right = results(rows)
 
     def holds(row: Row) -> bool:
         of_the_run = row.basis != "measured" or not row.workload
-        return of_the_run or row.stage in _STILL_RIGHT or key_of(row) in right
+        return of_the_run or row.stage in STILL_RIGHT or key_of(row) in right
 
     return [row for row in rows if holds(row)]
+
+
+def results_in(table: pd.DataFrame) -> tuple[pd.DataFrame, set[CaseId]]:
+    """What :func:`without_wrong` leaves of what :func:`judged` finds, of a table of rows.
+
+    Returns:
+        The table, and the cases that are a result.
+    """
+    what = table["stage"] + "." + table["metric"]
+    telling = what.isin([".".join(pair) for pair in (_END, SET[:2], *TOLERANCES)])
+    telling |= table["stage"] == CHECK_STAGE
+    few = list(rows_in(table[telling]))
+    if len(known := judged(few)) > len(few):
+        table = pd.concat([table[~telling], table_of(known)], ignore_index=True)
+    right = results(known)
+    holds = (table["basis"] != "measured") | (table["workload"] == "")
+    holds |= table["stage"].isin(STILL_RIGHT) | among(table, right)
+    return table[holds].reset_index(drop=True), right
+
+
+def among(table: pd.DataFrame, cases: Collection[CaseId]) -> NDArray[np.bool_]:
+    """Which lines of a table are of one of these cases."""
+    names = ["workload", "strategy", "variant", "repeat"]
+    known = [
+        key in cases for key in table[names].drop_duplicates().itertuples(index=False, name=None)
+    ]
+    return np.array(known, bool)[table.groupby(names, sort=False).ngroup().to_numpy()]
 
 
 def fail_strays(store: RunStore) -> int:
@@ -62,7 +96,7 @@ def fail_strays(store: RunStore) -> int:
     rows = store.rows()
     all_rows = judged(rows)
     if len(all_rows) > len(rows):
-        store.replace(lambda _: True, all_rows)
+        store.write(all_rows)
     return len(all_rows) - len(rows)
 
 

@@ -22,6 +22,25 @@ _SHORT = {"pcie_host_to_device": "link_rx", "pcie_device_to_host": "link_tx"}
 _REQUESTS = re.compile(r"gpu_requests_(\d+)_bytes")
 _TIME = re.compile(r"_?(wall_)?time(?=_|$)")
 _NUMBERS = re.compile(r"\d+")
+#: What stands before the metrics of an epoch.
+EPOCH_KEYS = (
+    *("run", "commit", "machine", "backend", "basis", "borrowed", "workload", "dataset"),
+    *("strategy", "variant", "rank", "repeat", "block", "epoch"),
+)
+#: What stands before what a case did as a whole: how it ended is among it.
+CASE_KEYS = (
+    *("run", "commit", "machine", "backend", "basis", "borrowed", "workload", "dataset"),
+    *("strategy", "variant", "rank", "repeat", "status", "reason"),
+)
+#: Of a case that has ended: how many lines ``epochs.csv`` has of it.
+COUNT = "epochs"
+#: Of a value that is missing, or whose source is not its column's. Epoch -1: all of the case's.
+REASON_KEYS = (
+    *("basis", "workload", "strategy", "variant", "rank", "repeat", "epoch", "table"),
+    *("column", "status", "reason", "source"),
+)
+#: A metric of such a name has its stage before it.
+_RESERVED = {*EPOCH_KEYS, *CASE_KEYS, COUNT, "noisy", "other_cores"}
 #: What columns mean, in the order in which they stand in a table.
 KNOWN: dict[str, str] = tomllib.loads(
     Path(__file__).with_name("columns.toml").read_text(encoding="utf-8")
@@ -57,7 +76,8 @@ class Column:
         parts = ["" if own and stem else self.stage, stem]
         if self.declared and not stem.startswith("declared_"):
             parts = ["declared", *parts]
-        return "_".join(filter(None, parts)) + _ENDS[self.unit]
+        name = "_".join(filter(None, parts)) + _ENDS[self.unit]
+        return f"{self.stage}_{name}" if name in _RESERVED else name
 
     @property
     def samples(self) -> str:

@@ -10,28 +10,13 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gatherbench.bench.run.columns import CASES, EPOCHS, Column
+from gatherbench.bench.run.columns import CASES, COUNT, EPOCHS, REASON_KEYS, Column
 from gatherbench.bench.run.rows import PROCESS, Row
 
-#: What stands before the metrics of an epoch.
-EPOCH_KEYS = (
-    *("run", "commit", "machine", "backend", "basis", "borrowed", "workload", "dataset"),
-    *("strategy", "variant", "rank", "repeat", "block", "epoch"),
-)
-#: What stands before what a case did as a whole: how it ended is among it.
-CASE_KEYS = (
-    *("run", "commit", "machine", "backend", "basis", "borrowed", "workload", "dataset"),
-    *("strategy", "variant", "rank", "repeat", "status", "reason"),
-)
-#: Of a value that is missing, or whose source is not its column's. Epoch -1: all of the case's.
-REASON_KEYS = (
-    *("basis", "workload", "strategy", "variant", "rank", "repeat", "epoch", "table"),
-    *("column", "status", "reason", "source"),
-)
 #: The column that says how long a case took; how it ended is its status.
 ENDED = Column("case", "wall_time", "s", declared=False)
 _READ = re.compile(r"\[samples=(\d+), (?=period=)")
@@ -43,9 +28,9 @@ class Lines:
     """What rows come to.
 
     Attributes:
-        epochs, cases: lines by :data:`EPOCH_KEYS` and :data:`CASE_KEYS`, and then by column. A
-            number that is missing is not among them.
-        reasons: lines by :data:`REASON_KEYS`.
+        epochs, cases: lines by :data:`~gatherbench.bench.run.columns.EPOCH_KEYS` and ``CASE_KEYS``,
+            and then by column.
+        reasons: lines by ``REASON_KEYS``.
         columns: what the columns hold, by name.
     """
 
@@ -55,33 +40,42 @@ class Lines:
     columns: dict[str, Column] = field(default_factory=dict)
 
 
-def lines_of(rows: Iterable[Row], known: Lines | None = None) -> Lines:
-    """The lines of whole cases, of which ``known`` has no line yet.
+def lines_of(
+    rows: Iterable[Row], columns: dict[str, Column] | None = None, block: int = 0
+) -> Lines:
+    """The lines of whole cases; that with a case's end is the last of it.
 
-    The columns that are new are added to those of ``known``, whose blocks are counted on.
+    Args:
+        columns: that are known; those that are new are added.
+        block: the number of the first process whose paths took turns.
 
     Raises:
-        ValueError: an observation stands twice among the rows.
+        ValueError: an observation stands twice among the rows, or two have one column.
     """
-    found = Lines(columns=known.columns if known else {})
-    processes = _Processes(known.epochs if known else ())
-    rows = list(rows)
+    found = Lines(columns={} if columns is None else columns)
+    processes = _Processes(block)
+    # What says of a process that it went on with a case makes no line before the epoch's own.
+    rows = sorted(rows, key=lambda row: (row.stage, row.metric) == PROCESS[:2] and row.epoch >= 0)
     for row in rows:
         processes.add(row)
     lines: dict[tuple[object, ...], dict[str, Any]] = {}
     missing: dict[tuple[object, ...], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
-        if (row.stage, row.metric) == PROCESS[:2] and row.epoch >= 0:
-            continue  # of a case that another process went on with: blocks say so
         column = Column(row.stage, row.metric, row.unit, row.basis == "declared")
         usual, read = _source(row.source)
         known_column = found.columns.setdefault(column.name, replace(column, source=usual))
+        if replace(known_column, source="") != column:
+            what = f"{column.stage}.{column.metric}"
+            other = f"{known_column.stage}.{known_column.metric}"
+            raise ValueError(f"{what} and {other} have one column, {column.name}: rename one")
         line = _line(row, lines, found, processes)
+        if column.name in line and row.epoch < 0:
+            continue  # a path may be set up twice, by the launcher of ranks and by them: the first
         if column.name in line:
             what = f"{row.stage}.{row.metric} of {row.workload} {row.strategy} {row.variant}"
             raise ValueError(f"{what}, repeat {row.repeat}, epoch {row.epoch} stands twice")
         line[column.name] = row.value
-        if read is not None and row.value is not None:
+        if read is not None:
             line[column.samples] = read
         ends = column.name == ENDED.name
         if ends:
@@ -99,6 +93,10 @@ def lines_of(rows: Iterable[Row], known: Lines | None = None) -> Lines:
     for alike in missing.values():
         in_all = alike[0]["table"] == EPOCHS and len(alike) == epochs[_case(alike[0])]
         found.reasons += [{**alike[0], "epoch": _ALL_EPOCHS}] if in_all else alike
+    for line in found.cases:
+        if line["status"] is not None:
+            line[COUNT] = epochs[_case(line)]
+    found.cases.sort(key=lambda line: line["status"] is not None)
     return found
 
 
@@ -127,8 +125,7 @@ def _line(
 class _Processes:
     """Which process measured an epoch of a case, by numbers; -1: the case had one alone."""
 
-    def __init__(self, epochs: Sequence[dict[str, Any]]) -> None:
-        first = 1 + max((line["block"] for line in epochs), default=-1)
+    def __init__(self, first: int) -> None:
         self._numbers: dict[float, int] = defaultdict(lambda: first + len(self._numbers))
         self._begun: dict[tuple[object, ...], dict[int, int]] = defaultdict(dict)
 

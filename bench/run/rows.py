@@ -1,18 +1,23 @@
 """The table: one observation a row, in SI base units, with the source of its value.
 
-The fields of :class:`Row` are the header of ``rows.csv``. Derived numbers (bandwidths, speed-ups,
-efficiencies) are computed when the table is read and never stored.
+The fields of :class:`Row` are the header of ``calibration.csv`` and of published tables. Derived
+numbers (bandwidths, speed-ups, efficiencies) are computed when the table is read and never stored.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gatherbench.bench.meters.base import LEAST, MOST, UNITS
 from gatherbench.bench.plan.workload import Case
 from gatherbench.outside import LONGEST, plain
 from gatherbench.reason import Reason
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA_VERSION = 3
 
@@ -176,3 +181,24 @@ class RowMaker:
         names = ("epoch", "stage", "metric", "unit", "value", "source", "status", "reason")
         mine = {f.name: getattr(self, f.name) for f in fields(self)}
         return Row(schema_version=SCHEMA_VERSION, **mine, **dict(zip(names, values, strict=True)))
+
+
+def table_of(rows: Iterable[Row]) -> pd.DataFrame:
+    """The rows as a table with the columns :data:`HEADER`."""
+    import pandas as pd
+
+    # Texts as plain objects: pandas copies its own strings column by column, four times as long.
+    table = pd.DataFrame(map(attrgetter(*HEADER), rows), columns=list(HEADER), dtype=object)
+    numbers = dict.fromkeys(("schema_version", "repeat", "epoch", "rank"), int)
+    return table.astype({**numbers, "value": float})
+
+
+def rows_in(table: pd.DataFrame) -> Iterator[Row]:
+    """The rows of a table with the columns :data:`HEADER`.
+
+    Raises:
+        ValueError: one of them contradicts itself.
+    """
+    table = table[list(HEADER)].astype(object)
+    for line in table.where(table.notna(), None).itertuples(index=False, name=None):
+        yield Row(*line)

@@ -1,14 +1,19 @@
 """A run's folder, written so that a crash at any moment loses nothing that was measured.
 
 Each case writes what it measures, as it measures it, into a *part* of its own (one JSON object a
-line). When the case ends the runner folds the part into ``rows.csv`` with one append, whose last
-line is the row of the case as a whole; a case without that row has not been folded. ``samples``
+line). When the case ends the runner appends its lines to the tables, last of all to ``cases.csv``
+that which says how it ended; a case without it has not ended, and its other lines go. ``samples``
 are gathered from the parts into ``samples.parquet`` when the run ends, and then the parts go.
 
     plan.json          the resolved plan: every workload and every case
     env.json           the machine, and when the run began
     profile.toml       the machine that epochs are predicted for, if any
-    rows.csv           the table (:class:`gatherbench.bench.run.rows.Row`)
+    epochs.csv         a line an epoch (:mod:`gatherbench.bench.run.lines`)
+    cases.csv          a line a case
+    reasons.csv        a line for each number that is missing
+    columns.toml       what the columns hold
+    epochs.parquet, …  the tables of a run that has ended, once more
+    calibration.csv    the check of a GPU's sensors, an observation a line; absent without a GPU
     samples.parquet    seconds of every stage of every minibatch
     timeline.parquet   what was polled during epochs; absent when nothing was
     tuned.json         what paths have found beside a training, for all processes of the machine
@@ -20,28 +25,43 @@ are gathered from the parts into ``samples.parquet`` when the run ends, and then
 from __future__ import annotations
 
 import csv
-import io
 import json
 import os
 import re
 import secrets
-import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gatherbench.bench.plan.workload import Case, case_id
-from gatherbench.bench.run.rows import HEADER, SCHEMA_VERSION, Row
+from gatherbench.bench.run.columns import Column
+from gatherbench.bench.run.frames import (
+    COLUMNS_FILE,
+    KEYS,
+    RESTORE,
+    TABLES,
+    Frames,
+    StoreError,
+    append_lines,
+    read_frames,
+    write_columns,
+    write_table,
+)
+from gatherbench.bench.run.frames import to_csv as cells_to_csv
+from gatherbench.bench.run.lines import Lines, lines_of
+from gatherbench.bench.run.rows import HEADER, Row, rows_in
 from gatherbench.datasets.files import replacing
 from gatherbench.outside import open_file, parsed, plain, read_bytes, read_json
 
 # Texts that earlier versions wrote may be longer than what Python's reader takes of itself.
 csv.field_size_limit(sys.maxsize)
+
+__all__ = ["RESTORE", "StoreError"]
 
 SAMPLES_FILE, TIMELINE_FILE = "samples.parquet", "timeline.parquet"
 
@@ -109,12 +129,6 @@ NOT_PREPARED = "preparation of dataset and minibatches"
 CUT_OFF = "time.perf_counter, up to the last whole block: the case was cut off"
 #: Of the rows that belong to the run as a whole; the last of them is its wall time.
 CALIBRATION_STAGE = "calibration"
-#: The remedy for a file of a run that nothing can make again.
-RESTORE = "put a whole copy of it there, or measure again in a new folder: gatherbench run PLAN"
-
-
-class StoreError(ValueError):
-    """A run folder that cannot be read or written; the message names it and the remedy."""
 
 
 CaseId = tuple[str, str, str, int]
@@ -127,12 +141,13 @@ def key_of(item: Case | Row) -> CaseId:
 
 
 class RunStore:
-    """One run's folder. Its table is parsed once: what is appended is parsed as it is written."""
+    """One run's folder. Its tables are parsed again only where something has changed them."""
 
     def __init__(self, folder: Path) -> None:
-        self._read: tuple[tuple[int, int], list[Row]] | None = None  # with the file's size and time
+        self._read: tuple[object, Frames] | None = None  # with the files' sizes and times
+        self._known: tuple[dict[str, Column], dict[str, list[str]], int] | None = None
         self.folder = folder
-        self.rows_file = folder / "rows.csv"
+        self.calibration_file = folder / "calibration.csv"
         self.profile_file = folder / "profile.toml"
         self.parts = folder / "parts"
         self.interrupted = folder / "interrupted"
@@ -153,7 +168,7 @@ class RunStore:
         store.parts.mkdir(parents=True)
         began = {"began": datetime.now(UTC).isoformat(timespec="seconds")}
         write_atomically(store.folder / "env.json", json.dumps(env | began, indent=2) + "\n")
-        store._write_table([], [])
+        store.write([])
         # The plan last: a folder with a plan is a run.
         write_atomically(store.folder / "plan.json", json.dumps(plan, indent=2) + "\n")
         return store
@@ -191,55 +206,68 @@ class RunStore:
     def _part(self, key: CaseId) -> Path:
         return self.parts / f"{case_id(*key)}.jsonl"
 
-    def append(self, rows: list[Row]) -> None:
-        """Append rows in one write and see them to the disk.
+    def append(self, rows: Sequence[Row]) -> None:
+        """Append what cases observed, of which nothing stands there, and see it to the disk.
 
         Raises:
-            OSError: the disk is full or gone; what stood in the file before is untouched but for
-                a torn last line, which :meth:`recover` drops.
+            OSError: the disk is full or gone; what stood in the files before is untouched but for
+                torn last lines, which :meth:`recover` drops.
+            StoreError: an observation stands twice.
         """
-        known = self._known()
-        text = to_csv(rows)
-        data = text.encode()
-        with self.rows_file.open("ab", buffering=0) as file:
-            while data:
-                data = data[file.write(data) :]
-            os.fsync(file.fileno())
-        if known is not None:
-            known += self._written(text)  # in place: a copy for each case would be quadratic
-            self._keep(known)
+        if of_the_run := [row for row in rows if not row.workload]:
+            write_atomically(self.calibration_file, to_csv([*self.calibration(), *of_the_run]))
+        columns, headers, block = self._known or self._look()
+        known, self._known = len(columns), None  # where something fails, they are looked at again
+        lines = _lines(rows, columns, block)
+        if len(columns) > known:
+            write_columns(self.folder, columns)
+        for name in TABLES:
+            path = self.folder / f"{name}.csv"
+            headers[name] = append_lines(path, getattr(lines, name), headers[name])
+        block = max([block, *(1 + line["block"] for line in lines.epochs)])
+        self._known = columns, headers, block
 
-    def rows(self, *, growing: bool | None = None) -> list[Row]:
-        """All rows, in the order written.
+    def _look(self) -> tuple[dict[str, Column], dict[str, list[str]], int]:
+        """What :meth:`append` has to know of the tables: columns, headers, the next block."""
+        frames = self.frames(growing=True)
+        for name in TABLES:  # the Parquet files alone may have been kept
+            if not (path := self.folder / f"{name}.csv").exists():
+                write_table(path, frames.lines(name), KEYS[name])
+        block = 1 + int(frames.epochs["block"].max()) if len(frames.epochs) else 0
+        return dict(frames.columns), {name: frames.header(name) for name in TABLES}, block
+
+    def frames(self, *, growing: bool | None = None) -> Frames:
+        """The tables.
 
         Args:
             growing: a last line that is half written is none yet; ``None``: unless the run has
                 ended, which then has no parts.
 
         Raises:
-            StoreError: the file cannot be read, has another header, or a row that is none.
+            StoreError: a file cannot be read, or is none of a run.
         """
-        known = self._known()
-        if known is None:
+        mark = self._mark()
+        if self._read is None or self._read[0] != mark:
             growing = self.parts.is_dir() if growing is None else growing
-            known = read_rows(self.rows_file, growing=growing)
-            if not growing:
-                self._keep(known)
-        return list(known)
+            self._read = mark, read_frames(self.folder, growing=growing)
+        return self._read[1]
 
-    def _known(self) -> list[Row] | None:
-        """What was read, or written, if the file is still that."""
-        return self._read[1] if self._read and self._read[0] == self._mark() else None
+    def _mark(self) -> object:
+        names = [*(f"{name}{end}" for name in TABLES for end in (".csv", ".parquet")), COLUMNS_FILE]
+        paths = [self.folder / name for name in names]
+        return [(p.stat().st_size, p.stat().st_mtime_ns) if p.exists() else None for p in paths]
 
-    def _keep(self, rows: list[Row]) -> None:
-        self._read = (self._mark(), rows)
+    def rows(self, *, growing: bool | None = None) -> list[Row]:
+        """All observations, those of the run as a whole first; for ``growing`` see :meth:`frames`.
 
-    def _mark(self) -> tuple[int, int]:
-        try:
-            found = self.rows_file.stat()
-        except OSError:
-            return (-1, -1)
-        return (found.st_size, found.st_mtime_ns)
+        Raises:
+            StoreError: see :meth:`frames`.
+        """
+        return [*self.calibration(), *rows_in(self.frames(growing=growing).rows())]
+
+    def calibration(self) -> list[Row]:
+        """What was observed of the run as a whole; nothing without a GPU."""
+        return read_rows(self.calibration_file) if self.calibration_file.exists() else []
 
     def samples(self) -> pd.DataFrame:
         """:data:`SAMPLE_COLUMNS`; empty while the run has not ended: they lie with its cases."""
@@ -252,8 +280,8 @@ class RunStore:
     def recover(self) -> set[CaseId]:
         """Drop what a killed run left half-written; returns the cases that are complete.
 
-        A case is complete when its last row stands in the table, and so is the calibration; one
-        that was never started is not, nor one that was cut off and still has a part. Rows of any
+        A case is complete when its last line stands in the table, and so is the calibration; one
+        that was never started is not, nor one that was cut off and still has a part. Lines of any
         other case are dropped: its part, if it has one, still holds them.
         """
         rows = self.rows(growing=True)
@@ -264,23 +292,35 @@ class RunStore:
             for key, r in zip(map(key_of, ended), ended, strict=True)
             if r.source != NOT_PREPARED and not (r.source == CUT_OFF and self._part(key).exists())
         }
+        done -= {*self.frames(growing=True).short().itertuples(index=False, name=None)}
         kept = [r for r in rows if key_of(r) in done]
-        self._write_table(kept, [])
+        if len(kept) < len(rows) or self.frames(growing=True).torn:
+            self.write(kept)
+        else:  # where nothing can be written, it is known before anything is measured
+            write_columns(self.folder, self.frames(growing=True).columns)
         return done
 
-    def replace(self, old: Callable[[Row], bool], new: list[Row]) -> None:
-        """Write the table anew: without the rows that ``old`` picks, with ``new`` at its end."""
-        kept = [row for row in self.rows() if not old(row)]
-        self._write_table(kept, new)
+    def replace(self, old: Callable[[Row], bool], new: Sequence[Row]) -> None:
+        """Write the tables anew: without the rows that ``old`` picks, with ``new`` at their end."""
+        self.write([*(row for row in self.rows() if not old(row)), *new])
 
-    def _write_table(self, kept: list[Row], new: list[Row]) -> None:
-        text = to_csv(new)
-        write_atomically(self.rows_file, ",".join(HEADER) + "\n" + to_csv(kept) + text)
-        self._keep([*kept, *self._written(text)])
+    def write(self, rows: Sequence[Row]) -> None:
+        """Write the tables anew."""
+        columns: dict[str, Column] = {}
+        lines = _lines(rows, columns, 0)
+        of_the_run = [row for row in rows if not row.workload]
+        if of_the_run or self.calibration_file.exists():
+            write_atomically(self.calibration_file, to_csv(of_the_run))
+        write_columns(self.folder, columns)
+        for name in TABLES:
+            write_table(self.folder / f"{name}.csv", getattr(lines, name), KEYS[name])
+        self._known = None
 
-    def _written(self, text: str) -> list[Row]:
-        """Rows as whoever reads the file will find them."""
-        return _parsed(text.encode().split(b"\n")[:-1], self.rows_file, 1)
+    def write_parquet(self) -> None:
+        """Write the tables of a run that has ended once more, smaller."""
+        for name in TABLES:
+            with replacing(self.folder / f"{name}.parquet") as temporary:
+                self.frames().table(name).to_parquet(temporary, compression="zstd", index=False)
 
     def keep_blocks(self, part: Path) -> int:
         """Cut the part of a case that was cut off down to its whole blocks; how many these are.
@@ -457,11 +497,8 @@ def has_ended(part: Path) -> bool:
     return any(r["kind"] == "end" for r in read_part(part))
 
 
-def read_rows(path: Path, *, growing: bool = False) -> list[Row]:
-    """The rows of a table on disk, in order.
-
-    Args:
-        growing: a last line that is half written is none yet.
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a table with an observation a line, in order.
 
     Raises:
         StoreError: the file cannot be read, has another header, a row that is none, or was cut off.
@@ -471,19 +508,9 @@ def read_rows(path: Path, *, growing: bool = False) -> list[Row]:
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror}; {RESTORE}") from error
     header = tuple(lines[0].decode(errors="replace").rstrip("\r").split(",")) if lines else ()
-    if header != HEADER:
-        raise StoreError(
-            f"{path}: not a table of schema version {SCHEMA_VERSION} (its header differs); read it"
-            f" with the version that wrote it, or if it is damaged, {RESTORE}"
-        )
-    rows = _parsed(lines[1:], path, 2)
-    if torn and not growing:
-        raise StoreError(
-            f"{path}: line {len(lines) + 1} is cut off in mid-row, and nothing is being written to"
-            " it: the file is damaged; put a whole copy of it there, or measure again what was cut"
-            f" off: gatherbench run --resume {shlex.quote(str(path.parent))}"
-        )
-    return rows
+    if header != HEADER or torn:
+        raise StoreError(f"{path}: not a table of observations, or cut off; {RESTORE}")
+    return _parsed(lines[1:], path, 2)
 
 
 def _parsed(lines: Iterable[bytes], path: Path, first: int) -> list[Row]:
@@ -521,14 +548,16 @@ def rows_of(records: Iterable[dict[str, Any]]) -> list[Row]:
     return rows
 
 
-def to_csv(rows: list[Row]) -> str:
-    """Rows as lines of CSV, without the header; one row is one line, as its texts are."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    for row in rows:
-        cells = (getattr(row, name) for name in HEADER)
-        writer.writerow(["" if c is None else c for c in cells])
-    return buffer.getvalue()
+def to_csv(rows: Sequence[Row]) -> str:
+    """Rows as a table with an observation a line."""
+    return cells_to_csv([HEADER, *([getattr(row, name) for name in HEADER] for row in rows)])
+
+
+def _lines(rows: Sequence[Row], columns: dict[str, Column], block: int) -> Lines:
+    try:
+        return lines_of((row for row in rows if row.workload), columns, block)
+    except ValueError as error:
+        raise StoreError(str(error)) from error
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -147,12 +147,18 @@ def load_findings(root: Path, reference: Path) -> Findings:
     Raises:
         RunError, StoreError: as :func:`open_findings`.
     """
-    tables = (path for path in root.rglob("rows.csv") if "predicted" not in path.parts)
-    folders = sorted({path.parent for path in tables}, key=began, reverse=True)
-    runs = [load_run(folder) for folder in folders if (folder / "plan.json").is_file()]
+    plans, tables = (
+        sorted(
+            {path.parent for path in root.rglob(name) if "predicted" not in path.parts},
+            key=began,
+            reverse=True,
+        )
+        for name in ("plan.json", "rows.csv")
+    )
+    runs = [load_run(folder) for folder in plans]
     # Of one day, where neither says when it began, the one that measured more.
     runs.sort(key=lambda run: (began(run.folder), len(run.rows)), reverse=True)
-    probed = [folder for folder in folders if is_point_table(folder / "rows.csv")]
+    probed = [folder for folder in tables if is_point_table(folder / "rows.csv")]
     machine = probed[0].parent.name if probed else ""
     timed = read_points(None)
     for folder in (one for one in probed if one.parent.name == machine):

@@ -1,6 +1,5 @@
-"""Small run folders, written here by hand so that a mistake of the store cannot hide itself."""
+"""Small run folders, of rows that are written here by hand."""
 
-import csv
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -9,7 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gatherbench.bench.run.rows import HEADER, SCHEMA_VERSION
+from gatherbench.bench.run.rows import HEADER, SCHEMA_VERSION, Row
+from gatherbench.bench.run.store import RunStore
 
 #: Strategy, variant, and the seconds of an epoch it spends sampling, fetching and training.
 BASELINE = ("cpu_gather", "naive", (0.2, 1.0, 0.5))
@@ -43,8 +43,26 @@ DECLARED: dict[tuple[str, str], dict[str, float]] = {
 }  # fmt: skip
 
 
+def rows_in(folder: Path) -> list[dict[str, str]]:
+    """Every observation of a run, as texts; what is missing is empty."""
+    return [
+        {name: "" if (of := getattr(row, name)) is None else str(of) for name in HEADER}
+        for row in RunStore(folder).rows()
+    ]
+
+
+def write_rows(folder: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write the tables of a run anew."""
+    made = []
+    for row in rows:
+        numbers = {name: int(row[name]) for name in ("schema_version", "repeat", "epoch", "rank")}
+        value = float(row["value"]) if row.get("value", "") != "" else None
+        made.append(Row(**{**row, **numbers, "value": value, "reason": row["reason"] or None}))
+    RunStore(folder).write(made)
+
+
 def append_rows(folder: Path, rows: Iterable[Mapping[str, Any]], **fixed: Any) -> None:
-    """Append rows to a run's table; what they and ``fixed`` leave out is filled in."""
+    """Add rows to a run's tables; what they and ``fixed`` leave out is filled in."""
     usual = {
         "run_id": folder.name,
         "schema_version": SCHEMA_VERSION,
@@ -62,9 +80,8 @@ def append_rows(folder: Path, rows: Iterable[Mapping[str, Any]], **fixed: Any) -
         "borrowed": "",
         "rank": -1,
     }
-    with (folder / "rows.csv").open("a", newline="") as file:
-        writer = csv.DictWriter(file, HEADER, lineterminator="\n")
-        writer.writerows({**usual, **fixed, **row} for row in rows)
+    known = rows_in(folder) if (folder / "epochs.csv").exists() else []
+    write_rows(folder, [*known, *({**usual, **fixed, **row} for row in rows)])
 
 
 Change = Callable[[dict[str, str]], None]
@@ -75,16 +92,12 @@ More = Callable[[tuple[str, str, str], int, int], Iterable[Mapping[str, Any]]]
 def edit(
     folder: Path, *changes: Change, keep: Callable[[dict[str, str]], bool] = lambda row: True
 ) -> None:
-    """Change each row of the table in place; drop those that are not to ``keep``."""
-    with (folder / "rows.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if keep(row)]
+    """Change each row of the tables in place; drop those that are not to ``keep``."""
+    rows = [row for row in rows_in(folder) if keep(row)]
     for row in rows:
         for change in changes:
             change(row)
-    with (folder / "rows.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, HEADER, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_rows(folder, rows)
 
 
 def epoch_rows(
@@ -137,7 +150,6 @@ def write_run(
     other_cores: float = 0.0,
     beside: tuple[str, str, int] | None = None,
     machine: str = "cpu-amd-epyc-2c",
-    schema_version: int = SCHEMA_VERSION,
     plan_name: str = "quick",
     max_batches: int = 0,
     sampling: str = "live",
@@ -233,9 +245,8 @@ def write_run(
     cpu = {"model": "AMD EPYC", "usable_cores": 2}
     env = {"cpu": cpu, "gpus": gpus, "memory": {"total": 25276510208}}
     (folder / "env.json").write_text(json.dumps(env))
-    (folder / "rows.csv").write_text(",".join(HEADER) + "\n")
     what = {"machine": machine, "backend": backend, "dataset": dataset}
-    append_rows(folder, rows, schema_version=schema_version, **what)
+    append_rows(folder, rows, **what)
     columns = ["workload", "strategy", "variant", "repeat", "epoch", "stage", "batch", "value_s"]
     pd.DataFrame(samples, columns=columns).to_parquet(folder / "samples.parquet")
     return folder

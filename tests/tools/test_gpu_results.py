@@ -1,6 +1,5 @@
 """The page of what an H200 showed is that of the rows, and its readers read what is there."""
 
-import csv
 import functools
 import math
 import re
@@ -13,6 +12,8 @@ import pytest
 
 from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.read.issuing import host_bound
+from gatherbench.bench.run.rows import table_of
+from gatherbench.bench.run.store import RunStore
 from tools.gpu_results.__main__ import (
     FOLDER,
     PATHS,
@@ -159,12 +160,11 @@ def test_what_is_said_of_epochs_by_hand():
     runs = runs_of(FOLDER)
     run = decided(runs)
     seconds: dict[tuple[str, int], dict[int, float]] = {}
-    with (run.folder / "rows.csv").open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            kind = row["stage"], row["metric"], row["basis"], row["dataset"]
-            if kind == ("epoch", "wall_time", "measured", LARGE):
-                key = f"{row['strategy']} {row['variant']}", int(row["repeat"])
-                seconds.setdefault(key, {})[int(row["epoch"])] = float(row["value"])
+    lines = pd.read_parquet(run.folder / "epochs.parquet")
+    mine = lines[(lines["basis"] == "measured") & (lines["dataset"] == LARGE)]
+    for line in mine.itertuples():
+        key = f"{line.strategy} {line.variant}", line.repeat
+        seconds.setdefault(key, {})[line.epoch] = line.epoch_s
     ahead, naive = "async_zero_copy stream,auto,managed", "cpu_gather naive"
     logs = [
         statistics.mean(math.log(seconds[naive, k][e] / seconds[ahead, k][e]) for e in range(10))
@@ -190,20 +190,20 @@ def test_cases_that_torch_s_spinning_threads_slowed_are_marked_and_left_out():
     Of three processes left t is 4.303 (two degrees of freedom).
     """
     said = " ".join((ROOT / "results" / "README.md").read_text(encoding="utf-8").split())
-    spun, failed, seconds = {}, set(), {}
+    spun, seconds = {}, {}
     run = decided(runs_of(FOLDER))
-    with (run.folder / "rows.csv").open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            case = row["dataset"], int(row["repeat"])
-            if row["variant"] == "prefetch" and row["metric"] == "cpu_torch_pool":
-                spun.setdefault(case, []).append(1e3 * float(row["value"]))
-            if (row["stage"], row["metric"], row["status"]) == ("check", "torch_threads", "failed"):
-                assert row["variant"] == "prefetch"
-                failed.add(case)
-            kind = row["stage"], row["metric"], row["basis"], row["dataset"]
-            if kind == ("epoch", "wall_time", "measured", "products-like"):
-                path = f"{row['strategy']} {row['variant']}"
-                seconds[path, case[1], int(row["epoch"])] = float(row["value"])
+    lines = pd.read_parquet(run.folder / "epochs.parquet")
+    for line in lines[lines["basis"] == "measured"].itertuples():
+        case = line.dataset, line.repeat
+        if line.variant == "prefetch":
+            spun.setdefault(case, []).append(1e3 * line.cpu_torch_pool_s)
+        if line.dataset == "products-like":
+            seconds[f"{line.strategy} {line.variant}", line.repeat, line.epoch] = line.epoch_s
+    reasons = pd.read_parquet(run.folder / "reasons.parquet")
+    wrong = reasons[(reasons["column"] == "check_torch_threads") & (reasons["status"] == "failed")]
+    assert set(wrong["variant"]) == {"prefetch"}
+    dataset = lines.drop_duplicates("workload").set_index("workload")["dataset"]
+    failed = set(zip(wrong["workload"].map(dataset), wrong["repeat"], strict=True))
     middle = {case: statistics.median(values) for case, values in spun.items()}
     assert failed == {(LARGE, 0), ("products-like", 0)} == {c for c, v in middle.items() if v > 20}
     others = [value for case, value in middle.items() if case not in failed]
@@ -226,8 +226,8 @@ def test_cases_that_torch_s_spinning_threads_slowed_are_marked_and_left_out():
 def test_issuing_drawing_and_training_beside_a_gather_by_hand():
     """From the rows: of each process the medians; beside ``prefetch`` over all processes."""
     run = decided(runs_of(FOLDER))
-    rows = pd.read_csv(run.folder / "rows.csv", low_memory=False, keep_default_na=False)
-    rows = rows[rows["basis"] == "measured"].assign(value=lambda r: pd.to_numeric(r["value"]))
+    rows = RunStore(run.folder).frames().rows()
+    rows = rows[rows["basis"] == "measured"]
     every, rows = rows[rows["epoch"] >= 0], rows[rows["dataset"] == "products-like"]
     wrong = rows[(rows["stage"] == "check") & (rows["status"] == "failed")]
     assert set(zip(wrong["variant"], wrong["repeat"], strict=True)) == {("prefetch", 0)}
@@ -267,9 +267,7 @@ def test_what_the_readme_says_of_energy_processors_and_the_host_by_hand():
     run, said = decided(runs_of(FOLDER)), " ".join(summary_of().split())
     (metered,) = (one.folder for one in runs_of(FOLDER) if "energy" in one.run_id)
     rows, energy = (
-        pd.read_csv(folder / "rows.csv", low_memory=False, keep_default_na=False).query(
-            "basis == 'measured' and status == 'ok'"
-        )
+        table_of(RunStore(folder).rows()).query("basis == 'measured' and status == 'ok'")
         for folder in (run.folder, metered)
     )
     paths = ("naive", "pinned", "given", "given,managed")

@@ -162,8 +162,9 @@ def test_doctor_names_what_is_lost():
 def test_a_run_ends_with_its_table_and_pictures_and_can_be_shown(shell_run, tmp_path):
     done, folder = shell_run
     assert {p.name for p in folder.iterdir()} == {
-        "rows.csv", "samples.parquet", "plan.json", "env.json", "figures", "report.html",
-        "profile.toml", "data.json",
+        "epochs.csv", "cases.csv", "reasons.csv", "columns.toml", "epochs.parquet",
+        "cases.parquet", "reasons.parquet", "samples.parquet", "plan.json", "env.json", "figures",
+        "report.html", "profile.toml", "data.json",
     }  # fmt: skip
     names = {path.name for path in (folder / "figures").iterdir()}
     assert {"epoch_breakdown.png", "speedup.png", "cpu_seconds.png"} <= names
@@ -180,7 +181,7 @@ def test_a_run_ends_with_its_table_and_pictures_and_can_be_shown(shell_run, tmp_
 
 
 def test_a_folder_that_may_only_be_read_is_named_with_a_remedy(copied, monkeypatch):
-    before = (copied / "rows.csv").read_bytes()
+    before = (copied / "epochs.csv").read_bytes()
     real = io.open
 
     def read_only(file: object, mode: str = "r", *more: Any, **named: Any) -> Any:
@@ -200,17 +201,17 @@ def test_a_folder_that_may_only_be_read_is_named_with_a_remedy(copied, monkeypat
         (("run", "--resume", copied), "cannot be written.*copy it where you may write"),
     ):
         refused(said, *arguments)
-    assert (copied / "rows.csv").read_bytes() == before
+    assert (copied / "epochs.csv").read_bytes() == before
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_complete_run_that_is_resumed_stays_as_it_is(copied):
-    before = (copied / "rows.csv").read_bytes()
+    before = (copied / "epochs.csv").read_bytes()
     resumed = invoke("run", "--resume", copied)
     assert resumed.exit_code == 0
     assert "aligned_zero_copy" in resumed.stdout
     assert "cases left" not in resumed.stderr
-    assert (copied / "rows.csv").read_bytes() == before  # its predictions are there once, too
+    assert (copied / "epochs.csv").read_bytes() == before  # its predictions are there once, too
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -336,13 +337,13 @@ def put(name: str, content: bytes) -> Callable[[Path], object]:
     return lambda folder: (folder / name).write_bytes(content)
 
 
-def line_6(change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+def line_2(change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
     """Changes that line of the table, counted from 1, without its end."""
 
     def damage(folder: Path) -> None:
-        lines = (folder / "rows.csv").read_bytes().split(b"\n")
-        lines[5] = change(lines[5])
-        (folder / "rows.csv").write_bytes(b"\n".join(lines))
+        lines = (folder / "epochs.csv").read_bytes().split(b"\n")
+        lines[1] = change(lines[1])
+        (folder / "epochs.csv").write_bytes(b"\n".join(lines))
 
     return damage
 
@@ -366,12 +367,15 @@ RESTORE = "put a whole copy of it there, or measure again in a new folder: gathe
         (lambda folder: (folder / "plan.json").unlink(), "not a run folder.* put its file back"),
         (put("env.json", b"[]"), rf"env\.json: not a JSON object; {RESTORE}"),
         (lambda folder: (folder / "env.json").unlink(), rf"env\.json: .*No such file.*{RESTORE}"),
-        (put("rows.csv", b""), rf"rows\.csv: not a table .*{RESTORE}"),
-        (lambda folder: (folder / "rows.csv").unlink(), rf"rows\.csv: .*No such file.*{RESTORE}"),
-        (a_folder("rows.csv"), rf"rows\.csv: cannot be read: Is a directory; {RESTORE}"),
-        (line_6(lambda line: line + b",1,2"), rf"rows\.csv: line 6: 23 cells.*{RESTORE}"),
-        (line_6(lambda line: b"\xce\xff" + line), rf"rows\.csv: line 6: .*decode.*{RESTORE}"),
-        (line_6(lambda line: b"\0" + line), rf"rows\.csv: line 6: .*no text; {RESTORE}"),
+        (put("epochs.csv", b""), rf"epochs\.csv: not a table .*{RESTORE}"),
+        (
+            lambda folder: [path.unlink() for path in folder.glob("epochs.*")],
+            rf"epochs\.csv: .*No such file.*{RESTORE}",
+        ),
+        (a_folder("epochs.csv"), rf"epochs\.csv: cannot be read: Is a directory; {RESTORE}"),
+        (line_2(lambda line: line + b",1,2"), rf"epochs\.csv: not .*#2: Expected .*{RESTORE}"),
+        (line_2(lambda line: b"\xce\xff" + line), rf"epochs\.csv: not .*UTF8.*{RESTORE}"),
+        (line_2(lambda line: b"\0" + line), rf"epochs\.csv: not .*no text.*{RESTORE}"),
         (put("samples.parquet", b"PAR1"), r"samples\.parquet: cannot be read .* or delete it"),
         (a_folder("samples.parquet"), r"samples\.parquet: cannot be read .* or delete it"),
     ],
@@ -405,7 +409,7 @@ def test_what_cannot_be_resumed_is_refused(copied, damage, said):
 
 @pytest.mark.usefixtures("undrawn")
 def test_the_remedies_for_a_damaged_run_mend_it(copied):
-    table, profile = copied / "rows.csv", copied / "profile.toml"
+    table, profile = copied / "cases.csv", copied / "profile.toml"
     whole = table.read_bytes()
     profile.write_text("[")
     (copied / "samples.parquet").write_text("PAR1")
@@ -415,5 +419,7 @@ def test_the_remedies_for_a_damaged_run_mend_it(copied):
     assert table.read_bytes() == whole
     table.write_bytes(whole[:-40] + "é".encode()[:1])  # also in the midst of a character
     refused("gatherbench run --resume", "show", copied)
-    assert invoke("run", "--resume", copied).exit_code == 0
-    assert table.read_bytes() == whole
+    resumed = invoke("run", "--resume", copied)
+    assert "1 case could not be prepared" in resumed.output, "its dataset has gone since"
+    assert len(table.read_bytes().splitlines()) == len(whole.splitlines())
+    assert invoke("show", copied).exit_code == 0

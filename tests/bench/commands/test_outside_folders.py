@@ -86,7 +86,9 @@ def test_a_name_with_escapes_is_not_printed_as_it_is(tmp_path):
         assert "not a run folder" in said
 
 
-@pytest.mark.parametrize("file", ["plan.json", "env.json", "rows.csv", "samples.parquet"])
+@pytest.mark.parametrize(
+    "file", ["plan.json", "env.json", "epochs.csv", "cases.csv", "columns.toml", "samples.parquet"]
+)
 def test_a_fifo_in_place_of_a_file_is_named_and_nobody_waits(folder, file):
     (folder / file).unlink()
     os.mkfifo(folder / file)

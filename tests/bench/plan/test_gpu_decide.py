@@ -13,6 +13,7 @@ from gatherbench.bench.plan.plan_file import load_plan
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.read.issuing import BOUND_SHARE
 from gatherbench.bench.read.points import read_points
+from gatherbench.bench.run.store import RunStore
 from gatherbench.datasets.dataset import DatasetError, DatasetSpec
 from gatherbench.datasets.registry import get_source
 
@@ -43,7 +44,7 @@ Series: TypeAlias = "pd.Series[float]"
 @pytest.fixture(scope="module")
 def rows() -> pd.DataFrame:
     """What ``gpu-decide`` of 2026-11-26 measured."""
-    table = pd.read_csv(RESULTS / "20261126-gpu-decide-239f0b" / "rows.csv", low_memory=False)
+    table = RunStore(RESULTS / "20261126-gpu-decide-239f0b").frames().rows()
     return table[table["value"].notna() & (table["basis"] == "measured")]
 
 

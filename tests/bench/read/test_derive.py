@@ -174,9 +174,8 @@ def test_a_gpu_that_drew_less_than_idle_has_nothing_above_it(make_run):
 
 def test_nothing_counts_of_a_case_that_was_cut_off(make_run):
     folder = make_run()
-    lines = (folder / "rows.csv").read_text().splitlines(keepends=True)
-    end = next(n for n, line in enumerate(lines) if ",0,epoch,cpu_user," in line)
-    (folder / "rows.csv").write_text("".join(lines[: end + 1]))
+    head, *_ = (folder / "cases.csv").read_text().splitlines(keepends=True)
+    (folder / "cases.csv").write_text(head)
     run = load_run(folder)
     assert run.values("epoch", "cpu_user").empty
     assert epoch_times(run).empty
@@ -242,11 +241,10 @@ def test_one_bad_repeat_is_counted(make_run):
 
 def test_an_observation_that_stands_twice_is_refused(make_run):
     folder = make_run()
-    lines = (folder / "rows.csv").read_text().splitlines(keepends=True)
-    twice = next(line for line in lines if ",epoch,wall_time," in line)
-    (folder / "rows.csv").write_text("".join([*lines, twice]))
-    with pytest.raises(RunError, match="wall_time stands twice"):
-        epoch_times(load_run(folder))
+    lines = (folder / "epochs.csv").read_text().splitlines(keepends=True)
+    (folder / "epochs.csv").write_text("".join([*lines, lines[1]]))
+    with pytest.raises(RunError, match=r"epochs\.csv: .* cpu_gather naive .* stands twice"):
+        load_run(folder)
 
 
 @pytest.mark.parametrize(("between", "other"), [((0.1, 0.2, 0.4), 0.2), ((0.1, -2.0, -1.0), 0.0)])

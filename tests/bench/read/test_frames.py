@@ -37,6 +37,7 @@ MAKE = RowMaker("run", "abc", "box", "host").of(CASE)
         ("setup", "page_visit_rate", "1/s", False, "setup_page_visit_rate_per_s"),
         ("train", "loss", "1", False, "train_loss"),
         ("epoch", "timer_ticks", "1", False, "timer_ticks"),
+        ("epoch", "rank", "1", False, "epoch_rank"),
     ],
 )
 def test_a_column_is_named_after_stage_metric_and_unit(stage, metric, unit, declared, name):
@@ -83,6 +84,7 @@ def test_rows_become_a_line_an_epoch_and_a_line_a_case():
         (-1, "setup_numa_node", "unsupported: one node", None),
         (-1, "gpu_energy_j", "no_device: none", None),  # of both epochs
         (1, "train_loss", "unsupported: no model", None),
+        (1, "setup_process_began_s", None, "time.time; again"),
     ]
     assert lines.columns["gpu_power_w"].source == "NVML [samples=N, period=0.02 s]"
 

@@ -1,8 +1,8 @@
 """What is declared of single epochs, as readers have it: worked out by hand."""
 
 from gatherbench.bench.plan.workload import Case, Workload
-from gatherbench.bench.read.tables import of_mean_epoch, table_of
-from gatherbench.bench.run.rows import RowMaker
+from gatherbench.bench.read.tables import of_mean_epoch
+from gatherbench.bench.run.rows import RowMaker, table_of
 
 CASE = Case(Workload("tiny"), "aligned_zero_copy", "given", {}, 0)
 

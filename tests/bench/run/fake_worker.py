@@ -87,7 +87,7 @@ def work(job: AnyJob) -> None:
             out.end("skipped", "no GPU here", 0.1)
             return
         case "full_table":
-            table = job.part.parent.parent / "rows.csv"
+            table = job.part.parent.parent / "cases.csv"
             if not table.with_suffix(".kept").exists():
                 table.rename(table.with_suffix(".kept"))
                 table.symlink_to("/dev/full")

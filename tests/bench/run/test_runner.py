@@ -64,10 +64,10 @@ def test_every_outcome_becomes_a_row_and_the_plan_goes_on(store):
     assert epochs == dict.fromkeys(expected, 0.5)
     assert {r.rank for r in store.rows() if r.stage == "case"} == {-1}
     assert pq.read_table(store.folder / "samples.parquet").num_rows == 2 * len(wanted)
-    before = store.rows_file.read_bytes()
+    before = (store.folder / "epochs.csv").read_bytes()
     again = runner(store, wanted)
     assert (again.run(), again.left) == (6, 0)
-    assert store.rows_file.read_bytes() == before
+    assert (store.folder / "epochs.csv").read_bytes() == before
     assert set(executions(store).values()) == {1}
 
 
@@ -319,9 +319,10 @@ def test_a_full_disk_under_the_table_stops_the_run_and_it_resumes(store):
     wanted = cases("good", "full_table", "last")
     with pytest.raises(RunStopped, match="no space left"):
         runner(store, wanted).run()
-    store.rows_file.unlink()
-    store.rows_file.with_suffix(".kept").rename(store.rows_file)
-    store.rows_file.with_suffix(".kept").touch()
+    table = store.folder / "cases.csv"
+    table.unlink()
+    table.with_suffix(".kept").rename(table)
+    table.with_suffix(".kept").touch()
     assert runner(store, wanted).run() == 0
     assert set(outcomes(store)) == {"good", "full_table", "last"}
     assert set(executions(store).values()) == {1}, "a case that had been measured was run again"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import pickle
+import tomllib
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
@@ -19,9 +21,10 @@ from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload, case_id
 from gatherbench.bench.read.tables import began
-from gatherbench.bench.run import store as store_module
+from gatherbench.bench.run.columns import Column
+from gatherbench.bench.run.frames import TABLES
 from gatherbench.bench.run.job import Job
-from gatherbench.bench.run.rows import BACKENDS, BASES, HEADER, UNITS, Row, RowMaker
+from gatherbench.bench.run.rows import BACKENDS, BASES, UNITS, Row, RowMaker
 from gatherbench.bench.run.store import (
     PartWriter,
     RunStore,
@@ -31,16 +34,12 @@ from gatherbench.bench.run.store import (
     read_part,
     read_ranks,
     rows_of,
-    to_csv,
 )
 from gatherbench.reason import Reason
 
 WORKLOAD = Workload("wordnet", fanouts=(25, 10))
 CASE = Case(WORKLOAD, "cpu_gather", "pinned", {"mode": "pinned"}, 0)
 MAKE = RowMaker("run", "abc", "box", "host", WORKLOAD.id, "wordnet", "cpu_gather", "pinned", 0)
-
-
-HEAD = ",".join(HEADER)
 
 
 def test_a_run_says_when_it_was_begun(store):
@@ -61,6 +60,7 @@ def complete(make: RowMaker = MAKE) -> list[Row]:
 
 
 text = st.text(st.characters(exclude_categories=()), max_size=30)
+names = st.from_regex(r"[a-z]+(_[a-z0-9]+)?", fullmatch=True)
 rows = st.builds(
     lambda maker, stage, metric, unit, value, reason: (
         maker.ok(stage, metric, unit, value, "source")
@@ -75,52 +75,96 @@ rows = st.builds(
         st.sampled_from(("", "sample", "sample fetch")),
         st.integers(-1, 7),
     ),
-    text,
-    text,
+    names,
+    names,
     st.sampled_from(UNITS),
     st.floats(0, MOST).filter(lambda value: value == 0 or value >= LEAST),
     st.none() | text.filter(bool),
 )
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.lists(rows, max_size=5), st.lists(rows, max_size=5))
+def cell(row: Row) -> tuple[object, ...]:
+    """Where an observation stands: on which line, in which column."""
+    column = Column(row.stage, row.metric, row.unit, row.basis == "declared").name
+    return (row.repeat, row.rank, column)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(rows, max_size=8, unique_by=cell), st.lists(rows, max_size=8, unique_by=cell))
 def test_reading_back_gives_the_same_rows(tmp_path_factory, first, second):
+    known: dict[str, set[tuple[object, ...]]] = {}
+    for row in (*first, *second):
+        what = (row.stage, row.metric, row.unit, row.basis == "declared")
+        known.setdefault(Column(*what).name, set()).add(what)
+    assume(all(len(of) == 1 for of in known.values()))
     store = RunStore(tmp_path_factory.mktemp("run"))
-    store.rows_file.write_text(f"{HEAD}\n")
+    store.write([])
+    second = [replace(row, repeat=row.repeat + 100) for row in second]
     store.append(first)
     store.append(second)
-    assert store.rows() == first + second
+    assert sorted(store.rows(), key=repr) == sorted(first + second, key=repr)
+    store.write_parquet()
+    for path in store.folder.glob("*.csv"):
+        if path.name != "calibration.csv":
+            path.unlink()
+    again = RunStore(store.folder)
+    assert sorted(again.rows(), key=repr) == sorted(first + second, key=repr)
+    again.append([])
+    again.append([replace(row, repeat=row.repeat + 100) for row in second])
+    assert len(again.rows()) == len(first) + 2 * len(second)
 
 
-def test_an_earlier_versions_long_text_is_read_and_cut(store):
-    """Python's reader takes 131,072 characters of itself, and resuming reads them, too."""
+def test_pandas_without_arguments_reads_the_tables(store):
+    """A whole number stays one, and a name that looks like nothing is not written."""
+    store.append([MAKE.ok("epoch", "minibatches", "1", 12, "count", epoch=0), *complete()])
+    epochs = pd.read_csv(store.folder / "epochs.csv")
+    assert epochs[["strategy", "variant", "epoch", "epoch_s", "minibatches"]].to_dict("list") == {
+        "strategy": ["cpu_gather"],
+        "variant": ["pinned"],
+        "epoch": [0],
+        "epoch_s": [1.25],
+        "minibatches": [12],
+    }
+    cases = pd.read_csv(store.folder / "cases.csv")
+    assert cases[["status", "case_s"]].to_dict("list") == {"status": ["ok"], "case_s": [3.5]}
+    columns = tomllib.loads((store.folder / "columns.toml").read_text())
+    assert columns["epoch_s"] == {
+        "unit": "s",
+        "meaning": "wall time of the epoch",
+        "source": "clock",
+        "stage": "epoch",
+        "metric": "wall_time",
+        "declared": False,
+    }
+
+
+def test_lines_that_were_lost_are_missed(store):
+    """A file that was cut short at the end of a line looks whole."""
     store.append(complete())
-    long = to_csv([MAKE.missing("check", "rows", "1", "clock", "@")])
-    long = long.replace("@", "é\x1b[0m" * 10**6)
-    with store.rows_file.open("a", encoding="utf-8") as file:
-        file.write(long)
-    *kept, row = store.rows()
-    assert kept == complete()
-    assert row.reason == "é" * 1600 + "…"
+    store.append(complete(replace(MAKE, repeat=1)))
+    table = store.folder / "epochs.csv"
+    table.write_text("".join(table.read_text().splitlines(keepends=True)[:-1]))
+    store.parts.rmdir()
+    with pytest.raises(StoreError, match=r"epochs\.csv: lines of .* 1 are missing.*--resume"):
+        RunStore(store.folder).rows()
     assert store.recover() == {key_of(CASE)}
+    assert store.rows() == complete()
+
+
+def test_a_column_that_a_later_case_brings_is_empty_before(store):
+    store.append(complete())
+    later = replace(MAKE, repeat=1)
+    store.append([later.ok("epoch", "gpu_energy", "J", 7, "NVML", epoch=0), *complete(later)])
+    epochs = pd.read_csv(store.folder / "epochs.csv")
+    assert epochs["gpu_energy_j"].fillna(-1).tolist() == [-1, 7]
+    assert store.rows() == RunStore(store.folder).rows()
 
 
 def test_a_reason_of_nothing_is_read_back(store):
-    for words in ("", "\x1b[0m"):
-        store.append([MAKE.missing("case", "wall_time", "s", "clock", words)])
+    for repeat, words in enumerate(("", "\x1b[0m")):
+        make = replace(MAKE, repeat=repeat)
+        store.append([make.missing("case", "wall_time", "s", "clock", words)])
     assert {row.reason for row in RunStore(store.folder).rows()} == {"no reason was given"}
-
-
-def test_to_append_copies_and_parses_no_earlier_row(store, monkeypatch):
-    seen, row_of = [], store_module._row
-    monkeypatch.setattr(store_module, "_row", lambda cells: seen.append(cells) or row_of(cells))
-    kept = store._known()
-    for repeat in range(50):
-        store.append(complete(replace(MAKE, repeat=repeat)))
-        assert store._known() is kept, "the list itself, not another one"
-    assert len(seen) == len(kept) == len(store.rows()) == 100
-    assert store.rows() is not kept
 
 
 def test_words_of_several_lines_with_a_nul_are_written_as_one_that_is_read_back(store):
@@ -130,47 +174,74 @@ def test_words_of_several_lines_with_a_nul_are_written_as_one_that_is_read_back(
 
 def test_a_torn_line_in_a_run_that_has_ended_is_damage_and_resuming_mends_it(store):
     store.append(complete())
-    with store.rows_file.open("r+b") as file:
-        file.truncate(store.rows_file.stat().st_size - 1)  # of its last line the newline alone
+    table = store.folder / "cases.csv"
+    with table.open("r+b") as file:
+        file.truncate(table.stat().st_size - 1)  # of its last line the newline alone
     store.parts.rmdir()
-    with pytest.raises(StoreError, match=r"rows.csv: line 3 is cut off in mid-row"):
+    with pytest.raises(StoreError, match=r"cases.csv: line 2 is cut off in mid-row"):
         store.rows()
     assert store.recover() == set()
     assert store.rows() == []
 
 
-@pytest.mark.parametrize("kept", [1, 20, 60])
-def test_recover_drops_a_case_without_its_last_row_and_a_line_torn_at_any_byte(store, kept):
-    whole, other = complete(), complete(replace(MAKE, repeat=1))
-    store.append([*whole, other[0]])
-    size = store.rows_file.stat().st_size
-    store.append(other[1:])
-    with store.rows_file.open("r+b") as file:
-        file.truncate(size + kept)
-    assert store.rows() == [*whole, other[0]]
-    assert store.recover() == {key_of(CASE)}
-    assert store.rows() == whole
+@pytest.mark.parametrize("name", ["reasons", "epochs", "cases"])
+def test_recover_drops_what_was_appended_up_to_any_byte(store, name):
+    """A case is appended to one table after the other; a kill leaves some of it."""
+    reason = MAKE.missing("epoch", "gpu_energy", "J", "NVML", "no_device: none", epoch=0)
+    whole = [reason, *complete()]
+    other = [replace(row, repeat=1) for row in whole]
+    store.append(whole)
+    before = {table: (store.folder / f"{table}.csv").read_bytes() for table in TABLES}
+    store.append(other)
+    after = {table: (store.folder / f"{table}.csv").read_bytes() for table in TABLES}
+    begun = TABLES[: TABLES.index(name)]
+    for more in range(len(after[name]) - len(before[name])):
+        for table in TABLES:
+            text = after[table] if table in begun else before[table]
+            if table == name:
+                text = after[table][: len(before[table]) + more]
+            (store.folder / f"{table}.csv").write_bytes(text)
+        mended = RunStore(store.folder)
+        assert mended.recover() == {key_of(CASE)}
+        assert mended.rows() == whole
+        assert (store.folder / "epochs.csv").read_bytes() == before["epochs"]
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("name", "change", "said"),
     [
-        (f"{HEAD}\nhalf a line\n", "line 2: 1 cells, expected 21"),
+        ("epochs.csv", lambda text: text + "half a line\n", "not a table of a run .*columns"),
+        ("epochs.csv", lambda text: text.replace("1.25", "nan"), "epoch_s .* not finite"),
+        ("epochs.csv", lambda text: text.replace("1.25", "inf"), "epoch_s .* not finite"),
+        ("epochs.csv", lambda text: text.replace("1.25", "1e400"), "epoch_s"),
+        ("epochs.csv", lambda text: text.replace("1.25", "fast"), "not a table of a run"),
         (
-            f"{HEAD}\n" + to_csv(complete()).replace("1.25", "nan"),
-            "line 2: .* nan is no meas",
+            "epochs.csv",
+            lambda text: text.replace(",0,1.25", f",{10**20},1.25"),
+            "not a table of a run",
         ),
-        (f"{HEAD}\n" + to_csv(complete()).replace("1.25", "1e308"), "line 2: .* 1e.308 is no me"),
-        (f"{HEAD}\n" + to_csv(complete()).replace(",-1\n", f",{'9' * 5001}\n"), "line 2: "),
-        (f"{HEAD}\n" + to_csv(complete()).replace(",0,0,", f",{10**20},0,"), "line 2: repeat = 1"),
-        ("a,b\n1,2\n", "not a table of schema version 3"),
-        (f"{HEAD},colour\n", "not a table of schema version 3"),
-        ("", "not a table of schema version 3"),
+        ("epochs.csv", lambda text: text.replace(",host,", ",moon,"), "backend = 'moon'"),
+        ("epochs.csv", lambda _: "a,b\n1,2\n", "it has no column 'run'"),
+        ("epochs.csv", lambda text: text.replace("epoch_s", "colour"), "'colour' does not stand"),
+        ("epochs.csv", lambda _: "", "not a table of a run"),
+        ("cases.csv", lambda text: text.replace(",ok,", ",fine,"), "status = 'fine'"),
+        ("columns.toml", lambda _: "[", "not the columns of a run"),
+        ("columns.toml", lambda _: "a = 1\nschema_version = 4", "not the columns of a run"),
+        ("columns.toml", lambda text: text.replace("= 4", "= 9"), "schema version 9, expected 4"),
     ],
 )
-def test_a_table_that_is_none_is_named_with_its_line(store, text, said):
-    store.rows_file.write_text(text)
-    with pytest.raises(StoreError, match=rf"rows\.csv: {said}"):
+def test_a_table_that_is_none_is_named(store, name, change, said):
+    store.append(complete())
+    table = store.folder / name
+    table.write_text(change(table.read_text()))
+    with pytest.raises(StoreError, match=rf"{name}: .*{said}"):
+        store.rows()
+
+
+def test_a_run_of_an_earlier_version_is_named(store):
+    (store.folder / "columns.toml").unlink()
+    (store.folder / "rows.csv").touch()
+    with pytest.raises(StoreError, match=r"schema version 3.*the gatherbench version that wrote"):
         store.rows()
 
 

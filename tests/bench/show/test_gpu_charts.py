@@ -35,7 +35,7 @@ from gatherbench.bench.show.views.resources import (
 from helpers.epoch_bars import measured_changes
 from helpers.findings import Findings
 
-from ..written_run import WORKLOAD
+from ..written_run import WORKLOAD, edit
 from .gpu_rows import add_rows
 from .pictures import stands_free
 
@@ -133,10 +133,7 @@ def test_bars_are_as_long_as_the_energy_and_the_missing_is_named(run):
 def test_a_repeat_without_energy_has_a_reason_of_its_own(make_run):
     """That the other repeats have not been run is none for the one that has."""
     folder = make_run(series=SERIES[:1], backend="cuda", repeats=2)
-    rows = (folder / "rows.csv").read_text().splitlines(keepends=True)
-    names = rows[0].strip().split(",")
-    first = [r for r in rows[1:] if r.split(",")[names.index("repeat")] == "0"]
-    (folder / "rows.csv").write_text("".join([rows[0], *first]))
+    edit(folder, keep=lambda row: row["repeat"] == "0")
     (line,) = gpu_energy_per_epoch(load_run(folder)).panels[0].lines
     assert line.missing == "no_device: none here"
 
@@ -179,8 +176,7 @@ def test_rates_are_differences_between_readings():
 def test_of_a_case_that_was_cut_off_nothing_is_drawn(folder):
     """Its readings may lie there, and no row of the table stands behind them."""
     write_timeline(folder, *traffic("cpu_gather", "aligned_zero_copy"))
-    rows = (folder / "rows.csv").read_text().splitlines(keepends=True)
-    (folder / "rows.csv").write_text("".join(r for r in rows if ",aligned_zero_copy," not in r))
+    edit(folder, keep=lambda row: row["strategy"] != "aligned_zero_copy")
     run = load_run(folder)
     drawn = {line.name for line in pcie_over_time(run).panels[0].lines if not line.missing}
     assert drawn == {"cpu_gather"}
