@@ -29,7 +29,7 @@ COMMANDS = typer.main.get_group(app)
 #: What the texts ask their reader to write.
 READERS_OWN = {"strategies/my_strategy.py", "my-plan.toml", "mine.toml"}
 #: What a run writes.
-WRITTEN = {"profile.toml"}
+WRITTEN = {"profile.toml", "columns.toml"}
 TEXTS = [
     path
     for place in ("*.md", "docs/*.md", "kernels/*.md", "bench/**/*.md", "datasets/**/*.md")
