@@ -157,7 +157,9 @@ def test_a_profile_says_what_is_not_known_or_not_believed(tmp_path):
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three rounds, however long a busy machine takes for them."""
     monkeypatch.setattr(probing, "MOST_ROUNDS", 3)
+    monkeypatch.setattr(probing, "BUDGET_S", 3000)
 
 
 def test_a_minute_of_a_host(small, quick, tmp_path, monkeypatch):
@@ -274,6 +276,7 @@ def test_what_cannot_be_is_one_line(arguments, said, monkeypatch):
 def test_too_few_rounds_are_no_profile(small, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(probing, "MOST_ROUNDS", 2)
+    monkeypatch.setattr(probing, "BUDGET_S", 3000)
     command = ["probe", "--device", "cpu", "--disk", "none", "--profile", "one.toml"]
     assert "2 whole rounds are too few" in told(*command, status=2)
     assert not Path("one.toml").exists()
