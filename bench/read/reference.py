@@ -10,11 +10,15 @@ from pathlib import Path
 
 import pandas as pd
 
+import gatherbench
 from gatherbench.bench.run.rows import Row, table_of
 from gatherbench.bench.run.store import StoreError, read_rows
 
+#: ``results/reference/``, as it travels with the package.
+REFERENCE = Path(gatherbench.__file__).with_name("reference")
 
-def load_reference(folder: Path) -> pd.DataFrame:
+
+def load_reference(folder: Path = REFERENCE) -> pd.DataFrame:
     """Every published row of the tables in ``folder``.
 
     Columns: :data:`gatherbench.bench.run.rows.HEADER`, and ``table``: the name of the file without

@@ -21,10 +21,8 @@ from gatherbench.bench.read.derive import (
 )
 from gatherbench.bench.read.disturbance import disturbed_alone, disturbed_series, no_ratio_over
 from gatherbench.bench.read.once import once
-from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES, Key
-from gatherbench.bench.run.store import StoreError
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
 from gatherbench.bench.show.looks import DISTURBED, UNDECIDED, explained
 from gatherbench.bench.show.provenance import has_gpu, modelled_for, provenance, warnings_of
@@ -245,12 +243,3 @@ def _unpredicted(run: Run) -> Reasons:
     for row in rows[rows["status"] != "ok"].to_dict("records"):
         found[row["workload"]][row["strategy"], row["variant"]] = row["reason"]
     return found
-
-
-def reference_of(run: Run) -> pd.DataFrame:
-    """The published figures beside the run's results; nothing where there are none."""
-    folder = run.folder.parent.parent / "reference"
-    try:
-        return load_reference(folder)
-    except StoreError:
-        return load_reference(folder / "none")

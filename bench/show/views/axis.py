@@ -10,10 +10,11 @@ import pandas as pd
 
 from gatherbench.bench.read.axis import AXES, PATH, Axis, axis, axis_of
 from gatherbench.bench.read.derive import ends_of
+from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.show.chart import Axis as Scale
 from gatherbench.bench.show.chart import Chart, Line, Panel
-from gatherbench.bench.show.charts import chart_of, panel_of, reference_of, typical
+from gatherbench.bench.show.charts import chart_of, panel_of, typical
 from gatherbench.bench.show.figures.draw import drawn
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
 from gatherbench.bench.show.view import View
@@ -50,16 +51,16 @@ def compared(of: Axis, frame: pd.DataFrame) -> Table:
     )
 
 
-def published(run: Run, of: Axis) -> pd.DataFrame:
+def published(of: Axis) -> pd.DataFrame:
     """What others published of it, on their machines."""
-    rows, (table, metric) = reference_of(run), of.published
+    rows, (table, metric) = load_reference(), of.published
     rows = rows[(rows["table"] == table) & (rows["metric"] == metric)]
     return rows[
         ["dataset", "strategy", "variant", "workload", "machine", "value", "unit", "source"]
     ]
 
 
-def _as_published(run: Run, of: Axis) -> Table:
+def _as_published(of: Axis) -> Table:
     columns = [
         Column("dataset", "dataset"),
         *WHAT[1:3],
@@ -69,9 +70,7 @@ def _as_published(run: Run, of: Axis) -> Table:
         Column("source", "source"),
     ]
     caption = f"{of.title}: published by others, on their machines"
-    return tabulate(
-        f"published-{of.field}", caption, columns, published(run, of), title="Published"
-    )
+    return tabulate(f"published-{of.field}", caption, columns, published(of), title="Published")
 
 
 def chart(run: Run, field: str, column: str = "epoch") -> Chart:
@@ -111,7 +110,7 @@ def _line(run: Run, of: Axis, scale: Scale, column: str, row: Mapping[Any, Any])
 
 
 def _published_epochs(run: Run, of: Axis) -> Iterator[Panel]:
-    rows = published(run, of).query("unit == 's'").sort_values("value")
+    rows = published(of).query("unit == 's'").sort_values("value")
     for (dataset, machine), mine in rows.groupby(["dataset", "machine"]):
         bars = mine[["strategy", "variant", "value"]].itertuples(index=False)
         lines = [Line(s, v, "published", {s: t}) for s, v, t in bars]
@@ -124,7 +123,7 @@ def view_of(of: Axis) -> View:
         f"axis-{of.field}",
         of.title,
         lambda run: len(axis(run, of.field)) > 0,
-        lambda run: [compared(of, axis(run, of.field)), _as_published(run, of)],
+        lambda run: [compared(of, axis(run, of.field)), _as_published(of)],
         lambda run: drawn(run, **{f"axis_{of.field}": partial(chart, field=of.field)}),
     )
 
