@@ -1,6 +1,8 @@
 """A run as data frames: a line an epoch, a line a case; as a reader with pandas alone has it."""
 
 import re
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -8,9 +10,12 @@ import pytest
 
 import gatherbench
 from gatherbench.bench.plan.workload import Case, Workload
+from gatherbench.bench.read.frames import right_of
 from gatherbench.bench.run.columns import KNOWN, Column
+from gatherbench.bench.run.frames import frames_of
 from gatherbench.bench.run.lines import lines_of
-from gatherbench.bench.run.rows import RowMaker
+from gatherbench.bench.run.rows import Row, RowMaker, rows_in
+from gatherbench.bench.run.store import RunStore
 
 ROOT = Path(__file__).parents[3]
 CASE = Case(Workload("tiny"), "cpu_gather", "naive", {}, 0)
@@ -87,6 +92,69 @@ def test_rows_become_a_line_an_epoch_and_a_line_a_case():
         (1, "setup_process_began_s", None, "time.time; again"),
     ]
     assert lines.columns["gpu_power_w"].source == "NVML [samples=N, period=0.02 s]"
+
+
+def every_rank() -> list[Row]:
+    """Two repeats of two ranks, two epochs each, in which no two observations are alike."""
+    rows: list[Row] = []
+    for repeat, rank, epoch in product(range(2), range(2), range(2)):
+        number = 100 * repeat + 10 * rank + epoch
+        make = replace(MAKE, repeat=repeat, rank=rank)
+        declared = replace(make, basis="declared")
+        polled = f"NVML [samples={number}, period=0.02 s]"
+        why = f"no_device: {repeat} {rank}"
+        rows += [
+            make.ok("epoch", "wall_time", "s", 1 + number, "clock", epoch),
+            make.ok("epoch", "gpu_power", "W", 0, polled, epoch),
+            make.missing("epoch", "gpu_energy", "J", "NVML", why, epoch=epoch),
+            declared.ok("fetch", "gpu_link_read", "B", 640 + number, "formula", epoch),
+        ]
+        if epoch == rank:
+            why = f"failed: {number}"
+            rows.append(
+                declared.missing("train", "operations", "1", "shapes", why, "failed", epoch)
+            )
+        else:
+            seen = f"shapes; {number} of 900"
+            rows.append(declared.ok("train", "operations", "1", number + 0.5, seen, epoch))
+        if epoch:
+            rows.append(make.ok("setup", "open_time", "s", 0.25 * number, "clock"))
+            rows.append(make.ok("eval", "test_accuracy", "1", 0.36, "count"))
+            rows.append(declared.ok("fetch", "row", "B", 400, "bytes of a row"))
+            rows.append(make.ok("case", "wall_time", "s", 7 + number, "clock"))
+    theirs = replace(MAKE, basis="predicted", borrowed="sample")
+    return [*rows, theirs.ok("epoch", "wall_time", "s", 0.5, "model", 0)]
+
+
+def test_each_rank_and_repeat_keeps_its_values_reasons_and_counts(tmp_path):
+    """As lines, and as files."""
+    rows = every_rank()
+    lines = lines_of(rows)
+    energy = [line for line in lines.reasons if line["column"] == "gpu_energy_j"]
+    told = {(one["repeat"], one["rank"], one["epoch"], one["reason"]) for one in energy}
+    both = [*product(range(2), repeat=2)]
+    assert told == {(*at, -1, "no_device: {} {}".format(*at)) for at in both}
+    assert [line["epochs"] for line in lines.cases if line["status"]] == [2] * 4
+    assert sorted(rows_in(frames_of(lines).rows()), key=repr) == sorted(rows, key=repr)
+    store = RunStore.create(tmp_path, "box", {"name": "mine", "cases": []}, {})
+    store.append(rows)
+    assert sorted(RunStore(store.folder).rows(), key=repr) == sorted(rows, key=repr)
+
+
+def test_of_a_case_that_is_no_result_what_was_declared_and_how_it_ended_stays():
+    rows = every_rank()
+    made = frames_of(lines_of(rows))
+    kept = right_of(made, {(rows[0].workload, "cpu_gather", rows[0].variant, 1)})
+    assert set(zip(kept.epochs["basis"], kept.epochs["repeat"], strict=True)) == {
+        ("measured", 1),
+        ("predicted", 0),
+    }
+    names = ["repeat", "rank", "status", "case_s", "setup_open_s", "declared_row_bytes"]
+    ended = made.cases["status"].notna()
+    assert kept.cases.loc[ended, names].equals(made.cases.loc[ended, names])
+    right = kept.cases.loc[ended].groupby("repeat")["eval_test_accuracy"].apply(list).to_dict()
+    assert right[1] == [0.36, 0.36]
+    assert pd.isna(right[0]).all()
 
 
 def test_a_case_that_failed_says_so():
