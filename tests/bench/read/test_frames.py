@@ -95,9 +95,9 @@ def test_rows_become_a_line_an_epoch_and_a_line_a_case():
 
 
 def every_rank() -> list[Row]:
-    """Two repeats of two ranks, two epochs each, in which no two observations are alike."""
+    """Two repeats of two ranks, three epochs each, in which no two observations are alike."""
     rows: list[Row] = []
-    for repeat, rank, epoch in product(range(2), range(2), range(2)):
+    for repeat, rank, epoch in product(range(2), range(2), range(3)):
         number = 100 * repeat + 10 * rank + epoch
         make = replace(MAKE, repeat=repeat, rank=rank)
         declared = replace(make, basis="declared")
@@ -109,15 +109,17 @@ def every_rank() -> list[Row]:
             make.missing("epoch", "gpu_energy", "J", "NVML", why, epoch=epoch),
             declared.ok("fetch", "gpu_link_read", "B", 640 + number, "formula", epoch),
         ]
-        if epoch == rank:
-            why = f"failed: {number}"
+        if epoch > rank:
+            why = f"failed: {rank}"
             rows.append(
                 declared.missing("train", "operations", "1", "shapes", why, "failed", epoch)
             )
         else:
             seen = f"shapes; {number} of 900"
             rows.append(declared.ok("train", "operations", "1", number + 0.5, seen, epoch))
-        if epoch:
+        if epoch == 0:
+            began = 17.5 + repeat
+            rows.append(make.ok("setup", "process_began", "s", began, "time.time"))
             rows.append(make.ok("setup", "open_time", "s", 0.25 * number, "clock"))
             rows.append(make.ok("eval", "test_accuracy", "1", 0.36, "count"))
             rows.append(declared.ok("fetch", "row", "B", 400, "bytes of a row"))
@@ -134,7 +136,9 @@ def test_each_rank_and_repeat_keeps_its_values_reasons_and_counts(tmp_path):
     told = {(one["repeat"], one["rank"], one["epoch"], one["reason"]) for one in energy}
     both = [*product(range(2), repeat=2)]
     assert told == {(*at, -1, "no_device: {} {}".format(*at)) for at in both}
-    assert [line["epochs"] for line in lines.cases if line["status"]] == [2] * 4
+    assert [line["epochs"] for line in lines.cases if line["status"]] == [3] * 4
+    later = lines_of(rows, block=7)
+    assert {(line["repeat"], line["block"]) for line in later.epochs} == {(0, 7), (1, 8)}
     assert sorted(rows_in(frames_of(lines).rows()), key=repr) == sorted(rows, key=repr)
     store = RunStore.create(tmp_path, "box", {"name": "mine", "cases": []}, {})
     store.append(rows)
