@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import threading
+import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -306,6 +307,13 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
                 :meth:`gatherbench.strategies.base.Fetcher.submit`.
             RuntimeError: closed, or opened before a fork.
         """
+        try:
+            return self._rows(ids)
+        except BaseException as error:
+            _let_go_of_tickets(error)
+            raise
+
+    def _rows(self, ids: Rows) -> Tensor:
         self._check_usable()
         with self._turn, plain_torch():
             ids = self._placed(ids)
@@ -336,6 +344,13 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
         Raises:
             As ``features[ids]``.
         """
+        try:
+            self._begin(ids)
+        except BaseException as error:
+            _let_go_of_tickets(error)
+            raise
+
+    def _begin(self, ids: Rows) -> None:
         self._check_usable()
         if self.lookahead:
             with self._turn, plain_torch():
@@ -390,6 +405,17 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
             self._ahead.popleft().ticket.result()
         self._started += 1
         return self._fetcher.submit(ids)
+
+
+def _let_go_of_tickets(error: BaseException | None) -> None:
+    """Free what the frames of our calls hold, that have ended with ``error``.
+
+    Whoever keeps an interrupt's traceback, as Jupyter does, would keep a ticket in them, and with
+    it a buffer whose rows nobody can ask for.
+    """
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__
 
 
 #: How long a fork waits for the fetch of another thread. A child would find it half done for ever.

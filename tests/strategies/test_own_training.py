@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from contextlib import AbstractContextManager
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from types import FrameType
+from typing import Any, Self
 
 import numpy as np
 import pytest
@@ -376,18 +378,34 @@ def test_a_path_that_reads_memory_takes_what_lies_there(file, made):
 # Interrupts and forks
 
 
-def interrupt_in(name: str) -> Callable[[int, FrameType | None], None]:
-    """A signal's handler that raises once, as soon as a function of the file ``name`` runs."""
-    done: list[bool] = []
+class InterruptAt:
+    """Raises ``KeyboardInterrupt`` before the line ``number`` of those of a file that are run.
 
-    def handler(_: int, frame: FrameType | None) -> None:
-        while frame and not done:
-            if frame.f_code.co_filename.endswith(name):
-                done.append(True)
-                raise KeyboardInterrupt
-            frame = frame.f_back
+    As Ctrl-C does, which Python also raises between two steps of the main thread; but the same
+    lines in each run.
+    """
 
-    return handler
+    def __init__(self, file: str, number: int) -> None:
+        self._file, self._number = file, number
+        self.lines = 0
+
+    def __enter__(self) -> Self:
+        sys.settrace(self._call)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _call(self, frame: FrameType, event: str, arg: object) -> Any:
+        mine = frame.f_code.co_filename.endswith(self._file)
+        return self._line if mine and frame.f_code.co_name != "__del__" else None
+
+    def _line(self, frame: FrameType, event: str, arg: object) -> Any:
+        self.lines += event == "line"
+        if self.lines == self._number:
+            self._number = -1
+            raise KeyboardInterrupt
+        return self._line
 
 
 @pytest.mark.parametrize(
@@ -406,28 +424,23 @@ def interrupt_in(name: str) -> Callable[[int, FrameType | None], None]:
 )
 def test_an_interrupted_fetch_leaves_the_next_ones_right(strategy, where):
     """As of a cell in Jupyter, which keeps the traceback, and all that its frames hold."""
-    x = torch.randn(20_000, 32)
-    features = gatherbench.unified(
-        x, strategy, "cpu", **({"search": "fresh"} if strategy == "auto" else {})
-    )
-    before = signal.signal(signal.SIGALRM, interrupt_in(where))
-    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    x = torch.randn(2_000, 32)
+    more = {"search": "fresh"} if strategy == "auto" else {}
     kept: list[BaseException] = []
-    right = 0
-    try:
-        for _ in range(400):
-            ids = torch.randint(0, 20_000, (500,))
+    with gatherbench.unified(x, strategy, "cpu", **more) as features:
+        for number in range(1, 80):
+            ids = torch.randint(0, 2_000, (500,))
             try:
-                features.prefetch(ids)
-                right += torch.equal(features[ids], x[ids])
+                with InterruptAt(f"/{where}", number):
+                    features.prefetch(ids)
+                    features[ids]
             except KeyboardInterrupt as error:
                 kept.append(error)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    assert right == 400 - len(kept)
-    assert len(kept) <= 1
-    features.close()
+            for _ in range(3):
+                ids = torch.randint(0, 2_000, (500,))
+                features.prefetch(ids)
+                assert torch.equal(features[ids], x[ids]), number
+    assert kept, "no line of the file was run"
 
 
 def test_a_fetch_whose_ticket_was_lost_blocks_no_later_one():

@@ -231,7 +231,8 @@ def test_a_note_that_every_bar_shares_is_said_once():
 def test_energy_is_split_in_what_the_idle_gpu_draws_and_the_rest(make_run):
     folder = make_run([ALIGNED], backend="cuda", repeats=1)
     store = RunStore.open(folder)
-    row = store.rows()[0]
+    rows = store.rows()
+    row = rows[0]
     window = {"gpu_energy": ("J", 4000.0), "epochs": ("1", 10.0), "window_time": ("s", 20.0)}
     made = [
         replace(row, stage="energy", metric=metric, unit=unit, value=value, epoch=-1)
@@ -239,7 +240,7 @@ def test_energy_is_split_in_what_the_idle_gpu_draws_and_the_rest(make_run):
     ]
     whole = {"workload": "", "strategy": "", "variant": "", "stage": "calibration"}
     idle = replace(row, **whole, metric="idle_power", unit="W", value=80.0)
-    store.append([*made, idle])
+    store.write([*rows, *made, idle])
     page = render_report(load_run(folder))
     assert "Idle power, with a process on the GPU: 80 W." in page
     (line,) = charts_of(load_run(folder))["gpu_energy"].panels[0].lines
