@@ -227,6 +227,29 @@ def test_every_point_of_a_gpu_is_measured(rig, name):
         }
 
 
+@pytest.mark.parametrize(
+    ("name", "amount"),
+    [
+        ("copy_to_device", MIB),
+        ("copy_to_host", MIB),
+        ("copy_pageable", 1000 * 512),
+        ("sm_read", MIB),
+        ("gpu_copy", 4 * MIB),  # half of the buffer, read and written
+        ("gpu_matmul", 2 * 64**3),
+        ("gpu_launch", 2 * 100),  # forward and backward
+        ("gpu_gather", 5000 * 64),  # as many rows as MAX_IDS
+    ],
+)
+def test_what_is_timed_is_counted_by_hand(rig, name, amount):
+    """The sizes are those of ``conftest.py``."""
+    assert measure(rig, name).amount == amount
+
+
+def test_an_event_tells_milliseconds_and_an_observation_seconds(rig, monkeypatch):
+    monkeypatch.setattr(torch.cuda.Event, "elapsed_time", lambda begin, end: 2.5)
+    assert measure(rig, "gpu_copy").seconds == 0.0025
+
+
 def test_policies_are_tried_in_every_order_and_grid_and_peers_in_their_own(rig):
     found = points(rig, "gpu_policies")
     ours = {(p.order, p.grid_percent) for p in found if p.policy == OUR_BEST}

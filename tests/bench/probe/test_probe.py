@@ -11,12 +11,14 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
 from gatherbench.bench.commands.probe import disk_folder
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.probe import probe as probing
+from gatherbench.bench.probe import table as table_module
 from gatherbench.bench.probe.case import NEEDS, Scope, every_case
 from gatherbench.bench.probe.machine import Facts
 from gatherbench.bench.probe.probe import probe
@@ -64,6 +66,15 @@ SEEN = [
     (Point("sm_read", 0, GIB, grid_percent=10), 20e9),
     (Point("sm_read", 0, GIB, grid_percent=400), 51e9),
     (Point("copy_to_device"), 55e9),
+    (Point("copy_to_host"), 50e9),
+    (Point("copy_pageable"), 3e9),
+    (Point("gpu_matmul"), 5e13),
+    (Point("gpu_issue"), 2e5),
+    (Point("gpu_replay"), 4e5),
+    (Point("gpu_draw"), 5e3),
+    (Point("gpu_submit"), 2.5e4),
+    (Point("host_sample", threads=2), 3e7),
+    (Point("disk_sequential"), 6e9),
     (Point("host_copy", 0, GIB, 2), 10e9),
     (Point("host_copy", 0, GIB, 1), 6e9),
     (Point("host_read", 0, GIB, 2), 15e9),
@@ -76,13 +87,14 @@ SEEN = [
 
 
 def test_the_table_has_medians_quartiles_and_reasons():
-    """By hand: of 9, 10 and 11 the quartiles are 9.5 and 10.5."""
-    taken = rows((Point("gpu_copy"), 10.0))
+    """By hand: 5 in 0.5 s, 9 in 1 s and 40 in 2 s are 10, 9 and 20 a second, their quartiles 9.5
+    and 15."""
+    taken = rows((Point("gpu_copy"), 10.0)).assign(amount=[5.0, 9, 40], time_s=[0.5, 1, 2])
     refused = taken.iloc[:1].assign(case="gpu_gather", amount=None, time_s=None, reason="no")
     known = medians(pd.concat([taken, refused.astype({"amount": float, "time_s": float})]))
     one, other = known.to_dict("records")
     assert (one["rounds"], one["median_per_s"]) == (3, 10)
-    assert (one["low_per_s"], one["high_per_s"]) == (pytest.approx(9.5), pytest.approx(10.5))
+    assert (one["low_per_s"], one["high_per_s"]) == (9.5, 15)
     assert (other["rounds"], other["reason"], other["case"]) == (0, "no", "gpu_gather")
     whole = sent(known, FACTS)
     assert set(whole["gpu"]) == {"A GPU"}
@@ -100,8 +112,15 @@ def test_a_machine_is_a_line_and_the_best_of_ours_stands_for_it():
     assert (of_host["table"], of_host["CPU"], of_host["registered"]) == ("–", "5.0 / –", "– / –")
 
 
-def test_the_picture_has_what_is_known(tmp_path):
-    draw(medians(rows(*SEEN)), "a title", tmp_path / "one.png")
+def test_the_picture_has_what_is_known(tmp_path, monkeypatch):
+    drawn: list[Figure] = []
+    with monkeypatch.context() as open_still:
+        open_still.setattr(table_module.plt, "close", drawn.append)
+        draw(medians(rows(*SEEN)), "a title", tmp_path / "one.png")
+    lines = {str(one.get_label()): [*one.get_ydata()] for one in drawn[0].axes[1].get_lines()}
+    table_module.plt.close(drawn[0])
+    assert lines["registered memory, read by the GPU"] == pytest.approx([40, 16])  # of 512 B
+    assert lines["copy engine"] == pytest.approx([55, 55])  # GB/s
     draw(medians(rows((Point("round_trip"), 1.0))), "none of it", tmp_path / "two.png")
     for name in ("one", "two"):
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
@@ -112,6 +131,17 @@ def test_a_profile_has_the_medians_by_hand():
     profile = profile_of(known, FACTS)
     expected: dict[str, Any] = {
         "copy.to_device": 55e9,
+        "copy.to_host": 50e9,
+        "copy.pageable": 3e9,
+        "gpu.flops": 5e13,
+        "gpu.issue": 5e-6,
+        "gpu.replay": 2.5e-6,
+        "gpu.draw": 2e-4,
+        "gpu.submit": 4e-5,
+        "host.sample_rate": 3e7,
+        "disk.bandwidth": 6e9,
+        "link.header": 12,
+        "link.framing": 8,
         "gpu.memory_rate": 4e12,  # read and written
         "gpu.launch": 1e-5,
         "link.round_trip": 2e-6,

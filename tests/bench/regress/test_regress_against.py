@@ -25,6 +25,7 @@ from gatherbench.bench.regress.blocks import (
     MOST_PAIRS,
     Record,
     Sample,
+    Verdict,
     judge,
     judge_all,
     run_pair,
@@ -169,6 +170,24 @@ def test_a_budget_for_one_pair_judges_nothing(repository, capsys):
     assert "larger budget" in capsys.readouterr().out
     (entry,) = result["benchmarks"]
     assert (entry["verdict"], entry["reason"]) == ("AMBIGUOUS", "1 of at least 6 pairs")
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["SAME", "AMBIGUOUS"], 0),
+        (["FAST"], 0),
+        (["SAME", "SLOW"], 1),
+        (["FAST", "FAILED"], 1),
+        (["AMBIGUOUS", "NEW"], 3),
+    ],
+)
+def test_the_exit_status_of_verdicts(repository, monkeypatch, words, status):
+    records = [sampled(str(number), [0.0]) for number in range(len(words))]
+    verdicts = [Verdict(word, "") for word in words]
+    monkeypatch.setattr(against, "compare", lambda *_, **__: records)
+    monkeypatch.setattr(against, "judge_all", lambda *_: verdicts)
+    assert found(repository)[0] == status
 
 
 def test_a_process_that_dies_is_named_with_its_last_words(repository, scratch, capsys):
