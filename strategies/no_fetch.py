@@ -31,10 +31,10 @@ class NoFetch(Strategy):
     """Hands out one buffer, which grows to the largest minibatch in the warm-up."""
 
     name: ClassVar[str] = "no_fetch"
-    summary: ClassVar[str] = "rows that lie ready, none fetched: the no-fetch limit"
+    summary: ClassVar[str] = "no row is fetched: the limit of harness, sampler and training"
     colour: ClassVar[str] = "pale"
     role = "floor"
-    aside = "floor: it fetches nothing"
+    aside = "limit: it fetches nothing"
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         return DataPath(payload_bytes=0, gpu_requests={})

@@ -1,6 +1,6 @@
 """What a minibatch in steady state asks of a GPU: calls that the stand-in for CUDA counts.
 
-    python tests/gpu/counting.py    prints the table of kernels/NOTES.md
+    python tests/gpu/counting.py    prints the table counts.csv
 
 A count is no time, and it is the same on every machine: launches and copies cost the host some
 microseconds each on any GPU, a wait on the thread that trains costs what is queued before it.
@@ -201,16 +201,14 @@ def columns(found: Minibatch) -> tuple[float, ...]:
 
 
 def table() -> list[str]:
-    """A line for each path and sampler, in Markdown."""
+    """A line for each path and sampler, as CSV."""
     lines = [
-        "| path | minibatches | launches: fetch | all | copies to the GPU | to the host | waits"
-        " | events made |",
-        "|---|---|---|---|---|---|---|---|",
+        "path,minibatches,launches_fetch,launches_all,copies_to_gpu,copies_to_host,waits,events_made"
     ]
     for (name, params), sampling in itertools.product(PATHS, ("gpu", "live")):
         words = " ".join((name, *params.values()))
         found = columns(counted(name, params, sampling))
-        lines.append(f"| {words} | {sampling} | " + " | ".join(f"{n:g}" for n in found) + " |")
+        lines.append(",".join([words, sampling, *(f"{n:g}" for n in found)]))
     return lines
 
 

@@ -63,7 +63,7 @@ def epochs(runs: Sequence[Run], brought: Mapping[str, Sequence[float]]) -> Itera
         "All paths of a graph took turns in one process a repeat, epoch by epoch, on one machine"
         f" (`{run.folder.name}`). Medians of an epoch and of its wait for rows; ratios are paired"
         " within blocks, with 95 % intervals over processes. `no_fetch` is the limit: the same"
-        " loop, whose rows lie ready. Left out are epochs of `prefetch` that torch's spinning"
+        " loop without any fetch. Left out are epochs of `prefetch` that torch's spinning"
         " threads slowed ([why](../README.md))."
     )
     yield ""

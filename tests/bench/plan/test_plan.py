@@ -320,11 +320,10 @@ def with_model(folder: Path, name: str) -> str:
     return write(folder, SMALL.replace('"sage", "gat"', f'"{name}"'))
 
 
-def test_the_model_that_the_texts_show_trains_and_is_counted(own_models, make_job):
+def test_the_example_of_a_model_trains_and_is_counted(own_models, make_job):
     """33 columns, 16 hidden, 3 classes: a step's operations by hand, from the epoch's counts."""
-    text = (Path(__file__).parents[3] / "docs" / "plans.md").read_text()
-    (shown,) = re.findall(r"^```python\n(.*?class SumGNN.*?)^```", text, re.MULTILINE | re.DOTALL)
-    (own_models / "models_for_a_test.py").write_text(shown)
+    text = (Path(__file__).parents[3] / "examples" / "own_model.py").read_text()
+    (own_models / "models_for_a_test.py").write_text(text)
     job = make_job(model="models_for_a_test:SumGNN", epochs=3)
     rows = {(r.stage, r.metric, r.epoch): r for r in measured(job)}
     assert all((rows["train", "loss", epoch].value or 9) < math.log(3) for epoch in range(3))
