@@ -39,6 +39,14 @@ def test_efficiency_is_time_of_one_rank_over_ranks_times_theirs(make_run):
     assert set(found["reason"]) == {""}
 
 
+def test_of_repeats_that_do_not_count_no_rank_s_wait_counts(make_run):
+    run = load_run(write_ranks(make_run, {ALIGNED: {1: 2.0, 2: 1.25}}))
+    strange = run.ranks["repeat"] > 0
+    ranks = run.ranks.assign(value=run.ranks["value"].mask(strange, 9.0))
+    busy = replace(run, ranks=ranks, rows=run.rows.assign(used=run.rows["repeat"] == 0))
+    assert axis(busy, "gpus")["wait"].iloc[1] == pytest.approx(0.0125)
+
+
 def test_weak_scaling_is_compared_by_the_time_for_a_seed(make_run):
     """2 s for 20 000 seeds; 2.5 s for 40 000 with 2 ranks: 0.1 over 2 × 0.0625 ms."""
     times, seeds = {ALIGNED: {1: 2.0, 2: 2.5}}, {1: 2e4, 2: 4e4}
@@ -122,9 +130,39 @@ def test_a_relational_model_is_compared_with_pyg_s_layer_of_the_same_values(make
     assert three(theirs, "longer") == [1, 1, 1], "it is PyG's"
     epochs = [(0.9 * f + 0.01, 2.1 * f + 0.01) for f in (1.0, 1.1, 1.21)]  # 0.01 s of no stage
     assert ours["ratio"] == pytest.approx(math.prod(a / b for a, b in epochs) ** (1 / 3))
+    assert three(ours, "epoch") == pytest.approx([epochs[1][0], epochs[0][0], epochs[2][0]])
     assert (ours["train"], ours["peak"], ours["distinct"]) == (pytest.approx(0.66), 160e6, 0.9)
     assert ours["accuracy"] == 0.36
     assert math.isnan(sage["peak"])
+
+
+def of_activations(
+    case: tuple[str, str, str], _repeat: int, epoch: int
+) -> Iterator[Mapping[str, Any]]:
+    if epoch >= 0:
+        yield {"stage": "epoch", "metric": "minibatches", "unit": "1", "value": 20}
+        host = 1 if case[0].endswith("1") else 0
+        for metric, value in {"step_peak": 9e6 - 4e6 * host, "out": 6e7 * host}.items():
+            yield {"stage": "activations", "metric": metric, "unit": "B", "value": value}
+        yield {"stage": "activations", "metric": "stall", "unit": "s", "value": 0.5 * host}
+
+
+def test_what_activations_move_is_of_a_step_and_their_memory_the_most(make_run):
+    """Of 20 steps: 60 MB are 3 MB, and 0.5 s are 25 ms. Fetching takes 0.3 s over 0.2."""
+    times = {f"wordnet-sage16x2-b1000-0000000{n}": (0.2, 0.2 + 0.1 * n, 0.5) for n in (0, 1)}
+    where = dict(zip(times, ("keep", "host"), strict=True))
+    folder = make_run(
+        series=[(*NAIVE, times)],
+        workloads={ident: {"activations": of} for ident, of in where.items()},
+        longer=lambda *_: 1.0,
+        more=of_activations,
+    )
+    keep, host = axis(load_run(folder), "activations").to_dict("records")
+    assert (keep["value"], host["value"]) == ("keep", "host")
+    assert (keep["peak"], host["peak"]) == (9e6, 5e6)
+    assert (keep["out"], keep["stall"]) == (0, 0)
+    assert (host["out"], host["stall"]) == (3e6, 0.025)
+    assert host["fetch"] == pytest.approx(1.5)
 
 
 #: By workload: way of sampling, seed, and seconds of an epoch.

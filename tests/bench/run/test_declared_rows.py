@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -10,7 +11,12 @@ from torch import Tensor
 
 from gatherbench.bench.run import counting
 from gatherbench.bench.run.counting import Counts
-from gatherbench.bench.run.declared_rows import constant_rows, requests_of
+from gatherbench.bench.run.declared_rows import (
+    MinibatchSet,
+    constant_rows,
+    requests_of,
+    set_rows,
+)
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.rows import Row
@@ -105,6 +111,16 @@ def test_of_a_long_epoch_some_minibatches_say_what_all_ask_for(make_job, monkeyp
     edges = sum(part.shape[1] for one in two for part in one.edges)
     assert rows["sample.edges"].value == pytest.approx(2.5 * edges, abs=2)
     assert {row.source.endswith("; 2 of 5, scaled") for row in rows.values()} == {True}
+
+
+def test_pairs_of_some_minibatches_stand_for_those_of_all(make_job):
+    """Two of five: 64 seeds, 260 edges and 70 pairs, two and a half times."""
+    job = make_job()
+    workload = replace(job.case.workload, model="rgcn")
+    of = SimpleNamespace(workload=workload, dataset=open_dataset(job.dataset), plan=job.measure)
+    seen = MinibatchSet(5, [(32, 50, 60)] * 2, [[40, 90]] * 2, pairs=70)
+    rows = {row.metric: row.value for row in set_rows(of, 0, seen, job.rows)}
+    assert (rows["seeds"], rows["edges"], rows["pairs"]) == (160, 650, 175)
 
 
 @pytest.mark.parametrize("why", ["as many as there are", "captured", "partitions", "a disk"])
