@@ -28,7 +28,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gatherbench.kernels.native_threads import LINE_BYTES, Done, Job, NativeThreads
+from gatherbench.kernels.native_threads import LINE_BYTES, Done, Job, NativeThreads, gather_here
 
 #: What a thread takes at a time, at most. A gather of no more stays in the calling thread:
 #: waking another costs some 40 µs, in which one thread copies about as much.
@@ -145,6 +145,23 @@ class HostGather(AbstractContextManager["HostGather"]):
         tensors = Tensors(table, ids, out, positions, then)
         self._begin(tensors, helped=True).result(help_first=True)
 
+    def rows(self, table: Tensor, ids: Tensor) -> Tensor:
+        """The rows ``ids`` of ``table`` in memory of their own; see :meth:`gather`.
+
+        Few enough are gathered in the calling thread by one call, of which no other thread hears.
+        ``table`` and ``ids`` are not looked at again: they fit, but for the values of the ids.
+        """
+        out = torch.empty((ids.numel(), table.shape[1]), dtype=table.dtype, device="cpu")
+        row_bytes = table.shape[1] * table.element_size()
+        if self.shares(ids.numel(), row_bytes):
+            self.gather(table, ids, out)
+            return out
+        self._usable()
+        tensors = Tensors(table, ids, out, None, None)
+        bad = gather_here(_job(tensors, ids.numel(), row_bytes, chunk=ids.numel()))
+        tensors.require(Done(bad, False, 0.0))
+        return out
+
     def begin(self, table: Tensor, ids: Tensor, out: Tensor, then: Tensor | None = None) -> Begun:
         """The same, done by other threads alone; this one goes on. Nobody may change what is read.
 
@@ -167,20 +184,7 @@ class HostGather(AbstractContextManager["HostGather"]):
         threads = max(1, min(self.threads, pieces))
         even = -(-count // (threads * _CHUNKS))
         chunk = min(largest, max(even, 1, _LEAST_CHUNK_BYTES // cost)) if pieces > 1 else largest
-        job = Job(
-            total=count,
-            chunk=chunk,
-            source=table.data_ptr(),
-            rows=table.shape[0],
-            row_bytes=row_bytes,
-            ids=ids.data_ptr(),
-            id_bytes=ids.element_size(),
-            positions=0 if positions is None else positions.data_ptr(),
-            out=out.data_ptr(),
-            out_rows=out.shape[0],
-            then=0 if then is None else then.data_ptr(),
-            ahead=max(_MIN_AHEAD, min(_MAX_AHEAD, _AHEAD_BYTES // cost)),
-        )
+        job = _job(tensors, count, row_bytes, chunk)
         return Begun(native, native.post(job, threads, tensors, helped=helped), tensors)
 
     def copy(self, source: Tensor, out: Tensor) -> None:
@@ -223,6 +227,25 @@ class HostGather(AbstractContextManager["HostGather"]):
         if not self._native.usable:  # after a fork: the parent's threads do not exist here
             self._native = NativeThreads(self._most)
         return self._native
+
+
+def _job(tensors: Tensors, count: int, row_bytes: int, chunk: int) -> Job:
+    table, ids, out, positions, then = tensors
+    cost = max(row_bytes, LINE_BYTES)
+    return Job(
+        total=count,
+        chunk=chunk,
+        source=table.data_ptr(),
+        rows=table.shape[0],
+        row_bytes=row_bytes,
+        ids=ids.data_ptr(),
+        id_bytes=ids.element_size(),
+        positions=0 if positions is None else positions.data_ptr(),
+        out=out.data_ptr(),
+        out_rows=out.shape[0],
+        then=0 if then is None else then.data_ptr(),
+        ahead=max(_MIN_AHEAD, min(_MAX_AHEAD, _AHEAD_BYTES // cost)),
+    )
 
 
 def _check_gather(table: Tensor, ids: Tensor, out: Tensor, positions: Tensor | None) -> None:

@@ -26,8 +26,7 @@ def plain_torch() -> AbstractContextManager[None]:
         torch.is_inference_mode_enabled()
         or torch._C._len_torch_function_stack()
         or torch._C._len_torch_dispatch_stack()
-        or torch.is_autocast_enabled("cpu")
-        or torch.is_autocast_enabled("cuda")
+        or torch._C._is_any_autocast_enabled()
     ):
         return _outside()
     return _NO_MODES

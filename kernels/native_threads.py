@@ -199,16 +199,23 @@ def _id(ids: int, id_bytes: int, i: int) -> int:
 
 
 @njit(nogil=True, cache=True)
-def _gather(slot: int, start: int, stop: int) -> int:
+def _gather_rows(
+    start: int,
+    stop: int,
+    table: int,
+    rows: int,
+    row_bytes: int,
+    ids: int,
+    id_bytes: int,
+    positions: int,
+    out: int,
+    out_rows: int,
+    ahead: int,
+) -> int:
     """Copy the rows of ids ``start`` to ``stop - 1``; the first bad one of them, or :data:`_NONE`.
 
     A bad one is neither read nor written.
     """
-    table, rows = _word(slot + 8 * _SOURCE), _word(slot + 8 * _ROWS)
-    row_bytes = _word(slot + 8 * _ROW_BYTES)
-    ids, id_bytes = _word(slot + 8 * _IDS), _word(slot + 8 * _ID_BYTES)
-    positions, out = _word(slot + 8 * _POSITIONS), _word(slot + 8 * _OUT)
-    out_rows, ahead = _word(slot + 8 * _OUT_ROWS), _word(slot + 8 * _AHEAD)
     first_bad = _NONE
     for i in range(start, min(start + ahead, stop)):
         _prefetch_row(table + _id(ids, id_bytes, i) * row_bytes, row_bytes)
@@ -222,6 +229,23 @@ def _gather(slot: int, start: int, stop: int) -> int:
         elif first_bad == _NONE:
             first_bad = i
     return first_bad
+
+
+@njit(nogil=True, cache=True)
+def _gather(slot: int, start: int, stop: int) -> int:
+    return _gather_rows(
+        start,
+        stop,
+        _word(slot + 8 * _SOURCE),
+        _word(slot + 8 * _ROWS),
+        _word(slot + 8 * _ROW_BYTES),
+        _word(slot + 8 * _IDS),
+        _word(slot + 8 * _ID_BYTES),
+        _word(slot + 8 * _POSITIONS),
+        _word(slot + 8 * _OUT),
+        _word(slot + 8 * _OUT_ROWS),
+        _word(slot + 8 * _AHEAD),
+    )
 
 
 @njit(nogil=True, cache=True)
@@ -323,6 +347,25 @@ def _finish(base: int, number: int, visit: bool) -> None:
         _exchange(slot + 8 * _WAITING, 1)
         if take(slot + 8 * _DONE, 0) == done:
             _sleep(slot + 8 * _DONE, done)
+
+
+def gather_here(job: Job) -> int:
+    """Gather in the calling thread, which gives Python's lock away once; the smallest bad id, or
+    -1. No other thread hears of it, and nothing is kept of it."""
+    bad = _gather_rows(
+        0,
+        job.total,
+        job.source,
+        job.rows,
+        job.row_bytes,
+        job.ids,
+        job.id_bytes,
+        job.positions,
+        job.out,
+        job.out_rows,
+        job.ahead,
+    )
+    return -1 if bad == _NONE else int(bad)
 
 
 @functools.cache

@@ -397,7 +397,8 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
             if self._stream is not None and self._stream != current:
                 current.wait_stream(self._stream)
             self._stream = current
-        return _ids_of(rows, len(self)).cpu()
+        ids = _ids_of(rows, self.shape[0])
+        return ids if ids.is_cpu else ids.cpu()
 
     def _start(self, ids: Tensor) -> Ticket:
         # The fetcher refuses to overwrite rows whose ticket was never taken: take it, in vain.
@@ -452,6 +453,8 @@ os.register_at_fork(
 
 def _ids_of(rows: Rows, num_rows: int) -> Tensor:
     """What an index of a tensor's rows says, as ids; ids themselves are left for the fetcher."""
+    if type(rows) is Tensor and rows.dtype != torch.bool:
+        return rows
     if isinstance(rows, slice):
         return torch.from_numpy(np.arange(*rows.indices(num_rows)))
     if isinstance(rows, list | np.ndarray):

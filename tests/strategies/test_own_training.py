@@ -27,6 +27,7 @@ import gatherbench
 from gatherbench.kernels.host_memory import HUGE_PAGE
 from gatherbench.kernels.native_threads import NativeThreads
 from gatherbench.strategies import unified_tensor
+from gatherbench.strategies.buffers import RowBuffer
 from gatherbench.strategies.conformance import MODES
 from gatherbench.strategies.unified_tensor import UnifiedTensor
 
@@ -426,10 +427,11 @@ def test_an_interrupted_fetch_leaves_the_next_ones_right(strategy, where):
     """As of a cell in Jupyter, which keeps the traceback, and all that its frames hold."""
     x = torch.randn(2_000, 32)
     more = {"search": "fresh"} if strategy == "auto" else {}
+    count = 5_000 if strategy == "cpu_gather" else 500  # fewer it does not stage
     kept: list[BaseException] = []
     with gatherbench.unified(x, strategy, "cpu", **more) as features:
         for number in range(1, 80):
-            ids = torch.randint(0, 2_000, (500,))
+            ids = torch.randint(0, 2_000, (count,))
             try:
                 with InterruptAt(f"/{where}", number):
                     features.prefetch(ids)
@@ -437,7 +439,7 @@ def test_an_interrupted_fetch_leaves_the_next_ones_right(strategy, where):
             except KeyboardInterrupt as error:
                 kept.append(error)
             for _ in range(3):
-                ids = torch.randint(0, 2_000, (500,))
+                ids = torch.randint(0, 2_000, (count,))
                 features.prefetch(ids)
                 assert torch.equal(features[ids], x[ids]), number
     assert kept, "no line of the file was run"
@@ -641,6 +643,33 @@ def test_many_rows_are_gathered_into_memory_that_is_given_away(strategy, monkeyp
     assert torch.equal(first, x[ids])
     assert torch.equal(second, x[ids.flip(0)])
     assert torch.equal(third, x[ids])
+
+
+@pytest.mark.parametrize(
+    ("strategy", "params"),
+    [
+        ("aligned_zero_copy", {}),
+        ("async_zero_copy", {}),
+        ("cpu_gather", {"mode": "pinned"}),
+        ("cpu_gather", {"mode": "prefetch"}),
+    ],
+)
+def test_a_small_gather_is_one_pass_of_the_calling_thread(strategy, params, monkeypatch):
+    """1,000 rows of 256 B: no job is posted, no thread woken, no buffer filled on the way."""
+    x, ids = torch.randn(2000, 64), torch.randperm(2000, dtype=torch.int32)[:1000]
+
+    def other(*_: object, **__: object) -> None:
+        raise AssertionError("another pass")
+
+    with gatherbench.unified(x, strategy, "cpu", **params) as features:
+        for owner, name in ((NativeThreads, "post"), (RowBuffer, "rows"), (Tensor, "copy_")):
+            monkeypatch.setattr(owner, name, other)
+        first, second = features[ids], features[ids.flip(0)]
+        with pytest.raises(IndexError, match=r"ids\[999\] = 2000: the table has rows 0..1999"):
+            _ = features[torch.cat([ids[:999], torch.tensor([2000], dtype=torch.int32)])]
+    monkeypatch.undo()
+    assert torch.equal(first, x[ids])
+    assert torch.equal(second, x[ids.flip(0)])
 
 
 @pytest.mark.parametrize("bad", [[3000], [-1], [2**40], [0, -5]])
