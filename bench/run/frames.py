@@ -84,15 +84,18 @@ class Frames:
         return [{str(column): value for column, value in line.items()} for line in lines]
 
     def short(self) -> pd.DataFrame:
-        """The cases that have ended and of which there are fewer lines of epochs than there were:
-        workload, strategy, variant, repeat.
+        """The measured cases of which there are not as many lines of epochs as they say that there
+        were, or that say nothing: workload, strategy, variant, repeat.
         """
-        names = list(_SAME)
+        names, case = list(_SAME), ["workload", "strategy", "variant", "repeat"]
         counts = self.epochs.groupby(names, dropna=False).size().rename("there").reset_index()
-        told = self.cases.reindex(columns=[*names, COUNT]).dropna(subset=COUNT)
+        told = self.cases[self.cases["status"].notna()].reindex(columns=[*names, COUNT])
         both = told.merge(counts, on=names, how="left").fillna({"there": 0})
-        lost = both[both[COUNT] != both["there"]]
-        return lost[["workload", "strategy", "variant", "repeat"]]
+        lost = both.loc[both[COUNT] != both["there"], case]
+        measured = self.epochs.loc[self.epochs["basis"] == "measured", case]
+        ended = pd.MultiIndex.from_frame(told[case])
+        untold = measured[~pd.MultiIndex.from_frame(measured).isin(ended)]
+        return pd.concat([lost, untold]).drop_duplicates()
 
     def rows(self) -> pd.DataFrame:
         """An observation a line, with the columns :data:`HEADER`: case by case, its end last.
@@ -138,7 +141,8 @@ class Frames:
                     read = f"samples={often[polled]:.0f}"
                     source[polled, place] = source[polled, place].replace("samples=N", read)
         reason[told & ~there & (reason == None)] = "no reason was given"  # noqa: E711
-        if len(contradict := np.argwhere(told & (there != (status == "ok")))):
+        wrong = (there != (status == "ok")) | (there != (reason == None))  # noqa: E711
+        if len(contradict := np.argwhere(told & wrong)):
             line, place = contradict[0]
             of = " ".join(map(str, frame[["workload", "strategy", "variant"]].iloc[line]))
             raise StoreError(
@@ -216,8 +220,9 @@ def read_frames(folder: Path, *, growing: bool = False) -> Frames:
     if not growing and len(short := found.short()):
         of = " ".join(map(str, short.iloc[0]))
         raise StoreError(
-            f"{folder / EPOCHS}.csv: lines of {of} are missing; put a whole copy of it there, or"
-            f" measure again what is missing: gatherbench run --resume {shlex.quote(str(folder))}"
+            f"{folder / EPOCHS}.csv: lines of {of} are missing, or {CASES}.csv has another number"
+            " of them; put whole copies there, or measure again what is missing: gatherbench run"
+            f" --resume {shlex.quote(str(folder))}"
         )
     return found
 
@@ -237,7 +242,7 @@ def _read_columns(path: Path) -> dict[str, Column]:
             )
         if strange := {of["unit"] for of in found.values()} - set(UNITS):
             raise ValueError(f"unit {min(strange)!r}: expected one of {UNITS}")
-        return {
+        columns = {
             name: Column(
                 plain(of["stage"]),
                 plain(of["metric"]),
@@ -247,6 +252,12 @@ def _read_columns(path: Path) -> dict[str, Column]:
             )
             for name, of in found.items()
         }
+        if wrong := [name for name, column in columns.items() if name != column.name]:
+            raise ValueError(
+                f"{wrong[0]}: a column with its stage, metric and unit is"
+                f" {columns[wrong[0]].name!r}"
+            )
+        return columns
     except OSError as error:
         old = path.with_name("rows.csv").exists()
         why = "schema version 3, which has a rows.csv" if old else f"{error.strerror}; {RESTORE}"
@@ -311,6 +322,8 @@ def _checked(found: Any, keys: Sequence[str], columns: dict[str, Column]) -> pd.
         ValueError: a column, a word or a number is none of such a table.
     """
     names = found.column_names
+    if len(set(names)) < len(names):
+        raise ValueError("two of its columns have one name")
     if lacking := [key for key in keys if key not in names]:
         raise ValueError(f"it has no column {lacking[0]!r}")
     known = {*keys, COUNT, *columns, *(column.samples for column in columns.values())}
@@ -330,14 +343,15 @@ def _checked(found: Any, keys: Sequence[str], columns: dict[str, Column]) -> pd.
                 raise ValueError(f"{name} has a value that is no measurement")
         elif name in _WHOLE:
             data[name] = column.to_numpy()
-            if missing or (len(column) and data[name].min() < -1):
-                raise ValueError(f"{name} has a number that is out of range")
+            whole = not missing and data[name].dtype.kind == "i"
+            if not whole or (len(column) and data[name].min() < -1):
+                raise ValueError(f"{name} has a number that is out of range, or none")
         else:
             texts = column.to_pylist()
             clean = {text: None if text is None else plain(text) for text in set(texts)}
             empty = None if name in _MAY_BE_MISSING else ""
             told = [clean[text] or empty for text in texts]
-            allowed = {*_WORDS.get(name, ()), empty}
+            allowed = {*_WORDS.get(name, ()), *((None,) if empty is None else ())}
             if name in _WORDS and (strange := sorted(set(told) - allowed, key=str)):
                 raise ValueError(f"{name} = {strange[0]!r}: expected one of {_WORDS[name]}")
             data[name] = pd.Series(told, dtype=object)

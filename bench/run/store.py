@@ -292,12 +292,15 @@ class RunStore:
             for key, r in zip(map(key_of, ended), ended, strict=True)
             if r.source != NOT_PREPARED and not (r.source == CUT_OFF and self._part(key).exists())
         }
-        done -= {*self.frames(growing=True).short().itertuples(index=False, name=None)}
+        frames = self.frames(growing=True)
+        done -= {*frames.short().itertuples(index=False, name=None)}
         kept = [r for r in rows if key_of(r) in done]
-        if len(kept) < len(rows) or self.frames(growing=True).torn:
+        # Reasons are appended first: there may be some of a case of which nothing else is there.
+        early = {*frames.reasons[_CASE].itertuples(index=False, name=None)} - done
+        if len(kept) < len(rows) or early or frames.torn:
             self.write(kept)
         else:  # where nothing can be written, it is known before anything is measured
-            write_columns(self.folder, self.frames(growing=True).columns)
+            write_columns(self.folder, frames.columns)
         return done
 
     def replace(self, old: Callable[[Row], bool], new: Sequence[Row]) -> None:

@@ -138,11 +138,12 @@ def test_pandas_without_arguments_reads_the_tables(store):
     }
 
 
-def test_lines_that_were_lost_are_missed(store):
+@pytest.mark.parametrize("name", ["epochs", "cases"])
+def test_lines_that_were_lost_are_missed(store, name):
     """A file that was cut short at the end of a line looks whole."""
     store.append(complete())
     store.append(complete(replace(MAKE, repeat=1)))
-    table = store.folder / "epochs.csv"
+    table = store.folder / f"{name}.csv"
     table.write_text("".join(table.read_text().splitlines(keepends=True)[:-1]))
     store.parts.rmdir()
     with pytest.raises(StoreError, match=r"epochs\.csv: lines of .* 1 are missing.*--resume"):
@@ -204,7 +205,7 @@ def test_recover_drops_what_was_appended_up_to_any_byte(store, name):
         mended = RunStore(store.folder)
         assert mended.recover() == {key_of(CASE)}
         assert mended.rows() == whole
-        assert (store.folder / "epochs.csv").read_bytes() == before["epochs"]
+        assert {table: (store.folder / f"{table}.csv").read_bytes() for table in TABLES} == before
 
 
 @pytest.mark.parametrize(
@@ -221,11 +222,16 @@ def test_recover_drops_what_was_appended_up_to_any_byte(store, name):
             "not a table of a run",
         ),
         ("epochs.csv", lambda text: text.replace(",host,", ",moon,"), "backend = 'moon'"),
+        ("epochs.csv", lambda text: text.replace(",host,", ",,"), "backend = ''"),
         ("epochs.csv", lambda _: "a,b\n1,2\n", "it has no column 'run'"),
+        ("epochs.csv", lambda text: text.replace("dataset", "workload"), "have one name"),
         ("epochs.csv", lambda text: text.replace("epoch_s", "colour"), "'colour' does not stand"),
         ("epochs.csv", lambda _: "", "not a table of a run"),
         ("cases.csv", lambda text: text.replace(",ok,", ",fine,"), "status = 'fine'"),
+        ("cases.csv", lambda text: text.replace(",ok,,", ",ok,why,"), "case_s of .* a reason"),
         ("columns.toml", lambda _: "[", "not the columns of a run"),
+        ("columns.toml", lambda text: text.replace('"s"', '"B"'), "epoch_s: .*'epoch_bytes'"),
+        ("columns.toml", lambda text: text.replace('"epoch"', "3"), "epoch_s: .*'3_s'"),
         ("columns.toml", lambda _: "a = 1\nschema_version = 4", "not the columns of a run"),
         ("columns.toml", lambda text: text.replace("= 4", "= 9"), "schema version 9, expected 4"),
     ],
