@@ -56,7 +56,7 @@ def write_rows(folder: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     made = []
     for row in rows:
         numbers = {name: int(row[name]) for name in ("schema_version", "repeat", "epoch", "rank")}
-        value = float(row["value"]) if row.get("value", "") != "" else None
+        value = float(row["value"]) if row.get("value") not in ("", None) else None
         made.append(Row(**{**row, **numbers, "value": value, "reason": row["reason"] or None}))
     RunStore(folder).write(made)
 
