@@ -55,9 +55,12 @@ def lines_of(
     found = Lines(columns={} if columns is None else columns)
     processes = _Processes(block)
     # What says of a process that it went on with a case makes no line before the epoch's own.
-    rows = sorted(rows, key=lambda row: (row.stage, row.metric) == PROCESS[:2] and row.epoch >= 0)
+    rows = sorted(rows, key=_went_on)
     for row in rows:
         processes.add(row)
+    # Where it had nothing left to measure but the case's end, there is no such epoch.
+    there = {(*_key(row), row.rank, row.epoch) for row in rows if not _went_on(row)}
+    rows = [r for r in rows if not _went_on(r) or (*_key(r), r.rank, r.epoch) in there]
     lines: dict[tuple[object, ...], dict[str, Any]] = {}
     missing: dict[tuple[object, ...], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
@@ -140,6 +143,11 @@ class _Processes:
         starts = sorted(begun)
         behind = bisect_right(starts, row.epoch)
         return begun[starts[behind - 1]] if behind else -1
+
+
+def _went_on(row: Row) -> bool:
+    """Whether the row says that a process went on with a case that another had begun."""
+    return (row.stage, row.metric) == PROCESS[:2] and row.epoch >= 0
 
 
 def _key(row: Row) -> tuple[object, ...]:

@@ -161,6 +161,20 @@ def test_of_a_case_that_is_no_result_what_was_declared_and_how_it_ended_stays():
     assert pd.isna(right[0]).all()
 
 
+def test_a_process_that_had_but_the_end_of_a_case_left_has_no_epoch():
+    """The one before it was killed behind the last block."""
+    lines = lines_of(
+        [
+            MAKE.ok("setup", "process_began", "s", 17.5, "time.time"),
+            MAKE.ok("epoch", "wall_time", "s", 3, "clock", 0),
+            MAKE.ok("setup", "process_began", "s", 18.5, "time.time", 1),
+            MAKE.ok("case", "wall_time", "s", 9, "clock"),
+        ]
+    )
+    assert [(line["epoch"], line["block"]) for line in lines.epochs] == [(0, 0)]
+    assert lines.cases[0]["epochs"] == 1
+
+
 def test_a_case_that_failed_says_so():
     (line,) = lines_of([MAKE.missing("case", "wall_time", "s", "clock", "boom", "failed")]).cases
     assert (line["status"], line["reason"], line["case_s"]) == ("failed", "boom", None)
