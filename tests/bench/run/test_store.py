@@ -146,8 +146,12 @@ def test_lines_that_were_lost_are_missed(store, name):
     table = store.folder / f"{name}.csv"
     table.write_text("".join(table.read_text().splitlines(keepends=True)[:-1]))
     store.parts.rmdir()
-    with pytest.raises(StoreError, match=r"epochs\.csv: lines of .* 1 are missing.*--resume"):
-        RunStore(store.folder).rows()
+    if name == "epochs":
+        with pytest.raises(StoreError, match=r"epochs\.csv: lines of .* 1 are missing.*--resume"):
+            RunStore(store.folder).rows()
+    else:  # as of a run that ended between the two files: readers leave such a case out
+        ends = [row.repeat for row in RunStore(store.folder).rows() if row.stage == "case"]
+        assert ends == [0]
     assert store.recover() == {key_of(CASE)}
     assert store.rows() == complete()
 
