@@ -35,7 +35,7 @@ from gatherbench.bench.run.columns import (
     Column,
 )
 from gatherbench.bench.run.lines import ENDED, Lines
-from gatherbench.bench.run.rows import BACKENDS, BASES, HEADER, STATUSES
+from gatherbench.bench.run.rows import BACKENDS, BASES, HEADER, STATUSES, is_time
 from gatherbench.bench.run.rows import SCHEMA_VERSION as ROW_VERSION
 from gatherbench.datasets.files import replacing
 from gatherbench.outside import plain, read_bytes
@@ -334,7 +334,8 @@ def _checked(found: Any, keys: Sequence[str], columns: dict[str, Column]) -> pd.
             size = np.abs(data[name][~np.isnan(data[name])])
             if len(size) < len(column) - column.null_count or (size > MOST).any():
                 raise ValueError(f"{name} has a value that is not finite")
-            seconds = name in columns and columns[name].unit == "s"
+            about = columns.get(name)
+            seconds = about is not None and is_time(about.unit, about.metric)
             if (size[size > 0] < LEAST).any() or (seconds and (data[name] < 0).any()):
                 raise ValueError(f"{name} has a value that is no measurement")
         elif name in _WHOLE:

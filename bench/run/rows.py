@@ -98,12 +98,16 @@ class Row:
                 f"{self.stage}.{self.metric}: value {self.value} is no measurement:"
                 f" expected 0, or a magnitude from {LEAST:g} to {MOST:g}"
             )
-        difference = self.metric == "search_extra_time"  # of what it took and would have taken
-        if self.unit == "s" and self.value is not None and self.value < 0 and not difference:
+        if self.value is not None and self.value < 0 and is_time(self.unit, self.metric):
             raise ValueError(f"{self.stage}.{self.metric}: value {self.value} s is no time")
         for name, allowed in _WORDS.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} = {getattr(self, name)!r}: expected one of {allowed}")
+
+
+def is_time(unit: str, metric: str) -> bool:
+    """Whether it is never below 0: seconds are, but for what a search took more than without it."""
+    return unit == "s" and metric != "search_extra_time"
 
 
 _WORDS = {"backend": BACKENDS, "basis": BASES, "status": STATUSES, "unit": UNITS}

@@ -156,6 +156,14 @@ def test_lines_that_were_lost_are_missed(store, name):
     assert store.rows() == complete()
 
 
+def test_a_search_may_have_saved_time_and_no_other_time_is_below_zero(store):
+    saved = MAKE.ok("setup", "search_extra_time", "s", -0.005, "clock")
+    store.append([saved, *complete()])
+    assert saved in RunStore(store.folder).rows()
+    with pytest.raises(ValueError, match=r"setup\.open_time: value -0\.005 s is no time"):
+        MAKE.ok("setup", "open_time", "s", -0.005, "clock")
+
+
 def test_a_column_that_a_later_case_brings_is_empty_before(store):
     store.append(complete())
     later = replace(MAKE, repeat=1)
