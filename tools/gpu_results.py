@@ -1,0 +1,314 @@
+"""What a GPU showed: README's paragraph and picture, and tables beside the rows.
+
+    python -m tools.gpu_results
+
+Every number comes from the committed rows; a test runs this and compares. So a run that is added
+rewrites the texts, and a text cannot say what no row does.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import pandas as pd
+from rich.console import Console
+
+from gatherbench.bench.probe.table import summary_line
+from gatherbench.bench.read.gpu import gpu_energy, idle_power_w
+from gatherbench.bench.read.issuing import issue_shares
+from gatherbench.bench.read.modelled import speedups
+from gatherbench.bench.read.summary import summarise
+from gatherbench.bench.read.tables import Run, load_run
+from gatherbench.bench.read.units import listed
+from gatherbench.bench.show.looks import FAINT, RC
+from gatherbench.bench.show.run import render
+from gatherbench.stats.judge import word_of
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "results" / "nvidia-h200"
+LARGE = "hashed-papers"
+#: Bytes of the tables of ``gpu-micro``.
+MIDDLE, FARTHEST = 8 << 30, 32 << 30
+_PATH = ["strategy", "variant"]
+#: Of which README has the energy.
+METERED = {
+    ("cpu_gather", "naive"): "the baseline",
+    ("cpu_gather", "pinned"): "`pinned`",
+    ("aligned_zero_copy", "given"): "out of registered memory",
+    ("aligned_zero_copy", "given,managed"): "out of managed memory",
+}
+#: What README has of the paths that it shows, in the order of its table.
+PATHS = {
+    ("cpu_gather", "naive"): "the CPU gathers, the paper's baseline: `naive`",
+    ("cpu_gather", "pinned"): "the CPU gathers, in turns with training: `pinned`",
+    ("cpu_gather", "prefetch"): "the CPU gathers ahead: `prefetch`",
+    ("aligned_zero_copy", "given"): "the GPU reads registered memory: `aligned_zero_copy`",
+    ("aligned_zero_copy", "sorted"): "the same, ids sorted",
+    ("aligned_zero_copy", "given,managed"): "the GPU reads managed memory",
+    ("async_zero_copy", "stream,auto,managed"): "fetched ahead out of it: `async_zero_copy`",
+    ("cached_zero_copy", "degree,10%,0,managed"): (
+        "a tenth kept on the GPU, the rest managed: `cached_zero_copy`"
+    ),
+    ("all_in_gpu", "default"): "all rows in GPU memory",
+    ("no_fetch", "default"): "no fetch (limit): `no_fetch`",
+}
+#: Of the picture's axis, whose largest interval ends at 6.4.
+TICKS = {1 / 8: "⅛×", 1 / 4: "¼×", 1 / 2: "½×", 1: "1×", 2: "2×", 4: "4×", 8: "8×"}
+_SUMMARY = re.compile(r"^\*\*On an H200\*\* behind .*?(?=\n\n(?!- |\|))", re.MULTILINE | re.DOTALL)
+
+
+@cache
+def runs_of(folder: Path) -> tuple[Run, ...]:
+    """The runs, in the order of their names."""
+    return tuple(load_run(plan.parent) for plan in sorted(folder.glob("*/plan.json")))
+
+
+def decided(runs: Sequence[Run]) -> Run:
+    """The run with every path: the newest of the plan ``gpu-decide``."""
+    return [run for run in runs if "-gpu-decide-" in run.run_id][-1]
+
+
+def ratios(run: Run, baseline: str) -> dict[tuple[str, str, str], str]:
+    """How many times as fast as a ``cpu_gather`` each series is: ``13.0 (12.6–13.5)``."""
+    found = {}
+    measured = speedups(run, "cpu_gather", baseline).query("basis == 'measured'")
+    for row in measured.to_dict("records"):
+        value, low, high = (f"{row[name]:#.3g}" for name in ("speedup", "low", "high"))
+        path = (str(row["workload"]), str(row["strategy"]), str(row["variant"]))
+        found[path] = f"{value} ({low}–{high})" if row["low"] < row["high"] else value
+    return found
+
+
+def host_shares(run: Run) -> pd.Series[float]:
+    """Of epochs on graphs that fit what the host issues, by paths that do not gather on the CPU."""
+    found = issue_shares(run)
+    mine = (found["strategy"] != "cpu_gather") & ~found["workload"].str.startswith(LARGE)
+    return found.loc[mine, ["draw", "train", "fetch"]].sum(axis=1)
+
+
+# ---- README --------------------------------------------------------------------------------------
+
+
+def summary_of(folder: Path = FOLDER) -> str:
+    """What README says of it, a line for each finding."""
+    summary = _summary(folder, "gpu-micro")
+    roof = summary[summary["case"] == "sm_read"]["median_per_s"].max() / 1e9
+    pages = _summary(folder, "pages").set_index(["case", "span_bytes", "row_bytes"])
+    rates = pages["median_per_s"] / 1e9
+    far = max(span for case, span, _ in rates.index if case == "span_managed")
+    run = decided(runs_of(folder))
+    (metered,) = (one for one in runs_of(folder) if not gpu_energy(one).empty)
+    memory = metered.env["gpus"][0]["memory_bytes"] / 2**30
+    wide = _aligned(summary).query("row_bytes == 512 and order == 'sorted'")
+    by_span = (wide.set_index("span_bytes")["median_per_s"] / 1e9).groupby(level=0)
+    ordered = {int(str(span)): ends(mine, 1) for span, mine in by_span}
+    over = {baseline: ratios(run, baseline) for baseline in ("naive", "prefetch")}
+    energy = gpu_energy(metered).set_index(_PATH)
+    processor = summarise(metered).query("basis == 'measured'").set_index(_PATH)["cpu"]
+    spent = [
+        f"{name} {energy['median'][path]:.2g} J ({energy['above idle'][path]:.2f}),"
+        f" {processor[path]:.2g} core-seconds"
+        for path, name in METERED.items()
+    ]
+    in_place = speedups(run, "unified_zero_copy", "registered").query(
+        "basis == 'measured' and strategy == 'aligned_zero_copy' and variant == 'given'"
+    )
+    aligned = [
+        f"{one['speedup']:.3f} ({one['low']:.3f}–{one['high']:.3f}) on {graph(str(workload))}"
+        for workload, one in in_place.set_index("workload").loc[run.workloads].iterrows()
+    ]
+    gathers_ahead = speedups(run, "cpu_gather", "pinned").query("variant == 'prefetch'")
+    faster = [
+        graph(str(line["workload"]))
+        for line in gathers_ahead.query("basis == 'measured'").to_dict("records")
+        if word_of(1 / line["high"], 1 / line["low"]) == "FAST"
+    ]
+    large, products, reddit = (
+        next(one for one in run.workloads if one.startswith(name))
+        for name in (LARGE, "products-like", "reddit-like")
+    )
+    columns = {
+        "48 GiB: over the paper's baseline": (large, "naive"),
+        "48 GiB: over `prefetch`": (large, "prefetch"),
+        "products-like: over `prefetch`": (products, "prefetch"),
+        "reddit-like: over `prefetch`": (reddit, "prefetch"),
+    }
+    lines = [
+        [words, *(over[baseline][workload, *path] for workload, baseline in columns.values())]
+        for path, words in PATHS.items()
+    ]
+    said = [
+        f"On the two small graphs the CPU spends {ends(100 * host_shares(run), 0)} % of the epochs"
+        " of every path but its own gathers on launching draws, steps and fetches: that bounds"
+        " them, so no two of these paths are ordered there.",
+        "**Alignment** shows in no epoch. An aligned path over an unaligned one, both out of"
+        f" registered memory: {listed(aligned)} times as fast.",
+        "**Energy** of the GPU for an epoch over 48 GiB, in brackets what of it is above the"
+        f" {idle_power_w(metered):.0f} W of an idle GPU, and the processor's time:"
+        f" {'; '.join(spent)}. The host's joules were not measured. It is one process.",
+        "**Pages decide how fast rows are read in place**, not requests: random rows of 512 B over"
+        f" {gib(far)} come at {rates['span_registered', far, 512]:.1f} GB/s out of registered"
+        f" memory and at {rates['span_managed', far, 512]:.1f} out of managed memory that is told"
+        f" to stay on the host; a contiguous read reached {roof:.1f} on another machine of that"
+        " kind. Registered memory has pages of 4 KiB on the GPU. With such pages managed memory"
+        f" falls to {rates['split_4k', 2 << 30, 512]:.1f} over 2 GiB (rounds:"
+        f" {pages['rounds']['split_4k', 2 << 30, 512]}); with 64 KiB it has"
+        f" {rates['split_64k', 2 << 30, 512]:.1f}.",
+        f"**Sorting ids** brings registered memory to {ordered[MIDDLE]} GB/s over {gib(MIDDLE)},"
+        f" and with our grids to {ordered[FARTHEST]} over {gib(FARTHEST)}; there DGL's launch"
+        f" policy is {_beside_dgl(summary)} faster for rows of 16 to 512 B.",
+    ]
+    points = [textwrap.fill(s, 115, break_on_hyphens=False, subsequent_indent="  ") for s in said]
+    repeats = len(set(run.rows["repeat"]) - {-1})
+    batches = run.plan["workloads"][run.workloads[0]]["max_batches"]
+    head = (
+        "**On an H200** behind PCIe 5.0 x16, in a virtual machine: how many times as fast an epoch"
+        f" is, with 95 % intervals ({repeats} processes, 3 of `prefetch` on the first two graphs;"
+        f" all paths in turns; rows of 512 B over 48 GiB, {batches} minibatches an epoch; then two"
+        f" small graphs). **The table of 48 GiB, too, fits the GPU's memory of {memory:.0f} GiB: a"
+        " larger one in managed memory has been measured by nobody.** The paper's baseline is"
+        " `cpu_gather naive`. Of the CPU's gathers `prefetch` has the shortest epochs; that is"
+        f" decided against `pinned` on {' and '.join(faster)} alone."
+    )
+    table = [*_table(["", *columns], lines)]
+    return "\n".join([textwrap.fill(head, 115), "", *table, *(f"- {one}" for one in points)])
+
+
+def with_summary(text: str) -> str:
+    """A page whose paragraph of the H200 is that of the rows."""
+    return _SUMMARY.sub(lambda _: summary_of(), text)
+
+
+def first_picture(path: Path, folder: Path = FOLDER) -> None:
+    """How many times as fast each path is as ``prefetch``, with 95 % intervals, on each graph."""
+    run = decided(runs_of(folder))
+    found = speedups(run, "cpu_gather", "prefetch").query("basis == 'measured'")
+    names = list(PATHS)[::-1]
+    with mpl.rc_context(RC):
+        figure, panels = plt.subplots(
+            1, len(run.workloads), figsize=(9, 3.6), sharey=True, sharex=True, layout="constrained"
+        )
+        for axes, workload in zip(panels, run.workloads, strict=True):
+            axes.axvline(1.0, color=FAINT, linestyle=":")
+            mine = found[found["workload"] == workload].set_index(_PATH).loc[names]
+            ratio = mine["speedup"].to_numpy()
+            arms = [ratio - mine["low"], mine["high"] - ratio]
+            axes.errorbar(ratio, range(len(names)), xerr=arms, fmt="ok", markersize=4, linewidth=1)
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(list(TICKS), list(TICKS.values()))
+            axes.set_title("48 GiB" if graph(workload) == LARGE else graph(workload))
+        panels[0].set_yticks(range(len(names)), [PATHS[name].partition(":")[0] for name in names])
+        figure.supxlabel(
+            "times as fast an epoch as with the CPU gathering ahead (prefetch); 95 % intervals",
+            fontsize=9,
+        )
+        figure.savefig(path, dpi=150)
+        plt.close(figure)
+
+
+# ---- the page beside the rows --------------------------------------------------------------------
+
+
+def page(folder: Path = FOLDER) -> str:
+    """The page, as Markdown: the machine, and what ``gatherbench show`` prints of each run."""
+    run = decided(runs_of(folder))
+    gpu, cpu, memory = run.env["gpus"][0], run.env["cpu"], run.env["memory"]["total"]
+    parts = [
+        "# What an H200 showed",
+        "`python -m tools.gpu_results` writes this page from the rows beside it; a test compares.",
+        f"{gpu['name']}, PCIe {gpu['link_gen_max']}.0 x{gpu['link_width_max']}, driver"
+        f" {gpu['driver']}, in virtual machines with {cpu['usable_cores']} processors and"
+        f" {memory / 2**30:.0f} GiB. [Where the files come from](../README.md). Requests, pages and"
+        " gathers alone, shares of the multiprocessors and energy stand in the"
+        " [notebooks](../../notebooks/README.md), set-up and issuing in `gatherbench show --all`.",
+        "![GB/s over the size of the table](gathers.png)",
+        "## Epochs",
+        "All paths of a graph took turns in one process a repeat, epoch by epoch, on one machine."
+        " Left out are epochs of `prefetch` that torch's spinning threads slowed"
+        " ([why](../README.md)). The CPU's gathers ran on"
+        f" {ends(run.cases['setup_gather_threads'].dropna(), 0)} of 16 threads.",
+    ]
+    for one in runs_of(folder):
+        printed = io.StringIO()
+        Console(file=printed, width=115, no_color=True).print(render(one))
+        lines = [line.rstrip() for line in printed.getvalue().splitlines()]
+        parts.append("\n".join([f"`{one.folder.name}`:", "", "```text", *lines, "```"]))
+    return "\n\n".join(parts) + "\n"
+
+
+# ---- machines ------------------------------------------------------------------------------------
+
+
+def with_machines(text: str, folder: Path = FOLDER.parent) -> str:
+    """The page of results whose table of machines is that of the files, a line each."""
+    lines, heads = [], list[str]()
+    for path in sorted(folder.glob("*/probe.csv")):
+        known = pd.read_csv(path, keep_default_na=False, na_values={"median_per_s": [""]})
+        of, line = known.iloc[0], summary_line(known)
+        lines.append([f"{of['gpu'] or of['cpu']}, {of['cores']} cores", of["date"], *line.values()])
+        heads = ["machine", "measured", *line]
+    table = "\n".join(_table(heads, lines)).rstrip()
+    return re.sub(r"^\| machine \|.*?(?=\n\n)", lambda _: table, text, flags=re.M | re.S)
+
+
+# ---- words ---------------------------------------------------------------------------------------
+
+
+def ends(values: Iterable[float], digits: int = 2) -> str:
+    """``0.42 to 0.49``; one number where the ends read alike."""
+    found = [*values]
+    return " to ".join(dict.fromkeys(f"{end:.{digits}f}" for end in (min(found), max(found))))
+
+
+def graph(workload: str) -> str:
+    return workload.partition("-sage")[0]
+
+
+def gib(size: int) -> str:
+    return f"{size >> 30} GiB"
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(heads)} |"
+    yield "|" + "---|" * len(heads)
+    yield from (f"| {' | '.join(row)} |" for row in rows)
+    yield ""
+
+
+def _summary(folder: Path, section: str) -> pd.DataFrame:
+    """Medians of a probe that was kept, by point."""
+    return pd.read_csv(next(folder.glob(f"*-{section}")) / "summary.csv")
+
+
+def _aligned(summary: pd.DataFrame) -> pd.DataFrame:
+    return summary.query("case == 'gpu_gather' and policy == 'aligned'")
+
+
+def _beside_dgl(summary: pd.DataFrame) -> str:
+    """By how much DGL's launch policy is faster than ours, sorted, over the largest table."""
+    narrow = summary.query(
+        "case == 'gpu_gather' and order == 'sorted' and grid_percent == 0"
+        " and span_bytes == @FARTHEST and 16 <= row_bytes <= 512"
+    )
+    rates = narrow.set_index(["policy", "row_bytes"])["median_per_s"]
+    return f"{ends(100 * (rates['dgl'] / rates['aligned'] - 1), 0)} %"
+
+
+def main() -> None:
+    """Write README's part, the page, the pictures and the table of machines anew."""
+    readme, results = ROOT / "README.md", FOLDER.parent / "README.md"
+    readme.write_text(with_summary(readme.read_text(encoding="utf-8")), encoding="utf-8")
+    (FOLDER / "README.md").write_text(page(), encoding="utf-8")
+    first_picture(FOLDER / "epochs.png")
+    results.write_text(with_machines(results.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
