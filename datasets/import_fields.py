@@ -133,7 +133,7 @@ def _fields_of(path: Path, room: Path) -> tuple[dict[str, Field], list[str]]:
         held = {name: partial(as_array, value, f"{path}, {name}") for name, value in fields}
     else:
         raise DatasetError(
-            f"{path}: is text, expected an array: numpy.save it (docs/datasets.md shows how)"
+            f"{path}: is text, expected an array: numpy.save it (docs/guide.md shows how)"
         )
     taken = {
         name: Field(f"{path}, {name}" if name else str(path), make())

@@ -29,7 +29,7 @@ _CUTS = {"\t": "tabs", ";": "semicolons", ",": "commas", " ": "blanks"}
 _NUMBER = re.compile(r"[+-]?[\d.,]*\d[\d.,]*([eE][+-]?\d+)?|nan|inf")
 _REMEDY = (
     "write whole numbers (ids below 2**31 - 1), as many cells in each record, one record a line; "
-    "pandas.read_csv reads what is cut otherwise (docs/datasets.md)"
+    "pandas.read_csv reads what is cut otherwise (docs/guide.md)"
 )
 _ENDS = (
     *(("source", "target"), ("src", "dst"), ("from", "to"), ("head", "tail"), ("u", "v")),

@@ -41,7 +41,8 @@ TEXTS += [ROOT / "tests" / "gpu" / "standin" / "README.md"]
 
 def test_which_path_to_take_says_nothing_that_no_run_has_shown():
     """Each ratio with its interval stands in what was measured on a GPU."""
-    said = (ROOT / "docs" / "which-path.md").read_text(encoding="utf-8")
+    said = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+    said = said.partition("## Which path should I take?")[2].partition("\n## ")[0]
     shown = (ROOT / "results" / "nvidia-h200" / "README.md").read_text(encoding="utf-8")
     ratios = re.findall(r"[\d.]+ \([\d.]+–[\d.]+\)", said)
     assert len(ratios) > 8
@@ -107,7 +108,8 @@ def test_what_a_text_names_exists(path):
 
 def test_what_does_not_exist_is_found():
     wrong = (
-        "[a](gone.md) [b](#no-such) [c](README.md#use) `gatherbench shw` `make gpu-tst OUTT=x`\n"
+        "[a](gone.md) [b](#no-such) [c](README.md#strategies)\n"
+        "`gatherbench shw` `make gpu-tst OUTT=x`\n"
         "$ gatherbench run quick --budgt 3\n    gatherbench datasets preprare x\n"
         "`kernels/gone.py` `python -m gatherbench.bench.gone`\n"
     )
@@ -132,7 +134,6 @@ def test_the_readme_shows_the_ends_of_runs_as_they_are(number, folder):
     Console(file=page, width=112).print(render(load_run(ROOT / "results" / folder)))
     printed = " ".join(page.getvalue().split())
     pieces = [" ".join(piece.split()) for piece in quoted.split("…")]
-    assert len(pieces) == 2
     assert [piece for piece in pieces if piece not in printed] == []
 
 
@@ -208,7 +209,7 @@ def test_plans_that_the_texts_show_can_be_run(tmp_path):
         for block in re.findall(r"^```toml\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
         if "[[workload]]" in block and "[[strategy]]" in block
     ]
-    assert len(shown) >= 2
+    assert shown
     for number, block in enumerate(shown):
         (tmp_path / f"{number}.toml").write_text(block)
         assert load_plan(str(tmp_path / f"{number}.toml")).cases()

@@ -108,7 +108,7 @@ def snippets(name: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/training.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/guide.md"])
 def test_the_two_lines(page):
     x, n_id = torch.randn(50, 3), torch.tensor([4, 0])
     names: dict[str, Any] = {"gatherbench": gatherbench, "x": x, "n_id": n_id}
@@ -119,7 +119,7 @@ def test_the_two_lines(page):
 
 
 def test_the_loader_runs_as_pasted(capsys, tmp_path, monkeypatch):
-    _, loader, on_disk, cached, empty = snippets("docs/training.md")
+    _, loader, on_disk, cached, empty = snippets("docs/guide.md")[1:]
     checked = (
         "\n    assert torch.equal(batch.x.cpu(), x[batch.n_id.cpu()])"
         "\n    assert torch.equal(batch.n_id[:batch.batch_size].cpu(), seeds.pop(0))"

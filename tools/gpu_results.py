@@ -29,7 +29,6 @@ from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.read.units import listed
 from gatherbench.bench.show.looks import FAINT, RC
 from gatherbench.bench.show.run import render
-from gatherbench.stats.judge import word_of
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "results" / "nvidia-h200"
@@ -61,7 +60,7 @@ PATHS = {
 }
 #: Of the picture's axis, whose largest interval ends at 6.4.
 TICKS = {1 / 8: "⅛×", 1 / 4: "¼×", 1 / 2: "½×", 1: "1×", 2: "2×", 4: "4×", 8: "8×"}
-_SUMMARY = re.compile(r"^\*\*On an H200\*\* behind .*?(?=\n\n(?!- |\|))", re.MULTILINE | re.DOTALL)
+_SUMMARY = re.compile(r"^- \*\*Pages\*\*: random rows.*?(?=\n\n)", re.MULTILINE | re.DOTALL)
 
 
 @cache
@@ -96,8 +95,8 @@ def host_shares(run: Run) -> pd.Series[float]:
 # ---- README --------------------------------------------------------------------------------------
 
 
-def summary_of(folder: Path = FOLDER) -> str:
-    """What README says of it, a line for each finding."""
+def findings(folder: Path = FOLDER) -> list[str]:
+    """Write the findings from the rows, each as an item of a list in Markdown; README has the first."""
     summary = _summary(folder, "gpu-micro")
     roof = summary[summary["case"] == "sm_read"]["median_per_s"].max() / 1e9
     pages = _summary(folder, "pages").set_index(["case", "span_bytes", "row_bytes"])
@@ -105,11 +104,9 @@ def summary_of(folder: Path = FOLDER) -> str:
     far = max(span for case, span, _ in rates.index if case == "span_managed")
     run = decided(runs_of(folder))
     (metered,) = (one for one in runs_of(folder) if not gpu_energy(one).empty)
-    memory = metered.env["gpus"][0]["memory_bytes"] / 2**30
     wide = _aligned(summary).query("row_bytes == 512 and order == 'sorted'")
     by_span = (wide.set_index("span_bytes")["median_per_s"] / 1e9).groupby(level=0)
     ordered = {int(str(span)): ends(mine, 1) for span, mine in by_span}
-    over = {baseline: ratios(run, baseline) for baseline in ("naive", "prefetch")}
     energy = gpu_energy(metered).set_index(_PATH)
     processor = summarise(metered).query("basis == 'measured'").set_index(_PATH)["cpu"]
     spent = [
@@ -124,66 +121,34 @@ def summary_of(folder: Path = FOLDER) -> str:
         f"{one['speedup']:.3f} ({one['low']:.3f}–{one['high']:.3f}) on {graph(str(workload))}"
         for workload, one in in_place.set_index("workload").loc[run.workloads].iterrows()
     ]
-    gathers_ahead = speedups(run, "cpu_gather", "pinned").query("variant == 'prefetch'")
-    faster = [
-        graph(str(line["workload"]))
-        for line in gathers_ahead.query("basis == 'measured'").to_dict("records")
-        if word_of(1 / line["high"], 1 / line["low"]) == "FAST"
-    ]
-    large, products, reddit = (
-        next(one for one in run.workloads if one.startswith(name))
-        for name in (LARGE, "products-like", "reddit-like")
-    )
-    columns = {
-        "48 GiB: over the paper's baseline": (large, "naive"),
-        "48 GiB: over `prefetch`": (large, "prefetch"),
-        "products-like: over `prefetch`": (products, "prefetch"),
-        "reddit-like: over `prefetch`": (reddit, "prefetch"),
-    }
-    lines = [
-        [words, *(over[baseline][workload, *path] for workload, baseline in columns.values())]
-        for path, words in PATHS.items()
-    ]
     said = [
-        f"On the two small graphs the CPU spends {ends(100 * host_shares(run), 0)} % of the epochs"
-        " of every path but its own gathers on launching draws, steps and fetches: that bounds"
-        " them, so no two of these paths are ordered there.",
-        "**Alignment** shows in no epoch. An aligned path over an unaligned one, both out of"
-        f" registered memory: {listed(aligned)} times as fast.",
-        "**Energy** of the GPU for an epoch over 48 GiB, in brackets what of it is above the"
-        f" {idle_power_w(metered):.0f} W of an idle GPU, and the processor's time:"
-        f" {'; '.join(spent)}. The host's joules were not measured. It is one process.",
-        "**Pages decide how fast rows are read in place**, not requests: random rows of 512 B over"
-        f" {gib(far)} come at {rates['span_registered', far, 512]:.1f} GB/s out of registered"
-        f" memory and at {rates['span_managed', far, 512]:.1f} out of managed memory that is told"
-        f" to stay on the host; a contiguous read reached {roof:.1f} on another machine of that"
-        " kind. Registered memory has pages of 4 KiB on the GPU. With such pages managed memory"
-        f" falls to {rates['split_4k', 2 << 30, 512]:.1f} over 2 GiB (rounds:"
-        f" {pages['rounds']['split_4k', 2 << 30, 512]}); with 64 KiB it has"
+        f"**Pages**: random rows of 512 B over {gib(far)} come at"
+        f" {rates['span_registered', far, 512]:.1f} GB/s out of registered memory and at"
+        f" {rates['span_managed', far, 512]:.1f} out of managed memory; a contiguous read reached"
+        f" {roof:.1f} on another machine of that kind. With pages of 4 KiB managed memory falls to"
+        f" {rates['split_4k', 2 << 30, 512]:.1f} over 2 GiB (rounds:"
+        f" {pages['rounds']['split_4k', 2 << 30, 512]}), with 64 KiB it has"
         f" {rates['split_64k', 2 << 30, 512]:.1f}.",
-        f"**Sorting ids** brings registered memory to {ordered[MIDDLE]} GB/s over {gib(MIDDLE)},"
-        f" and with our grids to {ordered[FARTHEST]} over {gib(FARTHEST)}; there DGL's launch"
-        f" policy is {_beside_dgl(summary)} faster for rows of 16 to 512 B.",
+        f"**Sorted ids** bring registered memory to {ordered[MIDDLE]} GB/s over {gib(MIDDLE)} and"
+        f" {ordered[FARTHEST]} over {gib(FARTHEST)}; there DGL's launch policy is"
+        f" {_beside_dgl(summary)} faster for rows of 16 to 512 B.",
+        f"**Two small graphs**: issuing GPU work takes {ends(100 * host_shares(run), 0)} % of the"
+        " epochs of all paths but the CPU's gathers, so no two of these paths are separated.",
+        "**Alignment** shows in no epoch: aligned over unaligned, both out of registered memory,"
+        f" {listed(aligned)}.",
+        f"**Energy** of the GPU for an epoch over 48 GiB, in brackets above the"
+        f" {idle_power_w(metered):.0f} W of the idle GPU, and the processor's time:"
+        f" {'; '.join(spent)}. One process; the host's joules were not measured.",
     ]
-    points = [textwrap.fill(s, 115, break_on_hyphens=False, subsequent_indent="  ") for s in said]
-    repeats = len(set(run.rows["repeat"]) - {-1})
-    batches = run.plan["workloads"][run.workloads[0]]["max_batches"]
-    head = (
-        "**On an H200** behind PCIe 5.0 x16, in a virtual machine: how many times as fast an epoch"
-        f" is, with 95 % intervals ({repeats} processes, 3 of `prefetch` on the first two graphs;"
-        f" all paths in turns; rows of 512 B over 48 GiB, {batches} minibatches an epoch; then two"
-        f" small graphs). **The table of 48 GiB, too, fits the GPU's memory of {memory:.0f} GiB: a"
-        " larger one in managed memory has been measured by nobody.** The paper's baseline is"
-        " `cpu_gather naive`. Of the CPU's gathers `prefetch` has the shortest epochs; that is"
-        f" decided against `pinned` on {' and '.join(faster)} alone."
-    )
-    table = [*_table(["", *columns], lines)]
-    return "\n".join([textwrap.fill(head, 115), "", *table, *(f"- {one}" for one in points)])
+    return [
+        textwrap.fill(f"- {one}", 118, break_on_hyphens=False, subsequent_indent="  ")
+        for one in said
+    ]
 
 
 def with_summary(text: str) -> str:
-    """A page whose paragraph of the H200 is that of the rows."""
-    return _SUMMARY.sub(lambda _: summary_of(), text)
+    """Return README with its first finding of the H200 made anew from the rows."""
+    return _SUMMARY.sub(lambda _: findings()[0], text)
 
 
 def first_picture(path: Path, folder: Path = FOLDER) -> None:
@@ -229,6 +194,7 @@ def page(folder: Path = FOLDER) -> str:
         " gathers alone, shares of the multiprocessors and energy stand in the"
         " [notebooks](../../notebooks/README.md), set-up and issuing in `gatherbench show --all`.",
         "![GB/s over the size of the table](gathers.png)",
+        "\n".join(findings(folder)),
         "## Epochs",
         "All paths of a graph took turns in one process a repeat, epoch by epoch, on one machine."
         " Left out are epochs of `prefetch` that torch's spinning threads slowed"

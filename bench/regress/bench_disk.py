@@ -6,7 +6,7 @@ Run with::
 
 Same file, block and depth for all, and other rows each time; only ratios within one run say
 anything. Each benchmark reads ``READS`` blocks of a file of 256 MiB, and ours also copy each row to
-where it belongs. Another library's reader is in docs/disk.md.
+where it belongs. Another library's reader is in docs/guide.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Neighbour sampling by the CPU sampler, on one thread and on two.
 
-BIAS.md compares another library's sampler. Run with::
+METHODOLOGY.md compares another library's sampler. Run with::
 
     pytest bench/regress -o python_files='bench_*.py' --benchmark-only --benchmark-group-by=group
 """

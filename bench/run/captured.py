@@ -1,7 +1,7 @@
 """A training step that is captured once in a CUDA graph and replayed for each minibatch.
 
 Issued operation by operation, a step of a small model takes the host longer than the GPU, and most
-of an epoch (docs/plans.md), whatever brought the rows. A replay is one launch. It repeats the same
+of an epoch (docs/guide.md), whatever brought the rows. A replay is one launch. It repeats the same
 operations on the same memory, so a minibatch is copied into inputs of a fixed size first; what it
 lacks is filled up with edges among rows of their own, which no seed node hears of.
 """
