@@ -96,7 +96,7 @@ def host_shares(run: Run) -> pd.Series[float]:
 
 
 def findings(folder: Path = FOLDER) -> list[str]:
-    """Write the findings from the rows, each as an item of a list in Markdown; README has the first."""
+    """Write the findings from the rows, an item of a list each; README has the first."""
     summary = _summary(folder, "gpu-micro")
     roof = summary[summary["case"] == "sm_read"]["median_per_s"].max() / 1e9
     pages = _summary(folder, "pages").set_index(["case", "span_bytes", "row_bytes"])
