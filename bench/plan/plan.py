@@ -2,7 +2,7 @@
 
 Plans are TOML files. They are checked before anything runs, so that a typo costs a second and not
 a night: an unknown key or name is answered with the nearest right one. Lists in a workload or a
-strategy expand to every combination, and every combination times ``min_repeats`` is a
+strategy expand to every combination, and every combination times the least ``repeats`` is a
 :class:`Case`; ``bench/read/stopping.py`` adds repeats until the epochs are known precisely enough.
 """
 
@@ -14,16 +14,9 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from gatherbench.bench.plan.structure import Policy, Structure
 from gatherbench.bench.plan.workload import MODELS, Case, Workload, own_model
@@ -35,239 +28,180 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Far more repeats than say anything new.
-MOST_REPEATS = 10_000
 #: A day at the least: each case is a process. All of them stand in plan.json and in memory.
 MOST_CASES = 100_000
 #: No epoch takes less, and no limit of a case's time is longer than ten days.
 SHORTEST_EPOCH_S, LONGEST_S = 1e-4, 864_000
 #: The ways of sampling in which a GPU draws.
 GPU_SAMPLING = ("gpu", "uva")
+#: In place of a strategy's name: every one of ours that the plan does not name. What is installed
+#: beside us does not change what a shipped plan measures.
+EVERY_OTHER = "*"
+#: Of memory and disk that are free, what tables and graph may take.
+_ROOM = 0.9
 
+_UNUSED = "no plan needed it; leave it out"
+#: Words of older plans, by key and value (``""``: any), and what to do now.
+_GONE = {
+    ("min_repeats", ""): "say repeats = [LEAST, MOST]",
+    ("max_repeats", ""): "say repeats = [LEAST, MOST]",
+    ("table", ""): 'each path has its table where it reads it; strategies have memory = "managed"',
+    ("known_copies", ""): "the sensors are checked by copies of 256 MiB; leave it out",
+    ("order_seed", ""): _UNUSED,
+    ("check_batches", ""): _UNUSED,
+    ("minibatches", ""): "every epoch has minibatches of its own; leave the key out",
+    ("sampling", "replay"): 'minibatches are drawn for every epoch; take "live", or "gpu" where'
+    " the CPU's sampling is not to be seen",
+}
 
+#: A list of values leaves something to measure; larger numbers than these are slips.
+OneOrMore: TypeAlias = T | Annotated[list[T], Field(min_length=1)]
+Repeats = Annotated[int, Field(ge=1, le=10_000)]
+FromOne = Annotated[int, Field(ge=1, le=2**31 - 1)]
+FromNought = Annotated[int, Field(ge=0)]
+Width = Annotated[int, Field(ge=1, le=2**20)]
+Ranks = Annotated[int, Field(ge=1, le=1024)]
+Share = Annotated[float, Field(gt=0)]
 #: Where a step's saved tensors may lie until its backward pass.
 Activations = Literal["keep", "recompute", "host", "disk"]
 #: How a GPU comes to the operations of a training step.
 Step = Literal["issued", "captured"]
-
-#: A larger number is a slip.
-_MOST = {"batch_size": 2**31 - 1, "hidden": 2**20, "gpus": 1024}
-
-
-def _as_list(value: T | list[T]) -> list[T]:
-    return value if isinstance(value, list) else [value]
+Scaling = Literal["strong", "weak"]
 
 
 class PlanError(ValueError):
     """A plan that cannot be run as it is written."""
 
 
-#: Numbers of repeats, and counts that are at least 1, or 0.
-Repeats = Annotated[int, Field(ge=1, le=MOST_REPEATS)]
-FromOne = Annotated[int, Field(ge=1)]
-FromNought = Annotated[int, Field(ge=0)]
-
-
-#: Words of older plans, by key and value (``""``: any), and what to do now.
-_GONE = {
-    ("minibatches", ""): "every epoch has minibatches of its own; leave the key out",
-    ("sampling", "replay"): 'minibatches are drawn for every epoch; take "live", or "gpu" where'
-    " the CPU's sampling is not to be seen",
-}
-
-
 class _Table(BaseModel):
+    """A table of a plan, in which the text below a key describes it."""
+
     # ``true`` is no 1, ``"0.1"`` no number, and nothing is infinite.
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )
+
+
+def _as_list(value: T | list[T]) -> list[T]:
+    return value if isinstance(value, list) else [value]
 
 
 class Measure(_Table):
     """How each case is measured."""
 
-    repeats: Repeats | None = Field(
-        default=None, description="Exact number of processes for each series."
-    )
-    min_repeats: Repeats = Field(
-        default=3,
-        description="Least number of processes for each series, instead of repeats. More follow"
-        " until the epoch is precise, or max_repeats or budget_s is reached.",
-    )
-    max_repeats: Repeats = Field(
-        default=10, description="Largest number of processes for each series."
-    )
-    precision: float = Field(
-        default=0.03,
-        gt=0,
-        le=1,
-        description="Half-width that the 95 % interval of an epoch has to reach, as a share of"
-        " it; judged from six repeats on.",
-    )
-    budget_s: float = Field(
-        default=0,
-        ge=0,
-        description="Seconds that cases may take beyond the least repeats, which are measured"
-        " however long they take (0: no limit). --budget SECONDS bounds the whole run instead.",
-    )
-    warmup_epochs: FromNought = Field(
-        default=1, description="Epochs that are run and dropped before the measured ones."
-    )
-    epochs: FromOne = Field(default=2, description="Measured epochs of each case.")
-    sampling: Literal["live", "gpu", "uva", "snapshot"] = Field(
-        default="live",
-        description="Where an epoch gets its minibatches, which are its own. live: the CPU draws"
-        " them. gpu: the GPU draws them (as live without a GPU). uva: the GPU draws them and"
-        " reads the graph in host memory, over the same link as the rows. snapshot: the CPU draws"
-        " other minibatches, by a policy of [structure] that remembers neighbours.",
-    )
-    graph: Literal["registered", "managed"] = Field(
-        default="registered",
-        description='Kind of host memory in which the GPU reads the graph, with sampling = "uva".',
-    )
-    sampler_workers: FromNought = Field(
-        default=0,
-        description="Threads of each rank that draw minibatches ahead of the loop, at most two"
-        " each, as a DataLoader's workers do. Each takes one of the case's cores."
-        " The stage sample is then the wait for a minibatch. 0: the loop draws on"
-        " every core; a GPU draws ahead by itself.",
-    )
-    activations: Activations | list[Activations] = Field(
-        default="keep",
-        description="Where activations wait for the backward pass; a list expands to one workload"
-        " each. keep: on the device. recompute: only each layer's input is kept. host: in host"
-        " memory. disk: in a file in the data folder, past the page cache.",
-    )
-    activations_from: FromNought = Field(
-        default=65536,
-        description="Smallest saved tensor, in bytes, that activations moves. Parameters and a"
-        " step's inputs are never moved.",
-    )
-    step: Step | list[Step] = Field(
-        default="issued",
-        description="How the GPU is given a training step; a list expands to one workload each."
-        " issued: operation by operation. captured: once, in a CUDA graph that each minibatch"
-        " replays, filled up to the size of the largest; GraphSAGE on one GPU.",
-    )
-    check_batches: FromOne = Field(
-        default=2,
-        description="Least number of minibatches whose rows are compared before anything is timed.",
-    )
-    count_batches: FromNought = Field(
-        default=0,
-        description="Minibatches, evenly spread over an epoch, that are counted for the bytes and"
-        " requests of all (0: each is counted). Each is counted, too, where steps are captured, a"
-        " minibatch depends on those before it, or a path reads a disk.",
-    )
-    eval_batches: FromNought = Field(
-        default=0,
-        description="Minibatches of test nodes that score the trained model at the end (0: none).",
-    )
-    eval_every_epoch: bool = Field(
-        default=False,
-        description="Train on from epoch to epoch, and score the model after each measured one,"
-        " outside the clock, for accuracy over time; not with together. A GPU's energy is then"
-        " not measured.",
-    )
-    timeout_s: float = Field(
-        default=3600, gt=0, le=LONGEST_S, description="Seconds after which a case fails."
-    )
-    threads: FromNought = Field(
-        default=0,
-        description="CPU threads of torch, the sampler and the gather (0: every core of the"
-        " process).",
-    )
-    numa: Literal["gpu", "none"] = Field(
-        default="gpu",
-        description="gpu: bind threads and memory to the GPU's NUMA node. none: leave them"
-        " unbound.",
-    )
-    table: Literal["auto", "anonymous", "managed", "shared", "file"] = Field(
-        default="auto",
-        description="Host memory that holds the feature table. auto: managed memory for paths"
-        ' with memory = "managed", the file for paths that read a disk, anonymous'
-        " memory in huge pages for the others (shared where several ranks register"
-        " it). In other memory, a path that reads managed memory makes a copy; a"
-        " path that registers memory cannot read a managed table.",
-    )
-    order_seed: int = Field(
-        default=0, description="Seed of the order of strategies within each repeat."
-    )
-    together: bool = Field(
-        default=False,
-        description="One process a repeat trains all paths of a workload in turn, one epoch each"
-        " in shuffled blocks; ratios are paired within blocks. Neighbours in a block have different"
-        " minibatches, and over a repeat each path has them all: epochs is 2 or more. Each case"
-        " keeps a process of its own if its path reads a disk, uses MPS or takes all the room, and"
-        " with several ranks or a memory limit.",
-    )
-    energy: bool = Field(
-        default=True,
-        description="On a GPU, add epochs until its energy counter has the 10 s that it needs."
-        " false: no energy is measured, and cases may take half as long.",
-    )
-    known_copies: list[float] = Field(
-        default=[256],
-        min_length=1,
-        description="Sizes in MiB of the copies that check the GPU's sensors before the first"
-        " case. The first size decides which sensor the cases read.",
-    )
-    trace: bool = Field(
-        default=False,
-        description="Write a Chrome trace of one more epoch of each strategy after its measured"
-        " epochs.",
-    )
-    nvtx: bool = Field(
-        default=False, description="Mark the measured epochs for Nsight Systems (on a GPU)."
-    )
+    repeats: Repeats | Annotated[list[Repeats], Field(min_length=2, max_length=2)] = [3, 10]
+    """Processes for each series: exactly 6, or [3, 10] for 3 and more, up to 10, until the epoch is
+    precise or budget_s is spent."""
+    precision: Annotated[float, Field(gt=0, le=1)] = 0.03
+    """Half-width that the 95 % interval of an epoch has to reach, as a share of it; judged from six
+    repeats on."""
+    budget_s: Annotated[float, Field(ge=0)] = 0
+    """Seconds that cases may take beyond the least repeats, which are measured however long they
+    take (0: no limit). --budget SECONDS bounds the whole run instead."""
+    warmup_epochs: FromNought = 1
+    """Epochs that are run and dropped before the measured ones."""
+    epochs: FromOne = 2
+    """Measured epochs of each case."""
+    sampling: Literal["live", "gpu", "uva", "snapshot"] = "live"
+    """Where an epoch gets its minibatches, which are its own. live: the CPU draws them. gpu: the
+    GPU draws them (as live without a GPU). uva: the GPU draws them and reads the graph in host
+    memory, over the same link as the rows. snapshot: the CPU draws other minibatches, by a policy
+    of [structure] that remembers neighbours."""
+    graph: Literal["registered", "managed"] = "registered"
+    """Kind of host memory in which the GPU reads the graph, with sampling = "uva"."""
+    sampler_workers: FromNought = 0
+    """Threads of each rank that draw minibatches ahead of the loop, at most two each, as a
+    DataLoader's workers do. Each takes one of the case's cores. The stage sample is then the wait
+    for a minibatch. 0: the loop draws on every core; a GPU draws ahead by itself."""
+    activations: OneOrMore[Activations] = "keep"
+    """Where activations wait for the backward pass; a list expands to one workload each. keep: on
+    the device. recompute: only each layer's input is kept. host: in host memory. disk: in a file in
+    the data folder, past the page cache."""
+    activations_from: FromNought = 65536
+    """Smallest saved tensor, in bytes, that activations moves. Parameters and a step's inputs are
+    never moved."""
+    step: OneOrMore[Step] = "issued"
+    """How the GPU is given a training step; a list expands to one workload each. issued: operation
+    by operation. captured: once, in a CUDA graph that each minibatch replays, filled up to the size
+    of the largest; GraphSAGE on one GPU."""
+    count_batches: FromNought = 0
+    """Minibatches, evenly spread over an epoch, that are counted for the bytes and requests of all
+    (0: each is counted). Each is counted, too, where steps are captured, a minibatch depends on
+    those before it, or a path reads a disk."""
+    eval_batches: FromNought = 0
+    """Minibatches of test nodes that score the trained model at the end (0: none)."""
+    eval_every_epoch: bool = False
+    """Train on from epoch to epoch, and score the model after each measured one, outside the clock,
+    for accuracy over time; not with together. A GPU's energy is then not measured."""
+    timeout_s: Annotated[float, Field(gt=0, le=LONGEST_S)] = 3600
+    """Seconds after which a case fails."""
+    threads: FromNought = 0
+    """CPU threads of torch, the sampler and the gather (0: every core of the process)."""
+    numa: Literal["gpu", "none"] = "gpu"
+    """gpu: bind threads and memory to the GPU's NUMA node. none: leave them unbound."""
+    together: bool = False
+    """One process a repeat trains all paths of a workload in turn, one epoch each in shuffled
+    blocks; ratios are paired within blocks. Neighbours in a block have different minibatches, and
+    over a repeat each path has them all: epochs is 2 or more. Each case keeps a process of its own
+    if its path reads a disk, uses MPS or takes all the room, and with several ranks or a memory
+    limit."""
+    energy: bool = True
+    """On a GPU, add epochs until its energy counter has the 10 s that it needs. false: no energy is
+    measured, and cases may take half as long."""
+    trace: bool = False
+    """Write a Chrome trace of one more epoch of each strategy after its measured epochs."""
+    nvtx: bool = False
+    """Mark the measured epochs for Nsight Systems (on a GPU)."""
 
     @model_validator(mode="before")
     @classmethod
-    def _exactly(cls, given: Any) -> Any:
-        """``repeats`` as the least and the most; says what became of words that are gone."""
+    def _gone(cls, given: Any) -> Any:
+        """Say what has replaced words of older plans."""
         for (key, value), remedy in _GONE.items():
             if isinstance(given, dict) and key in given and value in ("", given[key]):
                 raise ValueError(f"{key} = {given[key]!r} is gone: {remedy}")
-        exact = given.get("repeats") if isinstance(given, dict) else None
-        if type(exact) is not int or not 1 <= exact <= MOST_REPEATS:  # said of ``repeats`` alone
-            return given
-        for bound in ("min_repeats", "max_repeats"):
-            if given.get(bound, exact) != exact:
-                raise ValueError(f"repeats says how many: leave it or {bound} out")
-        return {**given, "min_repeats": exact, "max_repeats": exact}
+        return given
 
     @model_validator(mode="after")
     def _fit_together(self) -> Measure:
+        if self.min_repeats > self.max_repeats:
+            raise ValueError("repeats = [LEAST, MOST]: the smaller number comes first")
         if self.graph != "registered" and self.sampling != "uva":
-            said = 'is read with sampling = "uva" alone'
-            raise ValueError(f'graph = "{self.graph}" {said}')
+            raise ValueError(f'graph = "{self.graph}" is read with sampling = "uva" alone')
         if self.sampling == "snapshot" and self.sampler_workers > 1:
             raise ValueError('sampling = "snapshot" draws in order: sampler_workers is 0 or 1')
-        if self.eval_every_epoch and not self.eval_batches:
-            raise ValueError("eval_every_epoch scores eval_batches minibatches: say how many")
-        if self.eval_every_epoch and self.together:
+        if self.eval_every_epoch and (self.together or not self.eval_batches):
             raise ValueError(
-                "eval_every_epoch trains on from epoch to epoch, and paths that take turns have"
-                " the minibatches in orders of their own: leave it or together out"
+                "eval_every_epoch scores eval_batches minibatches after each epoch of one path:"
+                " say eval_batches, and leave together out"
             )
         if self.together and self.epochs < 2:
             raise ValueError(
                 "together: of two paths with the minibatches of one epoch the second finds rows in"
                 " the CPU's caches: say epochs = 2 or more"
             )
-        if self.min_repeats > self.max_repeats:
-            raise ValueError("min_repeats must not be above max_repeats")
-        for key, ways in {"activations": self.ways, "step": self.steps}.items():
-            if not ways:
-                raise ValueError(f"{key}: an empty list leaves nothing to measure")
         if "captured" in self.steps and self.ways != ["keep"]:
             raise ValueError('step = "captured" needs activations = "keep"')
-        if min(self.known_copies) <= 0:
-            raise ValueError("known_copies are MiB, above 0")
         if (epochs := self.warmup_epochs + self.epochs) * SHORTEST_EPOCH_S > self.timeout_s:
             raise ValueError(
                 f"epochs and warmup_epochs: {epochs:,} do not end within timeout_s ="
                 f" {self.timeout_s:g}"
             )
         return self
+
+    @property
+    def min_repeats(self) -> int:
+        """Least number of processes for each series."""
+        return _as_list(self.repeats)[0]
+
+    @property
+    def max_repeats(self) -> int:
+        """Largest number of processes for each series."""
+        return _as_list(self.repeats)[-1]
 
     @property
     def ways(self) -> list[Activations]:
@@ -283,39 +217,27 @@ class Measure(_Table):
 class StructureTable(_Table):
     """``[structure]``: scalars or lists; lists expand."""
 
-    policy: Policy | list[Policy] = Field(
-        default=["fbl", "fcr", "otf"],
-        description='How sampling = "snapshot" draws. fbl: from whole lists, as plain sampling.'
-        " fcr: from caches of neighbours, all renewed at once. otf: from caches renewed bit by"
-        " bit. dependent: a node repeats what it drew in the minibatch before.",
-    )
-    alpha: float | list[float] = Field(
-        default=2.0, description="fcr, otf: size of a node's cache, as a multiple of its fan-out."
-    )
-    every: int | list[int] = Field(
-        default=8, description="fcr: minibatches between two renewals of the caches."
-    )
-    refresh: float | list[float] = Field(
-        default=0.1, description="otf: share of a node's cache that is renewed at each draw."
-    )
-    fetch: float | list[float] = Field(
-        default=0.1, description="otf: share of each draw that comes from the node's whole list."
-    )
-    threshold: int | list[int] = Field(
-        default=30,
-        description="fcr, otf: largest number of neighbours for which a node has no cache.",
-    )
-    shared: Literal["no", "yes"] | list[Literal["no", "yes"]] = Field(
-        default="no", description="fcr, otf: whether all layers share one cache."
-    )
-    keep: float | list[float] = Field(
-        default=0.9, description="dependent: share of the nodes that repeat their last draw."
-    )
+    policy: OneOrMore[Policy] = ["fbl", "fcr", "otf"]
+    """How sampling = "snapshot" draws. fbl: from whole lists, as plain sampling. fcr: from caches
+    of neighbours, all renewed at once. otf: from caches renewed bit by bit. dependent: a node
+    repeats what it drew in the minibatch before."""
+    alpha: OneOrMore[float] = 2.0
+    """fcr, otf: size of a node's cache, as a multiple of its fan-out."""
+    every: OneOrMore[int] = 8
+    """fcr: minibatches between two renewals of the caches."""
+    refresh: OneOrMore[float] = 0.1
+    """otf: share of a node's cache that is renewed at each draw."""
+    fetch: OneOrMore[float] = 0.1
+    """otf: share of each draw that comes from the node's whole list."""
+    threshold: OneOrMore[int] = 30
+    """fcr, otf: largest number of neighbours for which a node has no cache."""
+    shared: OneOrMore[Literal["no", "yes"]] = "no"
+    """fcr, otf: whether all layers share one cache."""
+    keep: OneOrMore[float] = 0.9
+    """dependent: share of the nodes that repeat their last draw."""
 
     @model_validator(mode="after")
     def _possible(self) -> StructureTable:
-        for _, values in self:
-            _refuse_nothing(values)
         self.expand("snapshot")
         return self
 
@@ -331,54 +253,34 @@ class StructureTable(_Table):
 class WorkloadTable(_Table):
     """``[[workload]]``: scalars or lists; lists expand."""
 
-    dataset: str | list[str] = Field(
-        description="Graph: a name of `gatherbench list datasets`, or of an imported graph."
-        " Required."
-    )
-    scale: float | list[float] = Field(
-        default=1.0, description="Share of a generated graph's full size."
-    )
-    fit: bool = Field(
-        default=False,
-        description="Halve each scale until the machine has room: twice the table and the graph"
-        " in host memory, the graph on the disk.",
-    )
-    model: str | list[str] = Field(
-        default="sage",
-        description='sage, gat, mlp (ignores edges), or a class of your own: "my_module:MyGNN".',
-    )
-    hidden: int | list[int] = Field(
-        default=16, description="Width of the hidden layers; for gat, of each head."
-    )
-    fanouts: list[list[int]] = Field(
-        default=[[25, 10]],
-        description="Neighbours drawn of each node, layer by layer from the seed nodes"
-        " outwards; one list or several.",
-    )
-    batch_size: int | list[int] = Field(default=1000, description="Seed nodes of a minibatch.")
-    max_batches: FromNought = Field(
-        default=0,
-        description="Number of minibatches after which an epoch ends (0: the whole epoch).",
-    )
-    seed: int | list[int] = Field(
-        default=0, description="Seed of the minibatches and the model's weights."
-    )
-    gpus: int | list[int] = Field(
-        default=1,
-        description="GPUs of the machine that train together, one process each; without a GPU,"
-        " processes.",
-    )
-    scaling: Literal["strong", "weak"] | list[Literal["strong", "weak"]] = Field(
-        default="strong",
-        description="With several GPUs, strong splits each minibatch of batch_size seeds over"
-        " them, and weak gives each of them batch_size seeds, so an epoch has fewer"
-        " steps.",
-    )
-    partitions: str | list[str] = Field(
-        default="",
-        description='Draw each minibatch from the partitions that a buffer holds: "16/4 beta"'
-        " holds 4 of 16, in the order beta, comet, sequential or dispersed.",
-    )
+    dataset: OneOrMore[str]
+    """Graph: a name of `gatherbench list datasets`, or of an imported graph. Required."""
+    scale: OneOrMore[Share] = 1.0
+    """Share of a generated graph's full size."""
+    fit: bool = False
+    """Halve each scale until the machine has room: twice the table and the graph in host memory,
+    the graph on the disk."""
+    model: OneOrMore[str] = "sage"
+    """sage, gat, mlp (ignores edges), or a class of your own: "my_module:MyGNN"."""
+    hidden: OneOrMore[Width] = 16
+    """Width of the hidden layers; for gat, of each head."""
+    fanouts: list[list[int]] = [[25, 10]]
+    """Neighbours drawn of each node, layer by layer from the seed nodes outwards; one list or
+    several."""
+    batch_size: OneOrMore[FromOne] = 1000
+    """Seed nodes of a minibatch."""
+    max_batches: FromNought = 0
+    """Number of minibatches after which an epoch ends (0: the whole epoch)."""
+    seed: OneOrMore[int] = 0
+    """Seed of the minibatches and the model's weights."""
+    gpus: OneOrMore[Ranks] = 1
+    """GPUs of the machine that train together, one process each; without a GPU, processes."""
+    scaling: OneOrMore[Scaling] = "strong"
+    """With several GPUs, strong splits each minibatch of batch_size seeds over them, and weak gives
+    each of them batch_size seeds, so an epoch has fewer steps."""
+    partitions: OneOrMore[str] = ""
+    """Draw each minibatch from the partitions that a buffer holds: "16/4 beta" holds 4 of 16, in
+    the order beta, comet, sequential or dispersed."""
 
     @field_validator("fanouts", mode="before", json_schema_input_type=list[int] | list[list[int]])
     @classmethod
@@ -389,25 +291,15 @@ class WorkloadTable(_Table):
             raise ValueError("fan-outs are whole numbers above 0, one a layer, such as [25, 10]")
         return many
 
-    @field_validator("*", mode="before")
+    @field_validator("model", "partitions")
     @classmethod
-    def _something(cls, value: Any, info: ValidationInfo) -> Any:
-        return value if info.field_name == "fit" else _refuse_nothing(value)
-
-    @field_validator("*")
-    @classmethod
-    def _possible(cls, value: Any, info: ValidationInfo) -> Any:
-        key = str(info.field_name)
+    def _known(cls, value: Any, info: Any) -> Any:
         for one in _as_list(value):
-            if key == "model" and one not in MODELS and ":" not in one:
+            if info.field_name == "partitions" and one:
+                Partitions.parse(one)
+            elif info.field_name == "model" and one not in MODELS and ":" not in one:
                 known = nearest_or_all(one, [*MODELS, "my_module:MyGNN"])
                 raise ValueError(f"unknown model {one!r}{known}")
-            if key in _MOST and not 1 <= one <= _MOST[key]:
-                raise ValueError(f"must be at least 1, and at most {_MOST[key]:,}")
-            if key == "scale" and one <= 0:
-                raise ValueError("must be above 0")
-            if key == "partitions" and one:
-                Partitions.parse(one)
         return value
 
     @property
@@ -424,28 +316,22 @@ class WorkloadTable(_Table):
             yield workload if workload.gpus > 1 else replace(workload, scaling="strong")
 
 
-#: In place of a strategy's name: every one of ours that the plan does not name. What is installed
-#: beside us does not change what a shipped plan measures. One rank has nothing to fetch from
-#: others, and a table that fits is not read off a disk: such paths are left out there.
-EVERY_OTHER = "*"
-
-
 class StrategyTable(BaseModel):
     """``[[strategy]]``: a name and the strategy's own parameters; lists expand."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
 
-    name: str = Field(
-        description="A name of `gatherbench list strategies`, which also lists its parameters;"
-        ' or "*" for every strategy of ours that the plan does not name, with'
-        ' default parameters. "*" leaves out paths that read a file, and those that need'
-        " several ranks or partitions where the workload has none. Required."
-    )
+    name: str
+    """A name of `gatherbench list strategies`, which also lists its parameters; or "*" for every
+    strategy of ours that the plan does not name, with default parameters. "*" leaves out paths that
+    read a file, and those that need several ranks or partitions where the workload has none.
+    Required."""
 
     @model_validator(mode="after")
     def _something(self) -> StrategyTable:
         for value in (self.model_extra or {}).values():
-            _refuse_nothing(value)
+            if value == [] or any(isinstance(one, bool) for one in _as_list(value)):
+                raise ValueError("an empty list, true and false are no values here")
         return self
 
     @property
@@ -460,37 +346,25 @@ class StrategyTable(BaseModel):
 class Plan(_Table):
     """A checked plan; see the TOML files in ``bench/plan/plans`` for the format."""
 
-    name: str = Field(
-        pattern=r"^[A-Za-z0-9_-]{1,40}$",
-        description="Part of the run folder's name (default: the file's name).",
-    )
-    description: str = Field(default="", description="Purpose of the plan.")
-    minutes: float = Field(
-        default=0,
-        ge=0,
-        description="Minutes that it took on an idle machine, to be told first (0: not known).",
-    )
-    device: Literal["auto", "cpu", "cuda"] = Field(
-        default="auto", description="Device to measure on; auto takes a GPU where there is one."
-    )
-    profile: str = Field(
-        default="",
-        description="Profile of the machine to predict epochs for: a shipped name or a .toml"
-        " file (default: this GPU's calibration; without a GPU, the paper's"
-        " machine).",
-    )
-    measure: Measure = Field(default=Measure(), description="How each case is measured.")
-    structure: StructureTable | None = Field(
-        default=None,
-        description="What sampling remembers of neighbours; lists expand to one workload each.",
-    )
-    workload: list[WorkloadTable] = Field(
-        min_length=1, description="Graphs and models to train; lists expand to every combination."
-    )
-    strategy: list[StrategyTable] = Field(
-        min_length=1,
-        description="A strategy and its parameters; lists expand to every combination.",
-    )
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,40}$")]
+    """Part of the run folder's name (default: the file's name)."""
+    description: str = ""
+    """Purpose of the plan."""
+    minutes: Annotated[float, Field(ge=0)] = 0
+    """Minutes that it took on an idle machine, to be told first (0: not known)."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Device to measure on; auto takes a GPU where there is one."""
+    profile: str = ""
+    """Profile of the machine to predict epochs for: a shipped name or a .toml file (default: this
+    GPU's calibration; without a GPU, the paper's machine)."""
+    measure: Measure = Measure()
+    """How each case is measured."""
+    structure: StructureTable | None = None
+    """What sampling remembers of neighbours; lists expand to one workload each."""
+    workload: Annotated[list[WorkloadTable], Field(min_length=1)]
+    """Graphs and models to train; lists expand to every combination."""
+    strategy: Annotated[list[StrategyTable], Field(min_length=1)]
+    """A strategy and its parameters; lists expand to every combination."""
 
     def fitted(self, host_bytes: int, disk_bytes: int) -> Plan:
         """The plan with scales for which there is so much room, where it asks for that.
@@ -498,21 +372,12 @@ class Plan(_Table):
         Raises:
             DatasetError: no size of a graph has room.
         """
-        tables = [
-            table.model_copy(
-                update={
-                    "fit": False,
-                    "scale": [
-                        largest_scale(dataset, scale, host_bytes, disk_bytes)
-                        for dataset in _as_list(table.dataset)
-                        for scale in _as_list(table.scale)
-                    ],
-                }
-            )
-            if table.fit
-            else table
-            for table in self.workload
-        ]
+        tables = []
+        for table in self.workload:
+            pairs = itertools.product(_as_list(table.dataset), _as_list(table.scale))
+            scales = [largest_scale(*pair, host_bytes, disk_bytes) for pair in pairs if table.fit]
+            fitted = {"fit": False, "scale": scales or table.scale}
+            tables.append(table.model_copy(update=fitted))
         return self.model_copy(update={"workload": tables})
 
     def with_ranks(self, ranks: int) -> Plan:
@@ -571,7 +436,7 @@ class Plan(_Table):
                 _refuse(workload)
             except (ValueError, KeyError) as error:
                 raise PlanError(f"plan {self.name}: workload: {_words(error)}") from error
-        rng, workloads = random.Random(self.measure.order_seed), self.workloads()
+        rng, workloads = random.Random(0), self.workloads()
         cases = []
         for repeat in range(self.measure.min_repeats):
             order = list(chosen.values())
@@ -645,12 +510,9 @@ class ResolvedPlan(BaseModel):
     @classmethod
     def of(cls, plan: Plan, cases: list[Case]) -> ResolvedPlan:
         """The plan with the cases that it expands to."""
+        kept = plan.model_dump(include={"name", "description", "minutes", "device", "profile"})
         return cls(
-            name=plan.name,
-            description=plan.description,
-            minutes=plan.minutes,
-            device=plan.device,
-            profile=plan.profile,
+            **kept,
             measure=plan.measure,
             workloads={workload.id: workload for workload in plan.workloads()},
             cases=[NamedCase(**case.names, params=case.params) for case in cases],
@@ -677,10 +539,6 @@ def _one_file_each(cases: list[Case]) -> list[Case]:
     if twice := [name for name, count in ids.items() if count > 1]:
         raise PlanError(f"two cases have the name {twice[0]}: give their parameters other words")
     return cases
-
-
-#: Of memory and disk that are free, what tables and graph may take.
-_ROOM = 0.9
 
 
 def largest_scale(dataset: str, scale: float, host_bytes: int, disk_bytes: int) -> float:
@@ -747,15 +605,6 @@ def _refuse(workload: Workload) -> None:
             raise ValueError(
                 f"partitions = {workload.partitions!r}: {workload.dataset} has {nodes} nodes"
             )
-
-
-def _refuse_nothing(value: Any) -> Any:
-    """Refuse an empty list, which would leave no case, and ``true`` where a number belongs."""
-    if value == [] and isinstance(value, list):
-        raise ValueError("an empty list leaves nothing to measure")
-    if any(isinstance(item, bool) for item in _as_list(value)):
-        raise ValueError("true and false are no values here")
-    return value
 
 
 def _are_fanouts(value: Any) -> bool:

@@ -91,12 +91,17 @@ def plan_schema() -> dict[str, Any]:
 
 def _of_the_other(error: Any) -> bool:
     """Whether a list was tried where one value was given, or one value where a list was."""
-    kinds = [part for part in error["loc"][3:] if isinstance(part, str)]
-    if not kinds:
+    tried = error["loc"][_named(error) :]
+    if not tried:
         return False
-    if kinds[0].startswith("list["):
+    if str(tried[0]).startswith("list["):
         return bool(error["type"] == "list_type")
     return isinstance(error["input"], list)
+
+
+def _named(error: Any) -> int:
+    """How many parts of an error's place name a key; the next says what was tried of a union."""
+    return 3 if len(error["loc"]) > 1 and isinstance(error["loc"][1], int) else 2
 
 
 def _explain(error: Any) -> str:
@@ -107,7 +112,7 @@ def _explain(error: Any) -> str:
         if isinstance(part, int):
             where += f"[{part}]"
             continue
-        if depth > 2:  # of "one or several" which was tried
+        if depth >= _named(error):
             continue
         where += f".{part}" if where else str(part)
         table = TABLES.get(part, table)
@@ -115,6 +120,8 @@ def _explain(error: Any) -> str:
         return f"{where}: unknown key{nearest_or_all(error['loc'][-1], table.model_fields)}"
     if error["type"] == "list_type" and isinstance(error["input"], dict):
         return f"{where}: there may be several: write [[{where}]], in two brackets"
+    if error["type"] == "too_short" and not error["input"]:
+        return f"{where}: an empty list leaves nothing to measure"
     if error["type"] in _WANTED:
         return f"{where}: must be {_WANTED[error['type']]}, not {error['input']!r}"
     return f"{where or 'plan'}: {error['msg'].removeprefix('Value error, ')}"

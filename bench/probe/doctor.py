@@ -285,15 +285,15 @@ def _calibrated() -> tuple[tuple[str, ...], SensorCheck | None]:
 
     if not torch.cuda.is_available():
         return (), None
-    from gatherbench.bench.plan.plan import Measure
+    from gatherbench.bench.run.job import COPIES_MIB
     from gatherbench.bench.run.rows import RowMaker
     from gatherbench.bench.run.sensor_check import calibrate_gpu, torch_gpu_uuids
 
     uuids: tuple[str, ...] = ()
     try:
         uuids = torch_gpu_uuids(torch.device("cuda"))
-        make, copies = RowMaker("doctor", "", "", "cuda"), Measure().known_copies
-        return uuids, calibrate_gpu(make, lambda _: None, copies, idle_s=0.0)
+        make = RowMaker("doctor", "", "", "cuda")
+        return uuids, calibrate_gpu(make, lambda _: None, COPIES_MIB, idle_s=0.0)
     except RuntimeError as error:  # CUDA's: another program holds the GPU or its memory, say
         cause = str(error).partition("\n")[0]
         why = Reason("failed", cause, "nvidia-smi says who holds the GPU, if anyone")

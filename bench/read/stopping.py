@@ -39,7 +39,7 @@ class Further:
 
     Args:
         cases: that are measured in any case: at least one of every series.
-        measure: the plan's table; see its ``precision``, ``max_repeats`` and ``budget_s``.
+        measure: the plan's table; see its ``repeats``, ``precision`` and ``budget_s``.
         cores: logical ones of the machine, by which other work beside a case is judged.
     """
 
@@ -50,7 +50,7 @@ class Further:
         self._least = set(map(key_of, cases))
         self._measure, self._cores = measure, cores
         self._drawn_ahead = measure.sampler_workers > 0 or measure.sampling in GPU_SAMPLING
-        self._draw = random.Random(measure.order_seed)
+        self._draw = random.Random(0)
 
     def __call__(self, rows: Sequence[Row]) -> list[Case]:
         measure = self._measure

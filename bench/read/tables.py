@@ -436,7 +436,6 @@ class _Measured(BaseModel):
     sampler_workers: int = 0
     threads: int = 0
     eval_every_epoch: bool = False
-    known_copies: list[float] = []
 
 
 #: What is read of a workload without asking whether it is there.
@@ -503,9 +502,11 @@ def _refuse_other(file: Path, shape: type[BaseModel], what: str, content: object
 
 
 def limits_of(plan: dict[str, Any]) -> dict[str, Any]:
-    """What a plan's ``measure`` says of how precise is enough; older ones have keys now gone."""
-    names = ("repeats", "min_repeats", "max_repeats", "precision")
-    return {name: plan["measure"][name] for name in names if name in plan["measure"]}
+    """What a plan's ``measure`` says of how precise is enough; older ones have other keys."""
+    measure = plan["measure"]
+    said = {key: measure[key] for key in ("repeats", "precision") if measure.get(key) is not None}
+    older = [measure[key] for key in ("min_repeats", "max_repeats") if key in measure]
+    return {**said, **({"repeats": older} if older and "repeats" not in said else {})}
 
 
 def first_of(error: ValidationError) -> str:

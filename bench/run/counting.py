@@ -164,7 +164,7 @@ class _Before:
 
     def __iter__(self) -> Iterator[Iterator[Tensor]]:
         plan = self.epochs.plan
-        first = max(plan.check_batches, self.lookahead + 2)
+        first = self.lookahead + 2
         yield itertools.islice(self.epochs.ids(plan.epochs), first)
         for number in (*range(plan.epochs, plan.epochs + plan.warmup_epochs), *range(self.chosen)):
             yield self.epochs.ids(number)

@@ -59,6 +59,10 @@ class Preparation:
         return Ready(Path(found["dataset"]), Path(found["trace"]), found["identity"])
 
 
+#: Size of the known copies that decide which sensors the cases read.
+COPIES_MIB = (256.0,)
+
+
 @dataclass(frozen=True)
 class SensorCheckJob:
     """The sensors of a GPU, which are calibrated once, before the first case.
@@ -70,7 +74,7 @@ class SensorCheckJob:
     rows: RowMaker
     part: Path
     choice: Path
-    copies_mib: tuple[float, ...]
+    copies_mib: tuple[float, ...] = COPIES_MIB
 
     def keep(self, choice: SensorChoice) -> None:
         """Write the choice down for the cases to come."""

@@ -189,7 +189,7 @@ class Ground:
     def kind(self, strategy: Strategy) -> TableKind:
         """Where the path's table is loaded."""
         job, device = self._job, torch.device(self._job.device)
-        return table_kind(strategy, job.measure, device, job.case.workload.gpus)
+        return table_kind(strategy, device, job.case.workload.gpus)
 
     def table(self, strategy: Strategy) -> Table:
         """The feature table where the path wants it, loaded once for all paths of that kind."""
@@ -338,7 +338,7 @@ class MeasuredCase(ExitStack):
 
         epochs, floor = ground.epochs, strategy.role == "floor"
         witness = Witness(loaded.truth, device, floor=floor)
-        first = max(plan.check_batches, fetcher.lookahead + 2)
+        first = fetcher.lookahead + 2
         looked_at = list(itertools.islice(epochs.warm_up(0), first))
 
         def residency() -> None:

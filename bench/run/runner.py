@@ -498,8 +498,7 @@ class Runner:
             done.add(CALIBRATION_KEY)
         elif CALIBRATION_KEY not in done:
             part = self.store.parts.absolute() / "calibration.jsonl"
-            copies = tuple(self.measure.known_copies)
-            job = SensorCheckJob(self.task.rows, part, sensors.absolute(), copies)
+            job = SensorCheckJob(self.task.rows, part, sensors.absolute())
             first = self.task.cases[0].workload
             self.progress.preparing(first, "calibrating the GPU's sensors", 0.0)
             failure = self._workers.do(job, CALIBRATION_S)

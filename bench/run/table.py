@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gatherbench.bench.plan.plan import Measure
 from gatherbench.datasets.dataset import DatasetSpec, GraphDataset
 from gatherbench.kernels.host_memory import available_bytes, tensor_of
 from gatherbench.kernels.managed_memory import Memory, empty, managed_room
@@ -48,8 +47,8 @@ class Table:
     kind: TableKind
 
 
-def table_kind(strategy: Strategy, asked: Measure, device: torch.device, world: int) -> TableKind:
-    """Where the path's table is loaded: where the plan says, else where the path reads it.
+def table_kind(strategy: Strategy, device: torch.device, world: int) -> TableKind:
+    """Where the path's table is loaded: where the path reads it.
 
     Args:
         world: ranks that train together. Theirs is shared, as page-locking memory that a fork only
@@ -58,8 +57,6 @@ def table_kind(strategy: Strategy, asked: Measure, device: torch.device, world: 
     """
     if "file" in strategy.needs:
         return "file"
-    if asked.table != "auto":
-        return asked.table
     another = world > 1 and "ranks" in strategy.needs
     if strategy.managed and not another:
         return "managed"
@@ -73,7 +70,7 @@ def table_refusal(
     if kind != "managed":
         return None
     if device.type != "cuda":
-        return unsupported('without a GPU there is no table = "managed": leave it out of [measure]')
+        return unsupported("without a GPU there is no managed memory")
     return managed_room(size, processes)
 
 

@@ -51,7 +51,7 @@ _GIVEN = {
     "earlier": "minibatches=minibatches",
 }
 _AGAIN = "measure again, several repeats on an idle machine"
-_MORE = "more repeats (max_repeats and budget_s in the plan’s TOML) on an idle machine"
+_MORE = "more repeats (repeats and budget_s in the plan’s TOML) on an idle machine"
 _LARGER = "in the plan’s TOML, fetch more (fanouts, batch_size, wider rows) or train less (hidden)"
 
 

@@ -87,7 +87,7 @@ def test_each_part_has_an_archive_and_sensors_are_checked_once(page):
     runs = [line for line in asked(page) if line.startswith("run")]
     assert len(runs) == 5
     assert ["--sensors" in line for line in runs] == [False, *[True] * 4]
-    assert "max_repeats = 6" in (page / "gpu-out/decide.toml").read_text()
+    assert "repeats = 6" in (page / "gpu-out/decide.toml").read_text()
     energy = (page / "gpu-out/energy.toml").read_text()
     assert energy.count("[[workload]]") == 1
     assert "energy = true" in energy

@@ -68,7 +68,7 @@ plan() { # FILE, in small where that is asked for; of six repeats, as time is fo
     local small=()
     [ -z "${SMALL:-}" ] || small=(-e '/^scale/d' -e "s/^dataset = .*/&\nscale = $SMALL/"
         -e '/^max_batches/d' -e 's/^batch_size = .*/batch_size = 40\nmax_batches = 2/')
-    sed -e 's/^max_repeats = 10/max_repeats = 6/' "${small[@]}" "$1"
+    sed -e 's/^repeats = \[6, 10\]/repeats = 6/' "${small[@]}" "$1"
 }
 
 lacking=$("$python" -c '
@@ -116,8 +116,8 @@ for name in "$@"; do
     energy) # the first workload of gpu-decide once, 10 s a path
         alone=$(mktemp -d)/energy.toml
         awk '/^\[\[workload/ { drop = n++ } /^\[\[strategy/ { drop = 0 } !drop' $plans/gpu-decide.toml |
-            sed -e 's/^energy = .*/energy = true/' -e 's/^min_repeats = .*/repeats = 1/' \
-                -e '/^max_repeats/d' -e 's/^timeout_s = .*/timeout_s = 150/' > "$alone"
+            sed -e 's/^energy = .*/energy = true/' -e 's/^repeats = .*/repeats = 1/' \
+                -e 's/^timeout_s = .*/timeout_s = 150/' > "$alone"
         epochs energy 150 "$alone" hashed-papers100M=0.5
         ;;
     *)

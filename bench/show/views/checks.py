@@ -108,28 +108,6 @@ def reasons(run: Run, never: bool = False) -> list[str]:
     return lines or ["Every case of the plan was measured."] * (not never)
 
 
-def known_copies(run: Run) -> Table:
-    """What each sensor of the link counted of known copies, in a run that was to find that out."""
-    asked = len(run.plan["measure"].get("known_copies", [])) > 1
-    found = run.whole[run.whole["metric"].str.contains("_ratio")] if asked else run.whole[:0]
-    lines = []
-    for row in found.to_dict("records"):
-        direction = row["metric"].partition("_ratio")[0].removeprefix("pcie_").replace("_", " ")
-        counted = "" if pd.isna(row["value"]) else f"{row['value']:.3f}"
-        source = row["source"] if row["status"] == "ok" else f"{row['source']}: {row['reason']}"
-        lines.append(("", direction, "", counted, source))
-    frame = pd.DataFrame(lines, columns=["what", "direction", "", "counted", "source"])
-    columns = [
-        Column("what", ""),
-        Column("direction", "direction"),
-        Column("", ""),
-        Column("counted", "counted", short="counted"),
-        Column("source", "by, and of what", short="by, and of what"),
-    ]
-    title = "Sensors of the link: bytes counted for each byte of a known copy"
-    return tabulate("known-copies", title, columns, frame, title=title)
-
-
 def meters(run: Run) -> Table:
     """Each metric that was to be observed: where from, how often, and why not."""
     rows = run.select(basis="measured")
@@ -258,6 +236,6 @@ UNMEASURED = View(
 SENSORS = View(
     "sensors",
     "Meters",
-    frame=lambda run: [known_copies(run), calibration(run), meters(run), readings(run)],
+    frame=lambda run: [calibration(run), meters(run), readings(run)],
 )
 PLAN = View("plan", "What was run on what", frame=lambda run: [workloads(run), machine(run)])

@@ -139,7 +139,7 @@ def test_every_key_of_a_plan_is_listed_with_its_words():
     cells = {name: [c.strip() for c in line.split("│")[2:4]] for name, line in lines.items()}
     assert cells["sampling"] == ["live or gpu or uva", '"live"']
     assert cells["dataset"] == ["str | list[str]", "none"]
-    assert cells["repeats"] == ["int", "none"]
+    assert cells["repeats"] == ["int | list[int]", "[3, 10]"]
     assert cells["scaling"] == ["strong or weak |", '"strong"']
     assert "list[strong or weak]" in invoke("list", "plan-keys").stdout
     assert "[[25, 10]]" in lines["fanouts"]

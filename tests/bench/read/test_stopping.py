@@ -51,7 +51,7 @@ def further(measure: Measure) -> Callable[[list[Row]], Any]:
 
 STEADY = (1.0, 1.0001) * 3
 WIDE, WIDER = (1.0, 1.1) * 3, (1.0, 1.4) * 3
-LIMITS = Measure(min_repeats=2, max_repeats=8, precision=0.03)
+LIMITS = Measure(repeats=[2, 8], precision=0.03)
 
 
 def test_the_series_that_is_furthest_from_its_target_comes_next():
@@ -71,7 +71,7 @@ def test_it_ends_when_all_are_precise_or_have_their_repeats():
     assert further(LIMITS)(precise) is None
     most = series("a", *WIDER, 1.0, 1.4) + series("b", *STEADY) + series("c", *STEADY)
     assert further(LIMITS)(most) is None
-    assert further(LIMITS.model_copy(update={"max_repeats": 9}))(most).repeat == 8
+    assert further(LIMITS.model_copy(update={"repeats": [2, 9]}))(most).repeat == 8
 
 
 def test_the_target_is_a_share_of_the_epoch_on_either_side():
@@ -120,7 +120,7 @@ def test_disturbed_repeats_are_made_good_first():
 def test_a_narrow_interval_ends_no_series_before_it_has_six_repeats():
     rows = series("a", *STEADY) + series("b", *STEADY[:5]) + series("c", *STEADY[:4])
     assert further(LIMITS)(rows).variant == "b", "c was the last"
-    two = LIMITS.model_copy(update={"max_repeats": 4})
+    two = LIMITS.model_copy(update={"repeats": [2, 4]})
     assert further(two)(rows) is None
 
 
@@ -165,7 +165,7 @@ def test_of_a_series_without_a_quiet_repeat_the_worst_is_told():
 def test_repeats_beside_other_work_make_no_precise_series_wide():
     """Six quiet repeats within a ten-thousandth, and two disturbed ones of three times that."""
     rows = series("a", *STEADY) + ended("a", 6, 3.0, busy=0.9) + ended("a", 7, 3.1, busy=0.9)
-    ask = further(LIMITS.model_copy(update={"max_repeats": 20}))
+    ask = further(LIMITS.model_copy(update={"repeats": [2, 20]}))
     assert ask(rows) is None
     quiet = [row for name in (6, 7) for row in ended("a", name, 3.0)]
     assert ask(series("a", *STEADY) + quiet) is not None, "were they quiet, they would count"

@@ -95,7 +95,7 @@ def test_two_designs_of_one_plan_can_be_compared():
     assert said.to_dict() == {NAIVE: "SAME", PINNED: "FAST"}, "its neighbours warm its caches"
 
 
-LIMITS = Measure(together=True, min_repeats=2, max_repeats=9, precision=0.03)
+LIMITS = Measure(together=True, repeats=[2, 9], precision=0.03)
 
 
 def repeats(workload: Workload, pinned: Sequence[float], **more: float) -> list[Row]:

@@ -282,7 +282,7 @@ def test_the_expected_end_goes_by_the_time_so_far_or_is_when_the_time_is_up(tmp_
     assert end(25) == "", "it has ended"
     said.starting(25, 34, wanted[0])
     assert (told["completed"], drawn) == (1.0, sorted(drawn)), "further ones take it no way back"
-    precise = replace(run, measure=Measure(min_repeats=2, max_repeats=9))
+    precise = replace(run, measure=Measure(repeats=[2, 9]))
     said = reporter(bar, precise, out, lambda: left_s[0], lambda: now[0])
     assert (end(6), end(25)) == ("", ""), "nothing is printed but each quarter"
     said.ended(7, 25, wanted[0], [row])

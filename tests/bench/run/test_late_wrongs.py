@@ -357,7 +357,7 @@ def test_wrong_rows_end_the_case_before_anything_is_timed(make_job, monkeypatch,
 
 
 def test_a_path_that_forgets_the_last_row_of_large_minibatches(make_job, monkeypatch):
-    job = make_job(check_batches=1)
+    job = make_job()
     sizes = sizes_of(job, 2)  # of the warm-up
     largest = max(range(2, EPOCH), key=sizes.__getitem__)
     assert sizes[largest] > max(sizes[:2]), "the first minibatches would tell"

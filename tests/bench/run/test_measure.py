@@ -222,7 +222,7 @@ def test_what_tunes_beside_a_step_finds_one_that_has_been_made_before(make_job, 
 
 
 def test_rows_are_checked_until_every_buffer_has_been_used_again(make_job):
-    overlapped = measured(make_job("async_zero_copy", check_batches=1))
+    overlapped = measured(make_job("async_zero_copy"))
     assert value(overlapped, "check", "batches") == 3  # two buffers, and the first of them again
 
 
