@@ -6,6 +6,7 @@ one call of the host.
 """
 
 import itertools
+import os
 import weakref
 from collections.abc import Callable
 from types import ModuleType
@@ -18,6 +19,9 @@ _captures: dict[int, Tape] = {}
 #: Graphs that somebody holds.
 _alive: weakref.WeakSet[Any] = weakref.WeakSet()
 _numbers = itertools.count()
+#: From which capture of a process on each fails; 0: none does.
+_FAILS_FROM = int(os.environ.get("STANDIN_CAPTURE_FAILS", "0"))
+_begun = itertools.count(1)
 
 
 def install(torch: ModuleType, settle: Callable[[], None]) -> None:
@@ -53,6 +57,8 @@ def install(torch: ModuleType, settle: Callable[[], None]) -> None:
                 if not any(one.pool() == self._pool for one in _alive):
                     raise RuntimeError("use_count > 0 INTERNAL ASSERT FAILED: the pool is dead")
                 self._graph._pool = self._pool
+                if 0 < _FAILS_FROM <= next(_begun):
+                    raise RuntimeError("CUDA error: operation not permitted when stream captures")
             _alive.add(self._graph)
             _captures[stream.cuda_stream] = self._graph.tape
 
