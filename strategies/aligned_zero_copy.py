@@ -39,8 +39,6 @@ class AlignedZeroCopy(Strategy):
     colour: ClassVar[str] = "blue"
     role = "zero_copy"
 
-    unsaid = frozenset({"memory"})
-
     order: Literal["given", "sorted", "unique"] = "given"
     memory: Literal["registered", "managed"] = "registered"
 

@@ -33,7 +33,7 @@ class AllInGpu(Strategy):
     def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
         return kernel_skip(device) or no_room(device, table_bytes)
 
-    def gpu_table_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
+    def kept_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
         return table_bytes
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:

@@ -17,13 +17,13 @@ from torch import Tensor
 
 from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies.base import Fetcher, Strategy
-from gatherbench.strategies.cuda_overlap import USUAL_BUDGET, green_skip, open_overlapped
+from gatherbench.strategies.cuda_overlap import USUAL_BUDGET, open_overlapped
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
-from gatherbench.strategies.knowledge import Knowledge
+from gatherbench.strategies.knowledge import Knowledge, Need
 from gatherbench.strategies.mps import open_mps, shared_copy_skip
 from gatherbench.strategies.mps_daemon import mps_client, mps_skip
-from gatherbench.strategies.places import mapped_skip, with_index
+from gatherbench.strategies.places import mapped_skip
 
 #: The launch policies on a GPU, by access.
 POLICY = "aligned"
@@ -33,13 +33,12 @@ POLICY = "aligned"
 class AsyncZeroCopy(Strategy):
     """``provider``: who gives the gather its share of the GPU, and ``budget``: how much.
 
-    ``stream`` caps the kernel's grid, ``green_context`` confines it to multiprocessors of its
-    own, ``mps`` runs the gather in a process of its own, as the paper does. ``budget`` is in per
-    cent; ``auto`` finds the smallest that suffices, when the path is opened and again beside the
-    training (``Fetcher.tune``), and records what each was worth. A process under MPS has its share
-    from its start: there ``auto`` is the paper's. On the host, where nobody shares a GPU out, it
-    must be left at ``auto``. ``memory``: how the GPU comes to see the table, as in
-    ``unified_zero_copy``; the process under MPS registers its own copy.
+    ``stream`` caps the kernel's grid, ``mps`` runs the gather in a process of its own, as the paper
+    does. ``budget`` is in per cent; ``auto`` finds the smallest that suffices, when the path is
+    opened and again beside the training (``Fetcher.tune``), and records what each was worth. A
+    process under MPS has its share from its start: there ``auto`` is the paper's. On the host,
+    where nobody shares a GPU out, it must be left at ``auto``. ``memory``: how the GPU sees the
+    table, as in ``unified_zero_copy``; the process under MPS registers its own copy.
     """
 
     name: ClassVar[str] = "async_zero_copy"
@@ -47,9 +46,8 @@ class AsyncZeroCopy(Strategy):
     colour: ClassVar[str] = "green"
     role = "zero_copy"
     lookahead = 1
-    unsaid = frozenset({"memory"})
 
-    provider: Literal["stream", "green_context", "mps"] = "stream"
+    provider: Literal["stream", "mps"] = "stream"
     budget: Literal["auto", "1", "2", "5", "10", "15", "25", "50"] = "auto"
     memory: Literal["registered", "managed"] = "registered"
 
@@ -65,8 +63,6 @@ class AsyncZeroCopy(Strategy):
             return replace(reason, cause=asked)
         if reason is not None or device.type != "cuda" or self.provider == "stream":
             return reason
-        if self.provider == "green_context":
-            return green_skip(with_index(device))
         if self.memory != "registered":
             return unsupported("the process under MPS registers the copy that it is sent")
         return mps_skip(device) or shared_copy_skip(table_bytes)
@@ -77,27 +73,22 @@ class AsyncZeroCopy(Strategy):
         return nullcontext()
 
     @property
-    def own_process(self) -> bool:
-        return super().own_process or self.provider == "mps"
+    def needs(self) -> frozenset[Need]:
+        return frozenset({"process"} if self.provider == "mps" else ())
 
     @property
     def _percent(self) -> int:
         """The budget, where it has to be known before anything can be tried out."""
         return USUAL_BUDGET if self.budget == "auto" else int(self.budget)
 
-    @property
-    def gpu_share(self) -> float:
-        return self._percent / 100
-
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-        return zero_copy_path(ids, row_bytes, POLICY, "given", self.memory)
+        path = zero_copy_path(ids, row_bytes, POLICY, "given", self.memory)
+        return replace(path, gpu_share=self._percent / 100)
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         if device.type == "cuda":
             if self.provider == "mps":
                 why = "the paper's 10:90" if self.budget == "auto" else "chosen by the user"
                 return open_mps(features, device, POLICY, self._percent, why)
-            return open_overlapped(
-                features, device, POLICY, self.provider, self.budget, self.memory
-            )
+            return open_overlapped(features, device, POLICY, self.budget, self.memory)
         return HostFetcher(DirectPath(features), features, self.lookahead)

@@ -33,11 +33,11 @@ from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies import auto_kept
 from gatherbench.strategies.auto_kept import Asked, Finding
 from gatherbench.strategies.auto_search import MOST, NoPathError, Outcome, Turn, search
-from gatherbench.strategies.base import Fetcher, Residency, SetupStep, Strategy, Ticket
+from gatherbench.strategies.base import UNRANKED, Fetcher, Residency, SetupStep, Strategy, Ticket
 from gatherbench.strategies.cpu_gather import CpuGather
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.knowledge import Knowledge
-from gatherbench.strategies.places import no_room, path_skip, with_index
+from gatherbench.strategies.places import no_room, path_skip, reads_managed, with_index
 
 #: The search takes at most this share of the first epoch's minibatches; of a short epoch, or one of
 #: which nobody says how long it is, at most so many minibatches.
@@ -90,11 +90,11 @@ def candidates(features: Tensor, device: torch.device) -> list[Strategy]:
     for kind in STRATEGIES:
         default = kind()
         for one in representatives(kind):
-            unfit = one.aside or one.needs or one.own_process
+            unfit = one.needs or one.role in UNRANKED or one.role == "baseline"
             there = one.role != "bound" or device.type == "cuda"
-            tuned = one.gpu_share != default.gpu_share  # the default finds its share
-            copied = one.managed and span_of(features) is None
-            if unfit or tuned or not there or one.role in ("baseline", "floor"):
+            tuned = getattr(one, "budget", "auto") != "auto"  # the default finds its share
+            copied = reads_managed(one) and span_of(features) is None
+            if unfit or tuned or not there:
                 continue
             if copied and no_room(torch.device("cpu"), features.nbytes):
                 continue

@@ -68,9 +68,13 @@ class Residency:
 #: What a path is to those who read results, whatever it is called. ``baseline``: what the paper's
 #: authors compare with; ``conventional``: the CPU gathers, at its best; ``zero_copy``: a GPU reads
 #: rows in host memory; ``bound``: all rows are where they are used; ``floor``: nothing is fetched;
-#: ``choice``: the training shows which of the others it is; ``other``: the rest (rows on a disk,
-#: over ranks, of other packages).
-Role = Literal["baseline", "conventional", "zero_copy", "bound", "floor", "choice", "other"]
+#: ``control``: hot rows are chosen as no training would choose them; ``choice``: the training shows
+#: which of the others it is; ``other``: the rest (rows on a disk, over ranks, of other packages).
+Role = Literal[
+    "baseline", "conventional", "zero_copy", "bound", "floor", "control", "choice", "other"
+]
+#: Roles of paths that nobody would train with: they are measured and drawn, and never ranked.
+UNRANKED: frozenset[Role] = frozenset({"floor", "control"})
 
 #: What ids may be.
 ID_DTYPES = (torch.int32, torch.int64)
@@ -312,7 +316,7 @@ class Fetcher(Observed, ABC):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Minibatches:
-    """Minibatches of which it is asked how they travel.
+    """Minibatches of which :meth:`Strategy.data_paths` says how they travel.
 
     Attributes:
         batches: ids ``[B]`` of each in the order of fetching.
@@ -325,8 +329,8 @@ class Minibatches:
     batches: Iterable[Tensor]
     row_bytes: int
     num_rows: int
-    knowledge: Knowledge
-    before: Iterable[Iterable[Tensor]]
+    knowledge: Knowledge = NOTHING
+    before: Iterable[Iterable[Tensor]] = ()
 
 
 @dataclass(frozen=True)
@@ -343,9 +347,6 @@ class Strategy(ABC):
     #: In pictures: blue, orange, green, vermilion, sky, purple, grey, yellow, brown, navy,
     #: pale.
     colour: ClassVar[str] = "yellow"
-    #: Parameters that ``variant`` leaves out at their default: those that came after rows had been
-    #: written.
-    unsaid: ClassVar[frozenset[str]] = frozenset()
 
     def __post_init__(self) -> None:
         for name, allowed in parameters(type(self)).items():
@@ -358,17 +359,19 @@ class Strategy(ABC):
 
     @property
     def variant(self) -> str:
-        """The parameters as one word, e.g. ``pinned`` or ``registered,sorted``.
+        """The parameters as one word, e.g. ``pinned`` or ``sorted,managed``.
 
-        ``default`` for a strategy without parameters. Part of the key of every row.
+        ``default`` for a strategy without parameters. Part of the key of every row. Beside other
+        parameters ``memory`` is left out at its default: rows were written before there was any.
         """
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        defaults = {name: words[0] for name, words in parameters(type(self)).items()}
-        said = (v for k, v in fields.items() if k not in self.unsaid or v != defaults[k])
-        return ",".join(map(str, said)) or "default"
+        known = parameters(type(self))
+        words = {name: str(getattr(self, name)) for name in known}
+        if len(words) > 1 and words.get("memory") == known.get("memory", ("",))[0]:
+            del words["memory"]
+        return ",".join(words.values()) or "default"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
-        """Why this strategy cannot run on ``device``, or ``None``: on the host and a GPU it can.
+        """Say why this strategy cannot run on ``device``; ``None``: it can, on the host and a GPU.
 
         ``table_bytes`` is the size of the feature table, 0 if not known yet, for one that needs
         room. Of a GPU that is not here the answer is ``no_device``, unless it runs on none.
@@ -376,7 +379,7 @@ class Strategy(ABC):
         return path_skip(device)
 
     def surroundings(self, device: torch.device) -> AbstractContextManager[object]:
-        """What has to be there before the process first touches ``device``; nothing, as a rule.
+        """Provide what has to be there before the process first touches ``device``: nothing here.
 
         Entered before ``skip`` is asked. What cannot be had raises nothing: ``skip`` says why.
         """
@@ -388,55 +391,17 @@ class Strategy(ABC):
         return frozenset()
 
     @property
-    def aside(self) -> str | None:
-        """Why nobody would train with this path: it is measured and drawn, and never ranked."""
-        return None
-
-    @property
     def role(self) -> Role:
         """What readers of results take the path for, in place of its name: see :data:`Role`.
 
-        Of another package's path: ``zero_copy`` or ``other``.
+        Of another package's path: ``zero_copy``, ``control`` or ``other``.
         """
         return "other"
-
-    @property
-    def collective(self) -> bool:
-        """Whether a fetch needs all ranks: every one then opens, fetches as often, and closes.
-
-        Minibatches may be empty. A rank that has died or fetches no more makes the others' fetches
-        raise, within the timeout of ``torch.distributed``'s default group.
-        """
-        return False
-
-    @property
-    def own_process(self) -> bool:
-        """Whether it is not to be opened beside other paths, as one that has to be there before
-        CUDA starts, that takes all room there is, or that has the page cache emptied."""
-        return self.collective or bool(self.needs & {"room_bytes", "file", "partitions"})
-
-    @property
-    def managed(self) -> bool:
-        """Whether the GPU reads rows in managed memory (``kernels/managed_memory.py``).
-
-        A table that is loaded there is read in place, of another the path makes a copy.
-        """
-        return getattr(self, "memory", "") == "managed"
 
     @property
     def lookahead(self) -> int:
         """How many minibatches the opened path fetches ahead: its :attr:`Fetcher.lookahead`."""
         return 0
-
-    @property
-    def gpu_share(self) -> float:
-        """Share of a GPU that a fetch takes from the training beside it; 0 where nothing is."""
-        return 0.0
-
-    @property
-    def disk_depth(self) -> int:
-        """Reads that the path keeps in flight at a disk, if it has as many."""
-        return 128
 
     @abstractmethod
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
@@ -446,22 +411,15 @@ class Strategy(ABC):
         minibatches asked for them, are left to :meth:`data_paths`.
         """
 
-    def data_paths(
-        self,
-        batches: Iterable[Tensor],
-        row_bytes: int,
-        num_rows: int,
-        knowledge: Knowledge = NOTHING,
-        before: Iterable[Iterable[Tensor]] = (),
-    ) -> Iterator[DataPath]:
-        """How minibatches travel, one path for each; for the arguments see :class:`Minibatches`."""
-        return self._data_paths(Minibatches(batches, row_bytes, num_rows, knowledge, before))
+    def data_paths(self, of: Minibatches) -> Iterator[DataPath]:
+        """How minibatches travel, one path for each.
 
-    def _data_paths(self, of: Minibatches) -> Iterator[DataPath]:
-        """:meth:`data_path` of each, unless a path depends on more than one minibatch's ids."""
+        :meth:`data_path` of each, unless the path depends on what it knows, on its file, or on the
+        minibatches that were fetched before.
+        """
         return (self.data_path(ids, of.row_bytes) for ids in of.batches)
 
-    def gpu_table_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
+    def kept_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
         """How much of a table of so many bytes lies in GPU memory while the path is open: none.
 
         A strategy that keeps the table there, or part of it, says so here, and ``skip`` refuses

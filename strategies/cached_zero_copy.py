@@ -20,7 +20,7 @@ from gatherbench.kernels.host_memory import empty_table
 from gatherbench.kernels.launch import Table, architecture, gather_into, launch_threads, load_from
 from gatherbench.kernels.order import ReadOrder
 from gatherbench.reason import Reason
-from gatherbench.strategies.base import Fetcher, Minibatches, Residency, SetupStep, Strategy
+from gatherbench.strategies.base import Fetcher, Minibatches, Residency, Role, SetupStep, Strategy
 from gatherbench.strategies.cuda_fetcher import found_at
 from gatherbench.strategies.cuda_kernel_fetcher import IdBuffer, KernelFetcher
 from gatherbench.strategies.cuda_overlap import USUAL_BUDGET, take_usual_share
@@ -28,7 +28,7 @@ from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.host_fetcher import HostFetcher, HostPath
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
 from gatherbench.strategies.places import mapped_skip, no_room
-from gatherbench.strategies.scores import ASIDE, NEEDS, Kept, Placed, placed
+from gatherbench.strategies.scores import CONTROLS, NEEDS, Kept, Placed, placed
 
 #: The launch policy on a GPU.
 POLICY = "aligned"
@@ -52,8 +52,6 @@ class CachedZeroCopy(Strategy):
     name: ClassVar[str] = "cached_zero_copy"
     summary: ClassVar[str] = "hot rows kept in GPU memory, the rest aligned zero-copy"
     colour: ClassVar[str] = "vermilion"
-    role = "zero_copy"
-    unsaid = frozenset({"memory"})
 
     policy: Literal[
         "presampled",
@@ -68,7 +66,7 @@ class CachedZeroCopy(Strategy):
     memory: Literal["registered", "managed"] = "registered"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
-        kept = self.gpu_table_bytes(table_bytes)
+        kept = self.kept_bytes(table_bytes)
         reason = mapped_skip(device, self.memory)
         return reason or no_room(device, kept, "the part that is kept")
 
@@ -78,26 +76,23 @@ class CachedZeroCopy(Strategy):
         return frozenset((*NEEDS.get(self.policy, ()), *room))
 
     @property
-    def aside(self) -> str | None:
-        return ASIDE.get(self.policy)
+    def role(self) -> Role:
+        return "control" if self.policy in CONTROLS else "zero_copy"
 
     @property
     def lookahead(self) -> int:
         return int(self.ahead)
 
-    @property
-    def gpu_share(self) -> float:
-        return self.lookahead * USUAL_BUDGET / 100
-
-    def gpu_table_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
+    def kept_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
         if self.share == "free":
             return min(table_bytes, int(SHARE_OF_FREE * (knowledge.room_bytes or 0)))
         return table_bytes * int(self.share.removesuffix("%")) // 100
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-        return zero_copy_path(ids, row_bytes, POLICY, "given", self.memory)
+        path = zero_copy_path(ids, row_bytes, POLICY, "given", self.memory)
+        return replace(path, gpu_share=self.lookahead * USUAL_BUDGET / 100)
 
-    def _data_paths(self, of: Minibatches) -> Iterator[DataPath]:
+    def data_paths(self, of: Minibatches) -> Iterator[DataPath]:
         kept = self._kept(of.num_rows, of.row_bytes, of.knowledge)
         for ids in of.batches:
             missing = ids[torch.from_numpy(kept.step(ids.numpy())[0] < 0)]
@@ -111,7 +106,7 @@ class CachedZeroCopy(Strategy):
             )
 
     def _kept(self, num_rows: int, row_bytes: int, knowledge: Knowledge) -> Placed:
-        count = self.gpu_table_bytes(num_rows * row_bytes, knowledge) // row_bytes
+        count = self.kept_bytes(num_rows * row_bytes, knowledge) // row_bytes
         return placed(self.policy, count, num_rows, knowledge)
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:

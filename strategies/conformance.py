@@ -28,8 +28,16 @@ from gatherbench.kernels.reference import reference_gather, same_bytes
 from gatherbench.kernels.table_file import TableFile
 from gatherbench.outside import words_of
 from gatherbench.reason import Reason
-from gatherbench.strategies.base import COUNTS, Fetcher, Strategy, Ticket, announcing, not_plain
-from gatherbench.strategies.children import Children
+from gatherbench.strategies.base import (
+    COUNTS,
+    UNRANKED,
+    Fetcher,
+    Minibatches,
+    Strategy,
+    Ticket,
+    announcing,
+    not_plain,
+)
 from gatherbench.strategies.data_path import BYTES, DataPath
 from gatherbench.strategies.knowledge import Knowledge, adjacency_of, current_ranks
 from gatherbench.strategies.no_fetch import ready_ids, writes_rows
@@ -164,9 +172,6 @@ def check_pipeline(strategy: Strategy, device: torch.device) -> None:
     with open_known(strategy, table, device) as fetcher:
         said = f"its lookahead is {strategy.lookahead}, and its fetcher's {fetcher.lookahead}"
         _require(strategy, fetcher.lookahead == strategy.lookahead >= 0, said)
-        share = strategy.gpu_share
-        beside = strategy.lookahead > 0 or share == 0
-        _require(strategy, 0 <= share < 1 and beside, f"it takes {share} of a GPU from training")
         for count in (5, 200, 3, 0, 411, 410, 64, 5000):
             flight: list[tuple[Tensor, Ticket]] = []
             for more in range(fetcher.lookahead + 1):
@@ -271,15 +276,19 @@ def check_data_path(strategy: Strategy, device: torch.device) -> None:
     patterns = list(id_patterns(NUM_ROWS))
     batches = [ids for _, ids in patterns]
     knowledge = known_of(strategy, NUM_ROWS)
-    paths = list(strategy.data_paths(batches, row_bytes, NUM_ROWS, knowledge, [batches]))
+    of = Minibatches(batches, row_bytes, NUM_ROWS, knowledge, [batches])
+    paths = list(strategy.data_paths(of))
     count = f"data_paths() gave {len(paths)} paths for {len(patterns)} minibatches"
     _require(strategy, len(paths) == len(patterns), count)
     table = NUM_ROWS * row_bytes
-    kept = strategy.gpu_table_bytes(table, knowledge)
+    kept = strategy.kept_bytes(table, knowledge)
     _require(strategy, 0 <= kept <= table, f"of a table of {table} B it keeps {kept}")
     for (name, ids), path in zip(patterns, paths, strict=True):
         payload = ids.numel() * row_bytes if strategy.role != "floor" else 0
         _require(strategy, path.payload_bytes == payload, f"{name} ids: wrong payload_bytes")
+        share = path.gpu_share
+        ahead = strategy.lookahead > 0 or share == 0
+        _require(strategy, 0 <= share < 1 and ahead, f"it takes {share} of a GPU from training")
         least = min(getattr(path, field) for field in BYTES)
         _require(strategy, least >= 0, f"{name} ids: negative bytes in {path}")
         crosses = path.copy_engine_bytes + path.gpu_link_read_bytes > 0
@@ -297,15 +306,14 @@ def check_data_path(strategy: Strategy, device: torch.device) -> None:
             strategy,
             from_gpu < kept + row_bytes,  # a part is whole rows, of whose size it is not told
             f"{name} ids: {from_gpu} B of distinct rows come from GPU memory, and"
-            f" gpu_table_bytes() says that {kept} B of the table lie there",
+            f" kept_bytes() says that {kept} B of the table lie there",
         )
 
 
 def check_floor(strategy: Strategy, device: torch.device) -> None:
-    """A floor is never ranked, and its rows lie ready: no fetch writes them."""
+    """The rows of a floor lie ready: no fetch writes them."""
     if strategy.role != "floor":
         return
-    _require(strategy, strategy.aside is not None, "it is the floor, and aside says nothing of it")
     table = random_table(NUM_ROWS, 12, torch.float32)
     with open_known(strategy, table, device) as fetcher:
         wrote = writes_rows(fetcher, _on(fetcher, torch.arange(NUM_ROWS)))
@@ -318,17 +326,15 @@ def check_knowledge(strategy: Strategy, device: torch.device) -> None:
     The minibatches that are measured are for a path that is never ranked.
     """
     needs, known = strategy.needs, known_of(strategy, NUM_ROWS)
-    honest = "measured" not in needs or strategy.aside is not None
-    _require(strategy, honest, "it knows the measured minibatches, and aside says nothing of it")
-    together = "ranks" in needs or not strategy.collective
-    _require(strategy, together, "it fetches together with other ranks, and asks of none")
+    honest = "measured" not in needs or strategy.role in UNRANKED
+    _require(strategy, honest, "it knows the measured minibatches, and its role is no control's")
     table = random_table(NUM_ROWS, 129, torch.int8)
-    for need in sorted(needs):
+    for need in sorted(needs - {"process"}):
         less = known.limited_to(needs - {need})
         _raises(strategy, ValueError, lambda: strategy.open(table, device, less), f"no {need}")  # noqa: B023 - called at once
     batches = [ids for _, ids in id_patterns(NUM_ROWS)]
     first, later = (
-        list(strategy.data_paths(batches, 129, NUM_ROWS, known, before))
+        list(strategy.data_paths(Minibatches(batches, 129, NUM_ROWS, known, before)))
         for before in ((), [batches])
     )
     with open_known(strategy, table, device) as fetcher:
@@ -377,16 +383,6 @@ def check_rest(strategy: Strategy, device: torch.device) -> None:
             for one, now in zip(there, rows, strict=True):
                 _agree(strategy, one, wanted, "when result() returned")
                 _agree(strategy, now, wanted, f"{_REST_S} s after result() returned")
-
-
-def check_leavings(strategy: Strategy, device: torch.device) -> None:
-    """No process is left behind."""
-    table = random_table(NUM_ROWS, 5, torch.float32)
-    with Children() as children:
-        with open_known(strategy, table, device) as fetcher:
-            fetcher.submit(_on(fetcher, torch.arange(9))).result()
-        left = children.left()
-    _require(strategy, left is None, f"it leaves a process behind when it is closed: {left}")
 
 
 def check_modes(strategy: Strategy, device: torch.device) -> None:
@@ -511,7 +507,6 @@ CHECKS: tuple[Callable[[Strategy, torch.device], None], ...] = (
     check_modes,
     check_changes,
     check_rest,
-    check_leavings,
 )
 
 

@@ -130,7 +130,7 @@ class KernelFetcher(Fetcher):
         self.points = {kind: self._point(policy, memory.address, kind) for kind in _ID_DTYPES}
         self._expansion = self._point(ON_DEVICE_POLICY, 0, torch.int64)
         self._order = order
-        self._own = self._side = _stream(self.device) if overlapped else None
+        self._side = _stream(self.device) if overlapped else None
         self._ordering = _stream(self.device) if order == "unique" else None
         places = self.lookahead + 1
         self._rows = [self._buffer() for _ in range(places)]
@@ -183,15 +183,8 @@ class KernelFetcher(Fetcher):
             mapped.close()
             raise
 
-    def limit(self, max_blocks: int | None, stream: torch.cuda.Stream | None = None) -> None:
-        """Cap the grid of every later gather from the table.
-
-        Overlapped ones run on ``stream`` from now on, or again on the fetcher's own.
-        """
-        if stream is not None and self._own is None:
-            raise ValueError("a blocking fetch has no stream of its own to replace")
-        # The event behind the last fetch orders the two streams.
-        self._side = self._own if stream is None else stream
+    def limit(self, max_blocks: int) -> None:
+        """Cap the grid of every later gather from the table."""
         self.points = {
             kind: dataclasses.replace(point, max_blocks=max_blocks)
             for kind, point in self.points.items()

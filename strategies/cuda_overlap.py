@@ -1,34 +1,21 @@
 """The overlapped gather on CUDA, and how large a share of the GPU it should get.
 
-A ``stream`` share caps the grid, in threads of all those that the GPU can hold: the blocks spread
-over all multiprocessors and leave the rest of each to training. A ``green_context`` share is
-multiprocessors of the gather's own. How much is right depends on what runs beside it, so ``auto``
-is found twice: when the path is opened, gathering alone, and again by :meth:`tune`, beside the real
-training step, where a caller has one to offer.
-
-A grid cap spreads a few blocks over every multiprocessor and so slows each of them a little. A
-green context keeps the gather on multiprocessors of its own. It binds the gather only: training on
-ordinary streams may still use every multiprocessor, so the partition is one-sided. It is made
-through the driver, because torch's own green contexts have changed with every release since 2.10
-and a stream is all that is needed: the kernel is loaded as a library and a launch takes the context
-of its stream.
+A share caps the grid, in threads of all those that the GPU can hold: the blocks spread over all
+multiprocessors and leave the rest of each to training. How much is right depends on what runs
+beside it, so ``auto`` is found twice: when the path is opened, gathering alone, and again by
+:meth:`tune`, beside the real training step, where a caller has one to offer.
 """
 
 from __future__ import annotations
 
-import functools
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from gatherbench.kernels.cuda_calls import CudaCallError, call_driver, driver
 from gatherbench.kernels.launch import gather_into
-from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies.base import SetupStep
 from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
 
@@ -43,22 +30,17 @@ SWEEP_BYTES = 64 << 20
 _SWEEP_ROUNDS = 5
 _STEPS = 4
 
-#: Gives a fetcher so many per cent of the GPU; how it was done, for a row's source.
-Share = Callable[[KernelFetcher, int], str]
-
 
 def open_overlapped(
     features: Tensor,
     device: torch.device,
     policy: str,
-    provider: str,
     budget: str,
     memory: str = "registered",
 ) -> OverlappedFetcher:
     """The table mapped, and gathered beside training within ``budget`` (per cent or auto)."""
     fetcher = OverlappedFetcher.of(features, device, memory, policy, overlapped=True)
     try:
-        fetcher.share = {"stream": share_threads, "green_context": share_multiprocessors}[provider]
         if budget != "auto":
             fetcher.take(int(budget), "chosen by the user")
         elif fetcher.memory.size_bytes < SWEEP_BYTES:
@@ -74,13 +56,15 @@ def open_overlapped(
 
 
 class OverlappedFetcher(KernelFetcher):
-    """A :class:`KernelFetcher` on a stream of its own that knows what share of the GPU it has."""
+    """A :class:`KernelFetcher` on a stream of its own that finds what share of the GPU it needs."""
 
-    share: Share
+    def share(self, percent: int) -> str:
+        """Gather on ``percent`` of the GPU from now on; how, for a row's source."""
+        return share_threads(self, percent)
 
     def take(self, percent: int, why: str, metric: str = "budget") -> None:
         """Gather on ``percent`` of the GPU from now on, and say so in ``setup``."""
-        how = self.share(self, percent)
+        how = self.share(percent)
         self.setup.append(SetupStep(metric, "1", percent / 100, f"{how}; {why}"))
 
     def tune_alone(self) -> None:
@@ -118,7 +102,7 @@ class OverlappedFetcher(KernelFetcher):
         times: dict[int, list[float]] = {percent: [] for percent in BUDGETS}
         for _ in range(1 + _SWEEP_ROUNDS):
             for percent, values in times.items():
-                self.share(self, percent)
+                self.share(percent)
                 values.append(measure())
         return {percent: statistics.median(values[1:]) for percent, values in times.items()}
 
@@ -167,16 +151,6 @@ def take_usual_share(fetcher: KernelFetcher) -> None:
     fetcher.setup.append(SetupStep("budget", "1", USUAL_BUDGET / 100, f"{source} with"))
 
 
-def share_multiprocessors(fetcher: KernelFetcher, percent: int) -> str:
-    """A green context of ``percent`` of the multiprocessors, and a grid that fills them once."""
-    green = green_stream(fetcher.device, percent)
-    gpu = torch.cuda.get_device_properties(fetcher.device)
-    threads = green.multiprocessors * gpu.max_threads_per_multi_processor
-    blocks = max(1, threads // fetcher.points[torch.int64].block_threads)
-    fetcher.limit(blocks, green.stream)
-    return f"green context of {green.multiprocessors} of {gpu.multi_processor_count} SMs"
-
-
 def blocks_of(percent: int, block_threads: int, device: torch.device) -> int:
     """Blocks that hold ``percent`` of the threads that fit on the GPU at once; at least 1."""
     gpu = torch.cuda.get_device_properties(device)
@@ -198,61 +172,3 @@ def alone_seconds(device: torch.device, beside: Callable[[], object]) -> float:
         beside()
     torch.cuda.synchronize(device)
     return (time.perf_counter() - begin) / _STEPS
-
-
-@dataclass(frozen=True, slots=True)
-class GreenStream:
-    """A stream whose kernels run on ``multiprocessors`` of the GPU's only."""
-
-    stream: torch.cuda.Stream
-    multiprocessors: int
-
-
-def green_skip(device: torch.device) -> Reason | None:
-    """Why the CUDA ``device`` has no green contexts, or ``None``."""
-    try:
-        _partition(device.index or 0, 1)
-    except CudaCallError as error:
-        return unsupported(f"no green context ({error})")
-    return None
-
-
-@functools.cache
-def green_stream(device: torch.device, percent: int) -> GreenStream:
-    """A stream on at least ``percent`` of the multiprocessors of ``device`` (with its index).
-
-    The driver rounds up: from compute capability 9.0 on to multiples of 8 (CUDA Driver API, "Green
-    Contexts"). Context and stream live until the process ends and are handed out again: a tensor
-    that was last used on the stream may be freed long after the fetcher is closed, and torch then
-    records an event on it.
-
-    Raises:
-        CudaCallError: no driver, or one without green contexts (before CUDA 12.4).
-    """
-    module = driver()
-    total = torch.cuda.get_device_properties(device).multi_processor_count
-    part = _partition(device.index, max(1, total * percent // 100))
-    description = call_driver("cuDevResourceGenerateDesc", [part], 1)
-    context = call_driver(
-        "cuGreenCtxCreate",
-        description,
-        call_driver("cuDeviceGet", device.index),
-        module.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM.value,
-    )
-    flags = module.CUstream_flags.CU_STREAM_NON_BLOCKING.value  # the only kind there is
-    handle = int(call_driver("cuGreenCtxStreamCreate", context, flags, 0))
-    return GreenStream(_external(handle, device), int(part.sm.smCount))
-
-
-def _partition(ordinal: int, multiprocessors: int) -> Any:
-    """The resource of at least so many multiprocessors of a device."""
-    call_driver("cuInit", 0)
-    kind = driver().CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
-    whole = call_driver("cuDeviceGetDevResource", call_driver("cuDeviceGet", ordinal), kind)
-    (part, *_), *_ = call_driver("cuDevSmResourceSplitByCount", 1, whole, 0, multiprocessors)
-    return part
-
-
-def _external(handle: int, device: torch.device) -> torch.cuda.Stream:
-    stream: torch.cuda.Stream = torch.cuda.ExternalStream(handle, device)  # type: ignore[no-untyped-call]
-    return stream

@@ -33,13 +33,15 @@ class DataPath:
     Every byte of payload arrives in one way: carried by the copy engine, read by the GPU in host
     memory, read in its own (``gpu_memory_bytes``), where the path keeps the row or has it from
     this minibatch already, or sent by another rank (``peer_bytes``). How much memory the
-    table takes on the GPU says ``Strategy.gpu_table_bytes``.
+    table takes on the GPU says ``Strategy.kept_bytes``.
 
-    All fields are bytes except the counts: ``gpu_requests`` maps the size of a read request on the
-    link (bytes) to its count; it is ``None`` where no request accounting exists for the path, which
-    is different from an empty mapping (no requests at all). ``gpu_page_visits`` counts how often
-    these reads move on to another page of a table in registered memory (``kernels/order.py``),
-    ``managed_page_visits`` in managed memory, whose pages are larger; ``None`` where nobody counts.
+    All fields are bytes except ``gpu_share``, the part of a GPU that the fetch takes from the
+    training beside it (0 where nothing is), and the counts: ``gpu_requests`` maps the size of a
+    read request on the link (bytes) to its count; it is ``None`` where no request accounting exists
+    for the path, which is different from an empty mapping (no requests at all).
+    ``gpu_page_visits`` counts how often these reads move on to another page of a table in
+    registered memory (``kernels/order.py``), ``managed_page_visits`` in managed memory, whose pages
+    are larger; ``None`` where nobody counts.
     ``pageable_bytes`` is the part of ``copy_engine_bytes`` that lies in freshly allocated pageable
     memory, which the driver copies once more before it travels; ``engine_row_bytes`` the part that
     are rows which the copy engine takes from the table itself, in ``engine_copies`` copies.
@@ -66,6 +68,7 @@ class DataPath:
     disk_payload_bytes: int = 0
     disk_bytes: int | None = 0
     disk_requests: int | None = 0
+    gpu_share: float = 0.0
 
     @property
     def arriving_bytes(self) -> int:
@@ -140,18 +143,20 @@ def total(paths: Iterable[DataPath]) -> DataPath:
         managed_page_visits=_sum(path.managed_page_visits for path in every),
         disk_bytes=_sum(path.disk_bytes for path in every),
         disk_requests=_sum(path.disk_requests for path in every),
+        gpu_share=max((path.gpu_share for path in every), default=0.0),
     )
 
 
 def scaled(path: DataPath, factor: float) -> DataPath:
-    """So many times the path, each count rounded."""
+    """Return so many times the path, each count rounded."""
 
     def times(value: Any) -> Any:
         if isinstance(value, Mapping):
             return {size: round(count * factor) for size, count in value.items()}
         return value if value is None else round(value * factor)
 
-    return DataPath(**{one.name: times(getattr(path, one.name)) for one in fields(path)})
+    counts = {one.name: times(getattr(path, one.name)) for one in fields(path)}
+    return DataPath(**{**counts, "gpu_share": path.gpu_share})
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:

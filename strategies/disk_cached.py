@@ -38,7 +38,7 @@ from gatherbench.strategies.host_fetcher import on_disk
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
 from gatherbench.strategies.places import no_room, path_skip
 from gatherbench.strategies.row_caches import RowCache, RowPolicy
-from gatherbench.strategies.scores import ASIDE, NEEDS, Placed, placed
+from gatherbench.strategies.scores import NEEDS, Placed, placed
 
 #: Policies that find out while they fetch.
 LEARNING = get_args(RowPolicy)
@@ -62,8 +62,6 @@ class DiskCached(Strategy):
         "presampled",
         "degree",
         "reverse_pagerank",
-        "random",
-        "oracle",
         "lru",
         "s3-fifo",
         "belady",
@@ -88,10 +86,6 @@ class DiskCached(Strategy):
         return frozenset((*NEEDS.get(self.policy, ()), "file"))
 
     @property
-    def aside(self) -> str | None:
-        return ASIDE.get(self.policy)
-
-    @property
     def lookahead(self) -> int:
         return int(self.ahead)
 
@@ -99,7 +93,7 @@ class DiskCached(Strategy):
         """Of a minibatch none of whose rows is kept, and a table as ``disk_direct`` says."""
         return read_path(ids, ids, TableFile(NOWHERE, 0, 0, row_bytes), merge=True)
 
-    def _data_paths(self, of: Minibatches) -> Iterator[DataPath]:
+    def data_paths(self, of: Minibatches) -> Iterator[DataPath]:
         file, kept = planned_file(of), self.kept(of.num_rows, of.knowledge)
 
         def epoch(batches: Iterable[Tensor]) -> Iterable[Tensor]:

@@ -51,21 +51,17 @@ class DiskDirect(Strategy):
     def lookahead(self) -> int:
         return int(self.ahead)
 
-    @property
-    def disk_depth(self) -> int:
-        return int(self.depth)
-
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         """Of a table that begins on a block of 4096 B; :meth:`data_paths` knows the file."""
         return read_path(ids, ids, TableFile(NOWHERE, 0, 0, row_bytes), self.merge == "yes")
 
-    def _data_paths(self, of: Minibatches) -> Iterator[DataPath]:
+    def data_paths(self, of: Minibatches) -> Iterator[DataPath]:
         file = planned_file(of)
         return (read_path(ids, ids, file, self.merge == "yes") for ids in of.batches)
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         assert knowledge.file is not None
-        reader = RowReader(knowledge.file, self.engine, self.disk_depth, self.merge == "yes")
+        reader = RowReader(knowledge.file, self.engine, int(self.depth), self.merge == "yes")
         fetcher = open_staged(DiskPath(features, reader), features, device, self.lookahead)
         fetcher.setup.append(engine_step(reader))
         return fetcher

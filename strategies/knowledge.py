@@ -24,10 +24,22 @@ from torch import Tensor
 from gatherbench.kernels.table_file import TableFile
 from gatherbench.strategies.partition_orders import Partitions
 
-#: What a strategy may ask for.
+#: What a strategy may ask for: what :class:`Knowledge` holds, and ``process``.
 Need = Literal[
-    "graph", "training_ids", "earlier", "measured", "room_bytes", "ranks", "file", "partitions"
+    "graph",
+    "training_ids",
+    "earlier",
+    "measured",
+    "room_bytes",
+    "ranks",
+    "file",
+    "partitions",
+    "process",
 ]
+#: Needs of a path that is not to be opened beside others: it fills all the room there is, has the
+#: page cache emptied, fetches together with other ranks (every one then opens, fetches as often and
+#: closes), or has to be there before CUDA starts (``process``: a process of its own).
+ALONE: frozenset[Need] = frozenset({"room_bytes", "file", "partitions", "ranks", "process"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +100,13 @@ class Knowledge:
     @functools.lru_cache(maxsize=8)  # noqa: B019 - few, and what is computed of one is kept by it
     def limited_to(self, needs: frozenset[Need]) -> Knowledge:
         """The same without what was not asked for; the same object for the same needs."""
-        rest: Any = dict.fromkeys(set(get_args(Need)) - needs)
+        rest: Any = dict.fromkeys(set(get_args(Need)) - needs - {"process"})
         same = all(getattr(self, name) is None for name in rest)
         return self if same else replace(self, **rest)
 
     def missing(self, needs: frozenset[Need]) -> list[Need]:
         """What was asked for and is not known."""
-        return sorted(need for need in needs if getattr(self, need) is None)
+        return sorted(need for need in needs - {"process"} if getattr(self, need) is None)
 
 
 #: Enough for every path that keeps nothing.

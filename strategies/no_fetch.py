@@ -34,7 +34,6 @@ class NoFetch(Strategy):
     summary: ClassVar[str] = "no row is fetched: the limit of harness, sampler and training"
     colour: ClassVar[str] = "pale"
     role = "floor"
-    aside = "limit: it fetches nothing"
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         return DataPath(payload_bytes=0, gpu_requests={})

@@ -65,10 +65,10 @@ class PartitionBuffer(Strategy):
         # What is read is as the minibatches before it will have it.
         return replace(staged_path(ids, row_bytes), disk_bytes=None, disk_requests=None)
 
-    def _data_paths(self, of: Minibatches) -> Iterator[DataPath]:
+    def data_paths(self, of: Minibatches) -> Iterator[DataPath]:
         parts = of.knowledge.partitions
         if parts is None or of.knowledge.file is None:
-            yield from super()._data_paths(of)
+            yield from super().data_paths(of)
             return
         file = planned_file(of)
         walk = Walk(parts, file, ahead=self.ahead == "1")

@@ -35,6 +35,14 @@ def path_skip(device: torch.device) -> Reason | None:
     return None
 
 
+def reads_managed(strategy: object) -> bool:
+    """Whether a GPU reads the strategy's rows in managed memory (``kernels/managed_memory.py``).
+
+    A table that is loaded there is read in place, of another the path makes a copy.
+    """
+    return getattr(strategy, "memory", "") == "managed"
+
+
 def kernel_skip(device: torch.device, on_gpu_only: str | None = None) -> Reason | None:
     """Why a path on which our kernel gathers cannot run on ``device`` here, or ``None``.
 

@@ -72,8 +72,10 @@ def _checked(loaded: object) -> type[Strategy]:
             + (f": {', '.join(bad)}" if bad else "")
         )
     require_read_back(*(one.variant for one in variants(loaded)))
-    if taken := {one.role for one in variants(loaded)} - {"zero_copy", "other"}:
-        raise ValueError(f"its role is {min(taken)}, which ours alone have: zero_copy or other")
+    if taken := {one.role for one in variants(loaded)} - {"zero_copy", "control", "other"}:
+        raise ValueError(
+            f"its role is {min(taken)}, which ours alone have: zero_copy, control or other"
+        )
     return loaded
 
 

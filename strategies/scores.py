@@ -47,11 +47,9 @@ NEEDS: dict[str, tuple[Need, ...]] = {
 }
 #: Parts of the edges, each with sums of its own. Of one part every core would read all edges.
 _PARTS = 4
-#: Policies that nobody would train with.
-ASIDE = {
-    "oracle": "the bound of rows that stay: it knows the minibatches that are measured",
-    "random": "the control: rows drawn by lot",
-}
+#: Policies that nobody would train with: ``oracle`` knows the minibatches that are measured, and so
+#: bounds all rows that stay; ``random`` shows what a cache gains without knowing anything.
+CONTROLS = frozenset({"oracle", "random"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)

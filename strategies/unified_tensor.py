@@ -35,7 +35,7 @@ from gatherbench.kernels.modes import is_traced, plain_torch
 from gatherbench.kernels.table_file import TableFile
 from gatherbench.strategies.base import TRAINED, SetupStep, Strategy, Ticket, check_features, copied
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, adjacency_of, current_ranks
-from gatherbench.strategies.places import free_bytes
+from gatherbench.strategies.places import free_bytes, reads_managed
 from gatherbench.strategies.registry import build
 
 #: What names rows: their ids, or a mask of all rows, or a slice.
@@ -240,7 +240,7 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
     ) -> None:
         self._fetcher = strategy.open(features, device, knowledge)
         # The fetcher reads it in place, but for managed memory, which the fetcher holds itself.
-        self._table = None if strategy.managed else features
+        self._table = None if reads_managed(strategy) else features
         self._copy = copy
         self._ahead: deque[_Ahead] = deque()
         self._started = 0

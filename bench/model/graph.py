@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from gatherbench.bench.model.epoch import predict_batches
-from gatherbench.bench.model.load import MinibatchLoad, load_of
+from gatherbench.bench.model.load import MinibatchLoad, disk_depth, load_of
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.training_cost import training_cost
@@ -174,10 +174,9 @@ def _load(
             path = replace(whole, **{name: getattr(far, name) for name in told})
     return load_of(
         path,
-        gpu_table_bytes=strategy.gpu_table_bytes(int(facts["table_bytes"])),
+        gpu_table_bytes=strategy.kept_bytes(int(facts["table_bytes"])),
         lookahead=strategy.lookahead,
-        gpu_share=strategy.gpu_share,
-        disk_depth=strategy.disk_depth,
+        disk_depth=disk_depth(strategy),
         **facts,
     )
 

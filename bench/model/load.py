@@ -77,6 +77,11 @@ class MinibatchLoad:
         return max(0.0, self.payload_bytes - self.brought_bytes)
 
 
+def disk_depth(strategy: object) -> int:
+    """Return how many reads a path keeps in flight at a disk: its parameter ``depth``, or 128."""
+    return int(getattr(strategy, "depth", MinibatchLoad(0.0).disk_depth))
+
+
 def load_of(path: DataPath, share: float = 1.0, **facts: Any) -> MinibatchLoad:
     """The average minibatch, ``share`` of those whose paths add up to ``path``.
 
@@ -87,6 +92,7 @@ def load_of(path: DataPath, share: float = 1.0, **facts: Any) -> MinibatchLoad:
     requests = found.pop("gpu_requests")
     for name, value in found.items():
         found[name] = None if value is None else share * value
+    found["gpu_share"] = path.gpu_share
     if requests is not None:
         found["gpu_requests"] = {size: share * count for size, count in requests.items()}
     return MinibatchLoad(**found, **facts)

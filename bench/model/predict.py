@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from gatherbench.bench.model.epoch import EpochPrediction, predict_batches
-from gatherbench.bench.model.load import MinibatchLoad, load_of
+from gatherbench.bench.model.load import MinibatchLoad, disk_depth, load_of
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.plan.plan import GPU_SAMPLING
 from gatherbench.bench.plan.workload import ranks_of
@@ -99,7 +99,7 @@ def series_of(run: Run) -> list[Series]:
                 more[name] *= ranks / facts["sample.minibatches"]
         load = replace(declared_load(facts, float(tables[key[0]])), **more)
         if strategy is not None:
-            load = replace(load, disk_depth=strategy.disk_depth)
+            load = replace(load, disk_depth=disk_depth(strategy))
         if fields.get("activations") == "recompute":
             load = replace(load, training=recomputing(load.training))
         if fields.get("step") == "captured":
@@ -143,6 +143,7 @@ def declared_load(declared: Mapping[str, float], table_bytes: float) -> Minibatc
         "gpu_requests": requests if requests or not read else None,
         "gpu_page_visits": fetched.get("gpu_page_visits"),
         "managed_page_visits": fetched.get("managed_page_visits", 0.0),
+        "gpu_share": fetched["gpu_share"],
     }
     return load_of(
         DataPath(**sums),
@@ -152,7 +153,6 @@ def declared_load(declared: Mapping[str, float], table_bytes: float) -> Minibatc
         table_bytes=table_bytes,
         gpu_table_bytes=fetched["gpu_table"],
         lookahead=int(fetched["lookahead"]),
-        gpu_share=fetched["gpu_share"],
         sampled_edges=share * declared["sample.edges"],
     )
 

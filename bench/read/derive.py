@@ -226,13 +226,15 @@ def sort_series(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def set_aside(run: Run) -> set[tuple[str, str]]:
-    """Strategy and variant of the series that nobody would train with (``Strategy.aside``)."""
-    from gatherbench.strategies.registry import get, variants  # imports torch
+    """Strategy and variant of the series that nobody would train with, by their role."""
+    from gatherbench.strategies.base import UNRANKED  # imports torch
+    from gatherbench.strategies.registry import get, variants
 
     found: set[tuple[str, str]] = set()
     for strategy in {case["strategy"] for case in run.plan["cases"]}:
         with contextlib.suppress(ValueError):  # of a package that is not installed here
-            found |= {(strategy, one.variant) for one in variants(get(strategy)) if one.aside}
+            every = variants(get(strategy))
+            found |= {(strategy, one.variant) for one in every if one.role in UNRANKED}
     return found
 
 

@@ -28,7 +28,7 @@ BOUND_SHARE, BOUND_STEPS = 2 / 3, 2.0
 #: As of :meth:`Run.values`.
 Values = Callable[[str, str], "pd.Series[float]"]
 #: Roles of paths whose fetches are issued and no more: others may do their work meanwhile.
-_ISSUED = ("zero_copy", "bound", "floor")
+_ISSUED = ("zero_copy", "bound", "floor", "control")
 
 
 @once

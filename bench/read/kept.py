@@ -40,8 +40,8 @@ def line_names(run: Run) -> dict[tuple[str, str], tuple[str, bool]]:
     for key in cases:
         alike = [one for one in built.values() if one.name == key[0]]
         label = _line(built[key], alike) if alike else " ".join(key)
-        aside = built[key].aside if alike else None
-        found[key] = (f"{label} ({aside.partition(':')[0]})" if aside else label, bool(aside))
+        control = bool(alike) and built[key].role == "control"
+        found[key] = (f"{label} (control)" if control else label, control)
     return found
 
 

@@ -33,7 +33,7 @@ from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.dataset import DatasetSpec
 from gatherbench.datasets.store import open_dataset
 from gatherbench.outside import words_of
-from gatherbench.strategies.base import Strategy
+from gatherbench.strategies.base import Minibatches, Strategy
 from gatherbench.strategies.data_path import DataPath, scaled, total
 from gatherbench.strategies.knowledge import Knowledge, Ranks
 from gatherbench.strategies.places import free_bytes
@@ -151,7 +151,7 @@ def _asked(
     before: Iterable[Iterable[Tensor]],
 ) -> Iterator[DataPath]:
     """How the minibatches travel; a path is asked when the first is wanted."""
-    yield from strategy.data_paths(ids, spec.row_bytes, spec.num_nodes, known, before)
+    yield from strategy.data_paths(Minibatches(ids, spec.row_bytes, spec.num_nodes, known, before))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from gatherbench.bench.plan.workload import MODELS, RELATIONAL, own_model
@@ -102,12 +103,13 @@ def constant_rows(job: Job, strategy: Strategy, spec: DatasetSpec, known: Knowle
     if strategy.role == "choice":
         source = "Strategy.data_paths over the minibatches"
         return [make.missing(*PAYLOAD, source, UNCHOSEN)]
-    on_gpu = strategy.gpu_table_bytes(spec.table_bytes, known)
+    on_gpu = strategy.kept_bytes(spec.table_bytes, known)
+    share = strategy.data_path(torch.empty(0, dtype=torch.int64), spec.row_bytes).gpu_share
     return [
         make.ok("fetch", "row", "B", spec.row_bytes, "bytes of a row"),
-        make.ok("fetch", "gpu_table", "B", on_gpu, "Strategy.gpu_table_bytes"),
+        make.ok("fetch", "gpu_table", "B", on_gpu, "Strategy.kept_bytes"),
         make.ok("fetch", "lookahead", "1", strategy.lookahead, "Strategy.lookahead"),
-        make.ok("fetch", "gpu_share", "1", strategy.gpu_share, "Strategy.gpu_share"),
+        make.ok("fetch", "gpu_share", "1", share, "DataPath.gpu_share"),
     ]
 
 

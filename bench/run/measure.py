@@ -100,7 +100,7 @@ from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies.base import COUNTS, Fetcher, SetupStep, Strategy
 from gatherbench.strategies.children import Children
 from gatherbench.strategies.knowledge import Knowledge, Ranks
-from gatherbench.strategies.places import free_bytes
+from gatherbench.strategies.places import free_bytes, reads_managed
 from gatherbench.strategies.registry import build
 
 P = ParamSpec("P")
@@ -324,7 +324,7 @@ class MeasuredCase(ExitStack):
         cached = _cached(knowledge.file)
         make, clock = job.rows, "time.perf_counter"
         kept = self.enter_context(activations_of(job, device))
-        self._stays = StaysOnHost(device, table.nbytes) if strategy.managed else None
+        self._stays = StaysOnHost(device, table.nbytes) if reads_managed(strategy) else None
         begin = time.perf_counter()
         fetcher = self.enter_context(strategy.open(table, device, knowledge))
         open_s = time.perf_counter() - begin

@@ -632,11 +632,12 @@ def other_data(folder: Path, workload: Workload, identity: str) -> str | None:
 
 def takes_turns(case: Case) -> bool:
     """Whether a case may share its process with others of its workload and repeat."""
-    from gatherbench.strategies.registry import build  # imports torch
+    from gatherbench.strategies.knowledge import ALONE  # imports torch
+    from gatherbench.strategies.registry import build
 
     if case.workload.gpus > 1:
         return False
-    return not build(case.strategy, case.params).own_process
+    return not build(case.strategy, case.params).needs & ALONE
 
 
 def _has_ended(job: Job) -> bool:

@@ -24,6 +24,7 @@ from gatherbench.kernels.page_cache import drop_pages, mapped_table
 from gatherbench.kernels.table_file import TableFile, read_rows
 from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies.base import Strategy
+from gatherbench.strategies.places import reads_managed
 
 TableKind = Literal["anonymous", "managed", "shared", "file"]
 #: Shares of the available memory that a table may take: one that can also be read through the
@@ -58,7 +59,7 @@ def table_kind(strategy: Strategy, device: torch.device, world: int) -> TableKin
     if "file" in strategy.needs:
         return "file"
     another = world > 1 and "ranks" in strategy.needs
-    if strategy.managed and not another:
+    if reads_managed(strategy) and not another:
         return "managed"
     return "shared" if world > 1 and device.type == "cuda" else "anonymous"
 

@@ -148,7 +148,7 @@ class _Path:
         strategy, device = self.case.strategy, torch.device(self.job.device)
         spec = self._ground.dataset.spec
         known = self._ground.known.limited_to(strategy.needs)
-        taken = strategy.gpu_table_bytes(spec.table_bytes, known)
+        taken = strategy.kept_bytes(spec.table_bytes, known)
         if taken and taken > _SHARE * free_bytes(device):
             return False
         kind = self._ground.kind(strategy)

@@ -192,7 +192,6 @@ class PeerWholegraph(Peer):
     summary: ClassVar[str] = f"WholeGraph {_version(package)}: its gather from a table over ranks"
     colour: ClassVar[str] = "yellow"
     needs = frozenset({"ranks"})
-    collective = True
 
     memory: Literal["host", "gpu"] = "host"
 
@@ -201,7 +200,7 @@ class PeerWholegraph(Peer):
             return unsupported("WholeGraph gathers on a GPU")
         return super().skip(device, table_bytes)
 
-    def gpu_table_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
+    def kept_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
         world = knowledge.ranks.world if knowledge.ranks else 1
         return -(-table_bytes // world) if self.memory == "gpu" else 0
 
@@ -209,7 +208,7 @@ class PeerWholegraph(Peer):
         """Of one rank."""
         return self._path(ids, row_bytes, torch.zeros_like(ids), Ranks(0, 1, 1))
 
-    def _data_paths(self, of: Minibatches) -> Iterator[DataPath]:
+    def data_paths(self, of: Minibatches) -> Iterator[DataPath]:
         ranks = of.knowledge.ranks or Ranks(0, 1, 1)
         rows_of_rank = max(1, -(-of.num_rows // ranks.world))
         return (self._path(ids, of.row_bytes, ids // rows_of_rank, ranks) for ids in of.batches)

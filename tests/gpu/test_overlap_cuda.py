@@ -1,34 +1,21 @@
 """The gather beside training: its share of the GPU, where that comes from, and other threads."""
 
-import ctypes
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
 import torch
 from gpu_variants import CUDA, opened
 
-from gatherbench.kernels.compiler import compile_gather
-from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.host_memory import empty_table
-from gatherbench.kernels.launch import architecture, launch_kernel, load_kernel
 from gatherbench.kernels.reference import reference_gather, same_bytes
 from gatherbench.strategies import conformance
-from gatherbench.strategies.cuda_overlap import (
-    BUDGETS,
-    OverlappedFetcher,
-    green_skip,
-    green_stream,
-    share_multiprocessors,
-    share_threads,
-)
+from gatherbench.strategies.cuda_overlap import BUDGETS, OverlappedFetcher
 
 SHARES = {percent / 100 for percent in BUDGETS}
 
 
-@pytest.mark.parametrize("provider", ["stream", "green_context"])
-def test_the_sweep_records_its_curve(provider):
+def test_the_sweep_records_its_curve():
     table = empty_table((1 << 19, 64), torch.float32)  # 128 MiB: large enough to be swept
-    with opened("async_zero_copy", table, provider=provider) as fetcher:
+    with opened("async_zero_copy", table) as fetcher:
         assert isinstance(fetcher, OverlappedFetcher)
         named = {step.metric: step.value for step in fetcher.setup}
         curve = {k: v for k, v in named.items() if k.startswith("budget_")}
@@ -43,39 +30,6 @@ def test_the_sweep_records_its_curve(provider):
         assert found["fetch_alone_step_time"] > 0
         ids = torch.randperm(1 << 19)[:9999]
         assert same_bytes(fetcher.submit(ids).result(), reference_gather(table, ids)) is None
-
-
-def test_a_share_of_threads_leaves_the_green_context_of_the_share_before():
-    """One fetcher is given both kinds of shares in turn, to compare them."""
-    if (reason := green_skip(torch.device("cuda", 0))) is not None:
-        pytest.skip(str(reason))
-    table = conformance.random_table(5000, 64, torch.float32)
-    with opened("async_zero_copy", table, budget="10") as fetcher:
-        assert isinstance(fetcher, OverlappedFetcher)
-        own = fetcher._side
-        share_multiprocessors(fetcher, 10)
-        assert fetcher._side != own
-        share_threads(fetcher, 10)
-        assert fetcher._side == own
-
-
-@pytest.mark.real_gpu("its multiprocessors have no numbers")
-def test_a_gather_in_a_green_context_keeps_to_its_multiprocessors():
-    """Which multiprocessors ran is read from ``%smid`` by a kernel on the same stream."""
-    if (reason := green_skip(torch.device("cuda", 0))) is not None:
-        pytest.skip(str(reason))
-    device = torch.device("cuda", torch.cuda.current_device())
-    green = green_stream(device, 10)
-    source = """extern "C" __global__ void __launch_bounds__(1024) where(unsigned* seen) {
-      unsigned id; asm volatile("mov.u32 %0, %smid;" : "=r"(id)); seen[id] = 1; }"""
-    kernel = load_kernel(compile_gather(GridPoint(), architecture(device), source=source), "where")
-    seen = torch.zeros(1024, dtype=torch.int32, device=device)
-    torch.cuda.synchronize()
-    with torch.cuda.stream(green.stream):
-        launch_kernel(kernel, 4096, (256, 1), (seen.data_ptr(),), (ctypes.c_void_p,), device)
-    torch.cuda.synchronize()
-    total = torch.cuda.get_device_properties(device).multi_processor_count
-    assert total // 10 <= int(seen.sum()) <= green.multiprocessors < total
 
 
 def test_a_thread_that_has_never_used_the_gpu_can_gather():

@@ -56,41 +56,6 @@ static Result cuLaunchKernel(Handle function, unsigned gx, unsigned gy, unsigned
        *(void**)p[8]);
   return 0;
 }
-static Result cuDeviceGetDevResource(int device, Resource* resource, int type) {
-  NOTE("cuDeviceGetDevResource %d type %d", device, type);
-  resource->type = type;
-  resource->sm_count = 132;
-  return 0;
-}
-// Whole groups of 8, as compute capability 9.0 splits.
-static Result cuDevSmResourceSplitByCount(Resource* groups, unsigned* count, const Resource* input,
-                                          Resource* rest, unsigned flags, unsigned at_least) {
-  const char* refusal = getenv("STUB_REFUSES_TO_SPLIT");
-  if (refusal != 0) return atoi(refusal);
-  NOTE("cuDevSmResourceSplitByCount %u groups of %u from %u flags %u", *count, at_least,
-       input->sm_count, flags);
-  if (groups != 0) {
-    groups[0] = *input;
-    groups[0].sm_count = (at_least + 7) / 8 * 8;
-  }
-  if (rest != 0) {
-    *rest = *input;
-    rest->sm_count = input->sm_count - (at_least + 7) / 8 * 8;
-  }
-  return 0;
-}
-static Result cuDevResourceGenerateDesc(Handle* description, Resource* resources, unsigned count) {
-  NOTE("cuDevResourceGenerateDesc %u of %u", count, resources[0].sm_count);
-  return *description = (Handle)0xDE5, 0;
-}
-static Result cuGreenCtxCreate(Handle* context, Handle description, int device, unsigned flags) {
-  NOTE("cuGreenCtxCreate %p device %d flags %u", description, device, flags);
-  return *context = (Handle)0x64EE, 0;
-}
-static Result cuGreenCtxStreamCreate(Handle* stream, Handle context, unsigned flags, int priority) {
-  NOTE("cuGreenCtxStreamCreate %p flags %u priority %d", context, flags, priority);
-  return *stream = (Handle)0x57E4, 0;
-}
 static Result unknown(void) { return 801; }
 
 #define KNOWN(name) {#name, (void*)name}
@@ -100,9 +65,7 @@ static const struct {
 } table[] = {
     KNOWN(cuInit), KNOWN(cuDriverGetVersion), KNOWN(cuCtxGetCurrent), KNOWN(cuDeviceGet),
     KNOWN(cuDevicePrimaryCtxRetain), KNOWN(cuCtxSetCurrent), KNOWN(cuGetErrorString),
-    KNOWN(cuLibraryLoadData), KNOWN(cuLibraryGetKernel), KNOWN(cuLaunchKernel),
-    KNOWN(cuDeviceGetDevResource), KNOWN(cuDevSmResourceSplitByCount),
-    KNOWN(cuDevResourceGenerateDesc), KNOWN(cuGreenCtxCreate), KNOWN(cuGreenCtxStreamCreate)};
+    KNOWN(cuLibraryLoadData), KNOWN(cuLibraryGetKernel), KNOWN(cuLaunchKernel)};
 
 Result cuGetProcAddress_v2(const char* name, void** function, int version, uint64_t flags,
                            int* status) {

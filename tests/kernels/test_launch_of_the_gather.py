@@ -122,25 +122,10 @@ del torch.cuda.device, torch.cuda.current_stream
 launch.launch_kernel(kernel, 8, (1, 1), values, launch._ARGUMENTS, None, 0xA57)
 """
 
-GREEN = """
-import os
-from gatherbench.strategies import cuda_overlap
-
-gpu = SimpleNamespace(multi_processor_count=132)
-torch.cuda.get_device_properties = lambda device: gpu
-cuda_overlap._external = lambda handle, device: hex(handle)
-device = torch.device("cuda", 0)
-assert cuda_overlap.green_skip(device) is None
-print(cuda_overlap.green_stream(device, 10))
-assert cuda_overlap.green_stream(device, 10) is cuda_overlap.green_stream(device, 10)
-os.environ["STUB_REFUSES_TO_SPLIT"] = "801"
-print(cuda_overlap.green_skip(device))
-"""
-
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
-    """The two programs, with ``stub_libcuda.c`` as ``libcuda.so.1``, which only takes notes."""
+    """The program, with ``stub_libcuda.c`` as ``libcuda.so.1``, which only takes notes."""
     if GCC is None:
         pytest.skip("no C compiler here")
     folder = tmp_path_factory.mktemp("stub")
@@ -148,7 +133,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProces
     command = [str(GCC), "-shared", "-fPIC", "-o", str(folder / "libcuda.so.1"), str(source)]
     subprocess.run(command, check=True, capture_output=True)
     done = subprocess.run(
-        [sys.executable, "-c", LAUNCH + GREEN],
+        [sys.executable, "-c", LAUNCH],
         env={**os.environ, "LD_LIBRARY_PATH": str(folder)},
         capture_output=True,
         text=True,
@@ -166,16 +151,3 @@ def test_a_launch_arrives_at_the_driver_as_it_was_meant(done):
     ) in done.stderr
     another = "cuLaunchKernel 0x4e1 grid 8 1 1 block 1 1 1 shared 0 stream 0xa57 extra 0\n"
     assert another in done.stderr
-
-
-def test_a_green_stream_has_the_multiprocessors_it_was_given(done):
-    assert "GreenStream(stream='0x57e4', multiprocessors=16)" in done.stdout  # 13, rounded up
-    assert "cuDevSmResourceSplitByCount 1 groups of 13 from 132 flags 0" in done.stderr
-    assert "cuDevResourceGenerateDesc 1 of 16" in done.stderr
-    assert "cuGreenCtxCreate 0xde5 device 0 flags 1" in done.stderr
-    assert done.stderr.count("cuGreenCtxStreamCreate 0x64ee flags 1 priority 0") == 1
-
-
-def test_a_driver_without_green_contexts_is_a_reason(done):
-    assert "unsupported: no green context (cuDevSmResourceSplitByCount failed" in done.stdout
-    assert "CUDA_ERROR_NOT_SUPPORTED (operation not supported)" in done.stdout

@@ -432,7 +432,7 @@ def test_only_exact_paths_that_somebody_trains_with_are_tried():
     names = {one.name for one in found}
     assert {"aligned_zero_copy", "async_zero_copy"} <= names
     assert not names & {"no_fetch", "all_in_gpu", "auto", "disk_mmap"}
-    assert not any(one.aside or one.needs for one in found)
+    assert not any(one.role == "control" or one.needs for one in found)
     assert "cpu_gather naive" not in map(auto.said, found)
     assert len(found) == len(set(found))
 

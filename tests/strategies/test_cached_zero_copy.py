@@ -7,7 +7,7 @@ from torch import Tensor
 
 import gatherbench
 from gatherbench.strategies import places
-from gatherbench.strategies.base import Strategy
+from gatherbench.strategies.base import Minibatches, Strategy
 from gatherbench.strategies.cached_zero_copy import CachedZeroCopy
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.knowledge import Knowledge, adjacency_of
@@ -46,7 +46,7 @@ def test_each_policy_keeps_what_it_scores_highest(policy, kept):
 def test_the_path_of_a_minibatch_by_hand():
     strategy = build("cached_zero_copy", {"policy": "degree", "share": "20%"})
     ids = torch.tensor([3, 5, 1, 3, 8], dtype=torch.int32)  # 3, 1 and 3 again are kept
-    (path,) = strategy.data_paths([ids], 400, 10, KNOWN)
+    (path,) = strategy.data_paths(Minibatches([ids], 400, 10, KNOWN))
     cold = zero_copy_path(torch.tensor([5, 8]), 400, "aligned", "given")
     assert path == DataPath(
         payload_bytes=5 * 400,
@@ -60,20 +60,22 @@ def test_the_path_of_a_minibatch_by_hand():
 
 def test_only_a_fetch_that_runs_ahead_takes_a_share_of_the_gpu():
     blocking, ahead = (build("cached_zero_copy", {"ahead": word}) for word in ("0", "1"))
-    assert (blocking.gpu_share, ahead.gpu_share) == (0, 0.1)
+    ids = torch.arange(3)
+    shares = (one.data_path(ids, 400).gpu_share for one in (blocking, ahead))
+    assert tuple(shares) == (0, 0.1)
 
 
 def test_how_much_is_kept():
     def kept(share: str, room: int | None = None) -> int:
         strategy = build("cached_zero_copy", {"share": share})
-        return strategy.gpu_table_bytes(10_000, Knowledge(room_bytes=room))
+        return strategy.kept_bytes(10_000, Knowledge(room_bytes=room))
 
     assert (kept("1%"), kept("50%")) == (100, 5000)
     assert (kept("free", 1000), kept("free", 10**9)) == (500, 10_000)
 
 
 @pytest.mark.parametrize(
-    "strategy", [one for one in representatives(CachedZeroCopy) if not one.managed], ids=str
+    "strategy", [one for one in representatives(CachedZeroCopy) if one.memory != "managed"], ids=str
 )
 def test_a_path_is_given_what_it_needs_and_nothing_else(strategy, monkeypatch):
     given: list[Knowledge] = []

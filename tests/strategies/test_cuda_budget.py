@@ -7,15 +7,11 @@ import pytest
 import torch
 
 from gatherbench.kernels.launch import Table
-from gatherbench.strategies import cuda_overlap
 from gatherbench.strategies.base import SetupStep
 from gatherbench.strategies.cuda_overlap import (
     BUDGETS,
-    GreenStream,
     OverlappedFetcher,
-    Share,
     blocks_of,
-    share_multiprocessors,
     smallest_good_budget,
 )
 from gatherbench.strategies.registry import build, parameters
@@ -53,11 +49,7 @@ class FakeFetcher(OverlappedFetcher):
         self.num_rows, self.row_width, self.dtype = 1000, 16, torch.float32
         self.device = torch.device("cpu")
 
-    @property
-    def share(self) -> Share:  # type: ignore[override]
-        return self._share
-
-    def _share(self, fetcher: object, percent: int) -> str:
+    def share(self, percent: int) -> str:
         self.taken.append(percent)
         return "a share"
 
@@ -104,17 +96,3 @@ def test_the_sweep_alone_reads_each_row_once(num_rows, monkeypatch):
     fetcher.tune_alone()
     assert len(seen[0].unique()) == len(seen[0]) == 1 << 20
     assert 0 <= int(seen[0].min()) <= int(seen[0].max()) < num_rows
-
-
-def test_a_green_share_has_a_stream_and_a_grid_of_its_own(monkeypatch):
-    gpu = SimpleNamespace(multi_processor_count=132, max_threads_per_multi_processor=2048)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: gpu)
-    monkeypatch.setattr(cuda_overlap, "green_stream", lambda device, percent: GreenStream("s", 16))
-    limits = []
-    fetcher = SimpleNamespace(
-        device=torch.device("cuda", 0),
-        points={torch.int64: SimpleNamespace(block_threads=256)},
-        limit=lambda *given: limits.append(given),
-    )
-    assert share_multiprocessors(fetcher, 10) == "green context of 16 of 132 SMs"
-    assert limits == [(16 * 2048 // 256, "s")]

@@ -326,32 +326,6 @@ def test_the_cap_holds_for_every_later_launch(notes):
         assert [step.metric for step in fetcher.setup] == ["kernel_load_time"]
 
 
-def test_a_gather_may_move_to_another_stream_between_fetches(notes):
-    table = torch.randn(50, 4)
-    with opened(table, overlapped=True) as fetcher:
-        fetcher.submit(torch.arange(9)).result()
-        done = [event for what, event in notes.of("side1") if what == "record"][-1]
-        fetcher.limit(7, Stream(notes, "green"))
-        rows = fetcher.submit(torch.arange(5)).result()
-        green = notes.of("green")
-        gather = next(k for k, (what, _) in enumerate(green) if what == "gather")
-        assert green.index(("wait", done)) < gather, (
-            "the fetch on the old stream was not waited for"
-        )
-        assert torch.equal(rows, table[:5])
-        done = [event for what, event in green if what == "record"][-1]
-        fetcher.limit(3)  # a share that names no stream is not the last one's
-        fetcher.submit(torch.arange(5)).result()
-        own, green_then = notes.of("side1"), notes.of("green")
-        assert [what for what, _ in own].count("gather") == 2
-        assert [what for what, _ in green_then].count("gather") == 1
-        assert own.index(("wait", done)) < max(
-            k for k, (what, _) in enumerate(own) if what == "gather"
-        )
-    with opened(table) as blocking, pytest.raises(ValueError, match="no stream of its own"):
-        blocking.limit(7, Stream(notes, "green"))
-
-
 def cached(table: Tensor, kept: Placed, *, overlapped: bool = False) -> CachedFetcher:
     fetcher = CachedFetcher(table, HOST, Memory(table), [], "aligned", overlapped=overlapped)
     fetcher.keep(kept)

@@ -64,9 +64,9 @@ def test_declared_of_the_file_that_is_known():
     """Behind 4095 B of header each row of 512 B lies in two blocks."""
     known = Knowledge(file=TableFile(Path(os.devnull), 4095, 1000, 512))
     batches = [torch.tensor([0]), torch.tensor([0, 8])]  # row 8 in blocks 1 and 2
-    paths = list(DiskDirect().data_paths(batches, 512, 1000, known))
+    paths = list(DiskDirect().data_paths(Minibatches(batches, 512, 1000, known)))
     assert [path.disk_bytes for path in paths] == [2 * 4096, 3 * 4096]
-    paths = list(DiskDirect(merge="no").data_paths(batches, 512, 1000, known))
+    paths = list(DiskDirect(merge="no").data_paths(Minibatches(batches, 512, 1000, known)))
     assert [path.disk_bytes for path in paths] == [2 * 4096, 4 * 4096]
 
 
@@ -127,8 +127,8 @@ def test_who_passes_the_page_cache_by_says_so(name):
 class SaysRowsForBlocks(DiskDirect):
     name: ClassVar[str] = "says_rows_for_blocks"
 
-    def _data_paths(self, of: Minibatches) -> Iterator[DataPath]:
-        paths = super()._data_paths(of)
+    def data_paths(self, of: Minibatches) -> Iterator[DataPath]:
+        paths = super().data_paths(of)
         return (replace(path, disk_bytes=path.disk_payload_bytes) for path in paths)
 
 
@@ -136,8 +136,8 @@ class SaysRowsForBlocks(DiskDirect):
 class ForgetsTheHeader(DiskDirect):
     name: ClassVar[str] = "forgets_the_header"
 
-    def _data_paths(self, of: Minibatches) -> Iterator[DataPath]:
-        return super()._data_paths(replace(of, knowledge=NOTHING))
+    def data_paths(self, of: Minibatches) -> Iterator[DataPath]:
+        return super().data_paths(replace(of, knowledge=NOTHING))
 
 
 @pytest.mark.parametrize("wrong", [SaysRowsForBlocks(), ForgetsTheHeader(merge="no")], ids=str)

@@ -17,7 +17,7 @@ from gatherbench.kernels.disk_read import DiskReadError
 from gatherbench.kernels.reference import same_bytes
 from gatherbench.kernels.table_file import TableFile
 from gatherbench.strategies import conformance, partition_buffer
-from gatherbench.strategies.base import Fetcher
+from gatherbench.strategies.base import Fetcher, Minibatches
 from gatherbench.strategies.conformance import NonconformingError, random_table
 from gatherbench.strategies.knowledge import Knowledge
 from gatherbench.strategies.partition_buffer import BufferPath, PartitionBuffer
@@ -78,7 +78,8 @@ def test_an_epoch_takes_the_swaps_of_its_order(opened, p, c, order, swaps, ahead
                 assert same_bytes(fetcher.submit(ids).result(), table[ids]) is None
             counted = fetcher.counts()
             assert counted["swaps"] == epoch * swaps
-            told = PartitionBuffer(ahead=ahead).data_paths(batches, 36, len(table), known)  # type: ignore[arg-type]
+            of = Minibatches(batches, 36, len(table), known)
+            told = PartitionBuffer(ahead=ahead).data_paths(of)  # type: ignore[arg-type]
             paths = list(told)
             assert counted["disk_read"] == epoch * sum(path.disk_bytes or 0 for path in paths)
             assert counted["disk_requests"] == epoch * (c + swaps)
@@ -204,7 +205,8 @@ def test_any_rows_in_any_order_are_served_and_counted_as_told(batches, order, ah
         patch.setattr(
             conformance, "known_of", lambda *given: replace(plain(*given), partitions=parts)
         )
-        told = list(strategy.data_paths(ids, 12, 257, conformance.known_of(strategy, 257)))
+        of = Minibatches(ids, 12, 257, conformance.known_of(strategy, 257))
+        told = list(strategy.data_paths(of))
         with conformance.open_known(strategy, table, HOST) as fetcher:
             for batch, path in zip(ids, told, strict=True):
                 before = fetcher.counts()
@@ -218,7 +220,7 @@ def test_any_rows_in_any_order_are_served_and_counted_as_told(batches, order, ah
 
 
 def test_without_partitions_nobody_says_what_is_read():
-    (path,) = PartitionBuffer().data_paths([torch.arange(3)], 100, 10)
+    (path,) = PartitionBuffer().data_paths(Minibatches([torch.arange(3)], 100, 10))
     assert (path.payload_bytes, path.disk_bytes, path.disk_requests) == (300, None, None)
     with pytest.raises(ValueError, match=r"partition_buffer \(1\) has to know file, partitions"):
         PartitionBuffer().open(torch.zeros(4, 3), HOST)

@@ -92,7 +92,6 @@ def test_a_typo_is_named_with_the_nearest(name, params, message):
     [
         ("unified_zero_copy", {"memory": "managed"}),
         ("async_zero_copy", {"budget": "10"}),
-        ("async_zero_copy", {"provider": "green_context"}),
         ("async_zero_copy", {"provider": "mps"}),
     ],
 )

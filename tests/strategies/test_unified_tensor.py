@@ -137,7 +137,7 @@ def test_a_path_with_a_managed_copy_holds_the_callers_table_no_more():
     """Else the host would have it twice as long as the features are open."""
 
     class Copies(Gated):
-        managed = True
+        memory = "managed"
 
         def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
             return super()._open(features.clone(), device, knowledge)
@@ -314,8 +314,8 @@ def test_a_device_that_torch_does_not_know_is_named(device):
 
 
 def test_a_strategy_that_cannot_run_says_why():
-    with pytest.raises(ValueError, match=r"green_context,auto\) cannot run on cpu: unsupported"):
-        gatherbench.unified(TABLE, "async_zero_copy", "cpu", provider="green_context")
+    with pytest.raises(ValueError, match=r"mps,auto\) cannot run on cpu: unsupported"):
+        gatherbench.unified(TABLE, "async_zero_copy", "cpu", provider="mps")
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="cannot run on cuda: no_device"):
             gatherbench.unified(TABLE, "all_in_gpu", "cuda")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -218,14 +217,6 @@ class ChangesLater(RightFetcher):
         return rows
 
 
-class LeavesAProcess(RightFetcher):
-    """Whose parent ends at once, as a daemon's."""
-
-    def __init__(self, features: Tensor, device: torch.device) -> None:
-        super().__init__(features, device)
-        subprocess.run(["sh", "-c", "sleep 30 &"], check=True)
-
-
 def truncated_tail(self: RightFetcher, ids: Tensor) -> Tensor:
     """Copies whole 16 B vectors and forgets what is left of the row."""
     whole = self.row_width * self.table.element_size() // 16 * 16
@@ -308,7 +299,6 @@ WRONG_FETCHERS: dict[str, type[Fetcher]] = {
             OpenAfterClose,
             GathersWhenUsed,
             ChangesLater,
-            LeavesAProcess,
         )
     },
 }
@@ -360,14 +350,14 @@ class KeepsWithoutAWord(Made):
 
 @dataclass(frozen=True)
 class KeepsMoreThanThereIs(Made):
-    def gpu_table_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
+    def kept_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
         return table_bytes + 1
 
 
 @dataclass(frozen=True)
 class LosesAMinibatch(Made):
-    def _data_paths(self, of: Minibatches) -> Iterator[DataPath]:
-        return islice(super()._data_paths(of), 1, None)
+    def data_paths(self, of: Minibatches) -> Iterator[DataPath]:
+        return islice(super().data_paths(of), 1, None)
 
 
 @dataclass(frozen=True)
@@ -390,17 +380,10 @@ class OpensWithoutAGraph(Made):
 
 
 @dataclass(frozen=True)
-class FetchesWithUnknownRanks(Made):
-    @property
-    def collective(self) -> bool:
-        return True
-
-
-@dataclass(frozen=True)
 class LearnsWithoutAWord(Made):
     """Once a minibatch was fetched, the CPU reads less."""
 
-    def _data_paths(self, of: Minibatches) -> Iterator[DataPath]:
+    def data_paths(self, of: Minibatches) -> Iterator[DataPath]:
         saved = sum(len(ids) for ids in of.before) > 0
         for ids in of.batches:
             path = self.data_path(ids, of.row_bytes)
@@ -445,7 +428,6 @@ class CopiesWhatLiesReady(Ready):
 class Floor(Made):
     role = "floor"
     fetcher: ClassVar[type[Fetcher]] = Ready
-    aside = "for tests"
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         return DataPath(0)
@@ -462,11 +444,6 @@ class FloorThatCopies(Floor):
 
 
 @dataclass(frozen=True)
-class FloorThatIsRanked(Floor):
-    aside = None
-
-
-@dataclass(frozen=True)
 class FloorThatDeclares(Floor):
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         return DataPath(0, copy_engine_bytes=8 * ids.numel())
@@ -475,7 +452,6 @@ class FloorThatDeclares(Floor):
 def test_of_wrong_floors_each_is_rejected_by_the_check_for_it():
     check_strategy(Floor(), HOST)
     assert rejects(conformance.check_floor, "FloorThatCopies")
-    assert rejects(conformance.check_floor, "FloorThatIsRanked")
     assert rejects(conformance.check_data_path, "FloorThatDeclares")
     assert rejects(conformance.check_pipeline, "FloorThatFetches")
 
@@ -483,14 +459,12 @@ def test_of_wrong_floors_each_is_rejected_by_the_check_for_it():
 WRONG_STRATEGIES = [
     FloorThatFetches,
     FloorThatCopies,
-    FloorThatIsRanked,
     FloorThatDeclares,
     StalePingPong,
     WritesWhatNobodyReads,
     KnowsWhatIsMeasured,
     OpensWithoutAGraph,
     LearnsWithoutAWord,
-    FetchesWithUnknownRanks,
     PayloadOfOneRow,
     NothingCrosses,
     AnyTable,
@@ -513,10 +487,10 @@ class FirstRowsKept(Made):
     FIRST: ClassVar[int] = 100
     SAID: ClassVar[int] = 100 * 129
 
-    def gpu_table_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
+    def kept_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
         return self.SAID
 
-    def _data_paths(self, of: Minibatches) -> Iterator[DataPath]:
+    def data_paths(self, of: Minibatches) -> Iterator[DataPath]:
         for ids in of.batches:
             path = self.data_path(ids[ids >= self.FIRST], of.row_bytes)
             sent = path.copy_engine_bytes + 8 * ids.numel()

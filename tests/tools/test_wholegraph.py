@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from examples.peers import gatherbench_peers
+from gatherbench.strategies.base import Minibatches
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.knowledge import Knowledge, Ranks
 
@@ -108,7 +109,9 @@ IDS = torch.tensor([0, 3, 4, 4, 7])
 
 def path_of(peers: ModuleType, memory: str, ranks: Ranks) -> DataPath:
     """Of a table of 8 rows of 600 B."""
-    paths = peers.PeerWholegraph(memory).data_paths([IDS], 600, 8, Knowledge(ranks=ranks))
+    paths = peers.PeerWholegraph(memory).data_paths(
+        Minibatches([IDS], 600, 8, Knowledge(ranks=ranks))
+    )
     (path,) = paths
     assert isinstance(path, DataPath)
     assert path.arriving_bytes == path.payload_bytes == 3000
@@ -130,5 +133,5 @@ def test_which_bytes_come_from_where(peers):
 
 def test_how_much_of_the_table_a_gpu_has(peers):
     known = Knowledge(ranks=Ranks(2, 4, 2))
-    assert peers.PeerWholegraph("gpu").gpu_table_bytes(4800, known) == 1200
-    assert peers.PeerWholegraph("host").gpu_table_bytes(4800, known) == 0
+    assert peers.PeerWholegraph("gpu").kept_bytes(4800, known) == 1200
+    assert peers.PeerWholegraph("host").kept_bytes(4800, known) == 0

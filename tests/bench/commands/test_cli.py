@@ -228,7 +228,7 @@ def test_a_failed_case_makes_the_exit_status_1(plan, tmp_path):
 @pytest.mark.usefixtures("undrawn")
 def test_a_run_that_measured_nothing_ends_with_1(plan, tmp_path):
     text = plan.read_text().partition("[[strategy]]")[0]
-    plan.write_text(text + '[[strategy]]\nname = "async_zero_copy"\nprovider = "green_context"\n')
+    plan.write_text(text + '[[strategy]]\nname = "async_zero_copy"\nprovider = "mps"\n')
     done = invoke("run", plan, "--results", tmp_path / "results")
     assert "Nothing was measured. Cases: 1 skipped." in " ".join(done.stdout.split())
     assert "nothing was measured" in done.stderr

@@ -24,7 +24,7 @@ from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.prepare import prepare, rank_trace
 from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.store import open_dataset
-from gatherbench.strategies.base import Fetcher, Minibatches, Strategy
+from gatherbench.strategies.base import Fetcher, Strategy
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.knowledge import NOTHING, Knowledge
 
@@ -36,15 +36,11 @@ class FromPeers(Strategy):
     name: ClassVar[str] = "from_peers"
     summary: ClassVar[str] = "for tests"
     lookahead = 3
-    gpu_share = 0.25
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-        return DataPath(ids.numel() * row_bytes, peer_bytes=8)
+        return DataPath(ids.numel() * row_bytes, peer_bytes=8, gpu_share=0.25)
 
-    def _data_paths(self, of: Minibatches) -> Iterator[DataPath]:
-        return (self.data_path(ids, of.row_bytes) for ids in of.batches)
-
-    def gpu_table_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
+    def kept_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
         return table_bytes // 4
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:

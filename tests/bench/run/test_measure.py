@@ -439,7 +439,7 @@ def test_a_table_that_moved_while_it_was_read_is_not_shown(make_job, monkeypatch
     """What was measured before is there, and a row says that it is not to be believed."""
 
     class Managed(CpuGather):
-        managed = True
+        memory = "managed"
 
     class Stays:
         def __init__(self, device: torch.device, table_bytes: int) -> None:
@@ -463,9 +463,9 @@ def test_a_path_is_declared_for_each_set_as_it_is_after_what_it_fetched(make_job
     told: list[tuple[list[list[Tensor]], int]] = []
 
     class Learns(CpuGather):
-        def data_paths(self, batches, row_bytes, num_rows, knowledge, before):
-            told.append(([list(epoch) for epoch in before], num_rows))
-            return super().data_paths(batches, row_bytes, num_rows)
+        def data_paths(self, of):
+            told.append(([list(epoch) for epoch in of.before], of.num_rows))
+            return super().data_paths(of)
 
     monkeypatch.setattr(counting_module, "build", lambda *_: Learns())
     job = make_job()

@@ -21,7 +21,7 @@ EIGHT = (
     ("unified_zero_copy", "registered", (0.2, 0.4, 0.5)),
     ("aligned_zero_copy", "registered,given", (0.2, 0.35, 0.5)),
     ("aligned_zero_copy", "registered,sorted", (0.2, 0.3, 0.5)),
-    ("async_zero_copy", "green_context", (0.2, 0.05, 0.55)),
+    ("async_zero_copy", "mps", (0.2, 0.05, 0.55)),
     ("all_in_gpu", "default", (0.2, 0.1, 0.5)),
 )
 BUDGETS = {5: 4.0, 10: 2.0, 15: 1.0, 25: 1.0}

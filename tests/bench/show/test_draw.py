@@ -107,7 +107,7 @@ def test_of_a_wait_that_a_gpu_s_stages_overlap_only_what_they_leave_is_drawn(
 
 @pytest.mark.parametrize("make", [speedup, epoch_breakdown, cpu_core_seconds, cpu_by_thread])
 def test_no_text_overlaps_or_leaves_the_paper(run_of, make):
-    failures = {("async_zero_copy", "green_context"): ("failed", "out of memory " * 20)}
+    failures = {("async_zero_copy", "mps"): ("failed", "out of memory " * 20)}
     series, fixed = [*EIGHT, LONG], {"workloads": FOUR, "failures": failures, "jitter": 0.1}
     stands_free(draw(make(run_of(series=series, modelled=[LONG], repeats=1, **fixed))))
 
