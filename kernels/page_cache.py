@@ -24,7 +24,6 @@ from torch import Tensor
 
 from gatherbench.kernels.host_memory import tensor_of
 from gatherbench.kernels.table_file import TableFile
-from gatherbench.reason import Reason, unsupported
 
 PAGE_BYTES = mmap.PAGESIZE
 SOURCE = "mincore on a map of the file"
@@ -32,18 +31,12 @@ SOURCE = "mincore on a map of the file"
 #: Where an epoch begins, also until the slowest of several ranks is there.
 PATIENCE_S, EPOCH_PATIENCE_S = 5.0, 60.0
 _LOOK_S = 0.02
-_READ_BYTES = 1 << 20
 #: ``MADV_*`` by the words of a strategy.
 _ADVICE = {"normal": mmap.MADV_NORMAL, "random": mmap.MADV_RANDOM}
-#: Ranges that the kernel takes in one call of ``process_madvise`` (UIO_MAXIOV), and its number,
-#: the same on every processor that has it since Linux 5.10.
-_MOST_RANGES, _PROCESS_MADVISE = 1024, 440
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mincore.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p
 _libc.madvise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-_libc.syscall.argtypes = *(ctypes.c_long,) * 2, ctypes.c_void_p, *(ctypes.c_long,) * 3
-_libc.syscall.restype = ctypes.c_long
 
 
 class PagesRemainError(RuntimeError):
@@ -64,7 +57,8 @@ def pages_in_memory(path: Path) -> int:
         return 0
     mapped: NDArray[np.uint8] = np.memmap(path, np.uint8, "r", shape=(status.st_size,))
     flags = np.zeros(-(-mapped.size // PAGE_BYTES), np.uint8)
-    _check(_libc.mincore(mapped.ctypes.data, mapped.size, flags.ctypes.data))
+    if _libc.mincore(mapped.ctypes.data, mapped.size, flags.ctypes.data) < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(path))
     return int(np.count_nonzero(flags & 1))
 
 
@@ -120,50 +114,6 @@ def mapped_table(file: TableFile, dtype: torch.dtype, advice: str) -> Tensor:
     return tensor_of(rows).view(dtype)
 
 
-def read_ahead_refused() -> Reason | None:
-    """Why :func:`read_ahead` cannot be had, or ``None``."""
-    try:
-        _advise_will_need(np.empty((0, 2), np.uint64))
-    except OSError as error:
-        return unsupported(
-            f"process_madvise is refused ({error.strerror}); it needs Linux 5.10, and"
-            " before 5.13 CAP_SYS_NICE"
-        )
-    return None
-
-
-def read_ahead(ids: Tensor, table: Tensor) -> None:
-    """Have the kernel read the pages of rows ``ids`` of a mapped table, and do not wait for them.
-
-    Raises:
-        OSError: see :func:`read_ahead_refused`.
-    """
-    row_bytes = table.shape[1] * table.element_size()
-    if not ids.numel():
-        return
-    begin = table.data_ptr() + np.unique(ids.numpy()).astype(np.int64) * row_bytes
-    first, last = begin // PAGE_BYTES, (begin + row_bytes - 1) // PAGE_BYTES
-    # Rows that touch, or share a page, are one range.
-    breaks = np.flatnonzero(first[1:] > last[:-1] + 1) + 1
-    starts, ends = np.r_[0, breaks], np.r_[breaks, len(first)] - 1
-    ranges = np.empty((len(starts), 2), np.uint64)
-    ranges[:, 0] = first[starts] * PAGE_BYTES
-    ranges[:, 1] = (last[ends] + 1 - first[starts]) * PAGE_BYTES
-    _advise_will_need(ranges)
-
-
-def _advise_will_need(ranges: NDArray[np.uint64]) -> None:
-    """``process_madvise(2)`` of this process's ranges ``[n, 2]``: address and size, in order."""
-    process = os.pidfd_open(os.getpid())
-    try:
-        for begin in range(0, max(1, len(ranges)), _MOST_RANGES):
-            some = ranges[begin : begin + _MOST_RANGES]
-            what = some.ctypes.data, len(some), mmap.MADV_WILLNEED, 0
-            _check(_libc.syscall(_PROCESS_MADVISE, process, *what))
-    finally:
-        os.close(process)
-
-
 def _let_go(status: os.stat_result) -> None:
     """Take the file's pages out of this process's page tables: maps hold them in memory.
 
@@ -184,9 +134,3 @@ def _maps_of(status: os.stat_result) -> Iterator[tuple[int, int]]:
         if (int(found[4], 16), int(found[5], 16), int(found[6])) == device:
             start = int(found[1], 16)
             yield start, int(found[2], 16) - start
-
-
-def _check(answer: int) -> None:
-    if answer < 0:
-        error = ctypes.get_errno()
-        raise OSError(error, os.strerror(error))

@@ -14,28 +14,20 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from gatherbench.kernels.page_cache import (
-    mapped_table,
-    read_ahead,
-    read_ahead_refused,
-    require_cold,
-)
+from gatherbench.kernels.page_cache import mapped_table, require_cold
 from gatherbench.kernels.table_file import TableFile
-from gatherbench.reason import Reason
 from gatherbench.strategies.base import Fetcher, Residency, Strategy
 from gatherbench.strategies.cuda_fetcher import open_staged
 from gatherbench.strategies.data_path import DataPath, staged_path
 from gatherbench.strategies.host_fetcher import HostPath, on_disk
 from gatherbench.strategies.knowledge import Knowledge
-from gatherbench.strategies.places import path_skip
 
 
 @dataclass(frozen=True)
 class DiskMmap(Strategy):
-    """``advice``: ``random``, ``normal`` (the kernel reads ahead) or ``willneed``; ``start``.
+    """``advice``: ``random``, or ``normal``: the kernel reads ahead; ``start``.
 
-    With ``willneed`` the kernel is told of a minibatch's pages before they are touched, and reads
-    many of them at a time. ``warm`` epochs begin with what the page cache has kept, ``cold`` ones
+    ``warm`` epochs begin with what the page cache has kept, ``cold`` ones
     with no page of the table in memory.
     """
 
@@ -44,11 +36,8 @@ class DiskMmap(Strategy):
     colour: ClassVar[str] = "grey"
     needs = frozenset({"file"})
 
-    advice: Literal["random", "normal", "willneed"] = "random"
+    advice: Literal["random", "normal"] = "random"
     start: Literal["warm", "cold"] = "warm"
-
-    def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
-        return path_skip(device) or (read_ahead_refused() if self.advice == "willneed" else None)
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         path = staged_path(ids, row_bytes)
@@ -70,14 +59,11 @@ class MappedPath(HostPath):
     """
 
     def __init__(self, file: TableFile, dtype: torch.dtype, advice: str, *, cold: bool) -> None:
-        self._told = advice == "willneed"
-        super().__init__(mapped_table(file, dtype, "random" if self._told else advice))
+        super().__init__(mapped_table(file, dtype, advice))
         self._file, self._cold = file, cold
         self._began: tuple[Residency, ...] = ()
 
     def fetch(self, ids: Tensor, out: Tensor) -> None:
-        if self._told:
-            read_ahead(ids, self.table)
         self.cpu.gather(self.table, ids, out)
 
     def forget(self) -> None:

@@ -26,7 +26,7 @@ _ALIKE = {
     "policy": {"degree", "reverse_pagerank", "weighted_reverse_pagerank", "random", "oracle"}
     | {"s3-fifo", "belady"},
     "share": {"1%", "5%", "20%", "50%", "free"},
-    "advice": {"normal", "willneed"},
+    "advice": {"normal"},
     "start": {"cold"},
     "engine": {"threads"},
     "merge": {"no"},

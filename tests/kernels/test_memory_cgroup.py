@@ -1,119 +1,67 @@
 """Both versions of the memory cgroup, by hand-made files."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from gatherbench.kernels import host_memory, memory_cgroup
-from gatherbench.kernels.memory_cgroup import (
-    V1,
-    V2,
-    MemoryCgroup,
-    available_in_cgroup,
-    own_cgroup,
+from gatherbench.kernels import host_memory
+from gatherbench.kernels.memory_cgroup import available_in_cgroup
+
+#: Of each version: its name in /proc, its folder, names of limit, use and pages, and no limit.
+VERSIONS = {
+    1: ("4:memory:", "memory", "limit_in_bytes", "usage_in_bytes", "total_", 9223372036854771712),
+    2: ("0::", ".", "max", "current", "", "max"),
+}
+
+
+def made(tmp_path: Path, version: int, path: str, *limits: tuple[object, int]) -> int | None:
+    """What is left in a cgroup at ``path``, with limits and uses from the innermost one on."""
+    said, root, limit_name, used_name, pages, _ = VERSIONS[version]
+    (tmp_path / "cgroup").write_text(f"6:name=memory-of-old:/x\n5:cpu,cpuacct:/y\n{said}{path}\n")
+    folder = tmp_path / "mount" / root / path.lstrip("/")
+    for limit, used in limits:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "cgroup.procs").touch()
+        (folder / f"memory.{limit_name}").write_text(f"{limit}\n")
+        (folder / f"memory.{used_name}").write_text(f"{used}\n")
+        stat = f"anon 550\n{pages}inactive_file 100\n{pages}active_file 50\n"
+        (folder / "memory.stat").write_text(stat)
+        folder = folder.parent
+    return available_in_cgroup(tmp_path, tmp_path / "mount")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("limits", "left"),
+    [
+        ([(1000, 700)], 1000 - (700 - 150)),  # pages of files are given up
+        ([(300, 700)], 0),  # above its limit, as while it is being lowered
+        ([(1000, 120)], 1000),  # most of its pages are of files
+        ([(1000, 700), (800, 600)], 350),  # the narrowest of those above counts
+    ],
 )
-
-NO_LIMIT_1 = "9223372036854771712"
-
-
-def group(folder: Path, **files: object) -> MemoryCgroup:
-    """A cgroup with these files; ``__`` in a name is a dot."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "cgroup.procs").touch()
-    for name, content in files.items():
-        (folder / name.replace("__", ".")).write_text(f"{content}\n")
-    return MemoryCgroup(folder)
+def test_what_a_cgroup_leaves(version, limits, left, tmp_path):
+    assert made(tmp_path, version, "/a/b", *limits) == left
 
 
-def version_1(folder: Path, limit: object = 1000, used: int = 700) -> MemoryCgroup:
-    return group(
-        folder,
-        memory__limit_in_bytes=limit,
-        memory__usage_in_bytes=used,
-        memory__stat="inactive_file 1\ntotal_inactive_file 100\ntotal_active_file 50",
-    )
-
-
-def version_2(folder: Path, limit: object = 1000, used: int = 700) -> MemoryCgroup:
-    return group(
-        folder,
-        memory__max=limit,
-        memory__current=used,
-        memory__stat="anon 550\ninactive_file 100\nactive_file 50",
-    )
-
-
-Made = Callable[..., MemoryCgroup]
-both = pytest.mark.parametrize(
-    ("made", "names", "no_limit"), [(version_1, V1, NO_LIMIT_1), (version_2, V2, "max")]
-)
-
-
-@both
-def test_what_a_cgroup_says(made, names, no_limit, tmp_path):
-    found = made(tmp_path)
-    assert found.version is names
-    assert found.left() == 1000 - (700 - 150)  # pages of files are given up
-    assert made(tmp_path, 300).left() == 0  # above its limit, as while it is being lowered
-    assert made(tmp_path, 1000, 120).left() == 1000  # most of its pages are of files
-    assert made(tmp_path, no_limit).left() is None, "no limit is no large one"
-
-
-def test_files_that_are_not_there_are_not_zero(tmp_path):
-    assert group(tmp_path).left() is None
-
-
-def proc(tmp_path: Path, cgroup: str, *mounts: str) -> Path:
-    folder = tmp_path / "proc"
-    folder.mkdir()
-    (folder / "cgroup").write_text(cgroup)
-    (folder / "mountinfo").write_text("\n".join(mounts))
-    return folder
-
-
-def mount(place: Path, system: str) -> str:
-    return f"31 23 0:28 / {place} rw,relatime shared:9 - {system}"
-
-
-def test_the_cgroup_of_version_1_beside_a_version_2_without_memory(tmp_path):
-    mine = version_1(tmp_path / "memory/a/b")
-    folder = proc(
-        tmp_path,
-        "6:name=memory-of-old:/x\n5:cpu,cpuacct:/other\n4:memory:/a/b\n0::/c\n",
-        mount(tmp_path / "unified", "cgroup2 cgroup2 rw"),
-        mount(tmp_path / "cpu", "cgroup cgroup rw,cpu"),
-        mount(tmp_path / "memory", "cgroup cgroup rw,memory"),
-    )
-    assert own_cgroup(folder) == mine
-
-
-def test_the_cgroup_of_version_2(tmp_path):
-    mine = version_2(tmp_path / "cgroup/user/me.scope")
-    (mine.folder / "cgroup.controllers").write_text("cpu memory pids\n")
-    folder = proc(tmp_path, "0::/user/me.scope\n", mount(tmp_path / "cgroup", "cgroup2 none rw"))
-    assert own_cgroup(folder) == mine
-    (mine.folder / "cgroup.controllers").write_text("cpu pids\n")
-    assert own_cgroup(folder) is None
+@pytest.mark.parametrize("version", VERSIONS)
+def test_no_limit_is_no_large_one(version, tmp_path):
+    no_limit = VERSIONS[version][-1]
+    assert made(tmp_path, version, "/a", (no_limit, 7)) is None
+    assert made(tmp_path, version, "/a", (no_limit, 7), (900, 250)) == 800
 
 
 def test_in_a_container_the_mount_begins_with_its_own_cgroup(tmp_path):
-    mine = version_1(tmp_path / "memory")
-    line = mount(tmp_path / "memory", "cgroup cgroup rw,memory")
-    assert own_cgroup(proc(tmp_path, "4:memory:/docker/1f2e\n", line)) == mine
+    made(tmp_path, 1, "", (1000, 700))
+    (tmp_path / "cgroup").write_text("4:memory:/docker/1f2e\n")
+    assert available_in_cgroup(tmp_path, tmp_path / "mount") == 450
 
 
-def test_a_system_without_cgroups(tmp_path):
-    assert own_cgroup(tmp_path / "nothing") is None
-
-
-def test_the_narrowest_of_the_cgroups_above_counts(tmp_path, monkeypatch):
-    outer = version_2(tmp_path / "outer", 800, 600)  # leaves 350
-    inner = version_2(outer.folder / "inner", "max", 10)
-    monkeypatch.setattr(memory_cgroup, "own_cgroup", lambda: inner)
-    assert available_in_cgroup() == 350
-    monkeypatch.setattr(memory_cgroup, "own_cgroup", lambda: None)
-    assert available_in_cgroup() is None
+def test_files_that_are_not_there_are_not_zero(tmp_path):
+    assert available_in_cgroup(tmp_path / "nothing", tmp_path) is None
+    (tmp_path / "cgroup").write_text("0::/\n")
+    (tmp_path / "cgroup.procs").touch()
+    assert available_in_cgroup(tmp_path, tmp_path) is None
 
 
 def test_no_more_is_available_than_the_cgroup_leaves(monkeypatch):

@@ -1,4 +1,4 @@
-"""Pages in memory: counted, dropped, and read ahead. Others may hold them."""
+"""Pages in memory: counted, and dropped. Others may hold them."""
 
 import mmap
 import os
@@ -11,9 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from gatherbench.kernels import page_cache
 from gatherbench.kernels.page_cache import (
@@ -22,8 +19,6 @@ from gatherbench.kernels.page_cache import (
     drop_pages,
     mapped_table,
     pages_in_memory,
-    read_ahead,
-    read_ahead_refused,
     require_cold,
 )
 from gatherbench.kernels.table_file import TableFile
@@ -133,46 +128,3 @@ def test_a_map_has_the_rows_of_the_file(table, advice, more):
     os.truncate(table.path, table.end - 1)
     with pytest.raises(ValueError, match="mmap length is greater than file size"):
         mapped_table(table, torch.int32, advice)
-
-
-@pytest.mark.parametrize("at_once", [1024, 3])
-def test_rows_that_were_read_ahead_are_in_memory_and_no_others_are(table, monkeypatch, at_once):
-    if refused := read_ahead_refused():
-        pytest.skip(str(refused))
-    monkeypatch.setattr(page_cache, "_MOST_RANGES", at_once)
-    rows = mapped_table(table, torch.int32, "random")
-    read_ahead(torch.empty(0, dtype=torch.int64), rows)
-    assert pages_in_memory(table.path) == 0
-    ids = torch.arange(0, ROWS, 16)  # every second page: 25 ranges
-    read_ahead(torch.cat((ids, ids)).flip(0), rows)
-    assert rows[ids].numel() == 25 * WIDTH
-    assert pages_in_memory(table.path) == 25
-
-
-@given(
-    ids=st.lists(st.integers(0, 999), min_size=1, max_size=60),
-    row_bytes=st.sampled_from((4, 400, 512, 4096, 5000)),
-)
-def test_the_ranges_are_the_pages_of_the_rows(ids, row_bytes):
-    """Whatever the rows, each of their pages is advised once and no other is."""
-    advised: list[int] = []
-    bounds: list[int] = []
-    with pytest.MonkeyPatch.context() as patch:
-
-        def note(ranges: NDArray[np.uint64]) -> None:
-            for start, size in ranges.tolist():
-                first, end = start // PAGE_BYTES, (start + size) // PAGE_BYTES
-                advised.extend(range(first, end))
-                bounds.extend((first, end))
-
-        patch.setattr(page_cache, "_advise_will_need", note)
-        table = torch.empty(1000, row_bytes, dtype=torch.uint8)
-        read_ahead(torch.tensor(ids), table)
-    begins = [table.data_ptr() + one * row_bytes for one in ids]
-    pages = {
-        page
-        for begin in begins
-        for page in range(begin // PAGE_BYTES, (begin + row_bytes - 1) // PAGE_BYTES + 1)
-    }
-    assert sorted(pages) == advised
-    assert len(set(bounds)) == len(bounds), "pages that touch are one range"

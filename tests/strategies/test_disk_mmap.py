@@ -7,7 +7,6 @@ import torch
 
 from gatherbench.kernels.page_cache import drop_pages, pages_in_memory
 from gatherbench.kernels.table_file import TableFile
-from gatherbench.reason import unsupported
 from gatherbench.strategies import disk_mmap
 from gatherbench.strategies.base import Fetcher
 from gatherbench.strategies.conformance import random_table
@@ -32,13 +31,11 @@ def file(tmp_path: Path) -> TableFile:
 
 def opened(file: TableFile, **params: str) -> Fetcher:
     strategy = DiskMmap(**params)  # type: ignore[arg-type]
-    if reason := strategy.skip(CPU):
-        pytest.skip(str(reason))
     features = random_table(ROWS, WIDTH, torch.float32)
     return strategy.open(features, CPU, Knowledge(file=file))
 
 
-@pytest.mark.parametrize("advice", ["random", "normal", "willneed"])
+@pytest.mark.parametrize("advice", ["random", "normal"])
 def test_a_cold_epoch_begins_with_no_page_in_memory(file, advice):
     with opened(file, advice=advice, start="cold") as fetcher:
         for _ in range(2):
@@ -51,7 +48,7 @@ def test_a_cold_epoch_begins_with_no_page_in_memory(file, advice):
         assert residency.found == residency.expected == "the file on disk"
 
 
-@pytest.mark.parametrize("advice", ["random", "normal", "willneed"])
+@pytest.mark.parametrize("advice", ["random", "normal"])
 def test_a_warm_epoch_keeps_what_was_read_and_claims_nothing(file, advice):
     with opened(file, advice=advice) as fetcher:
         fetcher.submit(IDS).result()
@@ -59,14 +56,6 @@ def test_a_warm_epoch_keeps_what_was_read_and_claims_nothing(file, advice):
         fetcher.forget()
         assert pages_in_memory(file.path) == before >= 3
         assert fetcher.residency() == ()
-
-
-def test_the_kernel_is_told_of_rows_before_they_are_read(file, monkeypatch):
-    told: list[list[int]] = []
-    with opened(file, advice="willneed") as fetcher:
-        monkeypatch.setattr(disk_mmap, "read_ahead", lambda ids, _table: told.append(ids.tolist()))
-        fetcher.submit(IDS).result()
-    assert told == [IDS.tolist()]
 
 
 def test_a_cold_epoch_that_would_be_warm_does_not_begin(file, monkeypatch):
@@ -96,9 +85,3 @@ def test_what_the_page_cache_decides_is_not_declared():
     path = DiskMmap().data_path(torch.arange(10), 400)
     assert (path.disk_bytes, path.disk_requests) == (None, None)
     assert path.disk_payload_bytes == path.arriving_bytes == path.payload_bytes == 4000
-
-
-def test_where_the_kernel_reads_nothing_ahead_willneed_says_so(monkeypatch):
-    monkeypatch.setattr(disk_mmap, "read_ahead_refused", lambda: unsupported("too old"))
-    assert DiskMmap(advice="willneed").skip(CPU) == unsupported("too old")
-    assert DiskMmap(advice="normal").skip(CPU) is None
