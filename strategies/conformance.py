@@ -8,6 +8,7 @@ them on a strategy that lives elsewhere.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import tempfile
@@ -108,6 +109,25 @@ class NonconformingError(AssertionError):
     """A strategy that breaks the contract; says which strategy, what it was given, what it did."""
 
 
+Check = Callable[[Strategy, torch.device], None]
+CHECKS: list[Check] = []
+
+
+def _check(run: Check) -> Check:
+    """Make ``run`` one of :data:`CHECKS`; what it raises names the strategy, too."""
+
+    @functools.wraps(run)
+    def check(strategy: Strategy, device: torch.device) -> None:
+        try:
+            with _naming((run.__doc__ or "").partition("\n")[0]):
+                run(strategy, device)
+        except NonconformingError as breach:
+            raise NonconformingError(f"{strategy.name} ({strategy.variant}): {breach}") from breach
+
+    CHECKS.append(check)
+    return check
+
+
 def check_strategy(strategy: Strategy, device: torch.device) -> None:
     """Run every check.
 
@@ -115,8 +135,7 @@ def check_strategy(strategy: Strategy, device: torch.device) -> None:
         NonconformingError: the first that fails.
     """
     for check in CHECKS:
-        with _naming(strategy, (check.__doc__ or "").partition("\n")[0]):
-            check(strategy, device)
+        check(strategy, device)
 
 
 def random_table(rows: int, width: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
@@ -141,6 +160,7 @@ def id_patterns(num_rows: int) -> Iterator[tuple[str, Tensor]]:
     yield "random", torch.randint(0, num_rows, (num_rows + 44,), generator=generator)
 
 
+@_check
 def check_shapes(strategy: Strategy, device: torch.device) -> None:
     """The right bytes, whatever the dtype and the width of a row."""
     for dtype, widths in SHAPES.items():
@@ -155,23 +175,24 @@ def check_rows(
     table = random_table(NUM_ROWS, row_bytes // dtype.itemsize, dtype)
     of = f"{dtype} rows of {row_bytes} B"
     untouched = table.clone()
-    with _naming(strategy, of), open_known(strategy, table, device) as fetcher:
+    with _naming(of), open_known(strategy, table, device) as fetcher:
         for name, ids in id_patterns(NUM_ROWS):
             for kind in (torch.int64, torch.int32):
                 what = f"{name} {kind} ids, {of}"
-                with _naming(strategy, what):
+                with _naming(what):
                     rows = fetcher.submit(_on(fetcher, ids.to(kind))).result()
-                    _same(strategy, rows, table, ids, device, what)
-    _require(strategy, same_bytes(table, untouched) is None, "the feature table was changed")
+                    _same(rows, _wanted(strategy, table, ids), device, what)
+    _require(same_bytes(table, untouched) is None, "the feature table was changed")
 
 
+@_check
 def check_pipeline(strategy: Strategy, device: torch.device) -> None:
     """``lookahead + 1`` fetches in flight, of changing size, from one ids tensor used again."""
     table = random_table(NUM_ROWS, 37, torch.float32)
     generator = torch.Generator().manual_seed(2)
     with open_known(strategy, table, device) as fetcher:
         said = f"its lookahead is {strategy.lookahead}, and its fetcher's {fetcher.lookahead}"
-        _require(strategy, fetcher.lookahead == strategy.lookahead >= 0, said)
+        _require(fetcher.lookahead == strategy.lookahead >= 0, said)
         for count in (5, 200, 3, 0, 411, 410, 64, 5000):
             flight: list[tuple[Tensor, Ticket]] = []
             for more in range(fetcher.lookahead + 1):
@@ -179,36 +200,38 @@ def check_pipeline(strategy: Strategy, device: torch.device) -> None:
                 given = _on(fetcher, ids.clone())
                 fetcher.announce(given)
                 flight.append((ids, fetcher.submit(given)))
-                _require(strategy, torch.equal(given.cpu(), ids), "the ids were changed")
+                _require(torch.equal(given.cpu(), ids), "the ids were changed")
                 given.zero_()
             results = [ticket.result() for _, ticket in flight]
             for k, ((ids, ticket), rows) in enumerate(zip(flight, results, strict=True)):
                 what = f"fetch {k + 1} of {len(flight)} in flight"
-                _same(strategy, rows, table, ids, device, what)
+                _same(rows, _wanted(strategy, table, ids), device, what)
                 again = ticket.result()
-                _require(strategy, again is rows, "result() gave another tensor the second time")
+                _require(again is rows, "result() gave another tensor the second time")
 
 
+@_check
 def check_flight_rules(strategy: Strategy, device: torch.device) -> None:
     """Too many fetches in flight, rows that are gone and a closed fetcher raise RuntimeError."""
     table = random_table(NUM_ROWS, 5, torch.float32)
     with open_known(strategy, table, device) as fetcher:
         ids = _on(fetcher, torch.arange(9))
         tickets = [fetcher.submit(ids) for _ in range(fetcher.lookahead + 1)]
-        _raises(strategy, RuntimeError, lambda: fetcher.submit(ids), "one fetch too many in flight")
+        _raises(RuntimeError, lambda: fetcher.submit(ids), "one fetch too many in flight")
         for ticket in tickets:
             ticket.result()
         for _ in tickets:
             fetcher.submit(ids).result()
-        _raises(strategy, RuntimeError, tickets[0].result, "a result that was overwritten")
+        _raises(RuntimeError, tickets[0].result, "a result that was overwritten")
         left = fetcher.submit(ids)  # closed in flight
     fetcher.close()
-    _raises(strategy, RuntimeError, left.result, "a result after close()")
+    _raises(RuntimeError, left.result, "a result after close()")
     with open_known(strategy, table, device) as closed:
         pass
-    _raises(strategy, RuntimeError, lambda: closed.submit(ids), "submit() after close()")
+    _raises(RuntimeError, lambda: closed.submit(ids), "submit() after close()")
 
 
+@_check
 def check_bad_ids(strategy: Strategy, device: torch.device) -> None:
     """Bad ids raise, nothing that was handed out changes, and the fetcher goes on working."""
     table = random_table(NUM_ROWS, 33, torch.float16)
@@ -216,8 +239,8 @@ def check_bad_ids(strategy: Strategy, device: torch.device) -> None:
     with open_known(strategy, table, device) as fetcher:
         for what, error, bad in _bad_ids():
             rows = fetcher.submit(_on(fetcher, good)).result()
-            _raises(strategy, error, lambda bad=bad: fetcher.submit(bad), what)  # type: ignore[misc]
-            _same(strategy, rows, table, good, device, f"rows handed out before {what}")
+            _raises(error, lambda bad=bad: fetcher.submit(bad), what)  # type: ignore[misc]
+            _same(rows, _wanted(strategy, table, good), device, f"rows handed out before {what}")
         if fetcher.ids_device.type != "cpu" and strategy.role != "floor":
             for what, _, bad in itertools.islice(_bad_ids(), 8):
                 _check_told_later(strategy, fetcher, table, bad, what)
@@ -229,14 +252,15 @@ def _check_told_later(
     """A bad id on the device reads nothing, is told of once, and spoils no other row."""
     assert isinstance(ids, Tensor)
     rows = fetcher.submit(_on(fetcher, ids)).result().clone()
-    _raises(strategy, IndexError, fetcher.check_fetched, f"{what} on the device")
+    _raises(IndexError, fetcher.check_fetched, f"{what} on the device")
     fetcher.check_fetched()
     bad = (ids < 0) | (ids >= len(table))
     wanted = reference_gather(table, ids.masked_fill(bad, 0))
     wanted[bad] = 0
-    _agree(strategy, rows, wanted, f"rows beside {what}")
+    _agree(rows, wanted, f"rows beside {what}")
 
 
+@_check
 def check_bad_tables(strategy: Strategy, device: torch.device) -> None:
     """Tables that cannot be read row by row, and devices without a path, are refused."""
     good = torch.zeros(4, 6)
@@ -250,22 +274,24 @@ def check_bad_tables(strategy: Strategy, device: torch.device) -> None:
         ("a table on meta", ValueError, good.to("meta")),
     ]
     for what, error, table in bad:
-        _raises(strategy, error, lambda table=table: strategy.open(table, device), what)  # type: ignore[misc]
+        _raises(error, lambda table=table: strategy.open(table, device), what)  # type: ignore[misc]
     meta = torch.device("meta")
     said = isinstance(strategy.skip(meta), Reason)
-    _require(strategy, said, "skip() has no Reason against the device meta")
-    _raises(strategy, ValueError, lambda: strategy.open(good, meta), "the device meta")
+    _require(said, "skip() has no Reason against the device meta")
+    _raises(ValueError, lambda: strategy.open(good, meta), "the device meta")
 
 
+@_check
 def check_empty_table(strategy: Strategy, device: torch.device) -> None:
     """A table without rows opens, serves empty ids and refuses every other id."""
     with open_known(strategy, torch.empty(0, 3), device) as fetcher:
         rows = fetcher.submit(_on(fetcher, torch.empty(0, dtype=torch.int64))).result()
-        _require(strategy, tuple(rows.shape) == (0, 3), f"an empty table gave {tuple(rows.shape)}")
+        _require(tuple(rows.shape) == (0, 3), f"an empty table gave {tuple(rows.shape)}")
         zero = _on(fetcher, torch.zeros(1, dtype=torch.int64))
-        _raises(strategy, IndexError, lambda: fetcher.submit(zero), "id 0 of an empty table")
+        _raises(IndexError, lambda: fetcher.submit(zero), "id 0 of an empty table")
 
 
+@_check
 def check_data_path(strategy: Strategy, device: torch.device) -> None:
     """The declared bytes fit the batch: payload exact, nothing negative, every row from somewhere.
 
@@ -279,37 +305,37 @@ def check_data_path(strategy: Strategy, device: torch.device) -> None:
     of = Minibatches(batches, row_bytes, NUM_ROWS, knowledge, [batches])
     paths = list(strategy.data_paths(of))
     count = f"data_paths() gave {len(paths)} paths for {len(patterns)} minibatches"
-    _require(strategy, len(paths) == len(patterns), count)
+    _require(len(paths) == len(patterns), count)
     table = NUM_ROWS * row_bytes
     kept = strategy.kept_bytes(table, knowledge)
-    _require(strategy, 0 <= kept <= table, f"of a table of {table} B it keeps {kept}")
+    _require(0 <= kept <= table, f"of a table of {table} B it keeps {kept}")
     for (name, ids), path in zip(patterns, paths, strict=True):
         payload = ids.numel() * row_bytes if strategy.role != "floor" else 0
-        _require(strategy, path.payload_bytes == payload, f"{name} ids: wrong payload_bytes")
+        _require(path.payload_bytes == payload, f"{name} ids: wrong payload_bytes")
         share = path.gpu_share
         ahead = strategy.lookahead > 0 or share == 0
-        _require(strategy, 0 <= share < 1 and ahead, f"it takes {share} of a GPU from training")
+        _require(0 <= share < 1 and ahead, f"it takes {share} of a GPU from training")
         least = min(getattr(path, field) for field in BYTES)
-        _require(strategy, least >= 0, f"{name} ids: negative bytes in {path}")
+        _require(least >= 0, f"{name} ids: negative bytes in {path}")
         crosses = path.copy_engine_bytes + path.gpu_link_read_bytes > 0
         said = "something crosses" if crosses else "nothing crosses"
-        _require(strategy, crosses == (payload > 0), f"{name} ids: {said} the link")
+        _require(crosses == (payload > 0), f"{name} ids: {said} the link")
         arriving = path.arriving_bytes
         said = f"{name} ids: {arriving} B of rows arrive, and {payload} B are wanted"
-        _require(strategy, arriving == payload, said)
+        _require(arriving == payload, said)
         written, read = path.cpu_write_bytes, path.cpu_read_bytes
         said = f"{name} ids: the CPU writes {written} B and reads {read} B"
-        _require(strategy, written <= read, said)
+        _require(written <= read, said)
         distinct = len(set(ids.tolist()))
         from_gpu = path.gpu_memory_bytes - (ids.numel() - distinct) * row_bytes
         _require(
-            strategy,
             from_gpu < kept + row_bytes,  # a part is whole rows, of whose size it is not told
             f"{name} ids: {from_gpu} B of distinct rows come from GPU memory, and"
             f" kept_bytes() says that {kept} B of the table lie there",
         )
 
 
+@_check
 def check_floor(strategy: Strategy, device: torch.device) -> None:
     """The rows of a floor lie ready: no fetch writes them."""
     if strategy.role != "floor":
@@ -317,9 +343,10 @@ def check_floor(strategy: Strategy, device: torch.device) -> None:
     table = random_table(NUM_ROWS, 12, torch.float32)
     with open_known(strategy, table, device) as fetcher:
         wrote = writes_rows(fetcher, _on(fetcher, torch.arange(NUM_ROWS)))
-    _require(strategy, not wrote, "it is the floor, and a fetch of it writes rows")
+    _require(not wrote, "it is the floor, and a fetch of it writes rows")
 
 
+@_check
 def check_knowledge(strategy: Strategy, device: torch.device) -> None:
     """It asks for what it uses, and counts the hits that it told in advance.
 
@@ -327,11 +354,11 @@ def check_knowledge(strategy: Strategy, device: torch.device) -> None:
     """
     needs, known = strategy.needs, known_of(strategy, NUM_ROWS)
     honest = "measured" not in needs or strategy.role in UNRANKED
-    _require(strategy, honest, "it knows the measured minibatches, and its role is no control's")
+    _require(honest, "it knows the measured minibatches, and its role is no control's")
     table = random_table(NUM_ROWS, 129, torch.int8)
     for need in sorted(needs - {"process"}):
         less = known.limited_to(needs - {need})
-        _raises(strategy, ValueError, lambda: strategy.open(table, device, less), f"no {need}")  # noqa: B023 - called at once
+        _raises(ValueError, lambda: strategy.open(table, device, less), f"no {need}")  # noqa: B023 - called at once
     batches = [ids for _, ids in id_patterns(NUM_ROWS)]
     first, later = (
         list(strategy.data_paths(Minibatches(batches, 129, NUM_ROWS, known, before)))
@@ -339,7 +366,7 @@ def check_knowledge(strategy: Strategy, device: torch.device) -> None:
     )
     with open_known(strategy, table, device) as fetcher:
         unknown = ", ".join(set(fetcher.counts()) - set(COUNTS))
-        _require(strategy, not unknown, f"counts() names {unknown}, which COUNTS does not")
+        _require(not unknown, f"counts() names {unknown}, which COUNTS does not")
         for paths in (first, later):
             _check_counts(strategy, fetcher, batches, paths)
 
@@ -365,9 +392,10 @@ def _check_counts(
         for name in counted.keys() & told.keys():
             found = counted[name] - before[name]
             said = f"{found} of {name} were counted, and {told[name]} declared"
-            _require(strategy, told[name] in (None, found), said)
+            _require(told[name] in (None, found), said)
 
 
+@_check
 def check_rest(strategy: Strategy, device: torch.device) -> None:
     """When ``result`` returns, the rows are there, and they stay."""
     table = random_table(NUM_ROWS, 37, torch.float32)
@@ -381,29 +409,29 @@ def check_rest(strategy: Strategy, device: torch.device) -> None:
             there = [one.clone() for one in rows]
             time.sleep(_REST_S)
             for one, now in zip(there, rows, strict=True):
-                _agree(strategy, one, wanted, "when result() returned")
-                _agree(strategy, now, wanted, f"{_REST_S} s after result() returned")
+                _agree(one, wanted, "when result() returned")
+                _agree(now, wanted, f"{_REST_S} s after result() returned")
 
 
+@_check
 def check_modes(strategy: Strategy, device: torch.device) -> None:
     """Torch's modes around ``open``, ``submit`` and ``result`` change nothing, then or later."""
     table = random_table(NUM_ROWS, 2048, torch.float32)  # its buffers are of more than a huge page
     generator = torch.Generator().manual_seed(6)
     for name, mode in MODES.items():
-        with _naming(strategy, f"under {name}"):
-            fetcher, _ = _open_with_file(strategy, table, device, mode)
-            with fetcher:
-                for count, under in ((3, False), (300, True), (290, False), (600, False)):
-                    ids = torch.randint(0, NUM_ROWS, (count,), generator=generator)
-                    given = _on(fetcher, ids)
-                    with mode() if under else nullcontext():
-                        rows = fetcher.submit(given).result()
-                    what = f"rows fetched {'under' if under else 'after'} {name}"
-                    _same(strategy, rows, table, ids, device, what)
-                    fit = not rows.is_inference() and not rows.requires_grad
-                    _require(strategy, fit, f"{what}: nothing can be trained with them")
+        with _naming(f"under {name}"), open_known(strategy, table, device, mode) as fetcher:
+            for count, under in ((3, False), (300, True), (290, False), (600, False)):
+                ids = torch.randint(0, NUM_ROWS, (count,), generator=generator)
+                given = _on(fetcher, ids)
+                with mode() if under else nullcontext():
+                    rows = fetcher.submit(given).result()
+                what = f"rows fetched {'under' if under else 'after'} {name}"
+                _same(rows, _wanted(strategy, table, ids), device, what)
+                fit = not rows.is_inference() and not rows.requires_grad
+                _require(fit, f"{what}: nothing can be trained with them")
 
 
+@_check
 def check_changes(strategy: Strategy, device: torch.device) -> None:
     """What is written to the table shows or is refused; so does what is written over rows.
 
@@ -417,20 +445,20 @@ def check_changes(strategy: Strategy, device: torch.device) -> None:
             fetcher.submit(_on(fetcher, ids.flip(0))).result()
         told = rows._version != version or same_bytes(rows, before) is None
         said = "rows were overwritten, and autograd not told (RowBuffer, increment_version)"
-        _require(strategy, told, said)
+        _require(told, said)
         if "file" in strategy.needs or strategy.role == "floor":
             return
         table.zero_()
         if fetcher.live:
             rows = fetcher.submit(_on(fetcher, ids)).result()
-            _same(strategy, rows, table, ids, device, "rows after a write to the table")
+            _same(rows, _wanted(strategy, table, ids), device, "rows after a write to the table")
         else:
             written = "a fetch from copied rows after a write to the table"
-            _raises(strategy, RuntimeError, lambda: fetcher.submit(_on(fetcher, ids)), written)
+            _raises(RuntimeError, lambda: fetcher.submit(_on(fetcher, ids)), written)
         there = table.data  # a GPU may still have it mapped
         table.data = table.clone()
         moved = "a fetch from a table that has moved"
-        _raises(strategy, RuntimeError, lambda: fetcher.submit(_on(fetcher, ids)), moved)
+        _raises(RuntimeError, lambda: fetcher.submit(_on(fetcher, ids)), moved)
         table.data = there
 
 
@@ -456,33 +484,23 @@ def known_of(strategy: Strategy, num_rows: int, file: TableFile | None = None) -
     return known.limited_to(strategy.needs)
 
 
-def open_known(strategy: Strategy, table: Tensor, device: torch.device) -> Fetcher:
-    """The strategy opened with what it needs to know, of a random graph.
-
-    A table that has to lie in a file is written to one, which goes when the fetcher does.
-    """
-    fetcher, _ = _open_with_file(strategy, table, device)
-    return fetcher
-
-
-def _open_with_file(
+def open_known(
     strategy: Strategy,
     table: Tensor,
     device: torch.device,
     mode: Callable[[], AbstractContextManager[object]] = nullcontext,
-) -> tuple[Fetcher, TableFile | None]:
-    """The strategy opened under a mode of torch, and the file where the table lies."""
-    known = known_of(strategy, len(table))
-    if "file" not in strategy.needs:
-        with mode():
-            return strategy.open(table, device, known), None
-    folder = tempfile.TemporaryDirectory()
-    file = written(table, Path(folder.name))
-    known = known_of(strategy, len(table), file)
+) -> Fetcher:
+    """The strategy opened under a mode of torch with what it needs to know, of a random graph.
+
+    A table that has to lie in a file is written to one, which goes when the fetcher does.
+    """
+    folder = tempfile.TemporaryDirectory() if "file" in strategy.needs else None
+    known = known_of(strategy, len(table), folder and written(table, Path(folder.name)))
     with mode():
         fetcher = strategy.open(table, device, known)
-    weakref.finalize(fetcher, folder.cleanup)
-    return fetcher, file
+    if folder is not None:
+        weakref.finalize(fetcher, folder.cleanup)
+    return fetcher
 
 
 def written(table: Tensor, folder: Path) -> TableFile:
@@ -492,22 +510,6 @@ def written(table: Tensor, folder: Path) -> TableFile:
     rows = table.contiguous().view(torch.uint8).numpy().tobytes() if len(table) else b""
     file.path.write_bytes(bytes(file.offset) + rows)
     return file
-
-
-CHECKS: tuple[Callable[[Strategy, torch.device], None], ...] = (
-    check_shapes,
-    check_pipeline,
-    check_flight_rules,
-    check_bad_ids,
-    check_bad_tables,
-    check_empty_table,
-    check_data_path,
-    check_floor,
-    check_knowledge,
-    check_modes,
-    check_changes,
-    check_rest,
-)
 
 
 def _bad_ids() -> Iterator[tuple[str, type[Exception], object]]:
@@ -528,14 +530,13 @@ def _on(fetcher: Fetcher, ids: Tensor) -> Tensor:
     return ids.to(fetcher.ids_device)
 
 
-def _same(
-    strategy: Strategy, rows: Tensor, table: Tensor, ids: Tensor, device: torch.device, what: str
-) -> None:
+def _same(rows: Tensor, wanted: Tensor, device: torch.device, what: str) -> None:
+    """Require plain rows on the device, with these bytes."""
     why = not_plain(rows)
-    _require(strategy, why is None, f"{what}: {why}")
+    _require(why is None, f"{what}: {why}")
     on = rows.device.type == device.type
-    _require(strategy, on, f"{what}: the rows lie on {rows.device}, not on {device}")
-    _agree(strategy, rows, _wanted(strategy, table, ids), what)
+    _require(on, f"{what}: the rows lie on {rows.device}, not on {device}")
+    _agree(rows, wanted, what)
 
 
 def _wanted(strategy: Strategy, table: Tensor, ids: Tensor) -> Tensor:
@@ -544,39 +545,33 @@ def _wanted(strategy: Strategy, table: Tensor, ids: Tensor) -> Tensor:
     return reference_gather(table, ready_ids(ids.numel(), len(table)) if floor else ids)
 
 
-def _agree(strategy: Strategy, rows: Tensor, wanted: Tensor, what: str) -> None:
+def _agree(rows: Tensor, wanted: Tensor, what: str) -> None:
     difference = same_bytes(rows, wanted)
-    _require(strategy, difference is None, f"{what}: {difference}")
+    _require(difference is None, f"{what}: {difference}")
 
 
-def _raises(
-    strategy: Strategy, error: type[Exception], action: Callable[[], object], what: str
-) -> None:
+def _raises(error: type[Exception], action: Callable[[], object], what: str) -> None:
     try:
         action()
     except error as caught:
-        _require(strategy, bool(str(caught)), f"{what}: {error.__name__} without a message")
+        _require(bool(str(caught)), f"{what}: {error.__name__} without a message")
     except Exception as caught:
-        raise _breach(strategy, f"{what}: {caught!r} instead of {error.__name__}") from caught
+        raise NonconformingError(f"{what}: {caught!r} instead of {error.__name__}") from caught
     else:
-        raise _breach(strategy, f"{what}: accepted, {error.__name__} expected")
+        raise NonconformingError(f"{what}: accepted, {error.__name__} expected")
 
 
 @contextmanager
-def _naming(strategy: Strategy, what: str) -> Iterator[None]:
+def _naming(what: str) -> Iterator[None]:
     """An error of the path itself says what it was given, too."""
     try:
         yield
     except NonconformingError:
         raise
     except Exception as error:
-        raise _breach(strategy, f"{what}: {words_of(error)}") from error
+        raise NonconformingError(f"{what}: {words_of(error)}") from error
 
 
-def _require(strategy: Strategy, holds: bool, otherwise: str) -> None:
+def _require(holds: bool, otherwise: str) -> None:
     if not holds:
-        raise _breach(strategy, otherwise)
-
-
-def _breach(strategy: Strategy, what: str) -> NonconformingError:
-    return NonconformingError(f"{strategy.name} ({strategy.variant}): {what}")
+        raise NonconformingError(otherwise)

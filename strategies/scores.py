@@ -9,18 +9,19 @@ A graph of ``N`` nodes is in compressed sparse columns: ``indptr``, int64 ``[N +
 ``indices``, int32 or int64 ``[E]``. ``indices[indptr[v]:indptr[v + 1]]`` are the in-neighbours of
 ``v``, those whose rows are asked for when ``v`` is sampled. Both may be memory-mapped.
 
-Both scores of the graph are sums over its edges, added up piece by piece in the order in which the
-edges lie: one order, hence the same bits, whatever the ids' dtype.
+Both scores of the graph are sums over its edges, added up in the order in which the edges lie: one
+order, hence the same bits whatever the ids' dtype, and no memory for an edge.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -38,8 +39,6 @@ NEEDS: dict[str, tuple[Need, ...]] = {
     "weighted_reverse_pagerank": ("graph", "training_ids"),
     "oracle": ("measured",),
 }
-#: Edges that are added up at a time: NumPy makes 8 to 16 B of each meanwhile.
-_PIECE = 1 << 24
 #: Policies that nobody would train with: ``oracle`` knows the minibatches that are measured, and so
 #: bounds all rows that stay; ``random`` shows what a cache gains without knowing anything.
 CONTROLS = frozenset({"oracle", "random"})
@@ -140,10 +139,7 @@ def out_degree(indptr: NDArray[np.int64], indices: NDArray[Any]) -> NDArray[np.i
         ValueError, IndexError: the arrays are no graph.
     """
     _check_graph(indptr, indices)
-    degree = np.zeros(len(indptr) - 1, np.int64)
-    for edges in _pieces(len(indices)):
-        degree += np.bincount(indices[edges], minlength=len(degree))
-    return degree
+    return _received(indptr, indices, np.ones(len(indptr) - 1, np.int64))
 
 
 def reverse_pagerank(
@@ -178,13 +174,7 @@ def reverse_pagerank(
     weight = damping / np.maximum(np.diff(indptr), 1)
     rank = start
     for _ in range(iterations):
-        given, rank = rank * weight, (1 - damping) * start
-        for edges in _pieces(len(indices)):
-            # The nodes whose in-edges these are: `node` of `indptr[node] <= edge`, the last such.
-            first, last = np.searchsorted(indptr, (edges.start, edges.stop - 1), "right") - 1
-            ends = np.clip(indptr[first : last + 2], edges.start, edges.stop)
-            shares = np.repeat(given[first : last + 1], np.diff(ends))
-            rank += np.bincount(indices[edges], shares, minlength=num_nodes)
+        rank = _received(indptr, indices, rank * weight) + (1 - damping) * start
     return rank
 
 
@@ -225,9 +215,14 @@ def hottest(scores: NDArray[Any], count: int) -> NDArray[np.int64]:
     return np.flatnonzero(chosen)
 
 
-def _pieces(count: int) -> Iterator[slice]:
-    """So many edges by pieces of :data:`_PIECE`."""
-    return (slice(at, min(at + _PIECE, count)) for at in range(0, count, _PIECE))
+@njit(nogil=True, cache=True)
+def _received(indptr: Any, indices: Any, share: NDArray[Any]) -> NDArray[Any]:
+    """What each node gets where each node ``u`` gives ``share[u]`` along each of its in-edges."""
+    received = np.zeros_like(share)
+    for node in range(len(share)):
+        for edge in range(indptr[node], indptr[node + 1]):
+            received[indices[edge]] += share[node]
+    return received
 
 
 def _check_graph(indptr: NDArray[np.int64], indices: NDArray[Any]) -> None:

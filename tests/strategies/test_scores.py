@@ -77,18 +77,15 @@ def test_any_graph_against_a_dense_matrix(graph, dtype, iterations):
     )
 
 
-def test_neither_pieces_nor_id_types_nor_memory_maps_change_a_score(monkeypatch, tmp_path):
-    whole = skewed_graph(np.int64)
-    wanted = reverse_pagerank(*whole, restart=np.arange(9)), out_degree(*whole)
-    for piece in (1 << 24, 5000, 701, 3):
-        monkeypatch.setattr(scores, "_PIECE", piece)
-        for dtype in (np.int32, np.int64):
-            indptr, indices = skewed_graph(dtype)
-            np.save(tmp_path / "indices.npy", indices)
-            mapped = np.load(tmp_path / "indices.npy", mmap_mode="r")
-            rank = reverse_pagerank(indptr, mapped, restart=np.arange(9, dtype=dtype))
-            np.testing.assert_allclose(rank, wanted[0], rtol=1e-12)
-            assert (out_degree(indptr, indices) == wanted[1]).all()
+def test_neither_id_types_nor_memory_maps_change_a_bit(tmp_path):
+    found = set()
+    for dtype in (np.int32, np.int64):
+        indptr, indices = skewed_graph(dtype)
+        np.save(tmp_path / "indices.npy", indices)
+        mapped = np.load(tmp_path / "indices.npy", mmap_mode="r")
+        rank = reverse_pagerank(indptr, mapped, restart=np.arange(9, dtype=dtype))
+        found.add((rank.tobytes(), out_degree(indptr, indices).tobytes()))
+    assert len(found) == 1
 
 
 def test_a_graph_without_edges():
