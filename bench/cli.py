@@ -23,7 +23,7 @@ from gatherbench.bench.commands.compare import compare
 from gatherbench.bench.commands.doctor import doctor
 from gatherbench.bench.commands.listing import list_things
 from gatherbench.bench.commands.predict import predict
-from gatherbench.bench.commands.probe import calibrate, probe
+from gatherbench.bench.commands.probe import probe
 from gatherbench.bench.commands.report import report
 from gatherbench.bench.commands.run import run
 from gatherbench.bench.commands.show import show
@@ -44,7 +44,6 @@ app.command()(report)
 app.command()(predict)
 app.command()(check)
 app.command()(probe)
-app.command()(calibrate)
 app.command()(doctor)
 
 datasets_app = typer.Typer(

@@ -21,8 +21,6 @@ from typer.testing import CliRunner
 from gatherbench import plugins
 from gatherbench.bench.cli import app
 from gatherbench.bench.meters import registry as meters
-from gatherbench.bench.meters.base import Reading, reading
-from gatherbench.bench.meters.cpu import WallClockMeter
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.plan.plan import Plan, PlanError
 from gatherbench.bench.run.store import RunStore
@@ -156,7 +154,8 @@ def test_a_variant_that_pandas_reads_as_missing_is_refused(announce, fields, wor
 
 def test_other_names_that_pandas_reads_as_missing_are_refused(announce):
     announce("a-meter", "from gatherbench.bench.meters.cpu import WallClockMeter\n"
-             "class Own(WallClockMeter):\n    name = 'nan'\n    def stop(self): return []",
+             "class Own(WallClockMeter):\n    name = 'nan'\n    units = {}\n"
+             "    def end(self): return {}",
              {"nan": "Own"}, kind="meters")  # fmt: skip
     with pytest.warns(RuntimeWarning, match="pandas reads 'nan' as a missing value"):
         assert [type(meter) for meter in meters.open_meters()] == list(meters.METERS)
@@ -229,11 +228,11 @@ def test_a_broken_dataset_is_the_registrys_own_error(announce):
 
 #: A meter that reports one metric of this name.
 TOLD = """
-from gatherbench.bench.meters.base import reading
 from gatherbench.bench.meters.cpu import WallClockMeter
 class Own(WallClockMeter):
-    name = 'own'
-    def stop(self): return [reading("{}", "1", 1.0, "a test")]
+    name, summary = 'own', 'a test'
+    units = dict([("{0}", "1")])
+    def end(self): return dict([("{0}", 1.0)])
 """
 
 
@@ -267,7 +266,7 @@ def test_a_meter_is_tried_by_its_name(announce):
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("class Own: name = 'own'", "it lacks something of .*Meter"),
+        ("class Own: name = 'own'", "it is no gatherbench.bench.meters.base.Meter"),
         (
             "from gatherbench.bench.meters.cpu import WallClockMeter\n"
             "class Own(WallClockMeter):\n    name = 'own'\n    def probe(self): 1 / 0",
@@ -280,7 +279,7 @@ def test_a_meter_is_tried_by_its_name(announce):
         ),
         (TOLD.format("Watts"), "its metric 'Watts': lower-case letters, digits and _ alone"),
         (TOLD.format("wall_time"), "its metric wall_time is of the loop"),
-        (TOLD.replace("1.0", "1 / 0").format("own"), "stop raised ZeroDivisionError"),
+        (TOLD.replace("1.0", "1 / 0").format("own"), "ZeroDivisionError"),
     ],
 )
 def test_a_broken_meter_leaves_ours(announce, code, said):
@@ -292,7 +291,7 @@ def test_a_broken_meter_leaves_ours(announce, code, said):
 #: A graph and a meter of one's own.
 GRAPH_AND_METER = '''
 import numpy as np
-from gatherbench.bench.meters.base import Reading
+from gatherbench.bench.meters.base import Meter
 from gatherbench.datasets.dataset import DatasetSpec
 from gatherbench.datasets.writer import DatasetWriter
 
@@ -312,13 +311,13 @@ class Ring:
             writer.write_labels(nodes % 3)
             writer.write_splits(nodes[:200], nodes[200:250], nodes[250:])
 
-class Windows:
+class Windows(Meter):
     name, summary = "windows", "counts its windows"
     lost, trust = "nothing", "it counts"
+    units = {"windows": "1"}
     count = 0
-    def probe(self): return None
-    def start(self): self.count += 1
-    def stop(self): return [Reading("windows", "1", float(self.count), "a counter")]
+    def begin(self): self.count += 1
+    def end(self): return {"windows": self.count}
 '''
 PLAN = """
 [measure]
@@ -501,20 +500,3 @@ def test_the_meter_of_the_installed_documentation_reads():
     assert read.metric == "voluntary_waits"
     assert read.value is not None
     assert read.value >= 1
-
-
-def test_a_metric_that_is_taken_stays_with_its_owner():
-    class Thief(example(1)["Waits"]):  # type: ignore[misc]
-        name = "thief"
-
-        def stop(self) -> list[Reading]:
-            return [reading("window_time", "s", 7.0, "made up")]
-
-    with Recorder([Thief(), WallClockMeter()]) as recorder:
-        pass
-    stolen, own = recorder.readings
-    assert (stolen.metric, stolen.value) == ("thief", None)
-    assert "window_time is another meter's: give it a name of its own" in str(stolen.reason)
-    assert own.metric == "window_time"
-    assert own.value is not None
-    assert own.value < 7

@@ -25,7 +25,7 @@ from gatherbench.bench.model.epoch import EpochPrediction, predict_batches
 from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.read.reference import load_reference
-from gatherbench.bench.run.training_cost import gradient_bytes, training_cost
+from gatherbench.bench.run.training_cost import training_cost
 from gatherbench.kernels.policies import policy
 from gatherbench.kernels.requests import request_row, uniform_ids
 
@@ -91,7 +91,6 @@ def loads(rows: float, handover_s: float) -> dict[Bar, MinibatchLoad]:
         table_bytes=NODES * ROW_BYTES,
         sampled_edges=sum(edges),
         training=training_cost("sage", WIDTH, HIDDEN, CLASSES, nodes, edges),
-        gradient_bytes=gradient_bytes("sage", WIDTH, HIDDEN, CLASSES, len(FANOUTS)),
     )
     requests = {size: n * rows for size, n in _requests_per_row().items()}
     zero_copy = replace(resident, gpu_link_read_bytes=payload, gpu_requests=requests)

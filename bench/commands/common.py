@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: Exit status of a command.
 OK, FAILED, BAD_INPUT = 0, 1, 2
-#: Where ``gatherbench calibrate`` puts the profile of this machine, and others look for it.
+#: Where ``make calibrate`` puts the profile of this machine, and others look for it.
 CALIBRATIONS = Path("calibration")
 
 RunArgument = Annotated[

@@ -1,24 +1,27 @@
-"""`gatherbench probe`: measure memory, link and GPU on their own; `calibrate` is its older name."""
+"""`gatherbench probe`: measure memory, link and GPU on their own."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gatherbench.bench.commands.common import CALIBRATIONS, FAILED, bad_input, console, fail
+from gatherbench.bench.commands.common import (
+    FAILED,
+    JsonOption,
+    bad_input,
+    console,
+    fail,
+    print_json,
+    print_table,
+)
 
-Disk = Annotated[
-    str,
-    typer.Option(
-        help="Folder whose disk is timed, by a file of up to 1 GiB that is gone afterwards"
-        " (default: the data folder; none: no disk)."
-    ),
-]
-Base = Annotated[str, typer.Option(help="With --profile: a profile for what is not measured here.")]
-DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Budget = Annotated[float, typer.Option(help="Seconds (0: 60; with --profile on a GPU 300).", min=0)]
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from gatherbench.bench.model.profile import LinkProfile
+    from gatherbench.bench.probe.probe import Probed
 
 
 def probe(
@@ -30,76 +33,64 @@ def probe(
     ] = False,
     profile: Annotated[
         Path | None,
-        typer.Option(help="Measure what the link model needs and write it as this .toml file."),
+        typer.Option(
+            help="Measure what the link model needs and write it as this .toml file, or as"
+            " MACHINE.toml into this folder."
+        ),
     ] = None,
-    base: Base = "",
+    base: Annotated[
+        str, typer.Option(help="With --profile: a profile for what is not measured here.")
+    ] = "",
     out: Annotated[
         Path | None, typer.Option(help="Folder for the files (default: a new one in probe/).")
     ] = None,
-    budget: Budget = 0,
+    budget: Annotated[
+        float, typer.Option(help="Seconds (0: 60; with --profile on a GPU 300).", min=0)
+    ] = 0,
     rounds: Annotated[
         int, typer.Option(help="So many rounds, whatever the time they take.", min=0)
     ] = 0,
-    device: DeviceOption = "auto",
-    disk: Disk = "",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    disk: Annotated[
+        str,
+        typer.Option(
+            help="Folder whose disk is timed, by a file of up to 1 GiB that is gone afterwards"
+            " (default: the data folder; none: no disk)."
+        ),
+    ] = "",
+    as_json: JsonOption = False,
 ) -> None:
     """Measure in a minute how fast rows of host memory come: table, picture, file to send in."""
     if list_:
-        return _list()
-    if profile is not None and profile.suffix != ".toml":
-        fail(f"--profile {profile}: name a file that ends in .toml")
-    if base and profile is None:
-        fail("--base goes with --profile FILE.toml")
-    if profile is not None and cases:
-        fail("--profile measures all that it needs: leave --cases out")
-    _measure(
-        tuple(filter(None, cases.split(","))), profile, base, out, budget, rounds, device, disk
-    )
-
-
-def calibrate(
-    out: Annotated[Path, typer.Option(help="Folder for the profile.")] = CALIBRATIONS,
-    budget: Budget = 0,
-    base: Base = "",
-    device: DeviceOption = "auto",
-    disk: Disk = "",
-) -> None:
-    """The same as `probe --profile calibration/MACHINE.toml`, by its older name."""
-    _measure((), out, base, None, budget, 0, device, disk)
-
-
-def _measure(
-    names: tuple[str, ...],
-    profile: Path | None,
-    base: str,
-    out: Path | None,
-    budget: float,
-    rounds: int,
-    device: str,
-    disk: str,
-) -> None:
-    """Measure and print; a ``profile`` that is no .toml file is a folder for it."""
-    if device not in ("auto", "cpu", "cuda"):
-        fail(f"--device {device}: expected auto, cpu or cuda")
+        return print_table(_list(), as_json)
+    for wrong, why in (
+        (device not in ("auto", "cpu", "cuda"), f"--device {device}: expected auto, cpu or cuda"),
+        (
+            profile is not None and profile.suffix not in ("", ".toml"),
+            f"--profile {profile}: name a folder, or a file that ends in .toml",
+        ),
+        (base and profile is None, "--base goes with --profile FILE.toml"),
+        (profile and cases, "--profile measures all that it needs: leave --cases out"),
+    ):
+        if wrong:
+            fail(why)
     from gatherbench.bench.model.profile import ProfileError, load_profile
     from gatherbench.bench.probe.case import Scope
-    from gatherbench.bench.probe.probe import FEWEST_ROUNDS, Probed
     from gatherbench.bench.probe.probe import probe as measure
-    from gatherbench.bench.probe.profile import profile_of
     from gatherbench.bench.probe.rig import ProbeError, writing
     from gatherbench.bench.probe.table import table
 
-    err, screen = console(stderr=True), console()
+    err, screen = console(stderr=True), console(quiet=as_json)
     with bad_input(ProbeError, ProfileError):
         given, folder = load_profile(base) if base else None, disk_folder(disk)
         if profile is not None:  # before a minute is spent
-            place = profile.parent if profile.suffix == ".toml" else profile
+            place = profile.parent if profile.suffix else profile
             with writing(place):
                 place.mkdir(parents=True, exist_ok=True)
         try:
-            done: Probed = measure(
+            done = measure(
                 out,
-                names=names,
+                names=tuple(filter(None, cases.split(","))),
                 scope=Scope.PROFILE if profile else Scope.MINUTE,
                 device=device,  # type: ignore[arg-type]
                 disk=folder,
@@ -119,33 +110,47 @@ def _measure(
         screen.print(
             f"Written: {done.folder}/probe.csv (to send in), probe.png, rows.csv", soft_wrap=True
         )
+        if as_json:
+            known = done.known.astype(object)
+            print_json(known.where(known.notna(), None).to_dict("records"))
         if profile is not None:
-            if done.rounds < FEWEST_ROUNDS:
-                fail(f"{done.rounds} whole rounds are too few for a profile: give more --budget")
-            if profile.suffix != ".toml":
-                profile /= f"{done.facts.machine}.toml"
-            with writing(profile):
-                profile.write_text(profile_of(done.known, done.facts, given).to_toml(), "utf-8")
-            screen.print(f"Use it: gatherbench predict RUN --profile {profile}", soft_wrap=True)
-    wrong = done.known["reason"].str.startswith("wrong")
-    if wrong.any() or not done.known["rounds"].any():
+            screen.print(
+                f"Use it: gatherbench predict RUN --profile {_write(profile, done, given)}",
+                soft_wrap=True,
+            )
+    astray = done.known["reason"].str.startswith("wrong")
+    if astray.any() or not done.known["rounds"].any():
         raise typer.Exit(FAILED)
 
 
-def disk_folder(said: str) -> Path | None:
-    """The folder whose disk is timed: the data folder where none is said; ``none``: no disk."""
+def _write(place: Path, done: Probed, base: LinkProfile | None) -> Path:
+    """Write the profile as the file, or into the folder; where it is."""
+    from gatherbench.bench.probe.probe import FEWEST_ROUNDS
+    from gatherbench.bench.probe.profile import profile_of
+    from gatherbench.bench.probe.rig import writing
+
+    if done.rounds < FEWEST_ROUNDS:
+        fail(f"{done.rounds} whole rounds are too few for a profile: give more --budget")
+    file = place if place.suffix else place / f"{done.facts.machine}.toml"
+    with writing(file):
+        file.write_text(profile_of(done.known, done.facts, base).to_toml(), "utf-8")
+    return file
+
+
+def disk_folder(given: str) -> Path | None:
+    """The folder whose disk is timed: the data folder where none is given; ``none``: no disk."""
     from gatherbench.datasets.store import data_root
 
-    if said == "none":
+    if given == "none":
         return None
-    if said and not Path(said).is_dir():
-        fail(f"--disk {said}: no such folder; name a folder on the disk, or none")
-    root = Path(said) if said else data_root().absolute()
+    if given and not Path(given).is_dir():
+        fail(f"--disk {given}: no such folder; name a folder on the disk, or none")
+    root = Path(given) if given else data_root().absolute()
     # A data folder that is not there yet will lie on the disk of what it is made in.
     return next(place for place in (root, *root.parents) if place.is_dir())
 
 
-def _list() -> None:
+def _list() -> Table:
     from rich.table import Table
 
     from gatherbench.bench.probe.case import every_case
@@ -156,10 +161,6 @@ def _list() -> None:
     for one in every_case().values():
         when = ("probe", "--profile", "--cases")[one.scope]
         lacks = one.missing()
-        shown.add_row(
-            one.name,
-            when,
-            "lacks " + ", ".join(lacks) if lacks else "ok",
-            f"{one.unit}: {one.what}",
-        )
-    console().print(shown)
+        here = "lacks " + ", ".join(lacks) if lacks else "ok"
+        shown.add_row(one.name, when, here, f"{one.unit}: {one.what}")
+    return shown

@@ -1,9 +1,11 @@
-"""What a meter is: something that watches a window of time and says what it saw, or why not."""
+"""A meter watches a window of time, between ``begin`` and ``end``; it has a value or a reason."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar
 
 from gatherbench.reason import Reason
 
@@ -11,67 +13,69 @@ from gatherbench.reason import Reason
 UNITS = ("s", "B", "J", "W", "1", "1/s", "K", "Hz")
 #: Magnitudes that a value may have beside 0, so that squares, sums and ratios are numbers.
 LEAST, MOST = 1e-60, 1e60
-NEVER_OPENED = Reason("failed", "the window was never opened")
+
+#: Seconds since the window began, and the value or count there.
+Series = tuple[tuple[float, float], ...]
+#: What a window saw: each metric's number, or why there is none (never a made-up 0).
+Window = dict[str, float | Reason]
+
+
+class Meter(ABC):
+    """Counters before polling, polling before estimates, estimates never.
+
+    Attributes:
+        units: of every metric that it may report, by name.
+        lost: what a run cannot say without it.
+        trust: why its numbers may be believed.
+        sources: how the last window came by a metric, where the meter itself says more than its
+            summary.
+        series: of the last window, what a polled metric was over time.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    lost: ClassVar[str]
+    trust: ClassVar[str]
+    units: Mapping[str, str]
+    sources: Mapping[str, str] = {}
+    series: Mapping[str, Series] = {}
+
+    def probe(self) -> Reason | None:
+        """Say why this meter cannot read here, or ``None``."""
+        return None
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Open a window."""
+
+    @abstractmethod
+    def end(self) -> Window:
+        """Close it and say what it saw."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One number from one window, or the reason why there is none (never a made-up 0)."""
+    """One number from one window, or the reason why there is none."""
 
     metric: str
     unit: str
     value: float | None
     source: str
     reason: Reason | None = None
-    samples: int = 0  # readings of the sensor behind it; 2 for a difference of a counter's
-    period_s: float | None = None  # between them, where the sensor is polled
-    series: tuple[tuple[float, float], ...] = ()  # (s, value or count since the window opened)
+    series: Series = ()
 
 
-def reading(
-    metric: str,
-    unit: str,
-    answer: float | Reason,
-    source: str,
-    samples: int = 0,
-    period_s: float | None = None,
-    series: tuple[tuple[float, float], ...] = (),
-) -> Reading:
-    """The reading of a sensor that answers with a number or with a reason."""
-    if isinstance(answer, Reason):
-        return Reading(metric, unit, None, source, answer, samples, period_s)
-    return Reading(metric, unit, float(answer), source, None, samples, period_s, series)
+def change(before: float | Reason, after: float | Reason) -> float | Reason:
+    """Tell what a counter counted between two looks at it."""
+    if isinstance(after, Reason):
+        return after
+    if isinstance(before, Reason):
+        return before
+    if after < before:
+        return Reason("failed", "the counter went backwards")
+    return after - before
 
 
-def cited(reading: Reading) -> str:
-    """The source as a row keeps it: ``SOURCE [samples=N]`` or ``SOURCE [samples=N, period=S s]``.
-
-    A reading that was never sampled keeps its bare source.
-    """
-    if not reading.samples:
-        return reading.source
-    period = "" if reading.period_s is None else f", period={reading.period_s:g} s"
-    return f"{reading.source} [samples={reading.samples}{period}]"
-
-
-@runtime_checkable
-class Meter(Protocol):
-    """Counters before polling, polling before estimates, estimates never."""
-
-    name: ClassVar[str]
-    summary: ClassVar[str]
-    #: What a run cannot say without it, and why its readings may be believed.
-    lost: ClassVar[str]
-    trust: ClassVar[str]
-
-    def probe(self) -> Reason | None:
-        """Why this meter cannot read here, or ``None``."""
-        ...
-
-    def start(self) -> None:
-        """Open a window. Never raises: a sensor that fails yields a reading with a reason."""
-        ...
-
-    def stop(self) -> list[Reading]:
-        """Close the window and report it."""
-        ...
+def sampled(source: str, samples: int, period_s: float) -> str:
+    """Name a polled source with how often it was read."""
+    return f"{source} [samples={samples}, period={period_s:g} s]"

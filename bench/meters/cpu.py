@@ -13,30 +13,35 @@ from __future__ import annotations
 import re
 import resource
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
 import psutil
 
-from gatherbench.bench.meters.base import Reading, reading
+from gatherbench.bench.meters.base import Meter, Window
 from gatherbench.reason import Reason, unsupported
 
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 
 CORE_SECONDS = ("cpu_user", "cpu_system")
-_TREE_CPU = "getrusage(self, ended children) + psutil.cpu_times(live children)"
-_TREE_COUNTS = "getrusage(self, ended children)"
-_SYSTEM = "psutil.cpu_times, every core of the host"
+_COUNTS = {
+    "context_switches_voluntary": "ru_nvcsw",
+    "context_switches_involuntary": "ru_nivcsw",
+    "page_faults_minor": "ru_minflt",
+    "page_faults_major": "ru_majflt",
+}
+_SYSTEM = ("system_cpu_busy", "system_cpu_steal")
 _WENT_BACK = unsupported("the counter went backwards, a process left the tree during the window")
 _NO_TICK = Reason("too_short", "/proc/stat did not advance (tick: 10 ms)", "use longer epochs")
 _NO_PEAK = unsupported("this kernel reports no VmHWM", "run on Linux with /proc mounted")
 
 
-class CpuMeter:
+class CpuMeter(Meter):
     """``cpu_user``, ``cpu_system`` (the tree, children included), ``system_cpu_busy``, ``…_steal``
     (the whole host) in core-seconds; ``context_switches_…``, ``page_faults_…`` (this process and
-    its ended children); ``peak_rss`` (this process, B): over the window where the kernel lets its
+    its ended children); ``peak_rss`` (this process): over the window where the kernel lets its
     mark be reset, else since the process began: its source says which.
     """
 
@@ -44,51 +49,74 @@ class CpuMeter:
     summary: ClassVar[str] = "core-seconds, context switches, page faults, peak memory"
     lost: ClassVar[str] = "what a strategy costs the processor"
     trust: ClassVar[str] = "cumulative counters of the kernel, read at both ends of the window"
+    units = {
+        **dict.fromkeys((*CORE_SECONDS, *_SYSTEM), "s"),
+        **dict.fromkeys(_COUNTS, "1"),
+        "peak_rss": "B",
+    }
 
     def __init__(self) -> None:
         self._totals = _totals()
         self._live_s = (0.0, 0.0)
         self._system = psutil.cpu_times()
-        self._peak_reset = False
+        self._reset = False
 
-    def probe(self) -> Reason | None:
-        return None
-
-    def start(self) -> None:
+    def begin(self) -> None:
         # The meter's own work stays outside of the window: totals are read last here, first below.
-        self._peak_reset = _reset_peak_rss()
+        self._reset = _reset_peak_rss()
         self._system = psutil.cpu_times()
         self._live_s = _live_descendants()
         self._totals = _totals()
 
-    def stop(self) -> list[Reading]:
+    def end(self) -> Window:
         totals = _totals()
-        peak = _peak_reading(self._peak_reset)
+        status = _STATUS.read_text() if _STATUS.is_file() else ""
+        peak = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
         system = psutil.cpu_times()
         live_s = _live_descendants()
-        change = {metric: totals[metric] - self._totals[metric] for metric in totals}
+        used = {metric: totals[metric] - self._totals[metric] for metric in totals}
         for metric, late, early in zip(CORE_SECONDS, live_s, self._live_s, strict=True):
-            change[metric] += late - early
-        return [
-            *(_difference(metric, "s", change.pop(metric), _TREE_CPU) for metric in CORE_SECONDS),
-            *(_difference(metric, "1", value, _TREE_COUNTS) for metric, value in change.items()),
-            *_system_readings(self._system, system),
-            peak,
-        ]
+            used[metric] += late - early
+        busy, steal, idle = (
+            _fields(system, *names) - _fields(self._system, *names)
+            for names in (("user", "nice", "system", "irq", "softirq"), ("steal",), _IDLE)
+        )
+        if busy + steal + idle > 0:
+            used |= dict(zip(_SYSTEM, (busy, steal), strict=True))
+        since = "over the window" if self._reset else "since process start, it cannot be reset here"
+        self.sources = {
+            **dict.fromkeys(
+                CORE_SECONDS, "getrusage(self, ended children) + psutil.cpu_times(live children)"
+            ),
+            **dict.fromkeys(_COUNTS, "getrusage(self, ended children)"),
+            **dict.fromkeys(_SYSTEM, "psutil.cpu_times, every core of the host"),
+            "peak_rss": f"/proc/self/status VmHWM, {since}",
+        }
+        # The clocks count microseconds; the rest is binary rounding.
+        numbers = {m: round(float(v), 6) for m, v in used.items()}
+        found: Window = {m: _WENT_BACK if v < 0 else v for m, v in numbers.items()}
+        found["peak_rss"] = _NO_PEAK if peak is None else float(peak[1]) * 1024
+        return dict.fromkeys(_SYSTEM, _NO_TICK) | found
+
+
+#: Waiting for input or output is idle.
+_IDLE = ("idle", "iowait")
+
+
+def _fields(times: object, *names: str) -> float:
+    """The sum of fields; one that this kernel does not report counts nothing.
+
+    ``user`` includes guests already.
+    """
+    return sum(getattr(times, name, 0.0) for name in names)
 
 
 def _totals() -> dict[str, float]:
     """What this process and its ended children have used since they began, by metric."""
     own = resource.getrusage(resource.RUSAGE_SELF)
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return {
-        "cpu_user": own.ru_utime + ended.ru_utime,
-        "cpu_system": own.ru_stime + ended.ru_stime,
-        "context_switches_voluntary": own.ru_nvcsw + ended.ru_nvcsw,
-        "context_switches_involuntary": own.ru_nivcsw + ended.ru_nivcsw,
-        "page_faults_minor": own.ru_minflt + ended.ru_minflt,
-        "page_faults_major": own.ru_majflt + ended.ru_majflt,
-    }
+    fields = {"cpu_user": "ru_utime", "cpu_system": "ru_stime", **_COUNTS}
+    return {m: getattr(own, field) + getattr(ended, field) for m, field in fields.items()}
 
 
 def _live_descendants() -> tuple[float, float]:
@@ -99,36 +127,11 @@ def _live_descendants() -> tuple[float, float]:
     """
     user_s = system_s = 0.0
     for child in psutil.Process().children(recursive=True):
-        try:
+        with suppress(psutil.NoSuchProcess):
             times = child.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        user_s += times.user + times.children_user
-        system_s += times.system + times.children_system
+            user_s += times.user + times.children_user
+            system_s += times.system + times.children_system
     return user_s, system_s
-
-
-def _difference(metric: str, unit: str, value: float, source: str) -> Reading:
-    value = round(float(value), 6)  # the clocks count microseconds; the rest is binary rounding
-    return reading(metric, unit, _WENT_BACK if value < 0 else value, source, samples=2)
-
-
-def _system_readings(early: object, late: object) -> list[Reading]:
-    """Busy and stolen core-seconds of the host; waiting for input or output is idle."""
-
-    def delta(*fields: str) -> float:
-        # A field that this kernel does not report counts nothing. `user` includes guests already.
-        return sum(getattr(late, f, 0.0) - getattr(early, f, 0.0) for f in fields)
-
-    busy_s = delta("user", "nice", "system", "irq", "softirq")
-    steal_s = delta("steal")
-    readings = []
-    for metric, value in (("system_cpu_busy", busy_s), ("system_cpu_steal", steal_s)):
-        if busy_s + steal_s + delta("idle", "iowait") <= 0:
-            readings.append(Reading(metric, "s", None, _SYSTEM, _NO_TICK, samples=2))
-        else:
-            readings.append(_difference(metric, "s", value, _SYSTEM))
-    return readings
 
 
 def _reset_peak_rss() -> bool:
@@ -140,16 +143,7 @@ def _reset_peak_rss() -> bool:
     return True
 
 
-def _peak_reading(reset: bool) -> Reading:
-    scope = "over the window" if reset else "since process start, it cannot be reset here"
-    status = _STATUS.read_text() if _STATUS.is_file() else ""
-    found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
-    answer = _NO_PEAK if found is None else float(found[1]) * 1024
-    source = f"/proc/self/status VmHWM, {scope}"
-    return reading("peak_rss", "B", answer, source, samples=0 if found is None else 1)
-
-
-class WallClockMeter:
+class WallClockMeter(Meter):
     """Seconds of the window, by which core-seconds become cores, joules watts.
 
     An epoch's own time is taken by the loop. Whoever closes a window over work of a GPU
@@ -160,19 +154,14 @@ class WallClockMeter:
     summary: ClassVar[str] = "how long the meters watched (monotonic clock)"
     lost: ClassVar[str] = "mean power and mean cores in use"
     trust: ClassVar[str] = "the kernel's monotonic clock"
+    units = {"window_time": "s"}
+    sources = {"window_time": "time.perf_counter"}
 
-    def __init__(self) -> None:
-        self._opened_s = 0.0
-
-    def probe(self) -> Reason | None:
-        return None
-
-    def start(self) -> None:
+    def begin(self) -> None:
         self._opened_s = time.perf_counter()
 
-    def stop(self) -> list[Reading]:
-        elapsed_s = time.perf_counter() - self._opened_s
-        return [Reading("window_time", "s", elapsed_s, "time.perf_counter", samples=2)]
+    def end(self) -> Window:
+        return {"window_time": time.perf_counter() - self._opened_s}
 
 
 #: Cores, or share of the host's cores, that other work may have beside a quiet measurement: daemons
@@ -186,7 +175,7 @@ def quiet_cores(cores: int) -> float:
 
 
 class OtherWork:
-    """How many cores other work keeps busy from now on; our children's work is ours.
+    """Counts the cores that other work keeps busy from now on; our children's work is ours.
 
     Kernel threads are other work, those that work for us as well, and what a hypervisor gave to
     other machines (steal). In a container the host may be larger than our share.
@@ -194,18 +183,17 @@ class OtherWork:
 
     def __init__(self) -> None:
         self._clock, self._cpu = WallClockMeter(), CpuMeter()
-        self._clock.start()
-        self._cpu.start()
+        self._clock.begin()
+        self._cpu.begin()
 
     def cores(self) -> float | None:
         """Since this was made; ``None`` where the kernel does not count."""
-        read = {r.metric: r.value for r in (*self._cpu.stop(), *self._clock.stop())}
-        host = (read["system_cpu_busy"], read["system_cpu_steal"])
-        ours = (read["cpu_user"], read["cpu_system"])
-        seconds = read["window_time"]
-        if None in (*host, *ours) or not seconds:
+        read = self._cpu.end() | self._clock.end()
+        numbers = [read[name] for name in (*_SYSTEM, *CORE_SECONDS, "window_time")]
+        if any(isinstance(one, Reason) for one in numbers):
             return None
-        return max(0.0, sum(x or 0 for x in host) - sum(x or 0 for x in ours)) / seconds
+        busy, steal, user, system, seconds = (float(one) for one in numbers)  # type: ignore[arg-type]
+        return max(0.0, busy + steal - user - system) / seconds if seconds else None
 
 
 def is_quiet(other_cores: float | None) -> bool:

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import ClassVar
 
-from gatherbench.bench.meters.base import Reading, reading
+from gatherbench.bench.meters.base import Meter, Window, change
 from gatherbench.datasets.store import data_root
 from gatherbench.reason import Reason, unsupported
 
@@ -21,15 +21,13 @@ _DEVICES = Path("/sys/dev/block")
 SECTOR_BYTES = 512
 _NO_IO = unsupported("this kernel counts no bytes of a process", "run on Linux with /proc")
 
-_Sums = tuple[float | Reason, float | Reason, float | Reason]
 
-
-class DiskMeter:
+class DiskMeter(Meter):
     """Reads of the disk on which a folder lies, as the kernel counts them.
 
-    ``disk_read_process`` (B): what this process has had fetched from any disk, page faults
-    included; of others, its children among them, nothing. ``disk_read_device`` (B) and
-    ``disk_reads_device`` (1): what the device has completed for anybody on the machine.
+    ``disk_read_process`` is what this process has had fetched from any disk, page faults included;
+    of others, its children among them, nothing. ``…_device`` is what the device has completed for
+    anybody on the machine.
 
     Args:
         folder: by default that of the datasets. It need not exist.
@@ -40,56 +38,47 @@ class DiskMeter:
     summary: ClassVar[str] = "bytes and reads off the disk of the datasets, as the kernel counts"
     lost: ClassVar[str] = "what is read off the disk is what a path says that it asked for"
     trust: ClassVar[str] = "cumulative counters of the kernel, read at both ends of the window"
+    units = {"disk_read_process": "B", "disk_read_device": "B", "disk_reads_device": "1"}
 
     def __init__(
         self, folder: Path | None = None, io: Path = _IO, devices: Path = _DEVICES
     ) -> None:
         self._io = io
         self._device = _device_of(folder or data_root(), devices)
-        self._early = self._read()
-
-    def probe(self) -> Reason | None:
-        return next((value for value in self._read() if isinstance(value, Reason)), None)
-
-    def start(self) -> None:
-        self._early = self._read()
-
-    def stop(self) -> list[Reading]:
-        late, statistics = self._read(), str(_DEVICES)
+        statistics = str(_DEVICES)
         if not isinstance(self._device, Reason):
             whole = (self._device, self._device.parent)  # a partition has no queue of its own
             ahead = next((kib for x in whole if (kib := _text(x / "queue/read_ahead_kb"))), "")
-            said = f" (read-ahead {ahead.strip()} KiB)" if ahead else ""
-            statistics = f"/sys/class/block/{self._device.name}/stat{said}"
-        named = (
-            ("disk_read_process", "B", f"{_IO} read_bytes"),
-            ("disk_read_device", "B", f"{statistics}, sectors of {SECTOR_BYTES} B"),
-            ("disk_reads_device", "1", f"{statistics}, reads completed"),
-        )
-        return [
-            reading(metric, unit, _change(before, after), source, samples=2)
-            for (metric, unit, source), before, after in zip(named, self._early, late, strict=True)
-        ]
+            read_ahead = f" (read-ahead {ahead.strip()} KiB)" if ahead else ""
+            statistics = f"/sys/class/block/{self._device.name}/stat{read_ahead}"
+        self.sources = {
+            "disk_read_process": f"{_IO} read_bytes",
+            "disk_read_device": f"{statistics}, sectors of {SECTOR_BYTES} B",
+            "disk_reads_device": f"{statistics}, reads completed",
+        }
+        self._early = self._read()
 
-    def _read(self) -> _Sums:
+    def probe(self) -> Reason | None:
+        return next((value for value in self._read().values() if isinstance(value, Reason)), None)
+
+    def begin(self) -> None:
+        self._early = self._read()
+
+    def end(self) -> Window:
+        return {metric: change(self._early[metric], late) for metric, late in self._read().items()}
+
+    def _read(self) -> Window:
         found = re.search(r"^read_bytes: (\d+)$", _text(self._io), re.MULTILINE)
         process = _NO_IO if found is None else float(found[1])
         if isinstance(self._device, Reason):
-            return process, self._device, self._device
+            return dict(zip(self.units, (process, self._device, self._device), strict=True))
         file = self._device / "stat"
         counted = _text(file).split()
         if len(counted) < 3:
-            reason = unsupported(f"{file} cannot be read")
-            return process, reason, reason
-        return process, float(counted[2]) * SECTOR_BYTES, float(counted[0])
-
-
-def _change(before: float | Reason, after: float | Reason) -> float | Reason:
-    if isinstance(after, Reason):
-        return after
-    if isinstance(before, Reason):
-        return before
-    return after - before if after >= before else Reason("failed", "the counter went backwards")
+            silent = unsupported(f"{file} cannot be read")
+            return dict(zip(self.units, (process, silent, silent), strict=True))
+        sectors, reads = float(counted[2]), float(counted[0])
+        return dict(zip(self.units, (process, sectors * SECTOR_BYTES, reads), strict=True))
 
 
 def _device_of(folder: Path, devices: Path) -> Path | Reason:

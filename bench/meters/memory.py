@@ -8,11 +8,10 @@ given; the kernel's own figures are of pages that are resident.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
-from gatherbench.bench.meters.base import Reading, reading
+from gatherbench.bench.meters.base import Meter, Window
 from gatherbench.reason import Reason, unsupported
 
 _STATUS = Path("/proc/self/status")
@@ -26,7 +25,7 @@ _NO_STATUS = unsupported("memory is told by /proc/self/status", "run on Linux wi
 _NO_RSS = unsupported("this kernel reports no Rss fields", "run on Linux 4.5 or later")
 
 
-class MemoryMeter:
+class MemoryMeter(Meter):
     """Bytes of host and GPU memory.
 
     At the end of the window: ``host_pageable`` (resident anonymous and shared pages that are not
@@ -39,60 +38,56 @@ class MemoryMeter:
     summary: ClassVar[str] = "pageable, pinned and managed host memory; peaks of GPU memory"
     lost: ClassVar[str] = "what a strategy needs of that memory"
     trust: ClassVar[str] = "the accounts of the kernel, of CUDA's callers and of torch's allocators"
+    units = dict.fromkeys(
+        (
+            *("host_pageable", "host_file_mapped", "host_pinned", "host_managed"),
+            *("gpu_allocated_peak", "gpu_reserved_peak"),
+        ),
+        "B",
+    )
 
     def probe(self) -> Reason | None:
         return None if _STATUS.is_file() else _NO_STATUS
 
-    def start(self) -> None:
+    def begin(self) -> None:
         import torch  # loaded long since where there is something to meter
 
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.reset_peak_memory_stats()
 
-    def stop(self) -> list[Reading]:
+    def end(self) -> Window:
         import torch
 
         from gatherbench.kernels.managed_memory import managed_bytes
         from gatherbench.kernels.mapped_memory import registered_bytes
 
-        cuda, registered = torch.cuda, registered_bytes()
-        why: Reason | None = _IDLE if cuda.is_available() else _NO_GPU
-        if cuda.is_initialized():  # type: ignore[no-untyped-call]
-            why = None
-        allocated = "torch.cuda.host_memory_stats allocated_bytes"
-        figures: dict[str, tuple[str, Callable[[], float]]] = {
-            "host_pinned": (
-                f"bytes given to cudaHostRegister + {allocated}",
-                lambda: registered + cuda.host_memory_stats()["allocated_bytes.current"],
-            ),
-            "host_managed": ("bytes given to cudaMallocManaged", managed_bytes),
-            "gpu_allocated_peak": ("torch.cuda.max_memory_allocated", cuda.max_memory_allocated),
-            "gpu_reserved_peak": ("torch.cuda.max_memory_reserved", cuda.max_memory_reserved),
+        registered = registered_bytes()
+        self.sources = {
+            "host_pageable": "/proc/self/status RssAnon + RssShmem"
+            + " less registered bytes" * (registered > 0),
+            "host_file_mapped": "/proc/self/status RssFile",
+            "host_pinned": "bytes given to cudaHostRegister"
+            " + torch.cuda.host_memory_stats allocated_bytes",
+            "host_managed": "bytes given to cudaMallocManaged",
+            "gpu_allocated_peak": "torch.cuda.max_memory_allocated",
+            "gpu_reserved_peak": "torch.cuda.max_memory_reserved",
         }
-        return _resident_readings(registered) + [
-            reading(metric, "B", why or read(), source, samples=0 if why else 1)
-            for metric, (source, read) in figures.items()
-        ]
-
-
-def _resident_readings(registered: int) -> list[Reading]:
-    """Resident pages as the kernel counts them; registered memory is resident, and anonymous."""
-    status = _STATUS.read_text() if _STATUS.is_file() else ""
-    resident = {
-        name: int(kilobytes) * 1024
-        for name, kilobytes in re.findall(r"^Rss(\w+):\s+(\d+) kB$", status, re.MULTILINE)
-    }
-    readings = []
-    for metric, names, less in (
-        ("host_pageable", ("Anon", "Shmem"), registered),
-        ("host_file_mapped", ("File",), 0),
-    ):
-        source = "/proc/self/status " + " + ".join(f"Rss{name}" for name in names)
-        if less:
-            source += " less registered bytes"
-        answer: float | Reason = _NO_RSS
-        if all(name in resident for name in names):
+        status = _STATUS.read_text() if _STATUS.is_file() else ""
+        kilobytes = dict(re.findall(r"^Rss(\w+):\s+(\d+) kB$", status, re.MULTILINE))
+        resident = {name: 1024 * int(kb) for name, kb in kilobytes.items()}
+        found: Window = dict.fromkeys(("host_pageable", "host_file_mapped"), _NO_RSS)
+        if resident.keys() >= {"Anon", "Shmem", "File"}:
             # A registered map of a file is no anonymous memory: then nothing is left, not less.
-            answer = max(0, sum(resident[name] for name in names) - less)
-        readings.append(reading(metric, "B", answer, source, samples=1))
-    return readings
+            pageable = max(0, resident["Anon"] + resident["Shmem"] - registered)
+            found = {"host_pageable": pageable, "host_file_mapped": resident["File"]}
+        if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            why = _IDLE if torch.cuda.is_available() else _NO_GPU
+            return {**dict.fromkeys(self.units, why), **found}
+        pinned = torch.cuda.host_memory_stats()["allocated_bytes.current"]
+        return {
+            **found,
+            "host_pinned": registered + pinned,
+            "host_managed": managed_bytes(),
+            "gpu_allocated_peak": torch.cuda.max_memory_allocated(),
+            "gpu_reserved_peak": torch.cuda.max_memory_reserved(),
+        }

@@ -13,12 +13,12 @@ import itertools
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from gatherbench.bench.machine import nvml as pynvml
 from gatherbench.bench.machine.pcie import UnknownLinkError, fastest_rate, raw_rate
-from gatherbench.bench.meters.base import Reading, reading
+from gatherbench.bench.meters.base import Meter, Series, Window, sampled
 from gatherbench.bench.meters.nvml_device import (
     NOT_CALIBRATED,
     GpuUnderTest,
@@ -29,10 +29,12 @@ from gatherbench.bench.meters.nvml_device import (
     gpm_metrics,
     no_gpu_reason,
 )
-from gatherbench.bench.meters.poller import Polled, Poller, Wrapping
+from gatherbench.bench.meters.poller import COST_SOURCE, Polled, Poller, Wrapping
 from gatherbench.reason import Reason, SensorUnavailableError, unsupported
 
 DIRECTIONS = ("host_to_device", "device_to_host")
+_METRICS = tuple(f"pcie_{direction}" for direction in DIRECTIONS)
+_COST = "pcie_polling_cpu"
 #: The byte counters are 32 bits wide: they start anew after 4 GiB, at 55 GB/s every 78 ms.
 MODULUS = 2**32
 #: How far apart the driver's stamp and the reading of a counter may lie.
@@ -41,8 +43,21 @@ STAMP_S = 0.005
 SHORTEST_GPM_S = 0.2
 MIB = 2**20
 
-Series = tuple[tuple[float, float], ...]
 Snapshot = tuple[float, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What a window saw of each direction: a total, totals over time, or why neither."""
+
+    told: Sequence[float | Series | Reason]
+    samples: int
+    cost: float | Reason
+
+    @property
+    def bytes(self) -> list[float | Reason]:
+        """The total of each direction, in the order of :data:`DIRECTIONS`."""
+        return [one[-1][1] if isinstance(one, tuple) else one for one in self.told]
 
 
 class PcieSource(ABC):
@@ -68,25 +83,20 @@ class PcieSource(ABC):
     def _read(self) -> Any:
         """What is taken at one time."""
 
-    def start(self) -> None:
+    def begin(self) -> None:
         """Open a window."""
         self._opened_s = time.time()
         self._poller.start()
 
     @abstractmethod
-    def stop(self) -> list[Reading]:
-        """Close it: bytes by direction, and the core-seconds that polling cost."""
+    def end(self) -> Traffic:
+        """Close it."""
 
-    def _readings(
+    def _traffic(
         self, polled: Polled[Any], told: Sequence[float | Series | Reason] | Reason, samples: int
-    ) -> list[Reading]:
-        """Of what each direction's sensor told: a total, totals over time, or a reason."""
-        told, readings = (told, told) if isinstance(told, Reason) else told, []
-        for direction, source, one in zip(DIRECTIONS, self.sources, told, strict=True):
-            series, answer = (one, one[-1][1]) if isinstance(one, tuple) else ((), one)
-            how = (source, samples, self.period_s, series)
-            readings.append(reading(f"pcie_{direction}", "B", answer, *how))
-        return [*readings, polled.cost("pcie_polling_cpu")]
+    ) -> Traffic:
+        both = (told, told) if isinstance(told, Reason) else told
+        return Traffic(both, samples, polled.cost)
 
 
 class FieldCounters(PcieSource):
@@ -114,10 +124,10 @@ class FieldCounters(PcieSource):
         """Answers of the driver, unread, and the time after the call."""
         return self._device.answers(*self._ids), time.time()
 
-    def stop(self) -> list[Reading]:
+    def end(self) -> Traffic:
         polled = self._poller.stop()
         told = polled.error or [self._series(i, polled.samples) for i in range(len(self._ids))]
-        return self._readings(polled, told, len(polled.samples))
+        return self._traffic(polled, told, len(polled.samples))
 
     def _series(self, number: int, samples: Sequence[tuple[Any, float]]) -> Series | Reason:
         counts = []
@@ -166,18 +176,18 @@ class Gpm(PcieSource):
     def _read(self) -> Snapshot:
         return time.monotonic(), self._device.gpm_sample()
 
-    def stop(self) -> list[Reading]:
+    def end(self) -> Traffic:
         polled = self._poller.stop()
         try:
-            told: list[Series | Reason] | Reason = (
-                answer_or_reason(lambda: gpm_traffic(chain(polled.samples)))
-                if polled.error is None
-                else polled.error
-            )
+            told: Sequence[Series | Reason] | Reason
+            if polled.error is not None:
+                told = polled.error
+            else:
+                told = answer_or_reason(lambda: gpm_traffic(chain(polled.samples)))
         finally:
             for _, sample in polled.samples:
                 pynvml.nvmlGpmSampleFree(sample)
-        return self._readings(polled, told, len(polled.samples))
+        return self._traffic(polled, told, len(polled.samples))
 
 
 def chain(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
@@ -253,11 +263,11 @@ class SampledThroughput(PcieSource):
         rates = tuple(self._device.throughput(counter) for counter in self._counters)
         return begin_s, rates, time.monotonic()
 
-    def start(self) -> None:
-        super().start()
+    def begin(self) -> None:
+        super().begin()
         self._opened_s = time.monotonic()  # after the first sample, which blocks
 
-    def stop(self) -> list[Reading]:
+    def end(self) -> Traffic:
         closed_s = time.monotonic()
         polled = self._poller.stop()
         # A sample that reaches beyond an edge of the window has seen what is not of it.
@@ -269,10 +279,10 @@ class SampledThroughput(PcieSource):
         if polled.error is not None or not inside:
             cause = "the window is too short for a sample"
             short = Reason("too_short", cause, "use longer epochs")
-            return self._readings(polled, polled.error or short, len(inside))
+            return self._traffic(polled, polled.error or short, len(inside))
         length_s = closed_s - self._opened_s
         moved = [sum(rates) / len(inside) * length_s for rates in zip(*inside, strict=True)]
-        return self._readings(polled, moved, len(inside))
+        return self._traffic(polled, moved, len(inside))
 
 
 #: In the order in which they are tried.
@@ -284,8 +294,8 @@ _BLOCKS = unsupported(
 )
 
 
-class PcieMeter:
-    """Bytes over the link by direction (B), and the core-seconds that polling them cost (s).
+class PcieMeter(Meter):
+    """Bytes over the link by direction, and the core-seconds that polling them cost.
 
     ``gpu`` has the source to read (``None``: no GPU takes part). ``timed``: whether what the window
     holds is timed; some sources must not run then.
@@ -295,6 +305,8 @@ class PcieMeter:
     summary: ClassVar[str] = "bytes over the GPU's PCI Express link (NVML)"
     lost: ClassVar[str] = "what really crossed the link; declared bytes remain"
     trust: ClassVar[str] = "held against pinned copies of known size when a run on a GPU begins"
+    units = {**dict.fromkeys(_METRICS, "B"), _COST: "s"}
+    sources = dict.fromkeys(_METRICS, "NVML PCIe traffic")
 
     def __init__(self, gpu: GpuUnderTest | None = None, *, timed: bool = True) -> None:
         self._gpu, self._timed = gpu, timed
@@ -315,12 +327,16 @@ class PcieMeter:
     def probe(self) -> Reason | None:
         return self._source if isinstance(self._source, Reason) else None
 
-    def start(self) -> None:
+    def begin(self) -> None:
         if not isinstance(self._source, Reason):
-            self._source.start()
+            self._source.begin()
 
-    def stop(self) -> list[Reading]:
+    def end(self) -> Window:
         if isinstance(self._source, Reason):
-            how = ("B", self._source, "NVML PCIe traffic")
-            return [reading(f"pcie_{direction}", *how) for direction in DIRECTIONS]
-        return self._source.stop()
+            return dict.fromkeys(_METRICS, self._source)
+        source, found = self._source, self._source.end()
+        texts = [sampled(text, found.samples, source.period_s) for text in source.sources]
+        self.sources = dict(zip(self.units, (*texts, COST_SOURCE), strict=True))
+        both = zip(_METRICS, found.told, strict=True)
+        self.series = {metric: one for metric, one in both if isinstance(one, tuple)}
+        return dict(zip(self.units, (*found.bytes, found.cost), strict=True))

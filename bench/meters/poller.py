@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from gatherbench.bench.meters.base import NEVER_OPENED, Reading, reading
 from gatherbench.outside import words_of
-from gatherbench.reason import Reason, ReasonError, SensorUnavailableError, unsupported
+from gatherbench.reason import Kind, Reason, ReasonError, SensorUnavailableError, unsupported
 
 T = TypeVar("T")
+NEVER_OPENED = Reason("failed", "the window was never opened")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +27,17 @@ class Polled(Generic[T]):
     error: Reason | None  # what went wrong; the samples before it are there
     cpu_s: float = 0.0  # core-seconds that the thread used
 
-    def cost(self, metric: str) -> Reading:
-        """What the polling thread used, as a reading. Units: s."""
-        used = self.error if self.error is NEVER_OPENED else self.cpu_s
-        return reading(metric, "s", used, "time.thread_time of the polling thread", samples=2)
+    @property
+    def cost(self) -> float | Reason:
+        """What the polling thread used, by ``time.thread_time``. Units: s."""
+        return NEVER_OPENED if self.error is NEVER_OPENED else self.cpu_s
+
+
+COST_SOURCE = "time.thread_time of the polling thread"
 
 
 class Poller(Generic[T]):
-    """Calls ``read`` every ``period_s`` between :meth:`start` and :meth:`stop`.
-
-    A sensor that never answers keeps ``stop`` waiting: a recorder leaves such a meter behind.
-    """
+    """Calls ``read`` every ``period_s`` between :meth:`start` and :meth:`stop`."""
 
     def __init__(self, read: Callable[[], T], period_s: float) -> None:
         self._read, self._period_s = read, period_s
@@ -104,22 +104,19 @@ class Wrapping:
                 readings, its time went backwards, or it rose faster than it can.
         """
         if not counts:
-            cause = f"{self.name} was never read"
-            raise SensorUnavailableError(Reason("too_short", cause, "use longer epochs"))
+            raise _refused("too_short", f"{self.name} was never read", "use longer epochs")
         last_s, last = counts[0]
         series = [(last_s, 0)]
         for time_s, value in counts[1:]:
             gap_s = time_s - last_s
             if gap_s < 0:
-                cause = f"the time of {self.name} went backwards"
-                raise SensorUnavailableError(Reason("failed", cause, "do not set the clock"))
+                raise _refused("failed", f"the time of {self.name} went backwards", "set no clock")
             if gap_s == 0 and value == last:
                 continue
             if gap_s * self.most_per_s >= self.modulus:
-                wrap_s = self.modulus / self.most_per_s
                 cause = (
                     f"{gap_s:.3g} s between two readings of {self.name}, which can start anew"
-                    f" every {wrap_s:.3g} s"
+                    f" every {self.modulus / self.most_per_s:.3g} s"
                 )
                 raise SensorUnavailableError(unsupported(cause, "leave a core free"))
             more = (value - last) % self.modulus
@@ -129,7 +126,11 @@ class Wrapping:
                     f"{self.name} rose by {more} {self.unit} in {gap_s:.3g} s, more than is"
                     " possible: it was reset or counts something else"
                 )
-                raise SensorUnavailableError(Reason("failed", cause))
+                raise _refused("failed", cause)
             series.append((time_s, series[-1][1] + more))
             last_s, last = time_s, value
         return series
+
+
+def _refused(kind: Kind, cause: str, remedy: str = "") -> SensorUnavailableError:
+    return SensorUnavailableError(Reason(kind, cause, remedy))

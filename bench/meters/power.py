@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
 from gatherbench.bench.machine import nvml as pynvml
-from gatherbench.bench.meters.base import NEVER_OPENED, Reading, reading
+from gatherbench.bench.meters.base import Meter, Series, Window, change, sampled
 from gatherbench.bench.meters.nvml_device import (
     FieldValue,
     GpuUnderTest,
@@ -24,7 +24,7 @@ from gatherbench.bench.meters.nvml_device import (
     answer_or_reason,
     no_gpu_reason,
 )
-from gatherbench.bench.meters.poller import Polled, Poller
+from gatherbench.bench.meters.poller import COST_SOURCE, NEVER_OPENED, Polled, Poller
 from gatherbench.reason import Reason
 
 T = TypeVar("T")
@@ -36,17 +36,12 @@ PERIOD_S = 0.1
 #: The driver's own average looks back one second.
 _AVERAGE_S = 1.0
 
-ENERGY = "nvmlDeviceGetTotalEnergyConsumption"
 POWER = "mean of NVML_FI_DEV_POWER_INSTANT"
 #: Where the driver lacks that field (what the call tells: nvml.h).
 _USAGE = (
     "mean of nvmlDeviceGetPowerUsage, itself a mean over 1 s on GPUs since Ampere but for GA100;"
     " the driver has no NVML_FI_DEV_POWER_INSTANT"
 )
-_AVERAGE = "NVML_FI_DEV_POWER_AVERAGE at the window's end"
-_TEMPERATURE, _CLOCK = "nvmlDeviceGetTemperature", "nvmlDeviceGetClockInfo SM"
-_REASONS = "nvmlDeviceGetCurrentClocksEventReasons"
-
 _NO_POWER = Reason("failed", "the power sensor says 0 W; a GPU that answers draws some")
 _NEVER_READ = Reason("too_short", "the sensor was never read", "use longer epochs")
 _TOO_SHORT_FOR_ENERGY = Reason(
@@ -105,58 +100,63 @@ def _watts(answer: FieldValue) -> float | Reason:
     return float(answer.value) / 1e3 or _NO_POWER
 
 
-def summarise(polled: Polled[Sample]) -> list[Reading]:
-    """Means and extremes over a window's samples; a sensor that failed on the way has a reason."""
-    samples, count = polled.samples, len(polled.samples)
+def summarise(polled: Polled[Sample]) -> tuple[Window, dict[str, str], Series]:
+    """Means and extremes over a window's samples, their sources, and the power over time.
+
+    A sensor that failed on the way has a reason.
+    """
+    samples = polled.samples
     begin_s = samples[0].time_s if samples else 0.0
     length_s = samples[-1].time_s - begin_s if samples else 0.0
 
     def all_of(values: Sequence[T | Reason], take: Callable[[list[T]], float]) -> float | Reason:
-        if polled.error is not None:
-            return polled.error
-        numbers: list[T] = []
-        for value in values:
-            if isinstance(value, Reason):
-                return value
-            numbers.append(value)
+        reason = polled.error or next((v for v in values if isinstance(v, Reason)), None)
+        if reason is not None:
+            return reason
+        numbers = [value for value in values if not isinstance(value, Reason)]
         return take(numbers) if numbers else _NEVER_READ
 
-    power = all_of([s.power_w for s in samples], statistics.fmean)
-    source = next((s.power_source for s in samples if s.power_source != POWER), POWER)
-    over_time = tuple(
-        (s.time_s - begin_s, s.power_w) for s in samples if not isinstance(s.power_w, Reason)
-    )
     average = all_of([s.average_w for s in samples], lambda watts: watts[-1])
     if length_s < _AVERAGE_S and not isinstance(average, Reason):
         cause = f"a window of {length_s:.2g} s is too short for what averages over {_AVERAGE_S:g} s"
         average = Reason("too_short", cause, "use longer epochs")
-    temperature = all_of([s.temperature_k for s in samples], max)
     clocks = [s.clock_hz for s in samples]
-    slowed = all_of(
-        [s.slowed_by for s in samples], lambda names: statistics.fmean(map(bool, names))
-    )
-    named = sorted({n for s in samples if not isinstance(s.slowed_by, Reason) for n in s.slowed_by})
-    how = (count, PERIOD_S)
-    return [
-        reading("gpu_power", "W", power, source, *how, over_time),
-        reading("gpu_power_average", "W", average, _AVERAGE, *how),
-        reading("gpu_temperature", "K", temperature, f"highest {_TEMPERATURE}", *how),
-        reading("gpu_clock", "Hz", all_of(clocks, statistics.fmean), f"mean of {_CLOCK}", *how),
-        reading("gpu_clock_lowest", "Hz", all_of(clocks, min), f"lowest {_CLOCK}", *how),
-        reading(
-            "gpu_slowed", "1", slowed,
-            f"share of samples with {_REASONS}: {', '.join(named) or 'none'}", *how,
+    found: Window = {
+        "gpu_power": all_of([s.power_w for s in samples], statistics.fmean),
+        "gpu_power_average": average,
+        "gpu_temperature": all_of([s.temperature_k for s in samples], max),
+        "gpu_clock": all_of(clocks, statistics.fmean),
+        "gpu_clock_lowest": all_of(clocks, min),
+        "gpu_slowed": all_of(
+            [s.slowed_by for s in samples], lambda by: sum(map(bool, by)) / len(by)
         ),
-    ]  # fmt: skip
+    }
+    causes = [s.slowed_by for s in samples if not isinstance(s.slowed_by, Reason)]
+    by = sorted({cause for one in causes for cause in one})
+    clock, reasons = "nvmlDeviceGetClockInfo SM", "nvmlDeviceGetCurrentClocksEventReasons"
+    sources = {
+        "gpu_power": next((s.power_source for s in samples if s.power_source != POWER), POWER),
+        "gpu_power_average": "NVML_FI_DEV_POWER_AVERAGE at the window's end",
+        "gpu_temperature": "highest nvmlDeviceGetTemperature",
+        "gpu_clock": f"mean of {clock}",
+        "gpu_clock_lowest": f"lowest {clock}",
+        "gpu_slowed": f"share of samples with {reasons}: {', '.join(by) or 'none'}",
+    }
+    series = tuple(
+        (s.time_s - begin_s, s.power_w) for s in samples if not isinstance(s.power_w, Reason)
+    )
+    return found, sources, series
 
 
-class GpuEnergyMeter:
-    """Energy alone, J, for windows in which power is polled already; ``gpu`` ``None``: no GPU."""
+class GpuEnergyMeter(Meter):
+    """Energy alone, for windows in which power is polled already; ``gpu`` ``None``: no GPU."""
 
     name: ClassVar[str] = "gpu_energy"
     summary: ClassVar[str] = "energy of the GPU over a long window (NVML)"
     lost: ClassVar[str] = "energy of an epoch on the GPU"
     trust: ClassVar[str] = "the driver's counter, taken as it is, over 10 s and more"
+    units = {"gpu_energy": "J"}
+    sources = {"gpu_energy": "nvmlDeviceGetTotalEnergyConsumption"}
 
     def __init__(self, gpu: GpuUnderTest | None = None) -> None:
         self._gpu = gpu
@@ -174,47 +174,56 @@ class GpuEnergyMeter:
     def probe(self) -> Reason | None:
         return self._device if isinstance(self._device, Reason) else None
 
-    def start(self) -> None:
+    def begin(self) -> None:
         if not isinstance(self._device, Reason):
             self._early = answer_or_reason(self._device.energy_j)
             self._opened_s = time.monotonic()
 
-    def stop(self) -> list[Reading]:
+    def end(self) -> Window:
         if isinstance(self._device, Reason):
-            return [reading("gpu_energy", "J", self._device, ENERGY)]
+            return {"gpu_energy": self._device}
         length_s = time.monotonic() - self._opened_s
-        late, early = answer_or_reason(self._device.energy_j), self._early
-        if isinstance(early, Reason):
-            return [reading("gpu_energy", "J", early, ENERGY)]
-        if isinstance(late, Reason):
-            return [reading("gpu_energy", "J", late, ENERGY)]
-        joules: float | Reason = late - early if late > early else _STOOD_STILL
-        if length_s < SHORTEST_ENERGY_WINDOW_S:
-            joules = _TOO_SHORT_FOR_ENERGY
-        return [reading("gpu_energy", "J", joules, ENERGY, samples=2)]
+        joules = change(self._early, answer_or_reason(self._device.energy_j))
+        if isinstance(joules, float) and length_s < SHORTEST_ENERGY_WINDOW_S:
+            return {"gpu_energy": _TOO_SHORT_FOR_ENERGY}
+        return {"gpu_energy": joules or _STOOD_STILL}
 
 
 class GpuPowerMeter(GpuEnergyMeter):
-    """Energy (J), power (W), temperature (K), clock (Hz), throttling (share of samples)."""
+    """Energy, power, temperature, clock, throttling (share of samples)."""
 
     name: ClassVar[str] = "gpu_power"
     summary: ClassVar[str] = "energy, power, temperature and clocks of the GPU (NVML)"
     lost: ClassVar[str] = "energy and power of the GPU, and whether it was throttled"
     trust: ClassVar[str] = "the driver's counters, taken as they are; energy over 10 s and more"
+    units = {
+        "gpu_energy": "J",
+        "gpu_power": "W",
+        "gpu_power_average": "W",
+        "gpu_temperature": "K",
+        "gpu_clock": "Hz",
+        "gpu_clock_lowest": "Hz",
+        "gpu_slowed": "1",
+        "gpu_power_polling_cpu": "s",
+    }
 
     @functools.cached_property
     def _poller(self) -> Poller[Sample] | Reason:
         device = self._device
         return device if isinstance(device, Reason) else Poller(lambda: look(device), PERIOD_S)
 
-    def start(self) -> None:
+    def begin(self) -> None:
         if not isinstance(self._poller, Reason):
             self._poller.start()
-        super().start()
+        super().begin()
 
-    def stop(self) -> list[Reading]:
-        (energy,) = super().stop()
+    def end(self) -> Window:
+        energy = super().end()
         if isinstance(self._poller, Reason):
-            return [energy, reading("gpu_power", "W", self._poller, POWER)]
+            return {**energy, "gpu_power": self._poller}
         polled = self._poller.stop()
-        return [energy, *summarise(polled), polled.cost("gpu_power_polling_cpu")]
+        found, sources, power = summarise(polled)
+        often = {m: sampled(text, len(polled.samples), PERIOD_S) for m, text in sources.items()}
+        self.sources = {**GpuEnergyMeter.sources, **often, "gpu_power_polling_cpu": COST_SOURCE}
+        self.series = {"gpu_power": power}
+        return {**energy, **found, "gpu_power_polling_cpu": polled.cost}

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from gatherbench.bench.meters.base import NEVER_OPENED, Reading, reading
-from gatherbench.bench.meters.poller import Polled, Poller, Wrapping
+from gatherbench.bench.meters.base import Meter, Window, sampled
+from gatherbench.bench.meters.poller import NEVER_OPENED, Polled, Poller, Wrapping
 from gatherbench.reason import Reason, SensorUnavailableError, unsupported
 
 #: No package draws more: twice the highest thermal design power sold (500 W, AMD EPYC 9965). It
@@ -56,17 +56,13 @@ class Zone:
     name: str
     max_uj: int
 
-    @property
-    def label(self) -> str:
-        return f"{self.name} ({self.folder.name})"
-
 
 #: Time (s) and, zone by zone, its energy (µJ) or why it is not known.
-_Sample = tuple[float, tuple[int | Reason, ...]]
+_Sample = tuple[float, dict[Zone, int | Reason]]
 
 
-class RaplMeter:
-    """Energy of all packages and of all their DRAM (``cpu_package_energy``, ``cpu_dram_energy``).
+class RaplMeter(Meter):
+    """Energy of all packages and of all their DRAM.
 
     ``core`` and ``uncore`` are parts of a package and ``psys`` is the whole board, so none of these
     is added; ``intel-rapl-mmio`` repeats package 0.
@@ -76,6 +72,7 @@ class RaplMeter:
     summary: ClassVar[str] = "energy drawn by the processor packages and their memory (RAPL)"
     lost: ClassVar[str] = "energy of processors and memory is not reported"
     trust: ClassVar[str] = "the processor's own counter, taken as it is; wraps are undone"
+    units = {"cpu_package_energy": "J", "cpu_dram_energy": "J"}
 
     def __init__(
         self,
@@ -86,7 +83,6 @@ class RaplMeter:
         self._powercap, self._read, self._clock = powercap, read, clock
         self._reason: Reason | None = NEVER_OPENED
         self._zones: list[Zone] = []
-        self._period_s = _MAX_PERIOD_S
 
     def probe(self) -> Reason | None:
         try:
@@ -101,7 +97,7 @@ class RaplMeter:
             return unsupported(cause, "run on bare metal")
         return None if packages else _NO_PACKAGE
 
-    def start(self) -> None:
+    def begin(self) -> None:
         self._reason = self.probe()
         if self._reason is None:
             smallest_j = min(zone.max_uj for zone in self._zones) / 1e6
@@ -110,39 +106,38 @@ class RaplMeter:
             self._poller = Poller(self._sample, self._period_s)
             self._poller.start()
 
-    def stop(self) -> list[Reading]:
-        polled = self._poller.stop() if self._reason is None else Polled([], self._reason)
-        packages = [i for i, zone in enumerate(self._zones) if zone.name != DRAM]
-        dram = [i for i, zone in enumerate(self._zones) if zone.name == DRAM]
-        incomplete = None
+    def end(self) -> Window:
+        if self._reason is not None:
+            return dict.fromkeys(self.units, self._reason)
+        polled = self._poller.stop()
+        dram = [zone for zone in self._zones if zone.name == DRAM]
+        packages = [zone for zone in self._zones if zone.name != DRAM]
+        self.sources = {
+            metric: sampled(f"powercap energy_uj, all {what}", len(polled.samples), self._period_s)
+            for metric, what in zip(self.units, ("packages", "memory"), strict=True)
+        }
+        memory = self._joules(dram, polled)
         if not dram:
-            incomplete = _NO_DRAM
+            memory = _NO_DRAM
         elif len(dram) < len(packages):
             cause = f"{len(dram)} of {len(packages)} packages have a dram zone: memory is left out"
-            incomplete = unsupported(cause, "enable the zones in the firmware")
-        readings = []
-        for metric, what, zones, reason in (
-            ("cpu_package_energy", "packages", packages, None),
-            ("cpu_dram_energy", "memory", dram, incomplete),
-        ):
-            answer = polled.error or reason or self._joules(zones, polled.samples)
-            samples = 0 if isinstance(answer, Reason) else len(polled.samples)
-            period_s = self._period_s if samples > 2 else None
-            source = f"powercap energy_uj, all {what}"
-            readings.append(reading(metric, "J", answer, source, samples, period_s))
-        return readings
+            memory = unsupported(cause, "enable the zones in the firmware")
+        return {"cpu_package_energy": self._joules(packages, polled), "cpu_dram_energy": memory}
 
-    def _joules(self, zones: list[int], samples: list[_Sample]) -> float | Reason:
-        total_uj = 0
-        for i in zones:
-            zone, counts = self._zones[i], []
+    def _joules(self, zones: list[Zone], polled: Polled[_Sample]) -> float | Reason:
+        if polled.error:
+            return polled.error
+        samples, total_uj = polled.samples, 0
+        for zone in zones:
+            counts = []
             for time_s, energies in samples:
-                energy = energies[i]
+                energy = energies[zone]
                 if isinstance(energy, Reason):
                     return energy
                 counts.append((time_s, energy))
             # The counter begins again at 0 after max_energy_range_uj (kernel, power/powercap).
-            counter = Wrapping(zone.label, "µJ", zone.max_uj, MAX_PACKAGE_W * 1e6, MIN_WINDOW_S)
+            most_uj_per_s = MAX_PACKAGE_W * 1e6
+            counter = Wrapping(_label(zone), "µJ", zone.max_uj, most_uj_per_s, MIN_WINDOW_S)
             try:
                 total_uj += counter.accumulate(counts)[-1][1]
             except SensorUnavailableError as lost:
@@ -153,14 +148,14 @@ class RaplMeter:
 
     def _sample(self) -> _Sample:
         """The time, and what each zone says or why it says nothing."""
-        found: list[int | Reason] = []
+        found: dict[Zone, int | Reason] = {}
         for zone in self._zones:
             try:
-                found.append(self._energy_uj(zone))
+                found[zone] = self._energy_uj(zone)
             except (OSError, ValueError) as error:
-                cause = f"{zone.label} cannot be read any more ({_words(error)})"
-                found.append(Reason("failed", cause))
-        return self._clock(), tuple(found)
+                cause = f"{_label(zone)} cannot be read any more ({_words(error)})"
+                found[zone] = Reason("failed", cause)
+        return self._clock(), found
 
     def _energy_uj(self, zone: Zone) -> int:
         return int(self._read(zone.folder / "energy_uj"))
@@ -175,6 +170,10 @@ class RaplMeter:
                     raise ValueError(name)
                 zones.append(Zone(folder, name, max_uj))
         return zones
+
+
+def _label(zone: Zone) -> str:
+    return f"{zone.name} ({zone.folder.name})"
 
 
 def _words(error: Exception) -> str:

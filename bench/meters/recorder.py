@@ -1,36 +1,24 @@
-"""One window over several meters: opened and closed like brackets, and safe against any of them.
+"""One window over several meters, opened and closed like brackets, and safe against any of them.
 
-A driver that has lost its device may answer with nonsense, with an error, or never. None of this
-may cost the run: meters are called in a thread of their own, which is left behind when a call does
-not return, and what they say is checked before it becomes a row.
+A driver that has lost its device may answer with nonsense or with an error, which costs the run
+nothing but that number. What never returns is ended by the time limit of the case.
 """
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import Literal, Self
+from collections.abc import Sequence
+from typing import Self
 
 from gatherbench.bench.meters.base import LEAST, MOST, UNITS, Meter, Reading
 from gatherbench.outside import words_of
 from gatherbench.reason import Reason
 
-#: How long one call of a meter may take: far more than any sensor needs (NVML's slowest call
-#: blocks about 20 ms), far less than a run would wait.
-PATIENCE_S = 10.0
-
-Verb = Literal["start", "stop"]
-Answers = queue.SimpleQueue[tuple[int, list[Reading] | Exception]]
-
 
 class Recorder:
     """Opens the meters' windows in the order given and closes them in the reverse order.
 
-    A meter that raises, does not return or reports what is no reading yields a reading with a
-    reason of kind ``failed``; the others go on and so does the run. One that did not
-    return is not called again. The recorder may be entered again: each time is a new window.
+    Of a meter that raises, each metric is a reading with a reason of kind ``failed``; the others go
+    on and so does the run. The recorder may be entered again: each time is a new window.
 
     Attributes:
         readings: those of the last window that was closed, in the order of the meters.
@@ -38,86 +26,51 @@ class Recorder:
 
     def __init__(self, meters: Sequence[Meter]) -> None:
         self._meters = tuple(meters)
-        self._broken: dict[int, str] = {}
-        self._stuck: dict[int, str] = {}
+        self._broken: dict[Meter, str] = {}
         self.readings: tuple[Reading, ...] = ()
 
     def __enter__(self) -> Self:
-        self._broken = dict(self._stuck)
-        self._call("start", range(len(self._meters)))
+        self._broken = {}
+        for meter in self._meters:
+            try:
+                meter.begin()
+            except Exception as error:
+                self._broken[meter] = f"begin raised {words_of(error)}"
         return self
 
     def __exit__(self, *_: object) -> None:
-        seen = self._call("stop", reversed(range(len(self._meters))))
-        for i, why in self._broken.items():
-            name = self._meters[i].name
-            seen[i] = [Reading(name, "1", None, f"meter {name}", Reason("failed", why))]
-        taken: set[str] = set()
-        for i in sorted(seen.keys() - self._broken.keys(), reverse=True):  # ours are the last
-            mine = {reading.metric for reading in seen[i]}
-            for metric in sorted(mine & taken):
-                name = self._meters[i].name
-                why = f"its metric {metric} is another meter's: give it a name of its own"
-                seen[i] = [Reading(name, "1", None, f"meter {name}", Reason("failed", why))]
-            taken |= mine
-        self.readings = tuple(reading for i in sorted(seen) for reading in seen[i])
+        seen = {meter: self._closed(meter) for meter in reversed(self._meters)}
+        self.readings = tuple(one for meter in self._meters for one in seen[meter])
 
-    def _call(self, verb: Verb, order: Iterable[int]) -> dict[int, list[Reading]]:
-        """What each meter that is not broken answers; those that break are noted."""
-        waiting = [i for i in order if i not in self._broken]
-        found: dict[int, list[Reading]] = {}
-        while waiting:
-            answers: Answers = queue.SimpleQueue()
-            abandoned = threading.Event()
-            meters = [(i, self._meters[i]) for i in waiting]
-            threading.Thread(
-                target=_ask,
-                args=(meters, verb, answers, abandoned),
-                name=f"gatherbench-meter-{verb}",
-                daemon=True,
-            ).start()
-            while waiting:
-                try:
-                    i, answer = answers.get(timeout=PATIENCE_S)
-                except queue.Empty:
-                    abandoned.set()
-                    stuck = waiting.pop(0)
-                    self._stuck[stuck] = f"{verb} did not return within {PATIENCE_S:g} s"
-                    self._broken[stuck] = self._stuck[stuck]
-                    break
-                waiting.remove(i)
-                if isinstance(answer, Exception):
-                    self._broken[i] = f"{verb} raised {words_of(answer)}"
-                else:
-                    found[i] = answer
-        return found
-
-
-def _ask(
-    meters: Sequence[tuple[int, Meter]], verb: Verb, answers: Answers, abandoned: threading.Event
-) -> None:
-    """Call ``verb`` of each meter: what a thread does that may be left behind."""
-    for i, meter in meters:
-        if abandoned.is_set():  # the call before returned after all, but too late
-            return
-        readings: list[Reading] = []
+    def _closed(self, meter: Meter) -> list[Reading]:
+        if why := self._broken.get(meter):
+            return broken(meter, why)
         try:
-            if verb == "start":
-                meter.start()
-            else:
-                readings = [_checked(reading) for reading in meter.stop()]
-            answers.put((i, readings))
+            return closed(meter)
         except Exception as error:
-            answers.put((i, error))
+            return broken(meter, f"end raised {words_of(error)}")
 
 
-def _checked(reading: Reading) -> Reading:
-    """The reading, or one without a value where the value is no measurement."""
-    if reading.unit not in UNITS:
-        raise ValueError(f"{reading.metric} has the unit {reading.unit!r}, none of {UNITS}")
-    if reading.value is None:
-        return replace(reading, reason=reading.reason or Reason("failed", "no value, no reason"))
-    if reading.value and not LEAST <= reading.value <= MOST:
-        said = Reason("failed", f"the sensor said {reading.value}")
-        return replace(reading, value=None, reason=said)
-    return replace(reading, reason=None)
+def closed(meter: Meter) -> list[Reading]:
+    """Close a meter's window; its readings.
+
+    Raises:
+        ValueError: it reports a metric that it has not declared, or one of no known unit.
+    """
+    readings = []
+    for metric, answer in meter.end().items():
+        unit = meter.units.get(metric)
+        if unit not in UNITS:
+            raise ValueError(f"{metric} is declared with the unit {unit!r}, none of {UNITS}")
+        source, series = meter.sources.get(metric, meter.summary), meter.series.get(metric, ())
+        value, reason = (None, answer) if isinstance(answer, Reason) else (float(answer), None)
+        if value and not LEAST <= value <= MOST:
+            value, reason = None, Reason("failed", f"the sensor said {answer}")
+        readings.append(Reading(metric, unit, value, source, reason, () if reason else series))
+    return readings
+
+
+def broken(meter: Meter, why: str) -> list[Reading]:
+    """Each metric of a meter that broke, with the reason."""
+    source, reason = f"meter {meter.name}", Reason("failed", why)
+    return [Reading(metric, unit, None, source, reason) for metric, unit in meter.units.items()]

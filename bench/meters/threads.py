@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
-from gatherbench.bench.meters.base import Reading
+from gatherbench.bench.meters.base import Meter, Window
 from gatherbench.bench.sampling.workers import ended
 from gatherbench.reason import Reason, unsupported
 
@@ -33,12 +33,9 @@ METRICS = (MAIN, *(metric for metric, _ in GROUPS), NATIVE, OTHER, ENDED)
 
 _TASKS = Path("/proc/self/task")
 _SOURCE = "CPU clock of each thread (clock_gettime)"
-_SOURCE_ENDED = "process CPU clock less the clocks of its live threads and of ended sampler workers"
-_SOURCE_SAMPLER = f"{_SOURCE}; threads that ended: as of their last minibatch"
-_SOURCES = {ENDED: _SOURCE_ENDED, SAMPLER: _SOURCE_SAMPLER}
 
 
-class ThreadMeter:
+class ThreadMeter(Meter):
     """Core-seconds (user and system together) of this process's threads by group.
 
     ``cpu_main``: the thread that runs the loop. ``cpu_sampler_workers``, ``cpu_gather_workers``:
@@ -53,6 +50,12 @@ class ThreadMeter:
     summary: ClassVar[str] = "core-seconds of sampler, gather, torch and other threads"
     lost: ClassVar[str] = "which work the processor's time went to"
     trust: ClassVar[str] = "the kernel's CPU clocks; the groups add up to the process"
+    units = dict.fromkeys(METRICS, "s")
+    sources = {
+        **dict.fromkeys(METRICS, _SOURCE),
+        SAMPLER: f"{_SOURCE}; threads that ended: as of their last minibatch",
+        ENDED: "process CPU clock less the clocks of its live threads and of ended sampler workers",
+    }
 
     def __init__(self) -> None:
         self._clocks: dict[int, float] = {}
@@ -62,18 +65,16 @@ class ThreadMeter:
     def probe(self) -> Reason | None:
         if _TASKS.is_dir():
             return None
-        cause = "threads are listed in /proc/self/task"
-        return unsupported(cause, "run on Linux with /proc")
+        return unsupported("threads are listed in /proc/self/task", "run on Linux with /proc")
 
-    def start(self) -> None:
+    def begin(self) -> None:
         if self.probe() is None:
             self._told = len(ended)
             self._clocks, self._process_s = _read_clocks()
 
-    def stop(self) -> list[Reading]:
-        reason = self.probe()
-        if reason is not None:
-            return [Reading(metric, "s", None, _SOURCE, reason=reason) for metric in METRICS]
+    def end(self) -> Window:
+        if (reason := self.probe()) is not None:
+            return dict.fromkeys(METRICS, reason)
         told = dict(ended[self._told :])
         groups = dict.fromkeys(told, SAMPLER) | _groups_of_threads()  # some may be about to go
         clocks, process_s = _read_clocks()
@@ -83,16 +84,12 @@ class ThreadMeter:
             # A clock that fell is that of a new thread under an old one's number.
             grown_s = late_s - early_s if late_s >= early_s else late_s
             used_s[groups.get(thread, NATIVE)] += grown_s
-        lived_s = sum(used_s.values())
         # The clocks are read one after the other: a rest below zero is that, and nothing else.
-        ended_s = max(0.0, process_s - self._process_s - lived_s)
+        ended_s = max(0.0, process_s - self._process_s - sum(used_s.values()))
         told_s = min(ended_s, sum(s for thread, s in told.items() if thread not in clocks))
         used_s[SAMPLER] += told_s
         used_s[ENDED] = ended_s - told_s
-        return [
-            Reading(metric, "s", value, _SOURCES.get(metric, _SOURCE), samples=2)
-            for metric, value in used_s.items()
-        ]
+        return {**used_s}
 
 
 def pool_cpu_s() -> dict[int, float]:

@@ -83,10 +83,9 @@ def calibrate(
             found += [Comparison(kind.name, d, unavailable.reason, 0.0) for d in DIRECTIONS]
             continue
         for direction in DIRECTIONS:
-            source.start()
+            source.begin()
             copied = copier.copy(direction, seconds, lambda: loaded.append(device.link()))
-            (seen,) = (r for r in source.stop() if r.metric == f"pcie_{direction}")
-            counted = seen.reason or seen.value or 0.0
+            counted = source.end().bytes[DIRECTIONS.index(direction)]
             found.append(Comparison(kind.name, direction, counted, copied))
     fastest = max((link for link in loaded if link), key=lambda x: (x.gen, x.width), default=None)
     return SensorCheck(found, idle, fastest)

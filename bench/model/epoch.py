@@ -40,7 +40,6 @@ class EpochPrediction:
     train_s: float = math.nan  # and training: these add up to ``epoch_s``
     bound: str = "unknown"  # what it would gain most from: ``training (kernel launches)``
     parts: Mapping[str, Part] = field(default_factory=dict)  # :func:`minibatch_parts`
-    all_reduce_s: float = math.nan  # of ``train_s``, averaging gradients
     unknown: tuple[str, ...] = ()  # with NaN what is not known, and why
     remarks: tuple[str, ...] = ()  # what the time leaves out, or takes from elsewhere
     extrapolated: tuple[str, ...] = ()  # rates that are not known of a table so large
@@ -63,29 +62,20 @@ def predict_batches(
         raise ValueError("an epoch needs at least one minibatch and one GPU")
     load = replace(load, gpus=gpus)
     parts, steps = minibatch_parts(load, profile), -(-batches // gpus)
-    average = parts.get("all_reduce", Part(0.0))
-    # Where averaging gradients is not known the epoch is without it: all paths have it alike.
-    needed = {n: part for n, part in parts.items() if n != "all_reduce" or part.known}
-    if unknown := merged(part.unknown for part in needed.values()):
+    if unknown := merged(part.unknown for part in parts.values()):
         return EpochPrediction(parts=parts, unknown=unknown)
-    remarks = [*load.remarks, *merged(part.remarks for part in needed.values())]
-    if not average.known:
-        remarks.append(f"without averaging gradients ({'; '.join(average.unknown)})")
+    remarks = [*load.remarks, *merged(part.remarks for part in parts.values())]
     if gpus > 1:
-        remarks.append("as if each GPU had a port of its own")
-    there = profile.number("node.gpus")
-    if gpus > there:
-        remarks.append(f"{gpus} GPUs in a machine that is known with {there:g}")
+        remarks.append("as if each GPU had a port of its own, without averaging gradients")
     issue_s = issuing(load, profile)
-    epoch_s, drawn_s, step_s = _seconds(needed, issue_s, load, steps)
-    shorter = {n: _seconds(needed, issue_s, load, steps, n)[0] for n in parts if n != "submit"}
+    epoch_s, drawn_s, step_s = _seconds(parts, issue_s, load, steps)
+    shorter = {n: _seconds(parts, issue_s, load, steps, n)[0] for n in parts if n != "submit"}
     waited = max(0.0, epoch_s - steps * step_s)
     sample_s = min(drawn_s, waited)
     return EpochPrediction(
         *(epoch_s, sample_s, waited - sample_s, epoch_s - waited),
         bound=parts[min(shorter, key=lambda name: shorter[name])].bound,
         parts=parts,
-        all_reduce_s=steps * average.seconds,
         remarks=tuple(remarks),
         extrapolated=tuple(
             f"{key} is known of tables up to {quantity(reach, 'B')}, not of this one"
@@ -99,7 +89,7 @@ def _seconds(
 ) -> tuple[float, float, float]:
     """Of the epoch, of drawing behind its steps, of a step; with one of the parts a bit shorter."""
     s = {name: part.seconds * (_NUDGE if name == shorter else 1.0) for name, part in parts.items()}
-    transfer, expand, average = (s.get(n, 0.0) for n in ("transfer", "expand", "all_reduce"))
+    transfer, expand = s.get("transfer", 0.0), s.get("expand", 0.0)
     draw, submit, train = s["sample"], s["submit"], s["train"]
     gather = s.get("disk", 0.0) + s.get("gather", 0.0)  # one thread does both
     issue = issue_s * (_NUDGE if shorter == "train" else 1.0)
@@ -109,18 +99,18 @@ def _seconds(
         train = min(train / (1 - load.gpu_share), train + load.gpu_share * transfer)
     elif load.gpu_samples and not load.pageable_bytes:
         issue = max(0.0, issue - transfer - expand)  # issued while its rows come
-    step = max(train, issue) + average
+    step = max(train, issue)
     first = draw + submit + gather + transfer + expand + step
     if load.lookahead and load.gpu_samples:
         period = max(draw + submit + step + expand, gather, transfer)
     elif load.lookahead:
-        period = max(draw + submit + issue, gather, transfer, expand + train + average)
+        period = max(draw + submit + issue, gather, transfer, expand + train)
     elif load.gpu_samples:
         period = first
     else:
         host = draw + submit + gather + transfer + issue
-        period = max(host, transfer + expand + train + average)
-    beside = 0.0 if load.gpu_samples else step - average - issue  # the host draws, the GPU trains
+        period = max(host, transfer + expand + train)
+    beside = 0.0 if load.gpu_samples else step - issue  # the host draws, the GPU trains
     drawn = draw + (steps - 1) * max(0.0, draw - beside)
     return first + (steps - 1) * period, drawn, step
 
@@ -144,6 +134,4 @@ def minibatch_parts(load: MinibatchLoad, profile: LinkProfile) -> dict[str, Part
     if load.kept_bytes or load.gpu_table_bytes:
         parts["expand"] = physics.local_gather(load.kept_bytes, load.gpu_table_bytes, profile)
     parts["train"] = physics.training(load, profile)
-    if load.gpus > 1 and load.gradient_bytes != 0:
-        parts["all_reduce"] = physics.all_reduce(load, profile)
     return parts

@@ -47,9 +47,7 @@ class MinibatchLoad:
     layers: int = 0
     gpu_samples: bool = False  # minibatches are drawn on the GPU
     training: TrainingCost = _NOTHING
-    step_calls: float = 0.0  # of the host, for a step that the GPU replays; 0: it issues each one
     activation_bytes: float = 0.0  # that leave the GPU in a step and come back for its backward
-    gradient_bytes: float | None = None  # that ranks average; ``None`` where nobody knows
     handover_s: float = 0.0  # that each transfer waits for another process, with the link idle
     sample_s: float | None = None  # measured; where given they take the place of the model's
     train_s: float | None = None

@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.profile import LinkProfile
 
-#: Starting a collective of NCCL, s (NVIDIA/nccl, src/graph/tuning.cc: rings, protocol LL).
-COLLECTIVE_S = 6.6e-6
 #: Reads of fewer bytes on average come a lane an element, or from rows as narrow: how many are in
 #: flight decides what they get of the link.
 SMALL_READ = 64
@@ -252,18 +250,17 @@ def sampling(load: MinibatchLoad, profile: LinkProfile) -> Part:
 def training(load: MinibatchLoad, profile: LinkProfile) -> Part:
     """A training step on the GPU: a roofline of operations and bytes, or a launch after the other.
 
-    An operation of a replayed step takes ``gpu.replay`` at least. Edges in host memory are copied
-    first; activations that left the GPU come back while the backward pass runs. What issuing the
-    step takes the host is apart (:func:`issuing`).
+    Edges in host memory are copied first; activations that left the GPU come back while the
+    backward pass runs. What issuing the step takes the host is apart (:func:`issuing`).
     """
     if load.train_s is not None:
         return Part(load.train_s, "training (measured)")
     cost = load.training
-    each = "gpu.replay" if load.step_calls else "gpu.launch"
+    launched = cost.launches * profile.number("gpu.launch")
     limits = [
         at_rate("GPU operations", cost.operations, profile, "gpu.flops"),
         at_rate("GPU memory", cost.memory_bytes, profile, "gpu.memory_rate"),
-        Part(cost.launches * profile.number(each), "kernel launches", profile.why(each)),
+        Part(launched, "kernel launches", profile.why("gpu.launch")),
     ]
     if load.activation_bytes:
         back = engine_copy(load.activation_bytes, profile)
@@ -285,19 +282,4 @@ def issuing(load: MinibatchLoad, profile: LinkProfile) -> float:
     An operation takes longer in a step than in a chain, which stands in where no step was timed.
     """
     each = profile["gpu.issue"].value or profile["gpu.launch"].value or 0.0
-    return each * (load.step_calls or load.training.launches)
-
-
-def all_reduce(load: MinibatchLoad, profile: LinkProfile) -> Part:
-    """The gradients' average over the GPUs of a machine, in a ring, as NCCL does.
-
-    Each rank sends and gets 2 (W - 1) / W of the bytes in 2 (W - 1) hops (NVIDIA/nccl,
-    src/graph/tuning.cc).
-    """
-    if load.gradient_bytes is None:
-        return unknown("bytes of the gradients: not said")
-    sent = 2 * (load.gpus - 1) / load.gpus * load.gradient_bytes
-    hops = COLLECTIVE_S + 2 * (load.gpus - 1) * profile.number("peer.latency")
-    carried = at_rate("averaging gradients (peer link)", sent, profile, "peer.rate")
-    latency = "averaging gradients (latency)"
-    return in_turn(carried, Part(hops, latency, profile.why("peer.latency")))
+    return each * load.training.launches

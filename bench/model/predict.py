@@ -22,7 +22,7 @@ from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.declared_rows import PATH_METRICS, TRAINING_METRICS, requests_of
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import CHECK_STAGE, RunStore
-from gatherbench.bench.run.training_cost import TrainingCost, recomputing, replay_calls, replaying
+from gatherbench.bench.run.training_cost import TrainingCost, recomputing
 from gatherbench.reason import Reason
 from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.data_path import DataPath
@@ -90,6 +90,8 @@ def series_of(run: Run) -> list[Series]:
             missing = _why(run, key)
         if not missing and facts.get("fetch.peer_read"):
             missing = "rows that other ranks send are not modelled"
+        if not missing and fields.get("step") == "captured":
+            missing = "captured steps are not modelled"
         if missing:
             found.append(Series(*key, None, missing=missing, gpus=ranks))
             continue
@@ -102,9 +104,6 @@ def series_of(run: Run) -> list[Series]:
             load = replace(load, disk_depth=disk_depth(strategy))
         if fields.get("activations") == "recompute":
             load = replace(load, training=recomputing(load.training))
-        if fields.get("step") == "captured":
-            training = replaying(load.training, load.payload_bytes)
-            load = replace(load, training=training, step_calls=replay_calls(len(fields["fanouts"])))
         found.append(Series(*key, load, int(facts["sample.minibatches"]), gpus=ranks))
     return found
 
@@ -184,7 +183,6 @@ def _measured(run: Run) -> dict[str, dict[str, Any]]:
         found[str(workload)] = {
             "sample_s": (drawn if quiet.empty else quiet)["value"].median() if len(drawn) else None,
             "remarks": (remark,) if len(drawn) else (),
-            "gradient_bytes": values.get(("all_reduce", "payload")),
             "activation_bytes": values.get(("activations", "out"), 0.0),
         }
     return found
@@ -236,8 +234,8 @@ def predict(run: Run, profile: LinkProfile) -> list[Row]:
     Where the profile knows ranges, epoch 0 is with their low ends and epoch 1 with the high ones.
     For each series the ``wall_time`` of ``epoch``, ``sample``, ``fetch`` and ``train`` (what
     training waited for, and training: they add up to the epoch); in ``fetch`` what disk, gathering
-    and transfer would take alone; of several ranks ``all_reduce``, a part of ``train``. What is not
-    known is a row with the reason. ``borrowed`` names stages whose time the run measured.
+    and transfer would take alone. What is not known is a row with the reason. ``borrowed`` names
+    stages whose time the run measured.
     """
     commit = str(run.rows["commit"].iloc[-1]) if len(run.rows) else "unknown"
     rows: list[Row] = []
@@ -278,10 +276,6 @@ def _rows(
         ("fetch", "wall_time", epoch.fetch_s, ": training waits for rows", ()),
         ("train", "wall_time", epoch.train_s, "", ()),
     ]
-    if one.gpus > 1:
-        why = epoch.parts["all_reduce"].unknown if "all_reduce" in epoch.parts else ()
-        said = ": averaging gradients in a ring, part of train"
-        cells.append(("all_reduce", "wall_time", epoch.all_reduce_s, said, why))
     for name in ("disk", "gather", "transfer"):
         if part := epoch.parts.get(name):
             alone = one.steps * part.seconds

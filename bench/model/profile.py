@@ -30,8 +30,9 @@ from gatherbench.plugins import nearest
 PROFILES_FOLDER = Path(__file__).parent / "profiles"
 #: The machine of the paper's evaluation (Min et al., PVLDB 14(11) 2021) on its faster link.
 DEFAULT_PROFILE = "rtx3090-pcie4"
-#: Tables of earlier profiles; nothing asks for them any more.
-_GONE = ("loop", "network")
+#: Tables and keys of earlier profiles; nothing asks for them any more.
+_GONE = ("loop", "network", "node", "peer")
+_GONE_KEYS = ("copy.to_host", "disk.block", "gpu.replay")
 
 Number = Annotated[float, Field(strict=True)]
 #: A curve: a rate over the bytes of the table that is read (its span) or of a row, of a disk's
@@ -288,7 +289,8 @@ def load_profile(name_or_path: str | Path) -> LinkProfile:
             problems.append(f"{section}: expected a table of constants")
         elif section not in _GONE:
             given |= {f"{section}.{name}": entry for name, entry in table.items()}
-    problems += [f"{key}: unknown key{nearest(key, SPECS)}" for key in given if key not in SPECS]
+    unknown = given.keys() - SPECS.keys() - {*_GONE_KEYS}
+    problems += [f"{key}: unknown key{nearest(key, SPECS)}" for key in sorted(unknown)]
     constants: dict[str, Constant] = {}
     for key, spec in SPECS.items():
         try:

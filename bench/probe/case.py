@@ -120,11 +120,6 @@ def _managed() -> Reason | None:
     return managed_refusal(torch.cuda.current_device())
 
 
-def _pyg() -> Reason | None:
-    remedy = "pip install torch-geometric"
-    return None if _has("torch_geometric") else Reason("not_installed", "torch-geometric", remedy)
-
-
 def _ncu() -> Reason | None:
     return None if ncu_program() else unsupported("ncu is not there", "install Nsight Compute")
 
@@ -139,6 +134,5 @@ NEEDS: dict[str, Callable[[], Reason | None]] = {
     "gpu": _gpu,
     "compiler": _compiler,
     "managed": _managed,
-    "pyg": _pyg,
     "ncu": _ncu,
 }

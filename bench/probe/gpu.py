@@ -14,20 +14,19 @@ from torch import Tensor
 from gatherbench.bench.probe.case import Scope, case
 from gatherbench.bench.probe.gathers import OUR_BEST, gathering
 from gatherbench.bench.probe.host import USUAL_ROW_BYTES
-from gatherbench.bench.probe.rig import GIB, MIB, Observation, ProbeError, Rig
+from gatherbench.bench.probe.rig import GIB, Observation, ProbeError, Rig
 from gatherbench.bench.read.points import Point
 from gatherbench.kernels.grid import LINE_BYTES
 from gatherbench.kernels.launch import architecture, launch_kernel, load_from
 
 if TYPE_CHECKING:
-    from gatherbench.bench.run.captured import CapturedTrainer
     from gatherbench.bench.run.models import Trainer
     from gatherbench.bench.sampling.device_sampler import DeviceSampler
     from gatherbench.bench.sampling.minibatch import MiniBatch
 
 GPU, KERNEL = ("gpu",), ("gpu", "compiler")
 PROFILE = Scope.PROFILE
-ROOF_BYTES, BACK_BYTES = GIB, 256 * MIB
+ROOF_BYTES = GIB
 #: Blocks for each hundred multiprocessors that the read roof tries: from as little in flight as the
 #: smallest gathers have, for too much may slow reads down, to more than fits at once.
 ROOF_BLOCKS, _ROOF_THREADS = (10, 25, 50, 100, 200, 400, 800), 512
@@ -50,17 +49,6 @@ def copy_to_device(rig: Rig, point: Point) -> Observation:
     size = min(ROOF_BYTES, table.numel())
     source, target = rig.piece(table, size), rig.out[:size]
     return rig.timed(size, lambda: target.copy_(source, non_blocking=True))
-
-
-@case("B", "bytes copied to page-locked memory by the copy engine", needs=GPU, scope=PROFILE)
-def copy_to_host(rig: Rig, point: Point) -> Observation:
-    back = rig.once(_back)
-    source = rig.out[: len(back)]
-    return rig.timed(len(back), lambda: back.copy_(source, non_blocking=True))
-
-
-def _back() -> Tensor:
-    return torch.empty(BACK_BYTES, dtype=torch.uint8, pin_memory=True)
 
 
 @case("B", "bytes of rows gathered into fresh memory and copied", needs=GPU, scope=PROFILE)
@@ -184,29 +172,16 @@ def gpu_launch(rig: Rig, point: Point) -> Observation:
     return rig.clocked(2 * CHAIN, step)
 
 
-@case("1", "operations of a training step, issued", needs=("gpu", "pyg"), scope=PROFILE)
+@case("1", "operations of a training step, issued", needs=GPU, scope=PROFILE)
 def gpu_issue(rig: Rig, point: Point) -> Observation:
-    issued, _, minibatch, launches = rig.once(training, rig)
+    issued, minibatch, launches = rig.once(training, rig)
     return rig.clocked(STEPS * launches, lambda: [issued.step(*minibatch) for _ in range(STEPS)])
 
 
-@case("1", "operations of a captured training step, replayed", needs=("gpu", "pyg"), scope=PROFILE)
-def gpu_replay(rig: Rig, point: Point) -> Observation:
-    _, captured, minibatch, launches = rig.once(training, rig)
-    captured.step(*minibatch)
-
-    def replays() -> None:
-        for _ in range(STEPS):
-            captured.replay()
-
-    return rig.timed(STEPS * launches, replays)
-
-
-def training(rig: Rig) -> tuple[Trainer, CapturedTrainer, tuple[Tensor, MiniBatch], float]:
-    """GraphSAGE, issued and captured, a minibatch of nodes so few that the GPU waits for the host,
-    and the operations of a step."""
+def training(rig: Rig) -> tuple[Trainer, tuple[Tensor, MiniBatch], float]:
+    """GraphSAGE, a minibatch of nodes so few that the GPU waits for the host, and the operations
+    of a step."""
     from gatherbench.bench.plan.workload import Workload
-    from gatherbench.bench.run.captured import CapturedTrainer, StepInputs
     from gatherbench.bench.run.models import Trainer, build_model
     from gatherbench.bench.run.training_cost import training_cost
     from gatherbench.bench.sampling.minibatch import MiniBatch
@@ -216,17 +191,13 @@ def training(rig: Rig) -> tuple[Trainer, CapturedTrainer, tuple[Tensor, MiniBatc
     workload = Workload("few", fanouts=(2, 2, 2), hidden=hidden)
     ids = torch.arange(nodes[-1], device=rig.device)
     edges = tuple(torch.stack((ids[:of].repeat(2) * 2, ids[:of].repeat(2))) for of in nodes[:-1])
-    sizes = np.array([nodes]), np.array([[block.shape[1] for block in edges]])
-    inputs = StepInputs.of(*sizes, width, rig.device)
-    model, same = (build_model(workload, width, classes) for _ in range(2))
-    issued = Trainer(model, ids % classes, rig.device)
-    captured = CapturedTrainer(same, ids % classes, rig.device, inputs)
+    issued = Trainer(build_model(workload, width, classes), ids % classes, rig.device)
     x, batch = torch.rand(nodes[-1], width, device=rig.device), MiniBatch(ids, edges, nodes)
     cost = training_cost("sage", width, hidden, classes, nodes, [2 * n for n in nodes[:-1]])
-    return issued, captured, (x, batch), cost.launches
+    return issued, (x, batch), cost.launches
 
 
-@case("1", "layers of small minibatches, drawn by the GPU", needs=("gpu", "pyg"), scope=PROFILE)
+@case("1", "layers of small minibatches, drawn by the GPU", needs=GPU, scope=PROFILE)
 def gpu_draw(rig: Rig, point: Point) -> Observation:
     sampler, seeds = rig.once(_sampler, rig)
     begun = deque(sampler.begin(seeds, seed) for seed in range(2))  # as the training loop does

@@ -186,15 +186,15 @@ class DiskFile(ExitStack):
             self._path = Path(f"/proc/self/fd/{file.fileno()}")
             self._write(file)
             meter = DiskMeter(folder)
-            meter.start()
+            meter.begin()
             read = (
                 self.measure(rig, Point("disk_random", READ_BYTES, threads=8)).amount * READ_BYTES
             )
-            counted = meter.stop()[0].value
+            counted = meter.end()["disk_read_process"]
         except OSError as error:
             self.close()
             raise RefusedError(f"unsupported: {folder}: {error.strerror or error}") from error
-        if counted is not None and counted < read / 2:
+        if isinstance(counted, float) and counted < read / 2:
             self.close()
             raise RefusedError(
                 f"unsupported: {folder}: {read:.0f} bytes were read, {counted:.0f} of them from a"

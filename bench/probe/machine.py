@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,15 +15,10 @@ from gatherbench.bench.machine.gpus import describe_gpus
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A machine as far as it can be asked; ``None`` where it does not say. Each is a column of the
-    file that is sent in.
+    """A machine as far as it can be asked, a column of the file that is sent in each.
 
-    Attributes:
-        machine: its short name, see :func:`gatherbench.bench.machine.env.machine_slug`.
-        cores: that this process may use.
-        gpus: that CUDA sees.
-        link_generation, link_lanes: of PCI Express, as trained when asked: an idle GPU lets its
-            link fall back to a slower generation.
+    ``None`` where it does not say. ``cores`` are those that this process may use; the link is as
+    trained when asked, for an idle GPU lets it fall back to a slower generation.
     """
 
     machine: str
@@ -47,13 +42,9 @@ class Facts:
         gpu = f"{self.gpu}{link}; " if self.gpu else ""
         return f"{gpu}{self.cpu}, {self.cores} cores"
 
-    def columns(self) -> dict[str, Any]:
-        """By name, for a table."""
-        return asdict(self)
-
 
 def ask(device: torch.device | None) -> Facts:
-    """This machine, with its CUDA ``device`` if there is one."""
+    """Describe this machine, with its CUDA ``device`` if there is one."""
     cpu = describe_cpu()
     host: dict[str, Any] = {
         "machine": machine_slug({"gpus": [], "cpu": cpu}),

@@ -23,10 +23,10 @@ from gatherbench.bench.probe.case import NEEDS, Case, Scope, every_case
 from gatherbench.bench.probe.machine import Facts, ask
 from gatherbench.bench.probe.rig import (
     Observation,
-    PointFile,
     ProbeError,
     RefusedError,
     Rig,
+    append_row,
     ends_within,
     visit,
     writing,
@@ -140,7 +140,6 @@ def probe(
     with ExitStack() as stack:
         limit = 3600.0 if rounds else end - began + CLOSING_S + LATE_S
         stack.enter_context(ends_within(limit))
-        file = stack.enter_context(PointFile(rows))
         rig = stack.enter_context(Rig(gpu, disk, say))
         of: dict[Point, Case] = {}
 
@@ -149,7 +148,7 @@ def probe(
         ) -> None:
             amount, seconds, source = seen or (None, None, "")
             unit = of[point].unit
-            file.add(PointRow(point, number, amount, unit, seconds, source, reason))
+            append_row(rows, PointRow(point, number, amount, unit, seconds, source, reason))
             if reason:
                 say(f"left out: {point.case} {point.policy} {point.row_bytes or ''}: {reason}")
 

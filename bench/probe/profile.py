@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import pandas as pd
 
-from gatherbench.bench.machine.env import joint_name
 from gatherbench.bench.machine.pcie import UnknownLinkError, packet_link_rate
 from gatherbench.bench.model.profile import LinkProfile, ProfileError, Value
 from gatherbench.bench.probe.gathers import OUR_BEST
@@ -21,7 +20,6 @@ from gatherbench.bench.probe.machine import Facts
 #: The rows that each visit another page: narrow, so that pages decide.
 VISIT_BYTES = 64
 BY = "measured by gatherbench probe"
-_VISITS = {"read.page_visits": "gpu_gather", "read.managed_page_visits": "managed_gather"}
 _HEADER = "pcie-bench model: Neugebauer et al., SIGCOMM 2018"
 #: Why these have no value, as nothing times them.
 BY_HAND = {
@@ -30,20 +28,16 @@ BY_HAND = {
     "link.max_request": "not timed: give it by hand; reads are then whole lines of 128 B",
     "link.outstanding_reads": "not timed: give it by hand; the other limits stand in",
     "copy.batched": "copies of single rows are not timed",
-    "peer.rate": "not timed: it takes two GPUs",
-    "peer.latency": "not timed: it takes two GPUs",
 }
-#: A constant that one case times: what becomes of the rate, and in words.
+#: A constant that one case times: the case, the value of a rate, and in words.
 _TIMED: dict[str, tuple[str, Callable[[float], float], str]] = {
     "link.round_trip": ("round_trip", lambda r: 1 / r, "pointer chase over the smallest table"),
     "copy.to_device": ("copy_to_device", lambda r: r, "a gibibyte"),
-    "copy.to_host": ("copy_to_host", lambda r: r, "256 MiB"),
     "copy.pageable": ("copy_pageable", lambda r: r, "rows of 512 B, table[ids].to(device)"),
     "gpu.memory_rate": ("gpu_copy", lambda r: 2 * r, "a copy, read and written"),
     "gpu.flops": ("gpu_matmul", lambda r: r, "two matrices, 8192 wide, no TF32"),
     "gpu.launch": ("gpu_launch", lambda r: 1 / r, "forward and backward of a small chain"),
     "gpu.issue": ("gpu_issue", lambda r: 1 / r, "steps of GraphSAGE on a few nodes"),
-    "gpu.replay": ("gpu_replay", lambda r: 1 / r, "the same steps captured in a CUDA graph"),
     "gpu.draw": ("gpu_draw", lambda r: 1 / r, "minibatches of a few nodes, begun two ahead"),
     "gpu.submit": ("gpu_submit", lambda r: 1 / r, "ids to the GPU and the gather's launch"),
     "disk.bandwidth": (
@@ -64,13 +58,13 @@ def profile_of(known: pd.DataFrame, facts: Facts, base: LinkProfile | None = Non
         why = "not measured" if facts.gpus else "no_device: measured without a GPU"
         base = LinkProfile.blank(facts.machine, facts.description, why)
     else:
-        said = f"{facts.description}; what was not measured is {base.name}'s"
-        base = replace(base, name=joint_name(facts.machine, base.name), description=said)
+        text = f"{facts.description}; what was not measured is {base.name}'s"
+        base = replace(base, name=f"{facts.machine}+{base.name}", description=text)
     made = _Profile(base, known[known["median_per_s"].notna()])
-    for key, (value, source) in {**_told_host(facts), **_told_gpu(facts)}.items():
+    for key, (value, source) in {**_host_facts(facts), **_gpu_facts(facts)}.items():
         made.set(key, value, source)
     made.host(facts.cores)
-    made.gpu()
+    made.reads()
     for key, (case, change, words) in _TIMED.items():
         made.timed(key, made.of(case), change, words)
     for key, reason in BY_HAND.items():
@@ -78,32 +72,29 @@ def profile_of(known: pd.DataFrame, facts: Facts, base: LinkProfile | None = Non
     return made.profile
 
 
-def _told_host(facts: Facts) -> dict[str, tuple[Value, str]]:
+def _host_facts(facts: Facts) -> dict[str, tuple[Value, str]]:
     return {
         "host.cores": (facts.cores, "cores that the process may use"),
         "host.memory": (facts.host_memory_bytes, "as the kernel reports it"),
     }
 
 
-def _told_gpu(facts: Facts) -> dict[str, tuple[Value, str]]:
+def _gpu_facts(facts: Facts) -> dict[str, tuple[Value, str]]:
     if not facts.gpus:
         return {}
     rate, source = None, "NVML does not tell generation and width of the link"
-    generation, lanes = facts.link_generation, facts.link_lanes
-    if generation and lanes:
+    if facts.link_generation and facts.link_lanes:
         try:
-            rate = packet_link_rate(generation, lanes)
-            source = f"PCIe {generation}.0 x{lanes} as NVML reports it, after line coding"
+            rate = packet_link_rate(facts.link_generation, facts.link_lanes)
+            link = f"PCIe {facts.link_generation}.0 x{facts.link_lanes}"
+            source = f"{link} as NVML reports it, after line coding"
         except UnknownLinkError as unknown:
             source = str(unknown)
-    ports = (1, "CUDA sees one GPU here"), (None, "not timed: which GPUs share a port")
     return {
         "link.raw_rate": (rate, source),
         "link.header": (12, _HEADER),
         "link.framing": (8, _HEADER),
         "gpu.memory": (facts.gpu_memory_bytes, "as the CUDA driver reports it"),
-        "node.gpus": (facts.gpus, "as the CUDA driver reports it"),
-        "node.root_ports": ports[facts.gpus > 1],
     }
 
 
@@ -142,29 +133,29 @@ class _Profile:
         disk = self.of("disk_random")
         words = f"random reads of {READ_BYTES} B past the page cache, by reads in flight"
         self.curve("disk.iops", disk, "threads", lambda r: r, words)
-        if len(disk):
-            self.set("disk.block", READ_BYTES, "what was read at a time")
 
-    def gpu(self) -> None:
+    def reads(self) -> None:
+        """Of host memory by the GPU."""
         roofs = self.of("sm_read").sort_values("median_per_s")
         roofs = roofs.drop_duplicates("span_bytes", keep="last")
         self.curve("read.roof", roofs, "span_bytes", lambda r: r, "contiguous reads, the best grid")
         words = f"random rows of {VISIT_BYTES} B, each taken to lie on another page"
         own = {"row_bytes": VISIT_BYTES, "policy": OUR_BEST, "order": "given", "grid_percent": 0}
-        for key, case in _VISITS.items():
-            self.curve(key, self.of(case, **own), "span_bytes", lambda r: r / VISIT_BYTES, words)
+        registered, managed = self.of("gpu_gather", **own), self.of("managed_gather", **own)
+        for key, rows in (("read.page_visits", registered), ("read.managed_page_visits", managed)):
+            self.curve(key, rows, "span_bytes", lambda r: r / VISIT_BYTES, words)
 
     def timed(
         self, key: str, rows: pd.DataFrame, change: Callable[[float], float], words: str
     ) -> None:
-        """A median; of no rows what the base says."""
+        """Set a median; without rows what the base says stays."""
         for rate in rows["median_per_s"]:
             self.set(key, change(rate), f"{_source(rows)}; {words}")
 
     def curve(
         self, key: str, rows: pd.DataFrame, by: str, change: Callable[[float], float], words: str
     ) -> None:
-        """Medians over a column."""
+        """Set medians over a column."""
         if len(rows):
             points = rows.sort_values(by)[[by, "median_per_s"]].itertuples(index=False)
             value = tuple((float(at), float(f"{change(rate):.5g}")) for at, rate in points)

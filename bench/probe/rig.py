@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -78,7 +78,7 @@ class Rig(ExitStack):
         device: a CUDA device, or ``None``: the host alone.
         folder: whose disk is timed, if any.
         say: told what takes its time, or is left out.
-        spans: sizes of the table, ascending, the largest that can be had is made.
+        spans: sizes of the table, ascending; the largest that can be had is made.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Rig(ExitStack):
 
     @property
     def registered(self) -> Memory:
-        """The largest table of :data:`SPANS` that can be had, page-locked and mapped for the GPU.
+        """The largest table that can be had, page-locked and mapped for the GPU.
 
         Raises:
             RefusedError: there is no memory, or it cannot be registered.
@@ -160,9 +160,7 @@ class Rig(ExitStack):
         try:
             table = managed_table((1, size), torch.uint8, self.device.index or 0)[0]
         except (MemoryError, RuntimeError) as why:
-            raise RefusedError(
-                f"no_memory: {why}".replace("no_memory: no_memory", "no_memory")
-            ) from why
+            raise RefusedError(f"no_memory: {str(why).removeprefix('no_memory: ')}") from why
         return Memory("managed", table, table.data_ptr())
 
     def timed(self, amount: float, work: Callable[[], object]) -> Observation:
@@ -183,12 +181,11 @@ class Rig(ExitStack):
         self, amount: float, work: Callable[[], object], *, wait: bool = True
     ) -> Observation:
         """``work``, and with ``wait`` what it queues on the GPU, by the host's clock."""
-        waits = self.device is not None
-        if waits:
+        if self.device is not None:
             torch.cuda.synchronize(self.device)
         begin = time.perf_counter()
         work()
-        if waits and wait:
+        if self.device is not None and wait:
             torch.cuda.synchronize(self.device)
         return Observation(amount, time.perf_counter() - begin, CLOCK)
 
@@ -252,17 +249,14 @@ class Rig(ExitStack):
 
 
 def filled_table(size: int) -> Tensor:
-    """``size`` bytes (a multiple of 8), uint8: every eight bytes differ, so wrong rows are noticed.
-
-    In huge pages where the kernel grants them, as the harness keeps a table.
-    """
+    """``size`` bytes (a multiple of 8), uint8, in huge pages where the kernel grants them."""
     table = empty_table((size // 8, 1), torch.int64).view(-1).view(torch.uint8)
     fill(table)
     return table
 
 
 def fill(table: Tensor) -> None:
-    """Each eight bytes of ``table`` (uint8) others than the others."""
+    """Give each eight bytes of ``table`` (uint8) other ones: wrong rows are then noticed."""
     words = table.view(torch.int64)
     for start in range(0, words.numel(), _CHUNK):
         part = words[start : start + _CHUNK]
@@ -276,25 +270,23 @@ def visit(
     add: Callable[..., None],
     *,
     out_of_time: Callable[[], bool],
-    warm_up: bool = True,
     most_rounds: int = 0,
 ) -> int:
     """Measure every point once a round until the time is spent; the number of whole rounds.
 
-    Each round has an order of its own: a drift of the machine (clocks, another guest's traffic)
-    falls on all points alike, and what is cut short has measured them equally often.
+    Before round 1 all are measured without a row: that compiles kernels, takes memory, wakes the
+    link. Each round has an order of its own: a drift of the machine (clocks, another guest's
+    traffic) falls on all points alike, and what is cut short has measured them equally often.
 
     Args:
         add: is given a point, the number of the round and an observation, or a ``reason``.
         out_of_time: asked before each point; one round is measured whatever it says.
-        warm_up: whether all are measured before round 1, which nobody is told of: it compiles
-            kernels, takes memory, wakes the link.
         most_rounds: end after so many (0: the time decides).
 
     A point that is refused is told with the reason, and is visited no more.
     """
     left, generator, number = list(points), random.Random(0), 0
-    turn = list(points) if warm_up else []
+    turn = list(points)
     while True:
         for point in turn:
             if number > 1 and out_of_time():
@@ -340,27 +332,11 @@ def writing(path: Path) -> Iterator[None]:
         raise ProbeError(f"{path}: {what}") from error
 
 
-class PointFile:
-    """Appends rows to a table of points, each on disk as soon as it is known; a context manager."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        with writing(path):
-            self._file = path.open("a", encoding="utf-8", newline="")
-            self._writer = csv.writer(self._file, lineterminator="\n")
-            if not self._file.tell():
-                self._writer.writerow(COLUMNS)
-
-    def add(self, row: PointRow) -> None:
-        """Keep one more."""
-        point, *observed = (getattr(row, field.name) for field in dataclasses.fields(row))
-        with writing(self._path):
-            self._writer.writerow([*dataclasses.astuple(point), *observed])
-            self._file.flush()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(OSError):  # on a full disk the last row's failure is told
-            self._file.close()
+def append_row(path: Path, row: PointRow) -> None:
+    """Append a row to a table of points: it is on disk as soon as it is known."""
+    point, *observed = (getattr(row, field.name) for field in dataclasses.fields(row))
+    with writing(path), path.open("a", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if not file.tell():
+            writer.writerow(COLUMNS)
+        writer.writerow([*dataclasses.astuple(point), *observed])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import matplotlib as mpl
@@ -55,7 +56,7 @@ def medians(rows: pd.DataFrame) -> pd.DataFrame:
 
 def sent(known: pd.DataFrame, facts: Facts) -> pd.DataFrame:
     """The file that can be sent in: :func:`medians`, each line with its machine."""
-    return known.assign(**facts.columns())
+    return known.assign(**asdict(facts))
 
 
 def own_best(known: pd.DataFrame) -> pd.DataFrame:

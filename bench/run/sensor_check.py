@@ -13,9 +13,10 @@ from dataclasses import replace
 
 import torch
 
-from gatherbench.bench.meters.base import Reading, reading
+from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.nvml_device import GpuUnderTest, NvmlDevice, SensorChoice, uuids_of
 from gatherbench.bench.meters.power import SHORTEST_ENERGY_WINDOW_S, GpuPowerMeter
+from gatherbench.bench.meters.recorder import closed
 from gatherbench.bench.meters.trust import SensorCheck, calibrate
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import CALIBRATION_STAGE as STAGE
@@ -108,16 +109,16 @@ def calibrate_gpu(
 def idle_power(gpu: GpuUnderTest, seconds: float) -> Iterator[Reading]:
     """What the GPU draws while a process holds it and does nothing, over ``seconds``."""
     meter = GpuPowerMeter(gpu)
-    meter.start()
+    meter.begin()
     begin = time.monotonic()
     time.sleep(seconds)
     length_s = time.monotonic() - begin
     said = "idle, with an open CUDA context"
-    for seen in meter.stop():
+    for seen in closed(meter):
         if seen.metric == "gpu_energy":
-            watts = seen.reason if seen.value is None else seen.value / length_s
+            watts = None if seen.value is None else seen.value / length_s
             source = f"{seen.source} over {length_s:.1f} s, {said}"
-            yield reading("idle_power", "W", watts or 0.0, source, seen.samples)
+            yield Reading("idle_power", "W", watts, source, seen.reason)
         elif seen.metric in ("gpu_power", "gpu_temperature", "gpu_clock"):
             yield replace(seen, metric=f"idle_{seen.metric}", source=f"{seen.source}, {said}")
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 #: Heads of the hidden GAT layers, each ``hidden`` wide (DGL's and PyG's GAT examples use 8 × 8;
 #: the paper names none). The output layer has one.
@@ -107,23 +106,6 @@ def training_cost(
     return TrainingCost(operations, memory, launches, sum(num_edges) * 2 * _INDEX)
 
 
-def replaying(cost: TrainingCost, row_bytes: float) -> TrainingCost:
-    """The cost of a captured step: first its rows and edges are copied to where it reads them.
-
-    Args:
-        row_bytes: of all rows of the minibatch.
-    """
-    copied = 2 * (row_bytes + cost.structure_bytes)
-    return replace(cost, memory_bytes=cost.memory_bytes + copied)
-
-
-def replay_calls(layers: int) -> int:
-    """What the host issues for a captured step of so many layers (bench/run/captured.py): labels
-    and what fills them up, copies of labels, rows and loss, each layer's edges, and the replay, for
-    which torch sets the seed and the place of the dropout's random numbers first."""
-    return layers + 8
-
-
 def recomputing(cost: TrainingCost) -> TrainingCost:
     """The cost of a step that computes its forward pass twice: a third of the products' operations.
 
@@ -131,22 +113,6 @@ def recomputing(cost: TrainingCost) -> TrainingCost:
     """
     more = {f: getattr(cost, f) * 4 / 3 for f in ("operations", "memory_bytes", "launches")}
     return replace(cost, **more)
-
-
-def gradient_bytes(model: str, in_dim: int, hidden: int, classes: int, layers: int) -> float:
-    """Bytes of the gradients, float32, that ranks average after each step.
-
-    As many as the model has parameters: of a GraphSAGE layer two matrices and a bias, of a GAT
-    layer two matrices (sources and targets), two vectors of attention and a bias.
-
-    Raises:
-        ValueError: another model.
-    """
-    if model not in _OPERATIONS:
-        raise ValueError(f"unknown model {model!r}: sage or gat")
-    widths = _widths(model, in_dim, hidden, classes, layers)
-    vectors = 3 if model == "gat" else 1
-    return _FLOAT * sum((2 * wide + vectors) * out for wide, out in pairwise(widths))
 
 
 def _widths(model: str, in_dim: int, hidden: int, classes: int, layers: int) -> list[int]:

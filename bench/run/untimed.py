@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from gatherbench.bench.meters.base import Reading, cited
+from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.cpu import WallClockMeter
 from gatherbench.bench.meters.nvml_device import GpuUnderTest
 from gatherbench.bench.meters.pcie import PcieMeter
@@ -69,9 +69,9 @@ def row_of(reading: Reading, make: RowMaker, stage: str, epoch: int = -1) -> Row
     """A meter's reading as a row: a sensor that broke is ``failed``, one that lacks ``skipped``."""
     what = (stage, reading.metric, reading.unit)
     if reading.reason is None:
-        return make.ok(*what, reading.value or 0.0, cited(reading), epoch)
+        return make.ok(*what, reading.value or 0.0, reading.source, epoch)
     status = "failed" if reading.reason.kind == "failed" else "skipped"
-    return make.missing(*what, cited(reading), reading.reason, status, epoch)
+    return make.missing(*what, reading.source, reading.reason, status, epoch)
 
 
 class EnergyBlock(Recorder):

@@ -51,30 +51,27 @@ dtype. ``gatherbench check NAME`` runs the conformance suite on it. In ``pyproje
         def _open(self, features, device, knowledge):
             return PlainFetcher(features, device)
 
-**A meter** has the members of :class:`gatherbench.bench.meters.base.Meter` and is built without
-arguments. Its window lies around all of ours; ``start`` and ``stop`` never raise, and a number that
-is not there has a ``Reason``, never a made-up 0. Its metrics have names that no other meter's have.
-Its group is ``gatherbench.meters``::
+**A meter** is a :class:`gatherbench.bench.meters.base.Meter` and is built without arguments. Its
+window lies around all of ours; a number that is not there has a ``Reason``, never a made-up 0. It
+declares its metrics and their units, in names that no other meter has. Its group is
+``gatherbench.meters``::
 
     import resource
 
-    from gatherbench.bench.meters.base import reading
+    from gatherbench.bench.meters.base import Meter
 
-    class Waits:
+    class Waits(Meter):
         name = "waits"
-        summary = "how often the process gave its core away to wait"
+        summary = "how often the process gave its core away to wait (ru_nvcsw of getrusage(2))"
         lost = "whether an epoch waits for a disk or a lock"
         trust = "the kernel's own count, read at both ends of the window"
+        units = {"voluntary_waits": "1"}
 
-        def probe(self):
-            return None  # or the Reason why it cannot read here
-
-        def start(self):
+        def begin(self):
             self.began = self.count()
 
-        def stop(self):
-            waited = self.count() - self.began
-            return [reading("voluntary_waits", "1", waited, "ru_nvcsw of getrusage(2)", samples=2)]
+        def end(self):
+            return {"voluntary_waits": self.count() - self.began}
 
         def count(self):
             return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw

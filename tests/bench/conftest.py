@@ -1,14 +1,12 @@
 """A tiny dataset on disk, and jobs on it, for the tests of the harness."""
 
 import functools
-import queue
 import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -18,7 +16,6 @@ import torch
 from typer.testing import CliRunner, Result
 
 from gatherbench.bench.cli import app
-from gatherbench.bench.meters import recorder
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run.fork_server import ForkServer
@@ -214,33 +211,3 @@ def make_run(tmp_path: Path) -> MakeRun:
         return write_run(tmp_path / "results" / "cpu-amd-epyc-2c" / name, **arguments)
 
     return make
-
-
-@pytest.fixture
-def gate() -> Any:
-    """An event that a hanging meter waits for, set at the end so that no thread is left."""
-    event = threading.Event()
-    yield event
-    event.set()
-
-
-@pytest.fixture
-def hang(gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> Callable[[], object]:
-    """What a meter does that hangs: when it has begun the recorder's patience is at its end."""
-    begun = threading.Event()
-
-    class Answers(queue.SimpleQueue):  # type: ignore[type-arg]
-        def get(self, timeout: float) -> Any:  # type: ignore[override]
-            assert timeout == recorder.PATIENCE_S
-            while True:
-                over = begun.is_set()
-                try:
-                    return super().get(timeout=0.01)
-                except queue.Empty:
-                    if over:
-                        begun.clear()
-                        raise
-
-    stand_in = SimpleNamespace(SimpleQueue=Answers, Empty=queue.Empty)
-    monkeypatch.setattr(recorder, "queue", stand_in)
-    return lambda: (begun.set(), gate.wait())

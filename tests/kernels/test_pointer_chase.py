@@ -6,10 +6,10 @@ import subprocess
 
 import numpy as np
 import pytest
+from tests.shim.execute import SHIM
 
 from gatherbench.kernels.compiler import KERNEL_SOURCE, compile_file
 from tools.sass import disassemble
-from tools.shim.execute import SHIM
 
 SOURCE = KERNEL_SOURCE.with_name("pointer_chase.cu")
 

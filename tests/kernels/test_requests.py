@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from tests.shim.execute import Shim, build
 
 from gatherbench.kernels import request_histogram
 from gatherbench.kernels.compiler import KERNEL_SOURCE
@@ -27,7 +28,6 @@ from gatherbench.kernels.requests import (
     counts_of_masks,
     uniform_ids,
 )
-from tools.shim.execute import Shim, build
 
 
 def count_recorded(
@@ -38,7 +38,7 @@ def count_recorded(
     Args:
         loads: records with the fields ``address`` (bytes), ``warp``, ``instruction`` and ``size``
             (bytes), one for each load of each lane, as
-            :class:`tools.shim.execute.Execution` has them. No load crosses a sector.
+            :class:`tests.shim.execute.Execution` has them. No load crosses a sector.
         rows: rows that were gathered.
     """
     order = np.lexsort((loads["address"], loads["instruction"], loads["warp"]))

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.shim.execute import Shim, ShimError, build, sparse_bytes
 
 from gatherbench.kernels.compiler import KERNEL_SOURCE
 from gatherbench.kernels.grid import LINE_BYTES, SHIFTS, WIDTHS, GridPoint, access_width
 from tools.sass import kernel_points
-from tools.shim.execute import Shim, ShimError, build, sparse_bytes
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 

@@ -42,7 +42,11 @@ def _known(run: Run) -> tuple[LinkProfile | None, pd.DataFrame, str]:
     except ProfileError as error:
         return None, empty, f"No roofline: {error}."
     if profile is None:
-        own = "`gatherbench calibrate` measures this machine’s; " if has_gpu(run) else ""
+        own = (
+            "`gatherbench probe --profile calibration` measures this machine’s; "
+            if has_gpu(run)
+            else ""
+        )
         return None, empty, (
             "No roofline: this run has no link profile, which holds the roofs. "
             f"{own}`gatherbench predict RUN --profile NAME` takes any of"

@@ -7,6 +7,7 @@ import pytest
 
 from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.disk_counters import DiskMeter
+from gatherbench.bench.meters.recorder import closed
 from gatherbench.bench.meters.registry import open_meters
 
 #: reads completed, merged, sectors read, ms; writes likewise; in flight, ms, ms.
@@ -39,9 +40,9 @@ def meter(kernel: Path) -> DiskMeter:
 
 
 def window(meter: DiskMeter, kernel: Path, **later: int) -> dict[str, Reading]:
-    meter.start()
+    meter.begin()
     say(kernel, **later)
-    return {one.metric: one for one in meter.stop()}
+    return {one.metric: one for one in closed(meter)}
 
 
 def test_the_window_is_the_difference_of_the_counters(kernel):
@@ -70,12 +71,12 @@ def test_a_partition_has_the_queue_of_its_disk(kernel):
 def test_files_that_are_missing_are_reasons_and_not_zeros(kernel):
     broken = meter(kernel)
     (kernel / "io").unlink()
-    found = {one.metric: one for one in broken.stop()}
+    found = {one.metric: one for one in closed(broken)}
     assert found["disk_read_process"].value is None
     assert "counts no bytes of a process" in str(found["disk_read_process"].reason)
     assert found["disk_reads_device"].value == 0
     next((kernel / "devices").iterdir()).unlink()
-    found = {one.metric: one for one in meter(kernel).stop()}
+    found = {one.metric: one for one in closed(meter(kernel))}
     assert {one.value for one in found.values()} == {None}
     assert "lies on no block device" in str(found["disk_read_device"].reason)
     assert str(meter(kernel).probe()).startswith("unsupported: ")
@@ -86,7 +87,7 @@ def test_a_device_that_tells_nothing_and_one_that_was_replaced(kernel):
     found = window(one, kernel, reads=3, sectors=10, read=50_000)
     assert str(found["disk_reads_device"].reason) == "failed: the counter went backwards"
     (next((kernel / "devices").iterdir()) / "stat").write_text("")
-    assert "stat cannot be read" in str(one.stop()[1].reason)
+    assert "stat cannot be read" in str(closed(one)[1].reason)
 
 
 def test_the_meter_of_a_case_watches_the_disk_of_its_dataset(tmp_path):

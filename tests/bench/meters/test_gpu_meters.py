@@ -22,6 +22,7 @@ from gatherbench.bench.meters.pcie import (
 )
 from gatherbench.bench.meters.poller import Polled
 from gatherbench.bench.meters.power import GpuPowerMeter, Sample, summarise
+from gatherbench.bench.meters.recorder import closed
 from gatherbench.bench.meters.trust import Comparison, choose
 from gatherbench.reason import Reason
 
@@ -48,8 +49,8 @@ def test_nvml_errors_become_reasons(monkeypatch, code, kind):
         assert reason
         assert reason.kind == kind
         assert reason.remedy
-        meter.start()
-        assert all((r.value, r.reason) == (None, reason) for r in meter.stop())
+        meter.begin()
+        assert all((r.value, r.reason) == (None, reason) for r in closed(meter))
 
 
 @pytest.mark.parametrize(
@@ -62,8 +63,8 @@ def test_a_run_without_a_gpu_reads_none_of_the_machines(gpus, why, monkeypatch):
     monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: calls.append("close"))
     monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: gpus)
     for meter in (PcieMeter(), GpuPowerMeter()):
-        meter.start()
-        readings = meter.stop()
+        meter.begin()
+        readings = closed(meter)
         assert {r.metric for r in readings} in (
             {"pcie_host_to_device", "pcie_device_to_host"},
             {"gpu_energy", "gpu_power"},
@@ -74,8 +75,8 @@ def test_a_run_without_a_gpu_reads_none_of_the_machines(gpus, why, monkeypatch):
 
 def test_an_uncalibrated_source_is_not_read():
     meter = PcieMeter(GpuUnderTest(("GPU-x",), SensorChoice()))
-    meter.start()
-    assert all(r.value is None and "calibrated" in str(r.reason) for r in meter.stop())
+    meter.begin()
+    assert all(r.value is None and "calibrated" in str(r.reason) for r in closed(meter))
 
 
 # Whom a run believes of the link's bytes.
@@ -145,10 +146,10 @@ def test_every_snapshot_is_given_back_also_when_something_breaks(monkeypatch):
     source = Gpm(SimpleNamespace(gpm_supported=lambda: True))  # type: ignore[arg-type]
     source._poller = SimpleNamespace(stop=lambda: polled)  # type: ignore[assignment]
     with pytest.raises(ZeroDivisionError):
-        source.stop()
+        source.end()
     assert freed == [1, 2, 3]
     polled = Polled([(0.0, 4), (0.3, 5)], LOST)  # then nobody asks what there was before
-    assert [one.reason for one in source.stop()[:2]] == [LOST, LOST]
+    assert source.end().bytes == [LOST, LOST]
     assert freed == [1, 2, 3, 4, 5]
 
 
@@ -159,8 +160,8 @@ BEFORE, WITHIN, AFTER = ((s, (1e9, 2e9), s + 0.04) for s in (9.98, 10.1, 10.98))
     ("polled", "moved", "samples", "why"),
     [
         (Polled([BEFORE, WITHIN, AFTER], None, 0.001), [1e9, 2e9], 1, None),
-        (Polled([BEFORE, AFTER], None, 0.001), [None] * 2, 0, "too short for a sample"),
-        (Polled([WITHIN], LOST, 0.001), [None] * 2, 1, "the GPU is lost"),
+        (Polled([BEFORE, AFTER], None, 0.001), [], 0, "too short for a sample"),
+        (Polled([WITHIN], LOST, 0.001), [], 1, "the GPU is lost"),
     ],
 )
 def test_a_sample_that_reaches_beyond_the_window_is_left_out(
@@ -170,11 +171,11 @@ def test_a_sample_that_reaches_beyond_the_window_is_left_out(
     source._poller = SimpleNamespace(start=lambda: None, stop=lambda: polled)  # type: ignore[assignment]
     clock = iter((10.0, 11.0))
     monkeypatch.setattr(pcie.time, "monotonic", lambda: next(clock))
-    source.start()
-    readings = source.stop()[:2]
-    assert [one.value for one in readings] == moved
-    assert {one.samples for one in readings} == {samples}
-    assert all((why or "None") in str(one.reason) for one in readings)
+    source.begin()
+    found = source.end()
+    assert found.samples == samples
+    assert why is None or all(why in str(one) for one in found.bytes)
+    assert why is not None or found.bytes == moved
 
 
 def test_what_a_window_comes_to():
@@ -184,8 +185,8 @@ def test_what_a_window_comes_to():
         Sample(11.0, 300.0, 150.0, 330.0, 0.7e9, ("power cap",)),
         Sample(17.0, 200.0, 210.0, 320.0, 1.9e9, ()),
     ]
-    said = {one.metric: one for one in summarise(Polled(looks, None))}
-    assert {metric: one.value for metric, one in said.items()} == {
+    found, sources, watts = summarise(Polled(looks, None))
+    assert found == {
         "gpu_power": 200.0,
         "gpu_power_average": 210.0,  # over the seconds before the last look
         "gpu_temperature": 330.0,
@@ -193,5 +194,5 @@ def test_what_a_window_comes_to():
         "gpu_clock_lowest": 0.7e9,
         "gpu_slowed": pytest.approx(1 / 3),
     }
-    assert said["gpu_power"].series == ((0.0, 100.0), (6.0, 300.0), (12.0, 200.0))
-    assert said["gpu_slowed"].source.endswith(": power cap")
+    assert watts == ((0.0, 100.0), (6.0, 300.0), (12.0, 200.0))
+    assert sources["gpu_slowed"].endswith(": power cap")

@@ -10,6 +10,7 @@ import torch
 from gatherbench.bench.meters import memory as memory_module
 from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.memory import MemoryMeter
+from gatherbench.bench.meters.recorder import closed
 from gatherbench.kernels import managed_memory, mapped_memory
 
 MIB = 2**20
@@ -17,8 +18,8 @@ MIB = 2**20
 
 def window(meter: MemoryMeter | None = None) -> dict[str, Reading]:
     meter = meter or MemoryMeter()
-    meter.start()
-    readings = meter.stop()
+    meter.begin()
+    readings = closed(meter)
     found = {r.metric: r for r in readings}
     assert len(found) == len(readings)
     for reading in readings:

@@ -11,6 +11,7 @@ import pytest
 from gatherbench.bench.meters import poller
 from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.rapl import MAX_PACKAGE_W, RaplMeter
+from gatherbench.bench.meters.recorder import closed
 
 MAX_UJ = 262_143_328_850  # a common max_energy_range_uj
 
@@ -60,11 +61,11 @@ def checked(readings: list[Reading]) -> tuple[Reading, Reading]:
 def window(tree: Powercap, energies: dict[str, int], seconds: float = 1) -> tuple[Reading, Reading]:
     """A window at whose end zones say these energies (µJ)."""
     meter = tree.meter()
-    meter.start()
+    meter.begin()
     tree.now_s += seconds
     for number, energy in energies.items():
         tree.set(number, energy)
-    return checked(meter.stop())
+    return checked(closed(meter))
 
 
 #: Zones, what each has drawn in a window (µJ), and the sums of packages and memory (J) or why none.
@@ -93,11 +94,12 @@ def test_packages_and_memory_are_summed_and_parts_are_not(tree, zones, used, jou
     shutil.copytree(tree.folder / "intel-rapl:0", copy)
     late = {number: early + more for early, (number, more) in enumerate(zip(zones, used))}  # noqa: B905
     package, memory = window(tree, late)
-    assert (package.value, package.samples) == (pytest.approx(joules), 2)
+    assert package.value == pytest.approx(joules)
+    assert package.source == "powercap energy_uj, all packages [samples=2, period=30 s]"
     if isinstance(dram, str):
         assert str(memory.reason).startswith(dram)
     else:
-        assert (memory.value, memory.samples) == (pytest.approx(dram), 2)
+        assert memory.value == pytest.approx(dram)
 
 
 def test_a_long_window_is_polled_before_the_counter_can_wrap_twice(tree, monkeypatch):
@@ -127,13 +129,12 @@ def test_a_long_window_is_polled_before_the_counter_can_wrap_twice(tree, monkeyp
     clock = SimpleNamespace(monotonic=lambda: tree.now_s, thread_time=time.thread_time)
     monkeypatch.setattr(poller, "time", clock)
     meter = tree.meter()
-    meter.start()
-    package, _ = checked(meter.stop())
+    meter.begin()
+    package, _ = checked(closed(meter))
     assert package.value == pytest.approx(0.9 * MAX_PACKAGE_W * sum(polled), rel=1e-6)
     assert package.value is not None
     assert package.value * 1e6 > 5 * max_uj, "this test sees several wraps"
-    assert package.samples == turns + 2
-    assert package.period_s == polled[0]
+    assert package.source.endswith(f"[samples={turns + 2}, period={polled[0]:g} s]")
 
 
 @pytest.mark.parametrize(
@@ -156,13 +157,13 @@ def test_a_zone_that_fails_in_the_window_spoils_the_sum_and_names_no_path(tree, 
     tree.zone("0", "package-0")
     tree.zone("1", "package-1")
     meter = tree.meter()
-    meter.start()
+    meter.begin()
     tree.now_s += 1
     if why == "Permission denied":
         tree.refused = {f"intel-rapl:{number}"}
     else:
         shutil.rmtree(tree.folder / f"intel-rapl:{number}")
-    package, _ = checked(meter.stop())
+    package, _ = checked(closed(meter))
     zone = f"package-{number} (intel-rapl:{number})"
     assert str(package.reason) == f"failed: {zone} cannot be read any more ({why})"
 
@@ -178,8 +179,8 @@ def test_for_root_only(tree, refused):
     assert "udev" in reason
     for part in ('SUBSYSTEM=="powercap"', 'KERNEL=="intel-rapl*:*"', "chmod a+r /sys%p/energy_uj"):
         assert part in reason
-    meter.start()
-    for reading in checked(meter.stop()):
+    meter.begin()
+    for reading in checked(closed(meter)):
         assert str(reading.reason) == reason
 
 
@@ -205,8 +206,8 @@ def test_each_window_begins_anew_and_leaves_no_thread(tree):
     tree.zone("0", "package-0")
     meter = tree.meter()
     for turn in (1, 2):
-        meter.start()
+        meter.begin()
         tree.now_s += 1
         tree.set("0", turn * 2_000_000)
-        assert checked(meter.stop())[0].value == pytest.approx(2.0)
+        assert checked(closed(meter))[0].value == pytest.approx(2.0)
     assert not [t for t in threading.enumerate() if t.name == "gatherbench-meter-sensor"]

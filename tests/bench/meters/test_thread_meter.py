@@ -14,6 +14,7 @@ import torch
 
 from gatherbench.bench.meters import threads as threads_module
 from gatherbench.bench.meters.base import Reading
+from gatherbench.bench.meters.recorder import closed
 from gatherbench.bench.meters.threads import METRICS, ThreadMeter
 from gatherbench.kernels.host_gather import CHUNK_BYTES, HostGather
 
@@ -66,9 +67,9 @@ def test_a_named_thread_is_charged_to_its_group(prefix, metric):
     meter = ThreadMeter()
     with pool(prefix) as executor:
         executor.submit(burn).result()  # before the window: does not count
-        meter.start()
+        meter.begin()
         executor.submit(burn).result()
-        used = values(meter.stop())
+        used = values(closed(meter))
     assert BURNT <= used.pop(metric) < 2 * BURNT
     used.pop("cpu_main")
     assert sum(used.values()) < LITTLE
@@ -76,11 +77,11 @@ def test_a_named_thread_is_charged_to_its_group(prefix, metric):
 
 def test_the_main_thread_is_its_own_group_and_a_new_thread_counts_from_its_start():
     meter = ThreadMeter()
-    meter.start()
+    meter.begin()
     burn()
     with pool("gatherbench-sample") as executor:
         executor.submit(burn).result()
-        used = values(meter.stop())
+        used = values(closed(meter))
     assert used["cpu_sampler_workers"] >= BURNT
     assert used["cpu_main"] >= BURNT
 
@@ -90,12 +91,12 @@ def test_a_sampler_that_ended_in_the_window_has_what_it_told(monkeypatch):
     told: list[tuple[int, float]] = []
     monkeypatch.setattr(threads_module, "ended", told)
     meter = ThreadMeter()
-    meter.start()
+    meter.begin()
     worker = threading.Thread(target=burn)
     worker.start()
     told.append((worker.native_id or 0, 0.1))
     gone(worker)
-    used = values(meter.stop())
+    used = values(closed(meter))
     assert used["cpu_sampler_workers"] == pytest.approx(0.1)
     assert used["cpu_ended_threads"] >= BURNT - 0.1 - 0.01
 
@@ -106,9 +107,9 @@ from gatherbench.bench.meters.threads import ThreadMeter
 
 def used(work):
     meter = ThreadMeter()
-    meter.start()
+    meter.begin()
     work()
-    return {r.metric: r.value for r in meter.stop()}
+    return meter.end()
 
 def burn():
     while time.process_time() < 0.15:
@@ -141,13 +142,13 @@ def test_threads_that_ended_in_the_window_are_told_in_sum_and_never_lost():
     thread.start()
     while sum(t.native_id is not None for t in threading.enumerate()) < 2:
         pass
-    meter.start()
+    meter.begin()
     before.set()
     gone(thread)
     brief = threading.Thread(target=burn, name="gatherbench-gather_0")
     brief.start()
     gone(brief)
-    used = values(meter.stop())
+    used = values(closed(meter))
     # The clocks of process and threads are not read in one moment: some ms may be missing.
     assert used["cpu_ended_threads"] >= 1.7 * BURNT
     assert used["cpu_gather_workers"] == 0
@@ -156,14 +157,14 @@ def test_threads_that_ended_in_the_window_are_told_in_sum_and_never_lost():
 def test_the_groups_add_up_to_the_process_without_its_children():
     meter = ThreadMeter()
     early = time.process_time()
-    meter.start()
+    meter.begin()
     burnt = "import time\nwhile time.process_time() < 0.4: pass"
     subprocess.run([sys.executable, "-c", burnt], check=True)
     with pool("gatherbench-gather") as executor:
         work = executor.submit(burn)
         burn()
         work.result()
-        used = values(meter.stop())
+        used = values(closed(meter))
     late = time.process_time()
     assert sum(used.values()) == pytest.approx(late - early, abs=0.05)
 
@@ -175,11 +176,11 @@ def test_the_gatherers_helpers_carry_the_name_that_the_meter_looks_for():
     meter = ThreadMeter()
     with HostGather(threads=2) as gather:
         gather.gather(table, ids, out)  # starts the helper
-        meter.start()
+        meter.begin()
         used = dict.fromkeys(METRICS, 0.0)
         while not used["cpu_gather_workers"]:  # whenever a busy machine gives it a turn
             gather.gather(table, ids, out)
-            used = values(meter.stop())
+            used = values(closed(meter))
     assert used["cpu_other_threads"] == 0
 
 
@@ -187,8 +188,8 @@ def test_a_thread_number_that_is_given_again_counts_from_nothing(monkeypatch):
     meter = ThreadMeter()
     clocks = iter([({7: 5.0, 8: 1.0}, 6.0), ({7: 0.25, 8: 1.0}, 6.5)])
     monkeypatch.setattr(threads_module, "_read_clocks", lambda: next(clocks))
-    meter.start()
-    used = values(meter.stop())
+    meter.begin()
+    used = values(closed(meter))
     assert used["cpu_torch_pool"] == 0.25
     assert used["cpu_ended_threads"] == 0.25
 
@@ -196,7 +197,7 @@ def test_a_thread_number_that_is_given_again_counts_from_nothing(monkeypatch):
 def test_without_proc_the_reason_stands_there(monkeypatch):
     monkeypatch.setattr(threads_module, "_TASKS", Path("/nowhere"))
     meter = ThreadMeter()
-    meter.start()
-    readings = meter.stop()
+    meter.begin()
+    readings = closed(meter)
     assert [r.metric for r in readings] == list(METRICS)
     assert {str(r.reason).split(":")[0] for r in readings} == {"unsupported"}

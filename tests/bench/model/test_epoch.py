@@ -1,7 +1,6 @@
 """The closed form of an epoch against what can be written down by hand; wrong forms fail it."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -31,12 +30,11 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Callable[..., EpochPrediction]:
         submit: float = 0.0,
         gather: float = 0.0,
         expand: float = 0.0,
-        average: float = 0.0,
         batches: int = N,
         **load: Any,
     ) -> EpochPrediction:
         seconds = {"sample": sample, "submit": submit, "gather": gather, "transfer": transfer}
-        seconds |= {"train": train, "all_reduce": average, "expand": expand}
+        seconds |= {"train": train, "expand": expand}
         parts = {name: Part(s, name) for name, s in seconds.items() if s or name in _ALWAYS}
         monkeypatch.setattr(epoch_module, "minibatch_parts", lambda *_: parts)
         monkeypatch.setattr(epoch_module, "issuing", lambda *_: issue)
@@ -109,12 +107,6 @@ def test_beside_a_gather_of_the_cpu_a_step_takes_longer_to_issue(model):
     assert (long[0] - long[1]) / 20 == pytest.approx(9.0)
 
 
-def test_gradients_are_averaged_behind_the_step(model):
-    averaged = model(1.0, 0.0, 2.0, issue=3.0, average=0.5)
-    assert averaged.train_s == pytest.approx(N * 3.5)
-    assert averaged.all_reduce_s == pytest.approx(N * 0.5)
-
-
 def test_an_epoch_is_bound_by_what_it_would_gain_most_from(model):
     assert model(0.5, 3.0, 2.0).bound == "transfer"
     assert model(0.5, 3.0, 4.0).bound == "train"
@@ -148,7 +140,7 @@ def test_stages_add_up_and_an_epoch_lies_between_its_bounds(
         sample_s=sample,
         train_s=train,
     )
-    one = predict_batches(replace(load, gradient_bytes=0.0), PROFILE, batches)
+    one = predict_batches(load, PROFILE, batches)
     assert one.sample_s + one.fetch_s + one.train_s == pytest.approx(one.epoch_s)
     assert min(one.sample_s, one.fetch_s, one.train_s) >= 0
     submit = PROFILE.number("gpu.submit")

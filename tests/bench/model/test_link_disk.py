@@ -25,7 +25,7 @@ def machine(
     Its host has 1 TB/s and 1 TB/s a core, so that what the processor does takes hardly any time.
     """
     found = BARE.with_constant("disk.iops", iops, "made up")
-    constants = {"disk.block": 4096.0, "disk.bandwidth": bandwidth, "gpu.submit": 1e-7}
+    constants = {"disk.bandwidth": bandwidth, "gpu.submit": 1e-7}
     constants |= {"host.memory_rate": 1e12, "host.gather_rate": 1e12}
     for key, value in constants.items():
         found = found.with_constant(key, value, "made up")
@@ -127,14 +127,15 @@ def test_a_minibatch_ahead_hides_the_shorter_of_disk_and_training_and_the_copy()
 
 def test_ranks_of_a_machine_share_its_disk():
     """Two ranks read half as many minibatches each, at half the rate: nothing is gained."""
-    ahead = replace(READS, lookahead=1, gradient_bytes=0.0)
+    ahead = replace(READS, lookahead=1)
     assert seconds(ahead, machine(), 100, gpus=2) == pytest.approx(100 * 0.1 + 0.05, rel=2e-3)
 
 
 def test_an_unknown_disk_is_a_reason_with_the_remedy():
     (why,) = disk_read(READS, BARE).unknown
     assert why == (
-        "disk.iops: the profile does not name it: measure the disk (gatherbench calibrate)"
+        "disk.iops: the profile does not name it: measure the disk"
+        " (gatherbench probe --profile calibration)"
     )
     epoch = predict_batches(READS, BARE, 10)
     assert epoch.unknown == (why,)
@@ -166,6 +167,6 @@ def test_a_path_without_a_disk_has_no_such_part():
     train_s=st.floats(1e-6, 0.5),
 )
 def test_more_reads_a_second_are_never_slower(iops, more, ahead, gpus, train_s):
-    load = replace(READS, lookahead=ahead, train_s=train_s, gradient_bytes=0.0)
+    load = replace(READS, lookahead=ahead, train_s=train_s)
     slow, fast = (seconds(load, machine(rate), 8, gpus) for rate in (iops, min(1e9, more * iops)))
     assert fast <= slow * (1 + 1e-9)

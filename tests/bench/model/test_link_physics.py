@@ -252,16 +252,6 @@ def test_issuing_is_a_steps_or_else_a_chains():
     )
 
 
-def test_a_replayed_step_is_few_calls_and_its_operations_are_the_gpus():
-    """9 calls of 9 ms; 50 operations of 0.2 ms on the GPU, of which nothing is known else."""
-    load = MinibatchLoad(1.0, training=TrainingCost(0, 0, 50, 0), step_calls=9)
-    known_there = machine(gpu_launch=4e-3, gpu_issue=9e-3, gpu_replay=2e-4)
-    assert issuing(load, known_there) == pytest.approx(0.081)
-    assert known(training(load, known_there)) == pytest.approx(0.01)
-    untold = machine(gpu_launch=4e-3, gpu_issue=9e-3, gpu_replay=None)
-    assert not training(load, untold).known
-
-
 def test_edges_that_were_drawn_on_the_gpu_are_not_copied():
     load = MinibatchLoad(1.0, training=TrainingCost(1e9, 0, 0, 1e9))
     copied, there = (training(replace(load, gpu_samples=g), PROFILE) for g in (False, True))

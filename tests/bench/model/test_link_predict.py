@@ -241,7 +241,7 @@ def test_a_disk_has_rows_a_roof_and_a_reason(tmp_path, profile):
     assert [load.disk_bytes for load in loads] == [0.8192e9, None, 0]
     assert [load.disk_requests for load in loads] == [2e5, None, 0]
     run = make_run(tmp_path, cases)
-    for key, value in (("disk.iops", 1e5), ("disk.block", 4096), ("disk.bandwidth", 1e9)):
+    for key, value in (("disk.iops", 1e5), ("disk.bandwidth", 1e9)):
         profile = profile.with_constant(key, value, "made up")
     rows = {(row.strategy, row.stage, row.metric): row for row in predict(run, profile)}
     alone = rows["direct", "fetch", "disk_time_alone"]
@@ -331,11 +331,8 @@ def test_a_case_that_declared_nothing_says_so(tmp_path, profile):
     reason = next(r.reason for r in rows if r.strategy == "by_gpu" and r.stage == "epoch")
     assert reason is not None
     assert "has not been run" in reason
-    # Nor is it known of ranks what they would take to average their gradients.
-    rows = predict(make_run(tmp_path, some, gpus=2), profile)
-    several = [r for r in rows if r.strategy == "by_gpu"]
-    assert {r.stage for r in several} >= {"epoch", "all_reduce"}
-    assert {(r.value, r.reason) for r in several} == {(None, reason)}
+    captured = predict(make_run(tmp_path, step="captured"), profile)
+    assert {r.reason for r in captured} == {"unknown: captured steps are not modelled"}
     older = {name: {k: v for k, v in f.items() if k != "fetch.row"} for name, f in CASES.items()}
     reasons = {r.reason for r in predict(make_run(tmp_path, older), profile)}
     (reason,) = reasons
@@ -353,27 +350,7 @@ def test_a_run_of_several_ranks_is_predicted_for_as_many_gpus(tmp_path, profile)
     assert series.load.sample_s == 2.0
     alone = predict_batches(series.load, profile, 1).epoch_s
     assert epoch.epoch_s == pytest.approx(alone)
-    assert "4 GPUs in a machine that is known with 1" in epoch.remarks
-    # No bytes of gradients are declared: what averaging them takes is a reason, and not 0.
-    rows = [row for row in predict(run, profile) if row.strategy == "by_gpu"]
-    (averaging,) = (row for row in rows if row.stage == "all_reduce")
-    assert averaging.value is None
-    assert averaging.reason == "unknown: bytes of the gradients: not said"
-    assert not any(r.stage == "all_reduce" for r in predict(make_run(tmp_path), profile))
-
-
-def test_the_run_says_how_many_bytes_of_gradients_are_averaged(tmp_path, profile):
-    """2 ranks send 1 MB each over the 26.89 GB/s between peers, in two hops of 1 µs."""
-    run = make_run(tmp_path, gpus=2)
-    first = run.rows.iloc[[0]].assign(
-        basis="measured", stage="all_reduce", metric="payload", unit="B", value=1e6
-    )
-    run = replace(run, rows=pd.concat([run.rows, first], ignore_index=True))
-    found = {row.strategy: row for row in predict(run, profile) if row.stage == "all_reduce"}
-    assert set(found) == set(CASES)
-    for row in found.values():
-        assert row.value == pytest.approx(2 * (1e6 / 26.89e9 + 6.6e-6 + 2e-6), rel=1e-6)
-        assert (row.metric, row.basis) == ("wall_time", "predicted")
+    assert "as if each GPU had a port of its own, without averaging gradients" in epoch.remarks
 
 
 def test_what_activations_move_in_a_run_comes_back_over_the_predicted_link(tmp_path, profile):
@@ -387,29 +364,6 @@ def test_what_activations_move_in_a_run_comes_back_over_the_predicted_link(tmp_p
     assert [{load.activation_bytes for load in of} for of in loads] == [{0.0}, {1e7}, {0.0}]
     done = [max(load.training.operations for load in of) for of in loads]
     assert done == pytest.approx([2.5e8, 2.5e8, 2.5e8 * 4 / 3])
-
-
-def test_a_captured_step_copies_its_minibatch_and_is_known_where_a_replay_is(tmp_path, profile):
-    """Rows and edges are read and written once more; of two layers, 10 calls."""
-    runs = (
-        make_run(tmp_path / "issued", fanouts=[4, 3]),
-        make_run(tmp_path / "captured", step="captured", fanouts=[4, 3]),
-    )
-    issued, captured = ([one.load for one in series_of(run)] for run in runs)
-    for one, other in zip(issued, captured, strict=True):
-        assert (one.step_calls, other.step_calls) == (0, 10)
-        more = other.training.memory_bytes - one.training.memory_bytes
-        assert more == pytest.approx(2 * (one.payload_bytes + one.training.structure_bytes))
-        assert other.training.launches == one.training.launches
-    deep = make_run(tmp_path / "deep", step="captured", fanouts=[4, 3, 2])
-    assert {one.load.step_calls for one in series_of(deep)} == {11}
-
-    def epochs(of: LinkProfile) -> set[float | None]:
-        rows = predict(runs[1], of)
-        return {row.value for row in rows if (row.stage, row.metric) == ("epoch", "wall_time")}
-
-    assert epochs(profile) == {None}
-    assert None not in epochs(profile.with_constant("gpu.replay", 2e-6, "made up"))
 
 
 def test_rates_of_several_ranks_are_those_of_one_link(tmp_path, profile):

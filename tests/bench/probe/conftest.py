@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.shim.execute import SHIM
 from torch import Tensor
 
 import gatherbench.bench.run.models  # noqa: F401 - before torch.device is another
@@ -21,7 +22,6 @@ from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.kernels.compiler import KERNEL_SOURCE
 from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.launch import Table
-from tools.shim.execute import SHIM
 
 SPANS = (MIB, 2 * MIB, 4 * MIB)
 
@@ -182,7 +182,6 @@ def cuda(
         (gpu, "load_from", lambda file, name, arch: name),
         (gpu, "architecture", lambda device: "sm_90"),
         (gpu, "ROOF_BYTES", MIB),
-        (gpu, "BACK_BYTES", MIB),
         (gpu, "MATMUL_SIZE", 64),
         (gpu, "HOPS", 1000),
         (gpu, "PAGEABLE_ROWS", 1000),

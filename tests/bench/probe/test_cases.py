@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.disk_counters import DiskMeter
 from gatherbench.bench.probe import case, counted, gathers, gpu, host
 from gatherbench.bench.probe import rig as rig_module
@@ -34,10 +33,11 @@ from gatherbench.bench.probe.rig import (
     WrongRowsError,
 )
 from gatherbench.bench.read.points import Point
-from gatherbench.bench.run import captured, models
+from gatherbench.bench.run import models
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.kernels.cuda_calls import CudaCallError
 from gatherbench.kernels.disk_read import DiskReadError, open_direct
+from gatherbench.reason import unsupported
 
 from .conftest import SPANS, Registered
 from .conftest import gather as right_gather
@@ -95,8 +95,7 @@ def test_what_is_missing_has_its_reason_and_remedy(monkeypatch):
     monkeypatch.setattr(case, "find_spec", lambda name: None)
     monkeypatch.setattr(case, "ncu_program", lambda: None)
     for need, kind in (
-        ("gpu", "no_device"), ("compiler", "not_installed"), ("pyg", "not_installed"),
-        ("ncu", "unsupported"),
+        ("gpu", "no_device"), ("compiler", "not_installed"), ("ncu", "unsupported"),
     ):  # fmt: skip
         why = NEEDS[need]()
         assert why is not None
@@ -160,8 +159,8 @@ def disk(small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     except DiskReadError as why:
         pytest.skip(str(why))
     probe.unlink()
-    unknown = [Reading("disk_read_process", "B", None, "a test")]
-    monkeypatch.setattr(DiskMeter, "stop", lambda _: unknown)
+    unknown = {"disk_read_process": unsupported("a test")}
+    monkeypatch.setattr(DiskMeter, "end", lambda _: unknown)
     with Rig(folder=tmp_path, say=lambda _: None) as rig:
         yield rig
 
@@ -186,8 +185,7 @@ def test_wrong_blocks_are_not_timed(disk, monkeypatch):
 
 
 def test_what_is_read_from_memory_is_no_disk(disk, monkeypatch):
-    counted = [Reading("disk_read_process", "B", 0.0, "a test")]
-    monkeypatch.setattr(DiskMeter, "stop", lambda _: counted)
+    monkeypatch.setattr(DiskMeter, "end", lambda _: {"disk_read_process": 0.0})
     with pytest.raises(RefusedError, match="262144 bytes were read, 0 of them from a disk"):
         measure(disk, "disk_random")
 
@@ -231,7 +229,6 @@ def test_every_point_of_a_gpu_is_measured(rig, name):
     ("name", "amount"),
     [
         ("copy_to_device", MIB),
-        ("copy_to_host", MIB),
         ("copy_pageable", 1000 * 512),
         ("sm_read", MIB),
         ("gpu_copy", 4 * MIB),  # half of the buffer, read and written
@@ -426,29 +423,6 @@ def test_issuing_is_timed_over_whole_steps_of_training(rig, monkeypatch):
     assert seen == [3] * 5
     assert observed.amount == 5 * (3 * 28 - 8 + 8 + 4)
     assert observed.source == CLOCK
-
-
-def test_replays_are_timed_by_the_gpu_without_what_fills_their_inputs(rig, monkeypatch):
-    """Of the operations of a step that is issued; the first step, which captures, is before."""
-    seen: list[str] = []
-    for name in ("take", "replay"):
-        kind = captured.StepInputs if name == "take" else captured.CapturedTrainer
-        does = getattr(kind, name)
-
-        def noted(*given: Any, name: str = name, does: Any = does) -> Any:
-            seen.append(name)
-            return does(*given)
-
-        monkeypatch.setattr(kind, name, noted)
-    observed = measure(rig, "gpu_replay")
-    assert seen == ["take", *["replay"] * 6]
-    assert observed.amount == 5 * (3 * 28 - 8 + 8 + 4)
-    assert observed.source == EVENTS
-    issued, trainer, (x, batch), _ = rig.once(gpu.training, rig)
-    assert torch.isfinite(trainer._loss)
-    assert issued.model is not trainer.model
-    assert [one.shape for one in trainer._inputs.edges] == [one.shape for one in batch.edges]
-    assert len(trainer._inputs.x) == len(x) + captured.SPARE_ROWS
 
 
 def test_drawing_is_timed_by_layers_of_minibatches_that_are_waited_for(rig, monkeypatch):

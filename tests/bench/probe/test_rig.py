@@ -15,10 +15,10 @@ from gatherbench.bench.probe.rig import (
     GIB,
     MIB,
     Observation,
-    PointFile,
     ProbeError,
     RefusedError,
     Rig,
+    append_row,
     ends_within,
     filled_table,
     visit,
@@ -96,11 +96,10 @@ def row(point: Point, number: int, *seen: Any, unit: str = "B", reason: str = ""
 
 def test_rows_are_on_disk_at_once_and_come_back(tmp_path):
     path = tmp_path / "rows.csv"
-    with PointFile(path) as file:
-        file.add(row(Point("round_trip", span_bytes=GIB), 3, 10, 2.0, "clock", unit="1"))
-        assert len(path.read_text().splitlines()) == 2
-    with PointFile(path) as file:  # another process goes on
-        file.add(row(Point("gpu_gather", 64, policy="dgl", held_out=True), 0, reason="no, none"))
+    append_row(path, row(Point("round_trip", span_bytes=GIB), 3, 10, 2.0, "clock", unit="1"))
+    assert len(path.read_text().splitlines()) == 2
+    held_out = Point("gpu_gather", 64, policy="dgl", held_out=True)
+    append_row(path, row(held_out, 0, reason="no, none"))
     assert is_point_table(path)
     first, second = read_points(path).itertuples()
     assert (first.case, first.round, first.amount, first.unit) == ("round_trip", 3, 10, "1")
@@ -114,11 +113,8 @@ def test_rows_are_on_disk_at_once_and_come_back(tmp_path):
 
 
 def test_a_full_disk_says_where_to_go():
-    with (
-        pytest.raises(ProbeError, match=r"/dev/full: .*No space left.*--out"),
-        PointFile(Path("/dev/full")) as file,
-    ):
-        file.add(row(Point("gpu_copy"), 3, 10, 2.0, "clock"))
+    with pytest.raises(ProbeError, match=r"/dev/full: .*No space left.*--out"):
+        append_row(Path("/dev/full"), row(Point("gpu_copy"), 3, 10, 2.0, "clock"))
 
 
 def test_what_is_made_once_is_closed_with_the_rig_and_a_refusal_is_not_tried_again():

@@ -6,14 +6,14 @@ import os
 from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from gatherbench.bench.meters.base import Reading
+from gatherbench.bench.meters.base import Meter, Window
 from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.run import counting as counting_module
 from gatherbench.bench.run import measure as measure_module
@@ -286,23 +286,21 @@ def test_what_may_be_learned_from_is_not_what_is_measured(make_job):
     assert not measured_ids & {*drawn[0], *drawn[1]}
 
 
-class Polled:
+class Polled(Meter):
     """A meter of a GPU: it tells which one it was given, and keeps what it polled."""
 
     name = "polled"
     summary = lost = trust = "a test"
+    units: ClassVar[dict[str, str]] = {"pcie_x": "B"}
 
     def __init__(self, gpu: object) -> None:
-        self.source = f"of {gpu}"
+        self.sources = {"pcie_x": f"of {gpu} [samples=2, period=0.5 s]"}
+        self.series = {"pcie_x": ((0.0, 0.0), (0.5, 7.0))}
 
-    def probe(self) -> None:
-        return None
+    def begin(self) -> None: ...
 
-    def start(self) -> None: ...
-
-    def stop(self) -> list[Reading]:
-        series = ((0.0, 0.0), (0.5, 7.0))
-        return [Reading("pcie_x", "B", 7.0, self.source, samples=2, period_s=0.5, series=series)]
+    def end(self) -> Window:
+        return {"pcie_x": 7.0}
 
 
 def test_a_case_reads_the_sensors_that_the_run_trusts_and_keeps_what_they_polled(

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.shim.execute import Driver, build
 from torch import Tensor
 
 from gatherbench.bench.sampling import device_sampler
 from gatherbench.bench.sampling.device_sampler import _KERNELS
 from gatherbench.kernels.compiler import KERNEL_SOURCE
 from gatherbench.kernels.launch import BLOCK_THREADS
-from tools.shim.execute import Driver, build
 
 SOURCE = KERNEL_SOURCE.with_name("sample.cu")
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from tests.shim.execute import ShimError
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gatherbench.bench.sampling import device_sampler
@@ -18,7 +19,6 @@ from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.bench.sampling.splitmix import GOLDEN, derive, mix
 from gatherbench.kernels.compiler import compile_file
 from tools.sass import disassemble
-from tools.shim.execute import ShimError
 
 from .host_kernels import SOURCE, built, on_host
 from .minibatches import same
