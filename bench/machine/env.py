@@ -40,10 +40,8 @@ def describe_machine() -> dict[str, Any]:
         "numa": describe_numa([gpu["numa_node"] for gpu in gpus["gpus"]]),
         "memory": describe_memory(),
         **gpus,
-        "os": _os_name(),
         "kernel": platform.release(),
         "architecture": platform.machine(),
-        "container": _container(),
         "virtual_machine": _virtual_machine(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "libraries": library_versions(),
@@ -65,15 +63,6 @@ def machine_slug(env: Mapping[str, Any]) -> str:
         return _slug(env["gpus"][0]["name"])
     model = re.sub(r"\(R\)|\(TM\)|@.*|\bCPU\b|\bProcessor\b|\b\d+-Core\b", " ", env["cpu"]["model"])
     return f"cpu-{_slug(model)}-{env['cpu']['usable_cores']}c"
-
-
-#: Between a machine and the profile that completes its calibration, in the name of both.
-_JOINT = "+"
-
-
-def joint_name(machine: str, base: str) -> str:
-    """Name of a machine's calibration that takes from ``base`` what was not measured."""
-    return f"{machine}{_JOINT}{base}"
 
 
 def commit_id() -> str:
@@ -126,19 +115,16 @@ def _requirements() -> list[str]:
 
 
 def describe_cpu() -> dict[str, Any]:
-    """Model, sockets, cores, caches, NUMA nodes and clock policy of the processor.
+    """Model, cores, cache, NUMA nodes and clock policy of the processor.
 
     ``usable_cores`` are those this process may run on; ``quota_cores`` is the share of them that a
     container's limit grants (``None``: no limit).
     """
     info = _read("/proc/cpuinfo") or ""
     models = re.findall(r"^model name\s*:\s*(.+)$", info, re.MULTILINE)
-    sockets = set(re.findall(r"^physical id\s*:\s*(\d+)$", info, re.MULTILINE))
     system = Path("/sys/devices/system")
-    kilohertz = _read(system / "cpu/cpu0/cpufreq/cpuinfo_max_freq") or ""
     return {
         "model": models[0].strip() if models else platform.processor() or platform.machine(),
-        "sockets": len(sockets) or None,
         "physical_cores": psutil.cpu_count(logical=False),
         "logical_cores": psutil.cpu_count(),
         "usable_cores": len(psutil.Process().cpu_affinity()),
@@ -146,8 +132,6 @@ def describe_cpu() -> dict[str, Any]:
         "numa_nodes": len(list((system / "node").glob("node[0-9]*"))) or None,
         "last_level_cache": _read(system / "cpu/cpu0/cache/index3/size"),
         "scaling_governor": _read(system / "cpu/cpu0/cpufreq/scaling_governor"),
-        "max_clock_hz": 1000 * int(kilohertz) if kilohertz.isdigit() else None,
-        "hyperthreads": {"1": True, "0": False}.get(_read(system / "cpu/smt/active") or ""),
     }
 
 
@@ -174,18 +158,13 @@ def describe_numa(gpu_nodes: Sequence[int | None], topology: Topology | None = N
 
 
 def describe_memory() -> dict[str, Any]:
-    """Size of the memory, huge-page settings and the container's limit, sizes in bytes."""
-    huge = dict(
-        re.findall(r"^(HugePages_\w+|Hugepagesize):\s*(\d+)", _read("/proc/meminfo") or "", re.M)
-    )
+    """Size of the memory, the container's limit (B), and whether there are huge pages."""
     thp = re.search(r"\[(\w+)\]", _read("/sys/kernel/mm/transparent_hugepage/enabled") or "")
     limit = _read("/sys/fs/cgroup/memory.max") or ""
     return {
         "total": psutil.virtual_memory().total,
         "container_limit": int(limit) if limit.isdigit() else None,
         "transparent_huge_pages": thp[1] if thp else None,
-        "huge_pages": int(huge.get("HugePages_Total", 0)),
-        "huge_page_size": int(huge["Hugepagesize"]) * 1024 if "Hugepagesize" in huge else None,
     }
 
 
@@ -198,25 +177,6 @@ def _describe_torch() -> dict[str, Any]:
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
     }
-
-
-def _os_name() -> str:
-    try:
-        return platform.freedesktop_os_release()["PRETTY_NAME"]
-    except OSError:
-        return platform.system()
-
-
-def _container() -> str | None:
-    """Kind of the container this process runs in, as far as it can be told from inside."""
-    if Path("/.dockerenv").exists():
-        return "docker"
-    if Path("/run/.containerenv").exists():
-        return "podman"
-    if "KUBERNETES_SERVICE_HOST" in os.environ:
-        return "kubernetes"
-    found = re.search("docker|kubepods|lxc", _read("/proc/1/cgroup") or "")
-    return found[0] if found else None
 
 
 def _virtual_machine() -> str | None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from gatherbench.bench.machine import nvml as pynvml
 from gatherbench.bench.machine.numa import Topology
-from gatherbench.kernels.cuda_calls import CudaCallError, call_driver, driver
+from gatherbench.kernels.cuda_calls import CudaCallError, call_driver
 from gatherbench.reason import Reason, SensorUnavailableError, unsupported
 
 
@@ -28,9 +28,7 @@ class GpuInfo:
 
     ``uuid_hash`` tells two GPUs of one kind apart without naming them. Link generations are those
     of PCI Express; the current ones drop while the GPU idles. ``numa_node`` is the host's node
-    that the link is attached to. ``sm_clock_hz`` is the clock at the moment of asking, and
-    ``persistence`` says whether the driver stays loaded between programs. Units: ``memory_bytes``
-    B, ``power_limit*_w`` W, ``*clock*_hz`` Hz.
+    that the link is attached to.
     """
 
     name: str
@@ -45,11 +43,7 @@ class GpuInfo:
     link_width_current: int | None = None
     link_width_max: int | None = None
     numa_node: int | None = None
-    power_limit_max_w: float | None = None
-    sm_clock_hz: float | None = None
     sm_clock_max_hz: float | None = None
-    memory_clock_max_hz: float | None = None
-    persistence: bool | None = None
 
 
 @contextmanager
@@ -127,16 +121,11 @@ def _describe(handle: Any) -> GpuInfo:
         except pynvml.NVMLError:
             return None
 
-    def clock(getter: Callable[..., Any], kind: int) -> float | None:
-        megahertz = ask(getter, handle, kind)
-        return None if megahertz is None else 1e6 * megahertz
-
     uuid = ask(pynvml.nvmlDeviceGetUUID, handle)
     capability = ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
     memory = ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
     limit_mw = ask(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)
-    limits_mw = ask(pynvml.nvmlDeviceGetPowerManagementLimitConstraints, handle)
-    persistence = ask(pynvml.nvmlDeviceGetPersistenceMode, handle)
+    clock_mhz = ask(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_SM)
     cuda = ask(pynvml.nvmlSystemGetCudaDriverVersion)
     pci = ask(pynvml.nvmlDeviceGetPciInfo, handle)
     address = pci and f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
@@ -153,11 +142,7 @@ def _describe(handle: Any) -> GpuInfo:
         link_width_current=ask(pynvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
         link_width_max=ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth, handle),
         numa_node=Topology().node_of_pci(address) if address else None,
-        power_limit_max_w=limits_mw[1] / 1000 if limits_mw else None,
-        sm_clock_hz=clock(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
-        sm_clock_max_hz=clock(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),
-        memory_clock_max_hz=clock(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_MEM),
-        persistence=None if persistence is None else bool(persistence),
+        sm_clock_max_hz=None if clock_mhz is None else 1e6 * clock_mhz,
     )
 
 
@@ -227,20 +212,12 @@ def _described_by_driver(device: Any) -> GpuInfo:
         except CudaCallError:
             return None
 
-    kinds, capability = driver().CUdevice_attribute, "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_"
-    major, minor = (
-        ask("cuDeviceGetAttribute", getattr(kinds, capability + part), device)
-        for part in ("MAJOR", "MINOR")
-    )
-    identity, version = ask("cuDeviceGetUuid", device), ask("cuDriverGetVersion")
-    bus = _text(ask("cuDeviceGetPCIBusId", 16, device))
+    identity, bus = ask("cuDeviceGetUuid", device), ask("cuDeviceGetPCIBusId", 16, device)
     return GpuInfo(
         name=_text(ask("cuDeviceGetName", 256, device)) or "unnamed GPU",
         uuid_hash=_hash(identity) if identity else None,
-        cuda_driver=f"{version // 1000}.{version % 1000 // 10}" if version else None,
-        compute_capability=None if None in (major, minor) else f"{major}.{minor}",
         memory_bytes=ask("cuDeviceTotalMem", device),
-        numa_node=Topology().node_of_pci(bus) if bus else None,
+        numa_node=Topology().node_of_pci(_text(bus)) if bus else None,
     )
 
 

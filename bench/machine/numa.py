@@ -1,9 +1,9 @@
 """Where a case runs on a machine with several NUMA nodes: on the GPU's, by default.
 
 A table on the far node is read through the link between the sockets as well, and threads that
-wander make times scatter. So a case's threads and its memory are bound to the node that the GPU
-hangs on, and its rows say so, or why not. This also takes cores away from the CPU's gather; a
-plan can leave the case unbound (``numa = "none"``).
+wander make times scatter. So a case's threads are bound to the node that the GPU hangs on, memory
+comes from where it is first touched, and rows say so, or why not. This also takes cores away from
+the CPU's gather; a plan can leave the case unbound (``numa = "none"``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gatherbench.kernels.cuda_calls import CudaCallError, call_runtime
 from gatherbench.reason import Reason, unsupported
@@ -24,15 +24,8 @@ from gatherbench.reason import Reason, unsupported
 if TYPE_CHECKING:
     import torch
 
-#: Numbers of the system calls that libc does not wrap (arch/*/entry/syscalls in Linux).
-_CALLS = {
-    "x86_64": {"set_mempolicy": 238, "move_pages": 279},
-    "aarch64": {"set_mempolicy": 237, "move_pages": 239},
-}
-#: A node that is full may not fail the case: memory then comes from another, and the share of the
-#: table that lies on the node is a row (linux/mempolicy.h).
-_MPOL_PREFERRED = 1
-_MAX_NODES = 1024
+#: Numbers of a system call that libc does not wrap (arch/*/entry/syscalls in Linux).
+_MOVE_PAGES = {"x86_64": 279, "aarch64": 239}
 _PAGE = os.sysconf("SC_PAGESIZE")
 
 
@@ -103,9 +96,7 @@ def bind_case(
     how = ""
     if node is not None:
         allowed &= topology.nodes()[node]
-        error = _prefer_memory_of(node)
-        memory = "set_mempolicy(MPOL_PREFERRED)" if error is None else f"first touch ({error})"
-        how = f"sched_setaffinity to {len(allowed)} processors, memory by {memory}"
+        how = f"sched_setaffinity to {len(allowed)} processors, memory by first touch"
     cores = sorted(allowed)[: threads or None]
     part, parts = part_of(node)
     if len(cores) >= parts:
@@ -123,7 +114,7 @@ def share_on_node(table: torch.Tensor, node: int, pages: int = 256) -> float | R
     count = min(pages, size // _PAGE + 1)
     addresses = [first + i * (size // count) // _PAGE * _PAGE for i in range(count)]
     where = (ctypes.c_int * count)()
-    error = _call("move_pages", 0, count, (ctypes.c_void_p * count)(*addresses), None, where, 0)
+    error = _move_pages(count, (ctypes.c_void_p * count)(*addresses), where)
     if error == errno.EPERM:
         return Reason("no_permission", "move_pages is refused", "give the container SYS_NICE")
     if error:
@@ -159,19 +150,11 @@ def _node_for(
     return node
 
 
-def _prefer_memory_of(node: int) -> str | None:
-    """Take memory from ``node`` while it has some; why that could not be asked for, or ``None``."""
-    mask = (ctypes.c_ulong * (_MAX_NODES // 64))()
-    mask[node // 64] = 1 << node % 64
-    error = _call("set_mempolicy", _MPOL_PREFERRED, mask, _MAX_NODES + 1)
-    return f"set_mempolicy: {os.strerror(error)}" if error else None
-
-
-def _call(name: str, *arguments: object) -> int:
-    """A system call by its name; 0, or the number of its error."""
-    numbers = _CALLS.get(platform.machine())
-    if sys.platform != "linux" or numbers is None:
+def _move_pages(count: int, addresses: Any, where: Any) -> int:
+    """Ask where pages lie; 0, or the number of the error."""
+    number = _MOVE_PAGES.get(platform.machine())
+    if sys.platform != "linux" or number is None:
         return errno.ENOSYS
     libc = ctypes.CDLL(None, use_errno=True)
-    wide = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
-    return ctypes.get_errno() or 1 if libc.syscall(ctypes.c_long(numbers[name]), *wide) else 0
+    wide = [ctypes.c_long(n) for n in (number, 0, count)]
+    return ctypes.get_errno() or 1 if libc.syscall(*wide, addresses, None, where, 0) else 0
