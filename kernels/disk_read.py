@@ -5,8 +5,9 @@ row of 512 B costs 4096 B. Two rows of one block may share a read. A table that 
 costs less than one behind a header of 128 B, where a row of a block's size touches two.
 
 Two engines keep reads in flight: io_uring from one thread, or a thread for each read. The first
-needs the package ``liburing`` (extra ``disk``) and a kernel that lets it: containers often forbid
-it. Where it cannot be had the second takes its place, and :attr:`RowReader.reason` says why.
+needs liburing, the system's or that of the extra ``disk``, and a kernel that lets it: containers
+often forbid it. Where it cannot be had the second takes its place, and :attr:`RowReader.reason`
+says why.
 """
 
 from __future__ import annotations

@@ -19,10 +19,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 import weakref
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -37,9 +35,6 @@ from gatherbench.reason import Reason, unsupported
 Memory = Literal["managed", "anonymous", "shared"]
 #: Of the memory that is to be had, what managed tables may take: none of it can be swapped out.
 SHARE_OF_HOST = 0.9
-#: The driver from which on UVM maps host memory by pages of up to 2 MiB, and its page before.
-LARGE_PAGES_SINCE, LARGE_PAGE, SMALL_PAGE = (530, 30, 2), 2 << 20, 4 << 10
-_VERSION = Path("/proc/driver/nvidia/version")
 _REGISTERED = 'memory = "registered" reads the table where it lies'
 
 
@@ -102,21 +97,6 @@ def managed_room(size_bytes: int, processes: int = 1) -> Reason | None:
         f" {SHARE_OF_HOST:.0%} of the {there / 2**30:.1f} GiB that the host has available; they"
         f" cannot be swapped out, so swap does not help: {_REGISTERED}",
     )
-
-
-def largest_page() -> tuple[int | None, str]:
-    """The largest page by which UVM maps host memory here, in bytes, and who says so.
-
-    ``None``: nobody tells the driver's version; why not.
-    """
-    text = _VERSION.read_text() if _VERSION.exists() else ""
-    found = re.search(r"\b(\d{3})\.(\d+)(?:\.(\d+))?\b", text)
-    if found is None:
-        return None, f"unsupported: {_VERSION} does not name the driver's version"
-    version = tuple(int(part or 0) for part in found.groups())
-    if version >= LARGE_PAGES_SINCE:
-        return LARGE_PAGE, f"{_VERSION}: {found[0]}, 530.30.02 or later"
-    return SMALL_PAGE, f"{_VERSION}: {found[0]}; 530.30.02 and later map pages of 2 MiB"
 
 
 def managed_table(shape: tuple[int, int], dtype: torch.dtype, device: int = 0) -> Tensor:

@@ -33,15 +33,8 @@ from gatherbench.kernels.cuda_calls import (
     pointer_kind,
     runtime,
 )
-from gatherbench.kernels.managed_memory import (
-    largest_page,
-    managed_table,
-    map_for,
-    span_of,
-)
+from gatherbench.kernels.managed_memory import managed_table, map_for, span_of
 
-#: Something that is so of mapped memory: metric, unit, value, who says so, why there is no value.
-Fact = tuple[str, str, float | None, str, str]
 #: What driver 580 and later refuse to register in one call: they keep 16 B for each page of 4 KiB,
 #: and Linux gives no more than 2 GiB for that (vllm #51080: 511.96 GiB go, 512.15 GiB do not).
 ONE_CALL_BYTES = 512 << 30
@@ -66,6 +59,7 @@ class MappedMemory(AbstractContextManager["MappedMemory"]):
         address: where the GPU sees the first byte; 0 for a tensor without bytes.
         size_bytes: of the table.
         seconds: what it took to make it readable.
+        copied: bytes of a copy on the host, where the table lay elsewhere.
         read_only: the memory is mapped read-only, and registered so.
     """
 
@@ -77,14 +71,9 @@ class MappedMemory(AbstractContextManager["MappedMemory"]):
         self.tensor = tensor
         self.size_bytes = tensor.numel() * tensor.element_size()
         self.seconds = 0.0
-        self.address = 0
+        self.address = self.copied = 0
         self.read_only = False
         self._release: weakref.finalize[..., Any] | None = None
-
-    @property
-    def facts(self) -> tuple[Fact, ...]:
-        """What else is to be told of it; nothing, as a rule."""
-        return ()
 
     def close(self) -> None:
         """Unmap, or free the copy. No kernel may still read it. Safe to call twice."""
@@ -133,7 +122,6 @@ class ManagedMemory(MappedMemory):
     """A table in managed memory that stays on the CPU and is mapped for the GPU.
 
     ``tensor`` is the table itself where it lies there, else a copy, with which ``seconds`` counts.
-    ``copied`` is the bytes of the copy.
     """
 
     kind: ClassVar[str] = "Managed"
@@ -145,7 +133,6 @@ class ManagedMemory(MappedMemory):
             CudaCallError, MemoryError: see ``managed_table``.
         """
         super().__init__(table)
-        self.copied = 0
         if self.size_bytes == 0:
             return
         begin = time.perf_counter()
@@ -157,18 +144,6 @@ class ManagedMemory(MappedMemory):
             map_for(span, device)
         self.address = self.tensor.data_ptr()
         self.seconds = time.perf_counter() - begin
-
-    @property
-    def facts(self) -> tuple[Fact, ...]:
-        if self.size_bytes == 0:
-            return ()
-        page, said = largest_page()
-        copied = "bytes of the table that lay elsewhere, and now lie twice on the host"
-        how = ("by the driver's version", said) if page is None else (said, "")
-        return (
-            ("managed_copy", "B", self.copied, copied, ""),
-            ("managed_largest_page", "B", page, *how),
-        )
 
 
 class DeviceCopy(MappedMemory):

@@ -18,6 +18,7 @@ import importlib.util
 import math
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,6 +40,8 @@ _READS_A_THREAD = 8
 MERGE_BYTES = 32 << 10
 #: More than any ``struct io_uring`` of liburing takes.
 _RING_BYTES = 4096
+#: Liburing for callers that have no C headers, since its version 2.3.
+_SYSTEM_LIBRARY = "liburing-ffi.so.2"
 _RING_REMEDIES = {
     errno.EPERM: ": a container's seccomp profile or kernel.io_uring_disabled forbids it",
     errno.ENOSYS: ": the kernel has no io_uring",
@@ -338,19 +341,21 @@ class RingEngine:
 
 
 def _liburing() -> ctypes.CDLL:
-    """The C library inside the package ``liburing``.
+    """The system's liburing, as callers without its headers take it, or the package's.
 
     The package's own Python calls are of no use here: they take a ``bytearray``, which is not
     aligned, and each costs about as much as a read of a fast disk.
     """
     found = importlib.util.find_spec("liburing")
-    if found is None or not found.submodule_search_locations:
-        remedy = installing("disk")
-        raise OSError(errno.ENOPKG, f"the package liburing is not installed: {remedy}")
-    library = ctypes.CDLL(str(Path(found.submodule_search_locations[0]) / "liburing.so"))
-    if missing := [name for name in _NAMES if not hasattr(library, name)]:
-        raise OSError(errno.ELIBBAD, f"the package liburing lacks {', '.join(missing)}")
-    return library
+    folders = found.submodule_search_locations if found else None
+    inside = [Path(folder) / "liburing.so" for folder in folders or ()]
+    for library in (_SYSTEM_LIBRARY, *map(str, inside)):
+        with suppress(OSError):
+            loaded = ctypes.CDLL(library)
+            if all(hasattr(loaded, name) for name in _NAMES):
+                return loaded
+    remedy = f"{_SYSTEM_LIBRARY} of the system's liburing 2.3 or newer, or {installing('disk')}"
+    raise OSError(errno.ENOPKG, f"there is no liburing: {remedy}")
 
 
 def open_engine(name: str, depth: int) -> tuple[ThreadEngine | RingEngine, str]:

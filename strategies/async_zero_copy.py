@@ -21,9 +21,9 @@ from gatherbench.strategies.cuda_overlap import USUAL_BUDGET, open_overlapped
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
 from gatherbench.strategies.knowledge import Knowledge, Need
-from gatherbench.strategies.mps import open_mps, shared_copy_skip
+from gatherbench.strategies.mps import open_mps
 from gatherbench.strategies.mps_daemon import mps_client, mps_skip
-from gatherbench.strategies.places import mapped_skip
+from gatherbench.strategies.places import mapped_skip, no_room
 
 #: The launch policies on a GPU, by access.
 POLICY = "aligned"
@@ -65,7 +65,8 @@ class AsyncZeroCopy(Strategy):
             return reason
         if self.memory != "registered":
             return unsupported("the process under MPS registers the copy that it is sent")
-        return mps_skip(device) or shared_copy_skip(table_bytes)
+        what = "the copy that two processes share"
+        return mps_skip(device) or no_room(torch.device("cpu"), table_bytes, what)
 
     def surroundings(self, device: torch.device) -> AbstractContextManager[object]:
         if device.type == "cuda" and self.provider == "mps":

@@ -73,23 +73,14 @@ class _NoOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @contextmanager
-def _default_dtype() -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
+def _set(getter: Callable[[], Any], setter: Callable[[Any], object], value: Any) -> Iterator[None]:
+    """A setting of the process, as it was before afterwards."""
+    before = getter()
+    setter(value)
     try:
         yield
     finally:
-        torch.set_default_dtype(before)
-
-
-@contextmanager
-def _deterministic() -> Iterator[None]:
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before)
+        setter(before)
 
 
 #: What a training may have switched on around any call.
@@ -98,8 +89,12 @@ MODES: dict[str, Callable[[], AbstractContextManager[object]]] = {
     "torch.no_grad": torch.no_grad,
     "torch.autocast": lambda: torch.autocast("cpu", torch.bfloat16),
     "torch.set_default_device": lambda: torch.device("meta"),
-    "torch.set_default_dtype": _default_dtype,
-    "torch.use_deterministic_algorithms": _deterministic,
+    "torch.set_default_dtype": lambda: _set(
+        torch.get_default_dtype, torch.set_default_dtype, torch.float64
+    ),
+    "torch.use_deterministic_algorithms": lambda: _set(
+        torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True
+    ),
     "a TorchFunctionMode": _NoFunctions,
     "a TorchDispatchMode": _NoOperators,
 }
@@ -311,28 +306,26 @@ def check_data_path(strategy: Strategy, device: torch.device) -> None:
     _require(0 <= kept <= table, f"of a table of {table} B it keeps {kept}")
     for (name, ids), path in zip(patterns, paths, strict=True):
         payload = ids.numel() * row_bytes if strategy.role != "floor" else 0
-        _require(path.payload_bytes == payload, f"{name} ids: wrong payload_bytes")
-        share = path.gpu_share
+        share, arriving = path.gpu_share, path.arriving_bytes
         ahead = strategy.lookahead > 0 or share == 0
-        _require(0 <= share < 1 and ahead, f"it takes {share} of a GPU from training")
-        least = min(getattr(path, field) for field in BYTES)
-        _require(least >= 0, f"{name} ids: negative bytes in {path}")
         crosses = path.copy_engine_bytes + path.gpu_link_read_bytes > 0
-        said = "something crosses" if crosses else "nothing crosses"
-        _require(crosses == (payload > 0), f"{name} ids: {said} the link")
-        arriving = path.arriving_bytes
-        said = f"{name} ids: {arriving} B of rows arrive, and {payload} B are wanted"
-        _require(arriving == payload, said)
         written, read = path.cpu_write_bytes, path.cpu_read_bytes
-        said = f"{name} ids: the CPU writes {written} B and reads {read} B"
-        _require(written <= read, said)
-        distinct = len(set(ids.tolist()))
-        from_gpu = path.gpu_memory_bytes - (ids.numel() - distinct) * row_bytes
-        _require(
-            from_gpu < kept + row_bytes,  # a part is whole rows, of whose size it is not told
-            f"{name} ids: {from_gpu} B of distinct rows come from GPU memory, and"
-            f" kept_bytes() says that {kept} B of the table lie there",
-        )
+        repeats = ids.numel() - len(set(ids.tolist()))
+        from_gpu = path.gpu_memory_bytes - repeats * row_bytes
+        for holds, said in (
+            (path.payload_bytes == payload, "wrong payload_bytes"),
+            (0 <= share < 1 and ahead, f"it takes {share} of a GPU from training"),
+            (min(getattr(path, field) for field in BYTES) >= 0, f"negative bytes in {path}"),
+            (crosses == (payload > 0), f"{'some' if crosses else 'no'}thing crosses the link"),
+            (arriving == payload, f"{arriving} B of rows arrive, and {payload} B are wanted"),
+            (written <= read, f"the CPU writes {written} B and reads {read} B"),
+            (
+                from_gpu < kept + row_bytes,  # a part is whole rows, of whose size it is not told
+                f"{from_gpu} B of distinct rows come from GPU memory, and kept_bytes() says that "
+                f"{kept} B of the table lie there",
+            ),
+        ):
+            _require(holds, f"{name} ids: {said}")
 
 
 @_check

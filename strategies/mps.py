@@ -18,9 +18,7 @@ import torch
 import torch.multiprocessing  # registers how tensors on a GPU are handed to another process
 from torch import Tensor
 
-from gatherbench.kernels.host_memory import available_bytes
 from gatherbench.kernels.launch import gather_into
-from gatherbench.reason import Reason
 from gatherbench.strategies.base import Fetcher, SetupStep, Ticket
 from gatherbench.strategies.buffers import TicketRing
 from gatherbench.strategies.cuda_fetcher import device_rows
@@ -30,8 +28,6 @@ from gatherbench.strategies.mps_process import MAX_IDS, Producer, Start, map_byt
 from gatherbench.strategies.places import with_index
 
 _PLACES = 2
-#: Share of the free host memory that the copy of the table may take.
-MEMORY_SHARE = 0.8
 
 
 class TrainingSide(Protocol):
@@ -122,18 +118,6 @@ class MpsFetcher(Fetcher):
         finally:
             self._side.close()
             del self._ids
-
-
-def shared_copy_skip(table_bytes: int) -> Reason | None:
-    """Why a table of that size cannot be copied into memory for two processes, or ``None``."""
-    free = available_bytes()
-    if table_bytes > MEMORY_SHARE * free:
-        return Reason(
-            "no_memory",
-            f"the copy that two processes share takes {table_bytes / 2**30:.1f} GiB, "
-            f"and {free / 2**30:.1f} GiB are free, of which it may take {MEMORY_SHARE:.0%}",
-        )
-    return None
 
 
 def open_mps(

@@ -8,7 +8,6 @@ import ctypes
 import gc
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 from gpu_variants import CUDA
-from torch import Tensor
 
 from gatherbench.bench.run.table import TableKind, load_table
 from gatherbench.kernels import managed_memory
@@ -184,21 +182,3 @@ def test_advice_that_is_refused_is_an_error_and_nothing_is_kept(fault):
     with pytest.raises(CudaCallError, match="cudaMemAdvise"):
         managed_table((256, 1024), torch.float32)
     assert asked() == [f"allocate {1 << 20}", f"free {1 << 20}"]
-
-
-def told_of(table: Tensor) -> dict[str, float | None]:
-    """What a path over it says at its opening."""
-    with ExitStack() as stack:
-        strategy = build("aligned_zero_copy", {"memory": "managed"})
-        fetcher = stack.enter_context(strategy.open(table, CUDA))
-        assert torch.equal(fetcher.submit(torch.tensor([3])).result().cpu(), table[3:4])
-        return {step.metric: step.value for step in fetcher.setup}
-
-
-def test_an_old_driver_is_told_and_not_refused(monkeypatch, tmp_path):
-    found = {}
-    for version in ("525.147.05", "580.142"):
-        (tmp_path / "version").write_text(f"NVRM version: NVIDIA UNIX Kernel Module  {version}  x")
-        monkeypatch.setattr(managed_memory, "_VERSION", tmp_path / "version")
-        found[version] = told_of(managed_table((256, 1024), torch.float32))["managed_largest_page"]
-    assert found == {"525.147.05": 4 << 10, "580.142": 2 << 20}

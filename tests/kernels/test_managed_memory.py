@@ -13,7 +13,6 @@ from gatherbench.kernels.cuda_calls import CudaCallError
 from gatherbench.kernels.managed_memory import (
     Span,
     empty,
-    largest_page,
     managed_bytes,
     managed_refusal,
     managed_room,
@@ -112,8 +111,7 @@ def test_a_table_that_lies_there_is_read_in_place(cuda, rows):
     with ManagedMemory(table[rows], device=1) as memory:
         assert memory.address == table.data_ptr() + 16 * (rows.start or 0)
         assert cuda.done[before:] == [], "neither a second copy nor advice again"
-        told = {metric: value for metric, _, value, *_ in memory.facts}
-        assert told["managed_copy"] == 0
+        assert memory.copied == 0
     with ManagedMemory(table, device=0):
         assert cuda.done[before:] == [("SetAccessedBy", 1600, "Device", 0, "late")], "another GPU"
     assert cuda.done[-1] != ("free",), "it is the caller's"
@@ -125,11 +123,11 @@ def test_a_table_elsewhere_is_copied_and_the_copy_told(cuda):
         assert torch.equal(memory.tensor, table)
         assert memory.tensor.data_ptr() == memory.address != table.data_ptr()
         assert cuda.done == both_advices(240, 2)
-        assert {metric: value for metric, _, value, *_ in memory.facts}["managed_copy"] == 240
+        assert memory.copied == 240
         assert memory.seconds > 0
     assert cuda.done[-1] == ("free",)
     with ManagedMemory(torch.empty(0, 6)) as memory:
-        assert (memory.address, memory.facts) == (0, ()), "a table without bytes needs nothing"
+        assert (memory.address, memory.copied) == (0, 0), "a table without bytes needs nothing"
 
 
 def test_a_span_ends_where_it_ends(cuda):
@@ -186,26 +184,6 @@ def test_a_gpu_that_cannot_share_it_with_the_cpu_refuses(cuda):
     assert managed_refusal(0) is None
     cuda.attributes = 0
     assert str(managed_refusal(1)).startswith("unsupported: CPU and cuda:1 cannot use managed")
-
-
-@pytest.mark.parametrize(
-    ("text", "page"),
-    [
-        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.142  Release", 2 << 20),
-        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  530.30.02  Wed Feb 22 04:11", 2 << 20),
-        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  530.30.01  Wed Feb 22 04:11", 4 << 10),
-        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  525.147.05  Wed Oct 25 2023", 4 << 10),
-        ("NVRM version: of my own", None),
-    ],
-)
-def test_an_old_driver_is_told_and_not_refused(cuda, monkeypatch, tmp_path, text, page):
-    (tmp_path / "version").write_text(f"{text}\nGCC version:  gcc version 12.2.0\n")
-    monkeypatch.setattr(managed_memory, "_VERSION", tmp_path / "version")
-    assert largest_page()[0] == page
-    with ManagedMemory(torch.ones(4, 4)) as memory:
-        (_, unit, value, source, reason) = memory.facts[-1]
-    assert (unit, value, bool(reason)) == ("B", page, page is None)
-    assert ("pages of 2 MiB" in source) == (page == 4 << 10)
 
 
 def test_a_forked_child_frees_nothing(cuda):

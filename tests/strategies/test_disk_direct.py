@@ -86,10 +86,11 @@ def test_the_row_of_the_engine_says_why_it_is_another(file, monkeypatch):
         (step,) = fetcher.setup
         assert (step.metric, step.value, step.source) == ("disk_io_uring", 0.0, "threads")
     monkeypatch.setattr(read_engines.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(read_engines, "_SYSTEM_LIBRARY", "liburing-of-nobody.so")
     with opened(DiskDirect("io_uring"), file) as fetcher:
         (step,) = fetcher.setup
         assert step.value == 0.0
-        assert step.source.startswith("threads instead of io_uring: the package liburing is not")
+        assert step.source.startswith("threads instead of io_uring: there is no liburing")
         assert fetcher.submit(IDS).result()[:, 0].tolist() == IDS.tolist()
 
 

@@ -24,7 +24,7 @@ from gatherbench.strategies.base import Fetcher, Strategy
 from gatherbench.strategies.cpu_gather import CpuGather
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.knowledge import Knowledge
-from gatherbench.strategies.mps import MpsFetcher, shared_copy_skip
+from gatherbench.strategies.mps import MpsFetcher
 from gatherbench.strategies.mps_process import (
     Producer,
     ProducerError,
@@ -145,11 +145,6 @@ def test_shared_memory_has_no_name_and_no_size_but_what_is_used():
     with shared_file(1 << 34) as room:  # 16 GiB of holes
         map_bytes(room.fileno(), 1 << 34)[-1] = 7
         assert os.fstat(room.fileno()).st_blocks * 512 < 1 << 20
-
-
-def test_a_table_that_cannot_be_shared_is_a_reason():
-    assert shared_copy_skip(1 << 20) is None
-    assert str(shared_copy_skip(1 << 60)).startswith("no_memory: the copy that two processes share")
 
 
 def no_room(*_: object, **__: object) -> None:

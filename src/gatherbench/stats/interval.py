@@ -55,8 +55,6 @@ class Interval:
         low, high: its 95 % interval.
         repeats: of the factor that has the fewest.
         chance: how often equal series would differ so much (two-sided p of a ratio of 1).
-        within: of series that took turns in one process alone: the 95 % interval over its blocks.
-            It does not tell how much processes differ, and decides nothing.
     """
 
     value: float
@@ -64,7 +62,6 @@ class Interval:
     high: float
     repeats: int
     chance: float = 1.0
-    within: tuple[float, float] | None = None
 
     @property
     def half_width(self) -> float:
@@ -80,9 +77,8 @@ class Interval:
     @property
     def inverse(self) -> Interval:
         """Of the reciprocal."""
-        within = (1 / self.within[1], 1 / self.within[0]) if self.within else None
-        ends = 1 / self.high, _over(self.low)
-        return Interval(1 / self.value, *ends, self.repeats, self.chance, within)
+        high = 1 / self.low if self.low else math.inf
+        return Interval(1 / self.value, 1 / self.high, high, self.repeats, self.chance)
 
 
 def interval_of(*factors: Factor) -> Interval:
@@ -98,10 +94,7 @@ def interval_of(*factors: Factor) -> Interval:
         ValueError: a factor without a value.
     """
     centre, variance, weighted, counts = 0.0, 0.0, 0.0, []
-    within = None
     for exponent, values in _independent(factors):
-        if isinstance(values, _OneProcess):
-            within = values.ends
         logs = np.asarray(values, float)
         if not logs.size:
             raise ValueError("no interval of nothing: a factor has no repeat")
@@ -115,19 +108,13 @@ def interval_of(*factors: Factor) -> Interval:
     fewest = min(counts)
     value = math.exp(centre)
     if fewest == 1:
-        return Interval(value, 0.0, math.inf, 1, within=within if len(counts) == 1 else None)
+        return Interval(value, 0.0, math.inf, 1)
     freedom = 1.0 if fewest == 2 or not weighted else variance**2 / weighted
     error = math.sqrt(variance)
     reach = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
     chance = 2 * float(stdtr(freedom, -abs(centre) / error)) if error else float(not centre)
     low, high = math.exp(centre - reach), math.exp(min(centre + reach, _LARGEST_LOG))
     return Interval(value, low, high, fewest, chance)
-
-
-class _OneProcess(tuple[float]):
-    """The mean over the blocks of a process that is the only one; ``ends`` of its interval."""
-
-    ends: tuple[float, float] | None
 
 
 def _independent(factors: Sequence[Factor]) -> Iterator[Factor]:
@@ -165,14 +152,4 @@ def _summed(one: Blocks, other: Blocks) -> dict[float, dict[int, float]]:
 
 def _means(blocks: Blocks) -> ArrayLike:
     """The mean of each process."""
-    means = [float(np.mean(list(of.values()))) for of in blocks.values()]
-    if len(means) > 1:
-        return means
-    ((_, of),) = blocks.items()
-    alone, over = _OneProcess(means), interval_of((1, list(of.values())))
-    alone.ends = (over.low, over.high) if over.repeats > 1 else None
-    return alone
-
-
-def _over(value: float) -> float:
-    return 1 / value if value else math.inf
+    return [float(np.mean(list(of.values()))) for of in blocks.values()]

@@ -70,9 +70,6 @@ def judge(
     word = word_of(cost.low, cost.high, threshold)
     if ratio.repeats < 2:
         word, reason = "AMBIGUOUS", "one repeat does not tell how much processes differ"
-        if ratio.within is not None:
-            low, high = ratio.within
-            reason += f"; within its process {low:.3g} to {high:.3g}"
     elif word == "SLOW":
         reason = f"the whole interval is worse by more than {threshold:.0%}"
     elif word == "FAST":
