@@ -32,8 +32,6 @@ from gatherbench.strategies.scores import CONTROLS, NEEDS, Kept, Placed, placed
 
 #: The launch policy on a GPU.
 POLICY = "aligned"
-#: Part of the free memory that ``free`` fills: the training needs the rest.
-SHARE_OF_FREE = 0.5
 
 
 @dataclass(frozen=True)
@@ -43,9 +41,8 @@ class CachedZeroCopy(Strategy):
     By score: in how many minibatches of an epoch of another seed a node was (``presampled``), how
     many aggregate from it (``degree``), its ``reverse_pagerank``, also ``weighted`` towards the
     training nodes, none (``random``), or how often the measured minibatches ask for it
-    (``oracle``: the bound). A ``share`` of ``free`` fills half of the memory that is free when the
-    path is opened. With ``ahead`` the fetch runs beside training,
-    on a tenth of a GPU's threads. ``memory``: how the GPU comes to see the other rows, as in
+    (``oracle``: the bound). With ``ahead`` the fetch runs beside training, on a tenth of a GPU's
+    threads. ``memory``: how the GPU comes to see the other rows, as in
     ``unified_zero_copy``.
     """
 
@@ -61,7 +58,7 @@ class CachedZeroCopy(Strategy):
         "random",
         "oracle",
     ] = "presampled"
-    share: Literal["10%", "1%", "5%", "20%", "50%", "free"] = "10%"
+    share: Literal["10%", "1%", "5%", "20%", "50%"] = "10%"
     ahead: Literal["0", "1"] = "0"
     memory: Literal["registered", "managed"] = "registered"
 
@@ -72,8 +69,7 @@ class CachedZeroCopy(Strategy):
 
     @property
     def needs(self) -> frozenset[Need]:
-        room: tuple[Need, ...] = ("room_bytes",) if self.share == "free" else ()
-        return frozenset((*NEEDS.get(self.policy, ()), *room))
+        return frozenset(NEEDS.get(self.policy, ()))
 
     @property
     def role(self) -> Role:
@@ -84,8 +80,6 @@ class CachedZeroCopy(Strategy):
         return int(self.ahead)
 
     def kept_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
-        if self.share == "free":
-            return min(table_bytes, int(SHARE_OF_FREE * (knowledge.room_bytes or 0)))
         return table_bytes * int(self.share.removesuffix("%")) // 100
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:

@@ -469,7 +469,6 @@ def known_of(strategy: Strategy, num_rows: int, file: TableFile | None = None) -
         training_ids=np.arange(0, num_rows, 3),
         earlier=lambda epoch: batches[epoch:],
         measured=batches,
-        room_bytes=1 << 20,
         ranks=current_ranks(),
         file=file or TableFile(Path(os.devnull), HEADER_BYTES, num_rows, 1),
         partitions=Partitions(7, 3, "beta") if num_rows >= 7 else Partitions(1, 1, "sequential"),

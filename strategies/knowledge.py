@@ -30,16 +30,15 @@ Need = Literal[
     "training_ids",
     "earlier",
     "measured",
-    "room_bytes",
     "ranks",
     "file",
     "partitions",
     "process",
 ]
-#: Needs of a path that is not to be opened beside others: it fills all the room there is, has the
-#: page cache emptied, fetches together with other ranks (every one then opens, fetches as often and
-#: closes), or has to be there before CUDA starts (``process``: a process of its own).
-ALONE: frozenset[Need] = frozenset({"room_bytes", "file", "partitions", "ranks", "process"})
+#: Needs of a path that is not to be opened beside others: it has the page cache emptied, fetches
+#: together with other ranks (every one then opens, fetches as often and closes), or has to be there
+#: before CUDA starts (``process``: a process of its own).
+ALONE: frozenset[Need] = frozenset({"file", "partitions", "ranks", "process"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,6 @@ class Knowledge:
         earlier: gives the input ids of the minibatches of epoch 0, 1, …, drawn with another seed
             than those that the path is measured on; drawn when asked for.
         measured: input ids of the very minibatches that are measured; for bounds alone.
-        room_bytes: of the device's memory that may be filled.
         ranks: the process among those that train together.
         file: in which the table lies; then ``features`` is a map of it.
         partitions: of which some are in memory together: a minibatch wants rows of no others.
@@ -92,7 +90,6 @@ class Knowledge:
     training_ids: NDArray[np.int64] | None = None
     earlier: Callable[[int], Iterable[Tensor]] | None = None
     measured: Iterable[Tensor] | None = None
-    room_bytes: int | None = None
     ranks: Ranks | None = None
     file: TableFile | None = None
     partitions: Partitions | None = None

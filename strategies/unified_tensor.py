@@ -35,7 +35,7 @@ from gatherbench.kernels.modes import is_traced, plain_torch
 from gatherbench.kernels.table_file import TableFile
 from gatherbench.strategies.base import TRAINED, SetupStep, Strategy, Ticket, check_features, copied
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, adjacency_of, current_ranks
-from gatherbench.strategies.places import free_bytes, reads_managed
+from gatherbench.strategies.places import reads_managed
 from gatherbench.strategies.registry import build
 
 #: What names rows: their ids, or a mask of all rows, or a slice.
@@ -133,7 +133,6 @@ def _opened(
         graph=None if graph is None else adjacency_of(edges_of(graph, len(x)), len(x)),
         training_ids=None if train_ids is None else _some(train_ids, len(x), "train_ids").numpy(),
         earlier=None if minibatches is None else _epoch_of(minibatches, len(x)),
-        room_bytes=free_bytes(place) if "room_bytes" in path.needs else None,
         ranks=current_ranks() if "ranks" in path.needs else None,
         file=file,
     )

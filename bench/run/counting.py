@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -36,7 +35,6 @@ from gatherbench.outside import words_of
 from gatherbench.strategies.base import Minibatches, Strategy
 from gatherbench.strategies.data_path import DataPath, scaled, total
 from gatherbench.strategies.knowledge import Knowledge, Ranks
-from gatherbench.strategies.places import free_bytes
 from gatherbench.strategies.registry import build
 
 #: Of a row what differs within a case.
@@ -67,9 +65,7 @@ def _sets(jobs: Sequence[Job], rank: int) -> Iterator[dict[str, Any]]:
     epochs = Epochs(mine, dataset, Trace.open(trace))
     strategies = {_name(one.case): build(one.case.strategy, one.case.params) for one in jobs}
     asked = [one for one in strategies.values() if one.role != "choice"]
-    room = any("room_bytes" in one.needs for one in asked)
-    free = free_bytes(torch.device(first.device)) if room else None
-    known = knowledge_of(workload, dataset, epochs.measured_ids(), free)
+    known = knowledge_of(workload, dataset, epochs.measured_ids())
     known = replace(known, ranks=Ranks(rank, world, world), file=file_of(dataset))
     make = replace(first.run, basis="declared")  # a case has its own names on its rows
     for chosen in range(first.measure.epochs):

@@ -100,7 +100,7 @@ from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies.base import COUNTS, Fetcher, SetupStep, Strategy
 from gatherbench.strategies.children import Children
 from gatherbench.strategies.knowledge import Knowledge, Ranks
-from gatherbench.strategies.places import free_bytes, reads_managed
+from gatherbench.strategies.places import reads_managed
 from gatherbench.strategies.registry import build
 
 P = ParamSpec("P")
@@ -170,10 +170,9 @@ class Ground:
 
     @cached_property
     def known(self) -> Knowledge:
-        """All that a path may know; how much room there is, at this moment."""
-        room = free_bytes(torch.device(self._job.device))
+        """All that a path may know."""
         ids = self.epochs.measured_ids()
-        known = knowledge_of(self._job.case.workload, self.dataset, ids, room)
+        known = knowledge_of(self._job.case.workload, self.dataset, ids)
         ranks = self.group.ranks or Ranks(0, 1, 1)
         return replace(known, ranks=ranks, file=file_of(self.dataset))
 

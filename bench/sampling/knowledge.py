@@ -25,13 +25,11 @@ def knowledge_of(
     workload: Workload,
     dataset: GraphDataset,
     measured: Iterable[Tensor] | None = None,
-    room_bytes: int | None = None,
 ) -> Knowledge:
     """All that may be known; a strategy gets what it asks for.
 
     Args:
         measured: input ids of the minibatches that are measured.
-        room_bytes: of the device's memory that a path may fill.
     """
     seed = derive(workload.seed, _EARLIER)
     other = replace(workload, seed=seed, max_batches=0, gpus=1)
@@ -45,6 +43,5 @@ def knowledge_of(
         training_ids=dataset.train_ids,
         earlier=earlier,
         measured=measured,
-        room_bytes=room_bytes,
         partitions=workload.parted,
     )

@@ -25,7 +25,7 @@ _ALIKE = {
     "budget": {"1", "2", "5", "15", "25", "50"},
     "policy": {"degree", "reverse_pagerank", "weighted_reverse_pagerank", "random", "oracle"}
     | {"s3-fifo", "belady"},
-    "share": {"1%", "5%", "20%", "50%", "free"},
+    "share": {"1%", "5%", "20%", "50%"},
     "advice": {"normal"},
     "start": {"cold"},
     "engine": {"threads"},

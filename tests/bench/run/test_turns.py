@@ -323,7 +323,6 @@ def test_who_keeps_a_process_of_its_own():
     assert turns(PINNED)
     assert turns(ASYNC)
     assert not turns(ASYNC, provider="mps")
-    assert not turns("cached_zero_copy", share="free")
     assert not turns("disk_mmap")
     assert not turns(PINNED, replace(workload, gpus=2))
 
