@@ -14,14 +14,15 @@ from typer import Argument, Option
 
 def _column(of: str, otherwise: str) -> Any:
     told = f"its name in the header, or its number from 1 (default: {otherwise})"
-    return Option(metavar="COLUMN", help=f"Column of {of}: {told}.")
+    return Option(metavar="COLUMN", help=f"Column of {of} in text: {told}.")
 
 
 _LABELS = ".npy or .pt: a class a node in the order of ids, -1 for none."
 _BASE = "First id (default: 0; of text without an id 0 it has to be said)."
 _BOTH = "Store every edge in both directions (default: no; a symmetric matrix has both)."
-_HEADER = "Whether a first line names columns that may do so, as the '0,1' of pandas."
+_HEADER = "Whether the first line of text names its columns (default: if it looks so)."
 _CLASSES = "Number of classes, where some never occur (default: the largest label + 1)."
+_ROWS = "Rows [N, D] as .npy or .pt, else made up."
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +41,7 @@ class Import:
     dim: Annotated[int | None, Option(help="Width of generated features (default: 128).")] = None
     dtype: Annotated[str, Option(help="Type of generated features.")] = "float32"
     labels: Annotated[Path | None, Option(help=_LABELS)] = None
-    features: Annotated[Path | None, Option(help="Rows [N, D] as .npy or .pt, else made up.")] = (
-        None
-    )
+    features: Annotated[Path | None, Option(help=_ROWS)] = None
     train: Annotated[Path | None, Option(help="Training nodes: ids as in PATH, or a mask.")] = None
     val: Annotated[Path | None, Option(help="Validation nodes.")] = None
     test: Annotated[Path | None, Option(help="Test nodes.")] = None

@@ -45,17 +45,16 @@ def load_fields(path: Path) -> dict[str, Any]:
                 " save a Data that holds tensors only (of a HeteroData, data.to_homogeneous())"
             )
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    many = 1
-    if isinstance(content, tuple) and content:  # what PyG's data sets save: data, slices, class
-        content, slices, *_ = (*content, None)
-        slices = slices if isinstance(slices, dict) else {}
-        many = max((len(ends) - 1 for ends in slices.values()), default=1)
-    many = len(content) if isinstance(content, list) else many
-    if many > 1:
+    many = len(content) if isinstance(content, (list, tuple)) else 1
+    if isinstance(content, tuple) and isinstance((*content, None)[1], dict | None):
+        content, slices, *_ = (*content, None)  # what PyG's data sets save: data, slices, class
+        many = max((len(ends) - 1 for ends in (slices or {}).values()), default=1)
+    if many != 1:
         raise DatasetError(
-            f"{path}: holds {many} graphs, each of which counts its nodes from 0; save one, or "
-            "Batch.from_data_list(graphs) as Data(**batch.to_dict())"
+            f"{path}: holds {many} graphs or tensors, each of which may count its nodes from 0; "
+            "save one, or Batch.from_data_list(graphs) as Data(**batch.to_dict())"
         )
+    content = content[0] if isinstance(content, (list, tuple)) else content
     if isinstance(content, _Record):  # PyG 1 kept the fields in the Data itself
         content = vars(vars(content).get("_store", content))
         content = content.get("_mapping", content)

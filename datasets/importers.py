@@ -30,8 +30,17 @@ from gatherbench.datasets.dataset import (
     not_ours,
 )
 from gatherbench.datasets.files import check_free_space, exclusive
-from gatherbench.datasets.import_fields import EDGE_BYTES, MASKS, read_graph
-from gatherbench.datasets.import_kind import Field, Graph
+from gatherbench.datasets.import_files import (
+    EDGE_BYTES,
+    MASKS,
+    Field,
+    Graph,
+    identify,
+    read_alone,
+    read_arrays,
+    read_matrix,
+)
+from gatherbench.datasets.import_text import read_text
 from gatherbench.datasets.registry import is_made
 from gatherbench.datasets.relations import write_typed
 from gatherbench.datasets.source import Progress, silent
@@ -76,6 +85,8 @@ def import_graph(asked: Import, root: Path | None = None, progress: Progress = s
     if is_made(asked.name):
         raise DatasetError(f"{asked.name!r} is the name of a built-in dataset: choose another")
     generated.check_features(DIM if asked.dim is None else asked.dim, asked.dtype)
+    if asked.classes is not None and not 1 <= asked.classes <= LARGEST_ID:
+        raise DatasetError(f"--classes {asked.classes}: expected 1 or more")
     try:
         with exclusive(folder):
             if os.path.lexists(folder) and (why := not_ours(folder)):
@@ -92,6 +103,35 @@ def import_graph(asked: Import, root: Path | None = None, progress: Progress = s
             raise
         raise DatasetError(f"{asked.path}: {limit}") from error
     return folder
+
+
+def read_graph(asked: Import, room: Path) -> Graph:
+    """Read a graph's file and the files beside it, which take the place of what it has itself.
+
+    Args:
+        room: a folder for what is unpacked.
+
+    Raises:
+        DatasetError: a bad file, no edges, or more than memory can hold; or what is what cannot be
+            told; or what was told is of other kinds of files.
+    """
+    path, kind = asked.path, identify(asked.path)
+    if kind != "text" and (asked.source or asked.target or asked.header is not None):
+        raise DatasetError(f"{path}: is no text: leave --source, --target and --header out")
+    if kind == "text":
+        graph = read_text(asked)
+    else:
+        graph = read_matrix(asked) if kind == "matrix" else read_arrays(asked, room)
+    if not len(graph.source):
+        raise DatasetError(f"{path}: holds no edges")
+    if asked.relations and "edge_type" not in graph.fields:
+        raise DatasetError(f"{path}: no edge_type called {asked.relations!r}")
+    splits = {mask: getattr(asked, mask.removesuffix("_mask")) for mask in MASKS}
+    if any(splits.values()):
+        graph.fields = {name: own for name, own in graph.fields.items() if name not in MASKS}
+    beside = {"x": asked.features, "y": asked.labels, **splits}
+    graph.fields |= {name: read_alone(file, room) for name, file in beside.items() if file}
+    return graph
 
 
 def _size(asked: Import, graph: Graph) -> None:
@@ -220,6 +260,8 @@ def _kinds(given: Field | None, both_ways: bool) -> tuple[NDArray[np.int64], tup
     if both_ways:
         kinds = np.concatenate([kinds, kinds + len(names)])
         relations += tuple(f"inverse {name}" for name in relations)
+        if len(set(relations)) < len(relations):
+            raise DatasetError(f"{given.where}: has a kind with its inverse: say --directed")
     return kinds, relations
 
 

@@ -107,6 +107,9 @@ TEXT: list[tuple[str, str | bytes, Any, dict[str, Any]]] = [
     ("n.csv", "0,1\n1,2\n2,0\n", RING, {"header": False}),
     ("n.csv", ",0,1\n0,5,7\n1,7,9\n", WHICH, {}),
     ("n.csv", '"1","2"\n5,7\n7,9\n', HEADER, {}),
+    # What is told of the header is done, though it looks otherwise.
+    ("told.csv", "1,0\n0,1\n1,2\n2,0\n", RING, {"header": True}),
+    ("told.csv", "source,target\n0,1\n", "invalid value 'source'", {"header": False}),
     ("snap.txt", "# FromNodeId\tToNodeId\n0\t1\n1\t2\n2\t0\n", RING, {}),
     ("facebook.txt", "0 1\n1 2\n2 0\n", RING, {}),
     # Without a header: source and target, where there is no other column.
@@ -179,6 +182,12 @@ TEXT: list[tuple[str, str | bytes, Any, dict[str, Any]]] = [
     ("four.tsv", "0\t3\t1\t2014\n1\t2\t2\t2015\n", WHICH, {"relations": "2"}),
     ("twice.csv", "a,b\n0,1\n", "one each for source, target", {"source": "a", "target": "1"}),
     ("twice.csv", "src,dst\n0,1\n1,2\n", "source, target, relation", {"relations": "dst"}),
+    (
+        "k.csv",
+        "src,dst,k\n0,1,a\n1,2,inverse a\n",
+        "its inverse",
+        {"relations": "k", "undirected": True},
+    ),
     # Adjacency lists, METIS, lines of sizes.
     ("metis.graph", "4 4\n2 3\n1 3\n1 2 4\n3\n", UNEVEN, {}),
     ("metis-ring.graph", "4 4\n2 4\n1 3\n2 4\n3 1\n", SIZES, {}),
@@ -191,9 +200,10 @@ TEXT: list[tuple[str, str | bytes, Any, dict[str, Any]]] = [
     ("a.adj", "0 1 2\n1 2\n2 0\n", HEADER, {}),
     ("short.csv", "source,target,w\n0,1,2\n1,2\n", "Row #3: Expected 3 columns, got 2", {}),
     # What a file says of itself.
-    ("und.txt", "# Undirected graph: x\n0\t1\n1\t2\n", "say 'undirected': say --undir", {}),
+    ("und.txt", "# Undirected graph: x\n0\t1\n1\t2\n", "it says 'undirected': say --undir", {}),
     ("und.txt", "# Undirected graph: x\n0\t1\n1\t2\n", PATH, {"undirected": True}),
     ("und.txt", "# undirected\n0 1\n1 2\n2 0\n", RING, {"undirected": False}),
+    ("gephi.csv", "Source,Target,Type\n0,1,Undirected\n1,2,Undirected\n", "'undirected': say", {}),
     ("out.sym", "% sym unweighted\n% 2 3 3\n1 2\n2 3\n", "say --undirected or --directed", {}),
     ("out.sym", "% sym unweighted\n% 2 3 3\n1 2\n2 3\n", PATH, {"undirected": True} | ONE),
     ("out.asym", "% asym unweighted\n1 2\n2 3\n3 1\n", BASE, {}),
@@ -220,6 +230,14 @@ TEXT: list[tuple[str, str | bytes, Any, dict[str, Any]]] = [
         "%%MatrixMarket matrix coordinate pattern general\n3 3 9\n1 2\n",
         "Truncated file",
         {},
+    ),
+    *(
+        ("a.mtx", "%%MatrixMarket matrix coordinate pattern symmetric\n2 2 1\n2 1\n", said, told)
+        for said, told in (
+            ("leave --zero-based and --directed out", {"one_based": False}),
+            ("leave --zero-based and --directed out", {"undirected": False}),
+            ("is no text: leave --source, --target and --header out", {"source": "2"}),
+        )
     ),
     ("a.mtx", "%%MatrixMarket matrix array real general\n2 2\n1\n1\n1\n1\n", "2 by 2, array", {}),
     ("a.mtx", "%%MatrixMarket matrix coordinate pattern general\n3 4 1\n1 1\n", "3 by 4", {}),
@@ -283,6 +301,7 @@ OTHERS = {
     "e.dot": ("digraph G {\n0 -> 1;\n}\n", "DOT"),
     "e.net": ("*Vertices 2\n1\n2\n*Arcs\n1 2\n", "Pajek"),
     "e.col": ("c comment\np edge 3 1\ne 1 2\n", "DIMACS"),
+    "e.safetensors": (b"\x13" + bytes(7) + b'{"a": {"dtype": ""}', "binary file of an unknown"),
     "e.bin": (b"0 1\n1\0x 2\n", "binary file of an unknown kind"),
     "not-there.txt": (None, "no such file"),
 }
@@ -406,6 +425,7 @@ def test_an_edge_index_lies_either_way_and_says_from_where_it_counts(tmp_path):
             saved([Data(x=torch.ones(n, 1)) for n in (3, 4, 5)]),
             "holds 3 graphs.* Batch.from_data_list",
         ),
+        ("e.pt", saved((GRAPH["edge_index"], GRAPH["y"])), "holds 2 graphs or tensors"),
         ("e.pt", saved(Batch.from_data_list([Data(x=torch.ones(3, 1))])), "asks for .*Batch"),
         ("e.pt", saved(Data(x=torch.ones(3, 1)), pickle_protocol=4), "without pickle_protocol"),
         ("e.pt", saved(Data(), _use_new_zipfile_serialization=False), "old form"),
@@ -493,6 +513,7 @@ def test_features_from_a_file(tmp_path, dtype):
         ("train", "t.npy", [False] * 4, "no node to train on"),
         ("val", "t.npy", [2], "no node to train on; say which with --train"),
         ("dim", "", 0, "width 0"),
+        ("classes", "", 0, "--classes 0: expected 1 or more"),
         ("dtype", "", "float3", "expected one of float32"),
     ],
 )
