@@ -15,6 +15,7 @@ import typer
 from gatherbench.outside import plain
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rich.console import Console, RenderableType
     from rich.table import Table
 
@@ -84,6 +85,12 @@ def print_table(table: Table, as_json: bool) -> None:
 def print_json(value: object) -> None:
     """Print it as JSON that every reader takes: without NaN."""
     typer.echo(json.dumps(value, indent=1, allow_nan=False))
+
+
+def print_frame(frame: pd.DataFrame) -> None:
+    """Print a data frame as a JSON list with an object for each of its lines."""
+    cells = frame.astype(object)
+    print_json(cells.where(cells.notna(), None).to_dict("records"))
 
 
 def _words(cell: RenderableType) -> str:

@@ -14,6 +14,7 @@ from gatherbench.bench.commands.common import (
     bad_input,
     console,
     print_json,
+    print_table,
 )
 from gatherbench.datasets.asked import Import
 
@@ -48,13 +49,16 @@ def import_(asked: Import) -> None:
     typer.echo(folder)
 
 
-def list_() -> None:
+def list_(as_json: JsonOption = False) -> None:
     """List the datasets on disk, and how much space each takes."""
     from gatherbench.bench.show.listing import on_disk
     from gatherbench.datasets.store import data_root
 
     with bad_input(OSError):
-        console().print(on_disk(data_root()), soft_wrap=True)
+        table, taken = on_disk(data_root())
+        if table.row_count or as_json:
+            print_table(table, as_json)
+        typer.echo(taken, err=as_json)
 
 
 def info(

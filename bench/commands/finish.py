@@ -6,12 +6,8 @@ machine.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import re
 import shlex
-import shutil
-from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -20,17 +16,12 @@ from gatherbench.bench.commands.common import DEFAULT_RESULTS
 from gatherbench.bench.model.predict import is_prediction, predict
 from gatherbench.bench.model.profile import LinkProfile, ProfileError, load_profile
 from gatherbench.bench.read.tables import Run, predicted, run_in
-from gatherbench.bench.run.frames import COLUMNS_FILE, TABLES
 from gatherbench.bench.run.guards import only_one
 from gatherbench.bench.run.store import RunStore, StoreError, write_atomically
 from gatherbench.bench.show.pictures import save_all
 from gatherbench.bench.show.report.page import FILE_NAME, write_report
 from gatherbench.bench.show.run import render, render_all
 from gatherbench.bench.show.views.registry import views_of
-
-#: Within a run's folder: a folder for each other machine that it was predicted for.
-PREDICTED = "predicted"
-_OF_A_MACHINE = ("profile.toml", FILE_NAME)
 
 
 def finish(store: RunStore, out: Console, err: Console) -> bool:
@@ -55,43 +46,18 @@ def finish(store: RunStore, out: Console, err: Console) -> bool:
 
 
 def predict_for(store: RunStore, profile: LinkProfile, out: Console, err: Console) -> bool:
-    """Predict a run's epochs for ``profile``, and show the run with them.
-
-    Where it was predicted for another machine, those stay, and these have a folder of their own.
+    """Predict a run's epochs for ``profile`` in place of what they were predicted for; show it.
 
     Raises:
         StoreError: the rows contradict each other, or the run is still going.
         OSError: the predictions cannot be kept in the folder.
     """
-    if store.folder.parent.name == PREDICTED:
-        store = RunStore(store.folder.parent.parent)
     with only_one(store.folder):
         # Refuses what cannot be read before anything is replaced; it is this lock that is held.
         run = dataclasses.replace(run_in(store), going=False)
-        own = None
-        with contextlib.suppress(StoreError):  # a damaged one is written anew
-            own = own_profile(store)
-        if own is not None and own.name != profile.name:
-            store = _beside(store, profile.name)
         write_atomically(store.profile_file, profile.to_toml())
-        run = dataclasses.replace(run, folder=store.folder)
         run, whole = _predicted(run, store, profile, err)
     return _shown(run, store, out, err, everything=True) and whole
-
-
-def _beside(run: RunStore, machine: str) -> RunStore:
-    """A folder in that of the run, with all that was measured and no prediction: a run as well."""
-    folder = run.folder / PREDICTED / re.sub(r"[^\w-]+", "-", machine)[:100]
-    folder.mkdir(parents=True, exist_ok=True)
-    store = RunStore(folder)
-    for path in run.folder.iterdir():
-        if path.is_file() and path.name not in _OF_A_MACHINE:
-            (folder / path.name).unlink(missing_ok=True)
-            if path.stem in TABLES or path.name == COLUMNS_FILE:
-                shutil.copyfile(path, folder / path.name)
-            else:
-                (folder / path.name).symlink_to(Path("..", "..", path.name))
-    return store
 
 
 def own_profile(store: RunStore) -> LinkProfile | None:

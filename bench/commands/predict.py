@@ -9,15 +9,20 @@ import typer
 from gatherbench.bench.commands.common import (
     DEFAULT_RESULTS,
     FAILED,
+    JsonOption,
     ResultsOption,
     RunArgument,
     bad_input,
     console,
     fail,
+    print_frame,
     run_folder,
 )
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from gatherbench.bench.model.graph import Shape
     from gatherbench.bench.model.profile import LinkProfile
 
 
@@ -38,24 +43,29 @@ def predict(
         ),
     ] = "",
     results: ResultsOption = DEFAULT_RESULTS,
+    as_json: JsonOption = False,
 ) -> None:
     """Predict a run's epochs on another machine, or every path on a graph. Nothing is measured."""
     from gatherbench.bench.commands.execute import usual_profile
     from gatherbench.bench.commands.finish import own_profile, predict_for
+    from gatherbench.bench.model.graph import Shape, predict_graph
     from gatherbench.bench.model.profile import ProfileError, load_profile
     from gatherbench.bench.read.tables import run_in
     from gatherbench.bench.run.store import RunStore, StoreError
+    from gatherbench.bench.show.views.registry import to_json
     from gatherbench.datasets.dataset import DatasetError
 
     with bad_input(StoreError, ProfileError, DatasetError):
         if graph:
             if folder is not None or not profile:
                 fail("--graph takes --profile NAME (gatherbench list profiles), and no run")
-            return _of_graph(graph, load_profile(profile))
+            shape, machine = Shape.parse(graph), load_profile(profile)
+            frame = predict_graph(shape, machine)
+            return print_frame(frame) if as_json else _print(frame, shape, machine)
         store = RunStore.open(run_folder(folder, results))
-        machine = run_in(store).machine
+        run = run_in(store)
         own = None if profile else own_profile(store)
-        named = profile or usual_profile(str(store.plan().get("device", "")), machine)
+        named = profile or usual_profile(str(store.plan().get("device", "")), run.machine)
         if own is None and not named:
             fail(
                 f"{store.folder}: has no profile, and its machine no calibration here; name one:"
@@ -63,37 +73,33 @@ def predict(
             )
         try:
             wanted = own or load_profile(named)
-            whole = predict_for(store, wanted, console(), console(stderr=True))
+            whole = predict_for(store, wanted, console(quiet=as_json), console(stderr=True))
         except OSError as error:
             fail(
                 f"{store.profile_file}: cannot be written: {error}; make room, or copy the folder"
                 " where you may write and predict the copy"
             )
+        if as_json:
+            typer.echo(to_json(run_in(store)))
     if not whole:
         raise typer.Exit(FAILED)
 
 
-def _of_graph(graph: str, profile: LinkProfile) -> None:
-    """Print the table of :func:`~gatherbench.bench.model.graph.predict_graph`, notes by number."""
+def _print(frame: pd.DataFrame, shape: Shape, profile: LinkProfile) -> None:
+    """Print the table of a graph's paths, its notes by number."""
     from rich.table import Table
 
-    from gatherbench.bench.model.graph import BATCHES, Shape, predict_graph
+    from gatherbench.bench.model.graph import BATCHES
     from gatherbench.bench.plan.workload import Workload
     from gatherbench.bench.read.units import quantity, span
 
-    shape = Shape.parse(graph)
-    one = Workload(shape.name)
-    title = (
-        f"Predicted for {profile.name}, not measured: {BATCHES} minibatches of {one.batch_size}"
-        f" seeds, fan-out {', '.join(map(str, one.fanouts))}, GraphSAGE;"
-        f" {quantity(shape.nodes * shape.row_bytes, 'B')} of rows of {shape.row_bytes} B"
-    )
+    one, out = Workload(shape.name), console()
     table = Table(box=None)
     for name in ("path", "epoch", "bound by", "GPU memory", "host memory", "fits", "notes"):
         right = name in ("epoch", "GPU memory", "host memory")
         table.add_column(name, justify="right" if right else "left")
     numbers: dict[str, int] = {}
-    for row in predict_graph(shape, profile).to_dict("records"):
+    for row in frame.to_dict("records"):
         notes = [str(numbers.setdefault(note, len(numbers) + 1)) for note in row["notes"]]
         table.add_row(
             f"{row['strategy']} {row['variant']}",
@@ -103,15 +109,17 @@ def _of_graph(graph: str, profile: LinkProfile) -> None:
             row["fits"],
             ", ".join(notes),
         )
-    out = console()
-    out.print(title, soft_wrap=True, highlight=False)
-    out.print(table)
-    out.print(
+    title = (
+        f"Predicted for {profile.name}, not measured: {BATCHES} minibatches of {one.batch_size}"
+        f" seeds, fan-out {', '.join(map(str, one.fanouts))}, GraphSAGE;"
+        f" {quantity(shape.nodes * shape.row_bytes, 'B')} of rows of {shape.row_bytes} B"
+    )
+    below = (
         "Extrapolated: minibatches are drawn by the law of hashed graphs, not from this one."
         " Memory is that of rows and buffers, without training; the profile does not name the size"
-        " of what has a ?.",
-        soft_wrap=True,
-        highlight=False,
+        " of what has a ?."
     )
-    for note, number in numbers.items():
-        out.print(f"{number}  {note}", highlight=False, soft_wrap=True)
+    out.print(title, soft_wrap=True, highlight=False)
+    out.print(table)
+    for text in (below, *(f"{number}  {note}" for note, number in numbers.items())):
+        out.print(text, soft_wrap=True, highlight=False)

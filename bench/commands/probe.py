@@ -13,7 +13,7 @@ from gatherbench.bench.commands.common import (
     bad_input,
     console,
     fail,
-    print_json,
+    print_frame,
     print_table,
 )
 
@@ -111,8 +111,7 @@ def probe(
             f"Written: {done.folder}/probe.csv (to send in), probe.png, rows.csv", soft_wrap=True
         )
         if as_json:
-            known = done.known.astype(object)
-            print_json(known.where(known.notna(), None).to_dict("records"))
+            print_frame(done.known)
         if profile is not None:
             screen.print(
                 f"Use it: gatherbench predict RUN --profile {_write(profile, done, given)}",

@@ -2,8 +2,8 @@
 
 It looks and never changes anything; a remedy is a sentence for the reader. What cases of a probe
 need and do not find is named with those cases. A sensor that is there may still refuse, so every
-meter watches a short window of work for real. On a GPU the link's counters are first held against
-copies of known size, as every run does.
+meter watches a short window of work for real. Whether the link's counters can be believed, each run
+on a GPU finds out by copies of known size.
 """
 
 from __future__ import annotations
@@ -27,11 +27,16 @@ from gatherbench.bench.machine.env import (
 from gatherbench.bench.machine.gpus import GpuInfo, gpu_in_use, list_gpus, used_first
 from gatherbench.bench.meters.base import Meter
 from gatherbench.bench.meters.load import Load
-from gatherbench.bench.meters.nvml_device import GpuUnderTest
+from gatherbench.bench.meters.nvml_device import (
+    GpuUnderTest,
+    NvmlDevice,
+    SensorChoice,
+    uuids_of,
+)
+from gatherbench.bench.meters.pcie import SOURCES
 from gatherbench.bench.meters.rapl import MIN_WINDOW_S
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import open_meters
-from gatherbench.bench.meters.trust import SensorCheck
 from gatherbench.bench.probe.case import Case, every_case
 from gatherbench.datasets.store import data_root
 from gatherbench.kernels.cuda_calls import driver_shortage
@@ -186,62 +191,35 @@ def _cases(cases: Iterable[Case]) -> Iterator[Finding]:
 
 
 def examine_meters() -> Iterator[Finding]:
-    """A finding for each meter there is, after one on a GPU's calibration; no sensor raises."""
-    import torch
-
-    gpu = None
-    if torch.cuda.is_available():
-        uuids, found = _calibrated()
-        gpu = GpuUnderTest(uuids, found.choice)
-        yield judge_sensors(found)
+    """A finding for each meter there is; no sensor raises."""
+    try:
+        gpu = _gpu_under_test()
+    except RuntimeError as error:  # CUDA's: another program holds the GPU or its memory, say
+        cause = str(error).partition("\n")[0]
+        why = Reason("failed", cause, "nvidia-smi says who holds the GPU, if anyone")
+        yield _missing("CUDA", why, "nothing can be measured on the GPU")
+        gpu = None
     for meter in open_meters(gpu=gpu):
         yield judge(meter)
 
 
-def _calibrated() -> tuple[tuple[str, ...], SensorCheck]:
-    """Names of the GPU that a run would use, and its calibration."""
+def _gpu_under_test() -> GpuUnderTest | None:
+    """The GPU that a run would use, and the first source of link traffic that can be opened."""
     import torch
 
-    from gatherbench.bench.run.job import COPIES_MIB
-    from gatherbench.bench.run.rows import RowMaker
-    from gatherbench.bench.run.sensor_check import calibrate_gpu, torch_gpu_uuids
-
-    uuids: tuple[str, ...] = ()
-    try:
-        uuids = torch_gpu_uuids(torch.device("cuda"))
-        make = RowMaker("doctor", "", "", "cuda")
-        return uuids, calibrate_gpu(make, lambda _: None, COPIES_MIB, idle_s=0.0)
-    except RuntimeError as error:  # CUDA's: another program holds the GPU or its memory, say
-        cause = str(error).partition("\n")[0]
-        why = Reason("failed", cause, "nvidia-smi says who holds the GPU, if anyone")
-        return uuids, SensorCheck(unavailable=why)
-
-
-def judge_sensors(found: SensorCheck) -> Finding:
-    """Tell what each source of link traffic counted of known copies, and on what link."""
-    lines = []
-    for one in found.comparisons:
-        told = one.ratio.cause if isinstance(one.ratio, Reason) else f"{one.ratio:.3f} B a byte"
-        untrusted = not isinstance(one.ratio, Reason) and not one.trusted
-        words = f"{one.source}, {one.direction.replace('_', ' ')}: {told}"
-        lines.append(words + " (untrusted)" * untrusted)
-    choice, loaded = found.choice, found.link_loaded
-    if choice.pcie_reason is not None:
-        lost = "bytes over the link: no source of them can be believed"
-        lines = lines or [choice.pcie_reason.cause]
-        why = Reason("unsupported", "\n".join(lines), choice.pcie_reason.remedy)
-        return _missing("Link sensors", why, lost)
-    lines.append(f"{choice.pcie} is read by all cases")
-    fine = True
-    if loaded is not None:
-        fine = (loaded.gen, loaded.width) == (loaded.gen_max, loaded.width_max)
-        lines.append(
-            f"the link while it copied: generation {loaded.gen} of {loaded.gen_max},"
-            f" width x{loaded.width} of x{loaded.width_max}"
-        )
-    lost = "the link is slower under load than it can be, and so is every transfer"
-    remedy = "hold LnkSta against LnkCap in lspci -vv, look at the slot and the BIOS"
-    return _judged("Link sensors", fine, "\n".join(lines), lost, remedy)
+    if not torch.cuda.is_available():
+        return None
+    device = torch.cuda.current_device()
+    uuids = uuids_of(device, str(torch.cuda.get_device_properties(device).uuid))
+    why: Reason | None = None
+    for source in SOURCES:
+        try:
+            source(NvmlDevice(uuids))
+        except SensorUnavailableError as unavailable:
+            why = why or unavailable.reason
+        else:
+            return GpuUnderTest(uuids, SensorChoice(source.name, None))
+    return GpuUnderTest(uuids, SensorChoice(None, why))
 
 
 def judge(meter: Meter) -> Finding:

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
-from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -178,8 +177,8 @@ LISTINGS: dict[str, Callable[[], Table]] = {
 }
 
 
-def on_disk(root: Path) -> RenderableType:
-    """A line for each graph, with the minibatches that were drawn from it; then what else is there.
+def on_disk(root: Path) -> tuple[Table, str]:
+    """A line for each graph, with its minibatches, and for what else is there; what it takes.
 
     To have room again: `gatherbench datasets remove`, and `rm` for downloads and what has no graph.
 
@@ -206,9 +205,10 @@ def on_disk(root: Path) -> RenderableType:
         said = f"{bytes_in_words(sum(drawn))} for {len(drawn)}" if drawn else "–"
         table.add_row(Text(plain(folder.name)), *about, bytes_in_words(taken.pop(folder)), said)
     # What is left has no graph: the rest of the data folder, and minibatches of graphs now gone.
-    others = [Text(f"{bytes_in_words(size):>8}  {place}") for place, size in taken.items()]
+    for place, size in taken.items():
+        table.add_row(Text(str(place.relative_to(root))), "", "", "", bytes_in_words(size), "")
     said = f"{bytes_in_words(total)} in {root}; to have room: gatherbench datasets remove NAME"
-    return Group(*([table] if table.row_count else []), *others, Text(said))
+    return table, said
 
 
 def _folders(place: Path) -> list[Path]:

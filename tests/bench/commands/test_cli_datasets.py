@@ -1,5 +1,6 @@
 """`gatherbench datasets` beyond what the library does: defaults, and what is said of bad input."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -211,19 +212,16 @@ def test_what_lies_on_disk_is_listed_with_what_it_takes(root):
     (place / "broken" / "spec.json").write_text("{")
     gone = shutil.copytree(trace, trace.with_name("gone-f2-b2-12345678-12345678"))
     lines = listed()
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if "│" in line]
-    assert [row[:4] for row in rows] == [
-        ["broken", "damaged", "–", "–"],
-        ["mine", "3", "3", "9 × float32"],
-    ]
+    rows = json.loads(CliRunner().invoke(app, ["datasets", "list", "--json"]).stdout)
+    of = {row["dataset"]: [*row.values()][1:] for row in rows}
+    assert of["broken"] == ["damaged", "–", "–", "2 B", "–"]
+    assert of["mine"][:3] == ["3", "3", "9 × float32"]
     drawn = sum(file.stat().st_size for file in trace.iterdir())
-    assert rows[1][5] == f"{bytes_in_words(drawn)} for 1"
-    assert rows[0][4:] == ["2 B", "–"]
-    others = {line.split()[-1]: line.split()[:2] for line in lines if "│" not in line}
-    assert others[str(place / "raw")] == ["3.00", "MB"]
-    assert str(trace.parent) not in others, "each of its folders is told"
-    assert others[str(place / ".gone.writing-0")] == ["20", "B"]
-    assert others[str(gone)] == bytes_in_words(drawn).split()
+    assert of["mine"][4] == f"{bytes_in_words(drawn)} for 1"
+    assert of["raw"][3] == "3.00 MB"
+    assert trace.parent.name not in of, "each of its folders is told"
+    assert of[".gone.writing-0"][3] == "20 B"
+    assert of[str(gone.relative_to(place))][3] == bytes_in_words(drawn)
     everything = sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
     assert lines[-1].startswith(f"{bytes_in_words(everything)} in {place}")
 

@@ -19,13 +19,11 @@ from gatherbench.bench.commands.doctor import table_of
 from gatherbench.bench.machine.gpus import GpuInfo
 from gatherbench.bench.machine.numa import Topology
 from gatherbench.bench.meters.base import Meter, Window
-from gatherbench.bench.meters.nvml_device import GpuUnderTest, Link
+from gatherbench.bench.meters.nvml_device import GpuUnderTest, SensorChoice
 from gatherbench.bench.meters.registry import METERS
-from gatherbench.bench.meters.trust import Comparison, SensorCheck
 from gatherbench.bench.probe import doctor
 from gatherbench.bench.probe.case import NEEDS
-from gatherbench.bench.probe.doctor import Finding, examine, judge, judge_sensors
-from gatherbench.bench.run import sensor_check
+from gatherbench.bench.probe.doctor import Finding, examine, judge
 from gatherbench.kernels import read_engines
 from gatherbench.plugins import installing
 from gatherbench.reason import Reason, SensorUnavailableError
@@ -272,56 +270,38 @@ def test_a_meter_is_judged_by_its_readings(says, status, detail, remedy):
     assert (finding.lost, finding.remedy) == ("" if status == "ok" else "the warmth", remedy)
 
 
-RIGHT = Comparison("counters", "host_to_device", 1.0412e9, 1e9)
-LOADED = Link(5, 5, 16, 16)
+def test_on_a_gpu_its_meters_watch_the_source_that_opens_and_a_full_gpu_stops_nothing(monkeypatch):
+    class Opens:
+        name = "gpm"
 
+        def __init__(self, device: object) -> None: ...
 
-def test_the_calibration_of_a_gpus_link_is_shown():
-    """A source that is right, one that is absent and one that is wrong."""
-    comparisons = [
-        RIGHT,
-        Comparison("counters", "device_to_host", 1.0389e9, 1e9),
-        Comparison("gpm", "host_to_device", NONE, 0.0),
-        Comparison("throughput", "host_to_device", 1.67e9, 1e9),
-    ]
-    finding = judge_sensors(SensorCheck(comparisons, Link(1, 5, 16, 16), LOADED))
-    assert (finding.status, finding.lost) == ("ok", "")
-    assert finding.detail.splitlines() == [
-        "counters, host to device: 1.041 B a byte",
-        "counters, device to host: 1.039 B a byte",
-        "gpm, host to device: no such thing",
-        "throughput, host to device: 1.670 B a byte (untrusted)",
-        "counters is read by all cases",
-        "the link while it copied: generation 5 of 5, width x16 of x16",
-    ]
-    nobody = judge_sensors(SensorCheck(comparisons[2:], None, LOADED))
-    assert (nobody.status, bool(nobody.lost)) == ("missing", True)
-    assert nobody.remedy == "update the NVIDIA driver"
-    assert judge_sensors(SensorCheck([RIGHT])).status == "ok", "nobody describes the link"
+    class Refuses:
+        name = "counters"
 
+        def __init__(self, device: object) -> None:
+            raise SensorUnavailableError(NONE)
 
-@pytest.mark.parametrize(("gen", "width"), [(4, 16), (5, 8)])
-def test_a_link_that_does_not_train_up_under_load_is_said(gen, width):
-    finding = judge_sensors(SensorCheck([RIGHT], None, Link(gen, 5, width, 16)))
-    assert finding.status == "limited"
-    assert f"generation {gen} of 5, width x{width} of x16" in finding.detail
-    assert "LnkSta" in finding.remedy
-
-
-def test_on_a_gpu_the_calibration_comes_before_its_meters_and_stops_nothing(monkeypatch):
-    """Here another program fills the GPU."""
-
-    def full(*_: object, **__: object) -> SensorCheck:
+    def full(_: int) -> Any:
         raise RuntimeError("CUDA error: out of memory\nmore; and more")
 
     given: list[GpuUnderTest | None] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(sensor_check, "torch_gpu_uuids", lambda _: ("GPU-x",))
-    monkeypatch.setattr(sensor_check, "calibrate_gpu", full)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="GPU-x")
+    )
+    monkeypatch.setattr(doctor, "NvmlDevice", lambda _: None)
+    monkeypatch.setattr(doctor, "SOURCES", (Refuses, Opens))
     monkeypatch.setattr(doctor, "open_meters", lambda gpu: given.append(gpu) or [])
+    assert list(EXAMINE_METERS()) == []
+    monkeypatch.setattr(doctor, "SOURCES", (Refuses,))
+    assert list(EXAMINE_METERS()) == []
+    monkeypatch.setattr(torch.cuda, "get_device_properties", full)
     (first,) = EXAMINE_METERS()
-    assert (first.name, first.status) == ("Link sensors", "missing")
+    assert (first.name, first.status) == ("CUDA", "missing")
     assert first.detail == "CUDA error: out of memory"
     assert "nvidia-smi" in first.remedy
-    assert given[0]
-    assert given[0].uuids == ("GPU-x",)
+    assert [one and one.choice for one in given] == [
+        SensorChoice("gpm", None), SensorChoice(None, NONE), None,
+    ]  # fmt: skip
