@@ -27,7 +27,6 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import psutil
 from rich.console import Console
@@ -36,7 +35,6 @@ from rich.table import Table
 from gatherbench.bench.meters.cpu import OtherWork
 from gatherbench.bench.regress.blocks import (
     MIN_PAIRS,
-    THRESHOLD,
     Record,
     Verdict,
     cost_s,
@@ -62,11 +60,12 @@ BUDGET_S = 270.0
 NOT_JUDGED = 3
 #: Starts a process of each side, the base's first.
 Open = Callable[[], AbstractContextManager[tuple[Side, Side]]]
+COLOURS = {"SLOW": "red", "FAILED": "red", "FAST": "green"} | dict.fromkeys(
+    ("AMBIGUOUS", "MISSING"), "yellow"
+)
 
 
-def compare(
-    opened: Open, out: Console, *, only: str, budget_s: float, threshold: float, seed: int
-) -> list[Record]:
+def compare(opened: Open, out: Console, *, only: str, budget_s: float, seed: int) -> list[Record]:
     """A pair of processes, and more while the budget lasts and anything is undecided."""
     begin, rng = time.monotonic(), random.Random(seed)
     with step_bar(out) as progress:
@@ -76,7 +75,7 @@ def compare(
             run_pair(base, head, [record for record in records if record.runs], 1, rng)
         for pair in itertools.count(2):
             spent_s = time.monotonic() - begin
-            chosen = worth_more(records, budget_s - spent_s, threshold)
+            chosen = worth_more(records, budget_s - spent_s)
             if not chosen:
                 break
             what = f"pair {pair} of processes, {len(chosen)} benchmarks"
@@ -86,24 +85,29 @@ def compare(
     return records
 
 
-COLOURS = {
-    "SLOW": "red",
-    "FAILED": "red",
-    "FAST": "green",
-    "AMBIGUOUS": "yellow",
-    "MISSING": "yellow",
-}
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare, print, save, and return the exit status."""
-    options = _options(arguments)
+    parser = argparse.ArgumentParser(
+        prog="python -m gatherbench.bench.regress.against",
+        description="Time this tree and a commit in one run, in turn: SAME, FAST, SLOW, AMBIGUOUS.",
+    )
+    parser.add_argument(
+        "base",
+        nargs="?",
+        help="commit, branch or tag (default: where this branch left origin/main or main, on it "
+        "the commit before; with uncommitted changes the last commit)",
+    )
+    parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds (%(default)s)")
+    parser.add_argument("--only", default="", metavar="WORD", help="benchmarks with this name")
+    options = parser.parse_args(arguments)
+    if not 0 < options.budget < math.inf:
+        parser.error("--budget: expected seconds above 0")
     out = Console()
     out = out if out.is_terminal else Console(width=160)
     try:
         # Cancelled by a service: leave by the same way as on Ctrl-C, which cleans up.
         with terminate_as_interrupt():
-            return _main(options, out)
+            return _against(options.base or None, options.budget, options.only, out)
     except SideError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -112,73 +116,64 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return status_of(stop)
 
 
-def _main(options: argparse.Namespace, out: Console) -> int:
-    top = top_of(options.tree)
-    base = find_commit(top, options.base or None)
+def _against(ref: str | None, budget_s: float, only: str, out: Console) -> int:
+    top = top_of(Path())
+    base = find_commit(top, ref)
     head = Commit("working tree" if is_dirty(top) else "HEAD", find_commit(top, "HEAD").sha)
     out.print(f"base {base.sha[:12]} ({base.ref})\nhead {head.sha[:12]} ({head.ref})")
     seed, begin, work = random.SystemRandom().getrandbits(32), time.monotonic(), OtherWork()
     with files_of(top, base) as scratch:
-        records = compare(
-            lambda: both_sides(scratch / "tree", top, scratch),
-            out,
-            only=options.only,
-            budget_s=options.budget,
-            threshold=options.threshold,
-            seed=seed,
-        )
+
+        def opened() -> AbstractContextManager[tuple[Side, Side]]:
+            return both_sides(scratch / "tree", top, scratch)
+
+        records = compare(opened, out, only=only, budget_s=budget_s, seed=seed)
     if not any(record.runs for record in records):
         reasons = "; ".join(sorted({r.one_sided().reason for r in records})) or "none was found"
         raise SideError(f"no benchmark runs on both sides: {reasons}")
-    verdicts = judge_all(records, options.threshold)
-    _print(out, records, verdicts)
-    found: dict[str, Any] = {
+    verdicts, other = judge_all(records), work.cores()
+    show(out, records, verdicts)
+    now = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    file = top / ".regress" / f"{now}-{base.sha[:7]}-{head.sha[:7]}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    found = {
         "base": {"ref": base.ref, "commit": base.sha},
         "head": {"ref": head.ref, "commit": head.sha},
-        "threshold": options.threshold,
         "seed": seed,
         "wall_s": time.monotonic() - begin,
-        "other_cores": work.cores(),
+        "other_cores": other,
         "usable_cores": len(psutil.Process().cpu_affinity()),
         "benchmarks": [
-            {"verdict": v.word, "reason": v.reason, **_bounds(v), **asdict(record)}
+            asdict(record)
+            | {"verdict": v.word, "reason": v.reason, "ratio": v.ratio and asdict(v.ratio)}
             for v, record in zip(verdicts, records, strict=True)
         ],
     }
-    file = options.json or top / ".regress" / (
-        f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{base.sha[:7]}-{head.sha[:7]}.json"
-    )
-    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(found, indent=1) + "\n")
-    out.print(
-        f"{found['wall_s']:.0f} s, {_beside(found['other_cores'])}; samples: {file}",
-        highlight=False,
-        soft_wrap=True,
-    )
-    words = {verdict.word for verdict in verdicts}
-    if words & {"SLOW", "FAILED"}:
+    beside = "not counted" if other is None else f"{other:.1f} cores"
+    words = f"{found['wall_s']:.0f} s, other work: {beside}; samples: {file}"
+    out.print(words, highlight=False, soft_wrap=True)
+    said = {verdict.word for verdict in verdicts}
+    if said & {"SLOW", "FAILED"}:
         return 1
-    return 0 if words & {"SAME", "FAST"} else NOT_JUDGED
+    return 0 if said & {"SAME", "FAST"} else NOT_JUDGED
 
 
-def _beside(cores: float | None) -> str:
-    return "other work not counted" if cores is None else f"other work kept {cores:.1f} cores busy"
-
-
-def _print(out: Console, records: Sequence[Record], verdicts: Sequence[Verdict]) -> None:
+def show(out: Console, records: Sequence[Record], verdicts: Sequence[Verdict]) -> None:
+    """Print a line for each benchmark, a count of the verdicts, and what would decide more."""
     table = Table()
     for header in ("benchmark", "base", "head / base", "95 % interval", "pairs", "verdict"):
         table.add_column(header, no_wrap=True)
     table.add_column("reason")
     for record, verdict in zip(records, verdicts, strict=True):
-        colour, ratio = COLOURS.get(verdict.word, "default"), verdict.ratio
+        ratio = verdict.ratio
         table.add_row(
             record.test.replace("[", r"\["),
             f"{1e3 * record.base_median_s:.3g} ms" if ratio else "",
             f"{ratio.value:.3f}" if ratio else "",
             f"{ratio.low:.3f} to {ratio.high:.3f}" if ratio else "",
             str(len(record.samples)),
-            f"[{colour}]{verdict.word}[/]",
+            f"[{COLOURS.get(verdict.word, 'default')}]{verdict.word}[/]",
             ("yardstick; " if record.yardstick else "") + verdict.reason,
         )
     out.print(table)
@@ -193,45 +188,6 @@ def _print(out: Console, records: Sequence[Record], verdicts: Sequence[Verdict])
             " a part of them: --only WORD",
             style="yellow",
         )
-
-
-def _bounds(verdict: Verdict) -> dict[str, float | None]:
-    if (ratio := verdict.ratio) is None:
-        return dict.fromkeys(("ratio", "low", "high"))
-    return {"ratio": ratio.value, "low": ratio.low, "high": ratio.high}
-
-
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m gatherbench.bench.regress.against",
-        description="Time this tree and a commit in one run, in turn: SAME, FAST, SLOW, AMBIGUOUS. "
-        "Times of earlier days, or with other versions of dependencies: make regress.",
-    )
-    parser.add_argument(
-        "base",
-        nargs="?",
-        help="commit, branch or tag (default: where this branch left origin/main or main, on it "
-        "the commit before; with uncommitted changes the last commit)",
-    )
-    parser.add_argument("--tree", type=Path, default=Path(), help="the checkout (default: here)")
-    parser.add_argument(
-        "--budget", type=float, default=BUDGET_S, help="seconds it may take, about (%(default)s)"
-    )
-    parser.add_argument(
-        "--only", default="", metavar="WORD", help="benchmarks with this in the name"
-    )
-    parser.add_argument(
-        "--threshold", type=float, default=THRESHOLD, help="the share that matters (%(default)s)"
-    )
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="where all samples go (.regress/)"
-    )
-    options = parser.parse_args(arguments)
-    if not 0 < options.threshold < math.inf:
-        parser.error("--threshold: expected a share above 0, e.g. 0.1")
-    if not 0 < options.budget < math.inf:
-        parser.error("--budget: expected seconds above 0")
-    return options
 
 
 if __name__ == "__main__":

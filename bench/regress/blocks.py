@@ -231,7 +231,9 @@ def _sample(
     )
 
 
-def worth_more(records: Sequence[Record], left_s: float, threshold: float) -> list[Record]:
+def worth_more(
+    records: Sequence[Record], left_s: float, threshold: float = THRESHOLD
+) -> list[Record]:
     """The benchmarks of the next pair of processes, for which ``left_s`` seconds are left.
 
     All until each has ``MIN_PAIRS``, then those that are not SAME: to stop there cannot raise a

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterable
@@ -108,8 +109,10 @@ def write_work(repository: Path, size: int, names: list[str]) -> None:
 
 
 @pytest.fixture
-def repository(git: Git) -> Path:
-    return Path(git("rev-parse", "--show-toplevel"))
+def repository(git: Git, monkeypatch: pytest.MonkeyPatch) -> Path:
+    top = Path(git("rev-parse", "--show-toplevel"))
+    monkeypatch.chdir(top)
+    return top
 
 
 @pytest.fixture
@@ -122,9 +125,11 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def found(repository: Path, *options: str) -> tuple[int, dict[str, Any]]:
-    file = repository.with_name("found.json")
-    status = against.main(["before", "--tree", str(repository), "--json", str(file), *options])
-    return status, json.loads(file.read_text())
+    status = against.main(["before", *options])
+    (file,) = (repository / ".regress").iterdir()
+    found: dict[str, Any] = json.loads(file.read_text())
+    shutil.rmtree(file.parent)
+    return status, found
 
 
 def test_both_sides_run_their_own_code(git, repository, scratch, monkeypatch):
@@ -152,7 +157,7 @@ def test_both_sides_run_their_own_code(git, repository, scratch, monkeypatch):
     assert status == 1
     assert "broken on purpose" in entries["test_half"]["reason"]
     assert "gatherbench.late" in entries["test_late"]["reason"]
-    assert entries["test_work[one]"]["ratio"] == pytest.approx(201 / 21)
+    assert entries["test_work[one]"]["ratio"]["value"] == pytest.approx(201 / 21)
     assert entries["test_late"]["ratio"] is None
     assert entries["test_yardstick"]["yardstick"] is True
     samples = entries["test_work[one]"]["samples"]
@@ -195,7 +200,7 @@ def test_a_process_that_dies_is_named_with_its_last_words(repository, scratch, c
         "import os, sys\nNAMES = ['one']\ndef work():\n"
         "    os.write(2, b'the last words')\n    os._exit(3)\n"
     )
-    status = against.main(["before", "--tree", str(repository), "--only", "one"])
+    status = against.main(["before", "--only", "one"])
     message = capsys.readouterr().err
     assert status == 2
     assert "the head ended with 3" in message
@@ -205,12 +210,12 @@ def test_a_process_that_dies_is_named_with_its_last_words(repository, scratch, c
 
 def test_benchmarks_that_cannot_be_read(repository, capsys):
     (repository / "bench" / "regress" / "bench_work.py").write_text("import no_such_module\n")
-    assert against.main(["before", "--tree", str(repository)]) == 2
+    assert against.main(["before"]) == 2
     assert "no_such_module" in capsys.readouterr().err
 
 
 def test_nothing_by_that_name(repository, capsys):
-    assert against.main(["before", "--tree", str(repository), "--only", "no such"]) == 2
+    assert against.main(["before", "--only", "no such"]) == 2
     assert "no benchmark runs on both sides" in capsys.readouterr().err
 
 
@@ -225,16 +230,17 @@ def test_a_signal_cleans_up(repository, scratch, monkeypatch, number, status):
     # Started in the background, pytest may have inherited a SIGINT that is ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     monkeypatch.setattr(against, "both_sides", interrupted)
-    assert against.main(["before", "--tree", str(repository), "--budget", "60"]) == status
+    assert against.main(["before", "--budget", "60"]) == status
     assert not list(scratch.iterdir())
 
 
-def test_unknown_commits_and_folders(repository, tmp_path, capsys):
-    assert against.main(["no-such-ref", "--tree", str(repository)]) == 2
+def test_unknown_commits_and_folders(repository, tmp_path, capsys, monkeypatch):
+    assert against.main(["no-such-ref"]) == 2
     assert "no commit 'no-such-ref'" in capsys.readouterr().err
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    assert against.main(["HEAD", "--tree", str(elsewhere)]) == 2
+    monkeypatch.chdir(elsewhere)
+    assert against.main(["HEAD"]) == 2
     assert "in no git checkout" in capsys.readouterr().err
     with pytest.raises(SideError, match="run it in a clone"):
         top_of(elsewhere)
@@ -289,13 +295,13 @@ def test_where_nothing_could_be_judged_the_time_that_it_needs_is_said():
     records = [sampled(name, [0.0], pair_s=27.0) for name in "ab"]
     records.append(Record("new", base_error="not there", pair_s=500.0))
     out = Console(width=500, file=io.StringIO())
-    against._print(out, records, judge_all(records))
+    against.show(out, records, judge_all(records))
     assert isinstance(out.file, io.StringIO)
     assert "6 pairs of all 2 need about 6 minutes here" in out.file.getvalue()
-    against._print(out, records[:1] + records[2:], judge_all(records[:1] + records[2:]))
+    against.show(out, records[:1] + records[2:], judge_all(records[:1] + records[2:]))
     assert "6 pairs of all 1 need about 3 minutes here" in out.file.getvalue()
     few = [sampled("a", [0.0], pair_s=0.1)]
-    against._print(out, few, judge_all(few))
+    against.show(out, few, judge_all(few))
     assert "6 pairs of all 1 need about 1 minute here" in out.file.getvalue()
 
 
