@@ -17,9 +17,8 @@ import argparse
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,8 +41,7 @@ _KINDS = {symbol: place for place, symbol in enumerate(SYMBOLS)}
 _WORD = re.compile(r"[a-z]+")
 
 
-@dataclass(frozen=True, slots=True)
-class Synset:
+class Synset(NamedTuple):
     """One line of a data file; ``num_lexical`` of the pointers join single words, not synsets."""
 
     key: str
@@ -72,16 +70,14 @@ def read_synsets(folder: Path) -> Iterator[Synset]:
                 f"{path}: no WordNet data file there; name the folder that holds "
                 "data.noun, data.verb, data.adj and data.adv (Debian: package wordnet-base)"
             )
-        with path.open(encoding="ascii") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.startswith("  "):  # the licence notice at the head of each file
-                    continue
-                try:
-                    yield _parse(line, letter)
-                except (IndexError, ValueError) as error:
-                    raise ValueError(
-                        f"{path}:{number}: not a synset line of wndb(5WN): {error}"
-                    ) from error
+        for number, line in enumerate(path.read_text("ascii").splitlines(), start=1):
+            if line.startswith("  "):  # the licence notice at the head of each file
+                continue
+            try:
+                yield _parse(line, letter)
+            except (IndexError, ValueError) as error:
+                why = f"{path}:{number}: not a synset line of wndb(5WN): {error}"
+                raise ValueError(why) from error
 
 
 def _parse(line: str, letter: str) -> Synset:
@@ -89,20 +85,14 @@ def _parse(line: str, letter: str) -> Synset:
     if not bar:
         raise ValueError("no gloss")
     fields = data.split()
-    words = int(fields[3], 16)
-    start = 4 + 2 * words + 1
-    count = int(fields[start - 1])
+    start = 5 + 2 * int(fields[3], 16)
     lex_file = int(fields[1])
     if not 0 <= lex_file < NUM_CLASSES:
         raise ValueError(f"lexicographer file {lex_file}")
-    quads = [fields[start + 4 * i : start + 4 * i + 4] for i in range(count)]
-    return Synset(
-        key=letter + fields[0],
-        lex_file=lex_file,
-        pointers=tuple((pos + offset, symbol) for symbol, offset, pos, _words in quads),
-        num_lexical=sum(words != "0000" for _symbol, _offset, _pos, words in quads),
-        gloss=gloss,
-    )
+    quads = [fields[start + 4 * i : start + 4 * i + 4] for i in range(int(fields[start - 1]))]
+    pointers = tuple((pos + offset, symbol) for symbol, offset, pos, _ in quads)
+    lexical = sum(words != "0000" for _, _, _, words in quads)
+    return Synset(letter + fields[0], lex_file, pointers, lexical, gloss)
 
 
 def word_slot(word: str) -> int:
@@ -145,34 +135,28 @@ def convert(folder: Path) -> dict[str, NDArray[np.generic]]:
     synsets = list(read_synsets(folder))
     number = {synset.key: i for i, synset in enumerate(synsets)}
     kinds: dict[tuple[int, int], int] = {}  # (v, u): what u is to v
-    total = lexical = within = 0
-    slots: list[int] = []
-    word_counts: list[int] = []
+    within, slots, word_counts = 0, list[int](), list[int]()
     known: dict[str, int] = {}
     for node, synset in enumerate(synsets):
-        total += len(synset.pointers)
-        lexical += synset.num_lexical
         for key, symbol in synset.pointers:
             if key not in number:
                 raise ValueError(f"{folder}: synset {synset.key} points to {key}, which is missing")
-            other = number[key]
             if symbol not in _KINDS:
                 raise ValueError(f"{folder}: synset {synset.key} has a pointer {symbol!r}")
-            if other == node:
-                within += 1
-            else:
-                kind = _KINDS[symbol]
+            other, kind = number[key], _KINDS[symbol]
+            within += other == node
+            if other != node:
                 kinds[node, other] = min(kind, kinds.get((node, other), kind))
         words = set(_WORD.findall(synset.gloss.lower()))
-        for word in words:
-            if word not in known:
-                known[word] = word_slot(word)
+        known |= {word: word_slot(word) for word in words - known.keys()}
         slots += sorted(known[word] for word in words)
         word_counts.append(len(words))
 
     pairs = sorted({(min(pair), max(pair)) for pair in kinds})
     both = [[_kind(kinds, low, high), _kind(kinds, high, low)] for low, high in pairs]
     ends = np.array(pairs, np.int32).reshape(-1, 2)
+    total = sum(len(synset.pointers) for synset in synsets)
+    lexical = sum(synset.num_lexical for synset in synsets)
     return {
         "labels": np.array([synset.lex_file for synset in synsets], np.uint8),
         "split": np.array([split_of(synset.key) for synset in synsets], np.uint8),

@@ -1,11 +1,10 @@
 """Is the machine busy before a run begins, and how do threads that have no work wait there?
 
-By default OpenMP's threads spin while they wait for the next piece of work. That is the fastest on
-an idle machine: on two cores a training epoch of 83 to 117 ms took 121 to 152 with threads that
-sleep. Where other work wants the cores, a thread that spins keeps them from the one it waits for,
-and cases of 2 to 11 s took 0.5 to 1.0 with threads that sleep. So there threads sleep. libgomp
-reads its variables when it is loaded: they have to be in a process's environment before it imports
-torch.
+OpenMP's threads spin by default while they wait. That is the fastest on an idle machine: on two
+cores a training epoch of 83 to 117 ms took 121 to 152 with threads that sleep. Where other work
+wants the cores, a thread that spins keeps them from the one it waits for: cases of 2 to 11 s took
+0.5 to 1.0 with threads that sleep. So there they sleep. libgomp reads its variables when it is
+loaded: they have to be in a process's environment before it imports torch.
 """
 
 from __future__ import annotations

@@ -120,6 +120,10 @@ class NvmlDevice:
             return handle
         raise SensorUnavailableError(_UNKNOWN_GPU)
 
+    def _ask(self, getter: str, *arguments: Any) -> Any:
+        with nvml_errors():
+            return getattr(pynvml, getter)(self._handle, *arguments)
+
     def fields(self, *ids: int) -> list[FieldValue]:
         """Values of fields (``NVML_FI_DEV_*``), all taken in one call."""
         return [field_value(answer) for answer in self.answers(*ids)]
@@ -129,36 +133,31 @@ class NvmlDevice:
 
         Who polls pays for each line of Python that a thread comes back to with a cold cache.
         """
-        with nvml_errors():
-            found: Sequence[ctypes.Structure] = pynvml.nvmlDeviceGetFieldValues(self._handle, ids)
+        found: Sequence[ctypes.Structure] = self._ask("nvmlDeviceGetFieldValues", ids)
         return found
 
     def energy_j(self) -> float:
         """Energy since the driver was loaded; refreshed about every 100 ms. Units: J."""
-        with nvml_errors():
-            return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1e3
+        return float(self._ask("nvmlDeviceGetTotalEnergyConsumption")) / 1e3
 
     def power_w(self) -> float:
         """Power by the call that older drivers have instead of the fields. Units: W (NVML: mW)."""
-        with nvml_errors():
-            return float(pynvml.nvmlDeviceGetPowerUsage(self._handle)) / 1e3
+        return float(self._ask("nvmlDeviceGetPowerUsage")) / 1e3
 
     def temperature_k(self) -> float:
         """Temperature of the GPU's chip. Units: K."""
+        kind = pynvml.NVML_TEMPERATURE_GPU
         with nvml_errors():
             try:
-                celsius = pynvml.nvmlDeviceGetTemperatureV(
-                    self._handle, pynvml.NVML_TEMPERATURE_GPU
-                )
+                celsius = pynvml.nvmlDeviceGetTemperatureV(self._handle, kind)
             # Drivers before 565, and nvidia-ml-py of their time, know the older call only.
             except (pynvml.NVMLError_FunctionNotFound, AttributeError):
-                celsius = pynvml.nvmlDeviceGetTemperature(self._handle, pynvml.NVML_TEMPERATURE_GPU)
+                celsius = pynvml.nvmlDeviceGetTemperature(self._handle, kind)
         return float(celsius) + 273.15
 
     def clock_hz(self) -> float:
         """Clock of the multiprocessors. Units: Hz."""
-        with nvml_errors():
-            return 1e6 * float(pynvml.nvmlDeviceGetClockInfo(self._handle, pynvml.NVML_CLOCK_SM))
+        return 1e6 * float(self._ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM))
 
     def slowed_by(self) -> tuple[str, ...]:
         """What keeps the clocks down now; empty: nothing does."""
@@ -167,30 +166,24 @@ class NvmlDevice:
                 bits = pynvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle)
             except pynvml.NVMLError_FunctionNotFound:  # its name before driver 535
                 bits = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)
-        return tuple(said for bit, said in _SLOWED_BY.items() if bits & getattr(pynvml, bit))
+        return tuple(text for bit, text in _SLOWED_BY.items() if bits & getattr(pynvml, bit))
 
     def link(self) -> Link | None:
         """Generation and width, now and at most; ``None`` where the driver does not say."""
-        getters: tuple[Callable[[Any], int], ...] = (
-            pynvml.nvmlDeviceGetCurrPcieLinkGeneration,
-            pynvml.nvmlDeviceGetMaxPcieLinkGeneration,
-            pynvml.nvmlDeviceGetCurrPcieLinkWidth,
-            pynvml.nvmlDeviceGetMaxPcieLinkWidth,
-        )
+        link = "nvmlDeviceGet{}PcieLink{}"
+        kinds = ("Curr", "Generation"), ("Max", "Generation"), ("Curr", "Width"), ("Max", "Width")
         try:
-            return Link(*(int(get(self._handle)) for get in getters))
-        except pynvml.NVMLError:
+            return Link(*(int(self._ask(link.format(*kind))) for kind in kinds))
+        except SensorUnavailableError:
             return None
 
     def throughput(self, counter: int) -> float:
         """Traffic during 20 ms, for which the call blocks. Units: B/s (NVML: kB/s)."""
-        with nvml_errors():
-            return 1e3 * float(pynvml.nvmlDeviceGetPcieThroughput(self._handle, counter))
+        return 1e3 * float(self._ask("nvmlDeviceGetPcieThroughput", counter))
 
     def gpm_supported(self) -> bool:
         """Whether the GPU has performance metrics (Hopper and later)."""
-        with nvml_errors():
-            return bool(pynvml.nvmlGpmQueryDeviceSupport(self._handle).isSupportedDevice)
+        return bool(self._ask("nvmlGpmQueryDeviceSupport").isSupportedDevice)
 
     def gpm_sample(self) -> Any:
         """A snapshot of the performance counters; ``nvmlGpmSampleFree`` gives it back."""
