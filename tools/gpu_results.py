@@ -23,8 +23,7 @@ from rich.console import Console
 from gatherbench.bench.probe.table import summary_line
 from gatherbench.bench.read.gpu import gpu_energy, idle_power_w
 from gatherbench.bench.read.issuing import issue_shares
-from gatherbench.bench.read.modelled import speedups
-from gatherbench.bench.read.summary import summarise
+from gatherbench.bench.read.modelled import speedups, summarise
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.read.units import listed
 from gatherbench.bench.show.looks import FAINT, RC

@@ -22,9 +22,9 @@ from gatherbench.bench.model.profile import DEFAULT_PROFILE, ProfileError, load_
 from gatherbench.bench.plan.plan import Measure, PlanError, ResolvedPlan
 from gatherbench.bench.plan.plan_file import USUAL, load_plan
 from gatherbench.bench.plan.workload import Case, Workload
-from gatherbench.bench.read.disturbance import logical_cores
+from gatherbench.bench.read.check import check, first_of
+from gatherbench.bench.read.noise import logical_cores
 from gatherbench.bench.read.stopping import Further
-from gatherbench.bench.read.tables import check, first_of
 from gatherbench.bench.read.units import listed
 from gatherbench.bench.run.guards import status_of
 from gatherbench.bench.run.launch import LaunchError

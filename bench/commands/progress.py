@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from gatherbench.bench.plan.workload import Case, Workload
-from gatherbench.bench.read.disturbance import logical_cores
+from gatherbench.bench.read.noise import logical_cores
 from gatherbench.bench.read.stopping import marked
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.runner import PreparedRun, Progress

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pandas as pd
 import torch
 
 from gatherbench.bench.model.epoch import EpochPrediction, predict_batches
@@ -18,8 +19,11 @@ from gatherbench.bench.model.load import MinibatchLoad, disk_depth, load_of
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.plan.plan import GPU_SAMPLING
 from gatherbench.bench.plan.workload import ranks_of
+from gatherbench.bench.read.gpu import requests_declared
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.run.declared_rows import PATH_METRICS, TRAINING_METRICS, requests_of
+from gatherbench.bench.run.agreement import STRAYED
+from gatherbench.bench.run.columns import Column
+from gatherbench.bench.run.declared_rows import PATH_METRICS, TRAINING_METRICS
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import CHECK_STAGE, RunStore
 from gatherbench.bench.run.training_cost import TrainingCost, recomputing
@@ -28,11 +32,22 @@ from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.registry import build
 
-#: What a case has to have declared (``bench/run/declared_rows.py``), as ``stage.metric``.
+
+def _declared(stage: str, metric: str, unit: str) -> str:
+    return Column(stage, metric, unit, declared=True).name
+
+
+#: Columns of what a case declares, by the field of a data path or of the training's cost.
+_PATH = {name: _declared("fetch", metric, "B") for name, metric in PATH_METRICS.items()}
+_TRAINING = {name: _declared("train", *told) for name, told in TRAINING_METRICS.items()}
+#: What a case has to have declared (``bench/run/declared_rows.py``).
 _NEEDED = {
-    *(f"fetch.{n}" for n in ("declared_payload", "row", "gpu_table", "lookahead", "gpu_share")),
-    *(f"sample.{name}" for name in ("minibatches", "edges")),
-    *(f"train.{name}" for name, _ in TRAINING_METRICS.values()),
+    *(f"declared_{name}_bytes" for name in ("payload", "row", "gpu_table")),
+    *(
+        f"declared_{name}"
+        for name in ("lookahead", "gpu_share", "sample_minibatches", "sample_edges")
+    ),
+    *_TRAINING.values(),
 }
 _NOWHERE = torch.device("cuda", 127)
 #: What is said of the run's own time for minibatches, by how they were had.
@@ -74,8 +89,10 @@ class Series:
 
 def series_of(run: Run) -> list[Series]:
     """Every series of the run's plan, ready to be predicted."""
-    tables = run.select(stage="setup", metric="table").groupby("workload")["value"].max()
-    wrong = run.select(stage=CHECK_STAGE, status="failed").groupby(KEYS)["reason"].first()
+    tables = run.ended["setup_table_bytes"].dropna().groupby("workload").max()
+    checks = run.columns.index[run.columns["stage"] == CHECK_STAGE]
+    wrong = run.reasons[(run.reasons["status"] == "failed") & (run.reasons["rank"] < 0)]
+    wrong = wrong[wrong["column"].isin([*checks, STRAYED])].groupby(KEYS)["reason"].first()
     declared, measured = declared_facts(run), _measured(run)
     planned = {(c["workload"], c["strategy"], c["variant"]): c for c in run.plan["cases"]}
     found = []
@@ -85,10 +102,10 @@ def series_of(run: Run) -> list[Series]:
         missing = str((strategy and refusal(strategy)) or "")
         if key in wrong.index:
             missing = f"the case was found wrong: {wrong[key]}"
-        known = facts.keys() >= _NEEDED and facts["sample.minibatches"] > 0
+        known = facts.keys() >= _NEEDED and facts["declared_sample_minibatches"] > 0
         if not missing and not (known and key[0] in tables):
             missing = _why(run, key)
-        if not missing and facts.get("fetch.peer_read"):
+        if not missing and facts.get("declared_peer_read_bytes"):
             missing = "rows that other ranks send are not modelled"
         if not missing and fields.get("step") == "captured":
             missing = "captured steps are not modelled"
@@ -98,13 +115,13 @@ def series_of(run: Run) -> list[Series]:
         more = dict(measured.get(key[0], {}), gpu_samples=run.drawn in GPU_SAMPLING)
         for name in ("sample_s", "activation_bytes"):
             if more.get(name):
-                more[name] *= ranks / facts["sample.minibatches"]
+                more[name] *= ranks / facts["declared_sample_minibatches"]
         load = replace(declared_load(facts, float(tables[key[0]])), **more)
         if strategy is not None:
             load = replace(load, disk_depth=disk_depth(strategy))
         if fields.get("activations") == "recompute":
             load = replace(load, training=recomputing(load.training))
-        found.append(Series(*key, load, int(facts["sample.minibatches"]), gpus=ranks))
+            "activation_bytes": 0.0 if pd.isna(moved) else moved,
     return found
 
 
@@ -126,43 +143,39 @@ def _strategy_of(case: Mapping[str, Any]) -> Strategy | None:
 
 
 def declared_load(declared: Mapping[str, float], table_bytes: float) -> MinibatchLoad:
-    """The average minibatch of what a case declared (``stage.metric`` → total over the trace)."""
-    share = 1 / declared["sample.minibatches"]
-    fetched = {n.removeprefix("fetch."): v for n, v in declared.items() if n.startswith("fetch.")}
-    sums: dict[str, Any] = {n: fetched.get(metric, 0.0) for n, metric in PATH_METRICS.items()}
-    requests = {size: fetched[name] for size, name in requests_of(fetched).items()}
+    """The average minibatch of what a case declared of an epoch, by column."""
+    share = 1 / declared["declared_sample_minibatches"]
+    sums: dict[str, Any] = {name: declared.get(column, 0.0) for name, column in _PATH.items()}
+    requests = {size: declared[name] for size, name in requests_declared(declared).items()}
     # What stands there without a value is decided by the page cache.
     uncounted = None if sums["disk_payload_bytes"] else 0.0
     read = sums["gpu_link_read_bytes"]
-    costs = {n: share * declared[f"train.{m}"] for n, (m, _) in TRAINING_METRICS.items()}
+    costs = {name: share * declared[column] for name, column in _TRAINING.items()}
     sums |= {
-        "disk_bytes": fetched.get("disk_read", uncounted),
-        "disk_requests": fetched.get("disk_requests", uncounted),
-        "engine_copies": fetched.get("copy_engine_copies", 0.0),
+        "disk_bytes": declared.get("declared_disk_read_bytes", uncounted),
+        "disk_requests": declared.get("declared_disk_requests", uncounted),
+        "engine_copies": declared.get("declared_copy_engine_copies", 0.0),
         "gpu_requests": requests if requests or not read else None,
-        "gpu_page_visits": fetched.get("gpu_page_visits"),
-        "managed_page_visits": fetched.get("managed_page_visits", 0.0),
-        "gpu_share": fetched["gpu_share"],
+        "gpu_page_visits": declared.get("declared_gpu_page_visits"),
+        "managed_page_visits": declared.get("declared_managed_page_visits", 0.0),
+        "gpu_share": declared["declared_gpu_share"],
     }
     return load_of(
         DataPath(**sums),
         share,
         training=TrainingCost(**costs),
-        row_bytes=fetched["row"],
+        row_bytes=declared["declared_row_bytes"],
         table_bytes=table_bytes,
-        gpu_table_bytes=fetched["gpu_table"],
-        lookahead=int(fetched["lookahead"]),
-        sampled_edges=share * declared["sample.edges"],
+        gpu_table_bytes=declared["declared_gpu_table_bytes"],
+        lookahead=int(declared["declared_lookahead"]),
+        sampled_edges=share * declared["declared_sample_edges"],
     )
 
 
 def declared_facts(run: Run) -> dict[SeriesName, dict[str, float]]:
-    """Series → ``stage.metric`` → what it declared, of all ranks."""
-    found: dict[SeriesName, dict[str, float]] = {}
-    rows = run.select(basis="declared", status="ok")[[*KEYS, "stage", "metric", "value"]]
-    for *key, stage, metric, value in rows.itertuples(index=False, name=None):
-        found.setdefault((key[0], key[1], key[2]), {})[f"{stage}.{metric}"] = value
-    return found
+    """Series → column → what it declared of an epoch, of all ranks."""
+    said = run.declared.groupby(KEYS).last()
+    return {key: of.dropna().to_dict() for key, of in said.iterrows()}  # type: ignore[misc]
 
 
 def _measured(run: Run) -> dict[str, dict[str, Any]]:
@@ -172,29 +185,32 @@ def _measured(run: Run) -> dict[str, dict[str, Any]]:
     of several ranks the slowest one's. Noisy cases count where a workload has no others.
     """
     found = {}
-    of_workload = run.select(basis="measured", status="ok").groupby("workload")
-    for workload, rows in of_workload:
-        values = rows.groupby(["stage", "metric"])["value"].median()
-        drawn = rows[(rows["stage"] == "sample") & (rows["metric"] == "wall_time")]
-        drawn = drawn[drawn["epoch"] >= 0]
-        quiet = drawn[~drawn["disturbed"]]
+    names = [*KEYS, "basis", "rank", "noisy", "sample_s", "activations_out_bytes"]
+    epochs = run.epochs.reindex(columns=names)
+    epochs = epochs[(epochs["basis"] == "measured") & (epochs["rank"] < 0)]
+    for workload, rows in epochs.groupby("workload"):
+        moved = rows["activations_out_bytes"].median()
+        drawn = rows[rows["sample_s"].notna()]
+        quiet = drawn[~drawn["noisy"]]
         remark = _WAITED if run.sampler_workers else _SAMPLING[run.drawn]
         remark += ", beside other work" * quiet.empty
+        counted = (drawn if quiet.empty else quiet)["sample_s"]
         found[str(workload)] = {
-            "sample_s": (drawn if quiet.empty else quiet)["value"].median() if len(drawn) else None,
+            "sample_s": counted.median() if len(drawn) else None,
             "remarks": (remark,) if len(drawn) else (),
-            "activation_bytes": values.get(("activations", "out"), 0.0),
+            "activation_bytes": 0.0 if pd.isna(moved) else moved,
         }
     return found
 
 
 def _why(run: Run, key: SeriesName) -> str:
     """Why a series declared too little."""
-    ours = run.select(workload=key[0], strategy=key[1], variant=key[2])
-    ended = ours[ours["stage"] == "case"]
+    ended, told = (
+        of[(of[KEYS] == list(key)).all(axis=1)] for of in (run.ended.reset_index(), run.reasons)
+    )
     if len(said := ended["reason"].dropna()):
         return f"the case did not get so far: {said.iloc[0]}"
-    told = ours[ours["metric"].isin(("operations", PATH_METRICS["payload_bytes"]))]
+    told = told[told["column"].isin((_TRAINING["operations"], _PATH["payload_bytes"]))]
     if len(undeclared := told["reason"].dropna()):
         return str(undeclared.iloc[0])
     if ended.empty:
@@ -237,7 +253,8 @@ def predict(run: Run, profile: LinkProfile) -> list[Row]:
     and transfer would take alone. What is not known is a row with the reason. ``borrowed`` names
     stages whose time the run measured.
     """
-    commit = str(run.rows["commit"].iloc[-1]) if len(run.rows) else "unknown"
+    commits = [*run.epochs["commit"][-1:], *run.cases["commit"][-1:]]
+    commit = str(commits[-1]) if commits else "unknown"
     rows: list[Row] = []
     for one, epochs in predictions(run, profile):
         make = RowMaker(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from dataclasses import field as given
 from typing import Any
 
@@ -18,21 +18,21 @@ import numpy as np
 import pandas as pd
 
 from gatherbench.bench.plan.workload import RELATIONAL, Workload, ranks_of
-from gatherbench.bench.read.accuracy import accuracy_by_then
 from gatherbench.bench.read.derive import (
-    declared,
     ends_of,
+    epoch_logs,
+    found_on_device,
+    link_bytes_declared,
+    median,
     plan_order,
     reasons,
     reference_variant,
     repeat_logs,
     with_ends_of,
 )
-from gatherbench.bench.read.disk_reads import disk_reads, disk_strategies
-from gatherbench.bench.read.disturbance import no_ratio_over
-from gatherbench.bench.read.kept import found_on_device
-from gatherbench.bench.read.once import once
-from gatherbench.bench.read.tables import Run
+from gatherbench.bench.read.disk import disk_reads, disk_strategies
+from gatherbench.bench.read.noise import no_ratio_over, series_of
+from gatherbench.bench.read.tables import CASE, Run
 from gatherbench.bench.run.rows import SERIES, Key
 from gatherbench.stats.interval import Logs, interval_of
 
@@ -91,37 +91,40 @@ class Axis:
 # ---- columns -------------------------------------------------------------------------------------
 
 
-def _median(stage: str, metric: str = "wall_time", basis: str = "measured") -> Values:
-    return lambda run: run.values(stage, metric, basis).groupby(SERIES).median()
+def observed(run: Run, column: str) -> pd.Series[float]:
+    """A column of measured epochs and of cases as a whole, of those that count, by :data:`CASE`."""
+    cases = run.ended[run.ended["used"]]
+    frames = [of[column] for of in (run.measured.droplevel("epoch"), cases) if column in of]
+    return pd.concat(frames).dropna()
 
 
-def _of_a_step(metric: str) -> Values:
-    def values(run: Run) -> pd.Series[float]:
-        of = run.values("activations", metric) / run.values("epoch", "minibatches")
-        return of.groupby(SERIES).median()
-
-    return values
+def _median(column: str) -> Values:
+    return lambda run: observed(run, column).groupby(SERIES).median()
 
 
-def _most(metric: str) -> Values:
-    return lambda run: run.values("activations", metric).groupby(SERIES).max()
+def _most(column: str) -> Values:
+    return lambda run: observed(run, column).groupby(SERIES).max()
 
 
-def _of_workload(stage: str, metric: str) -> Values:
+def _of_a_step(column: str) -> Values:
+    return lambda run: median(run.measured[column] / run.measured["minibatches"])
+
+
+def _of_workload(column: str) -> Values:
     """What cases declared of the minibatches of their workload."""
-    return lambda run: run.values(stage, metric, "declared").groupby("workload").median()
+    return lambda run: run.declared[column].groupby("workload").median()
 
 
-def _of_ranks(stage: str) -> Values:
+def _of_ranks(column: str) -> Values:
     """Seconds of an epoch, as a mean over its ranks."""
 
     def values(run: Run) -> pd.Series[float]:
-        rows = run.ranks
-        rows = rows[(rows["stage"] == stage) & (rows["metric"] == "wall_time")]
-        rows = rows[(rows["status"] == "ok") & (rows["epoch"] >= 0)]
-        counted = run.rows.loc[run.rows["used"], [*SERIES, "repeat"]].drop_duplicates()
-        rows = rows.merge(counted, on=[*SERIES, "repeat"])
-        return rows.groupby([*SERIES, "repeat", "epoch"])["value"].mean().groupby(SERIES).median()
+        ranks = run.epochs[run.epochs["rank"] >= 0].set_index([*CASE, "epoch"])
+        if column not in ranks:
+            return pd.Series(dtype=float)
+        counts = ranks.index.droplevel("epoch").isin(run.ended.index[run.ended["used"]])
+        mean = ranks.loc[counts, column].dropna().groupby([*CASE, "epoch"]).mean()
+        return mean.groupby(SERIES).median()
 
     return values
 
@@ -130,18 +133,48 @@ def _off_disk(column: str) -> Values:
     return lambda run: disk_reads(run).set_index(SERIES)[column]
 
 
-def _logs(stage: str) -> LogsOf:
-    return lambda run: repeat_logs(run.values(stage, "wall_time"), run.processes)
+def _logs(column: str) -> LogsOf:
+    return lambda run: repeat_logs(run.measured[column], run.measured["block"])
 
 
 def _seeds_a_second_and_rank(run: Run) -> Mapping[Key, Logs]:
     """So that its ratio to one rank is the efficiency."""
-    seeds, found = _of_workload("sample", "seeds")(run), dict[Key, Logs]()
-    for key, logs in repeat_logs(run.values("epoch", "wall_time")).items():
+    seeds, found = _of_workload("declared_sample_seeds")(run), dict[Key, Logs]()
+    for key, logs in repeat_logs(run.measured["epoch_s"]).items():
         ranks = ranks_of(run.plan["workloads"][key.workload])
-        if seeds.get(key.workload):
+        if seeds.get(key.workload, 0) > 0:
             found[key] = Logs(math.log(seeds[key.workload]) - one - math.log(ranks) for one in logs)
     return found
+
+
+def accuracy_over_time(run: Run) -> pd.DataFrame:
+    """What each measured series had come to after each measured epoch.
+
+    Columns: :data:`SERIES`, ``epoch``, ``time_s`` (of all measured epochs up to this one) and
+    ``accuracy`` (0 to 1); medians over repeats. Empty where ``eval_every_epoch`` was not asked for.
+    Workloads that differ in ``partitions`` or ``structure`` train on other minibatches: how long
+    their epochs are says nothing of which is better; how right the model is by then does.
+    """
+    seen = run.measured.sort_index(level="epoch")
+    both = pd.DataFrame(
+        {"time_s": seen["epoch_s"].groupby(CASE).cumsum(), "accuracy": seen["eval_test_accuracy"]}
+    ).dropna()
+    return both.groupby([*SERIES, "epoch"]).median().reset_index()
+
+
+def accuracy_by_then(run: Run) -> pd.Series[float]:
+    """What each series had come to by the time that all had with which it may be compared: those
+    that differ in ``structure`` and seed at most. By :data:`SERIES`; 0 before the first score.
+    """
+    curves, found = accuracy_over_time(run), {}
+    for _, members in run.alike(structure="", seed=0):
+        mine = curves[curves["workload"].isin(members)].groupby(SERIES)
+        by = mine["time_s"].max().min()
+        for key, curve in mine:
+            before = curve.loc[curve["time_s"] <= by, "accuracy"]
+            found[key] = float(before.iloc[-1]) if len(before) else 0.0
+    index = pd.MultiIndex.from_tuples(list(found), names=SERIES) if found else None
+    return pd.Series(found.values(), index, dtype=float)
 
 
 def _right(run: Run) -> Mapping[Key, Logs]:
@@ -150,20 +183,13 @@ def _right(run: Run) -> Mapping[Key, Logs]:
     return {Key(*key): Logs([math.log(one)]) for key, one in then.items() if one > 0}  # type: ignore[misc]
 
 
-def _link_bytes(run: Run) -> pd.Series[float]:
-    said = declared(run).reindex(columns=["gpu_link_read", "copy_engine"])
-    return said.sum(axis=1, min_count=2)
-
-
-_ACCURACY = Extra(
-    "accuracy", "test accuracy", "share", "accuracy", _median("eval", "test_accuracy")
-)
+_ACCURACY = Extra("accuracy", "test accuracy", "share", "accuracy", _median("eval_test_accuracy"))
 _KEPT = (
     Extra("counted", "rows found on the device, counted", "share", "found",
           lambda run: found_on_device(run)["counted"]),
     Extra("declared", "the same, declared", "share", "declared",
           lambda run: found_on_device(run)["declared"]),
-    Extra("link", "over the link in an epoch, declared", "B", "link", _link_bytes),
+    Extra("link", "over the link in an epoch, declared", "B", "link", link_bytes_declared),
 )  # fmt: skip
 _AMPLIFICATION = Extra("amplification", "read for a byte of rows", "×", "B/B",
                        _off_disk("amplification"))  # fmt: skip
@@ -174,9 +200,9 @@ AXES = (
         "gpus", "Over the number of ranks",
         (
             Extra("efficiency", "efficiency", "share", "efficiency", logs=_seeds_a_second_and_rank),
-            Extra("seeds", "seeds an epoch", "1", of=_of_workload("sample", "seeds")),
-            Extra("wait", "wait for the slowest rank", "s", "wait", _of_ranks("wait")),
-            Extra("all_reduce", "all-reduce", "s", "all-reduce", _of_ranks("all_reduce")),
+            Extra("seeds", "seeds an epoch", "1", of=_of_workload("declared_sample_seeds")),
+            Extra("wait", "wait for the slowest rank", "s", "wait", _of_ranks("wait_s")),
+            Extra("all_reduce", "all-reduce", "s", "all-reduce", _of_ranks("all_reduce_s")),
         ),
         plain=1, merged={"scaling": "strong"}, published=("headlines", "faster_by"),
         note="Efficiency: time for a seed node with one rank over that with W ranks, and over W."
@@ -207,12 +233,13 @@ AXES = (
     Axis(
         "activations", "Activations",
         (
-            Extra("peak", "a step’s memory at its most", "B", "peak", _most("step_peak")),
-            Extra("out", "moved out a step", "B", "out", _of_a_step("out")),
-            Extra("in", "brought back a step", "B", "in", _of_a_step("in")),
-            Extra("stall", "waited for a step", "s", "stall", _of_a_step("stall")),
-            Extra("buffers", "buffers in host memory", "B", of=_most("buffers")),
-            Extra("fetch", "wait for rows over the first", "×", "fetch", logs=_logs("fetch")),
+            Extra("peak", "a step’s memory at its most", "B", "peak",
+                  _most("activations_step_peak_bytes")),
+            Extra("out", "moved out a step", "B", "out", _of_a_step("activations_out_bytes")),
+            Extra("in", "brought back a step", "B", "in", _of_a_step("activations_in_bytes")),
+            Extra("stall", "waited for a step", "s", "stall", _of_a_step("activations_stall_s")),
+            Extra("buffers", "buffers in host memory", "B", of=_most("activations_buffers_bytes")),
+            Extra("fetch", "wait for rows over the first", "×", "fetch", logs=_logs("fetch_s")),
         ),
         plain="keep",
         note="Memory: of the device beyond what is there before the step, of one step of a copy of"
@@ -223,10 +250,10 @@ AXES = (
         "structure", "Sampling that remembers",
         (
             Extra("distinct", "distinct neighbours an epoch", "1", "distinct",
-                  _of_workload("sample", "distinct_neighbours")),
+                  _of_workload("declared_sample_distinct_neighbours")),
             Extra("cache", "memory of the caches", "B", "cache",
-                  _of_workload("sample", "structure_cache")),
-            Extra("sample", "sampling an epoch", "s", "sample", _median("sample")),
+                  _of_workload("declared_sample_structure_cache_bytes")),
+            Extra("sample", "sampling an epoch", "s", "sample", _median("sample_s")),
             Extra("then", "test accuracy after as much time", "share", "accuracy",
                   accuracy_by_then),
             Extra("right", "that over the first", "×", "right", logs=_right),
@@ -238,12 +265,13 @@ AXES = (
     Axis(
         "model", "Models",
         (
-            Extra("train", "training an epoch", "s", "train", _median("train")),
-            Extra("longer", "that over the first", "×", "train", logs=_logs("train")),
-            Extra("peak", "tensors of a step at their most", "B", "peak", _median("train", "peak")),
+            Extra("train", "training an epoch", "s", "train", _median("train_s")),
+            Extra("longer", "that over the first", "×", "train", logs=_logs("train_s")),
+            Extra("peak", "tensors of a step at their most", "B", "peak",
+                  _median("train_peak_bytes")),
             Extra("distinct", "distinct source and kind an edge", "share", "U/E",
-                  lambda run: _of_workload("sample", "pairs")(run)
-                  / _of_workload("sample", "edges")(run)),
+                  lambda run: _of_workload("declared_sample_pairs")(run)
+                  / _of_workload("declared_sample_edges")(run)),
             _ACCURACY,
         ),
         plain="", over=RELATIONAL,
@@ -278,30 +306,18 @@ def axis(run: Run, field: str) -> pd.DataFrame:
     quartiles, ``ratio`` (to the epoch of the first value) with its 95 % interval, the extra
     columns, and ``reason``: why a value was not measured, or has no ratio. NaN: not known.
 
-    Looked for once a run: nobody may change it.
-
     Raises:
         ValueError: as :func:`axis_of`.
     """
-    of = axis_of(field)
-    known = _known(run)
-    if field not in known:
-        known[field] = _found(run, of)
-    return known[field]
-
-
-@once
-def _known(_run: Run) -> dict[str, pd.DataFrame]:
-    return {}
-
-
-def _found(run: Run, of: Axis) -> pd.DataFrame:
-    seconds, why = run.values("epoch", "wall_time"), reasons(run)
-    logs = {"ratio": _logs("epoch")(run), **{e.name: e.logs(run) for e in of.extra if e.logs}}
+    of, seconds, why = axis_of(field), run.measured["epoch_s"].dropna(), reasons(run)
+    families = _families(run, of)
+    if not families:
+        of = replace(of, extra=())
+    logs = {"ratio": epoch_logs(run), **{e.name: e.logs(run) for e in of.extra if e.logs}}
     values = {extra.name: extra.of(run) for extra in of.extra if extra.of}
     quartiles = seconds.groupby(SERIES).quantile(np.array([0.5, 0.25, 0.75])).unstack()
     lines: list[dict[str, Any]] = []
-    for family, members in _families(run, of):
+    for family, members in families:
         first = next(iter(members))  # a value that was not measured is no base
         for value, planned in members.items():
             keys = [key for key in planned if key in logs["ratio"]]
@@ -317,7 +333,7 @@ def _found(run: Run, of: Axis) -> pd.DataFrame:
             line["reason"] = no_ratio_over(run, base[0]) if base else f"no {of.field} {over}"
             for name, mine in logs.items() if not line["reason"] else ():
                 line |= with_ends_of(**{name: _ratio(run, mine, keys, base)})
-    extras = [c for e in of.extra for c in (ends_of(e.name) if e.logs else [e.name])]
+    extras = [c for e in axis_of(field).extra for c in (ends_of(e.name) if e.logs else [e.name])]
     columns = ["family", *SERIES, "value", *ends_of("epoch"), *ends_of("ratio"), *extras, "reason"]
     return pd.DataFrame(lines, columns=columns).fillna({"reason": ""})
 
@@ -330,7 +346,7 @@ def _families(run: Run, of: Axis) -> list[tuple[str, Members]]:
         for name, alike in run.alike(**(plain if of.field in _FIELDS else {}))
         for workload in alike
     }
-    measured = {key[:3]: key for key in _logs("epoch")(run)}
+    measured = {key[:3]: key for key in series_of(run)}
     backend = next((key.backend for key in measured.values()), "host")
     cases = pd.DataFrame(run.plan["cases"])[SERIES[:3]].drop_duplicates()
     found: dict[tuple[str, str], dict[str, tuple[int, list[Key]]]] = {}

@@ -21,18 +21,18 @@ import pandas as pd
 
 from gatherbench.bench.meters.load import Waiting
 from gatherbench.bench.read.derive import (
-    EPOCHS,
     STAGES,
-    payload_rate,
+    modelled_too,
     reasons,
     reference_variant,
     repeat_logs,
     sort_by,
     sort_series,
 )
-from gatherbench.bench.read.disturbance import disturbed_alone
-from gatherbench.bench.read.tables import Processes, Run
-from gatherbench.bench.run.rows import SERIES, SET, Key
+from gatherbench.bench.read.gpu import requests_declared
+from gatherbench.bench.read.noise import noisy_series, series_of
+from gatherbench.bench.read.tables import Run
+from gatherbench.bench.run.rows import SERIES, Key
 from gatherbench.stats.interval import Interval, interval_of
 from gatherbench.stats.judge import THRESHOLD, Judgement, judge, judge_exactly
 
@@ -79,37 +79,38 @@ class Metric:
     declared: bool = False
 
 
-def _values(stage: str, metric: str) -> Callable[[Run], pd.Series[float]]:
-    return lambda run: run.values(stage, metric, EPOCHS)
+def _too(column: str) -> Callable[[Run], pd.Series[float]]:
+    return lambda run: modelled_too(run, column)
 
 
-def _cpu(run: Run) -> pd.Series[float]:
-    return run.values("epoch", "cpu_user") + run.values("epoch", "cpu_system")
+def _declared(column: str) -> Callable[[Run], pd.Series[float]]:
+    return lambda run: _of_epochs(run.declared[column])
 
 
-def _declared(pattern: str) -> Callable[[Run], pd.Series[float]]:
-    def read(run: Run) -> pd.Series[float]:
-        rows = run.select(stage="fetch", basis="declared", status="ok")
-        rows = rows[rows["metric"].str.fullmatch(pattern)]
-        return rows.groupby([*SERIES, "repeat", "epoch"])["value"].sum()
+def _requests(run: Run) -> pd.Series[float]:
+    counted = run.declared[[*requests_declared(run.declared).values()]]
+    return _of_epochs(counted.sum(axis=1, min_count=1))
 
-    return read
+
+def _of_epochs(said: pd.Series[float]) -> pd.Series[float]:
+    """What cases declare of an epoch, by series and repeat as what was measured is, epoch -1."""
+    of = said.rename("value").dropna().reset_index().assign(basis="declared", epoch=-1)
+    return of.set_index([*SERIES, "repeat", "epoch"])["value"]
 
 
 #: Every metric, in the order in which it is shown. Units are of one epoch.
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        *(Metric(stage, "s", _values(stage, "wall_time")) for stage in ("epoch", *STAGES)),
-        Metric("cpu", "s", _cpu),
-        Metric("payload_rate", "B/s", payload_rate, more_is_better=True),
-        Metric("cpu_energy", "J", _values("epoch", "cpu_energy")),
-        Metric("gpu_energy", "J", _values("epoch", "gpu_energy")),
+        *(Metric(stage, "s", _too(f"{stage}_s")) for stage in ("epoch", *STAGES)),
+        Metric("cpu", "s", lambda run: run.measured["cpu_s"]),
+        Metric("payload_rate", "B/s", lambda run: run.measured["payload_rate"], True),
+        Metric("gpu_energy", "J", _too("gpu_energy_j")),
         *(
-            Metric(name, "B", _declared(name), declared=True)
+            Metric(name, "B", _declared(f"declared_{name}_bytes"), declared=True)
             for name in ("cpu_read", "cpu_write", "copy_engine", "gpu_link_read")
         ),
-        Metric("link_requests", "1", _declared(r"gpu_requests_\d+_bytes"), declared=True),
+        Metric("link_requests", "1", _requests, declared=True),
     )
 }
 
@@ -151,11 +152,8 @@ def compare_runs(
         raise CompareError(f"unknown metric {unknown[0]!r}: one of {', '.join(METRICS)}")
     _check_comparable(base, new, across_machines=across_machines)
     reference = reference_variant(new) if across_machines else None
-    measured = [
-        {key[:3]: key.backend for key in repeat_logs(run.values("epoch", "wall_time"))}
-        for run in (base, new)
-    ]
-    loads = disturbed_alone(base), disturbed_alone(new)
+    measured = [{key[:3]: key.backend for key in series_of(run)} for run in (base, new)]
+    loads = noisy_series(base), noisy_series(new)
     found = list(_one_sided(base, new, measured[0], measured[1]))
     listed = measured[0].keys() ^ measured[1].keys()
     for name in [name for name in METRICS if name in metrics or not metrics]:
@@ -193,7 +191,7 @@ class _Pair:
     ) -> None:
         self._metric, self._runs, self._loads, self._threshold = metric, runs, loads, threshold
         self._reference = None if metric.declared else reference
-        self._values = tuple(_by_series(metric.read(run), run.processes) for run in runs)
+        self._values = tuple(_by_series(metric.read(run), run.measured["block"]) for run in runs)
         self._family = dict.fromkeys([*self._values[0], *self._values[1]])
         #: A reference over itself is 1.
         self.keys = [key for key in self._family if key[1:3] != self._reference]
@@ -228,12 +226,12 @@ class _Pair:
         found = judge_exactly(base, new, more_is_better=self._metric.more_is_better)
         if key.basis == "declared":
             return found
-        rows = [run.select(**key._asdict()) for run in self._runs]
-        profiles = [", ".join(sorted(set(mine["machine"]))) for mine in rows]
+        mine = [run.predicted.xs(tuple(key), level=SERIES) for run in self._runs]
+        profiles = [", ".join(sorted(set(one["machine"]))) for one in mine]
         if profiles[0] != profiles[1]:
             reason = f"modelled for {profiles[0]} in A and for {profiles[1]} in B"
             return replace(found, word="AMBIGUOUS", reason=reason)
-        if found.word != "SAME" and rows[1]["borrowed"].any():
+        if found.word != "SAME" and mine[1]["borrowed"].notna().any():
             reason = "computed from times that each run measured (sampling): varies with them"
             return replace(found, word="AMBIGUOUS", reason=reason)
         return found
@@ -294,11 +292,11 @@ def _line(
     return dict(zip(COLUMNS, fields, strict=True))
 
 
-def _by_series(values: pd.Series[float], processes: Processes) -> dict[Key, _Values]:
+def _by_series(values: pd.Series[float], blocks: pd.Series[int]) -> dict[Key, _Values]:
     values = values.dropna()
     if values.empty:
         return {}
-    logs = repeat_logs(values[values > 0], processes)
+    logs = repeat_logs(values[values > 0], blocks)
     ends = values.groupby(SERIES, sort=False).agg(["median", "min"])
     return {
         (key := Key(*names)): _Values(median, logs[key] if least > 0 else [])
@@ -362,12 +360,9 @@ def _check_comparable(base: Run, new: Run, *, across_machines: bool) -> None:
             )
 
 
-_STAGE_OF = {"minibatches": "epoch", "payload": "fetch"}
-
-
 def _same_minibatches(base: Run, new: Run, workload: str) -> None:
-    for metric in ("minibatches", "payload"):
-        found = [_by_set(run, workload, metric) for run in (base, new)]
+    for metric, column in (("minibatches",) * 2, ("payload", "fetch_payload_bytes")):
+        found = [_by_set(run, workload, column) for run in (base, new)]
         for chosen in sorted(found[0].keys() & found[1].keys()):
             one, other = (of[chosen] for of in found)
             if one == other:
@@ -380,14 +375,11 @@ def _same_minibatches(base: Run, new: Run, workload: str) -> None:
             )
 
 
-def _by_set(run: Run, workload: str, metric: str) -> dict[float, set[float]]:
-    """What an epoch had of a metric, by the set of minibatches that it had."""
-    values = run.values(_STAGE_OF[metric], metric)
-    sets = run.values(*SET[:2]).reindex(values.index)
-    epochs = values.index.get_level_values("epoch")
-    sets = sets.fillna(pd.Series(epochs if run.minibatches == "fresh" else 0, values.index))
-    here = values.index.get_level_values("workload") == workload
-    return {float(chosen): set(of) for chosen, of in values[here].groupby(sets[here])}
+def _by_set(run: Run, workload: str, column: str) -> dict[float, set[float]]:
+    """What an epoch had in a column, by the set of minibatches that it had."""
+    here = run.measured.reset_index().query("workload == @workload").dropna(subset=column)
+    sets = here["minibatch_set"].fillna(here["epoch"] if run.minibatches == "fresh" else 0)
+    return {float(chosen): set(of) for chosen, of in here[column].groupby(sets)}
 
 
 def _facts(run: Run) -> dict[str, Any]:
@@ -426,7 +418,7 @@ def _software(run: Run) -> dict[str, Any]:
     env = run.env
     drivers = {str(gpu.get("driver")) for gpu in env.get("gpus") or () if gpu.get("driver")}
     return {
-        "commit": ", ".join(sorted(set(run.rows["commit"]))) or env.get("commit"),
+        "commit": run.commit or env.get("commit"),
         "kernel": env.get("kernel"),
         "python": env.get("python"),
         "driver": ", ".join(sorted(drivers)) or None,

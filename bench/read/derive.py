@@ -1,21 +1,21 @@
-"""Derive from a run's rows what is never stored: medians, ratios, rates, and how far to trust them.
+"""Derive from a run's frames what is never stored: medians, ratios, and how far to trust them.
 
 Spread is stated as quartiles, because epoch times have a long tail to one side that a standard
-deviation hides; ratios carry a 95 % interval over the repeats. Repeats beside which there was other
-work stay out while there are quiet ones.
+deviation hides; ratios carry a 95 % interval over the repeats. Noisy repeats stay out while there
+are quiet ones.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from gatherbench.bench.read.once import once
-from gatherbench.bench.read.tables import Processes, Run, process_at
+from gatherbench.bench.read.tables import CASE, Run
 from gatherbench.bench.run.rows import BASES, SERIES, Key
 from gatherbench.stats.interval import Interval, Logs, interval_of
 
@@ -23,10 +23,14 @@ STAGES = ("sample", "fetch", "train")
 #: Parts of ``train`` where several ranks train together: the exchange of gradients once all are
 #: there, and the wait for the slowest.
 WITHIN_TRAIN = ("all_reduce", "wait")
-
-#: What epochs are based on: the others are no epochs.
-EPOCHS = ("measured", "predicted")
-
+#: What the meter's groups of threads are called here (:mod:`gatherbench.bench.meters.threads`).
+GROUPS = {
+    "main": ["cpu_main_s"],
+    "gather": ["cpu_gather_workers_s"],
+    "sampler": ["cpu_sampler_workers_s"],
+    "torch": ["cpu_torch_pool_s"],
+    "rest": ["cpu_other_threads_s", "cpu_ended_threads_s", "cpu_meters_s"],
+}
 #: Share of an epoch below which what its stages leave is rounding: a modelled epoch is their sum.
 ROUNDING = 1e-9
 #: Why a case has not been run, by whether the run is still going.
@@ -36,67 +40,177 @@ NOT_RUN = {
     None: "the run is still going or was cut off; --resume completes one that was",
 }
 
+# ---- epochs --------------------------------------------------------------------------------------
+
+
+def modelled_too(run: Run, column: str) -> pd.Series[float]:
+    """A column of the epochs that count, of the measured and of the predicted ones."""
+    return pd.concat([run.measured[column], run.predicted[column]]).dropna()
+
+
+def median(values: pd.Series[float]) -> pd.Series[float]:
+    """By series, over repeats and epochs."""
+    return values.dropna().groupby(SERIES).median()
+
+
+def spread(values: pd.Series[float]) -> pd.DataFrame:
+    """``median``, ``low`` and ``high`` (quartiles), ``min``, ``max`` and ``count`` of each series.
+
+    A line a series, over repeats × epochs.
+    """
+    groups = values.dropna().groupby(SERIES)
+    quartiles = groups.quantile(np.array([0.25, 0.75])).unstack()
+    table = groups.agg(["median", "min", "max", "count"])
+    table.insert(1, "low", quartiles.get(0.25))
+    table.insert(2, "high", quartiles.get(0.75))
+    return sort_series(table.reset_index())
+
 
 def epoch_times(run: Run) -> pd.DataFrame:
-    """Seconds per epoch of each series: median and quartiles over repeats × epochs.
-
-    Columns: :data:`SERIES`, ``median``, ``low`` and ``high`` (the quartiles), ``min``, ``max``,
-    ``count``. The same columns come from :func:`stage_times` and :func:`bandwidth`.
-    """
-    return spread(run.values("epoch", "wall_time", EPOCHS))
+    """Seconds per epoch of each series, as :func:`spread`."""
+    return spread(modelled_too(run, "epoch_s"))
 
 
 def stage_times(run: Run) -> dict[str, pd.DataFrame]:
-    """Seconds per epoch that the loop spent in each stage, by stage, as :func:`epoch_times`."""
-    return {stage: spread(run.values(stage, "wall_time", EPOCHS)) for stage in STAGES}
+    """Seconds per epoch that the loop spent in each stage, by stage, as :func:`spread`."""
+    return {stage: spread(modelled_too(run, f"{stage}_s")) for stage in STAGES}
 
 
 def stage_breakdown(run: Run) -> pd.DataFrame:
     """Epoch times, and beside them medians of each stage and of what is left (``other``), seconds.
 
-    Columns as :func:`epoch_times`, and :data:`STAGES`, ``other``, and :data:`WITHIN_TRAIN`, which
+    Columns as :func:`spread`, and :data:`STAGES`, ``other``, and :data:`WITHIN_TRAIN`, which
     ``train`` holds. What is left is that of each epoch, none where its stages overlapped, as they
     can on a GPU: so the medians need not add up to the epoch's. A modelled epoch without stages is
     all ``other``.
     """
-    values = epoch_times(run).set_index(SERIES)
-    whole = run.values("epoch", "wall_time", EPOCHS)
-    parts = {
-        stage: run.values(stage, "wall_time", EPOCHS).reindex(whole.index).fillna(0.0)
-        for stage in (*STAGES, *WITHIN_TRAIN)
-    }
-    left = whole - sum(parts[stage] for stage in STAGES)
+    names = {f"{stage}_s": stage for stage in ("epoch", *STAGES, *WITHIN_TRAIN)}
+    both = pd.concat([of[[*names]] for of in (run.measured, run.predicted)]).rename(columns=names)
+    parts = both[both["epoch"].notna()].fillna(0.0)
+    whole = parts.pop("epoch")
+    left = whole - parts[list(STAGES)].sum(axis=1)
     parts["other"] = left.where(left > ROUNDING * whole, 0.0)
-    for stage, part in parts.items():
-        values[stage] = part.groupby(SERIES).median()
-    return values.reset_index()
+    return epoch_times(run).join(parts.groupby(SERIES).median(), on=SERIES)
 
 
 def cpu_seconds(run: Run) -> pd.DataFrame:
-    """Core-seconds per epoch of the process tree: spread of the total, and medians of its parts.
+    """Core-seconds per epoch of the process tree, as :func:`spread`, and its parts' medians.
 
-    Columns as :func:`epoch_times`, and ``user``, ``system``: the medians of the two parts.
+    These are ``user`` and ``system``.
     """
-    user, system = (run.values("epoch", metric) for metric in ("cpu_user", "cpu_system"))
-    total = spread(user + system).set_index(SERIES)
-    for name, part in (("user", user), ("system", system)):
-        # By the total's index, which pandas otherwise extends where it is empty.
-        total[name] = part.groupby(SERIES).median().reindex(total.index)
-    return total.reset_index()
+    parts = run.measured[["cpu_user_s", "cpu_system_s"]].set_axis(["user", "system"], axis=1)
+    medians = parts.groupby(SERIES).median()
+    return spread(run.measured["cpu_s"]).join(medians, on=SERIES)
 
 
-def payload_rate(run: Run) -> pd.Series[float]:
-    """Bytes of payload per second that the loop waited in the fetch stage, indexed as its values.
+def thread_seconds(run: Run) -> pd.DataFrame:
+    """Core-seconds per epoch by group of threads: medians over repeats × epochs.
 
-    For a strategy that fetches ahead this is no rate of any link: the wait it hides makes the
-    quotient large.
+    Columns: :data:`SERIES`, one for each of :data:`GROUPS`, ``unused`` (the cores that the case may
+    use, times the epoch, less what it used), and ``median``, ``low`` and ``high``, the quartiles of
+    the groups' sum. Empty where threads were not metered.
     """
-    return run.values("fetch", "payload") / run.values("fetch", "wall_time")
+    seen = run.measured
+    groups = {name: seen[group].sum(axis=1, skipna=False) for name, group in GROUPS.items()}
+    table = pd.DataFrame(groups, seen.index).dropna()
+    used = table.sum(axis=1)
+    table["unused"] = (seen["window_s"] * cores_of(run) - used).clip(lower=0)
+    medians = table.groupby(SERIES).median().dropna().reset_index()
+    return medians.merge(spread(used)[[*SERIES, "median", "low", "high"]], on=SERIES).pipe(
+        sort_series
+    )
 
 
-def bandwidth(run: Run) -> pd.DataFrame:
-    """:func:`payload_rate` of each series, as :func:`epoch_times`."""
-    return spread(payload_rate(run))
+def cores_of(run: Run) -> int:
+    """Cores that the run's cases might use: the plan's threads, the GPU's node, or all."""
+    limits = [int(run.env.get("cpu", {}).get("usable_cores") or 1)]
+    if threads := run.plan["measure"].get("threads"):
+        limits.append(int(threads))
+    bound = set(run.ended["setup_numa_node"].dropna())
+    processors = run.env.get("numa", {}).get("processors_by_node", {})
+    limits += [int(count) for node, count in processors.items() if float(node) in bound]
+    return min(limits)
+
+
+# ---- what cases declare --------------------------------------------------------------------------
+
+
+def declared(run: Run) -> pd.DataFrame:
+    """What cases declare of an epoch: medians over repeats, by :data:`SERIES` without the basis."""
+    return run.declared.groupby(SERIES[:4]).median()
+
+
+def link_bytes_declared(run: Run) -> pd.Series[float]:
+    """Bytes over the link in an epoch, by copies and by reads of the GPU, as :func:`declared`."""
+    names = ["declared_copy_engine_bytes", "declared_gpu_link_read_bytes"]
+    return declared(run)[names].sum(axis=1, min_count=2)
+
+
+def found_on_device(run: Run) -> pd.DataFrame:
+    """Share of an epoch's rows that the path found in the device's own memory.
+
+    ``counted``: by the path, the median over repeats and epochs; NaN where nobody counts.
+    ``declared``: what the strategy says. Index: :data:`SERIES` without the basis.
+    """
+    said, seen = declared(run), run.measured
+    hits = (seen["fetch_rows_on_device"] / seen["fetch_payload_bytes"]).groupby(SERIES[:4])
+    found = said["declared_gpu_memory_read_bytes"] / said["declared_payload_bytes"]
+    counted = hits.median() * said["declared_row_bytes"]
+    return pd.DataFrame({"counted": counted, "declared": found})
+
+
+# ---- ratios --------------------------------------------------------------------------------------
+
+
+def repeat_logs(values: pd.Series[float], blocks: pd.Series[int] | None = None) -> dict[Key, Logs]:
+    """The logarithm of each repeat's median, by series.
+
+    Args:
+        values: above 0, indexed by :data:`SERIES`, repeat and epoch. NaN are left out.
+        blocks: of ratios: ``run.measured["block"]``, the process of each epoch (-1: its case had
+            one alone): epochs of paths that took turns in one are paired.
+    """
+    known = values.dropna()
+    medians = known.groupby(CASE, sort=False).median()
+    found: dict[Key, list[float]] = {}
+    for (*series, _), log in zip(medians.index, np.log(medians), strict=True):
+        found.setdefault(Key(*series), []).append(log)
+    paired: dict[Key, dict[float, dict[int, float]]] = {key: {} for key in found}
+    if blocks is not None:
+        turns = blocks[blocks >= 0].reindex(known.index).dropna()
+        logs = np.log(known[turns.index])
+        for (*series, _, epoch), log, block in zip(turns.index, logs, turns, strict=True):
+            paired[Key(*series)].setdefault(block, {})[epoch] = log
+    return {key: Logs(logs, paired[key]) for key, logs in found.items()}
+
+
+def epoch_logs(run: Run) -> dict[Key, Logs]:
+    """:func:`repeat_logs` of the measured epochs, for ratios."""
+    return repeat_logs(run.measured["epoch_s"], run.measured["block"])
+
+
+def epoch_intervals(run: Run) -> dict[Key, Interval]:
+    """Seconds of an epoch of each measured series, with their 95 % interval over its repeats."""
+    logs = repeat_logs(run.measured["epoch_s"])
+    return {key: interval_of((1, values)) for key, values in logs.items()}
+
+
+def speedup_over(run: Run, strategy: str = "cpu_gather", variant: str = "naive") -> pd.DataFrame:
+    """Measured epoch time of the reference over that of each series, on the same workload.
+
+    Geometric means over the repeats of each repeat's median epoch, with ``low`` and ``high``, the
+    95 % interval (:func:`gatherbench.stats.interval.interval_of`); over itself the ratio is 1 by
+    definition. One repeat has no interval: the bounds are NaN. Columns: :data:`SERIES`,
+    ``speedup``, ``low``, ``high``. A series whose reference is not there is left out. What decides
+    nothing is given, too (:func:`gatherbench.bench.read.noise.no_ratio_over`).
+    """
+    logs, records = epoch_logs(run), list[tuple[object, ...]]()
+    for key, mine in logs.items():
+        reference = logs.get(key._replace(strategy=strategy, variant=variant))
+        if reference is not None:
+            found = interval_of((1, reference), (-1, mine)).ends
+            records.append((*key, *((1.0,) * 3 if reference is mine else found)))
+    return sort_series(pd.DataFrame(records, columns=[*SERIES, "speedup", "low", "high"]))
 
 
 def reference_variant(run: Run) -> tuple[str, str] | None:
@@ -104,7 +218,7 @@ def reference_variant(run: Run) -> tuple[str, str] | None:
 
     Where a run has no such case, the first other that the CPU gathers for; else ``None``.
     """
-    measured = run.values("epoch", "wall_time").dropna().index
+    measured = run.measured.index[run.measured["epoch_s"].notna()]
     pairs = set(zip(*map(measured.get_level_values, ("strategy", "variant")), strict=True))
     return next(iter(gathers_among(pairs - set_aside(run))), None)
 
@@ -123,59 +237,38 @@ def baseline(run: Run) -> tuple[str, str]:
     return reference_variant(run) or ("cpu_gather", "naive")
 
 
-def speedup_over(run: Run, strategy: str = "cpu_gather", variant: str = "naive") -> pd.DataFrame:
-    """Epoch time of the reference over that of each series, on the same workload and backend.
+def set_aside(run: Run) -> set[tuple[str, str]]:
+    """Strategy and variant of the series that nobody would train with, by their role."""
+    from gatherbench.strategies.base import UNRANKED  # imports torch
+    from gatherbench.strategies.registry import get, variants
 
-    Geometric means over the repeats of each repeat's median epoch, with ``low`` and ``high``, the
-    95 % interval (:func:`gatherbench.stats.interval.interval_of`); over itself the
-    ratio is 1 by definition. One repeat has no interval: the bounds are NaN. Neither has a
-    modelled epoch: they are its value. Columns: :data:`SERIES`, ``speedup``, ``low``, ``high``. A
-    series whose reference is not there is left out. What decides nothing is given, too
-    (:func:`gatherbench.bench.read.disturbance.no_ratio_over`).
-    """
-    logs = repeat_logs(run.values("epoch", "wall_time", EPOCHS), run.processes)
-    given = {key: mine for key, mine in logs.items() if key[1:3] == (strategy, variant)}
-    records: list[tuple[object, ...]] = []
-    for key, mine in logs.items():
-        reference = given.get(key._replace(strategy=strategy, variant=variant))
-        if reference is None:
-            continue
-        found = interval_of((1, reference), (-1, mine))
-        exact = (key.strategy, key.variant) == (strategy, variant) or key.basis == "predicted"
-        records.append((*key, *((found.value,) * 3 if exact else found.ends)))
-    return sort_series(pd.DataFrame(records, columns=[*SERIES, "speedup", "low", "high"]))
+    found: set[tuple[str, str]] = set()
+    for strategy in {case["strategy"] for case in run.plan["cases"]}:
+        with contextlib.suppress(ValueError):  # of a package that is not installed here
+            every = variants(get(strategy))
+            found |= {(strategy, one.variant) for one in every if one.role in UNRANKED}
+    return found
 
 
-def epoch_intervals(run: Run) -> dict[Key, Interval]:
-    """Seconds of an epoch of each measured series, with their 95 % interval over its repeats."""
-    logs = repeat_logs(run.values("epoch", "wall_time"))
-    return {key: interval_of((1, values)) for key, values in logs.items()}
+def limit_of(run: Run) -> tuple[str, str] | None:
+    """Strategy and variant of the path that fetches nothing; ``None``: the plan has none."""
+    from gatherbench.strategies.registry import role_of  # imports torch
+
+    named = ((case["strategy"], case["variant"]) for case in run.plan["cases"])
+    return next((names for names in dict.fromkeys(named) if role_of(*names) == "floor"), None)
 
 
-def repeat_logs(values: pd.Series[float], processes: Processes | None = None) -> dict[Key, Logs]:
-    """The logarithm of each repeat's median, by series.
-
-    Args:
-        values: above 0, indexed by :data:`SERIES`, repeat and epoch. NaN are left out.
-        processes: :attr:`gatherbench.bench.read.tables.Run.processes`, for ratios: epochs of
-            paths that took turns in one are paired.
-    """
-    known = values.dropna()
-    medians = known.groupby([*SERIES, "repeat"], sort=False).median()
-    found: dict[Key, list[float]] = {}
-    for (*series, _), log in zip(medians.index, np.log(medians), strict=True):
-        found.setdefault(Key(*series), []).append(log)
-    blocks: dict[Key, dict[float, dict[int, float]]] = {key: {} for key in found}
-    if processes:
-        for (*series, repeat, epoch), log in zip(known.index, np.log(known), strict=True):
-            key = Key(*series)
-            process = process_at(processes, (*key[:3], repeat), epoch)
-            if process is not None and key.basis == "measured":
-                blocks[key].setdefault(process, {})[epoch] = log
-    return {key: Logs(logs, blocks[key]) for key, logs in found.items()}
+def limits(run: Run, epochs: pd.DataFrame) -> dict[str, float]:
+    """The no-fetch limit (s) of each workload that has one, out of a table with ``median``."""
+    limit = limit_of(run)
+    found = of_paths(epochs[epochs["basis"] == "measured"], lambda pair: pair == limit)
+    return dict(zip(found["workload"], found["median"], strict=True))
 
 
-@once
+# ---- what was not measured -----------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4)  # a run is read by many views
 def problems(run: Run) -> pd.DataFrame:
     """Cases without a measurement: failed, skipped, or not run (yet).
 
@@ -185,10 +278,8 @@ def problems(run: Run) -> pd.DataFrame:
     """
     keys = ["workload", "strategy", "variant"]
     planned = pd.DataFrame(run.plan["cases"], columns=[*keys, "repeat"])
-    ended = run.select(stage="case", metric="wall_time")
-    cases = planned.merge(
-        ended[[*keys, "repeat", "status", "reason"]], on=[*keys, "repeat"], how="outer"
-    )
+    ended = run.ended.reset_index()[[*keys, "repeat", "status", "reason"]]
+    cases = planned.merge(ended, on=[*keys, "repeat"], how="outer")
     not_run = cases["status"].isna()
     cases.loc[not_run, "status"] = "not run"
     cases.loc[not_run, "reason"] = NOT_RUN[run.going]
@@ -209,6 +300,27 @@ def reasons(run: Run) -> dict[tuple[str, str, str], tuple[str, str]]:
     return {(w, s, v): (status, why) for w, s, v, status, why in found.itertuples(index=False)}
 
 
+def reasons_of(run: Run, *columns: str) -> pd.DataFrame:
+    """The reasons why numbers of whole cases are missing in these columns, of the first one first.
+
+    Columns: those of :attr:`Run.reasons`.
+    """
+    told = run.reasons
+    mine = told[told["column"].isin(columns) & (told["status"] != "ok") & (told["rank"] < 0)]
+    return sort_by(mine, "column", columns)
+
+
+def unpredicted(run: Run) -> pd.DataFrame:
+    """The predictions without an epoch, for which ``machine``, and the ``reason``."""
+    missing = run.predicted[run.predicted["epoch_s"].isna()].reset_index()
+    why = reasons_of(run, "epoch_s").query("basis == 'predicted'")[[*SERIES[:3], "reason"]]
+    why = why.drop_duplicates(SERIES[:3])
+    return missing[[*SERIES, "machine"]].merge(why, on=SERIES[:3], how="left")
+
+
+# ---- order, and columns of three -----------------------------------------------------------------
+
+
 def sort_series(table: pd.DataFrame) -> pd.DataFrame:
     """The table in the registry's order of its strategies, then by variant and basis.
 
@@ -225,17 +337,23 @@ def sort_series(table: pd.DataFrame) -> pd.DataFrame:
     return ordered.drop(columns=["_rank", "_basis"]).reset_index(drop=True)
 
 
-def set_aside(run: Run) -> set[tuple[str, str]]:
-    """Strategy and variant of the series that nobody would train with, by their role."""
-    from gatherbench.strategies.base import UNRANKED  # imports torch
-    from gatherbench.strategies.registry import get, variants
+def plan_order(run: Run, table: pd.DataFrame) -> pd.DataFrame:
+    """The table's workloads in the order of the run's plan, each as :func:`sort_series` has it."""
+    return sort_by(sort_series(table), "workload", run.workloads)
 
-    found: set[tuple[str, str]] = set()
-    for strategy in {case["strategy"] for case in run.plan["cases"]}:
-        with contextlib.suppress(ValueError):  # of a package that is not installed here
-            every = variants(get(strategy))
-            found |= {(strategy, one.variant) for one in every if one.role in UNRANKED}
-    return found
+
+def sort_by(table: pd.DataFrame, column: str, names: Sequence[str]) -> pd.DataFrame:
+    """The table in the order in which the names of a column stand; of one name as it was."""
+    place = {name: number for number, name in enumerate(names)}
+    return table.sort_values(
+        column, key=lambda named: named.map(place), kind="stable", ignore_index=True
+    )
+
+
+def of_paths(table: pd.DataFrame, wanted: Callable[[tuple[str, str]], bool]) -> pd.DataFrame:
+    """The lines of a table of which strategy and variant are wanted."""
+    pairs = zip(table["strategy"], table["variant"], strict=True)
+    return table[pd.Series([wanted(pair) for pair in pairs], table.index, dtype=bool)]
 
 
 def ends_of(name: str) -> list[str]:
@@ -256,41 +374,3 @@ def ends_in(line: Mapping[Hashable, Any], name: str) -> tuple[float, float, floa
     """What a line has in these columns."""
     value, low, high = (float(line[column]) for column in ends_of(name))
     return value, low, high
-
-
-def of_paths(table: pd.DataFrame, wanted: Callable[[tuple[str, str]], bool]) -> pd.DataFrame:
-    """The lines of a table of which strategy and variant are wanted."""
-    pairs = zip(table["strategy"], table["variant"], strict=True)
-    return table[pd.Series([wanted(pair) for pair in pairs], table.index, dtype=bool)]
-
-
-def plan_order(run: Run, table: pd.DataFrame) -> pd.DataFrame:
-    """The table's workloads in the order of the run's plan, each as :func:`sort_series` has it."""
-    return sort_by(sort_series(table), "workload", run.workloads)
-
-
-def sort_by(table: pd.DataFrame, column: str, names: Sequence[str]) -> pd.DataFrame:
-    """The table in the order in which the names of a column stand; of one name as it was."""
-    place = {name: number for number, name in enumerate(names)}
-    return table.sort_values(
-        column, key=lambda named: named.map(place), kind="stable", ignore_index=True
-    )
-
-
-def declared(run: Run) -> pd.DataFrame:
-    """What cases say of the fetches of an epoch: medians, a column for each metric.
-
-    Index: :data:`SERIES` without the basis.
-    """
-    rows = run.select(stage="fetch", basis="declared", status="ok")
-    return rows.pivot_table("value", SERIES[:4], "metric", "median")
-
-
-def spread(values: pd.Series[float]) -> pd.DataFrame:
-    """Median, quartiles and the rest of :func:`epoch_times`'s columns, by series."""
-    groups = values.dropna().groupby(SERIES)
-    quartiles = groups.quantile(np.array([0.25, 0.75])).unstack()
-    table = groups.agg(["median", "min", "max", "count"])
-    table.insert(1, "low", quartiles.get(0.25))
-    table.insert(2, "high", quartiles.get(0.75))
-    return sort_series(table.reset_index())

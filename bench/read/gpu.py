@@ -1,24 +1,40 @@
-"""Derive from a run's rows what its GPU drew and what crossed its link.
+"""Derive from a run's frames what its GPU drew and what crossed its link.
 
 Energy comes from the stage ``energy``: a window over whole epochs, long enough for the counter
 (:mod:`gatherbench.bench.run.untimed`). Power is energy over the window's length.
+
+The sensors count what the link carried; the strategies declare requests that were counted from the
+ids. That both agree is what makes alignment, which only the second shows in advance, believable;
+where they do not, the largest read that the GPU makes is not the assumed one, or something else
+crosses the link.
 """
 
 from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
 
 from gatherbench.bench.machine.pcie import UnknownLinkError, raw_rate
-from gatherbench.bench.read.derive import spread
+from gatherbench.bench.meters.pcie import DIRECTIONS
+from gatherbench.bench.meters.trust import TRUSTED
+from gatherbench.bench.read.derive import declared, plan_order, spread
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES
+from gatherbench.kernels.requests import COMPLETION_HEADER_BYTES
 
-DIRECTIONS = ("host_to_device", "device_to_host")
 #: Of the reads a second over 64 MiB of a table, what is left over all of it where pages are large.
 #: On an H200 0.49 to 0.59 over 16 to 48 GiB of managed memory, 0.04 to 0.06 of registered, 0.12
 #: over 2 GiB of managed memory in pages of 4 KiB (``results/nvidia-h200``, 2026-11-26).
 LARGE_PAGES = 0.25
+#: Largest reads that a GPU may make, B; requests are declared for the first.
+LARGEST_READS = (128, 64)
+#: By calibration, of each source; one that is trusted is right both ways.
+_RATIOS = [f"pcie_{direction}_ratio" for direction in DIRECTIONS]
+_REQUESTS = re.compile(r"declared_gpu_requests_(\d+)b")
 
 
 def idle_power_w(run: Run) -> float | None:
@@ -37,50 +53,74 @@ def link_rate(run: Run) -> tuple[float | None, str]:
         return None, str(unknown)
 
 
+def _of_calibration(run: Run, metric: str) -> float | None:
+    whole = run.calibration
+    found = whole[(whole["metric"] == metric) & (whole["status"] == "ok")]["value"]
+    return float(found.iloc[-1]) if len(found) else None
+
+
+def copied_ratio(run: Run) -> float | None:
+    """Bytes that the trusted sensor counts for each byte copied to the device, by calibration."""
+    whole = run.calibration[run.calibration["status"] == "ok"]
+    for _, ratios in whole[whole["metric"].isin(_RATIOS)].groupby("source", sort=False):
+        if len(ratios) == len(_RATIOS) and ratios["value"].between(*TRUSTED).all():
+            return float(ratios.set_index("metric")["value"][_RATIOS[0]])
+    return None
+
+
 def slow_pages(run: Run) -> pd.DataFrame:
     """Series whose managed memory the GPU reads no faster than by small pages, as measured when the
     path opened: reads a second over the ``whole`` table, and over the ``near`` part of it.
     """
-    setup = run.select(stage="setup", basis="measured")
-    rates = setup.pivot_table("value", SERIES, "metric", "median").reindex(
-        columns=["managed", "page_visit_rate", "page_visit_rate_near"]
-    )
-    slow = rates["page_visit_rate"] < LARGE_PAGES * rates["page_visit_rate_near"]
-    found = rates[rates["managed"].notna() & slow].reset_index()
-    return found.rename(columns={"page_visit_rate": "whole", "page_visit_rate_near": "near"})
+    names = {"setup_page_visit_rate_per_s": "whole", "setup_page_visit_rate_near_per_s": "near"}
+    managed = run.ended[run.ended.index.get_level_values("basis") == "measured"]
+    rates = managed.reindex(columns=["setup_managed_s", *names]).groupby(SERIES).median()
+    rates = rates.rename(columns=names)
+    slow = rates["setup_managed_s"].notna() & (rates["whole"] < LARGE_PAGES * rates["near"])
+    return rates[slow].reset_index()
 
 
-def block_values(run: Run, quantity: str) -> pd.Series[float]:
-    """The GPU's energy an epoch (``energy``, J) or mean power (``power``, W) of each case.
+def energy(run: Run) -> pd.DataFrame:
+    """What each case's window of whole epochs held, by :data:`SERIES` and repeat.
 
-    ``time`` is how long an epoch took while its energy was read, s: these can be other epochs than
-    the timed ones. Indexed by :data:`gatherbench.bench.run.rows.SERIES` and repeat; cases without a
-    reading are left out.
+    Columns: ``energy`` an epoch (J), mean ``power`` (W), and the ``time`` of an epoch (s) while its
+    energy was read: these can be other epochs than the timed ones. Without the cases that have no
+    reading.
     """
-    blocks = _blocks(run)
-    part, of = {
-        "energy": ("gpu_energy", "epochs"),
-        "power": ("gpu_energy", "window_time"),
-        "time": ("window_time", "epochs"),
-    }[quantity]
-    return (blocks[part] / blocks[of])[blocks["gpu_energy"].notna()].rename(quantity)
+    window = run.ended[run.ended["used"] & run.ended["energy_gpu_energy_j"].notna()]
+    joules, seconds = window["energy_gpu_energy_j"], window["energy_window_s"]
+    epochs = window["energy_epochs"]
+    parts = {"energy": joules / epochs, "power": joules / seconds, "time": seconds / epochs}
+    return pd.DataFrame(parts)
 
 
 def gpu_energy(run: Run) -> pd.DataFrame:
     """Energy of the GPU an epoch, J: median and quartiles over repeats, and its idle part.
 
-    Columns: those of :func:`gatherbench.bench.read.derive.epoch_times`; and ``idle`` (what the GPU
-    would have drawn in that time doing nothing), ``above idle`` and ``not split`` (where the idle
-    power was not measured), which add up to ``median``.
+    Columns: those of :func:`gatherbench.bench.read.derive.spread`; and ``idle`` (what the GPU would
+    have drawn in that time doing nothing), ``above idle`` and ``not split`` (where the idle power
+    was not measured), which add up to ``median``.
     """
-    blocks = _blocks(run)
-    return _with_idle(run, block_values(run, "energy"), blocks["window_time"] / blocks["epochs"])
+    found = energy(run)
+    return _with_idle(run, found["energy"], found["time"])
 
 
 def gpu_power(run: Run) -> pd.DataFrame:
     """Mean power of the GPU over an epoch, W, with the columns of :func:`gpu_energy`."""
-    power = block_values(run, "power")
+    power = energy(run)["power"]
     return _with_idle(run, power, pd.Series(1.0, power.index))
+
+
+def _with_idle(run: Run, values: pd.Series[float], seconds: pd.Series[float]) -> pd.DataFrame:
+    table, watts = spread(values).set_index(SERIES), idle_power_w(run)
+    idle = pd.Series(0.0, table.index)
+    if watts is not None:
+        idle = (seconds.groupby(SERIES).median() * watts).reindex(table.index)
+        idle = idle.clip(upper=table["median"])
+    rest = "not split" if watts is None else "above idle"
+    table = table.assign(**{"idle": idle, "above idle": 0.0, "not split": 0.0})
+    table[rest] = table["median"] - idle
+    return table.reset_index()
 
 
 def link_rates(timeline: pd.DataFrame) -> pd.DataFrame:
@@ -92,51 +132,40 @@ def link_rates(timeline: pd.DataFrame) -> pd.DataFrame:
     time_s, bytes_ = timeline["time_s"].to_numpy(), timeline["value"].to_numpy()
     steps = np.diff(time_s)
     kept = steps > 0  # two readings with one stamp have no rate
-    return pd.DataFrame(
-        {
-            "begin_s": time_s[:-1][kept],
-            "end_s": time_s[1:][kept],
-            "rate": np.diff(bytes_)[kept] / steps[kept],
-        }
-    )
+    rates = np.diff(bytes_)[kept] / steps[kept]
+    return pd.DataFrame({"begin_s": time_s[:-1][kept], "end_s": time_s[1:][kept], "rate": rates})
 
 
-def _blocks(run: Run) -> pd.DataFrame:
-    """A line for each case that has energy: what its window held, by metric."""
-    metrics = ["gpu_energy", "epochs", "window_time"]
-    rows = run.select(stage="energy", metric=metrics, status="ok", used=True)
-    table = rows.pivot(index=[*SERIES, "repeat"], columns="metric", values="value")
-    return table.reindex(columns=metrics).astype(float)
+def requests_declared(columns: Iterable[object]) -> dict[int, str]:
+    """Those of the columns that count requests which cases declare, by the bytes of one."""
+    told = map(_REQUESTS.fullmatch, map(str, columns))
+    return {int(found[1]): found[0] for found in told if found}
 
 
-def _with_idle(run: Run, values: pd.Series[float], seconds: pd.Series[float]) -> pd.DataFrame:
-    table = spread(values).set_index(SERIES)
-    watts = idle_power_w(run)
-    idle = pd.Series(0.0, table.index)
-    if watts is not None:
-        idle = seconds.reindex(values.index).groupby(SERIES).median() * watts
-        idle = idle.reindex(table.index).clip(upper=table["median"])
-    rest = "not split" if watts is None else "above idle"
-    table["idle"] = idle
-    table["above idle"] = table["not split"] = 0.0
-    table[rest] = table["median"] - idle
-    return table.reset_index()
+def link_bytes(run: Run) -> pd.DataFrame:
+    """Bytes from host to device in an epoch of each series whose traffic was measured.
 
-
-def _of_calibration(run: Run, metric: str) -> float | None:
-    whole = run.whole
-    found = whole[(whole["metric"] == metric) & (whole["status"] == "ok")]["value"]
-    return float(found.iloc[-1]) if len(found) else None
-
-
-def per_epoch(run: Run, stage: str, metric: str) -> pd.Series[float]:
-    """Each epoch's value of a quantity.
-
-    The stage ``energy`` has ``energy`` an epoch and mean ``power`` of the GPU, the metric ``cpu``
-    is ``cpu_user`` and ``cpu_system`` together.
+    Columns: :data:`~gatherbench.bench.run.rows.SERIES`; ``payload`` (what the path wanted);
+    ``read`` (whole sectors of its reads, and its copies, ids among them); ``link_128`` and
+    ``link_64`` (that with the header of each completion, were these the GPU's largest reads, and
+    with what the run's calibration saw a copied byte cost); ``median``, ``low``, ``high`` and
+    ``count`` (measured, over epochs: quartiles). NaN where requests were not counted. Edges that
+    are copied for training are measured and not counted: with sampling on the GPU there are none.
+    Reads of neighbour lists in host memory, while a GPU draws, are counted as rows are.
     """
-    if stage == "energy":
-        return block_values(run, metric)
-    if metric == "cpu":
-        return run.values(stage, "cpu_user") + run.values(stage, "cpu_system")
-    return run.values(stage, metric)
+    found = spread(run.measured["link_rx_bytes"]).drop(columns=["min", "max"])
+    keys = pd.MultiIndex.from_frame(found[SERIES[:4]])
+    said = declared(run).reindex(keys).set_axis(found.index)
+    copies, ratio = said["declared_copy_engine_bytes"], copied_ratio(run) or 1.0
+    counts = {size: said[name] for size, name in requests_declared(said).items()}
+    by_reads = said["declared_gpu_link_read_bytes"] > 0
+    uncounted = by_reads & (said[[of.name for of in counts.values()]].isna().all(axis=1))
+    read = sum((size * count.fillna(0.0) for size, count in counts.items()), 0.0 * copies)
+    found["payload"] = said["declared_payload_bytes"]
+    found["read"] = (read + copies).mask(uncounted)
+    for largest in LARGEST_READS:
+        whole = (math.ceil(size / largest) * of.fillna(0.0) for size, of in counts.items())
+        headers = sum(whole, 0.0 * copies) * COMPLETION_HEADER_BYTES
+        found[f"link_{largest}"] = (read + headers + copies * ratio).mask(uncounted)
+    names = ["payload", "read", *(f"link_{size}" for size in LARGEST_READS)]
+    return plan_order(run, found[[*SERIES, *names, "median", "low", "high", "count"]])

@@ -1,4 +1,4 @@
-"""Modelled epochs as tables: how far they range, and their ratios.
+"""Modelled epochs as tables: how far they range, and their ratios; and one line a series.
 
 Of some constants a profile knows only a range. Each end is then predicted as an epoch of its own
 (:mod:`gatherbench.bench.model.predict`). The machine is one, and nobody knows which: so of two
@@ -8,13 +8,19 @@ no middle to be quoted.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pandas as pd
 
-from gatherbench.bench.read.derive import sort_series, speedup_over
-from gatherbench.bench.read.disturbance import modelled_from_disturbed
-from gatherbench.bench.read.tables import Run
+from gatherbench.bench.read.derive import (
+    WITHIN_TRAIN,
+    baseline,
+    epoch_times,
+    median,
+    sort_series,
+    speedup_over,
+    stage_times,
+)
+from gatherbench.bench.read.noise import modelled_from_noisy, noisy_and_modelled
+from gatherbench.bench.read.tables import CASE, Run
 from gatherbench.bench.run.rows import SERIES
 
 
@@ -23,7 +29,7 @@ def corners(run: Run, stage: str = "epoch") -> pd.DataFrame:
 
     A series that the corners do not change has the same in every column.
     """
-    values = run.values(stage, "wall_time", "predicted")
+    values = run.predicted[f"{stage}_s"].dropna()
     return values.droplevel("repeat").unstack("epoch").sort_index()
 
 
@@ -32,24 +38,20 @@ def with_ranges(run: Run, table: pd.DataFrame, stage: str = "epoch") -> pd.DataF
 
     ``median`` is halfway between them, where a bar may end whose whisker shows both.
     """
-    ends = (
-        table[SERIES]
-        .merge(_ends(corners(run, stage)), on=SERIES, how="left")
-        .set_index(table.index)
-    )
-    modelled = ends["low"].notna()
+    ends = table[SERIES].merge(_ends(corners(run, stage)), on=SERIES, how="left")
+    ends = ends.set_index(table.index)
     ends["median"] = (ends["low"] + ends["high"]) / 2
     columns = ["median", "low", "high"]
-    return table.assign(**{c: table[c].where(~modelled, ends[c]) for c in columns})
+    return table.assign(**{c: table[c].where(ends["low"].isna(), ends[c]) for c in columns})
 
 
 def speedups(run: Run, strategy: str, variant: str) -> pd.DataFrame:
-    """:func:`~gatherbench.bench.read.derive.speedup_over`, of modelled epochs with their range.
+    """:func:`~gatherbench.bench.read.derive.speedup_over`, and of modelled epochs the range.
 
     ``low`` and ``high`` are then the least and greatest ratio at one corner, ``speedup`` is halfway
     between them.
     """
-    measured = speedup_over(replace(run, rows=run.select(basis="measured")), strategy, variant)
+    measured = speedup_over(run, strategy, variant)
     modelled = modelled_ratios(run, strategy, variant)
     modelled["speedup"] = (modelled["low"] + modelled["high"]) / 2
     tables = [table for table in (measured, modelled) if len(table)]
@@ -59,10 +61,10 @@ def speedups(run: Run, strategy: str, variant: str) -> pd.DataFrame:
 def modelled_ratios(run: Run, strategy: str, variant: str) -> pd.DataFrame:
     """Ends of the ratio of a reference's modelled epoch to each other's, corner by corner.
 
-    Columns: :data:`SERIES`, ``low``, ``high``; without the series that borrow from disturbed ones.
+    Columns: :data:`SERIES`, ``low``, ``high``; without the series that borrow from noisy ones.
     """
     seconds = corners(run)
-    without = [key for key in modelled_from_disturbed(run) if key in seconds.index]
+    without = [key for key in modelled_from_noisy(run) if key in seconds.index]
     seconds = seconds.drop(index=without)
     workloads = seconds.index.get_level_values("workload")
     over = [(workload, strategy, variant, "cuda", "predicted") for workload in workloads]
@@ -70,10 +72,54 @@ def modelled_ratios(run: Run, strategy: str, variant: str) -> pd.DataFrame:
     return _ends((reference / seconds).dropna(how="all"))
 
 
-def borrows(rows: pd.DataFrame, stage: str) -> pd.Series[bool]:
-    """Which rows are predictions that take a stage's time from what their run measured."""
-    return rows["borrowed"].map(lambda stages: stage in stages.split()).astype(bool)
+def borrows(run: Run, stage: str) -> bool:
+    """Whether predictions take a stage's time from what their run measured."""
+    return any(stage in str(stages).split() for stages in run.predicted["borrowed"].dropna())
 
 
 def _ends(seconds: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"low": seconds.min(axis=1), "high": seconds.max(axis=1)}).reset_index()
+
+
+def summarise(run: Run) -> pd.DataFrame:
+    """One line a series: its epoch's spread, and the medians of everything else.
+
+    Columns: those of :func:`gatherbench.bench.read.derive.epoch_times` (s), and ``fetch``,
+    ``train``, ``all_reduce``, ``wait`` (s; ``train`` holds the last two), ``cpu`` (core-seconds),
+    ``rate`` (B/s), ``speedup`` with its 95 % interval, ``speedup_low`` and ``speedup_high``,
+    ``other`` (cores that other work had beside the worst repeat that counts), ``disturbed`` (the
+    same where there was too much beside every repeat); NaN where there is none, the rate also where
+    fetches run ahead of the training. ``repeats`` count; ``noisy`` were noisy, of which
+    ``left_out`` do not count as there were quiet ones. A modelled epoch is as noisy as what it
+    takes times from. A modelled value that ranges has its ends alone, in ``low``, ``high``,
+    ``fetch_low``, … (measured: quartiles).
+    """
+    times = {"epoch": epoch_times(run), **stage_times(run)}
+    epoch, fetch, train = (
+        with_ranges(run, times[stage], stage).set_index(SERIES)
+        for stage in ("epoch", "fetch", "train")
+    )
+    ratios = speedups(run, *baseline(run)).set_index(SERIES)
+    summary = epoch.copy()
+    for name, table in {"": epoch, "fetch": fetch, "train": train, "speedup": ratios}.items():
+        value = name if name == "speedup" else "median"
+        predicted = table.index.get_level_values("basis") == "predicted"
+        # Between two ends there is no value to be quoted.
+        summary[name or value] = table[value].mask(predicted & (table["low"] < table["high"]))
+        if name:
+            summary[f"{name}_low"], summary[f"{name}_high"] = table["low"], table["high"]
+    seen = run.measured
+    for name in (*WITHIN_TRAIN, "cpu", "payload_rate"):
+        summary[name] = median(seen[name if name in seen else f"{name}_s"])
+    epochs = run.epochs[run.epochs["epoch_s"].notna() & (run.epochs["rank"] < 0)]
+    counts = epochs.groupby(CASE)[["used", "noisy"]].first().groupby(SERIES).agg(["sum", "count"])
+    summary["repeats"] = counts["used", "sum"]
+    summary["left_out"] = counts["used", "count"] - counts["used", "sum"]
+    summary["noisy"] = counts["noisy", "sum"]
+    summary["other"] = run.ended[run.ended["used"]].groupby(SERIES)["other_cores"].max()
+    summary["disturbed"] = pd.Series(noisy_and_modelled(run), dtype=float).reindex(summary.index)
+    ahead = run.declared[run.declared["declared_lookahead"] > 0].reset_index()
+    summary = summary.rename(columns={"payload_rate": "rate"}).reset_index()
+    hidden = pd.MultiIndex.from_frame(summary[SERIES[:3]])
+    hidden = hidden.isin(pd.MultiIndex.from_frame(ahead[SERIES[:3]]))
+    return summary.assign(rate=summary["rate"].mask(hidden))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
@@ -17,17 +18,17 @@ import numpy as np
 import pandas as pd
 
 from gatherbench.bench.read.derive import (
-    declared,
     ends_of,
-    epoch_times,
+    epoch_logs,
+    link_bytes_declared,
+    median,
     reference_variant,
-    repeat_logs,
     set_aside,
+    spread,
 )
-from gatherbench.bench.read.disturbance import disturbed_alone, mostly_disturbed
 from gatherbench.bench.read.gpu import gpu_energy, gpu_power, idle_power_w
 from gatherbench.bench.read.issuing import host_bound
-from gatherbench.bench.read.once import once
+from gatherbench.bench.read.noise import mostly_noisy, noisy_series
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES, Key
 from gatherbench.stats.interval import Interval, Logs
@@ -42,7 +43,7 @@ class Standing:
 
     Attributes:
         workload, backend: of all of them.
-        logs: the epochs of every series, bounds among them (:func:`repeat_logs`).
+        logs: the epochs of every series, bounds among them, for ratios.
         ranked: those that are compared, the shortest median epoch first: the order of tables and
             sentences.
         best: of these the CPU's gather with the shortest epochs; ``None``: there is none.
@@ -79,7 +80,7 @@ class Standing:
         return 1 + words.count("SLOW"), len(self.ranked) - words.count("FAST")
 
 
-@once
+@lru_cache(maxsize=4)  # a run is read by many views
 def standings(run: Run) -> list[Standing]:
     """One for each workload of which epochs were measured, in the plan's order.
 
@@ -88,11 +89,11 @@ def standings(run: Run) -> list[Standing]:
     """
     from gatherbench.strategies.registry import role_of  # imports torch
 
-    logs = repeat_logs(run.values("epoch", "wall_time"), run.processes)
+    logs = epoch_logs(run)
     apart, pair = set_aside(run), reference_variant(run)
-    busy, bound = mostly_disturbed(run), host_bound(run)
-    noisy = () if busy else disturbed_alone(run)
-    medians = run.values("epoch", "wall_time").groupby(SERIES).median()
+    busy, bound = mostly_noisy(run), host_bound(run)
+    noisy = () if busy else noisy_series(run)
+    medians = median(run.measured["epoch_s"])
     fields = {(key.workload, key.backend): None for key in logs}
     found = []
     for workload, backend in sorted(fields, key=lambda one: run.workloads.index(one[0])):
@@ -125,7 +126,7 @@ def table(run: Run) -> pd.DataFrame:
     ``open_reference``: that ratio decides nothing. Medians over repeats and epochs; NaN: not known.
     Bounds come last.
     """
-    lines, noisy = list[dict[str, Any]](), disturbed_alone(run)
+    lines, noisy = list[dict[str, Any]](), noisy_series(run)
     for standing in standings(run):
         for key in standing.logs:
             line: dict[str, Any] = {**key._asdict(), "rank": "–", "ranked": False}
@@ -138,11 +139,11 @@ def table(run: Run) -> pd.DataFrame:
             elif key in noisy:
                 line["rank"] = "noisy"
             bases = {"best": standing.best, "reference": standing.reference}
-            for name, base in bases.items() if key not in noisy or mostly_disturbed(run) else ():
+            for name, base in bases.items() if key not in noisy or mostly_noisy(run) else ():
                 if base is not None:
                     ratio = standing.speedup(key, base)
                     line |= dict(zip(ends_of(name), ratio.ends, strict=True))
-                    undecided = is_open(*ratio.ends[1:]) or mostly_disturbed(run)
+                    undecided = is_open(*ratio.ends[1:]) or mostly_noisy(run)
                     line[f"open_{name}"] = undecided and key != base
             lines.append(line)
     ends = [*ends_of("best"), *ends_of("reference")]
@@ -159,20 +160,15 @@ def table(run: Run) -> pd.DataFrame:
 
 def _taken(run: Run) -> pd.DataFrame:
     """What an epoch of each measured series takes, by series."""
-    epochs = epoch_times(run)
-    found = epochs[epochs["basis"] == "measured"].set_index(SERIES)[["median", "low", "high"]]
-    found.columns = pd.Index(["epoch", "epoch_low", "epoch_high"])
-    seconds = run.values("epoch", "wall_time")
-    cpu = run.values("epoch", "cpu_user") + run.values("epoch", "cpu_system")
-    found["waiting"] = run.values("fetch", "wall_time").groupby(SERIES).median()
-    found["cores"] = (cpu / run.values("epoch", "window_time")).groupby(SERIES).median()
-    carried = run.values("epoch", "pcie_host_to_device")
-    found["link"] = (carried / seconds).groupby(SERIES).median()
-    said = declared(run).reindex(columns=["copy_engine", "gpu_link_read"]).sum(axis=1, min_count=2)
+    seen = run.measured
+    found = spread(seen["epoch_s"]).set_index(SERIES)[["median", "low", "high"]]
+    found.columns = pd.Index(ends_of("epoch"))
+    for name, column in {"waiting": "fetch_s", "cores": "cores", "link": "link_rate"}.items():
+        found[name] = median(seen[column])
+    said = link_bytes_declared(run)
     said = said.reindex([key[:4] for key in found.index]).set_axis(found.index)
     on_host = found.index.get_level_values("backend") == "host"
-    wanted = run.values("fetch", "payload").groupby(SERIES).median()
-    said = said.mask(on_host, wanted.reindex(found.index))
+    said = said.mask(on_host, median(seen["fetch_payload_bytes"]).reindex(found.index))
     found["link"] = found["link"].fillna(said / found["epoch"])
     found["watts"] = gpu_power(run).set_index(SERIES)["median"]
     energy = gpu_energy(run).set_index(SERIES)

@@ -14,18 +14,19 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from gatherbench.bench.plan.plan import GPU_SAMPLING, Measure
+from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case
-from gatherbench.bench.read.derive import repeat_logs
-from gatherbench.bench.read.disturbance import mark_disturbed
-from gatherbench.bench.read.issuing import Values, bound_in, host_bound, shares_of
-from gatherbench.bench.read.tables import Run, limits_of, processes_of
-from gatherbench.bench.run.rows import PROCESS, SERIES, Key, Row, table_of
-from gatherbench.bench.run.store import CASE_METRIC, CASE_STAGE, key_of
+from gatherbench.bench.read.check import limits_of
+from gatherbench.bench.read.derive import epoch_logs
+from gatherbench.bench.read.issuing import host_bound
+from gatherbench.bench.read.tables import Run, no_samples, run_of
+from gatherbench.bench.run.rows import PROCESS, SERIES, Key, Row
+from gatherbench.bench.run.store import key_of
 from gatherbench.stats.interval import Logs, interval_of
 
 Series = tuple[str, ...]
@@ -49,40 +50,32 @@ class Further:
         }
         self._least = set(map(key_of, cases))
         self._measure, self._cores = measure, cores
-        self._drawn_ahead = measure.sampler_workers > 0 or measure.sampling in GPU_SAMPLING
         self._draw = random.Random(0)
 
     def __call__(self, rows: Sequence[Row]) -> list[Case]:
         measure = self._measure
         if measure.max_repeats <= measure.min_repeats:
             return []
-        table = marked(rows, self._cores)
-        ended = table[(table["stage"] == CASE_STAGE) & (table["metric"] == CASE_METRIC)]
-        mine = {tuple(map(str, one)): of for one, of in ended.groupby(SERIES[:3])}
+        run = so_far(rows, measure, self._cores)
+        ended = run.ended.reset_index()
+        groups = {tuple(map(str, one)): of for one, of in ended.groupby(SERIES[:3])}
         mine = {
-            s: of for s, of in mine.items() if s in self._first and (of["status"] == "ok").all()
+            s: of for s, of in groups.items() if s in self._first and (of["status"] == "ok").all()
         }
-        names = ended[["workload", "strategy", "variant", "repeat"]].itertuples(
-            index=False, name=None
-        )
-        spent_s = ended["value"][[name not in self._least for name in names]].sum()
-        widths, processes = self._widths(table), processes_of(table)
+        names = ended[[*SERIES[:3], "repeat"]].itertuples(index=False, name=None)
+        spent_s = ended["case_s"][[name not in self._least for name in names]].sum()
+        known = {k[:3]: width for k, width in widths(epoch_logs(run), host_bound(run)).items()}
         wanted = []
         for series, of in mine.items():
-            need = self._need(widths.get(series), len(of), int((~of["disturbed"]).sum()))
-            turns = (*series, int(of["repeat"].max())) in processes
+            need = self._need(known.get(series), len(of), int((~of["noisy"]).sum()))
             # Those that take turns with it are measured again with it.
             group = {
                 other: theirs
                 for other, theirs in mine.items()
                 if other == series
-                or (
-                    turns
-                    and other[0] == series[0]
-                    and (*other, theirs["repeat"].max()) in processes
-                )
+                or (other[0] == series[0] and _in_turns(of) and _in_turns(theirs))
             }
-            takes = sum(theirs["value"].max() for theirs in group.values())
+            takes = sum(theirs["case_s"].max() for theirs in group.values())
             if need is not None and (not measure.budget_s or spent_s + takes <= measure.budget_s):
                 repeat = 1 + max(int(theirs["repeat"].max()) for theirs in group.values())
                 further = [replace(self._first[other], repeat=repeat) for other in group]
@@ -90,12 +83,6 @@ class Further:
                 again = any(theirs.index[-1] == ended.index[-1] for theirs in group.values())
                 wanted.append((not again, need, self._draw.random(), further))
         return max(wanted, key=lambda one: one[:3])[-1] if wanted else []
-
-    def _widths(self, table: pd.DataFrame) -> dict[Series, float]:
-        """What of each series is known how precisely: see :func:`widths`."""
-        logs = repeat_logs(values_in(table)("epoch", "wall_time"), processes_of(table))
-        shares = shares_of(values_in(table), drawn_ahead=self._drawn_ahead)
-        return {key[:3]: width for key, width in widths(logs, bound_in(shares)).items()}
 
     def _need(self, width: float | None, repeats: int, quiet: int) -> tuple[int, float] | None:
         """How much a series wants a repeat: quiet ones that it lacks, width of its interval."""
@@ -131,30 +118,26 @@ def widths(logs: Mapping[Key, Logs], bound: Collection[Key] = ()) -> dict[Key, f
     return found
 
 
-def marked(rows: Iterable[Row], cores: int) -> pd.DataFrame:
-    """The observations of whole cases among these, with the columns of :func:`mark_disturbed`."""
-    whole = (
+def _in_turns(cases: pd.DataFrame) -> bool:
+    """Whether the last repeat of a series had its turns in a process with others."""
+    began = cases.set_index("repeat")["setup_process_began_s"]
+    return bool(pd.notna(began[cases["repeat"].max()]))
+
+
+def so_far(rows: Iterable[Row], measure: Measure, cores: int) -> Run:
+    """What these rows tell of whole cases' epochs and ends, as a run."""
+    told = [
         r
         for r in rows
-        if r.rank < 0
+        if (r.rank < 0 and r.basis == "measured")
         and (
             r.stage in ("epoch", "case", "host")
             or (r.stage, r.metric) in (PROCESS[:2], ("sample", "wall_time"))
         )
-    )
-    measured = table_of(r for r in whole if r.basis == "measured")
-    return mark_disturbed(measured, {"cpu": {"logical_cores": cores}})
-
-
-def values_in(table: pd.DataFrame) -> Values:
-    """What :meth:`Run.values` gives, of the rows of :func:`marked`."""
-    counted = table[table["used"] & (table["status"] == "ok")]
-
-    def values(stage: str, metric: str) -> pd.Series[float]:
-        mine = counted[(counted["stage"] == stage) & (counted["metric"] == metric)]
-        return mine.set_index([*SERIES, "repeat", "epoch"])["value"]
-
-    return values
+    ]
+    plan = {"workloads": {}, "cases": [], "measure": measure.model_dump()}
+    env = {"cpu": {"logical_cores": cores}}
+    return run_of(Path(), plan, env, told, no_samples(), None)
 
 
 def imprecise(run: Run) -> dict[Series, float]:
@@ -162,6 +145,5 @@ def imprecise(run: Run) -> dict[Series, float]:
     asked = Measure.model_validate(limits_of(run.plan))
     if asked.max_repeats <= asked.min_repeats:
         return {}  # a number of repeats was asked for
-    logs = repeat_logs(run.values("epoch", "wall_time"), run.processes)
-    found = {key[:3]: width for key, width in widths(logs, host_bound(run)).items()}
+    found = {key[:3]: width for key, width in widths(epoch_logs(run), host_bound(run)).items()}
     return {series: width for series, width in found.items() if width > asked.precision}

@@ -1,14 +1,20 @@
-"""Read a run's folder into tables: the one door for figures, the terminal and notebooks.
+"""A run as frames: a line an epoch, a line a case, what is missing, and what each column means.
 
-What is derived from the rows (medians, ratios, rates) is computed by
-:mod:`gatherbench.bench.read.derive` and never stored.
+    run = load_run("results/example")
+    run.epochs, run.cases, run.reasons, run.columns    # as in its folder, see FORMAT.md
+    run.measured["fetch_s"]                            # epochs that count, by series and repeat
+    run.predicted["epoch_s"], run.declared["declared_payload_bytes"], run.ended["setup_open_s"]
+
+These frames are all there is: what is derived is a column of them
+(:mod:`gatherbench.bench.read.derive`), or a median, a ratio or a verdict of such a column. A column
+that :data:`~gatherbench.bench.run.columns.KNOWN` names is there in each run, NaN where nobody
+observed it.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,106 +22,132 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
-from pydantic import BaseModel, ValidationError
 
-from gatherbench.bench.meters.load import Waiting
-from gatherbench.bench.plan.plan import GPU_SAMPLING, Measure, NamedCase
-from gatherbench.bench.plan.workload import Workload, workload_names
-from gatherbench.bench.read.disturbance import mark_disturbed
-from gatherbench.bench.read.frames import NOISE, Shown, right_of, shown
-from gatherbench.bench.run.agreement import results_in
+from gatherbench.bench.plan.plan import GPU_SAMPLING
+from gatherbench.bench.plan.workload import workload_names
+from gatherbench.bench.read.check import RunError, check
+from gatherbench.bench.read.noise import noise_of
+from gatherbench.bench.run.agreement import STILL_RIGHT, among, right_in, strays_in
+from gatherbench.bench.run.columns import CASE_KEYS, CASES, EPOCH_KEYS, KNOWN, Column
 from gatherbench.bench.run.frames import Frames, frames_of
 from gatherbench.bench.run.guards import is_running
-from gatherbench.bench.run.lines import Lines, lines_of
-from gatherbench.bench.run.rows import PROCESS, SERIES, SET, Row, rows_in, table_of
-from gatherbench.bench.run.store import RESTORE, SAMPLE_COLUMNS, RunStore, StoreError
-from gatherbench.outside import plain, read_json
+from gatherbench.bench.run.lines import ENDED, lines_of
+from gatherbench.bench.run.rows import SERIES, Row, table_of
+from gatherbench.bench.run.store import SAMPLE_COLUMNS, RunStore
+from gatherbench.outside import read_json
 
-#: Who reads a run need not know which of its files is damaged: one error for all of them.
-RunError = StoreError
+__all__ = ["Run", "RunError", "load_run"]
+
+#: What identifies a measured or predicted case.
+CASE = [*SERIES, "repeat"]
+_ABOUT = ("unit", "source", "meaning", "stage", "metric", "declared")
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One run, as its folder holds it.
+    """One run, as its folder holds it. Of a case that is no result its epochs are left out.
 
     Attributes:
         folder: where it lies.
         plan: the resolved plan.
         env: the machine, see :func:`gatherbench.bench.machine.env.describe_machine`.
-        rows: the table (columns :data:`gatherbench.bench.run.rows.HEADER`), each row joined with
-            the fields of its workload (``scale``, ``model``, ``hidden``, ``fanouts``, ...) and with
-            what other work there was beside its case
-            (:func:`gatherbench.bench.read.disturbance.mark_disturbed`). What is declared is that of
-            a case's mean epoch (:func:`of_mean_epoch`).
+        epochs: a line an epoch (of a prediction: a line for each end of its range), and of each
+            rank that has one. Columns: :data:`gatherbench.bench.run.columns.EPOCH_KEYS`; ``noisy``
+            (the machine had too much other work while the case ran) and ``used`` (it counts);
+            then what was observed, with the unit in the name: ``epoch_s``, ``fetch_s``,
+            ``link_rx_bytes``. What is missing is NaN, and ``reasons`` says why.
+        cases: a line a case: how it ended, its set-up, its checks. Columns:
+            :data:`gatherbench.bench.run.columns.CASE_KEYS`; ``noisy``, ``used`` and ``other_cores``
+            (that other work had while the case ran); then what was observed.
+        reasons: why a number is missing: a line for each case and column, or for single epochs
+            (epoch -1: all of the case's). With the status ``ok``: the source of a number that is
+            not its column's. Columns: :data:`gatherbench.bench.run.columns.REASON_KEYS`.
+        columns: what each column holds: its ``unit``, ``source``, ``meaning``, and the ``stage``
+            and ``metric`` by which processes name it; indexed by its name.
+        declared: of each case what it declares of its mean epoch, by :data:`CASE` without the
+            basis; one that failed, too.
         samples: seconds of every stage of every minibatch; empty while the run has not ended.
-        whole: rows that belong to the run and to none of its cases: the calibration of a GPU's
-            sensors (columns :data:`gatherbench.bench.run.rows.HEADER`); empty without a GPU.
-        ranks: rows of single processes of the cases that several train together (columns as
-            ``rows`` without those of other work); what the case as a whole did is in ``rows``.
+        calibration: the check of a GPU's sensors, an observation a line (columns
+            :data:`gatherbench.bench.run.rows.HEADER`); empty without a GPU.
         going: whether it was still being measured when it was read; ``None``: it cannot be told.
-        tables: the run as its files hold it, without what is no result.
     """
 
     folder: Path
     plan: dict[str, Any]
     env: dict[str, Any]
-    rows: pd.DataFrame
+    epochs: pd.DataFrame
+    cases: pd.DataFrame
+    reasons: pd.DataFrame
+    columns: pd.DataFrame
+    declared: pd.DataFrame
     samples: pd.DataFrame
-    whole: pd.DataFrame
-    ranks: pd.DataFrame
+    calibration: pd.DataFrame
     going: bool | None = False
-    tables: Frames | None = None
-
-    @property
-    def epochs(self) -> pd.DataFrame:
-        """A line an epoch (of a prediction: a line for its epoch), and of each rank that has one.
-
-        Columns: :data:`gatherbench.bench.run.columns.EPOCH_KEYS`, ``noisy`` (the machine had too
-        much other work while the case ran), and what was observed, with the unit in the name:
-        ``epoch_s``, ``fetch_s``, ``link_rx_bytes``; see :attr:`columns`. What is missing is NaN,
-        and :attr:`reasons` says why.
-        """
-        return self._frames.epochs
-
-    @property
-    def cases(self) -> pd.DataFrame:
-        """A line a case: how it ended, its set-up, its checks.
-
-        Columns: :data:`gatherbench.bench.run.columns.CASE_KEYS`, ``noisy``, ``other_cores`` (that
-        other work had while the case ran), and what was observed, as in :attr:`epochs`.
-        """
-        return self._frames.cases
-
-    @property
-    def columns(self) -> pd.DataFrame:
-        """What each column holds: its ``unit``, ``source`` and ``meaning``; indexed by its name."""
-        return self._frames.columns
-
-    @property
-    def reasons(self) -> pd.DataFrame:
-        """Why a number is missing: a line for each case and column, or for single epochs.
-
-        Columns: :data:`gatherbench.bench.run.columns.REASON_KEYS`; epoch -1: all of the case's.
-        """
-        return self._frames.reasons
 
     @cached_property
-    def _frames(self) -> Shown:
-        noise = self.rows.drop_duplicates([*SERIES, "repeat"])
-        tables = self.tables or frames_of(Lines())
-        return shown(tables, noise[[*SERIES, "repeat", *NOISE]])
+    def measured(self) -> pd.DataFrame:
+        """The measured epochs that count, by :data:`SERIES`, repeat and epoch.
+
+        Not of failed cases, not of single ranks, and of noisy cases only where their series has no
+        quiet one. With the columns of :func:`derived`.
+
+        Raises:
+            RunError: an epoch stands twice in the table.
+        """
+        return derived(self._counted("measured"))
+
+    @cached_property
+    def predicted(self) -> pd.DataFrame:
+        """The predicted epochs, as :attr:`measured`; epoch 0 and 1: two ends of a range."""
+        return self._counted("predicted")
+
+    def _counted(self, basis: str) -> pd.DataFrame:
+        epochs = self.epochs
+        mine = epochs[(epochs["basis"] == basis) & (epochs["rank"] < 0) & epochs["used"]]
+        found = _whole(mine.set_index([*CASE, "epoch"]))
+        if found.index.has_duplicates:
+            twice = found.index[found.index.duplicated()][0]
+            raise RunError(f"{self.folder / 'epochs.csv'}: {twice} stands twice")
+        return found
+
+    @cached_property
+    def ended(self) -> pd.DataFrame:
+        """The cases that have ended, however, by :data:`CASE`; ``used``: it counts."""
+        mine = self.cases[(self.cases["rank"] < 0) & self.cases["status"].notna()]
+        return _whole(mine.set_index(CASE))
+
+    @property
+    def in_turns(self) -> bool:
+        """Whether paths took turns in one process."""
+        return bool(self.ended["setup_process_began_s"].notna().any())
 
     @property
     def run_id(self) -> str:
-        """As its rows have it: the folder may have been given another name."""
-        return str(self.rows["run_id"].iloc[0]) if len(self.rows) else self.folder.name
+        """As its lines have it: the folder may have been given another name."""
+        names = [*self.cases["run"][:1], *self.epochs["run"][:1]]
+        return str(names[0]) if names else self.folder.name
 
     @cached_property
     def machine(self) -> str:
         """The machine that measured; empty before anything was. Predictions name another."""
-        return ", ".join(sorted(set(self.select(basis="measured")["machine"])))
+        return ", ".join(sorted(self._of_measured("machine")))
+
+    @cached_property
+    def commit(self) -> str:
+        """The commits whose code measured or predicted; empty before anything was."""
+        return ", ".join(sorted({*self.epochs["commit"], *self.cases["commit"]}))
+
+    def _of_measured(self, column: str) -> set[str]:
+        return {
+            str(one)
+            for of in (self.epochs, self.cases)
+            for one in of.loc[of["basis"] == "measured", column]
+        }
+
+    @cached_property
+    def has_gpu(self) -> bool:
+        """Whether anything was measured on a GPU."""
+        return "cuda" in self._of_measured("backend")
 
     @property
     def workloads(self) -> list[str]:
@@ -126,12 +158,13 @@ class Run:
     def drawn(self) -> str:
         """How its minibatches were had: as the plan says, and ``live`` where no GPU could draw."""
         asked = str(self.plan["measure"].get("sampling", "live"))
-        return "live" if asked in GPU_SAMPLING and self.select(backend="cuda").empty else asked
+        on_gpu = "cuda" in {*self.epochs["backend"], *self.cases["backend"]}
+        return "live" if asked in GPU_SAMPLING and not on_gpu else asked
 
     @cached_property
     def minibatches(self) -> str:
         """``fresh``: each epoch had minibatches of its own; ``same``, in runs from before that."""
-        has_sets = len(self.select(stage=SET[0], metric=SET[1])) > 0
+        has_sets = "minibatch_set" in self.epochs and self.epochs["minibatch_set"].notna().any()
         return str(self.plan["measure"].get("minibatches", "fresh" if has_sets else "same"))
 
     @property
@@ -168,56 +201,27 @@ class Run:
         names = workload_names({members[0]: same for same, members in groups})
         return [(names[members[0]], members) for _, members in groups]
 
-    @cached_property
-    def processes(self) -> Processes:
-        """The processes in which cases took turns with others."""
-        return processes_of(self.rows)
 
-    def select(self, **wanted: object) -> pd.DataFrame:
-        """The rows whose fields have these values: one value each, or any of a list of them."""
-        return self.rows.iloc[self._places(wanted)]
+def derived(epochs: pd.DataFrame) -> pd.DataFrame:
+    """Measured epochs with what follows from their columns.
 
-    def values(
-        self, stage: str, metric: str, basis: str | Sequence[str] = "measured"
-    ) -> pd.Series[float]:
-        """The observations of a metric that count, indexed by :data:`SERIES`, repeat and epoch.
+    ``cpu_s`` (core-seconds), ``cores`` (busy, on average), ``payload_rate`` (bytes of rows a second
+    of waiting for them: no rate of a link where fetches run ahead), ``gather_rate`` (the same of
+    the gather, waited for or not), ``link_rate`` (received over the link, a second of the epoch).
+    """
+    cpu, payload = epochs["cpu_user_s"] + epochs["cpu_system_s"], epochs["fetch_payload_bytes"]
+    return epochs.assign(
+        cpu_s=cpu,
+        cores=cpu / epochs["window_s"],
+        payload_rate=payload / epochs["fetch_s"],
+        gather_rate=payload / epochs["fetch_gather_s"],
+        link_rate=epochs["link_rx_bytes"] / epochs["epoch_s"],
+    )
 
-        Those of a failed case do not count, nor those beside other work while their series has
-        quiet repeats.
 
-        Raises:
-            RunError: an observation stands twice in the table.
-        """
-        wanted = {"stage": stage, "metric": metric, "basis": basis, "status": "ok", "used": True}
-        places = self._places(wanted)
-        index = self._index[places]
-        if index.has_duplicates:
-            twice = index[index.duplicated()][0]
-            raise RunError(
-                f"{self.folder / 'epochs.csv'}: {stage}.{metric} stands twice for {twice}"
-            )
-        return pd.Series(self.rows["value"].to_numpy()[places], index, name="value")
-
-    def _places(self, wanted: dict[str, object]) -> NDArray[np.intp]:
-        """Where in the table the rows of :meth:`select` stand."""
-        chosen = np.ones(len(self.rows), bool)
-        for name, value in wanted.items():
-            one = isinstance(value, str) or not isinstance(value, Collection)
-            values = (value,) if one else tuple(value)  # type: ignore[arg-type]
-            if (name, values) not in self._masks:
-                self._masks[name, values] = self.rows[name].isin(values).to_numpy()
-            chosen &= self._masks[name, values]
-        return np.flatnonzero(chosen)
-
-    @cached_property
-    def _masks(self) -> dict[tuple[str, tuple[object, ...]], NDArray[np.bool_]]:
-        """Which rows have one of these values in a column: asked again and again, found once."""
-        return {}
-
-    @cached_property
-    def _index(self) -> pd.MultiIndex:
-        """Of :meth:`values`, for every row."""
-        return pd.MultiIndex.from_frame(self.rows[[*SERIES, "repeat", "epoch"]])
+def _whole(frame: pd.DataFrame) -> pd.DataFrame:
+    """With the columns that are known, but that nobody observed."""
+    return frame.reindex(columns=list(dict.fromkeys([*frame, *KNOWN])))
 
 
 def load_run(folder: Path | str) -> Run:
@@ -231,16 +235,15 @@ def load_run(folder: Path | str) -> Run:
 
 
 def run_in(store: RunStore) -> Run:
-    """The run in a folder that is open; its table is parsed again only where others wrote it.
+    """The run in a folder that is open; its tables are parsed again only where others wrote them.
 
     Raises:
         RunError: see :func:`load_run`.
     """
-    going = is_running(store.folder)  # before the rows: a run that ends meanwhile has them all
+    going = is_running(store.folder)  # before the tables: a run that ends meanwhile has them all
     plan, env, frames = store.plan(), store.env(), store.frames()
     check(store.folder, plan, frames, env)
-    table = pd.concat([table_of(store.calibration()), frames.rows()], ignore_index=True)
-    return _run(store.folder, plan, env, table, store.samples(), going, frames)
+    return _run(store.folder, plan, env, frames, store.calibration(), store.samples(), going)
 
 
 def run_of(
@@ -253,111 +256,131 @@ def run_of(
 ) -> Run:
     """These rows of a run as a run of their own; for the arguments see :class:`Run`."""
     frames = frames_of(lines_of(row for row in rows if row.workload))
-    return _run(folder, plan, env, table_of(rows), samples, going, frames)
+    whole = [row for row in rows if not row.workload]
+    return _run(folder, plan, env, frames, whole, samples, going)
 
 
 def _run(
     folder: Path,
     plan: dict[str, Any],
     env: dict[str, Any],
-    table: pd.DataFrame,
+    frames: Frames,
+    calibration: Sequence[Row],
     samples: pd.DataFrame,
     going: bool | None,
-    frames: Frames,
 ) -> Run:
     """What cases measured that are no result is left out."""
-    table, right = results_in(table)
-    samples = of_measured(table, samples)
-    of_a_case = table["workload"] != ""
-    whole, table = table[~of_a_case].reset_index(drop=True), table[of_a_case]
-    strayed = (table["stage"] == "check") & (table["metric"] == "training")
-    if strayed.any():  # found now, or written down when the run ended
-        frames = frames_of(lines_of(rows_in(table)))
-    table = _with_workloads(of_mean_epoch(table), plan)
-    one_rank = table["rank"] >= 0
-    ranks, table = table[one_rank].reset_index(drop=True), table[~one_rank].reset_index(drop=True)
-    marked = mark_disturbed(table, env)
-    return Run(folder, plan, env, marked, samples, whole, ranks, going, right_of(frames, right))
+    frames = _judged(frames)
+    right = right_in(frames)
+    declared = of_mean_epoch(frames)
+    epochs = frames.epochs[(frames.epochs["basis"] != "measured") | among(frames.epochs, right)]
+    cases = _of_right(frames, right)
+    noise = noise_of(epochs, cases, env)
+    found = Run(
+        folder,
+        plan,
+        env,
+        _with_noise(epochs, noise[["noisy", "used"]], EPOCH_KEYS),
+        _with_noise(cases, noise, CASE_KEYS),
+        frames.reasons,
+        _about(frames.columns),
+        declared,
+        samples,
+        table_of(calibration),
+        going,
+    )
+    return replace(found, samples=of_measured(found, samples))
 
 
-def of_mean_epoch(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with what is declared of single epochs as that of a case's mean epoch, -1.
+def of_measured(run: Run, table: pd.DataFrame) -> pd.DataFrame:
+    """The lines of the cases of which an epoch was measured: not of those wrong or cut off."""
+    case = [*SERIES[:3], "repeat"]
+    epochs = run.epochs.loc[run.epochs["basis"] == "measured", case]
+    known = pd.MultiIndex.from_frame(table[case]).isin(pd.MultiIndex.from_frame(epochs))
+    return table[known].reset_index(drop=True)
 
-    Counted are the epochs that the case measured. A size of request that none of an epoch's reads
-    had has no row there, and counts as none.
+
+def _judged(frames: Frames) -> Frames:
+    """The tables, with the cases failed that did not train as the others of their workload."""
+    strayed = strays_in(frames)
+    cases, reasons = frames.cases.copy(), frames.reasons
+    cases["reason"] = cases["reason"].mask(
+        cases["status"].isin(("failed", "skipped")) & cases["reason"].isna(), "no reason was given"
+    )
+    for case, why in strayed.items():
+        mine = among(cases, {case}) & cases["status"].notna().to_numpy()
+        cases.loc[mine, ["status", "reason"]] = ["failed", why]
+        cases.loc[mine, ENDED.name] = np.nan
+        told = cases.loc[mine & (cases["rank"] < 0), list(set(reasons) & set(cases))]
+        told = told.assign(epoch=-1, table=CASES, column="check_training", source=None)
+        reasons = pd.concat([reasons, told.assign(reason=f"failed: {why}")], ignore_index=True)
+    if strayed:
+        cases["check_training"] = cases.get("check_training", np.nan)
+    return replace(frames, cases=cases, reasons=reasons)
+
+
+def _of_right(frames: Frames, right: Collection[tuple[object, ...]]) -> pd.DataFrame:
+    """The cases, of those that are no result only what is declared and how they ended."""
+    cases = frames.cases.copy()
+    lost = (cases["basis"] == "measured") & ~among(cases, right)
+    observed = [
+        name
+        for name, column in frames.columns.items()
+        if name in cases and not column.declared and column.stage not in STILL_RIGHT
+    ]
+    cases.loc[lost, observed] = np.nan
+    return cases
+
+
+def of_mean_epoch(frames: Frames) -> pd.DataFrame:
+    """What each case declares of an epoch, by :data:`CASE` without the basis.
+
+    What it says of single epochs counts as the mean over those that it measured: a size of request
+    that none of an epoch's reads had stands nowhere, and counts as none.
     """
-    of_epochs = (table["basis"] == "declared") & (table["epoch"] >= 0)
-    each, others = table[of_epochs], table[~of_epochs]
-    case = ["workload", "strategy", "variant", "backend", "repeat", "rank"]
-    epochs = each.groupby(case)["epoch"].transform("nunique")
-    metrics = each.groupby([*case, "stage", "metric"])["value"]
-    means = metrics.transform("sum") / epochs.where(metrics.transform("count") > 0)
-    lines = each.assign(value=means, epoch=-1)[each["value"].notna() | means.isna()]
-    once = lines.drop_duplicates([*case, "stage", "metric"])
-    return pd.concat([others, once]).sort_index().reset_index(drop=True)
+    case = [name for name in CASE if name != "basis"]
+    names = [name for name, column in frames.columns.items() if column.declared]
+    once, each = (
+        of[(of["basis"] == "measured") & (of["rank"] < 0)].set_index(case).reindex(columns=names)
+        for of in (frames.cases, frames.epochs)
+    )
+    each = each[each.notna().any(axis=1)].groupby(level=case, sort=False)
+    means = each.sum(min_count=1).div(each.size(), axis=0)
+    found = means.combine_first(once[~once.index.duplicated()])
+    wanted = [*names, *(name for name in KNOWN if name.startswith("declared_"))]
+    return found.reindex(columns=list(dict.fromkeys(wanted))).dropna(how="all").astype(float)
+
+
+def _with_noise(frame: pd.DataFrame, noise: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """The lines with these columns, in order: the keys, what is known, what else was observed."""
+    mine = noise.reindex(pd.MultiIndex.from_frame(frame[CASE])).set_axis(frame.index)
+    of_case = frame.assign(**mine).assign(noisy=mine["noisy"].eq(True), used=mine["used"].eq(True))
+    keys = [*keys, *noise]
+    metrics = [str(name) for name in of_case if name not in keys]
+    places = {name: place for place, name in enumerate(KNOWN)}
+    metrics.sort(key=lambda name: places.get(name.removesuffix("_samples"), len(places)))
+    return of_case[[*keys, *metrics]].reset_index(drop=True)
+
+
+def _about(columns: dict[str, Column]) -> pd.DataFrame:
+    lines = {name: [getattr(column, of) for of in _ABOUT] for name, column in columns.items()}
+    found = pd.DataFrame.from_dict(lines, orient="index", columns=list(_ABOUT))
+    return found.rename_axis("column")
 
 
 def predicted(run: Run, rows: Sequence[Row]) -> Run:
     """The run with these predictions in place of those that it had."""
-    others = run.rows[run.rows["basis"] != "predicted"]
-    table = pd.concat([others, _with_workloads(table_of(rows), run.plan)], ignore_index=True)
     made = frames_of(lines_of(rows))
-    known = run.tables or frames_of(Lines())
-    epochs, cases, reasons = (
+    epochs, reasons = (
         pd.concat([old[old["basis"] != "predicted"], new], ignore_index=True)
         for old, new in (
-            (known.epochs, made.epochs),
-            (known.cases, made.cases),
-            (known.reasons, made.reasons),
+            (run.epochs, made.epochs.assign(noisy=False, used=True)),
+            (run.reasons, made.reasons),
         )
     )
-    tables = Frames(epochs, cases, reasons, made.columns | known.columns)
-    return replace(run, rows=mark_disturbed(table, run.env), tables=tables)
-
-
-def _with_workloads(table: pd.DataFrame, plan: dict[str, Any]) -> pd.DataFrame:
-    """Each row joined with the fields of its workload."""
-    fields = pd.DataFrame(
-        [
-            {**workload, "workload": name, "fanouts": ",".join(map(str, workload["fanouts"]))}
-            for name, workload in plan["workloads"].items()
-        ]
-    ).drop(columns="dataset")
-    fields = fields.astype(dict.fromkeys(fields.select_dtypes("str"), object))
-    return table.merge(fields, on="workload", how="left", validate="many_to_one")
-
-
-def of_measured(rows: pd.DataFrame, series: pd.DataFrame) -> pd.DataFrame:
-    """The lines of the cases whose epochs are in the table: not of those wrong or cut off."""
-    case = ["workload", "strategy", "variant", "repeat"]
-    epochs = rows[(rows["stage"] == "epoch") & (rows["basis"] == "measured")]
-    known = pd.MultiIndex.from_frame(series[case]).isin(epochs.set_index(case).index)
-    return series[known].reset_index(drop=True)
-
-
-#: Of cases that took turns, by workload, strategy, variant and repeat: when each of their processes
-#: began, which names it, by the first epoch that it measured (-1: from the first on). A case has
-#: several where it was cut off and resumed. Of paths that had a process alone there is nothing.
-Processes = Mapping[tuple[Hashable, ...], Mapping[int, float]]
-
-
-def processes_of(rows: pd.DataFrame) -> Processes:
-    """:attr:`Run.processes` of such rows."""
-    mine = rows[(rows["stage"] == PROCESS[0]) & (rows["metric"] == PROCESS[1])].dropna(
-        subset="value"
-    )
-    found: dict[tuple[Hashable, ...], dict[int, float]] = {}
-    columns = ["workload", "strategy", "variant", "repeat", "epoch", "value"]
-    for *case, epoch, value in mine[columns].itertuples(index=False, name=None):
-        found.setdefault(tuple(case), {})[epoch] = value
-    return found
-
-
-def process_at(processes: Processes, case: tuple[Hashable, ...], epoch: int) -> float | None:
-    """The process that measured an epoch of a case; ``None``: it had one alone."""
-    begun = processes.get(case, {})
-    first = max((one for one in begun if one <= epoch), default=None)
-    return None if first is None else begun[first]
+    columns = pd.concat([run.columns, _about(made.columns)])
+    columns = columns[~columns.index.duplicated()]
+    return replace(run, epochs=epochs, reasons=reasons, columns=columns)
 
 
 def only(
@@ -369,33 +392,24 @@ def only(
 ) -> Run:
     """The run as if no other workloads, strategies and backends had been in its plan.
 
-    What the cases declare of themselves belongs to every backend; predictions are left out.
+    What the cases declare of themselves belongs to every backend; predictions are left out where
+    backends are named.
     """
     cases = run.plan["cases"]
-    rows, ranks = run.rows, run.ranks
-    if workloads is not None:
-        cases = [case for case in cases if case["workload"] in workloads]
-        rows, ranks = (t[t["workload"].isin(workloads)] for t in (rows, ranks))
-    if strategies is not None:
-        cases = [case for case in cases if case["strategy"] in strategies]
-        rows, ranks = (t[t["strategy"].isin(strategies)] for t in (rows, ranks))
+    frames = {name: getattr(run, name) for name in ("epochs", "cases", "reasons", "declared")}
+    for column, wanted in (("workload", workloads), ("strategy", strategies)):
+        if wanted is not None:
+            cases = [case for case in cases if case[column] in wanted]
+            for name, frame in frames.items():
+                of = frame.index.get_level_values(column) if name == "declared" else frame[column]
+                frames[name] = frame[of.isin(list(wanted))]
     if backends is not None:
-        measured = (rows["basis"] == "measured") & rows["backend"].isin(backends)
-        rows = rows[measured | (rows["basis"] == "declared")]
-        ranks = ranks[ranks["backend"].isin(backends)]
+        for name in ("epochs", "cases"):
+            of = frames[name]
+            frames[name] = of[(of["basis"] == "measured") & of["backend"].isin(list(backends))]
     kept = {case["workload"] for case in cases}
     table = {name: fields for name, fields in run.plan["workloads"].items() if name in kept}
-    plan = {**run.plan, "cases": cases, "workloads": table}
-    left = pd.MultiIndex.from_frame(rows[SERIES].drop_duplicates())
-    tables = run.tables
-    if tables is not None:
-        epochs, cases = (
-            frame[pd.MultiIndex.from_frame(frame[SERIES]).isin(left)].reset_index(drop=True)
-            for frame in (tables.epochs, tables.cases)
-        )
-        mine = tables.reasons["workload"].isin(kept)
-        tables = replace(tables, epochs=epochs, cases=cases, reasons=tables.reasons[mine])
-    return replace(run, plan=plan, rows=rows, ranks=ranks, tables=tables)
+    return replace(run, plan={**run.plan, "cases": cases, "workloads": table}, **frames)
 
 
 def newest_run(root: Path) -> Path:
@@ -424,124 +438,6 @@ def began(folder: Path) -> str:
     except (OSError, ValueError, KeyError, TypeError):
         found = re.match(r"(\d{4})-?(\d{2})-?(\d{2})", folder.name)
         return "-".join(found.groups()) if found else ""
-
-
-class _Measured(BaseModel):
-    """What is read of ``measure``, which may be of another version."""
-
-    epochs: int
-    warmup_epochs: int
-    sampling: str = ""
-    minibatches: str = ""
-    sampler_workers: int = 0
-    threads: int = 0
-    eval_every_epoch: bool = False
-
-
-#: What is read of a workload without asking whether it is there.
-_NEEDED = {"dataset", "scale", "model", "hidden", "fanouts", "batch_size", "max_batches", "seed"}
-
-
-class _Shape(BaseModel):
-    """What is read of a plan."""
-
-    workloads: dict[str, Workload]
-    cases: list[NamedCase]
-    measure: _Measured
-    name: str
-
-
-class _Cpu(BaseModel):
-    model: str | None = None
-    usable_cores: int | None = None
-    logical_cores: int | None = None
-
-
-class _Gpu(BaseModel):
-    name: str
-    power_limit_w: float | None = None
-    link_gen_max: int | None = None
-    link_width_max: int | None = None
-
-
-class _Package(BaseModel):
-    package: str
-    version: str
-
-
-class _Memory(BaseModel):
-    total: int | None = None
-
-
-class _Numa(BaseModel):
-    processors_by_node: dict[int, int] = {}
-
-
-class _Env(BaseModel):
-    """What is read of a machine."""
-
-    cpu: _Cpu = _Cpu()
-    gpus: list[_Gpu] | None = None
-    memory: _Memory = _Memory()
-    numa: _Numa = _Numa()
-    libraries: dict[str, str | None] | None = None
-    thread_limits: dict[str, str | None] | None = None
-    plugins: dict[str, dict[str, _Package]] = {}
-    waiting: Waiting | None = None
-
-
-def _refuse_other(file: Path, shape: type[BaseModel], what: str, content: object) -> None:
-    """
-    Raises:
-        RunError: the content has another shape; names the first thing that is wrong.
-    """
-    try:
-        shape.model_validate_json(json.dumps(content), strict=True)
-    except ValidationError as error:
-        raise RunError(f"{file}: not a run's {what} ({first_of(error)}); {RESTORE}") from error
-
-
-def limits_of(plan: dict[str, Any]) -> dict[str, Any]:
-    """What a plan's ``measure`` says of how precise is enough; older ones have other keys."""
-    measure = plan["measure"]
-    said = {key: measure[key] for key in ("repeats", "precision") if measure.get(key) is not None}
-    older = [measure[key] for key in ("min_repeats", "max_repeats") if key in measure]
-    return {**said, **({"repeats": older} if older and "repeats" not in said else {})}
-
-
-def first_of(error: ValidationError) -> str:
-    """The first thing that is wrong, in a line."""
-    first = error.errors()[0]
-    where = ".".join(map(str, first["loc"]))
-    return plain(": ".join(filter(None, (where, first["msg"]))))
-
-
-def check(folder: Path, plan: dict[str, Any], frames: Frames, env: dict[str, Any]) -> None:
-    """Refuse a plan or a machine that is none, rows of another schema or plan, and an old name.
-
-    Raises:
-        RunError: it is such a run; the message names the file and the remedy.
-    """
-    _refuse_other(folder / "plan.json", _Shape, "plan", plan)
-    _refuse_other(folder / "plan.json", Measure, "plan", limits_of(plan))
-    _refuse_other(folder / "env.json", _Env, "machine", env)
-    for name, fields in plan["workloads"].items():
-        if lacking := _NEEDED - fields.keys():
-            raise RunError(f"{folder / 'plan.json'}: {name} has no {min(lacking)}; {RESTORE}")
-    if strange := {case["workload"] for case in plan["cases"]} - plan["workloads"].keys():
-        why = f"a case has the workload {min(strange)!r}, which is none of it"
-        raise RunError(f"{folder / 'plan.json'}: {why}; {RESTORE}")
-    if any(case["strategy"] == "null" for case in plan["cases"]):  # it would rank as a data path
-        raise RunError(
-            f"{folder}: the no-fetch limit is called no_fetch now, and `null` there; read it with"
-            " the gatherbench version that wrote it"
-        )
-    seen = {*frames.epochs["workload"], *frames.cases["workload"]}
-    if strange := seen - plan["workloads"].keys():
-        raise RunError(
-            f"{folder / 'epochs.csv'}: workload {min(strange)!r} does not stand in plan.json;"
-            " the files belong to different runs: put those of one run there"
-        )
 
 
 def no_samples() -> pd.DataFrame:

@@ -16,7 +16,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from gatherbench.bench.run.rows import SET, Row, rows_in, table_of
+from gatherbench.bench.run.frames import Frames
+from gatherbench.bench.run.rows import SET, Row
 from gatherbench.bench.run.store import (
     CASE_METRIC,
     CASE_STAGE,
@@ -40,6 +41,11 @@ SOURCE = "losses and accuracy compared with those of the workload's other cases"
 #: What is known of a case before it has fetched a row, or although its rows were wrong.
 STILL_RIGHT = (CASE_STAGE, CHECK_STAGE, "setup")
 _END = (CASE_STAGE, CASE_METRIC)
+CASE = ["workload", "strategy", "variant", "repeat"]
+#: The column of the reason why a case that strays is none.
+STRAYED = "check_training"
+#: A loss or accuracy: of which case, backend, set of minibatches, stage and metric.
+Seen = tuple[CaseId, str, int, tuple[str, str], float]
 
 
 def results(rows: Iterable[Row]) -> set[CaseId]:
@@ -61,31 +67,42 @@ def without_wrong(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if holds(row)]
 
 
-def results_in(table: pd.DataFrame) -> tuple[pd.DataFrame, set[CaseId]]:
-    """What :func:`without_wrong` leaves of what :func:`judged` finds, of a table of rows.
+def right_in(frames: Frames) -> set[CaseId]:
+    """:func:`results`, of the tables of a run."""
+    cases, reasons = frames.cases, frames.reasons
+    ended = cases[(cases["basis"] == "measured") & (cases["status"] == "ok")]
+    checks = [name for name, column in frames.columns.items() if column.stage == CHECK_STAGE]
+    wrong = (reasons["status"] == "failed") & reasons["column"].isin([*checks, STRAYED])
+    right, lost = ({*of[CASE].itertuples(index=False, name=None)} for of in (ended, reasons[wrong]))
+    return right - lost
 
-    Returns:
-        The table, and the cases that are a result.
-    """
-    what = table["stage"] + "." + table["metric"]
-    telling = what.isin([".".join(pair) for pair in (_END, SET[:2], *TOLERANCES)])
-    telling |= table["stage"] == CHECK_STAGE
-    few = list(rows_in(table[telling]))
-    if len(known := judged(few)) > len(few):
-        table = pd.concat([table[~telling], table_of(known)], ignore_index=True)
-    right = results(known)
-    holds = (table["basis"] != "measured") | (table["workload"] == "")
-    holds |= table["stage"].isin(STILL_RIGHT) | among(table, right)
-    return table[holds].reset_index(drop=True), right
+
+def strays_in(frames: Frames) -> dict[CaseId, str]:
+    """:func:`strays`, of the tables of a run."""
+    seen: list[Seen] = []
+    right = right_in(frames)
+    for frame in (frames.epochs, frames.cases):
+        mine = frame[(frame["basis"] == "measured") & (frame["rank"] == -1) & among(frame, right)]
+        epochs = mine["epoch"] if "epoch" in mine else pd.Series(-1, mine.index)
+        sets = mine["minibatch_set"].fillna(epochs) if "minibatch_set" in mine else epochs
+        keys = [*mine[CASE].itertuples(index=False, name=None)]
+        for stage, metric in TOLERANCES:
+            if (name := f"{stage}_{metric}") in mine:
+                where = zip(keys, mine["backend"], sets, mine[name], strict=True)
+                seen += [
+                    (case, backend, int(chosen), (stage, metric), float(value))
+                    for case, backend, chosen, value in where
+                    if not pd.isna(value)
+                ]
+    return _astray(seen)
 
 
 def among(table: pd.DataFrame, cases: Collection[CaseId]) -> NDArray[np.bool_]:
     """Which lines of a table are of one of these cases."""
-    names = ["workload", "strategy", "variant", "repeat"]
     known = [
-        key in cases for key in table[names].drop_duplicates().itertuples(index=False, name=None)
+        key in cases for key in table[CASE].drop_duplicates().itertuples(index=False, name=None)
     ]
-    return np.array(known, bool)[table.groupby(names, sort=False).ngroup().to_numpy()]
+    return np.array(known, bool)[table.groupby(CASE, sort=False).ngroup().to_numpy()]
 
 
 def fail_strays(store: RunStore) -> int:
@@ -128,7 +145,6 @@ def strays(rows: Iterable[Row]) -> dict[CaseId, str]:
     cases, else of the medians of the series. Where
     two series without a baseline differ, nobody knows which is right, and both fail.
     """
-    groups: dict[tuple[str, str, int, str, str], dict[CaseId, float]] = defaultdict(dict)
     rows = list(rows)
     # Runs from before there were sets had the minibatches in the same order.
     sets = {
@@ -136,12 +152,24 @@ def strays(rows: Iterable[Row]) -> dict[CaseId, str]:
         for row in rows
         if (row.stage, row.metric) == SET[:2]
     }
-    for row in rows:
+    return _astray(
+        (
+            key_of(row),
+            row.backend,
+            int(sets.get((key_of(row), row.epoch), row.epoch)),
+            (row.stage, row.metric),
+            row.value,
+        )
+        for row in rows
         # Ranks have losses of their own; those of a case that failed may have no mean beside them.
-        if (row.stage, row.metric) in TOLERANCES and row.value is not None and row.rank == -1:
-            chosen = int(sets.get((key_of(row), row.epoch), row.epoch))
-            where = (row.workload, row.backend, chosen, row.stage, row.metric)
-            groups[where][key_of(row)] = row.value
+        if (row.stage, row.metric) in TOLERANCES and row.value is not None and row.rank == -1
+    )
+
+
+def _astray(seen: Iterable[Seen]) -> dict[CaseId, str]:
+    groups: dict[tuple[str, str, int, str, str], dict[CaseId, float]] = defaultdict(dict)
+    for case, backend, chosen, what, value in seen:
+        groups[case[0], backend, chosen, *what][case] = value
     found: dict[CaseId, str] = {}
     # The sets in their order, and then the score, whose epoch is -1.
     for where in sorted(groups, key=lambda where: (where[2] < 0, where)):

@@ -18,15 +18,14 @@ import numpy as np
 from gatherbench.bench.meters.load import Waiting
 from gatherbench.bench.plan.workload import ranks_of
 from gatherbench.bench.read.derive import epoch_intervals, problems
-from gatherbench.bench.read.disturbance import disturbance, disturbed_alone, mostly_disturbed
 from gatherbench.bench.read.issuing import host_bound
-from gatherbench.bench.read.once import once
+from gatherbench.bench.read.noise import mostly_noisy, noise, noisy_series
 from gatherbench.bench.read.standings import Standing, standings
 from gatherbench.bench.read.stopping import imprecise
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import listed, number, quantity, short, span, with_ends
 from gatherbench.bench.run.rows import Key
-from gatherbench.bench.run.store import CASE_METRIC, CASE_STAGE, CUT_OFF
+from gatherbench.bench.run.store import CUT_OFF
 from gatherbench.bench.show.provenance import cases_ended, has_gpu, small_pages
 from gatherbench.stats.interval import Interval
 from gatherbench.stats.judge import THRESHOLD
@@ -91,7 +90,6 @@ class Answer:
         return {**asdict(self), "ratios": ratios, "over": self.over or None, "limit": limit}
 
 
-@once
 def answers(run: Run) -> list[Answer]:
     """One for each workload of which epochs were measured, in the plan's order."""
     return [_answer(run, standing) for standing in standings(run)]
@@ -99,8 +97,8 @@ def answers(run: Run) -> list[Answer]:
 
 def _answer(run: Run, of: Standing) -> Answer:
     name, none = run.names[of.workload], ""
-    if mostly_disturbed(run):
-        none = f"{disturbance(run)}, and decides nothing"
+    if mostly_noisy(run):
+        none = f"{noise(run)}, and decides nothing"
     elif len(of.ranked) < 2:
         none = "there are no two paths with a quiet repeat"
     elif all(found.repeats < 2 for found in map(of.speedup, of.ranked)):
@@ -212,20 +210,19 @@ def _unbind(run: Run) -> str:
 # ---- cautions ------------------------------------------------------------------------------------
 
 
-@once
 def cautions(run: Run) -> list[str]:
     """How far the answer holds, what matters most first; a terminal has room for that."""
     return list(_cautions(run))
 
 
 def _cautions(run: Run) -> Iterator[str]:
-    counts, busy, alone = cases_ended(run), disturbance(run), disturbed_alone(run)
+    counts, busy, alone = cases_ended(run), noise(run), noisy_series(run)
     if not counts["ok"]:
         ended = ", ".join(f"{n} {status}" for status, n in counts.items() if n)
         bad = problems(run)["reason"]
         first = f". The first: {short(bad.iloc[0], 200)}" if len(bad) else ""
         yield f"Nothing was measured. Cases: {ended}{first}"
-    if mostly_disturbed(run):
+    if mostly_noisy(run):
         yield f"Busy machine: {busy}. Nothing is decided; measure again on an idle machine"
     single = sum(found.repeats == 1 for found in epoch_intervals(run).values())
     if single:
@@ -244,13 +241,12 @@ def _cautions(run: Run) -> Iterator[str]:
         remedy = "it was still going when this was written" if run.going else remedy
         planned = len(run.plan["cases"])
         yield f"Incomplete: {counts['not run']} of {planned} cases have not been run; {remedy}"
-    ends = run.select(stage=CASE_STAGE, metric=CASE_METRIC)
-    if cut := int((ends["source"] == CUT_OFF).sum()):
+    if cut := int(((run.reasons["source"] == CUT_OFF) & (run.reasons["rank"] < 0)).sum()):
         yield (
             f"Cut off: of {cut} case{'s' * (cut > 1)} the whole blocks count, whose rows were"
             " compared in each epoch, but not after the last one"
         )
-    if busy and not mostly_disturbed(run):
+    if busy and not mostly_noisy(run):
         names = listed([_name(key) for key in alone])
         told = f"without one are {names}: measure again on an idle machine"
         told = told if alone else "every path has some"
@@ -261,6 +257,6 @@ def _cautions(run: Run) -> Iterator[str]:
         asked = run.plan["measure"]["precision"]
         yield (
             f"Too few repeats for the plan’s precision (±{asked:.0%}): of"
-            f" {len(wide)} {'ratios' if run.processes else 'epochs'}, least of all that of"
+            f" {len(wide)} {'ratios' if run.in_turns else 'epochs'}, least of all that of"
             f" {in_words(*worst[1:3])} ({width}); {_MORE} narrow them"
         )

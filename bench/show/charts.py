@@ -12,15 +12,14 @@ from typing import Any
 import pandas as pd
 
 from gatherbench.bench.read.derive import (
-    EPOCHS,
     baseline,
     epoch_times,
     plan_order,
     problems,
     sort_series,
+    unpredicted,
 )
-from gatherbench.bench.read.disturbance import disturbed_alone, disturbed_series, no_ratio_over
-from gatherbench.bench.read.once import once
+from gatherbench.bench.read.noise import no_ratio_over, noisy_and_modelled, noisy_series
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES, Key
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
@@ -51,7 +50,7 @@ def in_plan_order(run: Run, frame: pd.DataFrame) -> pd.DataFrame:
 def _open(run: Run, key: Key, over: tuple[str, str], low: float, high: float) -> bool:
     """Whether a speed-up over that path with these ends decides nothing."""
     reference = key._replace(strategy=over[0], variant=over[1])
-    busy = key in disturbed_alone(run) or bool(no_ratio_over(run, reference))
+    busy = key in noisy_series(run) or bool(no_ratio_over(run, reference))
     return is_open(low, high) or (busy and key.basis == "measured" and key != reference)
 
 
@@ -95,7 +94,7 @@ def bars(
     panels = []
     for workload in run.workloads:
         here = values[values["workload"] == workload]
-        for basis in EPOCHS if whose["predicted"] else EPOCHS[:1]:
+        for basis in ("measured", "predicted")[: 1 + bool(whose["predicted"])]:
             frame = here[here["basis"] == basis]
             modelled = basis == "predicted"
             reasons = _unpredicted(run) if modelled else _unmeasured(run, frame, absent, why)
@@ -146,7 +145,7 @@ def bar(
     """The bar of a row with the columns of ``SERIES``, ``value`` and those of its ends."""
     low, high = (float(row[end]) for end in ends)
     names = (str(row["strategy"]), str(row["variant"]))
-    alone = Key(*(str(row[name]) for name in SERIES)) in disturbed_series(run)
+    alone = Key(*(str(row[name]) for name in SERIES)) in noisy_and_modelled(run)
     key = Key(*(str(row[name]) for name in SERIES))
     unsure = value == "speedup" and _open(run, key, baseline(run), low, high)
     suffix = DISTURBED * alone + UNDECIDED * unsure + suffix
@@ -229,7 +228,6 @@ def _unmeasured(
     return found
 
 
-@once
 def _ended(run: Run) -> tuple[list[tuple[str, str, str]], list[dict[Hashable, Any]]]:
     """Workload, strategy and variant of what was measured, and :func:`problems`; once a run."""
     measured = epoch_times(run).query("basis == 'measured'")[SERIES[:3]]
@@ -239,7 +237,6 @@ def _ended(run: Run) -> tuple[list[tuple[str, str, str]], list[dict[Hashable, An
 def _unpredicted(run: Run) -> Reasons:
     """Of series of which the link model says nothing."""
     found = defaultdict[str, dict[Names, str]](dict)
-    rows = run.select(stage="epoch", metric="wall_time", basis="predicted")
-    for row in rows[rows["status"] != "ok"].to_dict("records"):
+    for row in unpredicted(run).to_dict("records"):
         found[row["workload"]][row["strategy"], row["variant"]] = row["reason"]
     return found

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gatherbench.bench.read.derive import sort_series
+from gatherbench.bench.read.derive import reasons_of, sort_series
 from gatherbench.bench.read.tables import Run, of_measured
 from gatherbench.bench.read.units import bytes_in_words, quantity
 from gatherbench.bench.run.rows import SERIES
@@ -64,9 +64,10 @@ def over_time(
 
 def _reasons(run: Run, metric: str) -> dict[Series, str]:
     """What the run says of a metric that it does not have of a series, or of the series' cases."""
-    missing = run.select(status=["failed", "skipped"])
+    of_metric = run.columns.index[run.columns["metric"] == metric]
+    ended = run.ended.reset_index()
     found: dict[Series, str] = {}
-    for rows in (missing[missing["metric"] == metric], missing[missing["stage"] == "case"]):
+    for rows in (reasons_of(run, *of_metric), ended[ended["status"] != "ok"]):
         for *key, status, reason in rows[[*SERIES[:3], "status", "reason"]].to_numpy():
             found.setdefault((key[0], key[1], key[2]), f"{status}: {reason}")
     return found
@@ -87,7 +88,7 @@ def polled(
         points_of: what is drawn of the readings of one metric in one epoch, in the order of time.
         legend: metrics → what they are called, and their colours.
     """
-    timeline = of_measured(run.rows, RunStore(run.folder).timeline())
+    timeline = of_measured(run, RunStore(run.folder).timeline())
     timeline = timeline.sort_values("time_s", kind="stable")
     lines: dict[Series, Line] = {}
     for case, epoch in timeline.groupby([*SERIES[:3], "repeat", "epoch"]):
@@ -129,7 +130,9 @@ def _epoch(
         if last["unit"] == "B":
             totals.append(f"{bytes_in_words(last['value'])} {names[metric]}")
     case = {name: epoch.iloc[0][name] for name in (*SERIES[:3], "repeat", "epoch")}
-    payload = run.select(stage="fetch", metric="payload", **case)["value"].dropna()
+    here = run.epochs[(run.epochs["rank"] < 0) & (run.epochs["basis"] == "measured")]
+    here = here[(here[[*case]] == list(case.values())).all(axis=1)]
+    payload = here.get("fetch_payload_bytes", pd.Series(dtype=float)).dropna()
     if totals and len(payload):
         totals.append(f"payload {bytes_in_words(payload.iloc[0])}")
     series, note = (case["strategy"], case["variant"]), ", ".join(totals)

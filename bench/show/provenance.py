@@ -8,10 +8,9 @@ from typing import Any, cast
 import pandas as pd
 
 from gatherbench.bench.read.derive import problems
-from gatherbench.bench.read.disturbance import disturbance, disturbed_alone
 from gatherbench.bench.read.gpu import slow_pages
 from gatherbench.bench.read.modelled import borrows, corners
-from gatherbench.bench.read.once import once
+from gatherbench.bench.read.noise import noise, noisy_series
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity, short
 from gatherbench.strategies.registry import in_words
@@ -20,23 +19,20 @@ from gatherbench.strategies.registry import in_words
 HOST_ONLY = "Host memory only: no GPU and no PCIe link took part"
 
 
-@once
 def has_gpu(run: Run) -> bool:
     """Whether anything in the run was measured on a GPU."""
-    return len(run.select(backend="cuda", basis="measured")) > 0
+    return run.has_gpu
 
 
-@once
 def modelled_for(run: Run) -> list[str]:
     """The link profiles whose epochs were modelled."""
-    return sorted(set(run.select(basis="predicted")["machine"]))
+    return sorted(set(run.predicted["machine"]))
 
 
-@once
 def borrowed(run: Run) -> str:
     """Sentences to add where modelled epochs rest on times that the run measured, or range."""
     words = {"sample": "minibatches", "fetch": "the CPU's gathers"}
-    there = [said for stage, said in words.items() if borrows(run.rows, stage).any()]
+    there = [said for stage, said in words.items() if borrows(run, stage)]
     said = ""
     if there:
         said = f" Modelled epochs take the time of {' and of '.join(there)} from this run."
@@ -49,13 +45,12 @@ def borrowed(run: Run) -> str:
     return said
 
 
-@once
 def warnings_of(run: Run) -> list[str]:
     """What stands above the charts of a run: no GPU took part; the host was busy otherwise;
     managed memory has small pages."""
     said = [] if has_gpu(run) else [HOST_ONLY]
-    if disturbed_alone(run):  # else quiet repeats alone count
-        said.append(f"Disturbed: {disturbance(run)}; measure again on an idle machine")
+    if noisy_series(run):  # else quiet repeats alone count
+        said.append(f"Disturbed: {noise(run)}; measure again on an idle machine")
     return [*said, *small_pages(run)]
 
 
@@ -72,13 +67,12 @@ def small_pages(run: Run) -> list[str]:
 def repeats_of(run: Run) -> str:
     """How often each series was measured: ``6 to 9 repeats``; what was planned before any was."""
     series = ["workload", "strategy", "variant"]
-    ended = run.rows[(run.rows["stage"] == "case") & (run.rows["metric"] == "wall_time")]
-    counts = (ended if len(ended) else pd.DataFrame(run.plan["cases"])).groupby(series).size()
+    counts = (run.ended if len(run.ended) else pd.DataFrame(run.plan["cases"])).groupby(series)
+    counts = counts.size()
     low, high = counts.min(), counts.max()
     return f"{low} to {high} repeats" if low < high else f"{low} repeat{'' if low == 1 else 's'}"
 
 
-@once
 def provenance(run: Run) -> str:
     """What was measured on what, and how often."""
     measure = run.plan["measure"]
@@ -87,17 +81,16 @@ def provenance(run: Run) -> str:
         for key, name in (("epochs", "epoch"), ("warmup_epochs", "warm-up epoch"))
     ]
     processor = run.env.get("cpu", {}).get("model", "unknown processor")
-    measured = run.select(basis="measured")
-    commit = ", ".join(sorted(set(measured["commit"]))) or "unknown"
-    kinds = set(measured["backend"][measured["epoch"] >= 0])
-    kinds |= {"model"} if modelled_for(run) else set()
+    measured = run.epochs[(run.epochs["basis"] == "measured") & (run.epochs["rank"] < 0)]
+    commit = ", ".join(sorted({*measured["commit"], *run.cases["commit"]})) or "unknown"
+    kinds = {*measured["backend"]} | ({"model"} if modelled_for(run) else set())
     backends = ", ".join(sorted(kinds)) or "none"
     others = [
         f"{name} ({of['package']} {of['version']})"
         for names in run.env.get("plugins", {}).values()
         for name, of in names.items()
     ]
-    turns = ", paths in turns in one process a repeat" if run.processes else ""
+    turns = ", paths in turns in one process a repeat" if run.in_turns else ""
     beside = f" Of other packages: {', '.join(others)}." if others else ""
     return (
         f"{repeats_of(run)} × {counts[0]}, {counts[1]} dropped{turns}. Machine"
@@ -108,8 +101,7 @@ def provenance(run: Run) -> str:
 
 def cases_ended(run: Run) -> dict[str, int]:
     """How many cases were ``ok``, ``failed`` and ``skipped``, and ``not run`` of those planned."""
-    rows = run.rows
-    ended = rows[(rows["stage"] == "case") & (rows["metric"] == "wall_time")]["status"]
+    ended = run.ended["status"]
     counts = {status: int((ended == status).sum()) for status in ("ok", "failed", "skipped")}
     bad = problems(run)
     return {**counts, "not run": int(bad.loc[bad["status"] == "not run", "repeats"].sum())}
@@ -139,7 +131,7 @@ def in_short(run: Run) -> list[tuple[str, str]]:
         ("Plan", short(run.plan.get("description") or run.plan.get("name", "unnamed"), 160)),
         ("Cases", ended),
         ("Epochs", _epochs(run)),
-        ("Commit", short(", ".join(sorted(set(run.rows["commit"]))) or "unknown")),
+        ("Commit", short(run.commit or "unknown")),
     ]
 
 

@@ -25,7 +25,7 @@ from gatherbench.bench.show.views.registry import views_of
 def render(run: Run) -> RenderableType:
     """How the paths of each workload stand, and the answer; made for 100 columns."""
     where = "on a GPU" if has_gpu(run) else "host memory, no GPU"
-    turns = ", in turns" if run.processes else ""
+    turns = ", in turns" if run.in_turns else ""
     epochs = run.plan["measure"]["epochs"]
     said = f"{where}, {repeats_of(run)} × {epochs} epoch{'s' * (epochs != 1)}{turns}"
     names = {ident: f"{name}: {said}" for ident, name in run.names.items()}

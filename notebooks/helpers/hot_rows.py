@@ -6,13 +6,15 @@ found on the GPU.
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pandas as pd
 
-from gatherbench.bench.read.derive import speedup_over
-from gatherbench.bench.read.kept import found_on_device, line_names
+from gatherbench.bench.read.derive import found_on_device, speedup_over
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES
-from gatherbench.strategies.registry import build
+from gatherbench.strategies.base import Strategy
+from gatherbench.strategies.registry import STRATEGIES, build
 from helpers.epoch_bars import bar_groups
 from helpers.findings import Findings
 
@@ -57,3 +59,24 @@ def _kept_gains(run: Run) -> pd.DataFrame:
     """Over aligned zero-copy with its usual parameters, of the series that count what they find."""
     table = speedup_over(run, REFERENCE, build(REFERENCE).variant)
     return table.join(found_on_device(run), on=SERIES[:4]).dropna(subset="counted")
+
+
+def line_names(run: Run) -> dict[tuple[str, str], tuple[str, bool]]:
+    """Of each strategy and variant the name of its line, and whether nobody would train with it."""
+    known = {one.name for one in STRATEGIES}
+    cases = {(c["strategy"], c["variant"]): c["params"] for c in run.plan["cases"]}
+    found: dict[tuple[str, str], tuple[str, bool]] = {}
+    built = {key: build(key[0], cases[key]) for key in cases if key[0] in known}
+    for key in cases:
+        alike = [one for one in built.values() if one.name == key[0]]
+        label = _line(built[key], alike) if alike else " ".join(key)
+        control = bool(alike) and built[key].role == "control"
+        found[key] = (f"{label} (control)" if control else label, control)
+    return found
+
+
+def _line(strategy: Strategy, alike: list[Strategy]) -> str:
+    """The strategy, and the words in which its variants differ but for how much they keep."""
+    differ = [f.name for f in fields(strategy) if len({getattr(one, f.name) for one in alike}) > 1]
+    words = [str(getattr(strategy, name)) for name in differ if name != "share"]
+    return f"{strategy.name} {', '.join(words)}".strip()

@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 
 from gatherbench.bench.plan.workload import ranks_in_words, ranks_of
-from gatherbench.bench.read.derive import problems
-from gatherbench.bench.read.tables import Run
+from gatherbench.bench.read.derive import problems, reasons_of
+from gatherbench.bench.read.tables import CASE, Run
 from gatherbench.bench.read.units import quantity
 from gatherbench.bench.run.rows import PROCESS, SERIES
 from gatherbench.bench.show.charts import in_plan_order
@@ -29,55 +29,65 @@ _SAMPLING = re.compile(r" \[samples=[^\]]*\]$")
 
 def compared(run: Run) -> str:
     """What the comparison before timing found, in a sentence."""
-    checks = _ok(run, "check")
-    checks = checks[checks["metric"] == "batches"]
+    checks = run.ended["check_batches"].dropna()
     if checks.empty:
         return "No case got as far as comparing its rows with a plain gather: nothing was timed."
-    batches = int(checks["value"].sum())
     return (
-        f"Before timing, {len(checks)} cases compared the rows of {batches} minibatches bit for bit"
-        " with a plain gather and found no difference. Rows are compared until a case is over; one"
-        " whose rows differ fails, and what it measured is not shown."
+        f"Before timing, {len(checks)} cases compared the rows of {int(checks.sum())} minibatches"
+        " bit for bit with a plain gather and found no difference. Rows are compared until a case"
+        " is over; one whose rows differ fails, and what it measured is not shown."
     )
 
 
 def residency(run: Run) -> str:
     """Where the feature table lay, as far as the run says, in a sentence."""
-    loads = _ok(run, "setup")
-    sources = loads["source"][loads["metric"] == "table_load_time"]
-    places = sorted({str(source).partition("; ")[2] for source in sources} - {""})
+    places = sorted({source.partition("; ")[2] for source in _sources(run, "setup_table_load_s")})
+    places = [place for place in places if place]
     where = f"The feature table was {' or '.join(places)}." if places else ""
-    if _ok(run, "check")["metric"].str.contains("residen").any():
+    checked = [name for name in run.ended if name.startswith("check_residen")]
+    if run.ended[checked].notna().any(axis=None):
         return where
     return f"{where} Where the GPU finds it (residency) was not checked in this run.".strip()
 
 
+def _sources(run: Run, column: str) -> list[str]:
+    """Where the values of a column come from, and those that are missing should have."""
+    usual = [run.columns["source"].get(column)]
+    told = run.reasons.loc[run.reasons["column"] == column, "source"].dropna()
+    return [str(one) for one in dict.fromkeys([*usual, *told]) if one]
+
+
 def setup(run: Run) -> Table:
     """Checks, set-up and scores of each series."""
-    rows = run.rows[run.rows["stage"].isin(("check", "setup", "eval")) & (run.rows["epoch"] < 0)]
-    rows = rows[rows["metric"] != PROCESS[1]]  # a time of day
     caption = "Checks, set-up and scores (medians over repeats); set-up is no part of an epoch"
-    return _medians(run, rows, "setup", caption)
+    return _medians(run, run.ended, ("check", "setup", "eval"), "setup", caption)
 
 
 def readings(run: Run) -> Table:
     """What every meter read of an epoch, whichever package it is of."""
-    rows = run.select(stage="epoch", basis="measured", used=True)
     caption = "Everything that meters read of an epoch (medians over repeats and epochs)"
-    return replace(_medians(run, rows[rows["epoch"] >= 0], "readings", caption), folded=True)
+    return replace(_medians(run, run.measured, ("epoch",), "readings", caption), folded=True)
 
 
-def _medians(run: Run, rows: pd.DataFrame, ident: str, caption: str) -> Table:
-    """A column for each metric that has a value, a line for each series."""
-    order = ("check", "setup", "eval", "epoch").index
-    rows = rows.assign(field=rows["stage"] + "." + rows["metric"])
-    rows = rows.sort_values("stage", key=lambda stages: stages.map(order), kind="stable")
-    frame = rows.groupby([*SERIES, "field"])["value"].median().unstack()
-    frame = frame.dropna(axis="columns", how="all").reset_index()
-    units = dict(zip(rows["field"], rows["unit"], strict=True))
-    said = {name: name.replace(".", ": ").replace("_", " ") for name in units}
-    columns = [Column(name, said[name], unit) for name, unit in units.items() if name in frame]
+def _medians(
+    run: Run, lines: pd.DataFrame, stages: tuple[str, ...], ident: str, caption: str
+) -> Table:
+    """A column for each metric of the stages that has a value, a line for each series."""
+    about = _observed(run, lines)
+    about = about[about["stage"].isin(stages) & (about["metric"] != PROCESS[1])]  # a time of day
+    about = about.sort_values("stage", key=lambda of: of.map(stages.index), kind="stable")
+    frame = lines[[*about.index]].dropna(how="all").groupby(SERIES).median()
+    about = about[frame.notna().any().reindex(about.index)]
+    fields = {name: f"{of.stage}.{of.metric}" for name, of in about.iterrows()}
+    said = {name: f"{of.stage}: {of.metric}".replace("_", " ") for name, of in about.iterrows()}
+    columns = [Column(fields[name], said[name], about["unit"][name]) for name in fields]
+    frame = frame[[*fields]].rename(columns=fields).reset_index()
     return tabulate(ident, caption, [*WHAT, *columns], in_plan_order(run, frame))
+
+
+def _observed(run: Run, lines: pd.DataFrame) -> pd.DataFrame:
+    """What the run says of the columns of measured lines, in its order."""
+    return run.columns[run.columns.index.isin(lines.columns) & ~run.columns["declared"]]
 
 
 def unmeasured(run: Run) -> Table:
@@ -110,21 +120,30 @@ def reasons(run: Run, never: bool = False) -> list[str]:
 
 def meters(run: Run) -> Table:
     """Each metric that was to be observed: where from, how often, and why not."""
-    rows = run.select(basis="measured")
-    rows = rows[rows["stage"] != "case"]
+    epochs = run.epochs[(run.epochs["basis"] == "measured") & (run.epochs["rank"] < 0)]
+    about = pd.concat([_observed(run, epochs), _observed(run, run.ended)])
+    about = about[(about["stage"] != "case") & ~about.index.duplicated()]
+    many = epochs.groupby(CASE).size()
     records = []
-    for (stage, metric), here in rows.groupby(["stage", "metric"], sort=False):
-        absent = here[here["status"] != "ok"]
-        sources = dict.fromkeys(_SAMPLING.sub("", source) for source in here["source"])
+    for name, of in about.iterrows():
+        read = sum(int(lines[name].notna().sum()) for lines in (epochs, run.ended) if name in lines)
+        why = reasons_of(run, str(name))
+        why = why[why["basis"] == "measured"]
+        lost = why.merge(many.rename("many").reset_index().drop(columns="basis"), how="left")
+        whole = (lost["table"] == "epochs") & (lost["epoch"] < 0)
+        absent = int(lost["many"].where(whole, 1).fillna(0).sum())
+        if read + absent == 0:
+            continue
+        sources = dict.fromkeys(_SAMPLING.sub("", one) for one in _sources(run, str(name)))
         records.append(
             {
-                "metric": f"{stage}.{metric}",
-                "state": _state(len(absent), len(here), list(absent["reason"])),
-                "unit": here["unit"].iloc[0],
-                "read": len(here) - len(absent),
-                "absent": len(absent),
+                "metric": f"{of['stage']}.{of['metric']}",
+                "state": _state(absent, read + absent, list(why["reason"])),
+                "unit": of["unit"],
+                "read": read,
+                "absent": absent,
                 "source": "; ".join(sources),
-                "reason": "; ".join(dict.fromkeys(absent["reason"])),
+                "reason": "; ".join(dict.fromkeys(why["reason"])),
             }
         )
     columns = [
@@ -142,7 +161,7 @@ def meters(run: Run) -> Table:
 
 def calibration(run: Run) -> Table:
     """What the calibration of the GPU's sensors found, and which of them it does not trust."""
-    frame = run.whole[["metric", "status", "value", "unit", "source", "reason"]]
+    frame = run.calibration[["metric", "status", "value", "unit", "source", "reason"]]
     columns = [
         Column("metric", "metric"),
         Column("status", "status"),
@@ -159,10 +178,6 @@ def _state(absent: int, total: int, reasons: list[str]) -> str:
         return "read"
     kind = (kind_of(reasons[0]) or "absent").replace("_", " ")
     return kind if absent == total else f"read in part, {kind}"
-
-
-def _ok(run: Run, stage: str) -> pd.DataFrame:
-    return run.rows[(run.rows["stage"] == stage) & (run.rows["status"] == "ok")]
 
 
 def workloads(run: Run) -> Table:

@@ -9,21 +9,19 @@ import pandas as pd
 from gatherbench.bench.model.errors import told_apart
 from gatherbench.bench.model.predict import profile_of
 from gatherbench.bench.model.profile import ProfileError
-from gatherbench.bench.read.accuracy import accuracy_over_time as scores_over_time
-from gatherbench.bench.read.accuracy import alike
+from gatherbench.bench.read.axis import accuracy_over_time as scores_over_time
 from gatherbench.bench.read.derive import (
     WITHIN_TRAIN,
     baseline,
+    limits,
     problems,
     sort_by,
     stage_breakdown,
 )
-from gatherbench.bench.read.disturbance import no_ratio_over
-from gatherbench.bench.read.floor import floors
-from gatherbench.bench.read.modelled import speedups, with_ranges
+from gatherbench.bench.read.modelled import speedups, summarise, with_ranges
+from gatherbench.bench.read.noise import no_ratio_over
 from gatherbench.bench.read.standings import standings
 from gatherbench.bench.read.standings import table as standing_table
-from gatherbench.bench.read.summary import summarise
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity
 from gatherbench.bench.run.rows import SERIES, Key
@@ -150,7 +148,7 @@ def epoch_breakdown(run: Run) -> Chart:
     colours = {stage: (stage, colour) for stage, colour in STAGE_COLOURS.items()}
     other = {"other": colours.pop("other")}
     ahead = together = overlapping = at_floor = ""
-    floor = floors(run, stages)
+    floor = limits(run, stages)
     if floor:
         at_floor = " Dotted line: the epoch of a path that fetches nothing."
     if has_gpu(run):
@@ -210,7 +208,8 @@ def accuracy_over_time(run: Run) -> Chart:
     """What the model of each series had come to, over the time of its measured epochs."""
     if not run.plan["measure"].get("eval_every_epoch"):
         return Chart("accuracy", "", "", "", [])
-    table, families = scores_over_time(run), alike(run)
+    table, groups = scores_over_time(run), run.alike(partitions="", structure="")
+    families = {one: members for _, members in groups for one in members}
     axes: dict[str, tuple[Axis, Axis]] = {}
     lines: dict[Series, Line] = {}
     for workload in run.workloads:

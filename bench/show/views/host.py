@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from gatherbench.bench.read.derive import of_paths, sort_series
+from gatherbench.bench.read.derive import median, of_paths, sort_series
 from gatherbench.bench.read.issuing import issue_shares
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import listed, span
@@ -31,11 +31,10 @@ def gather_rates(run: Run) -> pd.DataFrame:
     """
     from gatherbench.strategies.registry import role_of  # imports torch
 
-    alone = run.values("setup", "gathered") / run.values("setup", "gather_time")
-    loop = run.values("fetch", "payload") / run.values("fetch", "gather_time")
-    rates = {"alone": alone, "loop": loop.dropna()}
-    medians = {name: rate.groupby(SERIES).median() for name, rate in rates.items()}
-    found = pd.DataFrame(medians).dropna(subset=["loop"]).reset_index(names=SERIES)
+    cases = run.ended[run.ended["used"]]
+    alone = cases["setup_gathered_bytes"] / cases["setup_gather_s"]
+    rates = {"alone": median(alone), "loop": median(run.measured["gather_rate"])}
+    found = pd.DataFrame(rates).dropna(subset=["loop"]).reset_index(names=SERIES)
     found = of_paths(found, lambda pair: role_of(*pair) == "conventional")
     share = found["loop"] / found["alone"]
     return sort_series(found.assign(share=share, held_up=share < ENOUGH))
@@ -104,6 +103,6 @@ GATHER = View(
 ISSUE = View(
     name="issue",
     title="Issued by the host",
-    applies=lambda run: not run.values("host", "issue_train").empty,
+    applies=lambda run: bool(run.measured["host_issue_train_s"].notna().any()),
     frame=lambda run: [_issued(run)],
 )

@@ -9,10 +9,9 @@ import pandas as pd
 from gatherbench.bench.model.predict import profile_of
 from gatherbench.bench.model.profile import LinkProfile, ProfileError
 from gatherbench.bench.model.roofline import against_measured, roofline, roofs
-from gatherbench.bench.read.derive import problems
-from gatherbench.bench.read.disturbance import modelled_from_disturbed
+from gatherbench.bench.read.derive import problems, unpredicted
 from gatherbench.bench.read.modelled import borrows
-from gatherbench.bench.read.once import once
+from gatherbench.bench.read.noise import modelled_from_noisy
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import short
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
@@ -33,7 +32,6 @@ OVER = {
 }
 
 
-@once
 def _known(run: Run) -> tuple[LinkProfile | None, pd.DataFrame, str]:
     """The profile that came with the run, its roofline, or why there is none, and the remedy."""
     empty = pd.DataFrame()
@@ -63,10 +61,10 @@ def roofline_chart(run: Run) -> Chart:
     profile, table, _ = _known(run)
     if profile is None or table.empty:
         return Chart("roofline", "", "", "", [])
-    spans = run.select(stage="setup", metric="table")
+    spans = run.ended["setup_table_bytes"].groupby("workload").max()
     panels, unknown = [], set[str]()
     for workload, here in table.groupby("workload", sort=False):
-        span = spans[spans["workload"] == workload]["value"].max()
+        span = spans.get(workload)
         limits: dict[tuple[float, str], None] = {}
         for end in profile.ends() if pd.notna(span) else ():
             best = roofs(end, float(span))
@@ -202,11 +200,11 @@ def _tables(run: Run) -> list[Table]:
 
 def _rests_on(run: Run) -> Iterator[str]:
     """What modelled epochs borrow from the run's own machine, a sentence each."""
-    if borrows(run.rows, "sample").any():
-        lent = modelled_from_disturbed(run)
+    if borrows(run, "sample"):
+        lent = modelled_from_noisy(run)
         beside = ", beside other work throughout, so no ratio is given" * bool(lent)
-        drawn, whole = (run.values(s, "wall_time", "predicted") for s in ("sample", "epoch"))
-        low, high = (f"{share:.0%}" for share in (drawn / whole).dropna().agg(["min", "max"]))
+        shares = (run.predicted["sample_s"] / run.predicted["epoch_s"]).dropna()
+        low, high = (f"{share:.0%}" for share in shares.agg(["min", "max"]))
         yield (
             f"Minibatches come as fast as {run.machine} was measured to have them{beside}; that is"
             f" {low if low == high else f'{low} to {high}'} of these epochs."
@@ -218,8 +216,7 @@ def _unpredicted(run: Run) -> Iterator[str]:
 
     A case that failed cannot be modelled either: that was told.
     """
-    rows, said = run.select(stage="epoch", metric="wall_time", basis="predicted"), problems(run)
-    rows = rows[rows["reason"].notna()]
+    rows, said = unpredicted(run), problems(run)
     told = rows["reason"].map(lambda reason: any(why in reason for why in said["reason"]))
     for (machine, reason), group in rows[~told.astype(bool)].groupby(
         ["machine", "reason"], sort=False

@@ -5,12 +5,17 @@ from __future__ import annotations
 
 import pandas as pd
 
-from gatherbench.bench.read.gpu import DIRECTIONS, link_rate, link_rates
-from gatherbench.bench.read.kept import found_on_device
-from gatherbench.bench.read.link_bytes import copied_ratio, link_bytes
+from gatherbench.bench.meters.pcie import DIRECTIONS
+from gatherbench.bench.read.derive import declared, found_on_device
+from gatherbench.bench.read.gpu import (
+    copied_ratio,
+    link_bytes,
+    link_rate,
+    link_rates,
+    requests_declared,
+)
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity
-from gatherbench.bench.run.declared_rows import requests_of
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.chart import Chart, Points
 from gatherbench.bench.show.charts import in_plan_order
@@ -33,12 +38,15 @@ _FOUND = {"declared": "rows found on the device", "counted": "the same, as count
 
 def data_path(run: Run) -> Table:
     """What each strategy moves in an epoch, by its own declaration."""
-    rows = run.select(stage="fetch", basis="declared")
-    frame = rows.groupby([*SERIES, "metric"])["value"].median().unstack().reset_index()
-    sizes = requests_of(rows["metric"])
-    names = _DECLARED | {metric: (f"requests of {n} B", "1") for n, metric in sizes.items()}
-    columns = [Column(metric, *names[metric]) for metric in names if metric in frame]
-    found = found_on_device(run)
+    said = declared(run).dropna(axis="columns", how="all")
+    frame = said.assign(basis="declared").reset_index()
+    sizes = requests_declared(frame)
+    names = {f"declared_{name}_bytes": told for name, told in _DECLARED.items()}
+    names |= {column: (f"requests of {n} B", "1") for n, column in sizes.items()}
+    short = {name: name.removeprefix("declared_").removesuffix("_bytes") for name in names}
+    short |= {column: f"gpu_requests_{n}_bytes" for n, column in sizes.items()}
+    columns = [Column(short[name], *names[name]) for name in names if name in frame]
+    frame, found = frame.rename(columns=short), found_on_device(run)
     frame = frame.join(found, on=SERIES[:4])
     columns += [Column(f, label, "share") for f, label in _FOUND.items() if found[f].any()]
     caption = (
@@ -121,7 +129,7 @@ def _rates(counter: pd.DataFrame) -> Points:
 REQUESTS = View(
     "link",
     "Over the link",
-    lambda run: len(run.select(stage="fetch", basis="declared")) > 0 or has_gpu(run),
+    lambda run: len(run.declared) > 0 or has_gpu(run),
     lambda run: [data_path(run), link_traffic(run)],
     lambda run: drawn(run, pcie_over_time=pcie_over_time),
 )

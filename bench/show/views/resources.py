@@ -6,8 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from gatherbench.bench.read.cpu import cores_of, thread_seconds
-from gatherbench.bench.read.derive import cpu_seconds
+from gatherbench.bench.read.derive import cores_of, cpu_seconds, reasons_of, thread_seconds
 from gatherbench.bench.read.gpu import gpu_energy, gpu_power, idle_power_w
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.show.chart import Chart
@@ -53,9 +52,7 @@ def _of_the_gpu(run: Run, values: pd.DataFrame, unit: str, **said: Any) -> Chart
         "above idle": ("above idle", "vermilion"),
         "not split": ("idle part not measured", "sky"),
     }
-    missing = run.select(metric="gpu_energy", status=["failed", "skipped"])
-    of_blocks = missing[missing["stage"] == "energy"]
-    why = (of_blocks if len(of_blocks) else missing)["reason"]
+    why = reasons_of(run, "energy_gpu_energy_j", "gpu_energy_j")["reason"]
     return bars(
         run,
         values,
@@ -146,6 +143,6 @@ def cpu_by_thread(run: Run) -> Chart:
 PROCESSOR = View(
     "processor",
     "Processor",
-    lambda run: len(run.select(stage="epoch", basis="measured")) > 0,
+    lambda run: len(run.measured) > 0,
     figure=lambda run: drawn(run, cpu_seconds=cpu_core_seconds, cpu_threads=cpu_by_thread),
 )

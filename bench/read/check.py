@@ -1,0 +1,189 @@
+"""Refuse a run's folder whose files contradict each other, or are none of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from pydantic import BaseModel, ValidationError
+
+from gatherbench.bench.meters.load import Waiting
+from gatherbench.bench.plan.plan import Measure, NamedCase
+from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.run.columns import CASES, EPOCHS
+from gatherbench.bench.run.frames import Frames
+from gatherbench.bench.run.lines import ENDED
+from gatherbench.bench.run.store import RESTORE, StoreError
+from gatherbench.outside import plain
+
+#: Who reads a run need not know which of its files is damaged: one error for all of them.
+RunError = StoreError
+_CASE = ["basis", "workload", "strategy", "variant", "rank", "repeat"]
+
+
+class _Measured(BaseModel):
+    """What is read of ``measure``, which may be of another version."""
+
+    epochs: int
+    warmup_epochs: int
+    sampling: str = ""
+    minibatches: str = ""
+    sampler_workers: int = 0
+    threads: int = 0
+    eval_every_epoch: bool = False
+
+
+#: What is read of a workload without asking whether it is there.
+_NEEDED = {"dataset", "scale", "model", "hidden", "fanouts", "batch_size", "max_batches", "seed"}
+
+
+class _Shape(BaseModel):
+    """What is read of a plan."""
+
+    workloads: dict[str, Workload]
+    cases: list[NamedCase]
+    measure: _Measured
+    name: str
+
+
+class _Cpu(BaseModel):
+    model: str | None = None
+    usable_cores: int | None = None
+    logical_cores: int | None = None
+
+
+class _Gpu(BaseModel):
+    name: str
+    power_limit_w: float | None = None
+    link_gen_max: int | None = None
+    link_width_max: int | None = None
+
+
+class _Package(BaseModel):
+    package: str
+    version: str
+
+
+class _Memory(BaseModel):
+    total: int | None = None
+
+
+class _Numa(BaseModel):
+    processors_by_node: dict[int, int] = {}
+
+
+class _Env(BaseModel):
+    """What is read of a machine."""
+
+    cpu: _Cpu = _Cpu()
+    gpus: list[_Gpu] | None = None
+    memory: _Memory = _Memory()
+    numa: _Numa = _Numa()
+    libraries: dict[str, str | None] | None = None
+    thread_limits: dict[str, str | None] | None = None
+    plugins: dict[str, dict[str, _Package]] = {}
+    waiting: Waiting | None = None
+
+
+def limits_of(plan: dict[str, Any]) -> dict[str, Any]:
+    """What a plan's ``measure`` says of how precise is enough; older ones have other keys."""
+    measure = plan["measure"]
+    said = {key: measure[key] for key in ("repeats", "precision") if measure.get(key) is not None}
+    older = [measure[key] for key in ("min_repeats", "max_repeats") if key in measure]
+    return {**said, **({"repeats": older} if older and "repeats" not in said else {})}
+
+
+def first_of(error: ValidationError) -> str:
+    """The first thing that is wrong, in a line."""
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"]))
+    return plain(": ".join(filter(None, (where, first["msg"]))))
+
+
+def check(folder: Path, plan: dict[str, Any], frames: Frames, env: dict[str, Any]) -> None:
+    """Refuse a plan or a machine that is none, tables of another plan, and contradictions in them.
+
+    Raises:
+        RunError: the message names the file and the remedy.
+    """
+    for name, shape, what, content in (
+        ("plan.json", _Shape, "plan", plan),
+        ("plan.json", Measure, "plan", limits_of(plan)),
+        ("env.json", _Env, "machine", env),
+    ):
+        try:
+            shape.model_validate_json(json.dumps(content), strict=True)
+        except ValidationError as error:
+            why = f"not a run's {what} ({first_of(error)})"
+            raise RunError(f"{folder / name}: {why}; {RESTORE}") from error
+    for name, fields in plan["workloads"].items():
+        if lacking := _NEEDED - fields.keys():
+            raise RunError(f"{folder / 'plan.json'}: {name} has no {min(lacking)}; {RESTORE}")
+    if strange := {case["workload"] for case in plan["cases"]} - plan["workloads"].keys():
+        why = f"a case has the workload {min(strange)!r}, which is none of it"
+        raise RunError(f"{folder / 'plan.json'}: {why}; {RESTORE}")
+    if any(case["strategy"] == "null" for case in plan["cases"]):  # it would rank as a data path
+        raise RunError(
+            f"{folder}: the no-fetch limit is called no_fetch now, and `null` there; read it with"
+            " the gatherbench version that wrote it"
+        )
+    seen = {*frames.epochs["workload"], *frames.cases["workload"]}
+    if strange := seen - plan["workloads"].keys():
+        raise RunError(
+            f"{folder / 'epochs.csv'}: workload {min(strange)!r} does not stand in plan.json;"
+            " the files belong to different runs: put those of one run there"
+        )
+    for table in (EPOCHS, CASES):
+        _value_or_reason(folder, table, frames)
+
+
+def _value_or_reason(folder: Path, table: str, frames: Frames) -> None:
+    """Each number of a table that has a reason is missing, and an epoch without its time has one.
+
+    Raises:
+        RunError: names file, line and column.
+    """
+    frame = frames.table(table)
+    mine = frames.reasons[frames.reasons["table"] == table]
+    both = pd.MultiIndex.from_frame(pd.concat([frame[_CASE], mine[_CASE]], ignore_index=True))
+    codes = pd.factorize(both)[0].astype(np.int64)
+    lines, said = codes[: len(frame)], codes[len(frame) :]
+    epochs = frame["epoch"].to_numpy(np.int64) if table == EPOCHS else np.full(len(frame), -1)
+    of = mine["epoch"].to_numpy(np.int64)
+    wide = max([0, *epochs, *of]) + 2
+
+    def told(chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        whole = np.isin(lines, said[chosen & (of < 0)])
+        one = np.isin(lines * wide + epochs, (said * wide + of)[chosen & (of >= 0)])
+        found: NDArray[np.bool_] = whole | one
+        return found
+
+    def refuse(wrong: NDArray[np.bool_], name: str) -> None:
+        if wrong.any():
+            line = int(wrong.argmax())
+            where = " ".join(map(str, frame[["workload", "strategy", "variant"]].iloc[line]))
+            raise RunError(
+                f"{folder / table}.csv: line {line + 2}: {name} of {where} has a value and a reason"
+                f" why there is none, or neither; {RESTORE}"
+            )
+
+    missing = (mine["status"] != "ok").to_numpy()
+    columns = mine["column"].to_numpy()
+    for name in set(columns) & set(frame):
+        there = frame[name].notna().to_numpy()
+        about = columns == name
+        refuse(told(about & missing) & there, name)
+        refuse(told(about & ~missing) & ~there, name)
+    if table == EPOCHS:
+        why = told((columns == "epoch_s") & missing)
+        alone = (frame["rank"] < 0).to_numpy()
+        refuse(alone & frame["epoch_s"].isna().to_numpy() & ~why, "epoch_s")
+    else:
+        ended, ok = frame["status"].notna(), frame["status"] == "ok"
+        there = frame[ENDED.name].notna() if ENDED.name in frame else ended & False
+        wrong = ended & ((ok != there) | (ok & frame["reason"].notna()))
+        refuse(wrong.to_numpy(), ENDED.name)

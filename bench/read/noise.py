@@ -1,0 +1,126 @@
+"""Was the machine busy with other work while a case was measured?
+
+A burst of other work may meet all epochs of one case. It then tilts every ratio to that case, and
+neither spread nor interval shows it. So the question is asked case by case, and a noisy repeat
+counts only where its series has no quiet one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from gatherbench.bench.meters.cpu import quiet_cores
+from gatherbench.bench.run.rows import SERIES, Key
+
+if TYPE_CHECKING:
+    from gatherbench.bench.read.tables import Run
+
+#: The host's clock may be off by a tick on each core: in a short case that looks like other work.
+TICK_S = 0.01
+_CASE = [*SERIES, "repeat"]
+_METERED = ["system_cpu_busy_s", "cpu_user_s", "cpu_system_s", "window_s"]
+
+
+def noise_of(epochs: pd.DataFrame, cases: pd.DataFrame, env: dict[str, Any]) -> pd.DataFrame:
+    """How quiet the machine was during each case, by :data:`SERIES` and repeat.
+
+    ``noisy``: other work had too much of it. ``other_cores``: cores of the host that it had over
+    all of the case's epochs; NaN where the host was not metered. ``used``: the case counts: it did
+    not fail, and was quiet or its series has no quiet case.
+
+    What other work is: :class:`gatherbench.bench.meters.cpu.OtherWork`.
+    """
+    one, ended = epochs[epochs["rank"] < 0], cases[cases["rank"] < 0]
+    sums = one.reindex(columns=[*_CASE, *_METERED, "system_cpu_steal_s"])
+    sums = sums.fillna({"system_cpu_steal_s": 0.0}).dropna(subset=_METERED).groupby(_CASE).sum()
+    window, cores = sums["window_s"], logical_cores(env)
+    busy = sums["system_cpu_busy_s"] + sums["system_cpu_steal_s"]
+    other = busy - (sums["cpu_user_s"] + sums["cpu_system_s"])
+    too_much = other - quiet_cores(cores) * window > TICK_S * cores
+    known, failed = (
+        pd.MultiIndex.from_frame(of[_CASE])
+        for of in (pd.concat([one[_CASE], ended[_CASE]]), ended[ended["status"] == "failed"])
+    )
+    found = pd.DataFrame(index=known.drop_duplicates())
+    # Clocks tick: less than nothing is none.
+    found["other_cores"] = (other / window).clip(lower=0).reindex(found.index)
+    found["noisy"] = found.index.isin(too_much[too_much].index)
+    right = ~found.index.isin(failed)
+    quiet = right & ~found["noisy"] & found.index.isin(pd.MultiIndex.from_frame(one[_CASE]))
+    none_quiet = ~quiet.groupby(SERIES).transform("any").astype(bool)
+    return found.assign(used=right & (~found["noisy"] | none_quiet))[
+        ["noisy", "other_cores", "used"]
+    ]
+
+
+def logical_cores(env: dict[str, Any]) -> int:
+    """Of the machine of a run."""
+    return env.get("cpu", {}).get("logical_cores") or 1
+
+
+def other_load(run: Run) -> pd.Series[float]:
+    """Cores of the host that other work had during each measured case, where it was metered."""
+    measured = run.ended[run.ended.index.get_level_values("basis") == "measured"]
+    return measured["other_cores"].dropna()
+
+
+def noisy_series(run: Run) -> dict[Key, float]:
+    """Cores that other work had during the series without a quiet repeat: the worst repeat's."""
+    ended = run.ended
+    worst = ended.loc[ended["noisy"] & ended["used"], "other_cores"].groupby(SERIES).max()
+    return {Key(*series): cores for series, cores in worst.items()}  # type: ignore[misc]
+
+
+def noisy_and_modelled(run: Run) -> dict[Key, float]:
+    """:func:`noisy_series`, and modelled series that take times from such series alone."""
+    found = dict(noisy_series(run))
+    lenders: dict[str, list[float | None]] = {}
+    for series in series_of(run):
+        lenders.setdefault(series.workload, []).append(found.get(series))
+    borrowing = run.predicted.index[run.predicted["borrowed"].notna()]
+    for series in dict.fromkeys(Key(*one[:5]) for one in borrowing):
+        lent = lenders.get(series.workload, [None])
+        if None not in lent:
+            found[series] = max(cores for cores in lent if cores is not None)
+    return found
+
+
+def modelled_from_noisy(run: Run) -> set[Key]:
+    """Modelled series that take times from series without a quiet repeat alone: none is a ratio.
+
+    What they borrow is then as long as other work made it.
+    """
+    return noisy_and_modelled(run).keys() - noisy_series(run).keys()
+
+
+def mostly_noisy(run: Run) -> bool:
+    """Whether most measured series have no quiet repeat."""
+    return 2 * len(noisy_series(run)) > len(series_of(run))
+
+
+def no_ratio_over(run: Run, reference: Key) -> str:
+    """Why no ratio of measured epochs over this series decides anything; empty where one may."""
+    if mostly_noisy(run):
+        return f"{noise(run)}: no ratio is given; measure again on an idle machine"
+    if reference in noisy_series(run):
+        return f"no quiet repeat of {reference.strategy} {reference.variant} to compare with"
+    return ""
+
+
+def series_of(run: Run) -> list[Key]:
+    """The series of which an epoch counts."""
+    known = run.measured.index[run.measured["epoch_s"].notna()]
+    return list(dict.fromkeys(Key(*one[:5]) for one in known))
+
+
+def noise(run: Run) -> str:
+    """How much other work there was during how many cases, in words; empty for a quiet run."""
+    load = run.ended.loc[run.ended["noisy"], "other_cores"]
+    if load.empty:
+        return ""
+    return (
+        f"other work had up to {load.max():.1f} cores of the host beside {len(load)} of"
+        f" {len(other_load(run))} cases"
+    )
