@@ -12,14 +12,15 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.read.noise import logical_cores
-from gatherbench.bench.read.stopping import marked
+from gatherbench.bench.read.stopping import so_far
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.runner import PreparedRun, Progress
 from gatherbench.outside import plain
 
-#: So many disturbed cases are said once, with what they mean.
+#: So many noisy cases are said once, with what they mean.
 FEW = 3
 _COLOURS = {"ok": "green", "skipped": "yellow", "failed": "red"}
 
@@ -51,7 +52,7 @@ def reporter(
     """
     task = bar.add_task("starting", total=1.0)
     cores, told = logical_cores(run.store.env()), set[str]()
-    begin, first, done, disturbed, shown, quarters = clock(), math.nan, 0, 0, 0.0, 0
+    begin, first, done, noisy, shown, quarters = clock(), math.nan, 0, 0, 0.0, 0
     # A series goes on until it is precise: nobody knows after how many repeats.
     more = "+" if run.measure.max_repeats > run.measure.min_repeats else ""
 
@@ -80,7 +81,7 @@ def reporter(
         bar.update(task, description=escape(name_of(case)) + end(so_far, total))
 
     def ended(number: int, total: int, case: Case, rows: list[Row]) -> None:
-        nonlocal done, disturbed, quarters
+        nonlocal done, noisy, quarters
         done += 1
         status, reason = rows[-1].status, rows[-1].reason
         when = end(number, total)
@@ -94,9 +95,9 @@ def reporter(
         if 4 * number // total > quarters and not out.is_terminal:
             quarters = 4 * number // total
             out.print(f"{number} of {total}{more} cases{when}", soft_wrap=True, highlight=False)
-        beside = marked(rows, cores).iloc[-1]
-        disturbed += bool(beside["disturbed"])
-        if beside["disturbed"] and disturbed == FEW:
+        beside = bool(so_far(rows, Measure(), cores).ended["noisy"].any())
+        noisy += beside
+        if beside and noisy == FEW:
             out.print(
                 f"[yellow]{FEW} of {done} cases ran beside other work on this machine.[/] Their"
                 " epochs are slower and differ more: comparisons find less, and a run until it is"

@@ -91,8 +91,9 @@ def series_of(run: Run) -> list[Series]:
     """Every series of the run's plan, ready to be predicted."""
     tables = run.ended["setup_table_bytes"].dropna().groupby("workload").max()
     checks = run.columns.index[run.columns["stage"] == CHECK_STAGE]
-    wrong = run.reasons[(run.reasons["status"] == "failed") & (run.reasons["rank"] < 0)]
-    wrong = wrong[wrong["column"].isin([*checks, STRAYED])].groupby(KEYS)["reason"].first()
+    failed = run.reasons[(run.reasons["status"] == "failed") & (run.reasons["rank"] < 0)]
+    failed = failed[failed["column"].isin([*checks, STRAYED])]
+    wrong = failed.groupby(KEYS)["reason"].first()
     declared, measured = declared_facts(run), _measured(run)
     planned = {(c["workload"], c["strategy"], c["variant"]): c for c in run.plan["cases"]}
     found = []

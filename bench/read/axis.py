@@ -94,8 +94,9 @@ class Axis:
 def observed(run: Run, column: str) -> pd.Series[float]:
     """A column of measured epochs and of cases as a whole, of those that count, by :data:`CASE`."""
     cases = run.ended[run.ended["used"]]
-    frames = [of[column] for of in (run.measured.droplevel("epoch"), cases) if column in of]
-    return pd.concat(frames).dropna()
+    epochs = run.measured.reset_index("epoch")
+    found: pd.Series[float] = pd.concat([of[column] for of in (epochs, cases) if column in of])
+    return found.dropna()
 
 
 def _median(column: str) -> Values:
@@ -122,7 +123,7 @@ def _of_ranks(column: str) -> Values:
         ranks = run.epochs[run.epochs["rank"] >= 0].set_index([*CASE, "epoch"])
         if column not in ranks:
             return pd.Series(dtype=float)
-        counts = ranks.index.droplevel("epoch").isin(run.ended.index[run.ended["used"]])
+        counts = ranks.index.droplevel(["epoch"]).isin(run.ended.index[run.ended["used"]])
         mean = ranks.loc[counts, column].dropna().groupby([*CASE, "epoch"]).mean()
         return mean.groupby(SERIES).median()
 

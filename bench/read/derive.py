@@ -45,7 +45,8 @@ NOT_RUN = {
 
 def modelled_too(run: Run, column: str) -> pd.Series[float]:
     """A column of the epochs that count, of the measured and of the predicted ones."""
-    return pd.concat([run.measured[column], run.predicted[column]]).dropna()
+    both: pd.Series[float] = pd.concat([run.measured[column], run.predicted[column]])
+    return both.dropna()
 
 
 def median(values: pd.Series[float]) -> pd.Series[float]:

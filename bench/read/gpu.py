@@ -118,7 +118,8 @@ def _with_idle(run: Run, values: pd.Series[float], seconds: pd.Series[float]) ->
         idle = (seconds.groupby(SERIES).median() * watts).reindex(table.index)
         idle = idle.clip(upper=table["median"])
     rest = "not split" if watts is None else "above idle"
-    table = table.assign(**{"idle": idle, "above idle": 0.0, "not split": 0.0})
+    table["idle"] = idle
+    table["above idle"] = table["not split"] = 0.0
     table[rest] = table["median"] - idle
     return table.reset_index()
 

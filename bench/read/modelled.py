@@ -120,6 +120,6 @@ def summarise(run: Run) -> pd.DataFrame:
     summary["disturbed"] = pd.Series(noisy_and_modelled(run), dtype=float).reindex(summary.index)
     ahead = run.declared[run.declared["declared_lookahead"] > 0].reset_index()
     summary = summary.rename(columns={"payload_rate": "rate"}).reset_index()
-    hidden = pd.MultiIndex.from_frame(summary[SERIES[:3]])
-    hidden = hidden.isin(pd.MultiIndex.from_frame(ahead[SERIES[:3]]))
+    named = pd.MultiIndex.from_frame(summary[SERIES[:3]])
+    hidden = named.isin(pd.MultiIndex.from_frame(ahead[SERIES[:3]]))
     return summary.assign(rate=summary["rate"].mask(hidden))

@@ -64,7 +64,9 @@ class Further:
         }
         names = ended[[*SERIES[:3], "repeat"]].itertuples(index=False, name=None)
         spent_s = ended["case_s"][[name not in self._least for name in names]].sum()
-        known = {k[:3]: width for k, width in widths(epoch_logs(run), host_bound(run)).items()}
+        known: dict[Series, float] = {
+            key[:3]: width for key, width in widths(epoch_logs(run), host_bound(run)).items()
+        }
         wanted = []
         for series, of in mine.items():
             need = self._need(known.get(series), len(of), int((~of["noisy"]).sum()))

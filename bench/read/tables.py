@@ -33,7 +33,7 @@ from gatherbench.bench.run.frames import Frames, frames_of
 from gatherbench.bench.run.guards import is_running
 from gatherbench.bench.run.lines import ENDED, lines_of
 from gatherbench.bench.run.rows import SERIES, Row, table_of
-from gatherbench.bench.run.store import SAMPLE_COLUMNS, RunStore
+from gatherbench.bench.run.store import SAMPLE_COLUMNS, CaseId, RunStore
 from gatherbench.outside import read_json
 
 __all__ = ["Run", "RunError", "load_run"]
@@ -319,7 +319,7 @@ def _judged(frames: Frames) -> Frames:
     return replace(frames, cases=cases, reasons=reasons)
 
 
-def _of_right(frames: Frames, right: Collection[tuple[object, ...]]) -> pd.DataFrame:
+def _of_right(frames: Frames, right: Collection[CaseId]) -> pd.DataFrame:
     """The cases, of those that are no result only what is declared and how they ended."""
     cases = frames.cases.copy()
     lost = (cases["basis"] == "measured") & ~among(cases, right)
@@ -344,11 +344,12 @@ def of_mean_epoch(frames: Frames) -> pd.DataFrame:
         of[(of["basis"] == "measured") & (of["rank"] < 0)].set_index(case).reindex(columns=names)
         for of in (frames.cases, frames.epochs)
     )
-    each = each[each.notna().any(axis=1)].groupby(level=case, sort=False)
-    means = each.sum(min_count=1).div(each.size(), axis=0)
+    by_case = each[each.notna().any(axis=1)].groupby(level=case, sort=False)
+    means = by_case.sum(min_count=1).div(by_case.size().astype(float), axis=0)
     found = means.combine_first(once[~once.index.duplicated()])
     wanted = [*names, *(name for name in KNOWN if name.startswith("declared_"))]
-    return found.reindex(columns=list(dict.fromkeys(wanted))).dropna(how="all").astype(float)
+    every: pd.DataFrame = found.reindex(columns=list(dict.fromkeys(wanted)))
+    return every.dropna(how="all").astype(float)
 
 
 def _with_noise(frame: pd.DataFrame, noise: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:

@@ -67,8 +67,8 @@ def small_pages(run: Run) -> list[str]:
 def repeats_of(run: Run) -> str:
     """How often each series was measured: ``6 to 9 repeats``; what was planned before any was."""
     series = ["workload", "strategy", "variant"]
-    counts = (run.ended if len(run.ended) else pd.DataFrame(run.plan["cases"])).groupby(series)
-    counts = counts.size()
+    cases = run.ended if len(run.ended) else pd.DataFrame(run.plan["cases"])
+    counts = cases.groupby(series).size()
     low, high = counts.min(), counts.max()
     return f"{low} to {high} repeats" if low < high else f"{low} repeat{'' if low == 1 else 's'}"
 

@@ -44,7 +44,7 @@ def residency(run: Run) -> str:
     places = sorted({source.partition("; ")[2] for source in _sources(run, "setup_table_load_s")})
     places = [place for place in places if place]
     where = f"The feature table was {' or '.join(places)}." if places else ""
-    checked = [name for name in run.ended if name.startswith("check_residen")]
+    checked = [name for name in map(str, run.ended) if name.startswith("check_residen")]
     if run.ended[checked].notna().any(axis=None):
         return where
     return f"{where} Where the GPU finds it (residency) was not checked in this run.".strip()
@@ -53,8 +53,8 @@ def residency(run: Run) -> str:
 def _sources(run: Run, column: str) -> list[str]:
     """Where the values of a column come from, and those that are missing should have."""
     usual = [run.columns["source"].get(column)]
-    told = run.reasons.loc[run.reasons["column"] == column, "source"].dropna()
-    return [str(one) for one in dict.fromkeys([*usual, *told]) if one]
+    told = run.reasons[(run.reasons["column"] == column) & (run.reasons["basis"] == "measured")]
+    return [str(one) for one in dict.fromkeys([*usual, *told["source"].dropna()]) if one]
 
 
 def setup(run: Run) -> Table:
@@ -78,9 +78,10 @@ def _medians(
     about = about.sort_values("stage", key=lambda of: of.map(stages.index), kind="stable")
     frame = lines[[*about.index]].dropna(how="all").groupby(SERIES).median()
     about = about[frame.notna().any().reindex(about.index)]
-    fields = {name: f"{of.stage}.{of.metric}" for name, of in about.iterrows()}
-    said = {name: f"{of.stage}: {of.metric}".replace("_", " ") for name, of in about.iterrows()}
-    columns = [Column(fields[name], said[name], about["unit"][name]) for name in fields]
+    fields = (about["stage"] + "." + about["metric"]).to_dict()
+    said = (about["stage"] + ": " + about["metric"].str.replace("_", " ")).to_dict()
+    units = about["unit"].to_dict()
+    columns = [Column(fields[name], said[name], units[name]) for name in fields]
     frame = frame[[*fields]].rename(columns=fields).reset_index()
     return tabulate(ident, caption, [*WHAT, *columns], in_plan_order(run, frame))
 

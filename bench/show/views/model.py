@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import pandas as pd
@@ -64,7 +65,7 @@ def roofline_chart(run: Run) -> Chart:
     spans = run.ended["setup_table_bytes"].groupby("workload").max()
     panels, unknown = [], set[str]()
     for workload, here in table.groupby("workload", sort=False):
-        span = spans.get(workload)
+        span = spans.get(workload, math.nan)
         limits: dict[tuple[float, str], None] = {}
         for end in profile.ends() if pd.notna(span) else ():
             best = roofs(end, float(span))
