@@ -122,7 +122,7 @@ def series_of(run: Run) -> list[Series]:
             load = replace(load, disk_depth=disk_depth(strategy))
         if fields.get("activations") == "recompute":
             load = replace(load, training=recomputing(load.training))
-            "activation_bytes": 0.0 if pd.isna(moved) else moved,
+        found.append(Series(*key, load, int(facts["declared_sample_minibatches"]), gpus=ranks))
     return found
 
 

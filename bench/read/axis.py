@@ -123,7 +123,7 @@ def _of_ranks(column: str) -> Values:
         ranks = run.epochs[run.epochs["rank"] >= 0].set_index([*CASE, "epoch"])
         if column not in ranks:
             return pd.Series(dtype=float)
-        counts = ranks.index.droplevel(["epoch"]).isin(run.ended.index[run.ended["used"]])
+        counts = ranks.reset_index("epoch").index.isin(run.ended.index[run.ended["used"]])
         mean = ranks.loc[counts, column].dropna().groupby([*CASE, "epoch"]).mean()
         return mean.groupby(SERIES).median()
 
