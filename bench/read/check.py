@@ -181,7 +181,8 @@ def _value_or_reason(folder: Path, table: str, frames: Frames) -> None:
     if table == EPOCHS:
         why = told((columns == "epoch_s") & missing)
         alone = (frame["rank"] < 0).to_numpy()
-        refuse(alone & frame["epoch_s"].isna().to_numpy() & ~why, "epoch_s")
+        seconds = frame.reindex(columns=["epoch_s"])["epoch_s"]
+        refuse(alone & seconds.isna().to_numpy() & ~why, "epoch_s")
     else:
         ended, ok = frame["status"].notna(), frame["status"] == "ok"
         there = frame[ENDED.name].notna() if ENDED.name in frame else ended & False
