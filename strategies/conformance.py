@@ -238,12 +238,10 @@ def check_bad_ids(strategy: Strategy, device: torch.device) -> None:
             _same(rows, _wanted(strategy, table, good), device, f"rows handed out before {what}")
         if fetcher.ids_device.type != "cpu" and strategy.role != "floor":
             for what, _, bad in itertools.islice(_bad_ids(), 8):
-                _check_told_later(strategy, fetcher, table, bad, what)
+                _check_told_later(fetcher, table, bad, what)
 
 
-def _check_told_later(
-    strategy: Strategy, fetcher: Fetcher, table: Tensor, ids: object, what: str
-) -> None:
+def _check_told_later(fetcher: Fetcher, table: Tensor, ids: object, what: str) -> None:
     """A bad id on the device reads nothing, is told of once, and spoils no other row."""
     assert isinstance(ids, Tensor)
     rows = fetcher.submit(_on(fetcher, ids)).result().clone()
@@ -361,12 +359,10 @@ def check_knowledge(strategy: Strategy, device: torch.device) -> None:
         unknown = ", ".join(set(fetcher.counts()) - set(COUNTS))
         _require(not unknown, f"counts() names {unknown}, which COUNTS does not")
         for paths in (first, later):
-            _check_counts(strategy, fetcher, batches, paths)
+            _check_counts(fetcher, batches, paths)
 
 
-def _check_counts(
-    strategy: Strategy, fetcher: Fetcher, batches: list[Tensor], paths: list[DataPath]
-) -> None:
+def _check_counts(fetcher: Fetcher, batches: list[Tensor], paths: list[DataPath]) -> None:
     """An epoch of rows of 129 B as the loop runs it, each minibatch counted as declared."""
     row_bytes = 129
     fetcher.forget()
