@@ -28,7 +28,8 @@ from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.host_fetcher import HostFetcher, HostPath
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
 from gatherbench.strategies.places import mapped_skip, no_room
-from gatherbench.strategies.scores import CONTROLS, NEEDS, Kept, Placed, placed
+from gatherbench.strategies.row_caches import RowCache
+from gatherbench.strategies.scores import CONTROLS, NEEDS, Placed, placed
 
 #: The launch policy on a GPU.
 POLICY = "aligned"
@@ -140,7 +141,7 @@ class CachedPath(HostPath):
     counted: ClassVar[str] = "rows_on_device"
     live = False
 
-    def __init__(self, features: Tensor, kept: Kept) -> None:
+    def __init__(self, features: Tensor, kept: Placed | RowCache) -> None:
         super().__init__(features)
         self._kept = kept
         self._rows = empty_table((kept.capacity, features.shape[1]), features.dtype)

@@ -107,7 +107,7 @@ class RowCache:
         self._announced.append(ids.astype(np.int64))
 
     def step(self, ids: Ids) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """See ``scores.Kept.step``.
+        """See ``scores.Placed.step``.
 
         For Belady a minibatch that nobody announced, while no other is, is known from now on.
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -56,29 +56,16 @@ class Placed:
 
     @property
     def capacity(self) -> int:
+        """Slots that rows are kept in."""
         return len(self.ids)
 
     @property
     def state_bytes(self) -> int:
+        """Memory of the bookkeeping itself."""
         return self.slots.nbytes
 
     def step(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        return self.slots[ids].astype(np.int64), np.empty(0, np.int64)
-
-
-class Kept(Protocol):
-    """Which rows are kept, and where: for good, or as they are asked for."""
-
-    @property
-    def capacity(self) -> int:
-        """Slots that rows are kept in."""
-
-    @property
-    def state_bytes(self) -> int:
-        """Memory of the bookkeeping itself."""
-
-    def step(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Take one minibatch of ids ``[B]`` (int32 or int64, repeats allowed).
+        """Take one minibatch of ids ``[B]`` (int32 or int64, repeats allowed), as a cache does.
 
         The caller has checked them, as ``Fetcher.submit`` does.
 
@@ -87,8 +74,9 @@ class Kept(Protocol):
                 rows are read from these slots before any is filled.
             fill: int64 ``[B]``, the slot that then takes the row of this position, or -1. Of the
                 positions of an id only the first has one, and no slot occurs twice. Empty where
-                rows are kept for good.
+                rows are kept for good, as here.
         """
+        return self.slots[ids].astype(np.int64), np.empty(0, np.int64)
 
 
 def placed(policy: str, count: int, num_rows: int, knowledge: Knowledge) -> Placed:
