@@ -483,7 +483,8 @@ def open_known(
     A table that has to lie in a file is written to one, which goes when the fetcher does.
     """
     folder = tempfile.TemporaryDirectory() if "file" in strategy.needs else None
-    known = known_of(strategy, len(table), folder and written(table, Path(folder.name)))
+    file = written(table, Path(folder.name)) if folder else None
+    known = known_of(strategy, len(table), file)
     with mode():
         fetcher = strategy.open(table, device, known)
     if folder is not None:

@@ -18,13 +18,12 @@ from torch import Tensor
 from gatherbench.kernels.launch import gather_into
 from gatherbench.strategies.base import SetupStep
 from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
+from gatherbench.strategies.host_tuning import ENOUGH, first_good, in_turns
 
 #: Per cent of the GPU that a sweep tries.
 BUDGETS = (1, 2, 5, 10, 15, 25, 50)
 #: What the paper used in the end, for tables too small to tell (10:90, its authors' script).
 USUAL_BUDGET = 10
-#: The least of the best rate that a smaller budget has to reach to be preferred.
-ENOUGH = 0.97
 #: Bytes that one gather of the sweep reads; a smaller table would be read from the caches.
 SWEEP_BYTES = 64 << 20
 _SWEEP_ROUNDS = 5
@@ -79,7 +78,7 @@ class OverlappedFetcher(KernelFetcher):
         source = "median torch.cuda.Event time of one gather, no training beside it"
         self._record("gather_time", seconds, source)
         why = f"smallest that reaches {ENOUGH:.0%} of the best rate, gathering alone"
-        self.take(smallest_good_budget(seconds), why)
+        self.take(first_good(seconds), why)
 
     def tune(self, ids: Tensor, beside: Callable[[], object]) -> list[SetupStep]:
         """The same by the time of a whole step, in which the gather runs beside training."""
@@ -94,17 +93,12 @@ class OverlappedFetcher(KernelFetcher):
         source = "median time.perf_counter of a fetch, no training beside it, by the fastest share"
         self.setup.append(SetupStep("fetch_alone_step_time", "s", fetch, source))
         why = f"smallest that reaches {ENOUGH:.0%} of the best step; replaces the one found alone"
-        self.take(smallest_good_budget(seconds), why, "budget_beside_training")
+        self.take(first_good(seconds), why, "budget_beside_training")
         return self.setup[known:]
 
     def _sweep(self, measure: Callable[[], float]) -> dict[int, float]:
-        """Median seconds for each of :data:`BUDGETS`, taken in turns; the first round warms up."""
-        times: dict[int, list[float]] = {percent: [] for percent in BUDGETS}
-        for _ in range(1 + _SWEEP_ROUNDS):
-            for percent, values in times.items():
-                self.share(percent)
-                values.append(measure())
-        return {percent: statistics.median(values[1:]) for percent, values in times.items()}
+        """Median seconds for each of :data:`BUDGETS`, taken in turns."""
+        return in_turns(BUDGETS, self.share, measure, _SWEEP_ROUNDS)
 
     def _record(self, what: str, seconds: dict[int, float], source: str) -> None:
         self.setup += [
@@ -156,12 +150,6 @@ def blocks_of(percent: int, block_threads: int, device: torch.device) -> int:
     gpu = torch.cuda.get_device_properties(device)
     threads = gpu.multi_processor_count * gpu.max_threads_per_multi_processor
     return max(1, threads * percent // 100 // block_threads)
-
-
-def smallest_good_budget(seconds: dict[int, float]) -> int:
-    """The smallest budget whose time is within 1 / :data:`ENOUGH` of the shortest."""
-    best = min(seconds.values())
-    return min(percent for percent, value in seconds.items() if best >= ENOUGH * value)
 
 
 def alone_seconds(device: torch.device, beside: Callable[[], object]) -> float:

@@ -8,9 +8,10 @@ that come again are in the caches.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -21,7 +22,8 @@ from gatherbench.strategies.base import Fetcher, SetupStep
 
 #: In place of a number of threads: ``torch.index_select`` into the staging buffer, then a copy.
 TORCH = 0
-#: Of the fastest step's rate that a way with fewer threads, or ours before torch's, has to reach.
+#: Of the fastest step's rate that a way with fewer threads, ours before torch's, or a smaller share
+#: of a GPU has to reach.
 ENOUGH = 0.97
 #: Steps in a row, rounds, and for how long another round may begin.
 _STEPS, _ROUNDS, _ROUNDS_S = 3, 6, 2.0
@@ -72,17 +74,8 @@ def tuned(
         settle()
         return (time.perf_counter() - began) / _STEPS
 
-    taken: dict[int, list[float]] = {way: [] for way in ways}
-    deadline = time.perf_counter() + _ROUNDS_S
-    for number in range(1 + _ROUNDS):  # the first one warms up
-        for way, found in taken.items():
-            path.take(way)
-            found.append(seconds(beside))
-        if number and time.perf_counter() > deadline:
-            break
-    medians = {way: statistics.median(found[1:]) for way, found in taken.items()}
-    best = min(medians.values())
-    chosen = next(way for way in ways if best >= ENOUGH * medians[way])
+    medians = in_turns(ways, path.take, lambda: seconds(beside), _ROUNDS, _ROUNDS_S)
+    chosen = first_good(medians)
     path.take(chosen)
     before = fetcher.counts()["gather_time"]
     for _ in range(_ROUNDS):
@@ -103,6 +96,35 @@ def tuned(
         SetupStep("gather_time", "s", alone_s, alone),
         SetupStep("gathered", "B", size, "rows × bytes of a row"),
     ]
+
+
+def in_turns(
+    ways: Sequence[int],
+    take: Callable[[int], object],
+    measure: Callable[[], float],
+    rounds: int,
+    limit_s: float = math.inf,
+) -> dict[int, float]:
+    """Measure each way in turns, and return its median; a first round more warms up.
+
+    Args:
+        limit_s: for how long another round may begin.
+    """
+    taken: dict[int, list[float]] = {way: [] for way in ways}
+    deadline = time.perf_counter() + limit_s
+    for number in range(1 + rounds):
+        for way, found in taken.items():
+            take(way)
+            found.append(measure())
+        if number and time.perf_counter() > deadline:
+            break
+    return {way: statistics.median(found[1:]) for way, found in taken.items()}
+
+
+def first_good(seconds: Mapping[int, float]) -> int:
+    """Return the first way that takes no more than 1 / :data:`ENOUGH` of the shortest time."""
+    best = min(seconds.values())
+    return next(way for way, value in seconds.items() if best >= ENOUGH * value)
 
 
 def named(way: int) -> str:

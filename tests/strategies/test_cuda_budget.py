@@ -8,19 +8,15 @@ import torch
 
 from gatherbench.kernels.launch import Table
 from gatherbench.strategies.base import SetupStep
-from gatherbench.strategies.cuda_overlap import (
-    BUDGETS,
-    OverlappedFetcher,
-    blocks_of,
-    smallest_good_budget,
-)
+from gatherbench.strategies.cuda_overlap import BUDGETS, OverlappedFetcher, blocks_of
+from gatherbench.strategies.host_tuning import first_good
 from gatherbench.strategies.registry import build, parameters
 
 
 def test_the_smallest_budget_that_is_good_enough():
-    assert smallest_good_budget({5: 2.0, 10: 1.02, 15: 1.0, 25: 1.01, 50: 1.3}) == 10
-    assert smallest_good_budget({5: 2.0, 10: 1.5, 15: 1.3, 25: 1.1, 50: 1.0}) == 50
-    assert smallest_good_budget({5: 1.0, 10: 1.0, 50: 1.0}) == 5
+    assert first_good({5: 2.0, 10: 1.02, 15: 1.0, 25: 1.01, 50: 1.3}) == 10
+    assert first_good({5: 2.0, 10: 1.5, 15: 1.3, 25: 1.1, 50: 1.0}) == 50
+    assert first_good({5: 1.0, 10: 1.0, 50: 1.0}) == 5
 
 
 def test_a_budget_is_a_share_of_the_threads_that_fit(monkeypatch):
