@@ -3,7 +3,7 @@
 Paths that can run here serve the first minibatches in turns, each timed from one fetch to the next:
 the time that a training waits for, fetch and step together. The rule of all verdicts ends the
 search (``auto_search.py``), the winner stays, and the others are closed. Every path is exact, so
-the rows are right throughout. What was found is kept for the next training (``auto_kept.py``).
+the rows are right throughout. Nothing is kept for the next training, which may have another model.
 
 At most two paths are open at a time, each with a table's worth of memory of its own at most, and
 one when the search is over. It ends at the latest after a share of the first epoch.
@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import ClassVar, Literal
 
 import torch
@@ -30,8 +29,6 @@ from gatherbench.kernels.managed_memory import span_of
 from gatherbench.kernels.mapped_memory import HostRegistration
 from gatherbench.kernels.modes import plain_torch
 from gatherbench.reason import Reason, unsupported
-from gatherbench.strategies import auto_kept
-from gatherbench.strategies.auto_kept import Asked, Finding
 from gatherbench.strategies.auto_search import MOST, NoPathError, Outcome, Turn, search
 from gatherbench.strategies.base import UNRANKED, Fetcher, Residency, SetupStep, Strategy, Ticket
 from gatherbench.strategies.cpu_gather import CpuGather
@@ -55,15 +52,14 @@ CLOCK = "from one fetch's submit to the next, training included; turns in shuffl
 
 @dataclass(frozen=True)
 class Auto(Strategy):
-    """``search``: ``kept`` takes what an earlier search found for this machine and a table of this
-    shape, if one did; ``fresh`` searches in any case.
-    """
+    """``search``: ``fresh``, in the first minibatches of each training. A word for callers and rows
+    of the time when a finding could be kept."""
 
     name: ClassVar[str] = "auto"
     summary: ClassVar[str] = "whichever exact path the training itself shows to be the fastest"
     role = "choice"
 
-    search: Literal["kept", "fresh"] = "kept"
+    search: Literal["fresh"] = "fresh"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
@@ -75,7 +71,7 @@ class Auto(Strategy):
         return CpuGather().data_path(ids, row_bytes)
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
-        return AutoFetcher(features, with_index(device), fresh=self.search == "fresh")
+        return AutoFetcher(features, with_index(device))
 
 
 def candidates(features: Tensor, device: torch.device) -> list[Strategy]:
@@ -117,6 +113,39 @@ def spent_by(minibatches: int, epoch: int) -> bool:
 def said(path: Strategy) -> str:
     """A path in words, as ``cpu_gather pinned``."""
     return f"{path.name} {path.variant}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a search has found.
+
+    Attributes:
+        kept: the path.
+        over: the path that it is told against; empty where there was no other.
+        ratio, ends: the cost of that over the cost of what was kept, and its 95 % interval, which
+            nothing gives where the two met once.
+        word: the verdict: SLOW (the other path is slower), SAME or AMBIGUOUS.
+        minibatches, seconds: what the search went on for.
+        extra_s: what it took longer than the same minibatches with the path that was kept.
+    """
+
+    kept: str
+    over: str
+    ratio: float
+    ends: tuple[float, float] | None
+    word: str
+    minibatches: int
+    seconds: float
+    extra_s: float
+
+    def __str__(self) -> str:
+        ends = "{:.2f}–{:.2f}".format(*self.ends) if self.ends else "met once"
+        verdict = {"SAME": ", a tie", "AMBIGUOUS": ", not decided"}.get(self.word, "")
+        over = f", {self.ratio:.2f}× ({ends}) over {self.over}{verdict}" if self.over else ""
+        return (
+            f"kept {self.kept}{over}; the search took {self.minibatches} minibatches,"
+            f" {self.extra_s:.3g} s longer than they take with it"
+        )
 
 
 class _Race:
@@ -235,41 +264,30 @@ class AutoFetcher(Fetcher):
     """Fetches by one path at a time: while it searches by each in turn, later by the one it keeps.
 
     Args:
-        fresh: search whatever was found earlier.
         paths: to choose from; by default :func:`candidates`.
     """
+
+    tunable = True
+    #: What the search has found, once it is over.
+    finding: Finding | None = None
 
     def __init__(
         self,
         features: Tensor,
         device: torch.device,
-        *,
-        fresh: bool = False,
         paths: Sequence[Strategy] | None = None,
     ) -> None:
         super().__init__(features, device)
         self._features = features
         self.live = device.type == "cpu"  # on a GPU a path that copies may be kept
         self._paths = candidates(features, device) if paths is None else paths
-        names = tuple(map(said, self._paths))
-        shape = (self.num_rows, self.row_width * features.element_size(), str(self.dtype))
-        self._asked = Asked(auto_kept.machine_of(device), *shape, names)
         #: What is open, and what is to be closed from some fetch on: nobody needs its rows then.
         self._open: dict[Strategy, Fetcher] = {}
         self._leaving: list[tuple[int, Fetcher]] = []
-        self._submitted, self.tunable = 0, True
+        self._submitted = 0
         self._race: _Race | None = None
         self._held: HostRegistration | None = None
-        self._earlier = None if fresh else auto_kept.load(self._asked)
-        if self._earlier is not None:
-            try:
-                self._serve(self._paths[names.index(self._earlier.kept)])
-                self.tunable = self._serving.tunable
-                self.setup += _steps(self._earlier, f"a search of {self._earlier.day}")
-            except _CANNOT:
-                self._earlier = None
-        if self._earlier is None:
-            self._begin(epoch=0)
+        self._begin(epoch=0)
 
     def _submit(self, ids: Tensor) -> Ticket:
         race = self._race
@@ -305,8 +323,6 @@ class AutoFetcher(Fetcher):
 
     def tune(self, ids: Tensor, beside: Callable[[], object]) -> list[SetupStep]:
         """What minibatches were fetched for until now was no training: search anew."""
-        if self._earlier is not None:
-            return self._serving.tune(ids, beside)
         epoch = self._race.epoch if self._race else 0
         self._close()
         self.setup.clear()
@@ -378,7 +394,7 @@ class AutoFetcher(Fetcher):
         met = sorted(found.met.items(), key=lambda one: -one[1].interval.repeats)
         over, told = met[0] if met else (None, None)
         ends = (told.interval.low, told.interval.high) if told else (1.0, 1.0)
-        finding = Finding(
+        self.finding = Finding(
             kept=said(found.kept),
             over=said(over) if over else "",
             ratio=told.interval.value if told else 1.0,
@@ -387,20 +403,12 @@ class AutoFetcher(Fetcher):
             minibatches=race.minibatches,
             seconds=time.perf_counter() - race.began,
             extra_s=race.lasted_s - race.rows * found.row_s,
-            day=datetime.now(UTC).date().isoformat(),
         )
-        auto_kept.save(self._asked, finding)
-        self.setup += _steps(finding, CLOCK)
-        for path, one in met:
-            step = SetupStep(f"over_kept {said(path)}", "1", one.interval.value, one.reason)
-            self.setup.append(step)
-
-
-def _steps(finding: Finding, source: str) -> list[SetupStep]:
-    """What is told of a finding among what setting up has told."""
-    return [
-        SetupStep(f"kept {finding.kept}", "1", 1.0, f"{source}; {finding}"),
-        SetupStep("search_minibatches", "1", finding.minibatches, source),
-        SetupStep("search_time", "s", finding.seconds, source),
-        SetupStep("search_extra_time", "s", finding.extra_s, source),
-    ]
+        for metric, unit, value, source in (
+            (f"kept {self.finding.kept}", "1", 1.0, f"{CLOCK}; {self.finding}"),
+            ("search_minibatches", "1", self.finding.minibatches, CLOCK),
+            ("search_time", "s", self.finding.seconds, CLOCK),
+            ("search_extra_time", "s", self.finding.extra_s, CLOCK),
+            *((f"over_kept {said(one)}", "1", x.interval.value, x.reason) for one, x in met),
+        ):
+            self.setup.append(SetupStep(metric, unit, value, source))

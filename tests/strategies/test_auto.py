@@ -5,12 +5,9 @@ Its clock stands still but for what the paths and the training say that they too
 
 from __future__ import annotations
 
-import json
 import random
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
@@ -24,9 +21,8 @@ import gatherbench
 from gatherbench.bench.run.loop import run_epoch
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.kernels.reference import reference_gather
-from gatherbench.strategies import auto, auto_kept, conformance
-from gatherbench.strategies.auto import Auto, AutoFetcher, candidates
-from gatherbench.strategies.auto_kept import Asked, Finding
+from gatherbench.strategies import auto, conformance
+from gatherbench.strategies.auto import Auto, AutoFetcher, Finding, candidates
 from gatherbench.strategies.auto_search import MOST, NoPathError, Turn, search
 from gatherbench.strategies.base import Fetcher, Strategy, Ticket
 from gatherbench.strategies.data_path import DataPath, staged_path
@@ -52,13 +48,12 @@ class Clock:
 
 
 @pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Clock:
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(auto, "time", made)
     monkeypatch.setattr(Timed, "clock", made, raising=False)
     monkeypatch.setattr(Timed, "open_now", [], raising=False)
     monkeypatch.setattr(Timed, "most_open", 0, raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return made
 
 
@@ -113,8 +108,8 @@ class TimedFetcher(HostFetcher):
         Timed.open_now.remove(self._strategy)
 
 
-def opened(*paths: Strategy, kind: type[AutoFetcher] = AutoFetcher, fresh: bool = True) -> Any:
-    return kind(TABLE, HOST, fresh=fresh, paths=list(paths))
+def opened(*paths: Strategy, kind: type[AutoFetcher] = AutoFetcher) -> Any:
+    return kind(TABLE, HOST, paths=list(paths))
 
 
 class Trainer:
@@ -165,7 +160,7 @@ def test_a_path_made_slow_by_hand_is_never_kept(clock, place, ahead):
     with opened(*paths) as fetcher:
         assert trained(fetcher, clock).steps == 400
         assert kept(fetcher) in ("kept timed a", "kept timed b")
-        found = auto_kept.load(fetcher._asked)
+        found = fetcher.finding
     assert found is not None
     assert found.minibatches <= auto.LEAST
 
@@ -173,13 +168,13 @@ def test_a_path_made_slow_by_hand_is_never_kept(clock, place, ahead):
 def test_equal_paths_end_level_within_the_budget(clock):
     with opened(A, B) as fetcher:
         trained(fetcher, clock, 100)
-        found = auto_kept.load(fetcher._asked)
+        found = fetcher.finding
     assert found is not None
     assert (found.word, found.over[:5]) == ("SAME", "timed")
     assert found.ratio == pytest.approx(1.0)
     # Two first turns, and four blocks of two: five minibatches each, and the loop's first.
     assert found.minibatches <= 10 * (auto.WARM + auto.TIMED) + 1
-    assert "level" in str(found)
+    assert "a tie" in str(found)
 
 
 def test_what_is_told_of_a_search_was_worked_out_by_hand(clock):
@@ -187,7 +182,7 @@ def test_what_is_told_of_a_search_was_worked_out_by_hand(clock):
     with opened(A, SLOW) as fetcher:
         trained(fetcher, clock, 100)
         steps = {step.metric: step.value for step in fetcher.setup}
-        found = auto_kept.load(fetcher._asked)
+        found = fetcher.finding
     assert found is not None
     assert steps["kept timed a"] == 1
     assert steps["over_kept timed slow"] == pytest.approx(2.0 / 1.1)
@@ -353,12 +348,9 @@ def test_a_path_that_fails_while_two_meet_leaves_the_other():
 # ---- which rows come -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("word", ["fresh", "kept"])
-def test_it_keeps_the_contract_of_every_strategy(word, monkeypatch):
-    monkeypatch.undo()  # a real clock; and a cache that is nobody's
-    monkeypatch.setattr(auto_kept, "load", lambda _asked: None)
-    monkeypatch.setattr(auto_kept, "save", lambda *_: None)
-    conformance.check_strategy(Auto(search=word), HOST)
+def test_it_keeps_the_contract_of_every_strategy(monkeypatch):
+    monkeypatch.undo()  # a real clock
+    conformance.check_strategy(Auto(), HOST)
 
 
 class OfAnother(AutoFetcher):
@@ -388,7 +380,7 @@ def test_prefetched_rows_are_right_while_the_path_changes(copy, seed, monkeypatc
     monkeypatch.setattr(auto, "candidates", lambda *_: paths)
     drawn = [one.input_ids for one in batches(400)]
     draw, seen = random.Random(seed), set()
-    with gatherbench.unified(TABLE, "auto", "cpu", copy=copy, search="fresh") as features:
+    with gatherbench.unified(TABLE, "auto", "cpu", copy=copy) as features:
         for number, ids in enumerate(drawn):
             rows = features[ids]
             seen.add(features.lookahead)
@@ -405,7 +397,7 @@ def test_a_loader_has_each_batch_fetched_once_while_the_path_changes(monkeypatch
     paths = [A, replace(B, ahead=1), SLOW, replace(SLOW, ahead=1), Timed("c", cost=0.2)]
     monkeypatch.setattr(auto, "candidates", lambda *_: paths)
     given = [Data(n_id=one.input_ids, number=torch.tensor(n)) for n, one in enumerate(batches(90))]
-    with gatherbench.unified(TABLE, "auto", "cpu", search="fresh") as features:
+    with gatherbench.unified(TABLE, "auto", "cpu") as features:
         numbers = []
         for _ in range(3):
             for batch in FeatureLoader(given, features):
@@ -448,104 +440,12 @@ def test_rows_in_gpu_memory_are_a_path_where_they_fit(monkeypatch):
     assert candidates(torch.empty(room, 1), gpu) == []
 
 
-# ---- what is kept for the next training ----------------------------------------------------------
-
-ASKED = Asked("this machine", 500, 28, "torch.float32", ("timed a", "timed b"))
-FOUND = Finding("timed b", "timed a", 1.31, (1.22, 1.40), "SLOW", 90, 1.4, 0.3, "2026-11-24")
-
-
-def test_a_finding_is_taken_again_and_says_what_it_rests_on(clock):
-    with opened(SLOW, A) as fetcher:
-        trained(fetcher, clock)
-    with opened(SLOW, A, fresh=False) as again:
-        assert again._race is None
-        assert Timed.open_now == [A]
-        assert kept(again) == "kept timed a"
-    with opened(SLOW, replace(A, fails="open"), fresh=False) as cannot:
-        assert cannot._race is not None, "what was kept cannot be opened any more"
-    with opened(SLOW, A, B, fresh=False) as other_paths:
-        assert other_paths._race is not None
-    with AutoFetcher(TABLE[:9], HOST, paths=[SLOW, A]) as other_shape:
-        assert other_shape._race is not None
-
-
 def test_a_finding_in_words():
-    assert str(FOUND) == (
+    found = Finding("timed b", "timed a", 1.31, (1.22, 1.40), "SLOW", 90, 1.4, 0.3)
+    assert str(found) == (
         "kept timed b, 1.31× (1.22–1.40) over timed a; the search took 90 minibatches, 0.3 s longer"
         " than they take with it"
     )
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        replace(ASKED, machine="another"),
-        replace(ASKED, rows=501),
-        replace(ASKED, row_bytes=32),
-        replace(ASKED, paths=("timed b",)),
-    ],
-)
-def test_what_was_asked_of_another_machine_or_table_counts_for_none(other):
-    auto_kept.save(other, FOUND)
-    assert auto_kept.load(ASKED) is None
-    other.file.rename(ASKED.file)  # a home that two machines share, or a file that was copied
-    assert auto_kept.load(ASKED) is None
-    assert auto_kept.kept_for(ASKED.machine) == []
-
-
-def test_a_file_that_is_damaged_counts_for_none():
-    auto_kept.save(ASKED, FOUND)
-    assert auto_kept.load(ASKED) == FOUND
-    whole = ASKED.file.read_text()
-    told = json.loads(whole)
-
-    def with_found(**changed: object) -> str:
-        return json.dumps({**told, "found": {**told["found"], **changed}})
-
-    damaged = [
-        *(whole[:end] for end in range(0, len(whole), 40)),
-        with_found(kept="os.system"),
-        with_found(kept=7),
-        with_found(ratio=float("nan")),
-        with_found(ends=[1.0]),
-        with_found(more=1),
-        "[" * 10_000,
-        "no_fetch",
-        whole + " " * (1 << 17),
-    ]
-    for text in damaged:
-        ASKED.file.write_text(text)
-        assert auto_kept.load(ASKED) is None, text[:80]
-        assert auto_kept.kept_for(ASKED.machine) == []
-    ASKED.file.write_bytes(b"\xff\xfe\x00")
-    assert auto_kept.load(ASKED) is None
-    ASKED.file.unlink()
-    ASKED.file.mkdir()
-    assert auto_kept.load(ASKED) is None
-    auto_kept.save(ASKED, FOUND)  # cannot: nothing is raised
-
-
-def test_of_several_who_write_one_wins_and_no_reader_sees_a_part():
-    findings = [replace(FOUND, day=f"day {number}" * 500) for number in range(4)]
-    writers = [
-        threading.Thread(target=lambda one=one: [auto_kept.save(ASKED, one) for _ in range(50)])
-        for one in findings
-    ]
-    auto_kept.save(ASKED, findings[0])
-    for writer in writers:
-        writer.start()
-    seen = [auto_kept.load(ASKED) for _ in range(200)]
-    for writer in writers:
-        writer.join()
-    assert all(one in findings for one in seen)
-    assert [path.suffix for path in ASKED.file.parent.iterdir()] == [".json"]
-
-
-def test_a_home_that_cannot_be_written_costs_the_next_search_only(monkeypatch, tmp_path):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    auto_kept.save(ASKED, FOUND)
-    assert auto_kept.load(ASKED) is None
 
 
 def test_what_was_fetched_before_the_training_is_found_out_anew(clock):

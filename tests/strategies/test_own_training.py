@@ -26,9 +26,11 @@ from torch_geometric.data import Data
 import gatherbench
 from gatherbench.kernels.host_memory import HUGE_PAGE
 from gatherbench.kernels.native_threads import NativeThreads
-from gatherbench.strategies import unified_tensor
+from gatherbench.strategies import auto, unified_tensor
+from gatherbench.strategies.aligned_zero_copy import AlignedZeroCopy
 from gatherbench.strategies.buffers import RowBuffer
 from gatherbench.strategies.conformance import MODES
+from gatherbench.strategies.cpu_gather import CpuGather
 from gatherbench.strategies.unified_tensor import UnifiedTensor
 
 TABLE = torch.randn(3000, 8, generator=torch.Generator().manual_seed(0))
@@ -426,10 +428,9 @@ class InterruptAt:
 def test_an_interrupted_fetch_leaves_the_next_ones_right(strategy, where):
     """As of a cell in Jupyter, which keeps the traceback, and all that its frames hold."""
     x = torch.randn(2_000, 32)
-    more = {"search": "fresh"} if strategy == "auto" else {}
     count = 5_000 if strategy == "cpu_gather" else 500  # fewer it does not stage
     kept: list[BaseException] = []
-    with gatherbench.unified(x, strategy, "cpu", **more) as features:
+    with gatherbench.unified(x, strategy, "cpu") as features:
         for number in range(1, 80):
             ids = torch.randint(0, 2_000, (count,))
             try:
@@ -602,6 +603,8 @@ def test_what_is_told_and_does_not_fit_is_refused_with_the_remedy(told, said):
 @pytest.mark.parametrize("strategy", ["aligned_zero_copy", "cpu_gather", "async_zero_copy", "auto"])
 def test_a_few_rows_are_one_operation_of_torch(strategy, monkeypatch):
     """Neither a pass nor a buffer of ours, which cost more than such rows do."""
+    paths = [CpuGather(), AlignedZeroCopy()]
+    monkeypatch.setattr(auto, "candidates", lambda *_: paths)
     with gatherbench.unified(TABLE, strategy, "cpu") as features:
         for _ in range(600):
             _ = features[[0]]

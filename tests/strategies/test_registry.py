@@ -51,6 +51,7 @@ def test_names_and_variants_identify_a_strategy():
         ("async_zero_copy", "mps,auto", "zero_copy"),
         ("cached_zero_copy", "lru,10%,0", "zero_copy"),
         ("all_in_gpu", "default", "bound"),
+        ("auto", "fresh", "choice"),
         ("auto", "kept", "choice"),
         ("disk_mmap", "random,warm", "other"),
         ("cpu_gather", "a variant of long ago", "conventional"),

@@ -78,14 +78,11 @@ def test_all_strategies_yield_complete_rows_and_train_to_the_same_bits(make_job,
     assert accuracy > 0.5, "three classes, and labels that the features tell"
 
 
-def test_the_path_that_a_training_chose_is_told_with_what_the_search_cost(
-    make_job, monkeypatch, tmp_path
-):
+def test_the_path_that_a_training_chose_is_told_with_what_the_search_cost(make_job, monkeypatch):
     """It trains to the bits of any other; its bytes depend on the choice, so none are declared."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     paths = [CpuGather(), CpuGather("prefetch")]
     monkeypatch.setattr(auto, "candidates", lambda *_: paths)
-    rows = measured(make_job("auto", params={"search": "fresh"}, warmup_epochs=60))
+    rows = measured(make_job("auto", warmup_epochs=60))
     (kept,) = (r for r in rows if r.metric.startswith("kept "))
     assert kept.metric.removeprefix("kept ") in map(auto.said, paths)
     # How many minibatches each path has depends on how long theirs take.
