@@ -18,9 +18,9 @@ from gatherbench.bench.model.profile import LinkProfile, ProfileError, load_prof
 from gatherbench.bench.read.tables import Run, predicted, run_in
 from gatherbench.bench.run.guards import only_one
 from gatherbench.bench.run.store import RunStore, StoreError, write_atomically
-from gatherbench.bench.show.pictures import save_all
 from gatherbench.bench.show.report.page import FILE_NAME, write_report
 from gatherbench.bench.show.run import render, render_all
+from gatherbench.bench.show.view import save_all
 from gatherbench.bench.show.views.registry import views_of
 
 
@@ -92,7 +92,7 @@ def _shown(run: Run, store: RunStore, out: Console, err: Console, *, everything:
     views = views_of(run)
     out.print(render_all(run, views) if everything else render(run))
     try:
-        save_all(run, folder / "figures", views=views)
+        save_all(views, folder / "figures")
     except OSError as error:
         whole = _unwritten(err, f"gatherbench show --plot {where}", "pictures", error)
     report = folder / FILE_NAME

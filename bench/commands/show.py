@@ -57,12 +57,12 @@ def show(
 
 def _draw(run: Run, pictures: Path) -> None:
     """Write the run's pictures into a folder, and say which."""
-    from gatherbench.bench.show.pictures import save_all
+    from gatherbench.bench.show.view import save_all
     from gatherbench.bench.show.views.registry import views_of
 
     views = views_of(run)
     with writing(pictures, "--out"):
-        written = save_all(run, pictures, views=views)
+        written = save_all(views, pictures)
     for failed in filter(None, (view.failed for view in views)):
         typer.echo(failed, err=True)
     for path in written:

@@ -1,28 +1,31 @@
-"""What charts of runs are made of: bars by workload and series, and reasons in place of some."""
+"""Charts of a run: bars by workload and series, curves of an epoch, reasons in place of some."""
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from gatherbench.bench.read.derive import (
     baseline,
     epoch_times,
     plan_order,
     problems,
+    reasons_of,
     sort_series,
     unpredicted,
 )
 from gatherbench.bench.read.noise import no_ratio_over, noisy_and_modelled, noisy_series
-from gatherbench.bench.read.tables import Run
+from gatherbench.bench.read.tables import Run, of_measured
+from gatherbench.bench.read.units import bytes_in_words, quantity
 from gatherbench.bench.run.rows import SERIES, Key
-from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
+from gatherbench.bench.run.store import RunStore
+from gatherbench.bench.show.drawing import EMPTY, Chart, draw
 from gatherbench.bench.show.looks import DISTURBED, UNDECIDED, explained
 from gatherbench.bench.show.provenance import has_gpu, modelled_for, provenance, warnings_of
 from gatherbench.bench.show.table import with_kind
@@ -31,15 +34,26 @@ from gatherbench.stats.judge import is_open
 #: Strategy and variant.
 Names = tuple[str, str]
 Fields = Mapping[Hashable, Any]
+#: Seconds since the axis of time begins, and the value up to then, in order.
+Points = Sequence[tuple[float, float]]
 #: By workload: why a series is not there, or not with all of its repeats.
 Reasons = Mapping[str, Mapping[Names, str]]
 NO_BREAK = "\N{NARROW NO-BREAK SPACE}"
+#: Readings in an epoch that are drawn at most; leaving some out keeps a counter's bytes.
+MOST = 300
+_NOT_POLLED = "nothing was polled: a GPU’s sensors are read during runs on a GPU"
 
 
-def chart_of(run: Run, panels: Sequence[Panel], **of: Any) -> Chart:
+def drawn(run: Run, **charts: Callable[[Run], Chart | None]) -> dict[str, Figure]:
+    """These charts by the names of their files; one without a line is left out."""
+    made = {name: make(run) for name, make in charts.items()}
+    return {name: draw(chart) for name, chart in made.items() if chart and len(chart.frame)}
+
+
+def chart_of(run: Run, frame: pd.DataFrame, **of: Any) -> Chart:
     """A chart with what stands above and below all of the run's, and what its marks mean."""
-    of["reading"] += explained([line.text for panel in panels for line in panel.lines])
-    return Chart(panels=panels, warnings=warnings_of(run), foot=provenance(run), **of)
+    of["reading"] += explained(frame["suffix"]) if "suffix" in frame else ""
+    return Chart(frame=frame, warnings=warnings_of(run), foot=provenance(run), **of)
 
 
 def in_plan_order(run: Run, frame: pd.DataFrame) -> pd.DataFrame:
@@ -47,28 +61,22 @@ def in_plan_order(run: Run, frame: pd.DataFrame) -> pd.DataFrame:
     return with_kind(plan_order(run, frame))
 
 
-def _open(run: Run, key: Key, over: tuple[str, str], low: float, high: float) -> bool:
-    """Whether a speed-up over that path with these ends decides nothing."""
-    reference = key._replace(strategy=over[0], variant=over[1])
-    busy = key in noisy_series(run) or bool(no_ratio_over(run, reference))
-    return is_open(low, high) or (busy and key.basis == "measured" and key != reference)
+# ---- bars ----------------------------------------------------------------------------------------
 
 
 def bars(
     run: Run,
     values: pd.DataFrame,
-    unit: str,
     *,
-    legend: Mapping[str, tuple[str, str]] = MappingProxyType({}),
     total: str = "median",
+    legend: Mapping[str, tuple[str, str]] = MappingProxyType({}),
     mark: float | None = None,
-    floor: Mapping[str, float] = MappingProxyType({}),
+    limit: Mapping[str, float] = MappingProxyType({}),
     absent: str = "no measurement",
     why: Mapping[str, str] = MappingProxyType({}),
     predicted: bool = True,
     suffix: str = "",
-    beside: Sequence[Panel] = (),
-    **said: str,
+    **of: str,
 ) -> Chart:
     """A panel for each workload, a line for each series, reasons in place of what is missing.
 
@@ -76,162 +84,97 @@ def bars(
     host's.
 
     Args:
-        values: the columns of ``SERIES``, ``total``, ``low``, ``high`` and those of ``legend``;
-            in ``note``, where it is there, what else is to be said.
-        legend: columns that are drawn end to end; without, the total in its strategy's colour.
+        values: the columns of ``SERIES``, ``total``, ``low``, ``high`` and those of ``legend``.
         total: the column that the number and the whisker belong to.
+        legend: columns that are drawn end to end; without, the total in its strategy's colour.
         mark: value at which a line is drawn through all bars.
-        floor: the same by workload, through those that are measured.
+        limit: the same by workload, through those that are measured.
         absent: what to write for a series that was measured but has no value here.
         why: the same by workload, where there is more to say.
         predicted: whether the link model has a word on it.
         suffix: behind the number.
-        beside: further panels.
-        said: ``ident``, ``title``, ``reading`` and ``quantity`` of the chart.
+        of: ``title``, ``reading``, ``quantity`` and ``unit`` of the chart.
     """
-    parts = list(legend)
-    whose = {"measured": "", "predicted": ", ".join(modelled_for(run)) if predicted else ""}
-    panels = []
+    profile = ", ".join(modelled_for(run)) if predicted else ""
+    reasons = {"measured": _unmeasured(run, values, absent, why), "predicted": _unpredicted(run)}
+    lines, at = list[dict[str, Any]](), []
     for workload in run.workloads:
-        here = values[values["workload"] == workload]
-        for basis in ("measured", "predicted")[: 1 + bool(whose["predicted"])]:
-            frame = here[here["basis"] == basis]
-            modelled = basis == "predicted"
-            reasons = _unpredicted(run) if modelled else _unmeasured(run, frame, absent, why)
+        for basis in ("measured", "predicted")[: 1 + bool(profile)]:
+            mine = values[(values["workload"] == workload) & (values["basis"] == basis)]
+            known = {(str(r["strategy"]), str(r["variant"])): r for r in mine.to_dict("records")}
+            said = reasons[basis].get(workload, {})
             # Beside figures of host memory, a GPU's on the same axis would be compared with them.
-            seen = here if has_gpu(run) else frame
-            of = [*seen[total], *seen[parts].sum(axis=1), mark or 0.0]
-            axis = Axis.of(unit, of, seen["high"])
-            lines = defaultdict[Names, list[Line]](list)
-            for names, row, reason in _each(frame, reasons[workload]):
-                if row is None:
-                    line = Line(*names, "modelled" if modelled else "measured", missing=reason)
+            shared = has_gpu(run) or basis == "measured"
+            place: dict[str, Any] = {
+                "panel": run.names[workload],
+                "profile": profile if basis == "predicted" else "",
+                "look": "modelled" if basis == "predicted" else "measured",
+                "scale": f"{workload}{'' if shared else basis}",
+            }
+            for names in _sorted({**known, **said}):
+                line = {**EMPTY, **place, "strategy": names[0], "variant": names[1]}
+                if row := known.get(names):
+                    marks = _marks(run, row, total == "speedup") + suffix
+                    parts = {name: float(row[name]) for name in legend}
+                    line |= {"value": row[total], "low": row["low"], "high": row["high"], **parts}
+                    line |= {"note": said.get(names, ""), "suffix": marks}
                 else:
-                    lengths = {name: float(row[name]) for name in parts}
-                    lengths = lengths or {names[0]: float(row[total])}
-                    note = "; ".join(filter(None, [reason, row.get("note", "")]))
-                    line = bar(run, axis, row, total, ("low", "high"), lengths, note, suffix)
-                lines[names].append(line)
-            marks = [(mark, "one")] if mark is not None and len(frame) else []
-            if workload in floor and not modelled:
-                marks.append((floor[workload], "limit"))
-            if lines or not modelled:
-                panels.append(Panel(run.names[workload], _sorted(lines), axis, marks, whose[basis]))
-    none = next(filter(None, [*why.values(), absent])) if values.empty else ""
-    known = {"limit": "no fetch (limit)"} if floor else {}
-    panels, same = _said_once(panels)
-    said["reading"] += same
-    return chart_of(run, [*panels, *beside], legend=legend, marks=known, absent=none, **said)
+                    line["reason"] = said[names]
+                lines.append(line)
+            if mark is not None and len(mine):
+                at.append((run.names[workload], mark, "one"))
+        if workload in limit:
+            at.append((run.names[workload], limit[workload], "limit"))
+    marks = {"limit": "no fetch (limit)"} if limit else {}
+    frame, same = _said_once(pd.DataFrame(lines))
+    of["reading"] += same
+    return chart_of(run, frame, legend=legend, marks=marks, at=list(dict.fromkeys(at)), **of)
 
 
-def typical(run: Run, axis: Axis, row: Fields, value: str, note: str, detail: str = "") -> Line:
-    """A bar of a column of a row, with its ends for whisker."""
-    ends = (f"{value}_low", f"{value}_high")
-    lengths = {str(row["strategy"]): float(row[value])}
-    line = bar(run, axis, row, value, ends, lengths, note)
-    return replace(line, detail=detail) if detail else line
+def _sorted(names: Mapping[Names, Any]) -> list[Names]:
+    frame = sort_series(pd.DataFrame(list(names), columns=SERIES[1:3]))
+    return list(frame.itertuples(index=False, name=None))
 
 
-def bar(
-    run: Run,
-    axis: Axis,
-    row: Fields,
-    value: str,
-    ends: tuple[str, str],
-    parts: Mapping[str, float],
-    note: str = "",
-    suffix: str = "",
-) -> Line:
-    """The bar of a row with the columns of ``SERIES``, ``value`` and those of its ends."""
-    low, high = (float(row[end]) for end in ends)
-    names = (str(row["strategy"]), str(row["variant"]))
-    alone = Key(*(str(row[name]) for name in SERIES)) in noisy_and_modelled(run)
+def _marks(run: Run, row: Fields, ratio: bool) -> str:
+    """What stands behind a number: there was other work; a ratio that decides nothing."""
     key = Key(*(str(row[name]) for name in SERIES))
-    unsure = value == "speedup" and _open(run, key, baseline(run), low, high)
-    suffix = DISTURBED * alone + UNDECIDED * unsure + suffix
-    text = axis.said(row[value]) + suffix
-    if row["basis"] != "predicted":
-        return whiskered(Line(*names, parts=parts, text=text, note=note), axis, (low, high))
-    line = Line(*names, "modelled", parts, text=text, note=note)
-    if not high > low:
-        return line
-    # The number is its ends: none between them is known.
-    return replace(line, ends=(low, high), text=f"{axis.plain(low)} to {axis.said(high)}{suffix}")
+    marks = DISTURBED * (key in noisy_and_modelled(run))
+    if not ratio:
+        return marks
+    over = baseline(run)
+    reference = key._replace(strategy=over[0], variant=over[1])
+    busy = key in noisy_series(run) or bool(no_ratio_over(run, reference))
+    unsure = busy and key.basis == "measured" and key != reference
+    return marks + UNDECIDED * (unsure or is_open(row["low"], row["high"]))
 
 
-def panel_of(title: str, unit: str, lines: Sequence[Line], top: float = 0.0, **of: Any) -> Panel:
-    """A panel of bars with their numbers, on an axis as long as they need, or up to ``top``.
-
-    Of ``ends`` that are no numbers there is no whisker.
-    """
-    ends = [line.ends[1] for line in lines if line.ends and math.isfinite(line.ends[1])]
-    axis = Axis(unit, top) if top else Axis.of(unit, [sum(x.parts.values()) for x in lines], ends)
-    drawn = []
-    for line in lines:
-        bare = replace(line, ends=None, text=axis.said(sum(line.parts.values())))
-        known = line.ends is not None and math.isfinite(line.ends[1])
-        drawn.append(whiskered(bare, axis, line.ends) if line.ends and known else bare)
-    return Panel(title, drawn, axis, **of)
+def _said_once(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """The frame without the note that all measured bars share, and a sentence that says it."""
+    mine = (frame["profile"] == "") & frame["value"].notna()
+    notes = set(frame.loc[mine, "note"])
+    if mine.sum() < 2 or len(notes) > 1 or notes == {""}:
+        return frame, ""
+    frame.loc[mine, "note"] = ""
+    return frame, f" Of each measured bar: {notes.pop()}."
 
 
-def whiskered(line: Line, axis: Axis, ends: tuple[float, float]) -> Line:
-    """The bar with its whisker where the ends differ, drawn as far as the axis goes."""
-    if not ends[1] > ends[0]:  # a single epoch has no spread to show
-        return line
-    spread, cut = f"{axis.end(ends[0])} to {axis.end(ends[1])}", ends[1] > axis.top
-    return replace(line, ends=(ends[0], min(ends[1], axis.top)), spread=spread, cut=cut)
-
-
-def _each(
-    frame: pd.DataFrame, why: Mapping[Names, str]
-) -> Iterable[tuple[Names, Fields | None, str]]:
-    """Each series of a frame, or that is missing in it: its row, and the reason."""
-    rows = {(str(r["strategy"]), str(r["variant"])): r for r in frame.to_dict("records")}
-    return [(names, rows.get(names), why.get(names, "")) for names in {**rows, **why}]
-
-
-def _sorted(lines: Mapping[Names, Sequence[Line]]) -> list[Line]:
-    order = sort_series(pd.DataFrame(list(lines), columns=["strategy", "variant"]))
-    return [line for names in order.itertuples(index=False, name=None) for line in lines[names]]
-
-
-def _said_once(panels: Sequence[Panel]) -> tuple[list[Panel], str]:
-    """The panels without the note that all measured bars share, and a sentence that says it."""
-    bars_ = [line for one in panels if not one.profile for line in one.lines if not line.missing]
-    notes = {line.note for line in bars_}
-    if len(bars_) < 2 or len(notes) > 1 or notes == {""}:
-        return list(panels), ""
-    bare = [
-        one if one.profile else replace(one, lines=[replace(x, note="") for x in one.lines])
-        for one in panels
-    ]
-    return bare, f" Of each measured bar: {notes.pop()}."
-
-
-def _unmeasured(
-    run: Run, table: pd.DataFrame, absent: str = "", of: Mapping[str, str] = MappingProxyType({})
-) -> Reasons:
+def _unmeasured(run: Run, table: pd.DataFrame, absent: str, of: Mapping[str, str]) -> Reasons:
     """Of series that are not in the table; ``absent`` where they were measured, or as ``of`` says
     by workload.
     """
     found = defaultdict[str, dict[Names, str]](dict)
-    measured, bad = _ended(run)
+    measured = epoch_times(run).query("basis == 'measured'")[SERIES[:3]]
     there = set(table[SERIES[:3]].itertuples(index=False, name=None))
-    for workload, strategy, variant in measured:
+    for workload, strategy, variant in measured.itertuples(index=False, name=None):
         if (workload, strategy, variant) not in there:
             found[workload][strategy, variant] = of.get(workload) or absent
-    for b in bad:
-        some = "" if b["repeats"] == b["of"] else f"{b['repeats']} of {b['of']} repeats "
-        names = b["strategy"], b["variant"]
+    for bad in problems(run).to_dict("records"):
+        some = "" if bad["repeats"] == bad["of"] else f"{bad['repeats']} of {bad['of']} repeats "
+        names = bad["strategy"], bad["variant"]
         # What is not there of a repeat that was measured has a reason of its own.
-        found[b["workload"]].setdefault(names, f"{some}{b['status']}: {b['reason']}")
+        found[bad["workload"]].setdefault(names, f"{some}{bad['status']}: {bad['reason']}")
     return found
-
-
-def _ended(run: Run) -> tuple[list[tuple[str, str, str]], list[dict[Hashable, Any]]]:
-    """Workload, strategy and variant of what was measured, and :func:`problems`; once a run."""
-    measured = epoch_times(run).query("basis == 'measured'")[SERIES[:3]]
-    return list(measured.itertuples(index=False, name=None)), problems(run).to_dict("records")
 
 
 def _unpredicted(run: Run) -> Reasons:
@@ -240,3 +183,119 @@ def _unpredicted(run: Run) -> Reasons:
     for row in unpredicted(run).to_dict("records"):
         found[row["workload"]][row["strategy"], row["variant"]] = row["reason"]
     return found
+
+
+# ---- curves --------------------------------------------------------------------------------------
+
+#: Workload, strategy and variant.
+Series = tuple[str, str, str]
+
+
+def over_time(
+    run: Run,
+    lines: Mapping[Series, Mapping[str, Any]],
+    metric: str,
+    otherwise: str,
+    scales: Mapping[str, str] = MappingProxyType({}),
+    **of: Any,
+) -> Chart:
+    """A panel for each workload, in it a line for each planned series, or the reason.
+
+    Where no line has a curve, the reasons stand alone, with how many series each holds for.
+
+    Args:
+        lines: those that there are: ``curves`` and ``note``.
+        metric: whose rows say why a line is missing; if none does, ``otherwise``.
+        scales: by workload, which of them have one axis.
+        of: the rest of the chart.
+    """
+    planned, reasons, found = pd.DataFrame(run.plan["cases"]), _reasons(run, metric), []
+    for workload in run.workloads:
+        mine = planned[planned["workload"] == workload][SERIES[1:3]].drop_duplicates()
+        for strategy, variant in sort_series(mine).itertuples(index=False, name=None):
+            key = (workload, str(strategy), str(variant))
+            line = {"strategy": key[1], "variant": key[2], "panel": run.names[workload]}
+            why = "" if key in lines else reasons.get(key, otherwise)
+            place = {"scale": scales.get(workload, workload), "reason": why, "curves": {}}
+            found.append({**line, **place, **lines.get(key, {})})
+    if not lines:
+        whys = Counter(line["reason"] for line in found).items()
+        bare = [{"name": f"{n} series", "reason": why} for why, n in whys]
+        of["legend"] = {}
+        return chart_of(run, pd.DataFrame(bare), **of)
+    return chart_of(run, pd.DataFrame(found), **of)
+
+
+def _reasons(run: Run, metric: str) -> dict[Series, str]:
+    """What the run says of a metric that it does not have of a series, or of the series' cases."""
+    of_metric = run.columns.index[run.columns["metric"] == metric]
+    ended = run.ended.reset_index()
+    found: dict[Series, str] = {}
+    for rows in (reasons_of(run, *of_metric), ended[ended["status"] != "ok"]):
+        for *key, status, reason in rows[[*SERIES[:3], "status", "reason"]].to_numpy():
+            found.setdefault((key[0], key[1], key[2]), f"{status}: {reason}")
+    return found
+
+
+def polled(
+    run: Run,
+    points_of: Callable[[pd.DataFrame], Points],
+    legend: Mapping[str, tuple[str, str]],
+    unit: str,
+    **of: Any,
+) -> Chart:
+    """The first polled epoch of each series.
+
+    Args:
+        points_of: what is drawn of the readings of one metric in one epoch, in the order of time.
+        legend: metrics → what they are called, and their colours.
+    """
+    timeline = of_measured(run, RunStore(run.folder).timeline())
+    timeline = timeline.sort_values("time_s", kind="stable")
+    lines: dict[Series, Mapping[str, Any]] = {}
+    for case, epoch in timeline.groupby([*SERIES[:3], "repeat", "epoch"]):
+        key = (str(case[0]), str(case[1]), str(case[2]))
+        readings = {str(name): mine for name, mine in epoch.groupby("metric")}
+        curves = {name: points_of(_thinned(readings[name])) for name in legend if name in readings}
+        curves = {name: points for name, points in curves.items() if points}
+        if curves and key not in lines:
+            names = {name: legend[name][0] for name in curves}
+            lines[key] = {
+                "curves": curves,
+                "note": _told(run, epoch, readings, curves, names, unit),
+            }
+    return over_time(run, lines, next(iter(legend)), _NOT_POLLED, legend=legend, unit=unit, **of)
+
+
+def _told(
+    run: Run,
+    epoch: pd.DataFrame,
+    readings: Mapping[str, pd.DataFrame],
+    curves: Mapping[str, Points],
+    names: Mapping[str, str],
+    unit: str,
+) -> str:
+    """Of counters how much there was in the epoch, of anything else its mean."""
+    totals = [
+        f"{bytes_in_words(last['value'])} {names[metric]}"
+        for metric in curves
+        if (last := readings[metric].iloc[-1])["unit"] == "B"
+    ]
+    if not totals:
+        times, values = np.array(next(iter(curves.values()))).T
+        lengths = np.diff(times, prepend=0.0)
+        mean = np.average(values, weights=lengths) if times[-1] else values[0]
+        return f"{quantity(mean, unit)} mean"
+    case = {name: epoch.iloc[0][name] for name in (*SERIES[:3], "repeat", "epoch")}
+    here = run.epochs[(run.epochs["rank"] < 0) & (run.epochs["basis"] == "measured")]
+    here = here[(here[[*case]] == list(case.values())).all(axis=1)]
+    payload = here.get("fetch_payload_bytes", pd.Series(dtype=float)).dropna()
+    if len(payload):
+        totals.append(f"payload {bytes_in_words(payload.iloc[0])}")
+    return ", ".join(totals)
+
+
+def _thinned(readings: pd.DataFrame) -> pd.DataFrame:
+    """Every so many readings, and the last."""
+    step = -(-len(readings) // MOST)
+    return readings.iloc[sorted({*range(0, len(readings), step), len(readings) - 1})]

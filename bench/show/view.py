@@ -6,13 +6,15 @@ Terminal, JSON, report and pictures are made of those two, so none of them knows
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from gatherbench.bench.read.tables import Run
+from gatherbench.bench.show.drawing import save
 from gatherbench.bench.show.table import Table, table_of
 
 #: What a view tabulates: a frame with units in its columns' names, or with words for them.
@@ -75,3 +77,17 @@ def shown(view: View, run: Run, draw: bool = True) -> Shown | None:
         figures or {},
         view.note(run).splitlines(),
     )
+
+
+def save_all(
+    views: Iterable[Shown], folder: Path, formats: Iterable[str] = ("png", "svg")
+) -> list[Path]:
+    """Write every figure of a run's views into ``folder`` (made if need be); the files written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for view in views:
+        for name, figure in view.figures.items():
+            for extension in formats:
+                written.append(folder / f"{name}.{extension}")
+                save(figure, written[-1])
+    return written

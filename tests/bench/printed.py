@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 from io import StringIO
-from typing import cast
+from typing import Any, cast
 from unittest import mock
 
 from rich.console import Console, RenderableType
 
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.show.chart import Chart
-from gatherbench.bench.show.figures import draw
+from gatherbench.bench.show import charts
+from gatherbench.bench.show.drawing import Chart
 from gatherbench.bench.show.view import Shown, shown
 from gatherbench.bench.show.views.registry import VIEWS
 
@@ -29,7 +29,7 @@ def without_tables(run: Run, draw: bool) -> list[Shown]:
 
 def charts_of(run: Run) -> dict[str, Chart]:
     """The charts of a run, by the names of their files."""
-    with mock.patch.object(draw, "draw", lambda chart: chart):
+    with mock.patch.object(charts, "draw", lambda chart: chart):
         views = without_tables(run, draw=True)
     return {
         name: cast("Chart", chart)
@@ -37,3 +37,8 @@ def charts_of(run: Run) -> dict[str, Chart]:
         for name, chart in view.figures.items()
         if isinstance(chart, Chart)
     }
+
+
+def lines_of(chart: Chart, panel: int = 0) -> list[dict[str, Any]]:
+    """The lines of a panel, with the number beside each bar in its ``text``."""
+    return [*map(dict, chart.panels()[panel].lines.to_dict("records"))]

@@ -7,7 +7,7 @@ is only shown. A is the run compared with, B the run that the report is about.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pandas as pd
@@ -15,10 +15,9 @@ import pandas as pd
 from gatherbench.bench.read.compare import CompareError, changes, compare_runs, deciding
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import short
-from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
-from gatherbench.bench.show.charts import NO_BREAK, Fields, whiskered
+from gatherbench.bench.show.charts import NO_BREAK
 from gatherbench.bench.show.comparison import summary
-from gatherbench.bench.show.figures.draw import draw
+from gatherbench.bench.show.drawing import Chart, draw
 from gatherbench.bench.show.provenance import in_short, machine_of, modelled_for
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
 from gatherbench.bench.show.view import Shown
@@ -56,8 +55,9 @@ def against(run: Run, base: Run) -> Shown:
             return replace(bare, failed=f"The runs cannot be compared: {final}")
         caution = f"Only ratios over each run’s own baseline are compared: {refusal}"
     judged = deciding(table)
-    profiles = dict.fromkeys([*modelled_for(base), *modelled_for(run)])
-    chart = _chart(judged, base.names | run.names, profiles, relative=bool(caution))
+    profiles = ", ".join(dict.fromkeys([*modelled_for(base), *modelled_for(run)]))
+    relative = ", each over its own baseline" * bool(caution)
+    chart = _chart(judged, base.names | run.names, profiles, relative)
     tables = [
         _grid("against", _DECIDES, judged),
         *bare.tables,
@@ -96,44 +96,33 @@ def _grid(ident: str, caption: str, table: pd.DataFrame) -> Table:
     return tabulate(ident, caption, columns, with_kind(table))
 
 
-def _chart(
-    judged: pd.DataFrame, names: Mapping[str, str], profiles: Iterable[str], *, relative: bool
-) -> Chart:
+def _chart(judged: pd.DataFrame, names: Mapping[str, str], profiles: str, relative: str) -> Chart:
     """Ratios of epoch times with their intervals, around the line of no change.
 
-    What is modelled has panels of its own.
-
     Args:
-        judged: lines of :func:`gatherbench.bench.read.compare.runs.compare_runs` that decide.
+        judged: lines of :func:`gatherbench.bench.read.compare.compare_runs` that decide.
         names: the workloads in words, by id.
-        profiles: for which epochs are modelled.
-        relative: whether each time is over its own run's baseline.
+        profiles: for which epochs are modelled, in panels of their own.
+        relative: what is to be said where each time is over its own run's baseline.
     """
-    panels = []
-    judged = judged.replace({"high": {math.inf: math.nan}})  # nothing bounds what one repeat says
-    for workload, both in judged.groupby("workload", sort=False):
-        for basis, here in both.groupby("basis"):
-            axis = Axis.of("×", [1.0, *here["ratio"]], here["high"])
-            lines = [_judged(line, axis) for line in here.to_dict("records")]
-            whose = ", ".join(profiles) if basis == "predicted" else ""
-            panels.append(Panel(names[str(workload)], lines, axis, [(1.0, "one")], whose))
-    legend = {word: (word, VERDICTS[word]) for word in ("FAST", "SLOW", "SAME", "AMBIGUOUS")}
+    modelled = judged["basis"] == "predicted"
+    reasons = (judged["verdict"] + ": " + judged["reason"]).where(judged["ratio"].isna(), "")
+    frame = judged[["strategy", "variant", "low"]].assign(
+        panel=judged["workload"].map(names),
+        look=modelled.map({True: "modelled", False: "measured"}),
+        profile=modelled.map({True: profiles, False: ""}),
+        value=judged["ratio"],
+        high=judged["high"].replace(math.inf, math.nan),  # nothing bounds what one repeat says
+        suffix=" " + judged["verdict"],
+        colour=judged["verdict"].map(VERDICTS),
+        reason=reasons.fillna(""),
+    )
     return Chart(
-        "against",
-        "Epoch time of B over that of A" + (", each over its own baseline" if relative else ""),
+        f"Epoch time of B over that of A{relative}",
+        frame,
+        "B over A",
+        "×",
         f"Whiskers: the ratio’s 95{NO_BREAK}% interval. "
         "Shorter is faster; the dotted line is no change.",
-        "B over A",
-        panels,
-        legend,
+        at=[(panel, 1.0, "one") for panel in frame["panel"].unique()],
     )
-
-
-def _judged(line: Fields, axis: Axis) -> Line:
-    ratio, word = float(line["ratio"]), str(line["verdict"])
-    look = "modelled" if line["basis"] == "predicted" else "measured"
-    drawn = Line(str(line["strategy"]), str(line["variant"]), look)
-    if pd.isna(ratio):
-        return replace(drawn, missing=f"{word}: {line['reason']}")
-    drawn = replace(drawn, parts={word: ratio}, text=f"{axis.said(ratio)} {word}")
-    return whiskered(drawn, axis, (float(line["low"]), float(line["high"])))

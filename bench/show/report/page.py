@@ -21,8 +21,8 @@ from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import short
 from gatherbench.bench.run.store import write_atomically
 from gatherbench.bench.show.answer import answers, cautions
+from gatherbench.bench.show.drawing import inline, words_of
 from gatherbench.bench.show.looks import PALETTE
-from gatherbench.bench.show.pictures import inline, words_of
 from gatherbench.bench.show.provenance import borrowed, in_short, machine_of, provenance
 from gatherbench.bench.show.report.against import against
 from gatherbench.bench.show.table import Line

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import pandas as pd
 
+from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.read.axis import AXES, PATH, Axis, axis, axis_of
-from gatherbench.bench.read.derive import ends_of
 from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.show.chart import Axis as Scale
-from gatherbench.bench.show.chart import Chart, Line, Panel
-from gatherbench.bench.show.charts import chart_of, panel_of, typical
-from gatherbench.bench.show.figures.draw import drawn
+from gatherbench.bench.show.charts import chart_of, drawn
+from gatherbench.bench.show.drawing import Chart
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
 from gatherbench.bench.show.view import View
+from gatherbench.strategies.registry import in_words
 
 
 def compared(of: Axis, frame: pd.DataFrame) -> Table:
@@ -78,43 +77,49 @@ def chart(run: Run, field: str, column: str = "epoch") -> Chart:
 
     Beside epochs stand those that others published.
     """
-    of, frame = axis_of(field), axis(run, field)
-    label, unit = (
-        ("epoch", "s")
-        if column == "epoch"
-        else next((one.label, one.unit or "1") for one in of.extra if one.name == column)
+    of, found = axis_of(field), axis(run, field)
+    units = {"epoch": ("epoch", "s")} | {e.name: (e.label, e.unit or "1") for e in of.extra}
+    label, unit = units[column]
+    frame = pd.DataFrame(
+        {
+            "panel": found["family"],
+            "name": [_named(of, row) for row in found.to_dict("records")],
+            "strategy": found["strategy"],
+            "value": found[column],
+            "low": found.get(f"{column}_low"),
+            "high": found.get(f"{column}_high"),
+            "reason": found["reason"].where(found["reason"] != "", "nobody counts it"),
+        }
     )
-    frame = frame.reindex(columns=[*dict.fromkeys([*frame.columns, *ends_of(column)])])
-    panels = []
-    for family, mine in frame.groupby("family", sort=False):
-        scale = Scale.of(unit, mine[column].dropna(), mine[f"{column}_high"].dropna())
-        lines = [_line(run, of, scale, column, row) for row in mine.to_dict("records")]
-        panels.append(Panel(str(family), lines, scale))
+    frame["reason"] = frame["reason"].where(frame["value"].isna(), "")
+    if column == "epoch":
+        frame = pd.concat([frame, _published_epochs(of)]).fillna({"look": "measured", "reason": ""})
     ends = "whiskers: quartiles" if column == "epoch" else "whiskers, where there are: 95 %"
     return chart_of(
         run,
-        [*panels, *(_published_epochs(run, of) if column == "epoch" else ())],
-        ident=f"axis-{field}-{column}",
+        frame,
         title=f"{of.title}: {label}",
         reading=f"Medians over repeats and epochs; {ends}.",
         quantity=label,
+        unit=unit,
     )
 
 
-def _line(run: Run, of: Axis, scale: Scale, column: str, row: Mapping[Any, Any]) -> Line:
-    words = [row["value"] or "plain"] * (of.field != PATH)
-    detail = ", ".join([*words, *[row["variant"]] * (row["variant"] != "default")])
-    if pd.isna(row[column]):
-        return Line(row["strategy"], detail, missing=row["reason"] or "nobody counts it")
-    return typical(run, scale, row, column, "", detail)
+def _named(of: Axis, row: Mapping[Any, Any]) -> str:
+    """A path, and the value of the field where the path does not say it."""
+    path = in_words(row["strategy"], row["variant"])
+    value = row["value"] or "plain"
+    return f"{path}, {of.field} {value}" if of.field in Workload.__dataclass_fields__ else path
 
 
-def _published_epochs(run: Run, of: Axis) -> Iterator[Panel]:
-    rows = published(of).query("unit == 's'").sort_values("value")
-    for (dataset, machine), mine in rows.groupby(["dataset", "machine"]):
-        bars = mine[["strategy", "variant", "value"]].itertuples(index=False)
-        lines = [Line(s, v, "published", {s: t}) for s, v, t in bars]
-        yield panel_of(f"published: {dataset}, machine {machine}", "s", lines)
+def _published_epochs(of: Axis) -> pd.DataFrame:
+    rows = published(of).query("unit == 's'").sort_values("value", ignore_index=True)
+    columns = ["panel", "strategy", "variant", "name", "value", "look"]
+    return rows.assign(
+        panel="published: " + rows["dataset"] + ", machine " + rows["machine"],
+        name=rows["strategy"] + " (" + rows["variant"] + ")",
+        look="published",
+    )[columns]
 
 
 def view_of(of: Axis) -> View:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import pandas as pd
 
@@ -25,11 +26,16 @@ from gatherbench.bench.read.standings import table as standing_table
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity
 from gatherbench.bench.run.rows import SERIES, Key
-from gatherbench.bench.show.chart import Axis, Chart, Line
-from gatherbench.bench.show.charts import NO_BREAK, bars, in_plan_order
-from gatherbench.bench.show.figures.draw import drawn
+from gatherbench.bench.show.charts import (
+    NO_BREAK,
+    Series,
+    bars,
+    drawn,
+    in_plan_order,
+    over_time,
+)
+from gatherbench.bench.show.drawing import Chart
 from gatherbench.bench.show.looks import EXCHANGE_COLOURS, STAGE_COLOURS, UNDECIDED, explained
-from gatherbench.bench.show.over_time import Series, over_time
 from gatherbench.bench.show.provenance import borrowed, cases_ended, has_gpu, modelled_for
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
 from gatherbench.bench.show.view import View
@@ -145,41 +151,46 @@ def epoch_breakdown(run: Run) -> Chart:
     stages = with_ranges(run, stage_breakdown(run))
     exchange = list(WITHIN_TRAIN) if stages[list(WITHIN_TRAIN)].any(axis=None) else []
     stages["train"] = (stages["train"] - stages[exchange].sum(axis=1)).clip(lower=0)
-    colours = {stage: (stage, colour) for stage, colour in STAGE_COLOURS.items()}
-    other = {"other": colours.pop("other")}
-    ahead = together = overlapping = at_floor = ""
-    floor = limits(run, stages)
-    if floor:
-        at_floor = " Dotted line: the epoch of a path that fetches nothing."
+    legend = {stage: (stage, colour) for stage, colour in STAGE_COLOURS.items()}
+    other = {"other": legend.pop("other")}
+    limit = limits(run, stages)
+    said = [
+        "Medians of each stage, and of what an epoch’s stages leave of it (“other”); the number and"
+        " the whisker are the whole epoch’s median and quartiles. Medians need not add up to it"
+    ]
     if has_gpu(run):
-        overlapping = (
+        said[0] += (
             ", nor do a GPU’s stages, which can overlap: of “sample”, the host’s, there is"
             " what the others leave room for"
         )
         room = stages["median"] - stages["fetch"] - stages["train"] - stages[exchange].sum(axis=1)
         within = stages["sample"].clip(upper=room.clip(lower=0))
         stages["sample"] = stages["sample"].where(stages["backend"] != "cuda", within)
+    said[0] += "."
+    said.append(
+        "“fetch” is the time that the loop waited for rows: a strategy that fetches ahead shows"
+        " what it could not hide."
+    )
     if run.sampler_workers:
-        ahead = " “sample”: so it is of minibatches, which threads of their own had ready ahead."
+        said.append(
+            "“sample”: so it is of minibatches, which threads of their own had ready ahead."
+        )
     if exchange:
-        together = (
-            " The training of several ranks is split: “all-reduce” is the exchange of gradients"
+        said.append(
+            "The training of several ranks is split: “all-reduce” is the exchange of gradients"
             " once all ranks are there, “wait” that for the slowest."
         )
+    if limit:
+        said.append("Dotted line: the epoch of a path that fetches nothing.")
     return bars(
         run,
         stages,
-        "s",
-        ident="stages",
         title="Where an epoch’s time goes",
-        reading="Medians of each stage, and of what an epoch’s stages leave of it (“other”); the "
-        "number and the whisker are the whole epoch’s median and quartiles. Medians need not add up"
-        f" to it{overlapping}. "
-        "“fetch” is the time that the loop waited for rows: a strategy that fetches ahead shows "
-        f"what it could not hide.{ahead}{together}{at_floor} Shorter is faster.{borrowed(run)}",
+        reading=f"{' '.join(said)} Shorter is faster.{borrowed(run)}",
         quantity="time per epoch",
-        floor=floor,
-        legend=colours | {stage: EXCHANGE_COLOURS[stage] for stage in exchange} | other,
+        unit="s",
+        limit=limit,
+        legend=legend | {stage: EXCHANGE_COLOURS[stage] for stage in exchange} | other,
     )
 
 
@@ -191,12 +202,11 @@ def speedup(run: Run) -> Chart:
     return bars(
         run,
         speedups(run, *reference),
-        "×",
-        ident="speedup",
         title=f"Speed-up over {name}",
         reading=f"Typical epoch time of {name} over that of each strategy, on one workload: means "
         f"over repeats. Whiskers: their 95{NO_BREAK}% interval. Longer is faster.{borrowed(run)}",
         quantity="speed-up",
+        unit="×",
         total="speedup",
         mark=1.0,
         absent=f"no {name} measured to compare with",
@@ -204,47 +214,39 @@ def speedup(run: Run) -> Chart:
     )
 
 
-def accuracy_over_time(run: Run) -> Chart:
+def accuracy_over_time(run: Run) -> Chart | None:
     """What the model of each series had come to, over the time of its measured epochs."""
     if not run.plan["measure"].get("eval_every_epoch"):
-        return Chart("accuracy", "", "", "", [])
+        return None
     table, groups = scores_over_time(run), run.alike(partitions="", structure="")
     families = {one: members for _, members in groups for one in members}
-    axes: dict[str, tuple[Axis, Axis]] = {}
-    lines: dict[Series, Line] = {}
-    for workload in run.workloads:
-        # Axes are those of all that it may be compared with.
-        shared = table[table["workload"].isin(families[workload])]
-        longest, highest = shared[["time_s", "accuracy"]].max().fillna(0.0)
-        axes[workload] = Axis("s", 1.05 * longest or 1.0), Axis("share", highest or 1.0)
+    lines: dict[Series, dict[str, Any]] = {}
     for key, mine in table.groupby(SERIES[:3]):
-        workload, *names = map(str, key)
+        workload, strategy, variant = map(str, key)
+        # Axes are those of all that it may be compared with.
+        family = table["workload"].isin(families[workload])
         ends, scores = mine["time_s"].tolist(), mine["accuracy"].tolist()
         # A score holds from the end of its epoch on, and nobody knows it before.
-        points = list(zip([*ends, axes[workload][0].top], [0.0, *scores], strict=True))
-        said = [
-            f"{quantity(score, 'share')} after {quantity(end, 's')}"
-            for end, score in zip(ends, scores, strict=True)
-        ]
-        curves = {"accuracy": points}
-        line = Line(names[0], names[1], text=said[-1], curves=curves)
-        lines[workload, names[0], names[1]] = line
+        longest = 1.05 * table.loc[family, "time_s"].max()
+        points = list(zip([*ends, longest], [0.0, *scores], strict=True))
+        note = f"{quantity(scores[-1], 'share')} after {quantity(ends[-1], 's')}"
+        lines[workload, strategy, variant] = {"curves": {"accuracy": points}, "note": note}
     began = int(run.plan["measure"].get("warmup_epochs", 0))
-    untimed = f"{began} untimed epoch{'s' * (began > 1)} before"
+    untimed = f" It had been trained in {began} untimed epoch{'s' * (began > 1)} before."
     return over_time(
         run,
         lines,
-        axes,
         "test_accuracy",
         _NOT_SCORED,
-        ident="accuracy",
+        {workload: str(sorted(families[workload])) for workload in run.workloads},
         title="Test accuracy over time",
         reading="Scored after each measured epoch, which takes no time here; medians over repeats."
         " A step is where an epoch ended. Workloads that differ in their partitions have other"
         " minibatches and the same axes: the one that is higher at a time is better by then."
-        + f" It had been trained in {untimed}."
+        + untimed
         * bool(began),
         quantity="test accuracy",
+        unit="share",
         legend={"accuracy": ("test accuracy", "blue")},
         time="time of the measured epochs",
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import pandas as pd
@@ -15,9 +14,8 @@ from gatherbench.bench.read.modelled import borrows
 from gatherbench.bench.read.noise import modelled_from_noisy
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import short
-from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
-from gatherbench.bench.show.charts import Fields
-from gatherbench.bench.show.figures.draw import drawn
+from gatherbench.bench.show.charts import drawn
+from gatherbench.bench.show.drawing import Chart
 from gatherbench.bench.show.provenance import has_gpu
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
 from gatherbench.bench.show.terminal import struck
@@ -57,28 +55,34 @@ def _known(run: Run) -> tuple[LinkProfile | None, pd.DataFrame, str]:
     return profile, table, ""
 
 
-def roofline_chart(run: Run) -> Chart:
+def roofline_chart(run: Run) -> Chart | None:
     """Rows over the link per second beside the roofs of the profile that came with the run."""
     profile, table, _ = _known(run)
     if profile is None or table.empty:
-        return Chart("roofline", "", "", "", [])
-    spans = run.ended["setup_table_bytes"].groupby("workload").max()
-    panels, unknown = [], set[str]()
-    for workload, here in table.groupby("workload", sort=False):
-        span = spans.get(workload, math.nan)
-        limits: dict[tuple[float, str], None] = {}
-        for end in profile.ends() if pd.notna(span) else ():
-            best = roofs(end, float(span))
-            limits |= {(getattr(best, kind), kind): None for kind in ROOFS}
-        known = [(value, kind) for value, kind in limits if pd.notna(value)]
-        unknown |= set(ROOFS) - {kind for _, kind in known}
-        axis = Axis("B/s", max([*here["rate"].dropna(), *(v for v, _ in known)], default=1.0))
-        # A rate over an epoch is a lower bound: on one axis it would be read as a slower link.
-        lines = [(line["over"], _rate(line, axis)) for line in here.to_dict("records")]
-        for over, quantity in OVER.items():
-            mine = [line for its, line in lines if its == over]
-            if mine:
-                panels.append(Panel(run.names[str(workload)], mine, axis, known, quantity=quantity))
+        return None
+    spans = run.ended["setup_table_bytes"].groupby("workload").max().dropna()
+    at, unknown = list[tuple[str, float, str]](), set[str]()
+    for workload in table["workload"].unique():
+        limits: dict[tuple[str, float, str], None] = {}
+        for end in profile.ends() if workload in spans else ():
+            best = roofs(end, float(spans[workload]))
+            limits |= {(run.names[workload], getattr(best, kind), kind): None for kind in ROOFS}
+        at += [one for one in limits if pd.notna(one[1])]
+        unknown |= set(ROOFS) - {kind for _, value, kind in limits if pd.notna(value)}
+    none = (
+        "epoch bound by " + table["bound"] + ": no payload crosses the link, or too little is known"
+    )
+    # A rate over an epoch is a lower bound: on one axis it would be read as a slower link.
+    frame = table[["strategy", "variant"]].assign(
+        panel=table["workload"].map(run.names),
+        scale=table["workload"],
+        quantity=table["over"].map(OVER),
+        look=table["kind"],
+        value=table["rate"],
+        reason=none.where(table["rate"].isna(), ""),
+        note=("fetch bound by " + table["fetch_bound"]).mask(table["rate"].isna(), ""),
+        suffix=[f" ({end})" if end else "" for end in table["end"]],
+    )
     reading = (
         "Rows that crossed the link, in bytes per second that the loop waited for them. Where"
         " fetches are hidden behind training, over the whole epoch, in a panel of their own: at"
@@ -95,19 +99,9 @@ def roofline_chart(run: Run) -> Chart:
     if (table["kind"] == "measured").any():
         reading += " The roofs are those of the measured machine only if the profile is its own."
     marks = {kind: name for kind, name in ROOFS.items() if kind not in unknown}
-    title = "How near the link’s roofs"
-    return Chart("roofline", title, reading, "rows over the link", panels, marks=marks)
-
-
-def _rate(line: Fields, axis: Axis) -> Line:
-    names, look = (str(line["strategy"]), str(line["variant"])), str(line["kind"])
-    rate = float(line["rate"])
-    if pd.isna(rate):
-        why = f"epoch bound by {line['bound']}: no payload crosses the link, or too little is known"
-        return Line(*names, look, missing=why)
-    note = f"fetch bound by {line['fetch_bound']}"
-    text = f"{line['end']} {axis.said(rate)}".strip()
-    return Line(*names, look, {names[0]: rate}, text=text, note=note)
+    return Chart(
+        "How near the link’s roofs", frame, "rows over the link", "B/s", reading, marks=marks, at=at
+    )
 
 
 def _unknown(table: pd.DataFrame, profile: LinkProfile) -> str:

@@ -17,10 +17,8 @@ from gatherbench.bench.read.gpu import (
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity
 from gatherbench.bench.run.rows import SERIES
-from gatherbench.bench.show.chart import Chart, Points
-from gatherbench.bench.show.charts import in_plan_order
-from gatherbench.bench.show.figures.draw import drawn
-from gatherbench.bench.show.over_time import polled
+from gatherbench.bench.show.charts import Points, drawn, in_plan_order, polled
+from gatherbench.bench.show.drawing import Chart
 from gatherbench.bench.show.provenance import has_gpu
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate
 from gatherbench.bench.show.view import View
@@ -87,10 +85,10 @@ def link_traffic(run: Run) -> Table:
     return tabulate("link-traffic", caption, columns, link_bytes(run), note=note)
 
 
-def pcie_over_time(run: Run) -> Chart:
+def pcie_over_time(run: Run) -> Chart | None:
     """Bytes per second over the link in an epoch, each way: kept busy, or in bursts?"""
     if not has_gpu(run):
-        return Chart("traffic", "", "", "", [])
+        return None
     raw, unknown = link_rate(run)
     reading = (
         "Bytes of the link, headers included, between readings of the counter that the run’s"
@@ -106,13 +104,12 @@ def pcie_over_time(run: Run) -> Chart:
         )
     return polled(
         run,
-        "B/s",
         _rates,
-        raw,
-        ident="traffic",
         title="Traffic over the link during an epoch",
         reading=reading,
         quantity="rate",
+        unit="B/s",
+        roof=raw,
         legend={
             f"pcie_{way}": (way.replace("_", " "), colour)
             for way, colour in zip(DIRECTIONS, ("blue", "orange"), strict=True)

@@ -9,10 +9,8 @@ import pandas as pd
 from gatherbench.bench.read.derive import cores_of, cpu_seconds, reasons_of, thread_seconds
 from gatherbench.bench.read.gpu import gpu_energy, gpu_power, idle_power_w
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.show.chart import Chart
-from gatherbench.bench.show.charts import bars
-from gatherbench.bench.show.figures.draw import drawn
-from gatherbench.bench.show.over_time import polled
+from gatherbench.bench.show.charts import bars, drawn, polled
+from gatherbench.bench.show.drawing import Chart
 from gatherbench.bench.show.provenance import has_gpu
 from gatherbench.bench.show.view import View
 
@@ -26,8 +24,7 @@ def gpu_energy_per_epoch(run: Run) -> Chart:
     return _of_the_gpu(
         run,
         gpu_energy(run),
-        "J",
-        ident="energy",
+        unit="J",
         title="Energy of the GPU per epoch",
         quantity="energy per epoch",
     )
@@ -38,14 +35,13 @@ def gpu_mean_power(run: Run) -> Chart:
     return _of_the_gpu(
         run,
         gpu_power(run),
-        "W",
-        ident="mean-power",
+        unit="W",
         title="Mean power of the GPU",
         quantity="mean power over an epoch",
     )
 
 
-def _of_the_gpu(run: Run, values: pd.DataFrame, unit: str, **said: Any) -> Chart:
+def _of_the_gpu(run: Run, values: pd.DataFrame, **said: Any) -> Chart:
     idle = idle_power_w(run)
     legend = {
         "idle": ("drawn by the idle GPU in that time", "grey"),
@@ -56,7 +52,6 @@ def _of_the_gpu(run: Run, values: pd.DataFrame, unit: str, **said: Any) -> Chart
     return bars(
         run,
         values,
-        unit,
         reading="The GPU alone, by its energy counter over windows of whole epochs, 10 s and more. "
         f"Idle power, with a process on the GPU: {'unknown' if idle is None else f'{idle:.0f} W'}. "
         "Medians of repeats; whiskers: quartiles.",
@@ -71,9 +66,8 @@ def power_over_time(run: Run) -> Chart:
     """Watts that the GPU drew in an epoch."""
     return polled(
         run,
-        "W",
         lambda readings: list(zip(readings["time_s"], readings["value"], strict=True)),
-        ident="power",
+        unit="W",
         title="Power of the GPU during an epoch",
         reading="Power that the driver reports at an instant. The first polled epoch of each"
         " series.",
@@ -100,8 +94,7 @@ def cpu_core_seconds(run: Run) -> Chart:
     return bars(
         run,
         cpu_seconds(run),
-        "s",
-        ident="cpu",
+        unit="s",
         title="Processor time per epoch",
         reading="Core-seconds of the process and its children: sampling, gather and training "
         "alike. Medians of user and system; whiskers: quartiles of their sum.",
@@ -118,8 +111,7 @@ def cpu_by_thread(run: Run) -> Chart:
     return bars(
         run,
         thread_seconds(run),
-        "s",
-        ident="threads",
+        unit="s",
         title="Processor time per epoch, by thread",
         reading=f"Core-seconds of the case’s threads on {cores} core{'s' * (cores != 1)}; "
         "what they did not use was idle, or with other programs. Medians of each group; number and "

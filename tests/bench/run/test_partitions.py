@@ -14,7 +14,7 @@ from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import read_part, rows_of
 from gatherbench.bench.sampling.prepare import prepare
 from gatherbench.bench.sampling.trace import Trace
-from gatherbench.bench.show.figures.draw import draw
+from gatherbench.bench.show.drawing import draw
 from gatherbench.bench.show.report.page import render_report
 from gatherbench.datasets.store import open_dataset
 
@@ -132,14 +132,15 @@ def test_a_run_of_two_workloads_has_the_rows_and_the_accuracy_of_both(plan, tmp_
     assert alike(run) == {whole: [whole, some], some: [whole, some]}
 
     chart = charts_of(run)["accuracy_over_time"]
-    first, second = chart.panels
+    first, second = chart.panels()
     assert first.axis == second.axis
     assert first.values == second.values
-    (_, not_run), drawn = first.lines, [first.lines[0], *second.lines]
-    assert "the workload has no partitions" in not_run.missing
+    alone, not_run = first.lines.to_dict("records")
+    drawn = [alone, *second.lines.to_dict("records")]
+    assert "the workload has no partitions" in not_run["reason"]
     for line, (_, mine) in zip(drawn, table.groupby(["workload", "strategy"]), strict=False):
-        assert len(line.curves["accuracy"]) == 3, line
-        assert line.curves["accuracy"][-1][0] == first.axis.top
+        assert len(line["curves"]["accuracy"]) == 3, line
+        assert line["curves"]["accuracy"][-1][0] == first.axis.top
         assert mine["accuracy"].between(0, 1).all()
     assert "Test accuracy over time" in render_report(run)
     assert draw(chart).axes

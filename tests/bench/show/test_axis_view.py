@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
 from gatherbench.bench.read.tables import load_run
-from gatherbench.bench.show.figures.draw import draw
+from gatherbench.bench.show.drawing import draw
 from gatherbench.bench.show.views.axis import chart
 
 from ..disk_run import write_disk
@@ -43,22 +43,22 @@ def test_json_has_the_columns_that_the_field_names(folder):
 def test_the_picture_has_a_bar_a_value_and_a_reason_in_place_of_one(folder):
     for column, values in {"epoch": [2.0, 1.25], "efficiency": [1.0, 0.8]}.items():
         found = chart(load_run(folder), "gpus", column)
-        (panel,) = found.panels
-        *bars, missing = panel.lines
-        assert [bar.parts[ALIGNED[0]] for bar in bars] == pytest.approx(values)
-        said = [line.detail.partition(",")[0] for line in panel.lines]
+        (panel,) = found.panels()
+        *bars, missing = panel.lines.to_dict("records")
+        assert [bar["value"] for bar in bars] == pytest.approx(values)
+        said = [name.partition(", gpus ")[2] for name in panel.lines["name"]]
         assert said == ["1", "2 strong", "4 strong"]
-        assert missing.missing == "failed: it broke"
+        assert missing["reason"] == "failed: it broke"
         stands_free(draw(found))
 
 
 def test_published_epochs_stand_beside_as_published(make_run):
     folder = write_disk(make_run)
     run = load_run(folder)
-    beside = [panel for panel in chart(run, "path").panels if panel.title.startswith("published")]
-    caches = next(p for p in beside if "disk-250k-iops" in p.title)
-    bars = {line.detail: line.parts[line.name] for line in caches.lines}
-    assert (bars["sieve"], bars["s3-fifo"]) == (97.0, 108.3)
-    assert {line.look for panel in beside for line in panel.lines} == {"published"}
+    frame = chart(run, "path").frame
+    beside = frame[frame["panel"].str.startswith("published")]
+    caches = beside[beside["panel"].str.contains("disk-250k-iops")].set_index("variant")["value"]
+    assert (caches["sieve"], caches["s3-fifo"]) == (97.0, 108.3)
+    assert set(beside["look"]) == {"published"}
     assert "97.0 s" in all_of(folder, 140)
-    assert not [p for p in chart(run, "path", "iops").panels if p.title.startswith("published")]
+    assert not chart(run, "path", "iops").frame["panel"].str.startswith("published").any()

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -12,13 +13,14 @@ from gatherbench.bench.meters.threads import METRICS
 from gatherbench.bench.read.cpu import GROUPS, cores_of, thread_seconds
 from gatherbench.bench.read.summary import summarise
 from gatherbench.bench.read.tables import Run, load_run
-from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
+from gatherbench.bench.show.charts import _said_once
+from gatherbench.bench.show.drawing import Axis, Chart
 from gatherbench.bench.show.looks import PALETTE, colour_of
 from gatherbench.bench.show.views.epochs import epoch_breakdown, speedup
 from gatherbench.bench.show.views.resources import cpu_by_thread, cpu_core_seconds
 from gatherbench.strategies.registry import STRATEGIES
 
-from ..printed import charts_of
+from ..printed import charts_of, lines_of
 from ..written_run import edit
 from .gpu_rows import EIGHT
 
@@ -28,8 +30,12 @@ TWO = EIGHT[:2]
 CHARTS = (epoch_breakdown, speedup, cpu_core_seconds, cpu_by_thread)
 
 
-def bars(chart: Chart, panel: int = 0) -> dict[tuple[str, str], Line]:
-    return {(line.name, line.detail): line for line in chart.panels[panel].lines}
+def bars(chart: Chart) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(line["strategy"], line["variant"]): line for line in lines_of(chart)}
+
+
+def parts(chart: Chart, line: dict[str, Any]) -> dict[str, float]:
+    return {name: line[name] for name in chart.legend}
 
 
 def planned(run: Run, **measure: object) -> Run:
@@ -40,29 +46,26 @@ def test_bars_of_stages_of_processor_time_and_of_ratios(run_of):
     run = run_of(series=TWO)
     stages = epoch_breakdown(run)
     naive, pinned = bars(stages).values()
-    assert naive.parts == pytest.approx({"sample": 0.2, "fetch": 1, "train": 0.5, "other": 0.01})
-    assert pinned.end == pytest.approx(1.31)
-    assert [begin for _, begin, _ in naive.pieces()] == pytest.approx([0, 0.2, 1.2, 1.7])
-    assert (naive.text, pinned.text) == ("1.71 s", "1.31 s")
+    wanted = {"sample": 0.2, "fetch": 1, "train": 0.5, "other": 0.01}
+    assert parts(stages, naive) == pytest.approx(wanted)
+    assert pinned["reach"] == pytest.approx(1.31)
+    assert (naive["text"], pinned["text"]) == ("1.71 s", "1.31 s")
     user, _ = bars(cpu_core_seconds(run)).values()
-    assert user.parts == pytest.approx({"user": 2.5, "system": 0.1})
+    assert (user["user"], user["system"]) == pytest.approx((2.5, 0.1))
     ratios = speedup(run)
     assert ratios.title == "Speed-up over cpu_gather (naive)"
-    assert [line.end for line in bars(ratios).values()] == pytest.approx([1.0, 1.71 / 1.31])
-    assert ratios.panels[0].marks == [(1.0, "one")]
+    assert [line["value"] for line in lines_of(ratios)] == pytest.approx([1.0, 1.71 / 1.31])
+    assert [one[1:] for one in ratios.at] == [(1.0, "one")]
     without = speedup(run_of(series=EIGHT[3:5]))
-    assert without.absent == "no cpu_gather (naive) measured to compare with"
-    assert {line.missing for line in without.panels[0].lines} == {without.absent}
+    why = {"no cpu_gather (naive) measured to compare with"}
+    assert {line["reason"] for line in lines_of(without)} == why
 
 
 def test_a_single_epoch_has_no_whisker(run_of):
-    one = epoch_breakdown(run_of(repeats=1, epochs=1))
-    assert {line.ends for line in bars(one).values()} == {None}
-    for line in bars(epoch_breakdown(run_of(jitter=0.1))).values():
-        assert line.ends is not None
-        low, high = line.ends
-        assert low < sum(line.parts.values()) < high
-        assert line.spread.startswith(f"{low:.3g}"[:4])
+    for line in lines_of(epoch_breakdown(run_of(repeats=1, epochs=1))):
+        assert line["low"] == line["high"]
+    for line in lines_of(epoch_breakdown(run_of(jitter=0.1))):
+        assert line["low"] < line["value"] < line["high"]
 
 
 @pytest.mark.parametrize("draw", CHARTS)
@@ -74,13 +77,12 @@ def test_what_was_not_measured_is_named_in_its_place(run_of, draw):
     cut_off = [("all_in_gpu", "default")]
     found = bars(draw(run_of(series=EIGHT, failures=failures, cut_off=cut_off)))
     assert list(found) == [series[:2] for series in EIGHT]  # in the registry's order
-    assert found["cpu_gather", "pinned"].missing == "failed: out of memory"
-    assert found["unified_zero_copy", "registered"].missing == "skipped: no CUDA device"
-    assert found["all_in_gpu", "default"].missing.startswith("not run: ")
+    assert found["cpu_gather", "pinned"]["reason"] == "failed: out of memory"
+    assert found["unified_zero_copy", "registered"]["reason"] == "skipped: no CUDA device"
+    assert found["all_in_gpu", "default"]["reason"].startswith("not run: ")
     failed = {series[:2]: ("failed", "boom") for series in EIGHT}
-    everything = draw(run_of(series=EIGHT, failures=failed))
-    assert [line.missing for line in bars(everything).values()] == ["failed: boom"] * len(EIGHT)
-    assert everything.absent
+    everything = lines_of(draw(run_of(series=EIGHT, failures=failed)))
+    assert [line["reason"] for line in everything] == ["failed: boom"] * len(EIGHT)
 
 
 def test_a_series_with_some_bad_repeats_is_drawn_and_says_so(make_run):
@@ -92,8 +94,20 @@ def test_a_series_with_some_bad_repeats_is_drawn_and_says_so(make_run):
 
     edit(folder, time_out)
     pinned = bars(epoch_breakdown(load_run(folder)))["cpu_gather", "pinned"]
-    assert pinned.note == "1 of 3 repeats failed: timed out"
-    assert pinned.end == pytest.approx(1.31)
+    assert pinned["note"] == "1 of 3 repeats failed: timed out"
+    assert pinned["value"] == pytest.approx(1.31)
+
+
+def test_a_note_that_every_bar_shares_is_said_once():
+    said = "1 of 3 repeats not run"
+    frame = pd.DataFrame(
+        {"profile": ["", "", "", "h200"], "value": [1.0, 1.0, math.nan, 1.0], "note": said}
+    )
+    found, sentence = _said_once(frame.copy())
+    assert sentence == f" Of each measured bar: {said}."
+    assert list(found["note"]) == ["", "", said, said]
+    differs = frame.assign(note=[said, "", "", ""])
+    assert list(_said_once(differs)[0]["note"]) == [said, "", "", ""]
 
 
 def test_a_chart_says_of_itself_what_limits_it(run_of):
@@ -113,26 +127,22 @@ def test_a_chart_says_of_itself_what_limits_it(run_of):
 def test_what_is_modelled_has_a_panel_and_an_axis_of_its_own(run_of):
     """Another machine's epochs may be a hundredth of the host's: slivers on its axis."""
     short = [(s, v, tuple(x / 100 for x in stages)) for s, v, stages in TWO]
-    above, below = epoch_breakdown(run_of(series=TWO, modelled=short)).panels
+    above, below = epoch_breakdown(run_of(series=TWO, modelled=short)).panels()
     assert (above.profile, below.profile) == ("", "rtx3090-pcie4")
     assert [panel.axis.shown[0] for panel in (above, below)] == ["s", "ms"]
-    assert {line.look for line in above.lines} == {"measured"}
-    assert {line.look for line in below.lines} == {"modelled"}
+    assert set(above.lines["look"]) == {"measured"}
+    assert set(below.lines["look"]) == {"modelled"}
     on_gpu = run_of(series=TWO, modelled=short, backend="cuda")
-    assert len({panel.axis for panel in epoch_breakdown(on_gpu).panels}) == 1, "to be compared"
-    assert len(cpu_core_seconds(on_gpu).panels) == 1
+    assert len({panel.axis for panel in epoch_breakdown(on_gpu).panels()}) == 1, "to be compared"
+    assert len(cpu_core_seconds(on_gpu).panels()) == 1
 
 
 def test_pictures_of_the_gpu_are_kept_where_one_took_part(run_of):
     on_host, on_gpu = (run_of(series=TWO, backend=backend) for backend in ("host", "cuda"))
-    idents = {
-        "epoch_breakdown": "stages", "speedup": "speedup", "cpu_seconds": "cpu",
-        "cpu_threads": "threads",
-    }  # fmt: skip
-    of_gpus = {"gpu_energy": "energy", "gpu_power": "mean-power", "power_over_time": "power"}
-    of_gpus |= {"pcie_over_time": "traffic"}
-    assert {name: chart.ident for name, chart in charts_of(on_host).items()} == idents
-    assert {name: chart.ident for name, chart in charts_of(on_gpu).items()} == idents | of_gpus
+    names = {"epoch_breakdown", "speedup", "cpu_seconds", "cpu_threads"}
+    assert set(charts_of(on_host)) == names
+    of_gpus = {"gpu_energy", "gpu_power", "power_over_time", "pcie_over_time"}
+    assert set(charts_of(on_gpu)) == names | of_gpus
 
 
 # ---- whiskers and marks ----------------------------------------------------------------------
@@ -149,14 +159,14 @@ def test_an_interval_far_wider_than_the_bars_does_not_stretch_the_axis(run_of):
     # Standard error of the mean of 0 and 1: 0.5; t(1) is 12.706.
     low, high = (math.exp(-0.5 + sign * 12.7062 * 0.5) for sign in (-1, 1))
     assert (round(low, 5), round(high)) == (0.00106, 348)
-    (panel,) = speedup(replace(folder, rows=rows)).panels
-    line = panel.lines[1]
+    (panel,) = speedup(replace(folder, rows=rows)).panels()
+    line = panel.lines.iloc[1]
     assert panel.axis.top == 4.0, "four times the longest bar"
-    assert line.ends == pytest.approx((low, 4.0), rel=1e-3)
-    assert (line.cut, line.text, line.spread) == (True, "0.607×?", "1.1e-3 to 348")
-    narrow = speedup(run_of(series=two, repeats=3, jitter=0.01))
-    assert not any(one.cut for one in narrow.panels[0].lines)
-    assert narrow.panels[0].axis.top < 1.1
+    assert (line["low"], line["high"]) == pytest.approx((low, 4.0), rel=1e-3)
+    assert (line["cut"], line["text"]) == (True, "0.607×? (1.1e-3 to 348)")
+    (narrow,) = speedup(run_of(series=two, repeats=3, jitter=0.01)).panels()
+    assert not narrow.lines["cut"].any()
+    assert narrow.axis.top < 1.1
 
 
 def test_the_end_of_a_whisker_fits_however_far_it_is():
@@ -164,6 +174,7 @@ def test_the_end_of_a_whisker_fits_however_far_it_is():
     assert axis.top == 10.0
     ends = [axis.end(value) for value in (0.0, 2.1e-7, 0.02, 9999.0, 8488389.0, 1e304)]
     assert ends == ["0", "2.1e-7", "0.0200", "9\N{NARROW NO-BREAK SPACE}999", "8.5e6", "1.0e304"]
+    assert Axis.of("share", [0.5, -0.2]) == Axis("share", 0.5, -0.2)
     assert Axis.of("s", [], [2.0]) == Axis("s", 2.0)
     assert Axis.of("s", [0.5], [math.nan]).top == 0.5
 
@@ -181,14 +192,14 @@ def test_a_bar_has_the_marks_of_the_table(make_run):
     edit(folder, quiet)
     run = load_run(folder)
     shown = speedup(run)
-    assert [line.text for line in shown.panels[0].lines] == ["1.00×", "1.31×!?", "1.47×"]
+    assert [line["text"] for line in lines_of(shown)] == ["1.00×", "1.31×!?", "1.47×"]
     assert "!: there was other work beside every repeat." in shown.reading
     assert "?: not decided" in shown.reading
-    lent = [line.text for line in shown.panels[1].lines]
+    lent = [line["text"] for line in lines_of(shown, 1)]
     assert lent == ["1.00×", "1.31×"], "minibatches are lent by quiet series too"
-    assert [line.text[-1] for line in epoch_breakdown(run).panels[0].lines] == ["s", "!", "s"]
+    assert [line["text"][-1] for line in lines_of(epoch_breakdown(run))] == ["s", "!", "s"]
     once = speedup(load_run(make_run("20261122-b-2", series=TWO, repeats=1)))
-    assert [line.text for line in once.panels[0].lines] == ["1.00×", "1.31×?"]
+    assert [line["text"] for line in lines_of(once)] == ["1.00×", "1.31×?"]
     assert "?: not decided: the ratio's 95 % interval does not tell" in once.reading
 
 
@@ -196,10 +207,10 @@ def test_a_ratio_that_decides_nothing_is_drawn_with_its_mark(make_run):
     """All of the run disturbed, or the baseline; what is modelled has a ratio of its own."""
     series = EIGHT[:3]
     noisy = speedup(load_run(make_run(series=series, other_cores=1.5, modelled=TWO)))
-    measured, modelled = noisy.panels
-    assert {line.text[-2:] for line in measured.lines[1:]} == {"!?"}
-    assert measured.lines[0].text == "1.00×!"
-    assert [line.text for line in modelled.lines] == ["1.00×", "1.31×"]
+    first, *rest = (line["text"] for line in lines_of(noisy))
+    assert {text[-2:] for text in rest} == {"!?"}
+    assert first == "1.00×!"
+    assert [line["text"] for line in lines_of(noisy, 1)] == ["1.00×", "1.31×"]
     folder = make_run("20261122-b-2", series=series, other_cores=1.5)
 
     def quiet(row: dict[str, str]) -> None:
@@ -208,9 +219,8 @@ def test_a_ratio_that_decides_nothing_is_drawn_with_its_mark(make_run):
 
     edit(folder, quiet)
     run = load_run(folder)
-    drawn = speedup(run)
-    (of_one,) = drawn.panels
-    assert {line.text[-1] for line in of_one.lines if line.text != "1.00×!"} == {"?"}
+    texts = [line["text"] for line in lines_of(speedup(run))]
+    assert {text[-1] for text in texts if text != "1.00×!"} == {"?"}
     assert summarise(run)["speedup"].notna().all()
 
 
@@ -231,14 +241,14 @@ def test_groups_of_threads_and_what_was_left(make_run):
     (line,) = bars(drawn).values()
     # Fetch 1 s and train 0.5 s: the groups of written_run, of two cores for 2 s.
     groups = {"main": 1.5, "gather": 1.0, "sampler": 0.02, "torch": 0.12, "rest": 0.06}
-    assert line.parts == pytest.approx({**groups, "unused": 4 - 2.7})
-    assert line.text == "2.70 s used"
+    assert parts(drawn, line) == pytest.approx({**groups, "unused": 4 - 2.7})
+    assert line["text"] == "2.70 s used"
     assert "on 2 cores" in drawn.reading
     # More than one core has in 2 s leaves nothing of it.
     assert set(thread_seconds(planned(run, threads=1))["unused"]) == {0.0}
     edit(folder, keep=lambda row: row["metric"] != "cpu_main")
     without = cpu_by_thread(load_run(folder))
-    assert [line.missing for line in without.panels[0].lines] == ["threads were not metered"]
+    assert [line["reason"] for line in lines_of(without)] == ["threads were not metered"]
 
 
 @pytest.mark.parametrize(
@@ -267,18 +277,8 @@ def test_an_axis_says_its_unit_once():
     assert (reads.said(1e6), reads.said(48.6)) == ("1.00 M/s", "48.6 /s")
 
 
-def test_what_a_bar_reaches_holds_its_whisker_and_begins_where_it_should():
-    assert Line("a", parts={"x": 2.0, "y": 0.0, "z": 1.0}, ends=(2.5, 3.5)).end == 3.5
-    below = Line("a", parts={"x": 5.0}, start=-17.0)
-    assert below.pieces() == [("x", -17.0, 5.0)]
-    assert below.end == 0.0
-
-
 def test_every_strategy_has_a_colour_of_its_own():
     own = [(strategy.colour, "file" in strategy().needs) for strategy in STRATEGIES]
     assert len(set(own)) == len(own), "but one of a table on disk and one of another may be alike"
     assert {colour for colour, _ in own} < set(PALETTE)
     assert colour_of("somebody_elses") not in {colour for colour, _ in own}
-    panel = Panel("", [], Axis("s", 1.0))
-    drawn = Chart("c", "", "", "", [panel], {"fetch": ("fetch", "vermilion")})
-    assert (drawn.colour("fetch"), drawn.colour("cpu_gather")) == ("vermilion", "orange")

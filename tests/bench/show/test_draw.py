@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -10,20 +9,16 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
-from gatherbench.bench.plan.workload import Workload, workload_name
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import three_digits, time_unit
-from gatherbench.bench.show.chart import Chart
-from gatherbench.bench.show.figures.draw import draw
-from gatherbench.bench.show.figures.paper import panel_row
+from gatherbench.bench.show.drawing import Chart, draw
 from gatherbench.bench.show.looks import MODEL_HATCH, STAGE_COLOURS, ink
-from gatherbench.bench.show.pictures import save_all
+from gatherbench.bench.show.view import save_all
 from gatherbench.bench.show.views.epochs import epoch_breakdown, speedup
 from gatherbench.bench.show.views.resources import cpu_by_thread, cpu_core_seconds
 
-from ..printed import charts_of
+from ..printed import charts_of, lines_of, without_tables
 from .gpu_rows import EIGHT
 from .pictures import stands_free, texts
 
@@ -73,15 +68,6 @@ def test_long_names_of_workloads_stand_above_their_panels(run_of):
     assert titles_stand_free(figure)
 
 
-def test_long_names_of_panels_do_not_run_into_each_other():
-    name = workload_name({**asdict(Workload("papers100M-like")), **LONG_NAME})
-    legend = [Patch(label="measured")]
-    figure, axes = panel_row("t", [name, "short", name], legend=legend, foot="f")
-    titles = [unspaced(one.get_title("left")) for one in axes]
-    assert titles == [unspaced(name), "short", unspaced(name)]
-    assert titles_stand_free(figure)
-
-
 #: Of somebody else's plug-in.
 LONG = (
     "hot_rows_in_gpu_memory_rest_zero_copy",
@@ -99,9 +85,8 @@ def test_of_a_wait_that_a_gpu_s_stages_overlap_only_what_they_leave_is_drawn(
     """An epoch of 1 s with 0.3 s of fetches (or 0.7) and 0.5 of training, and 0.6 of waits."""
     times = (0.6, fetch, 0.5, 1 - 0.6 - fetch - 0.5)
     run = run_of(series=[("aligned_zero_copy", "given", times)], backend=backend)
-    (panel,) = epoch_breakdown(run).panels
-    parts = panel.lines[0].parts
-    found = [parts.get(stage, 0.0) for stage in ("sample", "fetch", "train")]
+    (line,) = lines_of(epoch_breakdown(run))
+    found = [line[stage] for stage in ("sample", "fetch", "train")]
     assert found == pytest.approx([drawn, fetch, 0.5])
 
 
@@ -117,20 +102,22 @@ def test_bars_are_drawn_as_the_chart_says(run_of):
     drawn = epoch_breakdown(run_of(series=EIGHT[:3], failures=failures, jitter=0.1))
     (axes,) = draw(drawn).axes
     lengths = [patch.get_width() for patch in axes.patches]
-    wanted = [length for line in drawn.panels[0].lines for _, _, length in line.pieces()]
+    lines = lines_of(drawn)
+    measured = [line for line in lines if not line["reason"]]
+    wanted = [line[stage] for line in measured for stage in drawn.legend if line[stage]]
     assert lengths == pytest.approx(wanted)
     colours = [to_hex(patch.get_facecolor()) for patch in axes.patches[:4]]
     assert colours == [ink(colour).lower() for colour in STAGE_COLOURS.values()]
     errorbars = [one for one in axes.containers if isinstance(one, ErrorbarContainer)]
     ends = [one.lines[2][0].get_segments()[0][:, 0] for one in errorbars]
     assert [tuple(pair) for pair in ends] == [
-        pytest.approx(line.ends) for line in drawn.panels[0].lines if line.ends
+        pytest.approx((line["low"], line["high"])) for line in measured
     ]
     assert len(ends) == 2
     said = [text.get_text() for text in axes.texts if text.get_text()]
-    first, second, _ = drawn.panels[0].lines
+    first, second, _ = lines
     names = [f"cpu_gather ({variant})" for variant in ("naive", "pinned", "prefetch")]
-    assert said == [*names, "failed: out of memory", first.text, second.text]
+    assert said == [*names, "failed: out of memory", first["text"], second["text"]]
 
 
 def test_warnings_stand_above_the_bars_and_the_foot_below(run_of):
@@ -169,11 +156,11 @@ def test_modelled_bars_are_hatched_and_called_so_below_the_others(run_of):
 
 def test_save_all_writes_every_figure_and_the_same_svg_again(run_of, tmp_path):
     run = run_of(jitter=0.1)
-    written = save_all(run, tmp_path / "one" / "figures")
+    written = save_all(without_tables(run, draw=True), tmp_path / "one" / "figures")
     assert {p.stem for p in written} == set(charts_of(run))
     assert {p.suffix for p in written} == {".png", ".svg"}
     assert all(p.stat().st_size > 1000 for p in written)
-    again = save_all(run, tmp_path / "two", formats=["svg"])
+    again = save_all(without_tables(run, draw=True), tmp_path / "two", formats=["svg"])
     first = {path.name: path.read_bytes() for path in written}
     assert [path.name for path in again if path.read_bytes() != first[path.name]] == []
 

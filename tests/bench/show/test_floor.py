@@ -21,8 +21,8 @@ def test_a_run_without_a_floor_says_nothing_of_one(run_of):
 def test_the_floor_is_a_line_through_the_bars_of_epochs(run_of):
     run = run_of(series=[BASELINE, ALIGNED, NO_FETCH])
     chart = epoch_breakdown(run)
-    assert [panel.marks for panel in chart.panels] == [[(pytest.approx(0.71), "limit")]]
+    assert [one[1:] for one in chart.at] == [(pytest.approx(0.71), "limit")]
     assert chart.marks == {"limit": "no fetch (limit)"}
     assert "the epoch of a path that fetches nothing" in chart.reading
     assert speedup(run).marks == {}
-    assert [panel.title for panel in chart.panels] == [run.names[WORKLOAD]]
+    assert [panel.title for panel in chart.panels()] == [run.names[WORKLOAD]]

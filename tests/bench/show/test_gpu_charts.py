@@ -20,21 +20,18 @@ from gatherbench.bench.read.gpu import (
     link_rate,
     link_rates,
 )
-from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.run.store import TIMELINE_COLUMNS
-from gatherbench.bench.show.chart import Chart
-from gatherbench.bench.show.figures.draw import draw
-from gatherbench.bench.show.over_time import MOST
+from gatherbench.bench.show.charts import MOST
+from gatherbench.bench.show.drawing import Chart, draw
 from gatherbench.bench.show.views.requests import pcie_over_time
 from gatherbench.bench.show.views.resources import (
     gpu_energy_per_epoch,
     gpu_mean_power,
     power_over_time,
 )
-from helpers.epoch_bars import measured_changes
-from helpers.findings import Findings
 
+from ..printed import lines_of
 from ..written_run import WORKLOAD, edit
 from .gpu_rows import add_rows
 from .pictures import stands_free
@@ -121,21 +118,22 @@ def test_without_an_idle_power_nothing_is_split(run):
 
 def test_bars_are_as_long_as_the_energy_and_the_missing_is_named(run):
     chart = gpu_energy_per_epoch(run)
-    naive, aligned, lost = chart.panels[0].lines
-    assert naive.parts == pytest.approx({"idle": IDLE_W * 1.7, "above idle": 357 - IDLE_W * 1.7})
-    assert (naive.text, aligned.text) == ("357 J", "220 J")
-    assert lost.missing == "failed: the GPU is lost; reset it"
+    naive, aligned, lost = lines_of(chart)
+    idle = IDLE_W * 1.7
+    assert (naive["idle"], naive["above idle"]) == pytest.approx((idle, 357 - idle))
+    assert (naive["text"], aligned["text"]) == ("357 J", "220 J")
+    assert lost["reason"] == "failed: the GPU is lost; reset it"
     assert "Idle power, with a process on the GPU: 70 W" in chart.reading
     assert list(chart.legend) == ["idle", "above idle"]
-    assert gpu_mean_power(run).panels[0].lines[0].text == "210 W"
+    assert lines_of(gpu_mean_power(run))[0]["text"] == "210 W"
 
 
 def test_a_repeat_without_energy_has_a_reason_of_its_own(make_run):
     """That the other repeats have not been run is none for the one that has."""
     folder = make_run(series=SERIES[:1], backend="cuda", repeats=2)
     edit(folder, keep=lambda row: row["repeat"] == "0")
-    (line,) = gpu_energy_per_epoch(load_run(folder)).panels[0].lines
-    assert line.missing == "no_device: none here"
+    (line,) = lines_of(gpu_energy_per_epoch(load_run(folder)))
+    assert line["reason"] == "no_device: none here"
 
 
 def test_energy_of_repeats_that_do_not_count_stays_out(folder):
@@ -178,7 +176,7 @@ def test_of_a_case_that_was_cut_off_nothing_is_drawn(folder):
     write_timeline(folder, *traffic("cpu_gather", "aligned_zero_copy"))
     edit(folder, keep=lambda row: row["strategy"] != "aligned_zero_copy")
     run = load_run(folder)
-    drawn = {line.name for line in pcie_over_time(run).panels[0].lines if not line.missing}
+    drawn = {line["strategy"] for line in lines_of(pcie_over_time(run)) if line["curves"]}
     assert drawn == {"cpu_gather"}
     assert set(run.samples["strategy"]) == {"cpu_gather", "async_zero_copy"}
 
@@ -190,13 +188,11 @@ def test_traffic_is_drawn_for_each_series_and_the_missing_is_named(folder):
     at = {"strategy": "async_zero_copy", "variant": "stream", "epoch": 0}
     add_rows(folder, [counter | gone], **at)
     chart = pcie_over_time(load_run(folder))
-    (panel,) = chart.panels
-    first, _, last = panel.lines
-    assert last.missing == "skipped: unsupported: the counter could wrap; leave a core free"
-    rates = [rate for _, rate in first.curves["pcie_host_to_device"]]
+    first, _, last = lines_of(chart)
+    assert last["reason"] == "skipped: unsupported: the counter could wrap; leave a core free"
+    rates = [rate for _, rate in first["curves"]["pcie_host_to_device"]]
     assert (max(rates), min(rates)) == (pytest.approx(8e9), 0)
-    assert first.note == "4.00 GB host to device, 100 MB device to host, payload 2.00 GB"
-    assert first.text == "4.00 GB/s mean"
+    assert first["note"] == "4.00 GB host to device, 100 MB device to host, payload 2.00 GB"
     assert "raw rate, 31.5 GB/s" in chart.reading
     assert "No raw rate" not in chart.reading
     figure = draw(chart)
@@ -212,7 +208,8 @@ def test_each_column_of_traffic_has_its_workload_s_name_below_the_legend(folder)
     (fields,) = run.plan["workloads"].values()
     long = {**fields, "dataset": "papers100M-like", "fanouts": [15, 10, *[5] * 20], "hidden": 256}
     workloads = {**run.plan["workloads"], "second": long}
-    both = replace(run, plan={**run.plan, "workloads": workloads})
+    cases = [*run.plan["cases"], {**run.plan["cases"][0], "workload": "second"}]
+    both = replace(run, plan={**run.plan, "workloads": workloads, "cases": cases})
     figure = draw(pcie_over_time(both))
     FigureCanvasAgg(figure).draw()
     named = {"".join(text.get_text().split()): text for text in figure.findobj(Text)}
@@ -235,9 +232,16 @@ def test_the_epoch_shown_is_the_first_that_was_polled_with_its_own_payload(folde
     run = load_run(folder)
     payload = (run.rows["stage"] == "fetch") & (run.rows["metric"] == "payload")
     run.rows.loc[payload, "value"] = 1e9 * (5 + run.rows.loc[payload, "epoch"])
-    line = pcie_over_time(run).panels[0].lines[0]
-    assert line.note == "1.50 GB host to device, payload 6.00 GB"
-    assert line.text == "500 MB/s mean", "of its time: half of what it was in the first second"
+    line = lines_of(pcie_over_time(run))[0]
+    assert line["note"] == "1.50 GB host to device, payload 6.00 GB"
+
+
+def test_a_mean_of_readings_is_one_of_their_time(folder):
+    """Of 100 W up to 1 s and of 40 up to 3 s: (100 + 2 × 40) / 3."""
+    rows = [(WORKLOAD, "cpu_gather", "naive", 0, 0, "gpu_power", "W", t, w)
+            for t, w in ((1.0, 100.0), (3.0, 40.0))]  # fmt: skip
+    pd.DataFrame(rows, columns=list(TIMELINE_COLUMNS)).to_parquet(folder / "timeline.parquet")
+    assert lines_of(power_over_time(load_run(folder)))[0]["note"] == "60.0 W mean"
 
 
 @pytest.mark.parametrize(
@@ -252,11 +256,11 @@ def test_the_epoch_shown_is_the_first_that_was_polled_with_its_own_payload(folde
 def test_little_traffic_has_a_scale_of_its_own(folder, share, top, to_device, to_host):
     write_timeline(folder, *traffic("cpu_gather", share=share))
     chart = pcie_over_time(load_run(folder))
-    (panel,) = chart.panels
+    (panel,) = chart.panels()
     assert panel.values is not None
     assert panel.values.top == pytest.approx(top * 1e9, rel=0.01)
     assert "The scale ends at the link’s raw rate" in chart.reading
-    note = panel.lines[0].note
+    note = panel.lines["note"].iloc[0]
     assert note.startswith(f"{to_device} host to device, {to_host} device to host")
 
 
@@ -272,7 +276,7 @@ def test_a_link_without_a_raw_rate_says_why(folder, status, why):
     assert rate is None
     assert why in reason
     chart = pcie_over_time(table)
-    assert chart.panels[0].roof is None
+    assert chart.roof is None
     assert f"No raw rate of the link: {reason}." in chart.reading
     assert "raw rate, " not in chart.reading
 
@@ -282,7 +286,7 @@ def test_thinning_a_counter_keeps_its_bytes(folder, readings):
     points = [(0.01 * i, 1e6 * i * i) for i in range(readings)]
     case = ("cpu_gather", "naive", 0, "pcie_host_to_device")
     write_timeline(folder, *((*case, *point) for point in points))
-    (curve,) = pcie_over_time(load_run(folder)).panels[0].lines[0].curves.values()
+    (curve,) = lines_of(pcie_over_time(load_run(folder)))[0]["curves"].values()
     assert len(curve) <= MOST + 1
     begins = [0.0, *(time for time, _ in curve)]
     carried = sum(rate * (end - begin) for (end, rate), begin in zip(curve, begins, strict=False))
@@ -292,21 +296,17 @@ def test_thinning_a_counter_keeps_its_bytes(folder, readings):
 def test_where_nothing_was_polled_the_reasons_stand_with_how_many(run_of):
     run = run_of(series=SERIES, backend="cuda", failures={SERIES[0][:2]: ("failed", "lost")})
     for make in (pcie_over_time, power_over_time):
-        assert make(run).absent.splitlines() == [
-            "1 series: failed: lost",
-            "2 series: nothing was polled: a GPU’s sensors are read during runs on a GPU",
+        assert [(line["name"], line["reason"]) for line in lines_of(make(run))] == [
+            ("1 series", "failed: lost"),
+            ("2 series", "nothing was polled: a GPU’s sensors are read during runs on a GPU"),
         ]
-        figure = draw(make(run))
-        assert not figure.axes
-        assert "2 series: nothing was polled" in "\n".join(t.get_text() for t in figure.texts)
-        assert not figure.legends  # of what is not drawn
+        assert not draw(make(run)).legends  # of what is not drawn
 
 
 @pytest.mark.parametrize("make", [gpu_energy_per_epoch, gpu_mean_power])
 def test_a_run_in_which_nothing_was_read_says_so_in_place(run_of, make):
     chart = make(run_of(series=SERIES, backend="cuda"))
-    assert {line.missing for line in chart.panels[0].lines} == {chart.absent}
-    assert chart.absent == "no_device: none here"
+    assert {line["reason"] for line in lines_of(chart)} == {"no_device: none here"}
 
 
 def test_no_text_leaves_the_paper(folder):
@@ -314,12 +314,3 @@ def test_no_text_leaves_the_paper(folder):
     run = load_run(folder)
     for make in (gpu_energy_per_epoch, gpu_mean_power, power_over_time, pcie_over_time):
         stands_free(draw(make(run)))
-
-
-def test_changes_of_energy_are_those_of_the_blocks(folder):
-    reference = load_reference(Path(__file__).parents[3] / "results" / "reference")
-    findings = Findings(reference, [load_run(folder)], pd.DataFrame())
-    table = measured_changes(findings, "cuda", {"energy": ("energy", "energy")})
-    (change,) = table.to_dict("records")
-    assert change["strategy"] == "aligned_zero_copy", "the reference has none over itself"
-    assert change["median"] == pytest.approx(210 / 340 - 1)

@@ -21,6 +21,7 @@ from gatherbench.bench.run.store import RunStore
 from gatherbench.bench.show.run import render, render_all
 from gatherbench.bench.show.views.epochs import epoch_breakdown, speedup
 
+from ..printed import lines_of
 from ..written_run import edit
 
 MakeRun = Callable[..., Path]
@@ -227,8 +228,8 @@ def test_a_modelled_range_is_shown_from_end_to_end(make_run):
     assert "1.00 to 1.31" in line
     run = load_run(folder)
     for make, said in ((speedup, "1.00 to 1.31×?"), (epoch_breakdown, "1.31 to 1.71 s")):
-        lines = [line for panel in make(run).panels for line in panel.lines if line.modelled]
-        assert [line.text for line in lines if line.detail == "given"] == [said]
+        lines = [line for line in lines_of(make(run), 1) if line["look"] == "modelled"]
+        assert [line["text"] for line in lines if line["variant"] == "given"] == [said]
     assert "A modelled value has two ends" in " ".join(all_of(folder).split())
     assert "two ends" not in all_of(make_run("20261121-b-2", series=[NAIVE], modelled=[NAIVE]))
 

@@ -114,11 +114,11 @@ def test_ranges_of_a_profile_have_two_ends_everywhere(make_run):
     profile = load_profile("h200-sxm-pcie5")
     (folder / "profile.toml").write_text(profile.to_toml())
     chart = roofline_chart(load_run(folder))
-    (panel,) = chart.panels
-    assert [kind for _, kind in panel.marks].count("sm_read") == 2
-    assert [kind for _, kind in panel.marks].count("copy_engine") == 1
-    modelled = [line.text for line in panel.lines if line.modelled and line.detail == "given"]
-    assert [text.split(" ")[1] for text in modelled] == ["least", "most"]
+    (panel,) = chart.panels()
+    kinds = [kind for _, _, kind in chart.at]
+    assert (kinds.count("sm_read"), kinds.count("copy_engine")) == (2, 1)
+    lines = panel.lines.set_index(["look", "variant"])["text"]["modelled", "given"]
+    assert [text.partition(" (")[2] for text in lines] == ["at least)", "at most)"]
     assert "the profile knows but a range" in chart.reading
     errors = of_the_model(folder).split("\nEpochs, and how far", 1)[1]
     assert errors.count("at least") == errors.count("at most") > 0

@@ -24,8 +24,6 @@ from gatherbench.bench.run import store
 from gatherbench.bench.run.guards import only_one
 from gatherbench.bench.run.store import RunStore
 from gatherbench.bench.show.answer import answers, cautions
-from gatherbench.bench.show.chart import Axis, Line, Panel
-from gatherbench.bench.show.charts import _said_once
 from gatherbench.bench.show.comparison import summary
 from gatherbench.bench.show.looks import MODEL_HATCH
 from gatherbench.bench.show.provenance import cases_ended, in_short
@@ -37,7 +35,7 @@ from gatherbench.bench.show.views.epochs import numbers
 from gatherbench.bench.show.views.model import roofline_chart
 from gatherbench.bench.show.views.requests import data_path
 
-from ...printed import charts_of
+from ...printed import charts_of, lines_of
 from ...written_run import edit
 
 MakeRun = Callable[..., Path]
@@ -188,16 +186,16 @@ def test_long_names_keep_their_ends():
 def test_the_roofs_are_those_of_the_profile(make_run):
     folder = make_run([NAIVE, ALIGNED], backend="cuda", declared=True)
     (folder / "profile.toml").write_text(load_profile("rtx3090-pcie4").to_toml())
-    (panel,) = roofline_chart(load_run(folder)).panels
-    roofs = {kind: value for value, kind in panel.marks}
+    chart = roofline_chart(load_run(folder))
+    (panel,) = chart.panels()
+    roofs = {kind: value for _, value, kind in chart.at}
     assert (
         roofs["raw_link"] == max(roofs.values()) == panel.axis.top == pytest.approx(31.51e9, 1e-3)
     )
-    measured = next(
-        line for line in panel.lines if not line.modelled and line.name == "aligned_zero_copy"
-    )
+    lines = panel.lines.set_index(["look", "strategy"])
     # 2 GB of rows an epoch over the median of the fetch stage.
-    assert measured.end == pytest.approx(2e9 / (0.4 * 1.015))
+    rate = lines["value"]["measured", "aligned_zero_copy"]
+    assert rate == pytest.approx(2e9 / (0.4 * 1.015))
 
 
 def test_rates_of_epochs_and_of_fetches_have_panels_of_their_own(make_run, monkeypatch):
@@ -209,23 +207,11 @@ def test_rates_of_epochs_and_of_fetches_have_panels_of_their_own(make_run, monke
     table["over"] = table["strategy"].map(lambda name: "epoch" if name == hidden[0] else "fetch")
     monkeypatch.setattr(model, "_known", lambda _run: (profile, table, ""))
     chart = roofline_chart(run)
-    names = [{line.name for line in panel.lines} for panel in chart.panels]
+    names = [set(panel.lines["strategy"]) for panel in chart.panels()]
     assert names == [{"cpu_gather", "aligned_zero_copy"}, {"async_zero_copy"}]
-    assert [panel.quantity.split(" of ")[1] for panel in chart.panels] == [
+    assert [panel.quantity.split(" of ")[1] for panel in chart.panels()] == [
         "fetch", "epoch, fetches hidden",
     ]  # fmt: skip
-
-
-def test_a_note_that_every_bar_shares_is_said_once():
-    bars = [Line(name, parts={name: 1.0}, note="1 of 3 repeats not run") for name in "ab"]
-    modelled = Panel("graph", bars[:1], Axis("s", 1.0), profile="h200")
-    panel = Panel("graph", [*bars, Line("c", missing="broken")], Axis("s", 1.0))
-    found, said = _said_once([panel, modelled])
-    assert said == " Of each measured bar: 1 of 3 repeats not run."
-    assert [line.note for line in found[0].lines] == ["", "", ""]
-    assert found[1] == modelled
-    differs = Panel("graph", [*bars, Line("c", parts={"c": 1.0})], Axis("s", 1.0))
-    assert _said_once([differs]) == ([differs], "")
 
 
 def test_energy_is_split_in_what_the_idle_gpu_draws_and_the_rest(make_run):
@@ -243,8 +229,8 @@ def test_energy_is_split_in_what_the_idle_gpu_draws_and_the_rest(make_run):
     store.write([*rows, *made, idle])
     page = render_report(load_run(folder))
     assert "Idle power, with a process on the GPU: 80 W." in page
-    (line,) = charts_of(load_run(folder))["gpu_energy"].panels[0].lines
-    assert line.parts == {"idle": 160.0, "above idle": 240.0}
+    (line,) = lines_of(charts_of(load_run(folder))["gpu_energy"])
+    assert (line["idle"], line["above idle"]) == (160.0, 240.0)
 
 
 def test_a_full_disk_leaves_the_earlier_report(make_run, monkeypatch):

@@ -1,0 +1,533 @@
+"""One drawing system: the lines of a frame as bars, or as curves over time, by matplotlib.
+
+A line of a :class:`Chart`'s frame is a bar, or in its place the reason why there is none. Names
+stand above their bars, so that a panel is no wider than a telephone. Head and foot have their
+sizes in inches, so that text keeps its size whatever the number of panels; so all places are known
+beforehand, and nothing has to be tried out.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib as mpl
+import pandas as pd
+from markupsafe import Markup
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from gatherbench.bench.read.units import number, quantity, scale, short
+from gatherbench.bench.show.looks import FAINT, KINDS, PALETTE, RC, colour_of, ink
+
+#: Of an axis, times its longest bar: a whisker of two repeats would leave nothing else to see.
+LONGEST_WHISKER = 4.0
+#: Times the axis, and as a share of it, beyond which a whisker's end is said by its power of ten.
+FAR = 1e3
+#: Share of an axis below which a value is said in a unit that suits it and not the axis.
+TINY = 1e-3
+#: Share of a roof below which curves have a scale of their own.
+LITTLE = 0.1
+#: Inches: around all; a line of the title, of a warning, of the legend and of the footer.
+MARGIN, TITLE, WARNING, LEGEND, LINE = 0.16, 0.25, 0.22, 0.22, 0.142
+#: Inches: the width of a panel, between two; rows of names and of bars; a strip of curves.
+COLUMN, GAP, NAME, BAR, STRIP = 4.3, 0.3, 0.165, 0.2, 0.66
+#: Inches: a line of a panel's title, and ticks with their label below; left of a strip its
+#: ticks, above it a space.
+TITLED, AXIS, TICKS, SPACE = 0.19, 0.52, 0.5, 0.06
+#: Characters in an inch of a bar's name, of words in italics and of a title.
+NAMES, WORDS, TITLES = 14.5, 17.5, 13.5
+#: Of a figure's texts those that the page has in words of its own, by their ``gid``.
+APART = ("title", "warning", "foot", "source")
+DASHES: dict[str, Any] = {
+    **{"one": ":", "raw_link": ":", "sm_read": "--", "copy_engine": "-", "limit": ":"},
+}
+#: Of a chart's lines what stands where the frame does not say.
+EMPTY: Mapping[str, Any] = {
+    **dict.fromkeys(("panel", "strategy", "variant", "reason", "note", "suffix", "profile"), ""),
+    **dict.fromkeys(("value", "low", "high"), math.nan),
+    "look": "measured",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """From ``bottom`` to ``top`` in ``unit``; numbers are said in a unit that suits ``top``."""
+
+    unit: str
+    top: float
+    bottom: float = 0.0
+
+    @classmethod
+    def of(cls, unit: str, values: Iterable[float], ends: Iterable[float] = ()) -> Axis:
+        """For bars of these values; whiskers of these ends are cut where they are far longer."""
+        known = [*values]
+        top = max((value for value in known if 0 < value < math.inf), default=1.0)
+        reach = max((end for end in ends if end > top), default=top)
+        low = min((value for value in known if value < 0), default=0.0)
+        return cls(unit, min(reach, LONGEST_WHISKER * top), low)
+
+    @property
+    def shown(self) -> tuple[str, float]:
+        """The unit that suits, and how many of it make one of ``unit``."""
+        name, factor = scale(self.unit, self.top)
+        return ("×" if self.unit == "×" else name), factor
+
+    def said(self, value: float) -> str:
+        """The value with its unit; one that would be all noughts in it has a unit of its own."""
+        if 0 < value < TINY * self.top:
+            return quantity(value, self.unit)
+        return f"{self.plain(value)}{'' if self.unit == '×' else ' '}{self.shown[0]}"
+
+    def plain(self, value: float) -> str:
+        """The value without its unit."""
+        return number(value * self.shown[1])
+
+    def end(self, value: float) -> str:
+        """:meth:`plain` of a whisker's end; as ``2.1e-7`` where it is far from all bars."""
+        if value == 0 or self.top / FAR <= value <= self.top * FAR:
+            return self.plain(value)
+        digits, power = f"{value * self.shown[1]:.1e}".split("e")
+        return f"{digits}e{int(power)}"
+
+
+class Panel(NamedTuple):
+    """Lines of a chart over one axis; of curves ``axis`` is that of time, ``values`` goes up."""
+
+    title: str
+    profile: str
+    quantity: str
+    axis: Axis
+    lines: pd.DataFrame
+    values: Axis | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Chart:
+    """What a picture shows.
+
+    Attributes:
+        title: its heading.
+        frame: a line a bar. ``panel`` is the title above it, ``name`` stands for it (else
+            ``strategy`` and ``variant`` in words), ``look`` is a key of
+            :data:`gatherbench.bench.show.looks.KINDS`, ``value`` its number with ``suffix`` behind
+            it, ``low`` and ``high`` the ends of its whisker; ``reason`` says why there is no bar,
+            ``note`` what else is to be said. What is modelled is for a ``profile`` and has a panel
+            of its own, as has each ``quantity``, where the frame has that column. Lines of one
+            ``scale`` (else of one panel) have one axis. In place of a value a line may have
+            ``curves``: seconds and the value up to then, in order, by a name of the legend.
+        quantity: what the axis is; of curves what goes up.
+        unit: of the values.
+        reading: how bars, whiskers and lines are to be read.
+        legend: columns that are drawn end to end, or curves → what they are called, and the name of
+            their colour. Without it a bar has its strategy's.
+        marks: kinds of lines through all bars → what they are called.
+        at: where these lines are: title of the panel, value, kind.
+        roof: what curves cannot exceed.
+        time: of curves, what the axis of time is.
+        warnings: what has to stand above the numbers.
+        foot: where they come from.
+    """
+
+    title: str
+    frame: pd.DataFrame
+    quantity: str
+    unit: str
+    reading: str = ""
+    legend: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    marks: Mapping[str, str] = field(default_factory=dict)
+    at: Sequence[tuple[str, float, str]] = ()
+    roof: float | None = None
+    time: str = "time since the epoch began"
+    warnings: Sequence[str] = ()
+    foot: str = ""
+
+    @property
+    def over_time(self) -> bool:
+        return "curves" in self.frame
+
+    def panels(self) -> list[Panel]:
+        """Its lines, panel by panel, with the ``name`` and the ``text`` of each, its whisker cut
+        where it is longer than the axis (``cut``).
+        """
+        from gatherbench.strategies.registry import in_words  # imports torch
+
+        frame = self.frame.assign(**{k: v for k, v in EMPTY.items() if k not in self.frame})
+        parts = [name for name in self.legend if name in frame]
+        if "name" not in frame:
+            frame["name"] = [*map(in_words, frame["strategy"], frame["variant"])]
+        if "quantity" not in frame:
+            frame["quantity"] = self.quantity
+        if "scale" not in frame:
+            frame["scale"] = frame["panel"] + "|" + frame["profile"]
+        frame["reach"] = frame[parts].sum(axis=1, min_count=1) if parts else frame["value"]
+        keys = ["panel", "profile", "quantity"]
+        found = []
+        for names, mine in frame.groupby(keys, sort=False):
+            title, profile, what = map(str, names)
+            alike = frame[frame["scale"] == mine["scale"].iloc[0]]
+            if self.over_time:
+                axis, values = self._time(alike)
+                found.append(Panel(title, profile, what, axis, mine, values))
+                continue
+            marks = [value for panel, value, kind in self.at if panel == title and kind != "limit"]
+            reach = [*alike["value"].dropna(), *alike["reach"].dropna(), *marks]
+            axis = Axis.of(self.unit, [*reach, *alike["low"][alike["low"] < 0]], alike["high"])
+            text = [_text(axis, row) for row in mine.to_dict("records")]
+            cut = mine["high"] > axis.top
+            high = mine["high"].clip(upper=axis.top)
+            lines = mine.assign(text=text, cut=cut, high=high)
+            found.append(Panel(title, profile, what, axis, lines))
+        order = list(dict.fromkeys(frame["panel"]))
+        return sorted(found, key=lambda panel: order.index(panel.title))
+
+    def _time(self, alike: pd.DataFrame) -> tuple[Axis, Axis]:
+        points = [p for curves in alike["curves"] for line in curves.values() for p in line]
+        longest, peak = (max((point[i] for point in points), default=0.0) for i in (0, 1))
+        roof = self.roof
+        top = roof if roof is not None and not 0 < peak < LITTLE * roof else peak
+        return Axis("s", longest or 1.0), Axis(self.unit, float(top) or 1.0)
+
+
+def _text(axis: Axis, row: Mapping[Any, Any]) -> str:
+    """The number beside a bar; of what is modelled with ends it is these: none between is known."""
+    value, low, high = row["value"], row["low"], row["high"]
+    if row["reason"] or pd.isna(value):
+        return ""
+    if row["look"] == "modelled" and high > low:
+        return f"{axis.plain(low)} to {axis.said(high)}{row['suffix']}"
+    cut = f" ({axis.end(low)} to {axis.end(high)})" if high > axis.top else ""
+    return f"{axis.said(value)}{row['suffix']}{cut}"
+
+
+# ---- the paper -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A figure with head and foot, and the box between them: left and top, in inches."""
+
+    figure: Figure
+    left: float
+    top: float
+
+    def axes(self, left: float, top: float, wide: float, tall: float) -> Axes:
+        """Axes at a place of the box, in inches from its corner at the upper left."""
+        width, height = self.figure.get_size_inches()
+        below = 1 - (self.top + top + tall) / height
+        return self.figure.add_axes(
+            ((self.left + left) / width, below, wide / width, tall / height)
+        )
+
+
+def sheet(chart: Chart, width: float, room: float, legend: Sequence[Artist]) -> Sheet:
+    """An empty figure with the words of a chart, and ``room`` inches between head and foot."""
+    letters, bold = int(width * 17.5), {"fontweight": "bold"}
+    title = (textwrap.wrap(chart.title, int(width * 9)), TITLE, "title", {"fontsize": 12, **bold})
+    head = [title] + [
+        (textwrap.wrap(one, int(width * 12)), WARNING, "warning", {"color": "#B84A00", **bold})
+        for one in chart.warnings
+    ]
+    small = {"fontsize": 7.5, "color": FAINT, "linespacing": 1.3}
+    words = [
+        (textwrap.wrap(text, letters, break_on_hyphens=False), LINE, kind, small)
+        for kind, text in (("foot", chart.reading), ("source", chart.foot))
+    ]
+    labels = [textwrap.wrap(str(key.get_label()), int((width - 0.55) * 13)) for key in legend]
+    for key, lines in zip(legend, labels, strict=True):
+        key.set_label("\n".join(lines))
+    keyed = [0.55 + max(map(len, lines)) / 14 for lines in labels]
+    abreast = max(1, len(keyed) if sum(keyed) < width else int(width / max(keyed)))
+    most = max(map(len, labels), default=0)
+    keys = LEGEND * most * math.ceil(len(legend) / abreast) + 0.06 * bool(legend)
+    above = MARGIN + sum(len(lines) * tall for lines, tall, *_ in head) + keys
+    below = MARGIN + sum(len(lines) * tall for lines, tall, *_ in words)
+    whole, height = width + 2 * MARGIN, above + room + below
+    figure = Figure(figsize=(whole, height), dpi=100, facecolor="white")
+    for top, texts in ((MARGIN, head), (above + room, words)):
+        down = top
+        for lines, tall, kind, style in texts:
+            at = MARGIN / whole, 1 - down / height
+            if lines:
+                figure.text(*at, "\n".join(lines), va="top", gid=kind, **style)  # type: ignore[arg-type]
+            down += len(lines) * tall
+    if legend:
+        figure.legend(
+            handles=list(legend), loc="upper left", ncols=abreast, fontsize=8.5, frameon=False,
+            bbox_to_anchor=(MARGIN / whole, 1 - (above - keys) / height), handlelength=1.6,
+            columnspacing=1.4, labelspacing=0.35, borderpad=0, borderaxespad=0,
+        )  # fmt: skip
+    return Sheet(figure, MARGIN, above)
+
+
+# ---- panels --------------------------------------------------------------------------------------
+
+
+def draw(chart: Chart, *, columns: int = 3, column: float = COLUMN) -> Figure:
+    """Draw a chart; panels of one title stand below each other, the titles side by side.
+
+    Args:
+        columns: how many titles stand side by side, at most.
+        column: inches of a column of panels.
+    """
+    cells = [list(same) for _, same in groupby(chart.panels(), key=lambda panel: panel.title)]
+    columns = 2 if len(cells) == 4 else max(1, min(len(cells), columns))
+    rows = [cells[first : first + columns] for first in range(0, len(cells), columns)]
+    titles = {id(panel): _title(panel, not at, column) for c in cells for at, panel in enumerate(c)}
+    for row in rows:  # titles that stand side by side end on one line
+        most = max(len(titles[id(cell[0])]) for cell in row)
+        for cell in row:
+            lines = titles[id(cell[0])]
+            lines[:0] = [""] * (most - len(lines))
+    whole = {id(p): _height(p) + AXIS + TITLED * len(titles[id(p)]) for c in cells for p in c}
+    tall = [max(sum(whole[id(panel)] for panel in cell) for cell in row) for row in rows]
+    # A "$" in somebody's words begins no formula.
+    grid = {"axes.grid.axis": "both"} if chart.over_time else {}
+    with mpl.rc_context(RC | {"text.parse_math": False} | grid):
+        paper = sheet(chart, columns * column + (columns - 1) * GAP, sum(tall), _legend(chart))
+        for number_, cell in enumerate(cells):
+            row, place = divmod(number_, columns)
+            left, top = place * (column + GAP), sum(tall[:row])
+            for panel in cell:
+                title = titles[id(panel)]
+                top += TITLED * len(title)
+                where = (left, top, column - GAP / 3, _height(panel))
+                (_strips if panel.values else _bars)(paper, where, chart, panel, "\n".join(title))
+                top += _height(panel) + AXIS
+    return paper.figure
+
+
+def _title(panel: Panel, first: bool, column: float) -> list[str]:
+    title = short(panel.title, 200) * first
+    if panel.profile:
+        title += f"{': ' * first}modelled for {short(panel.profile)}, not measured"
+    return textwrap.wrap(title, int(TITLES * column), break_on_hyphens=False)
+
+
+def _height(panel: Panel) -> float:
+    if panel.values:
+        return (SPACE + NAME + STRIP) * max(1, len(panel.lines))
+    return sum(_rows(name) + BAR for name in panel.lines["name"])
+
+
+def _rows(name: str) -> float:
+    """Inches of a bar's name."""
+    return NAME * bool(name)
+
+
+def _legend(chart: Chart) -> list[Artist]:
+    """What explains colours, lines across the panels, and the looks of bars."""
+    handles: list[Artist] = []
+    for label, colour in chart.legend.values():
+        if chart.over_time:
+            handles.append(Line2D([], [], color=ink(colour), linewidth=3, label=label))
+        else:
+            handles.append(Patch(facecolor=ink(colour), label=label))
+    for kind, label in chart.marks.items():
+        handles.append(Line2D([], [], color="black", linestyle=DASHES[kind], label=label))
+    looks = set(chart.frame.get("look", ()))
+    if (chart.frame.get("profile", pd.Series(dtype=str)) != "").any():
+        looks = {"modelled"}
+    if looks - {"measured"}:
+        names = {"modelled": "modelled, not measured"}
+        for look in (name for name in KINDS if name in looks):
+            handles.append(Patch(label=names.get(look, look), **KINDS[look].bar(FAINT)))
+    return handles
+
+
+_Where = tuple[float, float, float, float]
+
+
+def _bars(paper: Sheet, where: _Where, chart: Chart, panel: Panel, title: str) -> None:
+    wide, tall = where[2:]
+    axes = paper.axes(*where)
+    axes.set_title(title)
+    unit, factor = panel.axis.shown
+    what = f"{'modelled ' * bool(panel.profile)}{panel.quantity}"
+    axes.set_xlabel(f"{what} ({unit})" if unit else what)
+    axes.set_ylim(tall, 0)
+    axes.set_yticks([])
+    top, texts = 0.0, {}
+    for line in panel.lines.to_dict("records"):
+        height = _rows(line["name"]) + BAR
+        y = top + height - BAR / 2
+        _name(axes, line, top + NAME / 2, wide)
+        top += height
+        if pd.isna(line["value"]):
+            _words(axes, y, textwrap.shorten(line["reason"], int(wide * WORDS), placeholder=" …"))
+        else:
+            _bar(axes, chart, line, y, factor)
+            reach = max(line["reach"], line["high"] if line["high"] > line["low"] else 0, 0)
+            texts[y] = reach * factor, line["text"]
+    if not texts:
+        axes.set_xticks([])
+    longest = max((len(text) for _, text in texts.values()), default=0)
+    high, low = panel.axis.top * factor, panel.axis.bottom * factor
+    room = min(0.6, (0.075 * longest + 0.1) / wide)
+    axes.set_xlim(1.03 * low, low + (high - low) / (1 - room))
+    marks = [(value, kind) for name, value, kind in chart.at if name == panel.title]
+    marks = [one for one in marks if not panel.profile or one[1] != "limit"]
+    crossed = any(kind != "one" for _, kind in marks)
+    for y, (at, text) in texts.items():
+        behind: Any = {"facecolor": "white", "edgecolor": "none", "pad": 0.8} if crossed else None
+        axes.annotate(
+            text, (at, y), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8,
+            bbox=behind,
+        )  # fmt: skip
+    if low < 0:
+        axes.axvline(0, color="black", linewidth=0.9)
+    for value, kind in marks:
+        axes.axvline(value * factor, color="black", linewidth=0.9, linestyle=DASHES[kind])
+
+
+def _name(axes: Axes, line: Mapping[Any, Any], y: float, wide: float) -> None:
+    """The name of a line, at the right what else is to be said of it."""
+    at: Any = {"transform": axes.get_yaxis_transform(), "va": "center_baseline", "zorder": 4}
+    behind: Any = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+    name = short(line["name"], int(wide * NAMES))
+    axes.text(0.006, y, name, fontsize=8, bbox=behind if name else None, **at)
+    width = max(8, int(wide * NAMES) - len(name))
+    if note := textwrap.shorten(line["note"], width, placeholder=" …"):
+        axes.text(1, y, note, ha="right", fontsize=7, color=FAINT, bbox=behind, **at)
+
+
+def _words(axes: Axes, y: float, text: str) -> None:
+    """Why there is no bar, in its place."""
+    axes.text(
+        0.006, y, text, transform=axes.get_yaxis_transform(), va="center", fontsize=7.5,
+        style="italic", color=FAINT, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+    )  # fmt: skip
+
+
+def _bar(axes: Axes, chart: Chart, line: Mapping[Any, Any], y: float, factor: float) -> None:
+    parts = {colour: line[name] for name, (_, colour) in chart.legend.items() if name in line}
+    parts = parts or {line.get("colour") or colour_of(line["strategy"]): line["value"]}
+    begin = 0.0
+    for colour, length in parts.items():
+        if length:
+            look = KINDS[line["look"]].bar(colour)
+            axes.barh(y, length * factor, 0.75 * BAR, begin * factor, **look)
+        begin += length
+    low, high = line["low"] * factor, line["high"] * factor
+    if high > low:  # a single epoch has no spread to show
+        middle, arm = (low + high) / 2, (high - low) / 2
+        axes.errorbar(middle, y, xerr=arm, ecolor="black", elinewidth=1, capsize=2.5)
+        if line["cut"]:
+            axes.plot(high, y, ">", color="black", markersize=4)
+
+
+def _strips(paper: Sheet, where: _Where, chart: Chart, panel: Panel, title: str) -> None:
+    """Axes for each line: its curves as steps, each value up to its time."""
+    left, top, wide, _ = where
+    lines = panel.lines.to_dict("records")
+    for place, line in enumerate(lines):
+        at = top + place * (SPACE + NAME + STRIP) + SPACE + NAME
+        axes = paper.axes(left + TICKS, at, wide - TICKS, STRIP)
+        if not place:
+            axes.set_title(title, pad=16)
+        if place < len(lines) - 1:
+            axes.tick_params(bottom=False, labelbottom=False)
+        else:
+            axes.set_xlabel(f"{chart.time} (s)")
+        _strip(axes, chart, panel, line, wide - TICKS)
+
+
+def _strip(axes: Axes, chart: Chart, panel: Panel, line: Mapping[Any, Any], wide: float) -> None:
+    values = panel.values or panel.axis
+    unit, factor = values.shown
+    axes.set(xlim=(0, panel.axis.top), ylim=(0, 1.06 * values.top * factor))
+    place: Any = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom"}
+    axes.annotate(
+        short(line["name"], int(wide * NAMES)), (0, 1), xytext=(0, 2), fontsize=8, **place
+    )
+    if not line["curves"]:
+        axes.set_yticks([])
+        why = textwrap.fill(line["reason"], int(wide * WORDS), max_lines=3, placeholder=" …")
+        axes.text(
+            0.01, 0.5, why, transform=axes.transAxes, va="center", fontsize=7.5,
+            style="italic", color=FAINT,
+        )  # fmt: skip
+        return
+    axes.set_ylabel(unit, fontsize=8)
+    for first, (part, points) in enumerate(line["curves"].items()):
+        axes.stairs(
+            [value * factor for _, value in points],
+            [0.0, *(time for time, _ in points)],
+            color=ink(chart.legend[part][1]),
+            fill=first == 0,
+            alpha=0.85,
+            linewidth=0.9,
+        )
+    behind: Any = {"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.8}
+    axes.text(
+        0.99, 0.95, line["note"], transform=axes.transAxes, ha="right", va="top", fontsize=7,
+        bbox=behind,
+    )  # fmt: skip
+    if chart.roof is not None:
+        axes.axhline(chart.roof * factor, color=FAINT, linestyle=":", linewidth=0.9)
+
+
+# ---- files, and the page -------------------------------------------------------------------------
+
+#: Colours of a picture → those of the page, which has a light and a dark one of each.
+_OF_THE_PAGE = {light.lower(): f"var(--{name})" for name, (light, _) in PALETTE.items()} | {
+    "#000000": "var(--ink)",
+    "#ffffff": "var(--card)",
+    FAINT: "var(--soft)",
+    RC["grid.color"].lower(): "var(--faint)",
+}
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write the figure; the ending says in which format. The same numbers give the same SVG.
+
+    Raises:
+        ValueError: matplotlib knows no such format.
+        OSError: the file cannot be written.
+    """
+    metadata = {"Date": None} if path.suffix == ".svg" else None
+    with mpl.rc_context(RC):
+        figure.savefig(path, metadata=metadata, dpi=150)
+
+
+def words_of(figure: Figure) -> dict[str, list[str]]:
+    """What stands in a figure's head and foot, by :data:`APART`."""
+    return {
+        kind: [" ".join(t.get_text().split()) for t in figure.texts if t.get_gid() == kind]
+        for kind in APART
+    }
+
+
+def inline(figure: Figure, ident: str) -> Markup:
+    """The figure as SVG for the page, in the page's colours, without the words of head and foot."""
+    words = [text for text in figure.texts if text.get_gid() in APART]
+    drawn = io.StringIO()
+    with mpl.rc_context(RC | {"svg.fonttype": "none"}):
+        for text in words:
+            text.set_visible(False)
+        try:
+            figure.savefig(
+                drawn, format="svg", transparent=True, bbox_inches="tight", pad_inches=0.05,
+                metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")),
+            )  # fmt: skip
+        finally:
+            for text in words:
+                text.set_visible(True)
+    svg = drawn.getvalue()
+    svg = svg[svg.index("<svg") :]
+    ident = re.sub(r"\W", "-", ident)
+    svg = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{ident}-", svg)
+    for colour, name in _OF_THE_PAGE.items():
+        svg = re.sub(rf"\b(fill|stroke): {colour}", rf"\1: {name}", svg)
+        svg = re.sub(rf' fill="{colour}"', f' style="fill: {name}"', svg)  # behind a hatch
+    return Markup(svg)
