@@ -200,6 +200,7 @@ def _write(notebook: Any, path: Path) -> bool:
         cell.id = f"cell-{number:02d}"
         cell.metadata = {}
         if cell.cell_type == "code":
+            cell.metadata = {"jupyter": {"source_hidden": True}}
             cell.execution_count = None
             cell.setdefault("outputs", [])
     text = nbformat.writes(nbformat.from_dict(notebook)) + "\n"

@@ -72,9 +72,10 @@ class Axis:
     def of(cls, unit: str, values: Iterable[float], ends: Iterable[float] = ()) -> Axis:
         """For bars of these values; whiskers of these ends are cut where they are far longer."""
         known = [*values]
-        top = max((value for value in known if 0 < value < math.inf), default=1.0)
-        reach = max((end for end in ends if end > top), default=top)
         low = min((value for value in known if value < 0), default=0.0)
+        least = -0.05 * low or 1.0  # where no bar is longer
+        top = max((value for value in known if 0 < value < math.inf), default=least)
+        reach = max((end for end in ends if end > top), default=top)
         return cls(unit, min(reach, LONGEST_WHISKER * top), low)
 
     @property
@@ -281,7 +282,7 @@ def draw(chart: Chart, *, columns: int = 3, column: float = COLUMN) -> Figure:
         column: inches of a column of panels.
     """
     cells = [list(same) for _, same in groupby(chart.panels(), key=lambda panel: panel.title)]
-    columns = 2 if len(cells) == 4 else max(1, min(len(cells), columns))
+    columns = 2 if len(cells) == 4 and columns > 1 else max(1, min(len(cells), columns))
     rows = [cells[first : first + columns] for first in range(0, len(cells), columns)]
     titles = {id(panel): _title(panel, not at, column) for c in cells for at, panel in enumerate(c)}
     for row in rows:  # titles that stand side by side end on one line

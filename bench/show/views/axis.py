@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -86,8 +87,8 @@ def chart(run: Run, field: str, column: str = "epoch") -> Chart:
             "name": [_named(of, row) for row in found.to_dict("records")],
             "strategy": found["strategy"],
             "value": found[column],
-            "low": found.get(f"{column}_low"),
-            "high": found.get(f"{column}_high"),
+            "low": found.get(f"{column}_low", math.nan),
+            "high": found.get(f"{column}_high", math.nan),
             "reason": found["reason"].where(found["reason"] != "", "nobody counts it"),
         }
     )

@@ -1,0 +1,95 @@
+# %% [markdown]
+# # 1. Where an epoch's time goes on the conventional path
+#
+# **Figure.** Min et al. (PVLDB 14(11), 2021), the breakdown of an epoch that motivates the paper.
+#
+# **Question.** When the CPU gathers the rows of each minibatch and a copy brings them to the GPU,
+# what share of an epoch is spent on that?
+#
+# **Claim checked.** The conventional path touches host memory three times for each byte that the
+# GPU gets: the CPU reads it, writes it densely, and the copy engine reads it again.
+
+# %%
+import pandas as pd
+
+from gatherbench.bench.read.derive import declared, stage_breakdown
+from gatherbench.bench.show.drawing import Chart, draw
+from gatherbench.bench.show.looks import STAGE_COLOURS
+from gatherbench.bench.show.views.epochs import epoch_breakdown
+from helpers import NAIVE, known, per_epoch, published, runs, runs_on, say, show
+
+# %% [markdown]
+# ## Shares of an epoch
+#
+# Epochs on different graphs and machines are compared by shares. The published chart has no
+# stages: what its CPU-gather epoch takes beyond the epoch with the whole table in GPU memory is
+# counted as `fetch`, and that other epoch as `other`.
+
+# %%
+chart = published("reddit_epoch").query("metric == 'wall_time'")
+chart = chart.set_index(["machine", "strategy"])["value"].unstack()
+told = pd.DataFrame({"sample": 0.0, "fetch": chart["cpu_gather"] - chart["all_in_gpu"]})
+told = told.assign(train=0.0, other=chart["all_in_gpu"], look="published").reset_index(
+    names="graph"
+)
+told["graph"] = "Reddit, " + told["graph"]
+stages = [told]
+for backend in ("cuda", "host"):
+    mine = known(stage_breakdown, backend).query("strategy == 'cpu_gather' and variant == 'naive'")
+    stages.append(mine.assign(graph=mine["graph"] + ", " + mine["machine"], look="measured"))
+table = pd.concat(stages, ignore_index=True)
+whole = table[list(STAGE_COLOURS)].sum(axis=1)
+shares = table[list(STAGE_COLOURS)].div(whole, axis=0)
+suffix = [f" of {seconds:.3g} s" for seconds in whole]
+frame = shares.assign(name=table["graph"], look=table["look"], value=1.0, suffix=suffix)
+show(
+    draw(
+        Chart(
+            "Where an epoch's time goes when the CPU gathers (naive)",
+            frame,
+            "share of the epoch",
+            "share",
+            "Published (outlined): chart in the README of K-Wu/pytorch-direct_dgl, RTX 3090, read"
+            " off to ±0.05 s. Measured: medians over repeats and epochs, as shares of their sum.",
+            legend={stage: (stage, colour) for stage, colour in STAGE_COLOURS.items()},
+        ),
+        column=9.0,
+    ),
+    "Stacked bars: the share of each stage in an epoch with CPU gather, published and measured.",
+)
+
+# %% [markdown]
+# ## In seconds, every path
+
+# %%
+for run in [*runs_on("cuda"), *runs_on("host")]:
+    show(epoch_breakdown(run), f"Epoch time by stage of every path, run {run.run_id}.")
+
+# %% [markdown]
+# ## What the data say
+
+# %%
+for row in told.itertuples():
+    share = row.fetch / (row.fetch + row.other)
+    say(f"- {row.graph} (published): **{share:.0%}** of the epoch waits for rows.")
+for backend, where in {"cuda": "on a GPU", "host": "in host memory, no GPU"}.items():
+    found = runs_on(backend)
+    for run in found:
+        share = per_epoch(run, "fetch_s") / per_epoch(run, "epoch_s")
+        for workload, name in run.names.items():
+            mine = share.xs(NAIVE, level=("strategy", "variant"))
+            mine = mine[mine.index.get_level_values("workload") == workload]
+            repeats = mine.groupby("repeat").median()
+            if len(repeats):
+                say(
+                    f"- {name}, measured {where}: **{repeats.median():.1%}** of the epoch waits for"
+                    f" rows (repeats {repeats.min():.1%} to {repeats.max():.1%})."
+                )
+    if not found:
+        say(f"- Epochs {where}: **not measured yet**.")
+for run in runs():
+    path = declared(run).query("strategy == 'cpu_gather'")
+    touched = path.reindex(columns=["cpu_read", "cpu_write", "copy_engine"]).sum(axis=1)
+    passes = (touched / path["declared_payload"]).dropna() if len(path) else touched
+    for said in sorted({f"{one:.2f}" for one in passes}):
+        say(f"- `cpu_gather` declares {said} B touched in host memory a byte ({run.run_id}).")

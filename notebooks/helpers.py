@@ -1,0 +1,262 @@
+"""What the notebooks share: the runs of ``results/``, ratios of them, pictures and sentences.
+
+Of several runs that measured one thing the one with more repeats counts.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from IPython.display import Image, Markdown, display
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from PIL import Image as Picture
+
+from gatherbench.bench.read.derive import repeat_logs
+from gatherbench.bench.read.points import is_point_table, read_points
+from gatherbench.bench.read.reference import load_reference
+from gatherbench.bench.read.tables import Run, began, load_run
+from gatherbench.bench.read.units import with_ends
+from gatherbench.bench.run.rows import SERIES
+from gatherbench.bench.show.drawing import Chart, draw
+from gatherbench.bench.show.looks import KINDS, RC, own_colour
+from gatherbench.stats.interval import Interval
+from gatherbench.stats.judge import judge, ratio_of
+from gatherbench.strategies.registry import in_words
+
+#: The repository's own results, where ``make figures`` names no others.
+REPOSITORY = Path(__file__).resolve().parents[1] / "results"
+#: The paper's baseline.
+NAIVE = ("cpu_gather", "naive")
+ONE_REPEAT = "One repeat does not tell how much processes differ."
+ONE_PROCESS = "One process: how much processes differ is not known."
+COLOURS = ("blue", "vermilion", "green", "orange", "purple", "sky", "brown", "navy", "grey")
+PATH = SERIES[1:3]
+
+
+# ---- what is known -------------------------------------------------------------------------------
+
+
+def results() -> Path:
+    return Path(os.environ.get("GATHERBENCH_RESULTS", REPOSITORY))
+
+
+@cache
+def _load(folder: Path) -> Run:
+    return load_run(folder)
+
+
+def runs() -> list[Run]:
+    """Every run below the results: those with more repeats first, of as many the newer."""
+    plans = [plan for plan in results().rglob("plan.json") if "predicted" not in plan.parts]
+    found = [_load(plan.parent) for plan in plans]
+    order = {run.run_id: (_repeats(run), began(run.folder)) for run in found}
+    return sorted(found, key=lambda run: order[run.run_id], reverse=True)
+
+
+def _repeats(run: Run) -> int:
+    return int(run.epochs.loc[run.epochs["basis"] == "measured", "repeat"].nunique())
+
+
+def runs_on(backend: str, having: Callable[[Run], bool] = lambda _run: True) -> list[Run]:
+    """The runs that measured on it, without those of whose workloads one with more repeats is."""
+    found, seen = [], set[tuple[str, str]]()
+    for run in runs():
+        epochs = run.epochs.query("basis == 'measured' and backend == @backend")
+        mine = {(run.machine, workload) for workload in epochs["workload"]}
+        if mine - seen and having(run):
+            found.append(run)
+            seen |= mine
+    return found
+
+
+def known(derive: Callable[[Run], pd.DataFrame], backend: str) -> pd.DataFrame:
+    """What ``derive`` has of every run, with its ``machine`` and the ``graph`` in words.
+
+    Of each series of a machine the run with more repeats counts.
+    """
+    columns = [*SERIES, "machine", "graph", "median", "ratio", "low", "high"]
+    frames = [pd.DataFrame(columns=columns)]
+    for run in runs():
+        frame = derive(run)
+        mine = frame[(frame["backend"] == backend) & (frame["basis"] == "measured")]
+        graph = mine["workload"].map(run.names)
+        frames.append(mine.assign(machine=run.machine, graph=graph))
+    found = pd.concat([frame for frame in frames if len(frame)] or frames)
+    return found.drop_duplicates(["machine", *SERIES[:3]], ignore_index=True)
+
+
+def per_epoch(run: Run, column: str) -> pd.Series[float]:
+    """A column of the epochs that count, by series, repeat and epoch."""
+    epochs = run.epochs.query("basis == 'measured' and rank < 0")
+    epochs = epochs[~epochs["noisy"]] if not epochs["noisy"].all() else epochs
+    return epochs.set_index([*SERIES, "repeat", "epoch"]).get(column, pd.Series()).dropna()
+
+
+def ratios(
+    run: Run, values: pd.Series[float], over: tuple[str, str] = NAIVE, *, inverse: bool = False
+) -> pd.DataFrame:
+    """Each series over one of its workload, with a 95 % interval over the repeats.
+
+    Columns: :data:`SERIES`, ``ratio``, ``low``, ``high`` and the ``interval``.
+    """
+    blocks = run.processes if "epoch" in values.index.names else None
+    logs, lines = repeat_logs(values[values > 0], blocks), []
+    for key, mine in logs.items():
+        base = logs.get(key._replace(strategy=over[0], variant=over[1]))
+        if base is not None and key[1:3] != over:
+            interval = ratio_of(base, mine) if inverse else ratio_of(mine, base)
+            lines.append((*key, *interval.ends, interval))
+    return pd.DataFrame(lines, columns=[*SERIES, "ratio", "low", "high", "interval"])
+
+
+def published(table: str) -> pd.DataFrame:
+    """The rows of a table of published figures."""
+    rows = load_reference()
+    return rows[rows["table"] == table]
+
+
+def probed() -> pd.DataFrame:
+    """What ``gatherbench probe`` timed, by the newest table that has a case, and its ``machine``.
+
+    Columns: those of the table, and ``rate``, GB/s.
+    """
+    tables = sorted(results().rglob("rows.csv"), key=lambda path: began(path.parent), reverse=True)
+    found = [read_points(None).assign(machine="")]
+    for path in (path for path in tables if is_point_table(path)):
+        points = read_points(path)
+        seen = {case for frame in found for case in frame["case"]}
+        new = ~points["case"].isin(seen)
+        found.append(points[new].assign(machine=path.parent.parent.name))
+    points = pd.concat([frame for frame in found if len(frame)] or found)
+    return points.assign(rate=points["amount"] / points["time_s"] / 1e9)
+
+
+# ---- words ---------------------------------------------------------------------------------------
+
+
+def name_of(row: Any) -> str:
+    """A path in words: ``cached_zero_copy (degree, 10 %)``."""
+    return in_words(row.strategy, row.variant)
+
+
+def compared(ratio: Interval, to: str = "") -> str:
+    """``1.14× (0.978–1.32) as fast as naive, too close to 1``; ``to``: what it is a ratio to."""
+    near = judge(ratio).word in ("SAME", "AMBIGUOUS") and ratio.repeats > 1
+    return f"{with_ends(*ratio.ends)} {to}".rstrip() + ", too close to 1" * near
+
+
+def change(row: Any) -> str:
+    """A ratio of less as a change: ``-42 % (-45 to -39)``."""
+    ends = f" ({100 * (row.low - 1):+.0f} to {100 * (row.high - 1):+.0f})" if row.low > 0 else ""
+    return f"{100 * (row.ratio - 1):+.0f} %{ends or ' (one repeat)'}"
+
+
+def say(*sentences: str) -> None:
+    """Put sentences that were computed from the data out as Markdown."""
+    display(Markdown("\n".join(sentences)))  # type: ignore[no-untyped-call]
+
+
+# ---- pictures ------------------------------------------------------------------------------------
+
+
+def show(what: Figure | Chart, alt: str) -> None:
+    """Put a picture out; ``alt`` says in a sentence what it shows to whoever cannot see it."""
+    figure = draw(what) if isinstance(what, Chart) else what
+    display(Image(png(figure), format="png", alt=alt))  # type: ignore[no-untyped-call]
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as PNG of at most 256 colours, a third of the size of all of them."""
+    drawn, small = io.BytesIO(), io.BytesIO()
+    with mpl.rc_context(RC):
+        figure.savefig(drawn, dpi=100)
+    picture = Picture.open(drawn).convert("RGB")
+    few = picture.quantize(method=Picture.Quantize.MAXCOVERAGE, dither=Picture.Dither.NONE)
+    few.save(small, format="png", optimize=True)
+    return small.getvalue()
+
+
+def bars(frame: pd.DataFrame, title: str, quantity: str, unit: str, reading: str = "") -> Figure:
+    """Bars of a frame as :class:`gatherbench.bench.show.drawing.Chart` takes it, one column."""
+    return draw(Chart(title, frame, quantity, unit, reading), columns=1, column=9.0)
+
+
+def curves(
+    panels: Mapping[str, pd.DataFrame],
+    x: str,
+    y: str,
+    *,
+    title: str,
+    ticks: Sequence[float] = (),
+    limits: Mapping[str, float] | None = None,
+) -> Figure:
+    """A panel for each frame of ``kind``, ``series``, ``x``, ``y``, and ``low`` to ``high``.
+
+    Args:
+        x, y: what the axes are, with units.
+        ticks: where the horizontal axis is labelled; logarithmic where they span a hundredfold.
+        limits: names and heights of lines across all panels, dotted: as published.
+    """
+    names = dict.fromkeys(name for frame in panels.values() for name in frame["series"])
+    colours = {name: own_colour(name) or COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
+    with mpl.rc_context(RC | {"axes.grid.axis": "both"}):
+        figure = Figure(figsize=(12, 4.2), layout="constrained")
+        figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
+        drawn = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        for axes, (name, frame) in zip(drawn, panels.items(), strict=True):
+            axes.set_title(name)
+            axes.set_xlabel(x)
+            for (kind, series), line in frame.groupby(["kind", "series"], sort=False):
+                _curve(axes, line.sort_values("x"), KINDS[kind].curve(colours[series]), series)
+            for text, height in (limits or {}).items():
+                axes.axhline(height, color="black", linestyle=":", linewidth=1)
+                at: Any = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
+                axes.annotate(text, (0.02, height), xytext=(0, 2), fontsize=7, **at)
+            if frame.empty:
+                axes.text(0.5, 0.5, "not measured yet", transform=axes.transAxes, ha="center")
+            if ticks and max(ticks) >= 100 * min(ticks):
+                axes.set_xscale("log")
+                axes.minorticks_off()
+            if ticks:
+                axes.set_xticks(list(ticks), [f"{tick:g}" for tick in ticks])
+        drawn[0].set_ylabel(y)
+        drawn[0].set_ylim(bottom=0)
+        handles = {h.get_label(): h for axes in drawn for h in axes.get_legend_handles_labels()[0]}
+        figure.legend(handles=list(handles.values()), loc="outside right center", fontsize=8)
+    return figure
+
+
+def _curve(axes: Axes, line: pd.DataFrame, look: dict[str, Any], name: str) -> None:
+    axes.plot(line["x"], line["y"], label=name, **look)
+    if {"low", "high"} <= set(line):
+        ends = line.dropna(subset=["low", "high"])
+        axes.vlines(ends["x"], ends["low"], ends["high"], color=look["color"], linewidth=0.9)
+
+
+def middle(values: pd.Series[float]) -> pd.DataFrame:
+    """Median, least and greatest of grouped values, as ``y``, ``low`` and ``high``."""
+    return values.agg(y="median", low="min", high="max").reset_index()
+
+
+def within_rounds(one: pd.DataFrame, other: pd.DataFrame) -> Interval:
+    """The ratio of two rates of a probe, round by round: median, and its ends over the rounds.
+
+    Each side with the grid whose median rate is the highest.
+    """
+    sides = []
+    for points in (one, other):
+        rates = points.pivot_table("rate", "round", "grid_percent")
+        sides.append(rates[rates.median().idxmax()] if rates.size else pd.Series(dtype=float))
+    ratio = (sides[0] / sides[1]).dropna()
+    if ratio.empty:
+        return Interval(np.nan, np.nan, np.nan, 0)
+    return Interval(*map(float, (ratio.median(), ratio.min(), ratio.max())), 2, 0.0)
