@@ -107,7 +107,7 @@ for backend, where in {"cuda": "on a GPU", "host": "in host memory, no GPU"}.ite
 
 def transfers(run):
     """The wait for rows over that of the paper's baseline, of paths that fetch nothing ahead."""
-    ahead = declared(run).query("lookahead > 0").index
+    ahead = declared(run).reindex(columns=["lookahead"]).query("lookahead > 0").index
     found = ratios(run, per_epoch(run, "fetch_s"))
     hidden = pd.MultiIndex.from_frame(found[SERIES[:4]]).isin(ahead)
     return found[~hidden & ~found["strategy"].isin(["no_fetch", "all_in_gpu"])]

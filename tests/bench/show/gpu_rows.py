@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterable
 from pathlib import Path
 
-from gatherbench.bench.probe.rig import GIB, PointFile
+from gatherbench.bench.probe.rig import GIB, append_row
 from gatherbench.bench.read.points import Point, PointRow
 from gatherbench.kernels.policies import POLICIES
 
@@ -108,30 +108,27 @@ def write_micro(folder: Path, policies: Iterable[str] = tuple(POLICIES)) -> Path
                 for cap, rate in ((0, best), (5, best / 2))[: 2 if ours else 1]:
                     point = Point("gpu_gather", width, 8 * GIB, 0, cap, policy, order)
                     launches.append((point, rate))
-    with PointFile(folder / "rows.csv") as out:
-        for (point, rate), (number, factor) in itertools.product(
-            launches, enumerate((1.0, 1.1, 0.9), 1)
-        ):
-            out.add(PointRow(point, number, 1e9, "B", factor / rate, "test"))
+    rounds = enumerate((1.0, 1.1, 0.9), 1)
+    for (point, rate), (number, factor) in itertools.product(launches, rounds):
+        append_row(folder / "rows.csv", PointRow(point, number, 1e9, "B", factor / rate, "test"))
     (folder / "env.json").write_text("{}")
     return folder
 
 
 def add_overlap(folder: Path) -> None:
     """To a gpu-micro run: a step of 10 ms takes 14 ms beside a fetch of 9 ms."""
-    with PointFile(folder / "rows.csv") as out:
-        out.add(PointRow(Point("train_alone", load="memory_pass"), 1, 1, "1", 0.01, "test"))
-        for percent in (5, 25):
-            share = {"grid_percent": percent, "provider": "stream"}
-            out.add(PointRow(Point("fetch_alone", **share), 1, 1, "1", 0.009, "test"))
-            both = Point("train_and_fetch", load="memory_pass", **share)
-            out.add(PointRow(both, 1, 1, "1", 0.014, "test"))
+    points = [(Point("train_alone", load="memory_pass"), 0.01)]
+    for percent in (5, 25):
+        share = {"grid_percent": percent, "provider": "stream"}
+        points.append((Point("fetch_alone", **share), 0.009))
+        points.append((Point("train_and_fetch", load="memory_pass", **share), 0.014))
+    for point, seconds in points:
+        append_row(folder / "rows.csv", PointRow(point, 1, 1, "1", seconds, "test"))
 
 
 def add_peer(folder: Path) -> None:
     """To a gpu-micro run: WholeGraph at 20 GB/s, ours at 25."""
-    with PointFile(folder / "rows.csv") as out:
-        for name, order, rate in (("WholeGraph 26.10", "its own", 20), ("aligned", "given", 25)):
-            point = Point("peer_gather", 512, 2 * GIB, policy=name, order=order)
-            for number in range(1, 4):
-                out.add(PointRow(point, number, 1e9, "B", 1 / rate, "test"))
+    for name, order, rate in (("WholeGraph 26.10", "its own", 20), ("aligned", "given", 25)):
+        point = Point("peer_gather", 512, 2 * GIB, policy=name, order=order)
+        for number in range(1, 4):
+            append_row(folder / "rows.csv", PointRow(point, number, 1e9, "B", 1 / rate, "test"))

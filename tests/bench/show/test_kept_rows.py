@@ -2,26 +2,20 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gatherbench.bench.read.axis import axis
 from gatherbench.bench.read.kept import found_on_device
-from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.show.views.requests import data_path
-from helpers.epoch_bars import measured_bars, measured_changes, measured_times
-from helpers.findings import load_findings
-from helpers.hot_rows import measured_gains, published_tiering
 
 from ..written_run import write_run
 from .gpu_rows import add_rows, declare_path
 from .test_show import all_of
 
 MakeRun = Callable[..., Path]
-REFERENCE = Path(__file__).parents[3] / "results" / "reference"
 CACHED = "cached_zero_copy"
 #: Strategy, variant, parameters, bytes kept of the table of 1000 B, rows of 10 B found of 100.
 SERIES = [
@@ -90,35 +84,3 @@ def test_paths_that_keep_nothing_have_no_table(make_run):
     add_rows(folder, [nothing | {"repeat": n} for n in range(3)], epoch=0, **path)
     assert found_on_device(load_run(folder))["counted"].notna().any()
     assert "Rows kept" not in all_of(folder)
-
-
-def test_gains_over_what_is_found(folder):
-    findings = load_findings(folder.parents[1], REFERENCE)
-    table = measured_gains(findings).set_index("x")
-    expected = {25.5: 1.6 / 1.5, 80.5: 1.6 / 1.4, 30.5: 1.6 / 1.3}
-    assert table["y"].to_dict() == pytest.approx(expected)
-    assert table["high"].to_dict() == pytest.approx(expected)  # the repeats are alike
-    (run,) = findings.runs
-    single = replace(run, rows=run.rows[run.rows["repeat"] == 0])
-    assert measured_gains(replace(findings, runs=[single]))["low"].isna().all()
-    plain = replace(run, rows=run.rows[run.rows["strategy"] != CACHED])  # newer, and keeps no row
-    assert len(measured_gains(replace(findings, runs=[plain, run]))) == len(expected)
-
-
-def test_the_bound_is_nobodys_best_variant(folder):
-    """The oracle has the shortest epoch of its strategy by 0.1 s."""
-    findings = load_findings(folder.parents[1], REFERENCE)
-    bars = measured_bars(findings, "cuda").query("strategy == @CACHED")
-    assert set(bars["variant"]) == {"presampled,10%,0", "presampled,50%,0"}
-    ((_, times, _),) = measured_times(findings, "cuda")
-    assert {variant for strategy, variant in times if strategy == CACHED} == set(bars["variant"])
-    (change,) = measured_changes(findings, "cuda", {"time": ("epoch", "wall_time")}).query(
-        "strategy == @CACHED"
-    )["median"]
-    assert change == pytest.approx(1.4 / 1.7 - 1)
-
-
-def test_data_tiering_is_published_as_a_range():
-    roofs, traffic = published_tiering(load_reference(REFERENCE))
-    assert roofs["y"].tolist() == [1.6, 2.1]
-    assert traffic == (0.87, 0.95)
