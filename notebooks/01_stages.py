@@ -16,7 +16,7 @@ from gatherbench.bench.read.derive import declared, stage_breakdown
 from gatherbench.bench.show.drawing import Chart, draw
 from gatherbench.bench.show.looks import STAGE_COLOURS
 from gatherbench.bench.show.views.epochs import epoch_breakdown
-from helpers import NAIVE, known, per_epoch, published, runs, runs_on, say, show
+from helpers import NAIVE, known, published, runs, runs_on, say, show
 
 # %% [markdown]
 # ## Shares of an epoch
@@ -75,7 +75,7 @@ for row in told.itertuples():
 for backend, where in {"cuda": "on a GPU", "host": "in host memory, no GPU"}.items():
     found = runs_on(backend)
     for run in found:
-        share = per_epoch(run, "fetch_s") / per_epoch(run, "epoch_s")
+        share = run.measured["fetch_s"] / run.measured["epoch_s"]
         for workload, name in run.names.items():
             mine = share.xs(NAIVE, level=("strategy", "variant"))
             mine = mine[mine.index.get_level_values("workload") == workload]
@@ -89,7 +89,7 @@ for backend, where in {"cuda": "on a GPU", "host": "in host memory, no GPU"}.ite
         say(f"- Epochs {where}: **not measured yet**.")
 for run in runs():
     path = declared(run).query("strategy == 'cpu_gather'")
-    touched = path.reindex(columns=["cpu_read", "cpu_write", "copy_engine"]).sum(axis=1)
-    passes = (touched / path["declared_payload"]).dropna() if len(path) else touched
-    for said in sorted({f"{one:.2f}" for one in passes}):
+    parts = [f"declared_{part}_bytes" for part in ("cpu_read", "cpu_write", "copy_engine")]
+    passes = path[parts].sum(axis=1) / path["declared_payload_bytes"]
+    for said in sorted({f"{one:.2f}" for one in passes.dropna()}):
         say(f"- `cpu_gather` declares {said} B touched in host memory a byte ({run.run_id}).")

@@ -26,7 +26,6 @@ from helpers import (
     change,
     known,
     name_of,
-    per_epoch,
     published,
     ratios,
     runs_on,
@@ -107,8 +106,8 @@ for backend, where in {"cuda": "on a GPU", "host": "in host memory, no GPU"}.ite
 
 def transfers(run):
     """The wait for rows over that of the paper's baseline, of paths that fetch nothing ahead."""
-    ahead = declared(run).reindex(columns=["lookahead"]).query("lookahead > 0").index
-    found = ratios(run, per_epoch(run, "fetch_s"))
+    ahead = declared(run).query("declared_lookahead > 0").index
+    found = ratios(run, run.measured["fetch_s"])
     hidden = pd.MultiIndex.from_frame(found[SERIES[:4]]).isin(ahead)
     return found[~hidden & ~found["strategy"].isin(["no_fetch", "all_in_gpu"])]
 
@@ -116,5 +115,5 @@ def transfers(run):
 for graph, mine in known(transfers, "cuda").groupby("graph"):
     said = "; ".join(f"`{name_of(row)}` {change(row)}" for row in mine.itertuples())
     say(f"- Transfer time against `cpu_gather (naive)` (published: −47.1 %), {graph}: {said}.")
-if any(run.epochs["repeat"].nunique() < 2 for run in runs_on("cuda")):
+if any(run.measured.index.unique("repeat").size < 2 for run in runs_on("cuda")):
     say(f"- {ONE_REPEAT}")

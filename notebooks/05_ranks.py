@@ -88,5 +88,5 @@ for run in ranked:
             f" **{one['efficiency']:.0%}**, {one['backend']}."
         )
     say(*(f"- {one.workload}: {one.text}" for one in answers(run)))
-if not any((run.epochs["backend"] == "cuda").any() for run in ranked):
+if not any(run.has_gpu for run in ranked):
     say("- Several GPUs: **not measured yet**.")

@@ -11,7 +11,7 @@
 # %%
 import pandas as pd
 
-from gatherbench.bench.read.gpu import block_values, gpu_energy
+from gatherbench.bench.read.gpu import energy, gpu_energy
 from gatherbench.bench.show.views.resources import cpu_core_seconds, gpu_energy_per_epoch
 from helpers import (
     ONE_REPEAT,
@@ -19,7 +19,6 @@ from helpers import (
     change,
     known,
     name_of,
-    per_epoch,
     published,
     ratios,
     runs_on,
@@ -28,10 +27,10 @@ from helpers import (
 )
 
 QUANTITIES = {
-    "transfer time": lambda run: per_epoch(run, "fetch_s"),
-    "processor time": lambda run: per_epoch(run, "cpu_user_s") + per_epoch(run, "cpu_system_s"),
-    "power of the GPU": lambda run: block_values(run, "power"),
-    "energy of the GPU": lambda run: block_values(run, "energy"),
+    "transfer time": lambda run: run.measured["fetch_s"],
+    "processor time": lambda run: run.measured["cpu_s"],
+    "power of the GPU": lambda run: energy(run)["power"],
+    "energy of the GPU": lambda run: energy(run)["energy"],
 }
 #: Paths whose wait is no transfer: these fetch ahead, or move nothing.
 HIDDEN = ("async_zero_copy", "no_fetch", "all_in_gpu")

@@ -15,8 +15,8 @@
 import numpy as np
 
 from gatherbench.bench.read.axis import axis
-from gatherbench.bench.read.disk_reads import disk_strategies
-from gatherbench.bench.read.kept import found_on_device
+from gatherbench.bench.read.derive import found_on_device
+from gatherbench.bench.read.disk import disk_strategies
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.answer import answers
 from gatherbench.bench.show.views.axis import chart
@@ -30,7 +30,6 @@ from helpers import (
     curves,
     known,
     name_of,
-    per_epoch,
     published,
     ratios,
     runs,
@@ -52,7 +51,7 @@ less = -tiering.query("metric == 'link_bytes_change'")["value"]
 
 # %%
 def gains(run):
-    found = ratios(run, per_epoch(run, "epoch_s"), ("aligned_zero_copy", "given"), inverse=True)
+    found = ratios(run, run.measured["epoch_s"], ("aligned_zero_copy", "given"), inverse=True)
     return found.join(found_on_device(run), on=SERIES[:4]).dropna(subset="counted")
 
 

@@ -63,15 +63,15 @@ def runs() -> list[Run]:
 
 
 def _repeats(run: Run) -> int:
-    return int(run.epochs.loc[run.epochs["basis"] == "measured", "repeat"].nunique())
+    return run.measured.index.unique("repeat").size
 
 
 def runs_on(backend: str, having: Callable[[Run], bool] = lambda _run: True) -> list[Run]:
     """The runs that measured on it, without those of whose workloads one with more repeats is."""
     found, seen = [], set[tuple[str, str]]()
     for run in runs():
-        epochs = run.epochs.query("basis == 'measured' and backend == @backend")
-        mine = {(run.machine, workload) for workload in epochs["workload"]}
+        epochs = run.measured.query("backend == @backend")
+        mine = {(run.machine, workload) for workload in epochs.index.unique("workload")}
         if mine - seen and having(run):
             found.append(run)
             seen |= mine
@@ -94,13 +94,6 @@ def known(derive: Callable[[Run], pd.DataFrame], backend: str) -> pd.DataFrame:
     return found.drop_duplicates(["machine", *SERIES[:3]], ignore_index=True)
 
 
-def per_epoch(run: Run, column: str) -> pd.Series[float]:
-    """A column of the epochs that count, by series, repeat and epoch."""
-    epochs = run.epochs.query("basis == 'measured' and rank < 0")
-    epochs = epochs[~epochs["noisy"]] if not epochs["noisy"].all() else epochs
-    return epochs.set_index([*SERIES, "repeat", "epoch"]).get(column, pd.Series()).dropna()
-
-
 def ratios(
     run: Run, values: pd.Series[float], over: tuple[str, str] = NAIVE, *, inverse: bool = False
 ) -> pd.DataFrame:
@@ -108,7 +101,7 @@ def ratios(
 
     Columns: :data:`SERIES`, ``ratio``, ``low``, ``high`` and the ``interval``.
     """
-    blocks = run.processes if "epoch" in values.index.names else None
+    blocks = run.measured["block"] if "epoch" in values.index.names else None
     logs, lines = repeat_logs(values[values > 0], blocks), []
     for key, mine in logs.items():
         base = logs.get(key._replace(strategy=over[0], variant=over[1]))
@@ -215,7 +208,8 @@ def curves(
         for axes, (name, frame) in zip(drawn, panels.items(), strict=True):
             axes.set_title(name)
             axes.set_xlabel(x)
-            for (kind, series), line in frame.groupby(["kind", "series"], sort=False):
+            for names_of, line in frame.groupby(["kind", "series"], sort=False):
+                kind, series = map(str, names_of)
                 _curve(axes, line.sort_values("x"), KINDS[kind].curve(colours[series]), series)
             for text, height in (limits or {}).items():
                 axes.axhline(height, color="black", linestyle=":", linewidth=1)
@@ -259,4 +253,5 @@ def within_rounds(one: pd.DataFrame, other: pd.DataFrame) -> Interval:
     ratio = (sides[0] / sides[1]).dropna()
     if ratio.empty:
         return Interval(np.nan, np.nan, np.nan, 0)
-    return Interval(*map(float, (ratio.median(), ratio.min(), ratio.max())), 2, 0.0)
+    value, low, high = map(float, (ratio.median(), ratio.min(), ratio.max()))
+    return Interval(value, low, high, 2, 0.0)

@@ -18,7 +18,6 @@ import numpy as np
 from gatherbench.bench.meters.load import Waiting
 from gatherbench.bench.plan.workload import ranks_of
 from gatherbench.bench.read.derive import epoch_intervals, problems
-from gatherbench.bench.read.issuing import host_bound
 from gatherbench.bench.read.noise import mostly_noisy, noise, noisy_series
 from gatherbench.bench.read.standings import Standing, standings
 from gatherbench.bench.read.stopping import imprecise
@@ -26,7 +25,7 @@ from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import listed, number, quantity, short, span, with_ends
 from gatherbench.bench.run.rows import Key
 from gatherbench.bench.run.store import CUT_OFF
-from gatherbench.bench.show.provenance import cases_ended, has_gpu, small_pages
+from gatherbench.bench.show.provenance import cases_ended, small_pages
 from gatherbench.stats.interval import Interval
 from gatherbench.stats.judge import THRESHOLD
 from gatherbench.strategies.base import parameters
@@ -120,7 +119,7 @@ def _answer(run: Run, of: Standing) -> Answer:
     over = (
         f"{_name(base)}, {'the CPU’s best gather' if base == best else 'the next'}" if base else ""
     )
-    text, limit, small = _sentence(run, of, verdict, paths, ratios, over), None, False
+    text, limit, small = _sentence(verdict, paths, ratios, over), None, False
     if of.limit and base:
         limit = of.speedup(of.limit, base)
         small = 1 - 1 / limit.value < SMALL_SHARE
@@ -141,14 +140,7 @@ def _answer(run: Run, of: Standing) -> Answer:
     )
 
 
-def _sentence(
-    run: Run,
-    of: Standing,
-    verdict: Verdict,
-    paths: Sequence[Key],
-    ratios: Sequence[Interval],
-    over: str,
-) -> str:
+def _sentence(verdict: Verdict, paths: Sequence[Key], ratios: Sequence[Interval], over: str) -> str:
     names, each = [_name(key) for key in paths], [with_ends(*ratio.ends) for ratio in ratios]
     if verdict == "no difference":
         return (
@@ -164,15 +156,7 @@ def _sentence(
         who = "; ".join(map(", ".join, zip(names, each, strict=True)))
     said = f"{_HEADS[verdict]}: {who}{f' as fast as {over}' * bool(over)}."
     if verdict == "host-bound":
-        said += " Issuing GPU work keeps the host busy for more than two thirds of their epochs"
-        free = [_name(key) for key in paths if key not in host_bound(run)]
-        said += f" (not of those of {listed(free)})" * bool(free) + "."
-    passed = [
-        key for key in of.ranked[: of.ranked.index(paths[-1])] if key not in (*paths, of.best)
-    ]
-    if passed:
-        slower = listed([_name(key) for key in passed])
-        said += f" Among them in the table, but measurably slower than {names[0]}: {slower}."
+        said += " Issuing GPU work keeps the host busy for more than two thirds of their epochs."
     return said
 
 
@@ -234,7 +218,7 @@ def _cautions(run: Run) -> Iterator[str]:
             " machine, epochs are others"
         )
     yield from small_pages(run)
-    if counts["ok"] and not has_gpu(run):
+    if counts["ok"] and not run.has_gpu:
         yield "Host memory only. These are not GPU results: run `make bench` on the GPU machine"
     if counts["not run"]:
         remedy = "`gatherbench run --resume FOLDER` completes it"

@@ -27,7 +27,7 @@ from gatherbench.bench.run.rows import SERIES, Key
 from gatherbench.bench.run.store import RunStore
 from gatherbench.bench.show.drawing import EMPTY, Chart, draw
 from gatherbench.bench.show.looks import DISTURBED, UNDECIDED, explained
-from gatherbench.bench.show.provenance import has_gpu, modelled_for, provenance, warnings_of
+from gatherbench.bench.show.provenance import modelled_for, provenance, warnings_of
 from gatherbench.bench.show.table import with_kind
 from gatherbench.stats.judge import is_open
 
@@ -104,7 +104,7 @@ def bars(
             known = {(str(r["strategy"]), str(r["variant"])): r for r in mine.to_dict("records")}
             said = reasons[basis].get(workload, {})
             # Beside figures of host memory, a GPU's on the same axis would be compared with them.
-            shared = has_gpu(run) or basis == "measured"
+            shared = run.has_gpu or basis == "measured"
             place: dict[str, Any] = {
                 "panel": run.names[workload],
                 "profile": profile if basis == "predicted" else "",
@@ -125,10 +125,10 @@ def bars(
                 at.append((run.names[workload], mark, "one"))
         if workload in limit:
             at.append((run.names[workload], limit[workload], "limit"))
-    marks = {"limit": "no fetch (limit)"} if limit else {}
+    crossing = {"limit": "no fetch (limit)"} if limit else {}
     frame, same = _said_once(pd.DataFrame(lines))
     of["reading"] += same
-    return chart_of(run, frame, legend=legend, marks=marks, at=list(dict.fromkeys(at)), **of)
+    return chart_of(run, frame, legend=legend, marks=crossing, at=list(dict.fromkeys(at)), **of)
 
 
 def _sorted(names: Mapping[Names, Any]) -> list[Names]:

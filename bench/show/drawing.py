@@ -297,8 +297,8 @@ def draw(chart: Chart, *, columns: int = 3, column: float = COLUMN) -> Figure:
     with mpl.rc_context(RC | {"text.parse_math": False} | grid):
         paper = sheet(chart, columns * column + (columns - 1) * GAP, sum(tall), _legend(chart))
         for number_, cell in enumerate(cells):
-            row, place = divmod(number_, columns)
-            left, top = place * (column + GAP), sum(tall[:row])
+            down, place = divmod(number_, columns)
+            left, top = place * (column + GAP), sum(tall[:down])
             for panel in cell:
                 title = titles[id(panel)]
                 top += TITLED * len(title)

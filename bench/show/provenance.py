@@ -15,14 +15,6 @@ from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity, short
 from gatherbench.strategies.registry import in_words
 
-#: What a run without a GPU has to say of itself.
-HOST_ONLY = "Host memory only: no GPU and no PCIe link took part"
-
-
-def has_gpu(run: Run) -> bool:
-    """Whether anything in the run was measured on a GPU."""
-    return run.has_gpu
-
 
 def modelled_for(run: Run) -> list[str]:
     """The link profiles whose epochs were modelled."""
@@ -46,12 +38,11 @@ def borrowed(run: Run) -> str:
 
 
 def warnings_of(run: Run) -> list[str]:
-    """What stands above the charts of a run: no GPU took part; the host was busy otherwise;
-    managed memory has small pages."""
-    said = [] if has_gpu(run) else [HOST_ONLY]
+    """What stands above the charts of a run: no GPU took part; the host was busy otherwise."""
+    said = [] if run.has_gpu else ["Host memory only: no GPU and no PCIe link took part"]
     if noisy_series(run):  # else quiet repeats alone count
         said.append(f"Disturbed: {noise(run)}; measure again on an idle machine")
-    return [*said, *small_pages(run)]
+    return said
 
 
 def small_pages(run: Run) -> list[str]:
@@ -82,7 +73,6 @@ def provenance(run: Run) -> str:
     ]
     processor = run.env.get("cpu", {}).get("model", "unknown processor")
     measured = run.epochs[(run.epochs["basis"] == "measured") & (run.epochs["rank"] < 0)]
-    commit = ", ".join(sorted({*measured["commit"], *run.cases["commit"]})) or "unknown"
     kinds = {*measured["backend"]} | ({"model"} if modelled_for(run) else set())
     backends = ", ".join(sorted(kinds)) or "none"
     others = [
@@ -95,7 +85,8 @@ def provenance(run: Run) -> str:
     return (
         f"{repeats_of(run)} × {counts[0]}, {counts[1]} dropped{turns}. Machine"
         f" {run.machine or 'unknown'}"
-        f" ({processor}), backend {backends}, commit {commit}, run {run.run_id}.{beside}"
+        f" ({processor}), backend {backends}, commit {run.commit or 'unknown'},"
+        f" run {run.run_id}.{beside}"
     )
 
 
@@ -116,8 +107,9 @@ def gpu_of(run: Run) -> str:
 
 def in_short(run: Run) -> list[tuple[str, str]]:
     """The few facts that stand at the head of a report: what each is, and it."""
-    cpu = run.env.get("cpu", {})
-    counts = cases_ended(run)
+    cpu, counts = run.env.get("cpu", {}), cases_ended(run)
+    epochs, dropped = map(run.plan["measure"].get, ("epochs", "warmup_epochs"))
+    many = f"{repeats_of(run)} × {epochs} epochs"
     ended = ", ".join(f"{n} {status}" for status, n in counts.items() if n)
     memory = run.env.get("memory", {}).get("total")
     host = [cpu.get("model") or "unknown processor"]
@@ -130,7 +122,7 @@ def in_short(run: Run) -> list[tuple[str, str]]:
         ("GPU", short(gpu_of(run) or "none: figures are of host memory")),
         ("Plan", short(run.plan.get("description") or run.plan.get("name", "unnamed"), 160)),
         ("Cases", ended),
-        ("Epochs", _epochs(run)),
+        ("Epochs", f"{many}, {dropped} warm-up dropped, sampling {run.sampling}"),
         ("Commit", short(run.commit or "unknown")),
     ]
 
@@ -138,9 +130,3 @@ def in_short(run: Run) -> list[tuple[str, str]]:
 def machine_of(run: Run) -> str:
     """Name of the machine that measured."""
     return run.machine or "no machine yet"
-
-
-def _epochs(run: Run) -> str:
-    epochs, dropped = map(run.plan["measure"].get, ("epochs", "warmup_epochs"))
-    many = f"{repeats_of(run)} × {epochs} epochs"
-    return f"{many}, {dropped} warm-up dropped, sampling {run.sampling}"

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.show.answer import answers, cautions
-from gatherbench.bench.show.provenance import borrowed, has_gpu, provenance, repeats_of
+from gatherbench.bench.show.provenance import borrowed, provenance, repeats_of
 from gatherbench.bench.show.terminal import in_terminal
 from gatherbench.bench.show.view import Shown
 from gatherbench.bench.show.views.checks import reasons
@@ -24,7 +24,7 @@ from gatherbench.bench.show.views.registry import views_of
 
 def render(run: Run) -> RenderableType:
     """How the paths of each workload stand, and the answer; made for 100 columns."""
-    where = "on a GPU" if has_gpu(run) else "host memory, no GPU"
+    where = "on a GPU" if run.has_gpu else "host memory, no GPU"
     turns = ", in turns" if run.in_turns else ""
     epochs = run.plan["measure"]["epochs"]
     said = f"{where}, {repeats_of(run)} × {epochs} epoch{'s' * (epochs != 1)}{turns}"

@@ -48,8 +48,6 @@ class Column:
         ends: whether a terminal shows them; in place of a value that lies ``between`` them, both.
         greyed: a terminal shows it in grey in place of a mark.
         short: its heading in a terminal, which has no room for columns without one.
-        below: what a terminal says below the table in place of a column, of each of its values:
-            ``{value}``, and ``{series}``, which have it.
     """
 
     field: str
@@ -62,7 +60,6 @@ class Column:
     ends: Literal["brackets", "hidden", "between"] = "brackets"
     greyed: bool = False
     short: str = ""
-    below: str = ""
 
     @property
     def kind(self) -> str:

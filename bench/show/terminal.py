@@ -5,7 +5,7 @@ Progress is a bar where there is a terminal, and a line a step where there is no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -83,7 +83,7 @@ def in_terminal(
             cells = [Text(line.instead)] if line.instead else cells
             drawn.add_row(*map(Text, [""] * len(series) if series == before else series), *cells)
             before = series
-        parts += [drawn, Text(), *(Text(text) for text in _below(table, lines))]
+        parts += [drawn, Text()]
     return [*parts, Text(table.note, style="dim"), Text()] if table.note else parts
 
 
@@ -92,19 +92,6 @@ def _named(line: data.Line) -> list[str]:
     from gatherbench.strategies.registry import in_words  # imports torch
 
     return [short(in_words(*(cell.value for cell in line.cells[1:3])))]
-
-
-def _below(table: data.Table, lines: Sequence[data.Line]) -> Iterator[str]:
-    """What is said of columns that a terminal has no room for."""
-    for place, column in enumerate(table.columns):
-        found: dict[str, dict[str, None]] = {}
-        unit = f" {table.units[place]}".rstrip()
-        for line in lines if column.below else ():
-            if line.cells[place].value:
-                (series,) = _named(line)
-                found.setdefault(line.cells[place].text + unit, {})[series] = None
-        for value, series_of in found.items():
-            yield column.below.format(value=value, series=", ".join(series_of))
 
 
 def struck(cases: Iterable[tuple[str, str]], workloads: Iterable[str]) -> str:

@@ -45,21 +45,13 @@ def test_ratios_are_those_of_the_epochs(make_run):
     make_run("20261120-old-aaaaaa", series=SLOW, workloads=(SAGE,))
     (run,) = helpers.runs()
     for column, wanted in {"epoch_s": 2.51 / 3.01, "fetch_s": 0.5}.items():
-        values = helpers.per_epoch(run, column)
+        values = run.measured[column]
         (row,) = helpers.ratios(run, values).itertuples()
         assert (row.variant, row.ratio) == ("pinned", pytest.approx(wanted))
         (row,) = helpers.ratios(run, values, inverse=True).itertuples()
         assert row.ratio == pytest.approx(1 / wanted)
     assert helpers.change(row) == "+100 % (+100 to +100)"
     assert helpers.name_of(row) == "cpu_gather (pinned)"
-
-
-def test_a_noisy_repeat_is_left_out(make_run):
-    beside = (*SLOW[0][:2], 1)
-    make_run("20261120-old-aaaaaa", series=SLOW, other_cores=1.5, beside=beside)
-    (run,) = helpers.runs()
-    repeats = helpers.per_epoch(run, "epoch_s").xs("naive", level="variant")
-    assert 1 not in repeats.index.get_level_values("repeat")
 
 
 def test_the_probe_s_points_are_rates(tmp_path):

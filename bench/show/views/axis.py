@@ -38,7 +38,7 @@ def compared(of: Axis, frame: pd.DataFrame) -> Table:
         Column("epoch", "epoch", "s", interval=True, ends="hidden", short="epoch"),
         Column("ratio", "epoch over the first", "×", interval=True, short="over first"),
         *extra,
-        Column("reason", "why no ratio", below="no ratio of {series}: {value}"),
+        Column("reason", "why no ratio"),
     ]
     return tabulate(
         f"axis-{of.field}",
@@ -123,6 +123,17 @@ def _published_epochs(of: Axis) -> pd.DataFrame:
     )[columns]
 
 
+def _no_ratio(of: Axis, run: Run) -> str:
+    """Each reason why a value that was measured has no ratio, with the paths that it struck."""
+    found = axis(run, of.field)
+    found = found[found["epoch"].notna() & (found["reason"] != "")]
+    lines = []
+    for why, one in found.groupby("reason", sort=False):
+        paths = dict.fromkeys(map(in_words, one["strategy"], one["variant"]))
+        lines.append(f"no ratio of {', '.join(paths)}: {why}")
+    return "\n".join(lines)
+
+
 def view_of(of: Axis) -> View:
     """The view of an axis."""
     return View(
@@ -131,6 +142,7 @@ def view_of(of: Axis) -> View:
         lambda run: len(axis(run, of.field)) > 0,
         lambda run: [compared(of, axis(run, of.field)), _as_published(of)],
         lambda run: drawn(run, **{f"axis_{of.field}": partial(chart, field=of.field)}),
+        partial(_no_ratio, of),
     )
 
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pandas as pd
 
 from gatherbench.bench.plan.workload import ranks_in_words, ranks_of
 from gatherbench.bench.read.derive import problems, reasons_of
 from gatherbench.bench.read.tables import CASE, Run
-from gatherbench.bench.read.units import quantity
 from gatherbench.bench.run.rows import PROCESS, SERIES
 from gatherbench.bench.show.charts import in_plan_order
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate
@@ -20,9 +17,6 @@ from gatherbench.bench.show.terminal import struck
 from gatherbench.bench.show.view import View
 from gatherbench.reason import kind_of
 from gatherbench.strategies.registry import in_words
-
-#: Fields of ``env.json`` that are bytes.
-_BYTES = ("total", "container_limit", "huge_page_size")
 
 _SAMPLING = re.compile(r" \[samples=[^\]]*\]$")
 
@@ -216,25 +210,11 @@ def workloads(run: Run) -> Table:
 
 def machine(run: Run) -> Table:
     """``env.json`` field by field."""
-    frame = pd.DataFrame(_flat(run.env), columns=["what", "value"])
-    columns = [Column("what", "what"), Column("value", "value")]
+    gpus = dict(enumerate(run.env.get("gpus") or []))
+    flat = pd.json_normalize({**run.env, "gpus": gpus}, sep=" › ").T.astype(str).reset_index()
+    frame = flat.set_axis(["what", "value"], axis=1) if len(flat) else flat
+    columns = [Column("what", "what"), Column("value", "value")] if len(flat) else []
     return tabulate("machine", "The machine in full", columns, frame, folded=True)
-
-
-def _flat(value: Any, *keys: str) -> Iterator[tuple[str, str]]:
-    name = " › ".join(keys)
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _flat(inner, *keys, str(key))
-    elif isinstance(value, list):
-        for number, inner in enumerate(value):
-            yield from _flat(inner, *keys[:-1], f"{keys[-1]} {number}")
-        if not value:
-            yield name.replace("_", " "), "none"
-    else:
-        in_bytes = keys[-1] in _BYTES and isinstance(value, int)
-        said = quantity(value, "B") if in_bytes else "not known" if value is None else str(value)
-        yield name.replace("_", " "), said
 
 
 CHECKS = View(

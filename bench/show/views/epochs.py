@@ -36,7 +36,7 @@ from gatherbench.bench.show.charts import (
 )
 from gatherbench.bench.show.drawing import Chart
 from gatherbench.bench.show.looks import EXCHANGE_COLOURS, STAGE_COLOURS, UNDECIDED, explained
-from gatherbench.bench.show.provenance import borrowed, cases_ended, has_gpu, modelled_for
+from gatherbench.bench.show.provenance import borrowed, cases_ended, modelled_for
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
 from gatherbench.bench.show.view import View
 from gatherbench.strategies.registry import in_words
@@ -53,7 +53,7 @@ def numbers(run: Run) -> Table:
     frame, bad = standing_table(run), problems(run)
     known = pd.MultiIndex.from_frame(frame[SERIES[:3]])
     bad = bad[~pd.MultiIndex.from_frame(bad[SERIES[:3]]).isin(known)]
-    backend = "cuda" if has_gpu(run) else "host"
+    backend = "cuda" if run.has_gpu else "host"
     bad = bad[SERIES[:3]].assign(instead=bad["status"], backend=backend, basis="measured")
     more = summarise(run).set_index(SERIES)
     more = more[["train", *WITHIN_TRAIN, "cpu", "rate", "repeats", "left_out", "other"]]
@@ -79,8 +79,8 @@ def numbers(run: Run) -> Table:
             *WHAT,
             Column("epoch", "epoch", "s", short="epoch", interval=True, ends="hidden"),
             Column("waiting", "waiting for features", "s", like="epoch", short="waiting"),
-            Column("link", "over the link" if has_gpu(run) else "rows", "B/s",
-                   short="link" if has_gpu(run) else "rows"),
+            Column("link", "over the link" if run.has_gpu else "rows", "B/s",
+                   short="link" if run.has_gpu else "rows"),
             Column("cores", "cores busy", "1", short="cores"),
             *_of_the_gpu(frame),
             Column("best", "over the CPU’s best gather", "×", mark="mark_best",
@@ -158,7 +158,7 @@ def epoch_breakdown(run: Run) -> Chart:
         "Medians of each stage, and of what an epoch’s stages leave of it (“other”); the number and"
         " the whisker are the whole epoch’s median and quartiles. Medians need not add up to it"
     ]
-    if has_gpu(run):
+    if run.has_gpu:
         said[0] += (
             ", nor do a GPU’s stages, which can overlap: of “sample”, the host’s, there is"
             " what the others leave room for"
@@ -197,7 +197,7 @@ def epoch_breakdown(run: Run) -> Chart:
 def speedup(run: Run) -> Chart:
     """Epoch time of the baseline over that of each series."""
     reference = baseline(run)
-    name, backend = in_words(*reference), "cuda" if has_gpu(run) else "host"
+    name, backend = in_words(*reference), "cuda" if run.has_gpu else "host"
     over = {w: Key(w, *reference, backend, "measured") for w in run.workloads}
     return bars(
         run,

@@ -16,7 +16,6 @@ from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import short
 from gatherbench.bench.show.charts import drawn
 from gatherbench.bench.show.drawing import Chart
-from gatherbench.bench.show.provenance import has_gpu
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
 from gatherbench.bench.show.terminal import struck
 from gatherbench.bench.show.view import View
@@ -41,7 +40,7 @@ def _known(run: Run) -> tuple[LinkProfile | None, pd.DataFrame, str]:
     if profile is None:
         own = (
             "`gatherbench probe --profile calibration` measures this machine’s; "
-            if has_gpu(run)
+            if run.has_gpu
             else ""
         )
         return None, empty, (
@@ -146,7 +145,7 @@ def roofline_table(profile: LinkProfile, table: pd.DataFrame) -> Table:
 def model_errors(run: Run) -> Table | None:
     """Epochs on a GPU beside the model's; ``None`` where either has none, or no profile reads."""
     profile = _known(run)[0]
-    if profile is None or not has_gpu(run):
+    if profile is None or not run.has_gpu:
         return None
     table = against_measured(run, profile)
     if table["modelled_s"].isna().all():

@@ -19,7 +19,6 @@ from gatherbench.bench.read.units import quantity
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.charts import Points, drawn, in_plan_order, polled
 from gatherbench.bench.show.drawing import Chart
-from gatherbench.bench.show.provenance import has_gpu
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate
 from gatherbench.bench.show.view import View
 
@@ -87,7 +86,7 @@ def link_traffic(run: Run) -> Table:
 
 def pcie_over_time(run: Run) -> Chart | None:
     """Bytes per second over the link in an epoch, each way: kept busy, or in bursts?"""
-    if not has_gpu(run):
+    if not run.has_gpu:
         return None
     raw, unknown = link_rate(run)
     reading = (
@@ -126,7 +125,7 @@ def _rates(counter: pd.DataFrame) -> Points:
 REQUESTS = View(
     "link",
     "Over the link",
-    lambda run: len(run.declared) > 0 or has_gpu(run),
+    lambda run: len(run.declared) > 0 or run.has_gpu,
     lambda run: [data_path(run), link_traffic(run)],
     lambda run: drawn(run, pcie_over_time=pcie_over_time),
 )

@@ -11,7 +11,6 @@ from gatherbench.bench.read.gpu import gpu_energy, gpu_power, idle_power_w
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.show.charts import bars, drawn, polled
 from gatherbench.bench.show.drawing import Chart
-from gatherbench.bench.show.provenance import has_gpu
 from gatherbench.bench.show.view import View
 
 
@@ -79,7 +78,7 @@ def power_over_time(run: Run) -> Chart:
 ENERGY = View(
     "energy",
     "Energy and power of the GPU",
-    has_gpu,
+    lambda run: run.has_gpu,
     figure=lambda run: drawn(
         run,
         gpu_energy=gpu_energy_per_epoch,

@@ -263,7 +263,7 @@ def test_between_two_paths_that_the_host_bounds_there_is_no_verdict(run_of, trai
         )
 
 
-def test_what_ties_without_being_host_bound_is_named_and_what_is_slower_but_stands_between(run_of):
+def test_what_ties_with_a_host_bound_path_without_being_so_is_named_too(run_of):
     """Epochs of 0.81 and 1.01 s that issuing bounds. Not bound by it are 0.83 s, within 5 % of the
     first, and 0.95 s.
     """
@@ -277,11 +277,7 @@ def test_what_ties_without_being_host_bound_is_named_and_what_is_slower_but_stan
     run = run_of(series=series, backend="cuda", sampling="gpu", more=more)
     (found,) = answers(run)
     assert found.paths == ("unified_zero_copy (registered)", "async_zero_copy", "aligned_zero_copy")
-    assert "more than two thirds of their epochs (not of those of async_zero_copy)." in found.text
-    assert found.text.endswith(
-        " Among them in the table, but measurably slower than unified_zero_copy (registered):"
-        " cached_zero_copy (degree, 10 %, managed)."
-    )
+    assert found.text.endswith("more than two thirds of their epochs.")
 
 
 def test_each_workload_has_a_line_and_json_the_same_fields(make_run):

@@ -126,7 +126,7 @@ NAMES = [
 ]
 
 
-def test_a_terminal_has_intervals_in_brackets_and_reasons_below():
+def test_a_terminal_has_intervals_in_brackets():
     frame = lines(
         ranks=[1, 2],
         ratio=[1.0, 1.6],
@@ -143,7 +143,7 @@ def test_a_terminal_has_intervals_in_brackets_and_reasons_below():
             Column("ranks", "ranks", "1", short="ranks"),
             Column("ratio", "ratio", "×", short="ratio", interval=True),
             Column("bytes", "bytes", "B"),
-            Column("why", "why", below="no bytes of {series}: {value}"),
+            Column("why", "why"),
         ],
         frame,
         title="Title",
@@ -155,7 +155,6 @@ def test_a_terminal_has_intervals_in_brackets_and_reasons_below():
         "by definition"
     )
     assert ["2", "1.60", "(1.50–1.70)"] in [line.split() for line in text.splitlines()]
-    assert "no bytes of s (v): nobody knows" in text
     assert "GB" not in text
     assert "A note." in text
     assert table.data().iloc[1].to_dict() == {
