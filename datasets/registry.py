@@ -121,5 +121,5 @@ def prepare_dataset(
     with exclusive(folder):
         if force or not folder.exists():
             source.prepare(folder, scale, progress)
-            open_dataset(folder, check="full", progress=progress)
+            open_dataset(folder, progress)
     return folder

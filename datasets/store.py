@@ -1,9 +1,8 @@
 """Where dataset folders lie, how they are opened, and what is checked before one is believed.
 
-A ``quick`` check compares every file with the spec and looks at the same few places of each array
-every time. A ``full`` check looks at every element. When a full check is passed, the folder
-remembers the lengths and modification times of its files, and the check is not repeated until one
-of them changes.
+Every file is compared with the spec, and unless it is left out every element of every array is
+looked at. When that is passed, the folder remembers the lengths and modification times of its
+files, and it is not repeated until one of them changes.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ import errno
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,9 +40,6 @@ __all__ = ["DatasetError", "data_root", "dataset_folder", "folder_bytes", "open_
 RESERVED = ("raw", "traces")
 #: Bytes looked at in one piece.
 _CHUNK_BYTES = 32 << 20
-#: The quick check looks at this many pieces of this many bytes, evenly spaced, of each array.
-_SAMPLES, _SAMPLE_BYTES = 64, 16 << 10
-
 #: Entries of ``indices`` looked at at a time: indexing by int32 makes an int64 copy.
 _ENTRIES = 1 << 22
 #: Bytes of a GPU cache line. Rows that are no multiple of it are where alignment matters.
@@ -87,10 +83,12 @@ def dataset_folder(name: str, scale: float = 1.0, root: Path | None = None) -> P
     return (data_root() if root is None else root) / f"{name}{suffix}"
 
 
-def open_dataset(
-    folder: Path, check: Literal["quick", "full"] = "quick", progress: Progress = silent
-) -> GraphDataset:
+def open_dataset(folder: Path, progress: Progress = silent, *, check: bool = True) -> GraphDataset:
     """Map a dataset folder, read-only, after checking it.
+
+    Args:
+        check: look at every element, unless the folder remembers that this was done; a case of a
+            run leaves it to the run's preparation.
 
     Raises:
         DatasetError: a folder that is unfinished, damaged, of another format version, or holds
@@ -99,10 +97,9 @@ def open_dataset(
     spec, files = read_spec(folder)
     arrays = {array: map_array(folder, array, file) for array, file in files.items()}
     data = GraphDataset(spec, folder, **arrays)
-    if not _is_remembered(folder):
-        check_values(data, full=check == "full", progress=progress)
-        if check == "full":
-            remember(folder)
+    if check and not _is_remembered(folder):
+        check_values(data, progress)
+        remember(folder)
     return data
 
 
@@ -130,11 +127,11 @@ def map_array(folder: Path, array: str, file: ArrayFile) -> NDArray[Any]:
     return found
 
 
-def check_values(data: GraphDataset, *, full: bool, progress: Progress = silent) -> None:
-    """Refuse values that no dataset may have, in every element or in the sampled pieces.
+def check_values(data: GraphDataset, progress: Progress) -> None:
+    """Refuse values that no dataset may have.
 
     Raises:
-        DatasetError: naming the file and the first bad element that was looked at.
+        DatasetError: naming the file and the first bad element.
     """
     n, spec = data.spec.num_nodes, data.spec
     if data.indptr[0] != 0:
@@ -150,7 +147,7 @@ def check_values(data: GraphDataset, *, full: bool, progress: Progress = silent)
         looks["features"] = (lambda piece: ~np.isfinite(piece), "is not finite")
     for array, (look, what) in looks.items():
         values: NDArray[Any] = getattr(data, array)
-        for start, piece in _pieces(values, full=full, overlap=int(array == "indptr")):
+        for start, piece in _pieces(values, overlap=int(array == "indptr")):
             progress(f"check {array}", start / len(values))
             bad = look(piece)
             if bad.any():
@@ -168,17 +165,10 @@ def check_values(data: GraphDataset, *, full: bool, progress: Progress = silent)
             _refuse(data, array, "names a node twice, or one of another split")
 
 
-def _pieces(
-    values: NDArray[Any], *, full: bool, overlap: int
-) -> Iterator[tuple[int, NDArray[Any]]]:
+def _pieces(values: NDArray[Any], overlap: int) -> Iterator[tuple[int, NDArray[Any]]]:
     """Runs of rows and where they start; with ``overlap``, each begins in the one before it."""
-    row_bytes = max(1, values.itemsize * int(np.prod(values.shape[1:])))
-    rows = max(2, (_CHUNK_BYTES if full else _SAMPLE_BYTES) // row_bytes)
-    if full or len(values) <= _SAMPLES * rows:
-        starts: Sequence[int] = range(0, len(values), rows - overlap)
-    else:
-        starts = np.linspace(0, len(values) - rows, _SAMPLES, dtype=np.int64).tolist()
-    for start in starts:
+    rows = max(2, _CHUNK_BYTES // max(1, values.itemsize * int(np.prod(values.shape[1:]))))
+    for start in range(0, len(values), rows - overlap):
         yield start, values[start : start + rows]
 
 

@@ -198,7 +198,7 @@ class DatasetWriter:
         arrays = {array: map_array(self._staged, array, self._files[array]) for array in ARRAYS}
         # Errors name the folder as the user knows it, not the hidden one.
         data = GraphDataset(spec, self.folder, **arrays)
-        check_values(data, full=True, progress=self._progress)
+        check_values(data, self._progress)
         write_spec(self._staged, spec, {array: self._files[array] for array in ARRAYS})
         remember(self._staged)
         self._refuse_foreign()  # once more: writing takes its time

@@ -59,7 +59,7 @@ def count_sets(job: Counting) -> None:
 def _sets(jobs: Sequence[Job], rank: int) -> Iterator[dict[str, Any]]:
     """For each set the sizes of its minibatches and the rows of each path, as JSON has them."""
     first, world = jobs[0], jobs[0].case.workload.gpus
-    workload, dataset = first.case.workload, open_dataset(first.dataset)
+    workload, dataset = first.case.workload, open_dataset(first.dataset, check=False)
     trace = first.trace if world == 1 else rank_trace(first.trace, rank)
     mine = replace(first, device="cpu", rank=rank if world > 1 else -1)
     epochs = Epochs(mine, dataset, Trace.open(trace))

@@ -145,7 +145,7 @@ class Ground:
 
     @cached_property
     def dataset(self) -> GraphDataset:
-        return open_dataset(self._job.dataset)
+        return open_dataset(self._job.dataset, check=False)
 
     @cached_property
     def epochs(self) -> Epochs:

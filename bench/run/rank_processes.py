@@ -75,7 +75,10 @@ def measure_ranks(job: Job, out: PartWriter) -> str | None:
     if job.device == "cpu" and here > RANKS_A_CORE * cores:
         return f"unsupported: {here} ranks on {cores} cores would only take turns"
     torch.set_num_threads(1)  # a team of OpenMP threads does not survive the forks: they would hang
-    dataset, strategy = open_dataset(job.dataset), build(job.case.strategy, job.case.params)
+    dataset, strategy = (
+        open_dataset(job.dataset, check=False),
+        build(job.case.strategy, job.case.params),
+    )
     kind = table_kind(strategy, torch.device(job.device), job.case.workload.gpus)
     # No fork has managed memory: each rank loads its own.
     table = None if kind == "managed" else load_table(dataset, kind)

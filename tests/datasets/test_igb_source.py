@@ -48,7 +48,7 @@ def layout(root: Path, family: str, size: str, *, bare: bool) -> Path:
 
 def prepared(root: Path, name: str) -> GraphDataset:
     IgbSource(name).prepare(root / name, 1.0, silent)
-    return open_dataset(root / name, "full")
+    return open_dataset(root / name)
 
 
 def edges(data: GraphDataset) -> dict[tuple[int, int], str]:

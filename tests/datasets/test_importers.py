@@ -59,7 +59,7 @@ def saved(content: Any, **how: Any) -> Any:
 
 def load(path: Path, **options: Any) -> GraphDataset:
     asked = Import(path, "mine", force=True, **options)
-    return open_dataset(import_graph(asked, path.parent), "full")
+    return open_dataset(import_graph(asked, path.parent))
 
 
 def refused(complaint: str, path: Path, **options: Any) -> None:

@@ -94,7 +94,7 @@ def papers_folder(root: Path, edges: np.ndarray = EDGES, dtype: type = np.float3
 
 
 def columns_of(folder: Path) -> list[list[int]]:
-    data = open_dataset(folder, check="full")
+    data = open_dataset(folder)
     return [
         data.indices[data.indptr[v] : data.indptr[v + 1]].tolist()
         for v in range(data.spec.num_nodes)
@@ -110,7 +110,7 @@ def prepared(tmp_path: Path, name: str) -> Path:
 def test_arxiv_is_made_undirected_and_repetitions_are_merged(tmp_path, capfd):
     csv_folder(tmp_path / "raw", "ogbn-arxiv", "time", 128)
     folder = prepared(tmp_path, "ogbn-arxiv")
-    data = open_dataset(folder, check="full")
+    data = open_dataset(folder)
     assert columns_of(folder) == [[1, 2], [0], [0, 3], [2], [4]]
     assert np.array_equal(data.features, features(128))
     assert data.labels.tolist() == [3, 1, 0, 2, 1]
@@ -150,7 +150,7 @@ def test_a_damaged_file_is_named(tmp_path):
 def test_papers_is_read_as_it_is_directed(tmp_path, order, dtype):
     papers_folder(tmp_path / "raw", np.asarray(EDGES, order=order), dtype)
     folder = prepared(tmp_path, "ogbn-papers100M")
-    data = open_dataset(folder, check="full")
+    data = open_dataset(folder)
     assert columns_of(folder) == [[1], [0], [0], [2], [4]]
     assert np.array_equal(data.features, features(128).astype(dtype).astype(np.float32))
     assert data.features.dtype == np.float32

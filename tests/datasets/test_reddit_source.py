@@ -48,7 +48,7 @@ def test_reddit_is_read_as_pyg_reads_it(tmp_path, capfd):
     reddit_folder(tmp_path / "raw")
     folder = tmp_path / "reddit"
     RedditSource().prepare(folder, 1.0, ignore)
-    data = open_dataset(folder, check="full")
+    data = open_dataset(folder)
     assert data.indptr.tolist() == [0, 1, 2, 3, 4]
     assert data.indices.tolist() == [1, 0, 3, 2]
     expected = np.arange(4 * 602, dtype=np.float32).reshape(4, 602) / 16

@@ -82,10 +82,9 @@ def write(
     return arrays
 
 
-@pytest.mark.parametrize("check", ["quick", "full"])
-def test_what_is_written_is_read_back(tmp_path, check):
+def test_what_is_written_is_read_back(tmp_path):
     arrays = write(tmp_path / "tiny", note="second note")
-    data = open_dataset(tmp_path / "tiny", check)
+    data = open_dataset(tmp_path / "tiny")
     for name in ("indptr", "indices", "features", "labels"):
         np.testing.assert_array_equal(getattr(data, name), getattr(arrays, name))
     for got, expected in zip(
@@ -122,7 +121,7 @@ def test_every_feature_dtype_and_empty_splits(tmp_path, dtype):
     features = np.arange(6.0).reshape(2, 3)  # converted by the writer
     zeros = np.zeros(3, int)
     write(tmp_path / "d", spec, Arrays(zeros, none, features, zeros[:2], (none, none, none)))
-    data = open_dataset(tmp_path / "d", check="full")
+    data = open_dataset(tmp_path / "d")
     np.testing.assert_array_equal(data.features, features)
     assert data.features.dtype == np.dtype(dtype)
     assert data.indices.shape == data.train_ids.shape == (0,)
@@ -159,7 +158,7 @@ def test_a_folder_of_an_earlier_version_opens(tmp_path):
     spec, files = read_spec(path.parent)
     files["features"] = dataclasses.replace(files["features"], bytes=path.stat().st_size)
     write_spec(path.parent, spec, files)
-    data = open_dataset(path.parent, check="full")
+    data = open_dataset(path.parent)
     np.testing.assert_array_equal(data.features, ARRAYS.features)
     assert data.features.offset == HEADER_BYTES
 
@@ -239,9 +238,8 @@ BAD_VALUES: list[tuple[str, Callable[[NDArray[Any]], None], str]] = [
 def test_bad_values_are_refused(tmp_path, array, patch, complaint):
     write(tmp_path / "tiny")
     change(tmp_path / "tiny", array, patch)
-    for check in ("quick", "full"):
-        with pytest.raises(DatasetError, match=rf"{array}\.npy: .*{complaint}"):
-            open_dataset(tmp_path / "tiny", check=check)
+    with pytest.raises(DatasetError, match=rf"{array}\.npy: .*{complaint}"):
+        open_dataset(tmp_path / "tiny")
 
 
 # --- the spec -------------------------------------------------------------------------------------
@@ -286,23 +284,23 @@ def test_another_version_and_folders_without_a_spec_are_refused(tmp_path):
 # --- the memory of a full check -------------------------------------------------------------------
 
 
-def looks(folder: Path, check: Any) -> list[str]:
+def looks(folder: Path, **options: Any) -> list[str]:
     looked: list[str] = []
-    open_dataset(folder, check, lambda what, _: looked.append(what))
+    open_dataset(folder, lambda what, _: looked.append(what), **options)
     return looked
 
 
-def test_a_passed_full_check_is_not_repeated_until_a_file_changes(tmp_path):
+def test_a_passed_check_is_not_repeated_until_a_file_changes(tmp_path):
     folder = tmp_path / "tiny"
     write(folder)
-    assert looks(folder, "full") == looks(folder, "quick") == [], "the writer has checked it"
+    assert looks(folder) == [], "the writer has checked it"
     change(folder, "features", lambda features: features * 2)
-    assert "check features" in looks(folder, "quick")
-    assert "check features" in looks(folder, "full"), "a quick check passed for a full one"
-    assert looks(folder, "full") == []
+    assert looks(folder, check=False) == []
+    assert "check features" in looks(folder), "an opening without a check passed for one"
+    assert looks(folder) == []
     change(folder, "features", patch_value((3, 3), np.nan))
     with pytest.raises(DatasetError, match="not finite"):
-        open_dataset(folder, "full")
+        open_dataset(folder)
 
 
 def test_a_folder_that_cannot_be_written_to_is_opened_all_the_same(tmp_path, monkeypatch):
@@ -315,20 +313,7 @@ def test_a_folder_that_cannot_be_written_to_is_opened_all_the_same(tmp_path, mon
 
         with monkeypatch.context() as patch:
             patch.setattr(Path, "write_text", refuse)
-            assert "check labels" in looks(tmp_path / "tiny", "full")
-
-
-def test_quick_reads_little_of_a_large_table_and_full_sees_all(tmp_path):
-    n = 1_000_000
-    spec = DatasetSpec("big", 1.0, n, 0, 8, "float32", 1, "s", "l")
-    none, zeros = np.empty(0, np.int64), np.zeros(n + 1, int)
-    table = np.zeros((n, 8), np.float32)
-    write(tmp_path / "b", spec, Arrays(zeros, none, table, zeros[1:], (none, none, none)))
-    between = (n // 2 + 1001, 3)  # the places that the quick check looks at
-    change(tmp_path / "b", "features", patch_value(between, np.nan))
-    assert open_dataset(tmp_path / "b", "quick").spec.num_nodes == n
-    with pytest.raises(DatasetError, match=rf"features\.npy: \[{n // 2 + 1001}, 3\] = nan"):
-        open_dataset(tmp_path / "b", "full")
+            assert "check labels" in looks(tmp_path / "tiny")
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -449,7 +434,7 @@ def test_a_crash_at_any_rename_loses_nothing(tmp_path, monkeypatch, after):
         write(tmp_path / "tiny", SPEC, renewed)
     monkeypatch.undo()
     whole = [path for path in tmp_path.iterdir() if not path.name.startswith(".")]
-    kept = {path.name.split("-")[0]: open_dataset(path, "full").labels.any() for path in whole}
+    kept = {path.name.split("-")[0]: open_dataset(path).labels.any() for path in whole}
     assert kept == {0: {"tiny": True}, 1: {"tiny.old": True}, 3: {"tiny": False}}.get(
         after, {"tiny": False, "tiny.old": True}
     )

@@ -193,7 +193,7 @@ def test_every_named_shape_can_be_made_small(tmp_path):
         scale = 2000 / source.nodes
         estimate = source.estimate(scale)
         source.prepare(tmp_path / source.name, scale, lambda *_: None)
-        data = open_dataset(tmp_path / source.name, "full")
+        data = open_dataset(tmp_path / source.name)
         spec = data.spec
         assert (spec.num_nodes, spec.feature_dim) == (estimate.num_nodes, source.feature_dim)
         assert abs(spec.num_edges / estimate.num_edges - 1) < 0.03
@@ -228,7 +228,7 @@ def test_scales_that_cannot_be_are_refused():
 
 
 def test_every_row_is_a_training_node_without_neighbours(tmp_path):
-    data = open_dataset(prepare_dataset("uniform", 1e-5, tmp_path), check="full")
+    data = open_dataset(prepare_dataset("uniform", 1e-5, tmp_path))
     rows = round(ROWS * 1e-5)
     assert data.features.shape == (rows, 100)
     assert data.spec.row_bytes == 400
@@ -248,5 +248,5 @@ def test_rows_without_edges_come_in_widths_from_4_b_to_8_kib(tmp_path):
         "uniform-4": 4, "uniform-64": 64, "uniform-512": 512, "uniform-8192": 8192
     }  # fmt: skip
     assert {spec.table_bytes for spec in widths.values()} == {4 << 30}
-    data = open_dataset(prepare_dataset("uniform-4", 1e-7, tmp_path), check="full")
+    data = open_dataset(prepare_dataset("uniform-4", 1e-7, tmp_path))
     assert data.features.shape == (107, 1)
