@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from gatherbench.datasets import generated
 from gatherbench.datasets.generated import ALPHA, MOST, PRIME
+from gatherbench.datasets.rmat_draw import splitmix
 from gatherbench.datasets.source import Progress
 
 _U64 = np.uint64
-# splitmix64: Steele, Lea and Flood, OOPSLA 2014; constants as in Vigna's reference code.
-_GAMMA, _MIX1, _MIX2 = _U64(0x9E3779B97F4A7C15), _U64(0xBF58476D1CE4E5B9), _U64(0x94D049BB133111EB)
 #: Streams of the hash: of rows, of in-degrees, of in-neighbours.
 _ROWS, _DEGREES, _NEIGHBOURS = _U64(1 << 60), _U64(2 << 60), _U64(3 << 60)
 #: Standard deviation 1 of values that are uniform about 0.
@@ -29,14 +28,6 @@ _COLUMNS = 1 << 20
 _PRIME = _U64(PRIME)
 
 
-@numba.njit(inline="always")
-def _hash(counter: Any) -> Any:
-    z = counter * _GAMMA
-    z = (z ^ (z >> _U64(30))) * _MIX1
-    z = (z ^ (z >> _U64(27))) * _MIX2
-    return z ^ (z >> _U64(31))
-
-
 @numba.njit(nogil=True, cache=True)
 def _fill(out: Any, first: int) -> None:
     rows, width = out.shape
@@ -44,7 +35,7 @@ def _fill(out: Any, first: int) -> None:
     for i in range(rows):
         base = _ROWS + _U64(first + i) * words
         for j in range(width):
-            z = _hash(base + _U64(j >> 1))
+            z = splitmix(base + _U64(j >> 1))
             bits = (z >> _U64(40)) if j & 1 else (z & _U64(0xFFFFFF))
             out[i, j] = (np.float32(bits) * np.float32(2.0**-24) - np.float32(0.5)) * _WIDTH
 
@@ -65,7 +56,7 @@ def fill(table: NDArray[np.float32], first: int = 0) -> None:
 @numba.njit(nogil=True, cache=True)
 def _degrees(out: Any, first: int, least: float, power: float, most: int) -> None:
     for i in range(len(out)):
-        u = (np.float64(_hash(_DEGREES + _U64(first + i)) >> _U64(11)) + 1.0) * 2.0**-53
+        u = (np.float64(splitmix(_DEGREES + _U64(first + i)) >> _U64(11)) + 1.0) * 2.0**-53
         out[i] = min(np.int64(least * u**power), most)
 
 
@@ -74,7 +65,7 @@ def _neighbours(out: Any, degrees: Any, first: int, nodes: int, skew: float) -> 
     at = 0
     for i in range(len(degrees)):
         for k in range(degrees[i]):
-            z = _hash(_NEIGHBOURS + (_U64(first + i) << _U64(14)) + _U64(k))
+            z = splitmix(_NEIGHBOURS + (_U64(first + i) << _U64(14)) + _U64(k))
             u = np.float64(z >> _U64(11)) * 2.0**-53
             rank = _U64(np.float64(nodes) * u * u * (u if skew == 3.0 else u ** (skew - 2.0)))
             out[at] = rank * _PRIME % _U64(nodes)

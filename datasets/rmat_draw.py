@@ -99,7 +99,8 @@ def alias_table() -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
 
 
 @numba.njit(inline="always")
-def _hash(seed: Any, counter: Any) -> Any:
+def splitmix(counter: Any, seed: Any = _U64(0)) -> Any:  # noqa: B008  # a constant
+    """Hash a counter, uint64, by splitmix64."""
     z = seed + counter * _GAMMA
     z = (z ^ (z >> _U64(30))) * _MIX1
     z = (z ^ (z >> _U64(27))) * _MIX2
@@ -146,7 +147,7 @@ def _draw(
             if step & 1:
                 word >>= _U64(32)
             else:
-                word = _hash(seed, counter + _U64(step >> 1))
+                word = splitmix(counter + _U64(step >> 1), seed)
             slot = word & _U64(_OUTCOMES - 1)
             alias = _U64(other[slot])  # loaded before the choice, which then needs no branch
             outcome = slot if (word >> _U64(8)) & _U64(0xFFFFFF) < chance[slot] else alias
