@@ -56,11 +56,11 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	  echo 'error: $(PYTHON) cannot make a virtual environment (Debian and Ubuntu: apt-get install python3-venv)' >&2; \
 	  rm -rf $(VENV); exit 2; }
 	{ $(EXACT); } > $(VENV)/constraints.txt
-	$(VENV)/bin/python -m pip install -q -c $(VENV)/constraints.txt -e '.[$(CUDA),disk]'
+	$(VENV)/bin/python -m pip install -q -c $(VENV)/constraints.txt -e '.[$(CUDA),ogb,disk]'
 	@touch $@
 
 $(VENV)/.ready-tests: $(VENV)/.ready
-	$(VENV)/bin/python -m pip install -q -c $(VENV)/constraints.txt -e '.[$(CUDA),disk,notebooks,dev]'
+	$(VENV)/bin/python -m pip install -q -c $(VENV)/constraints.txt -e '.[$(CUDA),ogb,disk,notebooks,dev]'
 	@touch $@
 
 bench: $(READY) ## measure every strategy (plan quick, on a GPU gpu-decide), print table and pictures (no GPU: predict for PROFILE=)

@@ -1,13 +1,17 @@
-"""The node-classification graphs of the Open Graph Benchmark, from the files that OGB publishes.
+"""The node-classification graphs of the Open Graph Benchmark, read by the ``ogb`` package itself.
 
-They are text in columns, or arrays, so pandas and NumPy read them. OGB's own package asks the
-network for a newer version when it is imported, asks on the terminal before it downloads, and takes
-splits from a pickle that it finds, which can run any code: an unattended run can have none of that.
-The table of ogbn-papers100M is read row by row, as it would not fit into memory.
+Three habits of ogb 1.3.6 do not suit an unattended run and are kept out here. It asks the network
+for a newer version when it is imported. Its loader saves a second copy of the whole graph as a
+pickle and takes splits from one that it finds; a pickle can run any code, so none is written or
+read. And for ogbn-papers100M it holds every array at once, so that graph is mapped.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +21,15 @@ from numpy.typing import NDArray
 
 from gatherbench.datasets.arrays import explained, member, streamed
 from gatherbench.datasets.columns import columns, edge_keys
-from gatherbench.datasets.dataset import DatasetError
+from gatherbench.datasets.dataset import DatasetError, DatasetSpec
 from gatherbench.datasets.download import Published, fetch_folder
 from gatherbench.datasets.source import Progress
 from gatherbench.datasets.writer import DatasetWriter
+from gatherbench.plugins import installing
+
+#: What to do about a download that cannot be read.
+ANEW = "remove the folder to download it anew"
+Splits = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,58 +41,139 @@ class OgbSource(Published):
     """
 
     def prepare(self, folder: Path, scale: float, progress: Progress) -> None:
-        known, place = self.known, folder.parent / "raw" / self.name.replace("-", "_")
-        if not place.exists():
-            checksum = known.get("sha256")
-            fetch_folder(known["url"], known["inside"], place, progress, checksum)
-        raw, data = place / "raw", place / "raw" / "data.npz"
-        packed = known["inside"].endswith("-bin")
-        first = [data] if packed else [raw / "edge.csv.gz", raw / "node-feat.csv.gz"]
-        for needed in (place / "RELEASE_v1.txt", *first):
-            if not needed.is_file():
-                raise DatasetError(
-                    f"{needed}: missing; {place} is an unfinished or an older download: remove it, "
-                    f"or put there what {known['url']} has in {known['inside']!r}"
-                )
-        split = place / "split" / known["split"]
-        splits = [_text(split / f"{part}.csv.gz")[:, 0] for part in ("train", "valid", "test")]
-        progress(f"reading {raw}", 0.0)
-        table: Any
-        if packed:
-            labels = member(raw / "node-label.npz", "node_label", folder.parent, "fi", None, 1)
-            source, target = member(data, "edge_index", folder.parent, "i", 2, None)
-            shape, table = streamed(data, "node_feat", len(labels))
+        raw, meta = downloaded(self, folder, progress)
+        check_release(raw, meta, "data.npz" if meta["binary"] == "True" else "edge.csv.gz")
+        splits = _splits(raw / "split" / meta["split"])
+        if meta["binary"] == "True":
+            self._map(raw / "raw", folder, splits, progress)
         else:
-            labels = _text(raw / "node-label.csv.gz")
-            source, target = _text(raw / "edge.csv.gz").T
-            table = _text(raw / "node-feat.csv.gz", np.float32)
-            shape = table.shape
-        nodes, width = shape
-        keys = edge_keys([(source, target)], len(source), nodes, str(raw), known["symmetrise"])
-        del source, target  # and with them 26 GB of disk, before the table takes 57
-        spec = replace(self.estimate(1.0), num_nodes=nodes, num_edges=len(keys), feature_dim=width)
+            progress(f"reading {raw}", 0.0)
+            self._load(raw / "raw", folder, splits, meta["add_inverse_edge"] == "True", progress)
+            progress(f"reading {raw}", 1.0)
+
+    def _load(
+        self, raw: Path, folder: Path, splits: Splits, add_inverse_edge: bool, progress: Progress
+    ) -> None:
+        """Through OGB's reader of ``.csv.gz`` files, which holds the whole graph."""
+        import pandas as pd
+        from ogb.io.read_graph_raw import read_csv_graph_raw
+
+        with quiet(), explained(f"{raw}: ogb cannot read it", ANEW):
+            graph = read_csv_graph_raw(str(raw), add_inverse_edge)[0]
+            labels = classes(pd.read_csv(raw / "node-label.csv.gz", header=None).to_numpy())
+        source, target = graph["edge_index"]
+        features = graph["node_feat"]
+        if features is None:  # OGB's reader takes a missing file for a graph without features
+            raise DatasetError(f"{raw / 'node-feat.csv.gz'}: missing; remove {raw.parent}")
+        symmetrise = self.known["symmetrise"]
+        pairs = [(source, target)]
+        keys = edge_keys(pairs, len(source), len(features), str(raw), symmetrise)
+        spec = self._spec(features.shape, len(keys))
         with DatasetWriter(folder, spec, progress) as writer:
-            writer.write_labels(_classes(labels))
+            writer.write_columns(columns(keys, spec.num_nodes))
+            writer.write_features(features)
+            writer.write_labels(labels)
+            writer.write_splits(*splits)
+
+    def _map(self, raw: Path, folder: Path, splits: Splits, progress: Progress) -> None:
+        """From ``data.npz``: its edges unpacked to the disk meanwhile, its table row by row."""
+        data, room = raw / "data.npz", folder.parent
+        progress("unpack arrays", 0.0)
+        labels = member(raw / "node-label.npz", "node_label", room, "fi", None, 1)
+        nodes = len(labels)
+        edges = member(data, "edge_index", room, "i", 2, None)
+        keys = edge_keys([(edges[0], edges[1])], edges.shape[1], nodes, str(data))
+        del edges  # and its 26 GB of disk, before the table takes 57
+        shape, table = streamed(data, "node_feat", nodes)
+        with DatasetWriter(folder, self._spec(shape, len(keys)), progress) as writer:
+            writer.write_labels(classes(labels))
             writer.write_splits(*splits)
             writer.write_columns(columns(keys, nodes))
             del keys
             writer.write_features(table)
-        progress(f"reading {raw}", 1.0)
+
+    def _spec(self, shape: tuple[int, ...], edges: int) -> DatasetSpec:
+        """The estimate with the sizes that the files have; merging may leave fewer edges."""
+        known = self.estimate(1.0)
+        return replace(known, num_nodes=shape[0], num_edges=edges, feature_dim=shape[1])
 
 
-def _text(path: Path, dtype: type = np.int64) -> NDArray[Any]:
-    """The rows of a ``.csv.gz`` without a header.
-
-    Raises:
-        DatasetError: it is not there, or damaged, or holds other numbers.
-    """
-    import pandas as pd
-
-    with explained(f"{path}: cannot be read", "remove its folder to download it anew"):
-        return pd.read_csv(path, header=None, dtype=dtype).to_numpy()
-
-
-def _classes(labels: NDArray[Any]) -> NDArray[np.int64]:
+def classes(labels: NDArray[Any]) -> NDArray[np.int64]:
     """OGB's labels ``[N, 1]``, NaN where there is none, as int64 ``[N]`` with -1 there."""
     flat = labels.reshape(-1)
-    return np.where(np.isnan(flat), -1, flat).astype(np.int64)
+    if flat.dtype.kind == "f":
+        flat = np.where(np.isnan(flat), -1, flat)
+    return flat.astype(np.int64)
+
+
+def import_nodeproppred() -> Any:
+    """The package ``ogb.nodeproppred``, imported without its look at the network.
+
+    ``ogb/version.py`` starts a thread that asks the package index for a newer version, and goes
+    without where the package ``outdated`` is missing: so it is missing for that moment.
+
+    Raises:
+        DatasetError: ogb is not installed.
+    """
+    hidden = sys.modules.get("outdated")
+    sys.modules["outdated"] = None  # type: ignore[assignment]  # makes its import fail
+    try:
+        with quiet():
+            import ogb.nodeproppred
+    except ModuleNotFoundError as error:
+        raise DatasetError(
+            f"this graph is read by the package ogb ({error}); {installing('ogb')}"
+        ) from error
+    finally:
+        del sys.modules["outdated"]
+        if hidden is not None:
+            sys.modules["outdated"] = hidden
+    return ogb.nodeproppred
+
+
+def downloaded(source: Published, folder: Path, progress: Progress) -> tuple[Path, dict[str, str]]:
+    """OGB's own folder of a graph, beside those of datasets, and its record of it."""
+    meta = meta_of(import_nodeproppred(), source.name)
+    raw = folder.parent / "raw" / source.name.replace("-", "_")
+    if not raw.exists():
+        checksum = source.known.get("sha256")
+        fetch_folder(meta["url"], meta["download_name"], raw, progress, checksum)
+    return raw, meta
+
+
+def meta_of(nodeproppred: Any, name: str) -> dict[str, str]:
+    """OGB's own record of a dataset, from the table in its package."""
+    import pandas as pd
+
+    master = Path(nodeproppred.__file__).with_name("master.csv")
+    table = pd.read_csv(master, index_col=0, keep_default_na=False)
+    return {str(key): str(value) for key, value in table[name].items()}
+
+
+def check_release(raw: Path, meta: dict[str, str], first: str) -> None:
+    """Refuses what OGB would ask about on the terminal, or want to download again."""
+    for needed in (f"RELEASE_v{meta['version']}.txt", f"raw/{first}"):
+        if not (raw / needed).is_file():
+            raise DatasetError(
+                f"{raw / needed}: missing; {raw} is an unfinished or an older download: remove "
+                f"it, or put there what {meta['url']} has in {meta['download_name']!r}"
+            )
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps what OGB prints, its progress bars included, from the terminal."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        yield
+
+
+def _splits(folder: Path) -> Splits:
+    """The train, validation and test ids, from the text files that OGB publishes."""
+    import pandas as pd
+
+    with explained(f"{folder}: ogb cannot read it", ANEW):
+        train, val, test = (
+            pd.read_csv(folder / f"{part}.csv.gz", header=None).to_numpy(np.int64)[:, 0]
+            for part in ("train", "valid", "test")
+        )
+    return train, val, test

@@ -12,6 +12,7 @@ from gatherbench.datasets.dataset import SPEC_FILE, DatasetError, import_again, 
 from gatherbench.datasets.files import exclusive
 from gatherbench.datasets.hashed import hashed_shapes
 from gatherbench.datasets.igb_source import igb_sources
+from gatherbench.datasets.mag_source import MagSource
 from gatherbench.datasets.ogb_source import OgbSource
 from gatherbench.datasets.reddit_source import RedditSource
 from gatherbench.datasets.source import GraphSource, Progress, silent
@@ -28,6 +29,7 @@ SOURCES: tuple[GraphSource, ...] = (
     OgbSource("ogbn-arxiv"),
     OgbSource("ogbn-products"),
     OgbSource("ogbn-papers100M"),
+    MagSource("ogbn-mag"),
     RedditSource(),
     *igb_sources(),
 )

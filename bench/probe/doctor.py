@@ -139,6 +139,9 @@ def _host() -> Iterator[Finding]:
     versions = library_versions()
     there = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
     yield Finding("Libraries", "ok", there)
+    if not versions.get("ogb"):
+        why = Reason("not_installed", "not installed", installing("ogb"))
+        yield _missing("ogb (extra)", why, "ogbn-* graphs cannot be prepared")
 
 
 def _free_disk(graphs: Path) -> Finding:

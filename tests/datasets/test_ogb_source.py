@@ -1,9 +1,11 @@
-"""OGB's graphs from tiny folders in OGB's own layout, with no network."""
+"""OGB's graphs from tiny folders in OGB's own layout, read by OGB's own code, with no network."""
 
 import gzip
 import hashlib
 import io
 import socket
+import subprocess
+import sys
 import tracemalloc
 import zipfile
 from pathlib import Path
@@ -13,9 +15,11 @@ import pytest
 
 from gatherbench.datasets import arrays, files
 from gatherbench.datasets.dataset import DatasetError
-from gatherbench.datasets.ogb_source import OgbSource
+from gatherbench.datasets.ogb_source import OgbSource, classes, import_nodeproppred
 from gatherbench.datasets.store import open_dataset
 from gatherbench.datasets.synthetic import named_shapes
+
+pytest.importorskip("ogb")
 
 EDGES = np.array([[0, 1, 2, 2, 4, 0], [1, 0, 3, 3, 4, 2]])  # both ways, twice, and a self-loop
 SPLIT = {"train": [0, 3], "valid": [1], "test": [4, 2]}
@@ -122,7 +126,7 @@ def test_arxiv_is_made_undirected_and_repetitions_are_merged(tmp_path, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_products_is_stored_both_ways(tmp_path):
+def test_products_comes_both_ways_from_ogb(tmp_path):
     csv_folder(tmp_path / "raw", "ogbn-products", "sales_ranking", 100)
     folder = prepared(tmp_path, "ogbn-products")
     assert columns_of(folder) == [[1, 2], [0], [0, 3], [2], [4]]
@@ -141,7 +145,7 @@ def test_a_damaged_file_is_named(tmp_path):
     raw = csv_folder(tmp_path / "raw", "ogbn-arxiv", "time", 128)
     path = raw / "raw" / "node-feat.csv.gz"
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(DatasetError, match=r"node-feat\.csv\.gz: cannot be read"):
+    with pytest.raises(DatasetError, match="ogb cannot read it"):
         prepared(tmp_path, "ogbn-arxiv")
 
 
@@ -157,6 +161,18 @@ def test_papers_is_read_as_it_is_directed(tmp_path, order, dtype):
     assert data.labels.tolist() == [3, -1, 0, 171, 1]
     assert data.test_ids.tolist() == SPLIT["test"]
     assert not (tmp_path / "raw" / "ogbn_papers100M" / "processed").exists()
+
+
+def test_papers_mapped_and_loaded_by_ogb_agree(tmp_path):
+    raw = papers_folder(tmp_path / "raw")
+    (raw / "processed").mkdir()  # as in the archive; the loader saves to there
+    loaded = import_nodeproppred().NodePropPredDataset("ogbn-papers100M", root=str(raw.parent))
+    graph, labels = loaded[0]
+    data = open_dataset(prepared(tmp_path, "ogbn-papers100M"))
+    assert np.array_equal(graph["node_feat"], data.features)
+    assert np.array_equal(classes(labels), data.labels)
+    ours = {(int(u), v) for v, us in enumerate(columns_of(data.folder)) for u in us}
+    assert ours == set(zip(*graph["edge_index"].tolist(), strict=True))
 
 
 def test_a_cut_archive_of_papers_is_named_and_leaves_nothing(tmp_path):
@@ -199,7 +215,7 @@ def test_an_edge_to_a_node_that_is_not_there_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("missing", ["RELEASE_v1.txt", "raw/edge.csv.gz", "raw/node-feat.csv.gz"])
-def test_an_unfinished_download_is_refused(tmp_path, missing):
+def test_an_unfinished_download_is_refused_before_ogb_asks(tmp_path, missing):
     folder = csv_folder(tmp_path / "raw", "ogbn-arxiv", "time", 128)
     (folder / missing).unlink()
     with pytest.raises(DatasetError, match=f"{missing}: missing"):
@@ -242,6 +258,41 @@ def test_an_archive_is_fetched_and_read(tmp_path, monkeypatch):
     assert columns_of(prepared(tmp_path, "ogbn-arxiv"))[0] == [1, 2]
     assert asked == ["https://snap.stanford.edu/ogb/data/nodeproppred/arxiv.zip"] * 3
     assert [folder.name for folder in (tmp_path / "raw").iterdir()] == ["ogbn_arxiv"]
+
+
+def test_without_ogb_the_error_names_the_extra(tmp_path, monkeypatch):
+    for module in [name for name in sys.modules if name.split(".")[0] == "ogb"]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "ogb", None)
+    with pytest.raises(DatasetError, match=r"pip install '.*\[ogb\]'"):
+        prepared(tmp_path, "ogbn-arxiv")
+
+
+def test_importing_ogb_here_never_asks_for_a_newer_version():
+    """In a fresh process, where ``ogb/version.py`` runs; the stand-in would be called by it.
+
+    The part of it that reads datasets is an empty module, or it would load torch.
+    """
+    code = """
+import sys, types
+from importlib.machinery import ModuleSpec
+class Empty:
+    def find_spec(self, name, *_):
+        return ModuleSpec(name, self) if name == "ogb.nodeproppred" else None
+    create_module = exec_module = lambda *_: None
+sys.meta_path.insert(0, Empty())
+outdated = types.ModuleType("outdated")
+outdated.check_outdated = lambda *_: print("asked")
+sys.modules["outdated"] = outdated
+from gatherbench.datasets.ogb_source import import_nodeproppred
+assert "torch" not in sys.modules and "ogb" not in sys.modules
+import_nodeproppred()
+assert sys.modules["outdated"] is outdated
+from ogb import version
+assert version.check_outdated is None
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
 def test_the_sizes_are_those_of_the_generated_twins():

@@ -12,6 +12,7 @@ from gatherbench.datasets.asked import Import
 from gatherbench.datasets.columns import columns, edge_keys, typed_columns, typed_keys
 from gatherbench.datasets.dataset import RELATIONS_FILE, DatasetError, GraphDataset
 from gatherbench.datasets.importers import import_graph
+from gatherbench.datasets.mag_source import table_of
 from gatherbench.datasets.registry import prepare_dataset
 from gatherbench.datasets.relations import read_relations
 from gatherbench.datasets.store import open_dataset
@@ -118,6 +119,21 @@ def test_columns_with_kinds_are_columns(edges):
 def test_keys_that_do_not_fit_are_refused():
     with pytest.raises(DatasetError, match="63 bits"):
         typed_keys(np.zeros(1, np.int64), np.zeros(1, np.int64), 2**31, 4, "x")
+
+
+def test_nodes_without_rows_have_the_mean_of_their_neighbours():
+    given_rows = {"paper": np.array([[1.0, 2.0], [3.0, 6.0]])}
+    edges = {
+        ("author", "writes", "paper"): np.array([[0, 0, 1], [0, 1, 1]]),
+        ("author", "at", "place"): np.array([[0, 1], [0, 0]]),
+    }
+    counts = {"paper": 2, "author": 3, "place": 1}
+    table = table_of(given_rows, edges, counts, ["paper", "author", "place"])
+    # Authors: (1,2)+(3,6) halved, (3,6), nobody; the place: the mean of the first two authors.
+    assert table.tolist() == [[1, 2], [3, 6], [2, 4], [3, 6], [0, 0], [2.5, 5]]
+    assert table.dtype == np.float32
+    with pytest.raises(DatasetError, match="author"):
+        table_of(given_rows, {}, counts, ["paper", "author", "place"])
 
 
 def test_wordnet_says_what_a_neighbour_is(tmp_path):

@@ -148,7 +148,7 @@ def test_files_without_history_or_installation_are_described_too(monkeypatch, tm
 
     monkeypatch.setattr(importlib.metadata, "requires", not_installed)
     versions = library_versions()
-    assert {"torch", "numba", "nvidia-ml-py", "cuda-bindings"} <= set(versions)
+    assert {"torch", "numba", "nvidia-ml-py", "ogb", "cuda-bindings"} <= set(versions)
     assert versions["torch"]
     assert "pytest" not in versions
     monkeypatch.setattr(machine_module, "__file__", str(tmp_path / "bench" / "machine" / "env.py"))

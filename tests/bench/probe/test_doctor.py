@@ -25,6 +25,7 @@ from gatherbench.bench.probe import doctor
 from gatherbench.bench.probe.case import NEEDS
 from gatherbench.bench.probe.doctor import Finding, examine, judge
 from gatherbench.kernels import read_engines
+from gatherbench.plugins import installing
 from gatherbench.reason import Reason, SensorUnavailableError
 
 H200 = GpuInfo("NVIDIA H200", driver="590.10", cuda_driver="13.1", memory_bytes=150 << 30)
@@ -133,8 +134,11 @@ OPEN_ENGINE = "gatherbench.kernels.read_engines.open_engine"
             {"Disk reads": ("limited", "forbidden", "io_uring_setup")},
         ),
         (
-            {"library_versions": always({"torch": "2.13.0", "numba": None})},
-            {"Libraries": ("ok", "torch 2.13.0", "")},
+            {"library_versions": always({"torch": "2.13.0", "ogb": None})},
+            {
+                "Libraries": ("ok", "torch 2.13.0", ""),
+                "ogb (extra)": ("missing", "not installed", installing("ogb")),
+            },
         ),
     ],
 )
