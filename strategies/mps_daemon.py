@@ -14,8 +14,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -30,6 +31,7 @@ LOG_VARIABLE = "CUDA_MPS_LOG_DIRECTORY"
 SHARE_VARIABLE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 DEFAULT_PIPE_FOLDER = "/tmp/nvidia-mps"
 _START_S = 20
+_NOWHERE = subprocess.DEVNULL  # a daemon that held a pipe's end would be waited for
 _LOOK_S = 0.1
 
 #: Opens the first GPU and is gone; fails as loudly as the driver does.
@@ -117,15 +119,7 @@ def _start() -> dict[str, str]:
     environment = {**os.environ, **settings}
     environment.pop(SHARE_VARIABLE, None)  # the daemon would make it everybody's
     try:
-        subprocess.run(
-            [CONTROL, "-d"],
-            env=environment,
-            check=True,
-            timeout=_START_S,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        _run([CONTROL, "-d"], environment, stdin=_NOWHERE, stdout=_NOWHERE, stderr=_NOWHERE)
         _await_daemon(environment)
         _try_out(environment)
     except (OSError, subprocess.SubprocessError):
@@ -139,8 +133,8 @@ def _start() -> dict[str, str]:
             ["/bin/sh", "-c", _WATCHER, "sh", folder],
             env=environment,
             stdin=ours,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stdout=_NOWHERE,
+            stderr=_NOWHERE,
             start_new_session=True,  # Ctrl-C and the end of a group are not for it
         )
     finally:
@@ -171,9 +165,7 @@ def _try_out(environment: dict[str, str]) -> None:
     Raises:
         SubprocessError: it did not get there within :data:`_START_S`.
     """
-    subprocess.run(
-        _CLIENT, env=environment, check=True, timeout=_START_S, capture_output=True, text=True
-    )
+    _run(_CLIENT, environment, capture_output=True, text=True)
 
 
 def _words_of(error: OSError | subprocess.SubprocessError) -> str:
@@ -183,12 +175,13 @@ def _words_of(error: OSError | subprocess.SubprocessError) -> str:
 
 
 def _ask(question: str, environment: dict[str, str]) -> None:
-    subprocess.run(
-        [CONTROL],
-        input=question + "\n",
-        text=True,
-        env=environment,
-        check=True,
-        timeout=_START_S,
-        capture_output=True,
-    )
+    _run([CONTROL], environment, input=f"{question}\n", capture_output=True, text=True)
+
+
+def _run(command: Sequence[str], environment: dict[str, str], **streams: Any) -> None:
+    """Run a command for :data:`_START_S` at most.
+
+    Raises:
+        OSError, SubprocessError: it is not there, fails, or takes longer.
+    """
+    subprocess.run(command, env=environment, check=True, timeout=_START_S, **streams)
