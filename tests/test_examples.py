@@ -119,7 +119,7 @@ def test_the_two_lines(page):
 
 
 def test_the_loader_runs_as_pasted(capsys, tmp_path, monkeypatch):
-    _, loader, on_disk, cached, empty = snippets("docs/guide.md")[1:]
+    loader, on_disk, cached, empty = snippets("docs/guide.md")[-4:]
     checked = (
         "\n    assert torch.equal(batch.x.cpu(), x[batch.n_id.cpu()])"
         "\n    assert torch.equal(batch.n_id[:batch.batch_size].cpu(), seeds.pop(0))"
