@@ -277,7 +277,8 @@ class ThreadEngine:
 
     def __init__(self, depth: int) -> None:
         self._depth, self._libc = depth, libc()
-        self._start_pool()
+        # Starts no thread yet.
+        self._pool = ThreadPoolExecutor(max(1, depth - 1), "gatherbench-gather")
 
     def run(self, reads: Reads) -> None:
         """Returns when no read is in flight; what failed stands in ``reads.failed``."""
@@ -286,9 +287,6 @@ class ThreadEngine:
         def work(counter: NDArray[np.int64]) -> None:
             read_by_thread(reads, self._libc, counter.ctypes.data, slot.ctypes.data)
 
-        if self._pid != os.getpid():
-            # After a fork the parent's threads do not exist here and its pool would wait for them.
-            self._start_pool()
         counter = np.zeros(1, np.int64)
         helpers = min(self._depth, -(-len(reads.plan.begins) // _READS_A_THREAD)) - 1
         pending = [self._pool.submit(work, counter) for _ in range(helpers)]
@@ -299,14 +297,8 @@ class ThreadEngine:
             if not future.cancel():
                 future.result()
 
-    def _start_pool(self) -> None:
-        # Starts no thread yet.
-        self._pool = ThreadPoolExecutor(max(1, self._depth - 1), "gatherbench-gather")
-        self._pid = os.getpid()
-
     def close(self) -> None:
-        if self._pid == os.getpid():
-            self._pool.shutdown(wait=True)
+        self._pool.shutdown(wait=True)
 
 
 class RingEngine:
