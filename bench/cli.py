@@ -11,17 +11,18 @@ import io
 import os
 import sys
 import warnings
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
 from gatherbench import __version__
-from gatherbench.bench.commands import datasets
 from gatherbench.bench.commands.check import check
 from gatherbench.bench.commands.common import FAILED
 from gatherbench.bench.commands.compare import compare
+from gatherbench.bench.commands.datasets import import_, info, list_graphs, prepare, remove
 from gatherbench.bench.commands.doctor import doctor
-from gatherbench.bench.commands.listing import list_things
+from gatherbench.bench.commands.listing import list_
 from gatherbench.bench.commands.predict import predict
 from gatherbench.bench.commands.probe import probe
 from gatherbench.bench.commands.report import report
@@ -36,28 +37,19 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_show_locals=False,
 )
-app.command()(run)
-app.command(name="list")(list_things)
-app.command()(show)
-app.command()(compare)
-app.command()(report)
-app.command()(predict)
-app.command()(check)
-app.command()(probe)
-app.command()(doctor)
-
 datasets_app = typer.Typer(
     help="Prepare, import, list, describe or remove a graph.", no_args_is_help=True
 )
-datasets_app.command(name="prepare")(datasets.prepare)
-datasets_app.command(name="import")(datasets.import_)
-datasets_app.command(name="list")(datasets.list_)
-datasets_app.command(name="info")(datasets.info)
-datasets_app.command(name="remove")(datasets.remove)
+_Commands = tuple[Callable[..., None], ...]
+_OURS: _Commands = (run, list_, show, compare, report, predict, check, probe, doctor)
+_OF_GRAPHS: _Commands = (prepare, import_, list_graphs, info, remove)
+for _app, _commands in ((app, _OURS), (datasets_app, _OF_GRAPHS)):
+    for _command in _commands:
+        _app.command(name=_command.__name__.partition("_")[0])(_command)
 app.add_typer(datasets_app, name="datasets")
 
 
-_USUAL_WARNING = warnings.formatwarning
+_usual_warning = warnings.formatwarning
 
 
 def main() -> None:
@@ -78,17 +70,11 @@ def main() -> None:
         sys.exit(FAILED)
 
 
-def _warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    line: str | None = None,
-) -> str:
-    """Of a plug-in: without a line of ours, which is not at fault."""
+def _warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> str:
+    """Print a plug-in's warning without a line of ours, which is not at fault."""
     if issubclass(category, PluginWarning):
         return f"warning: {message}\n"
-    return _USUAL_WARNING(message, category, filename, lineno, line)
+    return _usual_warning(message, category, *where, **more)
 
 
 def _version(wanted: bool) -> None:

@@ -49,7 +49,7 @@ def import_(asked: Import) -> None:
     typer.echo(folder)
 
 
-def list_(as_json: JsonOption = False) -> None:
+def list_graphs(as_json: JsonOption = False) -> None:
     """List the datasets on disk, and how much space each takes."""
     from gatherbench.bench.show.listing import on_disk
     from gatherbench.datasets.store import data_root

@@ -9,7 +9,7 @@ import typer
 from gatherbench.bench.commands.common import JsonOption, fail, print_json, print_table
 
 
-def list_things(
+def list_(
     what: Annotated[
         str,
         typer.Argument(

@@ -20,6 +20,7 @@ from gatherbench.bench.model.epoch import predict_batches
 from gatherbench.bench.model.load import MinibatchLoad, disk_depth, load_of
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.read.units import whole
 from gatherbench.bench.run.training_cost import training_cost
 from gatherbench.datasets.dataset import DatasetError
 from gatherbench.datasets.generated import ALPHA, MOST, PRIME
@@ -80,7 +81,7 @@ class Shape:
             sizes = spec.num_nodes, spec.num_edges, spec.feature_dim
             return cls(text, *sizes, spec.row_bytes, spec.num_classes, skew)
         try:
-            nodes, edges, dim = (_number(word) for word in text.split(","))
+            nodes, edges, dim = (whole(word.strip().replace("G", "B")) for word in text.split(","))
         except ValueError:
             nodes = edges = dim = 0
         if not (100 <= nodes < PRIME and 0 <= edges <= 1e12 and 1 <= dim <= 1e6):
@@ -90,11 +91,6 @@ class Shape:
                 " features of 1 to 10^6 floats"
             )
         return cls(text, nodes, edges, dim, 4 * dim)
-
-
-def _number(text: str) -> int:
-    factor = {"k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}.get(text.strip()[-1:], 0.0)
-    return round(float(text.strip()[:-1]) * factor) if factor else int(text)
 
 
 def draw(shape: Shape, workload: Workload) -> tuple[NDArray[np.int64], list[int], list[int]]:

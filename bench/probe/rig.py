@@ -206,22 +206,16 @@ class Rig(ExitStack):
 
     def _register(self) -> Memory:
         assert self.device is not None
-        why: Exception | str = "close other programs"
-        for span in reversed(self._sizes):
-            if span > SHARE_OF_MEMORY * available_bytes():
-                continue
-            try:
-                table = filled_table(span)
-                memory = HostRegistration(table, self.device.index)
-            except (MemoryError, RuntimeError) as error:
-                why = error
-                self.say(f"no table of {span / GIB:g} GiB: {error}")
-                continue
+        device = self.device
+
+        def make(span: int) -> Memory:
+            table = filled_table(span)
+            memory = HostRegistration(table, device.index)
             self.push(self._unregister(memory))
             return Memory("registered", table, memory.address)
-        raise RefusedError(
-            f"no_memory: no table of {self._sizes[0] >> 20} MiB can be registered: {why}"
-        )
+
+        most = SHARE_OF_MEMORY * available_bytes()
+        return self._largest([span for span in self._sizes if span <= most], make)
 
     def _unregister(self, memory: HostRegistration) -> Callable[..., None]:
         def leave(exc_type: object, *_: object) -> None:
@@ -233,16 +227,19 @@ class Rig(ExitStack):
         return leave
 
     def _bring_managed(self) -> Memory:
-        for span in reversed(self.spans):
+        memory = self._largest(self.spans, self.managed_table)
+        memory.bytes.copy_(self.table[: memory.bytes.numel()])
+        return memory
+
+    def _largest(self, spans: Sequence[int], make: Callable[[int], Memory]) -> Memory:
+        why = RefusedError("no_memory: close other programs")
+        for span in reversed(spans):
             try:
-                memory = self.managed_table(span)
-            except RefusedError as why:
-                last = why
-                self.say(f"no managed table of {span / GIB:g} GiB: {why}")
-                continue
-            memory.bytes.copy_(self.table[:span])
-            return memory
-        raise last
+                return make(span)
+            except (MemoryError, RuntimeError) as error:
+                self.say(f"no table of {span / GIB:g} GiB: {error}")
+                why = RefusedError(f"no_memory: {str(error).removeprefix('no_memory: ')}")
+        raise why
 
     def _buffer(self) -> Tensor:
         return torch.empty(OUT_BYTES, dtype=torch.uint8, device=self.device)
