@@ -91,7 +91,9 @@ class _Env(BaseModel):
 
 def limits_of(plan: dict[str, Any]) -> dict[str, Any]:
     """What a plan's ``measure`` says of how precise is enough; older ones have other keys."""
-    measure = plan["measure"]
+    measure = plan.get("measure")
+    if not isinstance(measure, dict):
+        return {}
     said = {key: measure[key] for key in ("repeats", "precision") if measure.get(key) is not None}
     older = [measure[key] for key in ("min_repeats", "max_repeats") if key in measure]
     return {**said, **({"repeats": older} if older and "repeats" not in said else {})}
