@@ -201,8 +201,7 @@ def test_what_the_readme_says_of_energy_processors_and_the_host_by_hand():
     shares = sum((one / each["epoch.wall_time"]).groupby(series).median() for one in parts)
     shares = 100 * shares.drop("cpu_gather", level="strategy")
     issued = shares[shares > 100 * 2 / 3].index
-    bound = {(run.rows.set_index("workload")["dataset"][w].iloc[0], s, v)
-             for w, s, v, *_ in host_bound(run)}  # fmt: skip
+    bound = {(run.plan["workloads"][w]["dataset"], s, v) for w, s, v, *_ in host_bound(run)}
     assert bound == set(issued)
     assert len(bound) == 27, "all but cpu_gather on two graphs, five on the third"
     shares = shares.drop(LARGE)
@@ -222,7 +221,7 @@ def test_what_registered_memory_is_not_separated_from_is_quoted_from_the_rows():
 def test_alignment_and_what_is_faster_over_32_gib_by_hand():
     """From the rows: paired logarithms of two series; DGL's rates over ours at 16 to 512 B."""
     run, said = decided(runs_of(FOLDER)), " ".join(" ".join(findings()).split())
-    times = run.values("epoch", "wall_time").reset_index()
+    times = run.measured["epoch_s"].rename("value").reset_index()
     for workload in run.workloads:
         one, other = (
             times[(times["workload"] == workload) & (times["strategy"] == name)]
