@@ -19,7 +19,7 @@ _NAMES = (
 
 
 def available_in_cgroup(proc: Path = _PROC, mount: Path = _MOUNT) -> int | None:
-    """Bytes that this process's cgroup leaves it, and those that it is in; ``None``: no limit.
+    """Return the bytes that this process's cgroup leaves it, and those above; ``None``: no limit.
 
     Args:
         proc: the process's folder under ``/proc``.
@@ -41,7 +41,7 @@ def available_in_cgroup(proc: Path = _PROC, mount: Path = _MOUNT) -> int | None:
 
 
 def _left(folder: Path, limit_file: str, used_file: str, pages: str) -> int | None:
-    """Bytes that may still be taken, pages of files given up; ``None``: no limit is told."""
+    """Return the bytes that may still be taken, pages of files given up; ``None``: no limit."""
     limit, used = _number(folder / limit_file), _number(folder / used_file)
     if limit is None or used is None:
         return None
@@ -50,7 +50,7 @@ def _left(folder: Path, limit_file: str, used_file: str, pages: str) -> int | No
 
 
 def _number(file: Path) -> int | None:
-    """What the file says; ``None`` of "max", and of version 1's word for it, near 2^63."""
+    """Read a number; ``None`` for "max", and for version 1's word for it, near 2^63."""
     text = _text(file).strip()
     return int(text) if text.isdecimal() and int(text) < 1 << 60 else None
 

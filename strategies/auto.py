@@ -52,8 +52,10 @@ CLOCK = "from one fetch's submit to the next, training included; turns in shuffl
 
 @dataclass(frozen=True)
 class Auto(Strategy):
-    """``search``: ``fresh``, in the first minibatches of each training. A word for callers and rows
-    of the time when a finding could be kept."""
+    """``search``: ``fresh``, in the first minibatches of each training.
+
+    It is the only word: callers and rows have it from the time when a finding could be kept.
+    """
 
     name: ClassVar[str] = "auto"
     summary: ClassVar[str] = "whichever exact path the training itself shows to be the fastest"

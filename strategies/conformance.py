@@ -74,7 +74,7 @@ class _NoOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def _set(getter: Callable[[], Any], setter: Callable[[Any], object], value: Any) -> Iterator[None]:
-    """A setting of the process, as it was before afterwards."""
+    """Change a setting of the process, and restore it afterwards."""
     before = getter()
     setter(value)
     try:
@@ -478,7 +478,7 @@ def open_known(
     device: torch.device,
     mode: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> Fetcher:
-    """The strategy opened under a mode of torch with what it needs to know, of a random graph.
+    """Open the strategy under a mode of torch, with what it needs to know of a random graph.
 
     A table that has to lie in a file is written to one, which goes when the fetcher does.
     """

@@ -58,7 +58,7 @@ class OverlappedFetcher(KernelFetcher):
     """A :class:`KernelFetcher` on a stream of its own that finds what share of the GPU it needs."""
 
     def share(self, percent: int) -> str:
-        """Gather on ``percent`` of the GPU from now on; how, for a row's source."""
+        """Gather on ``percent`` of the GPU from now on; return how, for a row's source."""
         return share_threads(self, percent)
 
     def take(self, percent: int, why: str, metric: str = "budget") -> None:

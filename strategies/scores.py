@@ -205,7 +205,7 @@ def hottest(scores: NDArray[Any], count: int) -> NDArray[np.int64]:
 
 @njit(nogil=True, cache=True)
 def _received(indptr: Any, indices: Any, share: NDArray[Any]) -> NDArray[Any]:
-    """What each node gets where each node ``u`` gives ``share[u]`` along each of its in-edges."""
+    """Add up what each node gets where each ``u`` gives ``share[u]`` along each of its in-edges."""
     received = np.zeros_like(share)
     for node in range(len(share)):
         for edge in range(indptr[node], indptr[node + 1]):
