@@ -36,7 +36,7 @@ def path_skip(device: torch.device) -> Reason | None:
 
 
 def reads_managed(strategy: object) -> bool:
-    """Tell whether a GPU reads the strategy's rows in managed memory (``kernels/managed_memory.py``).
+    """Tell whether a GPU reads the rows in managed memory (``kernels/managed_memory.py``).
 
     A table that is loaded there is read in place, of another the path makes a copy.
     """
