@@ -151,17 +151,17 @@ def named(name: str, variant: str) -> Strategy | None:
 def in_words(name: str, variant: str) -> str:
     """A series by what differs from its strategy's default: ``cached_zero_copy (degree, 10 %)``.
 
-    Shares are always there, and so is the word of a strategy that has one parameter. A number
-    stands behind its parameter's name: ``(ahead 1)``.
+    Shares are always there, and so is the word of a strategy with one parameter, if it has others.
+    A number stands behind its parameter's name: ``(ahead 1)``.
     """
     path = named(name, variant)
     if path is None:
         return name if variant in ("", "default") else f"{name} ({variant.replace(',', ', ')})"
     known = parameters(type(path))
     words = []
-    for parameter, (default, *_) in known.items():
+    for parameter, (default, *others) in known.items():
         word = str(getattr(path, parameter))
-        if word != default or word.endswith("%") or len(known) == 1:
+        if word != default or word.endswith("%") or (others and len(known) == 1):
             alone = not word.isdigit() and word not in ("yes", "no")
             words.append(word.replace("%", " %") if alone else f"{parameter} {word}")
     return f"{name} ({', '.join(words)})" if words else name
