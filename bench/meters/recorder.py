@@ -26,24 +26,25 @@ class Recorder:
 
     def __init__(self, meters: Sequence[Meter]) -> None:
         self._meters = tuple(meters)
-        self._broken: dict[Meter, str] = {}
+        self._broken: dict[int, str] = {}
         self.readings: tuple[Reading, ...] = ()
 
     def __enter__(self) -> Self:
         self._broken = {}
-        for meter in self._meters:
+        for number, meter in enumerate(self._meters):
             try:
                 meter.begin()
             except Exception as error:
-                self._broken[meter] = f"begin raised {words_of(error)}"
+                self._broken[number] = f"begin raised {words_of(error)}"
         return self
 
     def __exit__(self, *_: object) -> None:
-        seen = {meter: self._closed(meter) for meter in reversed(self._meters)}
-        self.readings = tuple(one for meter in self._meters for one in seen[meter])
+        seen = [self._closed(number) for number in reversed(range(len(self._meters)))]
+        self.readings = tuple(reading for readings in reversed(seen) for reading in readings)
 
-    def _closed(self, meter: Meter) -> list[Reading]:
-        if why := self._broken.get(meter):
+    def _closed(self, number: int) -> list[Reading]:
+        meter = self._meters[number]
+        if why := self._broken.get(number):
             return broken(meter, why)
         try:
             return closed(meter)

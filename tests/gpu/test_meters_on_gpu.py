@@ -8,6 +8,7 @@ import torch
 from gatherbench.bench.meters.nvml_device import GpuUnderTest, NvmlDevice, SensorChoice
 from gatherbench.bench.meters.pcie import PcieMeter
 from gatherbench.bench.meters.power import GpuPowerMeter
+from gatherbench.bench.meters.recorder import closed
 from gatherbench.bench.meters.trust import TRUSTED
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.sensor_check import PinnedCopier, calibrate_gpu, torch_gpu_uuids
@@ -38,9 +39,9 @@ def test_the_trusted_source_counts_a_known_copy():
     assert "pcie_host_to_device_ratio_of_1_mib" in {r.metric for r in rows}
     meter = PcieMeter(GpuUnderTest(torch_gpu_uuids(this_gpu()), choice), timed=False)
     copier = PinnedCopier(this_gpu(), 256 << 20)
-    meter.start()
+    meter.begin()
     copied = copier.copy("host_to_device", 1.0, lambda: None)
-    found = {r.metric: r for r in meter.stop()}
+    found = {r.metric: r for r in closed(meter)}
     counted = found["pcie_host_to_device"]
     if counted.value is None:  # the machine was too busy to read in time
         pytest.skip(str(counted.reason))
@@ -49,9 +50,9 @@ def test_the_trusted_source_counts_a_known_copy():
 
 def test_power_is_read_or_has_a_reason():
     meter = GpuPowerMeter(GpuUnderTest(torch_gpu_uuids(this_gpu()), SensorChoice()))
-    meter.start()
+    meter.begin()
     torch.cuda.synchronize()
-    readings = {r.metric: r for r in meter.stop()}
+    readings = {r.metric: r for r in closed(meter)}
     power = readings["gpu_power"]
     assert (power.value is None) == (power.reason is not None)
     if power.value is not None:

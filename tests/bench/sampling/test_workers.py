@@ -279,12 +279,12 @@ def test_the_meters_count_what_workers_used_though_they_have_ended():
 def test_what_ended_before_the_window_is_not_in_it():
     meter = ThreadMeter()
     assert list(drawn_ahead([burn] * 2, zip(range(4)))) == list(range(4))
-    meter.start()
+    meter.begin()
     for _ in range(2):  # whatever ends inside it
         other = threading.Thread(target=burn, args=(0,))
         other.start()
         other.join()
-    used = {r.metric: r.value for r in meter.stop()}
+    used = meter.end()
     assert used["cpu_sampler_workers"] == 0
 
 
