@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 import tomllib
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from gatherbench.bench.plan.plan import (
+    EVERY_OTHER,
     Measure,
     Plan,
     PlanError,
@@ -19,8 +21,10 @@ from gatherbench.bench.plan.plan import (
     nearest_or_all,
 )
 from gatherbench.outside import read_text
+from gatherbench.plugins import nearest
 
 PLANS_FOLDER = Path(__file__).parent / "plans"
+STRATEGIES_FOLDER = Path(__file__).parents[2] / "strategies"
 
 #: In place of a plan's name: the one that decides in some minutes.
 USUAL = "usual"
@@ -76,10 +80,20 @@ def load_plan(name_or_path: str) -> Plan:
         raise PlanError(f"{path.name}: nested too deep") from error
     try:
         name = re.sub(r"[^A-Za-z0-9_-]+", "-", path.stem)[:40]
-        return Plan.model_validate({"name": name, **text})
+        plan = Plan.model_validate({"name": name, **text})
     except ValidationError as error:
         problems = "\n  ".join(_explain(e) for e in error.errors() if not _of_the_other(e))
         raise PlanError(f"{path.name}:\n  {problems}") from None
+    # The registry knows them all, but takes seconds to load torch: a path's file has its name.
+    known = {file.stem for file in STRATEGIES_FOLDER.glob("[a-z]*.py")}
+    known |= set(importlib.metadata.entry_points(group="gatherbench.strategies").names)
+    for number, one in enumerate(table.name for table in plan.strategy):
+        if one not in {EVERY_OTHER, *known}:
+            hint = nearest(one, known) or "; `gatherbench list strategies` has the names"
+            raise PlanError(
+                f"{path.name}:\n  strategy[{number}]: no strategy is called {one!r}{hint}"
+            )
+    return plan
 
 
 def plan_schema() -> dict[str, Any]:

@@ -60,7 +60,7 @@ def raw(tmp_path: Path) -> Path:
 def test_types_follow_one_another_and_edges_go_both_ways(raw, tmp_path):
     folder = tmp_path / "ogbn-mag"
     MagSource("ogbn-mag").prepare(folder, 1.0, silent)
-    data = open_dataset(folder, check="full")
+    data = open_dataset(folder)
     # Papers have the labels, so they come first: 0 to 2; authors 3 and 4; the field 5.
     assert data.spec.node_types == (("paper", 3), ("author", 2), ("field_of_study", 1))
     assert data.labels.tolist() == [4, 348, 0, -1, -1, -1]

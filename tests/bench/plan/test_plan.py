@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from gatherbench.bench.commands import execute as execute_module
 from gatherbench.bench.commands.execute import BadRunError, new_run, reopen
 from gatherbench.bench.machine.env import describe_machine
 from gatherbench.bench.plan.plan import Plan, PlanError, ResolvedPlan
-from gatherbench.bench.plan.plan_file import load_plan, plan_names
+from gatherbench.bench.plan.plan_file import STRATEGIES_FOLDER, load_plan, plan_names
 from gatherbench.bench.plan.workload import Workload, workload_name
 from gatherbench.bench.run.declared_rows import UNCOUNTED
 from gatherbench.bench.run.models import build_model
@@ -167,6 +168,16 @@ def test_more_repeats_than_anybody_needs_are_refused_before_they_are_spelled_out
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
+        (
+            '"cpu_gather"',
+            '"cpu_gathr"',
+            "[0]: no strategy is called 'cpu_gathr'; did you mean 'cpu",
+        ),
+        (
+            '"all_in_gpu"',
+            '"x"',
+            "[1]: no strategy is called 'x'; `gatherbench list strategies` has",
+        ),
         ("repeats = 3", "repeat = 3", "measure.repeat: unknown key; did you mean 'repeats'?"),
         ("[measure]", "[mesure]", "mesure: unknown key; did you mean 'measure'?"),
         ("[[workload]]", "[workload]", "workload: there may be several: write [[workload]]"),
@@ -270,7 +281,6 @@ def test_what_is_wrong_is_named(tmp_path, before, after, said):
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        ('name = "cpu_gather"', 'name = "cpu_gathr"', "cpu_gather"),
         ("mode =", "mod =", "mode"),
         ('"naive", "pinned"', '"naive", "pined"', "pinned"),
         ('"wordnet"', '"wordnett"', "wordnet"),
@@ -544,3 +554,27 @@ def test_a_captured_step_is_another_workload_on_the_same_minibatches(tmp_path):
 def test_what_cannot_be_captured_is_refused_before_anything_runs(tmp_path, old, new, said):
     with pytest.raises(PlanError, match=re.escape(said)):
         load_plan(write(tmp_path, CAPTURED.replace(old, new))).cases()
+
+
+def test_a_name_that_is_no_strategys_is_refused_without_loading_torch(tmp_path):
+    path = write(tmp_path, SMALL.replace('"cpu_gather"', '"cpu_gathr"'))
+    code = f"""
+import subprocess
+import sys
+from gatherbench.bench.plan.plan_file import load_plan
+from gatherbench.bench.plan.plan import PlanError
+try:
+    load_plan({path!r})
+except PlanError:
+    assert "torch" not in sys.modules
+else:
+    raise AssertionError
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_file_of_a_strategy_has_its_name():
+    from gatherbench.strategies.registry import CHOICES, STRATEGIES
+
+    for strategy in (*STRATEGIES, *CHOICES):
+        assert (STRATEGIES_FOLDER / f"{strategy.name}.py").is_file()
