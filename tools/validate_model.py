@@ -30,7 +30,6 @@ from gatherbench.kernels.policies import policy
 from gatherbench.kernels.requests import request_row, uniform_ids
 
 FITTED_ON, PREDICTED = "rtx3090-pcie3", "rtx3090-pcie4"
-GPUS = (1, 2, 4, 8)
 #: Reddit (Hamilton et al., NeurIPS 2017; EVIDENCE's shapes) and the authors' script.
 NODES, WIDTH, CLASSES, TRAIN_NODES = 232_965, 602, 41, 153_431
 BATCH, HIDDEN, FANOUTS = 1000, 16, (25, 10)
@@ -191,43 +190,17 @@ def chart_epochs(fitted: Fitted, profile: LinkProfile, gpus: int = 1) -> dict[Ba
     }
 
 
-def several_gpus(reference: pd.DataFrame) -> dict[str, list[float]]:
-    """How much faster than CPU gather the chart's other bars are by the model, on :data:`GPUS`.
-
-    Published, for several GPUs and other graphs: 0.65 to 0.92 (Min et al., PVLDB 14(11) 2021).
-    """
-    fitted, profile = fitted_chart(reference), load_profile(PREDICTED)
-    epochs = [chart_epochs(fitted, profile, gpus) for gpus in GPUS]
-    seconds = [{bar: e.epoch_s for bar, e in one.items()} for one in epochs]
-    return {
-        f"{bar[0]} {bar[1]}".removesuffix(" default"): [s[CPU_GATHER] / s[bar] - 1 for s in seconds]
-        for bar in BARS
-        if bar != CPU_GATHER
-    }
-
-
 def tables(reference: pd.DataFrame) -> str:
-    """The comparison with published figures as Markdown; ``NOTES.md`` holds it word for word."""
-    lines = _header("link", "strategy", "published", "modelled", "error", "")
+    """The comparison with the published chart as Markdown; ``NOTES.md`` holds it word for word."""
+    lines = ["| link | strategy | published | modelled | error | |", "|" + "---|" * 6]
     for bar in reddit_chart(reference).to_dict("records"):
         name = f"{bar['strategy']} {bar['variant']}".replace(" default", "")
         error = round(bar["error"], 3) + 0.0  # never -0.0
         lines.append(
             f"| {bar['machine']} | {name} | {bar['published_s']:.2f} s | {bar['modelled_s']:.2f} s"
-            f" | {error:+.1%} | {_HOW[bar['fitted']]} |"
+            f" | {error:+.1%} | {'fitted' if bar['fitted'] else 'predicted'} |"
         )
-    lines += _header("GPUs", *(str(number) for number in GPUS))
-    for strategy, ratios in several_gpus(reference).items():
-        lines.append(f"| {strategy} | " + " | ".join(f"{gain:+.0%}" for gain in ratios) + " |")
-    return "\n".join(lines).lstrip() + "\n"
-
-
-_HOW = {True: "fitted", False: "predicted"}
-
-
-def _header(*names: str) -> list[str]:
-    """The head of a Markdown table, a blank line before it."""
-    return ["", f"| {' | '.join(names)} |".replace("|  |", "| |"), "|" + "---|" * len(names)]
+    return "\n".join(lines) + "\n"
 
 
 def main(results: Path) -> None:

@@ -265,11 +265,11 @@ def burn(number: int) -> int:
 def test_the_meters_count_what_workers_used_though_they_have_ended():
     """Eight times 50 ms, in three threads: the process has them, and they are the sampler's."""
     cpu, threads = CpuMeter(), ThreadMeter()
-    cpu.start()
-    threads.start()
+    cpu.begin()
+    threads.begin()
     assert list(drawn_ahead([burn] * 3, zip(range(8)))) == list(range(8))
-    by_thread = {r.metric: r.value or 0.0 for r in threads.stop()}
-    whole = {r.metric: r.value or 0.0 for r in cpu.stop()}
+    by_thread = threads.end()
+    whole = cpu.end()
     assert whole["cpu_user"] + whole["cpu_system"] >= 0.4
     assert 0.4 <= by_thread["cpu_sampler_workers"] < 0.5
     assert by_thread["cpu_ended_threads"] < 0.1
