@@ -13,18 +13,16 @@
 # %%
 import pandas as pd
 
-from gatherbench.bench.plan.workload import RELATIONAL
-from gatherbench.bench.read.axis import axis
+from gatherbench.bench.read.axis import axis, axis_of
 from gatherbench.bench.show.answer import answers
 from gatherbench.bench.show.views.axis import chart
 from helpers import bars, published, runs, say, show
 
 #: Field of an axis → what its chart shows, and the plan that measures it.
 FIELDS = {
-    "activations": (("peak", "epoch"), "activations"),
+    "around_step": (("peak", "epoch"), "activations"),
     "model": (("train", "peak"), "relations"),
-    "structure": (("epoch", "then"), "structure"),
-    "partitions": (("epoch", "accuracy"), "disk"),
+    "sampler": (("epoch", "then"), "structure"),
 }
 
 # %% [markdown]
@@ -57,7 +55,7 @@ show(
 
 # %%
 measured = {field: [run for run in runs() if len(axis(run, field))] for field in FIELDS}
-relational = {*RELATIONAL, *RELATIONAL.values()}
+relational = set(axis_of("model").over)
 measured["model"] = [r for r in runs() if axis(r, "model")["value"].isin(relational).any()]
 for field, (columns, plan) in FIELDS.items():
     for run in measured[field]:
@@ -80,4 +78,4 @@ for field, found in measured.items():
             )
         say(*(f"- {one.workload}: {one.text}" for one in answers(run)))
     if not found:
-        say(f"- {field.capitalize()}: **not measured yet**.")
+        say(f"- {field}: **not measured yet**.")

@@ -92,7 +92,7 @@ def test_the_product_needs_nothing_that_is_not_shipped():
 
 #: The rooms of ``bench/``, each of which imports only of those before it.
 ROOMS = (
-    *("machine", "plan", "sampling", "meters", "run", "read", "model", "show"),
+    *("machine", "plan", "sampling", "meters", "run", "neighbours", "read", "model", "show"),
     *("regress", "probe", "commands"),
 )
 

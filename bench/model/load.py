@@ -47,7 +47,6 @@ class MinibatchLoad:
     layers: int = 0
     gpu_samples: bool = False  # minibatches are drawn on the GPU
     training: TrainingCost = _NOTHING
-    activation_bytes: float = 0.0  # that leave the GPU in a step and come back for its backward
     handover_s: float = 0.0  # that each transfer waits for another process, with the link idle
     sample_s: float | None = None  # measured; where given they take the place of the model's
     train_s: float | None = None

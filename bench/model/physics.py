@@ -250,8 +250,8 @@ def sampling(load: MinibatchLoad, profile: LinkProfile) -> Part:
 def training(load: MinibatchLoad, profile: LinkProfile) -> Part:
     """A training step on the GPU: a roofline of operations and bytes, or a launch after the other.
 
-    Edges in host memory are copied first; activations that left the GPU come back while the
-    backward pass runs. What issuing the step takes the host is apart (:func:`issuing`).
+    Edges in host memory are copied first. What issuing the step takes the host is apart
+    (:func:`issuing`).
     """
     if load.train_s is not None:
         return Part(load.train_s, "training (measured)")
@@ -262,9 +262,6 @@ def training(load: MinibatchLoad, profile: LinkProfile) -> Part:
         at_rate("GPU memory", cost.memory_bytes, profile, "gpu.memory_rate"),
         Part(launched, "kernel launches", profile.why("gpu.launch")),
     ]
-    if load.activation_bytes:
-        back = engine_copy(load.activation_bytes, profile)
-        limits.append(replace(back, bound="activations over the link"))
     step = all_known(*limits)
     if not step.known:
         return step

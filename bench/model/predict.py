@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import pandas as pd
 import torch
 
 from gatherbench.bench.model.epoch import EpochPrediction, predict_batches
@@ -26,7 +25,7 @@ from gatherbench.bench.run.columns import Column
 from gatherbench.bench.run.declared_rows import PATH_METRICS, TRAINING_METRICS
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import CHECK_STAGE, RunStore
-from gatherbench.bench.run.training_cost import TrainingCost, recomputing
+from gatherbench.bench.run.training_cost import TrainingCost
 from gatherbench.reason import Reason
 from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.data_path import DataPath
@@ -110,18 +109,17 @@ def series_of(run: Run) -> list[Series]:
             missing = "rows that other ranks send are not modelled"
         if not missing and fields.get("step") == "captured":
             missing = "captured steps are not modelled"
+        if not missing and fields.get("around_step"):
+            missing = "what is around a step is not modelled"
         if missing:
             found.append(Series(*key, None, missing=missing, gpus=ranks))
             continue
         more = dict(measured.get(key[0], {}), gpu_samples=run.drawn in GPU_SAMPLING)
-        for name in ("sample_s", "activation_bytes"):
-            if more.get(name):
-                more[name] *= ranks / facts["declared_sample_minibatches"]
+        if more.get("sample_s"):
+            more["sample_s"] *= ranks / facts["declared_sample_minibatches"]
         load = replace(declared_load(facts, float(tables[key[0]])), **more)
         if strategy is not None:
             load = replace(load, disk_depth=disk_depth(strategy))
-        if fields.get("activations") == "recompute":
-            load = replace(load, training=recomputing(load.training))
         found.append(Series(*key, load, int(facts["declared_sample_minibatches"]), gpus=ranks))
     return found
 
@@ -186,11 +184,10 @@ def _measured(run: Run) -> dict[str, dict[str, Any]]:
     of several ranks the slowest one's. Noisy cases count where a workload has no others.
     """
     found = {}
-    names = [*KEYS, "basis", "rank", "noisy", "sample_s", "activations_out_bytes"]
+    names = [*KEYS, "basis", "rank", "noisy", "sample_s"]
     epochs = run.epochs.reindex(columns=names)
     epochs = epochs[(epochs["basis"] == "measured") & (epochs["rank"] < 0)]
     for workload, rows in epochs.groupby("workload"):
-        moved = rows["activations_out_bytes"].median()
         drawn = rows[rows["sample_s"].notna()]
         quiet = drawn[~drawn["noisy"]]
         remark = _WAITED if run.sampler_workers else _SAMPLING[run.drawn]
@@ -199,7 +196,6 @@ def _measured(run: Run) -> dict[str, dict[str, Any]]:
         found[str(workload)] = {
             "sample_s": counted.median() if len(drawn) else None,
             "remarks": (remark,) if len(drawn) else (),
-            "activation_bytes": 0.0 if pd.isna(moved) else moved,
         }
     return found
 

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from gatherbench.bench.plan.structure import Policy, Structure
-from gatherbench.bench.plan.workload import MODELS, Case, Workload, own_model
+from gatherbench.bench.plan.doors import MODELS, AroundStep, OwnSampler, opened, own_model
+from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.plugins import nearest
-from gatherbench.strategies.partition_orders import Partitions
 
 if TYPE_CHECKING:
     from gatherbench.strategies.base import Strategy
@@ -52,6 +51,9 @@ _GONE = {
     ("minibatches", ""): "every epoch has minibatches of its own; leave the key out",
     ("sampling", "replay"): 'minibatches are drawn for every epoch; take "live", or "gpu" where'
     " the CPU's sampling is not to be seen",
+    ("sampling", "snapshot"): "a workload names its sampler, as in the plan structure",
+    ("activations", ""): "a workload has around_step, as in the plan activations",
+    ("partitions", ""): "a workload names its sampler, as in the guide",
 }
 
 #: A list of values leaves something to measure; larger numbers than these are slips.
@@ -62,11 +64,13 @@ FromNought = Annotated[int, Field(ge=0)]
 Width = Annotated[int, Field(ge=1, le=2**20)]
 Ranks = Annotated[int, Field(ge=1, le=1024)]
 Share = Annotated[float, Field(gt=0)]
-#: Where a step's saved tensors may lie until its backward pass.
-Activations = Literal["keep", "recompute", "host", "disk"]
 #: How a GPU comes to the operations of a training step.
 Step = Literal["issued", "captured"]
 Scaling = Literal["strong", "weak"]
+
+
+#: The doors of a workload that are objects with parameters.
+_DOORS: dict[str, type[Any]] = {"sampler": OwnSampler, "around_step": AroundStep}
 
 
 class PlanError(ValueError):
@@ -84,6 +88,15 @@ class _Table(BaseModel):
         allow_inf_nan=False,
         use_attribute_docstrings=True,
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gone(cls, given: Any) -> Any:
+        """Say what has replaced words of older plans."""
+        for (key, value), remedy in _GONE.items():
+            if isinstance(given, dict) and key in given and value in ("", given[key]):
+                raise ValueError(f"{key} = {given[key]!r} is gone: {remedy}")
+        return given
 
 
 def _as_list(value: T | list[T]) -> list[T]:
@@ -106,32 +119,24 @@ class Measure(_Table):
     """Epochs that are run and dropped before the measured ones."""
     epochs: FromOne = 2
     """Measured epochs of each case."""
-    sampling: Literal["live", "gpu", "uva", "snapshot"] = "live"
+    sampling: Literal["live", "gpu", "uva"] = "live"
     """Where an epoch gets its minibatches, which are its own. live: the CPU draws them. gpu: the
     GPU draws them (as live without a GPU). uva: the GPU draws them and reads the graph in host
-    memory, over the same link as the rows. snapshot: the CPU draws other minibatches, by a policy
-    of [structure] that remembers neighbours."""
+    memory, over the same link as the rows."""
     graph: Literal["registered", "managed"] = "registered"
     """Kind of host memory in which the GPU reads the graph, with sampling = "uva"."""
     sampler_workers: FromNought = 0
     """Threads of each rank that draw minibatches ahead of the loop, at most two each, as a
     DataLoader's workers do. Each takes one of the case's cores. The stage sample is then the wait
     for a minibatch. 0: the loop draws on every core; a GPU draws ahead by itself."""
-    activations: OneOrMore[Activations] = "keep"
-    """Where activations wait for the backward pass; a list expands to one workload each. keep: on
-    the device. recompute: only each layer's input is kept. host: in host memory. disk: in a file in
-    the data folder, past the page cache."""
-    activations_from: FromNought = 65536
-    """Smallest saved tensor, in bytes, that activations moves. Parameters and a step's inputs are
-    never moved."""
     step: OneOrMore[Step] = "issued"
     """How the GPU is given a training step; a list expands to one workload each. issued: operation
     by operation. captured: once, in a CUDA graph that each minibatch replays, filled up to the size
     of the largest; GraphSAGE on one GPU."""
     count_batches: FromNought = 0
     """Minibatches, evenly spread over an epoch, that are counted for the bytes and requests of all
-    (0: each is counted). Each is counted, too, where steps are captured, a minibatch depends on
-    those before it, or a path reads a disk."""
+    (0: each is counted). Each is counted, too, where steps are captured, a workload has a sampler
+    of its own, or a path reads a disk."""
     eval_batches: FromNought = 0
     """Minibatches of test nodes that score the trained model at the end (0: none)."""
     eval_every_epoch: bool = False
@@ -152,19 +157,13 @@ class Measure(_Table):
     energy: bool = True
     """On a GPU, add epochs until its energy counter has the 10 s that it needs. false: no energy is
     measured, and cases may take half as long."""
+    peak: bool = False
+    """Count the memory that a step takes at its most, in one step of the first repeat after all
+    that is timed."""
     trace: bool = False
     """Write a Chrome trace of one more epoch of each strategy after its measured epochs."""
     nvtx: bool = False
     """Mark the measured epochs for Nsight Systems (on a GPU)."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _gone(cls, given: Any) -> Any:
-        """Say what has replaced words of older plans."""
-        for (key, value), remedy in _GONE.items():
-            if isinstance(given, dict) and key in given and value in ("", given[key]):
-                raise ValueError(f"{key} = {given[key]!r} is gone: {remedy}")
-        return given
 
     @model_validator(mode="after")
     def _fit_together(self) -> Measure:
@@ -172,8 +171,6 @@ class Measure(_Table):
             raise ValueError("repeats = [LEAST, MOST]: the smaller number comes first")
         if self.graph != "registered" and self.sampling != "uva":
             raise ValueError(f'graph = "{self.graph}" is read with sampling = "uva" alone')
-        if self.sampling == "snapshot" and self.sampler_workers > 1:
-            raise ValueError('sampling = "snapshot" draws in order: sampler_workers is 0 or 1')
         if self.eval_every_epoch and (self.together or not self.eval_batches):
             raise ValueError(
                 "eval_every_epoch scores eval_batches minibatches after each epoch of one path:"
@@ -184,8 +181,6 @@ class Measure(_Table):
                 "together: of two paths with the minibatches of one epoch the second finds rows in"
                 " the CPU's caches: say epochs = 2 or more"
             )
-        if "captured" in self.steps and self.ways != ["keep"]:
-            raise ValueError('step = "captured" needs activations = "keep"')
         if (epochs := self.warmup_epochs + self.epochs) * SHORTEST_EPOCH_S > self.timeout_s:
             raise ValueError(
                 f"epochs and warmup_epochs: {epochs:,} do not end within timeout_s ="
@@ -204,50 +199,9 @@ class Measure(_Table):
         return _as_list(self.repeats)[-1]
 
     @property
-    def ways(self) -> list[Activations]:
-        """Of keeping activations."""
-        return _as_list(self.activations)
-
-    @property
     def steps(self) -> list[Step]:
         """Ways of giving the GPU a step."""
         return _as_list(self.step)
-
-
-class StructureTable(_Table):
-    """``[structure]``: scalars or lists; lists expand."""
-
-    policy: OneOrMore[Policy] = ["fbl", "fcr", "otf"]
-    """How sampling = "snapshot" draws. fbl: from whole lists, as plain sampling. fcr: from caches
-    of neighbours, all renewed at once. otf: from caches renewed bit by bit. dependent: a node
-    repeats what it drew in the minibatch before."""
-    alpha: OneOrMore[float] = 2.0
-    """fcr, otf: size of a node's cache, as a multiple of its fan-out."""
-    every: OneOrMore[int] = 8
-    """fcr: minibatches between two renewals of the caches."""
-    refresh: OneOrMore[float] = 0.1
-    """otf: share of a node's cache that is renewed at each draw."""
-    fetch: OneOrMore[float] = 0.1
-    """otf: share of each draw that comes from the node's whole list."""
-    threshold: OneOrMore[int] = 30
-    """fcr, otf: largest number of neighbours for which a node has no cache."""
-    shared: OneOrMore[Literal["no", "yes"]] = "no"
-    """fcr, otf: whether all layers share one cache."""
-    keep: OneOrMore[float] = 0.9
-    """dependent: share of the nodes that repeat their last draw."""
-
-    @model_validator(mode="after")
-    def _possible(self) -> StructureTable:
-        self.expand("snapshot")
-        return self
-
-    def expand(self, sampling: str) -> list[str]:
-        """What workloads have for ``structure``, each once."""
-        if sampling != "snapshot":
-            return [""]
-        axes: dict[str, Any] = dict(self)
-        axes["shared"] = [one == "yes" for one in _as_list(axes["shared"])]
-        return list(dict.fromkeys(Structure(**one).words for one in _combined(axes)))
 
 
 class WorkloadTable(_Table):
@@ -261,7 +215,8 @@ class WorkloadTable(_Table):
     """Halve each scale until the machine has room: twice the table and the graph in host memory,
     the graph on the disk."""
     model: OneOrMore[str] = "sage"
-    """sage, gat, mlp (ignores edges), or a class of your own: "my_module:MyGNN"."""
+    """sage, gat, mlp (ignores edges), or a class of your own: "my_module:MyGNN". bench/neighbours
+    has some that know the kinds of edges."""
     hidden: OneOrMore[Width] = 16
     """Width of the hidden layers; for gat, of each head."""
     fanouts: list[list[int]] = [[25, 10]]
@@ -278,9 +233,12 @@ class WorkloadTable(_Table):
     scaling: OneOrMore[Scaling] = "strong"
     """With several GPUs, strong splits each minibatch of batch_size seeds over them, and weak gives
     each of them batch_size seeds, so an epoch has fewer steps."""
-    partitions: OneOrMore[str] = ""
-    """Draw each minibatch from the partitions that a buffer holds: "16/4 beta" holds 4 of 16, in
-    the order beta, comet, sequential or dispersed."""
+    sampler: OneOrMore[str] = ""
+    """Sampler that draws the minibatches on the CPU in place of ours: "module:Class key=value".
+    bench/neighbours has some."""
+    around_step: OneOrMore[str] = ""
+    """What is put around forward and backward pass of each training step:
+    "module:Class key=value". bench/neighbours has some."""
 
     @field_validator("fanouts", mode="before", json_schema_input_type=list[int] | list[list[int]])
     @classmethod
@@ -291,12 +249,12 @@ class WorkloadTable(_Table):
             raise ValueError("fan-outs are whole numbers above 0, one a layer, such as [25, 10]")
         return many
 
-    @field_validator("model", "partitions")
+    @field_validator("model", "sampler", "around_step")
     @classmethod
     def _known(cls, value: Any, info: Any) -> Any:
         for one in _as_list(value):
-            if info.field_name == "partitions" and one:
-                Partitions.parse(one)
+            if info.field_name in _DOORS and one:
+                opened(one, _DOORS[info.field_name])
             elif info.field_name == "model" and one not in MODELS and ":" not in one:
                 known = nearest_or_all(one, [*MODELS, "my_module:MyGNN"])
                 raise ValueError(f"unknown model {one!r}{known}")
@@ -324,8 +282,7 @@ class StrategyTable(BaseModel):
     name: str
     """A name of `gatherbench list strategies`, which also lists its parameters; or "*" for every
     strategy of ours that the plan does not name, with default parameters. "*" leaves out paths that
-    read a file, and those that need several ranks or partitions where the workload has none.
-    Required."""
+    read a file. Required."""
 
     @model_validator(mode="after")
     def _something(self) -> StrategyTable:
@@ -359,8 +316,6 @@ class Plan(_Table):
     GPU's calibration; without a GPU, the paper's machine)."""
     measure: Measure = Measure()
     """How each case is measured."""
-    structure: StructureTable | None = None
-    """What sampling remembers of neighbours; lists expand to one workload each."""
     workload: Annotated[list[WorkloadTable], Field(min_length=1)]
     """Graphs and models to train; lists expand to every combination."""
     strategy: Annotated[list[StrategyTable], Field(min_length=1)]
@@ -388,17 +343,10 @@ class Plan(_Table):
         ]
         return self.model_copy(update={"workload": tables})
 
-    @property
-    def structures(self) -> list[str]:
-        """What workloads have for ``structure``."""
-        return (self.structure or StructureTable()).expand(self.measure.sampling)
-
     @model_validator(mode="after")
     def _can_end(self) -> Plan:
-        if self.structure is not None and self.measure.sampling != "snapshot":
-            raise ValueError('[structure] needs sampling = "snapshot"')
         workloads, repeats = sum(one.count for one in self.workload), self.measure.min_repeats
-        workloads *= len(self.measure.ways) * len(self.measure.steps) * len(self.structures)
+        workloads *= len(self.measure.steps)
         strategies = sum(one.count for one in self.strategy)
         if (count := workloads * strategies * repeats) > MOST_CASES:
             raise ValueError(
@@ -410,13 +358,8 @@ class Plan(_Table):
     def workloads(self) -> list[Workload]:
         """Every workload of the plan, each once, in the order written."""
         every = (w for table in self.workload for w in table.expand())
-        ways = list(itertools.product(self.measure.ways, self.measure.steps, self.structures))
         return list(
-            dict.fromkeys(
-                replace(w, activations=way, step=step, structure=structure)
-                for w in every
-                for way, step, structure in ways
-            )
+            dict.fromkeys(replace(w, step=step) for w in every for step in self.measure.steps)
         )
 
     def cases(self) -> list[Case]:
@@ -433,7 +376,7 @@ class Plan(_Table):
         chosen = self._strategies()
         for workload in self.workloads():
             try:
-                _refuse(workload)
+                _refuse(workload, self.measure)
             except (ValueError, KeyError) as error:
                 raise PlanError(f"plan {self.name}: workload: {_words(error)}") from error
         rng, workloads = random.Random(0), self.workloads()
@@ -447,7 +390,7 @@ class Plan(_Table):
                 Case(workload, one.strategy.name, one.strategy.variant, one.params, repeat)
                 for one in order
                 for workload in workloads
-                if not one.other or one.suits(workload)
+                if not one.other or one.suits
             ]
         return _one_file_each(cases)
 
@@ -478,10 +421,9 @@ class _Chosen(NamedTuple):
     params: dict[str, Any]
     other: bool
 
-    def suits(self, workload: Workload) -> bool:
-        """Whether ``"*"`` means this path for the workload."""
-        if "partitions" in self.strategy.needs:
-            return bool(workload.partitions)
+    @property
+    def suits(self) -> bool:
+        """Whether ``"*"`` means this path."""
         return "file" not in self.strategy.needs
 
 
@@ -566,28 +508,31 @@ def nearest_or_all(word: object, known: Iterable[str]) -> str:
     return nearest(word, known) or f" (known: {', '.join(known)})"
 
 
-def _refuse(workload: Workload) -> None:
-    """Refuse what cannot be had, and minibatches that leave a rank or a partition without nodes.
+def _refuse(workload: Workload, measure: Measure) -> None:
+    """Refuse what cannot be had, and minibatches that leave a rank without nodes.
 
     Raises:
         ValueError, KeyError: and why.
     """
-    from gatherbench.datasets.dataset import read_spec
     from gatherbench.datasets.files import make_parent
     from gatherbench.datasets.registry import get_source
     from gatherbench.datasets.store import dataset_folder
 
     if workload.model not in MODELS:
         own_model(workload.model)
-    if workload.step == "captured" and (workload.model != "sage" or workload.gpus > 1):
-        raise ValueError('step = "captured" is there for model = "sage" on one GPU so far')
-    if workload.partitions and workload.gpus > 1:
+    if workload.step == "captured" and (
+        workload.model != "sage" or workload.gpus > 1 or workload.around_step
+    ):
         raise ValueError(
-            f"partitions = {workload.partitions!r} are for one rank, and there are"
-            f" {workload.gpus}: leave partitions out, or gpus"
+            'step = "captured" is there for model = "sage" on one GPU so far, with nothing around'
+            " a step"
         )
-    if workload.partitions and workload.structure:
-        raise ValueError("partitions and [structure] draw minibatches each in their own way")
+    if workload.sampler:
+        own: Any = opened(workload.sampler, _DOORS["sampler"])
+        if measure.sampling in GPU_SAMPLING:
+            raise ValueError(f'{workload.sampler} draws on the CPU: take sampling = "live"')
+        if own.in_order and measure.sampler_workers > 1:
+            raise ValueError(f"{workload.sampler} draws in order: sampler_workers is 0 or 1")
     if workload.step_seeds < workload.gpus:
         raise ValueError(
             f"batch_size = {workload.batch_size} leaves no seed node for some of"
@@ -599,12 +544,6 @@ def _refuse(workload: Workload) -> None:
         if workload.scale != 1 and not source.scalable:
             raise ValueError(f"{source.name} is one fixed graph: its scale is 1")
         make_parent(folder)  # else each of its cases would fail for this
-    elif workload.parted is not None:
-        nodes = read_spec(folder)[0].num_nodes
-        if nodes < workload.parted.count:
-            raise ValueError(
-                f"partitions = {workload.partitions!r}: {workload.dataset} has {nodes} nodes"
-            )
 
 
 def _are_fanouts(value: Any) -> bool:

@@ -16,7 +16,6 @@ from gatherbench.bench.plan.plan import (
     Plan,
     PlanError,
     StrategyTable,
-    StructureTable,
     WorkloadTable,
     nearest_or_all,
 )
@@ -38,7 +37,6 @@ def plan_names() -> list[str]:
 #: What a plan's tables are checked against.
 TABLES: dict[str, type[BaseModel]] = {
     "measure": Measure,
-    "structure": StructureTable,
     "workload": WorkloadTable,
     "strategy": StrategyTable,
 }

@@ -3,54 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
-import inspect
 import json
 import re
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from gatherbench.bench.plan.structure import Structure
-from gatherbench.outside import words_of
+from gatherbench.bench.plan.doors import MODELS, short_name
 
-if TYPE_CHECKING:
-    from torch import nn
-
-    from gatherbench.strategies.partition_orders import Partitions
-
-#: Models of graphs whose edges have kinds (bench/run/relational.py), and PyG's that has the same
-#: values.
-RELATIONAL = MappingProxyType(
-    {
-        "rgcn": "rgcn",
-        "rgcn-fast": "rgcn",
-        "rgcn-compact": "rgcn",
-        "rgat": "rgat",
-        "rgat-compact": "rgat",
-        "rgat-reordered": "rgat",
-        "rgat-compact-reordered": "rgat",
-    }
-)
-#: Models by their names in a plan; any other is a class of the user's own, ``module:Class``.
-MODELS = MappingProxyType(
-    {
-        "sage": "GraphSAGE",
-        "gat": "GAT",
-        "mlp": "MLP",
-        "rgcn": "R-GCN",
-        "rgcn-fast": "R-GCN fast",
-        "rgcn-compact": "R-GCN compact",
-        "rgat": "R-GAT",
-        "rgat-compact": "R-GAT compact",
-        "rgat-reordered": "R-GAT reordered",
-        "rgat-compact-reordered": "R-GAT with both",
-    }
-)
 #: The model that looks at no edge: trained on rows of a table without a graph (``uniform``).
 GRAPHLESS = "mlp"
 #: Characters of a name before its digest, so that it and what is hung on it name a file.
@@ -69,10 +30,9 @@ class Workload:
     ``batch_size`` seeds are those of a step of all ranks (``strong``: the same steps as one rank
     takes, each split) or of one rank (``weak``: fewer steps an epoch, and larger ones).
 
-    With ``partitions``, such as ``16/4 beta``, a minibatch is drawn from the few parts of the graph
-    that a buffer holds meanwhile, in the order named, and from no other: other minibatches, another
-    accuracy (MariusGNN). ``activations`` says where what a step saves for its backward pass lies
-    meanwhile, ``step`` whether the host issues a step or has the GPU replay it.
+    ``sampler`` names a sampler that draws other minibatches than ours, ``around_step`` what is put
+    around forward and backward pass of each step (:mod:`.doors`). ``step`` says whether the host
+    issues a step or has the GPU replay it.
     """
 
     dataset: str
@@ -85,9 +45,8 @@ class Workload:
     seed: int = 0
     gpus: int = 1
     scaling: Literal["strong", "weak"] = "strong"
-    partitions: str = ""
-    activations: str = "keep"
-    structure: str = ""
+    sampler: str = ""
+    around_step: str = ""
     step: str = "issued"
 
     @property
@@ -100,39 +59,12 @@ class Workload:
         return self.batch_size * (self.gpus if self.scaling == "weak" else 1)
 
     @property
-    def parted(self) -> Partitions | None:
-        """What ``partitions`` says; the order of the parts is drawn from the seed.
-
-        Raises:
-            ValueError: it says nothing that could be done.
-        """
-        from gatherbench.strategies.partition_orders import Partitions
-
-        return Partitions.parse(self.partitions, self.seed) if self.partitions else None
-
-    @property
-    def lists(self) -> Structure:
-        """What ``structure`` says.
-
-        Raises:
-            ValueError: it says nothing that could be done.
-        """
-        return Structure.parse(self.structure)
-
-    @property
-    def remembers(self) -> bool:
-        """Whether minibatches depend on those before, and so are not those of plain sampling."""
-        return self.lists.policy != "fbl"
-
-    @property
     def trace_id(self) -> str:
         """Names the minibatches alone: workloads that differ only in the model share a trace."""
         fan = "x".join(str(f) for f in self.fanouts)
         fields = self._fields()
-        for other in ("model", "hidden", "activations", "step"):
+        for other in ("model", "hidden", "around_step", "step"):
             fields.pop(other, None)
-        if not self.remembers:
-            fields.pop("structure", None)
         return self._named(f"f{fan}", "", fields)
 
     @property
@@ -142,17 +74,15 @@ class Workload:
         Of a model of the user's own the class alone is readable.
         """
         model = f"{self.model.rpartition(':')[2]}{self.hidden}x{self.layers}"
-        memory = "" if self.activations == "keep" else f"-{self.activations}"
-        memory += f"-{self.lists.policy}" if self.structure else ""
-        memory += "" if self.step == "issued" else f"-{self.step}"
-        return self._named(model, memory, self._fields())
+        step = f"-{_class_of(self.around_step)}" if self.around_step else ""
+        step += "" if self.step == "issued" else f"-{self.step}"
+        return self._named(model, step, self._fields())
 
-    def _named(self, what: str, memory: str, fields: dict[str, Any]) -> str:
+    def _named(self, what: str, step: str, fields: dict[str, Any]) -> str:
         scale = "" if self.scale == 1.0 else f"@{self.scale:g}"
         ranks = "" if self.gpus == 1 else f"-x{self.gpus}{self.scaling[0]}"
-        parts = self.partitions.replace("/", "of").replace(" ", "")
-        parts = f"-p{parts}" if parts else ""
-        name = f"{self.dataset}{scale}-{what}-b{self.batch_size}{ranks}{parts}{memory}"
+        drawn = f"-{_class_of(self.sampler)}" if self.sampler else ""
+        name = f"{self.dataset}{scale}-{what}-b{self.batch_size}{ranks}{drawn}{step}"
         return f"{name[:_LONGEST]}-{_digest(json.dumps(fields, sort_keys=True))}"
 
     def _fields(self) -> dict[str, Any]:
@@ -160,40 +90,10 @@ class Workload:
         fields = asdict(self)
         if self.gpus == 1:
             del fields["gpus"], fields["scaling"]
-        for later in ("partitions", "activations", "structure", "step"):
-            if fields[later] in (0, "", "keep", "issued"):
+        for later in ("sampler", "around_step", "step"):
+            if fields[later] in ("", "issued"):
                 del fields[later]
         return fields
-
-
-def own_model(name: str) -> type[nn.Module]:
-    """The class that ``my_module:MyGNN`` names, from the current folder or ``PYTHONPATH``.
-
-    It is called as ``MyGNN(in_channels, hidden, out_channels, num_layers)`` and makes an
-    ``nn.Module`` whose ``forward(x, batch)`` turns the fetched rows ``x``, float32 ``[B, D]``, and
-    their ``MiniBatch`` into the seeds' logits ``[S, out_channels]``, as ``BlockGNN.forward`` does.
-
-    Raises:
-        ValueError: there is no such module or class, or it is not called like this.
-    """
-    from torch import nn
-
-    module, _, class_name = name.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:  # a console script has its own folder there instead
-        sys.path.insert(0, here)
-    try:
-        found: Any = getattr(importlib.import_module(module), class_name)
-        inspect.signature(found).bind("in_channels", "hidden", "out_channels", "num_layers")
-    except Exception as error:  # whatever the user's module raises
-        said = words_of(error)
-        raise ValueError(
-            f"model {name!r} is no MyGNN(in_channels, hidden, out_channels, num_layers) in a module"
-            f" of the current folder or PYTHONPATH ({said})"
-        ) from error
-    if not (isinstance(found, type) and issubclass(found, nn.Module)):
-        raise ValueError(f"model {name!r} is no class of torch.nn.Module")
-    return found
 
 
 def workload_name(fields: Mapping[str, Any]) -> str:
@@ -212,16 +112,14 @@ def workload_name(fields: Mapping[str, Any]) -> str:
         words.append(f"{fields['max_batches']} minibatches")
     if (ranks := ranks_of(fields)) > 1:
         words.append(f"{ranks_in_words(ranks)}, {fields['scaling']} scaling")
-    if fields.get("partitions"):
-        words.append(f"partitions {fields['partitions']}")
-    if (where := fields.get("activations", "keep")) != "keep":
-        words.append(f"activations: {where}")
+    for door, what in (("sampler", "sampler"), ("around_step", "around steps")):
+        if fields.get(door):
+            words.append(f"{what}: {short_name(fields[door])}")
     if (step := fields.get("step", "issued")) != "issued":
         words.append(f"{step} step")
-    if fields.get("structure"):
-        words.append(f"structure: {fields['structure']}")
     scale = "" if fields["scale"] == usual.scale else f"@{fields['scale']:g}"
-    name = f"{fields['dataset']}{scale} {MODELS.get(fields['model'], fields['model'])}"
+    model = fields["model"]
+    name = f"{fields['dataset']}{scale} {MODELS.get(model) or short_name(model)}"
     return f"{name} ({'; '.join(words)})" if words else name
 
 
@@ -275,6 +173,11 @@ def case_id(workload: str, strategy: str, variant: str, repeat: int) -> str:
     if len(name) > _LONGEST:
         name = f"{name[:_LONGEST]}.{_digest(name)}"
     return re.sub(r"[^\w@.+-]", "-", name, flags=re.ASCII)
+
+
+def _class_of(words: str) -> str:
+    """The class that the words of a door name, as a part of a file's name."""
+    return re.sub(r"\W+", "-", short_name(words).partition(" ")[0], flags=re.ASCII)
 
 
 def _digest(text: str) -> str:

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gatherbench.bench.plan.workload import RELATIONAL, Workload, ranks_of
+from gatherbench.bench.plan.doors import short_name
+from gatherbench.bench.plan.workload import Workload, ranks_of
 from gatherbench.bench.read.derive import (
     ends_of,
     epoch_logs,
@@ -165,10 +166,10 @@ def accuracy_over_time(run: Run) -> pd.DataFrame:
 
 def accuracy_by_then(run: Run) -> pd.Series[float]:
     """What each series had come to by the time that all had with which it may be compared: those
-    that differ in ``structure`` and seed at most. By :data:`SERIES`; 0 before the first score.
+    that differ in ``sampler`` and seed at most. By :data:`SERIES`; 0 before the first score.
     """
     curves, found = accuracy_over_time(run), {}
-    for _, members in run.alike(structure="", seed=0):
+    for _, members in run.alike(sampler="", seed=0):
         mine = curves[curves["workload"].isin(members)].groupby(SERIES)
         by = mine["time_s"].max().min()
         for key, curve in mine:
@@ -185,6 +186,8 @@ def _right(run: Run) -> Mapping[Key, Logs]:
 
 
 _ACCURACY = Extra("accuracy", "test accuracy", "share", "accuracy", _median("eval_test_accuracy"))
+#: Of the device's memory, beyond what is there before the step.
+_PEAK = Extra("peak", "a step’s memory at its most", "B", "peak", _median("train_peak_bytes"))
 _KEPT = (
     Extra("counted", "rows found on the device, counted", "share", "found",
           lambda run: found_on_device(run)["counted"]),
@@ -194,6 +197,12 @@ _KEPT = (
 )  # fmt: skip
 _AMPLIFICATION = Extra("amplification", "read for a byte of rows", "×", "B/B",
                        _off_disk("amplification"))  # fmt: skip
+
+#: Relational models, and PyG's of the same values.
+_SAME_VALUES = {
+    **dict.fromkeys(("RGCN", "FastRGCN", "CompactRGCN"), "RGCN"),
+    **dict.fromkeys(("RGAT", "CompactRGAT", "ReorderedRGAT", "CompactReorderedRGAT"), "RGAT"),
+}
 
 #: In the order in which they are shown.
 AXES = (
@@ -230,26 +239,25 @@ AXES = (
         " own. Below 1 the page cache had some. Reads a second: of the time that the loop waited,"
         " or of the epoch where fetches run ahead.",
     ),
-    Axis("partitions", "Partitions", (_ACCURACY, _AMPLIFICATION), plain=""),
     Axis(
-        "activations", "Activations",
+        "around_step", "What is around a step",
         (
-            Extra("peak", "a step’s memory at its most", "B", "peak",
-                  _most("activations_step_peak_bytes")),
-            Extra("out", "moved out a step", "B", "out", _of_a_step("activations_out_bytes")),
-            Extra("in", "brought back a step", "B", "in", _of_a_step("activations_in_bytes")),
-            Extra("stall", "waited for a step", "s", "stall", _of_a_step("activations_stall_s")),
-            Extra("buffers", "buffers in host memory", "B", of=_most("activations_buffers_bytes")),
+            _PEAK,
+            Extra("out", "moved out a step", "B", "out", _of_a_step("around_step_out_bytes")),
+            Extra("in", "brought back a step", "B", "in", _of_a_step("around_step_in_bytes")),
+            Extra("stall", "waited for a step", "s", "stall", _of_a_step("around_step_stall_s")),
+            Extra("buffers", "buffers in host memory", "B", of=_most("around_step_buffers_bytes")),
             Extra("fetch", "wait for rows over the first", "×", "fetch", logs=_logs("fetch_s")),
         ),
-        plain="keep",
-        note="Memory: of the device beyond what is there before the step, of one step of a copy of"
-        " the model. Wait for rows above 1: what moves shares link, disk or cores with the rows.",
+        plain="",
+        note="Wait for rows above 1: what moves shares link, disk or cores with the rows.",
     ),
     Axis("step", "How a GPU is given a step", plain="issued"),
     Axis(
-        "structure", "Sampling that remembers",
+        "sampler", "Samplers",
         (
+            _ACCURACY,
+            _AMPLIFICATION,
             Extra("distinct", "distinct neighbours an epoch", "1", "distinct",
                   _of_workload("declared_sample_distinct_neighbours")),
             Extra("cache", "memory of the caches", "B", "cache",
@@ -268,14 +276,13 @@ AXES = (
         (
             Extra("train", "training an epoch", "s", "train", _median("train_s")),
             Extra("longer", "that over the first", "×", "train", logs=_logs("train_s")),
-            Extra("peak", "tensors of a step at their most", "B", "peak",
-                  _median("train_peak_bytes")),
+            _PEAK,
             Extra("distinct", "distinct source and kind an edge", "share", "U/E",
                   lambda run: _of_workload("declared_sample_pairs")(run)
                   / _of_workload("declared_sample_edges")(run)),
             _ACCURACY,
         ),
-        plain="", over=RELATIONAL,
+        plain="", over=_SAME_VALUES,
         note="Models that know kinds of edges are compared with PyG’s layer of the same values.",
     ),
     Axis("share", "Rows kept on the device", _KEPT),
@@ -376,6 +383,7 @@ def _placed(run: Run, of: Axis, key: Key) -> tuple[str, str, int] | None:
     if of.field in _FIELDS:
         fields = run.plan["workloads"][key.workload]
         value = fields.get(of.field, of.plain)
+        value = short_name(value) if isinstance(value, str) else value
         words = [value, *(fields.get(n, usual) for n, usual in of.merged.items())]
         place = value if isinstance(value, int) else int(value != of.plain)
         return (

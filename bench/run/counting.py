@@ -65,7 +65,8 @@ def _sets(jobs: Sequence[Job], rank: int) -> Iterator[dict[str, Any]]:
     epochs = Epochs(mine, dataset, Trace.open(trace))
     strategies = {_name(one.case): build(one.case.strategy, one.case.params) for one in jobs}
     asked = [one for one in strategies.values() if one.role != "choice"]
-    known = knowledge_of(workload, dataset, epochs.measured_ids())
+    parts = epochs.sampler.partitions
+    known = knowledge_of(workload, dataset, epochs.measured_ids(), parts)
     known = replace(known, ranks=Ranks(rank, world, world), file=file_of(dataset))
     make = replace(first.run, basis="declared")  # a case has its own names on its rows
     for chosen in range(first.measure.epochs):
@@ -91,12 +92,12 @@ def _counted(
 
     They are drawn once, and each is forgotten when all paths have been asked about it.
     """
-    seen, spec = MinibatchSet(epochs.batches), epochs.dataset.spec
+    seen, spec = MinibatchSet.of(epochs), epochs.dataset.spec
     numbers = _chosen(epochs, strategies)
 
     def ids() -> Iterator[Tensor]:
         for batch in epochs.on_cpu(chosen, numbers):
-            seen.add(batch, epochs.job, spec.num_nodes)
+            seen.add(batch)
             yield batch.input_ids
 
     mine, *theirs = itertools.tee(ids(), 1 + len(strategies))
@@ -119,7 +120,7 @@ def _chosen(epochs: Epochs, strategies: Sequence[Strategy]) -> list[int] | None:
     """The numbers of the minibatches that are counted for all; ``None``: each is counted."""
     few, all_of_them = epochs.plan.count_batches, epochs.batches
     workload = epochs.workload
-    depend = workload.step == "captured" or workload.remembers or workload.parted is not None
+    depend = workload.step == "captured" or bool(workload.sampler)
     if depend or not 0 < few < all_of_them or any("file" in one.needs for one in strategies):
         return None
     return [one * all_of_them // few for one in range(few)]

@@ -10,19 +10,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from gatherbench.bench.plan.workload import MODELS, RELATIONAL, own_model
+from gatherbench.bench.plan.doors import MODELS, own_model
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.job import Job
-from gatherbench.bench.run.relational import pairs_of
+from gatherbench.bench.run.models import TalliedModel
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.training_cost import COUNTED, Counted, training_cost
 from gatherbench.bench.sampling.minibatch import MiniBatch
-from gatherbench.bench.sampling.snapshot import SnapshotSampler
+from gatherbench.bench.sampling.sampler import Tally
 from gatherbench.datasets.dataset import DatasetSpec
 from gatherbench.kernels.order import LINE_BYTES, MANAGED_PAGE_BYTES, PAGE_BYTES
 from gatherbench.strategies.base import Strategy
@@ -69,32 +69,33 @@ class MinibatchSet:
         batches: that the epoch has; those that are counted stand for all.
         num_nodes, num_edges: of each layer, as those of
             :class:`~gatherbench.bench.sampling.trace.Trace`.
-        pairs: distinct sources and kinds of a block's edges, where kinds matter.
-        drawn: pairs of a node and a neighbour that was drawn for it, each once and coded as one
-            number, where sampling remembers.
+        tallies: what else counts them, for the model or the sampler.
     """
 
     batches: int
     num_nodes: list[tuple[int, ...]] = field(default_factory=list)
     num_edges: list[list[int]] = field(default_factory=list)
-    pairs: int = 0
-    drawn: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    tallies: list[Tally] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, epochs: Epochs) -> Self:
+        """What is to be counted of an epoch, so far of no minibatch."""
+        tallies, model = [epochs.sampler.tally()], epochs.workload.model
+        if model not in MODELS and issubclass(own := own_model(model), TalliedModel):
+            tallies.append(own.tally())
+        return cls(epochs.batches, tallies=[one for one in tallies if one is not None])
 
     @property
     def scale(self) -> float:
         """The epoch's minibatches over those that were counted."""
         return self.batches / len(self.num_nodes)
 
-    def add(self, batch: MiniBatch, job: Job, num_nodes: int) -> None:
-        """Count one more minibatch, of a graph of ``num_nodes``."""
+    def add(self, batch: MiniBatch) -> None:
+        """Count one more minibatch."""
         self.num_nodes.append(batch.num_nodes)
         self.num_edges.append([block.shape[1] for block in batch.edges])
-        if job.case.workload.model in RELATIONAL:
-            self.pairs += pairs_of(batch)
-        if job.measure.sampling == "snapshot":
-            ids = batch.input_ids.numpy()
-            coded = [ids[to.numpy()] * num_nodes + ids[of.numpy()] for of, to in batch.edges]
-            self.drawn = np.unique(np.concatenate([self.drawn, *coded]))
+        for tally in self.tallies:
+            tally.add(batch)
 
 
 def constant_rows(job: Job, strategy: Strategy, spec: DatasetSpec, known: Knowledge) -> list[Row]:
@@ -122,10 +123,9 @@ def set_rows(epochs: Epochs, chosen: int, seen: MinibatchSet, make: RowMaker) ->
     yield make.ok("sample", "minibatches", "1", seen.batches, source)
     yield make.ok("sample", "seeds", "1", int(nodes[0]), source)
     yield make.ok("sample", "edges", "1", int(edges.sum()), source)
-    yield from _structure_rows(epochs, seen, make)
-    if workload.model in RELATIONAL:
-        source = "distinct sources and kinds of a block's edges"
-        yield make.ok("sample", "pairs", "1", round(seen.pairs * seen.scale), source)
+    for tally in seen.tallies:
+        for counted in tally.counted(seen.scale):
+            yield make.ok("sample", *counted)
     source = "counted from the shapes of the minibatches (bench/run/training_cost.py)"
     # Every count is linear in nodes and edges, but for the launches.
     shapes = nodes.tolist(), edges.tolist()
@@ -147,15 +147,6 @@ def requests_of(metrics: Iterable[str]) -> dict[int, str]:
     """Those of the metrics that count requests, by the bytes of one."""
     told = re.compile(_REQUESTS.format(r"(\d+)"))
     return {int(found[1]): found[0] for found in map(told.fullmatch, metrics) if found}
-
-
-def _structure_rows(epochs: Epochs, seen: MinibatchSet, make: RowMaker) -> Iterator[Row]:
-    """What drawing a set saw of neighbour lists, and remembers of them."""
-    if epochs.plan.sampling == "snapshot":
-        source = "count of the epoch: pairs of a node and a neighbour drawn for it, each once"
-        yield make.ok("sample", "distinct_neighbours", "1", len(seen.drawn), source)
-        cache = epochs.sampler.cache_bytes if isinstance(epochs.sampler, SnapshotSampler) else 0
-        yield make.ok("sample", "structure_cache", "B", cache, "nbytes of the sampler's caches")
 
 
 def path_rows(path: DataPath, make: RowMaker) -> Iterator[Row]:

@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gatherbench.bench.plan.doors import is_relational
 from gatherbench.bench.plan.plan import GPU_SAMPLING
-from gatherbench.bench.plan.workload import RELATIONAL
 from gatherbench.bench.run.job import Job
+from gatherbench.bench.sampling.device_sampler import DeviceSampler
 from gatherbench.bench.sampling.epoch import draws
 from gatherbench.bench.sampling.minibatch import MiniBatch
-from gatherbench.bench.sampling.state_sampler import sampler_of
-from gatherbench.bench.sampling.trace import Sampler, Trace
+from gatherbench.bench.sampling.sampler import sampler_of
+from gatherbench.bench.sampling.trace import Trace
 from gatherbench.bench.sampling.typed import EdgeKinds
 from gatherbench.bench.sampling.workers import Pending, begun_ahead, drawn_ahead
 from gatherbench.datasets.dataset import GraphDataset
@@ -37,18 +38,16 @@ class Epochs:
         self.dataset, self.trace, self.rank = dataset, trace, max(job.rank, 0)
         graph = (dataset.indptr, dataset.indices)
         self.sampler = sampler_of(self.workload, *graph)
-        self._drawing: Sampler = self.sampler
         device = torch.device(job.device)
         #: Has a GPU draw a minibatch, where one does.
         self._begin: Callable[..., Pending[MiniBatch]] | None = None
         if self.plan.sampling in GPU_SAMPLING and device.type == "cuda":
             in_place = self.plan.graph if self.plan.sampling == "uva" else None
-            self._drawing = sampler_of(self.workload, *graph, device, in_place=in_place)
-            # Sampling that remembers is the CPU's.
-            self._begin = getattr(self._drawing, "begin", None)
+            fanouts = self.workload.fanouts
+            self._begin = DeviceSampler(*graph, fanouts, device, in_place=in_place).begin
         workers = 0 if self._begin else self.plan.sampler_workers
-        self._workers = [self._drawing.clone(threads=1) for _ in range(workers)]
-        self._kinds = EdgeKinds(dataset) if self.workload.model in RELATIONAL else None
+        self._workers = [self.sampler.clone(threads=1) for _ in range(workers)]
+        self._kinds = EdgeKinds(dataset) if is_relational(self.workload.model) else None
         self._waits: list[float] = []
         self._orders = dict[int, list[tuple[Any, int]]]()
         self._further = itertools.count(self.plan.epochs + self.plan.warmup_epochs)
@@ -60,12 +59,12 @@ class Epochs:
 
     def measured(self, number: int) -> Iterator[MiniBatch]:
         """Those of set ``number``."""
-        tasks = self._tasks(number)
+        tasks = iter(self._order(number))
         if self._begin:
             return begun_ahead(self._begin, tasks, waited=self._waits.append)
         if self._workers:
             return drawn_ahead([self._typed(one.sample) for one in self._workers], tasks)
-        return map(self.typed, itertools.starmap(self._drawing.sample, tasks))
+        return map(self.typed, itertools.starmap(self.sampler.sample, tasks))
 
     def typed(self, batch: MiniBatch) -> MiniBatch:
         """The minibatch with the kinds of its edges, if the model asks for them."""
@@ -103,19 +102,16 @@ class Epochs:
         self._waits.clear()
         return told if self._begin else None
 
-    def _tasks(self, epoch: int) -> Iterator[tuple[Any, int]]:
-        """The seeds of each minibatch."""
-        return iter(self._order(epoch))
-
     def _order(self, epoch: int) -> list[tuple[Any, int]]:
-        """Those that :meth:`_tasks` gives; some epochs' are kept, as paths take turns.
+        """The seeds of each minibatch; some epochs' are kept, as paths take turns.
 
         To sort a million of them takes longer than an epoch may.
         """
         if epoch not in self._orders:
             if len(self._orders) == KEPT_ORDERS:
                 del self._orders[next(iter(self._orders))]
-            self._orders[epoch] = list(draws(self.workload, self.dataset, epoch, self.rank))
+            order = draws(self.workload, self.dataset, self.sampler, epoch, self.rank)
+            self._orders[epoch] = list(order)
         return self._orders[epoch]
 
     def _typed(self, sample: Callable[..., MiniBatch]) -> Callable[..., MiniBatch]:

@@ -20,17 +20,14 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from gatherbench.bench.machine.numa import Binding, bind_case, share_on_node
 from gatherbench.bench.meters.nvml_device import GpuUnderTest
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import open_meters
+from gatherbench.bench.plan.doors import is_relational
 from gatherbench.bench.plan.plan import GPU_SAMPLING
-from gatherbench.bench.plan.workload import RELATIONAL, Workload
-from gatherbench.bench.run.activation_rows import compared as compares_activations
-from gatherbench.bench.run.activation_rows import moved_rows, rows_of_a_step
-from gatherbench.bench.run.activations import Keep, activations_of
 from gatherbench.bench.run.captured import (
     CapturedTrainer,
     StepInputs,
@@ -72,6 +69,7 @@ from gatherbench.bench.run.models import Trainer, build_model, to_device
 from gatherbench.bench.run.nvtx import TRACE_BATCHES, Mark, nvtx_session, unmarked, write_trace
 from gatherbench.bench.run.rows import SET, Row, RowMaker
 from gatherbench.bench.run.sensor_check import gpu_under_test
+from gatherbench.bench.run.step_context import counted_rows, gradient_row, step_context
 from gatherbench.bench.run.store import CHECK_STAGE, PartWriter
 from gatherbench.bench.run.table import (
     Table,
@@ -172,7 +170,8 @@ class Ground:
     def known(self) -> Knowledge:
         """All that a path may know."""
         ids = self.epochs.measured_ids()
-        known = knowledge_of(self._job.case.workload, self.dataset, ids)
+        parts = self.epochs.sampler.partitions
+        known = knowledge_of(self._job.case.workload, self.dataset, ids, parts)
         ranks = self.group.ranks or Ranks(0, 1, 1)
         return replace(known, ranks=ranks, file=file_of(self.dataset))
 
@@ -292,7 +291,7 @@ class MeasuredCase(ExitStack):
         """Why the path cannot run here now, as far as can be said before it is opened."""
         spec, job = self._ground.dataset.spec, self._job
         size = spec.table_bytes
-        if job.case.workload.model in RELATIONAL:
+        if is_relational(job.case.workload.model):
             if not spec.relations:
                 return unsupported(f"the edges of {spec.name} have no kinds: prepare it anew")
             if self._device.type == "cuda" and job.measure.sampling in GPU_SAMPLING:
@@ -318,11 +317,11 @@ class MeasuredCase(ExitStack):
         if (skipped := _anybody(group, strategy.skip(device, table.nbytes))) is not None:
             return skipped
         if "partitions" in ground.known.missing(strategy.needs):
-            return str(unsupported('the workload has no partitions; say some, as "16/4 beta"'))
+            remedy = "take a sampler that keeps to some: docs/guide.md, Tables on disk"
+            return str(unsupported("minibatches keep to no partitions", remedy))
         knowledge = ground.known.limited_to(strategy.needs)
         cached = _cached(knowledge.file)
         make, clock = job.rows, "time.perf_counter"
-        kept = self.enter_context(activations_of(job, device))
         self._stays = StaysOnHost(device, table.nbytes) if reads_managed(strategy) else None
         begin = time.perf_counter()
         fetcher = self.enter_context(strategy.open(table, device, knowledge))
@@ -352,7 +351,8 @@ class MeasuredCase(ExitStack):
             check_ready(fetcher, looked_at[0].input_ids)
         out.row(make.ok(CHECK_STAGE, "batches", "1", checked, COMPARED))
         counts = self._declared(knowledge)
-        trainer = _trainer(job.case.workload, ground, kept)
+        trainer = _trainer(job, ground)
+        self.callback(trainer.around.close)
         self._training = _Training(
             job, strategy, ground, loaded.truth, fetcher, trainer, witness, counts, out
         )
@@ -408,7 +408,7 @@ class MeasuredCase(ExitStack):
         out.rows(_setup_rows(later, job.rows))
         if self._stays is not None:
             out.row(self._stays.row(job.rows))
-        if job.case.workload.model in RELATIONAL and job.first:
+        if job.measure.peak and job.first:
             out.row(training.peak())
         if not self._alone:
             with self.energy:  # the measured epochs were between those of others
@@ -515,8 +515,8 @@ class _Training:
         plan, make, when = self.job.measure, self.job.rows, "in the warm-up"
         self.fetcher.expect(self.epochs.batches)
         self.out.rows(self.group.rows(make))
-        if compares_activations(plan):
-            self._activation_rows(typical)
+        if self.job.case.workload.around_step:
+            self.out.row(self._gradient_row(typical))
         if isinstance(self.trainer, CapturedTrainer):
             self._captured_rows(self.trainer, typical)
         tuned = self._tuned(typical)
@@ -528,12 +528,10 @@ class _Training:
                 self._epoch(self.epochs.warm_up(number), unmarked, watch)
         return tuned
 
-    def _activation_rows(self, batch: MiniBatch) -> None:
-        """What a step takes of memory, and that its gradients are those of ``keep``."""
-        spec, (x, on_device) = self.epochs.dataset.spec, self._beside(batch)
-        sizes = spec.num_classes, len(spec.relations)
-        step = (self.job.case.workload, sizes, self.trainer, x, on_device)
-        self.out.rows(rows_of_a_step(self.job.rows, *step))
+    def _gradient_row(self, batch: MiniBatch) -> Row:
+        """That what is around a step changes none of its gradients."""
+        plain = _model(self.job, self.ground)
+        return gradient_row(self.job.rows, self.trainer, plain, *self._beside(batch))
 
     def _captured_rows(self, trainer: CapturedTrainer, batch: MiniBatch) -> None:
         """Capture the step; what its fixed size adds, and that its gradient is the issued step's.
@@ -597,7 +595,7 @@ class _Training:
         spots = self.witness.spots(self.epochs.batches, f"in epoch {number}")
         batches = self.epochs.measured(chosen)
         self.epochs.waited_s()  # in epochs that are not measured
-        self.trainer.activations.told()
+        self.trainer.around.counts()
         resting = self._torch_resting(f"in epoch {number}")
         with spots as watch, resting, recorder:
             times = self._epoch(batches, mark, watch)
@@ -608,7 +606,7 @@ class _Training:
         for stage, seconds in times.stages.items():
             out.samples(case, number, stage, seconds)
         out.rows(self._counted(before, slow, number))
-        out.rows(moved_rows(self.job.rows, self.trainer.activations.told(), number))
+        out.rows(counted_rows(self.job.rows, self.trainer.around, number))
         for reading in recorder.readings:
             out.row(row_of(reading, self.job.rows, "epoch", number))
             if reading.series:
@@ -733,13 +731,20 @@ def _or_end(captures: Callable[[], R]) -> R:
         raise SystemExit(1) from error
 
 
-def _trainer(workload: Workload, ground: Ground, activations: Keep) -> Trainer:
+def _model(job: Job, ground: Ground) -> nn.Module:
+    spec = ground.dataset.spec
+    sizes = spec.feature_dim, spec.num_classes, len(spec.relations)
+    return build_model(job.case.workload, *sizes)
+
+
+def _trainer(job: Job, ground: Ground) -> Trainer:
     """The workload's model, ready to be trained: all ranks begin with the same weights."""
-    spec, labels, group = ground.dataset.spec, ground.labels, ground.group
-    sizes = spec.num_classes, len(spec.relations)
-    model = build_model(workload, spec.feature_dim, *sizes)
+    workload, labels, group = job.case.workload, ground.labels, ground.group
+    model = _model(job, ground)
     if workload.step == "captured":
         return CapturedTrainer(model, labels, labels.device, ground.inputs)
     if group.rank:
         torch.manual_seed(derive(workload.seed, group.rank))  # each with a dropout of its own
-    return Trainer(model, labels, labels.device, group, activations)
+    folder = job.dataset.parent / "around_step"
+    around = step_context(workload.around_step, model, labels.device, folder)
+    return Trainer(model, labels, labels.device, group, around)

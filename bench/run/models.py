@@ -1,7 +1,7 @@
 """The models that are trained on the fetched rows: GraphSAGE and GAT from PyG's own layers, an MLP.
 
 A plan may name a class of the user's own instead
-(:func:`gatherbench.bench.plan.workload.own_model`). All run on message-flow blocks: layer ``k``
+(:func:`gatherbench.bench.plan.doors.own_model`). All run on message-flow blocks: layer ``k``
 turns the rows of its source nodes into rows of its target nodes, so the outermost layer reads every
 fetched row and the last one yields the seeds.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -19,12 +20,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout, relu
 from torch_geometric.nn import GATConv, SAGEConv
 
-from gatherbench.bench.plan.workload import GRAPHLESS, MODELS, RELATIONAL, Workload, own_model
-from gatherbench.bench.run.activations import KEPT, Keep, recomputed
+from gatherbench.bench.plan.doors import MODELS, RELATIONS, is_relational, own_model
+from gatherbench.bench.plan.workload import GRAPHLESS, Workload
 from gatherbench.bench.run.group import ALONE, Alone
-from gatherbench.bench.run.relational import RelationalGNN, layers_of
+from gatherbench.bench.run.step_context import NOTHING_AROUND, StepContext
 from gatherbench.bench.run.training_cost import GAT_HEADS
 from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.bench.sampling.sampler import Tally
 
 #: As in the paper's training script (Min et al., PVLDB 14(11), 2021:
 #: ``train_sampling_pytorch_direct.py`` of its authors' fork of DGL).
@@ -52,6 +54,15 @@ class BlockGNN(nn.Module):
         return x
 
 
+class TalliedModel(nn.Module, ABC):
+    """A model of one's own that wants something counted of the minibatches, too."""
+
+    @classmethod
+    @abstractmethod
+    def tally(cls) -> Tally:
+        """What counts it."""
+
+
 class RowMLP(nn.Module):
     """Two hidden layers over the seeds' own rows: work for the GPU without a graph."""
 
@@ -76,22 +87,20 @@ def build_model(
     """The workload's model with weights drawn from the workload's seed.
 
     Args:
-        relations: kinds of edges, which a relational model tells apart.
+        relations: kinds of edges, of which a relational model is told.
     """
     torch.manual_seed(workload.seed)
     with _own_temporary_folder():
-        model = _built(workload, in_dim, num_classes, relations)
-    return recomputed(model) if workload.activations == "recompute" else model
+        return _built(workload, in_dim, num_classes, relations)
 
 
 def _built(workload: Workload, in_dim: int, num_classes: int, relations: int) -> nn.Module:
     if workload.model not in MODELS:
-        own = own_model(workload.model)
-        return own(in_dim, workload.hidden, num_classes, workload.layers)
+        own, sizes = own_model(workload.model), (workload.hidden, num_classes, workload.layers)
+        more = {RELATIONS: relations} if is_relational(workload.model) else {}
+        return own(in_dim, *sizes, **more)
     if workload.model == GRAPHLESS:
         return RowMLP(in_dim, workload.hidden, num_classes)
-    if workload.model in RELATIONAL:
-        return RelationalGNN(layers_of(workload, in_dim, num_classes, relations), DROPOUT)
     return BlockGNN(_layers(workload, in_dim, num_classes))
 
 
@@ -126,7 +135,7 @@ class Trainer:
     Args:
         labels: int64 ``[N]`` in host memory.
         group: the processes that train the model together.
-        activations: where a step's saved tensors lie until its backward pass.
+        around: what is put around each step; it may have changed the model's layers.
     """
 
     def __init__(
@@ -135,9 +144,9 @@ class Trainer:
         labels: Tensor,
         device: torch.device,
         group: Alone = ALONE,
-        activations: Keep = KEPT,
+        around: StepContext = NOTHING_AROUND,
     ) -> None:
-        self.model, self.activations = model.to(device), activations
+        self.model, self.around = model.to(device), around
         self._in_training = group.wrap(self.model)
         self.labels = labels.to(device)
         self.device = device
@@ -154,7 +163,7 @@ class Trainer:
     def spare(self) -> Trainer:
         """Another that trains a copy of the model, for steps that nothing is to be left of."""
         model = copy.deepcopy(self.model)
-        return Trainer(model, self.labels, self.device, activations=self.activations)
+        return Trainer(model, self.labels, self.device, around=self.around)
 
     def step(self, x: Tensor, batch: MiniBatch) -> Tensor:
         """Train on the fetched rows ``x`` ``[B, D]``; the loss, a scalar left on the device.
@@ -173,10 +182,10 @@ class Trainer:
 
     def optimised(self, x: Tensor, labels: Tensor, batch: MiniBatch) -> Tensor:
         """Forward pass, backward pass and the optimiser's step, all on the device; the loss."""
-        with self.activations.saving(x, labels, *batch.edges, *self._weights):
+        with self.around.step(x, labels, *batch.edges, *self._weights):
             loss = cross_entropy(self._in_training(x, batch), labels)
-        self.optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+            self.optimiser.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
         self.optimiser.step()
         return loss.detach()
 

@@ -45,7 +45,7 @@ class Row:
         repeat: which repetition of the case, from 0.
         epoch: which epoch, from 0; -1 for what belongs to the case as a whole.
         stage: ``sample``, ``fetch``, ``train``, ``epoch``, ``setup``, ``check``, ``eval``,
-            ``activations``, ``harness``, ``host`` (what it issues to a GPU), ``energy`` (of a
+            ``around_step``, ``harness``, ``host`` (what it issues to a GPU), ``energy`` (of a
             block of epochs), ``calibration`` (of a GPU's sensors; such rows belong to the run:
             workload and strategy are empty) or ``case``.
         metric: what was observed, e.g. ``wall_time``, ``cpu_user``, ``payload``.

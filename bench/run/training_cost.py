@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 #: Heads of the hidden GAT layers, each ``hidden`` wide (DGL's and PyG's GAT examples use 8 × 8;
 #: the paper names none). The output layer has one.
@@ -104,15 +104,6 @@ def training_cost(
     copies = layers + 1  # each layer's edges, and the ids
     launches = a_layer * layers + beside + _ADAM + copies
     return TrainingCost(operations, memory, launches, sum(num_edges) * 2 * _INDEX)
-
-
-def recomputing(cost: TrainingCost) -> TrainingCost:
-    """The cost of a step that computes its forward pass twice: a third of the products' operations.
-
-    Of a matrix product the backward pass computes two of its size (activation and weight).
-    """
-    more = {f: getattr(cost, f) * 4 / 3 for f in ("operations", "memory_bytes", "launches")}
-    return replace(cost, **more)
 
 
 def _widths(model: str, in_dim: int, hidden: int, classes: int, layers: int) -> list[int]:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from gatherbench.bench.sampling.checks import check_fanouts, check_graph, check_seeds
 from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.bench.sampling.sampler import Sampler
 from gatherbench.bench.sampling.splitmix import derive
 from gatherbench.kernels.host_memory import tensor_of
 from gatherbench.kernels.launch import architecture, launch_threads, load_from
@@ -31,7 +32,7 @@ _MEMORY: dict[Place, Memory] = {"registered": "shared", "managed": "managed"}
 _KERNELS = ("count_kernel", "draw_kernel", "mark_kernel", "relabel_kernel")
 
 
-class DeviceSampler:
+class DeviceSampler(Sampler):
     """Draws what :class:`~gatherbench.bench.sampling.numba_sampler.NeighborSampler` draws.
 
     The work of a layer grows with the square of its fan-out and not with the degrees. Calls from

@@ -6,7 +6,7 @@ Both live sampling and traces use this module, so they give the same minibatches
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,23 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.sampling.snapshot import NumberedSeeds
+from gatherbench.bench.sampling.sampler import Sampler
 from gatherbench.bench.sampling.splitmix import derive, stream
 from gatherbench.datasets.dataset import GraphDataset
-from gatherbench.strategies.partition_orders import Partitions
 
 # Apart from one another, so that the order of an epoch says nothing about its draws.
-_ORDER, _DRAWS, _STATES, _REMEMBERED = 1, 2, 3, 6
-
-
-class StateSeeds(NamedTuple):
-    """Seed nodes of a minibatch that sees only what a buffer of partitions holds in a state.
-
-    ``nodes`` are int64 ``[S]``, ``state`` is a place in ``Partitions.states()``.
-    """
-
-    nodes: Tensor
-    state: int
+_ORDER, _DRAWS = 1, 2
 
 
 def epoch_seeds(
@@ -64,71 +53,25 @@ def epoch_seeds(
     return list(torch.split(torch.from_numpy(ids[order]), batch_size))
 
 
-def state_seeds(
-    partitions: Partitions,
-    num_nodes: int,
-    train_ids: NDArray[np.int64],
-    batch_size: int,
-    seed: int,
-    epoch: int,
-    max_batches: int = 0,
-) -> list[StateSeeds]:
-    """The seed nodes of each minibatch of an epoch that goes from state to state of a buffer.
+def workload_seeds(
+    workload: Workload, sampler: Sampler, train_ids: NDArray[np.int64], epoch: int, rank: int = 0
+) -> Sequence[Any]:
+    """What the workload's sampler is given for each minibatch of an epoch: the seed nodes.
 
-    Each node is trained in one of the states in which its partition is there: drawn anew in each
-    epoch, each as likely as the others, so that the last states have their share too. The last
-    minibatch of each state is shorter; a state without seed nodes has none.
-
-    Args:
-        num_nodes: of the graph.
-
-    The others are those of :func:`epoch_seeds`.
+    Where several ranks train, those of one.
 
     Raises:
-        ValueError: as :func:`epoch_seeds`; or the graph has fewer nodes than partitions.
+        ValueError: as :func:`epoch_seeds`; or ranks would have different numbers of minibatches.
     """
-    (ids,) = epoch_seeds(train_ids, max(1, len(train_ids)), seed, epoch)
-    held = np.zeros((partitions.count, len(states := partitions.states())), bool)
-    for number, state in enumerate(states):
-        held[list(state), number] = True
-    partitions.bounds(num_nodes)  # refuses a graph that is too small
-    part = partitions.of(ids.numpy(), num_nodes)
-    often = held.sum(axis=1)
-    where = np.nonzero(held)[1]  # the states of partition 0, then of partition 1, …
-    draws = stream(derive(seed, epoch, _STATES), len(ids)) % often.astype(np.uint64)[part]
-    drawn = where[(np.cumsum(often) - often)[part] + draws.astype(np.int64)]
-    by_state = ids[torch.from_numpy(np.argsort(drawn, kind="stable"))]
-    shares = torch.split(by_state, np.bincount(drawn, minlength=len(states)).tolist())
-    found = [
-        StateSeeds(batch, state)
-        for state, share in enumerate(shares)
-        if share.numel()
-        for batch in torch.split(share, batch_size)
-    ]
-    return found[: max_batches or None]
-
-
-def workload_seeds(
-    workload: Workload,
-    train_ids: NDArray[np.int64],
-    epoch: int,
-    rank: int = 0,
-    num_nodes: int = 0,
-) -> Sequence[Tensor | StateSeeds | NumberedSeeds]:
-    """:func:`epoch_seeds` of a workload; where several ranks train, the share of one.
-
-    Of a workload with partitions :func:`state_seeds`, for a graph of ``num_nodes``; of one whose
-    sampling remembers, each with its number.
-    """
-    if (parts := workload.parted) is not None:
-        size, cut = workload.batch_size, workload.max_batches
-        return state_seeds(parts, num_nodes, train_ids, size, workload.seed, epoch, cut)
-    steps = epoch_seeds(train_ids, workload.step_seeds, workload.seed, epoch, workload.max_batches)
-    steps = steps if workload.gpus == 1 else rank_seeds(steps, rank, workload.gpus)
-    if not workload.remembers:
-        return steps
-    key = derive(workload.seed, epoch, rank, _REMEMBERED)
-    return [NumberedSeeds(nodes, number, key) for number, nodes in enumerate(steps)]
+    steps = epoch_seeds(train_ids, workload.step_seeds, workload.seed, epoch)
+    if workload.gpus > 1:
+        steps = rank_seeds(steps, rank, workload.gpus)
+    tasks = sampler.tasks(steps, workload.seed, epoch, rank)
+    if workload.gpus > 1 and len(tasks) != len(steps):
+        raise ValueError(
+            f"{workload.sampler} has minibatches of its own number: for one rank alone"
+        )
+    return tasks[: workload.max_batches or None]
 
 
 def rank_seeds(steps: list[Tensor], rank: int, world: int) -> list[Tensor]:
@@ -157,16 +100,15 @@ def batch_seed(seed: int, epoch: int, batch: int, rank: int = 0, world: int = 1)
 
 
 def draws(
-    workload: Workload, dataset: GraphDataset, epoch: int = 0, rank: int = 0
-) -> Iterator[tuple[Tensor | StateSeeds | NumberedSeeds, int]]:
+    workload: Workload, dataset: GraphDataset, sampler: Sampler, epoch: int = 0, rank: int = 0
+) -> Iterator[tuple[Any, int]]:
     """What a rank's minibatches of an epoch are drawn from: the seed nodes and seed of each.
 
     Of epoch 0 a sampler draws the trace from them. The order of the seed nodes is drawn when this
     is called, before any clock: to sort those of a large graph takes some minibatches' time.
     """
-    nodes = dataset.spec.num_nodes
-    order = workload_seeds(workload, dataset.train_ids, epoch, rank, nodes)
+    tasks = workload_seeds(workload, sampler, dataset.train_ids, epoch, rank)
     return (
         (seeds, batch_seed(workload.seed, epoch, i, rank, workload.gpus))
-        for i, seeds in enumerate(order)
+        for i, seeds in enumerate(tasks)
     )

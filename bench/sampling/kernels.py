@@ -229,32 +229,3 @@ def relabel(sources: Ids, ids: Ids, known: int, table: NDArray[np.int32]) -> tup
             sources[e] = n
             n += _1
     return np.int64(n), OK
-
-
-@njit(nogil=True, cache=True)
-def keep_within(
-    indptr: Ids, indices: Ints, within: NDArray[np.bool_], offsets: Ids, kept: Ints
-) -> np.int64:
-    """The lists without what is not an edge between two nodes ``within``.
-
-    Args:
-        within: ``[N]``, whether a node is one of them.
-        offsets: int64 ``[N + 1]`` gets where each list begins and ends in ``kept``.
-        kept: at least as long as the lists of all nodes ``within``; gets the sources, in order.
-
-    Returns:
-        The first place of ``indices`` that is outside the graph, or ``OK``.
-    """
-    nodes, n = _u(len(within)), _0
-    offsets[0] = 0
-    for v in range(nodes):
-        if within[v]:
-            for e in range(_u(indptr[v]), _u(indptr[v + _1])):
-                source = _u(indices[e])
-                if source >= nodes:
-                    return np.int64(e)
-                if within[source]:
-                    kept[n] = indices[e]
-                    n += _1
-        offsets[v + _1] = n
-    return np.int64(OK)

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.sampling.epoch import draws
+from gatherbench.bench.sampling.sampler import sampler_of
 from gatherbench.bench.sampling.splitmix import derive
-from gatherbench.bench.sampling.state_sampler import sampler_of
 from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.strategies.knowledge import Adjacency, Knowledge
+from gatherbench.strategies.partition_orders import Partitions
 
 _EARLIER = 5
 
@@ -25,23 +26,25 @@ def knowledge_of(
     workload: Workload,
     dataset: GraphDataset,
     measured: Iterable[Tensor] | None = None,
+    partitions: Partitions | None = None,
 ) -> Knowledge:
     """All that may be known; a strategy gets what it asks for.
 
     Args:
         measured: input ids of the minibatches that are measured.
+        partitions: of the nodes of which a minibatch sees some.
     """
     seed = derive(workload.seed, _EARLIER)
     other = replace(workload, seed=seed, max_batches=0, gpus=1)
     sampler = sampler_of(other, dataset.indptr, dataset.indices)
 
     def earlier(epoch: int) -> Iterator[Tensor]:
-        return (sampler.sample(*one).input_ids for one in draws(other, dataset, epoch))
+        return (sampler.sample(*one).input_ids for one in draws(other, dataset, sampler, epoch))
 
     return Knowledge(
         graph=Adjacency(dataset.indptr, dataset.indices),
         training_ids=dataset.train_ids,
         earlier=earlier,
         measured=measured,
-        partitions=workload.parted,
+        partitions=partitions,
     )

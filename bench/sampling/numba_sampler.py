@@ -22,6 +22,7 @@ from torch import Tensor
 from gatherbench.bench.sampling import kernels
 from gatherbench.bench.sampling.checks import check_fanouts, check_graph, check_seeds
 from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.bench.sampling.sampler import Sampler
 from gatherbench.bench.sampling.splitmix import derive
 
 #: Below this many edges a layer is drawn by the calling thread: waking another takes longer.
@@ -31,7 +32,7 @@ _EDGES_PER_THREAD = 4096
 Targets = tuple[NDArray[np.int64], int, NDArray[np.int64], NDArray[np.int64], int, int]
 
 
-class NeighborSampler:
+class NeighborSampler(Sampler):
     """Draws the in-neighbours of seed nodes, layer by layer, uniformly without replacement.
 
     Every layer samples anew for all its targets (see :mod:`.minibatch`). A target with no more

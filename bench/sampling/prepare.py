@@ -31,7 +31,7 @@ def prepare(workload: Workload, progress: Progress = silent) -> tuple[Path, Path
         TraceError: the trace on disk is broken.
     """
     from gatherbench.bench.sampling.epoch import workload_seeds
-    from gatherbench.bench.sampling.state_sampler import sampler_of
+    from gatherbench.bench.sampling.sampler import sampler_of
     from gatherbench.bench.sampling.trace import KEPT, Trace, draw_trace
     from gatherbench.datasets.registry import prepare_dataset
     from gatherbench.datasets.store import data_root, open_dataset
@@ -49,7 +49,7 @@ def prepare(workload: Workload, progress: Progress = silent) -> tuple[Path, Path
     dataset = open_dataset(folder)
     sampler = sampler_of(workload, dataset.indptr, dataset.indices)
     for rank, one in missing.items():
-        seeds = workload_seeds(workload, dataset.train_ids, 0, rank, dataset.spec.num_nodes)
+        seeds = workload_seeds(workload, sampler, dataset.train_ids, 0, rank)
         draw_trace(one, sampler, seeds[:KEPT], workload.seed, progress, rank=rank, world=world)
     for old in trace.parent.glob(f"{workload.trace_id}-{'?' * len(state_of(folder))}"):
         if old != trace:  # of a graph that is no more

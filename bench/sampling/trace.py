@@ -16,16 +16,16 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, Self
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gatherbench.bench.sampling.epoch import StateSeeds, batch_seed
+from gatherbench.bench.sampling.epoch import batch_seed
 from gatherbench.bench.sampling.minibatch import MiniBatch
-from gatherbench.bench.sampling.snapshot import NumberedSeeds
+from gatherbench.bench.sampling.sampler import Sampler
 from gatherbench.datasets.files import new_folder
 from gatherbench.datasets.source import Progress, silent
 from gatherbench.outside import open_file, parsed, read_bytes
@@ -43,24 +43,10 @@ class TraceError(Exception):
     """A trace that cannot be used; the message names the file and the remedy."""
 
 
-class Sampler(Protocol):
-    """What minibatches are drawn with."""
-
-    @property
-    def num_nodes(self) -> int: ...
-
-    # Tensor; StateSeeds for a sampler that goes from state to state of a buffer, NumberedSeeds for
-    # one that remembers.
-    def sample(self, seeds: Any, seed: int) -> MiniBatch: ...
-
-    # One more, for another thread.
-    def clone(self, threads: int) -> Sampler: ...
-
-
 def draw_trace(
     folder: Path,
     sampler: Sampler,
-    seeds: Iterable[Tensor | StateSeeds | NumberedSeeds],
+    seeds: Iterable[Any],
     seed: int,
     progress: Progress = silent,
     *,

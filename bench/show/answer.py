@@ -179,10 +179,12 @@ def _unbind(run: Run) -> str:
     """What makes the host issue less for each row; captured steps where the plan would take them
     for all its workloads, and has none.
     """
-    measure, workloads = run.plan["measure"], run.plan["workloads"].values()
-    can = measure.get("activations", "keep") == "keep" and all(
-        one["model"] == "sage" and ranks_of(one) == 1 and one.get("step") != "captured"
-        for one in workloads
+    can = all(
+        one["model"] == "sage"
+        and ranks_of(one) == 1
+        and one.get("step") != "captured"
+        and not one.get("around_step")
+        for one in run.plan["workloads"].values()
     )
     captured = '`step = "captured"` under `[measure]`, ' if can else ""
     return (

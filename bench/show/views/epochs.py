@@ -218,7 +218,7 @@ def accuracy_over_time(run: Run) -> Chart | None:
     """What the model of each series had come to, over the time of its measured epochs."""
     if not run.plan["measure"].get("eval_every_epoch"):
         return None
-    table, groups = scores_over_time(run), run.alike(partitions="", structure="")
+    table, groups = scores_over_time(run), run.alike(sampler="")
     families = {one: members for _, members in groups for one in members}
     lines: dict[Series, dict[str, Any]] = {}
     for key, mine in table.groupby(SERIES[:3]):

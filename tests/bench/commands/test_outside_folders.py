@@ -59,7 +59,7 @@ def test_every_command_reads_a_folder_whatever_text_is_in_it(folder, tmp_path):
     append_rows(folder, [failed, {**more, "unit": "s", "value": 1.0, "source": long}])
     planned = {**case, "workload": WORKLOAD, "params": {}, "repeat": 0}
     change(folder / "plan.json", lambda plan: plan["cases"].append(planned))
-    change(folder / "plan.json", lambda plan: plan["workloads"][WORKLOAD].update(partitions=EVIL))
+    change(folder / "plan.json", lambda plan: plan["workloads"][WORKLOAD].update(sampler=EVIL))
     page = tmp_path / "page.html"
     for arguments in (
         ("show", folder),

@@ -326,18 +326,6 @@ def test_training_is_the_longest_of_its_limits_and_the_copy_of_its_edges():
     assert known(training(edges, profile)) == pytest.approx(1e-3 + known(engine_copy(1e6, profile)))
 
 
-def test_activations_come_back_over_the_link_beside_the_step():
-    """A step of 1 ms: 1 MB comes back meanwhile, 100 MB are what it waits for."""
-    profile = machine(gpu_flops=1e12, gpu_memory_rate=1e11, gpu_launch=1e-5)
-    base = MinibatchLoad(0.0, training=TrainingCost(1e9, 1e7, 10, 0))
-    few, many = (training(replace(base, activation_bytes=b), profile) for b in (1e6, 1e8))
-    short, long = (known(engine_copy(b, profile)) for b in (1e6, 1e8))
-    assert short < 1e-3 < long
-    assert (known(few), known(many)) == pytest.approx((1e-3, long))
-    assert few.bound == "training (GPU operations)"
-    assert many.bound == "training (activations over the link)"
-
-
 def test_a_table_that_does_not_fit_into_the_gpu_is_read_from_there_by_nobody():
     profile = machine(gpu_memory=1e10, gpu_memory_rate=1e12)
     assert known(local_gather(1e9, 1e10, profile)) == pytest.approx(2e-3)

@@ -353,17 +353,9 @@ def test_a_run_of_several_ranks_is_predicted_for_as_many_gpus(tmp_path, profile)
     assert "as if each GPU had a port of its own, without averaging gradients" in epoch.remarks
 
 
-def test_what_activations_move_in_a_run_comes_back_over_the_predicted_link(tmp_path, profile):
-    """40 MB an epoch of 4 minibatches are 10 MB a step; computed again, a step is 4 / 3 of it."""
-    run = make_run(tmp_path / "kept")
-    moved = run.rows.iloc[[0]].assign(basis="measured", stage="activations", metric="out")
-    moved = moved.assign(unit="B", value=4e7, epoch=0)
-    disk = replace(run, rows=pd.concat([run.rows, moved], ignore_index=True))
-    again = make_run(tmp_path / "again", activations="recompute")
-    loads = [[one.load for one in series_of(one)] for one in (run, disk, again)]
-    assert [{load.activation_bytes for load in of} for of in loads] == [{0.0}, {1e7}, {0.0}]
-    done = [max(load.training.operations for load in of) for of in loads]
-    assert done == pytest.approx([2.5e8, 2.5e8, 2.5e8 * 4 / 3])
+def test_of_what_is_around_a_step_nothing_is_predicted(tmp_path, profile):
+    run = make_run(tmp_path, around_step="x:ToHost")
+    assert {one.missing for one in series_of(run)} == {"what is around a step is not modelled"}
 
 
 def test_rates_of_several_ranks_are_those_of_one_link(tmp_path, profile):

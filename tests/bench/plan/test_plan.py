@@ -5,7 +5,7 @@ import math
 import re
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,11 @@ from gatherbench.bench.plan.workload import Workload, workload_name
 from gatherbench.bench.run.declared_rows import UNCOUNTED
 from gatherbench.bench.run.models import build_model
 from gatherbench.bench.sampling.trace import Trace
-from gatherbench.strategies.partition_orders import Partitions
 
 from ..run.fakes import measured
 
+TO_HOST = "gatherbench.bench.neighbours.ssdtrain:ToHost"
+BUFFERED = "gatherbench.bench.neighbours.mariusgnn:Buffered"
 SMALL = """
 [measure]
 repeats = 3
@@ -226,8 +227,8 @@ def test_more_repeats_than_anybody_needs_are_refused_before_they_are_spelled_out
         ),
         ("repeats = 3", "repeats = ", "not valid TOML"),
         ('[[workload]]\ndataset = "wordnet"', "", "workload: Field required"),
-        ('"sage", "gat"', '"gcn"', "unknown model 'gcn'; did you mean 'rgcn'?"),
-        ('"sage", "gat"', '"x"', "unknown model 'x' (known: sage, gat, mlp, rgcn, rgcn-fast,"),
+        ('"sage", "gat"', '"saga"', "unknown model 'saga'; did you mean 'sage'?"),
+        ('"sage", "gat"', '"x"', "unknown model 'x' (known: sage, gat, mlp, my_module:MyGNN)"),
         *(
             ('dataset = "wordnet"', f'dataset = "wordnet"\nfanouts = {fan}', "whole numbers above")
             for fan in ("[0]", "[1.5]", "1.5", "[[]]", "[[25], [1.5]]", '["25"]')
@@ -255,13 +256,17 @@ def test_more_repeats_than_anybody_needs_are_refused_before_they_are_spelled_out
         ),
         ('dataset = "wordnet"', 'dataset = "wordnet"\nscaling = "both"', "'strong' or 'weak'"),
         *(
-            ('dataset = "wordnet"', f'dataset = "wordnet"\npartitions = {words}', said)
-            for words, said in (
-                ('"16/4 bta"', "no order is called 'bta'"),
-                ('["", "4/16 beta"]', "a buffer of 16 of 4 partitions"),
-                ('"16/1 beta"', "a buffer of 1 is too small"),
-                ('"16"', "expected such as '16/4 beta'"),
-                ("[]", "workload[0].partitions: an empty list"),
+            ('dataset = "wordnet"', f'dataset = "wordnet"\n{door}', said)
+            for door, said in (
+                (f'sampler = "{BUFFERED} order=bta"', "no order is called 'bta'"),
+                (f'sampler = ["", "{BUFFERED} held=17"]', "a buffer of 17 of 16 partitions"),
+                (f'sampler = "{BUFFERED} held=1"', "a buffer of 1 is too small"),
+                (f'sampler = "{BUFFERED} hold=4"', "no parameter 'hold'; did you mean 'held'?"),
+                (f'sampler = "{BUFFERED} held=four"', "held = 'four' is no int"),
+                (f'sampler = "{BUFFERED}s"', "has no attribute 'Buffereds'"),
+                (f'around_step = "{BUFFERED}"', "is no class of AroundStep"),
+                ("sampler = []", "workload[0].sampler: an empty list"),
+                ('partitions = "16/4 beta"', "is gone: a workload names its sampler"),
             )
         ),
         ("repeats = 3", "repeats = 3\neval_every_epoch = true", "say eval_batches"),
@@ -373,7 +378,7 @@ def test_a_model_of_ones_own_is_found_in_the_current_folder(own_models):
         ("no_such_module:Seeds", "No module named 'no_such_module'"),
         ("models_for_a_test:Sedes", "has no attribute 'Sedes'"),
         ("models_for_a_test:TooFew", "too many positional arguments"),
-        ("models_for_a_test:linear", "no class of torch.nn.Module"),
+        ("models_for_a_test:linear", "is no class of Module"),
         (":Seeds", "Empty module name"),
     ],
 )
@@ -482,29 +487,25 @@ def test_minibatches_too_small_to_be_split_are_refused(tmp_path):
     assert load_plan(str(path)).cases()  # a seed for each
 
 
-def test_partitions_are_another_workload_of_one_rank_alone(tmp_path):
-    parted = SMALL.replace('"sage", "gat"', '"sage"').replace('"all_in_gpu"', '"*"')
-    parted = parted.replace('"wordnet"', '"wordnet"\npartitions = ["", "16/4 beta"]')
-    plan = load_plan(write(tmp_path, parted))
-    whole, some = plan.workloads()
-    assert (whole.parted, some.parted) == (None, Partitions(16, 4, "beta"))
-    assert whole.id != some.id
-    assert whole.trace_id != some.trace_id
-    assert replace(some, seed=5).parted == Partitions(16, 4, "beta", 5)
-    assert {c.workload for c in plan.cases() if c.strategy == "partition_buffer"} == {some}
-    with pytest.raises(PlanError, match="'16/4 beta' are for one rank, and there are 2"):
-        load_plan(write(tmp_path, parted.replace("partitions", "gpus = 2\npartitions"))).cases()
-
-
-@pytest.mark.parametrize(("parts", "fits"), [(400, True), (401, False)])
-def test_more_partitions_than_a_known_graph_has_nodes_are_refused(plan, parts, fits):
-    text = plan.read_text().replace("max_batches = 2", f'partitions = "{parts}/2 beta"')
-    plan.write_text(text)
-    if fits:
-        assert load_plan(str(plan)).cases()
-    else:
-        with pytest.raises(PlanError, match="'401/2 beta': tiny has 400 nodes"):
-            load_plan(str(plan)).cases()
+def test_a_sampler_is_another_workload_and_draws_on_the_cpu_alone(tmp_path):
+    own = SMALL.replace('"sage", "gat"', '"sage"').replace('"all_in_gpu"', '"*"')
+    own = own.replace('"wordnet"', f'"wordnet"\nsampler = ["", "{BUFFERED}"]')
+    plan = load_plan(write(tmp_path, own))
+    plain, some = plan.workloads()
+    assert (plain.sampler, some.sampler) == ("", BUFFERED)
+    assert plain.id != some.id
+    assert "-Buffered-" in some.trace_id
+    assert workload_name(asdict(some)) == "wordnet GraphSAGE (sampler: Buffered)"
+    assert not [c for c in plan.cases() if c.strategy == "partition_buffer"], "by its name alone"
+    on_gpu = load_plan(write(tmp_path, own.replace("[measure]", '[measure]\nsampling = "gpu"')))
+    with pytest.raises(PlanError, match='draws on the CPU: take sampling = "live"'):
+        on_gpu.cases()
+    in_order = own.replace(BUFFERED, "gatherbench.bench.neighbours.graphsnapshot:OTF")
+    two = load_plan(
+        write(tmp_path, in_order.replace("[measure]", "[measure]\nsampler_workers = 2"))
+    )
+    with pytest.raises(PlanError, match="draws in order: sampler_workers is 0 or 1"):
+        two.cases()
 
 
 CAPTURED = """
@@ -534,15 +535,10 @@ def test_a_captured_step_is_another_workload_on_the_same_minibatches(tmp_path):
     [
         ('step = ["issued", "captured"]', "step = []", "step: an empty list leaves nothing"),
         ('"captured"]', '"caught"]', "step"),
-        ("repeats = 1", 'repeats = 1\nactivations = "recompute"', 'needs activations = "keep"'),
+        ('"wordnet"', f'"wordnet"\naround_step = "{TO_HOST}"', "with nothing around a step"),
         ('"wordnet"', '"wordnet"\nmodel = "gat"', 'is there for model = "sage"'),
         ('"wordnet"', '"wordnet"\ngpus = 2', "on one GPU so far"),
         ('"wordnet"', '"wordnet"\nmodel = "mlp"', 'is there for model = "sage"'),
-        (
-            "repeats = 1",
-            'repeats = 1\nactivations = ["keep", "recompute"]',
-            'activations = "keep"',
-        ),
         # Of 2 workloads; 100,000 is the most.
         (
             'name = "cpu_gather"',

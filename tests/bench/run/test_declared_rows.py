@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from gatherbench.bench.neighbours.pigeon import PairTally
 from gatherbench.bench.run import counting
 from gatherbench.bench.run.counting import Counts
 from gatherbench.bench.run.declared_rows import (
@@ -109,20 +110,22 @@ def test_of_a_long_epoch_some_minibatches_say_what_all_ask_for(make_job, monkeyp
     assert {row.source.endswith("; 2 of 5, scaled") for row in rows.values()} == {True}
 
 
-def test_pairs_of_some_minibatches_stand_for_those_of_all(make_job):
+def test_what_some_minibatches_count_stands_for_all(make_job):
     """Two of five: 64 seeds, 260 edges and 70 pairs, two and a half times."""
-    job = make_job()
-    workload = replace(job.case.workload, model="rgcn")
+    job, tally = make_job(), PairTally()
+    tally.pairs = 70
+    workload = replace(job.case.workload, model="gatherbench.bench.neighbours.pigeon:RGCN")
     of = SimpleNamespace(workload=workload, dataset=open_dataset(job.dataset), plan=job.measure)
-    seen = MinibatchSet(5, [(32, 50, 60)] * 2, [[40, 90]] * 2, pairs=70)
+    seen = MinibatchSet(5, [(32, 50, 60)] * 2, [[40, 90]] * 2, [tally])
     rows = {row.metric: row.value for row in set_rows(of, 0, seen, job.rows)}
     assert (rows["seeds"], rows["edges"], rows["pairs"]) == (160, 650, 175)
 
 
-@pytest.mark.parametrize("why", ["as many as there are", "captured", "partitions", "a disk"])
+@pytest.mark.parametrize("why", ["as many as there are", "captured", "sampler", "a disk"])
 def test_each_minibatch_is_counted_where_some_do_not_stand_for_all(make_job, monkeypatch, why):
     job = make_job(count_batches=5 if why == "as many as there are" else 2)
-    changes = {"captured": {"step": "captured"}, "partitions": {"partitions": "8/2 beta"}}
+    sampler = "gatherbench.bench.neighbours.mariusgnn:Buffered"
+    changes = {"captured": {"step": "captured"}, "sampler": {"sampler": sampler}}
     workload = replace(job.case.workload, **changes.get(why, {}))
     dataset, trace = prepare(workload)
     job = replace(job, case=replace(job.case, workload=workload), dataset=dataset, trace=trace)

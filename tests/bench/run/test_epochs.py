@@ -49,7 +49,7 @@ def test_paths_that_take_turns_have_the_order_of_an_epoch_drawn_once(
     epochs = Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
     draws = epochs_module.draws
     monkeypatch.setattr(
-        epochs_module, "draws", lambda *given: drawn.append(given[2]) or draws(*given)
+        epochs_module, "draws", lambda *given: drawn.append(given[3]) or draws(*given)
     )
     found = [of(epochs.measured(number)) for number in (0, 0, 1, 1, 0)]
     assert drawn == sorted_s
@@ -78,7 +78,6 @@ def test_what_a_path_may_know_is_drawn_by_the_cpu(make_job):
     job = make_job()
     epochs = Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
     wanted = numbers(epochs.measured_ids())
-    epochs._drawing = object()  # type: ignore[assignment]
     epochs._begin = lambda *_: 1 / 0  # type: ignore[assignment, return-value]
     assert numbers(epochs.measured_ids()) == wanted
 
@@ -98,12 +97,11 @@ def test_the_first_set_is_the_trace(make_job):
     assert of(epochs.measured(0)) == numbers(trace.input_ids(number) for number in range(5))
 
 
-@pytest.mark.parametrize("sampling", ["live", "snapshot"])
-def test_epochs_may_be_drawn_side_by_side(make_job, sampling):
-    job = make_job(sampling=sampling)
-    if sampling == "snapshot":
-        workload = replace(job.case.workload, structure="otf")
-        job = replace(job, case=replace(job.case, workload=workload))
+@pytest.mark.parametrize("sampler", ["", "gatherbench.bench.neighbours.graphsnapshot:OTF"])
+def test_epochs_may_be_drawn_side_by_side(make_job, sampler):
+    job = make_job()
+    workload = replace(job.case.workload, sampler=sampler)
+    job = replace(job, case=replace(job.case, workload=workload))
     epochs = Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
     apart = [numbers(epochs.ids(number)) for number in (0, 1)]
     both = [list(pair) for pair in zip(epochs.ids(0), epochs.ids(1), strict=True)]

@@ -15,7 +15,6 @@ from torch import nn
 from gatherbench.bench.machine.numa import Binding
 from gatherbench.bench.run import group as group_module
 from gatherbench.bench.run import measure as measure_module
-from gatherbench.bench.run.activations import Keep
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.group import Alone, RanksDisagreeError, Together, cores_of_rank
 from gatherbench.bench.run.job import Job
@@ -229,7 +228,7 @@ def test_ranks_begin_with_one_model_and_draw_a_dropout_each(make_job):
     found = []
     for rank in range(3):
         group = Told(Ranks(rank, 3, 3))
-        trainer = _trainer(job.case.workload, Ground(job, None, group), Keep())
+        trainer = _trainer(job, Ground(job, None, group))
         group._model = trainer.model
         found.append((group._digest(), torch.rand(8).tolist()))
     assert len({digest for digest, _ in found}) == 1

@@ -17,7 +17,6 @@ from gatherbench.bench.meters.base import Meter, Window
 from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.run import counting as counting_module
 from gatherbench.bench.run import measure as measure_module
-from gatherbench.bench.run.activations import Keep
 from gatherbench.bench.run.captured import CapturedTrainer, WrongStepError, padding
 from gatherbench.bench.run.check import WrongMemoryError
 from gatherbench.bench.run.declared_rows import UNCHOSEN
@@ -390,7 +389,7 @@ def _noted(seen: list[str], name: str, does: Any) -> Any:
 def test_captured_steps_of_a_process_share_what_they_read(make_job):
     ground = Ground(captured(make_job()))
     assert ground.inputs is ground.inputs
-    trainers = [_trainer(captured(make_job()).case.workload, ground, Keep()) for _ in range(2)]
+    trainers = [_trainer(captured(make_job()), ground) for _ in range(2)]
     assert {one._inputs for one in trainers if isinstance(one, CapturedTrainer)} == {ground.inputs}
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.run.activations import Keep
 from gatherbench.bench.run.models import Trainer, build_model, to_device
+from gatherbench.bench.run.step_context import StepContext
 from gatherbench.bench.sampling.minibatch import MiniBatch
 
 
@@ -61,16 +61,16 @@ def test_the_loss_falls(model, layers):
     assert trainer.model.training
 
 
-def test_what_a_step_saves_never_moves_its_weights():
+def test_what_is_around_a_step_hears_of_its_weights():
     batch, stays = batch_of(2), list[int]()
     trainer = Trainer(build_model(Workload("x"), 7, 2), torch.arange(8) % 2, torch.device("cpu"))
 
-    class Kept(Keep):
-        def saving(self, *stay: torch.Tensor) -> AbstractContextManager[object]:
+    class Kept(StepContext):
+        def step(self, *stay: torch.Tensor) -> AbstractContextManager[object]:
             stays.extend(one.data_ptr() for one in stay)
             return nullcontext()
 
-    trainer.activations = Kept()
+    trainer.around = Kept()
     trainer.step(torch.randn(8, 7), batch)
     assert {one.data_ptr() for one in trainer.model.parameters()} <= set(stays)
 
@@ -92,10 +92,10 @@ def test_only_edges_travel_for_a_step_and_only_where_they_are_not():
     assert moved.num_nodes == batch.num_nodes
 
 
-def test_a_spare_moves_its_activations_as_the_trainer_does():
-    activations = Keep()
+def test_a_spare_has_around_its_steps_what_the_trainer_has():
+    around = StepContext()
     net = build_model(Workload("x"), 7, 5)
-    trainer = Trainer(net, torch.arange(8), torch.device("cpu"), activations=activations)
+    trainer = Trainer(net, torch.arange(8), torch.device("cpu"), around=around)
     spare = trainer.spare()
-    assert spare.activations is activations
+    assert spare.around is around
     assert spare.model is not net

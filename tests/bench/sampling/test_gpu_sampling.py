@@ -14,16 +14,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run import epoch_minibatches as epochs
 from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run.measure import measure
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.store import PartWriter, read_part, rows_of
-from gatherbench.bench.sampling import device_sampler, state_sampler
+from gatherbench.bench.sampling import device_sampler
 from gatherbench.bench.sampling import epoch as epoch_module
 from gatherbench.bench.sampling.device_sampler import DeviceSampler
-from gatherbench.bench.sampling.epoch import StateSeeds
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.store import open_dataset
@@ -64,38 +62,16 @@ def test_where_it_is_drawn_changes_nothing_that_is_trained(make_job):
 )
 def test_what_draws_the_minibatches(make_job, monkeypatch, plan, device, asked):
     found: list[Any] = []
-    on_host = epochs.sampler_of
 
-    def sampler_of(workload: Any, *given: Any, **how: bool) -> Any:
-        if how:
-            found.append(how)
-            assert given[2] == torch.device(device)
-        return on_host(workload, *given[:2])
+    def drawing(*given: Any, **how: Any) -> Any:
+        found.append(how)
+        assert given[3] == torch.device(device)
+        return SimpleNamespace(begin=None)
 
-    monkeypatch.setattr(epochs, "sampler_of", sampler_of)
+    monkeypatch.setattr(epochs, "DeviceSampler", drawing)
     job = replace(make_job(**plan), device=device)
     epochs.Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
     assert found == asked
-
-
-@pytest.mark.parametrize("partitions", ["", "4/2 beta"])
-@pytest.mark.parametrize("in_place", [None, "registered", "managed"])
-def test_the_graph_that_is_drawn_from_lies_where_it_was_asked_for(
-    monkeypatch, partitions, in_place
-):
-    made: list[tuple[torch.device, bool]] = []
-
-    def sampler(*given: Any, in_place: Any) -> Any:
-        made.append((given[3], in_place))
-        return SimpleNamespace(sample=lambda seeds, seed: None)
-
-    monkeypatch.setattr(state_sampler, "DeviceSampler", sampler)
-    workload = Workload("tiny", fanouts=(2,), partitions=partitions)
-    graph = np.arange(0, 33, 4), np.arange(32) % 8
-    drawing = state_sampler.sampler_of(workload, *graph, HOST, in_place=in_place)
-    if partitions:
-        drawing.sample(StateSeeds(torch.arange(2), 0), 1)
-    assert made == [(HOST, in_place)]
 
 
 def test_a_path_that_can_be_tuned_is_tuned_beside_a_copy_of_the_training(make_job, monkeypatch):
@@ -145,8 +121,8 @@ def test_the_thread_that_trains_begins_two_minibatches_ahead(make_job, monkeypat
     done: list[tuple[str, int]] = []
 
     class Sampler:
-        def __init__(self, drawing: Any) -> None:
-            self.drawing = drawing
+        def __init__(self, *graph: Any, in_place: None) -> None:
+            self.drawing = NeighborSampler(*graph[:3])
 
         def begin(self, seeds: Tensor, seed: int) -> Any:
             number = sum(what == "begun" for what, _ in done)
@@ -159,13 +135,7 @@ def test_the_thread_that_trains_begins_two_minibatches_ahead(make_job, monkeypat
 
             return SimpleNamespace(result=result)
 
-    on_host = epochs.sampler_of
-
-    def sampler_of(workload: Any, *given: Any, **how: bool) -> Any:
-        made = on_host(workload, *given[:2])
-        return Sampler(made) if how else made
-
-    monkeypatch.setattr(epochs, "sampler_of", sampler_of)
+    monkeypatch.setattr(epochs, "DeviceSampler", Sampler)
     job = make_job(sampling="gpu")
     plain = epochs.Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
     ahead = replace(job, device="cuda")

@@ -82,7 +82,7 @@ def test_each_rank_has_minibatches_of_its_own_and_a_missing_one_is_drawn_anew(ro
     graph = open_dataset(dataset)
     sampler = NeighborSampler(graph.indptr, graph.indices, two.fanouts)
     for rank in range(2):
-        seeds = workload_seeds(two, graph.train_ids, 0, rank)
+        seeds = workload_seeds(two, sampler, graph.train_ids, 0, rank)
         drawn = [sampler.sample(s, batch_seed(0, 0, i, rank, 2)) for i, s in enumerate(seeds)]
         mine = inputs(rank_trace(trace, rank))
         assert mine == [batch.input_ids.tolist() for batch in drawn]

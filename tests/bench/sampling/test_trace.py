@@ -70,17 +70,18 @@ def test_no_two_minibatches_of_an_epoch_are_drawn_alike(seed, epoch, world):
 
 def test_strong_scaling_splits_the_steps_and_weak_scaling_joins_them():
     ids, one = np.arange(100), Workload("wordnet", batch_size=8)
-    alone = workload_seeds(one, ids, 0)
+    sampler = make_sampler()
+    alone = workload_seeds(one, sampler, ids, 0)
     assert [s.numel() for s in alone] == [8] * 12 + [4]
     strong, weak = (replace(one, gpus=2, scaling=scaling) for scaling in ("strong", "weak"))
-    first, second = (workload_seeds(strong, ids, 0, rank) for rank in range(2))
+    first, second = (workload_seeds(strong, sampler, ids, 0, rank) for rank in range(2))
     assert [s.numel() for s in first] == [4] * 12 + [2]
     assert all(map(torch.equal, map(torch.cat, zip(first, second, strict=True)), alone))
-    first, second = (workload_seeds(weak, ids, 0, rank) for rank in range(2))
+    first, second = (workload_seeds(weak, sampler, ids, 0, rank) for rank in range(2))
     assert [s.numel() for s in first] == [8] * 6 + [2]
     assert torch.equal(torch.cat([*first, *second]).sort().values, torch.arange(100))
     few = replace(weak, max_batches=3)
-    assert [s.numel() for s in workload_seeds(few, ids, 0, 1)] == [8] * 3
+    assert [s.numel() for s in workload_seeds(few, sampler, ids, 0, 1)] == [8] * 3
 
 
 @pytest.fixture

@@ -100,24 +100,20 @@ def test_issuing_bounds_an_epoch_if_it_takes_most_of_it_and_the_gpu_is_done(
 
 
 @pytest.mark.parametrize(
-    ("measure", "workload", "said"),
+    ("workload", "said"),
     [
-        ({}, {}, True),
-        ({"minibatches": "same", "activations": "keep"}, {"step": "issued", "gpus": 1}, True),
-        ({"activations": "host"}, {}, False),
-        ({"activations": ["keep", "host"]}, {}, False),
-        ({}, {"step": "captured"}, False),
-        ({}, {"model": "gat"}, False),
-        ({}, {"gpus": 2, "scaling": "weak"}, False),
+        ({}, True),
+        ({"step": "issued", "gpus": 1, "around_step": ""}, True),
+        ({"around_step": "x:ToHost"}, False),
+        ({"step": "captured"}, False),
+        ({"model": "gat"}, False),
+        ({"gpus": 2, "scaling": "weak"}, False),
     ],
 )
-def test_capturing_is_named_as_a_remedy_where_the_plan_would_take_it(
-    run_of, measure, workload, said
-):
+def test_capturing_is_named_as_a_remedy_where_the_plan_would_take_it(run_of, workload, said):
     series = [BASELINE, ALIGNED, UNIFIED]
     run = run_of(series=series, backend="cuda", sampling="gpu", more=issued(0.7, 0.1, 0.05))
     run = replace(run, plan=deepcopy(run.plan))
-    run.plan["measure"].update(measure)
     for one in run.plan["workloads"].values():
         one.update(workload)
     (found,) = answers(run)

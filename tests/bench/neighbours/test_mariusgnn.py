@@ -10,28 +10,30 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gatherbench.bench.neighbours.mariusgnn import StateSampler, StateSeeds
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.sampling import state_sampler
-from gatherbench.bench.sampling.epoch import (
-    StateSeeds,
-    batch_seed,
-    epoch_seeds,
-    state_seeds,
-    workload_seeds,
-)
+from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds, workload_seeds
 from gatherbench.bench.sampling.knowledge import knowledge_of
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.bench.sampling.prepare import prepare
-from gatherbench.bench.sampling.state_sampler import StateSampler, sampler_of
+from gatherbench.bench.sampling.sampler import sampler_of
 from gatherbench.bench.sampling.trace import KEPT, Trace
 from gatherbench.datasets.store import open_dataset
 from gatherbench.strategies.partition_orders import ORDERS, Partitions
 
-from .minibatches import same
+from ..sampling.minibatches import same
 
 NODES, FANOUTS = 300, (5, -1)
-HOST = torch.device("cpu")
+BUFFERED = "gatherbench.bench.neighbours.mariusgnn:Buffered"
+
+
+def state_seeds(
+    parts: Partitions, nodes: int, train: np.ndarray, size: int, seed: int, epoch: int
+) -> list[StateSeeds]:
+    """The tasks of an epoch over a graph of so many nodes without an edge."""
+    sampler = StateSampler(parts, np.zeros(nodes + 1, np.int64), np.empty(0, np.int32), (1,))
+    return list(sampler.tasks(epoch_seeds(train, size, seed, epoch), seed, epoch, 0))
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +65,6 @@ def test_each_training_node_is_trained_once_an_epoch_where_its_partition_is(
         assert 0 < one.nodes.numel() <= size
         assert last or one.nodes.numel() == size, "only the last of a state is shorter"
         sizes[one.state] += one.nodes.numel()
-    cut = state_seeds(parts, NODES, np.array(train), size, 7, epoch, max_batches=2)
-    assert all(torch.equal(a.nodes, b.nodes) for a, b in zip(cut, found[:2], strict=True))
 
 
 def test_the_states_of_a_node_are_drawn_alike_often_and_anew_in_each_epoch():
@@ -122,17 +122,14 @@ def test_a_sampler_that_looks_past_the_buffer_is_found(graph):
     assert not seen <= set(parts.states()[first.state])
 
 
-@pytest.mark.usefixtures("kernels_on_host")
 def test_whoever_draws_and_in_whatever_order_draws_the_same(graph):
-    """On the device, by clones beside each other, and backwards through the states."""
+    """By clones beside each other, and backwards through the states."""
     parts = Partitions(8, 4, "comet")
     tasks = [
         (seeds, i) for i, seeds in enumerate(state_seeds(parts, NODES, np.arange(NODES), 30, 3, 0))
     ]
     sampler = StateSampler(parts, *graph, FANOUTS)
     plain = [sampler.sample(*task) for task in tasks]
-    device = StateSampler(parts, *graph, FANOUTS, HOST)
-    assert all(same(one, device.sample(*task)) for one, task in zip(plain, tasks, strict=True))
     assert all(
         same(one, sampler.sample(*task))
         for one, task in zip(reversed(plain), reversed(tasks), strict=True)
@@ -157,62 +154,35 @@ def test_a_broken_graph_and_too_few_nodes_are_named(graph):
     many = Partitions(NODES + 1, 2, "dispersed")
     with pytest.raises(ValueError, match="300 rows has no 301 partitions"):
         StateSampler(many, indptr, indices, FANOUTS)
-    with pytest.raises(ValueError, match="300 rows has no 301 partitions"):
-        state_seeds(many, NODES, np.arange(9), 3, 0, 0)
-    with pytest.raises(ValueError, match="at least one seed node"):
-        state_seeds(many, NODES, np.arange(0), 3, 0, 0)
 
 
 def test_a_workload_s_minibatches_are_those_of_its_partitions(tiny_root, monkeypatch):
     """The trace holds the first; an earlier epoch, which a path may learn from, is one of them."""
     monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
     plain = Workload("tiny", fanouts=(4, 3), batch_size=32)
-    workload = replace(plain, partitions="8/2 beta")
+    workload = replace(plain, sampler=f"{BUFFERED} parts=8 held=2")
     assert workload.trace_id != plain.trace_id
     folder, trace = prepare(workload)
     dataset = open_dataset(folder)
-    seeds = workload_seeds(workload, dataset.train_ids, 0, 0, 400)
+    sampler = sampler_of(workload, dataset.indptr, dataset.indices)
+    seeds = workload_seeds(workload, sampler, dataset.train_ids, 0)
     assert isinstance(seeds[0], StateSeeds)
     drawn = Trace.open(trace)
-    sampler = sampler_of(workload, dataset.indptr, dataset.indices)
     assert len(drawn) == KEPT < len(seeds)
     for i, (one, of) in enumerate(zip(drawn, seeds[:KEPT], strict=True)):
         assert same(one, sampler.sample(of, batch_seed(0, 0, i)))
+    assert sampler.partitions == Partitions(8, 2, "beta")
     known = knowledge_of(workload, dataset)
-    assert known.partitions == Partitions(8, 2, "beta")
     assert known.earlier is not None
     for ids in known.earlier(0):
         assert len(set(Partitions(8, 2, "beta").of(ids.numpy(), 400).tolist())) <= 2
-    assert prepare(replace(plain, partitions="8/8 beta")) != prepare(plain)
-    whole = workload_seeds(plain, dataset.train_ids, 0)
+    assert prepare(replace(plain, sampler=f"{BUFFERED} parts=8 held=8")) != prepare(plain)
+    whole_graph = sampler_of(plain, dataset.indptr, dataset.indices)
+    whole = workload_seeds(plain, whole_graph, dataset.train_ids, 0)
     assert torch.equal(whole[0], epoch_seeds(dataset.train_ids, 32, 0, 0)[0])
 
 
 def test_a_dataset_with_too_few_nodes_is_refused_before_a_case_runs(tiny_root, monkeypatch):
     monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
     with pytest.raises(ValueError, match="a table of 400 rows has no 500 partitions: take fewer"):
-        prepare(Workload("tiny", partitions="500/4 beta"))
-
-
-@pytest.mark.usefixtures("kernels_on_host")
-def test_minibatches_that_are_begun_ahead_are_those_of_their_states(graph, monkeypatch):
-    """A sampler is made for each state as it is entered, and none twice."""
-    made: list[int] = []
-    real = state_sampler.DeviceSampler.__init__
-
-    def counted(self: object, *given: object, **how: object) -> None:
-        made.append(1)
-        real(self, *given, **how)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(state_sampler.DeviceSampler, "__init__", counted)
-    parts = Partitions(8, 4, "beta")
-    tasks = [
-        (seeds, number)
-        for number, seeds in enumerate(state_seeds(parts, NODES, np.arange(60), 3, 7, 0))
-    ]
-    right = StateSampler(parts, *graph, FANOUTS)
-    sampler = StateSampler(parts, *graph, FANOUTS, HOST)
-    begun = [sampler.begin(*task) for task in tasks]
-    assert len(made) == len({seeds.state for seeds, _ in tasks}) < len(tasks)
-    for task, one in zip(tasks, begun, strict=True):
-        assert same(right.sample(*task), one.result())
+        prepare(Workload("tiny", sampler=f"{BUFFERED} parts=500"))

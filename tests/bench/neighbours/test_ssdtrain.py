@@ -3,9 +3,10 @@
 import errno
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,27 +14,32 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.run import activations as module
-from gatherbench.bench.run.activation_rows import WrongGradientsError, rows_of_a_step
-from gatherbench.bench.run.activations import (
-    KEPT,
-    Keep,
+from gatherbench.bench.neighbours import ssdtrain as module
+from gatherbench.bench.neighbours.ssdtrain import (
     LostActivationsError,
     Offload,
+    Recompute,
     piece_bytes,
-    recomputed,
 )
+from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.models import Trainer, build_model
 from gatherbench.bench.run.rows import RowMaker
+from gatherbench.bench.run.step_context import (
+    NOTHING_AROUND,
+    StepContext,
+    WrongGradientsError,
+    gradient_row,
+    step_context,
+)
 from gatherbench.bench.run.store import read_part, rows_of
 from gatherbench.bench.run.untimed import peak_of
 from gatherbench.bench.sampling.minibatch import MiniBatch
 
-from .fakes import measured, skipped
+from ..run.fakes import measured, skipped
 
 CPU = torch.device("cpu")
+SSDTRAIN = "gatherbench.bench.neighbours.ssdtrain"
 
 
 def small_batch(seeds: int = 40, more: int = 200) -> tuple[Tensor, MiniBatch]:
@@ -51,11 +57,15 @@ def small_batch(seeds: int = 40, more: int = 200) -> tuple[Tensor, MiniBatch]:
     return torch.randn(counts[-1], 12, generator=draw), batch
 
 
-def gradients(kept: Keep, kind: str = "keep", model: str = "sage", steps: int = 3) -> list[Tensor]:
+def gradients(
+    around: StepContext | str, model: str = "sage", steps: int = 3, folder: Path = Path()
+) -> list[Tensor]:
     """Weights after some steps, and the last gradients."""
-    workload = Workload("tiny", model=model, fanouts=(5, 5), activations=kind)
     x, batch = small_batch()
-    trainer = Trainer(build_model(workload, 12, 4), torch.arange(500) % 4, CPU, activations=kept)
+    net = build_model(Workload("tiny", model=model, fanouts=(5, 5)), 12, 4)
+    if isinstance(around, str):
+        around = step_context(around, net, CPU, folder)
+    trainer = Trainer(net, torch.arange(500) % 4, CPU, around=around)
     for _ in range(steps):
         trainer.step(x, batch)
     found = [one.detach().clone() for one in trainer.model.parameters()]
@@ -67,16 +77,12 @@ def same(one: list[Tensor], other: list[Tensor]) -> bool:
 
 
 @pytest.mark.parametrize("model", ["sage", "gat", "mlp"])
-@pytest.mark.parametrize("kind", ["recompute", "host", "disk"])
-def test_gradients_are_those_of_keep_bit_for_bit(tmp_path, kind, model):
-    wanted = gradients(KEPT, model=model)
-    if kind == "recompute":
-        assert same(gradients(KEPT, kind, model), wanted)
-        return
-    for smallest in (0, 2000):
-        with Offload(CPU, smallest, tmp_path if kind == "disk" else None) as kept:
-            assert same(gradients(kept, kind, model), wanted)
-            assert kept.told()["out"] > 0
+@pytest.mark.parametrize(
+    "words", ["Recompute", "ToHost smallest=0", "ToHost smallest=2000", "ToDisk smallest=0"]
+)
+def test_gradients_are_those_of_keep_bit_for_bit(tmp_path, words, model):
+    wanted = gradients(NOTHING_AROUND, model)
+    assert same(gradients(f"{SSDTRAIN}:{words}", model, folder=tmp_path), wanted)
     assert not list(tmp_path.iterdir())  # the file has no name from the start
 
 
@@ -84,25 +90,25 @@ def test_what_moves_is_counted_and_what_is_small_or_an_input_stays():
     """x and w, which x·w saves, stay; the result of relu moves: 400 × 8 × 4 B."""
     x, w = torch.randn(400, 12), nn.Parameter(torch.randn(12, 8))
     for smallest, out in ((0, 12800), (12800, 12800), (12801, 0)):
-        with Offload(CPU, smallest) as kept:
-            with kept.saving(x, w):
+        with closing(Offload(CPU, smallest)) as kept:
+            with kept.step(x, w):
                 y = (x @ w).relu()
             y.sum().backward()
-            told = kept.told()
+            told = kept.counts()
             assert told["out"] == out == told["in"] + told["forwarded"]
-            assert kept.told()["out"] == 0
+            assert kept.counts()["out"] == 0
             assert told["buffers"] in (0, 16384)  # none if it was wanted before a thread had it
 
 
 def test_views_of_one_storage_are_moved_once():
-    with Offload(CPU, 0) as kept:
+    with closing(Offload(CPU, 0)) as kept:
         leaf = torch.ones(1000, requires_grad=True)
-        with kept.saving(leaf):
+        with kept.step(leaf):
             y = leaf * 2
             loss = (y[:500] * y[500:]).sum() + (y * y).sum()
         kept._out.shutdown(wait=True)  # all is stored
         loss.backward()
-        told = kept.told()
+        told = kept.counts()
     assert (told["out"], told["in"], told["forwarded"]) == (4000, 4000, 0)
     assert torch.equal(leaf.grad, torch.full((1000,), 4.0 + 8.0))
 
@@ -110,9 +116,9 @@ def test_views_of_one_storage_are_moved_once():
 def test_what_is_stored_has_left_memory_and_comes_back_as_it_lay(tmp_path):
     """Three layers of 1 MB each: kept they are there together, on disk one after the other."""
 
-    def work(kept: Keep) -> None:
+    def work(kept: StepContext) -> None:
         x = torch.ones(1 << 18, requires_grad=True)
-        with kept.saving(x):
+        with kept.step(x):
             y = x
             for _ in range(8):
                 y = y.exp().clamp(max=1.0)  # saves the exponential, and what is clamped: the same
@@ -120,12 +126,12 @@ def test_what_is_stored_has_left_memory_and_comes_back_as_it_lay(tmp_path):
                     kept._order[-1]().stored.result()
         y.sum().backward()
 
-    work(KEPT)
-    keep, source = peak_of(lambda: work(KEPT), CPU)
+    work(NOTHING_AROUND)
+    keep, source = peak_of(lambda: work(NOTHING_AROUND), CPU)
     assert "profile_memory" in source
-    with Offload(CPU, 0, tmp_path) as kept:
+    with closing(Offload(CPU, 0, tmp_path)) as kept:
         disk, _ = peak_of(lambda: work(kept), CPU)
-        assert kept.told()["in"] == 8 << 20
+        assert kept.counts()["in"] == 8 << 20
     mib = 1 << 20
     assert keep >= 9 * mib
     assert disk <= keep - 3 * mib
@@ -156,7 +162,7 @@ def test_a_piece_holds_what_it_is_for_in_whole_blocks(nbytes):
 def test_any_tensors_come_back(tmp_path_factory, sizes, on_disk, order):
     """Pack and unpack in any order, views and strides and all."""
     folder = tmp_path_factory.mktemp("any") if on_disk else None
-    with Offload(CPU, 0, folder) as kept, kept.saving():
+    with closing(Offload(CPU, 0, folder)) as kept, kept.step():
         given_ = [torch.randn(2 * size)[:: 1 + size % 2] for size in sizes]
         packed = [kept._pack(one) for one in given_]
         for number in order.sample(range(len(sizes)), len(sizes)):
@@ -169,10 +175,8 @@ def all_stored_first(kind: type[Offload]) -> type[Offload]:
     """Everything is stored before the backward pass asks for it, whenever threads have a turn."""
 
     class Stored(kind):
-        @contextmanager
-        def saving(self, *stay: Tensor) -> Iterator[None]:
-            with super().saving(*stay):
-                yield
+        def _begin_backward(self) -> None:
+            super()._begin_backward()
             for one in list(self._order):
                 if (saved := one()) is not None:
                     saved.stored.result()
@@ -182,7 +186,7 @@ def all_stored_first(kind: type[Offload]) -> type[Offload]:
 
 def test_buffers_are_used_again_and_the_file_does_not_grow(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "THREADS", 1)
-    with all_stored_first(Offload)(CPU, 0, tmp_path) as kept:
+    with closing(all_stored_first(Offload)(CPU, 0, tmp_path)) as kept:
         gradients(kept, steps=2)
         taken, end = kept._buffers.made_bytes, kept._file._end
         assert min(taken, end) > 0
@@ -202,7 +206,7 @@ def test_a_full_disk_and_a_failed_write_end_the_case_and_say_why(make_job, monke
     monkeypatch.setattr(module.os, "pwritev", fails)
     from gatherbench.bench.run.job import outcome
 
-    status, reason = outcome(lambda: skipped(on(make_job, "disk")))
+    status, reason = outcome(lambda: skipped(on(make_job, "ToDisk")))
     assert status == "failed"
     said = os.strerror(number) if number else "0 of"
     assert reason.startswith("LostActivationsError: storing ")
@@ -214,9 +218,9 @@ def test_a_failed_read_ends_the_case(monkeypatch, tmp_path):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(module.os, "preadv", fails)
-    with Offload(CPU, 0, tmp_path) as kept:
+    with closing(Offload(CPU, 0, tmp_path)) as kept:
         x = torch.ones(5000, requires_grad=True)
-        with kept.saving(x):
+        with kept.step(x):
             y = x.exp().exp()
         kept._out.shutdown(wait=True)
         with pytest.raises(LostActivationsError, match="bringing back 20,000 B"):
@@ -231,12 +235,12 @@ def test_what_is_wanted_on_its_way_is_handed_back(tmp_path, monkeypatch):
         return write(*what)
 
     monkeypatch.setattr(module.os, "pwritev", held)
-    with Offload(CPU, 0, tmp_path) as kept:
+    with closing(Offload(CPU, 0, tmp_path)) as kept:
         x = torch.linspace(0, 1, 5000, requires_grad=True)
-        with kept.saving(x):
+        with kept.step(x):
             y = x.exp()
         y.sum().backward()
-        told = kept.told()
+        told = kept.counts()
         go.set()
     assert (told["forwarded"], told["in"]) == (20000, 0)
     assert torch.equal(x.grad, y)
@@ -250,9 +254,9 @@ def test_a_tensor_changed_in_place_before_it_was_stored_is_refused(tmp_path, mon
         return take(pool, nbytes)
 
     monkeypatch.setattr(module._Pool, "take", held)
-    with Offload(CPU, 0, tmp_path) as kept:
+    with closing(Offload(CPU, 0, tmp_path)) as kept:
         x = torch.ones(5000, requires_grad=True)
-        with kept.saving(x):
+        with kept.step(x):
             y = x.exp()
             with pytest.raises(LostActivationsError, match="changed in place"):
                 stored_after(kept, y, go)
@@ -287,16 +291,13 @@ class Reused(Offload):
 @pytest.mark.parametrize("wrong", [Halved, Reused])
 def test_wrong_ways_are_refused_before_timing(wrong, monkeypatch):
     monkeypatch.setattr(module, "THREADS", 1)
-    workload = Workload("tiny", fanouts=(5, 5), hidden=32, activations="host")
+    workload = Workload("tiny", fanouts=(5, 5), hidden=32)
     x, batch = small_batch()
-
-    with all_stored_first(wrong)(CPU, 0) as kept:
-        model = build_model(workload, 12, 4)
-        trainer = Trainer(model, torch.arange(500) % 4, CPU, activations=kept)
+    model, plain = (build_model(workload, 12, 4) for _ in range(2))
+    with closing(all_stored_first(wrong)(CPU, 0)) as kept:
+        trainer = Trainer(model, torch.arange(500) % 4, CPU, around=kept)
         with pytest.raises((WrongGradientsError, RuntimeError)):
-            list(
-                rows_of_a_step(RowMaker("r", "c", "m", "host"), workload, (4, 0), trainer, x, batch)
-            )
+            gradient_row(RowMaker("r", "c", "m", "host"), trainer, plain, x, batch)
 
 
 def test_a_recomputed_layer_runs_twice_a_step():
@@ -307,55 +308,58 @@ def test_a_recomputed_layer_runs_twice_a_step():
             calls.append(torch.is_grad_enabled())
             return x.exp()
 
-    model = recomputed(nn.Sequential(nn.Sequential(Layer(), Layer()), Layer()))
+    model = nn.Sequential(nn.Sequential(Layer(), Layer()), Layer())
+    Recompute().open(model, CPU, Path())
     x = torch.ones(3, requires_grad=True)
     model[1].forward(model[0][1].forward(model[0][0].forward(x))).sum().backward()
     assert len(calls) == 6
 
 
-def on(make_job, *kinds: str) -> Job:
-    """The job of the last kind, in a plan that compares them."""
-    job: Job = make_job(activations=["keep", *kinds], activations_from=0)
-    workload = replace(job.case.workload, activations=kinds[-1], hidden=32)
+def on(make_job: Any, kind: str) -> Job:
+    """The job with something around its steps; ``""``: nothing."""
+    job: Job = make_job(peak=True)
+    around = kind and f"{SSDTRAIN}:{kind}" + " smallest=0" * (kind != "Recompute")
+    workload = replace(job.case.workload, around_step=around, hidden=32)
     return replace(job, case=replace(job.case, workload=workload))
 
 
-@pytest.mark.parametrize("kind", ["keep", "recompute", "host", "disk"])
+@pytest.mark.parametrize("kind", ["Recompute", "ToHost", "ToDisk"])
 def test_a_case_has_its_rows(make_job, kind):
     job = on(make_job, kind)
     rows = measured(job)
     check = [row for row in rows if (row.stage, row.metric) == ("check", "gradients")]
     assert [row.status for row in check] == ["ok"]
-    own = {row.metric: row.value for row in rows if row.stage == "activations" and row.epoch <= 0}
-    assert own["step_peak"] > 0
-    if kind in ("host", "disk"):
+    (peak,) = [row.value for row in rows if (row.stage, row.metric) == ("train", "peak")]
+    assert peak > 0
+    own = {row.metric: row.value for row in rows if row.stage == "around_step"}
+    if kind == "Recompute":
+        assert own == {}
+    else:
         assert own["out"] == own["in"] + own["forwarded"] > 0
         assert own["stall"] >= 0
-    else:
-        assert set(own) == {"step_peak"}
     losses = [row.value for row in rows if row.metric == "loss"]
-    kept = [row.value for row in measured(on(make_job, "keep")) if row.metric == "loss"]
+    kept = [row.value for row in measured(on(make_job, "")) if row.metric == "loss"]
     assert losses == kept
     assert rows_of(read_part(job.part))
 
 
 def test_a_usual_run_has_no_such_rows(make_job):
-    assert not [row for row in measured(make_job()) if row.stage == "activations"]
+    own = {("train", "peak"), ("check", "gradients")}
+    rows = measured(make_job())
+    assert not [row for row in rows if (row.stage, row.metric) in own or row.stage == "around_step"]
 
 
-def test_plans_expand_each_workload_by_where_activations_lie():
+def test_plans_expand_each_workload_by_what_is_around_its_steps():
     from gatherbench.bench.plan.plan import Plan
 
     base = {"name": "p", "strategy": [{"name": "cpu_gather"}]}
     table = {"dataset": "wordnet", "hidden": [16, 32]}
-    ways = ["keep", "disk"]
-    plan = Plan.model_validate({**base, "workload": [table], "measure": {"activations": ways}})
+    around = ["", f"{SSDTRAIN}:ToDisk"]
+    plan = Plan.model_validate({**base, "workload": [{**table, "around_step": around}]})
     usual = Plan.model_validate({**base, "workload": [table]})
     first, second = plan.workloads()[:2]
-    assert [one.activations for one in plan.workloads()] == ways * 2
+    assert [one.around_step for one in plan.workloads()] == around * 2
     assert first == usual.workloads()[0]  # the id that it has ever had
     assert second.id != first.id
     assert second.trace_id == first.trace_id
-    assert "-disk-" in second.id
-    with pytest.raises(ValueError, match="leaves nothing to measure"):
-        Plan.model_validate({**base, "workload": [table], "measure": {"activations": []}})
+    assert "-ToDisk-" in second.id

@@ -19,12 +19,15 @@ from gatherbench.bench.show.report.page import render_report
 from gatherbench.datasets.store import open_dataset
 
 from ..printed import charts_of
-from .fakes import measured, skipped
+from ..run.fakes import measured, skipped
+
+BUFFERED = "gatherbench.bench.neighbours.mariusgnn:Buffered"
 
 
-def parted(job: Job, words: str = "8/2 beta", max_batches: int = 0) -> Job:
+def parted(job: Job, words: str = "parts=8 held=2", max_batches: int = 0) -> Job:
     """The job with partitions, on epochs of whole length."""
-    workload = replace(job.case.workload, partitions=words, max_batches=max_batches)
+    drawn = f"{BUFFERED} {words}"
+    workload = replace(job.case.workload, sampler=drawn, max_batches=max_batches)
     dataset, trace = prepare(workload)
     return replace(job, case=replace(job.case, workload=workload), dataset=dataset, trace=trace)
 
@@ -38,7 +41,6 @@ def test_every_way_to_have_them_gives_the_same_minibatches(make_job):
     for changes in (
         {"sampling": "live"},
         {"sampling": "live", "sampler_workers": 2},
-        {"sampling": "gpu"},
     ):
         job = parted(make_job(**changes))
         epochs = Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
@@ -74,7 +76,7 @@ def test_all_paths_train_alike_on_partitions_and_otherwise_without(make_job):
 
 def test_without_partitions_the_buffer_is_skipped(make_job):
     said = skipped(make_job("partition_buffer"))
-    assert str(said).startswith("unsupported: the workload has no partitions")
+    assert str(said).startswith("unsupported: minibatches keep to no partitions")
 
 
 def test_the_model_is_scored_after_each_epoch_outside_the_clock(make_job):
@@ -93,7 +95,9 @@ def test_the_model_is_scored_after_each_epoch_outside_the_clock(make_job):
 
 
 def test_a_run_of_two_workloads_has_the_rows_and_the_accuracy_of_both(plan, tmp_path, make_job):
-    text = plan.read_text().replace("max_batches = 2", 'partitions = ["", "4/2 beta"]')
+    text = plan.read_text().replace(
+        "max_batches = 2", f'sampler = ["", "{BUFFERED} parts=4 held=2"]'
+    )
     text = text.replace("aligned_zero_copy", "partition_buffer").replace("threads = 1", "")
     more = "epochs = 2\neval_batches = 1\neval_every_epoch = true"
     plan.write_text(text.replace("epochs = 1", more))
@@ -137,7 +141,7 @@ def test_a_run_of_two_workloads_has_the_rows_and_the_accuracy_of_both(plan, tmp_
     assert first.values == second.values
     alone, not_run = first.lines.to_dict("records")
     drawn = [alone, *second.lines.to_dict("records")]
-    assert "the workload has no partitions" in not_run["reason"]
+    assert "minibatches keep to no partitions" in not_run["reason"]
     for line, (_, mine) in zip(drawn, table.groupby(["workload", "strategy"]), strict=False):
         assert len(line["curves"]["accuracy"]) == 3, line
         assert line["curves"]["accuracy"][-1][0] == first.axis.top

@@ -8,22 +8,27 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gatherbench.bench.plan.structure import PARAMETERS, Structure
-from gatherbench.bench.sampling import snapshot
+from gatherbench.bench.neighbours import graphsnapshot
+from gatherbench.bench.neighbours.graphsnapshot import (
+    FBL,
+    FCR,
+    OTF,
+    Dependent,
+    NumberedSeeds,
+    SnapshotSampler,
+)
+from gatherbench.bench.plan.doors import OwnSampler, opened
 from gatherbench.bench.sampling.epoch import batch_seed
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
-from gatherbench.bench.sampling.snapshot import NumberedSeeds, SnapshotSampler
 
-from .minibatches import same
+from ..sampling.minibatches import same
 
 NODES, DEGREE = 60, 40
-FCR = Structure("fcr", alpha=2.0, every=4, threshold=30)
-OTF = Structure("otf", alpha=2.0, refresh=0.2, fetch=0.0, threshold=30)
+RENEWED = FCR(alpha=2.0, every=4, threshold=30)
+FLOWING = OTF(alpha=2.0, refresh=0.2, fetch=0.0, threshold=30)
 
 
 def graph(dtype: type = np.int32) -> tuple[NDArray[np.int64], NDArray[Any]]:
@@ -54,14 +59,14 @@ def drawn(batches: list[MiniBatch], layer: int = 0) -> list[dict[int, set[int]]]
     return found
 
 
-def sampler(structure: Structure, fanouts: tuple[int, ...] = (5,), **more: Any) -> SnapshotSampler:
+def sampler(structure: FBL, fanouts: tuple[int, ...] = (5,), **more: Any) -> SnapshotSampler:
     return SnapshotSampler(structure, *GRAPH, fanouts, **more)
 
 
-EVERY = [FCR, OTF, replace(OTF, shared=True, fetch=0.4), Structure("dependent", keep=0.75)]
+EVERY = [RENEWED, FLOWING, replace(FLOWING, shared=True, fetch=0.4), Dependent(keep=0.75)]
 
 
-@pytest.mark.parametrize("structure", EVERY, ids=lambda one: one.words)
+@pytest.mark.parametrize("structure", EVERY, ids=repr)
 def test_an_epoch_depends_on_its_seed_alone(structure):
     one = sampler(structure, (5, 3), threads=1)
     first = epoch(one, 10)
@@ -74,7 +79,7 @@ def test_an_epoch_depends_on_its_seed_alone(structure):
     assert not all(same(a, b) for a, b in zip(first, epoch(one, 10, seed=8), strict=True))
 
 
-@pytest.mark.parametrize("structure", EVERY, ids=lambda one: one.words)
+@pytest.mark.parametrize("structure", EVERY, ids=repr)
 def test_what_is_drawn_are_distinct_neighbours_as_many_as_the_fanout(structure):
     indptr, indices = GRAPH
     for batch in epoch(sampler(structure, (5, 3)), 12):
@@ -90,7 +95,7 @@ def test_what_is_drawn_are_distinct_neighbours_as_many_as_the_fanout(structure):
 
 
 def test_minibatches_are_drawn_in_their_order():
-    one = sampler(OTF)
+    one = sampler(FLOWING)
     epoch(one, 3)
     for number, key in ((5, 0), (2, 0), (3, 1)):
         with pytest.raises(ValueError, match="depends on the one before"):
@@ -99,7 +104,7 @@ def test_minibatches_are_drawn_in_their_order():
 
 def test_fcr_draws_from_ten_neighbours_and_from_others_after_four_minibatches():
     """A fan-out of 5, twice that in a cache; node 15 to 19 have no more than 30 and no cache."""
-    batches = drawn(epoch(sampler(FCR), 60))
+    batches = drawn(epoch(sampler(RENEWED), 60))
     for node in range(20, 35):
         pools = [set().union(*(one[node] for one in batches[k : k + 4])) for k in range(0, 60, 4)]
         assert max(map(len, pools)) <= 10
@@ -110,7 +115,7 @@ def test_fcr_draws_from_ten_neighbours_and_from_others_after_four_minibatches():
 
 def test_otf_renews_a_fifth_of_ten_entries_at_a_time():
     """2 of 10 are drawn anew; the 1/4 that is there already changes nothing: 1.5 of 10 change."""
-    one = sampler(OTF)
+    one = sampler(FLOWING)
     rows, changes = [], []
     for number in range(400):
         one.sample(NumberedSeeds(torch.arange(20, 35), number, 3), number)
@@ -123,13 +128,13 @@ def test_otf_renews_a_fifth_of_ten_entries_at_a_time():
 
 
 def test_without_refresh_and_fetch_a_cache_stays_for_the_epoch():
-    batches = drawn(epoch(sampler(replace(OTF, refresh=0.0)), 40))
+    batches = drawn(epoch(sampler(replace(FLOWING, refresh=0.0)), 40))
     assert all(len(set().union(*(one[v] for one in batches))) == 10 for v in range(20, 35))
 
 
 def test_fetched_shares_come_from_the_whole_list():
     """Of 5 edges 2 from the list; 30 of its 40 are in no cache: 1.5 of 5 (and no duplicates)."""
-    one = sampler(replace(OTF, refresh=0.0, fetch=0.4))
+    one = sampler(replace(FLOWING, refresh=0.0, fetch=0.4))
     cache, outside = one._caches[0], []
     for number in range(300):
         batch = one.sample(NumberedSeeds(torch.arange(20, 35), number, 3), number)
@@ -142,17 +147,17 @@ def test_fetched_shares_come_from_the_whole_list():
 
 
 def test_one_cache_for_all_layers_is_smaller():
-    each, shared = (sampler(replace(FCR, shared=s), (5, 3)) for s in (False, True))
+    each, shared = (sampler(replace(RENEWED, shared=s), (5, 3)) for s in (False, True))
     hot = NODES - 20
     assert [one.rows.shape for one in each._caches] == [(hot, 10), (hot, 6)]
     assert [one.rows.shape for one in shared._caches] == [(hot, 10)]
     # Rows of 4 B an entry, 16 B of their age, and a slot for each node.
     assert each.cache_bytes == hot * (16 * 4 + 2 * 16) + 2 * 4 * NODES
     assert shared.cache_bytes == hot * (10 * 4 + 16) + 4 * NODES
-    assert sampler(Structure("dependent")).cache_bytes == 0
+    assert sampler(Dependent()).cache_bytes == 0
 
 
-@pytest.mark.parametrize("structure", [FCR, OTF, Structure("dependent", keep=0.5)])
+@pytest.mark.parametrize("structure", [RENEWED, FLOWING, Dependent(keep=0.5)])
 def test_every_neighbour_is_as_likely_over_epochs(structure):
     one, counts = sampler(structure), np.zeros(NODES)
     for seed in range(3000):
@@ -167,8 +172,8 @@ def test_every_neighbour_is_as_likely_over_epochs(structure):
 
 @pytest.mark.parametrize(("keep", "lifetime"), [(0.75, 4), (0.9, 10), (0.0, 1)])
 def test_dependent_nodes_keep_what_they_drew(keep, lifetime):
-    assert Structure("dependent", keep=keep).lifetime == lifetime
-    one = sampler(Structure("dependent", keep=keep))
+    assert Dependent(keep=keep).lifetime == lifetime
+    one = sampler(Dependent(keep=keep))
     kept = []
     for seed in range(20):
         batches = drawn(epoch(one, 2 * lifetime + 1, seed))
@@ -180,29 +185,27 @@ def test_dependent_nodes_keep_what_they_drew(keep, lifetime):
     assert np.mean(kept) == pytest.approx(keep, abs=0.03)
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.sampled_from(sorted(PARAMETERS)), st.data())
-def test_words_say_all_of_a_structure(policy, data):
-    ranges = {
-        "share": st.sampled_from([0.0, 0.1, 1.0]),
-        "scores": st.sampled_from(["degree", "presampled"]),
-        "alpha": st.sampled_from([1.0, 1.5, 3.0]),
-        "every": st.integers(1, 50),
-        "refresh": st.sampled_from([0.0, 0.05, 1.0]),
-        "fetch": st.sampled_from([0.0, 0.5]),
-        "threshold": st.integers(0, 100),
-        "shared": st.booleans(),
-        "keep": st.sampled_from([0.0, 0.5, 0.99]),
-    }
-    given_ = {name: data.draw(ranges[name]) for name in PARAMETERS[policy]}
-    one = Structure(policy, **given_)
-    assert Structure.parse(one.words) == one
+def test_plain_sampling_is_what_fbl_draws_and_all_count_what_they_saw():
+    """Of 20 nodes 5 each time, and once in a set as often as it is drawn."""
+    plain, whole = NeighborSampler(*GRAPH, (5, 3)), sampler(FBL(), (5, 3))
+    steps = [torch.arange(15, 35)] * 3
+    tally = whole.tally()
+    pairs = set()
+    for task in whole.tasks(steps, 0, 0, 0):
+        batch = whole.sample(task, task.number)
+        assert same(batch, plain.sample(task.nodes, task.number))
+        tally.add(batch)
+        for edges in batch.edges:
+            pairs |= set(map(tuple, batch.input_ids[edges].T.tolist()))
+    counted = {one.metric: one.value for one in tally.counted(1.0)}
+    assert counted == {"distinct_neighbours": len(pairs), "structure_cache": 0}
+    assert len(pairs) > 100
 
 
-def test_impossible_structures_are_refused():
-    for words in ("lru", "fcr keep=0.1", "otf refresh=1.5", "fcr alpha=0.5", "dependent keep=1"):
-        with pytest.raises(ValueError, match=r"structure|share"):
-            Structure.parse(words)
+def test_impossible_policies_are_refused():
+    for policy in ("LRU", "FCR keep=0.1", "OTF refresh=1.5", "FCR alpha=0.5", "Dependent keep=1"):
+        with pytest.raises(ValueError, match=r"LRU|keep|share|alpha"):
+            opened(f"gatherbench.bench.neighbours.graphsnapshot:{policy}", OwnSampler)
 
 
 # ---- wrong ones -------------------------------------------------------------------------------
@@ -213,16 +216,16 @@ def never_anew(patch: pytest.MonkeyPatch) -> None:
     plain = SnapshotSampler.sample
 
     def sample(self: SnapshotSampler, seeds: NumberedSeeds, seed: int) -> MiniBatch:
-        self.structure = replace(self.structure, every=10**9)
+        self.policy = replace(self.policy, every=10**9)
         return plain(self, seeds, seed)
 
     patch.setattr(SnapshotSampler, "sample", sample)
 
 
 def no_threshold(patch: pytest.MonkeyPatch) -> None:
-    plain = snapshot._Cache.__init__
+    plain = graphsnapshot._Cache.__init__
     patch.setattr(
-        snapshot._Cache,
+        graphsnapshot._Cache,
         "__init__",
         lambda self, degrees, size, _least, dtype: plain(self, degrees, size, 0, dtype),
     )
@@ -250,4 +253,4 @@ def test_a_memory_that_outlives_its_epoch_fails(monkeypatch):
 
     monkeypatch.setattr(SnapshotSampler, "sample", sample)
     with pytest.raises(AssertionError):
-        test_an_epoch_depends_on_its_seed_alone(OTF)
+        test_an_epoch_depends_on_its_seed_alone(FLOWING)

@@ -1,16 +1,16 @@
 """Relational models: PyG's R-GCN and R-GAT, and the same layers computed as PIGEON does.
 
-A layer of these multiplies a source's row by the matrix of the edge's kind. PyG does so for each
-edge (R-GAT, "fast" R-GCN) or for each kind over all targets (R-GCN). *Compact*: what depends on
-source and kind alone is computed once for each distinct pair of a block. *Reordered*: of attention,
-``x · (W a)`` in place of ``(x W) · a``, so that no row is multiplied for its score alone (Wu et
-al., "PIGEON", arXiv 2301.06284, where a compiler does both).
+Behind the model's door. A layer of these multiplies a source's row by the matrix of the edge's
+kind. PyG does so for each edge (R-GAT, "fast" R-GCN) or for each kind over all targets (R-GCN).
+*Compact*: what depends on source and kind alone is computed once for each distinct pair of a block.
+*Reordered*: of attention, ``x · (W a)`` in place of ``(x W) · a``, so that no row is multiplied for
+its score alone (Wu et al., "PIGEON", arXiv 2301.06284, where a compiler does both).
 Parameters are those of PyG's layers, and so are the values, but for the order of float additions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -19,9 +19,10 @@ from torch.nn.functional import dropout, leaky_relu, relu
 from torch_geometric.nn import FastRGCNConv, RGATConv, RGCNConv
 from torch_geometric.utils import softmax
 
-from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.run.models import DROPOUT, TalliedModel
 from gatherbench.bench.run.training_cost import GAT_HEADS
 from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.bench.sampling.sampler import Counted, Tally
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +57,20 @@ class Pairs:
         return torch.cat(parts) if parts else x.new_zeros(0, weight.shape[2])
 
 
-def pairs_of(batch: MiniBatch) -> int:
-    """How many distinct pairs of a source and a kind the blocks of a minibatch have together."""
-    blocks = zip(batch.edges, batch.kinds, batch.num_nodes[1:], strict=True)
-    return sum(len(torch.unique(kinds * nodes + edges[0])) for edges, kinds, nodes in blocks)
+class PairTally(Tally):
+    """Counts the distinct pairs of a source and a kind, block by block."""
+
+    def __init__(self) -> None:
+        self.pairs = 0
+
+    def add(self, batch: MiniBatch) -> None:
+        blocks = zip(batch.edges, batch.kinds, batch.num_nodes[1:], strict=True)
+        for edges, kinds, nodes in blocks:
+            self.pairs += len(torch.unique(kinds * nodes + edges[0]))
+
+    def counted(self, scale: float) -> Iterator[Counted]:
+        source = "distinct sources and kinds of a block's edges"
+        yield Counted("pairs", "1", round(self.pairs * scale), source)
 
 
 class CompactRGCNConv(RGCNConv):  # type: ignore[misc]
@@ -107,28 +118,6 @@ class PigeonRGATConv(RGATConv):  # type: ignore[misc]
         return torch.bmm(x[nodes].unsqueeze(1), weight[kinds]).squeeze(1)
 
 
-class RelationalGNN(nn.Module):
-    """A stack of relational layers over the blocks of a minibatch.
-
-    Args:
-        layers: input layer first; called with ``(x_source, x_target)``, edges and their kinds.
-        share: of what is dropped between layers.
-    """
-
-    def __init__(self, layers: list[nn.Module], share: float) -> None:
-        super().__init__()
-        self.convs, self.share = nn.ModuleList(layers), share
-
-    def forward(self, x: Tensor, batch: MiniBatch) -> Tensor:
-        """Logits ``[S, classes]`` of the seeds from the fetched rows ``x`` ``[B, D]``."""
-        for conv, block in zip(self.convs, reversed(range(len(batch.edges))), strict=True):
-            rows = (x, x[: batch.num_nodes[block]])
-            x = conv(rows, batch.edges[block], batch.kinds[block])
-            if block > 0:
-                x = dropout(relu(x), self.share, self.training)
-        return x
-
-
 class _Attention(nn.Module):
     """A layer of R-GAT over a block: each target also attends to itself, by a kind of its own."""
 
@@ -145,42 +134,83 @@ class _Attention(nn.Module):
         return out[:targets]
 
 
-#: Makes a layer of a width in, a width out (of each head), so many kinds of edges, and heads.
-Layer = Callable[[int, int, int, int], nn.Module]
+class RGCN(TalliedModel):
+    """A stack of relational layers over the blocks of a minibatch; here PyG's of R-GCN.
+
+    Args:
+        relations: how many kinds of edges there are.
+    """
+
+    #: Heads of the hidden layers, and PyG's layer or one of ours in its place.
+    heads, conv = 1, RGCNConv
+
+    def __init__(
+        self, in_channels: int, hidden: int, out_channels: int, num_layers: int, *, relations: int
+    ) -> None:
+        super().__init__()
+        inner = [hidden * self.heads] * (num_layers - 1)
+        widths = [in_channels, *inner]
+        hidden_layers = [self.layer(wide, hidden, relations, self.heads) for wide in widths[:-1]]
+        last = self.layer(widths[-1], out_channels, relations, 1)
+        self.convs = nn.ModuleList([*hidden_layers, last])
+
+    def layer(self, wide: int, out: int, kinds: int, heads: int) -> nn.Module:
+        """A layer from rows of one width to another's (of each head), for so many kinds."""
+        layer: nn.Module = self.conv((wide, wide), out, kinds)
+        return layer
+
+    def forward(self, x: Tensor, batch: MiniBatch) -> Tensor:
+        """Logits ``[S, classes]`` of the seeds from the fetched rows ``x`` ``[B, D]``."""
+        for conv, block in zip(self.convs, reversed(range(len(batch.edges))), strict=True):
+            rows = (x, x[: batch.num_nodes[block]])
+            x = conv(rows, batch.edges[block], batch.kinds[block])
+            if block > 0:
+                x = dropout(relu(x), DROPOUT, self.training)
+        return x
+
+    @classmethod
+    def tally(cls) -> Tally:
+        return PairTally()
 
 
-def _rgcn(conv: type[RGCNConv]) -> Layer:
-    return lambda wide, out, kinds, _heads: conv((wide, wide), out, kinds)
+class FastRGCN(RGCN):
+    """PyG's faster layers, which take more memory."""
+
+    conv = FastRGCNConv
 
 
-def _rgat(wide: int, out: int, kinds: int, heads: int) -> nn.Module:
-    return _Attention(RGATConv(wide, out, kinds + 1, heads=heads), kinds)
+class CompactRGCN(RGCN):
+    """Ours, compact."""
+
+    conv = CompactRGCNConv
 
 
-def _pigeon(*, compact: bool = False, reordered: bool = False) -> Layer:
-    def layer(wide: int, out: int, kinds: int, heads: int) -> nn.Module:
-        how = {"compact": compact, "reordered": reordered}
+class RGAT(RGCN):
+    """PyG's layers of R-GAT."""
+
+    heads = GAT_HEADS
+
+    def layer(self, wide: int, out: int, kinds: int, heads: int) -> nn.Module:
+        return _Attention(RGATConv(wide, out, kinds + 1, heads=heads), kinds)
+
+
+class CompactRGAT(RGAT):
+    """Ours, compact."""
+
+    compact, reordered = True, False
+
+    def layer(self, wide: int, out: int, kinds: int, heads: int) -> nn.Module:
+        how = {"compact": self.compact, "reordered": self.reordered}
         return _Attention(PigeonRGATConv(wide, out, kinds + 1, heads=heads, **how), kinds)
 
-    return layer
+
+class ReorderedRGAT(CompactRGAT):
+    """Ours, reordered."""
+
+    compact, reordered = False, True
 
 
-#: A layer of each relational model, and the heads of its hidden layers.
-LAYERS: dict[str, tuple[Layer, int]] = {
-    "rgcn": (_rgcn(RGCNConv), 1),
-    "rgcn-fast": (_rgcn(FastRGCNConv), 1),
-    "rgcn-compact": (_rgcn(CompactRGCNConv), 1),
-    "rgat": (_rgat, GAT_HEADS),
-    "rgat-compact": (_pigeon(compact=True), GAT_HEADS),
-    "rgat-reordered": (_pigeon(reordered=True), GAT_HEADS),
-    "rgat-compact-reordered": (_pigeon(compact=True, reordered=True), GAT_HEADS),
-}
+class CompactReorderedRGAT(CompactRGAT):
+    """Ours, compact and reordered."""
 
-
-def layers_of(workload: Workload, in_dim: int, num_classes: int, kinds: int) -> list[nn.Module]:
-    """The layers of a relational model, input layer first, for so many kinds of edges."""
-    layer, heads = LAYERS[workload.model]
-    inner = workload.layers - 1
-    widths = [in_dim, *[workload.hidden * heads] * inner]
-    hidden = [layer(wide, workload.hidden, kinds, heads) for wide in widths[:-1]]
-    return [*hidden, layer(widths[-1], num_classes, kinds, 1)]
+    compact, reordered = True, True

@@ -1,14 +1,29 @@
 """Sampling that remembers: draws from caches of neighbours, or again what was drawn before.
 
+Behind the sampler's door. These are other minibatches than those of plain sampling, and learn
+another model as fast as they may:
+
+- :class:`FBL` is plain sampling, with the counts of the others beside it.
+- :class:`FCR` and :class:`OTF` (GraphSnapShot, NoakLiu/GraphSnapShot) draw for each node of a
+  degree above ``threshold`` from a cache of ``alpha`` × fan-out of its neighbours. Of ``FCR`` all
+  are drawn anew every ``every`` minibatches. Of ``OTF`` a share ``refresh`` is, whenever the node
+  is a target, and a share ``fetch`` of what is drawn comes from its whole list. Each layer has a
+  cache of its own, or all share one (``shared``, the paper's SC).
+- :class:`Dependent` has each node keep what it drew for some minibatches, so that a share ``keep``
+  of the nodes draws in each minibatch what it drew in the one before (after Balin et al.,
+  "Cooperative minibatching in graph neural networks", arXiv 2310.12403; GraphBolt's
+  ``--batch-dependency`` of 1 / (1 - keep)).
+
 What is remembered begins anew with each epoch, and minibatches are drawn in their order. So an
 epoch's depend on seed and number of the epoch alone, as those of plain sampling do, and not on the
-number of threads. ``bench/plan/structure.py`` says what the policies are.
+number of threads.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -16,15 +31,88 @@ from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gatherbench.bench.plan.structure import Structure
+from gatherbench.bench.plan.doors import OwnSampler
 from gatherbench.bench.sampling.kernels import _GOLDEN, _below, _choose, _mix, _u
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler, Targets
+from gatherbench.bench.sampling.sampler import Counted, Tally
 from gatherbench.bench.sampling.splitmix import derive
 
-#: Apart from the keys of layers.
-_CACHE, _KEPT = 101, 102
+#: Apart from the keys of layers, and from an epoch's other draws.
+_CACHE, _KEPT, _REMEMBERED = 101, 102, 6
 _ONE, _TURN = _u(1), _u(1 << 20)
+
+
+@dataclass(frozen=True)
+class FBL(OwnSampler):
+    """Draws from whole lists."""
+
+    in_order = True
+
+    def open(
+        self, indptr: NDArray[Any], indices: NDArray[Any], fanouts: Sequence[int], seed: int
+    ) -> SnapshotSampler:
+        return SnapshotSampler(self, indptr, indices, fanouts)
+
+
+@dataclass(frozen=True)
+class _FromCaches(FBL):
+    """Draws from caches.
+
+    Attributes:
+        alpha: neighbours in a cache for each that is drawn, at least 1.
+        threshold: a node with no more neighbours has no cache.
+        shared: by all layers.
+    """
+
+    alpha: float = 2.0
+    threshold: int = 30
+    shared: bool = False
+
+    def __post_init__(self) -> None:
+        if self.alpha < 1 or self.threshold < 0:
+            raise ValueError("alpha is at least 1, and threshold 0")
+
+
+@dataclass(frozen=True)
+class FCR(_FromCaches):
+    """Draws from caches that are all drawn anew after ``every`` minibatches."""
+
+    every: int = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.every < 1:
+            raise ValueError(f"every = {self.every}: minibatches, at least 1")
+
+
+@dataclass(frozen=True)
+class OTF(_FromCaches):
+    """Draws from caches of which a share is renewed at each draw, and a share from whole lists."""
+
+    refresh: float = 0.1
+    fetch: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (0 <= self.refresh <= 1 and 0 <= self.fetch <= 1):
+            raise ValueError("refresh and fetch are shares, from 0 to 1")
+
+
+@dataclass(frozen=True)
+class Dependent(FBL):
+    """Draws for a share ``keep`` of the nodes what it drew for them in the minibatch before."""
+
+    keep: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.keep < 1:
+            raise ValueError(f"keep = {self.keep}: a share, from 0 to below 1")
+
+    @property
+    def lifetime(self) -> int:
+        """Minibatches for which a node keeps what it drew."""
+        return max(1, round(1 / (1 - self.keep)))
 
 
 class NumberedSeeds(NamedTuple):
@@ -55,7 +143,7 @@ class _Cache:
 
 
 class SnapshotSampler(NeighborSampler):
-    """Draws by the policy; arguments and errors beside ``structure`` are the plain sampler's.
+    """Draws by a policy; the other arguments and errors are the plain sampler's.
 
     Raises:
         ValueError: minibatches are asked for in another order than theirs.
@@ -63,38 +151,45 @@ class SnapshotSampler(NeighborSampler):
 
     def __init__(
         self,
-        structure: Structure,
+        policy: FBL,
         indptr: NDArray[np.int64],
         indices: NDArray[np.int32] | NDArray[np.int64],
         fanouts: Sequence[int],
         threads: int | None = None,
     ) -> None:
-        self.structure = structure
+        self.policy = policy
         self._caches: list[_Cache] = []
         self._now, self._first_stamp, self._stamp = NumberedSeeds(Tensor(), -1, 0), 0, 0
         super().__init__(indptr, indices, fanouts, threads)
-        if structure.policy in ("fcr", "otf"):
+        if isinstance(policy, _FromCaches):
             degrees = np.diff(self._indptr)
-            widths = {max(self.fanouts)} if structure.shared else self.fanouts
+            widths = {max(self.fanouts)} if policy.shared else self.fanouts
             self._caches = [
-                _Cache(
-                    degrees, math.ceil(structure.alpha * wide), structure.threshold, indices.dtype
-                )
+                _Cache(degrees, math.ceil(policy.alpha * wide), policy.threshold, indices.dtype)
                 for wide in widths
             ]
 
     def clone(self, threads: int) -> Self:
         """One more for another thread, with a memory of its own."""
-        return type(self)(self.structure, self._indptr, self._indices, self.fanouts, threads)
+        return type(self)(self.policy, self._indptr, self._indices, self.fanouts, threads)
 
     def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
-        made = (self.structure, self._indptr, self._indices, self.fanouts, self.threads)
+        made = (self.policy, self._indptr, self._indices, self.fanouts, self.threads)
         return type(self), made
 
     @property
     def cache_bytes(self) -> int:
         """Memory of all that is remembered, room for nodes that were never asked for among it."""
         return sum(cache.nbytes for cache in self._caches)
+
+    def tally(self) -> Tally:
+        return _Distinct(self.num_nodes, self.cache_bytes)
+
+    def tasks(
+        self, steps: Sequence[Tensor], seed: int, epoch: int, rank: int
+    ) -> Sequence[NumberedSeeds]:
+        key = derive(seed, epoch, rank, _REMEMBERED)
+        return [NumberedSeeds(nodes, number, key) for number, nodes in enumerate(steps)]
 
     def sample(self, seeds: NumberedSeeds, seed: int) -> MiniBatch:  # type: ignore[override]
         """Draw the minibatch of ``seeds``, the next of its epoch; or begin an epoch."""
@@ -105,7 +200,7 @@ class SnapshotSampler(NeighborSampler):
                 f"minibatch {seeds.number} depends on the one before, and {self._now.number} was"
                 " drawn last: they are drawn in their order, by one sampler"
             )
-        elif self.structure.policy == "fcr" and seeds.number % self.structure.every == 0:
+        elif isinstance(self.policy, FCR) and seeds.number % self.policy.every == 0:
             self._stamp += 1
         self._now = seeds
         return super().sample(seeds.nodes, seed)
@@ -119,21 +214,39 @@ class SnapshotSampler(NeighborSampler):
         places: NDArray[np.int64],
         used: NDArray[np.uint64],
     ) -> None:
-        kind, now, of = self.structure, self._now, (self._indptr, self._indices, *targets)
-        if kind.policy == "dependent":
+        policy, now, of = self.policy, self._now, (self._indptr, self._indices, *targets)
+        if isinstance(policy, Dependent):
             # A node draws with a key of its own for as many minibatches, from one of its own on.
-            kept = (np.uint64(derive(now.key, layer, _KEPT)), now.number, kind.lifetime)
+            kept = (np.uint64(derive(now.key, layer, _KEPT)), now.number, policy.lifetime)
             _draw_kept(*of, *kept, edges[0], edges[1], used)
             return
-        if not self._caches:  # while it is made
+        if not self._caches or not isinstance(policy, _FromCaches):  # or while it is made
             super()._draw_part(layer, key, targets, edges, places, used)
             return
-        which = 0 if kind.shared else layer
+        which = 0 if policy.shared else layer
         cache, drawing = self._caches[which], self._stamp - self._first_stamp
         keys = (key, np.uint64(derive(now.key, which, drawing, _CACHE)))
-        renewed = (kind.refresh, kind.fetch) if kind.policy == "otf" else (0.0, 0.0)
+        renewed = (policy.refresh, policy.fetch) if isinstance(policy, OTF) else (0.0, 0.0)
         held = (cache.slots, cache.rows, cache.stamps, cache.turns, self._stamp)
         _draw_cached(*of, *keys, edges[0], edges[1], used, *held, *renewed)
+
+
+class _Distinct(Tally):
+    """Pairs of a node and a neighbour that was drawn for it, each once and coded as one number."""
+
+    def __init__(self, num_nodes: int, cache_bytes: int) -> None:
+        self._num_nodes, self._cache_bytes = num_nodes, cache_bytes
+        self._drawn = np.empty(0, np.int64)
+
+    def add(self, batch: MiniBatch) -> None:
+        ids = batch.input_ids.numpy()
+        coded = [ids[to.numpy()] * self._num_nodes + ids[of.numpy()] for of, to in batch.edges]
+        self._drawn = np.unique(np.concatenate([self._drawn, *coded]))
+
+    def counted(self, scale: float) -> Iterator[Counted]:
+        source = "count of the epoch: pairs of a node and a neighbour drawn for it, each once"
+        yield Counted("distinct_neighbours", "1", len(self._drawn), source)
+        yield Counted("structure_cache", "B", self._cache_bytes, "nbytes of the sampler's caches")
 
 
 # Types are found out by the compiler.

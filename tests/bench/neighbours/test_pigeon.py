@@ -9,14 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from gatherbench.bench.plan.workload import MODELS, RELATIONAL, Workload
-from gatherbench.bench.run import relational
+from gatherbench.bench.neighbours import pigeon
+from gatherbench.bench.neighbours.pigeon import Pairs, PairTally, PigeonRGATConv
+from gatherbench.bench.plan.doors import is_relational
+from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.read.axis import axis_of
 from gatherbench.bench.run.models import Trainer, build_model
-from gatherbench.bench.run.relational import LAYERS, Pairs, PigeonRGATConv, pairs_of
 from gatherbench.bench.run.untimed import peak_of
 from gatherbench.bench.sampling.minibatch import MiniBatch
 
 KINDS, WIDTH, CLASSES = 4, 6, 3
+#: Models, and PyG's of the same values.
+RELATIONAL = axis_of("model").over
 OWN = [model for model, base in RELATIONAL.items() if model != base]
 
 
@@ -31,11 +35,14 @@ def drawn(seed: int, nodes: tuple[int, int, int] = (3, 8, 20), edges: int = 30) 
 
 
 def model_of(name: str) -> nn.Module:
-    return build_model(Workload("x", model=name, hidden=5), WIDTH, CLASSES, KINDS).eval()
+    return build_model(
+        Workload("x", model=f"{pigeon.__name__}:{name}", hidden=5), WIDTH, CLASSES, KINDS
+    ).eval()
 
 
-def test_every_relational_model_has_layers_and_a_name():
-    assert set(LAYERS) == set(RELATIONAL) <= set(MODELS)
+def test_every_relational_model_is_told_the_kinds_of_edges():
+    assert all(is_relational(f"{pigeon.__name__}:{name}") for name in RELATIONAL)
+    assert not is_relational("sage")
 
 
 def check_layer(name: str, seed: int, edges: int) -> None:
@@ -94,21 +101,21 @@ WRONG = [
     *(
         (name, "Pairs", wrong)
         for name in OWN
-        if "compact" in name
+        if "Compact" in name
         for wrong in (KindsLost, NextRow)
     ),
-    *((name, "PigeonRGATConv", Swapped) for name in OWN if "rgat" in name),
+    *((name, "PigeonRGATConv", Swapped) for name in OWN if "RGAT" in name),
 ]
 
 
 @pytest.mark.parametrize(("name", "part", "wrong"), WRONG)
 def test_wrong_layers_have_other_values(name, part, wrong, monkeypatch):
-    monkeypatch.setattr(relational, part, wrong)
+    monkeypatch.setattr(pigeon, part, wrong)
     with pytest.raises(AssertionError):
         check_layer(name, seed=1, edges=30)
 
 
-@pytest.mark.parametrize("name", ["rgcn", "rgat"])
+@pytest.mark.parametrize("name", ["RGCN", "RGAT"])
 def test_the_kind_of_an_edge_changes_the_value(name):
     batch, rows, net = drawn(1), torch.randn(20, WIDTH), model_of(name)
     other = replace(batch, kinds=tuple((kinds + 1) % KINDS for kinds in batch.kinds))
@@ -134,7 +141,9 @@ def test_pairs_of_a_minibatch_are_counted_a_block():
         (2, 2, 2),
         (torch.zeros(4).long(), torch.tensor([0, 1, 0, 0])),
     )
-    assert pairs_of(batch) == 2 + 3
+    tally = PairTally()
+    tally.add(batch)
+    assert [(one.metric, one.value) for one in tally.counted(2.0)] == [("pairs", 2 * (2 + 3))]
 
 
 class Doubling(nn.Module):
@@ -159,10 +168,10 @@ def test_the_peak_of_a_step_counts_what_it_holds_at_a_time():
     assert 32_000 <= peak_of_step(Doubling(), torch.ones(1000, 4), batch) <= 64_000
 
 
-@pytest.mark.parametrize("name", ["rgcn-fast", "rgat"])
+@pytest.mark.parametrize("name", ["FastRGCN", "RGAT"])
 def test_compact_layers_take_less_at_a_time(name):
     """400 edges of 20 sources: PyG holds a matrix for each edge, we a row for each pair."""
     batch, rows = drawn(0, (10, 20, 20), 400), torch.randn(20, WIDTH)
     theirs = peak_of_step(model_of(name), rows, batch)
-    ours = peak_of_step(model_of(f"{RELATIONAL[name]}-compact"), rows, batch)
+    ours = peak_of_step(model_of(f"Compact{RELATIONAL[name]}"), rows, batch)
     assert ours < theirs / 1.5

@@ -1,10 +1,11 @@
-"""Where what a step saves for its backward pass lies meanwhile: kept, computed again, or elsewhere.
+"""Where what a step saves for its backward pass lies meanwhile: computed again, or elsewhere.
 
-``host`` copies it to buffers in host memory (as ``torch.autograd.graph.save_on_cpu`` does, into
-buffers that are used again), ``disk`` from there to a file, as SSDTrain does (arXiv 2408.10013):
-threads store it while the forward pass goes on, what is wanted while still on its way is handed
-back, and the backward pass has what it will ask for next brought ahead. Parameters, a step's inputs
-and small tensors stay. ``recompute`` saves each layer's input alone (``torch.utils.checkpoint``).
+Behind the door around a step. :class:`ToHost` copies it to buffers in host memory (as
+``torch.autograd.graph.save_on_cpu`` does, into buffers that are used again), :class:`ToDisk` from
+there to a file, as SSDTrain does (arXiv 2408.10013): threads store it while the forward pass goes
+on, what is wanted while still on its way is handed back, and the backward pass has what it will ask
+for next brought ahead. Parameters, a step's inputs and small tensors stay. :class:`Recompute` saves
+each layer's input alone (``torch.utils.checkpoint``).
 
 Tensors are moved by their storage: views of one are stored once, and come back as they lay.
 """
@@ -20,11 +21,11 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +33,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import checkpoint
 
-from gatherbench.bench.run.job import Job
+from gatherbench.bench.plan.doors import AroundStep
+from gatherbench.bench.run.step_context import NOTHING_AROUND, StepContext
 
 T = TypeVar("T")
 
@@ -40,7 +42,7 @@ T = TypeVar("T")
 AHEAD, THREADS = 2, 2
 #: Direct writes are of whole blocks, from memory that begins at a page.
 _BLOCK = 4096
-#: Metrics of the stage ``activations``: unit, and where the number comes from.
+#: What is counted: unit, and where the number comes from.
 MOVED = {
     "out": ("B", "storages handed to the threads that store them"),
     "in": ("B", "storages brought back"),
@@ -54,45 +56,40 @@ class LostActivationsError(RuntimeError):
     """A saved tensor could not be stored or brought back: the case cannot go on."""
 
 
-class Keep:
-    """What happens to saved tensors: nothing."""
+@dataclass(frozen=True)
+class Recompute(AroundStep):
+    """Has each layer save its input alone, and computes it again for the backward pass.
 
-    def saving(self, *_stay: Tensor) -> AbstractContextManager[object]:
-        """Around the forward pass; ``stay``: tensors of the step that are not moved."""
-        return nullcontext()
-
-    def told(self) -> dict[str, float]:
-        """By metric of :data:`MOVED`, since this was last asked."""
-        return {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        """Nothing is left of it, on a disk least of all."""
-
-
-KEPT = Keep()
-
-
-def activations_of(job: Job, device: torch.device) -> Keep:
-    """As the job's workload says; a file lies beside its dataset."""
-    kind, smallest = job.case.workload.activations, job.measure.activations_from
-    if kind not in ("host", "disk"):  # what is computed again is the model's own matter
-        return KEPT
-    folder = job.dataset.parent / "activations" if kind == "disk" else None
-    return Offload(device, smallest, folder)
-
-
-def recomputed(model: nn.Module) -> nn.Module:
-    """The model, each of whose layers saves its input alone and is computed again for backward.
-
-    Layers are its children, and those in lists of them.
+    Layers are the model's children, and those in lists of them.
     """
-    for child in model.children():
-        for layer in child if isinstance(child, nn.ModuleList | nn.Sequential) else [child]:
-            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
-    return model
+
+    def open(self, model: nn.Module, device: torch.device, folder: Path) -> StepContext:
+        for child in model.children():
+            for layer in child if isinstance(child, nn.ModuleList | nn.Sequential) else [child]:
+                layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+        return NOTHING_AROUND
+
+
+@dataclass(frozen=True)
+class ToHost(AroundStep):
+    """Moves saved tensors to host memory.
+
+    Attributes:
+        smallest: bytes of a storage; smaller ones stay.
+    """
+
+    smallest: int = 65536
+
+    def open(self, model: nn.Module, device: torch.device, folder: Path) -> StepContext:
+        return Offload(device, self.smallest)
+
+
+@dataclass(frozen=True)
+class ToDisk(ToHost):
+    """Moves saved tensors to a file in the data folder, past the page cache."""
+
+    def open(self, model: nn.Module, device: torch.device, folder: Path) -> StepContext:
+        return Offload(device, self.smallest, folder)
 
 
 @dataclass(eq=False)
@@ -198,17 +195,19 @@ def _host_piece(size: int, *, pinned: bool) -> Tensor:
     return torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8)
 
 
-class Offload(Keep):
+class Offload(StepContext):
     """Moves saved tensors out of the device's memory, and back.
 
     On a GPU the host may be far ahead of it, and would then be handed back every tensor before it
-    was stored. So there it waits, when it has issued the forward pass, until no more than
-    :data:`AHEAD` storages are on their way out; that wait is stall, too.
+    was stored. So there it waits, when the backward pass asks for its first tensor, until no more
+    than :data:`AHEAD` storages are on their way out; that wait is stall, too.
 
     Args:
         smallest_bytes: storages below it stay.
-        folder: for the file of ``disk``; ``None``: host memory.
+        folder: for the file; ``None``: host memory.
     """
+
+    columns = MOVED
 
     def __init__(
         self, device: torch.device, smallest_bytes: int, folder: Path | None = None
@@ -216,6 +215,7 @@ class Offload(Keep):
         self._on_gpu = device.type == "cuda"
         self._device, self._smallest = device, smallest_bytes
         self._staying: set[int] = set()
+        self._forward = False
         self._file = None if folder is None else _File(folder)
         self._buffers = _Pool(partial(_host_piece, pinned=self._on_gpu))
         self._out, self._back = (
@@ -231,30 +231,34 @@ class Offload(Keep):
         self._leaving: list[Tensor | None] = []
 
     @contextmanager
-    def saving(self, *stay: Tensor) -> Iterator[None]:
-        self._staying = {_ident(one) for one in stay}
+    def step(self, *inputs: Tensor) -> Iterator[None]:
+        self._staying = {_ident(one) for one in inputs}
         self._order.clear()
         self._known.clear()
+        self._forward = True
         with saved_tensors_hooks(self._pack, self._unpack):
             yield
-        if self._on_gpu:
-            begin = time.perf_counter()
-            for reference in self._order[:-AHEAD]:
-                saved = reference()
-                if saved is not None and saved.stored is not None:
-                    saved.stored.result()
-            self._tally["stall"] += time.perf_counter() - begin
         self._refuse_lost()
 
-    def told(self) -> dict[str, float]:
+    def counts(self) -> dict[str, float]:
         counted, self._tally = self._tally, _nothing()
         return counted | {"buffers": float(self._buffers.made_bytes)}
 
-    def __exit__(self, *_error: object) -> None:
+    def close(self) -> None:
         for pool in (self._out, self._back):
             pool.shutdown(cancel_futures=True)
         if self._file is not None:
             self._file.close()
+
+    def _begin_backward(self) -> None:
+        """Wait until what was saved first has been stored."""
+        self._forward = False
+        begin = time.perf_counter()
+        for reference in self._order[:-AHEAD] if self._on_gpu else ():
+            saved = reference()
+            if saved is not None and saved.stored is not None:
+                saved.stored.result()
+        self._tally["stall"] += time.perf_counter() - begin
 
     def _pack(self, tensor: Tensor) -> Any:
         self._refuse_lost()
@@ -352,6 +356,8 @@ class Offload(Keep):
             own.synchronize()
 
     def _unpack(self, packed: Any) -> Tensor:
+        if self._forward:
+            self._begin_backward()
         if isinstance(packed, Tensor):
             return packed
         saved, dtype, offset, size, stride = packed

@@ -1,0 +1,204 @@
+"""Minibatches that see only the partitions that a buffer holds, in one of its states.
+
+MariusGNN's sampler, behind the sampler's door; ``strategies/partition_buffer.py`` is its data path,
+and ``strategies/partition_orders.py`` says which states there are. For each state the edges among
+its nodes are copied to a graph of their own, and a plain sampler draws from that. The price is a
+pass over the edges of the nodes in the buffer, for each state of an epoch, which counts as
+sampling; MariusGNN pays such a one, too.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from numba import njit
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gatherbench.bench.plan.doors import OwnSampler
+from gatherbench.bench.sampling.checks import check_graph
+from gatherbench.bench.sampling.kernels import OK, Ids, Ints
+from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.bench.sampling.numba_sampler import NeighborSampler
+from gatherbench.bench.sampling.sampler import Sampler
+from gatherbench.bench.sampling.splitmix import derive, stream
+from gatherbench.strategies.partition_orders import Partitions
+
+Graph = tuple[NDArray[np.int64], NDArray[Any]]
+#: Apart from an epoch's other draws.
+_STATES = 3
+_ONE = np.uint64(1)
+
+
+@dataclass(frozen=True)
+class Buffered(OwnSampler):
+    """Draws each minibatch from the ``held`` of ``parts`` partitions that a buffer holds.
+
+    Attributes:
+        order: in which they come, a name of ``partition_orders.ORDERS``.
+    """
+
+    parts: int = 16
+    held: int = 4
+    order: str = "beta"
+
+    def __post_init__(self) -> None:
+        self.partitions(0)
+
+    def partitions(self, seed: int) -> Partitions:
+        """The partitions; what is random in their order is drawn from the seed."""
+        return Partitions(self.parts, self.held, self.order, seed)
+
+    def open(
+        self, indptr: NDArray[Any], indices: NDArray[Any], fanouts: Sequence[int], seed: int
+    ) -> StateSampler:
+        return StateSampler(self.partitions(seed), indptr, indices, fanouts)
+
+
+class StateSeeds(NamedTuple):
+    """Seed nodes of a minibatch, int64 ``[S]``, and the place of its state among all states."""
+
+    nodes: Tensor
+    state: int
+
+
+class StateSampler(Sampler):
+    """Draws each minibatch from the nodes that a buffer holds in one of its states.
+
+    The graph of the present state and of one more are kept: up to ``2 c / p`` of the edges, and
+    twice 8 bytes for each node. Errors are those of the sampler that draws.
+
+    Args:
+        partitions: of the graph's nodes, which are the rows of the table.
+        indptr, indices, fanouts, threads: as for :class:`NeighborSampler`.
+
+    Raises:
+        TypeError, ValueError: no graph; or one with fewer nodes than partitions.
+    """
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        indptr: NDArray[np.int64],
+        indices: NDArray[Any],
+        fanouts: Sequence[int],
+        threads: int | None = None,
+    ) -> None:
+        self.num_nodes = check_graph(indptr, indices)
+        self.partitions: Partitions = partitions
+        self._fanouts, self._threads = fanouts, threads
+        self._graph = _state_graphs(partitions, indptr, indices)
+        self._state = -1
+        self._sampler: NeighborSampler | None = None
+
+    def clone(self, threads: int) -> Self:
+        """One more sampler of this graph, for another thread; both share the states' graphs."""
+        other = copy.copy(self)
+        other._state, other._threads = -1, threads
+        return other
+
+    def tasks(
+        self, steps: Sequence[Tensor], seed: int, epoch: int, rank: int
+    ) -> Sequence[StateSeeds]:
+        """The seed nodes of each minibatch of an epoch that goes from state to state.
+
+        Each node is trained in one of the states in which its partition is there: drawn anew in
+        each epoch, each as likely as the others, so that the last states have their share too. The
+        last minibatch of each state is shorter; a state without seed nodes has none.
+        """
+        ids, states = torch.cat(list(steps)), self.partitions.states()
+        held = np.zeros((self.partitions.count, len(states)), bool)
+        for number, state in enumerate(states):
+            held[list(state), number] = True
+        part = self.partitions.of(ids.numpy(), self.num_nodes)
+        often = held.sum(axis=1)
+        where = np.nonzero(held)[1]  # the states of partition 0, then of partition 1, …
+        draws = stream(derive(seed, epoch, _STATES), len(ids)) % often.astype(np.uint64)[part]
+        drawn = where[(np.cumsum(often) - often)[part] + draws.astype(np.int64)]
+        by_state = ids[torch.from_numpy(np.argsort(drawn, kind="stable"))]
+        shares = torch.split(by_state, np.bincount(drawn, minlength=len(states)).tolist())
+        return [
+            StateSeeds(batch, state)
+            for state, share in enumerate(shares)
+            if share.numel()
+            for batch in torch.split(share, steps[0].numel())
+        ]
+
+    def sample(self, seeds: StateSeeds, seed: int) -> MiniBatch:
+        """Draw the minibatch of ``seeds``; see :meth:`NeighborSampler.sample`.
+
+        A state is entered when its first minibatch is drawn: going back and forth is slow.
+        """
+        if seeds.state != self._state or self._sampler is None:
+            self._sampler = NeighborSampler(*self._graph(seeds.state), self._fanouts, self._threads)
+            self._state = seeds.state
+        return self._sampler.sample(seeds.nodes, seed)
+
+
+def _state_graphs(
+    partitions: Partitions, indptr: NDArray[np.int64], indices: NDArray[Any]
+) -> Callable[[int], Graph]:
+    """Gives the graph of a state: the lists of all nodes, with nothing in those outside the buffer.
+
+    The two that were asked for last are kept; one thread at a time makes one.
+    """
+    indptr, indices = np.asarray(indptr), np.asarray(indices)  # maps are no arrays to numba
+    nodes, states, lock = len(indptr) - 1, partitions.states(), threading.Lock()
+    bounds = partitions.bounds(nodes)
+
+    @lru_cache(2)
+    def made(state: int) -> Graph:
+        within = np.zeros(nodes, bool)
+        for part in states[state]:
+            within[bounds[part] : bounds[part + 1]] = True
+        offsets = np.empty(nodes + 1, np.int64)
+        kept = np.empty(int(np.diff(indptr)[within].sum()), indices.dtype)
+        bad = int(_keep_within(indptr, indices, within, offsets, kept))
+        if bad != OK:
+            raise IndexError(
+                f"indices[{bad}] = {indices[bad]} is outside the graph's nodes 0..{nodes - 1}; the"
+                " graph is broken, make it again"
+            )
+        return offsets, kept[: offsets[-1]]
+
+    def graph(state: int) -> Graph:
+        with lock:
+            return made(state)
+
+    return graph
+
+
+@njit(nogil=True, cache=True)
+def _keep_within(
+    indptr: Ids, indices: Ints, within: NDArray[np.bool_], offsets: Ids, kept: Ints
+) -> np.int64:
+    """The lists without what is not an edge between two nodes ``within``.
+
+    Args:
+        within: ``[N]``, whether a node is one of them.
+        offsets: int64 ``[N + 1]`` gets where each list begins and ends in ``kept``.
+        kept: at least as long as the lists of all nodes ``within``; gets the sources, in order.
+
+    Returns:
+        The first place of ``indices`` that is outside the graph, or ``OK``.
+    """
+    nodes, n = np.uint64(len(within)), np.uint64(0)
+    offsets[0] = 0
+    for v in range(nodes):
+        if within[v]:
+            for e in range(np.uint64(indptr[v]), np.uint64(indptr[v + _ONE])):
+                source = np.uint64(indices[e])
+                if source >= nodes:
+                    return np.int64(e)
+                if within[source]:
+                    kept[n] = indices[e]
+                    n += _ONE
+        offsets[v + _ONE] = n
+    return np.int64(OK)
