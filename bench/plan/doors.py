@@ -3,7 +3,8 @@
 Each is a class that the plan names, ``module:Class``, from the current folder, ``PYTHONPATH`` or
 what is installed. (The fourth door is a strategy, which has a registry.) A sampler and a step
 context may be given parameters behind the name, ``module:Class share=0.5 every=8``: they are the
-fields of the class, a dataclass. ``bench/neighbours/`` has one of each.
+fields of the class, a frozen dataclass whose ``__post_init__`` raises ``ValueError`` for values
+that make no sense. ``bench/neighbours/`` has one of each.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import importlib
 import inspect
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from gatherbench.outside import words_of
 from gatherbench.plugins import nearest
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import nn
 
-D = TypeVar("D", bound="Door")
+T = TypeVar("T")
 
 #: The models that are ours, by their names in a plan; any other is a ``module:Class``.
 MODELS = {"sage": "GraphSAGE", "gat": "GAT", "mlp": "MLP"}
@@ -33,15 +34,6 @@ MODELS = {"sage": "GraphSAGE", "gat": "GAT", "mlp": "MLP"}
 #: and minibatches with the kind of each edge.
 MODEL_ARGUMENTS = ("in_channels", "hidden", "out_channels", "num_layers")
 RELATIONS = "relations"
-
-
-class Door(Protocol):
-    """A frozen dataclass whose fields are the parameters that a plan may give it.
-
-    ``__post_init__`` raises ``ValueError`` for values that make no sense.
-    """
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
 
 
 class OwnSampler(ABC):
@@ -52,7 +44,6 @@ class OwnSampler(ABC):
     """
 
     in_order: ClassVar[bool] = False
-    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @abstractmethod
     def open(
@@ -68,8 +59,6 @@ class OwnSampler(ABC):
 class AroundStep(ABC):
     """Parameters of what is put around forward and backward pass of each step; see :meth:`open`."""
 
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
     @abstractmethod
     def open(self, model: nn.Module, device: torch.device, folder: Path) -> Any:
         """A :class:`~gatherbench.bench.run.step_context.StepContext` for the steps of a model.
@@ -80,14 +69,14 @@ class AroundStep(ABC):
         """
 
 
-def opened(words: str, kind: type[D]) -> D:
+def opened(words: str, kind: type[T]) -> T:
     """The object of a door that the words name, ``module:Class key=value …``.
 
     Raises:
         ValueError: there is no such class, or it has no such parameter or value.
     """
     name, *given = words.split() or [""]
-    found = class_named(name, kind)
+    found: Any = class_named(name, kind)
     known = {field.name: str(field.type) for field in fields(found)}
     values: dict[str, Any] = {}
     for one in given:
@@ -99,7 +88,8 @@ def opened(words: str, kind: type[D]) -> D:
             values[key] = _READ[known[key]](value)
         except (KeyError, ValueError):
             raise ValueError(f"{name}: {key} = {value!r} is no {known[key]}") from None
-    return found(**values)
+    made: T = found(**values)
+    return made
 
 
 def short_name(words: str) -> str:
@@ -108,7 +98,7 @@ def short_name(words: str) -> str:
     return " ".join([name.rpartition(":")[2], *given])
 
 
-def class_named(name: str, kind: type[D]) -> type[D]:
+def class_named(name: str, kind: type[T]) -> type[T]:
     """The class ``module:Class``, of the kind that is wanted.
 
     Raises:
@@ -143,7 +133,7 @@ def own_model(name: str) -> type[nn.Module]:
     from torch import nn
 
     try:
-        found = class_named(name, nn.Module)
+        found: type[nn.Module] = class_named(name, nn.Module)
         signature = inspect.signature(found)
         more = {RELATIONS: 1} if RELATIONS in signature.parameters else {}
         signature.bind(*MODEL_ARGUMENTS, **more)
@@ -164,4 +154,4 @@ def _truth(word: str) -> bool:
     return {"yes": True, "no": False}[word]
 
 
-_READ = {"float": float, "int": int, "str": str, "bool": _truth}
+_READ: dict[str, Callable[[str], Any]] = {"float": float, "int": int, "str": str, "bool": _truth}
