@@ -241,7 +241,7 @@ def accuracy_over_time(run: Run) -> Chart | None:
         {workload: str(sorted(families[workload])) for workload in run.workloads},
         title="Test accuracy over time",
         reading="Scored after each measured epoch, which takes no time here; medians over repeats."
-        " A step is where an epoch ended. Workloads that differ in their partitions have other"
+        " A step is where an epoch ended. Workloads that differ in their sampler have other"
         " minibatches and the same axes: the one that is higher at a time is better by then."
         + untimed
         * bool(began),

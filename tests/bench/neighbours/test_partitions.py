@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gatherbench.bench.commands.execute import new_run
-from gatherbench.bench.read.accuracy import accuracy_over_time, alike
+from gatherbench.bench.read.axis import accuracy_over_time
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.job import Job
@@ -114,7 +114,7 @@ def test_a_run_of_two_workloads_has_the_rows_and_the_accuracy_of_both(plan, tmp_
         prepared.store.append([*rows_of(read_part(part)), end])
     run = load_run(prepared.store.folder)
     whole, some = run.workloads
-    ended = run.select(stage="case", metric="wall_time")
+    ended = run.ended.reset_index()
     status = {(r["workload"], r["strategy"]): r["status"] for r in ended.to_dict("records")}
     assert status == {
         (whole, "cpu_gather"): "ok",
@@ -122,18 +122,16 @@ def test_a_run_of_two_workloads_has_the_rows_and_the_accuracy_of_both(plan, tmp_
         (some, "cpu_gather"): "ok",
         (some, "partition_buffer"): "ok",
     }
-    swaps = run.values("fetch", "swaps")
+    swaps = run.measured["fetch_swaps"].dropna()
     assert set(swaps.index.get_level_values("workload")) == {some}
     assert swaps.tolist() == [5, 5]  # 2 + 3 (2 - 1) = 5
 
     table = accuracy_over_time(run)
-    assert accuracy_over_time(replace(run, rows=run.rows[::-1])).equals(table)
     assert len(table) == 3 * 2
-    epochs = run.values("epoch", "wall_time")
+    epochs = run.measured["epoch_s"]
     for (workload, strategy), mine in table.groupby(["workload", "strategy"]):
         seconds = epochs.xs((workload, strategy), level=("workload", "strategy")).tolist()
         assert mine["time_s"].tolist() == pytest.approx([seconds[0], sum(seconds)])
-    assert alike(run) == {whole: [whole, some], some: [whole, some]}
 
     chart = charts_of(run)["accuracy_over_time"]
     first, second = chart.panels()
