@@ -18,6 +18,8 @@ import torch
 from gpu_variants import CUDA, VARIANTS, runnable
 from torch import Tensor
 
+from gatherbench.bench.sampling.device_sampler import DeviceSampler
+from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.kernels.native_threads import NAME
 from gatherbench.kernels.order import Order, ReadOrder, read_order
 from gatherbench.kernels.reference import reference_gather, same_bytes
@@ -285,12 +287,11 @@ def test_the_sweep_of_budgets_does_not_write_where_queued_work_still_reads():
 @pytest.mark.parametrize("in_place", [None, "registered", "managed"])
 def test_edges_drawn_on_the_gpu_are_kept_until_they_are_read(in_place):
     """A minibatch that is dropped while its training is queued must not be drawn over."""
-    samplers = pytest.importorskip("gatherbench.bench.sampling.state_sampler")
     generator = torch.Generator().manual_seed(0)
     graph = (torch.arange(0, 20_001, 10), torch.randint(0, 2000, (20_000,), generator=generator))
     arrays = [part.numpy() for part in graph]
-    on_gpu = samplers.DeviceSampler(*arrays, (5, 3), CUDA, in_place=in_place)
-    on_host = samplers.NeighborSampler(*arrays, (5, 3))
+    on_gpu = DeviceSampler(*arrays, (5, 3), CUDA, in_place=in_place)
+    on_host = NeighborSampler(*arrays, (5, 3))
     seeds = torch.arange(256)
     wanted = [on_host.sample(seeds, number).edges for number in range(4)]
     found = [[page_locked(*e.shape, dtype=e.dtype) for e in edges] for edges in wanted]
