@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatherbench.datasets.arrays import expect, mapped
-from gatherbench.datasets.columns import columns, edge_keys, typed_keys
+from gatherbench.datasets.columns import edge_keys
 from gatherbench.datasets.dataset import DatasetError
 from gatherbench.datasets.download import Published
 from gatherbench.datasets.files import check_memory
-from gatherbench.datasets.relations import write_typed
+from gatherbench.datasets.relations import write_edges
 from gatherbench.datasets.source import Progress
 from gatherbench.datasets.writer import DatasetWriter
 
@@ -75,11 +75,8 @@ class IgbSource(Published):
             for _, relation, *_ in triplets
             for inverse in range(both)
         )
-        if both == 2:
-            many = [len(array) for array in ends for _ in range(both)]
-            kinds = np.repeat(np.arange(len(names), dtype=np.int8), many)
-            keys = typed_keys(keys, kinds, nodes, len(names), str(place))
-            del kinds
+        many = [len(array) for array in ends for _ in range(both)]
+        kinds = np.repeat(np.arange(len(names), dtype=np.int8), many) if both == 2 else None
         labels = np.full(nodes, -1, np.int64)
         labels[: len(tables["paper"])] = _labels(place / "paper", len(tables["paper"]))
         if size == "full":
@@ -94,11 +91,8 @@ class IgbSource(Published):
             node_types=tuple((one, len(table)) for one, table in tables.items()),
         )
         with DatasetWriter(folder, spec, progress) as writer:
-            if both == 2:
-                write_typed(writer, keys, nodes, len(names))
-            else:
-                writer.write_columns(columns(keys, nodes))
-            del keys
+            write_edges(writer, keys, kinds)
+            del keys, kinds
             writer.write_features(
                 table[at : at + _ROWS]
                 for table in tables.values()

@@ -20,7 +20,7 @@ from gatherbench.checks import same_nodes
 from gatherbench.datasets import generated
 from gatherbench.datasets.arrays import expect
 from gatherbench.datasets.asked import Import
-from gatherbench.datasets.columns import columns, edge_keys, typed_keys
+from gatherbench.datasets.columns import edge_keys
 from gatherbench.datasets.dataset import (
     IMPORTED,
     DatasetError,
@@ -42,7 +42,7 @@ from gatherbench.datasets.import_files import (
 )
 from gatherbench.datasets.import_text import read_text
 from gatherbench.datasets.registry import is_made
-from gatherbench.datasets.relations import write_typed
+from gatherbench.datasets.relations import write_edges
 from gatherbench.datasets.source import Progress, silent
 from gatherbench.datasets.store import BadArrayError, dataset_folder
 from gatherbench.datasets.writer import DatasetWriter
@@ -216,17 +216,12 @@ def _write(asked: Import, graph: Graph, folder: Path, progress: Progress) -> Non
     graph.source = graph.target = np.empty(0, np.int32)  # two copies of the edges are one too many
     keys = edge_keys([(sources, targets)], len(sources), nodes, "edges", both_ways)
     del sources, targets
-    if relations:
-        keys = typed_keys(keys, kinds, nodes, len(relations), "edges")
     if classes is None:
         classes = generated.random_labels(nodes, count, SEED)
     try:
         with DatasetWriter(folder, spec, progress) as writer:
             progress("sort edges", 0.0)
-            if relations:
-                degree = write_typed(writer, keys, nodes, len(relations))
-            else:
-                degree = writer.write_columns(columns(keys, nodes))
+            degree = write_edges(writer, keys, kinds)
             del keys
             writer.write_labels(classes)
             writer.write_splits(*(splits or _drawn(np.where(classes >= 0, degree, 0))))

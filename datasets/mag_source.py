@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatherbench.datasets.arrays import explained
-from gatherbench.datasets.columns import edge_keys, typed_keys
+from gatherbench.datasets.columns import edge_keys
 from gatherbench.datasets.dataset import DatasetError
 from gatherbench.datasets.download import Published
 from gatherbench.datasets.ogb_source import (
@@ -26,7 +26,7 @@ from gatherbench.datasets.ogb_source import (
     downloaded,
     quiet,
 )
-from gatherbench.datasets.relations import write_typed
+from gatherbench.datasets.relations import write_edges
 from gatherbench.datasets.source import Progress
 from gatherbench.datasets.writer import DatasetWriter
 
@@ -51,7 +51,6 @@ class MagSource(Published):
         nodes = sum(counts.values())
         pairs, kinds, names = _edges(graph["edge_index_dict"], first)
         keys = edge_keys(pairs, len(kinds), nodes, str(raw))
-        keys = typed_keys(keys, kinds, nodes, len(names), str(raw))
         table = table_of(graph["node_feat_dict"], graph["edge_index_dict"], counts, types)
         spec = replace(
             self.estimate(1.0),
@@ -64,7 +63,7 @@ class MagSource(Published):
         of_nodes = np.full(nodes, -1, np.int64)
         of_nodes[: counts[scored]] = classes(labels[scored])
         with DatasetWriter(folder, spec, progress) as writer:
-            write_typed(writer, keys, nodes, len(names))
+            write_edges(writer, keys, kinds)
             writer.write_features(table)
             writer.write_labels(of_nodes)
             writer.write_splits(*(part[scored].astype(np.int64) for part in splits))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatherbench.datasets.columns import typed_columns
+from gatherbench.datasets.columns import columns, typed_columns, typed_keys
 from gatherbench.datasets.dataset import RELATIONS_FILE, DatasetError, GraphDataset, remedy
 from gatherbench.datasets.writer import DatasetWriter
 
@@ -22,14 +22,24 @@ from gatherbench.datasets.writer import DatasetWriter
 MOST = 2**15
 
 
-def write_typed(
-    writer: DatasetWriter, keys: NDArray[np.int64], num_nodes: int, kinds: int
+def write_edges(
+    writer: DatasetWriter,
+    keys: NDArray[np.int64],
+    kinds: NDArray[np.integer[Any]] | None = None,
 ) -> NDArray[np.int64]:
-    """Write columns and kinds from the keys of ``typed_keys``; returns the in-degrees."""
+    """Write columns from the keys of ``edge_keys``, which are worthless then; returns in-degrees.
+
+    Args:
+        kinds: of the edges, places in the ``relations`` of the writer's spec, if it has some.
+    """
+    nodes, count = writer.spec.num_nodes, len(writer.spec.relations)
+    if kinds is None or not count:
+        return writer.write_columns(columns(keys, nodes))
+    typed_keys(keys, kinds, nodes, count, writer.spec.name)
     found: list[NDArray[np.int16]] = []
 
     def untyped() -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        for degrees, rows, of_edges in typed_columns(keys, num_nodes, kinds):
+        for degrees, rows, of_edges in typed_columns(keys, nodes, count):
             found.append(of_edges.astype(np.int16))
             yield degrees, rows
 

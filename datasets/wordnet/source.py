@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gatherbench.datasets.columns import edge_keys, typed_keys
+from gatherbench.datasets.columns import edge_keys
 from gatherbench.datasets.dataset import DatasetSpec
-from gatherbench.datasets.relations import write_typed
+from gatherbench.datasets.relations import write_edges
 from gatherbench.datasets.source import Progress
 from gatherbench.datasets.writer import DatasetWriter
 
@@ -105,11 +105,10 @@ class WordnetSource:
         keys = edge_keys(pairs, len(low), spec.num_nodes, self.name, undirected=True)
         occur, kinds = np.unique(arrays["pair_kinds"][::-1].ravel(), return_inverse=True)
         relations = tuple(RELATIONS[kind] for kind in occur)
-        keys = typed_keys(keys, kinds, spec.num_nodes, len(relations), self.name)
         spec = replace(spec, relations=relations)
         split = arrays["split"]
         with DatasetWriter(folder, spec, progress) as writer:
-            write_typed(writer, keys, spec.num_nodes, len(relations))
+            write_edges(writer, keys, kinds)
             writer.write_features(
                 gloss_features(arrays["word_counts"], arrays["word_slots"], progress)
             )
