@@ -10,18 +10,18 @@ from typing import Any
 
 import pandas as pd
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from gatherbench.bench.read.compare import BAD, METRICS, OPEN, changes, deciding
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.read.units import three_digits, time_unit
-from gatherbench.bench.show.terminal import Line, frame, struck
+from gatherbench.bench.show.table import WHAT, Column, tabulate
+from gatherbench.bench.show.terminal import in_terminal, struck
 
 _COLOURS = {"SLOW": "red", "FAILED": "red", "FAST": "green", "AMBIGUOUS": "yellow"}
 _COLOURS |= {"UNLIKE": "yellow", "MISSING": "yellow", "NEW": "yellow"}
 #: Set behind a ratio that has no verdict of its own beside it.
-_SIGNS = {"SLOW": " !", "FAST": " *", "AMBIGUOUS": " ?", "UNLIKE": " ?"}
+_SIGNS = {"SLOW": "\N{NO-BREAK SPACE}!", "FAST": "\N{NO-BREAK SPACE}*"}
+_SIGNS |= dict.fromkeys(("AMBIGUOUS", "UNLIKE"), "\N{NO-BREAK SPACE}?")
 _LEGEND = "! SLOW, * FAST, ? AMBIGUOUS or UNLIKE, no sign SAME"
 #: The quotient of two such is the ratio; that of two medians over all epochs is not.
 TYPICAL = (
@@ -83,9 +83,10 @@ def render_comparison(
     ]
     declared = table["metric"].map(lambda name: METRICS[name].declared)
     names = base.names | new.names
-    for workload, here in table[~declared].groupby("workload", sort=False):
+    titles = {ident: f"{name}: {ident}" for ident, name in names.items()}
+    for _, here in table[~declared].groupby("workload", sort=False):
         if here["ratio"].notna().any():
-            parts += _tables(f"{names[str(workload)]}: {workload}", here, width)
+            parts += _tables(here, titles, width)
     parts += _reasons(deciding(table, metrics), names)
     parts += _declared(table[declared], set(metrics), names)
     parts.append(Text(f"{TYPICAL} B / A with its 95 % interval; {_LEGEND}.", style="dim"))
@@ -139,70 +140,26 @@ def comparison_json(
     return json.dumps(content, indent=2)
 
 
-def _tables(title: str, here: pd.DataFrame, width: int) -> Iterator[RenderableType]:
+def _tables(here: pd.DataFrame, names: Mapping[str, str], width: int) -> Iterator[RenderableType]:
+    """A line a series: all that is known of the first metric, and the ratios of the others."""
     compared = here[here["ratio"].notna()]
     lead, *others = [name for name in METRICS if (compared["metric"] == name).any()]
-    if width >= WIDE or not others:
-        yield _table(title, compared, lead, others)
-    else:
-        yield _table(title, compared, lead, [])
-        yield Text()
-        yield _table(f"{title}: B / A of the others", compared, "", others)
-    yield Text()
-
-
-def _table(title: str, compared: pd.DataFrame, lead: str, others: Sequence[str]) -> Table:
-    """One line a series: all that is known of the metric ``lead``, if any; ratios of ``others``."""
-    factor = 1.0
-    table = frame(title)
-    table.add_column("case", overflow="fold", min_width=18)
-    if lead:
-        numbers = compared[compared["metric"] == lead]
-        unit = str(numbers["unit"].iloc[0])
-        if unit == "s":
-            unit, factor = time_unit(float(numbers[["base", "new"]].to_numpy().max()))
-        if unit == "1":
-            unit = "× ref."
-        for name in (f"{lead} A, {unit}", "B", "B / A", "95 %"):
-            table.add_column(name, justify="right", no_wrap=True)
-        table.add_column("verdict", no_wrap=True)
-    for name in others:
-        table.add_column(name.replace("_", " "), justify="right", min_width=6)
-    for basis in sorted(set(compared["basis"])):
-        if basis == "predicted":
-            table.add_section()
-            table.add_row("modelled:")
-        style = "italic" if basis == "predicted" else ""
-        mine = compared[compared["basis"] == basis]
-        for _, lines in mine.groupby(_SERIES, sort=False):
-            by_metric = {line["metric"]: line for line in lines.to_dict("records")}
-            table.add_row(*_cells(by_metric, lead, others, factor), style=style)
-    return table
-
-
-def _cells(
-    lines: Mapping[str, Line], lead: str, others: Sequence[str], factor: float
-) -> Iterator[Text]:
-    any_line = next(iter(lines.values()))
-    yield Text(f"{any_line['strategy']} {any_line['variant']}")
-    line = lines.get(lead)
-    if line is not None:
-        yield Text(three_digits(line["base"] * factor))
-        yield Text(three_digits(line["new"] * factor))
-        yield Text(f"{line['ratio']:.3f}")
-        exact = line["low"] == line["high"]
-        yield Text("exact" if exact else f"{line['low']:.3f}–{line['high']:.3f}")
-        yield Text(line["verdict"], style=_COLOURS.get(line["verdict"], ""))
-    elif lead:
-        yield from (Text("–") for _ in range(5))
-    for name in others:
-        other = lines.get(name)
-        if other is None:
-            yield Text("–")
-        else:
-            word = other["verdict"]
-            sign = _SIGNS.get(word, "  ")
-            yield Text(f"{other['ratio']:.2f}{sign}", style=_COLOURS.get(word, ""))
+    keys, first = ["workload", *_SERIES], compared[compared["metric"] == lead]
+    unit = "×" if first["unit"].iloc[0] == "1" else str(first["unit"].iloc[0])  # of a reference
+    signs = compared["verdict"].map(_SIGNS).fillna("")
+    told = compared.assign(told=compared["ratio"].map("{:.2f}".format) + signs)
+    frame = told.pivot(index=keys, columns="metric", values="told").reindex(columns=others)
+    first = first.set_index(keys)[["base", "new", "ratio", "low", "high", "verdict"]]
+    frame = frame.join(first.rename(columns={"low": "ratio_low", "high": "ratio_high"}))
+    columns = [
+        Column("base", f"{lead} A", unit, short=f"{lead} A"),
+        Column("new", "B", unit, like="base", short="B"),
+        Column("ratio", "B / A", "×", short="B / A", interval=True),
+        Column("verdict", "verdict", short="verdict"),
+    ]
+    beside = [Column(name, name, short=name.replace("_", " ")) for name in others]
+    for mine in [[*columns, *beside]] if width >= WIDE else filter(None, [columns, beside]):
+        yield from in_terminal(tabulate("", "", [*WHAT[:3], *mine], frame.reset_index()), names)
 
 
 def _reasons(chosen: pd.DataFrame, workloads: Iterable[str]) -> list[Text]:
