@@ -24,10 +24,9 @@ What is random depends on the seed alone, and is the same in every epoch.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,25 +66,6 @@ class Partitions:
                 f"comet makes groups of half a buffer: {self.held} must be even, and its half"
                 f" divide {self.count}"
             )
-
-    @classmethod
-    def parse(cls, words: str, seed: int = 0) -> Self:
-        """``16/4 beta``, as a plan has it: 4 of 16 parts in the order ``beta``.
-
-        Raises:
-            ValueError: it does not read so, or see above.
-        """
-        found = re.fullmatch(r"([0-9]+)/([0-9]+) (\w+)", words)
-        if found is None:
-            raise ValueError(
-                f"partitions = {words!r}: expected such as '16/4 beta', for 4 of 16 parts in the"
-                f" order {', '.join(ORDERS)}"
-            )
-        count, held, order = found.groups()
-        try:
-            return cls(int(count), int(held), order, seed)
-        except ValueError as error:
-            raise ValueError(f"partitions = {words!r}: {error}") from None
 
     def states(self) -> tuple[State, ...]:
         """What the buffer holds in an epoch, ``held`` partitions at a time."""

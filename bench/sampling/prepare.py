@@ -32,7 +32,7 @@ def prepare(workload: Workload, progress: Progress = silent) -> tuple[Path, Path
     """
     from gatherbench.bench.sampling.epoch import workload_seeds
     from gatherbench.bench.sampling.sampler import sampler_of
-    from gatherbench.bench.sampling.trace import KEPT, Trace, draw_trace
+    from gatherbench.bench.sampling.trace import FILE, KEPT, Trace, draw_trace
     from gatherbench.datasets.registry import prepare_dataset
     from gatherbench.datasets.store import data_root, open_dataset
 
@@ -40,10 +40,9 @@ def prepare(workload: Workload, progress: Progress = silent) -> tuple[Path, Path
     trace = data_root() / TRACES / f"{workload.trace_id}-{state_of(folder)}"
     world = workload.gpus
     ranks = {0: trace} if world == 1 else {r: rank_trace(trace, r) for r in range(world)}
-    for one in ranks.values():
-        if one.is_dir():
-            Trace.open(one)
-    missing = {rank: one for rank, one in ranks.items() if not one.is_dir()}
+    missing = {rank: one for rank, one in ranks.items() if not (one / FILE).exists()}
+    for rank in ranks.keys() - missing.keys():
+        Trace.open(ranks[rank])
     if not missing:
         return folder, trace
     dataset = open_dataset(folder)
@@ -84,9 +83,9 @@ def state_of(dataset: Path) -> str:
 
 def identity(dataset: Path, trace: Path) -> str:
     """Equal for equal datasets with equal minibatches."""
-    from gatherbench.bench.sampling.trace import MANIFEST
+    from gatherbench.bench.sampling.trace import FILE
 
-    manifests = hashlib.sha256()
-    for of_rank in sorted(trace.rglob(MANIFEST)):
-        manifests.update(of_rank.read_bytes())
-    return f"{state_of(dataset)}-{manifests.hexdigest()}"
+    drawn = hashlib.sha256()
+    for of_rank in sorted(trace.rglob(FILE)):
+        drawn.update(of_rank.read_bytes())
+    return f"{state_of(dataset)}-{drawn.hexdigest()}"
