@@ -8,7 +8,6 @@ kernel takes: ids to read, and the output row of each.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -84,8 +83,3 @@ def straddles(ids: Tensor, row_bytes: int) -> int:
     """
     begin = ids.long() * row_bytes
     return int(((begin + row_bytes - 1) // PAGE_BYTES - begin // PAGE_BYTES).sum())
-
-
-def pages_of(row_bytes: int) -> float:
-    """Pages of :data:`PAGE_BYTES` on which a row of ``row_bytes`` bytes lies, on average."""
-    return 1 + (row_bytes - math.gcd(row_bytes, PAGE_BYTES)) / PAGE_BYTES

@@ -10,7 +10,6 @@ from gatherbench.kernels.order import (
     ORDERS,
     ReadOrder,
     page_visits,
-    pages_of,
     read_order,
     straddles,
 )
@@ -106,6 +105,4 @@ def test_pages_beyond_a_row_s_first_are_counted_byte_by_byte(values, row_bytes, 
     ],
 )
 def test_pages_a_row_by_hand(row_bytes, pages):
-    assert pages_of(row_bytes) == pages
     assert 1 + straddles(torch.arange(4096), row_bytes) / 4096 == pages
-    assert f"{pages_of(400):.3f} {pages_of(1412):.3f}" == "1.094 1.344"
