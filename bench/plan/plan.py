@@ -52,6 +52,7 @@ _GONE = {
     ("sampling", "replay"): 'minibatches are drawn for every epoch; take "live", or "gpu" where'
     " the CPU's sampling is not to be seen",
     ("sampling", "snapshot"): "a workload names its sampler, as in the plan structure",
+    ("graph", ""): 'sampling = "uva" reads the graph in registered memory; leave it out',
     ("activations", ""): "a workload has around_step, as in the plan activations",
     ("partitions", ""): "a workload names its sampler, as in the guide",
 }
@@ -123,8 +124,6 @@ class Measure(_Table):
     """Where an epoch gets its minibatches, which are its own. live: the CPU draws them. gpu: the
     GPU draws them (as live without a GPU). uva: the GPU draws them and reads the graph in host
     memory, over the same link as the rows."""
-    graph: Literal["registered", "managed"] = "registered"
-    """Kind of host memory in which the GPU reads the graph, with sampling = "uva"."""
     sampler_workers: FromNought = 0
     """Threads of each rank that draw minibatches ahead of the loop, at most two each, as a
     DataLoader's workers do. Each takes one of the case's cores. The stage sample is then the wait
@@ -169,8 +168,6 @@ class Measure(_Table):
     def _fit_together(self) -> Measure:
         if self.min_repeats > self.max_repeats:
             raise ValueError("repeats = [LEAST, MOST]: the smaller number comes first")
-        if self.graph != "registered" and self.sampling != "uva":
-            raise ValueError(f'graph = "{self.graph}" is read with sampling = "uva" alone')
         if self.eval_every_epoch and (self.together or not self.eval_batches):
             raise ValueError(
                 "eval_every_epoch scores eval_batches minibatches after each epoch of one path:"

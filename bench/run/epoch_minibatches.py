@@ -42,8 +42,7 @@ class Epochs:
         #: Has a GPU draw a minibatch, where one does.
         self._begin: Callable[..., Pending[MiniBatch]] | None = None
         if self.plan.sampling in GPU_SAMPLING and device.type == "cuda":
-            in_place = self.plan.graph if self.plan.sampling == "uva" else None
-            fanouts = self.workload.fanouts
+            in_place, fanouts = self.plan.sampling == "uva", self.workload.fanouts
             self._begin = DeviceSampler(*graph, fanouts, device, in_place=in_place).begin
         workers = 0 if self._begin else self.plan.sampler_workers
         self._workers = [self.sampler.clone(threads=1) for _ in range(workers)]

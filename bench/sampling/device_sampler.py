@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -22,13 +22,10 @@ from gatherbench.bench.sampling.sampler import Sampler
 from gatherbench.bench.sampling.splitmix import derive
 from gatherbench.kernels.host_memory import tensor_of
 from gatherbench.kernels.launch import architecture, launch_threads, load_from
-from gatherbench.kernels.managed_memory import Memory, empty
-from gatherbench.kernels.mapped_memory import HostRegistration, ManagedMemory
+from gatherbench.kernels.managed_memory import empty
+from gatherbench.kernels.mapped_memory import HostRegistration
 from gatherbench.strategies.buffers import RowBuffer
 
-#: How the GPU comes to see a graph in host memory, and the memory that it is copied to.
-Place = Literal["registered", "managed"]
-_MEMORY: dict[Place, Memory] = {"registered": "shared", "managed": "managed"}
 _KERNELS = ("count_kernel", "draw_kernel", "mark_kernel", "relabel_kernel")
 
 
@@ -50,7 +47,7 @@ class DeviceSampler(Sampler):
     Args:
         indptr, indices, fanouts: as for the other; on the host, may be memory maps.
         device: the GPU.
-        in_place: leave the graph in host memory, in a copy that is mapped so, where each edge
+        in_place: leave the graph in host memory, in a copy that is registered, where each edge
             that is drawn is a read over the link (DGL calls it UVA sampling).
 
     Raises:
@@ -68,16 +65,15 @@ class DeviceSampler(Sampler):
         fanouts: Sequence[int],
         device: torch.device,
         *,
-        in_place: Place | None = None,
+        in_place: bool = False,
     ) -> None:
         self.fanouts = check_fanouts(fanouts)
         self.num_nodes = check_graph(indptr, indices)
         parts: tuple[NDArray[np.int64], NDArray[Any]] = indptr, indices
         if in_place:  # each on pages of its own, as a page is registered once
-            index, memory = device.index or 0, _MEMORY[in_place]
             given = [tensor_of(part[:, None]) for part in parts]
             graph = [
-                empty((len(part), 1), part.dtype, memory=memory, device=index).copy_(part).view(-1)
+                empty((len(part), 1), part.dtype, memory="shared").copy_(part).view(-1)
                 for part in given
             ]
         else:
@@ -95,8 +91,7 @@ class DeviceSampler(Sampler):
                     f"indices: holds nodes {int(low)}..{int(high)}, outside the graph's"
                     f" 0..{self.num_nodes - 1}"
                 )
-        mapped = ManagedMemory if in_place == "managed" else HostRegistration
-        self._held = [mapped(part, device.index or 0) for part in graph if in_place]
+        self._held = [HostRegistration(part, device.index or 0) for part in graph if in_place]
         self._graph: list[Tensor | int] = [one.address for one in self._held] or [*graph]
         self._index_bytes = graph[1].element_size()
         self._most_edges = graph[1].numel()

@@ -441,15 +441,6 @@ def test_minibatches_are_drawn_ahead_wherever_they_are_drawn(tmp_path):
         load_plan(write(tmp_path, SMALL.replace("repeats = 3", "sampler_workers = -1")))
 
 
-def test_a_graph_in_host_memory_is_of_uva_sampling_alone(tmp_path):
-    """Elsewhere the key would say of rows what nobody did."""
-    managed = 'graph = "managed"\nsampling = '
-    plan = load_plan(write(tmp_path, SMALL.replace("repeats = 3", f'{managed}"uva"')))
-    assert plan.measure.graph == "managed"
-    with pytest.raises(PlanError, match='graph = "managed" is read with sampling = "uva" alone'):
-        load_plan(write(tmp_path, SMALL.replace("repeats = 3", f'{managed}"gpu"')))
-
-
 @pytest.mark.parametrize(
     ("word", "remedy"),
     [

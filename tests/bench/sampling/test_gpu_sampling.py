@@ -53,9 +53,8 @@ def test_where_it_is_drawn_changes_nothing_that_is_trained(make_job):
 @pytest.mark.parametrize(
     ("plan", "device", "asked"),
     [
-        ({"sampling": "gpu"}, "cuda:0", [{"in_place": None}]),
-        ({"sampling": "uva"}, "cuda:0", [{"in_place": "registered"}]),
-        ({"sampling": "uva", "graph": "managed"}, "cuda:0", [{"in_place": "managed"}]),
+        ({"sampling": "gpu"}, "cuda:0", [{"in_place": False}]),
+        ({"sampling": "uva"}, "cuda:0", [{"in_place": True}]),
         ({"sampling": "uva"}, "cpu", []),
         ({"sampling": "live"}, "cuda:0", []),
     ],
@@ -121,7 +120,7 @@ def test_the_thread_that_trains_begins_two_minibatches_ahead(make_job, monkeypat
     done: list[tuple[str, int]] = []
 
     class Sampler:
-        def __init__(self, *graph: Any, in_place: None) -> None:
+        def __init__(self, *graph: Any, in_place: bool) -> None:
             self.drawing = NeighborSampler(*graph[:3])
 
         def begin(self, seeds: Tensor, seed: int) -> Any:
