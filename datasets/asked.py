@@ -14,7 +14,7 @@ from typer import Argument, Option
 
 def _column(of: str, otherwise: str) -> Any:
     told = f"its name in the header, or its number from 1 (default: {otherwise})"
-    return Option(metavar="COLUMN", help=f"Column of {of} in text: {told}.")
+    return Option(metavar="COLUMN", help=f"Column of {of}: {told}.")
 
 
 _LABELS = ".npy or .pt: a class a node in the order of ids, -1 for none."
