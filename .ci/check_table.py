@@ -7,7 +7,8 @@ from pathlib import Path
 
 from gatherbench.bench.model.predict import is_prediction
 from gatherbench.bench.read.tables import newest_run
-from gatherbench.bench.run.store import RunStore, key_of
+from gatherbench.bench.run.part import key_of
+from gatherbench.bench.run.store import RunStore
 from gatherbench.strategies.registry import STRATEGIES, role_of
 
 PER_EPOCH = {

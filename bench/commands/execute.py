@@ -26,17 +26,12 @@ from gatherbench.bench.read.check import check, first_of
 from gatherbench.bench.read.noise import logical_cores
 from gatherbench.bench.read.stopping import Further
 from gatherbench.bench.read.units import listed
+from gatherbench.bench.run.frames import RESTORE
 from gatherbench.bench.run.guards import status_of
 from gatherbench.bench.run.launch import LaunchError
+from gatherbench.bench.run.part import CASE_METRIC, CASE_STAGE, key_of
 from gatherbench.bench.run.runner import PreparedRun, Runner, RunStopped
-from gatherbench.bench.run.store import (
-    CASE_METRIC,
-    CASE_STAGE,
-    RESTORE,
-    RunStore,
-    key_of,
-    write_atomically,
-)
+from gatherbench.bench.run.store import RunStore, write_atomically
 from gatherbench.bench.show.terminal import progress_bar
 from gatherbench.datasets import registry as datasets
 from gatherbench.datasets.store import DatasetError, data_root
@@ -157,7 +152,7 @@ def reopen(folder: Path, group: Group | None = None) -> PreparedRun:
     store = RunStore.open(folder)
     text, env = store.plan(), store.env()
     # What could not be read at the end is refused before hours are spent.
-    check(folder, text, store.frames(growing=True), env)
+    check(folder, text, store.frames(), env)
     store.samples()
     store.timeline()
     own_profile(store)

@@ -17,7 +17,8 @@ from gatherbench.bench.model.predict import is_prediction, predict
 from gatherbench.bench.model.profile import LinkProfile, ProfileError, load_profile
 from gatherbench.bench.read.tables import Run, predicted, run_in
 from gatherbench.bench.run.guards import only_one
-from gatherbench.bench.run.store import RunStore, StoreError, write_atomically
+from gatherbench.bench.run.part import StoreError
+from gatherbench.bench.run.store import RunStore, write_atomically
 from gatherbench.bench.show.report.page import FILE_NAME, write_report
 from gatherbench.bench.show.run import render, render_all
 from gatherbench.bench.show.view import save_all

@@ -51,7 +51,8 @@ def predict(
     from gatherbench.bench.model.graph import Shape, predict_graph
     from gatherbench.bench.model.profile import ProfileError, load_profile
     from gatherbench.bench.read.tables import run_in
-    from gatherbench.bench.run.store import RunStore, StoreError
+    from gatherbench.bench.run.part import StoreError
+    from gatherbench.bench.run.store import RunStore
     from gatherbench.bench.show.views.registry import to_json
     from gatherbench.datasets.dataset import DatasetError
 

@@ -96,7 +96,7 @@ def run(
                 load_plan(plan)  # a wrong one is refused before torch is imported
 
         from gatherbench.bench.commands.execute import BadRunError, execute, new_run, reopen
-        from gatherbench.bench.run.store import StoreError
+        from gatherbench.bench.run.part import StoreError
 
         with bad_input(BadRunError, StoreError):
             if resume is not None:

@@ -23,8 +23,9 @@ from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.agreement import STRAYED
 from gatherbench.bench.run.columns import Column
 from gatherbench.bench.run.declared_rows import PATH_METRICS, TRAINING_METRICS
+from gatherbench.bench.run.part import CHECK_STAGE
 from gatherbench.bench.run.rows import Row, RowMaker
-from gatherbench.bench.run.store import CHECK_STAGE, RunStore
+from gatherbench.bench.run.store import RunStore
 from gatherbench.bench.run.training_cost import TrainingCost
 from gatherbench.reason import Reason
 from gatherbench.strategies.base import Strategy

@@ -15,9 +15,9 @@ from gatherbench.bench.meters.load import Waiting
 from gatherbench.bench.plan.plan import Measure, NamedCase
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.columns import CASES, EPOCHS
-from gatherbench.bench.run.frames import Frames
+from gatherbench.bench.run.frames import RESTORE, Frames
 from gatherbench.bench.run.lines import ENDED
-from gatherbench.bench.run.store import RESTORE, StoreError
+from gatherbench.bench.run.part import StoreError
 from gatherbench.outside import plain
 
 #: Who reads a run need not know which of its files is damaged: one error for all of them.

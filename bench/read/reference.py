@@ -11,8 +11,9 @@ from pathlib import Path
 import pandas as pd
 
 import gatherbench
+from gatherbench.bench.run.part import StoreError
 from gatherbench.bench.run.rows import Row, table_of
-from gatherbench.bench.run.store import StoreError, read_rows
+from gatherbench.bench.run.store import read_rows
 
 #: ``results/reference/``, as it travels with the package.
 REFERENCE = Path(gatherbench.__file__).with_name("reference")

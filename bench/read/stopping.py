@@ -25,8 +25,8 @@ from gatherbench.bench.read.check import limits_of
 from gatherbench.bench.read.derive import epoch_logs
 from gatherbench.bench.read.issuing import host_bound
 from gatherbench.bench.read.tables import Run, no_samples, run_of
+from gatherbench.bench.run.part import key_of
 from gatherbench.bench.run.rows import PROCESS, SERIES, Key, Row
-from gatherbench.bench.run.store import key_of
 from gatherbench.stats.interval import Logs, interval_of
 
 Series = tuple[str, ...]

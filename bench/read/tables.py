@@ -32,8 +32,9 @@ from gatherbench.bench.run.columns import CASE_KEYS, CASES, EPOCH_KEYS, KNOWN, C
 from gatherbench.bench.run.frames import Frames, frames_of
 from gatherbench.bench.run.guards import is_running
 from gatherbench.bench.run.lines import ENDED, lines_of
+from gatherbench.bench.run.part import CaseId
 from gatherbench.bench.run.rows import SERIES, Row, table_of
-from gatherbench.bench.run.store import SAMPLE_COLUMNS, CaseId, RunStore
+from gatherbench.bench.run.store import SAMPLE_COLUMNS, RunStore
 from gatherbench.outside import read_json
 
 __all__ = ["Run", "RunError", "load_run"]

@@ -17,15 +17,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from gatherbench.bench.run.frames import Frames
+from gatherbench.bench.run.part import CASE_METRIC, CASE_STAGE, CHECK_STAGE, CaseId, key_of
 from gatherbench.bench.run.rows import SET, Row
-from gatherbench.bench.run.store import (
-    CASE_METRIC,
-    CASE_STAGE,
-    CHECK_STAGE,
-    CaseId,
-    RunStore,
-    key_of,
-)
 
 #: What is compared, and how far it may be off by backend: the mean loss of an epoch by a share of
 #: it, the accuracy absolutely. Sums are rounded in any order, on a GPU always, on the host where
@@ -103,18 +96,6 @@ def among(table: pd.DataFrame, cases: Collection[CaseId]) -> NDArray[np.bool_]:
         key in cases for key in table[CASE].drop_duplicates().itertuples(index=False, name=None)
     ]
     return np.array(known, bool)[table.groupby(CASE, sort=False).ngroup().to_numpy()]
-
-
-def fail_strays(store: RunStore) -> int:
-    """Write down which cases :func:`judged` finds to stray; how many those are.
-
-    To be called when no case is being measured.
-    """
-    rows = store.rows()
-    all_rows = judged(rows)
-    if len(all_rows) > len(rows):
-        store.write(all_rows)
-    return len(all_rows) - len(rows)
 
 
 def judged(rows: Sequence[Row]) -> list[Row]:

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from gatherbench.bench.run.group import ALONE, Alone
 from gatherbench.bench.run.loop import Steps, Watch, run_epoch
+from gatherbench.bench.run.part import CHECK_STAGE
 from gatherbench.bench.run.rows import Row, RowMaker
-from gatherbench.bench.run.store import CHECK_STAGE
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.kernels.host_memory import available_bytes
 from gatherbench.kernels.reference import byte_rows, reference_gather, same_bytes

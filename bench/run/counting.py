@@ -10,7 +10,6 @@ nothing on disk would tell that it changed.
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +22,8 @@ from torch import Tensor
 from gatherbench.bench.plan.workload import Case
 from gatherbench.bench.run.declared_rows import PAYLOAD, MinibatchSet, path_rows, set_rows
 from gatherbench.bench.run.epoch_minibatches import Epochs
-from gatherbench.bench.run.job import Counting, Job, last_line
+from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.part import PartWriter, read_part
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.table import file_of
 from gatherbench.bench.sampling.knowledge import knowledge_of
@@ -41,19 +41,18 @@ from gatherbench.strategies.registry import build
 _FIELDS = ("stage", "metric", "unit", "value", "source", "status", "reason")
 
 
-def count_sets(job: Counting) -> None:
-    """Count for all cases of the job, and write what was found as the last line of its file."""
-    world, plan = job.jobs[0].case.workload.gpus, job.jobs[0].measure
-    with job.into.open("w", encoding="utf-8") as file:
-        ranks: list[Any] = []
-        for rank in range(world):
-            found: list[Any] = []
-            for counted in _sets(job.jobs, rank):
-                found.append(counted)
-                done = (rank + len(found) / plan.epochs) / world
-                print(json.dumps({"fraction": done}), file=file, flush=True)
-            ranks.append(found)
-        print(json.dumps({"ranks": ranks}), file=file)
+def count_sets(jobs: Sequence[Job], out: PartWriter) -> None:
+    """Count for all cases of a workload, one of each path; the answer has what was found."""
+    world, plan = jobs[0].case.workload.gpus, jobs[0].measure
+    ranks: list[Any] = []
+    for rank in range(world):
+        found: list[Any] = []
+        for counted in _sets(jobs, rank):
+            found.append(counted)
+            done = (rank + len(found) / plan.epochs) / world
+            out.write("work", what="counting what its minibatches ask for", fraction=done)
+        ranks.append(found)
+    out.write("answer", ranks=ranks)
 
 
 def _sets(jobs: Sequence[Job], rank: int) -> Iterator[dict[str, Any]]:
@@ -193,7 +192,7 @@ class Counts:
     def of(cls, job: Job) -> Self:
         if job.counts is None:
             return cls([])
-        found = last_line(job.counts)
+        found = next((one for one in read_part(job.counts) if one["kind"] == "answer"), {})
         if "ranks" not in found:
             why = found.get("failed", "its process ended without a word")
             return cls([], f"failed: what its minibatches ask for was not counted: {why}")

@@ -16,11 +16,11 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 
 from gatherbench.bench.meters.load import Waiting
 from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.run.engine import Engine
 from gatherbench.bench.run.guards import terminate_as_interrupt
-from gatherbench.bench.run.job import Counting, Job, Preparation, Ready
+from gatherbench.bench.run.job import Block, Job, Ready
 from gatherbench.bench.run.machines import JOB, Group, say, send_parts
-from gatherbench.bench.run.runner import Workers
-from gatherbench.bench.run.store import ranks_folder, read_part
+from gatherbench.bench.run.part import ranks_folder, read_part, rows_of
 from gatherbench.outside import fresh
 
 #: How long ranks may take to end once those of the first machine have.
@@ -56,14 +56,14 @@ def _serve(group: Group, folder: Path) -> None:
             machine.do(number, JOB.validate_python(said))
             number += 1
     finally:
-        machine.workers.close()
+        machine.engine.close()
 
 
 class _Machine:
     """A further machine, with its processes and its data."""
 
     def __init__(self, group: Group, folder: Path, environment: Mapping[str, str]) -> None:
-        self.workers = Workers(folder, environment)
+        self.engine = Engine(folder, environment)
         self._group, self._folder = group, folder
         self._ready: dict[Workload, Ready | str] = {}
         self._ended = 0.0
@@ -84,46 +84,41 @@ class _Machine:
 
     def _prepared(self, job: Job) -> Job | str:
         """The job with this machine's files, or why it cannot begin."""
-        workload = job.case.workload
+        workload, counts = job.case.workload, self._folder / "counts.jsonl"
         if workload not in self._ready:
-            preparation = Preparation(workload, fresh(self._folder / "prepared.json"))
-            self._ready[workload] = preparation.made(self._do(preparation))
+            asked = replace(job, part=self._folder / "prepared.jsonl")
+            self._ready[workload] = self.engine.prepare(
+                Block("prepare", (asked,)), look=self._end_with_the_run
+            )
         ready = self._ready[workload]
         if isinstance(ready, str):
             return ready
-        mine = replace(
-            job,
-            part=self._folder / "case.jsonl",
-            tuned=self._folder / "tuned.json",
-            traces=None,
-            **ready._asdict(),
-        )
+        mine = replace(job, tuned=self._folder / "tuned.json", traces=None, **ready._asdict())
         if job.counts is not None:
-            counting = Counting((mine,), fresh(self._folder / "counts.json"))
-            if (death := self._do(counting)) is not None:
-                return f"its minibatches could not be counted: {death}"
-            mine = replace(mine, counts=counting.into)
-        return mine
+            asked = replace(mine, part=counts)
+            found = self.engine.ask(Block("count", (asked,)), look=self._end_with_the_run)
+            if "failed" in found:
+                return f"its minibatches could not be counted: {found['failed']}"
+            mine = replace(mine, counts=counts)
+        return replace(mine, part=fresh(self._folder / "case.jsonl"))
 
-    def _done(self, job: Job, store: Store) -> str | None:
+    def _done(self, job: Job, case: Store) -> str | None:
         """Have the ranks do their work; why it came to nothing."""
         self._ended = 0.0
-        death = self._do(job, store)
-        if death is None:
-            end = next((r for r in read_part(job.part) if r["kind"] == "end"), {})
-            death = end.get("reason", "ended without a word")
-        return death
-
-    def _do(self, job: Job | Preparation | Counting, case: Store | None = None) -> str | None:
-        """Have a process do the job, unless the run ends first; why it failed."""
 
         def look() -> None:
-            if self._group.over:
-                raise TimeoutError("the run has ended")
-            if case is not None and case.check(["ended"]):
+            self._end_with_the_run()
+            if case.check(["ended"]):
                 self._ended = self._ended or time.monotonic()
                 if time.monotonic() - self._ended > _END_S:
                     raise TimeoutError("it hung when the first machine's ranks had ended")
 
-        timeout_s = job.measure.timeout_s if isinstance(job, Job) else float("inf")
-        return self.workers.do(job, timeout_s, look)
+        death = self.engine.run(Block("measure", (job,)), job.measure.timeout_s, look=look)
+        if death is None:
+            ends = rows_of(read_part(job.part), "end")
+            death = ends[0].reason if ends else "ended without a word"
+        return death
+
+    def _end_with_the_run(self) -> None:
+        if self._group.over:
+            raise TimeoutError("the run has ended")

@@ -1,8 +1,8 @@
 """The tables of a run on disk, and the rows that they stand for.
 
-``epochs.csv``, ``cases.csv`` and ``reasons.csv`` are read as they are written, a line at a time;
-``columns.toml`` says what their columns hold. When a run has ended the tables are written once
-more, as Parquet; where there is no CSV that is read.
+They are ``epochs.csv``, ``cases.csv`` and ``reasons.csv``; ``columns.toml`` says what their columns
+hold. When a run has ended the tables are written once more, as Parquet; where there is no CSV that
+is read.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ import csv
 import io
 import json
 import math
-import os
 import re
-import shlex
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +33,7 @@ from gatherbench.bench.run.columns import (
     Column,
 )
 from gatherbench.bench.run.lines import ENDED, Lines
+from gatherbench.bench.run.part import CaseId, StoreError
 from gatherbench.bench.run.rows import BACKENDS, BASES, HEADER, STATUSES, is_time
 from gatherbench.bench.run.rows import SCHEMA_VERSION as ROW_VERSION
 from gatherbench.datasets.files import replacing
@@ -54,10 +53,6 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _SAME = ("basis", "workload", "strategy", "variant", "rank", "repeat")
 
 
-class StoreError(ValueError):
-    """A run folder that cannot be read or written; the message names it and the remedy."""
-
-
 @dataclass
 class Frames:
     """The tables of a run: see :mod:`gatherbench.bench.run.lines`; ``columns`` by name."""
@@ -66,22 +61,11 @@ class Frames:
     cases: pd.DataFrame
     reasons: pd.DataFrame
     columns: dict[str, Column] = field(default_factory=dict)
-    #: Whether a last line was half written.
-    torn: bool = False
 
     def table(self, name: str) -> pd.DataFrame:
         """The table of this name in :data:`TABLES`."""
         found: pd.DataFrame = getattr(self, name)
         return found
-
-    def header(self, name: str) -> list[str]:
-        """The names of a table's columns."""
-        return [str(column) for column in self.table(name)]
-
-    def lines(self, name: str) -> list[dict[str, Any]]:
-        """The lines of a table."""
-        lines = self.table(name).to_dict("records")
-        return [{str(column): value for column, value in line.items()} for line in lines]
 
     def short(self) -> pd.DataFrame:
         """The measured cases of which there are not as many lines of epochs as they say that there
@@ -193,17 +177,17 @@ def frames_of(lines: Lines) -> Frames:
     return Frames(tables[EPOCHS], tables[CASES], tables["reasons"], lines.columns)
 
 
-def read_frames(folder: Path, *, growing: bool = False) -> Frames:
+def read_frames(folder: Path, newer: Collection[CaseId] = ()) -> Frames:
     """The tables in a folder.
 
     Args:
-        growing: a last line that is half written is none yet.
+        newer: cases of which there is more than the tables have.
 
     Raises:
         StoreError: a file cannot be read, or is none of a run; names it and the remedy.
     """
     columns = _read_columns(folder / COLUMNS_FILE)
-    tables = {name: _read_table(folder, name, columns, growing=growing) for name in TABLES}
+    tables = {name: _read_table(folder, name, columns) for name in TABLES}
     for name, keys in (
         (EPOCHS, [*_SAME, "backend", "machine", "epoch"]),
         (CASES, [*_SAME, "backend", "machine"]),
@@ -211,20 +195,15 @@ def read_frames(folder: Path, *, growing: bool = False) -> Frames:
         if (again := tables[name].duplicated(keys)).any():
             twice = " ".join(map(str, tables[name].loc[again, keys].iloc[0]))
             raise StoreError(f"{folder / name}.csv: {twice} stands twice; {RESTORE}")
-    torn = any(_torn(folder / f"{name}.csv") for name in TABLES)
-    found = Frames(tables[EPOCHS], tables[CASES], tables["reasons"], columns, torn)
-    if not growing and len(short := found.short()):
-        of = " ".join(map(str, short.iloc[0]))
+    found = Frames(tables[EPOCHS], tables[CASES], tables["reasons"], columns)
+    short = [one for one in found.short().itertuples(index=False, name=None) if one not in newer]
+    if short:
+        of = " ".join(map(str, short[0]))
         raise StoreError(
             f"{folder / EPOCHS}.csv: lines of {of} are missing, or {CASES}.csv has another number"
-            " of them; put whole copies there, or measure again what is missing: gatherbench run"
-            f" --resume {shlex.quote(str(folder))}"
+            f" of them; {RESTORE}"
         )
     return found
-
-
-def _torn(path: Path) -> bool:
-    return path.exists() and not path.read_bytes().endswith(b"\n")
 
 
 def _read_columns(path: Path) -> dict[str, Column]:
@@ -263,9 +242,7 @@ def _read_columns(path: Path) -> dict[str, Column]:
         raise StoreError(f"{path}: not the columns of a run ({plain(error)}); {RESTORE}") from error
 
 
-def _read_table(
-    folder: Path, name: str, columns: dict[str, Column], *, growing: bool
-) -> pd.DataFrame:
+def _read_table(folder: Path, name: str, columns: dict[str, Column]) -> pd.DataFrame:
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
     from pyarrow import parquet
@@ -280,15 +257,8 @@ def _read_table(
         if path.suffix == ".parquet":
             found = parquet.read_table(io.BytesIO(data))
         else:
-            data, torn = data[: (end := data.rfind(b"\n") + 1)], data[end:]
-            if torn and data and not growing:
-                number = data.count(b"\n") + 1
-                raise StoreError(
-                    f"{path}: line {number} is cut off in mid-row, and nothing is"
-                    " being written to it: the file is damaged; put a whole copy of it there, or"
-                    " measure again what was cut off: gatherbench run --resume"
-                    f" {shlex.quote(str(folder))}"
-                )
+            if not data.endswith(b"\n"):
+                raise ValueError("its last line is cut off")
             kinds = {key: pa.string() for key in texts}
             kinds |= {key: pa.int32() for key in keys if key in _WHOLE}
             header = next(csv.reader([data.partition(b"\n")[0].decode()]), [])
@@ -305,8 +275,6 @@ def _read_table(
         return _checked(found, keys, columns)
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror}; {RESTORE}") from error
-    except StoreError:
-        raise
     except (ValueError, pa.ArrowException) as error:
         why = plain(str(error).partition("\n")[0])
         raise StoreError(f"{path}: not a table of a run ({why}); {RESTORE}") from error
@@ -378,31 +346,6 @@ def write_table(path: Path, lines: Sequence[dict[str, Any]], keys: Sequence[str]
     with replacing(path) as temporary:
         temporary.write_text(to_csv([header]) + _text(lines, header), encoding="utf-8")
     path.with_suffix(".parquet").unlink(missing_ok=True)
-
-
-def append_lines(path: Path, lines: Sequence[dict[str, Any]], header: list[str]) -> list[str]:
-    """Append lines to a table in one write, and sync it.
-
-    Where they have columns that its ``header`` has not, it is written anew with them, empty so far.
-
-    Returns:
-        The header that it has then.
-    """
-    if not lines:
-        return header
-    if more := [n for n in dict.fromkeys(n for of in lines for n in of) if n not in header]:
-        header = [*header, *more]
-        _, _, known = read_bytes(path).partition(b"\n")
-        wide = known.replace(b"\n", b"," * len(more) + b"\n")
-        with replacing(path) as temporary:
-            temporary.write_bytes(to_csv([header]).encode() + wide)
-    path.with_suffix(".parquet").unlink(missing_ok=True)
-    data = _text(lines, header).encode()
-    with path.open("ab", buffering=0) as out:
-        while data:
-            data = data[out.write(data) :]
-        os.fsync(out.fileno())
-    return header
 
 
 def _text(lines: Iterable[dict[str, Any]], header: Sequence[str]) -> str:

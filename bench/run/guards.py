@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from gatherbench.bench.run.store import StoreError
+from gatherbench.bench.run.part import StoreError
 
 _INSTANT_S = 0.1
 

@@ -1,30 +1,26 @@
-"""What the runner hands to a process of its own (a workload, sensors, a case), and how it ended."""
+"""What the runner hands to a process of its own, and how a piece of work in it ended."""
 
 from __future__ import annotations
 
 import errno
-import json
 import math
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.plan.plan import Measure
-from gatherbench.bench.plan.workload import Case, Workload
+from gatherbench.bench.plan.workload import Case
 from gatherbench.bench.run.launch import Meeting
 from gatherbench.bench.run.rows import RowMaker
-from gatherbench.bench.run.store import CaseId, write_atomically
-from gatherbench.outside import parsed, read_bytes, words_of
-from gatherbench.reason import Reason
+from gatherbench.outside import words_of
 
-#: Of the calibration's rows: they belong to no case.
-CALIBRATION_KEY: CaseId = ("", "", "", 0)
-_CHOICE = TypeAdapter(SensorChoice)
+#: As which a choice of sensors is kept.
+CHOICE = TypeAdapter(SensorChoice)
 
 
 class Ready(NamedTuple):
@@ -35,59 +31,8 @@ class Ready(NamedTuple):
     identity: str
 
 
-@dataclass(frozen=True)
-class Preparation:
-    """A workload whose dataset and minibatches are to be made ready.
-
-    ``answers`` gets one JSON object a line: ``what`` and ``fraction`` of the work on the way, at
-    the end ``dataset``, ``trace`` and ``identity``, or ``error``.
-    """
-
-    workload: Workload
-    answers: Path
-
-    def told(self) -> dict[str, Any]:
-        """The last whole line of ``answers``; empty before there is one."""
-        return last_line(self.answers)
-
-    def made(self, death: str | None) -> Ready | str:
-        """What was prepared, or why it was not; ``death`` is why its process failed, if it did."""
-        found = self.told()
-        if "dataset" not in found:
-            why = found.get("error") or death
-            return f"{self.workload.dataset} could not be prepared: {why}"
-        return Ready(Path(found["dataset"]), Path(found["trace"]), found["identity"])
-
-
 #: Size of the known copies that decide which sensors the cases read.
 COPIES_MIB = (256.0,)
-
-
-@dataclass(frozen=True)
-class SensorCheckJob:
-    """The sensors of a GPU, which are calibrated once, before the first case.
-
-    Rows that ``rows`` makes go to ``part``, which sensors to trust to ``choice``; known copies have
-    ``copies_mib``.
-    """
-
-    rows: RowMaker
-    part: Path
-    choice: Path
-    copies_mib: tuple[float, ...] = COPIES_MIB
-
-    def keep(self, choice: SensorChoice) -> None:
-        """Write the choice down for the cases to come."""
-        write_atomically(self.choice, _CHOICE.dump_json(choice, indent=2).decode() + "\n")
-
-
-def read_choice(path: Path) -> SensorChoice:
-    """The choice that :meth:`SensorCheckJob.keep` kept."""
-    try:
-        return _CHOICE.validate_json(read_bytes(path))
-    except (OSError, ValidationError) as error:
-        cause = str(error).partition("\n")[0]
-        return SensorChoice(None, Reason("failed", f"the calibration left no choice ({cause})"))
 
 
 @dataclass(frozen=True)
@@ -98,13 +43,15 @@ class Job:
         device: ``cpu`` or ``cuda``.
         run: makes the rows of the run.
         dataset, trace: folders of the graph and of the minibatches, of one rank its own.
-        part: the file that the case writes.
+        part: the file that the process writes (bench/run/part.py).
+        alone: no other path is open in the process.
         traces: folder for a trace of an epoch after the measured ones; ``None``: no trace.
         sensors: which of the GPU's sensors the run's calibration trusts; ``None``: no GPU.
         identity: of dataset and minibatches, which all ranks have to agree on.
         rank: which of several processes; -1 for one that is alone, or that starts the others.
         first: no repeat of the series has been measured: it is this one that is looked at whole.
-        start: the first block to be measured; those before are in the part, of another process.
+        start: the first block to be measured; another process has those before.
+        spent_s: that these took.
         tuned: what paths have found beside a training (bench/run/tuned.py); ``None``: not kept.
         counts: the file of what was counted of its minibatches; ``None``: nothing was.
         meeting: where ranks of several machines meet; ``None``: all are here.
@@ -117,12 +64,14 @@ class Job:
     dataset: Path
     trace: Path
     part: Path
+    alone: bool = False
     traces: Path | None = None
     sensors: SensorChoice | None = None
     identity: str = ""
     rank: int = -1
     first: bool = True
     start: int = 0
+    spent_s: float = 0.0
     tuned: Path | None = None
     counts: Path | None = None
     meeting: Meeting | None = None
@@ -140,76 +89,25 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Counting:
-    """Cases of one workload, one of each path, whose minibatches are to be counted.
-
-    ``into`` gets one JSON object a line: ``fraction`` of the work on the way, at the end what was
-    found (:mod:`gatherbench.bench.run.counting`), or why it ``failed``.
-    """
-
-    jobs: tuple[Job, ...]
-    into: Path
-
-    @property
-    def fraction(self) -> float:
-        """What of the work is done."""
-        return float(last_line(self.into).get("fraction", 0.0))
-
-
-@dataclass(frozen=True)
-class Turns:
-    """Cases of one workload and repeat whose paths take turns in one process.
+class Block:
+    """Jobs of one process: what it is to do for them, and by when.
 
     Attributes:
-        jobs: at least one.
-        now: the file in which the process says whose turn it is (:class:`Turn`).
+        do: ``prepare`` the workload's dataset and minibatches; ``check`` the GPU's sensors;
+            ``count`` what the minibatches of the workload ask for, of one job for each path; or
+            ``measure`` cases of one workload and repeat, whose paths take turns.
+        jobs: at least one; all have one part.
         until: by :func:`time.monotonic`, when it will be cut off.
     """
 
+    do: Literal["prepare", "check", "count", "measure"]
     jobs: tuple[Job, ...]
-    now: Path
     until: float = math.inf
 
-
-class Turn(NamedTuple):
-    """Whose turn it is: ``case`` of the jobs, -1 for what they share.
-
-    ``since`` is by :func:`time.monotonic`, ``before_s`` the seconds of its earlier turns. ``done``
-    is the share of all the jobs' work that is done.
-    """
-
-    case: int = -1
-    since: float = math.inf
-    before_s: float = 0.0
-    done: float = 0.0
-
-    def say(self, path: Path) -> None:
-        """Have it in the file, whatever becomes of the process."""
-        path.write_text(json.dumps(self))
-
-    @classmethod
-    def said(cls, path: Path) -> Turn:
-        """The last that was said; nobody's turn where it cannot be read."""
-        try:
-            return _TURN.validate_json(read_bytes(path))
-        except (OSError, ValueError):  # of pydantic, too
-            return cls()
-
-
-_TURN = TypeAdapter(Turn)
-
-
-def last_line(file: Path) -> dict[str, Any]:
-    """The last whole line of a file of JSON objects; empty where there is none."""
-    try:
-        found = parsed(read_bytes(file).rpartition(b"\n")[0].rpartition(b"\n")[2])
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-#: What a process of its own is started for.
-AnyJob = Job | Turns | Preparation | Counting | SensorCheckJob
+    @property
+    def part(self) -> Path:
+        """The file that its process writes."""
+        return self.jobs[0].part
 
 
 #: Exit status that tells the runner that the disk is full (EX_IOERR of sysexits.h): no case can

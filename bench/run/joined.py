@@ -13,8 +13,8 @@ from statistics import fmean
 
 from gatherbench.bench.meters import cpu, threads
 from gatherbench.bench.run.group import EXCHANGE, WAIT
+from gatherbench.bench.run.part import PartWriter
 from gatherbench.bench.run.rows import SET, Row
-from gatherbench.bench.run.store import PartWriter
 
 #: What every rank sees of its whole machine.
 _OF_MACHINE = {

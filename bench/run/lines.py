@@ -40,20 +40,13 @@ class Lines:
     columns: dict[str, Column] = field(default_factory=dict)
 
 
-def lines_of(
-    rows: Iterable[Row], columns: dict[str, Column] | None = None, block: int = 0
-) -> Lines:
+def lines_of(rows: Iterable[Row]) -> Lines:
     """The lines of whole cases; that with a case's end is the last of it.
-
-    Args:
-        columns: that are known; those that are new are added.
-        block: the number of the first process whose paths took turns.
 
     Raises:
         ValueError: an observation stands twice among the rows, or two have one column.
     """
-    found = Lines(columns={} if columns is None else columns)
-    processes = _Processes(block)
+    found, processes = Lines(), _Processes()
     # What says of a process that it went on with a case makes no line before the epoch's own.
     rows = sorted(rows, key=_went_on)
     for row in rows:
@@ -128,8 +121,8 @@ def _line(
 class _Processes:
     """Which process measured an epoch of a case, by numbers; -1: the case had one alone."""
 
-    def __init__(self, first: int) -> None:
-        self._numbers: dict[float, int] = defaultdict(lambda: first + len(self._numbers))
+    def __init__(self) -> None:
+        self._numbers: dict[float, int] = defaultdict(lambda: len(self._numbers))
         self._begun: dict[tuple[object, ...], dict[int, int]] = defaultdict(dict)
 
     def add(self, row: Row) -> None:

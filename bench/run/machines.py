@@ -36,7 +36,7 @@ from torch.distributed import (  # type: ignore[attr-defined]
 from gatherbench.bench.machine.env import commit_id
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.launch import Launch, LaunchError, MachineLostError, Meeting
-from gatherbench.bench.run.store import rank_part
+from gatherbench.bench.run.part import rank_part
 from gatherbench.outside import parsed
 
 #: How long processes wait for each other when a run begins, and for a machine whose ranks have

@@ -1,4 +1,4 @@
-"""Measure one case: open the data path, prove it right, then train and record.
+"""A case: open the data path, prove it right, then train and record.
 
 Nothing is timed before the fetched rows have been compared, bit for bit, with a plain gather, and
 they are compared again until the case is over.
@@ -53,7 +53,6 @@ from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.group import (
     ALONE,
     Alone,
-    RanksDisagreeError,
     cores_of_rank,
 )
 from gatherbench.bench.run.job import Job
@@ -66,11 +65,11 @@ from gatherbench.bench.run.loop import (
     run_epoch,
 )
 from gatherbench.bench.run.models import Trainer, build_model, to_device
-from gatherbench.bench.run.nvtx import TRACE_BATCHES, Mark, nvtx_session, unmarked, write_trace
+from gatherbench.bench.run.nvtx import TRACE_BATCHES, Mark, unmarked, write_trace
+from gatherbench.bench.run.part import CHECK_STAGE, PartWriter
 from gatherbench.bench.run.rows import SET, Row, RowMaker
 from gatherbench.bench.run.sensor_check import gpu_under_test
 from gatherbench.bench.run.step_context import counted_rows, gradient_row, step_context
-from gatherbench.bench.run.store import CHECK_STAGE, PartWriter
 from gatherbench.bench.run.table import (
     Table,
     TableKind,
@@ -207,28 +206,6 @@ class Ground:
         return table_refusal(kind, size, torch.device(job.device), processes)
 
 
-def measure(
-    job: Job, out: PartWriter, table: Table | None = None, group: Alone = ALONE
-) -> str | None:
-    """Measure the case alone and write its rows and samples to ``out`` as they are known.
-
-    For arguments and errors see :class:`Ground` and :class:`MeasuredCase`.
-
-    Returns:
-        Why the strategy cannot run here, or ``None`` when the case has been measured.
-    """
-    if len(set(map(tuple, group.gathered((job.identity, job.run.commit))))) > 1:
-        raise RanksDisagreeError("the ranks have other minibatches, or other code, than each other")
-    with MeasuredCase(job, out, Ground(job, table, group)) as case:
-        if (skipped := case.open()) is not None:
-            return skipped
-        with nvtx_session(job.measure.nvtx) as mark, case.energy:
-            for number in range(job.measure.epochs):
-                case.epoch(number, mark)
-        case.finish()
-    return None
-
-
 def _phase(
     method: Callable[Concatenate[MeasuredCase, P], R],
 ) -> Callable[Concatenate[MeasuredCase, P], R]:
@@ -247,9 +224,10 @@ class MeasuredCase(ExitStack):
 
     Args:
         ground: what the cases of the process have in common.
-        alone: no other path is open in the process. Else nothing is done that would disturb the
-            others, or that they would disturb. All rows are compared in the first repeat of a path,
-            before timing and in the warm-up; else spots, as in the timed epochs.
+
+    Beside other paths of the process (a job that is not ``alone``) nothing is done that would
+    disturb them, or that they would disturb. All rows are compared in the first repeat of a path,
+    before timing and in the warm-up; else spots, as in the timed epochs.
 
     All phases raise:
         WrongRowsError: the rows fetched differ from the table's. ``out`` has a row ``check.rows``
@@ -258,14 +236,14 @@ class MeasuredCase(ExitStack):
         Exception: whatever went wrong; what was measured before is in ``out``.
     """
 
-    #: Around its measured epochs, once it is open.
-    energy: EnergyBlock
+    #: Around its measured epochs where it is alone, else behind them.
+    _energy: EnergyBlock
     #: Brings back what the warm-up has trained.
     _begin: Callable[[], None]
 
-    def __init__(self, job: Job, out: PartWriter, ground: Ground, *, alone: bool = True) -> None:
+    def __init__(self, job: Job, out: PartWriter, ground: Ground) -> None:
         super().__init__()
-        self._job, self._out, self._ground, self._alone = job, out, ground, alone
+        self._job, self._out, self._ground, self._alone = job, out, ground, job.alone
         self._device = torch.device(job.device)
         self.strategy = build(job.case.strategy, job.case.params)
         self.children, self._epochs = Children(), 0
@@ -343,7 +321,7 @@ class MeasuredCase(ExitStack):
             if device.type == "cuda" or fetcher.residency():
                 out.row(residency_row(fetcher, make, cached))
 
-        everything = self._alone or job.first
+        everything = self._alone or (job.first and not job.start)
         compare = witness.everything if everything else partial(witness.spots, len(looked_at))
         compared = compare("before timing", residency)
         checked = check_rows(fetcher, compared, looked_at, group=group)
@@ -360,8 +338,11 @@ class MeasuredCase(ExitStack):
         self._begin = trainer.kept()
         # What is scored between epochs takes energy, too.
         told = not plan.eval_every_epoch and (self._alone or plan.energy)
-        self.energy = EnergyBlock(ground.gpu if told else None, run_on=plan.energy)
+        self._energy = EnergyBlock(ground.gpu if told else None, run_on=plan.energy)
         self._file = knowledge.file
+        self._window = self.enter_context(ExitStack())
+        if self._alone:
+            self._window.enter_context(self._energy)
         return None
 
     def _declared(self, known: Knowledge) -> Counts:
@@ -399,6 +380,7 @@ class MeasuredCase(ExitStack):
         before. A model that had fewer epochs than the others' has no score beside theirs.
         """
         training, job, out = self._training, self._job, self._out
+        self._window.close()
         if self._epochs == job.measure.epochs:
             if self._trained is not None:
                 self._trained()
@@ -411,9 +393,9 @@ class MeasuredCase(ExitStack):
         if job.measure.peak and job.first:
             out.row(training.peak())
         if not self._alone:
-            with self.energy:  # the measured epochs were between those of others
+            with self._energy:  # the measured epochs were between those of others
                 pass
-        training.energy_rows(self.energy)
+        training.energy_rows(self._energy)
         if job.traces is not None:
             out.row(training.traced(job.traces))
         out.row(job.rows.ok(CHECK_STAGE, "rows", "1", training.witness.rows, COMPARED))

@@ -27,13 +27,19 @@ from typing import Any
 import torch
 from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
 
+from gatherbench.bench.run.block import measure_block
 from gatherbench.bench.run.fork_server import die_with_parent
-from gatherbench.bench.run.group import PATIENCE_S, Together
-from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.group import PATIENCE_S, RanksDisagreeError, Together
+from gatherbench.bench.run.job import Block, Job, outcome
 from gatherbench.bench.run.joined import joined
 from gatherbench.bench.run.machines import collect_parts, interfaces, store_of
-from gatherbench.bench.run.measure import measure
-from gatherbench.bench.run.store import PartWriter, rank_part, ranks_folder, read_ranks, rows_of
+from gatherbench.bench.run.part import (
+    PartWriter,
+    rank_part,
+    ranks_folder,
+    read_ranks,
+    rows_of,
+)
 from gatherbench.bench.run.table import Table, load_table, table_kind
 from gatherbench.bench.sampling.prepare import rank_trace
 from gatherbench.datasets.store import open_dataset
@@ -56,13 +62,18 @@ class RankError(RuntimeError):
     """A rank died, hung or failed; the message has its number and last words."""
 
 
-def measure_ranks(job: Job, out: PartWriter) -> str | None:
-    """Measure the case with a process for each rank; ``out`` gets all of its rows.
+def measure_ranks(block: Block, out: PartWriter) -> None:
+    """Measure the block's one case with a process for each rank; ``out`` gets all of its rows.
 
     Of several machines the first has the rows; on the others the parts of the ranks are left.
+    """
+    (job,), begin = block.jobs, time.perf_counter()
+    status, reason = outcome(lambda: _measured(job, out))
+    out.end(job.rows, status, reason, time.perf_counter() - begin)
 
-    Returns:
-        Why the strategy cannot run here, or ``None`` when the case has been measured.
+
+def _measured(job: Job, out: PartWriter) -> str | None:
+    """Why the strategy cannot run here; ``None``: the case has been measured.
 
     Raises:
         RankError: see there. What the ranks measured before is in ``out``.
@@ -167,16 +178,22 @@ def _one_rank(job: Job, table: Table | None, folder: Path, launcher: int, rank: 
             else:
                 store = store_of(job.meeting, patience_s)
             group = Together(torch.device(job.device), ranks, store, patience_s)
-            skipped = measure(mine, out, table, group)
-            group.gathered(None)  # nobody leaves before all have ended
-            out.end("skipped" if skipped else "ok", skipped, time.perf_counter() - begin)
-            group.close()
+            if len(set(map(tuple, group.gathered((mine.identity, mine.run.commit))))) > 1:
+                raise RanksDisagreeError(
+                    "the ranks have other minibatches, or other code, than each other"
+                )
+            right = measure_block(Block("measure", (mine,)), out, table, group)
+            if right:
+                group.gathered(None)  # nobody leaves before all have ended
+                group.close()
+                return
+        except SystemExit:  # CUDA is lost, and the part says with what
+            pass
         except Exception as error:
             traceback.print_exc()
-            reason = textwrap.shorten(words_of(error), _WORDS)
-            out.end("failed", reason, time.perf_counter() - begin)
-            time.sleep(_LINGER_S)
-            os._exit(_FAILED)  # threads of a broken group may wait for ever
+            out.end(mine.rows, "failed", words_of(error), time.perf_counter() - begin)
+        time.sleep(_LINGER_S)
+        os._exit(_FAILED)  # threads of a broken group may wait for ever
 
 
 def _fold(job: Job, killed: list[str], out: PartWriter) -> str | None:
@@ -186,14 +203,18 @@ def _fold(job: Job, killed: list[str], out: PartWriter) -> str | None:
         RankError: a rank failed.
     """
     world = job.case.workload.gpus
-    parts = {rank: records for rank, records in read_ranks(job.part).items() if rank < world}
+    parts = read_ranks(job.part, world)
     ends = {
         rank: record
         for rank, records in parts.items()
         for record in records
         if record["kind"] == "end"
     }
-    rows = {rank: rows_of(records) for rank, records in parts.items()}
+    # They may come from elsewhere, and say of no case but this.
+    rows = {
+        rank: [replace(job.rows.own(row), rank=rank) for row in rows_of(records)]
+        for rank, records in parts.items()
+    }
     for of_rank in rows.values():
         out.rows(of_rank)
     if len(ends) < world or any(end["status"] == "failed" for end in ends.values()):
@@ -205,7 +226,7 @@ def _fold(job: Job, killed: list[str], out: PartWriter) -> str | None:
         for rank, records in parts.items():
             for record in records:
                 if record["kind"] in ("samples", "series") and slowest.get(record["epoch"]) == rank:
-                    out.record(record)
+                    out.write(**{**record, **job.case.names})
     return skipped
 
 
@@ -219,4 +240,4 @@ def _words(killed: list[str], ends: dict[int, dict[str, Any]], world: int) -> st
         return f"rank {silent} ended without a word"
     first = min(failed, key=lambda rank: failed[rank]["at"])
     rest = f"; rank {silent} said nothing" if silent else ""
-    return f"rank {first}: {failed[first]['reason']}{rest}"
+    return f"rank {first}: {textwrap.shorten(str(failed[first]['reason']), _WORDS)}{rest}"

@@ -1,7 +1,7 @@
 """Run a plan: fresh processes, every outcome a row, nothing lost on the way.
 
-Each case has a process of its own, or the cases of a repeat take turns in one
-(:mod:`gatherbench.bench.run.turns`).
+The cases of a repeat are a block that takes turns in one process, or each is a block of its own
+(:mod:`gatherbench.bench.run.block`).
 
 First come the cases that the plan asks for in any case, then those that ``further`` asks for, until
 it asks for none.
@@ -13,79 +13,58 @@ import contextlib
 import errno
 import json
 import math
-import os
-import shutil
-import signal
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import ValidationError
 
 from gatherbench.bench.meters.load import Load, Waiting
 from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
-from gatherbench.bench.run.agreement import fail_strays
-from gatherbench.bench.run.fork_server import ForkServer
+from gatherbench.bench.run.agreement import judged
+from gatherbench.bench.run.engine import WORKER, Engine, TimeUp
 from gatherbench.bench.run.guards import only_one, terminate_as_interrupt
-from gatherbench.bench.run.job import (
-    CALIBRATION_KEY,
-    DISK_FULL,
-    AnyJob,
-    Counting,
-    Job,
-    Preparation,
-    Ready,
-    SensorCheckJob,
-    Turn,
-    Turns,
-    is_disk_full,
-    read_choice,
-)
+from gatherbench.bench.run.job import CHOICE, Block, Job, Ready, is_disk_full
 from gatherbench.bench.run.launch import MachineLostError
-from gatherbench.bench.run.rows import Row, RowMaker
-from gatherbench.bench.run.store import (
+from gatherbench.bench.run.part import (
     CALIBRATION_STAGE,
+    CASE_CLOCK,
     CASE_METRIC,
     CASE_STAGE,
-    CHECK_STAGE,
     CUT_OFF,
     NOT_PREPARED,
     CaseId,
-    RunStore,
+    PartWriter,
+    Record,
+    SoFar,
     StoreError,
-    has_ended,
+    drop_torn,
     key_of,
     read_part,
     rows_of,
-    take_in_ranks,
-    write_atomically,
+    take_in,
 )
+from gatherbench.bench.run.rows import Row, RowMaker
+from gatherbench.bench.run.store import RunStore, write_atomically
 from gatherbench.bench.sampling.prepare import state_of
 from gatherbench.datasets.store import data_root
-from gatherbench.outside import fresh, open_file, read_json
+from gatherbench.outside import read_bytes, read_json
+from gatherbench.reason import Reason
 
 if TYPE_CHECKING:  # imports torch
     from gatherbench.bench.run.machines import Group
 
-#: Of a folder that may be read only.
+#: Errors of a folder that may be read only.
 _NOT_OURS = (errno.EROFS, errno.EACCES, errno.EPERM)
-CASE_CLOCK = "time.perf_counter"
-#: Of a case that was cut off, whose rows were compared up to there.
-COMPARED_EACH = "rows compared in each epoch; cut off before the comparison after the last"
 #: Far longer than a calibration takes (half a minute): a driver that hangs costs no more than this.
 CALIBRATION_S = 300.0
-#: Of what a process printed, so much of the end has its last words.
-_LOG_BYTES = 1 << 16
-#: What is likely behind a signal.
-_HINTS = {
-    "SIGKILL": " (most likely out of memory)",
-    "SIGBUS": " (most likely a mapped file that was cut short, or whose disk failed)",
-}
-WORKER = (sys.executable, "-m", "gatherbench.bench.run.worker")
 
 
 #: A case with its number among those of the run.
@@ -94,10 +73,6 @@ _Numbered = tuple[int, Case]
 
 class RunStopped(RuntimeError):  # noqa: N818 - not a fault of the program
     """The run cannot go on now; what was measured is safe, and it can be resumed."""
-
-
-class TimeUp(Exception):  # noqa: N818 - not a fault of the program
-    """The time for the whole run is used up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,63 +122,8 @@ class Progress:
 _SILENT = Progress()
 
 
-class Workers:
-    """Processes of their own for pieces of work, one at a time.
-
-    Args:
-        folder: for what the one that runs prints.
-        environment: of all of them.
-        command: that forks them.
-        until: by :func:`time.monotonic`: then all of them have had their time.
-
-    Attributes:
-        until: see there; it may be changed.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        environment: Mapping[str, str],
-        command: tuple[str, ...] = WORKER,
-        until: float = math.inf,
-    ) -> None:
-        # There is one at a time. Elsewhere than in the run's folder, kill -9 would leave them.
-        self._log = folder / "job.log"
-        self._server, self.until = ForkServer(command, environment), until
-
-    def do(
-        self, job: AnyJob, timeout_s: float = math.inf, look: Callable[[], None] | None = None
-    ) -> str | None:
-        """Have a process do the job; why it failed, in words.
-
-        Args:
-            look: called now and then; it may raise ``TimeoutError``.
-
-        Raises:
-            OSError: it found the disk full.
-            TimeUp: all time was up before it ended.
-        """
-        log = fresh(self._log.absolute())
-        by = min(time.monotonic() + timeout_s, self.until)
-        try:
-            code = self._server.run(job, log, by, look)
-        except TimeoutError as late:
-            self.check_time()
-            return str(late) or _timed_out(timeout_s)
-        return _death_of(code, log)
-
-    def check_time(self) -> None:
-        """Raise :class:`TimeUp` if it is."""
-        if time.monotonic() >= self.until:
-            raise TimeUp
-
-    def close(self) -> None:
-        """End the process that forks; the next job starts another."""
-        self._server.close()
-
-
 class Runner:
-    """Runs the cases of a run's folder that are not in its table yet.
+    """Runs the cases of a run's folder that have not ended in it yet.
 
     Args:
         worker: the command that measures.
@@ -237,14 +157,15 @@ class Runner:
         self._cases_s = math.inf  # that are left to cases now
         self._took: dict[tuple[str, str, str], float] = {}
         waiting = Waiting.of(self.store.env())
-        self._workers = Workers(self.store.parts, waiting.environment(), worker, self._until)
+        self.engine = Engine(self.store.parts, waiting.environment(), worker, self._until)
         if self._group is not None:
             self._group.say("waiting", dict(waiting.variables))
         #: A new server once each series had its turn: see :mod:`gatherbench.bench.run.fork_server`.
         self._round = len({replace(case, repeat=0).id for case in task.cases})
         self._served = self._ended = 0
         self._sensors: SensorChoice | None = None
-        self._rows: list[Row] = []
+        self._found: dict[CaseId, SoFar] = {}  # what the parts have
+        self._older: list[Row] = []  # what only the tables have
         self._ready: dict[Workload, Ready | str] = {}
         self._counts: dict[Workload, Path] = {}
         self._cases: dict[Workload, list[Case]] = {}
@@ -263,50 +184,67 @@ class Runner:
         """
         folder = self.store.folder
         with only_one(folder), terminate_as_interrupt(), _written_to(folder):
-            with ExitStack() as end, contextlib.suppress(TimeUp):  # ``left`` says what is missing
-                end.callback(self._end)
-                self._run_missing()
-            if not self.left:
-                self.store.write_samples(finished=True)
-            fail_strays(self.store)
-            ended = (
-                r for r in self.store.rows() if (r.stage, r.metric) == (CASE_STAGE, CASE_METRIC)
-            )
-            return sum(row.status == "failed" for row in ended)
+            try:
+                with contextlib.suppress(TimeUp):  # ``left`` says what is missing
+                    self._run_missing()
+            except BaseException:
+                with contextlib.suppress(OSError):  # a full disk has its own message
+                    self.store.end(judged(self._rows), finished=False)
+                raise
+            finally:
+                self.engine.close()
+            rows = judged(self._rows)
+            self.store.end(rows, finished=not self.left)
+            return sum(row.status == "failed" for row in rows if _ends(row))
 
-    def _end(self) -> None:
-        """Let the processes go, and keep the samples that there are."""
-        self._workers.close()
-        with contextlib.suppress(OSError):  # a full disk has its own message
-            self.store.write_samples(finished=False)
+    @property
+    def _rows(self) -> list[Row]:
+        """All rows so far."""
+        return [*self._older, *chain.from_iterable(one.rows for one in self._found.values())]
 
     def _run_missing(self) -> None:
-        done = self.store.recover()
-        self._rows = self.store.rows()
+        self._found = self.store.so_far()
+        known = self.store.rows()
+        self._older = [
+            row for row in known if row.basis == "predicted" or key_of(row) not in self._found
+        ]
+        for key, one in list(self._found.items()):
+            if one.ended is not None and one.ended.source == NOT_PREPARED:  # is tried again
+                one.ended = None
+                if not one.blocks:
+                    del self._found[key]
+        ended = [
+            row
+            for row in self._rows
+            if _ends(row) and not (row.source == CUT_OFF and key_of(row) in self._found)
+        ]
+        done = set(map(key_of, ended))
         cases = [*self.task.cases, *self._begun(done)]
         least = set(map(key_of, self.task.cases))
-        for row in self._rows:
+        for row in ended:
             self._further_s -= self._took_s(row) * (key_of(row) not in least)
         self.left = sum(key_of(case) not in done for case in cases)
         total, self._ended = len(cases), len(cases) - self.left
         missing = [one for one in enumerate(cases, start=1) if key_of(one[1]) not in done]
+        if missing:  # where nothing can be written, it is known before anything is measured
+            self.store.parts.mkdir(exist_ok=True)
         for group in self._groups(missing):
-            self.left -= self._run(group, total, done)
+            self.left -= self._run(group, total)
         self._cases_s = self._further_s
         while not self.left and (more := self.further(self._rows)):
             begin, total = total + 1, total + len(more)
             for group in self._groups(list(enumerate(more, start=begin))):
-                if self._run(group, total, done) < len(group):
+                if self._run(group, total) < len(group):
                     return
 
     def _begun(self, done: set[CaseId]) -> list[Case]:
-        """Further cases that a run which was killed had begun."""
+        """Further cases of which a run that was cut off has blocks."""
         known = {*map(key_of, self.task.cases), *done}
         series = {key_of(case)[:3]: case for case in self.task.cases}
-        repeats = range(2 * self.measure.max_repeats)
-        further = (replace(case, repeat=one) for one in repeats for case in series.values())
         return [
-            case for case in further if key_of(case) not in known and self.store.part(case).exists()
+            replace(series[key[:3]], repeat=key[3])
+            for key in sorted(self._found, key=lambda key: key[3])
+            if key not in known and key[:3] in series
         ]
 
     def left_s(self) -> float:
@@ -314,8 +252,8 @@ class Runner:
         return min(self._cases_s, self._until - time.monotonic())
 
     def _took_s(self, row: Row) -> float:
-        """What a row says of a case's time, kept for the next case of its series; else 0."""
-        if (row.stage, row.metric) != (CASE_STAGE, CASE_METRIC) or row.value is None:
+        """What the last row of a case says of its time, kept for the next of its series; else 0."""
+        if row.value is None:
             return 0.0
         self._took[key_of(row)[:3]] = row.value
         return row.value
@@ -324,187 +262,200 @@ class Runner:
         """Cases that are measured in one process: one, or those of a repeat that take turns."""
         groups: dict[object, list[_Numbered]] = {}
         for number, case in cases:
-            turns = self.measure.together and takes_turns(case)
-            key = (case.workload, case.repeat) if turns else number
+            key = number if self._alone(case) else (case.workload, case.repeat)
             groups.setdefault(key, []).append((number, case))
         return list(groups.values())
 
-    def _run(self, group: Sequence[_Numbered], total: int, done: set[CaseId]) -> int:
-        """Measure cases in one process and fold what they found into the table.
+    def _alone(self, case: Case) -> bool:
+        return not (self.measure.together and takes_turns(case))
+
+    def _run(self, group: Sequence[_Numbered], total: int) -> int:
+        """Measure cases in one process.
 
         Returns:
             How many could be prepared, and had the time to end.
         """
-        self._workers.check_time()
+        self.engine.check_time()
         if self.left_s() <= sum(self._took.get(key_of(case)[:3], 0.0) for _, case in group):
             # It would be cut off, as far as its earlier repeats tell. Where all paths of a workload
             # are in it, a repeat of another workload may fit and leave no path behind.
             if self.measure.together:
                 return 0
             raise TimeUp
-        self.store.parts.mkdir(exist_ok=True)
         if self._sensors is None:
-            self._sensors = self._calibrated(done)
-        jobs, unprepared = dict[int, Job](), dict[int, str]()
-        for number, case in group:
-            part = self.store.part(case)
-            if part.exists() and has_ended(part):
-                continue  # the runner was killed before it folded the part
+            self._sensors = self._calibrated()
+        part, stop = self.store.new_part(), None
+        for _, case in group:
             self.progress.starting(self._ended, total, case)
-            job = self._job(case, part)
-            if isinstance(job, Job):
-                jobs[number] = job
-            else:
-                unprepared[number] = job
-        failures: Mapping[int, str | None] = {}
-        cut_off, stop = set[int](), None
+        ready = self._prepare(group[0][1].workload)
         try:
-            failures = self._measure(jobs, total) if jobs else {}
+            if isinstance(ready, str):
+                self._end_all((case for _, case in group), part, ready, NOT_PREPARED)
+                self.unprepared += len(group)
+            else:
+                self._measure([self._job(case, ready, part) for _, case in group], total)
         except (TimeUp, KeyboardInterrupt) as error:
             stop = error
-            cut_off = {n for n, job in jobs.items() if not _has_ended(job)}
-        for number, case in group:
-            part, source = self.store.part(case), CASE_CLOCK
-            if number in cut_off:
-                if not (part.exists() and self.store.keep_blocks(part)):
-                    continue
-                source = CUT_OFF
-            failure = unprepared.get(number) or failures.get(number)
-            source = NOT_PREPARED if number in unprepared else source
-            rows = self._fold(part, self.task.rows.of(case), CASE_STAGE, failure, source)
-            self._took_s(rows[-1])
+        left = 0
+        for _, case in group:
+            found = self._found.get(key_of(case))
+            left += found is None or found.ended is None
+            if found is None:
+                continue
+            if found.ended is not None:
+                self._took_s(found.ended)
+            self.cut_off += found.ended is None
             self._ended += 1
-            self.progress.ended(self._ended, total, case, rows)
+            self.progress.ended(self._ended, total, case, found.rows)
         if isinstance(stop, KeyboardInterrupt):
             raise stop
-        self.cut_off += sum(self.store.part(case).exists() for n, case in group if n in cut_off)
-        self.unprepared += len(unprepared)
-        return len(group) - len(unprepared) - len(cut_off)
+        return 0 if isinstance(ready, str) else len(group) - left
 
-    def _job(self, case: Case, part: Path) -> Job | str:
-        """What is to be done for the case, or why it cannot begin."""
-        ready = self._prepare(case.workload)
-        if isinstance(ready, str):
-            return ready
-        start = self.store.keep_blocks(part) if part.exists() else 0
+    def _job(self, case: Case, ready: Ready, part: Path) -> Job:
+        """What is to be done for the case."""
+        before = self._found.get(key_of(case), SoFar())
         # One repeat of a strategy is enough to look at; the first may have failed.
-        first = not start and key_of(case)[:3] not in self._took
+        first = key_of(case)[:3] not in self._took
         traced = self.measure.trace and first
         job = Job(
             case=case,
             measure=self.measure,
             device=self.task.device,
             run=self.task.rows,
-            part=part.absolute(),
+            part=part,
+            alone=self._alone(case),
             traces=self.store.folder.absolute() / "traces" if traced else None,
             sensors=self._sensors,
             first=first,
-            start=start,
+            start=before.blocks,
+            spent_s=before.spent_s,
             tuned=self.store.tuned_file.absolute(),
             **ready._asdict(),
         )
         return replace(job, counts=self._counted(job))
 
-    def _measure(self, jobs: dict[int, Job], total: int) -> Mapping[int, str | None]:
-        """Measure cases in a process; by number why they failed where their parts do not say."""
-        alone = next(iter(jobs.values()))
-        if self.measure.together and takes_turns(alone.case):
-            return self._take_turns(jobs, total)
-        try:
-            alone = alone if self._group is None else self._group.begin(alone)
-        except MachineLostError as lost:
-            raise RunStopped(str(lost)) from lost
-        except RuntimeError as refused:
-            return dict.fromkeys(jobs, str(refused))
-        try:
-            return dict.fromkeys(jobs, self._done(alone, 1, self.measure.timeout_s))
-        finally:
-            if self._group is not None:
-                self._group.ended()
-
-    def _take_turns(self, jobs: dict[int, Job], total: int) -> dict[int, str]:
-        """As :meth:`_measure`, of cases that take turns.
+    def _measure(self, jobs: Sequence[Job], total: int) -> None:
+        """Measure cases in a process, until each of them has an end.
 
         Where the process dies, the case whose turn it was has failed. Another process goes on with
         those that had not ended, behind their last whole block.
         """
-        failures = dict[int, str]()
         while jobs:
-            now, until = self.store.parts.absolute() / "turn.json", time.monotonic() + self.left_s()
-            turns = Turns(tuple(jobs.values()), now, until)
-            turns.now.unlink(missing_ok=True)
-            death = self._done(turns, len(jobs), look=self._watched(turns, total))
-            left = [n for n, job in jobs.items() if not _has_ended(job)]
-            active = [n for case, n in enumerate(jobs) if case == Turn.said(turns.now).case]
+            turn, death = list[str](), "ended without a word"
+            try:
+                death = self._measured(jobs, turn, total) or death
+            finally:
+                if jobs[0].part.exists():
+                    take_in(self._found, jobs[0].part)
+            left = [job for job in jobs if self._so_far(job).ended is None]
             # Nobody's turn, and nothing has come of it: another process would fare no better.
-            lost = set(active) & set(left) or (set() if len(left) < len(jobs) else set(left))
-            failures |= dict.fromkeys(lost, death or "ended without a word")
-            jobs = {n: self._behind(jobs[n]) for n in left if n not in lost}
-        return failures
+            lost = [job for job in left if job.case.id in turn]
+            lost = lost or (left if len(left) == len(jobs) else [])
+            if lost:
+                self._end_all([job.case for job in lost], jobs[0].part, death)
+            part = self.store.new_part()
+            jobs = [
+                replace(job, part=part, start=before.blocks, spent_s=before.spent_s)
+                for job in left
+                if job not in lost
+                for before in (self._so_far(job),)
+            ]
 
-    def _behind(self, job: Job) -> Job:
-        """The job to go on with behind what a process left that has died."""
-        start = self.store.keep_blocks(job.part) if job.part.exists() else 0
-        return replace(job, start=start, first=job.first and not start)
+    def _so_far(self, job: Job) -> SoFar:
+        return self._found.get(key_of(job.case), SoFar())
 
-    def _watched(self, turns: Turns, total: int) -> Callable[[], None]:
-        """Tells whose turn it is, and raises ``TimeoutError`` where one has had too much time."""
-        told, begin = (-1, 0.0), time.monotonic()
+    def _end_all(
+        self, cases: Iterable[Case], part: Path, reason: str, source: str = CASE_CLOCK
+    ) -> None:
+        """Write down that cases have failed whose process could not say so."""
+        if part.exists():
+            drop_torn(part)
+        with closing(PartWriter(part)) as out:
+            for case in cases:
+                out.end(self.task.rows.of(case), "failed", reason, 0.0, source)
+        take_in(self._found, part)
 
-        def look() -> None:
-            nonlocal told
-            case, since, before_s, done = Turn.said(turns.now)
-            case = case if case < len(turns.jobs) else -1
-            if case == told[0] == -1:
-                since = begin
-            if case >= 0 and (case, done) != told:
-                told = case, done
-                so_far = self._ended + done * len(turns.jobs)
-                self.progress.starting(so_far, total, turns.jobs[case].case)
-            if before_s + time.monotonic() - since > self.measure.timeout_s:
-                raise TimeoutError(_timed_out(self.measure.timeout_s))
+    def _measured(self, jobs: Sequence[Job], turn: list[str], total: int) -> str | None:
+        """Have a process measure; why it failed. In ``turn`` is whose turn it was last.
 
-        return look
-
-    def _done(
-        self,
-        job: AnyJob,
-        cases: int,
-        timeout_s: float = math.inf,
-        look: Callable[[], None] | None = None,
-    ) -> str | None:
-        """Have a process do so many cases; why it failed. Each round has a server of its own."""
+        Each round has a server of its own.
+        """
         if self._served >= self._round:
-            self._workers.close()
+            self.engine.close()
             self._served = 0
-        self._served += cases
+        self._served += len(jobs)
+        by_id, told = {job.case.id: job.case for job in jobs}, (None, 0.0)
+
+        def hear(record: Record) -> None:
+            nonlocal told
+            if record["kind"] != "turn":
+                return
+            turn[:] = [record["case"]] if record["case"] in by_id else []
+            if turn and (record["case"], record["done"]) != told:
+                told = record["case"], record["done"]
+                so_far = self._ended + record["done"] * len(jobs)
+                self.progress.starting(so_far, total, by_id[turn[0]])
+
         begin = time.monotonic()
-        self._workers.until = min(self._until, begin + self._cases_s)
+        until = math.inf if jobs[0].alone else begin + self.left_s()
+        several = self._group if jobs[0].case.workload.gpus > 1 else None
         try:
-            return self._workers.do(job, timeout_s, look)
+            jobs = jobs if several is None else [several.begin(jobs[0])]
+        except MachineLostError as lost:
+            raise RunStopped(str(lost)) from lost
+        except RuntimeError as refused:
+            return str(refused)
+        self.engine.until = min(self._until, begin + self._cases_s)
+        try:
+            block = Block("measure", tuple(jobs), until)
+            return self.engine.run(block, self.measure.timeout_s, hear)
         finally:
-            self._workers.until = self._until
+            if several is not None:
+                several.ended()
+            self.engine.until = self._until
             self._cases_s -= time.monotonic() - begin
 
-    def _calibrated(self, done: set[CaseId]) -> SensorChoice | None:
+    def _beside(self, name: str) -> Path:
+        """The part of a process that measures nothing."""
+        return self.store.parts.absolute() / f"{name}.jsonl"
+
+    def _asked(self, do: Literal["prepare", "check", "count"], case: Case, part: Path) -> Block:
+        """A block that measures nothing."""
+        task = self.task
+        job = Job(case, self.measure, task.device, task.rows, Path(), Path(), part)
+        return Block(do, (job,))
+
+    def _calibrated(self) -> SensorChoice | None:
         """Which of the GPU's sensors the cases read; found out once a run. ``None``: no GPU."""
         if self.task.device != "cuda":
             return None
-        sensors = self.store.sensors_file
-        if CALIBRATION_KEY not in done and self.task.checked is not None:
-            earlier = [row for row in self.task.checked.rows() if row.stage == CALIBRATION_STAGE]
-            shutil.copyfile(self.task.checked.sensors_file, sensors)
-            self.store.append([replace(row, run_id=self.store.run_id) for row in earlier])
-            done.add(CALIBRATION_KEY)
-        elif CALIBRATION_KEY not in done:
-            part = self.store.parts.absolute() / "calibration.jsonl"
-            job = SensorCheckJob(self.task.rows, part, sensors.absolute())
-            first = self.task.cases[0].workload
-            self.progress.preparing(first, "calibrating the GPU's sensors", 0.0)
-            failure = self._workers.do(job, CALIBRATION_S)
-            self._fold(part, job.rows, CALIBRATION_STAGE, failure)
-            done.add(CALIBRATION_KEY)
-        return read_choice(sensors)
+        store, earlier = self.store, self.task.checked
+        if not store.calibration_file.exists():
+            if earlier is not None:
+                choice = _choice_of(earlier.sensors_file)
+                rows = [replace(row, run_id=store.run_id) for row in earlier.calibration()]
+            else:
+                choice, rows = self._check_sensors()
+            write_atomically(store.sensors_file, CHOICE.dump_json(choice, indent=2).decode() + "\n")
+            store.keep_calibration(rows)
+            self._older = [*rows, *self._older]
+        return _choice_of(store.sensors_file)
+
+    def _check_sensors(self) -> tuple[SensorChoice, list[Row]]:
+        """Which sensors to trust, and what was observed."""
+        block = self._asked("check", self.task.cases[0], self._beside("sensors"))
+        workload = self.task.cases[0].workload
+        self.progress.preparing(workload, "calibrating the GPU's sensors", 0.0)
+        found = self.engine.ask(block, CALIBRATION_S)
+        records = list(read_part(block.part)) if block.part.exists() else []
+        if "choice" in found:
+            choice = CHOICE.validate_python(found["choice"])
+            return choice, [*rows_of(records), *rows_of(records, "end")]
+        why = str(found.get("failed", "ended without a word"))
+        what = (CALIBRATION_STAGE, CASE_METRIC, "s", CASE_CLOCK)
+        end = self.task.rows.missing(*what, why, "failed")
+        reason = Reason("failed", f"the calibration left no choice ({why})")
+        return SensorChoice(None, reason), [*rows_of(records), end]
 
     def _prepare(self, workload: Workload) -> Ready | str:
         """The workload's dataset and minibatches, or why they cannot be had.
@@ -526,66 +477,44 @@ class Runner:
         workload = job.case.workload
         if not job.first and workload.step != "captured":
             return None
-        into = self.store.parts.absolute() / f"counts-{len(self._counts)}.json"
         if workload not in self._counts:
-            mine = (*self._cases[workload], job.case)
-            paths = {key_of(case)[:3]: case for case in mine}
-            counting = Counting(tuple(replace(job, case=case) for case in paths.values()), into)
-            fresh(into)
-            what = "counting what its minibatches ask for"
-            look = lambda: self.progress.preparing(workload, what, counting.fraction)  # noqa: E731
-            self._counts[workload] = into
-            if (death := self._workers.do(counting, look=look)) is not None:
-                into.write_text(json.dumps({"failed": death}) + "\n", encoding="utf-8")
+            into = self._counts[workload] = self._beside(f"counts{len(self._counts)}")
+            paths = {key_of(case)[:3]: case for case in (*self._cases[workload], job.case)}
+            jobs = tuple(replace(job, case=case, part=into) for case in paths.values())
+            told = partial(self.progress.preparing, workload)
+            found = self.engine.ask(Block("count", jobs), told=told)
+            if "failed" in found:
+                with closing(PartWriter(into)) as out:
+                    out.write("answer", failed=found["failed"])
         return self._counts[workload]
 
     def _prepare_now(self, workload: Workload) -> Ready | str:
-        job = Preparation(workload, self.store.parts.absolute() / "prepared.json")
-        fresh(job.answers)
-        told: dict[str, Any] = {}
-
-        def look() -> None:
-            nonlocal told
-            if (said := job.told()) != told and "what" in said:
-                self.progress.preparing(workload, said["what"], said["fraction"])
-                told = said
-
+        case = self._cases[workload][0]
+        block = self._asked("prepare", case, self._beside("prepared"))
         try:
-            found = job.made(self._workers.do(job, look=look))
+            found = self.engine.prepare(block, partial(self.progress.preparing, workload))
         except OSError as error:
-            said = f"no space left to prepare {workload.dataset}: {data_root()}"
             if not is_disk_full(error):
                 raise
+            said = f"no space left to prepare {workload.dataset}: {data_root()}"
             raise RunStopped(said) from error
         if isinstance(found, str):
             return found
         return other_data(self.store.folder, workload, found.identity) or found
 
-    def _fold(
-        self, part: Path, make: RowMaker, stage: str, failure: str | None, source: str = CASE_CLOCK
-    ) -> list[Row]:
-        """Append a part's rows to the table, and a last one that says how its process ended."""
-        if part.exists() and not has_ended(part):
-            take_in_ranks(part)
-        records = list(read_part(part)) if part.exists() else []
-        lost: dict[str, Any] = {"status": "failed", "reason": failure}
-        if source == CUT_OFF:
-            lost = {"status": "ok", "wall_time_s": 0.0}
-        end = next((r for r in records if r["kind"] == "end"), lost)
-        what, rows = (stage, CASE_METRIC, "s"), list(map(make.own, rows_of(records)))
-        if end["status"] == "ok":
-            took_s = sum(r["wall_time_s"] for r in records if r["kind"] == "cut")
-            last = make.ok(*what, took_s + end["wall_time_s"], source)
-        else:
-            reason = end["reason"] or "ended without a word"
-            last = make.missing(*what, source, reason, end["status"])
-        if source == CUT_OFF:
-            seen = max(r["rows"] for r in records if r["kind"] == "block")
-            rows.append(make.ok(CHECK_STAGE, "rows", "1", seen, COMPARED_EACH))
-        rows.append(last)
-        self.store.append(rows)
-        self._rows += rows
-        return rows
+
+def _ends(row: Row) -> bool:
+    """Whether it says how a case ended."""
+    return (row.stage, row.metric) == (CASE_STAGE, CASE_METRIC)
+
+
+def _choice_of(path: Path) -> SensorChoice:
+    """The choice of sensors that a file holds."""
+    try:
+        return CHOICE.validate_json(read_bytes(path))
+    except (OSError, ValidationError) as error:
+        cause = str(error).partition("\n")[0]
+        return SensorChoice(None, Reason("failed", f"the calibration left no choice ({cause})"))
 
 
 @contextlib.contextmanager
@@ -638,29 +567,3 @@ def takes_turns(case: Case) -> bool:
     if case.workload.gpus > 1:
         return False
     return not build(case.strategy, case.params).needs & ALONE
-
-
-def _has_ended(job: Job) -> bool:
-    """Whether the case's part says how it ended."""
-    return job.part.exists() and has_ended(job.part)
-
-
-def _timed_out(seconds: float) -> str:
-    return f"timed out after {seconds:g} s"
-
-
-def _death_of(code: int, log: Path) -> str | None:
-    """Why a worker that said nothing died, in words; ``None`` if it ended well."""
-    if code == 0:
-        return None
-    if code == DISK_FULL:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    with open_file(log) as file:  # its end: a process may have printed without end
-        file.seek(max(0, log.stat().st_size - _LOG_BYTES))
-        lines = reversed(file.read().decode(errors="replace").splitlines())
-    last = next((line.strip() for line in lines if line.strip()), "it printed nothing")
-    if code < 0:
-        known = {int(s): s.name for s in signal.Signals}
-        name = known.get(-code, f"signal {-code}")
-        return f"killed by {name}{_HINTS.get(name, '')}; last words: {last}"
-    return f"exit status {code}; last words: {last}"

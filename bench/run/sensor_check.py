@@ -1,8 +1,8 @@
 """Before the first case of a run on a GPU: its link, its idle power, and whom to believe.
 
 It runs in a process of its own, like a case, and costs about half a minute. What it finds are rows
-of the stage ``calibration`` and ``sensors.json``, which every case is handed; a resumed run keeps
-them. A run without a GPU has neither.
+of the stage ``calibration`` and a choice, which every case is handed; a resumed run keeps them. A
+run without a GPU has neither.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from gatherbench.bench.meters.nvml_device import GpuUnderTest, NvmlDevice, Senso
 from gatherbench.bench.meters.power import SHORTEST_ENERGY_WINDOW_S, GpuPowerMeter
 from gatherbench.bench.meters.recorder import closed
 from gatherbench.bench.meters.trust import SensorCheck, calibrate
+from gatherbench.bench.run.job import CHOICE, Job, outcome
+from gatherbench.bench.run.part import CALIBRATION_STAGE as STAGE
+from gatherbench.bench.run.part import PartWriter
 from gatherbench.bench.run.rows import Row, RowMaker
-from gatherbench.bench.run.store import CALIBRATION_STAGE as STAGE
 from gatherbench.bench.run.untimed import row_of
 from gatherbench.reason import Reason, SensorUnavailableError, unsupported
 
@@ -66,6 +68,21 @@ class PinnedCopier:
                 at_half()  # while the copy just queued is under way
             torch.cuda.synchronize(self._device)
         return float(copied)
+
+
+def check_sensors(job: Job, out: PartWriter) -> None:
+    """Calibrate the GPU's sensors for the run; the answer is which of them to trust."""
+    begin, choice = time.perf_counter(), SensorChoice()
+
+    def work() -> None:
+        nonlocal choice
+        choice = calibrate_gpu(job.run, out.row, COPIES_MIB).choice
+
+    status, reason = outcome(work)
+    if reason is not None:
+        choice = SensorChoice(None, Reason("failed", f"the calibration ended with {reason}"))
+    out.end(job.run, status, reason, time.perf_counter() - begin)
+    out.write("answer", choice=CHOICE.dump_python(choice, mode="json"))
 
 
 def calibrate_gpu(

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from gatherbench.bench.plan.doors import AroundStep, opened
+from gatherbench.bench.run.part import CHECK_STAGE
 from gatherbench.bench.run.rows import Row, RowMaker
-from gatherbench.bench.run.store import CHECK_STAGE
 
 if TYPE_CHECKING:
     from gatherbench.bench.run.models import Trainer

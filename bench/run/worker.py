@@ -1,4 +1,4 @@
-"""The process of one case, of several that take turns, or of what precedes them: gone when done.
+"""The process of one block: it does what the block says, and is gone when that is done.
 
     python -m gatherbench.bench.run.worker RUNNER_PID    forks a process for each request
 
@@ -10,108 +10,56 @@ such a process's life would go into imports, so they are imported once, in the s
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import json
 import signal
 import sys
-import time
+from contextlib import closing
 from unittest import mock
 
-from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.run.fork_server import die_with_parent, serve_requests
-from gatherbench.bench.run.job import (
-    DISK_FULL,
-    AnyJob,
-    Counting,
-    Job,
-    Preparation,
-    SensorCheckJob,
-    Turns,
-    is_disk_full,
-    outcome,
-)
-from gatherbench.bench.run.store import PartWriter
+from gatherbench.bench.run.job import DISK_FULL, Block, is_disk_full, outcome
+from gatherbench.bench.run.part import PartWriter
 from gatherbench.outside import plain
-from gatherbench.reason import Reason
 
 
-def prepare_workload(job: Preparation) -> None:
-    """Prepare the job's workload; progress and result go to its file of answers."""
+def prepare_workload(block: Block, out: PartWriter) -> None:
+    """Prepare the workload's dataset and minibatches."""
     from gatherbench.bench.sampling.prepare import identity, prepare
 
-    with job.answers.open("w", encoding="utf-8") as file:
-
-        def answer(**fields: str | float) -> None:
-            print(json.dumps(fields), file=file, flush=True)
-
-        def work() -> None:
-            dataset, trace = prepare(
-                job.workload, lambda what, done: answer(what=plain(what), fraction=float(done))
-            )
-            answer(dataset=str(dataset), trace=str(trace), identity=identity(dataset, trace))
-
-        _, reason = outcome(work)
-        if reason is not None:
-            answer(error=reason)
-            sys.exit(1)
-
-
-def measure_case(job: Job) -> None:
-    """Measure the job's case into its part; the last record says how it ended."""
-    from gatherbench.bench.run.measure import measure
-    from gatherbench.bench.run.rank_processes import measure_ranks
-
-    begin = time.perf_counter()
-    with contextlib.closing(PartWriter(job.part)) as out:
-        work = measure if job.case.workload.gpus == 1 else measure_ranks
-        status, reason = outcome(lambda: work(job, out))
-        out.end(status, reason, time.perf_counter() - begin)
-
-
-def calibrate_sensors(job: SensorCheckJob) -> None:
-    """Calibrate the GPU's sensors for the run; what goes wrong is the last record's reason."""
-    from gatherbench.bench.run.sensor_check import calibrate_gpu
-
-    begin = time.perf_counter()
-    with contextlib.closing(PartWriter(job.part)) as out:
-        status, reason = outcome(
-            lambda: job.keep(calibrate_gpu(job.rows, out.row, job.copies_mib).choice)
+    def work() -> None:
+        dataset, trace = prepare(
+            block.jobs[0].case.workload,
+            lambda what, done: out.write("work", what=plain(what), fraction=float(done)),
         )
-        if reason is not None:
-            why = Reason("failed", f"the calibration ended with {reason}")
-            job.keep(SensorChoice(None, why))
-        out.end(status, reason, time.perf_counter() - begin)
+        found = {"dataset": str(dataset), "trace": str(trace)}
+        out.write("answer", **found, identity=identity(dataset, trace))
+
+    _, reason = outcome(work)
+    if reason is not None:
+        out.write("answer", failed=plain(reason))
 
 
-def measure_turns(job: Turns) -> None:
-    """Measure cases that take turns, each into its part."""
-    from gatherbench.bench.run.turns import take_turns
-
-    take_turns(job)
-
-
-def count_minibatches(job: Counting) -> None:
-    """Count what the minibatches of the job's cases ask for."""
-    from gatherbench.bench.run.counting import count_sets
-
-    count_sets(job)
-
-
-def do(job: AnyJob) -> None:
-    """Do the job; on a full disk it ends with a status of its own."""
+def do(block: Block) -> None:
+    """Do the block; on a full disk it ends with a status of its own."""
     try:
-        match job:
-            case Preparation():
-                prepare_workload(job)
-            case Counting():
-                count_minibatches(job)
-            case SensorCheckJob():
-                calibrate_sensors(job)
-            case Turns():
-                measure_turns(job)
-            case Job():
-                measure_case(job)
+        with closing(PartWriter(block.part)) as out:
+            match block.do:
+                case "prepare":
+                    prepare_workload(block, out)
+                case "check":
+                    from gatherbench.bench.run.sensor_check import check_sensors
+
+                    check_sensors(block.jobs[0], out)
+                case "count":
+                    from gatherbench.bench.run.counting import count_sets
+
+                    count_sets(block.jobs, out)
+                case "measure":
+                    from gatherbench.bench.run.block import measure_block
+                    from gatherbench.bench.run.rank_processes import measure_ranks
+
+                    ranks = block.jobs[0].case.workload.gpus > 1
+                    (measure_ranks if ranks else measure_block)(block, out)
     except Exception as error:
         if is_disk_full(error):
             sys.exit(DISK_FULL)
@@ -133,6 +81,7 @@ def main(runner: int) -> None:
     with mock.patch.object(torch.__config__, "show", return_value=built):
         import torch_geometric  # noqa: F401
 
+    import gatherbench.bench.run.block
     import gatherbench.bench.run.rank_processes
     import gatherbench.bench.run.sensor_check  # noqa: F401
 

@@ -23,8 +23,8 @@ from gatherbench.bench.read.standings import Standing, standings
 from gatherbench.bench.read.stopping import imprecise
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import listed, number, quantity, short, span, with_ends
+from gatherbench.bench.run.part import CUT_OFF
 from gatherbench.bench.run.rows import Key
-from gatherbench.bench.run.store import CUT_OFF
 from gatherbench.bench.show.provenance import cases_ended, small_pages
 from gatherbench.stats.interval import Interval
 from gatherbench.stats.judge import THRESHOLD

@@ -18,10 +18,10 @@ from typer.testing import CliRunner, Result
 from gatherbench.bench.cli import app
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
+from gatherbench.bench.run.engine import WORKER
 from gatherbench.bench.run.fork_server import ForkServer
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.rows import RowMaker
-from gatherbench.bench.run.runner import WORKER
 from gatherbench.bench.sampling.prepare import prepare
 from gatherbench.datasets.dataset import DatasetSpec
 from gatherbench.datasets.writer import DatasetWriter
@@ -124,7 +124,7 @@ def kept_servers() -> Iterator[None]:
         mine = kept.setdefault((Path.cwd(), env), ForkServer(command, environ))
         return mock.Mock(run=mine.run)
 
-    with mock.patch("gatherbench.bench.run.runner.ForkServer", server):
+    with mock.patch("gatherbench.bench.run.engine.ForkServer", server):
         yield
     for one in kept.values():
         one.close()
@@ -179,17 +179,19 @@ def make_job(tiny_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
-def once() -> Callable[[Path, Callable[[], None]], AbstractContextManager[None]]:
-    """``with once(part, act)``: acts when a process has begun to write its part."""
+def once() -> Callable[..., AbstractContextManager[None]]:
+    """``with once(parts, act, number)``: acts when so many parts have been begun there."""
     return _once
 
 
 @contextmanager
-def _once(part: Path, act: Callable[[], None]) -> Iterator[None]:
+def _once(
+    parts: Path, act: Callable[[], None], number: int = 1, names: str = "block"
+) -> Iterator[None]:
     ended = threading.Event()
 
     def wait() -> None:
-        while not (part.exists() and part.stat().st_size):
+        while sum(part.stat().st_size > 0 for part in parts.glob(f"{names}*.jsonl")) < number:
             if ended.wait(0.01):
                 return
         act()

@@ -37,11 +37,11 @@ from torch import Tensor
 from gatherbench.bench.plan.plan import Plan
 from gatherbench.bench.plan.plan_file import load_plan
 from gatherbench.bench.plan.workload import Case
-from gatherbench.bench.run.job import Counting, Job, Turns
+from gatherbench.bench.run.job import Block, Job
 from gatherbench.bench.run.models import Trainer
+from gatherbench.bench.run.part import read_part, rows_of
 from gatherbench.bench.run.rows import SET, RowMaker
 from gatherbench.bench.run.runner import takes_turns
-from gatherbench.bench.run.store import read_part, rows_of
 from gatherbench.bench.run.worker import do
 from gatherbench.bench.sampling.device_sampler import DeviceSampler
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
@@ -81,23 +81,26 @@ def _measured(plan: Plan, cases: list[Case], folder: Path) -> Found:
     folder.mkdir()
     ready = prepare(cases[0].workload)
     run, device = RowMaker("golden", "", "", "host"), "cuda" if ON_STANDIN else "cpu"
+    counts, alone = folder / "counts", len(cases) == 1
     jobs = [
-        Job(case, plan.measure, device, run, *ready, folder / str(number))
-        for number, case in enumerate(cases)
+        Job(case, plan.measure, device, run, *ready[:2], folder / "part", alone, counts=counts)
+        for case in cases
     ]
-    counts = folder / "counts.json"
-    do(Counting(tuple(jobs), counts))
-    jobs = [replace(job, counts=counts) for job in jobs]
+    do(Block("count", tuple(replace(job, part=counts) for job in jobs)))
     with ExitStack() as hooks:
         watch = _Watch(hooks)
-        do(Turns(tuple(jobs), folder / "now") if len(jobs) > 1 else jobs[0])
+        do(Block("measure", tuple(jobs)))
+    records: dict[object, list[Any]] = {}
+    for record in read_part(jobs[0].part):
+        records.setdefault((record.get("strategy"), record.get("variant")), []).append(record)
     workload = cases[0].workload.id
     found: Found = {f"{workload} | order from {cases[0].strategy}": watch.order}
     for job in jobs:
-        path, records = f"{job.case.strategy} {job.case.variant}", list(read_part(job.part))
-        every = rows_of(records)
+        path = f"{job.case.strategy} {job.case.variant}"
+        mine = records[job.case.strategy, job.case.variant]
+        every = rows_of(mine)
         rows = [row for row in every if row.value]
-        said = {"end": records[-1]["status"], **watch.found.get(path, {})}
+        said = {"end": mine[-1]["status"], **watch.found.get(path, {})}
         said["sets"] = [int(row.value or 0) for row in every if (row.stage, row.metric) == SET[:2]]
         said["losses"] = [row.value for row in rows if (row.stage, row.metric) == ("train", "loss")]
         declared: dict[str, list[float]] = {}  # in each measured epoch, or once

@@ -112,7 +112,7 @@ def test_what_cannot_be_predicted_for_changes_nothing(folder):
 def test_a_table_that_another_process_has_changed_is_read_again(folder):
     opened = RunStore(folder)
     rows = opened.rows()
-    RunStore(folder).append([dataclasses.replace(rows[0], repeat=9)])
+    RunStore(folder).write([*rows, dataclasses.replace(rows[0], repeat=9)])
     assert len(opened.rows()) == len(rows) + 1
 
 

@@ -14,7 +14,7 @@ from gatherbench.bench.cli import app
 from gatherbench.bench.commands.execute import BadRunError, reopen
 from gatherbench.bench.meters.load import Waiting
 from gatherbench.bench.read.tables import RunError, load_run, newest_run
-from gatherbench.bench.run.store import StoreError
+from gatherbench.bench.run.part import StoreError
 
 from ..written_run import BASELINE, PINNED, WORKLOAD, append_rows, write_run
 

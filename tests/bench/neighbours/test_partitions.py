@@ -10,8 +10,8 @@ from gatherbench.bench.read.axis import accuracy_over_time
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.part import read_part, rows_of
 from gatherbench.bench.run.rows import Row, RowMaker
-from gatherbench.bench.run.store import read_part, rows_of
 from gatherbench.bench.sampling.prepare import prepare
 from gatherbench.bench.sampling.trace import Trace
 from gatherbench.bench.show.drawing import draw
@@ -102,6 +102,7 @@ def test_a_run_of_two_workloads_has_the_rows_and_the_accuracy_of_both(plan, tmp_
     more = "epochs = 2\neval_batches = 1\neval_every_epoch = true"
     plan.write_text(text.replace("epochs = 1", more))
     prepared = new_run(str(plan), tmp_path / "results", "cpu", profile="a100-pcie4")
+    rows = list[Row]()
     for case in prepared.cases:
         dataset, trace = prepare(case.workload)
         run, part = RowMaker("run", "abc", "box", "host"), tmp_path / "part.jsonl"
@@ -111,7 +112,8 @@ def test_a_run_of_two_workloads_has_the_rows_and_the_accuracy_of_both(plan, tmp_
             end = job.rows.ok(*last[:3], 1.0, last[3])
         else:
             end = job.rows.missing(*last, why)
-        prepared.store.append([*rows_of(read_part(part)), end])
+        rows += [*rows_of(read_part(part)), end]
+    prepared.store.write(rows)
     run = load_run(prepared.store.folder)
     whole, some = run.workloads
     ended = run.ended.reset_index()

@@ -24,6 +24,7 @@ from gatherbench.bench.neighbours.ssdtrain import (
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.models import Trainer, build_model
+from gatherbench.bench.run.part import read_part, rows_of
 from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.run.step_context import (
     NOTHING_AROUND,
@@ -32,7 +33,6 @@ from gatherbench.bench.run.step_context import (
     gradient_row,
     step_context,
 )
-from gatherbench.bench.run.store import read_part, rows_of
 from gatherbench.bench.run.untimed import peak_of
 from gatherbench.bench.sampling.minibatch import MiniBatch
 

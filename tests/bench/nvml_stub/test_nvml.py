@@ -12,7 +12,6 @@ import threading
 import time
 import types
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +32,17 @@ from gatherbench.bench.meters.pcie import SOURCES, FieldCounters, PcieMeter
 from gatherbench.bench.meters.power import GpuPowerMeter
 from gatherbench.bench.meters.recorder import closed
 from gatherbench.bench.meters.trust import SensorCheck, calibrate
+from gatherbench.bench.plan.plan import Measure
+from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run import sensor_check
 from gatherbench.bench.run import worker as worker_module
-from gatherbench.bench.run.job import SensorCheckJob, read_choice
+from gatherbench.bench.run.job import CHOICE, Block, Job
+from gatherbench.bench.run.part import read_part, rows_of
 from gatherbench.bench.run.rows import RowMaker
-from gatherbench.bench.run.store import PartWriter, read_part, rows_of
 from gatherbench.reason import Reason, SensorUnavailableError
+
+from ..run.fakes import skipped
 
 FIRST, SECOND = "GPU-first", "GPU-second"
 #: Bytes a second of the stub's transfers: below what its link (generation 1, x16) carries.
@@ -462,7 +465,7 @@ def test_where_nothing_is_right_nothing_is_read_and_the_reason_names_all(driver,
 
 
 @pytest.fixture
-def job(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SensorCheckJob:
+def job(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     """The worker's job, with the stub for a driver and stand-ins for torch and its copies."""
     cuda = types.SimpleNamespace(
         current_device=lambda: 0,
@@ -480,17 +483,19 @@ def job(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sens
     monkeypatch.setattr(sensor_check, "SETTLE_S", 0.0)
     monkeypatch.setattr(sensor_check, "IDLE_S", 0.3)
     monkeypatch.setattr(power, "SHORTEST_ENERGY_WINDOW_S", 0.25)
-    part, choice = tmp_path / "part.jsonl", tmp_path / "sensors.json"
-    return SensorCheckJob(RowMaker("run", "abc", "box", "cuda"), part, choice, copies_mib=(256, 1))
+    case, none = Case(Workload("tiny"), "cpu_gather", "", {}, 0), Path()
+    measure = Measure(known_copies=[256.0, 1.0])
+    run = RowMaker("run", "abc", "box", "cuda")
+    return Job(case, measure, "cuda", run, none, none, tmp_path / "part.jsonl")
 
 
 def test_the_worker_writes_rows_and_a_choice(job, driver):
     driver.say({"gpu0.gpm": 0, "gpu0.throughput_return": 3})
-    worker_module.calibrate_sensors(job)
-    *records, end = read_part(job.part)
+    worker_module.do(Block("check", (job,)))
+    *records, end, answer = read_part(job.part)
     rows = {r["metric"]: r for r in records if r["kind"] == "row"}
     assert (end["status"], end["reason"]) == ("ok", None)
-    assert read_choice(job.choice).pcie == "counters"
+    assert CHOICE.validate_python(answer["choice"]).pcie == "counters"
     assert rows["idle_power"]["value"] == pytest.approx(250)
     assert rows["idle_gpu_temperature"]["value"] == pytest.approx(273.15 + 57)
     assert rows["link_gen_idle"]["value"] == rows["link_gen_loaded"]["value"] == 1
@@ -503,8 +508,9 @@ def test_the_worker_writes_rows_and_a_choice(job, driver):
         assert ratios[0]["value"] == pytest.approx(1)
     assert "pcie_trusted_of_1_mib" not in rows
     driver.say({"gpu0.lost": 1})  # a driver that refuses ends the job well
-    worker_module.calibrate_sensors(job)
-    choice = read_choice(job.choice)
+    worker_module.do(Block("check", (job,)))
+    *_, answer = read_part(job.part)
+    choice = CHOICE.validate_python(answer["choice"])
     assert choice.pcie is None
     assert choice.pcie_reason
     assert choice.pcie_reason.kind == "failed"
@@ -524,8 +530,7 @@ def test_a_case_reads_link_power_and_energy(make_job, driver, monkeypatch):
 
     monkeypatch.setattr(measure_module, "run_epoch", timed)
     job = make_job(epochs=1)
-    with closing(PartWriter(job.part)) as out:
-        assert measure_module.measure(job, out) is None
+    assert skipped(job) is None
     records = list(read_part(job.part))
     rows = {(r.stage, r.metric): r for r in rows_of(records)}
     for stage in ("epoch", "energy"):

@@ -3,49 +3,53 @@
 It stands where the real one does, at the edge of the runner: a process of its own.
 """
 
-import json
 import os
 import signal
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.run.fork_server import die_with_parent, serve_requests
-from gatherbench.bench.run.job import AnyJob, Counting, Preparation, SensorCheckJob, Turn, Turns
+from gatherbench.bench.run.job import CHOICE, DISK_FULL, Block, Job
+from gatherbench.bench.run.part import PartWriter
 from gatherbench.bench.run.rows import PROCESS
-from gatherbench.bench.run.store import PartWriter
-from gatherbench.bench.run.worker import DISK_FULL
 from gatherbench.bench.sampling.prepare import state_of
 
 
-def work(job: AnyJob) -> None:
-    if isinstance(job, Preparation | Counting):
-        if isinstance(job, Preparation):
-            prepare(job)
-        return
-    if isinstance(job, SensorCheckJob):
-        calibrate(job)
-        return
-    if isinstance(job, Turns):
-        if all(one.case.variant.startswith("blocks") for one in job.jobs):
-            take_blocks(job)
-            return
-        for one in job.jobs:  # all are open before one ends
-            PartWriter(one.part).close()
-        if any(one.case.variant == "dies_before_any_turn" for one in job.jobs):
-            os._exit(4)
-        for number, one in enumerate(job.jobs):
-            before_s = 1e6 if one.case.variant == "hangs_since_long" else 0.0
-            Turn(number, time.monotonic(), before_s).say(job.now)
-            work(one)
-            Turn().say(job.now)
-        return
+def work(block: Block) -> None:
+    with closing(PartWriter(block.part)) as out:
+        match block.do:
+            case "prepare":
+                prepare(block, out)
+            case "check":
+                check(block, out)
+            case "count":
+                out.write("answer", ranks=[[]])
+            case "measure" if block.jobs[0].case.variant.startswith("blocks"):
+                take_blocks(block, out)
+            case "measure":
+                if any(one.case.variant == "dies_before_any_turn" for one in block.jobs):
+                    os._exit(4)
+                for one in block.jobs:
+                    before_s = 1e6 if one.case.variant == "hangs_since_long" else 0.0
+                    say(out, one.case.id, before_s)
+                    measure(one, out)
+                    say(out)
+
+
+def say(out: PartWriter, case: str | None = None, before_s: float = 0.0) -> None:
+    """Whose turn it is."""
+    out.write("turn", case=case, since=time.monotonic(), before_s=before_s, done=0.0)
+
+
+def measure(job: Job, out: PartWriter) -> None:
     case = job.case
     for name, line in (("executions", case.id), ("servers", os.getppid())):
         with (job.part.parent.parent / name).open("a") as log:
             log.write(f"{line}\n")
-    out, make = PartWriter(job.part), job.rows
+    make = job.rows
     out.row(make.ok("epoch", "wall_time", "s", 0.5, "clock", epoch=0))
     loss = 2.0 if case.variant == "strays" else 1.0
     out.row(make.ok("train", "loss", "1", loss, "mean", epoch=0))
@@ -77,40 +81,33 @@ def work(job: AnyJob) -> None:
         case "disk_full":
             sys.exit(DISK_FULL)
         case "raises":
-            out.end("failed", "RuntimeError: wrong\nrows", 0.1)
+            out.end(make, "failed", "RuntimeError: wrong\nrows", 0.1)
             return
         case "beside_work":
             for name, seconds in (("window_time", 2), ("cpu_user", 1), ("cpu_system", 0)):
                 out.row(make.ok("epoch", name, "s", seconds, "clock", epoch=0))
             out.row(make.ok("epoch", "system_cpu_busy", "s", 4.0, "clock", epoch=0))
         case "skips":
-            out.end("skipped", "no GPU here", 0.1)
+            out.end(make, "skipped", "no GPU here", 0.1)
             return
-        case "full_table":
-            table = job.part.parent.parent / "cases.csv"
-            if not table.with_suffix(".kept").exists():
-                table.rename(table.with_suffix(".kept"))
-                table.symlink_to("/dev/full")
-    out.end("ok", None, 0.2)
+    out.end(make, "ok", None, 0.2)
 
 
-def take_blocks(job: Turns) -> None:
+def take_blocks(block: Block, out: PartWriter) -> None:
     """One epoch of each path a block; each is noted, and what is to happen then happens.
 
     ``after``, beside the parts: a number of epochs, and what comes behind so many.
     """
-    folder = job.now.parent.parent
-    outs = [PartWriter(one.part, more=one.start > 0) for one in job.jobs]
-    for one, out in zip(job.jobs, outs, strict=True):
+    folder = block.part.parent.parent
+    for one in block.jobs:
         out.row(one.rows.ok(*PROCESS, os.getpid(), "pid", one.start or -1))
         out.row(one.rows.ok("setup", "open_time", "s", 0.1, "clock"))
-    for block in range(job.jobs[0].measure.epochs):
-        turn = [n for n, one in enumerate(job.jobs) if one.start <= block]
-        for number in turn:
-            one, out = job.jobs[number], outs[number]
-            Turn(number, time.monotonic()).say(job.now)
+    for number in range(block.jobs[0].measure.epochs):
+        turn = [one for one in block.jobs if one.start <= number]
+        for one in turn:
+            say(out, one.case.id)
             with (folder / "epochs").open("a") as log:
-                log.write(f"{one.case.variant} {block}\n")
+                log.write(f"{one.case.variant} {number}\n")
             done = len((folder / "epochs").read_text().splitlines())
             wanted, what = (folder / "after").read_text().split()
             if done == int(wanted):
@@ -120,48 +117,46 @@ def take_blocks(job: Turns) -> None:
                     os.kill(os.getppid(), signal.SIGKILL)
                 (folder / "reached").touch()
                 time.sleep(60)
-            out.row(one.rows.ok("epoch", "wall_time", "s", 0.5, "clock", epoch=block))
-            out.samples(one.case, block, "fetch", [0.1, 0.2])
-            Turn().say(job.now)
-        for number in turn:
-            outs[number].block(block, 0.5 * (1 + block - job.jobs[number].start), 96)
-    for out in outs:
-        out.end("ok", None, 2.0)
+            out.row(one.rows.ok("epoch", "wall_time", "s", 0.5, "clock", epoch=number))
+            out.samples(one.case, number, "fetch", [0.1, 0.2])
+            say(out)
+        for one in turn:
+            out.block(one.case, number, one.spent_s + 0.5 * (1 + number - one.start), 96)
+    for one in block.jobs:
+        out.end(one.rows, "ok", None, one.spent_s + 2.0)
 
 
-def prepare(job: Preparation) -> None:
+def prepare(block: Block, out: PartWriter) -> None:
     print("some library has to say something")
-    dataset = job.workload.dataset
+    dataset = block.jobs[0].case.workload.dataset
     if dataset == "full":
         sys.exit(DISK_FULL)
-    with job.answers.open("w") as file:
-        if dataset == "downloaded" and os.environ.get("TEST_NETWORK") == "down":
-            print(json.dumps({"error": "OSError: no route to host"}), file=file)
-            sys.exit(1)
-        print(json.dumps({"what": "drawing", "fraction": 0.5}), file=file, flush=True)
-        while dataset == "endless":
-            time.sleep(0.1)
-        folder = Path(os.environ.get("TEST_FOLDER", "/nowhere"))
-        spec = folder / "spec.json"
-        identity = spec.read_text() if spec.exists() else os.environ.get("TEST_DATA", "")
-        answer = {"dataset": str(folder), "trace": f"/nowhere-{state_of(folder)}"}
-        time.sleep(0.25)  # long enough to be seen at work
-        print(json.dumps({**answer, "identity": identity}), file=file)
+    if dataset == "downloaded" and os.environ.get("TEST_NETWORK") == "down":
+        out.write("answer", failed="OSError: no route to host")
+        return
+    out.write("work", what="drawing", fraction=0.5)
+    while dataset == "endless":
+        time.sleep(0.1)
+    folder = Path(os.environ.get("TEST_FOLDER", "/nowhere"))
+    spec = folder / "spec.json"
+    identity = spec.read_text() if spec.exists() else os.environ.get("TEST_DATA", "")
+    trace = f"/nowhere-{state_of(folder)}"
+    out.write("answer", dataset=str(folder), trace=trace, identity=identity)
 
 
-def calibrate(job: SensorCheckJob) -> None:
+def check(block: Block, out: PartWriter) -> None:
     """Trusts what the environment says; dies where it says nothing, hangs where it says so."""
-    with (job.choice.parent / "executions").open("a") as log:
+    make = block.jobs[0].run
+    with (block.part.parent.parent / "executions").open("a") as log:
         log.write("calibration\n")
     trusted = os.environ.get("TEST_TRUSTED_SOURCE")
-    out = PartWriter(job.part)
-    out.row(job.rows.ok("calibration", "pcie_host_to_device_ratio", "1", 1.04, "stub"))
+    out.row(make.ok("calibration", "pcie_host_to_device_ratio", "1", 1.04, "stub"))
     if trusted is None:
         os.kill(os.getpid(), signal.SIGSEGV)
     if trusted == "hang":
         time.sleep(60)
-    job.keep(SensorChoice(trusted, None))
-    out.end("ok", None, 0.1)
+    out.end(make, "ok", None, 0.1)
+    out.write("answer", choice=CHOICE.dump_python(SensorChoice(trusted, None), mode="json"))
 
 
 if __name__ == "__main__":

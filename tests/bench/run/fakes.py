@@ -8,11 +8,13 @@ from typing import Any
 
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
-from gatherbench.bench.run.job import Counting, Job
+from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.part import PartWriter, read_part, rows_of
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.runner import PreparedRun, Runner
-from gatherbench.bench.run.store import PartWriter, RunStore, read_part, rows_of
+from gatherbench.bench.run.store import RunStore
 from gatherbench.datasets.store import DatasetError
+from gatherbench.outside import fresh
 
 FAKE = (sys.executable, str(Path(__file__).parent / "fake_worker.py"))
 WORKLOAD = Workload("tiny")
@@ -60,17 +62,25 @@ def counted(*jobs: Job) -> list[Job]:
     """The jobs, of one workload, with what was counted of its minibatches, in this process."""
     from gatherbench.bench.run.counting import count_sets  # brings torch, which takes its time
 
-    into = jobs[0].part.with_suffix(".counts.json")
-    count_sets(Counting(jobs, into))
+    into = fresh(jobs[0].part.with_suffix(".counts"))
+    with closing(PartWriter(into)) as out:
+        count_sets(jobs, out)
     return [replace(job, counts=into) for job in jobs]
 
 
-def skipped(job: Job) -> str | None:
-    """Why a case cannot run here; ``None``: it has been measured."""
-    from gatherbench.bench.run.measure import measure  # brings torch, which takes its time
+def skipped(job: Job, table: Any = None, group: Any = None) -> str | None:
+    """Why a case cannot run here, alone; ``None``: it has been measured."""
+    from gatherbench.bench.run.group import ALONE  # brings torch, which takes its time
+    from gatherbench.bench.run.measure import Ground, MeasuredCase
+    from gatherbench.bench.run.nvtx import unmarked
 
-    if job.counts is None:
+    if job.counts is None and group is None:
         with suppress(DatasetError):  # of a case that is refused
             (job,) = counted(job)
-    with closing(PartWriter(job.part)) as out:
-        return measure(job, out)
+    job, ground = replace(job, alone=True), Ground(job, table, group or ALONE)
+    with closing(PartWriter(fresh(job.part))) as out, MeasuredCase(job, out, ground) as case:
+        if (why := case.open()) is None:
+            for number in range(job.measure.epochs):
+                case.epoch(number, unmarked)
+            case.finish()
+    return why

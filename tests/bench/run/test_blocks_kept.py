@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,9 @@ import pytest
 from gatherbench.bench.read.derive import repeat_logs
 from gatherbench.bench.read.tables import Run, no_samples, process_at, run_of
 from gatherbench.bench.run.agreement import strays
-from gatherbench.bench.run.job import AnyJob
+from gatherbench.bench.run.part import CUT_OFF, PartWriter, counted
 from gatherbench.bench.run.rows import PROCESS, SET, Row, RowMaker
-from gatherbench.bench.run.store import CUT_OFF, PartWriter, RunStore, read_part
+from gatherbench.bench.run.store import RunStore
 from gatherbench.stats.judge import ratio_of
 
 from .fakes import BLOCKS, PATHS, WORKLOAD, go, repeat
@@ -109,7 +109,7 @@ def test_kill_9_of_the_whole_run_within_a_block_loses_that_block_alone(store):
             assert process.poll() is None
             time.sleep(0.01)
         process.kill()
-    assert epochs(store) == []
+    assert len(epochs(store)) == 2 * len(PATHS), "whoever reads it finds them in its parts"
     after(store, 0, "nothing")
     assert go(store, repeat()).run() == 0
     check_completed(store, "blocks a 2")
@@ -118,21 +118,19 @@ def test_kill_9_of_the_whole_run_within_a_block_loses_that_block_alone(store):
 def test_the_end_of_the_time_leaves_an_answer_and_resume_measures_the_other_blocks(store):
     after(store, 7, "sleep")
     run = go(store, repeat(), budget_s=3600)
-    do = run._workers.do
+    do = run.engine.run
 
-    def until_reached(job: AnyJob, timeout_s: float = math.inf, look: Any = None) -> Any:
+    def until_reached(*given: Any, **_: Any) -> Any:
         """The time is up once the worker is there."""
 
         def and_time() -> None:
-            if look is not None:
-                look()
             if (store.folder / "reached").exists():
-                run._workers.until = -math.inf
+                run.engine.until = -math.inf
                 raise TimeoutError
 
-        return do(job, timeout_s, and_time)
+        return do(*given, look=and_time)
 
-    run._workers.do = until_reached  # type: ignore[method-assign]
+    run.engine.run = until_reached  # type: ignore[method-assign]
     assert (run.run(), run.left, run.cut_off) == (0, 3, 3)
     assert ends(store) == dict.fromkeys(PATHS, (1.0, CUT_OFF))
     after(store, 0, "nothing")
@@ -162,30 +160,25 @@ def test_a_further_repeat_that_was_interrupted_is_resumed(store):
     assert len(begun(store)) == 2 * len(PATHS) * BLOCKS + 1
 
 
-def test_a_part_is_cut_down_to_its_whole_blocks_once(tmp_path):
-    """An epoch that is whole alone, and its samples, go; a second look changes nothing."""
-    store = RunStore.create(tmp_path, "box", {"name": "mine", "cases": []}, {})
+def test_of_a_case_that_has_not_ended_whole_blocks_count(store):
+    """An epoch that is whole alone, and its samples, do not; nor does what the tear left."""
     case = repeat()[0]
-    make, part = RowMaker("r", "c", "m", "host").of(case), store.part(case)
-    out = PartWriter(part)
-    out.row(make.ok("setup", "open_time", "s", 0.1, "clock"))
-    for block in range(3):
-        out.row(make.ok("epoch", "wall_time", "s", 0.5, "clock", block))
-        out.samples(case, block, "fetch", [0.1])
-        if block < 2:
-            out.block(block, 0.5 + block, 96)
-    out.close()
-    assert store.keep_blocks(part) == 2
-    records = list(read_part(part))
-    assert [r["kind"] for r in records] == [
-        "row",
-        *("row", "samples", "block") * 2,
-        "cut",
-    ]
-    assert records[-1] == {"kind": "cut", "blocks": 2, "wall_time_s": 1.5}
-    before = part.read_text()
-    assert (store.keep_blocks(part), part.read_text()) == (2, before)
-    assert len(list(store.interrupted.iterdir())) == 1
+    make, part = RowMaker("r", "c", "m", "host").of(case), store.new_part()
+    with closing(PartWriter(part)) as out:
+        out.row(make.ok("setup", "open_time", "s", 0.1, "clock"))
+        for block in range(3):
+            out.row(make.ok("epoch", "wall_time", "s", 0.5, "clock", block))
+            out.samples(case, block, "fetch", [0.1])
+            if block < 2:
+                out.block(case, block, 0.5 + block, 96)
+    whole = part.read_bytes()
+    for torn in range(len(whole.splitlines()[-1])):
+        part.write_bytes(whole[: len(whole) - torn])
+        kinds = [record["kind"] for record in counted(part)]
+        assert kinds == ["row", *("row", "samples", "block") * 2]
+    (found,) = store.so_far().values()
+    assert (found.blocks, found.spent_s, found.ended) == (2, 1.5, None)
+    assert [(r.metric, r.value) for r in found.rows[-2:]] == [("rows", 96), ("wall_time", 1.5)]
 
 
 MAKE = RowMaker("r", "c", "m", "host", WORKLOAD.id, "tiny", "cpu_gather")

@@ -1,7 +1,6 @@
 """A run's time is a bound, and what it left out is said; by a clock of the test's own."""
 
 import io
-import json
 import math
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -20,9 +19,11 @@ from gatherbench.bench.meters.load import Load, Waiting
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case
 from gatherbench.bench.run import runner as runner_module
-from gatherbench.bench.run.job import Counting, Job, Preparation, Turn, Turns
-from gatherbench.bench.run.runner import PreparedRun, Progress, Runner, TimeUp
-from gatherbench.bench.run.store import PartWriter, RunStore
+from gatherbench.bench.run.engine import TimeUp
+from gatherbench.bench.run.job import Block, Ready
+from gatherbench.bench.run.part import PartWriter
+from gatherbench.bench.run.runner import PreparedRun, Progress, Runner
+from gatherbench.bench.run.store import RunStore
 from gatherbench.bench.show.terminal import progress_bar
 
 from .fakes import WORKLOAD, cases, runner
@@ -38,28 +39,24 @@ class Clocked:
     def __init__(self, _folder: Path, _environ: object, _command: object, until: float) -> None:
         self.until = until
 
-    def do(self, job: Any, _timeout_s: float = 0, look: Any = None) -> None:
-        if isinstance(job, Preparation):
-            Clocked.now += Clocked.preparing_s
-            answer = {"dataset": "/nowhere", "trace": "/nowhere-", "identity": "it"}
-            job.answers.write_text(json.dumps(answer) + "\n")
-            return
-        if isinstance(job, Counting):
-            return
-        if isinstance(job, Turns):
-            Clocked.told = job.until
-            for one in job.jobs:
-                self.do(one)
-            return
-        assert isinstance(job, Job)
-        Clocked.begun += 1
-        takes_s = float(job.case.variant)
-        with closing(PartWriter(job.part)) as out:
-            if Clocked.now + takes_s > self.until:
-                Clocked.now = self.until
-                raise TimeUp
-            Clocked.now += takes_s
-            out.end("ok", None, takes_s)
+    def prepare(self, *_: Any) -> Ready:
+        Clocked.now += Clocked.preparing_s
+        return Ready(Path("/nowhere"), Path("/nowhere-"), "it")
+
+    def ask(self, *_: Any, **__: Any) -> dict[str, Any]:
+        return {}
+
+    def run(self, block: Block, *_: Any) -> None:
+        Clocked.told = block.until
+        with closing(PartWriter(block.part)) as out:
+            for job in block.jobs:
+                Clocked.begun += 1
+                takes_s = float(job.case.variant)
+                if Clocked.now + takes_s > self.until:
+                    Clocked.now = self.until
+                    raise TimeUp
+                Clocked.now += takes_s
+                out.end(job.rows, "ok", None, takes_s)
 
     def check_time(self) -> None:
         if Clocked.now >= self.until:
@@ -77,7 +74,7 @@ def clocked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner_module, "Workers", Clocked)
+    monkeypatch.setattr(runner_module, "Engine", Clocked)
 
 
 def series(*seconds: float) -> list[Case]:
@@ -291,15 +288,25 @@ def test_the_expected_end_goes_by_the_time_so_far_or_is_when_the_time_is_up(tmp_
     assert len(lines) == 2
 
 
-def test_a_process_says_how_much_of_its_work_is_done_and_the_runner_passes_it_on(store):
+def test_a_process_says_how_much_of_its_work_is_done_and_the_runner_passes_it_on(
+    store, monkeypatch
+):
     """Of two paths with two epochs each half is done behind the first of two blocks."""
-    first, second = (Turn(n, 0.0, 0.0, done) for n, done in ((0, 0.0), (1, 0.5)))
     told = list[tuple[float, int, str]]()
     progress = Progress(starting=lambda n, total, case: told.append((n, total, case.variant)))
-    run = runner(store, series(20, 30), progress=progress)
-    turns = Turns(tuple(SimpleNamespace(case=one) for one in series(20, 30)), store.parts / "now")  # type: ignore[misc, arg-type]
-    run._ended, look = 4, run._watched(turns, 8)
-    for turn in (first, second, second, Turn()):
-        turn.say(turns.now)
-        look()
+    wanted = series(20, 30)
+    run = runner(store, wanted, progress=progress)
+    first, second = (one.id for one in wanted)
+
+    def says(_block: Block, _timeout_s: float, hear: Any) -> None:
+        for case, done in ((first, 0.0), (second, 0.5), (second, 0.5), (None, 0.5)):
+            hear({"kind": "turn", "case": case, "since": 0.0, "before_s": 0.0, "done": done})
+
+    monkeypatch.setattr(run.engine, "run", says)
+    run._ended = 4
+    ready = Ready(Path("/nowhere"), Path("/nowhere-"), "it")
+    jobs = [run._job(case, ready, store.new_part()) for case in wanted]
+    turn = list[str]()
+    assert run._measured(jobs, turn, 8) is None
     assert told == [(4, 8, "20"), (4 + 0.5 * 2, 8, "30")]
+    assert turn == [], "it is nobody's by the end"

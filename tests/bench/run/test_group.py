@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,15 +17,17 @@ from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.group import Alone, RanksDisagreeError, Together, cores_of_rank
 from gatherbench.bench.run.job import Job
-from gatherbench.bench.run.measure import Ground, _trainer, measure
+from gatherbench.bench.run.measure import Ground, _trainer
+from gatherbench.bench.run.part import read_part, rows_of
 from gatherbench.bench.run.rows import RowMaker
-from gatherbench.bench.run.store import PartWriter, read_part, rows_of
 from gatherbench.bench.run.table import load_table
 from gatherbench.bench.run.untimed import EnergyBlock
 from gatherbench.bench.sampling.prepare import prepare, rank_trace
 from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.store import open_dataset
 from gatherbench.strategies.knowledge import Ranks
+
+from .fakes import skipped
 
 HOST = torch.device("cpu")
 
@@ -158,16 +159,6 @@ def test_ranks_of_one_node_share_its_cores(rank, node, others, part):
     assert cores_of_rank(Alone())(1) == (0, 1), "one process has all"
 
 
-@pytest.mark.parametrize("other", [("other", "abc"), ("", "other")])
-def test_ranks_with_other_minibatches_or_other_code_do_not_begin(make_job, other):
-    job: Job = make_job()
-    group = Told(
-        Ranks(0, 2, 2), lambda mine: tuple(o or m for o, m in zip(other, mine, strict=True))
-    )
-    with pytest.raises(RanksDisagreeError, match="other minibatches, or other code"):
-        measure(job, None, group=group)  # type: ignore[arg-type]
-
-
 class Twin(Told):
     """Rank 1 of two, whose other one says the same but where ``answers`` has something else."""
 
@@ -205,8 +196,7 @@ def test_a_rank_measures_as_one_of_several(rank_job, monkeypatch):
     monkeypatch.setattr(measure_module, "EnergyBlock", Noted)
     monkeypatch.setattr(measure_module, "bind_case", bound)
     group = Twin()
-    with closing(PartWriter(rank_job.part)) as out:
-        assert measure(rank_job, out, group=group) is None
+    assert skipped(rank_job, group=group) is None
     rows = rows_of(read_part(rank_job.part))
     assert told == [(1, 2), ["wants to go on"] * 2]
     assert group.epochs == 1 + 1 + 2 + 1 + 1, "checks before and after, warm-up, two, energy"
@@ -219,8 +209,8 @@ def test_a_rank_measures_as_one_of_several(rank_job, monkeypatch):
 @pytest.mark.parametrize("asked", [0, 1])
 def test_a_rank_skips_what_another_one_cannot_run(rank_job, monkeypatch, asked):
     monkeypatch.setattr(measure_module, "bind_case", lambda *_, part_of: Binding(None, "", None))
-    other = [None] * (1 + asked) + ["no room there"]  # before: identity and commit
-    assert measure(rank_job, None, group=Twin(*other)) == "no room there"  # type: ignore[arg-type]
+    other = [None] * asked + ["no room there"]
+    assert skipped(rank_job, group=Twin(*other)) == "no room there"
 
 
 def test_ranks_begin_with_one_model_and_draw_a_dropout_each(make_job):

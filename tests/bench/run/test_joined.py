@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatherbench.bench.run.joined import joined
+from gatherbench.bench.run.part import PartWriter, read_part, rows_of
 from gatherbench.bench.run.rows import Row, RowMaker
-from gatherbench.bench.run.store import PartWriter, read_part, rows_of
 
 MAKE = RowMaker("run", "abc", "box", "host", "w", "tiny", "cpu_gather", "pinned", 0)
 

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from gatherbench.bench.run import check as check_module
 from gatherbench.bench.run import measure as measure_module
-from gatherbench.bench.run.agreement import fail_strays
+from gatherbench.bench.run.agreement import judged
 from gatherbench.bench.run.check import WrongConductError, WrongRowsError
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.part import read_part, rows_of
 from gatherbench.bench.run.rows import Row
-from gatherbench.bench.run.store import read_part, rows_of
 from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.store import open_dataset
 from gatherbench.reason import Reason
@@ -389,18 +389,19 @@ def test_a_path_that_leaves_a_process_is_rejected(make_job, monkeypatch):
     assert (last.stage, last.metric, last.status) == ("check", "conduct", "failed")
 
 
-def test_wrong_rows_that_no_draw_met_are_betrayed_by_the_losses(make_job, store, monkeypatch):
+def test_wrong_rows_that_no_draw_met_are_betrayed_by_the_losses(make_job, monkeypatch):
     """Of three series and a repeat of one, of which a right one is none that strays."""
     monkeypatch.setattr(check_module, "SPOT_BATCHES", 0)
     jobs = [make_job(name) for name in ("cpu_gather", "aligned_zero_copy", "all_in_gpu")]
     jobs.append(replace(jobs[0], case=replace(jobs[0].case, repeat=1)))
-    fetchers = (Right, DuringTimedEpochs, Right, Right)
+    fetchers, rows = (Right, DuringTimedEpochs, Right, Right), list[Row]()
     for job, fetcher in zip(jobs, fetchers, strict=True):
         end = job.rows.ok("case", "wall_time", "s", 1.0, "time.perf_counter")
-        store.append([*measured(job, fetcher, monkeypatch), end])
-    assert fail_strays(store) == 1
-    assert fail_strays(store) == 0, "it has failed once and for all"
-    ends = {(r.strategy, r.repeat): r for r in store.rows() if r.stage == "case"}
+        rows += [*measured(job, fetcher, monkeypatch), end]
+    found = judged(rows)
+    assert len(found) == len(rows) + 1
+    assert judged(found) == found, "it has failed once and for all"
+    ends = {(r.strategy, r.repeat): r for r in found if r.stage == "case"}
     wrong = ends.pop(("aligned_zero_copy", 0))
     assert (wrong.status, {end.status for end in ends.values()}) == ("failed", {"ok"})
     assert "train.loss of minibatch set 0 is" in str(wrong.reason)

@@ -137,13 +137,7 @@ def slurm(rank: int) -> Mapping[str, object]:
     return {f"SLURM_{name}": value for name, value in names.items()}
 
 
-def test_slurm_starts_one_run_and_a_wrong_plan_is_refused_once(start, tmp_path):
-    commands = [start(*PYTHON, "run", "plan.toml", **slurm(rank)) for rank in (0, 1)]
-    texts = [said(one) for one in commands]
-    assert [one.returncode for one in commands] == [0, 0], texts
-    assert "srun started 2 processes here" in texts[0]
-    assert texts[1] == ""
-    check_two_ranks(tmp_path)
+def test_slurm_starts_one_run_which_refuses_a_wrong_plan_once(start, tmp_path):
     (tmp_path / "plan.toml").write_text(PLAN.format(epochs=2, gpus="gpus = [1, 2]"))
     commands = [start(*PYTHON, "run", "plan.toml", **slurm(rank)) for rank in (0, 1)]
     texts = [said(one) for one in commands]
@@ -200,75 +194,27 @@ def ranks_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
     return [one for one in below if not one.children()]
 
 
-@pytest.mark.parametrize("lost", ["rank", "machine"])
-def test_a_rank_or_a_machine_that_dies_fails_its_case(lost, start, tmp_path):
+def test_a_machine_that_dies_fails_its_case(start, tmp_path):
     (tmp_path / "plan.toml").write_text(PLAN.format(epochs=1000, gpus=""))
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port()}
     first, second = two_by_hand(start, *PYTHON, "run", "plan.toml", local=1, **where)
     measuring(first, tmp_path)
-    if lost == "rank":
-        for one in ranks_of(second):
-            one.kill()
-    else:
-        for one in [psutil.Process(second.pid), *ranks_of(second)]:
-            one.kill()
+    for one in [psutil.Process(second.pid), *ranks_of(second)]:
+        one.kill()
     text = " ".join(said(first).split())
     _, rows = the_run(tmp_path)
     (last,) = [row for row in rows if (row.stage, row.metric) == ("case", "wall_time")]
-    assert last.status == "failed"
-    if lost == "rank":
-        assert "machine 1: RankError: rank 1 was killed by SIGKILL" in str(last.reason)
-    else:
-        assert "machine 1 does not answer" in str(last.reason)
-    assert first.returncode == 1, text
+    assert (last.status, first.returncode) == ("failed", 1), text
+    assert "machine 1 does not answer" in str(last.reason)
     said(second)
-    assert second.returncode == (1 if lost == "rank" else -signal.SIGKILL)
 
 
 def test_the_first_process_is_killed_and_the_others_end(start, tmp_path):
     (tmp_path / "plan.toml").write_text(PLAN.format(epochs=1000, gpus=""))
-    for local in (2, 1):
-        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port()}
-        first, second = two_by_hand(start, *PYTHON, "run", "plan.toml", local=local, **where)
-        measuring(first, tmp_path)
-        first.kill()
-        first.wait()
-        assert "the first process is gone" in " ".join(said(second).split())
-        assert second.returncode == 2
-        shutil.rmtree(tmp_path / "results")
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
-@pytest.mark.skipif(shutil.which("ip") is None, reason="no ip here: iproute2")
-def test_torchrun_on_two_machines_with_a_network_between(start, tmp_path):
-    """Two network namespaces, static rendezvous; machine 1's rows come over the network."""
-    names = [f"gb{os.getpid()}{side}" for side in "ab"]
-    hosts = dict(zip(names, ("10.9.9.1", "10.9.9.2"), strict=True))
-    if ip("netns", "add", names[0]):
-        pytest.skip("network namespaces are not allowed here")
-    try:
-        ip("netns", "add", names[1])
-        ends = "veth", "peer", "veth0", "netns", names[1]
-        ip("link", "add", "veth0", "netns", names[0], "type", *ends)
-        for name, address in hosts.items():
-            ip("-n", name, "addr", "add", f"{address}/24", "dev", "veth0")
-            ip("-n", name, "link", "set", "veth0", "up")
-            ip("-n", name, "link", "set", "lo", "up")
-        static = ["--nnodes", 2, "--nproc-per-node", 1, "--master-addr", "10.9.9.1"]
-        command = [*TORCHRUN, *static, "--master-port", 29544, "--node-rank"]
-        run = ["--no-python", *PYTHON, "run", "plan.toml"]
-        first, second = [
-            start("ip", "netns", "exec", name, *command, number, *run)
-            for number, name in enumerate(names)
-        ]
-        texts = said(first), said(second)
-        assert (first.returncode, second.returncode) == (0, 0), texts
-        assert "torchrun started a process on each of 2 machines" in texts[0]
-        check_two_ranks(tmp_path, machine="2x-")
-    finally:
-        for name in names:
-            ip("netns", "del", name)
-
-
-def ip(*words: str) -> int:
-    return subprocess.run(["ip", *words], capture_output=True, check=False).returncode
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port()}
+    first, second = two_by_hand(start, *PYTHON, "run", "plan.toml", local=1, **where)
+    measuring(first, tmp_path)
+    first.kill()
+    first.wait()
+    assert "the first process is gone" in " ".join(said(second).split())
+    assert second.returncode == 2

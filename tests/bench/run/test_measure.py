@@ -1,6 +1,5 @@
 """One case, measured for real on a tiny graph: every strategy, and strategies that are wrong."""
 
-import json
 import math
 import os
 from contextlib import closing
@@ -23,10 +22,10 @@ from gatherbench.bench.run.declared_rows import UNCHOSEN
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.loop import STAGES, EpochTimes, run_epoch
-from gatherbench.bench.run.measure import Ground, MeasuredCase, _trainer, measure
+from gatherbench.bench.run.measure import Ground, MeasuredCase, _trainer
 from gatherbench.bench.run.models import Trainer
+from gatherbench.bench.run.part import PartWriter, read_part, rows_of
 from gatherbench.bench.run.rows import Row, RowMaker
-from gatherbench.bench.run.store import PartWriter, read_part, rows_of
 from gatherbench.bench.run.untimed import EnergyBlock
 from gatherbench.bench.sampling.knowledge import knowledge_of
 from gatherbench.bench.sampling.trace import Trace
@@ -488,15 +487,11 @@ def test_what_a_path_cannot_declare_ends_the_case_before_anything_is_timed(make_
     built = counting_module.build
     monkeypatch.setattr(counting_module, "build", lambda n, p: made.get(n) or built(n, p))
     job, good = counted(job, good)
-    with (
-        closing(PartWriter(job.part)) as out,
-        pytest.raises(RuntimeError, match="could not be counted: ZeroDivisionError: out of luck"),
-    ):
-        measure(job, out)
+    words = "could not be counted: ZeroDivisionError: out of luck"
+    with pytest.raises(RuntimeError, match=words):
+        skipped(job)
     assert not [row for row in rows_of(read_part(job.part)) if row.epoch >= 0]
-    with closing(PartWriter(good.part)) as out:
-        assert measure(good, out) is None, "who shares the process that counts is not touched"
-    rows = rows_of(read_part(good.part))
+    rows = measured(good)  # who shares the process that counts is not touched
     assert value(rows, "fetch", "declared_payload", 1) == value(rows, "fetch", "payload", 1)
 
 
@@ -504,10 +499,9 @@ def test_where_nothing_was_counted_a_row_says_why(make_job):
     job = make_job()
     job = replace(job, counts=job.part.with_suffix(".json"))
     assert job.counts is not None
-    job.counts.write_text(json.dumps({"failed": "killed by SIGKILL"}) + "\n")
-    with closing(PartWriter(job.part)) as out:
-        assert measure(job, out) is None
-    rows = rows_of(read_part(job.part))
+    with closing(PartWriter(job.counts)) as out:
+        out.write("answer", failed="killed by SIGKILL")
+    rows = measured(job)
     (lost, _) = [row for row in rows if row.metric == "declared_payload"]
     assert str(lost.reason).endswith("was not counted: killed by SIGKILL")
     assert value(rows, "epoch", "wall_time", 1) > 0

@@ -17,7 +17,7 @@ import torch
 from gatherbench.bench.commands.execute import BadRunError, new_run
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.run import measure as measure_module
-from gatherbench.bench.run.job import Job, Ready
+from gatherbench.bench.run.job import Ready
 from gatherbench.bench.run.loop import STAGES, run_epoch
 from gatherbench.bench.run.nvtx import unmarked, write_trace
 from gatherbench.bench.run.rows import Row
@@ -121,7 +121,6 @@ def test_only_the_first_repeat_that_is_measured_is_traced_and_only_where_asked(
 ):
     job = make_job()
     ready = Ready(job.dataset, job.trace, "")
-    monkeypatch.setattr(Runner, "_prepare", lambda *_: ready)
     monkeypatch.setattr(Runner, "_counted", lambda *_: None)
     (tmp_path / "env.json").write_text("{}")
     runner = Runner(PreparedRun(RunStore(tmp_path), [], Measure(trace=asked), "cpu", "abc", "box"))
@@ -130,8 +129,7 @@ def test_only_the_first_repeat_that_is_measured_is_traced_and_only_where_asked(
         runner._took_s(make.ok(*what, 3.0, "a clock"))
     if earlier == "failed":
         runner._took_s(make.missing(*what, "a clock", "it broke", "failed"))
-    given = runner._job(replace(job.case, repeat=1), job.part)
-    assert isinstance(given, Job)
+    given = runner._job(replace(job.case, repeat=1), ready, job.part)
     assert given.first == (earlier != "ok"), "then it is compared in full, and declared"
     assert given.traces == (tmp_path / "traces" if traced else None)
 

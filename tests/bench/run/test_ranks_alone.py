@@ -11,10 +11,11 @@ import torch
 from torch.distributed import FileStore
 
 from gatherbench.bench.run import rank_processes as ranks_module
-from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.job import Block, Job
 from gatherbench.bench.run.launch import Meeting
-from gatherbench.bench.run.rank_processes import RankError, measure_ranks
-from gatherbench.bench.run.store import PartWriter, rank_part, ranks_folder, read_part, rows_of
+from gatherbench.bench.run.part import PartWriter, ranks_folder, read_part, rows_of
+from gatherbench.bench.run.rank_processes import measure_ranks
+from gatherbench.outside import fresh
 from gatherbench.strategies.knowledge import Ranks
 
 
@@ -35,29 +36,32 @@ def launched(monkeypatch: pytest.MonkeyPatch, *statuses: str, killed: tuple[str,
                 out.row(make.ok("epoch", "wall_time", "s", rank + 1, "clock", 0))
                 out.samples(job.case, 0, "train", [float(rank)])
                 if status:
-                    out.end(status, None if status == "ok" else f"it is {status}", 1.0)
+                    out.end(make, status, None if status == "ok" else f"it is {status}", 1.0)
         return list(killed)
 
     monkeypatch.setattr(ranks_module, "_launched", write)
     monkeypatch.setattr(ranks_module, "_use_one_network", lambda _: None)
 
 
-def folded(job: Job) -> tuple[str | None, list[dict[str, Any]]]:
-    with closing(PartWriter(job.part)) as out:
-        skipped = measure_ranks(job, out)
-    return skipped, list(read_part(job.part))
+def folded(job: Job) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """How the case ended, and the records before that."""
+    with closing(PartWriter(fresh(job.part))) as out:
+        measure_ranks(Block("measure", (job,)), out)
+    *records, end = read_part(job.part)
+    assert end["kind"] == "end"
+    return end, records
 
 
 def test_samples_are_the_slowest_ranks_and_no_part_is_left(job, monkeypatch):
     launched(monkeypatch, "ok", "ok")
-    skipped, records = folded(job)
-    assert skipped is None
+    end, records = folded(job)
+    assert end["status"] == "ok"
     assert [r["values"] for r in records if r["kind"] == "samples"] == [[1.0]]
     assert [(r.rank, r.value) for r in rows_of(records)] == [(0, 1.0), (1, 2.0), (-1, 2.0)]
     assert [path.name for path in job.part.parent.iterdir()] == [job.part.name]
     launched(monkeypatch, "skipped", "skipped")
-    skipped, records = folded(job)
-    assert skipped == "it is skipped"
+    end, records = folded(job)
+    assert (end["status"], end["reason"]) == ("skipped", "it is skipped")
     assert {row.rank for row in rows_of(records)} == {0, 1}, "none of the case as a whole"
 
 
@@ -74,9 +78,9 @@ def test_samples_are_the_slowest_ranks_and_no_part_is_left(job, monkeypatch):
 )
 def test_a_case_fails_with_its_ranks_and_no_part_is_left(job, statuses, killed, said, monkeypatch):
     launched(monkeypatch, *statuses, killed=killed)
-    with pytest.raises(RankError, match=f"^{said}$"):
-        folded(job)
-    rows = rows_of(read_part(job.part))
+    end, records = folded(job)
+    assert (end["status"], end["reason"]) == ("failed", f"RankError: {said}")
+    rows = rows_of(records)
     assert [row.rank for row in rows] == list(range(len(statuses))), "none of the case as a whole"
     assert [path.name for path in job.part.parent.iterdir()] == [job.part.name]
 
@@ -96,12 +100,13 @@ def test_before_the_forks_no_team_of_threads_a_table_to_register_and_enough_gpus
     assert order.pop() == 1
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     refused, _ = folded(replace(job, device="cuda"))
-    assert refused == "no_device: 2 GPUs are asked for and 1 are here"
+    assert refused["reason"] == "no_device: 2 GPUs are asked for and 1 are here"
     assert order == [1, "anonymous", 1, "shared"]
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
-    assert folded(job)[0] is None
+    assert folded(job)[0]["status"] == "ok"
     monkeypatch.setattr(ranks_module, "RANKS_A_CORE", 1)
-    assert folded(job)[0] == "unsupported: 2 ranks on 1 cores would only take turns"
+    refused, _ = folded(job)
+    assert refused["reason"] == "unsupported: 2 ranks on 1 cores would only take turns"
 
 
 def test_a_rank_measures_its_own_share_on_its_own_gpu(job, monkeypatch, tmp_path):
@@ -115,8 +120,9 @@ def test_a_rank_measures_its_own_share_on_its_own_gpu(job, monkeypatch, tmp_path
             assert store.timeout.total_seconds() == patience_s
             told.append((device.type, ranks, patience_s, os.environ["CUDA_VISIBLE_DEVICES"]))
 
-        def gathered(self, value: object) -> None:
-            told.append("waits for all")
+        def gathered(self, value: object) -> list[object]:
+            told.append("waits for all" if value is None else value)
+            return [value, value]
 
         def close(self) -> None:
             told.append("leaves")
@@ -125,15 +131,19 @@ def test_a_rank_measures_its_own_share_on_its_own_gpu(job, monkeypatch, tmp_path
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(ranks_module, "Together", Group)
     monkeypatch.setattr(ranks_module, "die_with_parent", told.append)
-    monkeypatch.setattr(ranks_module, "measure", lambda mine, *_: told.append(mine))
+
+    def measured(block: Block, *_: Any) -> bool:
+        told.extend(block.jobs)
+        return True
+
+    monkeypatch.setattr(ranks_module, "measure_block", measured)
     job = replace(job, device="cuda")
     ranks_folder(job.part).mkdir()
     ranks_module._one_rank(job, None, tmp_path, 77, 1)  # type: ignore[arg-type]
     mine, ranks = replace(job, rank=1, trace=job.trace / "rank1"), Ranks(1, 2, 2)
-    assert told == [77, ("cuda", ranks, 30.0, "5"), mine, "waits for all", "leaves"]
+    same = (job.identity, job.run.commit)
+    assert told == [77, ("cuda", ranks, 30.0, "5"), same, mine, "waits for all", "leaves"]
     assert os.environ["LOCAL_WORLD_SIZE"] == "2"
-    (end,) = read_part(rank_part(job.part, 1))
-    assert (end["kind"], end["status"]) == ("end", "ok")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,5")
     ranks_module._one_rank(replace(job, device="cpu"), None, tmp_path, 77, 1)  # type: ignore[arg-type]
     assert ("cpu", ranks, 30.0, "GPU-a,5") in told, "without one it leaves them be"

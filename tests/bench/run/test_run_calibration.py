@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 import pytest
 
 from gatherbench.bench.commands.execute import BadRunError, new_run
 from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.plan.workload import Case
-from gatherbench.bench.run.job import SensorCheckJob, read_choice
-from gatherbench.bench.run.rows import RowMaker
+from gatherbench.bench.run.job import CHOICE
+from gatherbench.bench.run.runner import _choice_of
 from gatherbench.bench.run.store import TIMELINE_COLUMNS, TIMELINE_FILE, RunStore
 from gatherbench.reason import Reason
 
 from .fakes import cases, runner
 
-Once = Callable[[Path, Callable[[], None]], AbstractContextManager[None]]
+Once = Callable[..., AbstractContextManager[None]]
 CASES = cases("one", "two")
 
 
@@ -86,13 +84,10 @@ def test_a_calibration_that_dies_costs_the_counters_and_no_case(store):
 
 def test_ctrl_c_during_the_calibration_leaves_a_run_that_resumes(store, monkeypatch, once):
     monkeypatch.setenv("TEST_TRUSTED_SOURCE", "hang")
-    part = store.parts / "calibration.jsonl"
     # Started in the background, pytest may have inherited a SIGINT that is ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    with (
-        pytest.raises(KeyboardInterrupt),
-        once(part, lambda: os.kill(os.getpid(), signal.SIGINT)),
-    ):
+    interrupt = once(store.parts, lambda: os.kill(os.getpid(), signal.SIGINT), names="sensors")
+    with pytest.raises(KeyboardInterrupt), interrupt:
         run(store)
     assert store.rows() == []
     assert not store.sensors_file.exists()
@@ -112,12 +107,10 @@ def test_a_run_without_a_gpu_has_none(store):
     assert store.timeline().empty
 
 
-def test_a_choice_survives_its_file(tmp_path):
-    part, choice = tmp_path / "part", tmp_path / "sensors.json"
-    job = SensorCheckJob(RowMaker("run", "abc", "box", "cuda"), part, choice, (256.0,))
-    assert pickle.loads(pickle.dumps(job)) == job
+def test_a_choice_that_cannot_be_read_is_none(tmp_path):
+    file = tmp_path / "sensors.json"
     for one in (SensorChoice("gpm", None), SensorChoice(None, Reason("unsupported", "none"))):
-        job.keep(one)
-        assert read_choice(job.choice) == one
-    job.choice.write_text("{}{")
-    assert "left no choice" in str(read_choice(job.choice).pcie_reason)
+        file.write_bytes(CHOICE.dump_json(one))
+        assert _choice_of(file) == one
+    file.write_text("{}{")
+    assert "left no choice" in str(_choice_of(file).pcie_reason)

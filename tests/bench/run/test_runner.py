@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import psutil
 import pyarrow.parquet as pq
@@ -26,12 +27,15 @@ from gatherbench.bench.commands.progress import reporter
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run.guards import Terminated
-from gatherbench.bench.run.job import AnyJob
+from gatherbench.bench.run.part import PartWriter, StoreError
+from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.run.runner import PreparedRun, Progress, Runner, RunStopped, other_data
-from gatherbench.bench.run.store import PartWriter, RunStore, StoreError
+from gatherbench.bench.run.store import RunStore
 from gatherbench.bench.show.terminal import progress_bar
 
 from .fakes import WORKLOAD, cases, runner
+
+MAKE = RowMaker("run", "abc", "box", "host")
 
 
 def outcomes(store: RunStore) -> dict[str, tuple[str, str | None]]:
@@ -186,7 +190,7 @@ def test_where_there_is_no_terminal_a_quarter_has_a_line_and_a_reason_one(tmp_pa
     assert counts == ["1 of 4 cases", "2 of 4 cases", "3 of 4 cases", "4 of 4 cases"]
 
 
-Once = Callable[[Path, Callable[[], None]], AbstractContextManager[None]]
+Once = Callable[..., AbstractContextManager[None]]
 
 
 def signalled(number: int) -> Callable[[], None]:
@@ -198,7 +202,7 @@ def test_interrupt_stops_the_case_in_flight_and_resume_completes(store, once):
     wanted = cases("good", "hang", "last")
     # Started in the background, pytest may have inherited a SIGINT that is ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    interrupt = once(store.part(wanted[1]), signalled(signal.SIGINT))
+    interrupt = once(store.parts, signalled(signal.SIGINT), 2)
     with pytest.raises(KeyboardInterrupt), interrupt:
         runner(store, wanted).run()
     assert outcomes(store) == {"good": ("ok", None)}
@@ -206,17 +210,15 @@ def test_interrupt_stops_the_case_in_flight_and_resume_completes(store, once):
     runner(store, wanted, timeout_s=1).run()
     assert set(outcomes(store)) == {"good", "hang", "last"}
     assert executions(store)[wanted[0].id] == 1
-    assert len(list(store.interrupted.iterdir())) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_sigterm_and_sighup_are_answered_like_an_interrupt(number, store, once):
-    part, before = store.part(cases("hang")[0]), signal.signal(number, signal.SIG_DFL)
+    before = signal.signal(number, signal.SIG_DFL)
     try:
-        with pytest.raises(Terminated) as stop, once(part, signalled(number)):
+        with pytest.raises(Terminated) as stop, once(store.parts, signalled(number)):
             runner(store, cases("hang")).run()
         assert stop.value.args == (number,)
-        assert [one.stem for one in store.interrupted.iterdir()] == [f"{part.stem}.0"]
         assert signal.getsignal(number) == signal.SIG_DFL
     finally:
         signal.signal(number, before)
@@ -275,8 +277,8 @@ def test_a_killed_runner_takes_its_worker_along_loses_nothing_and_runs_nothing_t
         process = subprocess.Popen(
             [sys.executable, "-c", script], env=os.environ | {"TMPDIR": str(elsewhere)}
         )
-        part = store.part(wanted[4 if hanging else 2])
-        while not (part.exists() and part.stat().st_size):
+        begun = 6 if hanging else 3
+        while len(list(store.parts.glob("block*.jsonl"))) < begun:
             assert process.poll() is None
             time.sleep(0.02)
         children = psutil.Process(process.pid).children(recursive=True)
@@ -285,7 +287,6 @@ def test_a_killed_runner_takes_its_worker_along_loses_nothing_and_runs_nothing_t
         process.wait()
         assert not psutil.wait_procs(children, timeout=100)[1]
         held.unlink(missing_ok=True)
-        store.recover()
         for row in store.rows():
             if row.stage == "case":
                 case_id = wanted[row.repeat].id
@@ -295,7 +296,7 @@ def test_a_killed_runner_takes_its_worker_along_loses_nothing_and_runs_nothing_t
     assert [r.repeat for r in store.rows() if r.stage == "case"] == list(range(5))
     counts = executions(store)
     assert {case: counts[case] for case in ended} == ended, "a complete case was run again"
-    assert sum(counts.values()) == 5 + len(list(store.interrupted.iterdir()))
+    assert sum(counts.values()) == 5 + 2
     assert not list(elsewhere.iterdir()), "what nobody would ever sweep"
     assert not store.parts.exists()
 
@@ -305,26 +306,27 @@ def test_a_full_disk_in_the_case_stops_the_run_and_it_resumes(store):
     with pytest.raises(RunStopped, match="no space left"):
         runner(store, wanted).run()
     assert outcomes(store) == {"good": ("ok", None)}
-    # The last one had ended, and had not been folded when the runner was killed.
-    with closing(PartWriter(store.part(wanted[2]))) as out:
-        out.end("ok", None, 4.5)
+    # The last one had ended, and the runner was killed before it knew.
+    with closing(PartWriter(store.new_part())) as out:
+        out.end(MAKE.of(wanted[2]), "ok", None, 4.5)
     roomy = [wanted[0], Case(WORKLOAD, "cpu_gather", "fits", {}, 1), wanted[2]]
     assert runner(store, roomy).run() == 0
-    assert [r.value for r in store.rows() if r.stage == "case"] == [0.2, 0.2, 4.5]
+    ends = {r.variant: r.value for r in store.rows() if r.stage == "case"}
+    assert ends == {"good": 0.2, "fits": 0.2, "last": 4.5}
     counts = executions(store)
     assert (counts[wanted[0].id], counts[wanted[2].id]) == (1, 0)
 
 
-def test_a_full_disk_under_the_table_stops_the_run_and_it_resumes(store):
-    wanted = cases("good", "full_table", "last")
-    with pytest.raises(RunStopped, match="no space left"):
-        runner(store, wanted).run()
-    table = store.folder / "cases.csv"
-    table.unlink()
-    table.with_suffix(".kept").rename(table)
-    table.with_suffix(".kept").touch()
+def test_a_full_disk_under_the_tables_stops_the_run_and_it_resumes(store, monkeypatch):
+    wanted, full = cases("good", "last"), OSError(errno.ENOSPC, "No space left on device")
+    with monkeypatch.context() as patch:
+        patch.setattr("gatherbench.bench.run.store.write_table", mock.Mock(side_effect=full))
+        with pytest.raises(RunStopped, match="no space left"):
+            runner(store, wanted).run()
+    assert set(outcomes(store)) == {"good", "last"}, "the parts have them"
     assert runner(store, wanted).run() == 0
-    assert set(outcomes(store)) == {"good", "full_table", "last"}
+    assert not store.parts.exists()
+    assert set(outcomes(store)) == {"good", "last"}
     assert set(executions(store).values()) == {1}, "a case that had been measured was run again"
 
 
@@ -353,18 +355,17 @@ def test_two_runners_on_one_folder_are_refused(store):
 def test_a_case_in_flight_when_the_time_is_up_is_run_again_later(store):
     wanted = cases("good", "hang", "last")
     first = runner(store, wanted, budget_s=600)
-    do = first._workers.do
+    run = first.engine.run
 
-    def until_begun(job: AnyJob, timeout_s: float = math.inf, look: Any = None) -> Any:
+    def until_begun(*given: Any, **_: Any) -> Any:
         def and_time() -> None:
-            part = store.part(wanted[1])
-            if part.exists() and part.stat().st_size:
-                first._until = first._workers.until = -math.inf
+            if len(list(store.parts.glob("block*.jsonl"))) == 2:
+                first._until = first.engine.until = -math.inf
                 raise TimeoutError
 
-        return do(job, timeout_s, and_time)
+        return run(*given, look=and_time)
 
-    first._workers.do = until_begun  # type: ignore[method-assign]
+    first.engine.run = until_begun  # type: ignore[method-assign]
     assert first.run() == 0, "what was not measured has not failed"
     assert first.left == 2, "the hanging case was not waited for"
     assert {r.variant for r in store.rows()} == {"good"}
@@ -379,7 +380,6 @@ def test_a_case_in_flight_when_the_time_is_up_is_run_again_later(store):
     assert later.left == 0
     assert outcomes(store)["hang"][1] == "timed out after 3 s", "now that its own time is up"
     assert executions(store)[wanted[0].id] == 1, "the complete case was not run again"
-    assert len(list(store.interrupted.iterdir())) == 1
     assert not store.parts.exists()
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run import torch_threads
-from gatherbench.bench.run.store import read_part, rows_of
+from gatherbench.bench.run.part import read_part, rows_of
 from gatherbench.bench.run.torch_threads import TorchThreads, WrongThreadsError
 from gatherbench.strategies.cpu_gather import CpuGather
 from gatherbench.strategies.host_fetcher import DirectPath

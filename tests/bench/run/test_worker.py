@@ -1,8 +1,6 @@
 """What the real worker does with a job."""
 
-import contextlib
 import errno
-import json
 import os
 import pickle
 import signal
@@ -17,16 +15,18 @@ import pytest
 
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run import table
-from gatherbench.bench.run.job import Job, Preparation, Turn, last_line, read_choice
-from gatherbench.bench.run.runner import WORKER
-from gatherbench.bench.run.store import read_part
+from gatherbench.bench.run.engine import WORKER
+from gatherbench.bench.run.job import Block, Job
+from gatherbench.bench.run.part import read_part
 from gatherbench.bench.run.worker import DISK_FULL, do, is_disk_full
+from gatherbench.outside import fresh
 
 
 def ended(job: Job) -> dict[str, Any]:
     """How the worker ends the job; it measures nothing before."""
-    do(job)
-    (end,) = read_part(job.part)
+    fresh(job.part)
+    do(Block("measure", (job,)))
+    (end,) = (record for record in read_part(job.part) if record["kind"] == "end")
     return end
 
 
@@ -43,18 +43,19 @@ def test_a_strategy_that_cannot_run_is_skipped_and_an_error_is_a_reason(
     assert (full["status"], full["reason"].partition(":")[0]) == ("failed", "MemoryError")
 
 
-def test_a_full_disk_has_an_exit_status_of_its_own(make_job, tmp_path, monkeypatch):
-    job = replace(make_job(), part=Path("/dev/full"))
-    with pytest.raises(SystemExit) as end:
-        ended(job)
-    assert end.value.code == DISK_FULL
+def test_a_full_disk_has_an_exit_status_of_its_own(make_job, monkeypatch):
     full = mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
-    monkeypatch.setattr("gatherbench.bench.sampling.prepare.prepare", full)
-    preparation = Preparation(Workload("wordnet"), tmp_path / "answers.json")
-    with pytest.raises(SystemExit) as end:
-        do(preparation)
-    assert end.value.code == DISK_FULL
-    assert preparation.told() == {}
+    job = make_job()
+    for do_what, name in (
+        ("measure", "gatherbench.bench.run.block.Ground"),
+        ("prepare", "gatherbench.bench.sampling.prepare.prepare"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(name, full)
+            with pytest.raises(SystemExit) as end:
+                do(Block(do_what, (job,)))
+        assert end.value.code == DISK_FULL
+    assert list(read_part(job.part)) == []
 
 
 def test_a_full_disk_under_the_datasets_is_known_however_it_is_worded():
@@ -78,13 +79,15 @@ asked = torch.__config__.show
 torch.__config__.show = lambda: sys.exit("asked")
 from gatherbench.bench.run import worker
 worker.serve_requests = lambda work: print("torch_geometric" in sys.modules)
+from gatherbench.bench.run.job import Block
 worker.main(os.getppid())
 torch.__config__.show = asked
 *jobs, gat = (pickle.load(open(job, "rb")) for job in sys.argv[1:])
 for job in jobs:
-    worker.do(job)
+    worker.do(Block("measure", (job,)))
     print(len(os.sched_getaffinity(0)), torch.get_num_threads())
 from gatherbench.bench.run.models import build_model
+from gatherbench.outside import fresh
 build_model(gat.case.workload, 4, 3)
 made = [m.__file__ for n, m in sys.modules.items() if n.endswith(("_propagate", "_edge_updater"))]
 print(*made)
@@ -120,46 +123,28 @@ def test_a_process_asks_no_gpu_keeps_to_its_cores_and_writes_where_nobody_else_c
     )
 
 
-def prepared(workload: Workload, folder: Path) -> list[dict[str, Any]]:
-    job = Preparation(workload, folder / "answers.json")
-    with contextlib.suppress(SystemExit):
-        do(job)
-    return [json.loads(line) for line in job.answers.read_text().splitlines()]
+def prepared(job: Job, workload: Workload) -> list[dict[str, Any]]:
+    job = replace(job, case=replace(job.case, workload=workload), part=fresh(job.part))
+    do(Block("prepare", (job,)))
+    return list(read_part(job.part))
 
 
-def test_preparing_an_unknown_dataset_names_the_nearest(tmp_path):
-    assert "wordnet" in prepared(Workload("wordnett"), tmp_path)[-1]["error"]
+def test_preparing_an_unknown_dataset_names_the_nearest(make_job):
+    assert "wordnet" in prepared(make_job(), Workload("wordnett"))[-1]["failed"]
 
 
-def test_what_is_prepared_is_told_on_the_way_and_at_the_end(tmp_path, monkeypatch):
+def test_what_is_prepared_is_told_on_the_way_and_at_the_end(make_job, tmp_path, monkeypatch):
     def talkative(workload: Workload, progress) -> tuple[Path, Path]:
         assert workload == Workload("wordnet", fanouts=(3, 2))
         print("{'not': json}")
         progress("drawing", 0.5)
         return tmp_path / "dataset", tmp_path / "trace"
 
+    job = make_job()
     monkeypatch.setattr("gatherbench.bench.sampling.prepare.prepare", talkative)
     monkeypatch.setattr("gatherbench.bench.sampling.prepare.identity", lambda *_: "mine")
     folders = {"dataset": str(tmp_path / "dataset"), "trace": str(tmp_path / "trace")}
-    assert prepared(Workload("wordnet", fanouts=(3, 2)), tmp_path) == [
-        {"what": "drawing", "fraction": 0.5},
-        {**folders, "identity": "mine"},
+    assert prepared(job, Workload("wordnet", fanouts=(3, 2))) == [
+        {"kind": "work", "what": "drawing", "fraction": 0.5},
+        {"kind": "answer", **folders, "identity": "mine"},
     ]
-
-
-@pytest.mark.parametrize(
-    "line", ["", "{", "3", "[" * 10**5, "9" * 5001, '["a", 1, 2, 3]', "[0, 1e400, 0, 0]"]
-)
-def test_what_a_process_says_of_its_work_ends_no_run(tmp_path, line):
-    said = tmp_path / "said"
-    said.write_text(f"{line}\n")
-    assert last_line(said) == {}
-    assert Turn.said(said) in (Turn(), Turn(0))
-
-
-def test_nobody_waits_for_words_from_a_fifo(tmp_path):
-    said = tmp_path / "said"
-    os.mkfifo(said)
-    assert last_line(said) == {}
-    assert Turn.said(said) == Turn()
-    assert read_choice(said).pcie is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -16,9 +16,7 @@ from torch import Tensor
 
 from gatherbench.bench.run import epoch_minibatches as epochs
 from gatherbench.bench.run import measure as measure_module
-from gatherbench.bench.run.measure import measure
 from gatherbench.bench.run.rows import Row
-from gatherbench.bench.run.store import PartWriter, read_part, rows_of
 from gatherbench.bench.sampling import device_sampler
 from gatherbench.bench.sampling import epoch as epoch_module
 from gatherbench.bench.sampling.device_sampler import DeviceSampler
@@ -29,15 +27,10 @@ from gatherbench.reason import unsupported
 from gatherbench.strategies.base import SetupStep
 from gatherbench.strategies.host_fetcher import HostFetcher
 
+from ..run.fakes import measured, skipped
 from .minibatches import same
 
 HOST = torch.device("cpu")
-
-
-def measured(job: Any) -> list[Row]:
-    with closing(PartWriter(job.part)) as out:
-        assert measure(job, out) is None
-    return rows_of(read_part(job.part))
 
 
 def losses(rows: list[Row]) -> list[float | None]:
@@ -109,8 +102,7 @@ def test_surroundings_are_there_before_anything_asks_for_the_device(make_job, mo
 
     monkeypatch.setattr(kind, "surroundings", lambda self, device: Around())
     monkeypatch.setattr(kind, "skip", lambda *_: events.append("skip") or unsupported("enough"))
-    with closing(PartWriter(make_job().part)) as out:
-        assert measure(make_job(), out) == "unsupported: enough"
+    assert skipped(make_job()) == "unsupported: enough"
     assert events == ["enter", "skip", "exit"]
 
 

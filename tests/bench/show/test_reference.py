@@ -7,8 +7,8 @@ import pytest
 
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.read.reference import load_reference
+from gatherbench.bench.run.part import StoreError
 from gatherbench.bench.run.rows import HEADER
-from gatherbench.bench.run.store import StoreError
 
 FOLDER = Path(__file__).parents[3] / "results" / "reference"
 

@@ -1,12 +1,14 @@
 """Paths that take turns in one process: what each measures, and what each may cost the others."""
 
 import gc
+import math
 import os
 import random
 import signal
 import time
 import weakref
 from collections import Counter, defaultdict
+from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -14,14 +16,17 @@ from typing import Any
 import pytest
 
 from gatherbench.bench.plan.workload import Case, Workload
+from gatherbench.bench.run import block as block_module
 from gatherbench.bench.run import measure as measure_module
-from gatherbench.bench.run import turns as turns_module
-from gatherbench.bench.run.job import Job, Turn, Turns
+from gatherbench.bench.run.block import measure_block
+from gatherbench.bench.run.declared_rows import PAYLOAD
+from gatherbench.bench.run.job import Block, Job
 from gatherbench.bench.run.latin_square import apart
+from gatherbench.bench.run.part import PartWriter, SoFar, read_part, rows_of, take_in
 from gatherbench.bench.run.rows import SET, Row
-from gatherbench.bench.run.runner import takes_turns
-from gatherbench.bench.run.store import RunStore, read_part, rows_of
-from gatherbench.bench.run.turns import take_turns
+from gatherbench.bench.run.runner import Progress, takes_turns
+from gatherbench.bench.run.store import RunStore
+from gatherbench.outside import fresh
 from gatherbench.strategies.base import Fetcher
 from gatherbench.strategies.registry import build
 
@@ -30,10 +35,15 @@ from .fakes import cases, counted, measured, runner
 ASYNC, PINNED, ALL = "async_zero_copy", "cpu_gather", "all_in_gpu"
 
 
-def taken(jobs: list[Job]) -> dict[str, list[dict[str, Any]]]:
-    """The records of each path's part, by strategy."""
-    take_turns(Turns(tuple(jobs), jobs[0].part.with_name("turn.json")))
-    return {job.case.strategy: list(read_part(job.part)) for job in jobs}
+def taken(jobs: list[Job], until: float = math.inf) -> dict[str, list[dict[str, Any]]]:
+    """The records of each path, by strategy."""
+    part = fresh(jobs[0].part)
+    with closing(PartWriter(part)) as out:
+        measure_block(Block("measure", tuple(jobs), until), out)
+    found = defaultdict(list)
+    for record in read_part(part):
+        found[record.get("strategy")].append(record)
+    return {job.case.strategy: found[job.case.strategy] for job in jobs}
 
 
 def values(rows: list[Row], stage: str, metric: str) -> list[float | None]:
@@ -116,9 +126,9 @@ def test_the_time_that_all_share_is_in_the_time_of_each(make_job, monkeypatch):
 
     loaded = measure_module.load_table
     monkeypatch.setattr(measure_module, "load_table", load)
-    monkeypatch.setattr(turns_module.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(block_module.time, "perf_counter", lambda: now[0])
     parts = taken([make_job(name) for name in (PINNED, ASYNC, ALL)])
-    assert [part[-1]["wall_time_s"] for part in parts.values()] == [20.0] * 3
+    assert [part[-1]["value"] for part in parts.values()] == [20.0] * 3
 
 
 def test_another_repeat_has_other_orders(make_job, monkeypatch):
@@ -128,7 +138,7 @@ def test_another_repeat_has_other_orders(make_job, monkeypatch):
         seen.append(draw.random())
         return apart(sets, draw, before)
 
-    monkeypatch.setattr(turns_module, "apart", kept)
+    monkeypatch.setattr(block_module, "apart", kept)
     for repeat in (0, 0, 1):
         job = make_job()
         taken([replace(job, case=replace(job.case, repeat=repeat))])
@@ -189,8 +199,8 @@ def test_a_path_that_does_not_fit_has_its_blocks_later_in_the_same_process(make_
     jobs = [make_job(name, epochs=2) for name in (ALL, PINNED, ASYNC)]
     size = measure_module.open_dataset(jobs[0].dataset).spec.table_bytes
     room = 1.5 * size  # of which a path may take half
-    monkeypatch.setattr(turns_module, "free_bytes", lambda _device: room)
-    monkeypatch.setattr(turns_module.random.Random, "shuffle", lambda _self, paths: paths.reverse())
+    monkeypatch.setattr(block_module, "free_bytes", lambda _device: room)
+    monkeypatch.setattr(block_module.random.Random, "shuffle", lambda _self, paths: paths.reverse())
     found = {name: rows_of(part) for name, part in taken(jobs).items()}
     places = {name: values(rows, "epoch", "place") for name, rows in found.items()}
     assert places[ALL] == [0, 0]
@@ -217,8 +227,8 @@ def test_a_table_of_another_kind_is_loaded_behind_the_first_where_there_is_no_ro
     monkeypatch.setattr(measure_module, "load_table", load)
     monkeypatch.setattr(measure_module, "table_kind", kind)
     monkeypatch.setattr(measure_module, "table_refusal", lambda *_: None)
-    monkeypatch.setattr(turns_module, "has_room", lambda spec, _: spec.table_bytes < room / 2)
-    monkeypatch.setattr(turns_module.random.Random, "shuffle", lambda _self, paths: None)
+    monkeypatch.setattr(block_module, "has_room", lambda spec, _: spec.table_bytes < room / 2)
+    monkeypatch.setattr(block_module.random.Random, "shuffle", lambda _self, paths: None)
     for times in (1, 3):
         held.clear()
         jobs = [make_job(name, epochs=2) for name in (PINNED, ASYNC)]
@@ -246,63 +256,60 @@ def test_paths_end_before_a_block_that_the_runs_time_would_cut_off(
 
     monkeypatch.setattr(measure_module.MeasuredCase, "epoch", slow)
     clock = SimpleNamespace(monotonic=lambda: now[0], perf_counter=lambda: now[0], time=time.time)
-    monkeypatch.setattr(turns_module, "time", clock)
+    monkeypatch.setattr(block_module, "time", clock)
     jobs = [make_job(name, epochs=4, eval_batches=1) for name in (PINNED, ALL)]
-    take_turns(Turns(tuple(jobs), jobs[0].part.with_name("turn.json"), until))
-    for job in jobs:
-        *records, end = read_part(job.part)
-        assert end["status"] == "ok"
+    for records in taken(jobs, until).values():
+        assert records[-1]["status"] == "ok"
         rows = rows_of(records)
         assert len(values(rows, "epoch", "wall_time")) == blocks_done
         scored = len(values(rows, "eval", "test_accuracy"))
         assert scored == (blocks_done == 4), "a model that was trained less has no score"
 
 
-def test_a_second_process_measures_the_blocks_that_are_left_and_scores_nothing(
-    make_job, monkeypatch
-):
+def test_a_second_process_measures_the_blocks_that_are_left_and_scores_nothing(make_job):
     """One path had two whole blocks, the other none: they take turns from block 2 on."""
     jobs = counted(*(make_job(name, epochs=4, eval_batches=1) for name in (PINNED, ALL)))
-    before = taken(jobs)
-    store = RunStore(jobs[0].part.parent.parent)
-    store.parts = jobs[0].part.parent
-    text = jobs[0].part.read_text().splitlines(keepends=True)
-    second = next(n for n, line in enumerate(text) if '"block"' in line and '"number": 1' in line)
-    jobs[0].part.write_text("".join(text[: second + 1]))
-    assert store.keep_blocks(jobs[0].part) == 2
-    found = taken([replace(jobs[0], start=2, first=False), jobs[1]])
-    rows = {name: rows_of(part) for name, part in found.items()}
+    whole = rows_of(taken(jobs)[PINNED])
+    first, second = jobs[0].part, jobs[0].part.with_suffix(".second")
+    kept = list[str]()
+    for line in first.read_text().splitlines(keepends=True):
+        kept += [line] if f'"{PINNED}"' in line else []
+        if '"block"' in line and '"number": 1' in line:
+            break
+    first.write_text("".join(kept))
+    found: dict[Any, SoFar] = {}
+    take_in(found, first)
+    (before,) = found.values()
+    assert (before.blocks, before.ended) == (2, None)
+    again = [replace(jobs[0], start=2, spent_s=before.spent_s), jobs[1]]
+    taken([replace(job, part=second) for job in again])
+    take_in(found, second)
+    rows = {key[1]: one.rows for key, one in found.items()}
     epochs = [r.epoch for r in rows[PINNED] if (r.stage, r.metric) == ("epoch", "wall_time")]
     assert epochs == [0, 1, 2, 3]
     assert [r.epoch for r in rows[PINNED] if r.metric == "process_began"] == [-1, 2]
+    assert rows[PINNED][-1].value > before.spent_s
     places = {name: values(of, "epoch", "place") for name, of in rows.items()}
     assert places[ALL][:2] == [0, 0]
-    assert sorted(zip(places[PINNED][2:], places[ALL][2:], strict=True)) in (
-        [(0, 1)] * 2,
-        [(1, 0)] * 2,
-        [(0, 1), (1, 0)],
+    assert all(
+        sorted(two) == [0, 1] for two in zip(places[PINNED][2:], places[ALL][2:], strict=True)
     )
     keys = Counter((r.epoch, r.stage, r.metric, r.basis) for r in rows[PINNED])
     assert set(keys.values()) == {1}
     assert not [r for r in rows[PINNED] if r.stage == "eval"]
-    whole = rows_of(before[PINNED])
     assert by_set(rows[PINNED]) == by_set(whole), "sets go on where they were, and so do losses"
-    assert [r.value for r in rows[PINNED] if (r.stage, r.metric) == SET[:2]] == [
-        r.value for r in whole if (r.stage, r.metric) == SET[:2]
-    ]
-    assert {r.stage for r in rows_of(before[PINNED]) if r.basis == "declared"} == {
-        r.stage for r in rows[PINNED] if r.basis == "declared"
-    }
+    for of in (SET[:2], PAYLOAD[:2]):
+        assert values(rows[PINNED], *of) == values(whole, *of), "each epoch has what it declares"
 
 
-def test_how_much_of_the_work_is_done_is_said_and_never_falls(make_job, monkeypatch):
+def test_how_much_of_the_work_is_done_is_said_and_never_falls(make_job):
     """Of two paths: each opens (3), has two epochs and ends (1), in twelve parts."""
-    told, say = list[Turn](), Turn.say
-    monkeypatch.setattr(Turn, "say", lambda self, file: (told.append(self), say(self, file)))
-    taken([make_job(name, epochs=2) for name in (PINNED, ALL)])
-    idle = [turn.done * 12 for turn in told if turn.case == -1]
-    assert idle == pytest.approx([0, 3, 6, 7, 8, 9, 10, 11, 12])
-    assert [turn.done for turn in told] == sorted(turn.done for turn in told)
+    jobs = [make_job(name, epochs=2) for name in (PINNED, ALL)]
+    taken(jobs)
+    told = [one for one in read_part(jobs[0].part) if one["kind"] == "turn"]
+    idle = [turn["done"] * 12 for turn in told if turn["case"] is None]
+    assert idle == pytest.approx([3, 6, 7, 8, 9, 10, 11, 12])
+    assert [turn["done"] for turn in told] == sorted(turn["done"] for turn in told)
 
 
 def test_only_what_a_repeat_needs_is_compared_in_full(make_job):
@@ -387,27 +394,30 @@ def test_repeats_and_workloads_have_a_process_each(store):
     assert groups == {2: {0, 3}, 1: {1, 2}}
 
 
-def test_ctrl_c_within_a_group_keeps_what_had_ended_and_resume_measures_the_rest(store, once):
+def test_ctrl_c_within_a_group_keeps_what_had_ended_and_resume_measures_the_rest(store):
     """Of "slow", which had no whole block, only what the second process measured counts."""
     wanted = same_repeat("good", "slow", "last")
     signal.signal(signal.SIGINT, signal.default_int_handler)  # pytest may have inherited none
-    interrupt = once(store.part(wanted[1]), lambda: os.kill(os.getpid(), signal.SIGINT))
-    with pytest.raises(KeyboardInterrupt), interrupt:
-        runner(store, wanted, together=True).run()
+
+    def at_slow(_done: float, _total: int, case: Case) -> None:
+        begun.append(case.variant)
+        if begun.count("slow") == 2:  # before its process began, and when its turn came
+            os.kill(os.getpid(), signal.SIGINT)
+
+    begun = list[str]()
+    with pytest.raises(KeyboardInterrupt):
+        runner(store, wanted, together=True, progress=Progress(starting=at_slow)).run()
     assert outcomes(store) == {"good": ""}
     assert runner(store, wanted, together=True).run() == 0
     assert outcomes(store) == dict.fromkeys(("good", "slow", "last"), "")
     assert executions(store) == ["good", "slow", "slow", "last"]
     keys = Counter((r.variant, r.epoch, r.stage, r.metric) for r in store.rows())
     assert set(keys.values()) == {1}
-    (kept,) = (part for part in store.interrupted.iterdir() if part.stat().st_size)
-    assert "slow" in kept.name
 
 
 def test_a_run_that_was_cut_off_measures_what_had_not_ended(store):
     wanted = same_repeat("good", "last")
-    part = store.part(wanted[0])
     assert runner(store, wanted[:1], together=True).run() == 0
-    assert not part.exists()
+    assert not store.parts.exists()
     assert runner(store, wanted, together=True).run() == 0
     assert executions(store) == ["good", "last"]

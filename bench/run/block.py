@@ -1,4 +1,4 @@
-"""Paths side by side: cases of one workload take turns in one process, epoch by epoch.
+"""A block of cases: paths that take turns in one process, epoch by epoch; or a case alone.
 
 Two processes of one path differ by more than two paths of one process do: on an H200 the logarithm
 of the epoch had a standard deviation of 0.165 between processes and 0.077 within one. So with
@@ -12,14 +12,14 @@ them, in the same process. What fails costs itself. Where CUDA is lost with it, 
 runner starts another process for the rest. Where the run's time would end amid a block, the paths
 end before it, with fewer epochs.
 
-Once each path has had its epoch of a block, whose rows have been compared, their parts say so:
+Once each path has had its epoch of a block, whose rows have been compared, the part says so:
 wherever the process is cut off later, that block counts, and another process goes on with the next
-one. Ratios stay paired within blocks, and a process that was cut off has fewer of them.
+one. Ratios stay paired within blocks, and a process that was cut off has fewer of them. A case that
+has a process alone goes on in no other: it is measured again.
 """
 
 from __future__ import annotations
 
-import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -28,13 +28,14 @@ from functools import partial
 
 import torch
 
-from gatherbench.bench.run.job import Job, Turn, Turns, outcome
+from gatherbench.bench.run.group import ALONE, Alone
+from gatherbench.bench.run.job import Block, Job, outcome
 from gatherbench.bench.run.latin_square import apart, latin_square
 from gatherbench.bench.run.measure import Ground, MeasuredCase
-from gatherbench.bench.run.nvtx import nvtx_session
+from gatherbench.bench.run.nvtx import Mark, nvtx_session
+from gatherbench.bench.run.part import PartWriter
 from gatherbench.bench.run.rows import PLACE, PROCESS
-from gatherbench.bench.run.store import PartWriter
-from gatherbench.bench.run.table import has_room
+from gatherbench.bench.run.table import Table, has_room
 from gatherbench.strategies.places import free_bytes
 
 #: Blocks for which there has to be time before one begins: it, and what the paths do behind it.
@@ -47,48 +48,37 @@ _OPENS, _ENDS = 3, 1
 _SHARE = 0.5
 
 
-def take_turns(job: Turns) -> None:
-    """Measure the cases, each into its part, whose last record says how the case ended.
+def measure_block(
+    block: Block, out: PartWriter, table: Table | None = None, group: Alone = ALONE
+) -> bool:
+    """Measure the cases into the part, which says how each of them ended; whether none failed.
+
+    For ``table`` and ``group`` see :class:`~gatherbench.bench.run.measure.Ground`.
 
     Raises:
         SystemExit: CUDA is lost: cases without an end are to be measured in another process.
         Exception: the disk is full, or what the cases share cannot be had.
     """
     begin, began = time.perf_counter(), time.time()
-    first = job.jobs[0]
+    first = block.jobs[0]
     case, plan = first.case, first.measure
     draw = random.Random(f"0 {case.workload.id} {case.repeat}")
-    now = _Now(job)
-    ground = Ground(first)
-    waiting = [_Path(number, one, ground, now) for number, one in enumerate(job.jobs)]
-    for path in waiting:
-        source = "time.time; its paths took turns, from this epoch on"
-        path.out.row(path.job.rows.ok(*PROCESS, began, source, path.job.start or -1))
+    ground, turns = Ground(first, table, group), _Turns(block, out)
+    paths = [_Path(job, ground, turns) for job in block.jobs]
+    for path in paths:
+        if not path.job.alone:
+            source = "time.time; its paths took turns, from this epoch on"
+            out.row(path.job.rows.ok(*PROCESS, began, source, path.job.start or -1))
+    waiting = list(paths)
     draw.shuffle(waiting)
-    if usable := [path for path in waiting if path.case.refused() is None]:
+    if usable := [path for path in waiting if not path.job.alone and path.case.refused() is None]:
         ground.table(usable[0].case.strategy)
     for path in waiting:
-        path.spent_s = (time.perf_counter() - begin) / len(waiting)
+        path.spent_s += (time.perf_counter() - begin) / len(waiting)
     while waiting:
         opened, waiting = _opened(waiting)
         with nvtx_session(plan.nvtx) as mark:
-            longest_s, before = 0.0, None
-            for number, sets in enumerate(latin_square(len(opened), plan.epochs)):
-                block_began = time.monotonic()
-                if longest_s and block_began + _BLOCK_AND_END * longest_s > job.until:
-                    break
-                of_path = dict(zip(opened, sets, strict=True))
-                left = {path: s for path, s in of_path.items() if path.has(number)}
-                order = apart(left, draw, before)
-                for place, path in enumerate(order):
-                    source = f"place in a block of {len(opened)} paths, shuffled"
-                    path.out.row(path.job.rows.ok(*PLACE, place, source, number))
-                    path.turn(partial(path.case.epoch, number, mark, left[path]))
-                    before = left[path]
-                for path in order:
-                    if not path.over:
-                        path.out.block(number, path.spent_s, path.case.compared)
-                longest_s = max(longest_s, time.monotonic() - block_began)
+            _take_turns(opened, block, out, draw, mark)
         for path in opened:
             if not path.over:
                 path.turn(path.case.finish, _ENDS)
@@ -96,6 +86,32 @@ def take_turns(job: Turns) -> None:
         if waiting:  # the host may have room for one table alone
             kept = ground.kind(waiting[0].case.strategy)
             ground.tables = {kind: one for kind, one in ground.tables.items() if kind == kept}
+    return not any(path.failed for path in paths)
+
+
+def _take_turns(
+    opened: Sequence[_Path], block: Block, out: PartWriter, draw: random.Random, mark: Mark
+) -> None:
+    """The measured epochs of paths that are open, block by block."""
+    longest_s, before = 0.0, None
+    for number, sets in enumerate(latin_square(len(opened), block.jobs[0].measure.epochs)):
+        began = time.monotonic()
+        if longest_s and began + _BLOCK_AND_END * longest_s > block.until:
+            break
+        of_path = dict(zip(opened, sets, strict=True))
+        left = {path: s for path, s in of_path.items() if path.has(number)}
+        order = apart(left, draw, before)
+        for place, path in enumerate(order):
+            if not path.job.alone:
+                source = f"place in a block of {len(opened)} paths, shuffled"
+                out.row(path.job.rows.ok(*PLACE, place, source, number))
+            path.turn(partial(path.case.epoch, number, mark, left[path]))
+            before = left[path]
+        for path in order:
+            if not (path.over or path.job.alone):
+                out.block(path.job.case, number, path.spent_s, path.case.compared)
+        out.sync()
+        longest_s = max(longest_s, time.monotonic() - began)
 
 
 def _opened(waiting: Sequence[_Path]) -> tuple[list[_Path], list[_Path]]:
@@ -112,17 +128,17 @@ def _opened(waiting: Sequence[_Path]) -> tuple[list[_Path], list[_Path]]:
     return opened, later
 
 
-class _Now:
+class _Turns:
     """Says whose turn it is, and how much of all the work is done, in epochs."""
 
-    def __init__(self, job: Turns) -> None:
-        self._file, self._done = job.now, 0
-        self._all = sum(_OPENS + one.measure.epochs - one.start + _ENDS for one in job.jobs)
-        self.say()
+    def __init__(self, block: Block, out: PartWriter) -> None:
+        self.out, self._done = out, 0
+        self._all = sum(_OPENS + one.measure.epochs - one.start + _ENDS for one in block.jobs)
 
-    def say(self, case: int = -1, since: float = math.inf, before_s: float = 0.0) -> None:
-        """For the arguments see :class:`Turn`."""
-        Turn(case, since, before_s, self._done / self._all).say(self._file)
+    def say(self, case: str | None = None, before_s: float = 0.0) -> None:
+        """The turn of a case that has had so many seconds before; ``None``: nobody's."""
+        since, done = time.monotonic(), self._done / self._all
+        self.out.write("turn", case=case, since=since, before_s=before_s, done=done)
 
     def did(self, epochs: int) -> None:
         """So much work is done, and it is nobody's turn."""
@@ -131,13 +147,12 @@ class _Now:
 
 
 class _Path:
-    """A case that takes turns: its part, the time that it has had, and whether it is over."""
+    """A case that takes turns: the time that it has had, and whether it is over."""
 
-    def __init__(self, number: int, job: Job, ground: Ground, now: _Now) -> None:
-        self.job, self.out = job, PartWriter(job.part, more=job.start > 0)
-        self.case = MeasuredCase(job, self.out, ground, alone=False)
-        self.spent_s, self.over = 0.0, False
-        self._number, self._now, self._ground = number, now, ground
+    def __init__(self, job: Job, ground: Ground, turns: _Turns) -> None:
+        self.job, self.case = job, MeasuredCase(job, turns.out, ground)
+        self.spent_s, self.over, self.failed = job.spent_s, False, False
+        self._turns, self._ground = turns, ground
 
     def has(self, block: int) -> bool:
         """Whether it is to be measured there: no process before has done it, and nothing failed."""
@@ -166,7 +181,7 @@ class _Path:
             SystemExit: CUDA is lost.
             Exception: the disk is full.
         """
-        self._now.say(self._number, time.monotonic(), self.spent_s)
+        self._turns.say(self.job.case.id, self.spent_s - self.job.spent_s)
         begin = time.perf_counter()
 
         def guarded() -> str | None:
@@ -183,13 +198,12 @@ class _Path:
             self.end(status, reason)
             if status == "failed" and self.job.device == "cuda":
                 _look_for_cuda()
-        self._now.did(epochs)
+        self._turns.did(epochs)
 
     def end(self, status: str, reason: str | None) -> None:
         """The case is over."""
-        self.over = True
-        self.out.end(status, reason, self.spent_s)
-        self.out.close()
+        self.over, self.failed = True, status == "failed"
+        self._turns.out.end(self.job.rows, status, reason, self.spent_s)
 
 
 def _look_for_cuda() -> None:

@@ -1,0 +1,164 @@
+"""The engine: has a block done in a process of its own, and says why that failed.
+
+What the process writes into the block's part is all that it answers (bench/run/part.py).
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from gatherbench.bench.run.fork_server import ForkServer
+from gatherbench.bench.run.job import DISK_FULL, Block, Ready
+from gatherbench.bench.run.part import Record, Tail
+from gatherbench.outside import fresh, open_file
+
+#: Of what a process printed, so much of the end has its last words.
+_LOG_BYTES = 1 << 16
+#: What is likely behind a signal.
+_HINTS = {
+    "SIGKILL": " (most likely out of memory)",
+    "SIGBUS": " (most likely a mapped file that was cut short, or whose disk failed)",
+}
+WORKER = (sys.executable, "-m", "gatherbench.bench.run.worker")
+
+
+class TimeUp(Exception):  # noqa: N818 - not a fault of the program
+    """The time for the whole run is used up."""
+
+
+class Engine:
+    """Does one block at a time.
+
+    Args:
+        folder: for what its process prints.
+        environment: of all processes.
+        command: that forks them.
+        until: by :func:`time.monotonic`: then all of them have had their time.
+
+    Attributes:
+        until: see there; it may be changed.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        environment: Mapping[str, str],
+        command: tuple[str, ...] = WORKER,
+        until: float = math.inf,
+    ) -> None:
+        # There is one at a time. Elsewhere than in the run's folder, kill -9 would leave them.
+        self._log = folder / "process.log"
+        self._server, self.until = ForkServer(command, environment), until
+
+    def run(
+        self,
+        block: Block,
+        timeout_s: float = math.inf,
+        hear: Callable[[Record], None] = lambda _record: None,
+        look: Callable[[], None] = lambda: None,
+    ) -> str | None:
+        """Have a process do the block; why it failed, in words.
+
+        Args:
+            timeout_s: how long it may take until a case has its turn, and a case in all its turns.
+            hear: gets each record of the part.
+            look: called now and then; it may raise ``TimeoutError``.
+
+        Raises:
+            OSError: it found the disk full.
+            TimeUp: all time was up before it ended.
+        """
+        log, tail, begin = fresh(self._log.absolute()), Tail(block.part), time.monotonic()
+        turn: Record = {"since": None, "before_s": 0.0}
+
+        def follow() -> None:
+            nonlocal turn
+            for record in tail.more():
+                turn = record if record["kind"] == "turn" else turn
+                hear(record)
+
+        def watch() -> None:
+            follow()
+            since = begin if turn["since"] is None else turn["since"]
+            if turn["before_s"] + time.monotonic() - since > timeout_s:
+                raise TimeoutError
+            look()
+
+        try:
+            return _death_of(self._server.run(block, log, self.until, watch), log)
+        except TimeoutError as late:
+            self.check_time()
+            return str(late) or f"timed out after {timeout_s:g} s"
+        finally:
+            follow()
+
+    def ask(
+        self,
+        block: Block,
+        timeout_s: float = math.inf,
+        told: Callable[[str, float], None] = lambda _what, _fraction: None,
+        look: Callable[[], None] = lambda: None,
+    ) -> Record:
+        """What a process answers that prepares, checks or counts; else why it ``failed``.
+
+        Args:
+            told: hears what is being done, and which share of it is done.
+        """
+        block.part.unlink(missing_ok=True)
+        answer: Record = {}
+
+        def hear(record: Record) -> None:
+            nonlocal answer
+            if record["kind"] == "work":
+                told(str(record["what"]), float(record["fraction"]))
+            elif record["kind"] == "answer":
+                answer = record
+
+        death = self.run(block, timeout_s, hear, look)
+        return answer if death is None or "failed" in answer else {"failed": death}
+
+    def prepare(
+        self,
+        block: Block,
+        told: Callable[[str, float], None] = lambda _what, _fraction: None,
+        look: Callable[[], None] = lambda: None,
+    ) -> Ready | str:
+        """The block's workload, ready to be measured, or why it is not."""
+        found = self.ask(block, told=told, look=look)
+        if "dataset" not in found:
+            why = found.get("failed", "its process ended without a word")
+            return f"{block.jobs[0].case.workload.dataset} could not be prepared: {why}"
+        return Ready(Path(found["dataset"]), Path(found["trace"]), found["identity"])
+
+    def check_time(self) -> None:
+        """Raise :class:`TimeUp` if it is."""
+        if time.monotonic() >= self.until:
+            raise TimeUp
+
+    def close(self) -> None:
+        """End the process that forks; the next block starts another."""
+        self._server.close()
+
+
+def _death_of(code: int, log: Path) -> str | None:
+    """Why a worker that said nothing died, in words; ``None`` if it ended well."""
+    if code == 0:
+        return None
+    if code == DISK_FULL:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with open_file(log) as file:  # its end: a process may have printed without end
+        file.seek(max(0, log.stat().st_size - _LOG_BYTES))
+        lines = reversed(file.read().decode(errors="replace").splitlines())
+    last = next((line.strip() for line in lines if line.strip()), "it printed nothing")
+    if code < 0:
+        known = {int(s): s.name for s in signal.Signals}
+        name = known.get(-code, f"signal {-code}")
+        return f"killed by {name}{_HINTS.get(name, '')}; last words: {last}"
+    return f"exit status {code}; last words: {last}"

@@ -1,0 +1,317 @@
+"""The parts of a run: what each of its processes writes as it measures, a JSON object a line.
+
+The runner reads a part while its process writes it, and what counts of it once more when that has
+ended, however it ended. Of a case that has not ended in a part its whole *blocks* count: epochs
+whose rows have been compared. A process that goes on with it measures the others.
+
+Kinds of records, beside the fields that name their case: ``row`` (an observation), ``samples``
+(seconds of each minibatch), ``series`` (what was polled), ``block`` (the case has had its epoch of
+a block), ``end`` (its last row); and what says how the work goes: ``turn`` (whose it is), ``work``
+(what is prepared or counted, and its ``fraction``) and ``answer`` (what came of that).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from gatherbench.bench.plan.workload import Case
+from gatherbench.bench.run.rows import HEADER, Row, RowMaker
+from gatherbench.outside import open_file, parsed
+
+Record: TypeAlias = dict[str, Any]
+#: Workload, strategy, variant and repeat: what identifies a case among those of a run.
+CaseId: TypeAlias = tuple[str, str, str, int]
+
+CASE_STAGE, CASE_METRIC = "case", "wall_time"
+#: Of the rows that belong to the run as a whole; the last of them is its wall time.
+CALIBRATION_STAGE = "calibration"
+#: Of the rows that say whether a case is right. One that failed: nothing that it measured holds.
+CHECK_STAGE = "check"
+CASE_CLOCK = "time.perf_counter"
+#: ``source`` of the last row of a case that was never started, because what it needs could not be
+#: had (a download that failed, say). Such a case is tried again when the run is resumed.
+NOT_PREPARED = "preparation of dataset and minibatches"
+#: ``source`` of the last row of a case that was cut off and has whole blocks. They count, and a run
+#: that is resumed measures the others.
+CUT_OFF = "time.perf_counter, up to the last whole block: the case was cut off"
+#: ``source`` of how many of its rows have been compared.
+COMPARED_EACH = "rows compared in each epoch; cut off before the comparison after the last"
+
+_CASE = ("workload", "strategy", "variant", "repeat")
+#: The fields that records of a kind have.
+_FIELDS: dict[str, set[str]] = {
+    "row": set(HEADER),
+    "end": {*HEADER, "at"},
+    "samples": {*_CASE, "epoch", "stage", "values"},
+    "series": {*_CASE, "epoch", "metric", "unit", "points"},
+    "block": {*_CASE, "number", "wall_time_s", "rows"},
+    "turn": {"case", "since", "before_s", "done"},
+    "work": {"what", "fraction"},
+    "answer": set(),
+}
+
+
+class StoreError(ValueError):
+    """A run folder that cannot be read or written; the message names it and the remedy."""
+
+
+def key_of(item: Case | Row) -> CaseId:
+    """What identifies a case among the rows of a run."""
+    workload = item.workload if isinstance(item, Row) else item.workload.id
+    return (workload, item.strategy, item.variant, item.repeat)
+
+
+class PartWriter:
+    """Writes a part; each record is in the file as soon as it is known."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", encoding="utf-8")
+
+    def close(self) -> None:
+        """Close the file; what was written stands already."""
+        self._file.close()
+
+    def write(self, kind: str, **fields: Any) -> None:
+        """Write a record."""
+        self._file.write(json.dumps({"kind": kind, **fields}) + "\n")
+        self._file.flush()
+
+    def row(self, row: Row) -> None:
+        self.write("row", **_fields(row))
+
+    def rows(self, rows: Iterable[Row]) -> None:
+        """Each as soon as it is known."""
+        for row in rows:
+            self.row(row)
+
+    def samples(self, case: Case, epoch: int, stage: str, values: list[float]) -> None:
+        """Seconds of ``stage`` for each minibatch of ``epoch``, in order."""
+        self.write("samples", **case.names, epoch=epoch, stage=stage, values=values)
+
+    def series(
+        self, case: Case, epoch: int, metric: str, unit: str, points: Iterable[tuple[float, float]]
+    ) -> None:
+        """What was polled during ``epoch``: (s since its window opened, value then)."""
+        fields = {"epoch": epoch, "metric": metric, "unit": unit, "points": list(points)}
+        self.write("series", **case.names, **fields)
+
+    def block(self, case: Case, number: int, spent_s: float, compared: int) -> None:
+        """The case has had its epoch of a block, and so has each path.
+
+        Args:
+            spent_s: that the case has taken so far, in all its processes.
+            compared: rows of it that this process has compared.
+        """
+        fields = {"number": number, "wall_time_s": spent_s, "rows": compared}
+        self.write("block", **case.names, **fields)
+
+    def end(
+        self,
+        make: RowMaker,
+        status: str,
+        reason: str | None,
+        wall_time_s: float,
+        source: str = CASE_CLOCK,
+    ) -> None:
+        """The case is over: ``ok``, ``skipped`` or ``failed``; that is on the disk from now on."""
+        what = (CASE_STAGE if make.workload else CALIBRATION_STAGE, CASE_METRIC, "s")
+        if status == "ok":
+            row = make.ok(*what, wall_time_s, source)
+        else:
+            row = make.missing(*what, source, reason or "ended without a word", status)
+        self.write("end", **_fields(row), at=time.time())
+        self.sync()
+
+    def sync(self) -> None:
+        """See what was written to the disk."""
+        os.fsync(self._file.fileno())
+
+
+def _fields(row: Row) -> Record:
+    return {name: getattr(row, name) for name in HEADER}
+
+
+def drop_torn(path: Path) -> None:
+    """Drop a last line that its writer, which is gone, had not finished."""
+    with path.open("rb+") as file:
+        file.truncate(file.read().rfind(b"\n") + 1)
+
+
+def read_part(path: Path) -> Iterator[Record]:
+    """The records of a part; a torn last line (its writer was killed) is left out.
+
+    Raises:
+        StoreError: a line is damaged, or it is no file.
+    """
+    number = 0
+    try:
+        with open_file(path) as file:
+            for line in file:
+                number += 1
+                if line.endswith(b"\n"):
+                    yield _record(parsed(line))
+    except (OSError, ValueError) as error:
+        raise StoreError(
+            f"{path}: line {number}: {error}; delete the file and resume the run: its cases are"
+            " measured again"
+        ) from error
+
+
+def _record(found: Any) -> Record:
+    """
+    Raises:
+        ValueError: it is no record of a part.
+    """
+    fields = _FIELDS.get(str(found.get("kind"))) if isinstance(found, dict) else None
+    if fields is None or not fields <= found.keys():
+        raise ValueError("it is no record of a case")
+    record: Record = found
+    return record
+
+
+def ranks_folder(part: Path) -> Path:
+    """Where the ranks of a case write a part each, until these are the case's."""
+    return part.with_suffix(".ranks")
+
+
+def rank_part(part: Path, rank: int) -> Path:
+    """The part of one of them."""
+    return ranks_folder(part) / f"rank{rank}.jsonl"
+
+
+def read_ranks(part: Path, world: int) -> dict[int, list[Record]]:
+    """The records of the ranks of a case whose part is ``part``, by rank."""
+    files = {rank: rank_part(part, rank) for rank in range(world)}
+    return {rank: list(read_part(file)) for rank, file in files.items() if file.exists()}
+
+
+class Tail:
+    """Follows a part while its process writes it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._at = path, 0
+
+    def more(self) -> list[Record]:
+        """The records that have been written since; what is none is left to :func:`read_part`."""
+        found: list[Record] = []
+        try:
+            with open_file(self._path) as file:
+                file.seek(self._at)
+                text = file.read()
+        except OSError:
+            return found
+        whole = text[: text.rfind(b"\n") + 1]
+        self._at += len(whole)
+        for line in whole.splitlines():
+            try:
+                found.append(_record(parsed(line)))
+            except ValueError:
+                continue
+        return found
+
+
+def rows_of(records: Iterable[Record], kind: str = "row") -> list[Row]:
+    """The rows among the records of a part.
+
+    Raises:
+        StoreError: one of them is none.
+    """
+    try:
+        return [Row(**{n: r[n] for n in HEADER}) for r in records if r["kind"] == kind]
+    except (ValueError, TypeError, OverflowError) as error:
+        raise StoreError(
+            f"a row in the parts of a run is none ({error}); delete parts/ in its folder and resume"
+        ) from error
+
+
+def counted(path: Path) -> Iterator[Record]:
+    """The records of a part that count: of a case that has not ended in it, its whole blocks'.
+
+    Errors as of :func:`read_part`.
+    """
+    records, whole = list(read_part(path)), dict[CaseId, float]()
+    for record in records:
+        if record["kind"] in ("block", "end"):
+            whole[_case(record)] = record.get("number", math.inf)
+    for record in records:
+        if "workload" in record and record.get("epoch", -1) <= whole.get(_case(record), -2):
+            yield record
+
+
+def _case(record: Record) -> CaseId:
+    workload, strategy, variant, repeat = (record[name] for name in _CASE)
+    return (workload, strategy, variant, repeat)
+
+
+@dataclass
+class SoFar:
+    """What the processes of a case have written that counts.
+
+    Attributes:
+        blocks: how many of its blocks are whole.
+        spent_s: that these took.
+        ended: its last row, with which no other process goes on.
+    """
+
+    _rows: dict[tuple[object, ...], Row] = field(default_factory=dict)
+    blocks: int = 0
+    spent_s: float = 0.0
+    ended: Row | None = None
+    _compared: float = 0.0
+
+    def add(self, records: Iterable[Record]) -> None:
+        """Take in what another process has written of the case.
+
+        Each process opens the path: what the last of them found stands.
+        """
+        records = list(records)
+        mine: dict[tuple[object, ...], Row] = {}
+        for row in rows_of(records):
+            mine.setdefault((row.epoch, row.stage, row.metric, row.basis, row.rank), row)
+        self._rows.update(mine)
+        for record in records:
+            if record["kind"] == "block":
+                self.blocks, self.spent_s = record["number"] + 1, record["wall_time_s"]
+                self._compared = max(self._compared, record["rows"])
+        self.ended = next(iter(rows_of(records, "end")), None)
+
+    @property
+    def rows(self) -> list[Row]:
+        """Its rows, the last of which says how it ended."""
+        rows = list(self._rows.values())
+        if self.ended is not None:
+            return [*rows, self.ended]
+        how: dict[str, Any] = {
+            "epoch": -1,
+            "basis": "measured",
+            "rank": -1,
+            "status": "ok",
+            "reason": None,
+        }
+        about = replace(rows[0], **how, unit="1")
+        checked: dict[str, Any] = {"stage": CHECK_STAGE, "metric": "rows", "source": COMPARED_EACH}
+        seen = replace(about, **checked, value=float(self._compared))
+        case: dict[str, Any] = {
+            "stage": CASE_STAGE,
+            "metric": CASE_METRIC,
+            "source": CUT_OFF,
+            "unit": "s",
+        }
+        return [*rows, seen, replace(about, **case, value=float(self.spent_s))]
+
+
+def take_in(found: dict[CaseId, SoFar], path: Path) -> None:
+    """Add what counts of a part to what there is of its cases. Errors as of :func:`read_part`."""
+    records: dict[CaseId, list[Record]] = defaultdict(list)
+    for record in counted(path):
+        records[_case(record)].append(record)
+    for case, of_case in records.items():
+        found.setdefault(case, SoFar()).add(of_case)
