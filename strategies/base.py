@@ -169,8 +169,6 @@ class Fetcher(Observed, ABC):
     #: How many minibatches the loop may submit ahead of the one it trains on. 0 for a blocking
     #: strategy: its ``submit`` does the work. A path that is still being chosen may change it.
     lookahead: int = 0
-    #: Threads of torch's pool that work while it fetches; 0: no more than the process has.
-    torch_threads: int = 0
     #: Whether :meth:`tune` has something to find out.
     tunable: bool = False
     #: Whether each fetch reads the table as it is then. Where it is false, the path has copied

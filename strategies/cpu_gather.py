@@ -64,7 +64,6 @@ class NaiveFetcher(Fetcher):
         super().__init__(features, with_index(device))
         self._table = features
         self._ring = TicketRing(1)
-        self.torch_threads = available_cores()
 
     def _submit(self, ids: Tensor) -> Ticket:
         self._ring.claim()

@@ -54,10 +54,10 @@ class WrongRowsError(RuntimeError):
     metric, source = "rows", COMPARED
 
 
-class WrongConductError(WrongRowsError):
-    """Its rows are right, and it left a process behind."""
+class WrongThreadsError(WrongRowsError):
+    """The rows are right, and torch had other threads than the case was given."""
 
-    metric, source = "conduct", "the processes that began with the path, when it is closed"
+    metric, source = "threads", "torch.get_num_threads"
 
 
 class WrongMemoryError(RuntimeError):

@@ -121,7 +121,7 @@ class Engine:
             elif record["kind"] == "answer":
                 answer = record
 
-        death = self.run(block, timeout_s, hear, look)
+        death = self.run(block, timeout_s, hear, look=look)
         return answer if death is None or "failed" in answer else {"failed": death}
 
     def prepare(

@@ -26,13 +26,11 @@ from typing import Any
 
 import psutil
 
-from gatherbench.strategies.children import adopt_orphans
-
 #: How long a process or server that was killed is waited for.
 KILL_S = 30.0
 #: How long the processes that one leaves behind may take to end, and once they have been killed.
 GRACE_S, _KILLED_S = 5.0, 10.0
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 #: How often somebody who wants to look at the work while it goes on may do so.
 _LOOK_S = 0.2
 
@@ -56,7 +54,8 @@ def serve_requests(work: Callable[[Any], None]) -> None:
     """
     server, runner, child = os.getpid(), Connection(os.dup(0)), 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-    adopt_orphans(True)
+    if sys.platform == "linux":  # what loses its parent, as a daemon, becomes a child of this one
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
         while True:
             try:

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -40,9 +40,9 @@ from gatherbench.bench.run.check import (
     NO_SCORE,
     StaysOnHost,
     Witness,
-    WrongConductError,
     WrongMemoryError,
     WrongRowsError,
+    WrongThreadsError,
     check_ready,
     check_rows,
     residency_row,
@@ -79,7 +79,6 @@ from gatherbench.bench.run.table import (
     table_kind,
     table_refusal,
 )
-from gatherbench.bench.run.torch_threads import TorchThreads
 from gatherbench.bench.run.tuned import tuned_once
 from gatherbench.bench.run.untimed import EnergyBlock, disk_roof, peak_of, row_of
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
@@ -95,7 +94,6 @@ from gatherbench.kernels.table_file import TableFile
 from gatherbench.outside import words_of
 from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies.base import COUNTS, Fetcher, SetupStep, Strategy
-from gatherbench.strategies.children import Children
 from gatherbench.strategies.knowledge import Knowledge, Ranks
 from gatherbench.strategies.places import reads_managed
 from gatherbench.strategies.registry import build
@@ -133,12 +131,6 @@ class Ground:
         )
         torch.set_num_threads(_threads_of_torch(torch.device(self._job.device)))
         return binding
-
-    @cached_property
-    def threads(self) -> TorchThreads:
-        """Torch's on this thread, which :attr:`binding` has given it."""
-        self.binding  # noqa: B018 - it sets them
-        return TorchThreads()
 
     @cached_property
     def dataset(self) -> GraphDataset:
@@ -209,12 +201,30 @@ class Ground:
 def _phase(
     method: Callable[Concatenate[MeasuredCase, P], R],
 ) -> Callable[Concatenate[MeasuredCase, P], R]:
-    """Of a case: the processes that begin meanwhile are its path's, and torch keeps its threads."""
+    """A phase of a case, in which nobody changes how many threads torch has.
+
+    torch, numba and other libraries share one OpenMP runtime, and whoever sets its threads last
+    wins: a call that only asked numba for a number gave torch all cores back. No row is wrong then,
+    and every time is.
+    """
 
     @wraps(method)
     def phase(self: MeasuredCase, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        with self.children, self._ground.threads.kept(f"in {method.__name__}()"):
-            return method(self, *args, **kwargs)
+        self._ground.binding  # noqa: B018 - gives torch its threads
+        given = torch.get_num_threads()
+        try:
+            result = method(self, *args, **kwargs)
+        finally:
+            found = torch.get_num_threads()
+            if found != given:
+                torch.set_num_threads(given)
+        if found != given:
+            raise WrongThreadsError(
+                f"torch had {given} threads and now has {found}: a call in {method.__name__}()"
+                " changed them (torch, numba and others share OpenMP's), and what is timed holds no"
+                " more"
+            )
+        return result
 
     return phase
 
@@ -246,13 +256,9 @@ class MeasuredCase(ExitStack):
         self._job, self._out, self._ground, self._alone = job, out, ground, job.alone
         self._device = torch.device(job.device)
         self.strategy = build(job.case.strategy, job.case.params)
-        self.children, self._epochs = Children(), 0
+        self._epochs = 0
         #: Brings back what is scored in the end.
         self._trained: Callable[[], None] | None = None
-
-    def __enter__(self) -> Self:
-        self.enter_context(self.strategy.surroundings(self._device))
-        return super().__enter__()
 
     def __exit__(self, kind: Any, error: BaseException | None, where: Any) -> bool | None:
         if isinstance(error, WrongRowsError | WrongMemoryError):
@@ -281,9 +287,13 @@ class MeasuredCase(ExitStack):
         reason = self.strategy.skip(self._device, size)
         return reason or self._ground.table_refusal(self.strategy)
 
-    @_phase
     def open(self) -> str | None:
         """Open the path, prove it right and warm it up; why it cannot run here."""
+        self.enter_context(self.strategy.surroundings(self._device))
+        return self._open()
+
+    @_phase
+    def _open(self) -> str | None:
         job, out, ground, strategy = self._job, self._out, self._ground, self.strategy
         device, group, plan = self._device, ground.group, job.measure
         binding = ground.binding
@@ -400,8 +410,6 @@ class MeasuredCase(ExitStack):
             out.row(training.traced(job.traces))
         out.row(job.rows.ok(CHECK_STAGE, "rows", "1", training.witness.rows, COMPARED))
         self.close()
-        if (left := self.children.left()) is not None:
-            raise WrongConductError(f"it left a process behind when it was closed: {left}")
         del self._training  # with the table, of which the host may have room for one alone
         file = self._file if self._ground.group.world == 1 else None
         out.rows(disk_roof(file, job.rows, job.case.repeat))
@@ -505,8 +513,7 @@ class _Training:
         self.out.rows(_setup_rows(tuned, make))
         for number in range(plan.warmup_epochs):
             watched = self._compared(when, self.epochs.batches, everything)
-            resting = self._torch_resting("in the warm-up")
-            with watched as watch, resting:
+            with watched as watch:
                 self._epoch(self.epochs.warm_up(number), unmarked, watch)
         return tuned
 
@@ -557,16 +564,6 @@ class _Training:
     def _epoch(self, batches: Iterator[MiniBatch], mark: Mark, watch: Watch) -> EpochTimes:
         return run_epoch(batches, self.fetcher, self.trainer, mark, watch, self.group)
 
-    def _torch_resting(self, when: str) -> AbstractContextManager[None]:
-        """Torch keeps its threads, and where the path has one of them its pool sleeps.
-
-        Between ranks a pool is not told from the threads of gloo and NCCL, which have no names of
-        their own (NCCL's only with ``NCCL_SET_THREAD_NAME=1``).
-        """
-        threads, alone = self.ground.threads, self.group.world == 1
-        declared = max(threads.given, self.fetcher.torch_threads) if alone else 0
-        return threads.resting(when, declared)
-
     def _further_epoch(self) -> None:
         self._epoch(self.epochs.further(), unmarked, UNWATCHED)
 
@@ -578,8 +575,7 @@ class _Training:
         batches = self.epochs.measured(chosen)
         self.epochs.waited_s()  # in epochs that are not measured
         self.trainer.around.counts()
-        resting = self._torch_resting(f"in epoch {number}")
-        with spots as watch, resting, recorder:
+        with spots as watch, recorder:
             times = self._epoch(batches, mark, watch)
         source = "which epoch of the workload its minibatches were drawn for"
         out.row(self.job.rows.ok(*SET, chosen, source, number))

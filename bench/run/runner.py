@@ -384,7 +384,8 @@ class Runner:
             self.engine.close()
             self._served = 0
         self._served += len(jobs)
-        by_id, told = {job.case.id: job.case for job in jobs}, (None, 0.0)
+        by_id = {job.case.id: job.case for job in jobs}
+        told = (jobs[0].case.id if len(jobs) == 1 else None, 0.0)
 
         def hear(record: Record) -> None:
             nonlocal told

@@ -18,7 +18,7 @@ from gatherbench.bench.meters.nvml_device import GpuUnderTest, NvmlDevice, Senso
 from gatherbench.bench.meters.power import SHORTEST_ENERGY_WINDOW_S, GpuPowerMeter
 from gatherbench.bench.meters.recorder import closed
 from gatherbench.bench.meters.trust import SensorCheck, calibrate
-from gatherbench.bench.run.job import CHOICE, Job, outcome
+from gatherbench.bench.run.job import CHOICE, COPIES_MIB, Job, outcome
 from gatherbench.bench.run.part import CALIBRATION_STAGE as STAGE
 from gatherbench.bench.run.part import PartWriter
 from gatherbench.bench.run.rows import Row, RowMaker
@@ -72,7 +72,7 @@ class PinnedCopier:
 
 def check_sensors(job: Job, out: PartWriter) -> None:
     """Calibrate the GPU's sensors for the run; the answer is which of them to trust."""
-    begin, choice = time.perf_counter(), SensorChoice()
+    begin, choice = time.monotonic(), SensorChoice()
 
     def work() -> None:
         nonlocal choice
@@ -81,7 +81,7 @@ def check_sensors(job: Job, out: PartWriter) -> None:
     status, reason = outcome(work)
     if reason is not None:
         choice = SensorChoice(None, Reason("failed", f"the calibration ended with {reason}"))
-    out.end(job.run, status, reason, time.perf_counter() - begin)
+    out.end(job.run, status, reason, time.monotonic() - begin)
     out.write("answer", choice=CHOICE.dump_python(choice, mode="json"))
 
 

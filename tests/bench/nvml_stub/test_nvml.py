@@ -484,9 +484,9 @@ def job(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     monkeypatch.setattr(sensor_check, "IDLE_S", 0.3)
     monkeypatch.setattr(power, "SHORTEST_ENERGY_WINDOW_S", 0.25)
     case, none = Case(Workload("tiny"), "cpu_gather", "", {}, 0), Path()
-    measure = Measure(known_copies=[256.0, 1.0])
     run = RowMaker("run", "abc", "box", "cuda")
-    return Job(case, measure, "cuda", run, none, none, tmp_path / "part.jsonl")
+    monkeypatch.setattr(sensor_check, "COPIES_MIB", (256.0, 1.0))
+    return Job(case, Measure(), "cuda", run, none, none, tmp_path / "part.jsonl")
 
 
 def test_the_worker_writes_rows_and_a_choice(job, driver):

@@ -274,7 +274,7 @@ def test_a_second_process_measures_the_blocks_that_are_left_and_scores_nothing(m
     kept = list[str]()
     for line in first.read_text().splitlines(keepends=True):
         kept += [line] if f'"{PINNED}"' in line else []
-        if '"block"' in line and '"number": 1' in line:
+        if f'"{PINNED}"' in line and '"block"' in line and '"number": 1' in line:
             break
     first.write_text("".join(kept))
     found: dict[Any, SoFar] = {}

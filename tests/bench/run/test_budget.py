@@ -298,13 +298,14 @@ def test_a_process_says_how_much_of_its_work_is_done_and_the_runner_passes_it_on
     run = runner(store, wanted, progress=progress)
     first, second = (one.id for one in wanted)
 
-    def says(_block: Block, _timeout_s: float, hear: Any) -> None:
+    def says(_block: Block, _timeout_s: float, hear: Any, **_: Any) -> None:
         for case, done in ((first, 0.0), (second, 0.5), (second, 0.5), (None, 0.5)):
             hear({"kind": "turn", "case": case, "since": 0.0, "before_s": 0.0, "done": done})
 
-    monkeypatch.setattr(run.engine, "run", says)
     run._ended = 4
     ready = Ready(Path("/nowhere"), Path("/nowhere-"), "it")
+    monkeypatch.setattr(run, "_counted", lambda _: None)
+    monkeypatch.setattr(run.engine, "run", says)
     jobs = [run._job(case, ready, store.new_part()) for case in wanted]
     turn = list[str]()
     assert run._measured(jobs, turn, 8) is None

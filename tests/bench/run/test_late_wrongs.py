@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -14,7 +13,7 @@ from torch import Tensor
 from gatherbench.bench.run import check as check_module
 from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run.agreement import judged
-from gatherbench.bench.run.check import WrongConductError, WrongRowsError
+from gatherbench.bench.run.check import WrongRowsError
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.part import read_part, rows_of
@@ -186,14 +185,6 @@ class ChangesLater(BesideTraining):
 
     def beside(self, x: Tensor) -> None:
         x[-1] = 0
-
-
-class LeavesAProcess(Right):
-    """Whose parent ends at once, as a daemon's."""
-
-    def __init__(self, features: Tensor, device: torch.device) -> None:
-        super().__init__(features, device)
-        subprocess.run(["sh", "-c", "sleep 600 &"], check=True)
 
 
 class Ready(Right):
@@ -378,15 +369,6 @@ def test_a_path_that_is_wrong_only_beside_the_training(make_job, monkeypatch, fe
 
     monkeypatch.setattr(measure_module.Trainer, "step", beside)
     rejected(make_job(), fetcher, monkeypatch, r"in the warm-up: row \d+, column 0: ")
-
-
-def test_a_path_that_leaves_a_process_is_rejected(make_job, monkeypatch):
-    job = make_job()
-    why = r"it left a process behind when it was closed: \d+ \(sleep 600\)"
-    with pytest.raises(WrongConductError, match=why):
-        measured(job, LeavesAProcess, monkeypatch)
-    last = rows_of(read_part(job.part))[-1]
-    assert (last.stage, last.metric, last.status) == ("check", "conduct", "failed")
 
 
 def test_wrong_rows_that_no_draw_met_are_betrayed_by_the_losses(make_job, monkeypatch):

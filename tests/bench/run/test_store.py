@@ -301,8 +301,8 @@ def test_a_fifo_in_place_of_a_part_is_refused(store):
 def test_a_part_is_followed_line_by_line(store):
     tail = Tail(part := store.new_part())
     assert tail.more() == []
-    out = PartWriter(part)
-    out.write("work", what="drawing", fraction=0.5)
+    with closing(PartWriter(part)) as out:
+        out.write("work", what="drawing", fraction=0.5)
     assert [record["fraction"] for record in tail.more()] == [0.5]
     with part.open("a") as file:
         file.write('{"kind": "answer"')

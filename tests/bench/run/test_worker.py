@@ -25,7 +25,7 @@ from gatherbench.outside import fresh
 def ended(job: Job) -> dict[str, Any]:
     """How the worker ends the job; it measures nothing before."""
     fresh(job.part)
-    do(Block("measure", (job,)))
+    do(Block("measure", (replace(job, alone=True),)))
     (end,) = (record for record in read_part(job.part) if record["kind"] == "end")
     return end
 
@@ -87,7 +87,6 @@ for job in jobs:
     worker.do(Block("measure", (job,)))
     print(len(os.sched_getaffinity(0)), torch.get_num_threads())
 from gatherbench.bench.run.models import build_model
-from gatherbench.outside import fresh
 build_model(gat.case.workload, 4, 3)
 made = [m.__file__ for n, m in sys.modules.items() if n.endswith(("_propagate", "_edge_updater"))]
 print(*made)
