@@ -212,8 +212,7 @@ def _fold(job: Job, killed: list[str], out: PartWriter) -> str | None:
     }
     # They may come from elsewhere, and say of no case but this.
     rows = {
-        rank: [replace(job.rows.own(row), rank=rank) for row in rows_of(records)]
-        for rank, records in parts.items()
+        rank: [job.rows.own(row) for row in rows_of(records)] for rank, records in parts.items()
     }
     for of_rank in rows.values():
         out.rows(of_rank)
