@@ -30,6 +30,7 @@ from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run.agreement import judged
 from gatherbench.bench.run.engine import WORKER, Engine, TimeUp
+from gatherbench.bench.run.frames import write_columns
 from gatherbench.bench.run.guards import only_one, terminate_as_interrupt
 from gatherbench.bench.run.job import CHOICE, Block, Job, Ready, is_disk_full
 from gatherbench.bench.run.launch import MachineLostError
@@ -226,8 +227,8 @@ class Runner:
         self.left = sum(key_of(case) not in done for case in cases)
         total, self._ended = len(cases), len(cases) - self.left
         missing = [one for one in enumerate(cases, start=1) if key_of(one[1]) not in done]
-        if missing:  # where nothing can be written, it is known before anything is measured
-            self.store.parts.mkdir(exist_ok=True)
+        # Where nothing can be written, it is known before anything is measured.
+        write_columns(self.store.folder, self.store.frames().columns)
         for group in self._groups(missing):
             self.left -= self._run(group, total)
         self._cases_s = self._further_s
@@ -418,6 +419,7 @@ class Runner:
 
     def _beside(self, name: str) -> Path:
         """The part of a process that measures nothing."""
+        self.store.parts.mkdir(exist_ok=True)
         return self.store.parts.absolute() / f"{name}.jsonl"
 
     def _asked(self, do: Literal["prepare", "check", "count"], case: Case, part: Path) -> Block:

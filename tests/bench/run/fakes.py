@@ -72,7 +72,7 @@ def skipped(job: Job, table: Any = None, group: Any = None) -> str | None:
     """Why a case cannot run here, alone; ``None``: it has been measured."""
     from gatherbench.bench.run.group import ALONE  # brings torch, which takes its time
     from gatherbench.bench.run.measure import Ground, MeasuredCase
-    from gatherbench.bench.run.nvtx import unmarked
+    from gatherbench.bench.run.nvtx import nvtx_session
 
     if job.counts is None and group is None:
         with suppress(DatasetError):  # of a case that is refused
@@ -80,7 +80,8 @@ def skipped(job: Job, table: Any = None, group: Any = None) -> str | None:
     job, ground = replace(job, alone=True), Ground(job, table, group or ALONE)
     with closing(PartWriter(fresh(job.part))) as out, MeasuredCase(job, out, ground) as case:
         if (why := case.open()) is None:
-            for number in range(job.measure.epochs):
-                case.epoch(number, unmarked)
+            with nvtx_session(job.measure.nvtx) as mark:
+                for number in range(job.measure.epochs):
+                    case.epoch(number, mark)
             case.finish()
     return why

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from gatherbench.bench.read.derive import repeat_logs
-from gatherbench.bench.read.tables import Run, no_samples, process_at, run_of
+from gatherbench.bench.read.derive import epoch_logs
+from gatherbench.bench.read.tables import Run, no_samples, run_of
 from gatherbench.bench.run.agreement import strays
 from gatherbench.bench.run.part import CUT_OFF, PartWriter, counted
 from gatherbench.bench.run.rows import PROCESS, SET, Row, RowMaker
@@ -205,12 +205,8 @@ def test_each_process_of_a_repeat_is_one_number_paired_in_its_own_blocks():
     a = resumed("naive", [2.0, 4.0, 30.0, 60.0], [3.0, 2.0, 3.0, 2.0])
     b = resumed("pinned", [1.0, 2.0, 10.0, 20.0], [3.0, 2.0, 3.0, 2.0])
     run = read(a + b)
-    case = (WORKLOAD.id, "cpu_gather", "naive", 0)
-    assert [process_at(run.processes, case, epoch) for epoch in range(4)] == [100, 100, 200, 200]
-    logs = {
-        k.variant: v
-        for k, v in repeat_logs(run.values("epoch", "wall_time"), run.processes).items()
-    }
+    assert run.measured["block"].tolist() == [0, 0, 1, 1] * 2
+    logs = {key.variant: found for key, found in epoch_logs(run).items()}
     found = ratio_of(logs["naive"], logs["pinned"])
     assert found.value == pytest.approx(math.sqrt(6))
     assert found.repeats == 2
