@@ -173,10 +173,6 @@ class SnapshotSampler(NeighborSampler):
         """One more for another thread, with a memory of its own."""
         return type(self)(self.policy, self._indptr, self._indices, self.fanouts, threads)
 
-    def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
-        made = (self.policy, self._indptr, self._indices, self.fanouts, self.threads)
-        return type(self), made
-
     @property
     def cache_bytes(self) -> int:
         """Memory of all that is remembered, room for nodes that were never asked for among it."""

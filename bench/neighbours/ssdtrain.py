@@ -12,20 +12,16 @@ Tensors are moved by their storage: views of one are stored once, and come back 
 
 from __future__ import annotations
 
-import mmap
-import os
-import tempfile
 import threading
 import time
 import weakref
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,15 +29,12 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import checkpoint
 
+from gatherbench.bench.neighbours.pieces import LostActivationsError, PieceFile, Pool, host_piece
 from gatherbench.bench.plan.doors import AroundStep
 from gatherbench.bench.run.step_context import NOTHING_AROUND, StepContext
 
-T = TypeVar("T")
-
 #: What is brought before the backward pass asks for it, tensors; and threads each way.
 AHEAD, THREADS = 2, 2
-#: Direct writes are of whole blocks, from memory that begins at a page.
-_BLOCK = 4096
 #: What is counted: unit, and where the number comes from.
 MOVED = {
     "out": ("B", "storages handed to the threads that store them"),
@@ -50,10 +43,6 @@ MOVED = {
     "stall": ("s", "time.perf_counter, the training thread's waits for storages"),
     "buffers": ("B", "buffers in host memory, used again from step to step"),
 }
-
-
-class LostActivationsError(RuntimeError):
-    """A saved tensor could not be stored or brought back: the case cannot go on."""
 
 
 @dataclass(frozen=True)
@@ -108,93 +97,6 @@ class _Saved:
     ready: Any = None  # on a GPU the event after which its memory may be read, or written
 
 
-class _Pool(Generic[T]):
-    """Pieces of a power of two, made when there is none that was given back."""
-
-    def __init__(self, make: Callable[[int], T]) -> None:
-        self._make, self._lock = make, threading.Lock()
-        self._free: dict[int, list[T]] = defaultdict(list)
-        self.made_bytes = 0
-
-    def take(self, nbytes: int) -> T:
-        size = piece_bytes(nbytes)
-        with self._lock:
-            if self._free[size]:
-                return self._free[size].pop()
-            self.made_bytes += size
-            return self._make(size)
-
-    def give(self, nbytes: int, piece: T) -> None:
-        with self._lock:
-            self._free[piece_bytes(nbytes)].append(piece)
-
-
-def piece_bytes(nbytes: int) -> int:
-    """Bytes of the buffer, or of the part of the file, for so many: a power of two of blocks."""
-    return max(_BLOCK, 1 << (nbytes - 1).bit_length())
-
-
-class _File:
-    """A file without a name, whose room the system takes back whatever becomes of the process."""
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix="activations-", dir=folder)
-        os.close(handle)
-        try:
-            self._fd = os.open(name, os.O_RDWR | os.O_DIRECT)
-        except OSError as error:
-            said = f"{folder} takes no direct writes (O_DIRECT), so its disk cannot be measured"
-            raise LostActivationsError(f"{said}: {error.strerror}") from None
-        finally:
-            Path(name).unlink()
-        self._end = 0
-        self._places = _Pool(self._append)
-        self.close = weakref.finalize(self, os.close, self._fd)
-
-    def _append(self, size: int) -> int:
-        self._end += size
-        return self._end - size
-
-    def write(self, piece: Tensor, nbytes: int) -> int:
-        """Where in the file the first ``nbytes`` of a buffer are now."""
-        place = self._places.take(nbytes)
-        try:
-            _whole(os.pwritev, self._fd, piece, nbytes, place)
-        except OSError:
-            self._places.give(nbytes, place)
-            raise
-        return place
-
-    def read(self, piece: Tensor, nbytes: int, place: int) -> None:
-        _whole(os.preadv, self._fd, piece, nbytes, place)
-
-    def free(self, nbytes: int, place: int) -> None:
-        self._places.give(nbytes, place)
-
-
-def _whole(call: Callable[..., int], fd: int, piece: Tensor, nbytes: int, place: int) -> None:
-    """Move ``nbytes``, by whole blocks, in as many calls as it takes.
-
-    Raises:
-        OSError: the system refuses, or moves no byte more.
-    """
-    wanted, moved = -(-nbytes // _BLOCK) * _BLOCK, 0
-    view = piece.numpy().data
-    while moved < wanted:
-        now = call(fd, [view[moved:wanted]], place + moved)
-        if now <= 0:
-            raise OSError(0, f"{moved} of {wanted} B were moved and no more")
-        moved += now
-
-
-def _host_piece(size: int, *, pinned: bool) -> Tensor:
-    """A buffer, uint8 ``[size]``, that begins at a page."""
-    if pinned:
-        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
-    return torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8)
-
-
 class Offload(StepContext):
     """Moves saved tensors out of the device's memory, and back.
 
@@ -216,8 +118,8 @@ class Offload(StepContext):
         self._device, self._smallest = device, smallest_bytes
         self._staying: set[int] = set()
         self._forward = False
-        self._file = None if folder is None else _File(folder)
-        self._buffers = _Pool(partial(_host_piece, pinned=self._on_gpu))
+        self._file = None if folder is None else PieceFile(folder)
+        self._buffers = Pool(partial(host_piece, pinned=self._on_gpu))
         self._out, self._back = (
             ThreadPoolExecutor(THREADS, thread_name_prefix=f"gatherbench-{way}")
             for way in ("store", "load")

@@ -64,7 +64,7 @@ class AroundStep(ABC):
         """A :class:`~gatherbench.bench.run.step_context.StepContext` for the steps of a model.
 
         Args:
-            model: on the device; its layers may be changed.
+            model: its layers may be changed.
             folder: for files; it is made when it is needed.
         """
 

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from gatherbench.bench.neighbours import ssdtrain as module
-from gatherbench.bench.neighbours.ssdtrain import (
+from gatherbench.bench.neighbours.pieces import (
     LostActivationsError,
-    Offload,
-    Recompute,
+    Pool,
+    host_piece,
     piece_bytes,
 )
+from gatherbench.bench.neighbours.ssdtrain import Offload, Recompute
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.models import Trainer, build_model
@@ -203,7 +204,7 @@ def test_a_full_disk_and_a_failed_write_end_the_case_and_say_why(make_job, monke
             raise OSError(number, os.strerror(number))
         return 0
 
-    monkeypatch.setattr(module.os, "pwritev", fails)
+    monkeypatch.setattr(os, "pwritev", fails)
     from gatherbench.bench.run.job import outcome
 
     status, reason = outcome(lambda: skipped(on(make_job, "ToDisk")))
@@ -217,7 +218,7 @@ def test_a_failed_read_ends_the_case(monkeypatch, tmp_path):
     def fails(*_: object) -> int:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(module.os, "preadv", fails)
+    monkeypatch.setattr(os, "preadv", fails)
     with closing(Offload(CPU, 0, tmp_path)) as kept:
         x = torch.ones(5000, requires_grad=True)
         with kept.step(x):
@@ -234,7 +235,7 @@ def test_what_is_wanted_on_its_way_is_handed_back(tmp_path, monkeypatch):
         assert go.wait(30)
         return write(*what)
 
-    monkeypatch.setattr(module.os, "pwritev", held)
+    monkeypatch.setattr(os, "pwritev", held)
     with closing(Offload(CPU, 0, tmp_path)) as kept:
         x = torch.linspace(0, 1, 5000, requires_grad=True)
         with kept.step(x):
@@ -247,13 +248,13 @@ def test_what_is_wanted_on_its_way_is_handed_back(tmp_path, monkeypatch):
 
 
 def test_a_tensor_changed_in_place_before_it_was_stored_is_refused(tmp_path, monkeypatch):
-    go, take = threading.Event(), module._Pool.take
+    go, take = threading.Event(), Pool.take
 
     def held(pool: object, nbytes: int) -> object:
         assert go.wait(30)
         return take(pool, nbytes)
 
-    monkeypatch.setattr(module._Pool, "take", held)
+    monkeypatch.setattr(Pool, "take", held)
     with closing(Offload(CPU, 0, tmp_path)) as kept:
         x = torch.ones(5000, requires_grad=True)
         with kept.step(x):
@@ -284,7 +285,7 @@ class Reused(Offload):
 
     def __init__(self, *given: object) -> None:
         super().__init__(*given)
-        piece = module._host_piece(1 << 20, pinned=False)
+        piece = host_piece(1 << 20, pinned=False)
         self._buffers.take = lambda _nbytes: piece
 
 
