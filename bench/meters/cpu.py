@@ -96,7 +96,7 @@ class CpuMeter(Meter):
         numbers = {m: round(float(v), 6) for m, v in used.items()}
         found: Window = {m: _WENT_BACK if v < 0 else v for m, v in numbers.items()}
         found["peak_rss"] = _NO_PEAK if peak is None else float(peak[1]) * 1024
-        return dict.fromkeys(_SYSTEM, _NO_TICK) | found
+        return {metric: found.get(metric, _NO_TICK) for metric in self.units}
 
 
 #: Waiting for input or output is idle.
