@@ -36,7 +36,12 @@ def declare_path(folder: Path, strategy: str, variant: str, **facts: float) -> N
     """What a case says of an epoch's way, by metric; 1000 B are wanted unless said otherwise."""
     known = {"declared_payload": 1000.0, "copy_engine": 0.0, "gpu_link_read": 0.0, **facts}
     rows = [
-        {"stage": "fetch", "metric": name, "unit": "B", "value": value}
+        {
+            "stage": "fetch",
+            "metric": name,
+            "unit": "1" if "requests" in name else "B",
+            "value": value,
+        }
         for name, value in known.items()
     ]
     add_rows(folder, rows, basis="declared", strategy=strategy, variant=variant)
