@@ -74,9 +74,9 @@ def slow_pages(run: Run) -> pd.DataFrame:
     """
     names = {"setup_page_visit_rate_per_s": "whole", "setup_page_visit_rate_near_per_s": "near"}
     managed = run.ended[run.ended.index.get_level_values("basis") == "measured"]
-    rates = managed.reindex(columns=["setup_managed_s", *names]).groupby(SERIES).median()
+    rates = managed.reindex(columns=["setup_managed_bytes", *names]).groupby(SERIES).median()
     rates = rates.rename(columns=names)
-    slow = rates["setup_managed_s"].notna() & (rates["whole"] < LARGE_PAGES * rates["near"])
+    slow = rates["setup_managed_bytes"].notna() & (rates["whole"] < LARGE_PAGES * rates["near"])
     return rates[slow].reset_index()
 
 

@@ -111,7 +111,8 @@ def summarise(run: Run) -> pd.DataFrame:
     seen = run.measured
     for name in (*WITHIN_TRAIN, "cpu", "payload_rate"):
         summary[name] = median(seen[name if name in seen else f"{name}_s"])
-    epochs = run.epochs[run.epochs["epoch_s"].notna() & (run.epochs["rank"] < 0)]
+    epochs = run.epochs.reindex(columns=[*CASE, "rank", "used", "noisy", "epoch_s"])
+    epochs = epochs[epochs["epoch_s"].notna() & (epochs["rank"] < 0)]
     counts = epochs.groupby(CASE)[["used", "noisy"]].first().groupby(SERIES).agg(["sum", "count"])
     summary["repeats"] = counts["used", "sum"]
     summary["left_out"] = counts["used", "count"] - counts["used", "sum"]

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from gatherbench.bench.read.accuracy import accuracy_by_then
-from gatherbench.bench.read.axis import AXES, axis
+from gatherbench.bench.read.axis import AXES, accuracy_by_then, axis
 from gatherbench.bench.read.tables import load_run
 
 from ..disk_run import write_disk
@@ -41,9 +40,11 @@ def test_efficiency_is_time_of_one_rank_over_ranks_times_theirs(make_run):
 
 def test_of_repeats_that_do_not_count_no_rank_s_wait_counts(make_run):
     run = load_run(write_ranks(make_run, {ALIGNED: {1: 2.0, 2: 1.25}}))
-    strange = run.ranks["repeat"] > 0
-    ranks = run.ranks.assign(value=run.ranks["value"].mask(strange, 9.0))
-    busy = replace(run, ranks=ranks, rows=run.rows.assign(used=run.rows["repeat"] == 0))
+    strange = (run.epochs["rank"] >= 0) & (run.epochs["repeat"] > 0)
+    epochs = run.epochs.assign(
+        wait_s=run.epochs["wait_s"].mask(strange, 9.0), used=run.epochs["repeat"] == 0
+    )
+    busy = replace(run, epochs=epochs, cases=run.cases.assign(used=run.cases["repeat"] == 0))
     assert axis(busy, "gpus")["wait"].iloc[1] == pytest.approx(0.0125)
 
 
@@ -93,8 +94,8 @@ def test_paths_off_a_disk_are_compared_with_the_table_in_memory(make_run):
 
 def test_over_what_other_work_met_throughout_there_is_no_ratio(make_run):
     run = load_run(write_disk(make_run))
-    gather = (run.rows["strategy"] == "cpu_gather") & (run.rows["basis"] == "measured")
-    busy = replace(run, rows=run.rows.assign(disturbed=gather, other_cores=1.5))
+    gather = run.cases["strategy"] == "cpu_gather"
+    busy = replace(run, cases=run.cases.assign(noisy=gather, other_cores=1.5))
     assert axis(busy, "path")["ratio"].isna().all()
 
 

@@ -3,7 +3,6 @@
 import math
 import statistics
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pandas as pd
 import pytest
 
 from gatherbench.bench.read.derive import (
-    bandwidth,
     cpu_seconds,
     epoch_intervals,
     epoch_times,
@@ -19,11 +17,11 @@ from gatherbench.bench.read.derive import (
     problems,
     reference_variant,
     speedup_over,
+    spread,
     stage_breakdown,
     stage_times,
 )
 from gatherbench.bench.read.gpu import gpu_energy
-from gatherbench.bench.read.once import once
 from gatherbench.bench.read.tables import RunError, load_run
 from gatherbench.strategies import registry
 
@@ -38,13 +36,6 @@ def of(table: pd.DataFrame, strategy: str, variant: str) -> Any:
     found = table[(table["strategy"] == strategy) & (table["variant"] == variant)]
     assert len(found) == 1
     return found.iloc[0]
-
-
-def test_what_is_found_of_a_run_once_is_found_anew_of_another(make_run):
-    run, looked = load_run(make_run()), []
-    other, find = replace(run), once(lambda of: looked.append(of) or len(looked))
-    assert [find(one) for one in (run, run, other, run)] == [1, 1, 2, 1]
-    assert looked == [run, other]
 
 
 def test_speedup_is_a_ratio_of_medians(make_run):
@@ -147,9 +138,8 @@ def test_a_reference_is_told_by_its_role_and_not_by_its_name(monkeypatch):
 
 def test_the_rate_is_payload_over_the_wait_for_it(make_run):
     """2 GB in 0.6 s."""
-    assert of(bandwidth(load_run(make_run())), "cpu_gather", "pinned")["median"] == pytest.approx(
-        2e9 / 0.6
-    )
+    rates = spread(load_run(make_run()).measured["payload_rate"])
+    assert of(rates, "cpu_gather", "pinned")["median"] == pytest.approx(2e9 / 0.6)
 
 
 def test_cpu_seconds_add_user_and_system(make_run):
@@ -177,7 +167,7 @@ def test_nothing_counts_of_a_case_that_was_cut_off(make_run):
     head, *_ = (folder / "cases.csv").read_text().splitlines(keepends=True)
     (folder / "cases.csv").write_text(head)
     run = load_run(folder)
-    assert run.values("epoch", "cpu_user").empty
+    assert run.measured.empty
     assert epoch_times(run).empty
 
 

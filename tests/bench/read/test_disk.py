@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gatherbench.bench.read.disk_reads import (
+from gatherbench.bench.read.disk import (
     disk_ratios,
     disk_reads,
     disk_strategies,

@@ -10,7 +10,7 @@ import pytest
 
 import gatherbench
 from gatherbench.bench.plan.workload import Case, Workload
-from gatherbench.bench.read.frames import right_of
+from gatherbench.bench.read.tables import RunError, no_samples, run_of
 from gatherbench.bench.run.columns import KNOWN, Column
 from gatherbench.bench.run.frames import frames_of
 from gatherbench.bench.run.lines import lines_of
@@ -145,19 +145,20 @@ def test_each_rank_and_repeat_keeps_its_values_reasons_and_counts(tmp_path):
 
 
 def test_of_a_case_that_is_no_result_what_was_declared_and_how_it_ended_stays():
+    """Repeat 0 failed its last comparison."""
     rows = every_rank()
-    made = frames_of(lines_of(rows))
-    kept = right_of(made, {(rows[0].workload, "cpu_gather", rows[0].variant, 1)})
-    assert set(zip(kept.epochs["basis"], kept.epochs["repeat"], strict=True)) == {
+    rows.append(MAKE.missing("check", "rows", "1", "compare", "failed: differs", "failed"))
+    plan = {"workloads": {}, "cases": [], "measure": {}}
+    made = run_of(Path(), plan, {}, rows, no_samples(), going=False)
+    assert set(zip(made.epochs["basis"], made.epochs["repeat"], strict=True)) == {
         ("measured", 1),
         ("predicted", 0),
     }
-    names = ["repeat", "rank", "status", "case_s", "setup_open_s", "declared_row_bytes"]
-    ended = made.cases["status"].notna()
-    assert kept.cases.loc[ended, names].equals(made.cases.loc[ended, names])
-    right = kept.cases.loc[ended].groupby("repeat")["eval_test_accuracy"].apply(list).to_dict()
-    assert right[1] == [0.36, 0.36]
-    assert pd.isna(right[0]).all()
+    ended = made.cases[made.cases["status"].notna()].groupby("repeat")
+    assert ended["setup_open_s"].apply(list).to_dict() == {0: [0, 2.5], 1: [25, 27.5]}
+    scores = ended["eval_test_accuracy"].apply(list).to_dict()
+    assert scores[1] == [0.36, 0.36]
+    assert pd.isna(scores[0]).all()
 
 
 def test_a_process_that_had_but_the_end_of_a_case_left_has_no_epoch():
@@ -198,6 +199,41 @@ def test_the_frames_of_a_run(make_run):
     missing = run.reasons[run.reasons["column"] == "gpu_energy_j"]
     assert set(missing["reason"]) == {"no_device: none here"}
     assert len(missing) == 2 * 3  # one line a case, not one an epoch
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value"),
+    [
+        ("epochs", "gpu_energy_j", "5"),  # beside its reason
+        ("epochs", "epoch_s", ""),  # and no reason
+        ("cases", "case_s", ""),
+        ("cases", "reason", "but it ended well"),
+    ],
+)
+def test_a_number_has_a_value_or_a_reason(make_run, table, column, value):
+    folder = make_run()
+    lines = pd.read_csv(folder / f"{table}.csv", dtype=str, keep_default_na=False)
+    lines.loc[1, column] = value
+    lines.to_csv(folder / f"{table}.csv", index=False, lineterminator="\n")
+    name = "case_s" if table == "cases" else column
+    with pytest.raises(RunError, match=rf"{table}\.csv: line 3: {name} of .*, or neither; put a"):
+        gatherbench.load_run(folder)
+
+
+def test_what_is_known_stands_first_and_what_each_column_holds_is_told(make_run):
+    run = gatherbench.load_run(make_run(declared=True))
+    metrics = list(run.epochs)[list(run.epochs).index("used") + 1 :]
+    assert metrics[:4] == ["epoch_s", "sample_s", "fetch_s", "train_s"]
+    assert list(run.cases)[-1] == "epochs"
+    about = run.columns.loc["declared_gpu_link_read_bytes"].to_dict()
+    assert about == {
+        "unit": "B",
+        "source": "test",
+        "meaning": KNOWN["declared_gpu_link_read_bytes"],
+        "stage": "fetch",
+        "metric": "gpu_link_read",
+        "declared": True,
+    }
 
 
 def test_lines_beside_other_work_are_noisy(make_run):

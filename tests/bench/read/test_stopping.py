@@ -10,8 +10,8 @@ import pytest
 
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
-from gatherbench.bench.read.disturbance import disturbed_alone
-from gatherbench.bench.read.stopping import Further, imprecise, marked
+from gatherbench.bench.read.noise import noisy_series
+from gatherbench.bench.read.stopping import Further, imprecise, so_far
 from gatherbench.bench.read.tables import Run, no_samples, run_of
 from gatherbench.bench.run.rows import Row, RowMaker
 
@@ -107,7 +107,7 @@ def test_time_spent_in_cases_is_the_budget(budget_s, asks):
         assert (further(within)(burst) is not None) == fits, "as long as its longest"
 
 
-def test_disturbed_repeats_are_made_good_first():
+def test_noisy_repeats_are_made_good_first():
     rows = series("a", *WIDER) + series("b", *STEADY) + series("c", *STEADY[:5])
     rows += ended("c", 5, 1.0, busy=1.5)
     wanted = further(LIMITS)(rows)
@@ -141,9 +141,10 @@ def test_what_failed_or_was_skipped_is_not_asked_for_again():
 
 @pytest.mark.parametrize(("busy", "much"), [(0.0, False), (0.29, False), (0.31, True)])
 def test_one_case_is_judged_by_its_own_rows(busy, much):
-    found = marked(ended("a", 0, 1.0, busy=busy), cores=1).iloc[-1]
-    assert (found["other_cores"], found["disturbed"]) == (pytest.approx(busy), much)
-    assert not marked(ended("a", 0, 1.0)[:1], cores=1)["disturbed"].any(), "it was not metered"
+    (found,) = so_far(ended("a", 0, 1.0, busy=busy), LIMITS, 1).ended.to_dict("records")
+    assert (found["other_cores"], found["noisy"]) == (pytest.approx(busy), much)
+    unmetered = [ended("a", 0, 1.0)[of] for of in (0, -1)]
+    assert not so_far(unmetered, LIMITS, 1).ended["noisy"].any()
 
 
 @pytest.mark.parametrize("status", ["failed", "skipped"])
@@ -152,18 +153,19 @@ def test_a_repeat_without_a_measurement_is_no_quiet_one(status):
     make = RowMaker("r", "c", "m", "host", WORKLOAD.id, "tiny", "cpu_gather", "a", 2)
     lost = ended("a", 2, 1.0)[:-1] if status == "failed" else []
     lost.append(make.missing("case", "wall_time", "s", "clock", "no", status))
-    found = marked([*series("a", 1.0, 1.1, busy=1.5), *lost], cores=1)
-    assert found[found["repeat"] < 2]["used"].all()
+    found = so_far([*series("a", 1.0, 1.1, busy=1.5), *lost], LIMITS, 1)
+    assert found.ended["used"].tolist()[:2] == [True, True]
+    assert len(found.measured) == 2
 
 
 def test_of_a_series_without_a_quiet_repeat_the_worst_is_told():
     run = read(ended("a", 0, 1.0, busy=2.0) + ended("a", 1, 1.0, busy=1.5))
-    assert list(disturbed_alone(run).values()) == [pytest.approx(2.0)]
-    assert disturbed_alone(read(ended("a", 0, 1.0, busy=2.0) + ended("a", 1, 1.0))) == {}
+    assert list(noisy_series(run).values()) == [pytest.approx(2.0)]
+    assert noisy_series(read(ended("a", 0, 1.0, busy=2.0) + ended("a", 1, 1.0))) == {}
 
 
 def test_repeats_beside_other_work_make_no_precise_series_wide():
-    """Six quiet repeats within a ten-thousandth, and two disturbed ones of three times that."""
+    """Six quiet repeats within a ten-thousandth, and two noisy ones of three times that."""
     rows = series("a", *STEADY) + ended("a", 6, 3.0, busy=0.9) + ended("a", 7, 3.1, busy=0.9)
     ask = further(LIMITS.model_copy(update={"repeats": [2, 20]}))
     assert ask(rows) is None

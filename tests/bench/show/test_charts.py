@@ -6,12 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from gatherbench.bench.meters.threads import METRICS
-from gatherbench.bench.read.cpu import GROUPS, cores_of, thread_seconds
-from gatherbench.bench.read.summary import summarise
+from gatherbench.bench.read.derive import GROUPS, cores_of, thread_seconds
+from gatherbench.bench.read.modelled import summarise
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.show.charts import _said_once
 from gatherbench.bench.show.drawing import Axis, Chart
@@ -258,8 +257,7 @@ def test_groups_of_threads_and_what_was_left(make_run):
 def test_the_cores_that_a_case_may_use(run_of, threads, node, cores):
     run = run_of(series=TWO)
     if node is not None:
-        bound = run.rows[run.rows["metric"] == "open_time"].assign(metric="numa_node", value=node)
-        run = replace(run, rows=pd.concat([run.rows, bound.assign(unit="1")]))
+        run = replace(run, cases=run.cases.assign(setup_numa_node=node))
     numa = {"processors_by_node": {"0": 6, "1": 2}}
     env = {"cpu": {"usable_cores": 8, "model": "X"}, "numa": numa, "gpus": []}
     assert cores_of(planned(replace(run, env=env), threads=threads)) == cores

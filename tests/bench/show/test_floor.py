@@ -2,7 +2,7 @@
 
 import pytest
 
-from gatherbench.bench.read.floor import floor_of
+from gatherbench.bench.read.derive import limit_of
 from gatherbench.bench.show.views.epochs import epoch_breakdown, speedup
 
 from ..written_run import BASELINE, WORKLOAD
@@ -14,7 +14,7 @@ ALIGNED = ("aligned_zero_copy", "given", (0.2, 0.3, 0.5))
 
 def test_a_run_without_a_floor_says_nothing_of_one(run_of):
     run = run_of(series=[BASELINE, ALIGNED])
-    assert floor_of(run) is None
+    assert limit_of(run) is None
     assert not epoch_breakdown(run).marks
 
 

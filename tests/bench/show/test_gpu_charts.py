@@ -13,7 +13,7 @@ from matplotlib.patches import StepPatch
 from matplotlib.text import Text
 
 from gatherbench.bench.read.gpu import (
-    block_values,
+    energy,
     gpu_energy,
     gpu_power,
     idle_power_w,
@@ -82,8 +82,8 @@ def by_strategy(table: pd.DataFrame) -> dict[str, dict[str, Any]]:
 
 
 def test_rows_of_the_whole_run_are_no_cases(run):
-    assert set(run.rows["workload"]) == {WORKLOAD}
-    assert len(run.whole) == 3
+    assert set(run.epochs["workload"]) == set(run.cases["workload"]) == {WORKLOAD}
+    assert len(run.calibration) == 3
     assert idle_power_w(run) == IDLE_W
     assert link_rate(run) == (pytest.approx(31.51e9, rel=1e-3), "")
 
@@ -102,14 +102,14 @@ def test_power_is_energy_over_the_window(run):
     found = by_strategy(gpu_power(run))
     assert found["aligned_zero_copy"]["median"] == pytest.approx(200 * 1.05)
     assert found["aligned_zero_copy"]["idle"] == IDLE_W
-    assert block_values(run, "power").groupby("strategy").count().to_dict() == {
+    assert energy(run)["power"].groupby("strategy").count().to_dict() == {
         "aligned_zero_copy": 2,
         "cpu_gather": 2,
     }
 
 
 def test_without_an_idle_power_nothing_is_split(run):
-    bare = replace(run, whole=run.whole[run.whole["metric"] != "idle_power"])
+    bare = replace(run, calibration=run.calibration.query("metric != 'idle_power'"))
     found = by_strategy(gpu_energy(bare))["cpu_gather"]
     assert (found["idle"], found["above idle"]) == (0, 0)
     assert found["not split"] == found["median"]
@@ -139,8 +139,8 @@ def test_a_repeat_without_energy_has_a_reason_of_its_own(make_run):
 def test_energy_of_repeats_that_do_not_count_stays_out(folder):
     """Those beside other work, where there are quiet ones."""
     run = load_run(folder)
-    quiet = replace(run, rows=run.rows.assign(used=run.rows["repeat"] != 1))
-    both, one = (block_values(of, "energy").index.get_level_values("repeat") for of in (run, quiet))
+    quiet = replace(run, cases=run.cases.assign(used=run.cases["repeat"] != 1))
+    both, one = (energy(of).index.get_level_values("repeat") for of in (run, quiet))
     assert (set(both), set(one)) == ({0, 1}, {0})
 
 
@@ -230,8 +230,7 @@ def test_the_epoch_shown_is_the_first_that_was_polled_with_its_own_payload(folde
     ]
     write_timeline(folder, *points)
     run = load_run(folder)
-    payload = (run.rows["stage"] == "fetch") & (run.rows["metric"] == "payload")
-    run.rows.loc[payload, "value"] = 1e9 * (5 + run.rows.loc[payload, "epoch"])
+    run.epochs["fetch_payload_bytes"] = 1e9 * (5 + run.epochs["epoch"])
     line = lines_of(pcie_over_time(run))[0]
     assert line["note"] == "1.50 GB host to device, payload 6.00 GB"
 
@@ -270,8 +269,8 @@ def test_little_traffic_has_a_scale_of_its_own(folder, share, top, to_device, to
 def test_a_link_without_a_raw_rate_says_why(folder, status, why):
     write_timeline(folder, *traffic("cpu_gather"))
     table = load_run(folder)
-    gen = table.whole["metric"] == "link_gen_loaded"
-    table.whole.loc[gen, ["value", "status"]] = (9.0, status)
+    gen = table.calibration["metric"] == "link_gen_loaded"
+    table.calibration.loc[gen, ["value", "status"]] = (9.0, status)
     rate, reason = link_rate(table)
     assert rate is None
     assert why in reason

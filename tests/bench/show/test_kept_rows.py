@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gatherbench.bench.read.axis import axis
-from gatherbench.bench.read.kept import found_on_device
+from gatherbench.bench.read.derive import found_on_device
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.show.views.requests import data_path
 

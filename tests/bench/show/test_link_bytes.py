@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gatherbench.bench.read.link_bytes import copied_ratio, link_bytes
+from gatherbench.bench.read.gpu import copied_ratio, link_bytes
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.show.report.page import render_report
 from gatherbench.bench.show.views.requests import link_traffic

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gatherbench.bench.read.modelled import modelled_ratios
-from gatherbench.bench.read.summary import summarise
+from gatherbench.bench.read.modelled import modelled_ratios, summarise
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.show.views import model
 

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from gatherbench.bench.read import tables
-from gatherbench.bench.read.summary import summarise
+from gatherbench.bench.read.modelled import summarise
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.run import guards as run_guards
 from gatherbench.bench.run.guards import is_running, only_one
@@ -22,7 +22,7 @@ from gatherbench.bench.show.run import render, render_all
 from gatherbench.bench.show.views.epochs import epoch_breakdown, speedup
 
 from ..printed import lines_of
-from ..written_run import edit
+from ..written_run import append_rows, edit
 
 MakeRun = Callable[..., Path]
 SORTED = ("aligned_zero_copy", "registered,sorted", (0.2, 0.3, 0.5))
@@ -87,13 +87,11 @@ def test_a_hidden_fetch_has_no_rate(make_run):
     folder = make_run(series=[NAIVE, SORTED])
     run = load_run(folder)
     assert summarise(run)["rate"].notna().all()
-    ahead = run.rows[run.rows["strategy"] == "aligned_zero_copy"].head(1)
-    for lookahead, hidden in ((0.0, False), (1.0, True)):
-        declared = ahead.assign(
-            stage="fetch", metric="lookahead", unit="1", value=lookahead, basis="declared", epoch=-1
-        )
-        changed = dataclasses.replace(run, rows=pd.concat([run.rows, declared]))
-        rates = summarise(changed).set_index("strategy")["rate"]
+    ahead = {"stage": "fetch", "metric": "lookahead", "unit": "1", "basis": "declared"}
+    for repeat, (lookahead, hidden) in enumerate(((0.0, False), (1.0, True))):
+        one = {"strategy": SORTED[0], "variant": SORTED[1], "repeat": repeat}
+        append_rows(folder, [{**ahead, "value": lookahead}], **one)
+        rates = summarise(load_run(folder)).set_index("strategy")["rate"]
         assert pd.isna(rates["aligned_zero_copy"]) == hidden
         assert pd.notna(rates["cpu_gather"])
 

@@ -12,12 +12,9 @@ from gatherbench.bench.read.tables import RunError, load_run, newest_run
 MakeRun = Callable[..., Path]
 
 
-def test_rows_carry_the_fields_of_their_workload(make_run):
+def test_a_run_has_a_name_its_workloads_and_samples(make_run):
     run = load_run(make_run())
-    assert set(run.rows["model"]) == {"sage"}
-    assert set(run.rows["fanouts"]) == {"25,10"}
-    assert set(run.rows["dataset"]) == {"wordnet"}
-    assert run.rows["value"].dtype == float
+    assert set(run.epochs["dataset"]) == {"wordnet"}
     assert len(run.samples) == 3 * 3 * 4
     assert run.run_id == "20261121-quick-abc123"
     assert run.workloads == ["wordnet-sage16x2-b1000-1f2e3d4c"]

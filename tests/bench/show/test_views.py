@@ -65,7 +65,7 @@ def test_the_view_of_contributing_is_shown_everywhere(training, make_run, tmp_pa
     ], "a run of one rank in memory has neither ranks nor a disk"
     text = printed(render_all(run), 120)
     table = text.partition("Training: ")[2]
-    (seconds,) = run.values("train", "wall_time").groupby("strategy").median()[["cpu_gather"]]
+    (seconds,) = run.measured["train_s"].groupby("strategy").median()[["cpu_gather"]]
     shown_ms = float(line_of(table, "cpu_gather", "naive")[2])
     assert shown_ms == pytest.approx(1e3 * seconds, rel=0.01)
     page = render_report(run)

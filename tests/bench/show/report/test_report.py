@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from matplotlib.container import ErrorbarContainer
 from typer.testing import CliRunner
@@ -17,7 +16,6 @@ from gatherbench.bench.cli import app
 from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.model.roofline import roofline
 from gatherbench.bench.read.compare import compare_runs
-from gatherbench.bench.read.disturbance import mark_disturbed
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.read.units import quantity, short
 from gatherbench.bench.run import store
@@ -109,15 +107,15 @@ def test_an_incomplete_run_is_called_so(make_run):
 
 
 def test_other_work_has_a_column_where_there_was_any(make_run):
-    run = load_run(make_run())
-    epochs = run.rows[(run.rows["stage"] == "epoch") & (run.rows["metric"] == "wall_time")]
-    epochs = epochs[epochs["repeat"] == 0]
-    metered = {"system_cpu_busy": 99.0, "window_time": 2.0, "cpu_user": 1.0, "cpu_system": 0.0}
-    busy = [epochs.assign(metric=metric, value=value) for metric, value in metered.items()]
-    met = run.rows["metric"].isin(metered) & (run.rows["repeat"] == 0)
-    rows = run.rows[~met]
-    disturbed = replace(run, rows=mark_disturbed(pd.concat([rows, *busy]), run.env))
-    before, after = ({c.label for c in numbers(one).columns} for one in (run, disturbed))
+    folder = make_run()
+    quiet = load_run(folder)
+
+    def busy(row: dict[str, str]) -> None:
+        if (row["metric"], row["repeat"]) == ("system_cpu_busy", "0"):
+            row["value"] = "99"
+
+    edit(folder, busy)
+    before, after = ({c.label for c in numbers(one).columns} for one in (quiet, load_run(folder)))
     assert after - before == {"other work"}
 
 

@@ -1,0 +1,136 @@
+"""Other work beside a case: found where it was, and said wherever the case's numbers are shown."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gatherbench.bench.read.derive import epoch_times
+from gatherbench.bench.read.noise import mostly_noisy, noise, noisy_series, other_load
+from gatherbench.bench.read.tables import Run, load_run
+from gatherbench.bench.show.answer import cautions
+
+from ..written_run import BASELINE, PINNED, WORKLOAD, Change, append_rows, edit
+
+MakeRun = Callable[..., Path]
+
+
+def read(folder: Path, *changes: Change, cores: int = 2) -> Run:
+    """The run in a folder after these changes, of a machine with so many cores."""
+    if changes:
+        edit(folder, *changes)
+    env = json.loads((folder / "env.json").read_text())
+    env["cpu"]["logical_cores"] = cores
+    (folder / "env.json").write_text(json.dumps(env))
+    return load_run(folder)
+
+
+def test_other_load_is_what_the_host_did_beside_us(make_run):
+    folder = make_run("20261121-a-1", other_cores=1.5)
+    busy = read(folder)
+    assert list(other_load(busy)) == pytest.approx([1.5] * 9)
+    assert busy.cases["noisy"].all()
+    assert noise(read(folder, cores=64)) == ""  # no more than 5 % of the machine
+    assert noise(load_run(make_run("20261121-q-3", other_cores=0.25))) == ""
+    assert noise(load_run(make_run("20261121-n-4", series=()))) == ""
+
+
+@pytest.mark.parametrize("metric", ["system_cpu_busy", "cpu_user", "cpu_system", "window_time"])
+def test_what_was_not_metered_is_not_called_quiet_or_busy(make_run, metric):
+    folder = make_run("20261121-b-2", other_cores=1.5)
+    edit(folder, keep=lambda row: row["metric"] != metric)
+    without = load_run(folder)
+    assert other_load(without).empty
+    assert noise(without) == ""
+
+
+def test_a_tick_of_the_clock_beside_a_short_case_is_no_other_work(make_run):
+    """On 16 cores each may be charged 10 ms too much: of 100 ms that is more than a core."""
+    folder = make_run(series=[BASELINE], repeats=1, epochs=1, other_cores=0.0)
+
+    def shorter(row: dict[str, str]) -> None:
+        if row["metric"] == "window_time":
+            row["value"] = "0.1"
+        if row["metric"] == "system_cpu_busy":
+            row["value"] = str(float(row["value"]) + 0.15)
+
+    short = read(folder, shorter, cores=16)
+    assert list(other_load(short)) == pytest.approx([1.5])
+    assert noise(short) == ""
+    assert noise(read(folder))
+
+
+def test_a_burst_beside_one_case_is_found(make_run):
+    """The median over the whole run would call it quiet."""
+    run = load_run(make_run(other_cores=1.5, beside=("cpu_gather", "pinned", 1)))
+    assert other_load(run).median() == pytest.approx(0)
+    assert run.ended.loc[run.ended["noisy"], "other_cores"].to_dict() == {
+        (WORKLOAD, "cpu_gather", "pinned", "host", "measured", 1): pytest.approx(1.5)
+    }
+    said = "other work had up to 1.5 cores of the host beside 1 of 9 cases"
+    assert noise(run) == said
+    assert f"Noisy: {said}. Quiet repeats alone count; every path has some" in cautions(run)
+
+
+def test_a_series_without_a_quiet_repeat_stays_out_of_the_answer_and_is_named(make_run):
+    run = load_run(make_run(repeats=1, other_cores=1.5, beside=("cpu_gather", "pinned", 0)))
+    assert (
+        "Noisy: other work had up to 1.5 cores of the host beside 1 of 3 cases. Quiet repeats alone"
+        " count; without one are cpu_gather (pinned): measure again on an idle machine"
+    ) in cautions(run)
+
+
+def test_what_a_hypervisor_gave_to_others_is_other_work(make_run):
+    folder = make_run(series=[BASELINE, PINNED], repeats=1, epochs=1)
+    stolen = {"stage": "epoch", "metric": "system_cpu_steal", "unit": "s", "value": 2.0}
+    append_rows(folder, [stolen], epoch=0, strategy=PINNED[0], variant=PINNED[1])
+    assert list(other_load(load_run(folder))) == pytest.approx([0, 1])
+
+
+def test_what_was_measured_beside_other_work_stays_out_while_there_are_quiet_repeats(make_run):
+    folder = make_run(other_cores=1.5, beside=("cpu_gather", "pinned", 1), repeats=3)
+
+    def slow(row: dict[str, str]) -> None:
+        if (row["variant"], row["repeat"], row["metric"]) == ("pinned", "1", "wall_time"):
+            row["value"] = str(10 * float(row["value"]))
+
+    mixed = read(folder, slow)
+    times = epoch_times(mixed).set_index("variant")
+    assert times.loc["pinned", "max"] == pytest.approx(0.2 + 0.6 + 0.5 + 0.01)
+    assert times["count"].to_dict() == {"naive": 12, "pinned": 8, "registered": 12}
+    assert noisy_series(mixed) == {}
+    assert len(mixed.epochs) == 36, "every epoch stays in the frame"
+    noisy = load_run(make_run("20261122-b-2", other_cores=1.5))
+    assert set(epoch_times(noisy)["count"]) == {12}, "there are no quiet ones"
+    assert list(noisy_series(noisy).values()) == pytest.approx([1.5] * 3)
+
+
+def test_epochs_of_a_failed_case_count_nowhere(make_run):
+    folder = make_run(repeats=2)
+
+    def fail(row: dict[str, str]) -> None:
+        if (row["stage"], row["variant"], row["repeat"]) == ("case", "pinned", "0"):
+            row.update(status="failed", reason="other losses", value="")
+
+    repeats = read(folder, fail).measured.loc[(WORKLOAD, "cpu_gather")].reset_index()
+    found = repeats.groupby("variant")["repeat"].unique().map(list).to_dict()
+    assert found == {"naive": [0, 1], "pinned": [1]}
+
+
+def test_half_of_the_series_without_a_quiet_repeat_are_not_most_of_them(make_run):
+    of_two = {"series": [BASELINE, PINNED], "repeats": 1, "other_cores": 1.5}
+    half = load_run(make_run("20261121-a-1", **of_two, beside=("cpu_gather", "pinned", 0)))
+    assert (len(noisy_series(half)), mostly_noisy(half)) == (1, False)
+    assert mostly_noisy(load_run(make_run("20261121-b-2", **of_two)))
+
+
+def test_a_series_is_as_noisy_as_its_worst_repeat(make_run):
+    """Three cores more in repeat 1 of two, in windows of 2 s an epoch."""
+    folder = make_run(series=[BASELINE], repeats=2, other_cores=1.5)
+
+    def more(row: dict[str, str]) -> None:
+        if (row["metric"], row["repeat"]) == ("system_cpu_busy", "1"):
+            row["value"] = str(float(row["value"]) + 6.0)
+
+    assert list(noisy_series(read(folder, more)).values()) == pytest.approx([4.5])
