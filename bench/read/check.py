@@ -144,7 +144,7 @@ def check(folder: Path, plan: dict[str, Any], frames: Frames, env: dict[str, Any
 
 
 def _value_or_reason(folder: Path, table: str, frames: Frames) -> None:
-    """Each number of a table that has a reason is missing, and an epoch without its time has one.
+    """A number has a value or a reason: so has the time of an epoch whose training has one.
 
     Raises:
         RunError: names file, line and column.
@@ -182,9 +182,9 @@ def _value_or_reason(folder: Path, table: str, frames: Frames) -> None:
         refuse(told(about & ~missing) & ~there, name)
     if table == EPOCHS:
         why = told((columns == "epoch_s") & missing)
-        alone = (frame["rank"] < 0).to_numpy()
-        seconds = frame.reindex(columns=["epoch_s"])["epoch_s"]
-        refuse(alone & seconds.isna().to_numpy() & ~why, "epoch_s")
+        times = frame.reindex(columns=["epoch_s", "train_s"])
+        lost = (frame["rank"] < 0) & times["epoch_s"].isna() & times["train_s"].notna()
+        refuse(lost.to_numpy() & ~why, "epoch_s")
     else:
         ended, ok = frame["status"].notna(), frame["status"] == "ok"
         there = frame[ENDED.name].notna() if ENDED.name in frame else ended & False

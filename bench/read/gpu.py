@@ -155,8 +155,8 @@ def link_bytes(run: Run) -> pd.DataFrame:
     Reads of neighbour lists in host memory, while a GPU draws, are counted as rows are.
     """
     found = spread(run.measured["link_rx_bytes"]).drop(columns=["min", "max"])
-    keys = pd.MultiIndex.from_frame(found[SERIES[:4]])
-    said = declared(run).reindex(keys).set_axis(found.index)
+    keys = pd.MultiIndex.from_frame(found[SERIES[:3]])
+    said = declared(run).groupby(SERIES[:3]).median().reindex(keys).set_axis(found.index)
     copies, ratio = said["declared_copy_engine_bytes"], copied_ratio(run) or 1.0
     counts = {size: said[name] for size, name in requests_declared(said).items()}
     by_reads = said["declared_gpu_link_read_bytes"] > 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 from gatherbench.bench.cli import app
 from gatherbench.bench.model.epoch import predict_batches
 from gatherbench.bench.model.predict import (
+    KEYS,
     declared_load,
     is_prediction,
     predict,
@@ -26,9 +27,8 @@ from gatherbench.bench.model.predict import (
 )
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.model.roofline import against_measured, roofline, roofs
-from gatherbench.bench.read.disturbance import mark_disturbed
 from gatherbench.bench.read.tables import Run, load_run
-from gatherbench.bench.run.rows import HEADER, Row, RowMaker
+from gatherbench.bench.run.columns import REASON_KEYS
 from gatherbench.bench.run.store import RunStore
 from gatherbench.bench.show.views.model import roofline_table
 from gatherbench.reason import Reason, unsupported
@@ -39,27 +39,31 @@ ShellRun = tuple[Result, Path]
 
 WORKLOAD, BATCHES, PAYLOAD = "tiny-sage", 4, 4e8
 COMMON = {
-    "fetch.declared_payload": PAYLOAD,
-    "fetch.row": 400.0,
-    "fetch.gpu_table": 0.0,
-    "fetch.lookahead": 0.0,
-    "fetch.gpu_share": 0.0,
-    "sample.minibatches": float(BATCHES),
-    "sample.edges": 4e6,
-    "train.operations": 1e9,
-    "train.gpu_memory": 1e9,
-    "train.launches": 400.0,
-    "train.structure": 6.4e7,
+    "declared_payload_bytes": PAYLOAD,
+    "declared_row_bytes": 400.0,
+    "declared_gpu_table_bytes": 0.0,
+    "declared_lookahead": 0.0,
+    "declared_gpu_share": 0.0,
+    "declared_sample_minibatches": float(BATCHES),
+    "declared_sample_edges": 4e6,
+    "declared_train_operations": 1e9,
+    "declared_train_gpu_memory_bytes": 1e9,
+    "declared_train_launches": 400.0,
+    "declared_train_structure_bytes": 6.4e7,
 }
-READS = {"fetch.gpu_link_read": PAYLOAD, "fetch.gpu_requests_128_bytes": PAYLOAD / 128}
-GATHERS = {"fetch.cpu_read": PAYLOAD, "fetch.cpu_write": PAYLOAD, "fetch.copy_engine": PAYLOAD}
+READS = {"declared_gpu_link_read_bytes": PAYLOAD, "declared_gpu_requests_128b": PAYLOAD / 128}
+GATHERS = {
+    "declared_cpu_read_bytes": PAYLOAD,
+    "declared_cpu_write_bytes": PAYLOAD,
+    "declared_copy_engine_bytes": PAYLOAD,
+}
 #: Names that no strategy has: the model goes by what is declared.
 CASES: dict[str, Mapping[str, float]] = {
     "by_cpu": {**COMMON, **GATHERS},
-    "by_cpu_fresh": {**COMMON, **GATHERS, "fetch.pageable": PAYLOAD},
+    "by_cpu_fresh": {**COMMON, **GATHERS, "declared_pageable_bytes": PAYLOAD},
     "by_gpu": {**COMMON, **READS},
-    "by_gpu_ahead": {**COMMON, **READS, "fetch.lookahead": 1.0, "fetch.gpu_share": 0.1},
-    "resident": {**COMMON, "fetch.gpu_table": 1e9},
+    "by_gpu_ahead": {**COMMON, **READS, "declared_lookahead": 1.0, "declared_gpu_share": 0.1},
+    "resident": {**COMMON, "declared_gpu_table_bytes": 1e9},
 }
 
 
@@ -75,18 +79,17 @@ def make_run(
 
     Minibatches that are not drawn live took 0.04 s. ``workload``: more of its fields.
     """
-    rows: list[Row] = []
     drawing = 2 if sampling == "live" else 0.04
-    for name, facts in cases.items():
-        make = RowMaker("r", "c", "here", backend, WORKLOAD, "tiny", name, "default", 0)
-        declared = replace(make, basis="declared")
-        rows += [
-            declared.ok(*key.split(".", 1), "1", value, "declared") for key, value in facts.items()
-        ]
-        rows.append(make.ok("setup", "table", "B", 1e9, "a test"))
-        rows.append(make.ok("case", "wall_time", "s", 9, "a test"))
-        for stage, seconds in (("sample", drawing), ("fetch", 4), ("train", 1), ("epoch", 7)):
-            rows.append(make.ok(stage, "wall_time", "s", seconds, "a test", 0))
+    paths = pd.DataFrame({"strategy": list(cases)})
+    made = paths.assign(run="r", commit="c", machine="here", backend=backend, basis="measured")
+    made = made.assign(borrowed=None, workload=WORKLOAD, dataset="tiny", variant="default")
+    made = made.assign(rank=-1, repeat=0, noisy=False, used=True)
+    seconds = {"sample_s": drawing, "fetch_s": 4.0, "train_s": 1.0, "epoch_s": 7.0}
+    timed = made.assign(block=-1, epoch=0, **seconds)
+    ended = made.assign(status="ok", reason=None, other_cores=0.0, setup_table_bytes=1e9)
+    index = pd.MultiIndex.from_frame(made[[*KEYS, "backend", "repeat"]])
+    declared = pd.DataFrame([dict(of) for of in cases.values()], index)
+    reasons = pd.DataFrame(columns=list(REASON_KEYS))
     plan: dict[str, Any] = {
         "measure": {"sampling": sampling, "sampler_workers": workers},
         "workloads": {WORKLOAD: {"dataset": "tiny", **workload}},
@@ -95,9 +98,9 @@ def make_run(
             for name in {**CASES, **cases}
         ],
     }
-    table = pd.DataFrame([asdict(row) for row in rows], columns=list(HEADER))
-    marked = mark_disturbed(table, {})
-    return Run(folder, plan, {}, marked, pd.DataFrame(), whole=pd.DataFrame(), ranks=pd.DataFrame())
+    columns = pd.DataFrame({"stage": ["check"]}, index=["check_rows"])
+    empty = pd.DataFrame()
+    return Run(folder, plan, {}, timed, ended, reasons, columns, declared, empty, empty)
 
 
 @pytest.fixture
@@ -112,10 +115,9 @@ def epochs(run: Run, profile: LinkProfile) -> dict[str, float]:
 
 def test_of_what_was_found_wrong_nothing_is_predicted(tmp_path, profile):
     run = make_run(tmp_path)
-    rows = run.rows.copy()
-    one = (rows["strategy"] == "by_cpu") & (rows["stage"] == "case")
-    rows.loc[one, ["stage", "metric", "status", "reason"]] = ("check", "rows", "failed", "row 7")
-    found = {one.strategy: one.missing for one in series_of(replace(run, rows=rows))}
+    why = run.epochs[run.epochs["strategy"] == "by_cpu"].assign(status="failed", reason="row 7")
+    why = why.assign(column="check_rows").reindex(columns=list(REASON_KEYS))
+    found = {one.strategy: one.missing for one in series_of(replace(run, reasons=why))}
     assert found.pop("by_cpu") == "the case was found wrong: row 7"
     assert not any(found.values())
 
@@ -125,11 +127,11 @@ def test_what_is_borrowed_comes_from_cases_without_other_work(tmp_path, profile)
     run = make_run(tmp_path)
 
     def beside(names: Iterable[str]) -> Run:
-        rows = run.rows.copy()
-        slow = rows["strategy"].isin(list(names))
-        rows.loc[slow, "disturbed"] = True
-        rows.loc[slow & (rows["metric"] == "wall_time") & (rows["epoch"] == 0), "value"] *= 10
-        return replace(run, rows=rows)
+        timed = run.epochs.copy()
+        slow = timed["strategy"].isin(list(names))
+        timed.loc[slow, "noisy"] = True
+        timed.loc[slow, ["sample_s", "fetch_s", "train_s", "epoch_s"]] *= 10
+        return replace(run, epochs=timed)
 
     quiet, some = epochs(run, profile), beside({"by_cpu", "by_gpu", "resident"})
     assert epochs(some, profile) == quiet
@@ -160,7 +162,7 @@ def test_what_is_kept_of_the_table_comes_from_the_run(profile):
     room = 25e9
     half = {name: value / 2 for name, value in READS.items()}
     for kept, known in ((0.9 * room, True), (1.1 * room, False)):
-        load = declared_load({**COMMON, **half, "fetch.gpu_table": kept}, 1e12)
+        load = declared_load({**COMMON, **half, "declared_gpu_table_bytes": kept}, 1e12)
         assert load.gpu_table_bytes == kept
         epoch = predict_batches(replace(load, sample_s=0.0), profile, BATCHES)
         assert (not epoch.unknown) is known
@@ -210,7 +212,11 @@ def test_a_prediction_says_what_it_borrowed_and_no_gather_is(tmp_path):
 
 def test_each_end_of_a_range_is_an_epoch_of_its_own(tmp_path, profile):
     """Whole lines as 128 B, or twice 64: 148 B on the link, or 2 × 84."""
-    dark = {"fetch.declared_payload": PAYLOAD, "train.launches": 0.0, "train.structure": 0.0}
+    dark = {
+        "declared_payload_bytes": PAYLOAD,
+        "declared_train_launches": 0.0,
+        "declared_train_structure_bytes": 0.0,
+    }
     run = make_run(tmp_path, {name: facts | dark for name, facts in CASES.items()}, sampling="gpu")
     ranged = profile.with_constant("link.max_request", 64, "nobody knows", high=128)
     rows = predict(run, ranged)
@@ -233,8 +239,12 @@ def test_each_end_of_a_range_is_an_epoch_of_its_own(tmp_path, profile):
 
 def test_a_disk_has_rows_a_roof_and_a_reason(tmp_path, profile):
     """Four minibatches, 800 000 reads of 4 KiB: 8 s of 100 k a second, beside 3.3 s of 1 GB/s."""
-    disk = {"fetch.disk_payload": PAYLOAD, "fetch.disk_requests": 8e5, "fetch.disk_read": 3.2768e9}
-    mapped = {**COMMON, **GATHERS, "fetch.disk_payload": PAYLOAD}
+    disk = {
+        "declared_disk_payload_bytes": PAYLOAD,
+        "declared_disk_requests": 8e5,
+        "declared_disk_read_bytes": 3.2768e9,
+    }
+    mapped = {**COMMON, **GATHERS, "declared_disk_payload_bytes": PAYLOAD}
     cases = {"direct": {**COMMON, **GATHERS, **disk}, "mapped": mapped}
     loads = [declared_load(facts, 1e9) for facts in (cases["direct"], mapped, COMMON)]
     assert [load.disk_payload_bytes for load in loads] == [1e8, 1e8, 0]
@@ -303,7 +313,11 @@ def test_a_strategy_that_runs_on_no_gpu_is_predicted_for_none(tmp_path, profile,
 
 def test_the_reads_that_a_case_keeps_in_flight_decide(tmp_path, profile):
     """Of 200 000 reads a minibatch 8 or 128 at a time: 20 or 100 thousand a second."""
-    disk = {"fetch.disk_payload": PAYLOAD, "fetch.disk_requests": 8e5, "fetch.disk_read": 3.2768e9}
+    disk = {
+        "declared_disk_payload_bytes": PAYLOAD,
+        "declared_disk_requests": 8e5,
+        "declared_disk_read_bytes": 3.2768e9,
+    }
     run = make_run(tmp_path, {"disk_direct": {**COMMON, **GATHERS, **disk}})
     curve = ((8.0, 20e3), (128.0, 100e3))
     profile = profile.with_constant("disk.iops", curve, "made up")
@@ -333,7 +347,9 @@ def test_a_case_that_declared_nothing_says_so(tmp_path, profile):
     assert "has not been run" in reason
     captured = predict(make_run(tmp_path, step="captured"), profile)
     assert {r.reason for r in captured} == {"unknown: captured steps are not modelled"}
-    older = {name: {k: v for k, v in f.items() if k != "fetch.row"} for name, f in CASES.items()}
+    older = {
+        name: {k: v for k, v in f.items() if k != "declared_row_bytes"} for name, f in CASES.items()
+    }
     reasons = {r.reason for r in predict(make_run(tmp_path, older), profile)}
     (reason,) = reasons
     assert "declares too little" in str(reason)
@@ -444,8 +460,8 @@ def test_a_better_machine_is_never_predicted_slower(case, key, factor, gpus):
 
 def test_page_visits_are_declared_by_kind_of_memory():
     """Of 4 minibatches; runs from before managed memory had pages of its own have none there."""
-    told = declared_load({**COMMON, **READS, "fetch.gpu_page_visits": 8.0}, 1e9)
+    told = declared_load({**COMMON, **READS, "declared_gpu_page_visits": 8.0}, 1e9)
     assert (told.gpu_page_visits, told.managed_page_visits) == (2.0, 0.0)
-    both = {"fetch.gpu_page_visits": 0.0, "fetch.managed_page_visits": 8.0}
+    both = {"declared_gpu_page_visits": 0.0, "declared_managed_page_visits": 8.0}
     managed = declared_load({**COMMON, **READS, **both}, 1e9)
     assert (managed.gpu_page_visits, managed.managed_page_visits) == (0.0, 2.0)

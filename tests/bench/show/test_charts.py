@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from gatherbench.bench.meters.threads import METRICS
@@ -151,14 +152,13 @@ def test_an_interval_far_wider_than_the_bars_does_not_stretch_the_axis(run_of):
     """Repeats of 1 and e s, against two of 1 s: a ratio of exp(-0.5), and its ends far off."""
     spread = {0: 1.0, 1: math.e}
     two = [("cpu_gather", "naive", 1.0), ("cpu_gather", "pinned", 1.0)]
-    folder = run_of(series=two, repeats=2, epochs=1)
-    rows = folder.rows.copy()
-    mine = (rows["variant"] == "pinned") & (rows["metric"] == "wall_time")
-    rows.loc[mine, "value"] *= rows.loc[mine, "repeat"].map(spread)
+    run = run_of(series=two, repeats=2, epochs=1)
+    longer = run.epochs["repeat"].map(spread).where(run.epochs["variant"] == "pinned", 1.0)
+    run = replace(run, epochs=run.epochs.assign(epoch_s=run.epochs["epoch_s"] * longer))
     # Standard error of the mean of 0 and 1: 0.5; t(1) is 12.706.
     low, high = (math.exp(-0.5 + sign * 12.7062 * 0.5) for sign in (-1, 1))
     assert (round(low, 5), round(high)) == (0.00106, 348)
-    (panel,) = speedup(replace(folder, rows=rows)).panels()
+    (panel,) = speedup(run).panels()
     line = panel.lines.iloc[1]
     assert panel.axis.top == 4.0, "four times the longest bar"
     assert (line["low"], line["high"]) == pytest.approx((low, 4.0), rel=1e-3)
@@ -227,7 +227,8 @@ def test_a_ratio_that_decides_nothing_is_drawn_with_its_mark(make_run):
 
 
 def test_groups_of_threads_and_what_was_left(make_run):
-    assert sorted(metric for metrics in GROUPS.values() for metric in metrics) == sorted(METRICS)
+    metered = sorted(f"{metric}_s" for metric in METRICS)
+    assert sorted(metric for metrics in GROUPS.values() for metric in metrics) == metered
     folder = make_run(series=EIGHT[:1])
 
     def spin(row: dict[str, str]) -> None:

@@ -51,7 +51,7 @@ BLOCKS = {"cpu_gather": (3400.0, 17.0), "aligned_zero_copy": (2100.0, 10.5)}
 @pytest.fixture
 def folder(make_run: MakeRun) -> Path:
     """A run on a made-up GPU: two series with energy, one without, and an idle power."""
-    made = make_run(series=SERIES, backend="cuda", machine="nvidia-made-up", repeats=2)
+    made = make_run(series=SERIES, backend="cuda", machine="nvidia-h200", repeats=2)
     nobody = {"workload": "", "dataset": "", "strategy": "", "variant": "", "stage": "calibration"}
     whole = (
         ("idle_power", "W", IDLE_W),
