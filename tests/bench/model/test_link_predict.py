@@ -17,7 +17,6 @@ from typer.testing import CliRunner, Result
 
 from gatherbench.bench.cli import app
 from gatherbench.bench.model.epoch import predict_batches
-from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.predict import (
     KEYS,
     declared_load,
@@ -28,14 +27,8 @@ from gatherbench.bench.model.predict import (
 )
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.model.roofline import against_measured, roofline, roofs
-<<<<<<< HEAD
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.run.columns import REASON_KEYS
-=======
-from gatherbench.bench.read.tables import Run, load_run, no_samples, run_of
-from gatherbench.bench.run.columns import Column
-from gatherbench.bench.run.rows import Row, RowMaker
->>>>>>> 8b727e30 (Tests of predictions make a run of frames; what is shown is compared by its epochs)
 from gatherbench.bench.run.store import RunStore
 from gatherbench.bench.show.views.model import roofline_table
 from gatherbench.reason import Reason, unsupported
@@ -80,7 +73,6 @@ def make_run(
     backend: str = "host",
     sampling: str = "live",
     workers: int = 0,
-    wrong: str = "",
     **workload: Any,
 ) -> Run:
     """A run whose cases declared this, and measured 2 s of sampling, 4 of fetching, 1 of steps.
@@ -88,7 +80,6 @@ def make_run(
     Minibatches that are not drawn live took 0.04 s. ``workload``: more of its fields.
     """
     drawing = 2 if sampling == "live" else 0.04
-<<<<<<< HEAD
     paths = pd.DataFrame({"strategy": list(cases)})
     made = paths.assign(run="r", commit="c", machine="here", backend=backend, basis="measured")
     made = made.assign(borrowed=None, workload=WORKLOAD, dataset="tiny", variant="default")
@@ -99,22 +90,6 @@ def make_run(
     index = pd.MultiIndex.from_frame(made[[*KEYS, "backend", "repeat"]])
     declared = pd.DataFrame([dict(of) for of in cases.values()], index)
     reasons = pd.DataFrame(columns=list(REASON_KEYS))
-=======
-    for name, facts in cases.items():
-        make = RowMaker("r", "c", "here", backend, WORKLOAD, "tiny", name, "default", 0)
-        declared = replace(make, basis="declared")
-        rows += [
-            declared.ok(*key.split(".", 1), unit_of(key), value, "declared")
-            for key, value in facts.items()
-        ]
-        rows.append(make.ok("setup", "table", "B", 1e9, "a test"))
-        if name == wrong:
-            check = ("check", "batches", "1", "a test")
-            rows.append(make.missing(*check, "row 7", "failed"))
-        rows.append(make.ok("case", "wall_time", "s", 9, "a test"))
-        for stage, seconds in (("sample", drawing), ("fetch", 4), ("train", 1), ("epoch", 7)):
-            rows.append(make.ok(stage, "wall_time", "s", seconds, "a test", 0))
->>>>>>> 8b727e30 (Tests of predictions make a run of frames; what is shown is compared by its epochs)
     plan: dict[str, Any] = {
         "measure": {"sampling": sampling, "sampler_workers": workers},
         "workloads": {WORKLOAD: {"dataset": "tiny", **workload}},
@@ -123,29 +98,9 @@ def make_run(
             for name in {**CASES, **cases}
         ],
     }
-<<<<<<< HEAD
     columns = pd.DataFrame({"stage": ["check"]}, index=["check_rows"])
     empty = pd.DataFrame()
     return Run(folder, plan, {}, timed, ended, reasons, columns, declared, empty, empty)
-=======
-    return run_of(folder, plan, {}, rows, no_samples(), False)
-
-
-def declared(facts: Mapping[str, float], table_bytes: float) -> MinibatchLoad:
-    """The load of what a case declares, by ``stage.metric``."""
-    columns = {
-        Column(*key.split(".", 1), unit_of(key), declared=True).name: value
-        for key, value in facts.items()
-    }
-    return declared_load(columns, table_bytes)
-
-
-def unit_of(key: str) -> str:
-    """Of what a case declares: counts and shares are plain numbers."""
-    counts = ("lookahead", "gpu_share", "_bytes", "visits", "requests", "copies", "operations")
-    plain = key.startswith("sample.") or key.endswith((*counts, "launches"))
-    return "1" if plain else "B"
->>>>>>> 8b727e30 (Tests of predictions make a run of frames; what is shown is compared by its epochs)
 
 
 @pytest.fixture
@@ -159,15 +114,10 @@ def epochs(run: Run, profile: LinkProfile) -> dict[str, float]:
 
 
 def test_of_what_was_found_wrong_nothing_is_predicted(tmp_path, profile):
-<<<<<<< HEAD
     run = make_run(tmp_path)
     why = run.epochs[run.epochs["strategy"] == "by_cpu"].assign(status="failed", reason="row 7")
     why = why.assign(column="check_rows").reindex(columns=list(REASON_KEYS))
     found = {one.strategy: one.missing for one in series_of(replace(run, reasons=why))}
-=======
-    run = make_run(tmp_path, wrong="by_cpu")
-    found = {one.strategy: one.missing for one in series_of(run)}
->>>>>>> 8b727e30 (Tests of predictions make a run of frames; what is shown is compared by its epochs)
     assert found.pop("by_cpu") == "the case was found wrong: row 7"
     assert not any(found.values())
 
@@ -177,19 +127,11 @@ def test_what_is_borrowed_comes_from_cases_without_other_work(tmp_path, profile)
     run = make_run(tmp_path)
 
     def beside(names: Iterable[str]) -> Run:
-<<<<<<< HEAD
         timed = run.epochs.copy()
         slow = timed["strategy"].isin(list(names))
         timed.loc[slow, "noisy"] = True
         timed.loc[slow, ["sample_s", "fetch_s", "train_s", "epoch_s"]] *= 10
         return replace(run, epochs=timed)
-=======
-        table = run.epochs.copy()
-        slow = table["strategy"].isin(list(names))
-        table.loc[slow, "noisy"] = True
-        table.loc[slow, ["sample_s", "fetch_s", "train_s", "epoch_s"]] *= 10
-        return replace(run, epochs=table)
->>>>>>> 8b727e30 (Tests of predictions make a run of frames; what is shown is compared by its epochs)
 
     quiet, some = epochs(run, profile), beside({"by_cpu", "by_gpu", "resident"})
     assert epochs(some, profile) == quiet
@@ -220,11 +162,7 @@ def test_what_is_kept_of_the_table_comes_from_the_run(profile):
     room = 25e9
     half = {name: value / 2 for name, value in READS.items()}
     for kept, known in ((0.9 * room, True), (1.1 * room, False)):
-<<<<<<< HEAD
         load = declared_load({**COMMON, **half, "declared_gpu_table_bytes": kept}, 1e12)
-=======
-        load = declared({**COMMON, **half, "fetch.gpu_table": kept}, 1e12)
->>>>>>> 8b727e30 (Tests of predictions make a run of frames; what is shown is compared by its epochs)
         assert load.gpu_table_bytes == kept
         epoch = predict_batches(replace(load, sample_s=0.0), profile, BATCHES)
         assert (not epoch.unknown) is known
@@ -308,7 +246,7 @@ def test_a_disk_has_rows_a_roof_and_a_reason(tmp_path, profile):
     }
     mapped = {**COMMON, **GATHERS, "declared_disk_payload_bytes": PAYLOAD}
     cases = {"direct": {**COMMON, **GATHERS, **disk}, "mapped": mapped}
-    loads = [declared(facts, 1e9) for facts in (cases["direct"], mapped, COMMON)]
+    loads = [declared_load(facts, 1e9) for facts in (cases["direct"], mapped, COMMON)]
     assert [load.disk_payload_bytes for load in loads] == [1e8, 1e8, 0]
     assert [load.disk_bytes for load in loads] == [0.8192e9, None, 0]
     assert [load.disk_requests for load in loads] == [2e5, None, 0]
@@ -515,22 +453,15 @@ def test_a_better_machine_is_never_predicted_slower(case, key, factor, gpus):
     assert constant.value is not None
     better = constant.value * factor ** BETTER[key]
     after = before.with_constant(key, better, "a test")
-    load = declared(CASES[case], 1e9)
+    load = declared_load(CASES[case], 1e9)
     slow, fast = (predict_batches(load, p, 40, gpus=gpus).epoch_s for p in (before, after))
     assert fast <= slow * (1 + 1e-6)
 
 
 def test_page_visits_are_declared_by_kind_of_memory():
     """Of 4 minibatches; runs from before managed memory had pages of its own have none there."""
-<<<<<<< HEAD
     told = declared_load({**COMMON, **READS, "declared_gpu_page_visits": 8.0}, 1e9)
     assert (told.gpu_page_visits, told.managed_page_visits) == (2.0, 0.0)
     both = {"declared_gpu_page_visits": 0.0, "declared_managed_page_visits": 8.0}
     managed = declared_load({**COMMON, **READS, **both}, 1e9)
-=======
-    told = declared({**COMMON, **READS, "fetch.gpu_page_visits": 8.0}, 1e9)
-    assert (told.gpu_page_visits, told.managed_page_visits) == (2.0, 0.0)
-    both = {"fetch.gpu_page_visits": 0.0, "fetch.managed_page_visits": 8.0}
-    managed = declared({**COMMON, **READS, **both}, 1e9)
->>>>>>> 8b727e30 (Tests of predictions make a run of frames; what is shown is compared by its epochs)
     assert (managed.gpu_page_visits, managed.managed_page_visits) == (0.0, 2.0)
