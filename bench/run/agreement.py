@@ -16,9 +16,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from gatherbench.bench.run.frames import Frames
+from gatherbench.bench.run.frames import Frames, frames_of
+from gatherbench.bench.run.lines import lines_of
 from gatherbench.bench.run.part import CASE_METRIC, CASE_STAGE, CHECK_STAGE, CaseId, key_of
-from gatherbench.bench.run.rows import SET, Row
+from gatherbench.bench.run.rows import Row
 
 #: What is compared, and how far it may be off by backend: the mean loss of an epoch by a share of
 #: it, the accuracy absolutely. Sums are rounded in any order, on a GPU always, on the host where
@@ -41,27 +42,9 @@ STRAYED = "check_training"
 Seen = tuple[CaseId, str, int, tuple[str, str], float]
 
 
-def results(rows: Iterable[Row]) -> set[CaseId]:
+def right_in(frames: Frames) -> set[CaseId]:
     """The cases that are a result: they ended well, having passed their last comparison, and
     nobody found their rows or losses wrong."""
-    rows = list(rows)
-    right = {key_of(r) for r in rows if (r.stage, r.metric) == _END and r.status == "ok"}
-    return right - {key_of(r) for r in rows if (r.stage, r.status) == (CHECK_STAGE, "failed")}
-
-
-def without_wrong(rows: Sequence[Row]) -> list[Row]:
-    """The rows, of cases that are no result only what is declared of them and how they ended."""
-    right = results(rows)
-
-    def holds(row: Row) -> bool:
-        of_the_run = row.basis != "measured" or not row.workload
-        return of_the_run or row.stage in STILL_RIGHT or key_of(row) in right
-
-    return [row for row in rows if holds(row)]
-
-
-def right_in(frames: Frames) -> set[CaseId]:
-    """:func:`results`, of the tables of a run."""
     cases, reasons = frames.cases, frames.reasons
     ended = cases[(cases["basis"] == "measured") & (cases["status"] == "ok")]
     checks = [name for name, column in frames.columns.items() if column.stage == CHECK_STAGE]
@@ -71,7 +54,14 @@ def right_in(frames: Frames) -> set[CaseId]:
 
 
 def strays_in(frames: Frames) -> dict[CaseId, str]:
-    """:func:`strays`, of the tables of a run."""
+    """The cases that trained otherwise than the reference of their workload, and where they stray.
+
+    A process that goes on with a case that was cut off trains a new model: its epochs are compared
+    with those of other paths that did so there. The reference is the median of the baseline's
+    cases, else of the medians of the series. Where two series without a baseline differ, nobody
+    knows which is right, and both fail.
+    """
+    # Ranks have losses of their own; those of a case that failed may have no mean beside them.
     seen: list[Seen] = []
     right = right_in(frames)
     for frame in (frames.epochs, frames.cases):
@@ -102,10 +92,10 @@ def judged(rows: Sequence[Row]) -> list[Row]:
     """The rows, with the cases failed that did not train as the others of their workload.
 
     Each gets a row ``check.training`` that says where it strays, and its last row says so, too.
-    What it measured stays; :func:`without_wrong` leaves it out. A run that was killed has not been
-    judged: whoever reads it does so.
+    What it measured stays; readers leave it out. A run that was killed has not been judged: whoever
+    reads it does so.
     """
-    found = strays(without_wrong(rows))
+    found = strays_in(frames_of(lines_of(rows)))
     kept, ends = [], []
     for row in rows:
         if (row.stage, row.metric) == _END and key_of(row) in found:
@@ -116,35 +106,6 @@ def judged(rows: Sequence[Row]) -> list[Row]:
         else:
             kept.append(row)
     return kept + ends
-
-
-def strays(rows: Iterable[Row]) -> dict[CaseId, str]:
-    """The cases that trained otherwise than the reference of their workload, and where they stray.
-
-    A process that goes on with a case that was cut off trains a new model: its epochs are compared
-    with those of other paths that did so there. The reference is the median of the baseline's
-    cases, else of the medians of the series. Where
-    two series without a baseline differ, nobody knows which is right, and both fail.
-    """
-    rows = list(rows)
-    # Runs from before there were sets had the minibatches in the same order.
-    sets = {
-        (key_of(row), row.epoch): row.value or 0
-        for row in rows
-        if (row.stage, row.metric) == SET[:2]
-    }
-    return _astray(
-        (
-            key_of(row),
-            row.backend,
-            int(sets.get((key_of(row), row.epoch), row.epoch)),
-            (row.stage, row.metric),
-            row.value,
-        )
-        for row in rows
-        # Ranks have losses of their own; those of a case that failed may have no mean beside them.
-        if (row.stage, row.metric) in TOLERANCES and row.value is not None and row.rank == -1
-    )
 
 
 def _astray(seen: Iterable[Seen]) -> dict[CaseId, str]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gatherbench.bench.run.columns import CASES, COUNT, EPOCHS, REASON_KEYS, Column
+from gatherbench.bench.run.part import StoreError
 from gatherbench.bench.run.rows import PROCESS, Row
 
 #: The column that says how long a case took; how it ended is its status.
@@ -43,12 +44,14 @@ class Lines:
 def lines_of(rows: Iterable[Row]) -> Lines:
     """The lines of whole cases; that with a case's end is the last of it.
 
+    Rows of the run as a whole are left out.
+
     Raises:
-        ValueError: an observation stands twice among the rows, or two have one column.
+        StoreError: an observation stands twice among the rows, or two have one column.
     """
     found, processes = Lines(), _Processes()
     # What says of a process that it went on with a case makes no line before the epoch's own.
-    rows = sorted(rows, key=_went_on)
+    rows = sorted((row for row in rows if row.workload), key=_went_on)
     for row in rows:
         processes.add(row)
     # Where it had nothing left to measure but the case's end, there is no such epoch.
@@ -63,13 +66,13 @@ def lines_of(rows: Iterable[Row]) -> Lines:
         if replace(known_column, source="") != column:
             what = f"{column.stage}.{column.metric}"
             other = f"{known_column.stage}.{known_column.metric}"
-            raise ValueError(f"{what} and {other} have one column, {column.name}: rename one")
+            raise StoreError(f"{what} and {other} have one column, {column.name}: rename one")
         line = _line(row, lines, found, processes)
         if column.name in line and row.epoch < 0:
             continue  # a path may be set up twice, by the launcher of ranks and by them: the first
         if column.name in line:
             what = f"{row.stage}.{row.metric} of {row.workload} {row.strategy} {row.variant}"
-            raise ValueError(f"{what}, repeat {row.repeat}, epoch {row.epoch} stands twice")
+            raise StoreError(f"{what}, repeat {row.repeat}, epoch {row.epoch} stands twice")
         line[column.name] = row.value
         if read is not None:
             line[column.samples] = read

@@ -46,7 +46,7 @@ from gatherbench.bench.run.frames import (
     write_columns,
     write_table,
 )
-from gatherbench.bench.run.lines import Lines, lines_of
+from gatherbench.bench.run.lines import lines_of
 from gatherbench.bench.run.part import CaseId, Record, SoFar, StoreError, counted, key_of, take_in
 from gatherbench.bench.run.rows import HEADER, Row, rows_in
 from gatherbench.datasets.files import replacing
@@ -160,7 +160,7 @@ class RunStore:
             found = self.so_far()
             frames = read_frames(self.folder, found)
             if found:
-                frames = frames_of(_lines(self._with(frames, found)))
+                frames = frames_of(lines_of(self._with(frames, found)))
             self._read = mark, frames
         return self._read[1]
 
@@ -212,7 +212,7 @@ class RunStore:
         """Write the tables anew."""
         if of_the_run := [row for row in rows if not row.workload]:
             self.keep_calibration(of_the_run)
-        lines = _lines(rows)
+        lines = lines_of(rows)
         write_columns(self.folder, lines.columns)
         for name in TABLES:
             write_table(self.folder / f"{name}.csv", getattr(lines, name), KEYS[name])
@@ -305,13 +305,6 @@ def _parsed(lines: Iterable[bytes], path: Path, first: int) -> list[Row]:
             rows.append(_row(cells))
         except (ValueError, csv.Error) as error:
             raise StoreError(f"{path}: line {number}: {error}; {RESTORE}") from error
-
-
-def _lines(rows: Iterable[Row]) -> Lines:
-    try:
-        return lines_of(row for row in rows if row.workload)
-    except ValueError as error:
-        raise StoreError(str(error)) from error
 
 
 def write_atomically(path: Path, text: str) -> None:

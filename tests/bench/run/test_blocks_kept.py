@@ -18,13 +18,13 @@ import pytest
 
 from gatherbench.bench.read.derive import epoch_logs
 from gatherbench.bench.read.tables import Run, no_samples, run_of
-from gatherbench.bench.run.agreement import strays
 from gatherbench.bench.run.part import CUT_OFF, PartWriter, counted
 from gatherbench.bench.run.rows import PROCESS, SET, Row, RowMaker
 from gatherbench.bench.run.store import RunStore
 from gatherbench.stats.judge import ratio_of
 
 from .fakes import BLOCKS, PATHS, WORKLOAD, go, repeat
+from .test_agreement import strays
 
 
 def after(store: RunStore, epochs: int, what: str) -> None:
