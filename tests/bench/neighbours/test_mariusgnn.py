@@ -182,6 +182,14 @@ def test_a_workload_s_minibatches_are_those_of_its_partitions(tiny_root, monkeyp
     assert torch.equal(whole[0], epoch_seeds(dataset.train_ids, 32, 0, 0)[0])
 
 
+def test_ranks_with_other_numbers_of_minibatches_than_each_other_are_refused(
+    tiny_root, monkeypatch
+):
+    monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
+    with pytest.raises(ValueError, match="minibatches of its own number: for one rank alone"):
+        prepare(Workload("tiny", gpus=2, sampler=f"{BUFFERED} parts=8 held=2"))
+
+
 def test_a_dataset_with_too_few_nodes_is_refused_before_a_case_runs(tiny_root, monkeypatch):
     monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
     with pytest.raises(ValueError, match="a table of 400 rows has no 500 partitions: take fewer"):
