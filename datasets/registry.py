@@ -1,7 +1,7 @@
 """The graphs that can be had by name, and the way from a name to a folder that opens.
 
 Adding a source is one file with one class, and one entry in :data:`SOURCES`. Other people's
-packages announce theirs (``docs/your-own-data-path.md``).
+packages announce theirs (``docs/extending.md``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """All strategies: one explicit tuple of ours, then those of other people's packages.
 
 To add one of ours, write its file and add its class here; the conformance suite then runs it.
-Others are found by name (``docs/your-own-data-path.md``): only what asks for one, or lists all,
+Others are found by name (``docs/extending.md``): only what asks for one, or lists all,
 imports them.
 """
 

@@ -28,7 +28,7 @@ from .gpu_rows import add_rows
 from .test_show import line_of, printed
 
 MakeRun = Callable[..., Path]
-CONTRIBUTING = Path(__file__).parents[3] / "CONTRIBUTING.md"
+EXTENDING = Path(__file__).parents[3] / "docs" / "extending.md"
 
 
 def test_of_set_up_no_time_of_day_is_shown_and_nothing_that_has_no_value(make_run):
@@ -46,8 +46,8 @@ def test_of_set_up_no_time_of_day_is_shown_and_nothing_that_has_no_value(make_ru
 
 @pytest.fixture
 def training(monkeypatch: pytest.MonkeyPatch) -> View:
-    """The view of CONTRIBUTING, as another package would bring it."""
-    text = CONTRIBUTING.read_text(encoding="utf-8").partition("## Add a view")[2]
+    """The view of the docs, as another package would bring it."""
+    text = EXTENDING.read_text(encoding="utf-8").partition("## Add a view")[2]
     names: dict[str, object] = {}
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL)[:1]:
         exec(block, names)
@@ -57,7 +57,7 @@ def training(monkeypatch: pytest.MonkeyPatch) -> View:
     return view
 
 
-def test_the_view_of_contributing_is_shown_everywhere(training, make_run, tmp_path):
+def test_the_view_of_the_docs_is_shown_everywhere(training, make_run, tmp_path):
     folder = make_run()
     run = load_run(folder)
     assert [view.name for view in views_of(run)] == [
