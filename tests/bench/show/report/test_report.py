@@ -18,7 +18,6 @@ from gatherbench.bench.model.roofline import roofline
 from gatherbench.bench.read.compare import compare_runs
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.read.units import quantity, short
-from gatherbench.bench.run import store
 from gatherbench.bench.run.guards import only_one
 from gatherbench.bench.run.store import RunStore
 from gatherbench.bench.show.answer import answers, cautions
@@ -239,7 +238,7 @@ def test_a_full_disk_leaves_the_earlier_report(make_run, monkeypatch):
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(store.os, "fsync", full)
+    monkeypatch.setattr("os.fsync", full)
     done = CliRunner().invoke(app, ["report", str(folder)])
     assert done.exit_code == 2
     assert "No space left on device" in done.stderr
