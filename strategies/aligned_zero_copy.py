@@ -1,9 +1,9 @@
 """Zero-copy with every warp starting on a 128 B line, by the paper's circular shift.
 
-The shift changes nothing for the host, which has no warps; the order of the ids does. ``sorted``
-reads the table in ascending order and writes each row to its place, which on a GPU gave DGL four
-times the bandwidth on a large table (DGL #6635). ``unique`` reads a row that is asked for several
-times once, and expands the batch on the device.
+The host has no warps, so only the order of the ids matters there, not the shift. ``sorted`` reads
+the table in ascending order and writes each row to its place. On a GPU that gave DGL four times the
+bandwidth on a large table (DGL #6635). ``unique`` reads a row once even if the minibatch names it
+several times, and then expands the minibatch on the device.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ POLICY = "aligned"
 
 @dataclass(frozen=True)
 class AlignedZeroCopy(Strategy):
-    """``order``: in which the rows are read: as ``given``, ``sorted``, or each ``unique`` once.
+    """``order`` sets how rows are read: as ``given``, ``sorted``, or each ``unique`` row once.
 
-    ``memory``: how the GPU comes to see the table, as in ``unified_zero_copy``.
+    ``memory`` sets how the GPU gets access to the table, as in ``unified_zero_copy``.
     """
 
     name: ClassVar[str] = "aligned_zero_copy"
@@ -60,7 +60,7 @@ class AlignedZeroCopy(Strategy):
 
 
 class SortedPath(HostPath):
-    """Reads in ascending order of the ids, writes each row to the place it was asked for."""
+    """Reads rows in ascending order of the ids, and writes each to its place in the minibatch."""
 
     def fetch(self, ids: Tensor, out: Tensor) -> None:
         order = read_order(ids, "sorted")
@@ -68,7 +68,7 @@ class SortedPath(HostPath):
 
 
 class UniquePath(HostPath):
-    """Reads each distinct row once, in ascending order, then expands from what was read."""
+    """Reads each distinct row once, in ascending order, then copies the repeats from those."""
 
     def __init__(self, features: Tensor) -> None:
         super().__init__(features)

@@ -1,6 +1,6 @@
-"""The whole table on the device: the upper bound that every other path is measured against.
+"""Keep the whole table on the device: the upper bound for every other path.
 
-Only the ids travel. On the host the "device" table is a second copy in host memory.
+Only the ids cross the link. On the host the "device" table is a second copy in host memory.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Zero-copy beside training: the next batch is read while the model trains on this one.
+"""Zero-copy that overlaps training: the next batch is read while the model trains on this one.
 
 Reading over the link needs few of a GPU's multiprocessors (Min et al., PVLDB 14(11) 2021: 10 to
-15 % saturate PCIe), so gather and training run side by side over two buffers, used in turn. On
-the host a thread gathers in the background, which takes cores from training just as the gather
-kernel takes multiprocessors.
+15 % saturate PCIe). So gather and training run at the same time, with two buffers used in turn. On
+the host a thread gathers in the background: it takes cores from training as the gather kernel
+takes multiprocessors.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from gatherbench.strategies.mps import open_mps
 from gatherbench.strategies.mps_daemon import mps_client, mps_skip
 from gatherbench.strategies.places import mapped_skip, no_room
 
-#: The launch policies on a GPU, by access.
+#: The launch policy on a GPU.
 POLICY = "aligned"
 
 
 @dataclass(frozen=True)
 class AsyncZeroCopy(Strategy):
-    """``provider``: who gives the gather its share of the GPU, and ``budget``: how much.
+    """``provider`` sets how the gather gets its share of the GPU, ``budget`` how large that is.
 
-    ``stream`` caps the kernel's grid, ``mps`` runs the gather in a process of its own, as the paper
-    does. ``budget`` is in per cent; ``auto`` finds the smallest that suffices, when the path is
-    opened and again beside the training (``Fetcher.tune``), and records what each was worth. A
-    process under MPS has its share from its start: there ``auto`` is the paper's. On the host,
-    where nobody shares a GPU out, it must be left at ``auto``. ``memory``: how the GPU sees the
-    table, as in ``unified_zero_copy``; the process under MPS registers its own copy.
+    ``stream`` caps the kernel's grid; ``mps`` runs the gather in a separate process, as the paper
+    does. ``budget`` is in per cent. ``auto`` finds the smallest share that suffices, when the path
+    is opened and again during training (``Fetcher.tune``), and records the result of each share. A
+    process under MPS gets its share when it starts: there ``auto`` is the paper's value. On the
+    host ``budget`` must stay ``auto``. ``memory`` sets how the GPU gets access to the table, as in
+    ``unified_zero_copy``; the process under MPS registers its own copy.
     """
 
     name: ClassVar[str] = "async_zero_copy"
@@ -79,7 +79,7 @@ class AsyncZeroCopy(Strategy):
 
     @property
     def _percent(self) -> int:
-        """The budget, where it has to be known before anything can be tried out."""
+        """The budget in per cent to use before any tuning."""
         return USUAL_BUDGET if self.budget == "auto" else int(self.budget)
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:

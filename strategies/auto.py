@@ -1,12 +1,12 @@
 """``auto``: the user's own training decides which data path it gets.
 
-Paths that can run here serve the first minibatches in turns, each timed from one fetch to the next:
-the time that a training waits for, fetch and step together. The rule of all verdicts ends the
-search (``auto_search.py``), the winner stays, and the others are closed. Every path is exact, so
-the rows are right throughout. Nothing is kept for the next training, which may have another model.
+The paths that can run here take turns at serving the first minibatches. Each is timed from one
+fetch to the next, fetch and training step together. The search ends by the rule that gives all
+verdicts (``auto_search.py``); the winner stays open, the others are closed. Every path is exact, so
+the rows are always right. Nothing is kept for the next training, which may have another model.
 
-At most two paths are open at a time, each with a table's worth of memory of its own at most, and
-one when the search is over. It ends at the latest after a share of the first epoch.
+At most two paths are open at a time, and one after the search. Each holds at most one table's worth
+of memory. The search ends at the latest after a share of the first epoch.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.knowledge import Knowledge
 from gatherbench.strategies.places import no_room, path_skip, reads_managed, with_index
 
-#: The search takes at most this share of the first epoch's minibatches; of a short epoch, or one of
-#: which nobody says how long it is, at most so many minibatches.
+#: The search takes at most SHARE of the first epoch's minibatches, but may always take LEAST
+#: minibatches: the limit for a short epoch, and for one of unknown length.
 SHARE, LEAST = 0.25, 250
-#: Minibatches of a turn: the first are not timed, as they wait for rows of the path before and for
-#: buffers that grow.
+#: Minibatches of a turn: the WARM first ones are not timed, because they wait for rows of the
+#: previous path and for buffers that grow. TIMED ones follow.
 WARM, TIMED = 2, 3
-#: A time is left out in which the training stood still so many times as long as it usually does
-#: between two calls: it evaluated, or wrote a checkpoint.
+#: An interval between two calls is left out if it is this many times as long as usual: the
+#: training evaluated the model, or wrote a checkpoint.
 PAUSE = 10.0
-#: What a path raises that cannot be opened.
+#: The exceptions of a path that cannot be opened.
 _CANNOT = (RuntimeError, ValueError, MemoryError, OSError)
 CLOCK = "from one fetch's submit to the next, training included; turns in shuffled blocks"
 
 
 @dataclass(frozen=True)
 class Auto(Strategy):
-    """``search``: ``fresh``, in the first minibatches of each training.
+    """``search`` is ``fresh``: each training searches anew in its first minibatches.
 
-    It is the only word: callers and rows have it from the time when a finding could be kept.
+    It is the only value. It remains from a version that could keep a finding, for callers and rows.
     """
 
     name: ClassVar[str] = "auto"
@@ -69,7 +69,7 @@ class Auto(Strategy):
         return path_skip(device)
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-        """Of the path that the search begins with; which one is kept only a training tells."""
+        """Return that of the path with which the search begins: the winner is not known yet."""
         return CpuGather().data_path(ids, row_bytes)
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
@@ -77,10 +77,10 @@ class Auto(Strategy):
 
 
 def candidates(features: Tensor, device: torch.device) -> list[Strategy]:
-    """Exact paths that can be had for the table without knowing more, in the order of first turns.
+    """List the exact paths that need to know only the table, in the order of their first turns.
 
-    The conventional path is the first, then each strategy's default, then what differs from it in
-    one word. Rows in GPU memory are a path of its own only where there is a GPU.
+    The conventional path is first, then each strategy's default, then variants that differ from the
+    default in one parameter. Rows in GPU memory are a separate path only where there is a GPU.
     """
     from gatherbench.strategies.registry import STRATEGIES, representatives  # knows this one, too
 
@@ -103,32 +103,32 @@ def candidates(features: Tensor, device: torch.device) -> list[Strategy]:
 
 
 def most(epoch: int) -> float:
-    """How many minibatches a search may take, of an epoch of so many; 0: nobody knows."""
+    """Return how many minibatches a search may take in an epoch of ``epoch``; 0: unknown."""
     return max(LEAST, SHARE * epoch)
 
 
 def spent_by(minibatches: int, epoch: int) -> bool:
-    """Whether a search that took so many has no room for two more paths to meet."""
+    """Tell whether too few minibatches are left for another full comparison of two paths."""
     return minibatches + 2 * MOST * (WARM + TIMED) > most(epoch)
 
 
 def said(path: Strategy) -> str:
-    """A path in words, as ``cpu_gather pinned``."""
+    """Name a path in words, as ``cpu_gather pinned``."""
     return f"{path.name} {path.variant}"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a search has found.
+    """The result of a search.
 
     Attributes:
-        kept: the path.
-        over: the path that it is told against; empty where there was no other.
-        ratio, ends: the cost of that over the cost of what was kept, and its 95 % interval, which
-            nothing gives where the two met once.
+        kept: the path that stays open.
+        over: the path that it is compared with; empty where there was no other.
+        ratio, ends: the cost of ``over`` relative to ``kept``, and its 95 % interval, which is
+            unknown where the two met only once.
         word: the verdict: SLOW (the other path is slower), SAME or AMBIGUOUS.
-        minibatches, seconds: what the search went on for.
-        extra_s: what it took longer than the same minibatches with the path that was kept.
+        minibatches, seconds: how long the search lasted.
+        extra_s: how much longer it took than the same minibatches with the path that was kept.
     """
 
     kept: str
@@ -151,14 +151,14 @@ class Finding:
 
 
 class _Race:
-    """A search, and the times that it is told: those between submits.
+    """A running search, which measures the times between submits.
 
-    On a GPU they are taken on the stream that trains, for which the host waits once a turn.
+    On a GPU these are taken on the training's stream; the host waits for it once a turn.
 
     Attributes:
-        turn: whose turn it is; ``found``: what came out, once it is over.
-        minibatches: that it has seen; ``epoch``: of an epoch, 0: nobody has said.
-        lasted_s, rows: of all that it has seen but pauses, by the host's clock.
+        turn: the current turn; ``found``: the outcome, once the search is over.
+        minibatches: the number seen so far; ``epoch``: the number in an epoch, 0: unknown.
+        lasted_s, rows: seconds (by the host's clock) and rows so far, without pauses.
     """
 
     def __init__(self, paths: Sequence[Strategy], device: torch.device, epoch: int) -> None:
@@ -169,7 +169,7 @@ class _Race:
         self.found: Outcome[Strategy] | None = None
         self._stream = device if device.type == "cuda" else None
         self._usual, self._away = deque[float](maxlen=100), 0.0
-        #: The last submit, and how many rows; since when the turn is timed, and how many rows.
+        #: The time and rows of the last submit; when timing of the turn began, and its rows since.
         self._last: tuple[float, int] | None = None
         self._mark: tuple[float, torch.cuda.Event | None] = self.began, None
         self._seen = self._timed_rows = 0
@@ -182,26 +182,26 @@ class _Race:
         return spent_by(self.minibatches, self.epoch)
 
     def entered(self) -> None:
-        """The training calls: since the last call it was busy on its own."""
+        """Note that the training calls: since the last call it was busy with its own work."""
         self._away = max(self._away, time.perf_counter() - self._left_at)
 
     def left(self) -> None:
         self._left_at = time.perf_counter()
 
     def interrupted(self) -> None:
-        """What goes on until the next submit is no training, and then a loop fills its pipeline.
+        """Restart the turn: until the next submit no training runs, and then the pipeline refills.
 
-        A turn begins anew, unless the search would not end for it.
+        After :func:`most` minibatches the turn goes on instead, so that the search ends.
         """
         if self.minibatches < most(self.epoch):
             self._last, self._seen = None, 0
 
     def submit(self, rows: int, *, served: bool) -> None:
-        """So many rows are asked for; ``served``: by the path whose turn it is, since before."""
+        """Note a fetch of ``rows`` rows; ``served``: the path whose turn it is was already open."""
         self.entered()
         now = time.perf_counter()
         away, self._away = self._away, 0.0
-        # Not the median: who asks for rows several times a step is often back at once.
+        # Not the median: a loop that fetches several times a step often calls again at once.
         usual = sorted(self._usual)
         if len(usual) > WARM and away > PAUSE * usual[3 * len(usual) // 4]:
             self.interrupted()
@@ -224,7 +224,7 @@ class _Race:
             self.over(seconds / self._timed_rows)
 
     def _event(self) -> torch.cuda.Event | None:
-        """Now, on the stream that trains."""
+        """Record an event now on the training's stream; ``None`` on the host."""
         if self._stream is None:
             return None
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -232,10 +232,10 @@ class _Race:
         return event
 
     def over(self, cost: float | None) -> None:
-        """The turn is over: a row cost so many seconds, or the path cannot be had.
+        """End the turn: a row cost ``cost`` seconds, or (``None``) the path cannot be opened.
 
         Raises:
-            NoPathError: no path can.
+            NoPathError: no path can be opened.
         """
         self._seen = 0
         try:
@@ -250,7 +250,7 @@ class _Race:
 
 
 class _Told:
-    """A ticket of which a race hears when its rows are handed out."""
+    """A ticket that notifies a race when its rows are handed out."""
 
     def __init__(self, ticket: Ticket, race: _Race) -> None:
         self._ticket, self._race = ticket, race
@@ -263,14 +263,14 @@ class _Told:
 
 
 class AutoFetcher(Fetcher):
-    """Fetches by one path at a time: while it searches by each in turn, later by the one it keeps.
+    """Fetches by one path at a time: by each in turn during the search, then by the winner.
 
     Args:
         paths: to choose from; by default :func:`candidates`.
     """
 
     tunable = True
-    #: What the search has found, once it is over.
+    #: The result of the search, once it is over.
     finding: Finding | None = None
 
     def __init__(
@@ -283,7 +283,7 @@ class AutoFetcher(Fetcher):
         self._features = features
         self.live = device.type == "cpu"  # on a GPU a path that copies may be kept
         self._paths = candidates(features, device) if paths is None else paths
-        #: What is open, and what is to be closed from some fetch on: nobody needs its rows then.
+        #: The open paths, and those to close at a later fetch, when their rows are used up.
         self._open: dict[Strategy, Fetcher] = {}
         self._leaving: list[tuple[int, Fetcher]] = []
         self._submitted = 0
@@ -324,7 +324,7 @@ class AutoFetcher(Fetcher):
         self._serving.begin_epoch()
 
     def tune(self, ids: Tensor, beside: Callable[[], object]) -> list[SetupStep]:
-        """What minibatches were fetched for until now was no training: search anew."""
+        """Search anew: the minibatches fetched until now were not for training."""
         epoch = self._race.epoch if self._race else 0
         self._close()
         self.setup.clear()
@@ -351,7 +351,7 @@ class AutoFetcher(Fetcher):
             self._held = None
 
     def _begin(self, epoch: int) -> None:
-        """Begin a search, with nothing open."""
+        """Begin a search; no path is open yet."""
         if self.device.type == "cuda":
             with suppress(CudaCallError, ValueError):  # else each path that wants it does it anew
                 self._held = HostRegistration(self._features, self.device.index or 0)
@@ -359,14 +359,14 @@ class AutoFetcher(Fetcher):
         self._settle()
 
     def _serve(self, path: Strategy) -> None:
-        """Fetch by ``path`` from now on; opens it if it is not open."""
+        """Fetch by ``path`` from now on, and open it if needed."""
         if path not in self._open:
             self._open[path] = path.open(self._features, self.device)
         self._serving = self._open[path]
         self.lookahead, self.ids_device = self._serving.lookahead, self._serving.ids_device
 
     def _settle(self) -> None:
-        """Have those paths open that the race wants, and the right one serve."""
+        """Open the paths that the race needs, and serve by the one whose turn it is."""
         while True:
             race = self._race
             if race is not None:
@@ -390,7 +390,7 @@ class AutoFetcher(Fetcher):
             return
 
     def _end(self, race: _Race, found: Outcome[Strategy]) -> None:
-        """The search is over."""
+        """End the search."""
         self._race = None
         self._release()
         met = sorted(found.met.items(), key=lambda one: -one[1].interval.repeats)

@@ -1,12 +1,12 @@
-"""Which of several data paths is fastest, asked of a training that goes on meanwhile.
+"""Find the fastest of several data paths while a training goes on.
 
-Paths are served in *turns* of a few minibatches, and a turn has one number: what a row costs, from
-one fetch to the next, training included. First each path has one turn, which gives the order.
-Then the best meets the others one by one, the likeliest first, in blocks of one turn each in a
-drawn order, until the rule of all verdicts (:mod:`gatherbench.stats.judge`) decides. So at most two
-paths are open at a time.
+Paths serve *turns* of a few minibatches each. A turn gives one number: the cost of a row, from one
+fetch to the next, training included. First each path has one turn, and the results give the order.
+Then the best is compared with the others one by one, the fastest first, in blocks of one turn each
+in random order, until the rule for all verdicts (:mod:`gatherbench.stats.judge`) decides. So at
+most two paths are open at a time.
 
-Nothing here fetches or looks at a clock: tests run the same search on drawn times.
+This module neither fetches nor reads a clock: tests run the same search on simulated times.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 P = TypeVar("P")
 
-#: Blocks of two paths that meet: before the rule is asked, and at most.
+#: Blocks in which two paths are compared: before the rule is first applied, and at most.
 FEWEST, MOST = 4, 10
-#: A path that costs so many times the best both in its first turn and in its first block has no
-#: second block.
+#: A path gets no second block if it costs this many times the best path, both in its first turn
+#: and in its first block.
 FAR = 1.5
 
 
 class NoPathError(RuntimeError):
-    """None of the paths can be had."""
+    """None of the paths can be opened."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn(Generic[P]):
-    """``path`` serves the next minibatches; ``beside`` stays open, and no other."""
+    """``path`` serves the next minibatches; ``beside`` is the only other path that stays open."""
 
     path: P
     beside: P | None
@@ -43,14 +43,14 @@ class Turn(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[P]):
-    """The path to keep, what a row costs with it (s), and whom it met: their cost over its own."""
+    """The path to keep, the cost of a row with it (s), and its rivals: their cost over its own."""
 
     kept: P
     row_s: float
     met: dict[P, Judgement] = field(default_factory=dict)
 
 
-#: Yields turns and is sent what a row cost in each, in seconds; ``None``: the path cannot be had.
+#: Yields turns and is sent the cost of a row in each, in seconds; ``None``: the path does not open.
 Search = Generator[Turn[P], float | None, Outcome[P]]
 
 
@@ -58,11 +58,11 @@ def search(paths: Sequence[P], draw: random.Random, enough: Callable[[], bool]) 
     """Find the fastest of ``paths``, which have their first turns in this order.
 
     Args:
-        enough: whether there is no room for another :data:`MOST` blocks in what the search may
-            take: it then ends with the best so far.
+        enough: tells whether too few minibatches are left for another :data:`MOST` blocks; the
+            search then ends with the best path so far.
 
     Raises:
-        NoPathError: there is none.
+        NoPathError: no path can be opened.
     """
     first: dict[P, float] = {}
     best: P | None = None
@@ -87,8 +87,8 @@ def search(paths: Sequence[P], draw: random.Random, enough: Callable[[], bool]) 
 def _meet(
     found: Outcome[P], rival: P, first: Mapping[P, float], draw: random.Random, family: int
 ) -> Search[P]:
-    """The best so far and a rival, in blocks; of as many comparisons as one ``family``."""
-    # Here, as the registry loads this file, and machines that only probe a GPU may lack scipy.
+    """Compare the best so far with a rival in blocks; ``family``: the number of comparisons."""
+    # Imported here: the registry loads this file, and machines that only probe may lack scipy.
     from gatherbench.stats.interval import interval_of
     from gatherbench.stats.judge import judge
 

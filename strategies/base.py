@@ -36,12 +36,12 @@ from gatherbench.strategies.places import path_skip
 
 @dataclass(frozen=True, slots=True)
 class SetupStep:
-    """Something that opening a path cost; it is reported apart from the fetches.
+    """One cost of opening a path; it is reported separately from the fetches.
 
     Registering a table can take as long as copying it (DGL #3616). A benchmark that leaves this
-    out, or hides it in the first epoch, misleads. ``metric`` is e.g. ``register_time``, ``unit``
-    is ``s``, ``B`` or ``1``, ``source`` the clock, call or formula that the value comes from. Where
-    there is no value, ``reason`` begins as that of ``Strategy.skip``.
+    out, or hides it in the first epoch, misleads. ``metric`` is e.g. ``register_time``; ``unit``
+    is ``s``, ``B`` or ``1``; ``source`` names the clock, call or formula of the value. Where there
+    is no value, ``reason`` begins with the same word as that of ``Strategy.skip``.
     """
 
     metric: str
@@ -53,10 +53,10 @@ class SetupStep:
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """Where a path says that its table, or a part of it, lies, and where its runtime finds it.
+    """The place where a path expects its table, or a part of it, and where its runtime finds it.
 
     A "host" table that was silently copied to the device gives right values and wrong times
-    (cugraph-gnn #255), so right values do not prove a data path.
+    (cugraph-gnn #255). So right values alone do not prove that a data path is used.
     """
 
     expected: str
@@ -65,20 +65,20 @@ class Residency:
     part: str = "the table"
 
 
-#: What a path is to those who read results, whatever it is called. ``baseline``: what the paper's
-#: authors compare with; ``conventional``: the CPU gathers, at its best; ``zero_copy``: a GPU reads
-#: rows in host memory; ``bound``: all rows are where they are used; ``floor``: nothing is fetched;
-#: ``control``: hot rows are chosen as no training would choose them; ``choice``: the training shows
-#: which of the others it is; ``other``: the rest (rows on a disk, over ranks, of other packages).
+#: The part that a path plays in results. ``baseline``: the path that the paper's authors compare
+#: with; ``conventional``: the CPU gathers, at its best; ``zero_copy``: a GPU reads rows in host
+#: memory; ``bound``: all rows lie where they are used (upper bound); ``floor``: nothing is fetched
+#: (limit); ``control``: hot rows are chosen as no training would choose them; ``choice``: training
+#: picks one of the others; ``other``: the rest (rows on a disk, over ranks, of other packages).
 Role = Literal[
     "baseline", "conventional", "zero_copy", "bound", "floor", "control", "choice", "other"
 ]
-#: Roles of paths that nobody would train with: they are measured and drawn, and never ranked.
+#: Roles of paths that nobody would train with: they are measured and plotted, but never ranked.
 UNRANKED: frozenset[Role] = frozenset({"floor", "control"})
 
-#: What ids may be.
+#: The dtypes that ids may have.
 ID_DTYPES = (torch.int32, torch.int64)
-#: What an open path may count, as :meth:`Fetcher.counts` tells it: the unit, and what it counts.
+#: The counts that :meth:`Fetcher.counts` may return: the unit of each, and what it counts.
 COUNTS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "rows_on_device": ("1", "rows that the path found in device memory, by its own count"),
@@ -98,63 +98,63 @@ class Ticket(Protocol):
     """A fetch in flight."""
 
     def result(self) -> Tensor:
-        """The rows, ``[len(ids), D]`` on the fetcher's device, in the order of the ids.
+        """Return the rows, ``[len(ids), D]`` on the fetcher's device, in the order of the ids.
 
-        Work that is queued next on the current stream (maybe another than at ``submit``) finds the
-        rows there. Reads on other streams have to be done before later fetches are submitted. Each
-        call gives the same tensor. It may be overwritten after ``lookahead + 1`` later fetches:
-        clone it to keep it.
+        Work that is queued next on the current stream (which may differ from that of ``submit``)
+        sees the rows. Reads on other streams must end before later fetches are submitted. Each call
+        returns the same tensor. It may be overwritten after ``lookahead + 1`` later fetches: clone
+        it to keep it.
 
         Raises:
             RuntimeError: so many fetches have been submitted since that the rows may be
                 overwritten, or the fetcher is closed.
-            Exception: whatever went wrong during the fetch.
+            Exception: any error of the fetch itself.
         """
         ...
 
 
 class Observed:
-    """What an open path hears of the loop, and what it tells of itself."""
+    """The notifications that an open path gets from the loop, and the facts that it reports."""
 
-    #: How many minibatches further ahead the path wants to hear of: see :meth:`announce`.
+    #: How many minibatches beyond ``lookahead`` are to be announced: see :meth:`announce`.
     announced: int = 0
 
     def announce(self, ids: Tensor) -> None:
-        """Say which rows will be asked for, before :meth:`Fetcher.submit` does; holds no buffer.
+        """Announce the rows of a coming minibatch before :meth:`Fetcher.submit`; uses no buffer.
 
         Where ``announced`` is above 0, the loop announces each minibatch once, in the order of
-        submission and so many ahead of it. Called by the thread that submits, maybe beside a fetch.
+        submission and that many ahead. The submitting thread calls it, maybe during a fetch.
         """
 
     def forget(self) -> None:
-        """Lose what earlier epochs brought into memory, where each is to begin cold.
+        """Drop the rows that earlier epochs brought into memory, where each epoch begins cold.
 
-        Brings nothing: it is called before an epoch, when nothing is in flight and no clock runs.
+        Reads no rows. It is called before an epoch, when nothing is in flight and no clock runs.
         """
 
     def expect(self, minibatches: int) -> None:
-        """Say how many minibatches an epoch has, before one begins; not every loop knows."""
+        """Announce the number of minibatches of an epoch before it begins, if the loop knows it."""
 
     def begin_epoch(self) -> None:
-        """The loop begins a pass over its minibatches; nothing is in flight.
+        """Begin an epoch, a pass over the minibatches; nothing is in flight.
 
-        Timed, as a part of the first minibatch's fetch.
+        The call is timed as part of the first minibatch's fetch.
         """
 
     def counts(self) -> Mapping[str, float]:
-        """What the path counts since it was opened, of :data:`COUNTS`; waits for the device."""
+        """Return counts of :data:`COUNTS` since the path was opened; wait for the device."""
         return {}
 
     def latencies(self) -> NDArray[np.int64] | None:
-        """How many reads of the disk took how long, since the path was opened.
+        """Return a histogram of the latencies of disk reads since the path was opened.
 
-        ``[LATENCY_BINS]``: those that took less than 2^(k/4) µs and no less than 2^((k-1)/4).
-        ``None`` where there are none, or nobody times them.
+        ``[LATENCY_BINS]``: bin ``k`` counts reads of at least 2^((k-1)/4) and less than 2^(k/4) µs.
+        ``None`` where there are no reads, or they are not timed.
         """
         return None
 
     def residency(self) -> tuple[Residency, ...]:
-        """Where the parts of the table lie that are read; none where nobody can be asked."""
+        """Return where the parts of the table lie that are read; empty if that is unknown."""
         return ()
 
 
@@ -167,15 +167,15 @@ class Fetcher(Observed, ABC):
     """
 
     #: How many minibatches the loop may submit ahead of the one it trains on. 0 for a blocking
-    #: strategy: its ``submit`` does the work. A path that is still being chosen may change it.
+    #: strategy: its ``submit`` does the work. It may change while ``auto`` still searches.
     lookahead: int = 0
-    #: Whether :meth:`tune` has something to find out.
+    #: True if :meth:`tune` has something to choose.
     tunable: bool = False
-    #: Whether each fetch reads the table as it is then. Where it is false, the path has copied
-    #: rows: after a write to the table that torch sees, :meth:`submit` raises.
+    #: True if each fetch reads the table as it is then. If false, the path has copied rows:
+    #: after a write to the table that torch sees, :meth:`submit` raises.
     live: bool = True
-    #: What that depends on beside the workload and the machine: where it is the same, what one
-    #: process has found others :meth:`recall`. Empty: each finds its own.
+    #: What tuning depends on, apart from the workload and the machine: processes for which it is
+    #: equal may :meth:`recall` one result. Empty: each process tunes for itself.
     tuning: str = ""
 
     def __init__(self, features: Tensor, device: torch.device) -> None:
@@ -186,27 +186,27 @@ class Fetcher(Observed, ABC):
         self.device = device
         self._closed = False
         self._pid = os.getpid()
-        #: Where ``submit`` takes ids beside the host: those that lie there are neither moved nor
-        #: looked at by the host (see :meth:`check_fetched`).
+        #: The device, other than the host, on which ``submit`` takes ids as they are: the host does
+        #: not check those (see :meth:`check_fetched`).
         self.ids_device = torch.device("cpu")
         self._home: Home | None = None
-        #: What opening cost, where the path has more to say than the time that ``open`` took.
+        #: The costs of opening, in more detail than the time that ``open`` took.
         self.setup: list[SetupStep] = []
 
     def submit(self, ids: Tensor) -> Ticket:
         """Start fetching the rows ``ids`` (``[B]``, int32 or int64, on the host or ``ids_device``).
 
-        The ids may be changed as soon as this returns: a fetch that goes on holds a copy. The path
-        itself leaves them as they are.
+        The caller may change the ids as soon as this returns: a fetch in flight holds a copy. The
+        path itself does not change them.
 
         Raises:
-            TypeError: ids are no tensor of int32 or int64.
+            TypeError: ids are not a tensor of int32 or int64.
             ValueError: ids are not one-dimensional or lie on the wrong device.
             IndexError: an id on the host is negative or not below ``num_rows``, or the table has no
-                rows. Of such an id on a GPU the row is zeros, and :meth:`check_fetched` raises.
+                rows. For such an id on a GPU the row is zeros, and :meth:`check_fetched` raises.
             RuntimeError: see :meth:`check_usable`; or ``lookahead + 1`` fetches are in flight whose
-                results have not been taken; or the table is no longer what was opened: it has
-                moved, has another shape, wants a gradient, or has changed and is not ``live``.
+                results have not been used; or the table is no longer as it was opened: it has
+                moved, has another shape, requires a gradient, or has changed and is not ``live``.
         """
         with plain_torch():
             self.check_usable()
@@ -215,7 +215,7 @@ class Fetcher(Observed, ABC):
             return self._submit(ids.contiguous())
 
     def fetch(self, ids: Tensor) -> Tensor:
-        """The rows ``ids`` at once, in memory that is the caller's own: as ``x[ids]`` gives them.
+        """Fetch the rows ``ids`` now, into memory that the caller owns, as ``x[ids]`` does.
 
         Raises:
             As :meth:`submit`, and ``result`` of its ticket.
@@ -223,22 +223,21 @@ class Fetcher(Observed, ABC):
         return self.hand_over(self.submit(ids).result())
 
     def hand_over(self, rows: Tensor) -> Tensor:
-        """What a ticket's ``result`` gave last, in memory that no later fetch writes: a copy.
+        """Copy the latest ``result`` of a ticket to memory that no later fetch overwrites.
 
-        A path whose buffer is easily replaced gives it away instead.
+        A path that can easily replace its buffer gives the buffer away instead.
         """
         with plain_torch():
             return copied(rows.view(torch.uint8)).view(rows.dtype)
 
     @property
     def table_version(self) -> int:
-        """How often torch has seen a write to the table; 0 where it does not count."""
+        """Count the writes to the table that torch has seen; 0 where torch does not count."""
         return self._opened.version()
 
     def check_usable(self) -> None:
-        """
-        Raises:
-            RuntimeError: closed; or in a forked child, opened by the parent with threads or a GPU.
+        """Raise ``RuntimeError`` if the fetcher cannot be used here: it is closed, or this is a
+        forked child and the parent opened the fetcher with threads or a GPU.
         """
         if self._closed:
             raise RuntimeError(f"{type(self).__name__} is closed: open the strategy again")
@@ -249,10 +248,10 @@ class Fetcher(Observed, ABC):
             )
 
     def taken(self, ids: Tensor) -> Tensor:
-        """``ids`` where :meth:`submit` takes them: as they are, or from the GPU to the host.
+        """Return ``ids`` where :meth:`submit` takes them, copied from GPU to host if needed.
 
-        The host waits for that copy alone, on a stream of its own. So the ids have to be there: no
-        work may be left that makes them. What is returned holds until the next call.
+        The host waits only for that copy, on a separate stream. So the ids must be complete before
+        the call: no queued work may still write them. The result is valid until the next call.
         """
         if ids.device.type in ("cpu", self.ids_device.type):
             return ids
@@ -261,12 +260,12 @@ class Fetcher(Observed, ABC):
         return self._home.bring(ids)
 
     def check_fetched(self) -> None:
-        """Whether all ids on a GPU that were submitted so far are in the table; waits for it.
+        """Check that all ids submitted on a GPU so far are in the table; wait for the GPU.
 
-        To be called behind an epoch; :meth:`close` does, too.
+        Call it after an epoch; :meth:`close` calls it, too.
 
         Raises:
-            IndexError: one is not; names it. Said once.
+            IndexError: an id is not in the table; the error names it, and is raised once.
         """
 
     @abstractmethod
@@ -274,9 +273,9 @@ class Fetcher(Observed, ABC):
         """Start the fetch; ``ids`` have been checked and are contiguous."""
 
     def tune(self, ids: Tensor, beside: Callable[[], object]) -> list[SetupStep]:
-        """Choose what depends on the work that runs beside the fetches; what was found.
+        """Tune the path to the work that runs at the same time; return the results.
 
-        Called at most once, before anything is timed, and only where ``tunable`` says so.
+        Called at most once, before anything is timed, and only where ``tunable`` is true.
 
         Args:
             ids: of a typical minibatch, as for :meth:`submit`.
@@ -285,17 +284,17 @@ class Fetcher(Observed, ABC):
         return []
 
     def recall(self, found: Sequence[SetupStep]) -> list[SetupStep]:
-        """Choose as :meth:`tune` did in another process, which found this; what is told of it.
+        """Apply the results ``found`` of :meth:`tune` in another process; return what to report.
 
-        Called in its place, and only where ``tuning`` is not empty.
+        Called in place of ``tune``, and only where ``tuning`` is not empty.
         """
         return []
 
     def close(self) -> None:
         """Free buffers, join threads, undo registrations. Safe to call twice.
 
-        A forked child closes its copy of this object only: what the object owns is the parent's,
-        and a child that merely ends must not touch the GPU.
+        A forked child closes only its copy of this object: the parent owns the resources, and a
+        child that ends must not touch the GPU.
         """
         if not self._closed:
             self._closed = True
@@ -303,7 +302,7 @@ class Fetcher(Observed, ABC):
                 self._close()
 
     def _close(self) -> None:
-        """Free what the subclass owns; called once."""
+        """Free the subclass's resources; called once."""
 
     def __enter__(self) -> Self:
         return self
@@ -314,14 +313,14 @@ class Fetcher(Observed, ABC):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Minibatches:
-    """Minibatches of which :meth:`Strategy.data_paths` says how they travel.
+    """Minibatches whose data paths :meth:`Strategy.data_paths` describes.
 
     Attributes:
         batches: ids ``[B]`` of each in the order of fetching.
-        row_bytes, num_rows: of the table.
-        knowledge: what the path is opened with.
-        before: ids of the minibatches of each epoch that was fetched earlier, in their order; read
-            as it is iterated.
+        row_bytes, num_rows: size of a row and number of rows of the table.
+        knowledge: the knowledge with which the path is opened.
+        before: ids of the minibatches of each earlier epoch, in their order; they are read while
+            iterating.
     """
 
     batches: Iterable[Tensor]
@@ -333,16 +332,16 @@ class Minibatches:
 
 @dataclass(frozen=True)
 class Strategy(ABC):
-    """A data path and its parameters: the fields of the subclass, each a ``Literal`` of words.
+    """A data path and its parameters: the fields of the subclass, each a ``Literal`` of strings.
 
-    Every field has a default, and the first word of each ``Literal`` is that default.
+    Every field has a default, which is the first string of its ``Literal``.
     """
 
     #: The strategy's name in plans, rows and plots.
     name: ClassVar[str]
     #: One line for ``gatherbench list strategies`` and the README's table.
     summary: ClassVar[str]
-    #: In pictures: blue, orange, green, vermilion, sky, purple, grey, yellow, brown, navy,
+    #: The colour in plots: blue, orange, green, vermilion, sky, purple, grey, yellow, brown, navy,
     #: pale.
     colour: ClassVar[str] = "yellow"
 
@@ -359,8 +358,8 @@ class Strategy(ABC):
     def variant(self) -> str:
         """The parameters as one word, e.g. ``pinned`` or ``sorted,managed``.
 
-        ``default`` for a strategy without parameters. Part of the key of every row. Beside other
-        parameters ``memory`` is left out at its default: rows were written before there was any.
+        ``default`` for a strategy without parameters. It is part of the key of every row. If there
+        are other parameters, a default ``memory`` is left out: older rows have no such parameter.
         """
         known = parameters(type(self))
         words = {name: str(getattr(self, name)) for name in known}
@@ -369,74 +368,74 @@ class Strategy(ABC):
         return ",".join(words.values()) or "default"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
-        """Say why this strategy cannot run on ``device``; ``None``: it can, on the host and a GPU.
+        """Return why this strategy cannot run on ``device``; ``None`` if it can (host or GPU).
 
-        ``table_bytes`` is the size of the feature table, 0 if not known yet, for one that needs
-        room. Of a GPU that is not here the answer is ``no_device``, unless it runs on none.
+        ``table_bytes`` is the size of the feature table, 0 if unknown, for strategies that need
+        room. For a GPU that is not here it returns ``no_device``, unless it supports no GPU at all.
         """
         return path_skip(device)
 
     def surroundings(self, device: torch.device) -> AbstractContextManager[object]:
-        """Provide what has to be there before the process first touches ``device``: nothing here.
+        """Provide what must exist before the process first uses ``device``: by default nothing.
 
-        Entered before ``skip`` is asked. What cannot be had raises nothing: ``skip`` says why.
+        Entered before ``skip`` is called. It raises nothing on failure: ``skip`` then returns why.
         """
         return nullcontext()
 
     @property
     def needs(self) -> frozenset[Need]:
-        """What the path has to know before it opens; nothing, as a rule."""
+        """The knowledge that the path needs before it opens; by default none."""
         return frozenset()
 
     @property
     def role(self) -> Role:
-        """What readers of results take the path for, in place of its name: see :data:`Role`.
+        """The part that the path plays in results, whatever its name: see :data:`Role`.
 
-        Of another package's path: ``zero_copy``, ``control`` or ``other``.
+        Paths of other packages return ``zero_copy``, ``control`` or ``other``.
         """
         return "other"
 
     @property
     def lookahead(self) -> int:
-        """How many minibatches the opened path fetches ahead: its :attr:`Fetcher.lookahead`."""
+        """The number of minibatches that the open path prefetches: :attr:`Fetcher.lookahead`."""
         return 0
 
     @abstractmethod
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-        """How one minibatch travels: ``ids`` ``[B]``, rows of ``row_bytes`` bytes.
+        """Describe how one minibatch travels: ``ids`` ``[B]``, rows of ``row_bytes`` bytes.
 
-        Rows that are kept on the GPU because of their place in the table, or because earlier
-        minibatches asked for them, are left to :meth:`data_paths`.
+        :meth:`data_paths` accounts for rows that are kept on the GPU because of their place in the
+        table, or because earlier minibatches fetched them.
         """
 
     def data_paths(self, of: Minibatches) -> Iterator[DataPath]:
-        """How minibatches travel, one path for each.
+        """Describe how minibatches travel, one :class:`DataPath` for each.
 
-        :meth:`data_path` of each, unless the path depends on what it knows, on its file, or on the
-        minibatches that were fetched before.
+        By default this is :meth:`data_path` of each. A path overrides it if it depends on its
+        knowledge, on its file, or on earlier minibatches.
         """
         return (self.data_path(ids, of.row_bytes) for ids in of.batches)
 
     def kept_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
-        """How much of a table of so many bytes lies in GPU memory while the path is open: none.
+        """Return how many bytes of the table stay in GPU memory while open; 0 by default.
 
-        A strategy that keeps the table there, or part of it, says so here, and ``skip`` refuses
-        what does not fit (``places.py``).
+        A strategy that keeps all or part of the table there overrides this, and its ``skip``
+        refuses a table that does not fit (``places.py``).
         """
         return 0
 
     def open(
         self, features: Tensor, device: torch.device, knowledge: Knowledge = NOTHING
     ) -> Fetcher:
-        """Make the path ready for ``features`` ``[N, D]`` (host memory) towards ``device``.
+        """Open the path from ``features`` ``[N, D]`` (host memory) to ``device``.
 
         The table is used in place where the path allows it: it must live, unchanged, until the
         fetcher is closed. A table without rows is allowed; no id is valid for it.
 
         Raises:
-            TypeError, ValueError: a table that cannot be read row by row, see
-                :func:`check_features`; a device on which the strategy says ``skip``; or something
-                of what it :attr:`needs` is not known.
+            TypeError, ValueError: the table cannot be read row by row (see
+                :func:`check_features`); ``skip`` gives a reason for this device; or ``knowledge``
+                lacks something that the path :attr:`needs`.
         """
         with plain_torch():
             check_features(features)
@@ -449,12 +448,12 @@ class Strategy(ABC):
 
     @abstractmethod
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
-        """Open the path; table, device and what is known have been checked."""
+        """Open the path; table, device and knowledge have been checked."""
 
 
 @functools.cache
 def parameters(strategy: type[Strategy]) -> dict[str, tuple[str, ...]]:
-    """The parameters of a strategy and the words that each may be, the default first."""
+    """Return the parameters of a strategy and the values of each, the default first."""
     hints = get_type_hints(strategy)
     return {f.name: get_args(hints[f.name]) for f in dataclasses.fields(strategy)}
 
@@ -462,7 +461,7 @@ def parameters(strategy: type[Strategy]) -> dict[str, tuple[str, ...]]:
 def announcing(
     batches: Iterable[Tensor], ahead: int, announce: Callable[[Tensor], object]
 ) -> Iterator[Tensor]:
-    """An epoch's minibatches, each when ``ahead`` more have been announced, as the loop does."""
+    """Yield minibatches as the loop does: each after the ``ahead`` next ones are announced."""
     waiting: deque[Tensor] = deque()
     for ids in batches:
         if ahead:
@@ -477,9 +476,9 @@ def check_features(features: Tensor) -> None:
     """Refuse a table that no data path could read row by row.
 
     Raises:
-        TypeError: not a tensor.
-        ValueError: not two-dimensional, not contiguous, not in host memory, rows of 0 bytes, or a
-            tensor whose memory does not hold its values: sparse, quantized, or a lazy view.
+        TypeError: the table is not a tensor.
+        ValueError: the table is not two-dimensional, not contiguous, not in host memory, has rows
+            of 0 bytes, or is sparse, quantized or a lazy view.
     """
     if not isinstance(features, Tensor):
         raise TypeError(
@@ -502,8 +501,8 @@ def check_features(features: Tensor) -> None:
             "features: the table must be contiguous; call .contiguous() first, or "
             "numpy.ascontiguousarray"
         )
-    # Such a view has the memory of another tensor and is conjugated or negated only when torch
-    # reads it: whoever moves bytes would bring the other tensor's values.
+    # Such a view shares the memory of another tensor and is conjugated or negated only when torch
+    # reads it: a copy of its bytes would give the other tensor's values.
     if features.is_conj() or features.is_neg():
         raise ValueError(
             "features: a lazy conjugate or negative; call .resolve_conj().resolve_neg() first"
@@ -511,14 +510,14 @@ def check_features(features: Tensor) -> None:
 
 
 class _OpenedTable:
-    """The table as it was when a path opened, which may read it by its address from then on.
+    """The table as it was when a path opened; from then on the path may read it by its address.
 
-    It is held weakly: a path that has copied it may let it go.
+    The reference is weak: a path that has copied the table may free it.
     """
 
     def __init__(self, table: Tensor) -> None:
         self._table = weakref.ref(table)
-        self._counted = not table.is_inference()  # torch counts no writes to the others
+        self._counted = not table.is_inference()  # torch counts no writes to inference tensors
         self._found, self._version = self._place(table), self.version()
 
     @staticmethod
@@ -526,12 +525,12 @@ class _OpenedTable:
         return table.data_ptr(), table.shape, table.stride(), table.dtype
 
     def version(self) -> int:
-        """How often torch has seen a write; 0: nobody counts, or the table is gone."""
+        """Count the writes that torch has seen; 0 if it does not count or the table is gone."""
         table = self._table()
         return 0 if table is None or not self._counted else table._version
 
     def check(self, live: bool) -> None:
-        """See :meth:`Fetcher.submit`."""
+        """Raise if the table has changed; see :meth:`Fetcher.submit`."""
         table = self._table()
         if table is None:
             return
@@ -561,10 +560,10 @@ TRAINED = (
 
 
 def not_plain(rows: Tensor) -> str | None:
-    """Why a tensor is not rows that lie in memory as they are; ``None`` if it is.
+    """Return why a tensor is not plain rows that lie in memory as they are; ``None`` if it is.
 
-    A subclass may gather when somebody first uses it, and a lazy negative or conjugate has its work
-    to do then.
+    A subclass of Tensor may gather only at its first use, and a lazy negative or conjugate also
+    defers work to that moment.
     """
     if type(rows) is not Tensor:
         return f"rows are a plain torch.Tensor, and there when result() returns: not {type(rows)}"
@@ -574,14 +573,14 @@ def not_plain(rows: Tensor) -> str | None:
 
 
 class Home:
-    """Brings ids from a GPU to page-locked host memory, on a stream of its own."""
+    """Copies ids from a GPU to page-locked host memory, on a separate stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._room: dict[torch.dtype, RowBuffer] = {}
 
     def bring(self, ids: Tensor) -> Tensor:
-        """The ids on the host, until the next call."""
+        """Return the ids on the host; they are valid until the next call."""
         room = self._room.setdefault(ids.dtype, RowBuffer(functools.partial(_locked, ids.dtype)))
         here = room.rows(ids.numel())
         with torch.cuda.stream(self._stream):
@@ -595,8 +594,8 @@ def _locked(dtype: torch.dtype, count: int) -> Tensor:
 
 
 def check_ids(ids: Tensor, num_rows: int, device: torch.device) -> None:
-    """Refuse ids that are none, or lie elsewhere than on the host and ``device``; on the host also
-    those that would read outside the table. See ``Fetcher.submit``."""
+    """Refuse tensors that are not ids, or lie neither on the host nor on ``device``; on the host
+    also ids outside the table. See ``Fetcher.submit``."""
     if not isinstance(ids, Tensor):
         raise TypeError(f"ids: expected a torch tensor, got {type(ids).__name__}")
     if ids.dtype not in ID_DTYPES:
@@ -611,8 +610,8 @@ def check_ids(ids: Tensor, num_rows: int, device: torch.device) -> None:
         if num_rows == 0:
             raise IndexError(f"ids: {rows_of(num_rows)}")
         return
-    # Not torch's: an operation of its pool leaves all its threads spinning for some milliseconds:
-    # on 16 cores beside an H200 they took most of an epoch's processor time.
+    # NumPy, not torch: after an operation on torch's pool all its threads spin for milliseconds. On
+    # 16 cores with an H200 they took most of an epoch's processor time.
     low, high = int(ids.numpy().min()), int(ids.numpy().max())
     if low < 0 or high >= num_rows:
         where = int(((ids < 0) | (ids >= num_rows)).nonzero()[0])
@@ -620,13 +619,13 @@ def check_ids(ids: Tensor, num_rows: int, device: torch.device) -> None:
 
 
 def copied(ids: Tensor) -> Tensor:
-    """A copy of ids (or bytes) that stay as they are while a fetch goes on, where they lie.
+    """Copy ids (or bytes) on their device, so that they stay unchanged during a fetch.
 
-    On the host not torch's: of 32,769 numbers on it wakes its pool, which spins afterwards.
+    On the host NumPy copies: from 32,769 numbers on torch wakes its pool, which spins afterwards.
     """
     return torch.from_numpy(ids.numpy().copy()) if ids.device.type == "cpu" else ids.clone()
 
 
 def rows_of(num_rows: int) -> str:
-    """Which ids there are, in words."""
+    """Name the valid ids in words."""
     return f"the table has rows 0..{num_rows - 1}" if num_rows else "the table has no rows"

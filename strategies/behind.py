@@ -1,4 +1,4 @@
-"""What Python does behind a gather that native threads do ahead, as soon as its rows are there."""
+"""Run Python code after a gather by native threads, as soon as its rows are complete."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gatherbench.kernels.native_threads import NativeThreads
 
 
 class Behind(threading.Thread):
-    """Waits for one job after another, and enters Python's lock once for each: when it is done.
+    """Waits for one job after another, and takes Python's lock once per job, when it is done.
 
-    It ends when the threads are closed.
+    The thread ends when the native threads are closed.
     """
 
     def __init__(self, native: NativeThreads) -> None:
@@ -26,12 +26,12 @@ class Behind(threading.Thread):
     def begin(
         self, begin: Callable[[], Begun], ended: Callable[[float], None]
     ) -> Callable[[], None]:
-        """Begin a gather, behind which ``ended`` is told its seconds; what waits for that.
+        """Begin a gather, then call ``ended`` with its seconds; return a call that waits for both.
 
-        What the gather or ``ended`` raises comes out there.
+        That call raises the errors of the gather and of ``ended``.
         """
         future = Future[None]()
-        with self._turn:  # else it might be done before it is known what follows
+        with self._turn:  # else it might be done before its entry is stored
             begun = begin()
             self._todo[begun.number] = begun, ended, future
         return future.result

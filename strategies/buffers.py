@@ -1,12 +1,12 @@
-"""Buffers that are filled in turn, and whose rows are in them.
+"""Row buffers that are filled in turn, and the tickets that say whose rows they hold.
 
-Sampled minibatches differ in size, so a buffer grows to the largest one seen, by half again at
-least: a handful of allocations in an epoch, and memory that then stays constant.
+Sampled minibatches differ in size, so a buffer grows to the largest one seen, by at least half of
+its size. That takes a handful of allocations in an epoch; then the memory stays constant.
 
 A fetcher with ``lookahead`` L owns L + 1 buffers. Fetch ``k + L + 1`` overwrites the buffer of
-fetch ``k``. A caller can make two mistakes that would train on the wrong rows without a word: to
-submit that fetch before the earlier result was taken, and to ask for the earlier result afterwards.
-:class:`TicketRing` raises at both.
+fetch ``k``. Two mistakes of a caller would silently train on the wrong rows: submitting that fetch
+before reading the earlier result, and reading the earlier result afterwards. :class:`TicketRing`
+raises in both cases.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class RowBuffer:
 
     def __init__(self, allocate: Callable[[int], Tensor]) -> None:
         self._allocate = allocate
-        #: All the room there is.
+        #: The whole buffer.
         self.whole = allocate(0)
 
     def rows(self, count: int) -> Tensor:
-        """A view ``[count, D]`` with undefined contents, to be overwritten by whoever asks for it.
+        """Return a view ``[count, D]`` with undefined contents, for the caller to overwrite.
 
-        An earlier view shows that, too, unless the buffer had to grow: then the earlier memory
-        lives as long as the views of it. Torch does not see what fills the view, so it is told
-        here: a backward pass that has saved an earlier view raises, where it would have taken the
-        later rows for the earlier.
+        Earlier views then show the new rows, too. If the buffer has to grow, they keep the earlier
+        memory alive instead. Torch does not see how the view is filled, so this call increments its
+        version counter: a backward pass that saved an earlier view raises an error, and does not
+        use the later rows by mistake.
         """
         capacity = self.whole.shape[0]
         if count > capacity:
@@ -53,17 +53,17 @@ class RingTicket:
         self._fetch = fetch
 
     def result(self) -> Tensor:
-        """See :meth:`gatherbench.strategies.base.Ticket.result`."""
+        """Return the rows; see :meth:`gatherbench.strategies.base.Ticket.result`."""
         fetch = self._fetch
         if fetch.expired is not None:
             raise RuntimeError(f"these rows are gone: {fetch.expired}")
         fetch.taken = True
-        with plain_torch():  # a path to a GPU has its stream wait: calls of torch
+        with plain_torch():  # on a GPU, `finish` calls torch to make a stream wait
             return fetch.finish()
 
 
 class _Fetch:
-    """What a ring knows of a fetch: it holds the ticket itself weakly."""
+    """A ring's record of a fetch; its reference to the ticket is weak."""
 
     __slots__ = ("expired", "finish", "taken", "ticket")
 
@@ -74,7 +74,7 @@ class _Fetch:
         self.ticket: weakref.ref[RingTicket] | None = None
 
     def expire(self, reason: str) -> None:
-        """Refuse from now on, because of ``reason``; lets go of the rows."""
+        """Refuse the result from now on, because of ``reason``, and release the rows."""
         self.expired = reason
         self.finish = _nothing
 
@@ -91,15 +91,15 @@ class TicketRing:
         self._pid = os.getpid()
 
     def claim(self) -> int:
-        """Take the next buffer for a new fetch: its index. The fetch that held it expires.
+        """Take the next buffer for a new fetch, and return its index; its earlier fetch expires.
 
-        A fetch whose ticket nobody holds any more, as after an interrupt, is waited for in vain.
+        If that fetch's ticket is lost, as after an interrupt, this waits and discards its rows.
 
         Raises:
-            RuntimeError: that fetch's result has not been taken, and still can be.
+            RuntimeError: that fetch's result has not been read, and its ticket still exists.
         """
         size = len(self._fetches)
-        if self._pid != os.getpid():  # the parent's other threads, and their tickets, are not here
+        if self._pid != os.getpid():  # the parent's threads and tickets do not exist here
             self._begin(size)
         fetch = self._fetches[self._next]
         if fetch is not None:
@@ -109,14 +109,14 @@ class TicketRing:
                         f"{size} fetches are in flight and the result of the oldest was not taken: "
                         "call result() on its ticket before the next submit()"
                     )
-                with suppress(Exception):  # whatever went wrong was nobody's
+                with suppress(Exception):  # nobody holds the ticket to get the error
                     fetch.finish()
             fetch.expire(f"their buffer was given to a later fetch (every {size}th shares it)")
             self._fetches[self._next] = None
         return self._next
 
     def issue(self, finish: Callable[[], Tensor]) -> RingTicket:
-        """The ticket of the buffer that was claimed."""
+        """Issue the ticket of the claimed buffer."""
         fetch = _Fetch(finish)
         ticket = RingTicket(fetch)
         fetch.ticket = weakref.ref(ticket)

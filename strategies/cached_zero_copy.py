@@ -1,9 +1,9 @@
-"""Rows that are asked for often stay in GPU memory; the rest is read in place, aligned.
+"""Keep frequently used rows in GPU memory, and read the rest in place by aligned zero-copy.
 
-Few nodes of a real graph are in most minibatches. Data Tiering (Min et al., KDD 2022, arXiv
-2111.05894) keeps those in GPU memory and so takes 87 to 95 % of the traffic off the link. Which
-ones, a score says before training (``scores.py``), and then nothing moves. One launch reads both
-places.
+A few nodes of a real graph are in most minibatches. Data Tiering (Min et al., KDD 2022, arXiv
+2111.05894) keeps those in GPU memory and so takes 87 to 95 % of the traffic off the link. A score
+(``scores.py``) chooses them before training, and the choice then stays fixed. One launch reads
+from both places.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ POLICY = "aligned"
 
 @dataclass(frozen=True)
 class CachedZeroCopy(Strategy):
-    """``policy``: which rows are kept, ``share``: how many of all, ``ahead``: minibatches ahead.
+    """``policy`` sets which rows are kept, ``share`` how many, ``ahead`` how far to prefetch.
 
-    By score: in how many minibatches of an epoch of another seed a node was (``presampled``), how
-    many aggregate from it (``degree``), its ``reverse_pagerank``, also ``weighted`` towards the
-    training nodes, none (``random``), or how often the measured minibatches ask for it
-    (``oracle``: the bound). With ``ahead`` the fetch runs beside training, on a tenth of a GPU's
-    threads. ``memory``: how the GPU comes to see the other rows, as in
-    ``unified_zero_copy``.
+    The score of a node is the number of minibatches that contain it in an epoch of another seed
+    (``presampled``), the number of nodes that aggregate from it (``degree``), its
+    ``reverse_pagerank``, also ``weighted`` towards the training nodes, a ``random`` number, or the
+    number of measured minibatches that use it (``oracle``: the bound). With ``ahead`` 1 the fetch
+    overlaps training, on a tenth of a GPU's threads. ``memory`` sets how the GPU gets access to
+    the other rows, as in ``unified_zero_copy``.
     """
 
     name: ClassVar[str] = "cached_zero_copy"
@@ -135,9 +135,9 @@ class CachedZeroCopy(Strategy):
 
 
 class CachedPath(HostPath):
-    """Rows that are kept lie in memory of their own; each fetch reads both places."""
+    """Holds the kept rows in separate memory; each fetch reads from both places."""
 
-    #: What the rows are called that are found there: of ``COUNTS``.
+    #: The name in ``COUNTS`` for rows that are found there.
     counted: ClassVar[str] = "rows_on_device"
     live = False
 
@@ -152,7 +152,7 @@ class CachedPath(HostPath):
         self._hits = 0
 
     def _read_far(self, ids: Tensor, out: Tensor, places: Tensor | None = None) -> None:
-        """Row ``ids[i]``, which is not kept, into row ``places[i]`` of ``out``, or row ``i``."""
+        """Read row ``ids[i]``, which is not kept, into row ``places[i]`` (or ``i``) of ``out``."""
         self.cpu.gather(self.table, ids, out, places)
 
     def fetch(self, ids: Tensor, out: Tensor) -> None:
@@ -173,31 +173,31 @@ class CachedFetcher(KernelFetcher):
 
     CUDA has one address space for both memories. The kernel finds a row at ``table + id × stride``,
     so rows that begin a whole number of strides from the table are rows of it under other ids. The
-    hot rows are placed so, and the launch is given ids that lead to either place. A launch each
-    would have to know how many ids go where, for which the host would wait.
+    hot rows are placed so, and the launch gets ids that lead to either place. Two launches would
+    need the number of ids of each kind, for which the host would have to wait.
 
-    Ids of host rows come first: the rows that share a warp then lie in one memory, and the requests
-    on the link are those of a gather of these rows alone, as they are counted.
+    Ids of host rows come first. Then the rows of a warp lie in one memory, and the requests on the
+    link equal those of a gather of the host rows alone, as they are counted.
     """
 
     live = False
 
     def keep(self, kept: Placed) -> float:
-        """Make room for the rows of ``kept``, and fill it: the seconds."""
+        """Allocate memory for the rows of ``kept`` and fill it; return the seconds."""
         began = time.perf_counter()
         row_bytes, count = self.table.row_bytes, kept.capacity
         self._room = torch.empty((count + 1) * row_bytes, dtype=torch.uint8, device=self.device)
         first = (self.memory.address - self._room.data_ptr()) % row_bytes
-        self._address = self._room.data_ptr() + first  # of no rows a tensor has none
+        self._address = self._room.data_ptr() + first  # an empty tensor has no address
         self._hot = self._room[first : first + count * row_bytes].view(count, row_bytes)
         self._slots = torch.from_numpy(kept.slots).to(self.device)
-        self._gather_tells = None  # it would be given the -1 that stands for a bad id
+        self._gather_tells = None  # it would get the -1 that marks a bad id
         if count:  # by the GPU, as fast as any gather: with one thread torch is slow at it
-            # Whole rows from the table, so aligned as its rows are.
+            # Whole rows from the table, so they are aligned as its rows are.
             ids = torch.from_numpy(kept.ids).to(self.device)
             gather_into(self._hot, self.table, ids, self.points[torch.int64])
         self._hits = torch.zeros((), dtype=torch.int64, device=self.device)
-        # Rows are counted from whichever place begins first: no id is negative.
+        # Rows are numbered from the place with the lower address, so no id is negative.
         here, there = self._address, self.memory.address
         base = min(here, there)
         self._first_here, self._first_there = ((at - base) // row_bytes for at in (here, there))
