@@ -1,10 +1,10 @@
-"""A case: a named measurement with what it needs, the points of it, and how one of them is run.
+"""A case is a named measurement: what it needs, its points, and the function that runs one of them.
 
     @case("B", "bytes of GPU memory, set to zero", needs=("gpu",))
     def gpu_zeros(rig: Rig, point: Point) -> Observation:
         return rig.timed(rig.out.numel(), rig.out.zero_)
 
-is a whole one: ``gatherbench probe --list`` names it, ``--cases gpu_zeros`` measures it.
+is a complete case: ``gatherbench probe --list`` names it, ``--cases gpu_zeros`` measures it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gatherbench.reason import Reason, unsupported
 
 
 class Scope(IntEnum):
-    """How much is measured: in a minute; for a profile; of the cases that are named."""
+    """How much is measured: what fits a minute, a whole profile, or the cases that are named."""
 
     MINUTE, PROFILE, NAMED = range(3)
 
@@ -35,14 +35,14 @@ Run = Callable[[Rig, Point], Observation]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A case.
+    """A named measurement.
 
     Attributes:
-        unit, what: of the amount that is timed or counted.
-        needs: names of :data:`NEEDS`.
-        scope: the least in which it is measured without being named.
-        points: what is measured of it; one that has no parameters, unless said.
-        run: measures a point once; everything that it needs is made, and done, before it is timed.
+        unit, what: the unit of the amount that is timed or counted, and a description of it.
+        needs: the names in :data:`NEEDS` of what the case requires.
+        scope: the smallest scope that includes the case when no case is named.
+        points: gives the points to measure; the default is one point without parameters.
+        run: measures a point once; all preparation is complete before it starts timing.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Case:
     run: Run
 
     def missing(self) -> dict[str, Reason]:
-        """What it needs and this machine lacks."""
+        """Return what the case needs and this machine lacks, with the reasons."""
         found = {need: NEEDS[need]() for need in self.needs}
         return {need: why for need, why in found.items() if why is not None}
 
@@ -71,7 +71,7 @@ def case(
     points: Points | None = None,
     name: str = "",
 ) -> Callable[[Run], Run]:
-    """Make a case of a function, under its name or under ``name``; see :class:`Case`."""
+    """Register a function as a case, under its name or under ``name``; see :class:`Case`."""
 
     def keep(run: Run) -> Run:
         own = name or run.__name__
@@ -83,7 +83,7 @@ def case(
 
 
 def every_case() -> Mapping[str, Case]:
-    """All of them by name, in the order of their files."""
+    """Return all cases by name, in the order of their files."""
     for module in ("host", "gathers", "gpu", "counted"):
         importlib.import_module(f"gatherbench.bench.probe.{module}")
     return MappingProxyType(_CASES)
@@ -112,7 +112,7 @@ def _has(module: str) -> bool:
 
 def _managed() -> Reason | None:
     if _gpu() is not None:
-        return None  # that is enough of a reason
+        return None  # the need "gpu" gives the reason
     import torch
 
     from gatherbench.kernels.managed_memory import managed_refusal
@@ -125,11 +125,11 @@ def _ncu() -> Reason | None:
 
 
 def ncu_program() -> str | None:
-    """Nsight Compute's, where it usually lies if not on the path."""
+    """Return the path of Nsight Compute: from PATH, else from its usual folder."""
     return shutil.which("ncu") or shutil.which("ncu", path="/usr/local/cuda/bin")
 
 
-#: What a case may need, and why this machine does not have it.
+#: Each possible need of a case, with a function that gives the reason why this machine lacks it.
 NEEDS: dict[str, Callable[[], Reason | None]] = {
     "gpu": _gpu,
     "compiler": _compiler,

@@ -1,4 +1,4 @@
-"""Does the hardware see the requests that the accounting counts? Nsight Compute beside it.
+"""Compare the requests that the accounting expects with those that Nsight Compute counts.
 
 ``ncu`` runs this module, which launches a gather for each policy and row width, and reads a counter
 of each launch.
@@ -25,32 +25,32 @@ from gatherbench.kernels.requests import count_requests
 SPAN_BYTES, ROWS = GIB, 20_000
 POLICY_NAMES = ("unaligned", "aligned", "aligned-idle", "dgl", "torch-quiver")
 WIDTHS = (64, 400, 512, 1412, 2408, 4096)
-#: Counters (Nsight Compute, "Metrics Reference") by the rows' case: sectors of host memory that the
-#: multiprocessors read, and requests for them to the L2. Without ``srcunit_tex`` the L2's halves
-#: count a read again that one asks the other for: an H200's did so with every second one.
+#: Counters (Nsight Compute, "Metrics Reference") by name of the case: sectors of host memory that
+#: the multiprocessors read, and their requests to the L2. Without ``srcunit_tex``, a read that one
+#: half of the L2 passes to the other counts twice: on an H200 every second read did.
 COUNTERS = {
     f"counted_{what}": f"lts__t_{what}_srcunit_tex_aperture_sysmem_op_read.sum"
     for what in ("sectors", "requests")
 }
 EXPECTED = ("expected_sectors", "expected_requests_128", "expected_requests_64")
-#: What one run of ncu may take.
+#: The time limit of one run of ncu, seconds.
 _LIMIT_S = 120.0
 
 
 def launches() -> list[tuple[str, int]]:
-    """Policy and row width of each launch, in order."""
+    """Return the policy and row width of each launch, in order."""
     return [(name, width) for name in POLICY_NAMES for width in WIDTHS]
 
 
 def ids_of(name: str, width: int) -> torch.Tensor:
-    """The rows of one launch: each once, so that no cache serves a row twice."""
+    """Return the row ids of one launch; each is unique, so that no cache serves a row twice."""
     rows = SPAN_BYTES // POLICIES[name].row_stride(width)
     generator = torch.Generator().manual_seed(width)
     return torch.randperm(ROWS, generator=generator) * (rows // ROWS)
 
 
 def workload() -> None:
-    """Launch each gather once: what ncu runs."""
+    """Launch each gather once; ncu runs and profiles this."""
     with Rig(torch.device("cuda", torch.cuda.current_device()), spans=(SPAN_BYTES,)) as rig:
         for name, width in launches():
             point = Point("gpu_gather", width, SPAN_BYTES, 0, 0, name, "given")
@@ -59,7 +59,7 @@ def workload() -> None:
 
 
 def parse(text: str, counter: str) -> list[float | None]:
-    """A counter's value of each launch, as ``ncu --csv`` prints it; ``None``: it has none."""
+    """Read a counter's value of each launch from ``ncu --csv``; ``None`` where it has no value."""
     lines = text.splitlines()
     head = next((k for k, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
     found: list[float | None] = []
@@ -73,15 +73,15 @@ def parse(text: str, counter: str) -> list[float | None]:
 
 
 def counts(counter: str) -> dict[tuple[str, int], float | None]:
-    """What the GPU counted of each launch.
+    """Return what the GPU counted in each launch.
 
     Raises:
-        RefusedError: ncu gives no counters, in its last words.
+        RefusedError: ncu gives no counters; the message holds the last line that it printed.
     """
     command = [ncu_program() or "ncu", "--csv", "--print-units", "base", "--clock-control", "none"]
     command += ["--kernel-name", KERNEL_NAME, "--metrics", counter]
     command += [sys.executable, "-m", "gatherbench.bench.probe.counted"]
-    # Into a file: what ncu has started may hold a pipe open after ncu is gone.
+    # Into a file: a program that ncu started may hold a pipe open after ncu ends.
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         late = ""
         try:

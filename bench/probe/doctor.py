@@ -1,9 +1,9 @@
-"""``gatherbench doctor``: what this machine has, and what is lost by each thing that it lacks.
+"""``gatherbench doctor`` lists what this machine has, and what cannot be measured without the rest.
 
-It looks and never changes anything; a remedy is a sentence for the reader. What cases of a probe
-need and do not find is named with those cases. A sensor that is there may still refuse, so every
-meter watches a short window of work for real. Whether the link's counters can be believed, each run
-on a GPU finds out by copies of known size.
+It only looks and changes nothing; a remedy is a sentence for the reader. What a probe's cases need
+and lack is listed with those cases. A sensor that exists may still refuse, so every meter really
+measures a short window of work. Each run on a GPU checks the link's counters itself, with copies
+of known size.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from gatherbench.plugins import installing
 from gatherbench.reason import Reason, SensorUnavailableError
 
 GIB = 2**30
-#: How long each meter watches: as long as the shortest window that RAPL is read over.
+#: Seconds that each meter measures: 20 % longer than the shortest window that RAPL allows.
 WINDOW_S = 1.2 * MIN_WINDOW_S
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked for.
+    """The result of one check.
 
     Attributes:
         status: ``ok``, ``limited`` (there, but less than a benchmark wants) or ``missing``.
@@ -67,12 +67,12 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Look at everything; never raises for something that is not there."""
+    """Check everything; something that is missing is a finding and raises no error."""
     return [*_gpu(), *_host(), *_cases(every_case().values()), *examine_meters()]
 
 
 def _judged(name: str, fine: bool, detail: str, lost: str, remedy: str) -> Finding:
-    """Call it ``ok``, or ``limited`` with what is lost by that."""
+    """Return a finding that is ``ok``, or ``limited`` with what is lost."""
     return Finding(name, "ok", detail) if fine else Finding(name, "limited", detail, lost, remedy)
 
 
@@ -81,7 +81,7 @@ def _missing(name: str, why: Reason, lost: str) -> Finding:
 
 
 def _seen_gpus() -> list[GpuInfo]:
-    """The one that a run uses first; none where NVML does not answer."""
+    """Return the GPUs, the one that a run uses first; none where NVML does not answer."""
     try:
         gpus = list_gpus()
     except SensorUnavailableError:
@@ -145,7 +145,7 @@ def _host() -> Iterator[Finding]:
 
 
 def _free_disk(graphs: Path) -> Finding:
-    """Look at the folder where graphs go, which need not be there yet, and at the current one."""
+    """Check the disks of the graphs' folder, which may not exist yet, and of the current one."""
     there = next(folder for folder in (graphs, *graphs.parents) if folder.exists())
     free, here = (shutil.disk_usage(folder).free for folder in (there, Path.cwd()))
     detail = (
@@ -176,7 +176,7 @@ def _numa(cpu: dict[str, Any]) -> Finding:
 
 
 def _cases(cases: Iterable[Case]) -> Iterator[Finding]:
-    """Tell what cases of a probe lack, and which; or that all can be measured."""
+    """Give the needs that this machine lacks and the probe's cases that lack them, or one ok."""
     there, lacking = 0, defaultdict[str, list[str]](list)
     reasons: dict[str, Reason] = {}
     for one in cases:
@@ -191,10 +191,10 @@ def _cases(cases: Iterable[Case]) -> Iterator[Finding]:
 
 
 def examine_meters() -> Iterator[Finding]:
-    """A finding for each meter there is; no sensor raises."""
+    """Give a finding for each meter; a sensor that fails raises no error."""
     try:
         gpu = _gpu_under_test()
-    except RuntimeError as error:  # CUDA's: another program holds the GPU or its memory, say
+    except RuntimeError as error:  # CUDA's, if another program holds the GPU's memory
         cause = str(error).partition("\n")[0]
         why = Reason("failed", cause, "nvidia-smi says who holds the GPU, if anyone")
         yield _missing("CUDA", why, "nothing can be measured on the GPU")
@@ -204,7 +204,7 @@ def examine_meters() -> Iterator[Finding]:
 
 
 def _gpu_under_test() -> GpuUnderTest | None:
-    """The GPU that a run would use, and the first source of link traffic that can be opened."""
+    """Return the GPU that a run would use, with the first source of link traffic that opens."""
     import torch
 
     if not torch.cuda.is_available():
@@ -223,7 +223,7 @@ def _gpu_under_test() -> GpuUnderTest | None:
 
 
 def judge(meter: Meter) -> Finding:
-    """Let a meter watch while this process works, and judge it by what it says."""
+    """Let a meter measure while this process works, and judge it by its readings."""
     with Recorder([meter]) as recorder:
         end = time.perf_counter() + WINDOW_S
         while time.perf_counter() < end:

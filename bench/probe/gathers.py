@@ -1,6 +1,6 @@
-"""Rows of host memory read by the GPU: by kind of memory, size of table, kernel, order and grid.
+"""Gathers of random host rows by the GPU, over memory kind, table size, kernel, order and grid.
 
-Before a kernel is timed its rows are compared with the host's, once a width and kind of memory.
+Before a kernel is timed, its rows are compared with the host's, once per width and memory kind.
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ from gatherbench.kernels.order import read_order
 from gatherbench.kernels.policies import POLICIES
 from gatherbench.strategies.cuda_overlap import blocks_of
 
-#: Our policy that is tried in every order and grid: the one of aligned and overlapped zero-copy.
+#: The policy that is tried in every order and grid: the one of aligned and overlapped zero-copy.
 OUR_BEST = "aligned"
-#: What one gather reads at least, if the number of ids allows it: milliseconds, beside which the
-#: microseconds of a launch vanish. More ids make a gather of tiny rows no better measured.
+#: Bytes that one gather reads at least, if the number of ids allows it: this takes milliseconds, so
+#: the microseconds of a launch do not matter. More ids would not measure tiny rows better.
 READ_BYTES, MAX_IDS = 256 * MIB, 4 << 20
-#: Of every policy: 1, 4, 16, 64, 100, 128, 353, 602 and 1024 floats; the per cent of the
-#: GPU's threads of a grid (0: the policy's own); the sizes of table of other kernels.
+#: For every policy: rows of 1, 4, 16, 64, 100, 128, 353, 602 and 1024 floats; the grid in per cent
+#: of the GPU's threads (0: the policy's default); the table sizes for other libraries' kernels.
 POLICY_ROW_BYTES = (4, 16, 64, 256, 400, 512, 1412, 2408, 4096)
 CAPS: tuple[int, ...] = (0, 5, 10, 25)
 FOREIGN_SPANS = (4 * GIB, 32 * GIB)
 SPLIT_BYTES = 2 * GIB
 _CHECKED = 4099
-#: A gather of another library: of a table ``[N, D]`` and ids that it takes for the GPU's.
+#: A gather of another library; arguments: a table ``[N, D]`` and ids, both CUDA tensors to torch.
 Kernel = Callable[[Tensor, Tensor], Tensor]
 
 
 def num_ids(point: Point) -> int:
-    """Rows of one gather, each once."""
+    """Return the number of rows of one gather; all are distinct."""
     return min(MAX_IDS, rows_of(point), max(1, READ_BYTES // point.row_bytes))
 
 
 def draw(count: int, rows: int, generator: torch.Generator) -> Tensor:
-    """``count`` of ``rows`` in random order, none twice, like the nodes of a minibatch.
+    """Draw ``count`` distinct rows of ``rows`` in random order, like the nodes of a minibatch.
 
-    Drawn with replacement, a launch over 1 GiB could find up to 6 % of its rows in an L2 of 60 MB,
-    and seem faster than the link. So one row of each of ``count`` parts is drawn.
+    Drawn with replacement, a launch over 1 GiB could find up to 6 % of its rows in an L2 of 60 MB
+    and seem faster than the link. So one row is drawn from each of ``count`` equal parts.
     """
     device = generator.device
     bounds = torch.arange(count + 1, device=device) * rows // count
@@ -74,7 +74,7 @@ def _generator(device: torch.device) -> torch.Generator:
 
 
 def measure(rig: Rig, memory: Memory, point: Point) -> Observation:
-    """One gather, its ids drawn and arranged before."""
+    """Time one gather; its ids are drawn and ordered before the timing starts."""
     if point.span_bytes > memory.bytes.numel():
         size = memory.bytes.numel() >> 20
         raise RefusedError(f"no_memory: there are {size} MiB of {memory.kind} memory")
@@ -84,16 +84,16 @@ def measure(rig: Rig, memory: Memory, point: Point) -> Observation:
 
 
 def rows_of(point: Point) -> int:
-    """Rows of the table, as the point's policy lays it out."""
+    """Return the number of rows of the table in the layout of the point's policy."""
     policy, width = POLICIES.get(point.policy), point.row_bytes
     return point.span_bytes // (width if policy is None else policy.row_stride(width))
 
 
 def check(rig: Rig, memory: Memory, point: Point) -> None:
-    """Compare some rows of the whole table with the host's.
+    """Compare a sample of rows of the whole table with the host's.
 
     Raises:
-        WrongRowsError: they differ, or the launch is refused.
+        WrongRowsError: the rows differ, or the launch is refused.
     """
     held = memory.bytes
     point = dataclasses.replace(point, span_bytes=held.numel())
@@ -111,14 +111,14 @@ def check(rig: Rig, memory: Memory, point: Point) -> None:
             .cpu()
         )
     except (RuntimeError, ValueError) as error:
-        torch.cuda.synchronize(rig.device)  # raises if nothing can be measured any more
+        torch.cuda.synchronize(rig.device)  # raises if CUDA's context is lost
         raise WrongRowsError(f"{what}: {error}") from error
     if not torch.equal(got, wanted):
         raise WrongRowsError(what)
 
 
 def gathering(rig: Rig, address: int, point: Point, ids: Tensor) -> Callable[[], Tensor]:
-    """The launches of a gather, its ids arranged already; what it gives back are the rows."""
+    """Return a function that launches a gather of ``ids`` and returns the rows."""
     width, rows = point.row_bytes, rows_of(point)
     if point.policy not in POLICIES:
         table = seen_by_torch(address, (rows, width // 4), ids.device)
@@ -147,12 +147,12 @@ def gathering(rig: Rig, address: int, point: Point, ids: Tensor) -> Callable[[],
 
 
 def _own(rig: Rig, name: str, scope: Scope) -> list[Point]:
-    """Random rows by our best policy and its own grid, over every size of table."""
+    """Return points for the best policy on its default grid: random rows, every table size."""
     return [Point(name, w, s, 0, 0, OUR_BEST, "given") for s in rig.spans for w in ROW_BYTES]
 
 
 def _policies(rig: Rig, scope: Scope) -> list[Point]:
-    """Grid and order are our own axes: a peer's policy keeps its own."""
+    """Return points for every policy; only gatherbench's own vary in grid and order."""
     points = []
     for span, width, policy in product(rig.spans, POLICY_ROW_BYTES, POLICIES.values()):
         orders, caps = ["given", "sorted", "unique"][: 2 + (policy.name == OUR_BEST)], CAPS
@@ -194,11 +194,11 @@ def managed_gather(rig: Rig, point: Point) -> Observation:
     return measure(rig, rig.managed, point)
 
 
-# ---- by kernels that are not ours ----------------------------------------------------------------
+# ---- by other libraries' kernels ---------------------------------------------------------------
 
 
 def kernels(rig: Rig) -> Mapping[str, Kernel]:
-    """torch's, and WholeGraph's own where the package of ``examples/peers`` is at hand."""
+    """Return torch's kernels, and WholeGraph's where ``examples/peers`` is installed."""
     found: dict[str, Kernel] = {"torch.index_select": lambda table, ids: table.index_select(0, ids)}
     try:
         importlib.import_module("pylibwholegraph")
@@ -211,10 +211,10 @@ def kernels(rig: Rig) -> Mapping[str, Kernel]:
 
 
 def seen_by_torch(address: int, shape: tuple[int, int], device: torch.device) -> Tensor:
-    """Host memory that the GPU reads in place, float32, as a tensor that torch takes for the GPU's.
+    """Wrap host memory that the GPU reads in place as a float32 tensor that torch treats as CUDA's.
 
     Raises:
-        RuntimeError: torch has made a copy.
+        RuntimeError: torch made a copy.
     """
     seen = {"shape": shape, "typestr": "<f4", "data": (address, False), "version": 3}
     found = torch.as_tensor(SimpleNamespace(__cuda_array_interface__=seen), device=device)
@@ -244,14 +244,14 @@ for _kind in ("registered", "managed"):
     )(lambda rig, point: measure(rig, getattr(rig, point.case.removeprefix("foreign_")), point))
 
 
-# ---- where pages split ---------------------------------------------------------------------------
+# ---- managed memory with split pages -----------------------------------------------------------
 
-#: Bytes from one advice to the other.
+#: The size of a piece of memory that has one advice, bytes.
 SPLITS = {"split_64k": 64 << 10, "split_4k": 4 << 10}
 
 
 def split(rig: Rig, piece: int) -> Memory:
-    """Managed memory whose every second piece has other advice: no page is larger than a piece."""
+    """Return managed memory whose every second piece has other advice, so pages fit a piece."""
     memory = rig.managed_table(SPLIT_BYTES)
     fill(memory.bytes)
     place: Any = runtime().cudaMemLocation()

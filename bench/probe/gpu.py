@@ -1,4 +1,4 @@
-"""The link and the GPU on their own: copies, contiguous reads, round trips, passes, issuing."""
+"""Cases of the link and the GPU alone: copies, contiguous reads, round trips, passes, launches."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 GPU, KERNEL = ("gpu",), ("gpu", "compiler")
 PROFILE = Scope.PROFILE
 ROOF_BYTES = GIB
-#: Blocks for each hundred multiprocessors that the read roof tries: from as little in flight as the
-#: smallest gathers have, for too much may slow reads down, to more than fits at once.
+#: Blocks per hundred multiprocessors that the read roof tries: from as few in flight as in the
+#: smallest gathers (too many can slow reads down) to more than fit at once.
 ROOF_BLOCKS, _ROOF_THREADS = (10, 25, 50, 100, 200, 400, 800), 512
-#: What a launch of the roof takes (begin, 16-byte words, sink), and one of the chase (table, start,
-#: hops, end).
+#: Argument types of the roof's kernel (begin, 16-byte words, sink), and of the pointer chase's
+#: (table, start, hops, end).
 _ROOF_KINDS = (ctypes.c_void_p, ctypes.c_longlong, ctypes.c_void_p)
 _CHASE_KINDS = (ctypes.c_void_p, ctypes.c_longlong, ctypes.c_int, ctypes.c_void_p)
-#: A ring has at most so many places; with one line each, more than a GPU's caches hold.
+#: The most places of a ring: at one cache line each, they exceed a GPU's caches.
 RING_PLACES, HOPS = 1 << 20, 10_000
-#: Rows of the gather into fresh memory: an ordinary minibatch.
+#: Rows of the gather into fresh memory (an ordinary minibatch), and of the gather that is launched.
 PAGEABLE_ROWS, SUBMITTED_ROWS = 100_000, 1000
 MATMUL_SIZE = 8192
-#: Layers of the little chain that is issued; steps of training in an observation.
+#: Layers of the small chain that is launched; training steps in an observation.
 CHAIN, STEPS = 100, 5
 
 
@@ -53,7 +53,7 @@ def copy_to_device(rig: Rig, point: Point) -> Observation:
 
 @case("B", "bytes of rows gathered into fresh memory and copied", needs=GPU, scope=PROFILE)
 def copy_pageable(rig: Rig, point: Point) -> Observation:
-    """The paper's baseline: a gather by the processor into fresh memory, and its copy."""
+    """Time the paper's baseline: a gather by the processor into fresh memory, and its copy."""
     table = rig.table.view(torch.float32).view(-1, USUAL_ROW_BYTES // 4)
     ids = torch.randint(0, len(table), (PAGEABLE_ROWS,), generator=rig.random)
     return rig.clocked(len(ids) * USUAL_ROW_BYTES, lambda: table[ids].to(rig.device))
@@ -92,10 +92,10 @@ def _launched(
 
 
 class Ring:
-    """Places in the first ``span`` bytes of ``words`` (int64), each holding the next one.
+    """A random cycle for pointer chases in the first ``span`` bytes of ``words`` (int64).
 
-    One is drawn at random in each of equal pieces. Nothing else writes to a table while it is
-    walked.
+    Each place holds the next one's index; one is drawn at random from each of equal pieces. Nothing
+    else may write to the table during a walk.
     """
 
     def __init__(self, words: Tensor, span: int, generator: torch.Generator) -> None:
@@ -110,14 +110,14 @@ class Ring:
 
     @property
     def start(self) -> int:
-        """The word on which the next walk begins."""
+        """Return the index of the word on which the next walk begins."""
         return int(self.order[self._at])
 
     def walked(self, hops: int, end: int) -> None:
-        """Take note of a walk.
+        """Record a walk, so that the next one begins where it ended.
 
         Raises:
-            ProbeError: it did not end where the ring says.
+            ProbeError: the walk did not end at the place that the ring predicts.
         """
         self._at = (self._at + hops) % len(self.order)
         if end != self.start:
@@ -126,7 +126,7 @@ class Ring:
 
 @case("1", "dependent loads from host memory by one thread of the GPU", needs=KERNEL, scope=PROFILE)
 def round_trip(rig: Rig, point: Point) -> Observation:
-    """Over the smallest table, where addresses are translated at little cost."""
+    """Chase pointers through the smallest table, where address translation costs little."""
     memory = rig.registered
     ring = rig.once(_ring, rig)
     end = torch.zeros(1, dtype=torch.int64, device=rig.device)
@@ -156,7 +156,7 @@ def _matrices(rig: Rig) -> list[Tensor]:
     return [torch.rand(MATMUL_SIZE, MATMUL_SIZE, device=rig.device) for _ in range(3)]
 
 
-# ---- issuing -----------------------------------------------------------------------------------
+# ---- launching ---------------------------------------------------------------------------------
 
 
 @case("1", "operations of a small chain, issued to the GPU", needs=GPU, scope=PROFILE)
@@ -179,8 +179,8 @@ def gpu_issue(rig: Rig, point: Point) -> Observation:
 
 
 def training(rig: Rig) -> tuple[Trainer, tuple[Tensor, MiniBatch], float]:
-    """GraphSAGE, a minibatch of nodes so few that the GPU waits for the host, and the operations
-    of a step."""
+    """Return a GraphSAGE trainer, a minibatch so small that the step is host-bound, and the number
+    of launches of a step."""
     from gatherbench.bench.plan.workload import Workload
     from gatherbench.bench.run.models import Trainer, build_model
     from gatherbench.bench.run.training_cost import training_cost
@@ -211,7 +211,7 @@ def gpu_draw(rig: Rig, point: Point) -> Observation:
 
 
 def _sampler(rig: Rig) -> tuple[DeviceSampler, Tensor]:
-    """Of a graph so small that issuing a draw is what it takes, and seed nodes."""
+    """Return a sampler of a graph so small that a draw is host-bound, and its seed nodes."""
     from gatherbench.bench.sampling.device_sampler import DeviceSampler
 
     assert rig.device is not None

@@ -1,6 +1,6 @@
-"""The processor and the disk: copies, reads and gathers of memory, sampling, reads of a file.
+"""Cases of the processor and disk: copies, reads and gathers of memory, sampling, file reads.
 
-Our own gather, sampler and reader are timed, because they are what a measured epoch runs.
+They time gatherbench's own gather, sampler and reader, because a measured epoch runs these.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ from gatherbench.kernels.host_gather import HostGather
 from gatherbench.kernels.host_memory import empty_table
 from gatherbench.kernels.table_file import TableFile
 
-#: What one observation moves: some ten milliseconds, more than most caches hold.
+#: Bytes that one observation moves: they take some ten ms, and exceed most caches.
 COPY_BYTES, GATHER_BYTES = 256 * MIB, 64 * MIB
-#: More rows than this make an observation of narrow rows longer and no better.
+#: The most rows of an observation: more only prolong it.
 MAX_ROWS = 1 << 20
-#: Bytes of a row that are gathered within a minute, and for a profile: to 1024 floats.
+#: Bytes of a gathered row, within a minute and for a profile (up to 1024 floats).
 ROW_BYTES = (64, 512)
 PROFILE_ROW_BYTES = (32, 64, 128, 256, 512, 1024, 602 * 4, 4096)
-#: Of a row where threads are varied.
+#: Bytes of a row where the number of threads varies.
 USUAL_ROW_BYTES = 512
-#: The graph that is sampled has ogbn-products' mean degree and is larger than most caches.
+#: The sampled graph has ogbn-products' mean degree and exceeds most caches.
 NODES, EDGES = 1_000_000, 25_000_000
 FANOUTS, BATCH_SIZE, BATCHES = (25, 10), 1000, 4
 
 
 def thread_counts(cores: int) -> list[int]:
-    """1, 2, 4, … and ``cores`` itself."""
+    """Return 1, 2, 4, … and ``cores`` itself."""
     return sorted({*(1 << k for k in range(cores.bit_length()) if 1 << k <= cores), cores})
 
 
@@ -90,7 +90,7 @@ def host_read(rig: Rig, point: Point) -> Observation:
 
 @njit(nogil=True, cache=True)
 def fold_words(words: NDArray[np.int64]) -> np.int64:
-    """The exclusive or of all words: as much as a read needs to be, and fit for wide registers."""
+    """Return the exclusive or of all words: the least work that reads them, and it vectorizes."""
     folded = np.int64(0)
     for word in words:
         folded ^= word
@@ -98,7 +98,7 @@ def fold_words(words: NDArray[np.int64]) -> np.int64:
 
 
 def _gathers(rig: Rig, scope: Scope) -> list[Point]:
-    """Over every size of table; for a profile, of the largest by width and by threads."""
+    """Return points over every table size; a profile adds widths and threads on the largest."""
     spans, cores = rig.spans, rig.cores
     found = [Point("host_gather", w, s, cores) for s, w in product(spans, ROW_BYTES)]
     if scope > Scope.MINUTE:
@@ -154,24 +154,24 @@ def _sampler(rig: Rig, threads: int) -> NeighborSampler:
 
 # ---- the disk ----------------------------------------------------------------------------------
 
-#: Bytes of a random read, and of a long one; how many reads are in flight.
+#: Bytes of a random read, and of a long one; the numbers of reads in flight.
 READ_BYTES, LONG_READ_BYTES = 4096, MIB
 DEPTHS, LONG_DEPTH = (1, 8, 32, 128), 8
-#: The file, of the room that there is at most this share, and at least so much.
+#: The file's largest size, its largest share of the free space, and its smallest size.
 FILE_BYTES, SHARE_OF_ROOM, LEAST_BYTES = GIB, 0.25, 256 * MIB
-#: Reads of a batch for each that is in flight, and how long batches are read.
+#: Reads of a batch per read in flight, and the least time of an observation in seconds.
 _BATCH, _SECONDS = 8, 0.05
 _CHUNK = 16 * MIB
 
 
 class DiskFile(ExitStack):
-    """A file in ``folder`` without a name, so it is gone with the process, however that ends.
+    """A nameless file in ``folder``: it disappears when the process ends, even after a crash.
 
-    Every block of it differs, so wrong ones are noticed, and nothing in it can be compressed. A
-    virtual disk may still have a cache of its host behind it, which nobody sees from here.
+    Its blocks all differ, so a wrong block is noticed and compression gains nothing. A virtual disk
+    may have a cache on its host, which cannot be detected from here.
 
     Raises:
-        RefusedError: too little room, no direct reads there, or what is read comes from no disk.
+        RefusedError: too little room, no direct reads, or reads that memory or a network serves.
     """
 
     def __init__(self, rig: Rig) -> None:
@@ -212,12 +212,12 @@ class DiskFile(ExitStack):
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def reader(self, row_bytes: int, depth: int) -> RowReader:
-        """Reads rows of it past the page cache, ``depth`` at a time."""
+        """Return a reader of rows past the page cache with ``depth`` reads in flight."""
         file = TableFile(self._path, 0, self.size // row_bytes, row_bytes)
         return RowReader(file, depth=depth, merge=False)
 
     def measure(self, rig: Rig, point: Point) -> Observation:
-        """Batches of reads until they have taken long enough."""
+        """Time batches of reads until ``_SECONDS`` have passed."""
         reader = rig.once(self.reader, point.row_bytes, point.threads)
         rows = reader.file.num_rows
         count = min(_BATCH * point.threads, rows)
@@ -238,11 +238,11 @@ class DiskFile(ExitStack):
 
 
 def file_bytes(folder: Path) -> int:
-    """How large the file is to be.
+    """Return the size of the file, bytes.
 
     Raises:
         OSError: no such folder.
-        RefusedError: too little room in it.
+        RefusedError: the folder has too little free space.
     """
     free = shutil.disk_usage(folder).free
     size = min(FILE_BYTES, int(free * SHARE_OF_ROOM)) // MIB * MIB

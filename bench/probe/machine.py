@@ -1,4 +1,4 @@
-"""What of a machine need not be timed."""
+"""Describe the facts of a machine that need no timing."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from gatherbench.bench.machine.gpus import describe_gpus
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A machine as far as it can be asked, a column of the file that is sent in each.
+    """A description of a machine; each field is a column of ``probe.csv``.
 
-    ``None`` where it does not say. ``cores`` are those that this process may use; the link is as
-    trained when asked, for an idle GPU lets it fall back to a slower generation.
+    ``None`` where the machine does not report it. ``cores`` are those that this process may use.
+    The link is as trained when queried: an idle GPU may fall back to a slower generation.
     """
 
     machine: str
@@ -37,7 +37,7 @@ class Facts:
 
     @property
     def description(self) -> str:
-        """In words, for people."""
+        """The machine in words, for people."""
         link = f", PCIe {self.link_generation}.0 x{self.link_lanes}" if self.link_lanes else ""
         gpu = f"{self.gpu}{link}; " if self.gpu else ""
         return f"{gpu}{self.cpu}, {self.cores} cores"
@@ -57,7 +57,7 @@ def ask(device: torch.device | None) -> Facts:
     if device is None:
         return Facts(**host)
     gpu, told = torch.cuda.get_device_properties(device), describe_gpus()
-    # Of several GPUs only the one in use has its link awake.
+    # With several GPUs only the link of the one in use is awake.
     one = told["gpus"][0] if told["gpu_in_use"] or len(told["gpus"]) == 1 else {}
     host["machine"] = machine_slug({"gpus": [{"name": gpu.name}], "cpu": {}})
     return Facts(

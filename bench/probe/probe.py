@@ -1,4 +1,4 @@
-"""A probe: cases in rounds, a row as soon as something is known, then medians and a picture.
+"""Run a probe: cases in rounds, each row saved at once, then medians and a picture.
 
 rows.csv     every observation, or the reason why there is none
 probe.csv    medians and the machine: the one small file that can be sent in
@@ -36,23 +36,23 @@ from gatherbench.bench.read.points import Point, PointRow, read_points
 from gatherbench.plugins import nearest
 
 Device = Literal["auto", "cpu", "cuda"]
-#: Seconds for everything where nobody says, and for a profile of a GPU.
+#: The default seconds of a whole probe, and of the profile of a GPU.
 BUDGET_S, PROFILE_BUDGET_S = 60.0, 300.0
-#: Kept back for giving the tables back; so much over its time a probe is taken to hang.
+#: Seconds reserved for freeing the tables; a probe this late is judged to hang.
 CLOSING_S, LATE_S = 5.0, 60.0
 MOST_ROUNDS = 100
-#: Rounds that a profile needs: fewer give no spread worth the name.
+#: The rounds that a profile needs: fewer give no useful spread.
 FEWEST_ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What came of it.
+    """The result of a probe.
 
     Attributes:
-        known: of :func:`~gatherbench.bench.probe.table.medians`.
-        rounds: whole rounds.
-        other_cores: that other work kept busy meanwhile; ``None``: few, or nobody counted.
+        known: the table of :func:`~gatherbench.bench.probe.table.medians`.
+        rounds: the number of complete rounds.
+        other_cores: cores that other work kept busy meanwhile; ``None``: few, or not counted.
     """
 
     known: pd.DataFrame
@@ -63,17 +63,17 @@ class Probed:
 
     @property
     def title(self) -> str:
-        """Of the picture."""
+        """The title of the picture."""
         facts = self.facts
         busy = f"; other work kept {self.other_cores:.1f} cores busy" if self.other_cores else ""
         return f"{facts.description} ({facts.date}, {facts.commit}; {self.rounds} rounds{busy})"
 
 
 def chosen(names: Sequence[str], scope: Scope) -> list[Case]:
-    """The cases of these names, or without any those of the scope.
+    """Return the cases of these names, or if there are none, those of the scope.
 
     Raises:
-        ProbeError: there is no such case.
+        ProbeError: a name is unknown.
     """
     cases = every_case()
     for name in names:
@@ -87,10 +87,10 @@ def chosen(names: Sequence[str], scope: Scope) -> list[Case]:
 
 
 def cuda_device(device: Device) -> torch.device | None:
-    """The current GPU, or ``None``: the host alone.
+    """Return the current GPU, or ``None`` to measure the host alone.
 
     Raises:
-        ProbeError: a GPU was asked for, and there is none.
+        ProbeError: ``device`` is ``"cuda"``, and there is no GPU.
     """
     missing = NEEDS["gpu"]()
     if device == "cuda" and missing is not None:
@@ -111,19 +111,19 @@ def probe(
     rounds: int = 0,
     say: Callable[[str], None] = lambda text: None,
 ) -> Probed:
-    """Measure what is asked for and can be had here, and write the three files.
+    """Measure the chosen cases that this machine can run, and write the three files.
 
     Args:
         out: a folder without rows (default: a new one in ``probe/``).
-        names: of cases; without any those of ``scope``.
-        disk: a folder whose disk is timed, by a file of at most 1 GiB that is gone afterwards.
-        budget_s: seconds for everything; 0: a minute, and five for the profile of a GPU.
-        rounds: measure so many, whatever the time; 0: as many as the time allows.
-        say: told what is being done.
+        names: the cases to measure; if there are none, those of ``scope``.
+        disk: a folder whose disk is timed, with a temporary file of at most 1 GiB.
+        budget_s: seconds for everything; 0: a minute, or five for the profile of a GPU.
+        rounds: the number of rounds, whatever the time; 0: as many as the time allows.
+        say: gets messages about progress.
 
     Raises:
-        ProbeError: no such device or case, no place for the files, or a pointer chase went astray.
-        RuntimeError: CUDA's context was lost; the rows before it are there.
+        ProbeError: an unknown device or case, no place for the files, or a wrong pointer chase.
+        RuntimeError: CUDA's context was lost; earlier rows are saved.
     """
     began, gpu = time.monotonic(), cuda_device(device)
     scope = Scope.NAMED if names else scope
@@ -161,7 +161,7 @@ def probe(
                     )
                 of |= dict.fromkeys(one.points(rig, scope), one)
             except RefusedError as why:
-                if names or gpu:  # a host alone is no reason to name all that takes a GPU
+                if names or gpu:  # without a GPU, list only named cases that need one
                     of |= {Point(one.name): one}
                     add(Point(one.name), 0, reason=str(why))
                     del of[Point(one.name)]

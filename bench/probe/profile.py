@@ -1,7 +1,7 @@
-"""Medians of a probe as the profile of a machine, which the link model predicts from.
+"""Turn the medians of a probe into a machine's profile, from which the link model predicts.
 
-Each constant is a median with its quartiles, or says why there is none. What cannot be timed stays
-unknown, and is given by hand: in a profile of one's own, or in the one named with ``--base``.
+Each constant is a median with its quartiles, or a reason why there is none. A constant that no case
+times stays unknown until it is given by hand, in your own profile or the one named with ``--base``.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from gatherbench.bench.probe.gathers import OUR_BEST
 from gatherbench.bench.probe.host import LONG_DEPTH, LONG_READ_BYTES, READ_BYTES, USUAL_ROW_BYTES
 from gatherbench.bench.probe.machine import Facts
 
-#: The rows that each visit another page: narrow, so that pages decide.
+#: Bytes of a row, so narrow that the page visits limit the rate.
 VISIT_BYTES = 64
 BY = "measured by gatherbench probe"
 _HEADER = "pcie-bench model: Neugebauer et al., SIGCOMM 2018"
-#: Why these have no value, as nothing times them.
+#: Constants that nothing times, with the reason that is recorded.
 BY_HAND = {
     "link.max_payload": "not timed: give it by hand (lspci -vv as root: DevCtl, MaxPayload)",
     "link.dllp_share": "not timed: give it by hand",
@@ -29,7 +29,7 @@ BY_HAND = {
     "link.outstanding_reads": "not timed: give it by hand; the other limits stand in",
     "copy.batched": "copies of single rows are not timed",
 }
-#: A constant that one case times: the case, the value of a rate, and in words.
+#: Constants that one case times: the case, the conversion from its rate, and a description.
 _TIMED: dict[str, tuple[str, Callable[[float], float], str]] = {
     "link.round_trip": ("round_trip", lambda r: 1 / r, "pointer chase over the smallest table"),
     "copy.to_device": ("copy_to_device", lambda r: r, "a gibibyte"),
@@ -49,10 +49,10 @@ _TIMED: dict[str, tuple[str, Callable[[float], float], str]] = {
 
 
 def profile_of(known: pd.DataFrame, facts: Facts, base: LinkProfile | None = None) -> LinkProfile:
-    """The profile of a machine, of :func:`~gatherbench.bench.probe.table.medians`.
+    """Build a machine's profile from :func:`~gatherbench.bench.probe.table.medians`.
 
     Args:
-        base: where the constants come from that were not measured.
+        base: the profile that supplies the constants that were not measured.
     """
     if base is None:
         why = "not measured" if facts.gpus else "no_device: measured without a GPU"
@@ -99,7 +99,7 @@ def _gpu_facts(facts: Facts) -> dict[str, tuple[Value, str]]:
 
 
 class _Profile:
-    """Constants that are set from medians, one after the other."""
+    """A profile whose constants are set from medians, one after the other."""
 
     def __init__(self, base: LinkProfile, known: pd.DataFrame) -> None:
         self.profile, self._known = base, known
@@ -135,7 +135,7 @@ class _Profile:
         self.curve("disk.iops", disk, "threads", lambda r: r, words)
 
     def reads(self) -> None:
-        """Of host memory by the GPU."""
+        """Set the constants of the GPU's reads of host memory."""
         roofs = self.of("sm_read").sort_values("median_per_s")
         roofs = roofs.drop_duplicates("span_bytes", keep="last")
         self.curve("read.roof", roofs, "span_bytes", lambda r: r, "contiguous reads, the best grid")
@@ -148,21 +148,21 @@ class _Profile:
     def timed(
         self, key: str, rows: pd.DataFrame, change: Callable[[float], float], words: str
     ) -> None:
-        """Set a median; without rows what the base says stays."""
+        """Set a constant to a median; without rows it keeps the base's value."""
         for rate in rows["median_per_s"]:
             self.set(key, change(rate), f"{_source(rows)}; {words}")
 
     def curve(
         self, key: str, rows: pd.DataFrame, by: str, change: Callable[[float], float], words: str
     ) -> None:
-        """Set medians over a column."""
+        """Set a constant to medians over a column; without rows it keeps the base's value."""
         if len(rows):
             points = rows.sort_values(by)[[by, "median_per_s"]].itertuples(index=False)
             value = tuple((float(at), float(f"{change(rate):.5g}")) for at, rate in points)
             self.set(key, value, f"{_source(rows)}; {words}")
 
     def set(self, key: str, value: Value, source: str) -> None:
-        """A value replaces what the base says; the reason for having none only another reason."""
+        """Set a constant; a reason without a value replaces only another reason."""
         if value is None and key not in self.profile.unknown():
             return
         if isinstance(value, (int, float)):

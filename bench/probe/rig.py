@@ -1,4 +1,4 @@
-"""What the cases share: the tables that they read, the clocks, the rounds, the file of rows."""
+"""The base of all cases: the tables that they read, the clocks, the rounds, the file of rows."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from gatherbench.kernels.mapped_memory import HostRegistration
 
 T = TypeVar("T")
 MIB, GIB = 1 << 20, 1 << 30
-#: Sizes of the tables: that a GPU reads, and that a processor does where there is no GPU.
+#: Sizes of the tables: those that a GPU reads, and the processor's where there is no GPU.
 SPANS = (256 * MIB, GIB, 4 * GIB, 16 * GIB, 32 * GIB)
 HOST_SPANS = (4 * MIB, 32 * MIB, 256 * MIB, GIB, 2 * GIB)
-#: Less than this fits the caches of large processors, and would time those.
+#: The smallest table: less fits the caches of large processors, and would time those.
 LEAST_BYTES = 256 * MIB
-#: Of free host memory, for the table that a GPU reads, and for the processor's.
+#: Shares of free host memory for the table that a GPU reads, and for the processor's.
 SHARE_OF_MEMORY, HOST_SHARE = 0.6, 0.25
-#: Of GPU memory, what is left free beside as much managed memory.
+#: GPU memory that must stay free in addition to as much managed memory, bytes.
 LEFT_BYTES = 4 * GIB
-#: The largest buffer on the GPU: what a contiguous read brings.
+#: Bytes of the largest buffer on the GPU: the target of a contiguous read.
 OUT_BYTES = GIB
 CLOCK, EVENTS = "time.perf_counter", "torch.cuda.Event"
 #: A quarter of a millisecond at 2 GHz: two launches from Python take less.
@@ -43,19 +43,19 @@ _CHUNK = 1 << 27
 
 
 class ProbeError(RuntimeError):
-    """Nothing can be measured, or no rows can be kept."""
+    """The probe cannot measure anything, or cannot save rows."""
 
 
 class RefusedError(RuntimeError):
-    """A point cannot be measured here, for this reason; others can."""
+    """A point cannot be measured here, for the reason in the message; others can."""
 
 
 class WrongRowsError(RefusedError):
-    """Other rows than the table's: what delivers them is not timed."""
+    """A kernel delivers other rows than the table's, so it is not timed."""
 
 
 class Observation(NamedTuple):
-    """``amount``, in the unit of the case, took ``seconds``, by ``source``; ``None``: not timed."""
+    """``amount``, in the case's unit, took ``seconds`` (``None``: not timed) by ``source``."""
 
     amount: float
     seconds: float | None
@@ -64,7 +64,7 @@ class Observation(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """Host memory (uint8) that a GPU reads in place; it sees it at ``address``."""
+    """Host memory (uint8) that a GPU reads in place, at ``address``."""
 
     kind: str
     bytes: Tensor
@@ -72,13 +72,13 @@ class Memory:
 
 
 class Rig(ExitStack):
-    """A machine ready to be measured; what a case makes with :meth:`once` is closed with it.
+    """A machine ready for measurements; it closes at the end what a case makes with :meth:`once`.
 
     Args:
-        device: a CUDA device, or ``None``: the host alone.
-        folder: whose disk is timed, if any.
-        say: told what takes its time, or is left out.
-        spans: sizes of the table, ascending; the largest that can be had is made.
+        device: a CUDA device, or ``None`` for the host alone.
+        folder: the folder whose disk is timed, if any.
+        say: gets messages about slow steps and about what is left out.
+        spans: sizes of the table, ascending; the largest that fits is made.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Rig(ExitStack):
         self._made: dict[Any, Any] = {}
 
     def once(self, make: Callable[..., T], *given: Any) -> T:
-        """``make(*given)``, once; where it is refused, it is refused again without a try."""
+        """Return ``make(*given)``, called only once; a refusal is raised again without a call."""
         key = make, given
         if key not in self._made:
             try:
@@ -114,30 +114,30 @@ class Rig(ExitStack):
 
     @property
     def table(self) -> Tensor:
-        """What the processor reads, uint8: the GPU's own table where there is a GPU."""
+        """The table that the processor reads, uint8: the GPU's own table where there is a GPU."""
         return self.registered.bytes if self.device else self.once(self._host_table)
 
     @property
     def spans(self) -> list[int]:
-        """The sizes of table that there is memory for, ascending."""
+        """The table sizes that fit into the table, ascending."""
         size = self.table.numel()
         return [span for span in self._sizes if span <= size]
 
     @property
     def registered(self) -> Memory:
-        """The largest table that can be had, page-locked and mapped for the GPU.
+        """The largest table that fits, page-locked and mapped for the GPU.
 
         Raises:
-            RefusedError: there is no memory, or it cannot be registered.
+            RefusedError: there is too little memory, or it cannot be registered.
         """
         return self.once(self._register)
 
     @property
     def managed(self) -> Memory:
-        """As much of it as can be had, in managed memory that stays on the host.
+        """A copy of the table, as large as fits, in managed memory that stays on the host.
 
         Raises:
-            RefusedError: none is to be had.
+            RefusedError: no managed memory is available.
         """
         return self.once(self._bring_managed)
 
@@ -147,10 +147,10 @@ class Rig(ExitStack):
         return self.once(self._buffer)
 
     def managed_table(self, size: int) -> Memory:
-        """``size`` bytes of their own; all together are never larger than what the GPU has free.
+        """Allocate ``size`` bytes of managed memory; the total must fit the free memory of the GPU.
 
         Raises:
-            RefusedError: more is not tried, or there is none.
+            RefusedError: the GPU has too little free memory, or the allocation fails.
         """
         assert self.device is not None
         room = torch.cuda.mem_get_info(self.device)[0] - LEFT_BYTES - managed_bytes()
@@ -164,7 +164,7 @@ class Rig(ExitStack):
         return Memory("managed", table, table.data_ptr())
 
     def timed(self, amount: float, work: Callable[[], object]) -> Observation:
-        """What ``work`` queues on the current stream, by the GPU's clock."""
+        """Time the GPU work that ``work`` queues on the current stream, with CUDA events."""
         begin, end = (
             torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             for _ in range(2)
@@ -180,7 +180,7 @@ class Rig(ExitStack):
     def clocked(
         self, amount: float, work: Callable[[], object], *, wait: bool = True
     ) -> Observation:
-        """``work``, and with ``wait`` what it queues on the GPU, by the host's clock."""
+        """Time ``work`` by the host's clock, with ``wait`` including the work that it queues."""
         if self.device is not None:
             torch.cuda.synchronize(self.device)
         begin = time.perf_counter()
@@ -190,7 +190,7 @@ class Rig(ExitStack):
         return Observation(amount, time.perf_counter() - begin, CLOCK)
 
     def piece(self, table: Tensor, size: int) -> Tensor:
-        """``size`` bytes of a table, on a page, somewhere else each time."""
+        """Return ``size`` bytes of a table from a page boundary, at a random place each time."""
         places = (table.numel() - size) // 4096 + 1
         begin = 4096 * int(torch.randint(places, (1,), generator=self.random))
         return table[begin : begin + size]
@@ -219,7 +219,7 @@ class Rig(ExitStack):
 
     def _unregister(self, memory: HostRegistration) -> Callable[..., None]:
         def leave(exc_type: object, *_: object) -> None:
-            # What has broken CUDA's context tells more than what then fails because of it.
+            # The error that broke CUDA's context explains more than those that follow from it.
             with contextlib.suppress(*((RuntimeError,) if exc_type is not None else ())):
                 torch.cuda.synchronize(self.device)
                 memory.close()
@@ -246,19 +246,19 @@ class Rig(ExitStack):
 
 
 def filled_table(size: int) -> Tensor:
-    """``size`` bytes (a multiple of 8), uint8, in huge pages where the kernel grants them."""
+    """Return ``size`` bytes (a multiple of 8), uint8, in huge pages where the kernel grants any."""
     table = empty_table((size // 8, 1), torch.int64).view(-1).view(torch.uint8)
     fill(table)
     return table
 
 
 def fill(table: Tensor) -> None:
-    """Give each eight bytes of ``table`` (uint8) other ones: wrong rows are then noticed."""
+    """Give each eight bytes of ``table`` (uint8) a different value, so wrong rows are noticed."""
     words = table.view(torch.int64)
     for start in range(0, words.numel(), _CHUNK):
         part = words[start : start + _CHUNK]
         torch.arange(start, start + part.numel(), out=part)
-        part.mul_(-7046029254386353131)  # odd: still all different, and all bytes vary
+        part.mul_(-7046029254386353131)  # odd, so values stay distinct and all bytes vary
 
 
 def visit(
@@ -269,18 +269,18 @@ def visit(
     out_of_time: Callable[[], bool],
     most_rounds: int = 0,
 ) -> int:
-    """Measure every point once a round until the time is spent; the number of whole rounds.
+    """Measure every point once a round until the time is spent; return the number of whole rounds.
 
-    Before round 1 all are measured without a row: that compiles kernels, takes memory, wakes the
-    link. Each round has an order of its own: a drift of the machine (clocks, another guest's
-    traffic) falls on all points alike, and what is cut short has measured them equally often.
+    Round 0 measures all without a row: it compiles kernels, allocates memory and wakes the link.
+    Each later round has its own random order, so a drift of the machine (clocks, another guest's
+    traffic) affects all points alike, and an interrupted probe has measured all equally often.
 
     Args:
-        add: is given a point, the number of the round and an observation, or a ``reason``.
-        out_of_time: asked before each point; one round is measured whatever it says.
+        add: gets a point, the number of the round and an observation, or a ``reason``.
+        out_of_time: called before each point, after the first complete round.
         most_rounds: end after so many (0: the time decides).
 
-    A point that is refused is told with the reason, and is visited no more.
+    A point that is refused is added once with its reason, and left out of later rounds.
     """
     left, generator, number = list(points), random.Random(0), 0
     turn = list(points)
@@ -307,9 +307,9 @@ def visit(
 
 @contextlib.contextmanager
 def ends_within(seconds: float) -> Iterator[None]:
-    """The block is left within ``seconds``, or the process says where it stands and ends.
+    """End the process with a traceback if the block takes longer than ``seconds``.
 
-    A call into a driver that hangs cannot be cancelled, and may hold Python's lock for ever: the
+    A hanging call into a driver cannot be cancelled and may hold Python's lock for ever; the
     interpreter's own watchdog needs no lock. Rows that were added are on disk by then.
     """
     faulthandler.dump_traceback_later(max(1e-3, seconds), exit=True, file=2)
@@ -321,7 +321,7 @@ def ends_within(seconds: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Tell a file that cannot be written from everything else that the system refuses."""
+    """Turn an ``OSError`` of writing ``path`` into a :class:`ProbeError` with a remedy."""
     try:
         yield
     except OSError as error:
@@ -330,7 +330,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def append_row(path: Path, row: PointRow) -> None:
-    """Append a row to a table of points: it is on disk as soon as it is known."""
+    """Append a row to a table of points, at once, so that it survives a crash."""
     point, *observed = (getattr(row, field.name) for field in dataclasses.fields(row))
     with writing(path), path.open("a", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")

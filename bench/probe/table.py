@@ -1,4 +1,4 @@
-"""What a probe found: medians, as a table, a picture, and the one file that can be sent in."""
+"""The results of a probe: medians, as a table, a picture, and the one file that can be sent in."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gatherbench.bench.read.units import quantity
 from gatherbench.bench.show.looks import FAINT, RC
 
 _RATES = ["median_per_s", "low_per_s", "high_per_s"]
-#: Of the picture: what is a line over the size of the table, and what a limit.
+#: Cases of the picture: the lines over the size of the table, and the limits.
 LINES = {
     "managed_gather": ("managed memory, read by the GPU", "C0", "s-"),
     "gpu_gather": ("registered memory, read by the GPU", "C1", "o-"),
@@ -34,7 +34,7 @@ LIMITS = {
 
 
 def medians(rows: pd.DataFrame) -> pd.DataFrame:
-    """A line for each point of a table of points: median and quartiles of its rate, or the reason.
+    """Return a line per point: median and quartiles of its rate, or the reason why it has none.
 
     Columns: those of a point, ``unit``, ``rounds``, ``median_per_s``, ``low_per_s``,
     ``high_per_s``, ``reason``.
@@ -55,12 +55,12 @@ def medians(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def sent(known: pd.DataFrame, facts: Facts) -> pd.DataFrame:
-    """The file that can be sent in: :func:`medians`, each line with its machine."""
+    """Return the table that can be sent in: :func:`medians`, each line with its machine."""
     return known.assign(**asdict(facts))
 
 
 def own_best(known: pd.DataFrame) -> pd.DataFrame:
-    """Of gathers our best policy, random, its own grid; the best grid of others; all cores."""
+    """Keep default gathers of ``OUR_BEST``; of other cases the best grid; of the host all cores."""
     gather = known["case"].isin(["gpu_gather", "managed_gather"])
     own = known["policy"].eq(OUR_BEST) & known["order"].eq("given") & known["grid_percent"].eq(0)
     best = known[~gather | own]
@@ -72,7 +72,7 @@ def own_best(known: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(known: pd.DataFrame, title: str, path: Path) -> None:
-    """GB/s of random rows over the size of the table, a panel for each width of row."""
+    """Draw GB/s of random rows over the size of the table, a panel for each row width."""
     best = own_best(known)
     best = best[best["median_per_s"].notna()]
     with mpl.rc_context(RC):
@@ -106,7 +106,7 @@ def draw(known: pd.DataFrame, title: str, path: Path) -> None:
 
 
 def table(known: pd.DataFrame) -> Table:
-    """A line for each case and its parameters, a column for each size of table."""
+    """Return a line for each case and its parameters, with a column for each table size."""
     best = own_best(known) if len(known) > _LONG else known
     seen = best[best["median_per_s"].notna()]
     spans = sorted(set(seen["span_bytes"]) - {0})
@@ -147,10 +147,10 @@ def _size(span: float) -> str:
 
 
 def summary_line(known: pd.DataFrame) -> dict[str, str]:
-    """A machine's line among others': GB/s of random rows of 64 and 512 B, and the limits.
+    """Return a machine's line of the comparison: GB/s of random rows of 64 and 512 B, and limits.
 
-    Of the GPU's gathers over the largest table of which most is known, of the processor's over its
-    largest.
+    The GPU's gathers are those of the largest table with the most results; the processor's are of
+    its largest table.
     """
     best = own_best(known)
     best = best[best["median_per_s"].notna()]
