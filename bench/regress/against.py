@@ -1,15 +1,15 @@
-"""Has this tree become slower than that commit? Both are timed in one run, in turn.
+"""Check whether this tree is slower than a commit; one run times both, in alternation.
 
     python -m gatherbench.bench.regress.against [BASE] [--budget SECONDS] [--only WORD]
 
-Between two runs a shared machine may change by more than any threshold. So the commit's files are
-put into a temporary folder, and processes of both trees run this tree's benchmarks block by block
-in turn; the ratios of pairs are judged (``blocks.py``). Both sides run in this environment, so an
+Between two runs a shared machine may change by more than any threshold. So the commit's files go
+into a temporary folder, and processes of both trees run this tree's benchmarks in alternating
+blocks; the ratios of pairs are judged (``blocks.py``). Both sides run in this environment, so an
 upgraded dependency does not show.
 
-Exit status: 0, also where some are AMBIGUOUS, which is a warning; 1 for SLOW, and for FAILED, a
-benchmark that runs on the base alone; 2 for what cannot be compared; 3 where nothing could be
-judged, which is no evidence that nothing changed.
+Exit status: 0, even where some are AMBIGUOUS, which is a warning; 1 for SLOW or FAILED (a
+benchmark that runs on the base alone); 2 for what cannot be compared; 3 where nothing could be
+judged, so that a change may be hidden.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ COLOURS = {"SLOW": "red", "FAILED": "red", "FAST": "green"} | dict.fromkeys(
 
 
 def compare(opened: Open, out: Console, *, only: str, budget_s: float, seed: int) -> list[Record]:
-    """A pair of processes, and more while the budget lasts and anything is undecided."""
+    """Run a pair of processes, and more while the budget lasts and a verdict may still change."""
     begin, rng = time.monotonic(), random.Random(seed)
     with step_bar(out) as progress:
         progress("first pair of processes: every benchmark, compiled", 0.0)
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out = Console()
     out = out if out.is_terminal else Console(width=160)
     try:
-        # Cancelled by a service: leave by the same way as on Ctrl-C, which cleans up.
+        # On a service's cancellation leave as on Ctrl-C, which cleans up.
         with terminate_as_interrupt():
             return _against(options.base or None, options.budget, options.only, out)
     except SideError as error:

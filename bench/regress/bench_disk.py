@@ -1,12 +1,12 @@
-"""Random reads of 4 KiB past the page cache: our two engines against threads that call preadv.
+"""Random reads of 4 KiB past the page cache: two engines of gatherbench, and threads of preadv.
 
 Run with::
 
     pytest bench/regress/bench_disk.py -o python_files='bench_*.py' --benchmark-only
 
-Same file, block and depth for all, and other rows each time; only ratios within one run say
-anything. Each benchmark reads ``READS`` blocks of a file of 256 MiB, and ours also copy each row to
-where it belongs. Another library's reader is in docs/guide.md.
+File, block size and depth are the same for all, and the rows change each time; only ratios within
+one run are meaningful. Each benchmark reads ``READS`` blocks of a file of 256 MiB; the engines also
+copy each row to its place. Another library's reader is in docs/guide.md.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Read = Callable[[NDArray[np.int64], NDArray[np.uint8]], None]
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TableFile]:
-    """Each row begins with its number, so that a wrong one shows. On the disk, not in memory."""
+    """Write a table to disk; each row begins with its number, so that a wrong one is noticed."""
     path = tmp_path_factory.mktemp("disk") / "rows.bin"
     rows = np.random.default_rng(0).integers(0, 1 << 62, (ROWS, BLOCK // 8))
     rows[:, 0] = np.arange(ROWS)
@@ -54,9 +54,9 @@ def direct(table: TableFile) -> Iterator[int]:
 
 
 def measure(benchmark: BenchmarkFixture, table: TableFile, read: Read, *, roof: bool) -> None:
-    """Time ``read`` on changing ids, and check the rows that it got last."""
+    """Time ``read`` on changing ids, and check the rows of the last call."""
     rng = np.random.default_rng(1)
-    memory = mmap.mmap(-1, READS * BLOCK)  # aligned for those that read straight into it
+    memory = mmap.mmap(-1, READS * BLOCK)  # aligned for direct reads into it
     out = np.frombuffer(memory, np.uint8).reshape(READS, BLOCK)
     out[:] = 0
     ids = rng.integers(0, ROWS, READS)
@@ -73,7 +73,7 @@ def measure(benchmark: BenchmarkFixture, table: TableFile, read: Read, *, roof: 
 
 @pytest.mark.parametrize("engine", ["io_uring", "threads"])
 def test_engine(benchmark: BenchmarkFixture, table: TableFile, engine: str) -> None:
-    """What ``disk_direct`` reads with; each row a read, as for all the others."""
+    """Time an engine of ``disk_direct``; each row is one read, as for the other benchmarks."""
     reader = RowReader(table, engine, DEPTH, merge=False)
     try:
         if reader.reason:
@@ -84,7 +84,7 @@ def test_engine(benchmark: BenchmarkFixture, table: TableFile, engine: str) -> N
 
 
 def test_preadv(benchmark: BenchmarkFixture, table: TableFile, direct: int) -> None:
-    """As many Python threads, each with its share of the reads."""
+    """Time as many Python threads as reads in flight, each with its share of the reads."""
     with ThreadPoolExecutor(DEPTH) as pool:
 
         def share(part: tuple[NDArray[np.int64], NDArray[np.uint8]]) -> None:

@@ -5,13 +5,13 @@ Run with::
 
     pytest bench/regress -o python_files='bench_*.py' --benchmark-only --benchmark-group-by=group
 
-Each benchmark fetches 100 000 random rows (25 000 for ``make regress-against``) from a table much
-larger than the caches, other rows each time, on as many threads as this process has cores, and
-checks what it fetched. ``extra_info`` holds the bytes it moved.
+Each benchmark fetches 100 000 random rows (25 000 for ``make regress-against``), new ones each
+time, from a table much larger than the caches. It uses as many threads as this process has cores,
+and checks the rows. ``extra_info`` holds the bytes it moved.
 
-The rounds of one method follow each other and are not interleaved with another's. That favours
-whichever method does not share the cores with torch: interleaved round by round on two cores, ours
-fell behind ``index_select`` for rows of 100 and 128 floats, and was level again with
+The rounds of one method follow each other and are not interleaved with another's. That favours a
+method that shares no cores with torch: interleaved round by round on two cores, ours fell behind
+``index_select`` for rows of 100 and 128 floats, and tied with it again under
 ``OMP_WAIT_POLICY=PASSIVE``. The likely cause is that OpenMP's threads spin for a while after each
 operation, on cores that the next method would have used. Run it on an idle machine.
 """
@@ -35,11 +35,11 @@ from gatherbench.kernels.host_gather import HostGather, available_cores
 from gatherbench.kernels.host_memory import empty_table
 from gatherbench.kernels.reference import reference_gather, same_bytes
 
-#: ``make regress-against`` asks for less: it fills tables anew in each of many processes.
+#: ``make regress-against`` sets this: it fills tables anew in each of many processes.
 SMALL = bool(os.environ.get("GATHERBENCH_REGRESS_SMALL"))
 BATCH = 25_000 if SMALL else 100_000
 TABLE_BYTES = (256 << 20) if SMALL else (2 << 30)
-#: Of the memory that is free: table, output and a copy of the output must fit.
+#: Share of the free memory for a table: table, output and a copy of the output must fit.
 MEMORY_SHARE = 0.4
 WIDTHS = (100, 602) if SMALL else (100, 128, 602)  # ogbn-products, ogbn-papers100M, reddit
 ROUNDS = 25
@@ -53,7 +53,7 @@ class Setting:
     table: Tensor
     out: Tensor
     ids: tuple[Tensor, ...]
-    #: What the two made this process hold more of.
+    #: Bytes in huge pages that the table and the output added to this process.
     huge_page_bytes: int
 
     @property
@@ -63,7 +63,7 @@ class Setting:
 
 @pytest.fixture(scope="module", autouse=True)
 def every_core() -> Iterator[None]:
-    """torch on as many threads as our own gather."""
+    """Let torch use as many threads as ``HostGather``."""
     before = torch.get_num_threads()
     torch.set_num_threads(available_cores())
     yield
@@ -85,7 +85,7 @@ def setting(request: pytest.FixtureRequest) -> Setting:
     width, pages = request.param
     size = min(TABLE_BYTES, int(psutil.virtual_memory().available * MEMORY_SHARE))
     rows = size // (width * 4)
-    # float32 holds these row numbers exactly, so a wrong row shows.
+    # float32 represents these row numbers exactly, so a wrong row shows.
     assert rows < 1 << 24
     make: Callable[[tuple[int, int], torch.dtype], Tensor]
     make = empty_table if pages == "huge" else lambda shape, dtype: torch.zeros(shape, dtype=dtype)
@@ -99,7 +99,7 @@ def setting(request: pytest.FixtureRequest) -> Setting:
 
 
 def huge_page_bytes() -> int:
-    """Bytes of this process's memory that lie in transparent huge pages."""
+    """Return the bytes of this process's memory in transparent huge pages."""
     rollup = Path("/proc/self/smaps_rollup").read_text()
     return 1024 * int(rollup.split("AnonHugePages:")[1].split()[0])
 
@@ -110,7 +110,7 @@ def measure(
     fetch: Callable[[Tensor], Tensor],
     read_and_written: int,
 ) -> None:
-    """Time ``fetch`` on changing ids, note the bytes, and check the rows that it got last."""
+    """Time ``fetch`` on changing ids, record the bytes, and check the rows of the last call."""
     draws = itertools.cycle(setting.ids)
     last: list[Tensor] = []
 
@@ -132,7 +132,7 @@ def measure(
 
 
 def test_host_gather(benchmark: BenchmarkFixture, setting: Setting, cpu: HostGather) -> None:
-    """What ``cpu_gather`` (pinned) gathers with."""
+    """Time the gather of ``cpu_gather`` (pinned)."""
 
     def fetch(ids: Tensor) -> Tensor:
         cpu.gather(setting.table, ids, setting.out)
@@ -142,7 +142,7 @@ def test_host_gather(benchmark: BenchmarkFixture, setting: Setting, cpu: HostGat
 
 
 def test_index_select_out(benchmark: BenchmarkFixture, setting: Setting) -> None:
-    """torch's best: into memory that is reused."""
+    """Time torch's best: into memory that is reused."""
     benchmark.extra_info["yardstick"] = True
 
     def fetch(ids: Tensor) -> Tensor:
@@ -152,13 +152,13 @@ def test_index_select_out(benchmark: BenchmarkFixture, setting: Setting) -> None
 
 
 def test_indexing(benchmark: BenchmarkFixture, setting: Setting) -> None:
-    """What ``cpu_gather`` (naive) gathers with: a fresh tensor, page faults and all."""
+    """Time the gather of ``cpu_gather`` (naive): into a fresh tensor, including page faults."""
     benchmark.extra_info["yardstick"] = True
     measure(benchmark, setting, lambda ids: setting.table[ids], 2 * setting.payload_bytes)
 
 
 def test_memcpy(benchmark: BenchmarkFixture, setting: Setting, cpu: HostGather) -> None:
-    """As many bytes from as many neighbouring rows, by the same threads: the roof of a gather."""
+    """Time the limit: copying as many bytes of contiguous rows, on the same threads."""
     starts = range(0, setting.table.shape[0] - BATCH, 2 * BATCH)
     neighbours = tuple(torch.arange(start, start + BATCH) for start in starts)
 

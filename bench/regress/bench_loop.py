@@ -1,4 +1,4 @@
-"""The loop's own cost for each minibatch: it drives a fetcher and a trainer that do nothing."""
+"""Time the loop's own cost per minibatch, with a fetcher and a trainer that do nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MINIBATCHES = 1000
 
 
 class NoFetch(Fetcher):
-    """Tickets without a fetch; the checks of ``submit`` are a fetch's cost and stay."""
+    """A fetcher whose tickets fetch nothing; the checks of ``submit`` remain, as a fetch's cost."""
 
     def __init__(self, lookahead: int) -> None:
         self._rows = torch.zeros(4, 2)
@@ -30,7 +30,7 @@ class NoFetch(Fetcher):
 
 
 class NoTraining:
-    """A step that returns at once."""
+    """A trainer whose step returns at once."""
 
     def __init__(self) -> None:
         self._loss = torch.zeros(())

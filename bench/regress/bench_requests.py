@@ -1,6 +1,6 @@
-"""The request counter: rows a second over a whole trace, which is to be 20 million on two cores.
+"""Time the request counter over a whole trace; the goal is 20 million rows/s on two cores.
 
-Each benchmark counts a trace's worth of ids; rows and requests stand in ``extra_info``.
+Each benchmark counts a trace's worth of ids; ``extra_info`` holds rows and requests.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from gatherbench.kernels.policies import policy
 from gatherbench.kernels.requests import request_row, uniform_ids
 
-#: ``make regress-against`` asks for less: it begins anew in each of many processes.
+#: ``make regress-against`` sets this: it starts anew in each of many processes.
 SMALL = bool(os.environ.get("GATHERBENCH_REGRESS_SMALL"))
 ROWS = 500_000 if SMALL else 4_000_000
 WIDTHS = (25, 602) if SMALL else (25, 100, 353, 602)
-#: A few milliseconds of streaming through memory: two runs of one build, on a quiet machine that
-#: shared its memory with others, differed by up to 1.4.
+#: The threshold for a few ms of streaming through memory: two runs of one build differed by up to
+#: 1.4 on an idle machine that shared its memory with others.
 STREAMING = 0.5
 
 

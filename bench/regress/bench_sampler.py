@@ -1,4 +1,4 @@
-"""Neighbour sampling by the CPU sampler, on one thread and on two.
+"""Time neighbour sampling by the CPU sampler, on one thread and on two.
 
 METHODOLOGY.md compares another library's sampler. Run with::
 
@@ -31,7 +31,7 @@ def graph() -> tuple[NDArray[np.int64], NDArray[np.int32]]:
 
 
 def measure(benchmark: BenchmarkFixture, graph: tuple[NDArray[Any], ...], sampler: Sampler) -> None:
-    """Time one minibatch after another, none of them twice."""
+    """Time one minibatch after another; all differ."""
     seeds = epoch_seeds(np.flatnonzero(np.diff(graph[0])), BATCH_SIZE, 0, 0, BATCHES)
     batches = enumerate(itertools.cycle(seeds))
 

@@ -1,4 +1,4 @@
-"""The fixed cost of a fetch: one row, through every strategy that runs on the host."""
+"""Time the fixed cost of a fetch of one row, through every strategy that runs on the host."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RUNNABLE = [v for cls in STRATEGIES for v in representatives(cls) if v.skip(HOST
 
 
 def fetches_as(variant: Strategy) -> Strategy:
-    """The variant without what only decides which rows it keeps."""
+    """Return the variant with defaults for the options that only decide which rows it keeps."""
     default = type(variant)()
     kept = {n: getattr(default, n) for n in ("policy", "share") if hasattr(default, n)}
     return replace(variant, **kept)
@@ -36,7 +36,7 @@ ROUNDS, CALLS = 40, 50
 
 @pytest.mark.parametrize("strategy", PARAMS)
 def test_submit_and_result(benchmark: BenchmarkFixture, strategy: Strategy) -> None:
-    """A round trip, nothing in flight beside it."""
+    """Time a round trip with nothing else in flight."""
     ids = itertools.cycle(torch.split(torch.arange(4096), 1))
     with open_known(strategy, TABLE, HOST) as fetcher:
 
@@ -51,7 +51,7 @@ def test_submit_and_result(benchmark: BenchmarkFixture, strategy: Strategy) -> N
 
 @pytest.mark.parametrize("name", ["aligned_zero_copy", "async_zero_copy"])
 def test_unified_tensor(benchmark: BenchmarkFixture, name: str) -> None:
-    """What ``features[ids]`` adds: the prefetch's bookkeeping and the copy."""
+    """Time ``features[ids]``, which adds the prefetch's bookkeeping and the copy."""
     strategy = next(v for v in RUNNABLE if v.name == name)
     ids = itertools.cycle(torch.split(torch.arange(4096), 1))
     with UnifiedTensor(TABLE, strategy, HOST) as features:

@@ -1,15 +1,15 @@
-"""Pairs of processes, block by block in turn: which benchmark runs when, and what the pairs say.
+"""Run pairs of processes in alternating blocks: which benchmark runs when, and the verdicts.
 
 Processes differ by where their memory and threads happen to lie, and no number of rounds within one
 process shows that. So one pair of processes follows another. Within a pair each benchmark runs in
-many short blocks, the two sides in turn, in an order drawn anew each time. The median over ratios
-of neighbouring blocks then holds neither a drift of the machine nor a burst of other work.
+many short blocks that alternate between the sides, in an order drawn anew each time. The median
+ratio of neighbouring blocks then excludes drifts of the machine and bursts of other work.
 
 A pair gives one logarithm of a ratio, the head's time over the base's. The pairs are repeats,
-judged by the rule of every verdict (:mod:`gatherbench.stats.judge`) as one family: fewer
-than 5 % of the comparisons of equal code say SLOW of any of their benchmarks. SLOW and FAST become
-AMBIGUOUS where a yardstick has moved in the same direction: a benchmark of the same group that runs
-none of our code.
+judged by the rule of every verdict (:mod:`gatherbench.stats.judge`) as one family: for equal code,
+fewer than 5 % of comparisons call any of their benchmarks SLOW. SLOW and FAST become AMBIGUOUS
+where a yardstick has moved in the same direction: a benchmark of the same group that runs no code
+of gatherbench.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from gatherbench.stats.judge import judge as judge_ratio
 
 Word = Literal["SAME", "FAST", "SLOW", "AMBIGUOUS", "NEW", "MISSING", "FAILED"]
 
-#: The smallest difference of a benchmark that matters, as a share: then 10 % more is found in 12
-#: pairs of processes that differ by 2 % among themselves, every time (simulated, 20 benchmarks a
-#: run). Whole runs in turn, five of each tree, find it in two of three on a quiet machine and one
-#: of sixteen where the machine's speed changes by 5 % from minute to minute.
+#: The smallest difference that matters, as a share. With it, 12 pairs of processes that differ by
+#: 2 % among themselves always find 10 % more (simulated, 20 benchmarks a run). Five alternating
+#: whole runs of each tree find it in two of three cases on an idle machine, and in one of sixteen
+#: where the machine's speed changes by 5 % from minute to minute.
 THRESHOLD = 0.05
-#: Fewer pairs say too little of how much processes differ.
+#: The fewest pairs that show how much processes differ.
 MIN_PAIRS = 6
-#: By then a benchmark that cannot be judged is too noisy for this machine.
+#: The most pairs: a benchmark that is undecided by then is too noisy for this machine.
 MOST_PAIRS = 16
-#: How long a block takes at least, unless one round of it takes longer.
+#: Seconds that a block lasts at least.
 BLOCK_S = 0.004
-#: Blocks of each side in a pair: as many as take so long together, in these bounds.
+#: Seconds that a side's blocks in a pair last together, and bounds on their number.
 TURNS_S, FEWEST_TURNS, MOST_TURNS = 0.1, 7, 15
-#: About what two processes take that import torch and collect.
+#: About how many seconds two processes need to import torch and collect.
 START_S = 6.0
 NOT_THERE = "not there"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of one benchmark; ``ratio`` is of head to base, where both ran often enough."""
+    """The verdict on one benchmark; ``ratio`` is head over base, where both ran often enough."""
 
     word: Word
     reason: str
@@ -59,9 +59,9 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What a pair of processes found: medians of neighbouring blocks, s, the base's and the head's.
+    """The medians, s, of neighbouring blocks in a pair of processes: the base's and the head's.
 
-    ``head_first`` holds which of the two came first.
+    ``head_first`` holds for each whether the head's block came first.
     """
 
     pair: int
@@ -71,29 +71,29 @@ class Sample:
 
     @property
     def log_ratio(self) -> float:
-        """Of head to base: the median over neighbours."""
+        """The median over neighbours of the logarithm of head over base."""
         return float(np.median(np.log(self.head_s) - np.log(self.base_s)))
 
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """What is known of one benchmark; the errors say why a side has no times."""
+    """The measurements of one benchmark; the errors say why a side has no times."""
 
     name: str
     base_error: str = ""
     head_error: str = ""
     group: str | None = None
     yardstick: bool = False
-    #: Of a block, and blocks of each side in a pair; not known before it has run.
+    #: Rounds of a block, and blocks of each side in a pair; 0 before it has run.
     rounds: int = 0
     turns: int = 0
     samples: list[Sample] = field(default_factory=list)
-    #: What the last pair took for it, seconds, with its tables and checks.
+    #: Seconds that the last pair spent on it, including its tables and checks.
     pair_s: float = 0.0
 
     @property
     def test(self) -> str:
-        """Its name without the file's."""
+        """Its name without that of the file."""
         return self.name.rpartition("::")[2]
 
     @property
@@ -102,16 +102,16 @@ class Record:
 
     @property
     def ratio(self) -> Interval:
-        """Of head to base, each pair a repeat."""
+        """Head over base, with each pair as a repeat."""
         return interval_of((1, [sample.log_ratio for sample in self.samples]))
 
     @property
     def base_median_s(self) -> float:
-        """Median over pairs of what a round took on the base; there must have been one."""
+        """The median over pairs of the base's seconds per round; needs at least one pair."""
         return float(np.median([block for sample in self.samples for block in sample.base_s]))
 
     def one_sided(self) -> Verdict:
-        """The verdict where a side has no times."""
+        """Return the verdict where a side has no times."""
         if self.head_error == NOT_THERE:
             return Verdict("MISSING", "not in this tree")
         if self.head_error:
@@ -120,7 +120,7 @@ class Record:
 
 
 def judge_all(records: Sequence[Record], threshold: float = THRESHOLD) -> list[Verdict]:
-    """A verdict each: by the rule where both sides ran, else which did not and why."""
+    """Return a verdict each: by the rule where both sides ran, else by which failed and why."""
     family = sum(record.runs for record in records)
     verdicts = [judge(r, family, threshold) if r.runs else r.one_sided() for r in records]
     both = list(zip(records, verdicts, strict=True))
@@ -140,7 +140,7 @@ def judge_all(records: Sequence[Record], threshold: float = THRESHOLD) -> list[V
 
 
 def judge(record: Record, family: int, threshold: float = THRESHOLD) -> Verdict:
-    """The verdict on one benchmark of ``family``, whatever the yardsticks did."""
+    """Return the verdict on one benchmark of ``family``, without regard to yardsticks."""
     count = len(record.samples)
     if count < MIN_PAIRS:
         ratio = record.ratio if count else None
@@ -150,7 +150,7 @@ def judge(record: Record, family: int, threshold: float = THRESHOLD) -> Verdict:
 
 
 def records_of(base: Side, head: Side, only: str = "") -> list[Record]:
-    """The benchmarks of both sides that have ``only`` in their names.
+    """Return the benchmarks of both sides that have ``only`` in their names.
 
     Raises:
         SideError: one of the head's files cannot be read.
@@ -179,7 +179,7 @@ def run_pair(
     pair: int,
     rng: random.Random,
 ) -> None:
-    """A sample of every benchmark of ``records`` by one process of each side."""
+    """Add a sample to each benchmark of ``records``, by one process of each side."""
     for number, record in enumerate(records):
         begin = time.monotonic()
         after = records[number + 1].name if number + 1 < len(records) else None
@@ -199,15 +199,15 @@ def _sample(
         for side in (base, head):
             about = side.begin(record.name, after)
             begun.append(side)
-            round_s = min(round_s, *side.block(1, 2))  # numba compiles in the untimed one
+            round_s = min(round_s, *side.block(1, 2))  # numba compiles in the untimed round
         if not record.turns:
             record.group = about["group"]
             record.yardstick = bool(about["extra_info"].get("yardstick", False))
             record.rounds = math.ceil(BLOCK_S / round_s)
             turns = math.ceil(TURNS_S / (round_s * record.rounds))
             record.turns = min(max(turns, FEWEST_TURNS), MOST_TURNS)
-        # The caches are the other side's by now: one round untimed, unless a round is so long that
-        # its own bytes soon replace them.
+        # The caches hold the other side's data by now, so one round is untimed; a block of a single
+        # round is so long that its own bytes soon replace them.
         untimed = int(record.rounds > 1)
         for _ in range(record.turns):
             heads_first.append(rng.random() < 0.5)
@@ -234,11 +234,11 @@ def _sample(
 def worth_more(
     records: Sequence[Record], left_s: float, threshold: float = THRESHOLD
 ) -> list[Record]:
-    """The benchmarks of the next pair of processes, for which ``left_s`` seconds are left.
+    """Return the benchmarks that the next pair of processes runs within ``left_s`` seconds.
 
-    All until each has ``MIN_PAIRS``, then those that are not SAME: to stop there cannot raise a
-    false alarm, and nothing stops at SLOW, which is judged at the end. Where time will not do for
-    all of those, the ones that differ most go on: SLOW of one is worth more than doubt about many.
+    All run until each has ``MIN_PAIRS``, then those that are not SAME: stopping there cannot raise
+    a false alarm, and SLOW is judged only at the end. If the time is too short for all those, the
+    ones that differ most go on: one SLOW is worth more than doubt about many.
     """
     runnable = [record for record in records if record.runs]
     if any(len(record.samples) < MIN_PAIRS for record in runnable):
@@ -253,10 +253,10 @@ def worth_more(
 
 
 def cost_s(records: Sequence[Record]) -> float:
-    """What a pair of processes will take for these, by what the last one took."""
+    """Estimate the seconds of a pair of processes for these, from the last pair."""
     return START_S + sum(record.pair_s for record in records)
 
 
 def _evidence(record: Record) -> float:
-    """By how much the ratio differs from 1 at the least, as a logarithm."""
+    """Return the least logarithm by which the ratio differs from 1, within its interval."""
     return max(math.log(record.ratio.low), -math.log(record.ratio.high))

@@ -12,7 +12,7 @@ from gatherbench.datasets.rmat_draw import columns
 def rmat_graph(
     num_nodes: int, num_edges: int, seed: int = 0, threads: int | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """A directed RMAT graph with the weights of Graph500: ``indptr [N + 1]``, ``indices [E]``.
+    """Make a directed RMAT graph with Graph500's weights: ``indptr [N + 1]``, ``indices [E]``.
 
     ``num_edges`` is met to about 0.1 %.
     """

@@ -1,11 +1,11 @@
-"""One side of a comparison: a pytest process that runs one benchmark for a moment on command.
+"""One side of a comparison: a pytest process that runs one benchmark at a time on command.
 
 ``against.py`` starts this file once for each tree, with that tree's ``src`` on ``PYTHONPATH``.
-It imports nothing of gatherbench itself, so it also runs the code of commits that are older than
-it. The benchmarks are those of the newer tree on both sides: only what they call differs.
+It imports nothing of gatherbench itself, so it also runs the code of older commits. Both sides
+run the benchmarks of the newer tree: only the code under them differs.
 
-One JSON object a line, on the standard input and output that it was started with. A benchmark is
-begun, timed for as many blocks as are asked for, and ended, upon which it checks its result::
+It exchanges one JSON object a line on the standard input and output it started with. A benchmark
+begins, is timed for as many blocks as are requested, and ends, upon which it checks its result::
 
     < {"items": ["bench/regress/bench_x.py::test_y[1]", ...], "uncollected": [...], "package": "…"}
     > {"begin": "bench/regress/bench_x.py::test_y[1]", "next": "…" or null}
@@ -15,8 +15,8 @@ begun, timed for as many blocks as are asked for, and ended, upon which it check
     > {"end": true}
     < {}
 
-An answer may be ``{"error": "…"}`` instead, upon which the benchmark has ended. The end of the
-input ends it all.
+An answer may be ``{"error": "…"}`` instead; the benchmark has then ended. The end of the input
+ends the process.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from typing import Any, TextIO
 import pytest
 from _pytest.runner import runtestprotocol
 
-#: Page faults of a fresh tensor: a yardstick dearer than all the rest.
+#: Page faults of a fresh tensor: a yardstick that costs more than all the rest.
 LEFT_OUT = "not test_indexing"
 
 
 class OnDemand:
-    """What a benchmark sees as its ``benchmark`` fixture: ``pedantic`` of pytest-benchmark.
+    """The ``benchmark`` fixture of a benchmark: ``pedantic`` of pytest-benchmark.
 
-    It runs as many rounds as the other end of the pipe asks for, whatever the benchmark wishes.
+    It runs as many rounds as the other end of the pipe requests, whatever the benchmark requests.
     """
 
     def __init__(self, receive: Callable[[], dict[str, Any]], say: Callable[..., None]) -> None:
@@ -57,7 +57,7 @@ class OnDemand:
         warmup_rounds: int = 0,
         iterations: int = 1,
     ) -> Any:
-        """Time blocks of rounds until told to end; the last round's result."""
+        """Time blocks of rounds until the command to end; return the last round's result."""
         result, named = None, kwargs or {}
         self._say(group=self.group, extra_info=self.extra_info)
         while "end" not in (command := self._receive()):
@@ -74,7 +74,7 @@ class OnDemand:
 
 
 class OnCommand:
-    """A pytest plugin: instead of running every benchmark once, it does what it is told."""
+    """A pytest plugin that runs benchmarks on command instead of each one once."""
 
     def __init__(self, commands: TextIO, answers: TextIO) -> None:
         self._commands, self._answers = commands, answers
@@ -82,7 +82,7 @@ class OnCommand:
 
     @pytest.fixture
     def benchmark(self) -> OnDemand:
-        """In the place of pytest-benchmark's."""
+        """Replace the fixture of pytest-benchmark."""
         return OnDemand(self._receive, self._say)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -97,7 +97,7 @@ class OnCommand:
         self._say(items=list(items), uncollected=self._uncollected, package=package)
         while command := self._receive():
             after = command["next"]
-            # The module of what comes next: what its tables hang on stays.
+            # pytest keeps the fixtures of this module, such as tables, for the next benchmark.
             keep: Any = items[after].parent if after is not None else None
             reports = runtestprotocol(items[command["begin"]], log=False, nextitem=keep)
             bad = next((report for report in reports if not report.passed), None)
@@ -108,7 +108,7 @@ class OnCommand:
         return True
 
     def _receive(self) -> dict[str, Any]:
-        """The next command; empty at the end of the input."""
+        """Return the next command; empty at the end of the input."""
         line = self._commands.readline()
         command: dict[str, Any] = json.loads(line) if line else {}
         return command
@@ -119,14 +119,14 @@ class OnCommand:
 
 
 def _last_line(report: pytest.CollectReport | pytest.TestReport) -> str:
-    """Which error it was, of a long report."""
+    """Return the line of a long report that names the error."""
     lines = [line for line in str(report.longrepr).splitlines() if line.startswith("E  ")]
     return lines[-1][1:].strip() if lines else str(report.longrepr).strip()[-200:]
 
 
 def main(top: str) -> int:
     """Serve the benchmarks of the tree ``top`` until the input ends."""
-    # pytest takes the streams for itself, and prints: what it prints goes to the log.
+    # pytest takes over the streams and prints: its output goes to the log.
     commands, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     options = ["-o", "python_files=bench_*.py", "-o", "addopts=--import-mode=importlib"]

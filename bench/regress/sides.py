@@ -1,7 +1,7 @@
-"""The two sides: a commit's files beside this tree, and a process of each (``side.py``).
+"""The two sides: the files of a commit and this tree, with a process of each (``side.py``).
 
-Files come by ``git archive``: unlike ``git worktree`` it writes nothing into the repository, so
-that even a killed run leaves it as it was.
+``git archive`` extracts the files: unlike ``git worktree`` it writes nothing into the repository,
+so even a killed run leaves the repository as it was.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SIDE = Path(__file__).with_name("side.py")
 
 
 class SideError(Exception):
-    """A side that cannot be had or run, or has died; the message names it, and says why."""
+    """A side that is unavailable, cannot run, or has died; the message names it, and says why."""
 
 
 class BenchmarkError(Exception):
@@ -28,13 +28,13 @@ class BenchmarkError(Exception):
 
 
 class Side:
-    """One tree's benchmarks, in a process of their own: one is begun, timed and ended at a time.
+    """The benchmarks of one tree, in a separate process: one begins, is timed and ends at a time.
 
     Args:
-        label: what messages call it.
+        label: its name in messages.
         library: the tree whose code is measured.
         benchmarks: the tree whose benchmarks measure it.
-        scratch: a folder of this side alone, for compiled code and the log.
+        scratch: a folder for this side alone, for compiled code and the log.
     """
 
     def __init__(self, label: str, library: Path, benchmarks: Path, scratch: Path) -> None:
@@ -44,7 +44,7 @@ class Side:
         self._now = "while it collected its benchmarks"
         scratch.mkdir(exist_ok=True)
         with self._log.open("w") as log:
-            # -P: nothing beside side.py may shadow a module.
+            # -P: no file next to side.py may shadow a module.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", SIDE, benchmarks],
                 cwd=benchmarks,
@@ -53,14 +53,14 @@ class Side:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                start_new_session=True,  # Ctrl-C is ours to handle
+                start_new_session=True,  # Ctrl-C is for this process to handle
             )
 
     def wait_until_ready(self) -> None:
-        """Imports and collects; both sides may do so at once.
+        """Wait until the process has imported and collected; both sides may do so at once.
 
         Raises:
-            SideError: it died, or runs another tree's code.
+            SideError: it has died, or runs another tree's code.
         """
         hello = self._read()
         self.items, self.uncollected = hello["items"], hello["uncollected"]
@@ -71,33 +71,33 @@ class Side:
             )
 
     def begin(self, name: str, after: str | None) -> dict[str, Any]:
-        """Its ``group`` and ``extra_info``. ``after`` comes next: tables that it shares stay.
+        """Begin a benchmark; return its ``group`` and ``extra_info``; keep tables for ``after``.
 
         Raises:
-            BenchmarkError: it cannot be run.
+            BenchmarkError: the benchmark cannot run.
         """
         self._now = name
         return self._ask(begin=name, next=after)
 
     def block(self, untimed: int, rounds: int) -> list[float]:
-        """The seconds of each of the next ``rounds`` rounds, after ``untimed`` others.
+        """Return the seconds of each of the next ``rounds`` rounds, after ``untimed`` others.
 
         Raises:
-            BenchmarkError: it failed, and has ended.
+            BenchmarkError: the benchmark failed, and has ended.
         """
         times_s: list[float] = self._ask(untimed=untimed, rounds=rounds)["times_s"]
         return times_s
 
     def end(self) -> None:
-        """Let it check what it computed.
+        """End the benchmark, which checks its result.
 
         Raises:
-            BenchmarkError: that was wrong.
+            BenchmarkError: the result is wrong.
         """
         self._ask(end=True)
 
     def close(self) -> None:
-        """End it, at once: there is nothing left that it should save."""
+        """Kill the process: it has nothing left to save."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -107,7 +107,7 @@ class Side:
 
     def _ask(self, **command: Any) -> dict[str, Any]:
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it has died: _read says how
+        with suppress(BrokenPipeError):  # a dead process: _read says why
             self._process.stdin.write(json.dumps(command) + "\n")
             self._process.stdin.flush()
         answer = self._read()
@@ -128,7 +128,7 @@ class Side:
 
 @contextmanager
 def both_sides(base_tree: Path, head_tree: Path, scratch: Path) -> Iterator[tuple[Side, Side]]:
-    """A fresh process of each tree, base first, ready; ``scratch`` is for what they write."""
+    """Start a process of each tree, base first, and wait for both; they write into ``scratch``."""
     with ExitStack() as stack:
         base = Side("the base", base_tree, head_tree, scratch / "base")
         stack.callback(base.close)
@@ -140,31 +140,31 @@ def both_sides(base_tree: Path, head_tree: Path, scratch: Path) -> Iterator[tupl
 
 
 def _environment(library: Path, scratch: Path) -> dict[str, str]:
-    """Compiled code is kept for each side apart: numba does not see what a callee became."""
+    """Return the environment: each side has its caches, as numba misses changes of a callee."""
     path = [str(library / "src"), os.environ.get("PYTHONPATH", "")]
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, path)),
         "NUMBA_CACHE_DIR": str(scratch / "numba"),
         "GATHERBENCH_KERNEL_CACHE": str(scratch / "kernels"),
-        "GATHERBENCH_REGRESS_SMALL": "1",  # every process begins anew
-        # Threads that spin after their work would do so on the other side's cores.
+        "GATHERBENCH_REGRESS_SMALL": "1",  # every process starts anew
+        # Threads that spin after their work would occupy the other side's cores.
         "OMP_WAIT_POLICY": "PASSIVE",
     }
 
 
 class Commit(NamedTuple):
-    """``ref`` is what was asked for, ``sha`` what it means now."""
+    """``ref`` is what the user named or how it was found, ``sha`` the commit that it means now."""
 
     ref: str
     sha: str
 
 
 def top_of(folder: Path) -> Path:
-    """The top folder of the checkout that ``folder`` is in.
+    """Return the top folder of the checkout that ``folder`` is in.
 
     Raises:
-        SideError: it is in none.
+        SideError: ``folder`` is in no checkout.
     """
     try:
         return Path(_git(folder, "rev-parse", "--show-toplevel"))
@@ -176,7 +176,7 @@ def top_of(folder: Path) -> Path:
 
 
 def find_commit(top: Path, ref: str | None = None) -> Commit:
-    """The commit of ``ref``, else where this branch left the main one, else the one before.
+    """Find the commit of ``ref``, else where this branch left the main one, else the one before.
 
     Raises:
         SideError: there is no such commit.
@@ -195,20 +195,20 @@ def find_commit(top: Path, ref: str | None = None) -> Commit:
             base = _git(top, "merge-base", main, "HEAD")
         except SideError:
             continue
-        # On the main branch itself the changes that are not committed yet are the head side.
+        # On the main branch itself, uncommitted changes are the head side.
         if base != head or is_dirty(top):
             return Commit(f"merge-base with {main}", base)
     return find_commit(top, "HEAD~1")
 
 
 def is_dirty(top: Path) -> bool:
-    """Whether tracked files differ from the commit that is checked out."""
+    """Return whether tracked files differ from the commit that is checked out."""
     return bool(_git(top, "status", "--porcelain", "--untracked-files=no"))
 
 
 @contextmanager
 def files_of(top: Path, commit: Commit) -> Iterator[Path]:
-    """A temporary folder outside ``top`` whose ``tree`` holds the files of ``commit``."""
+    """Give a temporary folder outside ``top`` whose ``tree`` holds the files of ``commit``."""
     with tempfile.TemporaryDirectory(prefix="gatherbench-regress-") as name:
         folder = Path(name)
         tree = folder / "tree"
