@@ -1,6 +1,6 @@
-"""What the notebooks share: the runs of ``results/``, ratios of them, pictures and sentences.
+"""Give the notebooks the runs of ``results/``, their ratios, pictures and sentences.
 
-Of several runs that measured one thing the one with more repeats counts.
+If several runs measured the same thing, the one with more repeats counts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gatherbench.stats.interval import Interval
 from gatherbench.stats.judge import judge, ratio_of
 from gatherbench.strategies.registry import in_words
 
-#: The repository's own results, where ``make figures`` names no others.
+#: The repository's results; ``make figures`` may name others.
 REPOSITORY = Path(__file__).resolve().parents[1] / "results"
 #: The paper's baseline.
 NAIVE = ("cpu_gather", "naive")
@@ -55,7 +55,7 @@ def _load(folder: Path) -> Run:
 
 
 def runs() -> list[Run]:
-    """Every run below the results: those with more repeats first, of as many the newer."""
+    """Load every run below the results: first those with more repeats, then the newer ones."""
     plans = [plan for plan in results().rglob("plan.json") if "predicted" not in plan.parts]
     found = [_load(plan.parent) for plan in plans]
     order = {run.run_id: (_repeats(run), began(run.folder)) for run in found}
@@ -67,7 +67,7 @@ def _repeats(run: Run) -> int:
 
 
 def runs_on(backend: str, having: Callable[[Run], bool] = lambda _run: True) -> list[Run]:
-    """The runs that measured on it, without those of whose workloads one with more repeats is."""
+    """Return a backend's runs; of runs with the same workloads only that with most repeats."""
     found, seen = [], set[tuple[str, str]]()
     for run in runs():
         epochs = run.measured.query("backend == @backend")
@@ -79,7 +79,7 @@ def runs_on(backend: str, having: Callable[[Run], bool] = lambda _run: True) -> 
 
 
 def known(derive: Callable[[Run], pd.DataFrame], backend: str) -> pd.DataFrame:
-    """What ``derive`` has of every run, with its ``machine`` and the ``graph`` in words.
+    """Apply ``derive`` to every run, and add the ``machine`` and the ``graph`` in words.
 
     Of each series of a machine the run with more repeats counts.
     """
@@ -97,7 +97,7 @@ def known(derive: Callable[[Run], pd.DataFrame], backend: str) -> pd.DataFrame:
 def ratios(
     run: Run, values: pd.Series[float], over: tuple[str, str] = NAIVE, *, inverse: bool = False
 ) -> pd.DataFrame:
-    """Each series over one of its workload, with a 95 % interval over the repeats.
+    """Divide each series by one of its workload, with a 95 % interval over the repeats.
 
     Columns: :data:`SERIES`, ``ratio``, ``low``, ``high`` and the ``interval``.
     """
@@ -112,13 +112,13 @@ def ratios(
 
 
 def published(table: str) -> pd.DataFrame:
-    """The rows of a table of published figures."""
+    """Return the rows of a table of published figures."""
     rows = load_reference()
     return rows[rows["table"] == table]
 
 
 def probed() -> pd.DataFrame:
-    """What ``gatherbench probe`` timed, by the newest table that has a case, and its ``machine``.
+    """Return the timings of ``gatherbench probe`` with their ``machine``: each case's newest table.
 
     Columns: those of the table, and ``rate``, GB/s.
     """
@@ -137,24 +137,24 @@ def probed() -> pd.DataFrame:
 
 
 def name_of(row: Any) -> str:
-    """A path in words: ``cached_zero_copy (degree, 10 %)``."""
+    """Return a path in words: ``cached_zero_copy (degree, 10 %)``."""
     return in_words(row.strategy, row.variant)
 
 
 def compared(ratio: Interval, to: str = "") -> str:
-    """``1.14× (0.978–1.32) as fast as naive, too close to 1``; ``to``: what it is a ratio to."""
+    """Return ``1.14× (0.978–1.32) as fast as naive, too close to 1``; ``to``: the reference."""
     near = judge(ratio).word in ("SAME", "AMBIGUOUS") and ratio.repeats > 1
     return f"{with_ends(*ratio.ends)} {to}".rstrip() + ", too close to 1" * near
 
 
 def change(row: Any) -> str:
-    """A ratio of less as a change: ``-42 % (-45 to -39)``."""
+    """Return a ratio as a change: ``-42 % (-45 to -39)``."""
     ends = f" ({100 * (row.low - 1):+.0f} to {100 * (row.high - 1):+.0f})" if row.low > 0 else ""
     return f"{100 * (row.ratio - 1):+.0f} %{ends or ' (one repeat)'}"
 
 
 def say(*sentences: str) -> None:
-    """Put sentences that were computed from the data out as Markdown."""
+    """Display sentences that were computed from the data, as Markdown."""
     display(Markdown("\n".join(sentences)))  # type: ignore[no-untyped-call]
 
 
@@ -162,13 +162,13 @@ def say(*sentences: str) -> None:
 
 
 def show(what: Figure | Chart, alt: str) -> None:
-    """Put a picture out; ``alt`` says in a sentence what it shows to whoever cannot see it."""
+    """Display a picture; ``alt`` describes it in a sentence for readers who cannot see it."""
     figure = draw(what) if isinstance(what, Chart) else what
     display(Image(png(figure), format="png", alt=alt))  # type: ignore[no-untyped-call]
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as PNG of at most 256 colours, a third of the size of all of them."""
+    """Return the figure as PNG of at most 256 colours, a third of the size with all of them."""
     drawn, small = io.BytesIO(), io.BytesIO()
     with mpl.rc_context(RC):
         figure.savefig(drawn, dpi=100)
@@ -179,7 +179,7 @@ def png(figure: Figure) -> bytes:
 
 
 def bars(frame: pd.DataFrame, title: str, quantity: str, unit: str, reading: str = "") -> Figure:
-    """Bars of a frame as :class:`gatherbench.bench.show.drawing.Chart` takes it, one column."""
+    """Draw the bars of a frame, as :class:`gatherbench.bench.show.drawing.Chart` takes it."""
     return draw(Chart(title, frame, quantity, unit, reading), columns=1, column=9.0)
 
 
@@ -192,12 +192,12 @@ def curves(
     ticks: Sequence[float] = (),
     limits: Mapping[str, float] | None = None,
 ) -> Figure:
-    """A panel for each frame of ``kind``, ``series``, ``x``, ``y``, and ``low`` to ``high``.
+    """Draw a panel for each frame of ``kind``, ``series``, ``x``, ``y``, and ``low`` to ``high``.
 
     Args:
-        x, y: what the axes are, with units.
-        ticks: where the horizontal axis is labelled; logarithmic where they span a hundredfold.
-        limits: names and heights of lines across all panels, dotted: as published.
+        x, y: the labels of the axes, with units.
+        ticks: the labels of the horizontal axis; it is logarithmic if they span a hundredfold.
+        limits: names and heights of dotted lines across all panels, for published values.
     """
     names = dict.fromkeys(name for frame in panels.values() for name in frame["series"])
     colours = {name: own_colour(name) or COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
@@ -237,14 +237,14 @@ def _curve(axes: Axes, line: pd.DataFrame, look: dict[str, Any], name: str) -> N
 
 
 def middle(values: pd.Series[float]) -> pd.DataFrame:
-    """Median, least and greatest of grouped values, as ``y``, ``low`` and ``high``."""
+    """Return median, least and greatest of grouped values, as ``y``, ``low`` and ``high``."""
     return values.agg(y="median", low="min", high="max").reset_index()
 
 
 def within_rounds(one: pd.DataFrame, other: pd.DataFrame) -> Interval:
-    """The ratio of two rates of a probe, round by round: median, and its ends over the rounds.
+    """Return the ratio of two rates of a probe, round by round: its median, least and greatest.
 
-    Each side with the grid whose median rate is the highest.
+    Each side uses the grid with the highest median rate.
     """
     sides = []
     for points in (one, other):

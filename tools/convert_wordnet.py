@@ -1,13 +1,13 @@
-"""Turns WordNet's database files into the small graph file that is shipped with the package.
+"""Turn WordNet's database files into the small graph file that ships with the package.
 
 WordNet 3.0 is a real graph with text on every node, and its licence lets anybody pass it on. This
-made ``wordnet.npz`` beside this module, so that it can be made and checked again::
+tool made the shipped ``wordnet.npz``, so that it can be made and checked again::
 
     apt install wordnet-base
     python -m tools.convert_wordnet /usr/share/wordnet wordnet.npz
 
-A node is a synset; nodes stand in the order of ``data.noun``, ``data.verb``, ``data.adj``,
-``data.adv``. The file holds the words that the features count (2 MB), not the features themselves
+A node is a synset; nodes follow the order of ``data.noun``, ``data.verb``, ``data.adj``,
+``data.adv``. The file holds the words that the features count (2 MB) instead of the features
 (300 floats for each of 117 659 nodes, 141 MB).
 """
 
@@ -36,23 +36,23 @@ from gatherbench.datasets.wordnet.source import (
 # wndb(5WN): the letter that a pointer uses for a synset in each file. Adjective satellites ("s")
 # are called "a" in pointers.
 _FILES = {"noun": "n", "verb": "v", "adj": "a", "adv": "r"}
-#: Pointer symbols, in the order in which one stands for several.
+#: Pointer symbols by precedence: the first one stands for several.
 _KINDS = {symbol: place for place, symbol in enumerate(SYMBOLS)}
 _WORD = re.compile(r"[a-z]+")
 
 
 class Synset(NamedTuple):
-    """One line of a data file; ``num_lexical`` of the pointers join single words, not synsets."""
+    """One line of a data file; ``num_lexical`` of the pointers join single words of two synsets."""
 
     key: str
     lex_file: int
-    pointers: tuple[tuple[str, str], ...]  # the synset that one leads to, and its symbol
+    pointers: tuple[tuple[str, str], ...]  # the target synset, and the pointer's symbol
     num_lexical: int
     gloss: str
 
 
 def read_synsets(folder: Path) -> Iterator[Synset]:
-    """Yields the synsets of ``data.noun``, ``data.verb``, ``data.adj`` and ``data.adv``.
+    """Yield the synsets of ``data.noun``, ``data.verb``, ``data.adj`` and ``data.adv``.
 
     The line format is that of wndb(5WN): ``offset lex_filenum ss_type w_cnt word lex_id … p_cnt
     ptr… [frames] | gloss``, with ``w_cnt`` in hexadecimal and ``ptr`` being ``symbol offset pos
@@ -61,7 +61,7 @@ def read_synsets(folder: Path) -> Iterator[Synset]:
 
     Raises:
         FileNotFoundError: a data file is missing.
-        ValueError: a line is not in this format; names the file and the line.
+        ValueError: a line has another format; the message names the file and the line.
     """
     for part, letter in _FILES.items():
         path = folder / f"data.{part}"
@@ -96,7 +96,7 @@ def _parse(line: str, letter: str) -> Synset:
 
 
 def word_slot(word: str) -> int:
-    """Where the hashing trick puts a word: ``2 * column + (1 if it counts as -1)``.
+    """Return the hashing trick's slot of a word: ``2 * column + (1 if it counts as -1)``.
 
     Signed feature hashing of Weinberger et al., "Feature Hashing for Large Scale Multitask
     Learning" (ICML 2009). SHA-256, so that it is the same on every machine and Python.
@@ -105,13 +105,13 @@ def word_slot(word: str) -> int:
 
 
 def split_of(key: str) -> int:
-    """Train, validation or test (60/20/20) of a synset, from a hash of its key alone."""
+    """Return a synset's split (train, validation, test: 60/20/20), from a hash of its key alone."""
     fifth = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") % 5
     return (TRAIN, TRAIN, TRAIN, VAL, TEST)[fifth]
 
 
 def convert(folder: Path) -> dict[str, NDArray[np.generic]]:
-    """Reads WordNet's data files into the arrays of ``wordnet.npz``.
+    """Read WordNet's data files into the arrays of ``wordnet.npz``.
 
     Every pointer, lexical ones included, joins two synsets; which words it joins is dropped. Most
     pointers are stored with their inverse, so pairs are kept once and without direction, and
@@ -122,19 +122,19 @@ def convert(folder: Path) -> dict[str, NDArray[np.generic]]:
         ``split`` uint8 ``[N]``: ``TRAIN``, ``VAL`` or ``TEST``.
         ``pair_counts`` uint16 ``[N]``: how many neighbours of each node have a higher number;
         ``pair_ends`` int32 ``[P]``: those neighbours, node by node, ascending.
-        ``pair_kinds`` uint8 ``[2, P]``: what the neighbour is to the node, and the node to the
-        neighbour, as places in ``RELATIONS``: the first there of several kinds.
+        ``pair_kinds`` uint8 ``[2, P]``: the relation of the neighbour to the node, and of the node
+        to the neighbour, as places in ``RELATIONS``: the first there of several kinds.
         ``word_counts`` uint16 ``[N]``: how many different words (letters a to z, lower case) the
         gloss with its examples has; ``word_slots`` uint16 ``[W]``: their slots, see
         :func:`word_slot`, node by node, ascending.
         ``pointers`` int64 ``[3]``: pointers read, lexical ones, and ones within a synset.
 
     Raises:
-        FileNotFoundError, ValueError: see :func:`read_synsets`; or a pointer leads nowhere.
+        FileNotFoundError, ValueError: see :func:`read_synsets`; or a pointer's target is missing.
     """
     synsets = list(read_synsets(folder))
     number = {synset.key: i for i, synset in enumerate(synsets)}
-    kinds: dict[tuple[int, int], int] = {}  # (v, u): what u is to v
+    kinds: dict[tuple[int, int], int] = {}  # (v, u): the relation of u to v
     within, slots, word_counts = 0, list[int](), list[int]()
     known: dict[str, int] = {}
     for node, synset in enumerate(synsets):
@@ -170,13 +170,13 @@ def convert(folder: Path) -> dict[str, NDArray[np.generic]]:
 
 
 def _kind(kinds: Mapping[tuple[int, int], int], node: int, other: int) -> int:
-    """What ``other`` is to ``node``; where only ``other`` points, the inverse of what it says."""
+    """Return the relation of ``other`` to ``node``; if only ``other`` points, its inverse."""
     found = kinds.get((node, other))
     return len(SYMBOLS) + kinds[other, node] if found is None else found
 
 
 def content_sha256(arrays: Mapping[str, NDArray[np.generic]]) -> str:
-    """A digest of names, dtypes, shapes and values, whatever the compression library made of them.
+    """Return a digest of names, dtypes, shapes and values that compression does not affect.
 
     ``arrays`` may be an open ``.npz`` file.
     """
@@ -195,7 +195,7 @@ def main() -> None:
     parser.add_argument("out", type=Path, nargs="?", default=SHIPPED)
     options = parser.parse_args()
     arrays: dict[str, Any] = convert(options.folder)
-    np.savez_compressed(options.out, **arrays)  # with no clock in it
+    np.savez_compressed(options.out, **arrays)  # its bytes hold no date
     total, lexical, within = arrays["pointers"].tolist()
     print(
         f"{options.out}: {len(arrays['labels'])} synsets, {total} pointers ({lexical} lexical, "

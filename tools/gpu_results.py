@@ -1,9 +1,9 @@
-"""What a GPU showed: README's paragraph and picture, and tables beside the rows.
+"""Write the results of the GPU runs: README's finding, the page, the picture, the machines' table.
 
     python -m tools.gpu_results
 
-Every number comes from the committed rows; a test runs this and compares. So a run that is added
-rewrites the texts, and a text cannot say what no row does.
+Every number comes from the committed rows; a test runs this and compares. So a new run rewrites
+the texts, and every statement in a text has its rows.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ LARGE = "hashed-papers"
 #: Bytes of the tables of ``gpu-micro``.
 MIDDLE, FARTHEST = 8 << 30, 32 << 30
 _PATH = ["strategy", "variant"]
-#: Of which README has the energy.
+#: The paths whose energy the findings report, with their descriptions.
 METERED = {
     ("cpu_gather", "naive"): "the baseline",
     ("cpu_gather", "pinned"): "`pinned`",
     ("aligned_zero_copy", "given"): "out of registered memory",
     ("aligned_zero_copy", "given,managed"): "out of managed memory",
 }
-#: What README has of the paths that it shows, in the order of its table.
+#: The paths that the picture shows, from top to bottom, with their descriptions.
 PATHS = {
     ("cpu_gather", "naive"): "the CPU gathers, the paper's baseline: `naive`",
     ("cpu_gather", "pinned"): "the CPU gathers, in turns with training: `pinned`",
@@ -57,24 +57,24 @@ PATHS = {
     ("all_in_gpu", "default"): "all rows in GPU memory",
     ("no_fetch", "default"): "no fetch (limit): `no_fetch`",
 }
-#: Of the picture's axis, whose largest interval ends at 6.4.
+#: The picture's axis; its largest interval ends at 6.4.
 TICKS = {1 / 8: "⅛×", 1 / 4: "¼×", 1 / 2: "½×", 1: "1×", 2: "2×", 4: "4×", 8: "8×"}
 _SUMMARY = re.compile(r"^- \*\*Pages\*\*: random rows.*?(?=\n\n)", re.MULTILINE | re.DOTALL)
 
 
 @cache
 def runs_of(folder: Path) -> tuple[Run, ...]:
-    """The runs, in the order of their names."""
+    """Load the runs, in the order of their names."""
     return tuple(load_run(plan.parent) for plan in sorted(folder.glob("*/plan.json")))
 
 
 def decided(runs: Sequence[Run]) -> Run:
-    """The run with every path: the newest of the plan ``gpu-decide``."""
+    """Return the run with every path: the newest of the plan ``gpu-decide``."""
     return [run for run in runs if "-gpu-decide-" in run.run_id][-1]
 
 
 def ratios(run: Run, baseline: str) -> dict[tuple[str, str, str], str]:
-    """How many times as fast as a ``cpu_gather`` each series is: ``13.0 (12.6–13.5)``."""
+    """Return each series' speed over that of a ``cpu_gather``, such as ``13.0 (12.6–13.5)``."""
     found = {}
     measured = speedups(run, "cpu_gather", baseline).query("basis == 'measured'")
     for row in measured.to_dict("records"):
@@ -85,7 +85,7 @@ def ratios(run: Run, baseline: str) -> dict[tuple[str, str, str], str]:
 
 
 def host_shares(run: Run) -> pd.Series[float]:
-    """Of epochs on graphs that fit what the host issues, by paths that do not gather on the CPU."""
+    """Return the host's share of epochs in issuing, on graphs that fit, without CPU gathers."""
     found = issue_shares(run)
     mine = (found["strategy"] != "cpu_gather") & ~found["workload"].str.startswith(LARGE)
     return found.loc[mine, ["draw", "train", "fetch"]].sum(axis=1)
@@ -95,7 +95,7 @@ def host_shares(run: Run) -> pd.Series[float]:
 
 
 def findings(folder: Path = FOLDER) -> list[str]:
-    """Write the findings from the rows, an item of a list each; README has the first."""
+    """Write the findings from the rows, one list item each; README has the first."""
     summary = _summary(folder, "gpu-micro")
     roof = summary[summary["case"] == "sm_read"]["median_per_s"].max() / 1e9
     pages = _summary(folder, "pages").set_index(["case", "span_bytes", "row_bytes"])
@@ -146,12 +146,12 @@ def findings(folder: Path = FOLDER) -> list[str]:
 
 
 def with_summary(text: str) -> str:
-    """Return README with its first finding of the H200 made anew from the rows."""
+    """Return README with its first finding of the H200 computed from the rows."""
     return _SUMMARY.sub(lambda _: findings()[0], text)
 
 
 def first_picture(path: Path, folder: Path = FOLDER) -> None:
-    """How many times as fast each path is as ``prefetch``, with 95 % intervals, on each graph."""
+    """Draw the speed of each path over ``prefetch``, with 95 % intervals, on each graph."""
     run = decided(runs_of(folder))
     found = speedups(run, "cpu_gather", "prefetch").query("basis == 'measured'")
     names = list(PATHS)[::-1]
@@ -177,11 +177,11 @@ def first_picture(path: Path, folder: Path = FOLDER) -> None:
         plt.close(figure)
 
 
-# ---- the page beside the rows --------------------------------------------------------------------
+# ---- the page of the rows ------------------------------------------------------------------------
 
 
 def page(folder: Path = FOLDER) -> str:
-    """The page, as Markdown: the machine, and what ``gatherbench show`` prints of each run."""
+    """Return the page in Markdown: the machine, and the output of ``gatherbench show`` by run."""
     run = decided(runs_of(folder))
     gpu, cpu, memory = run.env["gpus"][0], run.env["cpu"], run.env["memory"]["total"]
     parts = [
@@ -212,7 +212,7 @@ def page(folder: Path = FOLDER) -> str:
 
 
 def with_machines(text: str, folder: Path = FOLDER.parent) -> str:
-    """The page of results whose table of machines is that of the files, a line each."""
+    """Return the page of results with its table of machines made from the files, a line each."""
     lines, heads = [], list[str]()
     for path in sorted(folder.glob("*/probe.csv")):
         known = pd.read_csv(path, keep_default_na=False, na_values={"median_per_s": [""]})
@@ -227,7 +227,7 @@ def with_machines(text: str, folder: Path = FOLDER.parent) -> str:
 
 
 def ends(values: Iterable[float], digits: int = 2) -> str:
-    """``0.42 to 0.49``; one number where the ends read alike."""
+    """Return the least and the greatest: ``0.42 to 0.49``, or one number where they read alike."""
     found = [*values]
     return " to ".join(dict.fromkeys(f"{end:.{digits}f}" for end in (min(found), max(found))))
 
@@ -248,7 +248,7 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]
 
 
 def _summary(folder: Path, section: str) -> pd.DataFrame:
-    """Medians of a probe that was kept, by point."""
+    """Read the medians of a stored probe, by point."""
     return pd.read_csv(next(folder.glob(f"*-{section}")) / "summary.csv")
 
 
@@ -257,7 +257,7 @@ def _aligned(summary: pd.DataFrame) -> pd.DataFrame:
 
 
 def _beside_dgl(summary: pd.DataFrame) -> str:
-    """By how much DGL's launch policy is faster than ours, sorted, over the largest table."""
+    """Return by how much DGL's policy is faster than ``aligned``, sorted, on the largest table."""
     narrow = summary.query(
         "case == 'gpu_gather' and order == 'sorted' and grid_percent == 0"
         " and span_bytes == @FARTHEST and 16 <= row_bytes <= 512"
@@ -267,7 +267,7 @@ def _beside_dgl(summary: pd.DataFrame) -> str:
 
 
 def main() -> None:
-    """Write README's part, the page, the pictures and the table of machines anew."""
+    """Write README's part, the page, the picture and the table of machines."""
     readme, results = ROOT / "README.md", FOLDER.parent / "README.md"
     readme.write_text(with_summary(readme.read_text(encoding="utf-8")), encoding="utf-8")
     (FOLDER / "README.md").write_text(page(), encoding="utf-8")

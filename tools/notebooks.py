@@ -3,14 +3,14 @@
     python -m tools.notebooks [--sync] [--results FOLDER] [NAME ...]
 
 Each notebook is a pair: ``NAME.py`` (percent format, the source that is reviewed) and
-``NAME.ipynb`` (the same cells with what they put out). The pair must agree before anything runs;
-``--sync`` writes the cells of the ``.py`` into the ``.ipynb``. What is written holds no times, no
-paths and no counters of this machine, so that executing again on the same rows changes nothing.
+``NAME.ipynb`` (the same cells with their outputs). The pair must agree before anything runs;
+``--sync`` writes the cells of the ``.py`` into the ``.ipynb``. The outputs hold no times, paths or
+counters of this machine, so that a new execution on the same rows changes nothing.
 
-The cells run in a process of the notebook's own, and in no kernel: what a kernel puts out travels
-as messages, which can be lost.
+The cells of each notebook run in a separate process without a kernel: a kernel sends outputs as
+messages, which can be lost.
 
-Exit status: 0 all went well, 1 a notebook failed or has drifted, 2 bad input.
+Exit status: 0 success, 1 a notebook failed or its files differ, 2 bad input.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from typing import Any
 from gatherbench.datasets.files import replacing
 from gatherbench.plugins import installing
 
-#: Names the folder of results that notebooks read; without it the repository's own.
+#: The variable that names the folder of results; the default is the repository's.
 RESULTS_VARIABLE = "GATHERBENCH_RESULTS"
 #: The notebooks' folder, where their cells find ``helpers``.
 HELPED = Path(__file__).resolve().parents[1] / "notebooks"
-#: Seconds that a notebook may take.
+#: The time limit of a notebook, seconds.
 TIMEOUT_S = 900
-#: Notebooks at a time: each spends most of its life importing.
+#: Notebooks that run at the same time: each mostly imports.
 AT_ONCE = 2
 SYNC = "run `make figures SYNC=1` to take the cells of the .py"
 EXTRA = f"install the extra: {installing('notebooks')}"
 
 
 class NotebookError(Exception):
-    """A notebook that failed or has drifted; the message names it, the cell and the remedy."""
+    """A notebook fails, or its two files differ; the message names it, the cell and the remedy."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Check every pair, then execute; the exit status."""
+    """Check every pair, then execute them; return the exit status."""
     options = _parse(arguments)
     try:
         import IPython  # noqa: F401
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _alone(source: Path, options: argparse.Namespace) -> bool:
-    """Execute one pair in a process of its own, which says how it went; whether it went well."""
+    """Execute one pair in a separate process, which prints the result; return the success."""
     command = [sys.executable, "-m", "tools.notebooks", source.stem]
     command += ["--folder", str(options.folder), "--results", str(options.results)]
     try:
@@ -97,7 +97,7 @@ def _alone(source: Path, options: argparse.Namespace) -> bool:
 
 
 def drift(source: Path) -> str | None:
-    """In what the two files of a pair differ, or ``None``; outputs are not compared."""
+    """Describe how the cells of a pair's files differ, or return ``None``; outputs may differ."""
     import jupytext
 
     target = source.with_suffix(".ipynb")
@@ -124,10 +124,10 @@ def sync(source: Path) -> None:
 
 
 def execute(source: Path, results: Path) -> Any:
-    """Run a pair's cells in this process; the notebook with its outputs.
+    """Run a pair's cells in this process; return the notebook with its outputs.
 
     Raises:
-        NotebookError: a cell erred, wrote to stderr or named a path of the machine.
+        NotebookError: a cell failed, wrote to stderr or showed a path of the machine.
     """
     import nbformat
     from IPython.core.displayhook import CapturingDisplayHook
@@ -139,7 +139,7 @@ def execute(source: Path, results: Path) -> Any:
     sys.path.insert(0, str(HELPED))
     os.environ |= {RESULTS_VARIABLE: str(results.resolve()), "MPLBACKEND": "agg"}
     with tempfile.TemporaryDirectory() as settings, contextlib.chdir(source.parent):
-        # None of this user's settings, and no history of theirs.
+        # Isolate it from the user's settings and history.
         config = Config({"HistoryManager": {"enabled": False}})
         shell = InteractiveShell.instance(ipython_dir=settings, config=config)
         for number, cell in enumerate(notebook.cells):
@@ -164,13 +164,13 @@ def execute(source: Path, results: Path) -> Any:
                 ),
             ]
             for place in {str(source.parent.resolve().parent), str(Path.home()), sys.prefix}:
-                if len(place) > 1 and place in str(cell.outputs):  # which no two machines share
+                if len(place) > 1 and place in str(cell.outputs):  # machines differ in it
                     raise NotebookError(f"{source.name}: cell {number} shows a path: {place}")
     return notebook
 
 
 def _outcome(source: Path, results: Path) -> bool:
-    """Execute one pair and keep the outcome; whether it went well."""
+    """Execute one pair and write the notebook; return whether it succeeded."""
     began = time.perf_counter()
     try:
         notebook = execute(source, results)
@@ -188,7 +188,7 @@ def _outcome(source: Path, results: Path) -> bool:
 
 
 def _write(notebook: Any, path: Path) -> bool:
-    """Write the notebook without what differs from run to run; whether the file changed."""
+    """Write the notebook without anything that varies by run; return whether the file changed."""
     import nbformat
 
     language = {"name": "python"}

@@ -1,14 +1,14 @@
-"""The regression guard that needs no GPU: what the compiler made of each kernel.
+"""Guard the kernels' machine code against regressions, without a GPU.
 
 A gather over the link needs wide, independent loads and enough resident warps. Both can be read
 from the machine code: registers, stack, and every memory instruction with its width. The code is
-deterministic for one compiler, so the comparison with a baseline is exact: one byte that differs is
-a change, and the baseline is renewed in the commit that makes it. Whether a changed source is right
-says the test suite, which runs it on the host. A cubin with the bytes of the baseline's is not
-disassembled again, because nvdisasm takes most of the time.
+deterministic for one compiler, so the comparison with a baseline is exact: one byte that differs
+is a change, and the commit that makes it renews the baseline. The test suite, which runs the source
+on the host, checks that it is correct. A cubin with the bytes of the baseline's is not disassembled
+again, because nvdisasm takes most of the time.
 
     python -m tools.sass --check     compare; exit code 1 unless all is SAME
-    python -m tools.sass --update    write the baseline anew
+    python -m tools.sass --update    write a new baseline
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from gatherbench.kernels.grid import IN_FLIGHT, SHIFTS, WIDTHS, GridPoint
 
 BASELINE = Path(__file__).resolve().with_name("sass_baseline.json")
 
-#: A load or store in SASS (CUDA Binary Utilities, "Instruction Set Reference"): LDG and STG reach
-#: global memory, LDL and STL local memory, which is where spilled registers go.
+#: A load or store in SASS (CUDA Binary Utilities, "Instruction Set Reference"): LDG and STG access
+#: global memory, LDL and STL local memory, which holds spilled registers.
 _MEMORY = re.compile(r"\b(LDG|STG|LDL|STL|LD|ST|RED|REDG|ATOM|ATOMG)((?:\.\w+)*)\s")
 _INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/", re.MULTILINE)
 _BITS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128}
-#: Registers of an SM, and the lanes and granularity by which warps get them (CUDA C++ Programming
+#: Registers of an SM, and the unit in which a warp gets them (CUDA C++ Programming
 #: Guide, "Technical Specifications per Compute Capability"; the same from sm_75 to sm_100).
 _SM_REGISTERS, _REGISTER_UNIT = 65536, 256
 
 STATUSES = ("SAME", "CHANGED", "WORSE")
-#: What a kernel has that is worse where it grows, and where it shrinks. More table loads in the
-#: code may be mere unrolling; fewer are fewer in flight.
+#: Counts whose growth makes a kernel worse, and those whose decrease does. More table loads in the
+#: code may be mere unrolling; fewer mean fewer in flight.
 _WORSE_MORE = ("spills", "stack bytes")
 _WORSE_FEWER = (
     "bits of the narrowest table load",
@@ -62,15 +62,15 @@ _WORSE_FEWER = (
 
 @dataclass(frozen=True, slots=True)
 class KernelCode:
-    """What the machine code of one kernel is made of.
+    """The contents of one kernel's machine code.
 
     Attributes:
-        registers: of a thread.
-        stack_bytes: of a thread; spilled registers lie here.
+        registers: per thread.
+        stack_bytes: per thread; spilled registers lie here.
         instructions: in the code, each counted once.
         memory: memory instructions by kind and bits, e.g. ``LDG.EF.128``. EF (evict first) marks
             the streaming accesses to table and output.
-        cubin: SHA-256 of the cubin that this was read from.
+        cubin: SHA-256 of the cubin.
     """
 
     registers: int
@@ -80,7 +80,7 @@ class KernelCode:
     cubin: str = field(default="", compare=False)
 
     def counts(self) -> Counter[str]:
-        """All that is told of the code, with what follows from it."""
+        """Return all counts of the code, with those that follow from them."""
         table = {kind: n for kind, n in self.memory.items() if kind.startswith("LDG.EF")}
         local = [n for kind, n in self.memory.items() if kind.startswith(("LDL", "STL"))]
         unit = -(-self.registers * 32 // _REGISTER_UNIT) * _REGISTER_UNIT
@@ -101,7 +101,7 @@ class KernelCode:
 
 
 class Baseline(NamedTuple):
-    """What was found of a source, and by which compiler."""
+    """The code of a source's kernels, and the compiler that made it."""
 
     compiler: str
     kernels: Mapping[str, KernelCode]
@@ -141,7 +141,7 @@ def disassemble(cubin: bytes) -> KernelCode:
 
 
 def kernel_points() -> Iterator[GridPoint]:
-    """A point for each kernel that can be compiled: shift x width x mapping x in flight x ids."""
+    """Give a point per kernel that can be compiled: shift x width x mapping x in flight x ids."""
     for shift, width, lanes, (rows, loads), index_bytes in itertools.product(
         SHIFTS, WIDTHS, (32, 0), IN_FLIGHT, (4, 8)
     ):
@@ -150,7 +150,7 @@ def kernel_points() -> Iterator[GridPoint]:
 
 
 def guarded_points() -> list[GridPoint]:
-    """The kernels that are guarded: int64 ids, and several loads in flight."""
+    """Return the kernels that are guarded: int64 ids, and several loads in flight."""
     several = (p for p in kernel_points() if p.rows * p.loads > 1)
     return [p for p in several if p.index_bytes == 8]
 
@@ -179,7 +179,7 @@ def measure(
 
 
 def compare(old: KernelCode | None, new: KernelCode) -> tuple[str, str]:
-    """The verdict on one kernel and its reason; other machine code is never SAME."""
+    """Return the verdict on one kernel and its reason; only identical machine code is SAME."""
     if old is None:
         return "CHANGED", "not in the baseline"
     if (old, old.cubin) == (new, new.cubin):
@@ -196,17 +196,17 @@ def compare(old: KernelCode | None, new: KernelCode) -> tuple[str, str]:
 
 
 def verdicts(old: Mapping[str, KernelCode], new: Mapping[str, KernelCode]) -> list[Verdict]:
-    """A verdict for each kernel of ``new``, then for each that is in ``old`` alone."""
+    """Return a verdict for each kernel of ``new``, then for each that is in ``old`` alone."""
     compared = [Verdict(name, *compare(old.get(name), code)) for name, code in new.items()]
     gone = [Verdict(name, "CHANGED", "no longer compiled") for name in old if name not in new]
     return compared + gone
 
 
 def read_baseline(path: Path = BASELINE) -> Baseline:
-    """A baseline file.
+    """Read a baseline file.
 
     Raises:
-        FileNotFoundError: there is none; ``--update`` writes it.
+        FileNotFoundError: there is no such file; ``--update`` writes it.
     """
     data = json.loads(path.read_text())
     kernels = {name: KernelCode(**code) for name, code in data["kernels"].items()}
@@ -222,7 +222,7 @@ def write_baseline(baseline: Baseline, path: Path = BASELINE) -> None:
 
 
 def report(found: Iterable[Verdict]) -> Iterator[str]:
-    """The lines that ``--check`` prints: the reasons, and a count of each status."""
+    """Give the lines that ``--check`` prints: the reasons, and a count of each status."""
     found = list(found)
     for verdict in found:
         if verdict.status != "SAME":
@@ -234,7 +234,7 @@ def report(found: Iterable[Verdict]) -> Iterator[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line; the exit code is 0, 1 where a kernel changed, 2 where nothing was compared."""
+    """Run the command; return 0, 1 where a kernel changed, or 2 where nothing was compared."""
     parser = argparse.ArgumentParser(prog="python -m tools.sass", description=__doc__)
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--check", action="store_true", help="compare with the baseline")
@@ -272,7 +272,7 @@ def _update(options: argparse.Namespace, architectures: Sequence[str]) -> list[V
 
 
 def _compiler() -> str:
-    """The compiler with its build, for two builds of one version may differ."""
+    """Return the compiler with its build, because two builds of one version may differ."""
     try:
         return f"NVRTC {importlib.metadata.version('nvidia-cuda-nvrtc')}"
     except importlib.metadata.PackageNotFoundError:

@@ -1,12 +1,12 @@
-"""How far the model is off a published chart.
+"""Compare the model's predictions with a published chart.
 
     python -m tools.validate_model [RESULTS]
 
-Four bars of Reddit's chart for PCIe 3.0 determine four unknowns; the bars for PCIe 4.0 are then
-predicted, and nothing is tuned to them. What the chart does not say is assumed in the open: the
-program of 2021 draws a minibatch on the CPU while the GPU trains on the one before. How many rows a
-minibatch has is fitted (uniform neighbours would give :func:`uniform_rows`; Reddit's hubs make it
-fewer). Epochs that were measured stand in ``bench/model/epochs.csv``.
+Four bars of Reddit's chart for PCIe 3.0 determine four unknowns; the model then predicts the bars
+for PCIe 4.0 without further tuning. One assumption is not in the chart: the program of 2021 draws
+a minibatch on the CPU while the GPU trains on the previous one. The number of rows of a minibatch
+is fitted (uniform neighbours would give :func:`uniform_rows`; Reddit's hubs make it smaller).
+``bench/model/epochs.csv`` holds measured epochs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NODES, WIDTH, CLASSES, TRAIN_NODES = 232_965, 602, 41, 153_431
 BATCH, HIDDEN, FANOUTS = 1000, 16, (25, 10)
 BATCHES = -(-TRAIN_NODES // BATCH)
 ROW_BYTES = WIDTH * 4
-#: The kernel behind the chart, and the share of the GPU that it got (``--mps 10,90``).
+#: The kernel behind the chart, and its share of the GPU (``--mps 10,90``).
 POLICY, GPU_SHARE = "pytorch-direct", 0.10
 #: (strategy, variant) of the chart's bars in ``results/reference/reddit_epoch.csv``.
 CPU_GATHER = ("cpu_gather", "naive")
@@ -44,7 +44,7 @@ OVERLAPPED = ("async_zero_copy", "mps")
 ALL_IN_GPU = ("all_in_gpu", "default")
 BARS = (CPU_GATHER, ZERO_COPY, OVERLAPPED, ALL_IN_GPU)
 Bar = tuple[str, str]
-#: Each bar depends on what was found before and on one unknown, between these limits.
+#: Each bar depends on one unknown and the bars before; the unknown lies between these limits.
 _UNKNOWNS: tuple[tuple[Bar, str, float, float], ...] = (
     (ALL_IN_GPU, "sample_rate", 1e6, 1e9),
     (ZERO_COPY, "rows", 1e4, 1e6),
@@ -52,24 +52,23 @@ _UNKNOWNS: tuple[tuple[Bar, str, float, float], ...] = (
     (OVERLAPPED, "handover_s", 0.0, 0.1),
 )
 #: Of the authors' script (dmlc/dgl c96a8b3e91, train_sampling_pytorch_direct.py): four processes
-#: that sample (``--num-workers 4`` by default), and the one that trains.
+#: for sampling (``--num-workers 4`` by default), and one for training.
 SAMPLE_CORES = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """What the four bars of one link determine."""
+    """The constants that the four bars of one link determine."""
 
-    #: Edges a second: all that the program does for a minibatch besides fetching it and running on
-    #: the GPU (from all-in-GPU).
+    #: Edges/s: covers all work for a minibatch except fetching and the GPU's (from all-in-GPU).
     sample_rate: float
-    rows: float  # of a minibatch (from zero-copy)
-    pageable_rate: float  # of gather and staging together, B/s (from CPU gather)
-    handover_s: float  # from fetching to training process, a minibatch (from the overlap)
+    rows: float  # per minibatch (from zero-copy)
+    pageable_rate: float  # gather and staging together, B/s (from CPU gather)
+    handover_s: float  # per minibatch, from the fetching process to the training one (from overlap)
 
 
 def uniform_rows() -> tuple[float, float]:
-    """Nodes of the first layer, and rows, of a minibatch whose neighbours are uniform draws."""
+    """Return first-layer nodes, and rows, of a minibatch whose neighbours are uniform draws."""
 
     def with_draws(nodes: float, draws: float) -> float:
         return NODES - (NODES - nodes) * math.exp(-draws / NODES)
@@ -79,7 +78,7 @@ def uniform_rows() -> tuple[float, float]:
 
 
 def loads(rows: float, handover_s: float) -> dict[Bar, MinibatchLoad]:
-    """The minibatch of each bar, with ``rows`` feature rows."""
+    """Return the minibatch of each bar, with ``rows`` feature rows."""
     first, _ = uniform_rows()
     nodes, edges = [BATCH, first, rows], [BATCH * FANOUTS[0], first * FANOUTS[1]]
     payload = rows * ROW_BYTES
@@ -114,28 +113,28 @@ def _requests_per_row() -> dict[int, float]:
 
 
 def charted(profile: LinkProfile, fitted: Fitted) -> LinkProfile:
-    """The machine of ``profile`` with the constants that were fitted to the chart."""
+    """Return the machine of ``profile`` with the constants that were fitted to the chart."""
     profile = profile.with_constant("host.sample_rate", fitted.sample_rate, "fitted to the chart")
     profile = profile.with_constant("host.sample_cores", SAMPLE_CORES, "the authors' script")
     return profile.with_constant("copy.pageable", fitted.pageable_rate, "fitted to the chart")
 
 
 def predict_bar(profile: LinkProfile, fitted: Fitted, bar: Bar) -> float:
-    """Seconds of a bar on the machine of ``profile`` with the fitted constants."""
+    """Predict the seconds of a bar on the machine of ``profile`` with the fitted constants."""
     load = loads(fitted.rows, fitted.handover_s)[bar]
     return predict_batches(load, charted(profile, fitted), BATCHES).epoch_s
 
 
 @cache
 def fit(profile: LinkProfile, seconds: tuple[float, ...]) -> Fitted:
-    """The constants with which the model yields the published :data:`BARS`.
+    """Find the constants with which the model yields the published :data:`BARS`.
 
     Raises:
-        ValueError: no constants do, within wide limits.
+        ValueError: no constants within wide limits do.
     """
     wanted = dict(zip(BARS, seconds, strict=True))
     found = Fitted(sample_rate=2e7, rows=uniform_rows()[1], pageable_rate=1e10, handover_s=0.0)
-    for _ in range(2):  # a second round settles what all-in-GPU takes of the rows
+    for _ in range(2):  # the second uses the fitted rows for all-in-GPU
         for bar, name, low, high in _UNKNOWNS:
             guess = partial(replace, found)
 
@@ -151,20 +150,20 @@ def fit(profile: LinkProfile, seconds: tuple[float, ...]) -> Fitted:
 
 
 def published_bars(reference: pd.DataFrame, machine: str) -> dict[tuple[str, str], float]:
-    """Seconds of the chart's bars for one machine, by strategy and variant."""
+    """Return the seconds of the chart's bars for one machine, by strategy and variant."""
     rows = reference[(reference["machine"] == machine) & (reference["metric"] == "wall_time")]
     found = zip(rows["strategy"], rows["variant"], rows["value"], strict=True)
     return {(strategy, variant): float(value) for strategy, variant, value in found}
 
 
 def fitted_chart(reference: pd.DataFrame) -> Fitted:
-    """The constants that the PCIe 3.0 bars determine."""
+    """Fit the constants to the bars of PCIe 3.0."""
     bars = published_bars(reference, FITTED_ON)
     return fit(load_profile(FITTED_ON), tuple(bars[bar] for bar in BARS))
 
 
 def reddit_chart(reference: pd.DataFrame) -> pd.DataFrame:
-    """Every bar of the chart, published and modelled.
+    """Return every bar of the chart, published and modelled.
 
     Columns: ``machine``, ``strategy``, ``variant``, ``published_s``, ``modelled_s``, ``error``
     (modelled over published, less 1), ``fitted`` (whether the bar was used to fit).
@@ -183,7 +182,7 @@ def reddit_chart(reference: pd.DataFrame) -> pd.DataFrame:
 
 
 def chart_epochs(fitted: Fitted, profile: LinkProfile, gpus: int = 1) -> dict[Bar, EpochPrediction]:
-    """The chart's epochs on the machine of ``profile``, whose GPUs share the minibatches."""
+    """Predict the chart's epochs on the machine of ``profile``, whose GPUs share minibatches."""
     return {
         bar: predict_batches(load, charted(profile, fitted), BATCHES, gpus=gpus)
         for bar, load in loads(fitted.rows, fitted.handover_s).items()
@@ -191,11 +190,11 @@ def chart_epochs(fitted: Fitted, profile: LinkProfile, gpus: int = 1) -> dict[Ba
 
 
 def tables(reference: pd.DataFrame) -> str:
-    """The comparison with the published chart as Markdown; ``NOTES.md`` holds it word for word."""
+    """Return the comparison with the chart as Markdown; ``NOTES.md`` holds it word for word."""
     lines = ["| link | strategy | published | modelled | error | |", "|" + "---|" * 6]
     for bar in reddit_chart(reference).to_dict("records"):
         name = f"{bar['strategy']} {bar['variant']}".replace(" default", "")
-        error = round(bar["error"], 3) + 0.0  # never -0.0
+        error = round(bar["error"], 3) + 0.0  # turns -0.0 into 0.0
         lines.append(
             f"| {bar['machine']} | {name} | {bar['published_s']:.2f} s | {bar['modelled_s']:.2f} s"
             f" | {error:+.1%} | {'fitted' if bar['fitted'] else 'predicted'} |"
