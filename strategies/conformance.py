@@ -1,9 +1,9 @@
-"""What every strategy must do, as checks.
+"""Check that a strategy does what every strategy must do.
 
-A benchmark of data paths is worth nothing if one of them fetches other rows, or skips work that the
-rest do. For each check the tests hold a deliberately wrong strategy that it must reject. The tests
-run all checks over the registry, so a registered strategy is covered. :func:`check_strategy` runs
-them on a strategy that lives elsewhere.
+A benchmark of data paths is worthless if one of them fetches wrong rows, or skips work that the
+others do. For each check the tests have a deliberately wrong strategy that it must reject. The
+tests run all checks on every registered strategy. :func:`check_strategy` runs them on a strategy
+from elsewhere.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from gatherbench.strategies.no_fetch import ready_ids, writes_rows
 from gatherbench.strategies.partition_orders import Partitions
 
 #: Dtypes, and bytes of a row of each: powers of two, either side of a 128 B line, and the widths of
-#: known datasets. Each width is there once, as what moves rows knows bytes alone.
+#: known datasets. Each width occurs once, because code that moves rows sees only bytes.
 SHAPES: dict[torch.dtype, tuple[int, ...]] = {
     torch.int8: (1, 127, 129),
     torch.float16: (2, 130, 4096),
@@ -54,14 +54,14 @@ SHAPES: dict[torch.dtype, tuple[int, ...]] = {
     torch.float64: (8, 16, 602 * 4, 8192),
 }
 NUM_ROWS = 257
-#: Bytes before the rows in a file, as short a header as NumPy's.
+#: Bytes before the rows in a file, as many as in NumPy's shortest header.
 HEADER_BYTES = 128
-#: How often and how long a path is looked at when it has answered.
+#: How many times rows are compared again after ``result``, and seconds until then.
 _RESTS, _REST_S = 2, 0.008
 
 
 class _NoFunctions(TorchFunctionMode):
-    """Whoever calls a function of torch while this is active was to be outside of it."""
+    """Raises at each call of a torch function: a path must leave the caller's modes."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         raise RuntimeError(f"{func} was called under the caller's TorchFunctionMode")
@@ -74,7 +74,7 @@ class _NoOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def _set(getter: Callable[[], Any], setter: Callable[[Any], object], value: Any) -> Iterator[None]:
-    """Change a setting of the process, and restore it afterwards."""
+    """Change a setting of the process for a block, and restore it afterwards."""
     before = getter()
     setter(value)
     try:
@@ -83,7 +83,7 @@ def _set(getter: Callable[[], Any], setter: Callable[[Any], object], value: Any)
         setter(before)
 
 
-#: What a training may have switched on around any call.
+#: The modes of torch that a training may have switched on around any call.
 MODES: dict[str, Callable[[], AbstractContextManager[object]]] = {
     "torch.inference_mode": torch.inference_mode,
     "torch.no_grad": torch.no_grad,
@@ -101,7 +101,7 @@ MODES: dict[str, Callable[[], AbstractContextManager[object]]] = {
 
 
 class NonconformingError(AssertionError):
-    """A strategy that breaks the contract; says which strategy, what it was given, what it did."""
+    """A strategy breaks the contract; the message names the strategy, its input and its fault."""
 
 
 Check = Callable[[Strategy, torch.device], None]
@@ -109,7 +109,7 @@ CHECKS: list[Check] = []
 
 
 def _check(run: Check) -> Check:
-    """Make ``run`` one of :data:`CHECKS`; what it raises names the strategy, too."""
+    """Add ``run`` to :data:`CHECKS`; its errors also name the strategy."""
 
     @functools.wraps(run)
     def check(strategy: Strategy, device: torch.device) -> None:
@@ -127,21 +127,21 @@ def check_strategy(strategy: Strategy, device: torch.device) -> None:
     """Run every check.
 
     Raises:
-        NonconformingError: the first that fails.
+        NonconformingError: a check fails; the first one is reported.
     """
     for check in CHECKS:
         check(strategy, device)
 
 
 def random_table(rows: int, width: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
-    """``[rows, width]`` of random bytes: NaN payloads, infinities and -0.0 among them."""
+    """Make a table ``[rows, width]`` of random bytes, with NaN payloads, infinities and -0.0."""
     generator = torch.Generator().manual_seed(seed)
     size = (rows, width * dtype.itemsize)
     return torch.randint(0, 256, size, dtype=torch.uint8, generator=generator).view(dtype)
 
 
 def id_patterns(num_rows: int) -> Iterator[tuple[str, Tensor]]:
-    """Named int64 ids for a table of ``num_rows`` (at least 1) rows."""
+    """Yield named patterns of int64 ids for a table of ``num_rows`` (at least 1) rows."""
     generator = torch.Generator().manual_seed(1)
     ascending = torch.arange(num_rows)
     yield "empty", torch.empty(0, dtype=torch.int64)
@@ -157,7 +157,7 @@ def id_patterns(num_rows: int) -> Iterator[tuple[str, Tensor]]:
 
 @_check
 def check_shapes(strategy: Strategy, device: torch.device) -> None:
-    """The right bytes, whatever the dtype and the width of a row."""
+    """Each dtype and width of a row gives the right bytes."""
     for dtype, widths in SHAPES.items():
         for row_bytes in widths:
             check_rows(strategy, device, dtype, row_bytes)
@@ -242,7 +242,7 @@ def check_bad_ids(strategy: Strategy, device: torch.device) -> None:
 
 
 def _check_told_later(fetcher: Fetcher, table: Tensor, ids: object, what: str) -> None:
-    """A bad id on the device reads nothing, is told of once, and spoils no other row."""
+    """Check that a bad id on the device reads nothing, is reported once and spoils no other row."""
     assert isinstance(ids, Tensor)
     rows = fetcher.submit(_on(fetcher, ids)).result().clone()
     _raises(IndexError, fetcher.check_fetched, f"{what} on the device")
@@ -288,7 +288,7 @@ def check_empty_table(strategy: Strategy, device: torch.device) -> None:
 def check_data_path(strategy: Strategy, device: torch.device) -> None:
     """The declared bytes fit the batch: payload exact, nothing negative, every row from somewhere.
 
-    A minibatch of distinct rows cannot have more of them from GPU memory than the strategy declares
+    A minibatch of distinct rows cannot take more of them from GPU memory than the strategy declares
     to keep there.
     """
     row_bytes = 129
@@ -328,7 +328,7 @@ def check_data_path(strategy: Strategy, device: torch.device) -> None:
 
 @_check
 def check_floor(strategy: Strategy, device: torch.device) -> None:
-    """The rows of a floor lie ready: no fetch writes them."""
+    """The rows of the no-fetch limit are prepared in advance: no fetch writes them."""
     if strategy.role != "floor":
         return
     table = random_table(NUM_ROWS, 12, torch.float32)
@@ -339,9 +339,9 @@ def check_floor(strategy: Strategy, device: torch.device) -> None:
 
 @_check
 def check_knowledge(strategy: Strategy, device: torch.device) -> None:
-    """It asks for what it uses, and counts the hits that it told in advance.
+    """The path declares the knowledge that it uses, and counts the hits that it declared.
 
-    The minibatches that are measured are for a path that is never ranked.
+    Only a path that is never ranked may know the measured minibatches.
     """
     needs, known = strategy.needs, known_of(strategy, NUM_ROWS)
     honest = "measured" not in needs or strategy.role in UNRANKED
@@ -363,7 +363,7 @@ def check_knowledge(strategy: Strategy, device: torch.device) -> None:
 
 
 def _check_counts(fetcher: Fetcher, batches: list[Tensor], paths: list[DataPath]) -> None:
-    """An epoch of rows of 129 B as the loop runs it, each minibatch counted as declared."""
+    """Run an epoch of rows of 129 B as the loop does; compare counted and declared numbers."""
     row_bytes = 129
     fetcher.forget()
     fetcher.begin_epoch()
@@ -386,7 +386,7 @@ def _check_counts(fetcher: Fetcher, batches: list[Tensor], paths: list[DataPath]
 
 @_check
 def check_rest(strategy: Strategy, device: torch.device) -> None:
-    """When ``result`` returns, the rows are there, and they stay."""
+    """When ``result`` returns, the rows are complete, and they stay unchanged."""
     table = random_table(NUM_ROWS, 37, torch.float32)
     count = 500 if "file" in strategy.needs else 10_000
     ids = torch.randint(0, NUM_ROWS, (count,), generator=torch.Generator().manual_seed(5))
@@ -405,7 +405,7 @@ def check_rest(strategy: Strategy, device: torch.device) -> None:
 @_check
 def check_modes(strategy: Strategy, device: torch.device) -> None:
     """Torch's modes around ``open``, ``submit`` and ``result`` change nothing, then or later."""
-    table = random_table(NUM_ROWS, 2048, torch.float32)  # its buffers are of more than a huge page
+    table = random_table(NUM_ROWS, 2048, torch.float32)  # its buffers are larger than a huge page
     generator = torch.Generator().manual_seed(6)
     for name, mode in MODES.items():
         with _naming(f"under {name}"), open_known(strategy, table, device, mode) as fetcher:
@@ -422,9 +422,9 @@ def check_modes(strategy: Strategy, device: torch.device) -> None:
 
 @_check
 def check_changes(strategy: Strategy, device: torch.device) -> None:
-    """What is written to the table shows or is refused; so does what is written over rows.
+    """A write to the table shows or is refused; so does a write over earlier rows.
 
-    A table that has moved is refused: some paths would read where it was.
+    A table that has moved is refused: some paths would read its old place.
     """
     table, ids = random_table(NUM_ROWS, 37, torch.float32), torch.arange(NUM_ROWS)
     with open_known(strategy, table, device) as fetcher:
@@ -452,10 +452,10 @@ def check_changes(strategy: Strategy, device: torch.device) -> None:
 
 
 def known_of(strategy: Strategy, num_rows: int, file: TableFile | None = None) -> Knowledge:
-    """What the strategy needs to know, of a random graph of ``num_rows`` nodes.
+    """Return the knowledge that the strategy needs, of a random graph of ``num_rows`` nodes.
 
     Args:
-        file: where the table lies.
+        file: the file that holds the table.
     """
     generator = torch.Generator().manual_seed(3)
     edges = torch.randint(0, max(1, num_rows), (2, 4 * num_rows), generator=generator)
@@ -478,9 +478,9 @@ def open_known(
     device: torch.device,
     mode: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> Fetcher:
-    """Open the strategy under a mode of torch, with what it needs to know of a random graph.
+    """Open the strategy under a mode of torch, with the knowledge that it needs of a random graph.
 
-    A table that has to lie in a file is written to one, which goes when the fetcher does.
+    A table that has to lie in a file is written to a temporary one, which lives with the fetcher.
     """
     folder = tempfile.TemporaryDirectory() if "file" in strategy.needs else None
     file = written(table, Path(folder.name)) if folder else None
@@ -493,7 +493,7 @@ def open_known(
 
 
 def written(table: Tensor, folder: Path) -> TableFile:
-    """A file in ``folder`` that holds the table, behind a header as short as NumPy's."""
+    """Write the table to a file in ``folder``, behind a header as short as NumPy's."""
     row_bytes = table.shape[1] * table.element_size()
     file = TableFile(folder / "table", HEADER_BYTES, len(table), row_bytes)
     rows = table.contiguous().view(torch.uint8).numpy().tobytes() if len(table) else b""
@@ -515,12 +515,12 @@ def _bad_ids() -> Iterator[tuple[str, type[Exception], object]]:
 
 
 def _on(fetcher: Fetcher, ids: Tensor) -> Tensor:
-    """Ids where the path takes them without a copy."""
+    """Move ids to where the path takes them without a copy."""
     return ids.to(fetcher.ids_device)
 
 
 def _same(rows: Tensor, wanted: Tensor, device: torch.device, what: str) -> None:
-    """Require plain rows on the device, with these bytes."""
+    """Require plain rows on the device, with the bytes of ``wanted``."""
     why = not_plain(rows)
     _require(why is None, f"{what}: {why}")
     on = rows.device.type == device.type
@@ -529,7 +529,7 @@ def _same(rows: Tensor, wanted: Tensor, device: torch.device, what: str) -> None
 
 
 def _wanted(strategy: Strategy, table: Tensor, ids: Tensor) -> Tensor:
-    """The rows ``ids``; of a floor those that lie ready, whatever it was asked for."""
+    """Return the expected rows for ``ids``; for the no-fetch limit its prepared rows."""
     floor = strategy.role == "floor"
     return reference_gather(table, ready_ids(ids.numel(), len(table)) if floor else ids)
 
@@ -552,7 +552,7 @@ def _raises(error: type[Exception], action: Callable[[], object], what: str) -> 
 
 @contextmanager
 def _naming(what: str) -> Iterator[None]:
-    """An error of the path itself says what it was given, too."""
+    """Put ``what``, the input, before the message of any error in the block."""
     try:
         yield
     except NonconformingError:

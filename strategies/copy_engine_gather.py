@@ -1,8 +1,8 @@
-"""The copy engine gathers: a descriptor for each row, and nobody else touches a byte.
+"""Gather by the GPU's copy engine: one descriptor for each row.
 
-The processor writes addresses and sizes, the copy engine does the rest, beside training if need be.
-No multiprocessor reads host memory, and no row passes through staging memory. What a descriptor
-costs decides; nobody has published a rate for rows of 0.1 to 8 KB (``kernels/copy_batch.py``).
+The processor writes addresses and sizes; the copy engine moves the bytes, if wanted during
+training. No multiprocessor reads host memory, and no row passes through a staging buffer. The cost
+of a descriptor decides; no rate for rows of 0.1 to 8 KB is published (``kernels/copy_batch.py``).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from gatherbench.strategies.places import path_skip, with_index
 
 @dataclass(frozen=True)
 class CopyEngineGather(Strategy):
-    """``order``: rows as ``given``, or each ``unique`` one once, in ascending order: rows that lie
-    side by side then share a descriptor, and the batch is expanded on the GPU. ``ahead``:
-    minibatches ahead, whose descriptors a thread writes.
+    """``order`` takes rows as ``given``, or each ``unique`` row once in ascending order: then
+    adjacent rows share a descriptor, and the batch is expanded on the GPU. ``ahead`` is the number
+    of minibatches to prefetch; a thread writes their descriptors.
     """
 
     name: ClassVar[str] = "copy_engine_gather"
@@ -69,9 +69,9 @@ class CopyEngineGather(Strategy):
 
 
 def _read_order(ids: Tensor, order: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """Rows to read, and which of them stands at each place of the batch, if they are fewer.
+    """Return the rows to read, and for ``unique`` which of them stands at each place of the batch.
 
-    By NumPy, as torch's pool would spin (see ``base.check_ids``).
+    It uses NumPy, because torch's pool would spin afterwards (see ``base.check_ids``).
     """
     if order == "given":
         return ids.numpy(), None
@@ -80,7 +80,7 @@ def _read_order(ids: Tensor, order: str) -> tuple[np.ndarray, np.ndarray | None]
 
 
 class BatchPath(HostPath):
-    """The descriptors, and the processor that carries them out in place of a copy engine."""
+    """Makes the descriptors and, on the host, carries them out in place of a copy engine."""
 
     def __init__(self, features: Tensor, order: str) -> None:
         super().__init__(features)
@@ -98,10 +98,10 @@ class BatchPath(HostPath):
 
 
 class CopyEngineFetcher(PathFetcher):
-    """Sends the descriptors of ``path`` to the copy engine, on a stream of its own.
+    """Sends the descriptors of ``path`` to the copy engine, on a separate stream.
 
-    With ``lookahead`` 0 the calling thread writes them, with 1 another thread. Buffers are kept
-    apart by events, as in ``CudaStagedFetcher``.
+    With ``lookahead`` 0 the calling thread writes them, with 1 another thread. Events protect the
+    buffers, as in ``CudaStagedFetcher``.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class CopyEngineFetcher(PathFetcher):
         free.record(torch.cuda.current_stream(self.device))
 
         def fetch(ids: Tensor) -> None:
-            # A thread starts on device 0, and what is allocated here belongs to this stream.
+            # A thread starts on device 0, and memory allocated here must belong to this stream.
             with torch.cuda.device(self.device), torch.cuda.stream(self._stream):
                 self._stream.wait_event(free)
                 self._bring(ids, out)

@@ -1,9 +1,9 @@
 """The conventional path: the CPU gathers scattered rows into a dense batch, which is then copied.
 
-It touches host memory three times for each byte that the GPU gets (Min et al., PVLDB 14(11) 2021,
-section 2). ``naive`` is the paper's baseline, ``table[ids].to(device)``, fresh pageable memory
-and all. A fair comparison also needs the path at its best: ``pinned`` reuses page-locked staging
-and gathers on as few cores as do it fastest, ``prefetch`` does so one batch ahead.
+It accesses host memory three times for each byte that the GPU gets (Min et al., PVLDB 14(11) 2021,
+section 2). ``naive`` is the paper's baseline, ``table[ids].to(device)``, with fresh pageable
+memory. A fair comparison also needs the path at its best: ``pinned`` reuses a pinned staging buffer
+and gathers on the fewest cores that are fastest; ``prefetch`` does the same one batch ahead.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gatherbench.strategies.places import with_index
 
 @dataclass(frozen=True)
 class CpuGather(Strategy):
-    """``mode``: ``pinned``, ``prefetch`` (pinned, one batch ahead) or ``naive``."""
+    """``mode`` is ``pinned``, ``prefetch`` (pinned, one batch ahead) or ``naive``."""
 
     name: ClassVar[str] = "cpu_gather"
     summary: ClassVar[str] = "the CPU gathers rows into staging memory, then one copy to the GPU"
@@ -55,9 +55,9 @@ class CpuGather(Strategy):
 
 
 class NaiveFetcher(Fetcher):
-    """``table[ids].to(device)``: two fresh tensors a batch, as in the paper's baseline.
+    """Computes ``table[ids].to(device)``: two fresh tensors a batch, as in the paper's baseline.
 
-    To the host the copy is forced, so that the path moves the same bytes as towards a GPU.
+    On the host the copy is forced, so that the path moves the same bytes as with a GPU.
     """
 
     def __init__(self, features: Tensor, device: torch.device) -> None:
@@ -72,10 +72,10 @@ class NaiveFetcher(Fetcher):
         return self._ring.issue(lambda: rows)
 
     def hand_over(self, rows: Tensor) -> Tensor:
-        return rows  # nobody else's already
+        return rows  # they are already in memory of their own
 
     def _threads(self) -> AbstractContextManager[None]:
-        """Torch's as it comes, on all cores: a case on a GPU has left it one for the rest."""
+        """Give torch all cores, its default: on a GPU the benchmark leaves it one otherwise."""
         return threads_of_torch(available_cores()) if self.device.type == "cuda" else nullcontext()
 
     def _close(self) -> None:
@@ -85,9 +85,9 @@ class NaiveFetcher(Fetcher):
 
 @contextmanager
 def threads_of_torch(count: int) -> Iterator[None]:
-    """So many threads for an operation of torch on the CPU, and as many as before after it.
+    """Give torch ``count`` CPU threads for a block, and restore the number afterwards.
 
-    Those of its pool spin for some milliseconds afterwards, and sleep until they are asked again.
+    The threads of its pool spin for some milliseconds after work, then sleep until the next.
     """
     before = torch.get_num_threads()
     if before != count:

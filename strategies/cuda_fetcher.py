@@ -1,10 +1,10 @@
-"""The data path to a GPU that plain torch can express: the copy from staging memory.
+"""The data path to a GPU by plain torch calls: a copy from a staging buffer.
 
-One hazard is everywhere: a buffer is reused while a copy that was only *queued* still reads or
-writes it. Two rules prevent this. A staging buffer is filled again only after the event behind its
-last copy has passed: the host waits. A device buffer is written again only after an event that
-``submit`` records on the caller's stream. By the contract of ``Ticket`` all work on the buffer's
-earlier rows has been queued there by then. The copy stream waits, the host does not.
+The hazard is to reuse a buffer while a copy that is only *queued* still reads or writes it. Two
+rules prevent this. A staging buffer is filled again only after the event behind its last copy has
+passed: the host waits. A device buffer is written again only after an event that ``submit`` records
+on the caller's stream. By the contract of ``Ticket`` all work on the buffer's earlier rows has been
+queued there by then. The copy stream waits, the host does not.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from gatherbench.strategies.places import with_index
 
 #: While the copy engine reads one staging buffer, the CPU fills the other.
 _STAGING_BUFFERS = 2
-#: A fetch that the caller waits for is copied by pieces of so many bytes at least, and so many
-#: pieces at most: the copy of one hides behind the gather of the next.
+#: A blocking fetch is copied in pieces, of at least PIECE_BYTES and at most _PIECES in number: the
+#: copy of one piece overlaps the gather of the next.
 PIECE_BYTES, _PIECES = 4 << 20, 16
 _ALL = slice(None)
 
 
 class Staging:
-    """Reusable page-locked host memory and the event behind the last copy that read it.
+    """A reusable pinned staging buffer and the event behind the last copy that read it.
 
     torch rounds page-locked allocations up to a power of two bytes.
     """
@@ -43,12 +43,12 @@ class Staging:
         self._read = event()
 
     def rows(self, count: int) -> Tensor:
-        """Room for ``count`` rows; waits until the last copy has read what was here."""
+        """Return room for ``count`` rows; wait until the last copy has read the earlier ones."""
         self._read.synchronize()  # returns at once when nothing was recorded
         return self._buffer.rows(count)
 
     def copy_to(self, out: Tensor, stream: torch.cuda.Stream, part: slice = _ALL) -> None:
-        """Queue the copy of these rows to ``out`` on ``stream``; the last ones are the last."""
+        """Queue the copy of ``part`` to ``out`` on ``stream``; the last part records the event."""
         with torch.cuda.stream(stream):
             out[part].copy_(self._buffer.rows(out.shape[0])[part], non_blocking=True)
         if part.stop in (None, out.shape[0]):
@@ -56,10 +56,10 @@ class Staging:
 
 
 class CudaStagedFetcher(PathFetcher):
-    """A path of the host into pinned staging, then one asynchronous copy to the GPU.
+    """Runs a host path into a pinned staging buffer, then copies the rows to the GPU.
 
     With ``lookahead`` 0 the calling thread fetches and queues the copy; with 1 another thread
-    does, while the caller trains on the batch before. The copies have a stream of their own.
+    does, while the caller trains on the previous batch. The copies run on a separate stream.
     """
 
     def __init__(
@@ -76,8 +76,8 @@ class CudaStagedFetcher(PathFetcher):
         self._submitted = 0
 
     def residency(self) -> tuple[Residency, ...]:
-        """Host memory that the GPU knows nothing of, unless another path of the process has
-        registered it; or the path's own answer.
+        """Return the path's own answer, or host memory that is unknown to the GPU, unless another
+        path of the process has registered it.
         """
         told = super().residency()
         if told or self._table.numel() == 0:
@@ -89,7 +89,7 @@ class CudaStagedFetcher(PathFetcher):
         place = self._claimed()
         out = self._rows[place].rows(ids.numel())
         # Fresh memory of `out` belongs to the caller's stream: without this mark the allocator
-        # could hand it on, once freed, while the copy stream still writes it.
+        # could reuse it, once freed, while the copy stream still writes it.
         out.record_stream(self._stream)
         free = self._free[place]
         free.record(torch.cuda.current_stream(self.device))
@@ -132,9 +132,9 @@ class CudaStagedFetcher(PathFetcher):
     def _begun_by_parts(
         self, ids: Tensor, staging: Staging
     ) -> list[tuple[slice, Callable[[], object]]] | None:
-        """Gathers of parts of ``ids`` into staging memory, all begun, and what waits for each.
+        """Begin gathers of parts of ``ids`` into the staging buffer; return a wait call for each.
 
-        ``None`` where there would be one, or the path cannot begin any.
+        ``None`` where there would be only one part, or the path gathers in Python.
         """
         count, row_bytes = ids.numel(), self.row_width * self.dtype.itemsize
         size = max(1, -(-count // _PIECES), PIECE_BYTES // max(1, row_bytes))
@@ -153,7 +153,7 @@ class CudaStagedFetcher(PathFetcher):
 
     def _close(self) -> None:
         super()._close()
-        # Copies that are still queued need no wait: torch hands neither end on before they ran.
+        # Queued copies need no wait: torch reuses neither buffer before they have run.
         self._staging.clear()
         self._rows.clear()
 
@@ -161,33 +161,33 @@ class CudaStagedFetcher(PathFetcher):
 def open_staged(
     path: HostPath, features: Tensor, device: torch.device, lookahead: int
 ) -> PathFetcher:
-    """The rows that ``path`` brings, through staging memory to the host or a GPU."""
+    """Open a fetcher that brings the rows of ``path`` through a staging buffer to host or GPU."""
     if device.type == "cuda":
         return CudaStagedFetcher(path, features, device, lookahead)
     return HostFetcher(path, features, lookahead, staged=True)
 
 
 def found_at(address: int, expected: str, part: str = "the table") -> Residency:
-    """Where CUDA finds a part of the table that the path reads at ``address``."""
+    """Return where CUDA finds the part of the table that the path reads at ``address``."""
     source = "cudaPointerGetAttributes on the table that the path reads"
     return Residency(expected, pointer_kind(address), source, part)
 
 
 def device_rows(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> RowBuffer:
-    """A reusable buffer in the memory of ``device`` for rows of ``shape``."""
+    """Make a reusable buffer in the memory of ``device`` for rows of ``shape``."""
     return RowBuffer(lambda count: torch.empty((count, *shape), dtype=dtype, device=device))
 
 
 def event() -> torch.cuda.Event:
-    """To order streams by; used again and again, as to make one takes time."""
+    """Make an event that orders streams; callers reuse it, because making one takes time."""
     return torch.cuda.Event()  # type: ignore[no-untyped-call]
 
 
 def after(done: torch.cuda.Event, rows: Tensor) -> Tensor:
-    """``rows``, which the caller's stream may read: it waits for ``done``, behind the fetch.
+    """Return ``rows`` after making the caller's stream wait for ``done``, the end of the fetch.
 
-    What a ticket's ``result`` returns. The caller may take it on another stream than it submitted
-    on, so the order of the stream on which the rows were fetched says nothing.
+    A ticket's ``result`` returns this. The caller may read it on another stream than it submitted
+    on, so the order of the fetching stream alone does not protect the rows.
     """
     torch.cuda.current_stream(rows.device).wait_event(done)
     return rows

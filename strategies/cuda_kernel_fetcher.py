@@ -1,19 +1,19 @@
-"""Data paths to a GPU on which our kernel gathers, wherever the table lies.
+"""Data paths to a GPU on which the project's kernel gathers, wherever the table lies.
 
-The table is registered or managed host memory (zero-copy) or GPU memory; to the kernel that is an
+The table is registered or managed host memory (zero-copy) or GPU memory; to the kernel it is an
 address. Only the ids travel by the copy engine. Blocking fetches are queued on the caller's stream,
-whose order protects every buffer. Overlapped fetches run on a stream of their own, and events keep
-the order:
+whose order protects every buffer. Overlapped fetches run on a separate stream, and events keep the
+order:
 
 - the gather waits for an event on the caller's stream, recorded at ``submit``: by the contract of
   ``Ticket`` all readers of the buffer's earlier rows have been queued there by then, and so has
   whatever made ids that lie on the GPU;
 - the caller's stream waits, in ``result``, for the event behind the gather;
-- every fetch waits for the one before, because fetches share the buffers of the order pass;
+- every fetch waits for the previous one, because fetches share the buffers of the order pass;
 - the host fills a page-locked id buffer again only when its last copy has passed.
 
-Ids from the host are checked there. Those that lie on the GPU stay there: the kernel reads no row
-of a bad one and keeps its name, which is read once behind many fetches. No fetch makes an event.
+Ids from the host are checked there. Ids on the GPU stay there: for a bad id the kernel reads no row
+and stores the id, which the host reads once after many fetches. Fetches reuse their events.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from gatherbench.strategies.cuda_fetcher import Staging, after, device_rows, eve
 from gatherbench.strategies.page_rate import page_visit_steps
 from gatherbench.strategies.places import with_index
 
-#: For ids and rows that lie in GPU memory already.
+#: The launch policy for rows that lie in GPU memory.
 ON_DEVICE_POLICY = "unaligned"
 _ID_DTYPES = (torch.int32, torch.int64)
 
-#: How a table comes to where a GPU can read it: it is registered where it lies, lies in managed
-#: memory (or else is copied there), or is copied to the GPU. And the rows of seconds and bytes.
+#: The ways to let a GPU read a table: register it in place, use managed memory (the table is copied
+#: there if need be), or copy it to the GPU. With each: the metrics for its seconds and bytes.
 MEMORIES: dict[str, tuple[Callable[[Tensor, int], MappedMemory], tuple[str, str], tuple[str, str]]]
 MEMORIES = {
     "registered": (
@@ -75,15 +75,15 @@ MEMORIES = {
 
 
 class IdBuffer:
-    """Room for the ids of one fetch: page-locked on the host, and on the GPU."""
+    """Buffers for the ids of one fetch: one pinned on the host, one on the GPU."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self._staging = Staging((), dtype)
         self._on_device = device_rows((), dtype, device)
 
     def send(self, ids: Tensor, stream: torch.cuda.Stream) -> Tensor:
-        """Queue the copy of host ``ids`` on ``stream``, the current one; where they will be."""
-        # Not torch's copy, whose pool would spin on every core (see ``base.check_ids``).
+        """Queue the copy of host ``ids`` on ``stream``, the current one; return the GPU's ids."""
+        # NumPy copies: torch's pool would spin on every core (see ``base.check_ids``).
         np.copyto(self._staging.rows(ids.numel()).numpy(), ids.numpy())
         on_device = self._on_device.rows(ids.numel())
         on_device.record_stream(stream)
@@ -92,21 +92,21 @@ class IdBuffer:
 
 
 class KernelFetcher(Fetcher):
-    """Fetches with our kernel; see the module's head for the order of things.
+    """Fetches with the project's kernel; the module's docstring explains the order of the streams.
 
-    A path that takes some rows from elsewhere derives from this: ``_arrange`` says which ids are
-    read from the table and where they belong, ``_gather`` queues the reads. The order of streams,
-    on which every buffer depends, stays here; what those methods send in addition needs two
-    buffers, used in turn like the ids'.
+    A path that takes some rows from elsewhere derives from this: ``_arrange`` returns which ids are
+    read from the table and where they belong, ``_gather`` queues the reads. This class keeps the
+    order of streams, on which every buffer depends. Anything else that those methods send needs two
+    buffers, used in turn like those of the ids.
 
     Args:
         features: the table in host memory.
         device: a CUDA device.
         memory: where the kernel reads the table; closed with the fetcher.
-        setup: what making ``memory`` cost.
+        setup: the cost of making ``memory``.
         policy: the launch policy on the table.
         order: the pass over the ids.
-        overlapped: fetch on a stream of its own, one batch ahead.
+        overlapped: fetch on a separate stream, one batch ahead.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class KernelFetcher(Fetcher):
         self._last: tuple[torch.cuda.Event, torch.cuda.Stream] | None = None
         self._bad_id = torch.zeros(1, dtype=torch.int64, device=self.device)
         self._unchecked = False
-        #: Where the gather leaves a bad id; a path that has looked for them before gives none.
+        #: Where the gather stores a bad id; ``None`` in a path that has checked the ids before.
         self._gather_tells: Tensor | None = self._bad_id
         self._ring = TicketRing(places)
         self._submitted = 0
@@ -166,7 +166,7 @@ class KernelFetcher(Fetcher):
         *,
         overlapped: bool = False,
     ) -> Self:
-        """The table in one of :data:`MEMORIES`."""
+        """Open a fetcher on the table in one of :data:`MEMORIES`."""
         device = with_index(device)
         make, (time_metric, clock), (size_metric, size_source) = MEMORIES[memory]
         mapped = make(features, device.index)
@@ -203,7 +203,7 @@ class KernelFetcher(Fetcher):
         stream = current if self._side is None else self._side
         out = self._rows[place].rows(ids.numel())
         # Memory belongs to the stream on which it was allocated: without this mark it could be
-        # handed on, once freed, while another stream still writes it.
+        # reused, once freed, while another stream still writes it.
         out.record_stream(stream)
         on_gpu = ids.device.type != "cpu"
         self._unchecked |= on_gpu
@@ -239,12 +239,11 @@ class KernelFetcher(Fetcher):
     def _arrange(
         self, ids: Tensor, buffer: IdBuffer, stream: torch.cuda.Stream, place: int
     ) -> ReadOrder:
-        """Have the ids on the GPU in the order of reading, for use on ``stream``.
+        """Bring the ids to the GPU in the order of reading, for use on ``stream``.
 
         To find the distinct ids the host waits for the GPU. It waits for a stream that holds
-        nothing else, so it does not wait for the training that is queued. What it finds there is
-        memory of that stream: unmarked, the next minibatch's ids would be written over these while
-        a gather is still to read them.
+        nothing else, and so not for the queued training. The result is memory of that stream:
+        unmarked, the next minibatch's ids would overwrite it while a gather has still to read it.
         """
         ordering = self._ordering or stream
         with torch.cuda.stream(ordering):
@@ -262,7 +261,7 @@ class KernelFetcher(Fetcher):
         return order
 
     def _ordered(self, ids: Tensor) -> ReadOrder:
-        """In what order rows are read, for ids on the GPU; work of the current stream."""
+        """Return the order in which to read ``ids`` on the GPU; the current stream does the work."""
         return read_order(ids, self._order)
 
     def _gather(self, order: ReadOrder, out: Tensor) -> None:
@@ -282,7 +281,7 @@ class KernelFetcher(Fetcher):
     def _close(self) -> None:
         self._ring.close()
         try:
-            torch.cuda.synchronize(self.device)  # nothing may read table or ids from here on
+            torch.cuda.synchronize(self.device)  # from here on nothing reads table or ids
             self.check_fetched()
         finally:
             self._rows.clear()
@@ -293,7 +292,7 @@ class KernelFetcher(Fetcher):
         return device_rows((self.row_width,), self.dtype, self.device)
 
     def _point(self, policy: str, address: int, ids: torch.dtype) -> GridPoint:
-        """The launch on a table at ``address``; torch's own allocations are aligned to 256 B."""
+        """Return the launch for a table at ``address``; torch aligns its own memory to 256 B."""
         item_bytes = self.dtype.itemsize
         row_bytes = self.row_width * item_bytes
         return policy_point(policy, row_bytes, item_bytes, address % 16, 0, ids.itemsize)

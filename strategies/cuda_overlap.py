@@ -1,9 +1,9 @@
-"""The overlapped gather on CUDA, and how large a share of the GPU it should get.
+"""Gather on CUDA while training runs, within a share of the GPU.
 
-A share caps the grid, in threads of all those that the GPU can hold: the blocks spread over all
-multiprocessors and leave the rest of each to training. How much is right depends on what runs
-beside it, so ``auto`` is found twice: when the path is opened, gathering alone, and again by
-:meth:`tune`, beside the real training step, where a caller has one to offer.
+A share caps the grid, as a part of all threads that the GPU can hold: the blocks spread over all
+multiprocessors and leave the rest of each to training. The best share depends on the work that runs
+at the same time. So ``auto`` finds it twice: when the path is opened, for a gather alone, and again
+by :meth:`tune`, together with a real training step, if the caller offers one.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from gatherbench.strategies.host_tuning import ENOUGH, first_good, in_turns
 
 #: Per cent of the GPU that a sweep tries.
 BUDGETS = (1, 2, 5, 10, 15, 25, 50)
-#: What the paper used in the end, for tables too small to tell (10:90, its authors' script).
+#: The paper's final share (10:90, its authors' script), for tables too small to tune on.
 USUAL_BUDGET = 10
-#: Bytes that one gather of the sweep reads; a smaller table would be read from the caches.
+#: Bytes that one gather of the sweep reads; fewer would be read from the caches.
 SWEEP_BYTES = 64 << 20
 _SWEEP_ROUNDS = 5
 _STEPS = 4
@@ -37,7 +37,7 @@ def open_overlapped(
     budget: str,
     memory: str = "registered",
 ) -> OverlappedFetcher:
-    """The table mapped, and gathered beside training within ``budget`` (per cent or auto)."""
+    """Map the table, to be gathered during training within ``budget`` (per cent or ``auto``)."""
     fetcher = OverlappedFetcher.of(features, device, memory, policy, overlapped=True)
     try:
         if budget != "auto":
@@ -55,21 +55,21 @@ def open_overlapped(
 
 
 class OverlappedFetcher(KernelFetcher):
-    """A :class:`KernelFetcher` on a stream of its own that finds what share of the GPU it needs."""
+    """A :class:`KernelFetcher` on a separate stream that finds the share of the GPU it needs."""
 
     def share(self, percent: int) -> str:
-        """Gather on ``percent`` of the GPU from now on; return how, for a row's source."""
+        """Gather on ``percent`` of the GPU from now on; return by what means, for ``source``."""
         return share_threads(self, percent)
 
     def take(self, percent: int, why: str, metric: str = "budget") -> None:
-        """Gather on ``percent`` of the GPU from now on, and say so in ``setup``."""
+        """Gather on ``percent`` of the GPU from now on, and record that in ``setup``."""
         how = self.share(percent)
         self.setup.append(SetupStep(metric, "1", percent / 100, f"{how}; {why}"))
 
     def tune_alone(self) -> None:
         """Take the smallest share that reaches :data:`ENOUGH` of the best rate of a gather."""
         count = max(1, SWEEP_BYTES // self.table.row_bytes)
-        # Each row once: what a small table is asked for twice comes from the GPU's cache.
+        # Each row once: a repeated row of a small table would come from the GPU's cache.
         rows = torch.arange(count, device="cpu") * self.num_rows // count
         shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(0), device="cpu")
         ids = rows[shuffled].to(self.device)
@@ -81,7 +81,7 @@ class OverlappedFetcher(KernelFetcher):
         self.take(first_good(seconds), why)
 
     def tune(self, ids: Tensor, beside: Callable[[], object]) -> list[SetupStep]:
-        """The same by the time of a whole step, in which the gather runs beside training."""
+        """Take the smallest share that is good by the time of a whole step, training included."""
         known = len(self.setup)
         seconds = self._sweep(lambda: self.step_seconds(ids, beside))
         source = f"median time.perf_counter of a step, training beside the fetch, {_STEPS} in a row"
@@ -97,7 +97,7 @@ class OverlappedFetcher(KernelFetcher):
         return self.setup[known:]
 
     def _sweep(self, measure: Callable[[], float]) -> dict[int, float]:
-        """Median seconds for each of :data:`BUDGETS`, taken in turns."""
+        """Return the median seconds for each of :data:`BUDGETS`, measured in turns."""
         return in_turns(BUDGETS, self.share, measure, _SWEEP_ROUNDS)
 
     def _record(self, what: str, seconds: dict[int, float], source: str) -> None:
@@ -120,7 +120,7 @@ class OverlappedFetcher(KernelFetcher):
         return float(begin.elapsed_time(end)) / 1e3
 
     def step_seconds(self, ids: Tensor, beside: Callable[[], object]) -> float:
-        """Seconds of a step that fetches ``ids`` and does ``beside``, side by side."""
+        """Measure the seconds of a step that fetches ``ids`` while ``beside`` runs."""
         ticket = self.submit(ids)
         torch.cuda.synchronize(self.device)
         begin = time.perf_counter()
@@ -134,26 +134,26 @@ class OverlappedFetcher(KernelFetcher):
 
 
 def share_threads(fetcher: KernelFetcher, percent: int) -> str:
-    """A cap on the grid: ``percent`` of the threads that the GPU holds."""
+    """Cap the grid at ``percent`` of the threads that the GPU holds; return the means."""
     fetcher.limit(blocks_of(percent, fetcher.points[torch.int64].block_threads, fetcher.device))
     return "capped grid"
 
 
 def take_usual_share(fetcher: KernelFetcher) -> None:
-    """Confine a fetcher that runs ahead to :data:`USUAL_BUDGET`, and say so in its ``setup``."""
+    """Cap a prefetching fetcher at :data:`USUAL_BUDGET`, and record that in its ``setup``."""
     source = f"{share_threads(fetcher, USUAL_BUDGET)}; the paper's share, as async_zero_copy begins"
     fetcher.setup.append(SetupStep("budget", "1", USUAL_BUDGET / 100, f"{source} with"))
 
 
 def blocks_of(percent: int, block_threads: int, device: torch.device) -> int:
-    """Blocks that hold ``percent`` of the threads that fit on the GPU at once; at least 1."""
+    """Return the blocks for ``percent`` of the threads that fit on the GPU at once; at least 1."""
     gpu = torch.cuda.get_device_properties(device)
     threads = gpu.multi_processor_count * gpu.max_threads_per_multi_processor
     return max(1, threads * percent // 100 // block_threads)
 
 
 def alone_seconds(device: torch.device, beside: Callable[[], object]) -> float:
-    """Seconds of ``beside`` with nothing beside it."""
+    """Measure the seconds of ``beside`` while nothing else runs."""
     torch.cuda.synchronize(device)
     begin = time.perf_counter()
     for _ in range(_STEPS):

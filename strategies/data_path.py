@@ -1,10 +1,10 @@
-"""What a strategy declares of a minibatch's way, in bytes and requests.
+"""Declare how a minibatch travels, in bytes and requests.
 
-The tables of a run and the link model know a strategy by this and by little else, so that neither
-has to know its name. :func:`zero_copy_path` counts the requests with the very policy that a path
-launches. A strategy is a plain value and knows no table yet, so one thing is assumed: the table
-begins on a page, hence on a line of 128 B. Tables that this project allocates do. One in a
-memory-mapped ``.npy`` file begins behind a header whose length is a multiple of 64 B only.
+The tables of a run and the link model know little else of a strategy, so that neither depends on
+its name. :func:`zero_copy_path` counts the requests with the same policy that a path launches. A
+strategy is a plain value and knows no table yet, so one assumption is needed: the table begins on a
+page, hence on a line of 128 B. Tables that this project allocates do. A table in a memory-mapped
+``.npy`` file begins behind a header whose length is only a multiple of 64 B.
 """
 
 from __future__ import annotations
@@ -25,31 +25,30 @@ from gatherbench.kernels.requests import KEPT_LINES, count_requests
 class DataPath:
     """How the bytes of one minibatch travel from the feature table to the model.
 
-    Declared for a GPU behind a link, whatever backend runs the path: on the host backend the CPU
-    plays the copy engine and the GPU. Feature bytes are counted wherever they pass, the ids only
-    where they cross the link. A cache line that is read for part of its bytes counts those bytes
-    only: what the hardware reads beside them is in ``gpu_requests``.
+    The declaration is for a GPU behind a link, whatever backend runs the path: on the host backend
+    the CPU plays the copy engine and the GPU. Feature bytes are counted wherever they pass, ids
+    only where they cross the link. If only part of a cache line is wanted, only those bytes count:
+    ``gpu_requests`` has the whole size of each read.
 
-    Every byte of payload arrives in one way: carried by the copy engine, read by the GPU in host
-    memory, read in its own (``gpu_memory_bytes``), where the path keeps the row or has it from
-    this minibatch already, or sent by another rank (``peer_bytes``). How much memory the
-    table takes on the GPU says ``Strategy.kept_bytes``.
+    Every byte of payload arrives in one of four ways: carried by the copy engine, read by the GPU
+    in host memory, read in GPU memory (``gpu_memory_bytes``), where the path keeps the row or has
+    it from this minibatch already, or sent by another rank (``peer_bytes``).
+    ``Strategy.kept_bytes`` is the memory that the table takes on the GPU.
 
-    All fields are bytes except ``gpu_share``, the part of a GPU that the fetch takes from the
-    training beside it (0 where nothing is), and the counts: ``gpu_requests`` maps the size of a
-    read request on the link (bytes) to its count; it is ``None`` where no request accounting exists
-    for the path, which is different from an empty mapping (no requests at all).
-    ``gpu_page_visits`` counts how often these reads move on to another page of a table in
-    registered memory (``kernels/order.py``), ``managed_page_visits`` in managed memory, whose pages
-    are larger; ``None`` where nobody counts.
-    ``pageable_bytes`` is the part of ``copy_engine_bytes`` that lies in freshly allocated pageable
-    memory, which the driver copies once more before it travels; ``engine_row_bytes`` the part that
-    are rows which the copy engine takes from the table itself, in ``engine_copies`` copies.
+    All fields are bytes except ``gpu_share``, the part of a GPU that the fetch takes from
+    concurrent training (0 if none runs), and the counts. ``gpu_requests`` maps the size of a read
+    request on the link (bytes) to its count. It is ``None`` where the path's requests cannot be
+    counted, which differs from an empty mapping (no requests at all). ``gpu_page_visits`` counts
+    how often these reads move to another page of a table in registered memory
+    (``kernels/order.py``), ``managed_page_visits`` the same in managed memory, whose pages are
+    larger; ``None`` means uncounted. ``pageable_bytes`` is the part of ``copy_engine_bytes`` in
+    freshly allocated pageable memory, which the driver copies once more before it travels.
+    ``engine_row_bytes`` is the part that the copy engine takes as rows from the table itself, in
+    ``engine_copies`` copies.
 
-    Of rows that come off a disk, ``disk_bytes`` counts what is read there, whole blocks, in
-    ``disk_requests`` reads, and ``disk_payload_bytes`` the rows among them, each as often as it is
-    asked for; they then travel like rows of host memory. The first two are ``None`` where the page
-    cache decides what is read; the third is then all that is asked for in the file.
+    For rows on a disk, ``disk_bytes`` counts the whole blocks that are read, in ``disk_requests``
+    reads; ``disk_payload_bytes`` counts the wanted rows, repeats included. The rows then travel
+    like rows of host memory. The first two are ``None`` where the page cache decides what is read.
     """
 
     payload_bytes: int
@@ -72,9 +71,9 @@ class DataPath:
 
     @property
     def arriving_bytes(self) -> int:
-        """Bytes of rows that reach the model: the payload, if the path says where each is from.
+        """Bytes of rows that reach the model: the payload, if the path declares each row's source.
 
-        What the CPU writes and the copy engine does not carry, the GPU reads in place.
+        Bytes that the CPU writes and the copy engine does not carry are read in place by the GPU.
         """
         copied = self.cpu_write_bytes if self.copy_engine_bytes >= self.cpu_write_bytes else 0
         by_gpu = self.gpu_link_read_bytes + self.gpu_memory_bytes
@@ -82,7 +81,7 @@ class DataPath:
 
 
 def staged_path(ids: Tensor, row_bytes: int) -> DataPath:
-    """How one minibatch (``[B]``) travels that the CPU gathers, to be copied as a whole."""
+    """Describe how a minibatch ``[B]`` travels that the CPU gathers and then copies as a whole."""
     size = ids.numel() * row_bytes
     return DataPath(
         payload_bytes=size,
@@ -96,14 +95,14 @@ def staged_path(ids: Tensor, row_bytes: int) -> DataPath:
 def zero_copy_path(
     ids: Tensor, row_bytes: int, policy_name: str, order: str, memory: str = "registered"
 ) -> DataPath:
-    """How one minibatch travels when the GPU reads the rows in place.
+    """Describe how one minibatch travels when the GPU reads the rows in place.
 
     Args:
-        ids: ``[B]``, as the caller gives them; they are what the copy engine carries.
+        ids: ``[B]``, as the caller gives them; the copy engine carries only these.
         row_bytes: bytes of a row.
         policy_name: the launch policy of the path, one that does not depend on the dtype.
         order: the pass over the ids before the kernel.
-        memory: in which the table lies, ``registered`` or ``managed``: each has pages of its own.
+        memory: the table's memory, ``registered`` or ``managed``: they differ in page size.
     """
     read, managed = read_order(ids.cpu(), order).ids, memory == "managed"
     # Both kernels of a policy, for 4-byte and 8-byte ids, load the same addresses.
@@ -114,24 +113,24 @@ def zero_copy_path(
         payload_bytes=ids.numel() * row_bytes,
         copy_engine_bytes=ids.numel() * ids.element_size(),
         gpu_link_read_bytes=read.numel() * row_bytes,
-        gpu_memory_bytes=(ids.numel() - read.numel()) * row_bytes,  # repeats of what was read
+        gpu_memory_bytes=(ids.numel() - read.numel()) * row_bytes,  # repeats of rows that were read
         gpu_requests={size: count for size, count in counts.requests.items() if count},
         gpu_page_visits=0 if managed else page_visits(read, row_bytes) + across,
         managed_page_visits=page_visits(read, row_bytes, MANAGED_PAGE_BYTES) if managed else 0,
     )
 
 
-#: The fields of a :class:`DataPath` that are bytes of every path.
+#: The fields of a :class:`DataPath` that are bytes and that every path has.
 BYTES = tuple(
     f.name for f in fields(DataPath) if f.name.endswith("_bytes") and f.name != "disk_bytes"
 )
 
 
 def total(paths: Iterable[DataPath]) -> DataPath:
-    """The paths of several minibatches added up.
+    """Add up the paths of several minibatches.
 
-    A count that one of them does not have is not there in the sum; pages count only where rows are
-    read in place.
+    A count that is ``None`` in one of them is ``None`` in the sum; page visits matter only for
+    paths that read rows in place.
     """
     every = list(paths)
     known = [path.gpu_requests for path in every if path.gpu_requests is not None]
@@ -148,7 +147,7 @@ def total(paths: Iterable[DataPath]) -> DataPath:
 
 
 def scaled(path: DataPath, factor: float) -> DataPath:
-    """Return so many times the path, each count rounded."""
+    """Return the path multiplied by ``factor``, each count rounded."""
 
     def times(value: Any) -> Any:
         if isinstance(value, Mapping):

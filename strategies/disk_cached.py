@@ -1,9 +1,9 @@
-"""Rows that are asked for often stay in host memory; the rest is read off a disk.
+"""Keep frequently used rows in host memory, and read the rest off a disk.
 
-The table is larger than the memory, so a part of it is kept there. Which one, a score says before
-training, as in ``cached_zero_copy.py``, or a cache finds out (``row_caches.py``): LRU and S3-FIFO,
-which GraphBolt has, too. Or the minibatches are drawn long before they are fetched, and what
-comes is known: Ginex (Park et al., PVLDB 15(11), 2022) then keeps what Belady's algorithm keeps.
+The table is larger than the memory, so only a part of it is kept there. A score chooses that part
+before training, as in ``cached_zero_copy.py``, or a cache learns it (``row_caches.py``): LRU and
+S3-FIFO, as in GraphBolt. Or the minibatches are drawn long before they are fetched, so that future
+uses are known: Ginex (Park et al., PVLDB 15(11), 2022) then applies Belady's algorithm.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from gatherbench.strategies.places import no_room, path_skip
 from gatherbench.strategies.row_caches import RowCache, RowPolicy
 from gatherbench.strategies.scores import NEEDS, Placed, placed
 
-#: Policies that find out while they fetch.
+#: Policies that learn while they fetch.
 LEARNING = get_args(RowPolicy)
 
 
 @dataclass(frozen=True)
 class DiskCached(Strategy):
-    """``policy``: which rows are kept, ``share``: how many of all, ``ahead``: minibatches ahead.
+    """``policy`` sets which rows are kept, ``share`` how many, ``ahead`` how far to prefetch.
 
-    By score, as ``cached_zero_copy`` has them, by use (``lru``, ``s3-fifo``), or by what comes: for
-    ``belady`` a ``superbatch`` of minibatches is announced. It knows what any training could that
-    draws its minibatches early, so it is ranked like the others. ``start``: whether a cache that
-    learns keeps its rows from epoch to epoch (``warm``).
+    Rows are kept by a score, as in ``cached_zero_copy``, by use (``lru``, ``s3-fifo``), or by
+    future use: for ``belady`` a ``superbatch`` of minibatches is announced. Any training that draws
+    its minibatches early has that knowledge, so ``belady`` is ranked like the others. ``start``
+    sets whether a learning cache keeps its rows from epoch to epoch (``warm``).
     """
 
     name: ClassVar[str] = "disk_cached"
@@ -90,7 +90,7 @@ class DiskCached(Strategy):
         return int(self.ahead)
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-        """Of a minibatch none of whose rows is kept, and a table as ``disk_direct`` says."""
+        """Describe a minibatch without kept rows, from a table as ``disk_direct`` assumes it."""
         return read_path(ids, ids, TableFile(NOWHERE, 0, 0, row_bytes), merge=True)
 
     def data_paths(self, of: Minibatches) -> Iterator[DataPath]:
@@ -112,7 +112,7 @@ class DiskCached(Strategy):
         return whole * int(self.share.removesuffix("%")) // 100
 
     def kept(self, num_rows: int, knowledge: Knowledge = NOTHING) -> Placed | RowCache:
-        """The rows that are kept of a table of so many, before anything was fetched.
+        """Return the cache, or the rows kept for good, for ``num_rows`` rows before any fetch.
 
         Raises:
             ValueError: the graph has another number of nodes.
@@ -147,10 +147,10 @@ class DiskCached(Strategy):
 
 
 class DiskCachedPath(CachedPath):
-    """Rows that are not kept come off the disk.
+    """Reads the rows that are not kept off the disk.
 
     Args:
-        forgets: what a cache has learnt is lost when an epoch begins.
+        forgets: a cache loses what it has learnt when an epoch begins.
     """
 
     counted: ClassVar[str] = "rows_in_memory"

@@ -1,8 +1,8 @@
-"""Rows read off a disk for each minibatch, past the page cache and with nothing kept.
+"""Read the rows of each minibatch off a disk, past the page cache and without keeping any.
 
-What GraphBolt's ``DiskBasedFeature`` does without a cache: every row costs the blocks that it
-touches, each time it is asked for. So it is the floor that every cache in memory has to beat, and
-with many reads in flight the disk itself is the bound.
+GraphBolt's ``DiskBasedFeature`` does the same without a cache: every row costs the blocks that it
+touches at each use. So it is the baseline that every cache in memory has to beat. With many reads
+in flight the disk itself is the limit.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from gatherbench.strategies.data_path import DataPath, staged_path
 from gatherbench.strategies.host_fetcher import HostPath, on_disk
 from gatherbench.strategies.knowledge import Knowledge
 
-#: Of a plan's table that is not here: blocks of 4096 B.
+#: The file of a planned table that is not on this machine: its blocks are 4096 B.
 NOWHERE = Path(os.devnull)
 
 
 @dataclass(frozen=True)
 class DiskDirect(Strategy):
-    """``engine``: what keeps ``depth`` reads in flight; ``merge``: rows of a block share a read.
+    """``engine`` keeps ``depth`` reads in flight; with ``merge`` rows of a block share a read.
 
-    ``ahead``: for how many minibatches beyond the one in training rows may be read.
+    ``ahead`` is the number of minibatches that may be read beyond the one in training.
     """
 
     name: ClassVar[str] = "disk_direct"
@@ -52,7 +52,7 @@ class DiskDirect(Strategy):
         return int(self.ahead)
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-        """Of a table that begins on a block of 4096 B; :meth:`data_paths` knows the file."""
+        """Assume a table that begins on a block of 4096 B; :meth:`data_paths` knows the file."""
         return read_path(ids, ids, TableFile(NOWHERE, 0, 0, row_bytes), self.merge == "yes")
 
     def data_paths(self, of: Minibatches) -> Iterator[DataPath]:
@@ -68,13 +68,13 @@ class DiskDirect(Strategy):
 
 
 def planned_file(of: Minibatches) -> TableFile:
-    """The file that is known, for a table of such rows; else one that begins on a block."""
+    """Return the known file, resized to the table's rows; else one that begins on a block."""
     known = of.knowledge.file or TableFile(NOWHERE, 0, of.num_rows, of.row_bytes)
     return replace(known, num_rows=of.num_rows, row_bytes=of.row_bytes)
 
 
 def read_path(ids: Tensor, missing: Tensor, file: TableFile, merge: bool) -> DataPath:
-    """How a minibatch travels by way of the CPU whose rows ``missing`` come off the disk."""
+    """Describe how a minibatch travels by way of the CPU, with rows ``missing`` off the disk."""
     disk_bytes, requests = reads_of(_numbers(missing), file, merge)
     return replace(
         staged_path(ids, file.row_bytes),
@@ -85,7 +85,7 @@ def read_path(ids: Tensor, missing: Tensor, file: TableFile, merge: bool) -> Dat
 
 
 class DiskPath(HostPath):
-    """Every row of every minibatch off the disk."""
+    """Reads every row of every minibatch off the disk."""
 
     def __init__(self, features: Tensor, reader: RowReader) -> None:
         super().__init__(features)
@@ -109,7 +109,7 @@ class DiskPath(HostPath):
 
 
 def engine_step(reader: RowReader) -> SetupStep:
-    """Whether io_uring keeps the reads in flight, and why it does not where it was asked for."""
+    """Report whether io_uring keeps the reads in flight, and the reason for any fallback."""
     said = reader.engine + (f" instead of io_uring: {reader.reason}" if reader.reason else "")
     return SetupStep("disk_io_uring", "1", float(reader.engine == "io_uring"), said)
 

@@ -1,9 +1,9 @@
-"""The table stays in its file, and the CPU gathers from a memory map of it: OGB's and PyG's way.
+"""Gather on the CPU from a memory map of the table's file, as OGB and PyG do.
 
-A row that is not in memory is a page fault, and the thread that meets it waits for the disk. So no
-more reads are under way than threads gather, and what the page cache keeps decides how many there
-are. The kernel may be told what to expect (``advice``). It reads ahead by default, which of random
-rows brings megabytes that nobody asked for.
+A row that is not in memory causes a page fault, and its thread waits for the disk. So there are at
+most as many reads in flight as gathering threads, and the page cache decides how many reads are
+needed. ``advice`` tells the kernel what to expect. By default it reads ahead, which for random rows
+brings megabytes that are never used.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from gatherbench.strategies.knowledge import Knowledge
 
 @dataclass(frozen=True)
 class DiskMmap(Strategy):
-    """``advice``: ``random``, or ``normal``: the kernel reads ahead; ``start``.
+    """``advice`` is ``random`` or ``normal`` (the kernel reads ahead).
 
-    ``warm`` epochs begin with what the page cache has kept, ``cold`` ones
-    with no page of the table in memory.
+    ``start`` sets how epochs begin: ``warm`` with what the page cache has kept, ``cold`` with no
+    page of the table in memory.
     """
 
     name: ClassVar[str] = "disk_mmap"
@@ -52,7 +52,7 @@ class DiskMmap(Strategy):
 
 
 class MappedPath(HostPath):
-    """Gathers from a map of its own: what it tells the kernel holds for no other map.
+    """Gathers from a separate map, because advice to the kernel holds for one map only.
 
     Raises:
         PagesRemainError: a cold epoch cannot begin.
@@ -73,8 +73,8 @@ class MappedPath(HostPath):
 
     def close(self) -> None:
         super().close()
-        del self.table  # the map, and with it the open file
+        del self.table  # unmaps, and closes the file
 
     def residency(self) -> tuple[Residency, ...]:
-        """Where a cold epoch found the table when it began; a warm one has it where it is."""
+        """Return where the table was when a cold epoch began; nothing for warm epochs."""
         return self._began
