@@ -261,7 +261,7 @@ class KernelFetcher(Fetcher):
         return order
 
     def _ordered(self, ids: Tensor) -> ReadOrder:
-        """Return the order in which to read ``ids`` on the GPU; the current stream does the work."""
+        """Return the order in which to read ``ids`` on the GPU, by work on the current stream."""
         return read_order(ids, self._order)
 
     def _gather(self, order: ReadOrder, out: Tensor) -> None:

@@ -48,7 +48,8 @@ class DataPath:
 
     For rows on a disk, ``disk_bytes`` counts the whole blocks that are read, in ``disk_requests``
     reads; ``disk_payload_bytes`` counts the wanted rows, repeats included. The rows then travel
-    like rows of host memory. The first two are ``None`` where the page cache decides what is read.
+    like rows of host memory. Where the page cache decides what is read, the first two are ``None``
+    and the third counts all wanted rows of the file.
     """
 
     payload_bytes: int
@@ -129,7 +130,7 @@ BYTES = tuple(
 def total(paths: Iterable[DataPath]) -> DataPath:
     """Add up the paths of several minibatches.
 
-    A count that is ``None`` in one of them is ``None`` in the sum; page visits matter only for
+    A count that is ``None`` in one of them is ``None`` in the sum; page visits are summed only over
     paths that read rows in place.
     """
     every = list(paths)
