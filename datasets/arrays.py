@@ -1,4 +1,4 @@
-"""Arrays in files from elsewhere: mapped, so that none has to fit into memory, and never run."""
+"""Map arrays of a user's files, which may be larger than memory; no file can run code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gatherbench.datasets.files import check_free_space
 
 #: Bytes of a table that are read at a time.
 _PIECE = 4 << 20
-#: What NumPy, PyArrow, SciPy, torch and zip raise on a damaged file.
+#: The exceptions that NumPy, PyArrow, SciPy, torch and zip raise on a damaged file.
 _BROKEN = (
     *(OSError, EOFError, ValueError, RuntimeError, KeyError, TypeError, AttributeError),
     *(IndexError, OverflowError, NotImplementedError),
@@ -32,10 +32,10 @@ _BROKEN = (
 
 @contextlib.contextmanager
 def explained(what: str, remedy: str) -> Iterator[None]:
-    """Says ``what`` a damaged file is and does, why, and the ``remedy``.
+    """Turn a library's error about a damaged file into one with ``what``, the cause and ``remedy``.
 
     Raises:
-        DatasetError: for whatever a library raises.
+        DatasetError: in place of each of :data:`_BROKEN`.
     """
     try:
         yield
@@ -43,27 +43,27 @@ def explained(what: str, remedy: str) -> Iterator[None]:
         raise
     except _BROKEN as error:
         if isinstance(error, OSError) and error.errno == errno.ENOMEM:
-            raise MemoryError from error  # which says nothing of the file
+            raise MemoryError from error  # the file may be sound
         raise DatasetError(f"{what} ({error}); {remedy}") from error
 
 
 def mapped(path: Path) -> NDArray[Any]:
-    """The array of a ``.npy``, as a map of the file.
+    """Return the array of a ``.npy``, as a map of the file.
 
     Raises:
-        DatasetError: a damaged file, one of Python objects, or one that holds more than the array.
+        DatasetError: the file is damaged, has Python objects, or holds more than the array.
     """
     with explained(f"{path}: cannot be read", "fetch it, or numpy.save it again"):
         return _map(path)
 
 
 def unpacked(path: Path, name: str, room: Path) -> NDArray[Any]:
-    """An array of an ``.npz``, as a map of a file without a name in the folder ``room``.
+    """Unpack an array of an ``.npz`` into a nameless file in the folder ``room``, and map it.
 
-    The file goes when the map does.
+    The file is freed with the map.
 
     Raises:
-        DatasetError: a damaged archive, no such array, one of Python objects, or too little room.
+        DatasetError: a damaged archive, no such array, an array of Python objects, or a full disk.
     """
     with (
         explained(f"{path}, array {name!r}: cannot be read", "fetch or save it again"),
@@ -78,20 +78,20 @@ def unpacked(path: Path, name: str, room: Path) -> NDArray[Any]:
 
 
 def member(path: Path, name: str, room: Path, kinds: str, *shape: int | None) -> NDArray[Any]:
-    """As :func:`unpacked`, if the array is as :func:`expect` expects it."""
+    """Unpack an array as :func:`unpacked` does, and check it by :func:`expect`."""
     return expect(unpacked(path, name, room), f"{path}, array {name!r}", kinds, *shape)
 
 
 def streamed(
     path: Path, name: str, rows: int
 ) -> tuple[tuple[int, ...], Iterator[NDArray[np.floating[Any]]]]:
-    """The shape of a table of so many rows in an ``.npz``, and its rows, some at a time.
+    """Return the shape of a table in an ``.npz``, and an iterator over runs of its rows.
 
-    Nothing is unpacked to the disk, where the table of ogbn-papers100M would lie twice.
+    Nothing is unpacked to the disk, where the table of ogbn-papers100M would take its space twice.
 
     Raises:
-        DatasetError: a damaged archive, no such array, or one of another kind or shape; while rows
-            are taken, an array that ends early.
+        DatasetError: the archive is damaged, or has no such array of floats with ``rows`` rows;
+            during iteration, the array ends early.
     """
     where, remedy = f"{path}, array {name!r}", "fetch or save it again"
     with explained(f"{where}: cannot be read", remedy):
@@ -126,14 +126,14 @@ def _map(path: Path) -> NDArray[Any]:
 
 
 def expect(array: NDArray[Any], where: str, kinds: str, *shape: int | None) -> NDArray[Any]:
-    """The array, if it is as expected.
+    """Return the array after checking its dtype and shape.
 
     Args:
-        kinds: of its dtype, NumPy's letters.
+        kinds: the allowed kinds of dtype, as NumPy's letters.
         shape: ``None`` stands for any length.
 
     Raises:
-        DatasetError: it is not; names ``where``.
+        DatasetError: dtype or shape differ; the message begins with ``where``.
     """
     fits = array.dtype.kind in kinds and array.ndim == len(shape)
     if fits and all(want in (None, have) for want, have in zip(shape, array.shape, strict=True)):

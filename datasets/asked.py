@@ -1,6 +1,6 @@
-"""What ``gatherbench datasets import`` is asked on the command line: a field an option.
+"""Define the options of ``gatherbench datasets import``: one field for each.
 
-Nothing here loads numpy: the command line reads it for its help.
+This module loads no numpy, as the command line imports it for its help.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ _ROWS = "Rows [N, D] as .npy or .pt, else made up."
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """A graph of one's own: its file, what comes in other files, and how they are to be read.
+    """The options of an import: the graph's file, further files, and how to read them.
 
-    The kind of a file is told by its content: text of a source and a target a line, MatrixMarket,
-    an ``edge_index`` as ``.npy``; or arrays by PyG's names in an ``.npz``, a folder of ``.npy`` or
-    a ``Data`` by ``torch.save``. What these have of features, labels and masks is taken too, unless
-    other files are given. Where one of the splits is given and another is not, the other is empty.
-    What cannot be told is refused.
+    The content of a file shows its kind: text with a source and a target a line, MatrixMarket, an
+    ``edge_index`` as ``.npy``; or arrays by PyG's names in an ``.npz``, a folder of ``.npy`` or a
+    ``Data`` by ``torch.save``. Features, labels and masks in these are imported too, unless other
+    files are given. If some splits are given, the others are empty. An ambiguous file is an error.
     """
 
     path: Annotated[Path, Argument(help="Text, MatrixMarket, NumPy's edge_index or PyG's Data.")]

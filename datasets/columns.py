@@ -1,9 +1,9 @@
-"""From the edge lists that graphs are published as to the columns of the on-disk format.
+"""Convert published edge lists to the columns of the on-disk format.
 
 An edge ``source -> target`` among ``N`` nodes becomes the key ``target * N + source``; sorting the
 keys in place gives compressed sparse columns with ascending rows, and equal neighbours are
-repetitions. That takes 8 bytes an edge and no second copy, which is what lets the 1.6 billion
-edges of ogbn-papers100M be sorted beside nothing else in 13 GB.
+repetitions. That takes 8 bytes an edge and no second copy: the 1.6 billion edges of
+ogbn-papers100M are sorted in 13 GB.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def edge_keys(
     what: str,
     undirected: bool = False,
 ) -> NDArray[np.int64]:
-    """The keys of an edge list, ``[count]``, or ``[2 * count]`` with both directions.
+    """Return the keys of an edge list, ``[count]``, or ``[2 * count]`` with both directions.
 
     Args:
         pairs: runs of sources and targets, ``count`` edges in all.
 
     Raises:
-        DatasetError: an id outside ``0..num_nodes - 1``; names ``what``.
+        DatasetError: an id lies outside ``0..num_nodes - 1``; the message begins with ``what``.
     """
     keys = np.empty(2 * count if undirected else count, np.int64)
     filled = 0
@@ -54,10 +54,10 @@ def edge_keys(
 def columns(
     keys: NDArray[np.int64], num_nodes: int
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Yields the graph for ``DatasetWriter.write_columns``: runs of degrees and their rows.
+    """Yield the graph for ``DatasetWriter.write_columns``: runs of degrees and their rows.
 
-    Rows ascend within a column, repeated edges count once, self-loops stay. ``keys`` is sorted in
-    place and worthless afterwards.
+    Rows ascend within a column, repeated edges count once, self-loops stay. Sorts ``keys`` in
+    place; the caller must not use them afterwards.
     """
     keys.sort()
     step = max(1, int(_CHUNK * num_nodes / max(1, len(keys))))
@@ -65,17 +65,17 @@ def columns(
         bounds = np.arange(first, min(first + step, num_nodes) + 1, dtype=np.int64) * num_nodes
         begin, end = np.searchsorted(keys, bounds[[0, -1]])
         run = keys[begin:end]
-        run = run[np.diff(run, prepend=-1) != 0]  # equal keys are in one column, so in one run
+        run = run[np.diff(run, prepend=-1) != 0]  # equal keys share a column, so a run
         yield np.diff(np.searchsorted(run, bounds)), run % num_nodes
 
 
 def typed_keys(
     keys: NDArray[np.int64], kinds: NDArray[np.integer[Any]], num_nodes: int, count: int, what: str
 ) -> NDArray[np.int64]:
-    """Keys of edges with their kinds ``[E]`` among ``count``, in place, for `typed_columns`.
+    """Add to the keys, in place, their edges' kinds ``[E]`` of ``count``, for `typed_columns`.
 
     Raises:
-        DatasetError: more nodes than such keys can number; names ``what``.
+        DatasetError: such keys exceed 63 bits; the message begins with ``what``.
     """
     if num_nodes**2 * count > np.iinfo(np.int64).max:
         raise DatasetError(
@@ -90,9 +90,9 @@ def typed_keys(
 def typed_columns(
     keys: NDArray[np.int64], num_nodes: int, count: int
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]:
-    """As :func:`columns`, from :func:`typed_keys`: runs of degrees, rows, and kinds of edges.
+    """Yield, from :func:`typed_keys`, what :func:`columns` yields and the kinds of edges.
 
-    An edge that is repeated has the first of its kinds.
+    A repeated edge has its lowest kind.
     """
     keys.sort()
     kinds = keys % count

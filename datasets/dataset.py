@@ -1,9 +1,9 @@
-"""A graph ready for minibatch training, and the files in which it is kept.
+"""Define a graph ready for minibatch training, and the files that keep it.
 
 A dataset folder holds seven ``.npy`` files and ``spec.json``, which is written last and read first.
-The spec repeats the dtype, shape and length of every file, so that a file which was cut short or
-belongs to another dataset is noticed before anything is mapped. It also holds a SHA-256 of its own
-content, so that a damaged spec is never believed.
+The spec repeats the dtype, shape and length of every file, so that a truncated or foreign file is
+found before anything is mapped. It also holds a SHA-256 of its own content, which exposes a
+damaged spec.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ SPEC_FILE = "spec.json"
 SPLITS = ("train", "val", "test")
 #: The arrays of every graph.
 ARRAYS = ("indptr", "indices", "features", "labels", *(f"{s}_ids" for s in SPLITS))
-#: Remembers a full check that was passed.
+#: The file that records a passed full check.
 MARKER = "checked.json"
-#: How the source of a graph of the user's own begins.
+#: The first words of ``source`` for an imported graph.
 IMPORTED = "imported from "
 #: The kind of each edge of a relational graph (datasets/relations.py).
 RELATIONS_FILE = "relations.npy"
-#: All that may lie in a dataset folder.
+#: Every file that a dataset folder may contain.
 _FILES = {
     SPEC_FILE,
     MARKER,
@@ -41,27 +41,26 @@ _FILES = {
     *(f"{a}.npy" for a in ARRAYS),
     "LICENSE.WordNet",
 }
-#: Length of the ``.npy`` headers that the writer makes: NumPy's own, and that of the feature table,
-#: which is padded to a block of a disk, so that direct reads of its rows begin where blocks do. A
-#: header that is rewritten for a longer array keeps its length. In folders of earlier versions
-#: the table's is as short as the others'.
+#: Length of the ``.npy`` headers that the writer makes: NumPy's own, and the feature table's, which
+#: is padded to a disk block so that direct reads of rows are aligned. A header that is rewritten
+#: for a longer array keeps its length. In folders of earlier versions the table's header is as
+#: short as the others.
 HEADER_BYTES, TABLE_HEADER_BYTES = 128, 4096
 
 
 class DatasetError(ValueError):
-    """A dataset that cannot be had, written or trusted; the message names the file and a remedy."""
+    """A dataset cannot be made, written or trusted; the message names the file and a remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetSpec:
-    """What ``spec.json`` says of a dataset folder.
+    """The content of a dataset folder's ``spec.json``.
 
-    ``source`` names where graph, features and labels come from. ``notes`` say in words what was
-    done to them (undirected? self-loops? generated features?). Of a relational graph ``relations``
-    names the kinds of edges, and ``node_types`` those of nodes, with how many there are of each, in
-    the order of their numbers. With ``hashed`` the feature file is one hole of the right length:
-    each row follows from its number, and whoever wants the table has it made in memory
-    (:func:`gatherbench.datasets.hash_draw.fill`).
+    ``source`` names the origin of graph, features and labels. ``notes`` describe how they were
+    changed (undirected? self-loops? generated features?). For a relational graph, ``relations``
+    names the kinds of edges, and ``node_types`` the types of nodes with the number of each, in the
+    order of their numbers. With ``hashed`` the feature file is a hole of the right length: each row
+    follows from its number, and :func:`gatherbench.datasets.hash_draw.fill` makes them in memory.
     """
 
     name: str
@@ -98,12 +97,12 @@ class GraphDataset:
 
     Attributes:
         spec: sizes, names, provenance.
-        folder: where the files lie.
+        folder: the folder of the files.
         indptr: int64 ``[N + 1]``; the in-neighbours of ``v`` are
             ``indices[indptr[v]:indptr[v + 1]]``.
         indices: int32 or int64 ``[E]``.
         features: ``[N, D]``.
-        labels: int64 ``[N]``; -1 where a node has no label.
+        labels: int64 ``[N]``; -1 for a node without a label.
         train_ids, val_ids, test_ids: int64, disjoint.
     """
 
@@ -124,7 +123,7 @@ class GraphDataset:
 
 @dataclass(frozen=True, slots=True)
 class ArrayFile:
-    """What the spec says of one ``.npy`` file."""
+    """The spec's entry for one ``.npy`` file."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -132,27 +131,27 @@ class ArrayFile:
 
     @classmethod
     def of(cls, array: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> ArrayFile:
-        """The file of such an array; ``bytes`` counts the header too."""
+        """Return the entry for an array; ``bytes`` includes the header."""
         return cls(dtype.str, shape, header_bytes(array) + math.prod(shape) * dtype.itemsize)
 
 
 def header_bytes(array: str) -> int:
-    """Length of the header that the writer gives an array."""
+    """Return the length of the header that the writer gives an array."""
     return TABLE_HEADER_BYTES if array == "features" else HEADER_BYTES
 
 
 def array_path(folder: Path, array: str) -> Path:
-    """Where an array of :data:`ARRAYS` lies."""
+    """Return the file of an array of :data:`ARRAYS`."""
     return folder / f"{array}.npy"
 
 
 def index_dtype(num_nodes: int) -> np.dtype[Any]:
-    """The narrowest dtype of ``indices``: int32 while every node id fits."""
+    """Return the narrowest dtype of ``indices``: int32 if every node id fits, else int64."""
     return np.dtype(np.int32 if num_nodes <= np.iinfo(np.int32).max else np.int64)
 
 
 def folder_bytes(spec: DatasetSpec) -> int:
-    """Bytes that a folder of these sizes takes on disk if every node is in a split."""
+    """Return the bytes that a folder of these sizes takes on disk if every node is in a split."""
     graph = 8 * (spec.num_nodes + 1) + index_dtype(spec.num_nodes).itemsize * spec.num_edges
     per_node = 8 + 8  # a label, and an id in one of the splits
     headers = sum(map(header_bytes, ARRAYS)) + 4096  # and a few KB for the spec
@@ -161,9 +160,9 @@ def folder_bytes(spec: DatasetSpec) -> int:
 
 
 def not_ours(folder: Path) -> str:
-    """Why a folder may be neither replaced nor removed; empty if it may.
+    """Return why a folder must not be replaced or removed; empty if it may.
 
-    A damaged dataset may: a folder of our files with a spec of ours in it.
+    A damaged dataset may be replaced: it has only a dataset's files, and a spec among them.
     """
     try:
         spec = folder / SPEC_FILE
@@ -183,7 +182,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def remedy(folder: Path) -> str:
-    """What to do about a broken folder, as the end of a sentence."""
+    """Return the remedy for a broken folder, as the end of a sentence."""
     if folder.exists() and not_ours(folder):
         return "move the folder away, or choose another name"
     with contextlib.suppress(OSError):
@@ -193,7 +192,7 @@ def remedy(folder: Path) -> str:
 
 
 def import_again(name: str) -> str:
-    """What to do about a graph of the user's own, as the end of a sentence."""
+    """Return the remedy for a broken imported graph, as the end of a sentence."""
     return f"import it again: `gatherbench datasets import FILE --name {name} --force`"
 
 
@@ -214,10 +213,10 @@ def write_spec(folder: Path, spec: DatasetSpec, files: dict[str, ArrayFile]) -> 
 
 
 def read_spec(folder: Path) -> tuple[DatasetSpec, dict[str, ArrayFile]]:
-    """Read ``spec.json`` and believe it only if it is whole.
+    """Read ``spec.json`` and check that it is whole.
 
     Raises:
-        DatasetError: no dataset folder, another format version, or a damaged spec.
+        DatasetError: the folder is no dataset, has another format version, or a damaged spec.
     """
     path = folder / SPEC_FILE
     if not folder.is_dir():

@@ -1,9 +1,8 @@
-"""Fetches a published archive into a folder that is either whole or not there.
+"""Fetch a published archive into a folder that is either whole or absent.
 
-The downloaders of ogb and PyG ask on the terminal, print, and leave half an archive behind when
-they are stopped. A benchmark runs unattended and can have none of that. Nor do they check what
-they fetched: here it comes over https and must have the checksum of ``downloads.toml``, if there
-is one.
+The downloaders of ogb and PyG ask on the terminal, print, and leave a partial archive when they are
+stopped. They verify nothing. A benchmark runs unattended, so this downloader is silent, uses https,
+and compares the archive with the checksum of ``downloads.toml``, if there is one.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ _TIMEOUT_S = 60
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A graph of ``downloads.toml``; whoever can make it derives from this."""
+    """A graph of ``downloads.toml``; the base class of the sources that fetch one."""
 
     name: str
     scalable: bool = False
 
     @property
     def known(self) -> dict[str, Any]:
-        """What the file says of it."""
+        """The graph's table in ``downloads.toml``."""
         text = Path(__file__).with_name("downloads.toml").read_text()
         return tomllib.loads(text)[self.name]
 
@@ -45,7 +44,7 @@ class Published:
         return str(self.known["summary"])
 
     def estimate(self, scale: float) -> DatasetSpec:
-        """The sizes as they were published."""
+        """Return the published sizes."""
         known = self.known
         return DatasetSpec(
             name=self.name,
@@ -64,15 +63,15 @@ class Published:
 def fetch_folder(
     url: str, inside: str, target: Path, progress: Progress, sha256: str | None = None
 ) -> None:
-    """Downloads a zip archive and makes its folder ``inside`` (``"."``: all of it) ``target``.
+    """Download a zip archive and make its folder ``inside`` (``"."``: all of it) ``target``.
 
     Args:
-        url: an ``http:`` address is asked for by https.
-        sha256: of the archive, where it is known.
+        url: its address; ``http:`` is replaced by ``https:``.
+        sha256: of the archive, if it is known.
 
     Raises:
-        DatasetError: no network, too little disk, another checksum, or a broken archive; says
-            where the files of the archive can be put by hand.
+        DatasetError: there is no network, the disk is too full, the checksum differs, or the
+            archive is broken; the message names the folder for a manual download.
     """
     url = url.replace("http://", "https://", 1)
     make_parent(target)
@@ -98,13 +97,13 @@ def fetch_folder(
 
 
 def _download(url: str, archive: Path, progress: Progress) -> str:
-    """Downloads a file; returns its SHA-256."""
+    """Download a file; return its SHA-256."""
     seen = hashlib.sha256()
     with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer, archive.open("wb") as file:
         if not answer.url.startswith("https:"):
             raise OSError(f"it leads to {answer.url}, which is not https")
         size = int(answer.headers.get("Content-Length", 0))
-        check_free_space(archive.parent, 2 * size, url)  # the archive and what it unpacks to
+        check_free_space(archive.parent, 2 * size, url)  # the archive and its unpacked files
         while chunk := answer.read(_CHUNK):
             file.write(chunk)
             seen.update(chunk)

@@ -1,8 +1,8 @@
-"""Files and folders that appear whole or not at all, and who may write them.
+"""Write files and folders that appear whole or not at all, one writer at a time.
 
-A folder is filled under a hidden name beside its target and renamed when it is finished. A lock
-keeps other writers of the same folder waiting. It is released when its process ends, so whoever
-holds it knows that a hidden folder which is there was left by a killed writer.
+A folder is filled under a hidden name next to its target and renamed when it is finished. A lock
+makes other writers of the same folder wait. It is released when its process ends, so for its holder
+an existing hidden folder is the remainder of a killed writer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ROOM = (
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path that takes the name ``path`` when the block ends without an error.
 
-    A reader sees the old file or the new one, never half of one, even after a power cut.
+    A reader sees either the old file or the new one, whole, even after a power cut.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -43,12 +43,12 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
-    """Wait until no other process or thread writes ``folder``, and keep others waiting meanwhile.
+    """Hold the only right to write ``folder``: wait for it, and make other writers wait.
 
-    May be entered again by the thread that is in.
+    The thread that holds the right may enter again.
 
     Raises:
-        DatasetError: the folder's parent cannot be made or written to.
+        DatasetError: the folder's parent cannot be created or written to.
     """
     make_parent(folder)
     path = folder.with_name(f".{folder.name}.lock")
@@ -56,15 +56,15 @@ def exclusive(folder: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            if lock.lock_counter == 1:  # who waits sees that this file is gone, and makes another
+            if lock.lock_counter == 1:  # a waiting writer notices, and makes another
                 path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Yield a hidden folder to fill, which takes the name ``folder`` when the block ends well.
+    """Yield a hidden folder to fill, which is renamed ``folder`` when the block succeeds.
 
-    It replaces what has that name. After an error it is removed.
+    It replaces an existing ``folder``. After an error it is removed.
 
     Raises:
         DatasetError: the disk is full; or as :func:`exclusive`.
@@ -87,15 +87,15 @@ def new_folder(folder: Path) -> Iterator[Path]:
 def _publish(staged: Path, folder: Path) -> None:
     """Rename ``staged`` to ``folder``.
 
-    Everything is on the disk before the rename: a power cut cannot leave the right name with the
-    wrong content.
+    Everything is on the disk before the rename, so that even after a power cut the right name has
+    the right content.
     """
     for path in (*staged.iterdir(), staged):
         _sync(path)
     old = None
     if folder.exists():
-        # A folder can only be renamed onto an empty one. Until the end the old one has a name under
-        # which it can be found and used.
+        # A folder can only be renamed onto an empty one. Until then the old one keeps a name under
+        # which it can be opened.
         old = folder.rename(folder.with_name(f"{folder.name}.old-{secrets.token_hex(4)}"))
     staged.rename(folder)
     _sync(folder.parent)
@@ -104,9 +104,9 @@ def _publish(staged: Path, folder: Path) -> None:
 
 
 def discard(folder: Path, name: Path | None = None) -> None:
-    """Remove a folder, or a link to one, so that no half of it is ever found.
+    """Remove a folder, or a link to one, so that readers see it whole or not at all.
 
-    If this is interrupted, the next writer of ``name`` (by default of ``folder``) completes it.
+    If this is interrupted, the next writer of ``name`` (default: ``folder``) completes it.
     """
     if folder.is_symlink():
         folder.unlink()
@@ -118,10 +118,10 @@ def discard(folder: Path, name: Path | None = None) -> None:
 
 
 def make_parent(folder: Path) -> None:
-    """Make the folder in which ``folder`` is to lie.
+    """Make the parent of ``folder``.
 
     Raises:
-        DatasetError: it cannot be made or written to.
+        DatasetError: it cannot be created or written to.
     """
     parent = folder.parent
     try:
@@ -136,7 +136,7 @@ def make_parent(folder: Path) -> None:
 
 
 def check_free_space(place: Path, needed: int, name: str) -> None:
-    """Refuse to begin what the disk of the folder ``place`` cannot hold.
+    """Check that the disk of the folder ``place`` can hold ``needed`` bytes.
 
     Raises:
         DatasetError: fewer than ``needed`` bytes are free.
@@ -147,14 +147,14 @@ def check_free_space(place: Path, needed: int, name: str) -> None:
 
 
 def check_memory(needed: int, what: str) -> None:
-    """Refuse to begin what the memory there is, or may be used by this process, cannot hold.
+    """Check that free memory, and this process's limit, leave ``needed`` bytes.
 
     Raises:
-        DatasetError: fewer than ``needed`` bytes are free; names ``what`` they are for.
+        DatasetError: fewer are free; the message names ``what`` they are for.
     """
-    import psutil  # a process that reads a dataset does without
+    import psutil  # readers of a dataset skip this import
 
-    said = os.environ.get("GATHERBENCH_MEMORY_GIB")  # where a virtual machine is given more
+    said = os.environ.get("GATHERBENCH_MEMORY_GIB")  # overrides the kernel's number
     free = float(said) * 2**30 if said else psutil.virtual_memory().available
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit != resource.RLIM_INFINITY:

@@ -1,7 +1,7 @@
-"""Features, labels and splits by seed, for graphs that have none of their own.
+"""Generate features, labels and splits by seed, for graphs that come without them.
 
-A gather does not look at the values that it moves, so random ones serve for measuring. Nothing can
-be learnt from them, and the notes of such a dataset say so.
+A gather moves values regardless of their content, so random ones serve for measuring. A model can
+learn nothing from them, and the notes of such a dataset say so.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from gatherbench.datasets.source import Progress, silent
 #: Dtypes that can be generated.
 FEATURE_DTYPES = ("float32", "float16", "float64", "int8", "uint8")
 
-#: Values made in one piece; part of what the seed means.
+#: Values drawn from one generator; another number changes the values of a seed.
 _CHUNK_VALUES = 1 << 20
 #: More workers than this would need more memory than they save time.
 _MOST_WORKERS = 8
-#: Of in-degrees by hash (hashed.py): Pareto's exponent, and the most.
+#: In-degrees by hash (hashed.py): Pareto's exponent, and the largest in-degree.
 ALPHA, MOST = 1.75, 10_000
 #: Larger than any number of nodes.
 PRIME = 2_147_483_647
@@ -34,17 +34,17 @@ _R = TypeVar("_R")
 
 
 def worker_count(threads: int | None = None) -> int:
-    """As many workers as this process may use cores, within reason; or as many as asked for."""
+    """Return ``threads``, or by default the number of usable cores, at most 8."""
     return threads or min(_MOST_WORKERS, len(os.sched_getaffinity(0)))
 
 
 def in_order(
     work: Callable[..., _R], tasks: Iterable[tuple[Any, ...]], workers: int
 ) -> Iterator[_R]:
-    """The results of ``work(*task)`` in the order of the tasks, computed by ``workers`` threads.
+    """Yield the results of ``work(*task)`` in the order of the tasks, from ``workers`` threads.
 
-    So the number of threads changes no result. Unlike ``Executor.map`` this starts a task only when
-    an earlier result has been taken: never more than ``workers`` results are in memory.
+    So the number of threads changes no result. Unlike ``Executor.map`` this starts a task only
+    after an earlier result is consumed: at most ``workers`` results are in memory.
     """
     with ThreadPoolExecutor(workers) as pool:
         waiting: deque[Future[_R]] = deque()
@@ -63,13 +63,13 @@ def feature_rows(
     seed: int,
     progress: Progress = silent,
 ) -> Iterator[NDArray[Any]]:
-    """A table ``[num_nodes, dim]`` as runs of rows, for ``DatasetWriter.write_features``.
+    """Yield a table ``[num_nodes, dim]`` as runs of rows, for ``DatasetWriter.write_features``.
 
-    Standard normal values, or the full range of an integer dtype; all finite. The same for every
-    number of threads.
+    Values are standard normal, or span the full range of an integer dtype; all are finite. They are
+    the same for every number of threads.
 
     Raises:
-        DatasetError: a dtype that is none of :data:`FEATURE_DTYPES`, or a width below 1.
+        DatasetError: the dtype is missing in :data:`FEATURE_DTYPES`, or the width is below 1.
     """
     check_features(dim, dtype)
     real = np.dtype(dtype)
@@ -92,10 +92,10 @@ def feature_rows(
 
 
 def check_features(dim: int, dtype: str) -> None:
-    """Refuse a width or dtype that :func:`feature_rows` cannot make.
+    """Check that :func:`feature_rows` can make this width and dtype.
 
     Raises:
-        DatasetError: naming what can be had.
+        DatasetError: it cannot; the message names what it can make.
     """
     if dtype not in FEATURE_DTYPES:
         raise DatasetError(f"feature dtype {dtype!r}: expected one of {', '.join(FEATURE_DTYPES)}")
@@ -104,18 +104,18 @@ def check_features(dim: int, dtype: str) -> None:
 
 
 def random_labels(num_nodes: int, num_classes: int, seed: int) -> NDArray[np.int64]:
-    """A class for each node, uniformly at random; int64 ``[num_nodes]``."""
+    """Draw a class for each node, uniformly at random; int64 ``[num_nodes]``."""
     return np.random.default_rng([seed, 1]).integers(0, num_classes, num_nodes)
 
 
 def random_splits(
     degrees: NDArray[np.int64], sizes: tuple[int, int, int], seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Disjoint train, validation and test ids, sorted, drawn from nodes that have in-neighbours.
+    """Draw disjoint train, validation and test ids, sorted, from nodes that have in-neighbours.
 
-    ``degrees`` (``[N]``) counts these. A seed node without any would make a minibatch of nothing,
-    and RMAT has many such nodes. Where there are too few for all three sizes, the training set is
-    filled first and the test set last.
+    ``degrees`` (``[N]``) counts the in-neighbours. A seed node without them would make an empty
+    minibatch, and RMAT has many such nodes. If there are too few for all three sizes, the training
+    set is filled first and the test set last.
     """
     candidates = np.flatnonzero(degrees)
     train = min(sizes[0], len(candidates))

@@ -1,4 +1,4 @@
-"""Drawing rows and graph of ``datasets/hashed.py``: each number from a hash, by all cores."""
+"""Draw rows and graph of ``datasets/hashed.py``: each number from a hash, on all cores."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from gatherbench.datasets.rmat_draw import splitmix
 from gatherbench.datasets.source import Progress
 
 _U64 = np.uint64
-#: Streams of the hash: of rows, of in-degrees, of in-neighbours.
+#: First counters of the hash: for rows, for in-degrees, for in-neighbours.
 _ROWS, _DEGREES, _NEIGHBOURS = _U64(1 << 60), _U64(2 << 60), _U64(3 << 60)
-#: Standard deviation 1 of values that are uniform about 0.
+#: Width of the uniform distribution around 0 that has standard deviation 1.
 _WIDTH = np.float32(12**0.5)
 #: Rows, and columns of the graph, that one thread makes at a time.
 _PIECE = 1 << 15
 _COLUMNS = 1 << 20
-#: Numbers the ranks anew, so that hubs lie anywhere.
+#: Modulus by which ranks are renumbered, so that hubs have any node number.
 _PRIME = _U64(PRIME)
 
 
@@ -41,7 +41,7 @@ def _fill(out: Any, first: int) -> None:
 
 
 def fill(table: NDArray[np.float32], first: int = 0) -> None:
-    """Make the rows ``first``, ``first + 1``, … of a table in ``table`` ``[n, D]``, by all cores.
+    """Write rows ``first``, ``first + 1``, … of a table to ``table`` ``[n, D]``, on all cores.
 
     Values are uniform with mean 0 and standard deviation 1.
     """
@@ -75,18 +75,18 @@ def _neighbours(out: Any, degrees: Any, first: int, nodes: int, skew: float) -> 
 def columns(
     nodes: int, least: float, skew: float, progress: Progress
 ) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    """The graph for ``DatasetWriter.write_columns``: in-degrees and in-neighbours of runs of nodes.
+    """Yield for ``DatasetWriter.write_columns`` in-degrees and in-neighbours of runs of nodes.
 
-    In-neighbours of a node are not sorted; one may stand twice, and be the node itself.
+    In-neighbours of a node are unsorted, may repeat, and may include the node itself.
 
     Args:
-        least: of Pareto's law, before in-degrees are rounded down.
+        least: the smallest in-degree of Pareto's law, before in-degrees are rounded down.
         skew: an in-neighbour's rank is ``nodes`` times this power of a uniform number.
     """
 
     def run(first: int) -> tuple[NDArray[Any], NDArray[Any]]:
         degrees = np.empty(min(_COLUMNS, nodes - first), np.int64)
-        _degrees(degrees, first, least, -1 / ALPHA, MOST)  # compiled ones outlive a constant
+        _degrees(degrees, first, least, -1 / ALPHA, MOST)  # cached code keeps old constants
         rows = np.empty(int(degrees.sum()), np.uint32)
         _neighbours(rows, degrees, first, nodes, skew)
         return degrees, rows

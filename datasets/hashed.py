@@ -1,14 +1,13 @@
-"""Tables that need no disk, and graphs that are made in a minute: every number from a hash.
+"""Make tables without a disk, and graphs within a minute: every number comes from a hash.
 
-A row follows from its number alone, so a table of 48 GiB is made in memory by all cores in about
-the time that reading it back would take, and any row of it again at any time. Degrees and
+A row follows from its number alone, so all cores make a table of 48 GiB in memory in about the time
+that reading it from a disk takes, and any row can be made again at any time. Degrees and
 in-neighbours follow from the numbers of their node and entry. RMAT draws every edge anew for each
-block of columns, which is minutes for a graph of this size; here an edge is one draw.
+block of columns, which takes minutes for a graph of this size; here an edge is one draw.
 
-The law is simple, and said: in-degrees are Pareto's, and of in-neighbours a small rank is drawn
-more often than a large one (``skew`` of ``shapes.toml``), so that some nodes are asked for again
-and again. Where it is published how many rows a minibatch of the graph asks for, this one asks for
-as many.
+In-degrees follow Pareto's law. A small rank is drawn as an in-neighbour more often than a large one
+(``skew`` of ``shapes.toml``), so some nodes recur in many minibatches. If the number of rows in a
+minibatch of the real graph is published, this graph's minibatches have as many.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from gatherbench.datasets.writer import DatasetWriter
 
 @dataclass(frozen=True, slots=True)
 class HashedSource:
-    """Row width, mean in-degree and splits are those of a shape of ``shapes.toml``."""
+    """A hashed graph with row width, mean in-degree and splits of a shape of ``shapes.toml``."""
 
     shape: SyntheticSource
     scalable: bool = True
@@ -42,7 +41,7 @@ class HashedSource:
 
     @property
     def least(self) -> float:
-        """In-degree, for which Pareto's law has the shape's mean."""
+        """The smallest in-degree, chosen so that Pareto's law has the shape's mean."""
         return (1 - 1 / ALPHA) * self.shape.edges / self.shape.nodes
 
     def estimate(self, scale: float) -> DatasetSpec:
@@ -70,7 +69,7 @@ class HashedSource:
         )
 
     def prepare(self, folder: Path, scale: float, progress: Progress) -> None:
-        from gatherbench.datasets.hash_draw import columns  # numba, which takes its time to load
+        from gatherbench.datasets.hash_draw import columns  # loads numba, which is slow
 
         spec = self.estimate(scale)
         law = spec.num_nodes, self.least, self.shape.skew
@@ -83,5 +82,5 @@ class HashedSource:
 
 
 def hashed_shapes() -> tuple[HashedSource, ...]:
-    """The shapes of ``shapes.toml``, in its order."""
+    """Return the hashed sources of ``shapes.toml``, in its order."""
     return tuple(map(HashedSource, named_shapes()))

@@ -1,9 +1,9 @@
-"""IGB and IGBH (Khatua et al., KDD 2023), the graphs of MLPerf's GNN benchmark, by their folders.
+"""Read IGB and IGBH (Khatua et al., KDD 2023), MLPerf's GNN graphs, from their folders.
 
 ``<size>/processed`` has a folder for each type of nodes (``paper/node_feat.npy``) and for each kind
 of edges (``paper__cites__paper/edge_index.npy``, ``[E, 2]``). Rows of every type are 1,024 float32,
-so one table serves them all: types follow one another in one range of numbers. In the two largest
-sizes some files are float32 without a header, labels too.
+so one table holds them all: types follow one another in one range of numbers. In the two largest
+sizes some files, labels among them, are float32 without a header.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gatherbench.datasets.source import Progress
 from gatherbench.datasets.writer import DatasetWriter
 
 WIDTH = 1024
-#: Papers of IGB's full size that have one of the 19 labels: the first ones.
+#: Papers of IGB's full size that have one of the 19 labels; they come first.
 LABELLED = 227_130_858
 #: Edges, and rows, that are read at a time.
 _EDGES, _ROWS = 1 << 22, 1 << 12
@@ -37,7 +37,7 @@ Pairs = Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]
 
 @dataclass(frozen=True, slots=True)
 class IgbSource(Published):
-    """``igb-tiny`` to ``igb-full``: papers and citations; ``igbh-…``: all types and kinds."""
+    """``igb-tiny`` to ``igb-full``: papers and citations; ``igbh-…``: all node and edge types."""
 
     def prepare(self, folder: Path, scale: float, progress: Progress) -> None:
         family, _, size = self.name.partition("-")
@@ -103,7 +103,7 @@ class IgbSource(Published):
 
 
 def igb_sources() -> tuple[IgbSource, ...]:
-    """Both families in all sizes, the smallest first."""
+    """Return the sources of both families in all sizes, the smallest first."""
     sizes = ("tiny", "small", "medium", "large", "full")
     return tuple(IgbSource(f"{family}-{size}") for family in ("igb", "igbh") for size in sizes)
 
@@ -111,10 +111,10 @@ def igb_sources() -> tuple[IgbSource, ...]:
 def _parts(
     array: NDArray[Any], where: str, heads: int, tails: int
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Runs of sources and targets, numbered within their types.
+    """Yield runs of sources and targets, numbered within their types.
 
     Raises:
-        DatasetError: a node that its type has not, which would be one of another type's.
+        DatasetError: a number exceeds its type's, so it would be a node of another type.
     """
     for at in range(0, len(array), _EDGES):
         source, target = array[at : at + _EDGES].T.astype(np.int64)
@@ -126,12 +126,12 @@ def _parts(
 
 
 def _rows(path: Path) -> NDArray[np.float32]:
-    """A table ``[N, 1024]``, with NumPy's header or without."""
+    """Map a table ``[N, 1024]``, with NumPy's header or without."""
     return expect(_floats(path, (-1, WIDTH)), str(path), "f", None, WIDTH)
 
 
 def _labels(folder: Path, papers: int) -> NDArray[np.int64]:
-    """The 19 subjects ``[papers]``, -1 where there is none."""
+    """Read the classes ``[papers]``, one of 19 subjects, or -1 for none."""
     path = folder / "node_label_19.npy"
     found = expect(_floats(path, (-1,)), str(path), "iuf", papers)
     if found.dtype.kind == "f":
@@ -143,10 +143,10 @@ def _labels(folder: Path, papers: int) -> NDArray[np.int64]:
 
 
 def _floats(path: Path, shape: tuple[int, ...]) -> NDArray[Any]:
-    """A map of a ``.npy``, or of bare float32 of that shape.
+    """Map a ``.npy``, or headerless float32 of that shape.
 
     Raises:
-        DatasetError: it is not there, or neither of them.
+        DatasetError: the file is missing, or of another kind.
     """
     try:
         with path.open("rb") as file:

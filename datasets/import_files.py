@@ -1,7 +1,7 @@
-"""What a graph's file and the files beside it hold: each is identified by its content, then read.
+"""Identify a graph's file, and further files with it, by their content, and read them.
 
-A name says nothing of a file. In MatrixMarket, the exchange format of the SuiteSparse collection,
-the entry in row ``i`` and column ``j`` is the edge ``i -> j``.
+File names are ignored. In MatrixMarket, the exchange format of the SuiteSparse collection, the
+entry in row ``i`` and column ``j`` is the edge ``i -> j``.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from gatherbench.datasets.dataset import SPLITS, DatasetError
 from gatherbench.datasets.files import check_memory
 from gatherbench.datasets.import_torch import as_array, load_fields
 
-#: Bytes of memory an edge takes while it is read and sorted; more where each is stored both ways.
+#: Bytes of memory an edge takes while it is read and sorted; more if each is stored both ways.
 EDGE_BYTES = 16
-#: The splits by their names in PyG's ``Data``, and all that is taken of one beside the edges.
+#: PyG's names of the splits in a ``Data``, and of all of its fields that are imported.
 MASKS = tuple(f"{split}_mask" for split in SPLITS)
 _NAMES = ("", "edge_index", "edge_type", "num_nodes", "x", "y", *MASKS)
 
 _CSV = "write it as text first: pandas' to_csv(index=False)"
 _EDGES = "networkx reads it, and networkx.write_edgelist(graph, FILE, data=False) writes edges"
 _ARRAYS = "numpy.save its arrays"
-#: How files of other kinds begin, what they are, and what to do about it.
+#: First bytes of unsupported files, their kinds, and the remedies.
 _OTHERS = (
     (rb"\x1f\x8b", "gzip-compressed", "gunzip it first"),
     (rb"BZh\d", "bz2-compressed", "bunzip2 it first"),
@@ -60,7 +60,7 @@ _OTHERS = (
 
 @dataclass(slots=True)
 class Field:
-    """An array of the user's, and where it is."""
+    """An array of the user's, and its place in a file."""
 
     where: str
     array: NDArray[Any]
@@ -68,14 +68,14 @@ class Field:
 
 @dataclass(slots=True)
 class Graph:
-    """What a graph's file holds.
+    """The content of a graph's file.
 
     Attributes:
         source, target: the edges ``source -> target`` in the ids of the file, ``[E]``.
-        fields: the rest, by the names of PyG's ``Data``.
-        took: what was taken for what, in one line.
-        first: the number from which ids count; ``None`` where that has to be found.
-        nodes: how many there are; 0 where that is not known.
+        fields: the other arrays, by the names of PyG's ``Data``.
+        took: how the file was interpreted, in one line.
+        first: the first id; ``None`` until it is found.
+        nodes: the number of nodes; 0 until it is known.
     """
 
     source: NDArray[Any]
@@ -87,10 +87,10 @@ class Graph:
 
 
 def identify(path: Path) -> str:
-    """The kind of a file: ``npy``, ``npz``, ``torch``, ``matrix``, ``text``, or ``folder``.
+    """Return the kind of a file: ``npy``, ``npz``, ``torch``, ``matrix``, ``text``, or ``folder``.
 
     Raises:
-        DatasetError: there is no such file, or it is of another kind: names that and the remedy.
+        DatasetError: the file is missing or of another kind; the message names kind and remedy.
     """
     if not os.path.isfile(path):  # noqa: PTH113  # raises for long names
         if os.path.isdir(path):  # noqa: PTH112
@@ -116,10 +116,10 @@ def identify(path: Path) -> str:
 
 
 def read_matrix(asked: Import) -> Graph:
-    """The edges of a square sparse matrix; its values are ignored, symmetric entries count twice.
+    """Read the edges of a square sparse matrix: values are ignored, symmetric entries count twice.
 
     Raises:
-        DatasetError: it is damaged, no such matrix, or not as it is said to be.
+        DatasetError: the file is damaged, is another matrix, or contradicts an option.
     """
     from scipy.io import mminfo, mmread
 
@@ -144,13 +144,13 @@ def read_matrix(asked: Import) -> Graph:
 
 
 def read_arrays(asked: Import, room: Path) -> Graph:
-    """The graph in a file of arrays, or a folder of them.
+    """Read the graph in a file of arrays, or a folder of them.
 
     Args:
-        room: a folder for what is unpacked.
+        room: a folder for unpacked arrays.
 
     Raises:
-        DatasetError: it holds no edges, or is damaged, or could run code.
+        DatasetError: the file holds no edges, is damaged, or could run code.
     """
     fields, rest = _fields_of(asked.path, room)
     ends = fields.pop("edge_index", None) or fields.pop("", None)
@@ -175,10 +175,10 @@ def read_arrays(asked: Import, room: Path) -> Graph:
 
 
 def read_alone(path: Path, room: Path) -> Field:
-    """The array of a file that holds no other.
+    """Read the only array of a file.
 
     Raises:
-        DatasetError: as :func:`read_arrays`; or it holds several, or they have names.
+        DatasetError: as :func:`read_arrays`; or the file holds several arrays, or named ones.
     """
     fields, rest = _fields_of(path, room)
     if "" not in fields:
@@ -188,9 +188,9 @@ def read_alone(path: Path, room: Path) -> Field:
 
 
 def _fields_of(path: Path, room: Path) -> tuple[dict[str, Field], list[str]]:
-    """What a file of arrays holds of a graph, by PyG's names, and the names of the rest.
+    """Return the arrays of a file that belong to a graph, by PyG's names, and the others' names.
 
-    The array of a ``.npy``, or a tensor that stands alone, has an empty name.
+    The array of a ``.npy``, or a single tensor, has an empty name.
     """
     held: dict[str, Callable[[], NDArray[Any]]]
     kind = identify(path)

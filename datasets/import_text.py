@@ -1,9 +1,9 @@
-"""Edges from a text file: how it is cut, and which of its columns is for what.
+"""Read edges from a text file: find its separator and the meaning of its columns.
 
-The first record says how records are cut: at tabs where there are some, else at semicolons, commas,
-or single blanks. What it leaves open is refused with the option that says it, and what the file
-says of the graph in words has to be said by an option too. PyArrow reads the cells, and refuses a
-record that is not as long as the first, or a cell that is no whole number.
+The first record shows the separator: tabs if it has some, else semicolons, commas, or single
+blanks. An ambiguous file is refused with the name of the option that decides, and so is a file that
+describes its graph in words until an option agrees. PyArrow reads the cells, and refuses a record
+whose length differs from the first, or a cell that is no whole number.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gatherbench.datasets.dataset import DatasetError
 from gatherbench.datasets.files import check_memory
 from gatherbench.datasets.import_files import Field, Graph
 
-#: Characters looked at first: comments and two records are among them.
+#: Characters that are inspected first; they contain the comments and two records.
 _SAMPLE = 1 << 18
 _CUTS = {"\t": "tabs", ";": "semicolons", ",": "commas", " ": "blanks"}
 _NUMBER = re.compile(r"[+-]?[\d.,]*\d[\d.,]*([eE][+-]?\d+)?|nan|inf")
@@ -30,7 +30,7 @@ _REMEDY = (
     "write whole numbers (ids below 2**31 - 1), as many cells in each record, one record a line; "
     "pandas.read_csv reads what is cut otherwise"
 )
-#: What a header may call the ends of an edge, but for signs and capitals.
+#: Names that a header may give the ends of an edge, without signs and in lower case.
 _FORMS = r"(node|){}(id|node|nodeid|vertex|idx|index|)"
 _ENDS = {
     "source": _FORMS.format("(source|src|from|head|u|start|citing|follower)"),
@@ -40,9 +40,9 @@ _ENDS = {
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """How a text file is cut: the names of its columns, if it has them; the cells of its first
-    record (these names or data); how many lines come before the data; the comments there, and all
-    that is written up to the second record."""
+    """The structure of a text file: its separator; the names of its columns, if it has them; the
+    cells of its first record (names or data); the number of lines before the data; the comments in
+    these; and the text up to the second record."""
 
     path: Path
     separator: str
@@ -54,11 +54,11 @@ class Table:
 
 
 def read_text(asked: Import) -> Graph:
-    """The edges of a text file, in the columns that are told or that its header names.
+    """Read the edges of a text file from the columns of the options or of its header.
 
     Raises:
-        DatasetError: what is what cannot be told; a record is not as long as the first, or no line
-            of its own; a cell is no whole number.
+        DatasetError: the columns are ambiguous; a record differs in length from the first or shares
+            its line; a cell is no whole number.
     """
     path, table = asked.path, _look(asked.path, asked.header)
     both = re.search(r"(?i)\b(undirected|symmetric)\b|(?m:^)% *sym\b", table.begin)
@@ -89,13 +89,13 @@ def read_text(asked: Import) -> Graph:
 
 
 def _look(path: Path, header: bool | None) -> Table:
-    """How a text file is cut, by its first two records.
+    """Find the structure of a text file from its first two records.
 
     Args:
-        header: whether its first record names the columns; ``None``: if it looks so.
+        header: whether its first record names the columns; ``None``: find out.
 
     Raises:
-        DatasetError: it holds no record, or what may be a header or not.
+        DatasetError: the file holds no record, or its first one may be a header or data.
     """
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         lines = file.read(_SAMPLE).split("\n")
@@ -112,7 +112,7 @@ def _look(path: Path, header: bool | None) -> Table:
         numeric = ([bool(_NUMBER.fullmatch(cell)) for cell in cells] for cells in (first, second))
         header = any(then and not now for now, then in zip_longest(*numeric, fillvalue=True))
         counted = [cell for cell in first if cell] == [str(n) for n in range(sum(map(bool, first)))]
-        counted &= not comments and (separator, len(first)) != (" ", 2)  # as edge lists begin
+        counted &= not comments and (separator, len(first)) != (" ", 2)  # 0 1 is a common edge
         if not header and (counted or ('"' in line and following and '"' not in following)):
             shown = line.strip()[:40]
             raise DatasetError(
@@ -123,8 +123,8 @@ def _look(path: Path, header: bool | None) -> Table:
 
 
 def _choose(table: Table, told: dict[str, str]) -> dict[str, int]:
-    """The place of each column: as told (a name, or a number from 1), by the header (or a comment
-    that names all), or by the order where there are no others."""
+    """Find the place of each column: from an option (a name, or a number from 1), from the header
+    (or a comment that names all), or from the order if there are no further columns."""
     width, header = len(table.first), table.header
     words = header or re.split(r"[\s,;]+", table.comments.split("\n")[-1].strip("#% \t"))
     names = [re.sub(r"[^a-z0-9]", "", word.lower()) for word in words]
@@ -161,7 +161,7 @@ def _choose(table: Table, told: dict[str, str]) -> dict[str, int]:
 
 
 def _read(table: Table, places: dict[str, int]) -> list[Any]:
-    """The columns at these places, as PyArrow arrays."""
+    """Read the columns at these places, as PyArrow arrays."""
     import pyarrow as pa
     from pyarrow import csv as arrow
 
@@ -176,7 +176,7 @@ def _read(table: Table, places: dict[str, int]) -> list[Any]:
         found = arrow.read_csv(
             pa.OSFile(str(path)),
             arrow.ReadOptions(
-                use_threads=False,  # which says the number of a bad record
+                use_threads=False,  # then an error names the bad record
                 skip_rows=table.skip,
                 column_names=[str(at) for at in range(len(table.first))],
             ),
@@ -187,7 +187,7 @@ def _read(table: Table, places: dict[str, int]) -> list[Any]:
 
 
 def _refuse_open_quotes(table: Table) -> None:
-    """A quote that is not closed on its line swallows the next records."""
+    """Refuse a quote that stays open at the end of its line: it would swallow later records."""
     path, skip = table.path, table.skip
     with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
         if content.find(b'"') < 0:
@@ -205,7 +205,7 @@ def _refuse_sizes(graph: Graph, table: Table) -> None:
     rest = len(graph.source) - 1
     if rest < 1:
         return
-    # Kinds of edges say nothing of sizes.
+    # The column of relations cannot be a size.
     cells = [graph.source[0], graph.target[0]] if graph.fields else table.first
     said = [int(cell) for cell in map(str, cells) if cell.isdecimal() and len(cell) < 20]
     high = max(int(end[1:].max()) for end in (graph.source, graph.target))

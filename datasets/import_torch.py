@@ -1,8 +1,8 @@
-"""What lies in a file of ``torch.save``: a tensor, a dict of them, or PyG's ``Data``; none is run.
+"""Read a file of ``torch.save``, a tensor, a dict of them, or PyG's ``Data``, and run no code.
 
-``torch.load`` with ``weights_only`` makes nothing but tensors and classes that were declared safe,
-and PyG declares more of its own than a ``Data`` needs. So these declarations are put aside while a
-file is read, and the names that a ``Data`` asks for stand for an empty class of ours.
+``torch.load`` with ``weights_only`` makes only tensors and classes that were declared safe, and PyG
+declares more of its own than a ``Data`` needs. So these declarations are suspended while a file is
+read, and an empty class stands for the names that a ``Data`` refers to.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gatherbench.datasets.dataset import DatasetError
 
 
 class _Record:
-    """Stands for PyG's ``Data`` and what it is made of: takes their content and does nothing."""
+    """A stand-in for PyG's ``Data`` and its parts: it receives their content and runs nothing."""
 
 
 _KNOWN = [
@@ -30,10 +30,10 @@ _KNOWN = [
 
 
 def load_fields(path: Path) -> dict[str, Any]:
-    """The fields by name, without those that are ``None``; a tensor alone has an empty name.
+    """Return the fields by name, without those that are ``None``; a single tensor's name is empty.
 
     Raises:
-        DatasetError: a file that could run code, or holds several graphs or kinds of nodes.
+        DatasetError: the file could run code, or holds several graphs or types of nodes.
     """
     import torch
 
@@ -47,7 +47,7 @@ def load_fields(path: Path) -> dict[str, Any]:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     many = len(content) if isinstance(content, (list, tuple)) else 1
     if isinstance(content, tuple) and isinstance((*content, None)[1], dict | None):
-        content, slices, *_ = (*content, None)  # what PyG's data sets save: data, slices, class
+        content, slices, *_ = (*content, None)  # PyG's data sets save data, slices, class
         many = max((len(ends) - 1 for ends in (slices or {}).values()), default=1)
     if many != 1:
         raise DatasetError(
@@ -67,10 +67,10 @@ def load_fields(path: Path) -> dict[str, Any]:
 
 
 def as_array(value: Any, where: str) -> NDArray[Any]:
-    """A field as NumPy takes it: a tensor, a number, or a list of numbers or truths.
+    """Convert a field to a NumPy array: a tensor, a number, or a list of numbers or booleans.
 
     Raises:
-        DatasetError: it is none, or of a dtype that NumPy has not.
+        DatasetError: it is none of these, or its dtype is unknown to NumPy.
     """
     import torch
 
@@ -84,7 +84,7 @@ def as_array(value: Any, where: str) -> NDArray[Any]:
 
 @contextlib.contextmanager
 def _only(allowed: list[Any]) -> Iterator[None]:
-    """Nothing but these is safe to load, whatever was declared before."""
+    """Declare these alone safe to load, and afterwards restore the earlier declarations."""
     from torch import serialization
 
     before = serialization.get_safe_globals()

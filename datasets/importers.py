@@ -1,8 +1,7 @@
-"""The way in for graphs of one's own: edges in a file of any kind become a dataset folder.
+"""Import a user's graph: edges in a file of a supported kind become a dataset folder.
 
-Whatever the file, the result has the format and the guarantees of every other dataset: sorted
-columns, each edge once. Features, labels and splits come from files or are invented, and the notes
-say which.
+The result has the format and the guarantees of every other dataset: sorted columns, each edge once.
+Features, labels and splits come from files or are generated, and the notes say which.
 """
 
 from __future__ import annotations
@@ -49,15 +48,15 @@ from gatherbench.datasets.writer import DatasetWriter
 
 #: Largest id: nodes are numbered by int32.
 LARGEST_ID = 2**31 - 2
-#: Kinds of edges: a relational model has matrices for each.
+#: Largest number of kinds of edges: a relational model has matrices for each.
 MOST_KINDS = 1000
-#: Width of the features that are generated, unless it is said; how many classes; and their seed.
+#: Default width of generated features, number of classes, and seed.
 DIM, CLASSES, SEED = 128, 16, 0
 #: Shares of the labelled nodes with in-neighbours in training, validation and test.
 SPLIT_SHARES = (0.6, 0.2, 0.2)
-#: What torch has a dtype of, and every path moves.
+#: Dtypes that torch has and every data path moves.
 _FEATURE_DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8")
-#: What is invented without a question, and how many nodes an id may stand for.
+#: Bytes that are generated without a question, and how many nodes an id may stand for.
 _INVENTED_BYTES, _GAPS = 1 << 30, 10
 _LIMITS = {
     errno.EFBIG: "it makes a file larger than this process may write (ulimit -f)",
@@ -68,18 +67,17 @@ _NUMBER = "where they have gaps, numpy.unique(edges, return_inverse=True) number
 
 
 def import_graph(asked: Import, root: Path | None = None, progress: Progress = silent) -> Path:
-    """Import a graph; the folder can then be used by its name like any other dataset.
+    """Import a graph and return its folder; its name then works like any other dataset's.
 
-    In memory are 16 bytes for each edge (24 if undirected).
+    This takes 16 bytes of memory for each edge (24 if undirected).
 
     Args:
         root: instead of ``data_root()``.
-        progress: called with what is being done and the fraction of it that is done.
+        progress: called with the current task and its finished fraction.
 
     Raises:
-        DatasetError: a bad file, naming what stands there; what cannot be told, with the option
-            that says it; a name that is taken; sizes that do not fit together; too little memory
-            or disk.
+        DatasetError: a bad file, with its content; an ambiguous file, with the option that decides;
+            a name that exists; sizes that contradict each other; too little memory or disk.
     """
     folder = dataset_folder(asked.name, root=root)
     if is_made(asked.name):
@@ -106,14 +104,14 @@ def import_graph(asked: Import, root: Path | None = None, progress: Progress = s
 
 
 def read_graph(asked: Import, room: Path) -> Graph:
-    """Read a graph's file and the files beside it, which take the place of what it has itself.
+    """Read a graph's file and the further files, which replace its own features, labels and splits.
 
     Args:
-        room: a folder for what is unpacked.
+        room: a folder for unpacked arrays.
 
     Raises:
-        DatasetError: a bad file, no edges, or more than memory can hold; or what is what cannot be
-            told; or what was told is of other kinds of files.
+        DatasetError: a bad file, no edges, or more than memory can hold; an ambiguous file; or an
+            option that belongs to other kinds of files.
     """
     path, kind = asked.path, identify(asked.path)
     if kind != "text" and (asked.source or asked.target or asked.header is not None):
@@ -135,10 +133,10 @@ def read_graph(asked: Import, room: Path) -> Graph:
 
 
 def _size(asked: Import, graph: Graph) -> None:
-    """Find how many nodes there are, and from which number ids count.
+    """Find the number of nodes and the first id.
 
     Raises:
-        DatasetError: sizes that do not fit together, or that nothing says.
+        DatasetError: sizes contradict each other or cannot be found.
     """
     claims: dict[str, int | None] = {str(asked.path): graph.nodes or None}
     if x := graph.fields.get("x"):
@@ -167,7 +165,7 @@ def _size(asked: Import, graph: Graph) -> None:
         )
     graph.first = graph.first or 0
     nodes = graph.nodes or high + 1 - graph.first
-    graph.nodes = min(max(1, nodes), LARGEST_ID + 1)  # others are refused by their numbers
+    graph.nodes = min(max(1, nodes), LARGEST_ID + 1)  # larger ids are refused later
     width = (asked.dim or DIM) * np.dtype(asked.dtype).itemsize
     named, invented = 2 * len(graph.source), graph.nodes * width
     if not (x or y) and invented > _INVENTED_BYTES and graph.nodes > _GAPS * named:
@@ -179,7 +177,7 @@ def _size(asked: Import, graph: Graph) -> None:
 
 
 def _write(asked: Import, graph: Graph, folder: Path, progress: Progress) -> None:
-    """Write what there is, invent the rest, and note which is which."""
+    """Write the given arrays, generate the missing ones, and note which is which."""
     own, nodes, both_ways = graph.fields, graph.nodes, bool(asked.undirected)
     x, y = own.get("x"), own.get("y")
     dim, dtype = (x.array.shape[1], x.array.dtype.name) if x else (asked.dim or DIM, asked.dtype)
@@ -210,10 +208,10 @@ def _write(asked: Import, graph: Graph, folder: Path, progress: Progress) -> Non
             graph.took,
         ),
     )
-    check_free_space(folder.parent, folder_bytes(spec), asked.name)  # before they take memory
+    check_free_space(folder.parent, folder_bytes(spec), asked.name)  # before arrays take memory
     sources = _number(graph, graph.source, f"{asked.path}: sources")
     targets = _number(graph, graph.target, f"{asked.path}: targets")
-    graph.source = graph.target = np.empty(0, np.int32)  # two copies of the edges are one too many
+    graph.source = graph.target = np.empty(0, np.int32)  # frees a second copy of the edges
     keys = edge_keys([(sources, targets)], len(sources), nodes, "edges", both_ways)
     del sources, targets
     if classes is None:
@@ -228,7 +226,7 @@ def _write(asked: Import, graph: Graph, folder: Path, progress: Progress) -> Non
             made = generated.feature_rows(nodes, dim, dtype, SEED, progress)
             writer.write_features(x.array if x else made)
             writer.note_content()
-    except BadArrayError as error:  # names the folder, which is not kept: name the user's file
+    except BadArrayError as error:  # names a folder that is removed: name the user's file
         name = {"features": "x", "labels": "y"}.get(error.array, error.array.replace("ids", "mask"))
         where = own[name].where if name in own else array_path(folder, error.array)
         raise DatasetError(f"{where}: {error.what}") from error
@@ -240,7 +238,7 @@ def _origin(what: str, own: Mapping[str, Field], names: tuple[str, ...], invente
 
 
 def _kinds(given: Field | None, both_ways: bool) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """The kind of each edge, places among their names; reverse edges have kinds of their own."""
+    """Return each edge's kind, a place in the names, and these; reverse edges get other kinds."""
     if given is None:
         return np.empty(0, np.int64), ()
     import pandas as pd
@@ -261,10 +259,10 @@ def _kinds(given: Field | None, both_ways: bool) -> tuple[NDArray[np.int64], tup
 
 
 def _number(graph: Graph, ids: NDArray[Any], where: str) -> NDArray[np.int32]:
-    """The nodes, from 0, that have these ids in the graph's file.
+    """Return the nodes, from 0, that have these ids in the graph's file.
 
     Raises:
-        DatasetError: one is no node; names ``where``.
+        DatasetError: an id is no node's; the message begins with ``where``.
     """
     first = graph.first or 0
     if (bad := (ids < first) | (ids >= graph.nodes + first)).any():
@@ -278,14 +276,14 @@ def _number(graph: Graph, ids: NDArray[Any], where: str) -> NDArray[np.int32]:
 
 
 def _classes(own: Field, told: int | None) -> NDArray[np.int64]:
-    """Classes ``[N]``, -1 for none; whole numbers of a float dtype are taken, NaN for none.
+    """Return classes ``[N]``, -1 for none, also from whole numbers as floats with NaN for none.
 
     Args:
-        told: how many classes there are, where it was told.
+        told: the number of classes, if the user gives it.
 
     Raises:
-        DatasetError: no class, no label at all, or classes of which some never occur, unless
-            ``told``.
+        DatasetError: a value is no class, every label is missing, or, without ``told``, a class
+            below the largest never occurs.
     """
     values = own.array
     values = np.where(np.isnan(values), -1, values) if values.dtype.kind == "f" else values
@@ -311,10 +309,10 @@ def _classes(own: Field, told: int | None) -> NDArray[np.int64]:
 
 
 def _splits(graph: Graph, classes: NDArray[np.int64] | None) -> list[NDArray[Any]]:
-    """The user's splits as nodes; empty for one that is not given.
+    """Return the user's splits as nodes; a split that is not given is empty.
 
     Raises:
-        DatasetError: a node that is none, or has no label; nothing to train on.
+        DatasetError: an id is no node's, a node has no label, or the training split is empty.
     """
     found = []
     for mask in MASKS:
@@ -322,7 +320,7 @@ def _splits(graph: Graph, classes: NDArray[np.int64] | None) -> list[NDArray[Any
         values, where = given.array, given.where
         truths = values.dtype.kind == "b"
         expect(values, where, "biu", graph.nodes if truths else None)
-        # Ids are different: this many zeros and ones are a mask too.
+        # Ids differ from each other: as many zeros and ones as nodes are a mask too.
         truths |= len(values) == graph.nodes > 2 and not (values >> 1).any()
         found.append(np.flatnonzero(values) if truths else _number(graph, values, where))
         if not len(found[0]):
@@ -333,7 +331,7 @@ def _splits(graph: Graph, classes: NDArray[np.int64] | None) -> list[NDArray[Any
 
 
 def _drawn(eligible: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
-    """Splits of the nodes, labelled and with in-neighbours, that are not 0."""
+    """Draw splits from the nodes whose value is above 0: labelled, and with in-neighbours."""
     if not (count := int(np.count_nonzero(eligible))):
         raise DatasetError("no labelled node has in-neighbours, so there is none to train on")
     train, val = (max(1, int(share * count)) for share in SPLIT_SHARES[:2])

@@ -1,8 +1,8 @@
-"""ogbn-mag, a graph with types of nodes and kinds of edges, as one graph with one table.
+"""Make ogbn-mag, a graph with types of nodes and kinds of edges, one graph with one table.
 
-OGB has rows for papers alone. Types of nodes follow one another in one range of numbers; each edge
-is kept with its inverse, as a kind of its own; a node without a row gets the mean of the rows of
-its neighbours, as in the baselines of MAG240M (Hu et al., OGB-LSC, NeurIPS 2021).
+OGB has rows for papers alone. Types of nodes follow one another in one range of numbers; the
+inverse of each edge is stored too, as another kind; a node without a row gets the mean of its
+neighbours' rows, as in the baselines of MAG240M (Hu et al., OGB-LSC, NeurIPS 2021).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class MagSource(Published):
 
 
 def _read(raw: Path, split: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]], tuple[Any, ...]]:
-    """The graph, its labels by type, and its splits by type, as OGB has them."""
+    """Read the graph, its labels by type, and its splits by type, as OGB has them."""
     from ogb.io.read_graph_raw import (
         read_csv_heterograph_raw,
         read_node_label_hetero,
@@ -89,7 +89,7 @@ def _read(raw: Path, split: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]
 def _edges(
     of_triplets: Mapping[Triplet, NDArray[np.int64]], first: Mapping[str, int]
 ) -> tuple[list[tuple[NDArray[np.int64], NDArray[np.int64]]], NDArray[np.int64], tuple[str, ...]]:
-    """All edges both ways in the one range of numbers, their kinds, and the names of these."""
+    """Return all edges both ways in the one range of numbers, their kinds, and the kinds' names."""
     pairs, kinds, names = [], [], list[str]()
     for (head, relation, tail), edges in sorted(of_triplets.items()):
         source, target = edges[0] + first[head], edges[1] + first[tail]
@@ -106,13 +106,13 @@ def table_of(
     counts: Mapping[str, int],
     types: list[str],
 ) -> Rows:
-    """The rows of all nodes, float32 ``[N, D]``, one type after the other.
+    """Return the rows of all nodes, float32 ``[N, D]``, one type after the other.
 
-    A type without rows has the means of its neighbours' rows, once these have some; a node without
-    such a neighbour has zeros.
+    A type without rows gets the means of its neighbours' rows, once these have some; a node without
+    such a neighbour gets zeros.
 
     Raises:
-        DatasetError: no type has rows, or one is joined to none that has.
+        DatasetError: every type lacks rows, or one has only neighbours that lack them.
     """
     from scipy.sparse import coo_array
 

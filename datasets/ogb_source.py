@@ -1,9 +1,9 @@
-"""The node-classification graphs of the Open Graph Benchmark, read by the ``ogb`` package itself.
+"""Read node-classification graphs of the Open Graph Benchmark by the ``ogb`` package itself.
 
-Three habits of ogb 1.3.6 do not suit an unattended run and are kept out here. It asks the network
-for a newer version when it is imported. Its loader saves a second copy of the whole graph as a
-pickle and takes splits from one that it finds; a pickle can run any code, so none is written or
-read. And for ogbn-papers100M it holds every array at once, so that graph is mapped.
+Three habits of ogb 1.3.6 do not suit an unattended run and are avoided here. Its import asks the
+network for a newer version. Its loader saves a second copy of the whole graph as a pickle and reads
+splits from one that it finds; as a pickle can run any code, this module uses none. And for
+ogbn-papers100M it holds every array in memory at once, so that graph is mapped here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gatherbench.datasets.source import Progress
 from gatherbench.datasets.writer import DatasetWriter
 from gatherbench.plugins import installing
 
-#: What to do about a download that cannot be read.
+#: The remedy for an unreadable download.
 ANEW = "remove the folder to download it anew"
 Splits = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
@@ -36,8 +36,8 @@ Splits = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 class OgbSource(Published):
     """``ogbn-arxiv``, ``ogbn-products`` or ``ogbn-papers100M``.
 
-    OGB's own folder, e.g. ``ogbn_arxiv``, is looked for in ``raw/`` beside the dataset folders,
-    and downloaded to there if it is missing.
+    OGB's own folder, e.g. ``ogbn_arxiv``, is in ``raw/`` next to the dataset folders; if it is
+    missing, it is downloaded.
     """
 
     def prepare(self, folder: Path, scale: float, progress: Progress) -> None:
@@ -54,7 +54,7 @@ class OgbSource(Published):
     def _load(
         self, raw: Path, folder: Path, splits: Splits, add_inverse_edge: bool, progress: Progress
     ) -> None:
-        """Through OGB's reader of ``.csv.gz`` files, which holds the whole graph."""
+        """Load by OGB's reader of ``.csv.gz`` files, which holds the whole graph in memory."""
         import pandas as pd
         from ogb.io.read_graph_raw import read_csv_graph_raw
 
@@ -63,7 +63,7 @@ class OgbSource(Published):
             labels = classes(pd.read_csv(raw / "node-label.csv.gz", header=None).to_numpy())
         source, target = graph["edge_index"]
         features = graph["node_feat"]
-        if features is None:  # OGB's reader takes a missing file for a graph without features
+        if features is None:  # for OGB's reader a missing file means a graph without features
             raise DatasetError(f"{raw / 'node-feat.csv.gz'}: missing; remove {raw.parent}")
         symmetrise = self.known["symmetrise"]
         pairs = [(source, target)]
@@ -76,14 +76,14 @@ class OgbSource(Published):
             writer.write_splits(*splits)
 
     def _map(self, raw: Path, folder: Path, splits: Splits, progress: Progress) -> None:
-        """From ``data.npz``: its edges unpacked to the disk meanwhile, its table row by row."""
+        """Load from ``data.npz``: edges are unpacked to the disk, the table is read in runs."""
         data, room = raw / "data.npz", folder.parent
         progress("unpack arrays", 0.0)
         labels = member(raw / "node-label.npz", "node_label", room, "fi", None, 1)
         nodes = len(labels)
         edges = member(data, "edge_index", room, "i", 2, None)
         keys = edge_keys([(edges[0], edges[1])], edges.shape[1], nodes, str(data))
-        del edges  # and its 26 GB of disk, before the table takes 57
+        del edges  # frees its 26 GB of disk before the table takes 57
         shape, table = streamed(data, "node_feat", nodes)
         with DatasetWriter(folder, self._spec(shape, len(keys)), progress) as writer:
             writer.write_labels(classes(labels))
@@ -93,13 +93,13 @@ class OgbSource(Published):
             writer.write_features(table)
 
     def _spec(self, shape: tuple[int, ...], edges: int) -> DatasetSpec:
-        """The estimate with the sizes that the files have; merging may leave fewer edges."""
+        """Return the estimate with the sizes of the files; merging may leave fewer edges."""
         known = self.estimate(1.0)
         return replace(known, num_nodes=shape[0], num_edges=edges, feature_dim=shape[1])
 
 
 def classes(labels: NDArray[Any]) -> NDArray[np.int64]:
-    """OGB's labels ``[N, 1]``, NaN where there is none, as int64 ``[N]`` with -1 there."""
+    """Convert OGB's labels ``[N, 1]``, NaN for none, to int64 ``[N]`` with -1 for none."""
     flat = labels.reshape(-1)
     if flat.dtype.kind == "f":
         flat = np.where(np.isnan(flat), -1, flat)
@@ -107,10 +107,10 @@ def classes(labels: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def import_nodeproppred() -> Any:
-    """The package ``ogb.nodeproppred``, imported without its look at the network.
+    """Import the package ``ogb.nodeproppred`` without its access to the network.
 
-    ``ogb/version.py`` starts a thread that asks the package index for a newer version, and goes
-    without where the package ``outdated`` is missing: so it is missing for that moment.
+    ``ogb/version.py`` starts a thread that asks the package index for a newer version, except if
+    the package ``outdated`` is missing: so this hides it during the import.
 
     Raises:
         DatasetError: ogb is not installed.
@@ -132,7 +132,7 @@ def import_nodeproppred() -> Any:
 
 
 def downloaded(source: Published, folder: Path, progress: Progress) -> tuple[Path, dict[str, str]]:
-    """OGB's own folder of a graph, beside those of datasets, and its record of it."""
+    """Return OGB's own folder of a graph, downloaded if missing, and OGB's record of the graph."""
     meta = meta_of(import_nodeproppred(), source.name)
     raw = folder.parent / "raw" / source.name.replace("-", "_")
     if not raw.exists():
@@ -142,7 +142,7 @@ def downloaded(source: Published, folder: Path, progress: Progress) -> tuple[Pat
 
 
 def meta_of(nodeproppred: Any, name: str) -> dict[str, str]:
-    """OGB's own record of a dataset, from the table in its package."""
+    """Return OGB's record of a dataset, from the table in its package."""
     import pandas as pd
 
     master = Path(nodeproppred.__file__).with_name("master.csv")
@@ -151,7 +151,7 @@ def meta_of(nodeproppred: Any, name: str) -> dict[str, str]:
 
 
 def check_release(raw: Path, meta: dict[str, str], first: str) -> None:
-    """Refuses what OGB would ask about on the terminal, or want to download again."""
+    """Refuse a folder that OGB would ask about on the terminal, or download again."""
     for needed in (f"RELEASE_v{meta['version']}.txt", f"raw/{first}"):
         if not (raw / needed).is_file():
             raise DatasetError(
@@ -162,13 +162,13 @@ def check_release(raw: Path, meta: dict[str, str], first: str) -> None:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keeps what OGB prints, its progress bars included, from the terminal."""
+    """Hide OGB's output, progress bars included, from the terminal."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         yield
 
 
 def _splits(folder: Path) -> Splits:
-    """The train, validation and test ids, from the text files that OGB publishes."""
+    """Read the train, validation and test ids from OGB's text files."""
     import pandas as pd
 
     with explained(f"{folder}: ogb cannot read it", ANEW):

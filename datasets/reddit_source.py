@@ -1,7 +1,7 @@
-"""Reddit, the dense graph on which the paper measured its epochs, from the files that PyG fetches.
+"""Read Reddit, the dense graph of the paper's epochs, from the files that PyG fetches.
 
-PyG's own loader keeps its result as a pickle in ``processed/`` and runs whatever code one holds
-that it finds there. So only the arrays of ``raw/`` are read, and ``processed/`` is left alone.
+PyG's own loader keeps its result as a pickle in ``processed/`` and runs the code of a pickle that
+it finds there. So this module reads only the arrays of ``raw/`` and ignores ``processed/``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gatherbench.datasets.writer import DatasetWriter
 
 @dataclass(frozen=True, slots=True)
 class RedditSource(Published):
-    """What ``torch_geometric.datasets.Reddit`` reads, in its folder: ``raw/reddit``."""
+    """The files of ``torch_geometric.datasets.Reddit``, in its folder ``raw/reddit``."""
 
     name: str = "reddit"
 

@@ -1,7 +1,7 @@
-"""The graphs that can be had by name, and the way from a name to a folder that opens.
+"""List the graphs that are available by name, and prepare the folder of one.
 
-Adding a source is one file with one class, and one entry in :data:`SOURCES`. Other people's
-packages announce theirs (``docs/extending.md``).
+To add a source, write one file with one class, and one entry in :data:`SOURCES`. Other packages
+announce theirs (``docs/extending.md``).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _checked(loaded: type[GraphSource]) -> GraphSource:
     source = loaded()
     if not isinstance(source, GraphSource):
         raise TypeError("it lacks something of gatherbench.datasets.source.GraphSource")
-    source.estimate(1.0)  # what the lists show of it
+    source.estimate(1.0)  # fails here if it is broken
     return source
 
 
@@ -48,26 +48,26 @@ PLUGINS = Plugins("gatherbench.datasets", _checked, lambda: (s.name for s in SOU
 
 
 def list_sources() -> tuple[GraphSource, ...]:
-    """Every source, in the order in which they are listed to the user."""
+    """Return every source, in the order of the user's list."""
     return *SOURCES, *PLUGINS.usable()
 
 
 def source_names() -> list[str]:
-    """The name of every source, ours first; imports no other package."""
+    """Return the name of every source, the built-in ones first, without importing a package."""
     return [*(source.name for source in SOURCES), *PLUGINS.packages()]
 
 
 def is_made(name: str) -> bool:
-    """Whether a graph of this name is made by a source, not imported."""
+    """Return whether a source makes the graph of this name; an imported graph has none."""
     return name in source_names()
 
 
 def get_source(name: str) -> GraphSource:
-    """The source called ``name``.
+    """Return the source called ``name``.
 
     Raises:
-        DatasetError: there is none, the message names the nearest one; or a graph of that name was
-            imported, and has no source; or another package's cannot be used.
+        DatasetError: there is none (the message names the nearest one); a graph of that name was
+            imported and has no source; or another package's source fails.
     """
     sources = {source.name: source for source in SOURCES}
     try:
@@ -84,7 +84,7 @@ def get_source(name: str) -> GraphSource:
 
 
 def imported() -> list[Path]:
-    """Folders below ``data_root()`` of graphs of the user's own, which no source makes."""
+    """Return the folders below ``data_root()`` of imported graphs."""
     folders = sorted(spec.parent for spec in data_root().glob(f"*/{SPEC_FILE}"))
     return [folder for folder in folders if not is_made(folder.name.partition("@")[0])]
 
@@ -96,19 +96,19 @@ def prepare_dataset(
     progress: Progress = silent,
     force: bool = False,
 ) -> Path:
-    """The folder of a dataset that is ready to be opened; made first where it is not there yet.
+    """Return the folder of a dataset, ready to be opened; make it first if it is missing.
 
-    A second process that asks for the same dataset waits for the first and then finds it there.
+    A second process that prepares the same dataset waits for the first and uses its folder.
 
     Args:
         name: a source (:func:`source_names`), or a graph that was imported under this name.
         scale: multiplies the numbers of nodes and edges.
         root: instead of ``data_root()``.
-        force: make it anew even if it is there.
+        force: make it anew even if it exists.
 
     Raises:
-        DatasetError: unknown name; a scale that this source does not have; a folder that is there
-            but broken (``force`` replaces it); or the source cannot be had here.
+        DatasetError: the name is unknown; the source lacks this scale; the folder exists but is
+            broken (``force`` replaces it); or the source is unavailable here.
     """
     folder = dataset_folder(name, scale, root)
     if folder.exists() and not force:

@@ -1,9 +1,9 @@
-"""Kinds of edges: what makes a graph relational.
+"""Write and read the kinds of edges, which make a graph relational.
 
-They lie in a file beside the arrays that every graph has, one number an edge, in the order of
-``indices``; the spec names them. Whatever trains without them reads the graph as any other, so a
-relational model and an untyped one have the same minibatches. Two nodes have one edge in each
-direction, of one kind: where a source has several, the first of them.
+A file next to the arrays of every graph has one number an edge, in the order of ``indices``; the
+spec names the kinds. An untyped model reads the graph as any other, so it has the same minibatches
+as a relational one. Two nodes have one edge in each direction, of one kind: if a source has
+several, the first of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gatherbench.datasets.columns import columns, typed_columns, typed_keys
 from gatherbench.datasets.dataset import RELATIONS_FILE, DatasetError, GraphDataset, remedy
 from gatherbench.datasets.writer import DatasetWriter
 
-#: As many kinds as their file can number.
+#: The most kinds that the file's dtype can number.
 MOST = 2**15
 
 
@@ -27,10 +27,10 @@ def write_edges(
     keys: NDArray[np.int64],
     kinds: NDArray[np.integer[Any]] | None = None,
 ) -> NDArray[np.int64]:
-    """Write columns from the keys of ``edge_keys``, which are worthless then; returns in-degrees.
+    """Write columns from the keys of ``edge_keys``, overwriting these; return the in-degrees.
 
     Args:
-        kinds: of the edges, places in the ``relations`` of the writer's spec, if it has some.
+        kinds: of the edges, as places in the ``relations`` of the writer's spec, if it has some.
     """
     nodes, count = writer.spec.num_nodes, len(writer.spec.relations)
     if kinds is None or not count:
@@ -49,10 +49,10 @@ def write_edges(
 
 
 def read_relations(data: GraphDataset) -> NDArray[np.int16]:
-    """The kind of each edge, places in ``spec.relations``, int16 ``[E]``; a map of the file.
+    """Map the kind of each edge, a place in ``spec.relations``, int16 ``[E]``.
 
     Raises:
-        DatasetError: the graph has none, or their file is damaged.
+        DatasetError: the graph has no kinds, or their file is damaged.
     """
     path, names = data.folder / RELATIONS_FILE, data.spec.relations
     if not names:

@@ -1,4 +1,4 @@
-"""The RMAT (Kronecker) graph as a law: which edges are how likely, and how many draws they take.
+"""Define the RMAT (Kronecker) law: the chance of each edge, and the draws for a number of edges.
 
 RMAT draws an edge by descending level by level into one of four quadrants of the adjacency matrix
 (Chakrabarti, Zhan and Faloutsos, SDM 2004). The weights are those of the Graph500
@@ -6,12 +6,12 @@ specification (section 3.2, "Kronecker generator"). The matrix
 has a power of two of rows; a graph of any ``N`` nodes is its restriction to the first ``N``, so
 draws that fall outside are dropped, as are self-loops, and draws of one edge count once.
 
-Because of what is dropped, the number of draws is not the number of edges. Their relation is known
-exactly (the chance of an edge depends only on how often each quadrant was entered), so the number
-of draws that is expected to give the wanted edges is computed beforehand, not searched for.
+As some draws are dropped, there are more draws than edges. Their relation is known exactly (the
+chance of an edge depends only on how often each quadrant was entered), so the number of draws that
+is expected to give the wanted edges is computed beforehand.
 
-Many nodes get no edge at all. That lies in the law (Seshadhri, Pinar and Kolda, J. ACM 60(2), 2013)
-and is left as it is; a dataset's notes count them.
+Many nodes get no edge. That is a property of the law (Seshadhri, Pinar and Kolda, J. ACM 60(2),
+2013) and is kept; a dataset's notes count them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from gatherbench.datasets.dataset import DatasetError
 
-#: Above this many draws for each edge wanted the generator would mostly draw what it has.
+#: Above this many draws for each wanted edge, most draws would repeat an edge.
 MAX_DRAWS_PER_EDGE = 64
 
 
@@ -55,12 +55,12 @@ class Rmat:
         return (self.num_nodes - 1).bit_length()
 
     def cells(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The chances that one draw gives an edge, and how many edges have each chance.
+        """Return the chances that one draw gives an edge, and how many edges have each chance.
 
-        Directed edges between different nodes below ``num_nodes``, both ``[n]``. Walks down the
-        levels, counting the cells by how often ``a`` and ``b`` or ``c`` were chosen; a cell is
-        "tight" in its row (column) while the row's (column's) bits so far are those of
-        ``num_nodes``, so that it may still turn out to lie outside.
+        Both are ``[n]``, for directed edges between different nodes below ``num_nodes``. The method
+        descends the levels and counts the cells by how often ``a`` and ``b`` or ``c`` were chosen;
+        a cell is "tight" in its row (column) while the row's (column's) bits so far are those of
+        ``num_nodes``, so that it may still lie outside.
         """
         count: Counter[tuple[bool, bool, bool, int, int]] = Counter({(True, True, True, 0, 0): 1})
         for level in reversed(range(self.levels)):
@@ -88,12 +88,12 @@ class Rmat:
         return chance, np.array(list(inside.values()), np.float64)
 
     def draws_for(self, num_edges: int) -> int:
-        """The number of draws whose expected number of stored edges is ``num_edges``.
+        """Return the number of draws whose expected number of stored edges is ``num_edges``.
 
         For undirected graphs both directions of an edge are counted, as in the file.
 
         Raises:
-            DatasetError: the graph would be so dense that nearly every draw is a repetition.
+            DatasetError: the graph is so dense that most draws would be repetitions.
         """
         chance, cells = self.cells()
         per_draw = np.log1p(-np.minimum(2 * chance if self.undirected else chance, 1 - 1e-16))
@@ -109,5 +109,5 @@ class Rmat:
 
 
 def _expected(log_miss: NDArray[np.float64], cells: NDArray[np.float64], draws: int) -> float:
-    """Expected number of different edges after ``draws`` draws."""
+    """Return the expected number of different edges after ``draws`` draws."""
     return float(-(cells * np.expm1(draws * log_miss)).sum())

@@ -1,9 +1,9 @@
-"""Drawing RMAT edges fast, in any order, with the same result whatever the number of threads.
+"""Draw RMAT edges fast, in any order, with the same result for every number of threads.
 
 Draw ``i`` is a function of the seed and ``i`` alone (splitmix64 as a counter-based generator), so
-nothing needs to be stored to be shared: the columns of the matrix are cut into blocks, and each
-block's worker goes through *all* draws and keeps those that fall into its columns. Drawing anew
-for every block costs time, but no memory: at most 64 M draws are held by each worker.
+workers share no stored draws: the columns of the matrix are cut into blocks, and each block's
+worker repeats *all* draws and keeps those in its columns. That costs time and saves memory: each
+worker holds at most 64 M draws.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from gatherbench.datasets.generated import in_order, worker_count
 from gatherbench.datasets.rmat import Rmat
 from gatherbench.datasets.source import Progress, silent
 
-#: Draws that fall into one block at most, on average (8 B each in memory); fewer where that gives
-#: every worker a block, but no fewer than the second number.
+#: Draws in one block on average (8 B each in memory): the most, and the least that a smaller block,
+#: made to give every worker one, may have.
 _BLOCK_ENTRIES, _SMALL_BLOCK = 1 << 26, 1 << 20
 _LEVELS_AT_ONCE = 4
 _OUTCOMES = 4**_LEVELS_AT_ONCE
@@ -34,10 +34,10 @@ _GAMMA, _MIX1, _MIX2 = _U64(0x9E3779B97F4A7C15), _U64(0xBF58476D1CE4E5B9), _U64(
 def columns(
     law: Rmat, draws: int, seed: int, threads: int | None = None, progress: Progress = silent
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint32]]]:
-    """The graph of the first ``draws`` draws, column by column for ``DatasetWriter.write_columns``.
+    """Yield the graph of the first ``draws`` draws for ``DatasetWriter.write_columns``.
 
     Self-loops and draws outside the matrix are dropped, repeated ones merged; the in-neighbours
-    of a column are sorted. Node numbers are scrambled by a bijection that depends on the seed, for
+    of a column are sorted. Node numbers are scrambled by a bijection that depends on the seed, as
     RMAT's own numbers put the hubs first.
 
     Yields:
@@ -60,7 +60,7 @@ def columns(
             )  # fmt: skip
             if found <= capacity:
                 break
-            capacity = found  # hubs: the block is fuller than the average
+            capacity = found  # a block with hubs exceeds the average
         keys = keys[:found]
         keys.sort()
         return _compress(keys, high - low)
@@ -72,7 +72,7 @@ def columns(
 
 
 def alias_table() -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
-    """Walker's alias table for four levels of the recursion in one step.
+    """Return Walker's alias table for four levels of the recursion in one step.
 
     Returns:
         for each of the 256 outcomes (four bits of the row, then four of the column): the chance in
@@ -109,7 +109,7 @@ def splitmix(counter: Any, seed: Any = _U64(0)) -> Any:  # noqa: B008  # a const
 
 @numba.njit(inline="always")
 def _scramble(node: Any, num_nodes: Any, levels: Any, seed: Any) -> Any:
-    """A bijection of ``0..num_nodes - 1``: mix within the next power of two until inside again."""
+    """Map a node by a bijection of ``0..num_nodes - 1``: mix below 2^levels until in range."""
     mask = (_U64(1) << levels) - _U64(1)
     half = (levels + _U64(1)) >> _U64(1)
     x = node
@@ -130,13 +130,13 @@ def _draw(
     keys: Any, draws: int, seed: Any, chance: Any, other: Any, depth: int, nodes: int, low_: int,
     high_: int, undirected: bool,
 ) -> int:  # fmt: skip
-    """Write ``column << 32 | row`` (column from ``low_``) of every draw in the block's columns.
+    """Write ``column << 32 | row``, column from ``low_``, of each draw in the block's columns.
 
-    Returns how many there are, of which those beyond ``len(keys)`` were not written.
+    Return the number of these draws; only the first ``len(keys)`` are written.
     """
     steps = (depth + 3) // 4
     words = _U64((steps + 1) // 2)
-    spare = _U64(4 * steps - depth)  # levels drawn too many: dropping them leaves the law as it is
+    spare = _U64(4 * steps - depth)  # surplus levels; dropping them keeps the law
     levels, num_nodes, low, high = _U64(depth), _U64(nodes), _U64(low_), _U64(high_)
     found = 0
     for draw in range(draws):
@@ -149,7 +149,7 @@ def _draw(
             else:
                 word = splitmix(counter + _U64(step >> 1), seed)
             slot = word & _U64(_OUTCOMES - 1)
-            alias = _U64(other[slot])  # loaded before the choice, which then needs no branch
+            alias = _U64(other[slot])  # loaded first, so the choice has no branch
             outcome = slot if (word >> _U64(8)) & _U64(0xFFFFFF) < chance[slot] else alias
             row = (row << _U64(4)) | (outcome >> _U64(4))
             column = (column << _U64(4)) | (outcome & _U64(15))
@@ -175,7 +175,7 @@ def _draw(
 
 @numba.njit(nogil=True, cache=True)
 def _compress(keys: Any, num_columns: int) -> Any:
-    """Sorted keys to degrees and rows, each key once."""
+    """Convert sorted keys to degrees and rows, each key once."""
     degrees = np.zeros(num_columns, np.int64)
     rows = np.empty(len(keys), np.uint32)
     kept = 0

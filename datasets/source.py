@@ -1,4 +1,4 @@
-"""What every source of graphs offers: a name, a size known beforehand, and the work itself."""
+"""Define a source of graphs: it has a name, knows its sizes beforehand, and makes the graph."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Protocol, runtime_checkable
 
 from gatherbench.datasets.dataset import DatasetSpec
 
-#: Called now and then during long work with what is being done and how much of *that* is done,
+#: A callback for long work, called with the current task and the finished fraction of this task,
 #: from 0 to 1.
 Progress = Callable[[str, float], None]
 
 
 def silent(_what: str, _fraction: float) -> None:
-    """The progress callback of a caller who does not want to know."""
+    """Ignore progress: the default callback."""
 
 
 @runtime_checkable
 class GraphSource(Protocol):
-    """One way of getting a graph with features, labels and splits.
+    """A source of a graph with features, labels and splits.
 
-    ``name`` is what a plan calls it, ``summary`` a line for ``gatherbench list datasets``.
-    ``scalable``: whether sizes other than ``scale=1`` can be made.
+    ``name`` is its name in a plan, ``summary`` a line for ``gatherbench list datasets``.
+    ``scalable``: whether it can make sizes other than ``scale=1``.
     """
 
     @property
@@ -33,10 +33,10 @@ class GraphSource(Protocol):
     def scalable(self) -> bool: ...
 
     def estimate(self, scale: float) -> DatasetSpec:
-        """The sizes before any work is done; the number of edges may be off by a little.
+        """Return the sizes before any work is done; the number of edges may be slightly off.
 
         Raises:
-            DatasetError: no such graph can be made, e.g. the scale leaves too few nodes.
+            DatasetError: the graph cannot be made, e.g. the scale leaves too few nodes.
         """
         ...
 
@@ -44,6 +44,6 @@ class GraphSource(Protocol):
         """Make the graph and write it to ``folder`` with a ``DatasetWriter``.
 
         Raises:
-            DatasetError: it cannot be had here; the message says why and what would help.
+            DatasetError: the graph is unavailable here; the message has cause and remedy.
         """
         ...

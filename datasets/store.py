@@ -1,8 +1,8 @@
-"""Where dataset folders lie, how they are opened, and what is checked before one is believed.
+"""Locate, open and check dataset folders.
 
-Every file is compared with the spec, and unless it is left out every element of every array is
-looked at. When that is passed, the folder remembers the lengths and modification times of its
-files, and it is not repeated until one of them changes.
+Every file is compared with the spec, and by default every element of every array is checked. A
+folder that passes records the lengths and modification times of its files; the check of elements
+is repeated only after one of them changes.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from gatherbench.plugins import require_read_back
 
 __all__ = ["DatasetError", "data_root", "dataset_folder", "folder_bytes", "open_dataset"]
 
-#: What else lies in the data folder: downloads, and minibatches.
+#: Other folders of the data folder: downloads, and minibatches.
 RESERVED = ("raw", "traces")
-#: Bytes looked at in one piece.
+#: Bytes checked in one piece.
 _CHUNK_BYTES = 32 << 20
-#: Entries of ``indices`` looked at at a time: indexing by int32 makes an int64 copy.
+#: Entries of ``indices`` in one piece: indexing by int32 makes an int64 copy.
 _ENTRIES = 1 << 22
-#: Bytes of a GPU cache line. Rows that are no multiple of it are where alignment matters.
+#: Bytes of a GPU cache line. Alignment matters for rows that are no multiple of it.
 _LINE_BYTES = 128
 
 #: Marks the bad elements of a piece of an array.
@@ -50,7 +50,7 @@ _Look = Callable[[NDArray[Any]], NDArray[np.bool_]]
 
 
 def data_root() -> Path:
-    """Where dataset folders lie: ``$GATHERBENCH_DATA``, or the user's cache directory."""
+    """Return the parent of dataset folders: ``$GATHERBENCH_DATA``, or the user's cache folder."""
     chosen = os.environ.get("GATHERBENCH_DATA")
     if chosen:
         return Path(chosen).expanduser()
@@ -60,11 +60,11 @@ def data_root() -> Path:
 
 
 def dataset_folder(name: str, scale: float = 1.0, root: Path | None = None) -> Path:
-    """The folder of a dataset, e.g. ``<root>/products-like@0.01``; it need not exist.
+    """Return the folder of a dataset, e.g. ``<root>/products-like@0.01``; it may be missing.
 
     Raises:
-        DatasetError: a name that could lead out of ``root`` or is one of :data:`RESERVED`, or a
-            scale that is not positive.
+        DatasetError: the name could lead out of ``root`` or is one of :data:`RESERVED`, or the
+            scale is 0 or less.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         shown = name if len(name) <= 100 else f"{name[:40]}…"
@@ -87,12 +87,12 @@ def open_dataset(folder: Path, progress: Progress = silent, *, check: bool = Tru
     """Map a dataset folder, read-only, after checking it.
 
     Args:
-        check: look at every element, unless the folder remembers that this was done; a case of a
-            run leaves it to the run's preparation.
+        check: check every element, unless the folder records a passed check; cases of a run omit
+            this, as the run's preparation does it.
 
     Raises:
-        DatasetError: a folder that is unfinished, damaged, of another format version, or holds
-            what no dataset may hold; the message names the file and the remedy.
+        DatasetError: the folder is unfinished, damaged, of another format version, or holds an
+            invalid value; the message names the file and the remedy.
     """
     spec, files = read_spec(folder)
     arrays = {array: map_array(folder, array, file) for array, file in files.items()}
@@ -104,10 +104,10 @@ def open_dataset(folder: Path, progress: Progress = silent, *, check: bool = Tru
 
 
 def map_array(folder: Path, array: str, file: ArrayFile) -> NDArray[Any]:
-    """Map one ``.npy`` file, read-only, if it is what the spec says.
+    """Map one ``.npy`` file, read-only, after comparing it with the spec.
 
     Raises:
-        DatasetError: missing, cut short, too long, garbled, or of another dtype or shape.
+        DatasetError: it is missing, truncated, too long, garbled, or of another dtype or shape.
     """
     path = array_path(folder, array)
     try:
@@ -128,10 +128,10 @@ def map_array(folder: Path, array: str, file: ArrayFile) -> NDArray[Any]:
 
 
 def check_values(data: GraphDataset, progress: Progress) -> None:
-    """Refuse values that no dataset may have.
+    """Check every value of a dataset's arrays.
 
     Raises:
-        DatasetError: naming the file and the first bad element.
+        DatasetError: one is invalid; the message names the file and the first bad element.
     """
     n, spec = data.spec.num_nodes, data.spec
     if data.indptr[0] != 0:
@@ -154,7 +154,7 @@ def check_values(data: GraphDataset, progress: Progress) -> None:
                 where = tuple(int(x) for x in np.argwhere(bad)[0])
                 at = ", ".join(str(x) for x in (start + where[0], *where[1:]))
                 _refuse(data, array, f"[{at}] = {piece[where]} {what}")
-    seen = np.zeros(n, np.bool_)  # looks at every id: that costs little beside the rest
+    seen = np.zeros(n, np.bool_)  # the ids are few, so none is left out
     for array in (f"{split}_ids" for split in SPLITS):
         ids: NDArray[np.int64] = getattr(data, array)
         if len(ids) and (ids.min() < 0 or ids.max() >= n):
@@ -166,7 +166,7 @@ def check_values(data: GraphDataset, progress: Progress) -> None:
 
 
 def _pieces(values: NDArray[Any], overlap: int) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Runs of rows and where they start; with ``overlap``, each begins in the one before it."""
+    """Yield runs of rows with their first row's number; ``overlap`` rows are in two runs."""
     rows = max(2, _CHUNK_BYTES // max(1, values.itemsize * int(np.prod(values.shape[1:]))))
     for start in range(0, len(values), rows - overlap):
         yield start, values[start : start + rows]
@@ -181,7 +181,7 @@ def _outside(low: int, high: int) -> _Look:
 
 
 class BadArrayError(DatasetError):
-    """An array of a dataset holds what it must not: ``what``, in words."""
+    """An array of a dataset holds an invalid value; ``what`` describes it."""
 
     def __init__(self, folder: Path, array: str, what: str) -> None:
         super().__init__(f"{array_path(folder, array)}: {what}; {remedy(folder)}")
@@ -200,7 +200,7 @@ def _is_remembered(folder: Path) -> bool:
 
 
 def remember(folder: Path) -> None:
-    """Note that a full check was passed, unless the folder cannot be written to."""
+    """Record a passed full check, if the folder is writable."""
     try:
         (folder / MARKER).write_text(json.dumps(_fingerprint(folder)))
     except OSError as error:
@@ -215,7 +215,7 @@ def _fingerprint(folder: Path) -> dict[str, list[int]]:
 
 
 def nodes_in_no_edge(data: GraphDataset) -> int:
-    """How many nodes have neither in- nor out-neighbours."""
+    """Return the number of nodes without in-neighbours and out-neighbours."""
     connected = np.diff(data.indptr) > 0
     for start in range(0, len(data.indices), _ENTRIES):
         connected[data.indices[start : start + _ENTRIES]] = True
@@ -223,9 +223,9 @@ def nodes_in_no_edge(data: GraphDataset) -> int:
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """Sizes, degrees, row layout and provenance of a dataset; degrees are in-degrees.
+    """Return sizes, in-degrees, row layout and provenance of a dataset.
 
-    The keys are ready to be printed in their order; counts are ``int``, the mean degree ``float``,
+    The keys are in the order for printing; counts are ``int``, the mean degree ``float``, keys of
     sizes in bytes end in ``_bytes``.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Graphs of any size by seed: RMAT in the named shapes of ``shapes.toml``, and rows without edges.
+"""Generate graphs of any size by seed: RMAT in the shapes of ``shapes.toml``, and bare rows.
 
-They stand in where the real graph is too large to fetch or not free to ship. What a gather feels
-is kept: the number of rows and their width, the mean degree, and hubs that many minibatches share.
+They replace real graphs that are too large to fetch or not free to ship. They keep the properties
+that affect a gather: number and width of rows, mean degree, and hubs that many minibatches share.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from gatherbench.datasets.rmat import Rmat
 from gatherbench.datasets.source import Progress
 from gatherbench.datasets.writer import DatasetWriter
 
-#: Of ``uniform`` at scale 1: 8 GiB of rows of 400 B, as in ogbn-products; no multiple of a line of
-#: 128 B.
+#: ``uniform`` at scale 1: 8 GiB of rows of 400 B, as in ogbn-products; 400 B is no multiple of a
+#: cache line, 128 B.
 ROWS, WIDTH, CLASSES = (8 << 30) // 400, 100, 47
-#: Bytes of a row of the others, 4 GiB each.
+#: Bytes of a row of the other uniform tables, 4 GiB each.
 ROW_BYTES = (4, 64, 512, 8192)
 _SEED = 0
 
@@ -31,8 +31,8 @@ _SEED = 0
 class SyntheticSource:
     """An RMAT graph of one shape; the fields are those of ``shapes.toml``.
 
-    A scale multiplies nodes, edges and splits alike, so mean degree, row width and the share of
-    training nodes stay. Scales above 1 make larger graphs.
+    A scale multiplies nodes, edges and splits alike; mean degree, row width and the share of
+    training nodes stay the same. Scales above 1 make larger graphs.
     """
 
     name: str
@@ -44,12 +44,12 @@ class SyntheticSource:
     num_classes: int
     splits: tuple[int, int, int]
     source: str
-    unlike: str = ""  # in what it is known to differ from the graph of that shape, with the source
-    skew: float = 3.0  # of the same shape by hash (hashed.py)
+    unlike: str = ""  # known differences from the real graph, with their source
+    skew: float = 3.0  # of the hashed graph of this shape (hashed.py)
     scalable: bool = True
 
     def estimate(self, scale: float) -> DatasetSpec:
-        """The sizes at this scale. The edges made scatter about theirs: 0.1 % at a million edges.
+        """Return the sizes at this scale; generated edges vary by 0.1 % at a million edges.
 
         Raises:
             DatasetError: the scale leaves too few nodes for the mean degree, or more nodes than
@@ -60,7 +60,7 @@ class SyntheticSource:
             raise DatasetError(f"{self.name} at scale {scale:g}: {nodes:,} nodes, at most 2^31 - 1")
         if nodes < 2 or edges < 1:
             raise DatasetError(f"{self.name} at scale {scale:g}: too small, choose a larger scale")
-        Rmat(nodes, self.undirected).draws_for(edges)  # refuses what is too dense
+        Rmat(nodes, self.undirected).draws_for(edges)  # raises if it is too dense
         return DatasetSpec(
             name=self.name,
             scale=scale,
@@ -83,8 +83,8 @@ class SyntheticSource:
         )
 
     def prepare(self, folder: Path, scale: float, progress: Progress) -> None:
-        """Generate the graph, then its features chunk by chunk; see ``GraphSource.prepare``."""
-        from gatherbench.datasets.rmat_draw import columns  # numba, which takes its time to load
+        """Generate the graph, then its features in runs of rows; see ``GraphSource.prepare``."""
+        from gatherbench.datasets.rmat_draw import columns  # loads numba, which is slow
 
         spec = self.estimate(scale)
         law = Rmat(spec.num_nodes, self.undirected)
@@ -103,7 +103,7 @@ class SyntheticSource:
 
 @functools.cache
 def named_shapes() -> tuple[SyntheticSource, ...]:
-    """The sources of ``shapes.toml``, in its order."""
+    """Return the RMAT sources of ``shapes.toml``, in its order."""
     text = Path(__file__).with_name("shapes.toml").read_text()
     return tuple(
         SyntheticSource(name=name, **{**fields, "splits": tuple(fields["splits"])})
@@ -115,8 +115,8 @@ def named_shapes() -> tuple[SyntheticSource, ...]:
 class UniformSource:
     """Random float32 features ``[scale × rows, width]``, no edges; every row is a training node.
 
-    What a data path does with such a table depends on nothing but the path: no sampler takes time,
-    no hub is asked for again and again. It is what the sensors of a GPU are held against.
+    The time of a data path on such a table depends on the path alone: no sampler takes time, and no
+    row recurs as a hub does. The sensors of a GPU are checked against it.
     """
 
     name: str = "uniform"
@@ -153,7 +153,7 @@ class UniformSource:
 
 
 def uniform_sources() -> tuple[UniformSource, ...]:
-    """``uniform``, and ``uniform-4`` to ``uniform-8192`` by the bytes of a row."""
+    """Return ``uniform``, and ``uniform-4`` to ``uniform-8192`` by the bytes of a row."""
     summary = "4 GiB of random rows of {} B, no edges"
     return UniformSource(), *(
         UniformSource(f"uniform-{size}", summary.format(size), True, (4 << 30) // size, size // 4)
@@ -162,7 +162,7 @@ def uniform_sources() -> tuple[UniformSource, ...]:
 
 
 def _write_random(writer: DatasetWriter, progress: Progress) -> None:
-    """Labels and features."""
+    """Write labels and features."""
     spec = writer.spec
     writer.write_labels(generated.random_labels(spec.num_nodes, spec.num_classes, _SEED))
     sizes = spec.num_nodes, spec.feature_dim, spec.feature_dtype

@@ -1,4 +1,4 @@
-"""Writes a dataset folder: array by array, checked as a whole before anybody can open it."""
+"""Write a dataset folder array by array, and check it as a whole before it can be opened."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ from gatherbench.datasets.files import check_free_space, exclusive, new_folder
 from gatherbench.datasets.source import Progress, silent
 from gatherbench.datasets.store import check_values, map_array, remember
 
-#: Of a header: the magic, the version, and the length of what follows, two bytes.
+#: Bytes of a header's prefix: the magic, the version, and the length of the rest, two bytes.
 _PREFIX_BYTES = np.lib.format.MAGIC_LEN + 2
-#: Elements written at a time where a whole table is given.
+#: Elements written at a time from a whole table.
 _CHUNK = 1 << 22
 
 
 class DatasetWriter:
-    """Writes one dataset folder; a context manager that publishes the folder when it is left.
+    """Write one dataset folder: a context manager that publishes the folder at its end.
 
     Each of :meth:`write_columns`, :meth:`write_features`, :meth:`write_labels` and
-    :meth:`write_splits` is called once, in any order. An existing dataset is replaced, any other
-    folder is refused. A second writer of the same folder waits for the first.
+    :meth:`write_splits` is called once, in any order. The writer replaces an existing dataset and
+    refuses any other existing folder. A second writer of the same folder waits for the first.
 
     Args:
-        folder: where the dataset is to lie, e.g. from ``dataset_folder``.
-        spec: its sizes. ``num_edges`` may be an estimate: the number written takes its place.
-        progress: told of the full check that comes before publishing.
+        folder: the dataset's folder, e.g. from ``dataset_folder``.
+        spec: its sizes. ``num_edges`` may be an estimate: the written number replaces it.
+        progress: called during the full check before publishing.
 
     Raises:
-        DatasetError: a place that cannot be written to, or with too little space (on entering, or
-            while writing); on leaving, a part that was not written, has other sizes than the spec
-            says, or holds what no dataset may hold (see ``open_dataset``).
+        DatasetError: on entering or while writing, the place is not writable or the disk is full;
+            at the end, a part is missing, differs in size from the spec, or holds an invalid value
+            (see ``open_dataset``).
     """
 
     def __init__(self, folder: Path, spec: DatasetSpec, progress: Progress = silent) -> None:
@@ -82,13 +82,13 @@ class DatasetWriter:
                 self._complete()
 
     def note(self, text: str) -> None:
-        """Add a sentence to the spec's notes, e.g. what the work has shown."""
+        """Add a sentence to the spec's notes, e.g. a property that was found while writing."""
         self._notes.append(text)
 
     def note_content(self) -> None:
-        """Add a checksum of all arrays, written before, to the notes.
+        """Add a checksum of all arrays to the notes; they must be written before.
 
-        For a graph that no seed and no release identifies: two of one size differ in it alone.
+        It identifies an imported graph, which has neither seed nor release.
         """
         self._progress("checksum", 0.0)
         whole = hashlib.sha256()
@@ -98,17 +98,17 @@ class DatasetWriter:
         self.note(f"checksum of the arrays: {whole.hexdigest()[:16]}")
 
     def keep(self, name: str, values: NDArray[Any]) -> None:
-        """Keep an array in a file beside those of the graph, which a dataset may do without."""
+        """Save an optional array in a file of its own in the folder."""
         np.save(self._staged / name, values)
 
     def write_columns(
         self, columns: Iterable[tuple[NDArray[np.integer[Any]], NDArray[np.integer[Any]]]]
     ) -> NDArray[np.int64]:
-        """Write a graph column by column, without ever holding all of it; returns the in-degrees.
+        """Write a graph in runs of columns, without holding all of it; return the in-degrees.
 
         Args:
-            columns: in order, runs of columns: how many in-neighbours each has (``[n]``), and
-                those in-neighbours one after the other (``[sum]``).
+            columns: runs of columns in order: the number of in-neighbours of each (``[n]``), and
+                these in-neighbours one after the other (``[sum]``).
         """
         degrees: list[NDArray[np.int64]] = []
 
@@ -133,7 +133,7 @@ class DatasetWriter:
         self._write("features", self.spec.feature_dtype, features, width)
 
     def write_hashed(self) -> None:
-        """Leave the feature table out: its file is a hole (``DatasetSpec.hashed``)."""
+        """Write no feature rows: make the table's file a hole (``DatasetSpec.hashed``)."""
         dtype = np.dtype(self.spec.feature_dtype)
         shape = (self.spec.num_nodes, self.spec.feature_dim)
         entry = self._files["features"] = ArrayFile.of("features", dtype, shape)
@@ -142,7 +142,7 @@ class DatasetWriter:
             file.truncate(entry.bytes)
 
     def write_labels(self, labels: NDArray[np.integer[Any]]) -> None:
-        """Write the labels ``[N]``: classes from 0, or -1 for a node without one."""
+        """Write the labels ``[N]``: classes from 0, or -1 for a node without a label."""
         self._write("labels", np.int64, (labels,))
 
     def write_splits(
@@ -158,7 +158,7 @@ class DatasetWriter:
     def _write(
         self, array: str, dtype: DTypeLike, chunks: Iterable[NDArray[Any]], width: int | None = None
     ) -> None:
-        """Write one array chunk by chunk; its header is written again once its length is known."""
+        """Write one array chunk by chunk, and its header again once its length is known."""
         real, tail = np.dtype(dtype), () if width is None else (width,)
         length, nodes = 0, self.spec.num_nodes
         with array_path(self._staged, array).open("wb") as file:
@@ -186,7 +186,7 @@ class DatasetWriter:
         self._files[array] = ArrayFile.of(array, real, (length, *tail))
 
     def _complete(self) -> None:
-        """Check what was written and add the spec."""
+        """Check the written arrays and add the spec."""
         missing = [array for array in ARRAYS if array not in self._files]
         if missing:
             raise DatasetError(f"{self.folder}: never written: {', '.join(missing)}")
@@ -201,7 +201,7 @@ class DatasetWriter:
         check_values(data, self._progress)
         write_spec(self._staged, spec, {array: self._files[array] for array in ARRAYS})
         remember(self._staged)
-        self._refuse_foreign()  # once more: writing takes its time
+        self._refuse_foreign()  # again: the folder may have appeared while writing
 
     def _refuse_foreign(self) -> None:
         if os.path.lexists(self.folder) and (why := not_ours(self.folder)):
@@ -209,7 +209,7 @@ class DatasetWriter:
 
 
 def _write_header(file: BinaryIO, array: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    """NumPy's header of format 1.0, padded with spaces before its last byte, a line feed."""
+    """Write NumPy's header of format 1.0, padded with spaces before its last byte, a line feed."""
     made = io.BytesIO()
     fields = {"descr": dtype.str, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(made, fields)

@@ -1,7 +1,7 @@
-"""WordNet as a dataset: the real graph with text on its nodes that needs no download.
+"""Make a dataset of WordNet, a real graph with text on its nodes that needs no download.
 
-The shipped file holds which words each gloss counts, hashed; the feature table is built from it
-here in whole numbers, so that every machine gets the same bits.
+The shipped file holds the hashed words of each gloss; this module counts them in whole numbers, so
+that the feature table has the same bits on every machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FEATURE_DIM = 300
 #: Lexicographer files 00 to 44, lexnames(5WN).
 NUM_CLASSES = 45
 
-#: Pointer symbols of wninput(5WN) and what they say, those that few share first.
+#: Pointer symbols of wninput(5WN) and their meanings; of several pointers the first here counts.
 SYMBOLS = {
     "@": "hypernym",
     "~": "hyponym",
@@ -55,7 +55,7 @@ SYMBOLS = {
     "-u": "member of usage",
     "+": "derivationally related",
 }
-#: What a neighbour is to a node: it says so itself, or the neighbour says the inverse.
+#: Kinds of edges: the node's pointer to its neighbour, or the inverse of the neighbour's pointer.
 RELATIONS = (*SYMBOLS.values(), *(f"inverse of {kind}" for kind in SYMBOLS.values()))
 
 TRAIN, VAL, TEST = 0, 1, 2
@@ -114,17 +114,17 @@ class WordnetSource:
             )
             writer.write_labels(arrays["labels"])
             writer.write_splits(*(np.flatnonzero(split == part) for part in (TRAIN, VAL, TEST)))
-        # The licence wants its notice on every copy.
+        # The licence requires its notice on every copy.
         shutil.copy(_HERE / "LICENSE.WordNet", folder)
 
 
 def gloss_features(
     word_counts: Words, word_slots: Words, progress: Progress
 ) -> Iterator[NDArray[np.float32]]:
-    """Yields the feature table float32 ``[N, 300]`` in runs of rows.
+    """Yield the feature table float32 ``[N, 300]`` in runs of rows.
 
     A row sums +1 or -1 in its words' columns (``tools/convert_wordnet.py``, ``word_slot``), and is
-    divided by its Euclidean length; it stays zero where all its words cancel. The sums are whole
+    divided by its Euclidean length; it stays zero if all its words cancel. The sums are whole
     numbers and IEEE 754 rounds square root and division correctly, so the result is exact
     everywhere.
     """
