@@ -1,10 +1,10 @@
-"""The doors by which a side feature enters a plan: a model, a sampler, a context around each step.
+"""Load the user's classes that a plan names: a model, a sampler, a context around each step.
 
-Each is a class that the plan names, ``module:Class``, from the current folder, ``PYTHONPATH`` or
-what is installed. (The fourth door is a strategy, which has a registry.) A sampler and a step
-context may be given parameters behind the name, ``module:Class share=0.5 every=8``: they are the
-fields of the class, a frozen dataclass whose ``__post_init__`` raises ``ValueError`` for values
-that make no sense. ``bench/neighbours/`` has one of each.
+Each of these doors is a class ``module:Class`` from the current folder, ``PYTHONPATH`` or an
+installed package. (The fourth door is a strategy, which has a registry.) Parameters of a sampler or
+a step context follow the name, ``module:Class share=0.5 every=8``: they are the fields of the
+class, a frozen dataclass whose ``__post_init__`` raises ``ValueError`` for invalid values.
+``bench/neighbours/`` has examples.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: The models that are ours, by their names in a plan; any other is a ``module:Class``.
+#: The built-in models, by their names in a plan; any other is a ``module:Class``.
 MODELS = {"sage": "GraphSAGE", "gat": "GAT", "mlp": "MLP"}
-#: What a model is called with. One that also has a parameter ``relations`` is given their number,
-#: and minibatches with the kind of each edge.
+#: The arguments of a model. One that also has a parameter ``relations`` gets their number, and
+#: minibatches with the kind of each edge.
 MODEL_ARGUMENTS = ("in_channels", "hidden", "out_channels", "num_layers")
 RELATIONS = "relations"
 
 
 class OwnSampler(ABC):
-    """Parameters of a sampler, which :meth:`open` makes; it draws on the CPU.
+    """Parameters of a user's sampler, which :meth:`open` makes; it draws on the CPU.
 
     Attributes:
-        in_order: whether a minibatch depends on those before it, so that one thread draws them.
+        in_order: whether a minibatch depends on earlier ones, so that one thread draws them all.
     """
 
     in_order: ClassVar[bool] = False
@@ -49,7 +49,7 @@ class OwnSampler(ABC):
     def open(
         self, indptr: NDArray[Any], indices: NDArray[Any], fanouts: Sequence[int], seed: int
     ) -> Any:
-        """A :class:`~gatherbench.bench.sampling.sampler.Sampler` of a graph.
+        """Return a :class:`~gatherbench.bench.sampling.sampler.Sampler` of a graph.
 
         Args:
             seed: the workload's.
@@ -57,23 +57,23 @@ class OwnSampler(ABC):
 
 
 class AroundStep(ABC):
-    """Parameters of what is put around forward and backward pass of each step; see :meth:`open`."""
+    """Parameters of a context around forward and backward pass of each step; see :meth:`open`."""
 
     @abstractmethod
     def open(self, model: nn.Module, device: torch.device, folder: Path) -> Any:
-        """A :class:`~gatherbench.bench.run.step_context.StepContext` for the steps of a model.
+        """Return a :class:`~gatherbench.bench.run.step_context.StepContext` for a model's steps.
 
         Args:
             model: its layers may be changed.
-            folder: for files; it is made when it is needed.
+            folder: for the context's files; it is created when it is needed.
         """
 
 
 def opened(words: str, kind: type[T]) -> T:
-    """The object of a door that the words name, ``module:Class key=value …``.
+    """Build the object that the words name, ``module:Class key=value …``.
 
     Raises:
-        ValueError: there is no such class, or it has no such parameter or value.
+        ValueError: the class, the parameter or the value does not exist.
     """
     name, *given = words.split() or [""]
     found: Any = class_named(name, kind)
@@ -93,24 +93,24 @@ def opened(words: str, kind: type[T]) -> T:
 
 
 def short_name(words: str) -> str:
-    """The words without the module: ``Class key=value …``."""
+    """Return the words without the module: ``Class key=value …``."""
     name, *given = words.split() or [""]
     return " ".join([name.rpartition(":")[2], *given])
 
 
 def class_named(name: str, kind: type[T]) -> type[T]:
-    """The class ``module:Class``, of the kind that is wanted.
+    """Import the class ``module:Class``, a subclass of ``kind``.
 
     Raises:
-        ValueError: there is none.
+        ValueError: it is missing, or no such subclass.
     """
     module, _, class_name = name.partition(":")
     here = str(Path.cwd())
-    if here not in sys.path:  # a console script has its own folder there instead
+    if here not in sys.path:  # for a console script, sys.path starts elsewhere
         sys.path.insert(0, here)
     try:
         found: Any = getattr(importlib.import_module(module), class_name)
-    except Exception as error:  # whatever the user's module raises
+    except Exception as error:  # a user's module may raise anything
         raise ValueError(
             f"{name!r} is no class, module:Class, of the current folder or PYTHONPATH"
             f" ({words_of(error)})"
@@ -121,14 +121,14 @@ def class_named(name: str, kind: type[T]) -> type[T]:
 
 
 def own_model(name: str) -> type[nn.Module]:
-    """The class that ``my_module:MyGNN`` names.
+    """Import the user's model that ``my_module:MyGNN`` names.
 
-    It is called as ``MyGNN(in_channels, hidden, out_channels, num_layers)`` and makes an
-    ``nn.Module`` whose ``forward(x, batch)`` turns the fetched rows ``x``, float32 ``[B, D]``, and
+    ``MyGNN(in_channels, hidden, out_channels, num_layers)`` returns an ``nn.Module`` whose
+    ``forward(x, batch)`` turns the fetched rows ``x``, float32 ``[B, D]``, and
     their ``MiniBatch`` into the seeds' logits ``[S, out_channels]``, as ``BlockGNN.forward`` does.
 
     Raises:
-        ValueError: there is no such module or class, or it is not called like this.
+        ValueError: module or class are missing, or it has other parameters.
     """
     from torch import nn
 
@@ -146,7 +146,7 @@ def own_model(name: str) -> type[nn.Module]:
 
 
 def is_relational(model: str) -> bool:
-    """Whether the model is told the kinds of edges."""
+    """Return whether the model receives the kinds of edges."""
     return model not in MODELS and RELATIONS in inspect.signature(own_model(model)).parameters
 
 

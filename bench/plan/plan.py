@@ -1,9 +1,9 @@
-"""A plan: which strategies are measured on which workloads, how often, and where.
+"""Read a plan: which strategies are measured on which workloads, how often, and where.
 
-Plans are TOML files. They are checked before anything runs, so that a typo costs a second and not
-a night: an unknown key or name is answered with the nearest right one. Lists in a workload or a
-strategy expand to every combination, and every combination times the least ``repeats`` is a
-:class:`Case`; ``bench/read/stopping.py`` adds repeats until the epochs are known precisely enough.
+Plans are TOML files. They are checked before anything runs, so that a typo costs a second instead
+of a night: the error for an unknown key or name has the nearest right one. Lists in a workload or a
+strategy expand to every combination, and each repeat of a combination is a :class:`Case`;
+``bench/read/stopping.py`` adds repeats until the intervals of the epochs are narrow enough.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: A day at the least: each case is a process. All of them stand in plan.json and in memory.
+#: The largest number of cases: a day at least, as each is a process. plan.json lists all of them.
 MOST_CASES = 100_000
-#: No epoch takes less, and no limit of a case's time is longer than ten days.
+#: Lower bound of an epoch's time, and the longest time limit of a case, ten days.
 SHORTEST_EPOCH_S, LONGEST_S = 1e-4, 864_000
 #: The ways of sampling in which a GPU draws.
 GPU_SAMPLING = ("gpu", "uva")
-#: In place of a strategy's name: every one of ours that the plan does not name. What is installed
-#: beside us does not change what a shipped plan measures.
+#: In place of a strategy's name: every built-in one that the plan does not name. Strategies of
+#: other packages are excluded, so that a shipped plan measures the same everywhere.
 EVERY_OTHER = "*"
-#: Of memory and disk that are free, what tables and graph may take.
+#: The share of free memory and disk that tables and graph may take.
 _ROOM = 0.9
 
 _UNUSED = "no plan needed it; leave it out"
-#: Words of older plans, by key and value (``""``: any), and what to do now.
+#: Keys and values (``""``: any) of older plans, with their replacements.
 _GONE = {
     ("min_repeats", ""): "say repeats = [LEAST, MOST]",
     ("max_repeats", ""): "say repeats = [LEAST, MOST]",
@@ -57,7 +57,7 @@ _GONE = {
     ("partitions", ""): "a workload names its sampler, as in the guide",
 }
 
-#: A list of values leaves something to measure; larger numbers than these are slips.
+#: Types of values: a list has at least one, and numbers above these limits are typing errors.
 OneOrMore: TypeAlias = T | Annotated[list[T], Field(min_length=1)]
 Repeats = Annotated[int, Field(ge=1, le=10_000)]
 FromOne = Annotated[int, Field(ge=1, le=2**31 - 1)]
@@ -65,7 +65,7 @@ FromNought = Annotated[int, Field(ge=0)]
 Width = Annotated[int, Field(ge=1, le=2**20)]
 Ranks = Annotated[int, Field(ge=1, le=1024)]
 Share = Annotated[float, Field(gt=0)]
-#: How a GPU comes to the operations of a training step.
+#: How a GPU receives the operations of a training step.
 Step = Literal["issued", "captured"]
 Scaling = Literal["strong", "weak"]
 
@@ -75,13 +75,13 @@ _DOORS: dict[str, type[Any]] = {"sampler": OwnSampler, "around_step": AroundStep
 
 
 class PlanError(ValueError):
-    """A plan that cannot be run as it is written."""
+    """A plan cannot be run as it is written."""
 
 
 class _Table(BaseModel):
-    """A table of a plan, in which the text below a key describes it."""
+    """A table of a plan; the text below a key describes the key."""
 
-    # ``true`` is no 1, ``"0.1"`` no number, and nothing is infinite.
+    # Numbers are finite; ``true`` and ``"0.1"`` are no numbers.
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
@@ -93,7 +93,7 @@ class _Table(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _gone(cls, given: Any) -> Any:
-        """Say what has replaced words of older plans."""
+        """Refuse a key or value of older plans with its replacement."""
         for (key, value), remedy in _GONE.items():
             if isinstance(given, dict) and key in given and value in ("", given[key]):
                 raise ValueError(f"{key} = {given[key]!r} is gone: {remedy}")
@@ -187,17 +187,17 @@ class Measure(_Table):
 
     @property
     def min_repeats(self) -> int:
-        """Least number of processes for each series."""
+        """The least number of processes for each series."""
         return _as_list(self.repeats)[0]
 
     @property
     def max_repeats(self) -> int:
-        """Largest number of processes for each series."""
+        """The largest number of processes for each series."""
         return _as_list(self.repeats)[-1]
 
     @property
     def steps(self) -> list[Step]:
-        """Ways of giving the GPU a step."""
+        """The ways in which the GPU receives a step."""
         return _as_list(self.step)
 
 
@@ -259,7 +259,7 @@ class WorkloadTable(_Table):
 
     @property
     def count(self) -> int:
-        """How many workloads it expands to."""
+        """The number of workloads of this table."""
         return math.prod(len(_as_list(value)) for _, value in self)
 
     def expand(self) -> Iterator[Workload]:
@@ -267,7 +267,7 @@ class WorkloadTable(_Table):
         axes["fanouts"] = [tuple(fanouts) for fanouts in self.fanouts]
         for fields in _combined(axes):
             workload = Workload(**fields)
-            # Of one rank it means nothing, and would only give the workload a second id.
+            # Scaling has no meaning for one rank: it would only give the workload a second id.
             yield workload if workload.gpus > 1 else replace(workload, scaling="strong")
 
 
@@ -290,7 +290,7 @@ class StrategyTable(BaseModel):
 
     @property
     def count(self) -> int:
-        """How many strategies it expands to; ``"*"`` counts as one."""
+        """The number of strategies of this table; ``"*"`` counts as one."""
         return math.prod(len(_as_list(value)) for value in (self.model_extra or {}).values())
 
     def expand(self) -> Iterator[dict[str, Any]]:
@@ -319,10 +319,10 @@ class Plan(_Table):
     """A strategy and its parameters; lists expand to every combination."""
 
     def fitted(self, host_bytes: int, disk_bytes: int) -> Plan:
-        """The plan with scales for which there is so much room, where it asks for that.
+        """Return the plan with tables of ``fit`` at the largest scales that fit into these bytes.
 
         Raises:
-            DatasetError: no size of a graph has room.
+            DatasetError: every size of a graph is too large.
         """
         tables = []
         for table in self.workload:
@@ -333,7 +333,7 @@ class Plan(_Table):
         return self.model_copy(update={"workload": tables})
 
     def with_ranks(self, ranks: int) -> Plan:
-        """The plan with so many ranks for workloads that do not say ``gpus``."""
+        """Return the plan with this number of ranks for workloads without ``gpus``."""
         tables = [
             table if "gpus" in table.model_fields_set else table.model_copy(update={"gpus": ranks})
             for table in self.workload
@@ -353,22 +353,22 @@ class Plan(_Table):
         return self
 
     def workloads(self) -> list[Workload]:
-        """Every workload of the plan, each once, in the order written."""
+        """Return every workload of the plan, each once, in the written order."""
         every = (w for table in self.workload for w in table.expand())
         return list(
             dict.fromkeys(replace(w, step=step) for w in every for step in self.measure.steps)
         )
 
     def cases(self) -> list[Case]:
-        """Every case that is run whatever it finds, in order.
+        """Return the cases of the least repeats, in the order of the run.
 
         Repeats are outermost and the strategies are shuffled anew within each, so that a drift of
-        the machine (heat, a neighbour) falls on all strategies alike. Each strategy is run on all
-        workloads, such as numbers of ranks, before the next one; first of all comes the baseline.
-        So a run that is cut short has something to compare.
+        the machine (heat, other load) affects all strategies alike. Each strategy runs on all
+        workloads, such as numbers of ranks, before the next one. The baseline comes first of all,
+        so that an interrupted run can be compared with it.
 
         Raises:
-            PlanError: a strategy, one of its parameters, a dataset or a model is not known.
+            PlanError: a strategy, one of its parameters, a dataset or a model is unknown.
         """
         chosen = self._strategies()
         for workload in self.workloads():
@@ -392,7 +392,7 @@ class Plan(_Table):
         return _one_file_each(cases)
 
     def _strategies(self) -> dict[tuple[str, str], _Chosen]:
-        """By name and variant."""
+        """Return the plan's strategies by name and variant."""
         from gatherbench.strategies.registry import STRATEGIES, build
 
         named = {table.name for table in self.strategy}
@@ -412,7 +412,7 @@ class Plan(_Table):
 
 
 class _Chosen(NamedTuple):
-    """A path of a plan; ``other``: one of those that ``"*"`` stands for."""
+    """A strategy of a plan; ``other``: ``"*"`` has added it."""
 
     strategy: Strategy
     params: dict[str, Any]
@@ -420,7 +420,7 @@ class _Chosen(NamedTuple):
 
     @property
     def suits(self) -> bool:
-        """Whether ``"*"`` means this path."""
+        """Whether ``"*"`` includes this strategy: it reads no file."""
         return "file" not in self.strategy.needs
 
 
@@ -435,7 +435,7 @@ class NamedCase(_Table):
 
 
 class ResolvedPlan(BaseModel):
-    """A plan as ``plan.json`` keeps it: every case spelled out. ``--resume`` goes by it."""
+    """The content of ``plan.json``: a plan with its list of cases, which ``--resume`` reads."""
 
     name: str
     description: str = ""
@@ -448,7 +448,7 @@ class ResolvedPlan(BaseModel):
 
     @classmethod
     def of(cls, plan: Plan, cases: list[Case]) -> ResolvedPlan:
-        """The plan with the cases that it expands to."""
+        """Return a plan's content for ``plan.json``, with these cases."""
         kept = plan.model_dump(include={"name", "description", "minutes", "device", "profile"})
         return cls(
             **kept,
@@ -458,10 +458,10 @@ class ResolvedPlan(BaseModel):
         )
 
     def expanded(self) -> list[Case]:
-        """The cases, each with its workload.
+        """Return the cases, each with its workload.
 
         Raises:
-            KeyError: a case names a workload that is not there.
+            KeyError: a case names a missing workload.
             PlanError: two cases would write the same file.
         """
         return _one_file_each(
@@ -473,7 +473,7 @@ class ResolvedPlan(BaseModel):
 
 
 def _one_file_each(cases: list[Case]) -> list[Case]:
-    """The cases, unless two of them are alike but for signs that no file name has."""
+    """Return the cases after checking that their files' names differ."""
     ids = Counter(case.id for case in cases)
     if twice := [name for name, count in ids.items() if count > 1]:
         raise PlanError(f"two cases have the name {twice[0]}: give their parameters other words")
@@ -481,16 +481,16 @@ def _one_file_each(cases: list[Case]) -> list[Case]:
 
 
 def largest_scale(dataset: str, scale: float, host_bytes: int, disk_bytes: int) -> float:
-    """The largest of ``scale``, its half, its quarter, … that has room.
+    """Return the largest of ``scale``, its half, its quarter, … that fits.
 
     Raises:
-        DatasetError: none has.
+        DatasetError: the scale becomes too small for a graph before one fits.
     """
     from gatherbench.datasets.dataset import folder_bytes
     from gatherbench.datasets.registry import get_source
 
     while True:
-        spec = get_source(dataset).estimate(scale)  # refuses what has become too small
+        spec = get_source(dataset).estimate(scale)  # raises once it is too small
         graph = folder_bytes(replace(spec, hashed=True))
         if (
             2 * spec.table_bytes + graph <= _ROOM * host_bytes
@@ -501,15 +501,15 @@ def largest_scale(dataset: str, scale: float, host_bytes: int, disk_bytes: int) 
 
 
 def nearest_or_all(word: object, known: Iterable[str]) -> str:
-    """What to say of a word that is not known: the nearest one, or all there are."""
+    """Return a hint for an unknown word: the nearest known one, or all of them."""
     return nearest(word, known) or f" (known: {', '.join(known)})"
 
 
 def _refuse(workload: Workload, measure: Measure) -> None:
-    """Refuse what cannot be had, and minibatches that leave a rank without nodes.
+    """Check that a workload can run here, and that each rank gets seed nodes.
 
     Raises:
-        ValueError, KeyError: and why.
+        ValueError, KeyError: it cannot; the message has the cause.
     """
     from gatherbench.datasets.files import make_parent
     from gatherbench.datasets.registry import get_source
@@ -536,24 +536,24 @@ def _refuse(workload: Workload, measure: Measure) -> None:
             f" {workload.gpus} ranks: at least {workload.gpus}"
         )
     folder = dataset_folder(workload.dataset, workload.scale)
-    if not folder.exists():  # a graph of the user's own is known by its folder
+    if not folder.exists():  # an imported graph has its folder
         source = get_source(workload.dataset)
         if workload.scale != 1 and not source.scalable:
             raise ValueError(f"{source.name} is one fixed graph: its scale is 1")
-        make_parent(folder)  # else each of its cases would fail for this
+        make_parent(folder)  # if this fails, each of its cases would
 
 
 def _are_fanouts(value: Any) -> bool:
-    """Whether this is a list of whole numbers above 0; ``true`` is none."""
+    """Return whether this is a list of whole numbers above 0; ``true`` is no number."""
     return isinstance(value, list) and bool(value) and all(type(f) is int and f > 0 for f in value)
 
 
 def _combined(axes: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Every combination of one value of each list, or of what is no list."""
+    """Yield every combination of one value from each list; a scalar counts as a list of one."""
     for values in itertools.product(*map(_as_list, axes.values())):
         yield dict(zip(axes, values, strict=True))
 
 
 def _words(error: BaseException) -> str:
-    """A message without the quotes that ``str(KeyError)`` adds."""
+    """Return an error's message without the quotes that ``str(KeyError)`` adds."""
     return str(error.args[0]) if error.args else type(error).__name__

@@ -1,4 +1,4 @@
-"""Plans as files: the shipped ones by name, a user's own by path, and errors in words."""
+"""Load plans, shipped ones by name and a user's own by path, and explain their errors."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from gatherbench.plugins import nearest
 PLANS_FOLDER = Path(__file__).parent / "plans"
 STRATEGIES_FOLDER = Path(__file__).parents[2] / "strategies"
 
-#: In place of a plan's name: the one that decides in some minutes.
+#: In place of a plan's name: the default plan, which takes some minutes.
 USUAL = "usual"
 
 
 def plan_names() -> list[str]:
-    """The plans that come with the package."""
+    """Return the names of the plans in the package."""
     return sorted(path.stem for path in PLANS_FOLDER.glob("*.toml"))
 
 
-#: What a plan's tables are checked against.
+#: The models that check a plan's tables.
 TABLES: dict[str, type[BaseModel]] = {
     "measure": Measure,
     "workload": WorkloadTable,
@@ -42,7 +42,7 @@ TABLES: dict[str, type[BaseModel]] = {
 }
 
 
-#: What a value should have been, by pydantic's types of errors.
+#: The expected kind of value, by pydantic's types of errors.
 _WANTED = {
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
     **dict.fromkeys(("float_type", "float_parsing"), "a number"),
@@ -56,8 +56,8 @@ def load_plan(name_or_path: str) -> Plan:
     """Read and check a plan: the name of a shipped one, or a path to a TOML file.
 
     Raises:
-        PlanError: no such plan, no valid TOML, or a key or value that is not right; the message
-            names it and, where one is near, the right one.
+        PlanError: the plan is missing, is no valid TOML, or has a wrong key or value; the message
+            names it and the nearest right one, if there is one.
     """
     path = Path(name_or_path)
     if path.suffix != ".toml":
@@ -82,7 +82,7 @@ def load_plan(name_or_path: str) -> Plan:
     except ValidationError as error:
         problems = "\n  ".join(_explain(e) for e in error.errors() if not _of_the_other(e))
         raise PlanError(f"{path.name}:\n  {problems}") from None
-    # The registry knows them all, but takes seconds to load torch: a path's file has its name.
+    # The registry takes seconds, as it loads torch. A strategy's file has its name.
     known = {file.stem for file in STRATEGIES_FOLDER.glob("[a-z]*.py")}
     known |= set(importlib.metadata.entry_points(group="gatherbench.strategies").names)
     for number, one in enumerate(table.name for table in plan.strategy):
@@ -95,14 +95,14 @@ def load_plan(name_or_path: str) -> Plan:
 
 
 def plan_schema() -> dict[str, Any]:
-    """A JSON Schema of the files of plans, for editors: ``#:schema FILE`` in the first line."""
+    """Return a JSON Schema of plan files, for editors: ``#:schema FILE`` in the first line."""
     schema = Plan.model_json_schema()
-    schema["required"].remove("name")  # a file has one
+    schema["required"].remove("name")  # the file's name is the default
     return schema
 
 
 def _of_the_other(error: Any) -> bool:
-    """Whether a list was tried where one value was given, or one value where a list was."""
+    """Return whether an error comes from trying the wrong one of a value and a list."""
     tried = error["loc"][_named(error) :]
     if not tried:
         return False
@@ -112,12 +112,12 @@ def _of_the_other(error: Any) -> bool:
 
 
 def _named(error: Any) -> int:
-    """How many parts of an error's place name a key; the next says what was tried of a union."""
+    """Return how many parts of an error's ``loc`` name a key; the next is a union's alternative."""
     return 3 if len(error["loc"]) > 1 and isinstance(error["loc"][1], int) else 2
 
 
 def _explain(error: Any) -> str:
-    """One pydantic error as ``workload[0].modle: unknown key; did you mean 'model'?``."""
+    """Format one pydantic error: ``workload[0].modle: unknown key; did you mean 'model'?``."""
     where = ""
     table: type[BaseModel] = Plan
     for depth, part in enumerate(error["loc"]):

@@ -1,4 +1,4 @@
-"""What is trained on what: everything that decides which minibatches an epoch has."""
+"""Define a workload: graph, model and sampling, which decide the minibatches of an epoch."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from typing import Any, Literal
 
 from gatherbench.bench.plan.doors import MODELS, short_name
 
-#: The model that looks at no edge: trained on rows of a table without a graph (``uniform``).
+#: The model that uses no edges: it trains on rows of a table without a graph (``uniform``).
 GRAPHLESS = "mlp"
-#: Characters of a name before its digest, so that it and what is hung on it name a file.
+#: Characters of a name before its digest: with its suffixes it has to be a valid file name.
 _LONGEST = 180
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A dataset, a model and the way minibatches are drawn. Hashable; its id stands in every row.
+    """A dataset, a model and the sampling of minibatches. It is hashable; every row has its id.
 
     ``fanouts`` are listed from the seed nodes outwards (PyG's order): the paper's ``--fan-out
     10,25`` in DGL's order, input layer first, is ``(25, 10)`` here. ``max_batches`` cuts the epoch
     short (0: the whole epoch).
 
-    ``gpus`` ranks train together (on a host: processes). By ``scaling``,
-    ``batch_size`` seeds are those of a step of all ranks (``strong``: the same steps as one rank
-    takes, each split) or of one rank (``weak``: fewer steps an epoch, and larger ones).
+    ``gpus`` ranks train together (without a GPU: processes). By ``scaling``, ``batch_size`` counts
+    the seeds of a step of all ranks (``strong``: the steps of one rank, each split) or of one rank
+    (``weak``: fewer and larger steps an epoch).
 
-    ``sampler`` names a sampler that draws other minibatches than ours, ``around_step`` what is put
-    around forward and backward pass of each step (:mod:`.doors`). ``step`` says whether the host
-    issues a step or has the GPU replay it.
+    ``sampler`` names a sampler that replaces the built-in one, ``around_step`` a context around
+    forward and backward pass of each step (:mod:`.doors`). ``step``: the host issues a step
+    (``issued``) or the GPU replays it (``captured``).
     """
 
     dataset: str
@@ -55,12 +55,12 @@ class Workload:
 
     @property
     def step_seeds(self) -> int:
-        """Seed nodes of a step of all ranks together."""
+        """The number of seed nodes of a step of all ranks together."""
         return self.batch_size * (self.gpus if self.scaling == "weak" else 1)
 
     @property
     def trace_id(self) -> str:
-        """Names the minibatches alone: workloads that differ only in the model share a trace."""
+        """The name of the minibatches: workloads that differ only in the model share it."""
         fan = "x".join(str(f) for f in self.fanouts)
         fields = self._fields()
         for other in ("model", "hidden", "around_step", "step"):
@@ -71,7 +71,7 @@ class Workload:
     def id(self) -> str:
         """A readable name with a digest of every field: ``wordnet-sage16x2-b1000-1f2e3d4c``.
 
-        Of a model of the user's own the class alone is readable.
+        A user's own model is named by its class alone.
         """
         model = f"{self.model.rpartition(':')[2]}{self.hidden}x{self.layers}"
         step = f"-{_class_of(self.around_step)}" if self.around_step else ""
@@ -86,7 +86,7 @@ class Workload:
         return f"{name[:_LONGEST]}-{_digest(json.dumps(fields, sort_keys=True))}"
 
     def _fields(self) -> dict[str, Any]:
-        """What the digests stand for: of a usual workload what they stood for ever since."""
+        """Return the digest's fields, without later ones at their defaults, so old ids remain."""
         fields = asdict(self)
         if self.gpus == 1:
             del fields["gpus"], fields["scaling"]
@@ -97,7 +97,7 @@ class Workload:
 
 
 def workload_name(fields: Mapping[str, Any]) -> str:
-    """A workload of ``plan.json`` in words: its graph, its model, and what is not as usual."""
+    """Describe a workload of ``plan.json``: graph, model, and values that are no defaults."""
     if fields["model"] == GRAPHLESS:
         many, rows = fields["max_batches"], fields["batch_size"]
         return f"{fields['dataset']} ({many} minibatches of {rows})"
@@ -124,18 +124,18 @@ def workload_name(fields: Mapping[str, Any]) -> str:
 
 
 def ranks_of(fields: Mapping[str, Any]) -> int:
-    """Ranks of a workload of ``plan.json``."""
-    ranks: int = fields.get("gpus", 1)  # plans were written before them
+    """Return the number of ranks of a workload of ``plan.json``."""
+    ranks: int = fields.get("gpus", 1)  # missing in older plans
     return ranks
 
 
 def ranks_in_words(ranks: int, rank: str = "rank") -> str:
-    """``1 rank``, ``2 ranks``."""
+    """Format a number of ranks: ``1 rank``, ``2 ranks``."""
     return f"{ranks} {rank}{'s' if ranks > 1 else ''}"
 
 
 def workload_names(workloads: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """:func:`workload_name` by id; where two would read alike, with the id's digest."""
+    """Return :func:`workload_name` by id; equal names get the id's digest."""
     names = {ident: workload_name(fields) for ident, fields in workloads.items()}
     count = Counter(names.values())
     return {
@@ -146,7 +146,7 @@ def workload_names(workloads: Mapping[str, Mapping[str, Any]]) -> dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One workload run once with one strategy."""
+    """One run of one workload with one strategy."""
 
     workload: Workload
     strategy: str
@@ -156,18 +156,18 @@ class Case:
 
     @property
     def id(self) -> str:
-        """Names the case in file names and messages."""
+        """The name of the case in file names and messages."""
         return case_id(self.workload.id, self.strategy, self.variant, self.repeat)
 
     @property
     def names(self) -> dict[str, Any]:
-        """What tells it from the other cases of a run, by column of the table."""
+        """The values that distinguish it from other cases of a run, by column of the table."""
         names = {"workload": self.workload.id, "strategy": self.strategy, "variant": self.variant}
         return {**names, "repeat": self.repeat}
 
 
 def case_id(workload: str, strategy: str, variant: str, repeat: int) -> str:
-    """:attr:`Case.id`, by the fields of its rows: a plan of elsewhere names no other folder."""
+    """Return :attr:`Case.id` from a row's fields, as a plain file name even for a foreign plan."""
     words = re.sub(r"[^A-Za-z0-9]+", "-", variant)
     name = f"{workload}.{strategy}.{words}.r{repeat}"
     if len(name) > _LONGEST:
@@ -176,7 +176,7 @@ def case_id(workload: str, strategy: str, variant: str, repeat: int) -> str:
 
 
 def _class_of(words: str) -> str:
-    """The class that the words of a door name, as a part of a file's name."""
+    """Return the class that the words of a door name, as a part of a file's name."""
     return re.sub(r"\W+", "-", short_name(words).partition(" ")[0], flags=re.ASCII)
 
 
