@@ -1,6 +1,6 @@
 """A model of one's own: a plan in this folder says `model = "own_model:SumGNN"`.
 
-`Counted` and `cost` may be left out: then its epochs are measured, and not predicted.
+`Counted` and `cost` are optional: without them its epochs are measured but not predicted.
 """
 
 from itertools import pairwise
@@ -11,7 +11,7 @@ from gatherbench.bench.run.training_cost import Counted, TrainingCost
 
 
 class SumGNN(nn.Module, Counted):
-    """Sums of neighbours' rows, then a linear layer."""
+    """A model that sums neighbours' rows and applies a linear layer, once for each hop."""
 
     def __init__(self, in_channels, hidden, out_channels, num_layers):
         super().__init__()
@@ -19,7 +19,7 @@ class SumGNN(nn.Module, Counted):
         self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
 
     def forward(self, x, batch):
-        """Rows ``[B, D]`` of the minibatch -> logits ``[S, out_channels]`` of its seeds."""
+        """Turn the minibatch's rows ``[B, D]`` into its seeds' logits ``[S, out_channels]``."""
         for layer, block in zip(self.layers, reversed(range(len(batch.edges))), strict=True):
             source, target = batch.edges[block]
             sums = x[: batch.num_nodes[block]].clone().index_add_(0, target, x[source])
@@ -28,12 +28,12 @@ class SumGNN(nn.Module, Counted):
 
     @staticmethod
     def cost(in_channels, hidden, out_channels, num_nodes, num_edges):
-        """What a step takes: operations, bytes of GPU memory, kernels, bytes of edges."""
+        """Return what a step takes: operations, bytes of GPU memory, kernels, bytes of edges."""
         widths = [in_channels, *[hidden] * (len(num_edges) - 1), out_channels]
         operations = bytes_moved = 0
         for layer, block in enumerate(reversed(range(len(num_edges)))):
             wide, out, targets = widths[layer], widths[layer + 1], num_nodes[block]
-            forward = 2 * targets * wide * out  # as many of the weights; of the input but the first
+            forward = 2 * targets * wide * out  # backward: weights, and inputs but the first
             operations += (3 if layer else 2) * forward + num_edges[block] * wide
             bytes_moved += 4 * (3 * num_edges[block] * wide + 4 * targets * (wide + out))
         return TrainingCost(operations, bytes_moved, 30 * len(num_edges), 16 * sum(num_edges))

@@ -47,21 +47,21 @@ def main() -> None:
 
 def train(options: argparse.Namespace, device: torch.device) -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
-    torch.manual_seed(options.seed + rank)  # of the draws; the weights are those of rank 0
+    torch.manual_seed(options.seed + rank)  # seeds the draws; rank 0 gives the weights
     graph = open_dataset(prepare_dataset("wordnet"))
     y, train_ids = (torch.from_numpy(np.array(ids)) for ids in (graph.labels, graph.train_ids))
-    # As many seeds on every rank: all wait for one another's gradients in every step. Every
-    # world-th node, because ids are sorted by class.
+    # Every rank needs as many seeds, as all wait for one another's gradients in each step. Each
+    # takes every world-th node, because ids are sorted by class.
     seeds = train_ids[: len(train_ids) // world * world][rank::world]
 
-    # One table a machine, which every rank reads in place.
+    # One table for each machine, which all its ranks read in place.
     x = gatherbench.shared_table(graph.features)
     features = gatherbench.unified(x, strategy=options.strategy, device=device)
 
     data = Data(y=y, edge_index=torch.empty((2, 0), dtype=torch.int64), num_nodes=len(y))
     sampler = NeighborSampler(graph.indptr, graph.indices, FANOUTS)
     batches = NodeLoader(data, sampler, seeds, batch_size=options.batch_size // world, shuffle=True)
-    loader = FeatureLoader(batches, features)  # fetches the next batch beside training
+    loader = FeatureLoader(batches, features)  # prefetches the next batch
 
     model = GraphSAGE(x.shape[1], options.hidden, len(FANOUTS), graph.spec.num_classes, dropout=0.5)
     model = DistributedDataParallel(model.to(device))
@@ -89,7 +89,7 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
     weights = b"".join(p.detach().cpu().numpy().tobytes() for p in model.parameters())
     digests: list[Any] = [None] * world
     dist.all_gather_object(digests, hashlib.sha256(weights).hexdigest()[:16])
-    if rank == 0:  # one and the same, or the ranks have trained models of their own
+    if rank == 0:  # ranks with different weights would have trained separately
         print("parameters by rank:", *digests)
 
 

@@ -1,7 +1,7 @@
 """GraphSAGE on WordNet in plain PyG, with the features moved by a strategy of your choice.
 
 A user of PyG changes the two marked lines: they let a strategy fetch the features. Everything else
-is ordinary PyG, on a GPU where there is one. Takes under a minute on a CPU::
+is ordinary PyG, on a GPU if there is one. It takes under a minute on a CPU::
 
     python examples/train_wordnet.py
     python examples/train_wordnet.py --strategy cpu_gather --epochs 5
@@ -30,7 +30,7 @@ FANOUTS = (10, 5)
 
 
 def main(arguments: Sequence[str] | None = None) -> float:
-    """Train and test; the accuracy on the test nodes."""
+    """Train and test; return the accuracy on the test nodes."""
     options = _options(arguments)
     torch.manual_seed(options.seed)
     graph = open_dataset(prepare_dataset("wordnet"))
@@ -38,17 +38,17 @@ def main(arguments: Sequence[str] | None = None) -> float:
         torch.from_numpy(np.array(array))
         for array in (graph.features, graph.labels, graph.train_ids, graph.test_ids)
     )
-    # The sampler holds the graph; PyG asks for an edge_index to know that there are edges.
+    # The sampler holds the graph; PyG requires an edge_index as a sign that there are edges.
     data = Data(y=y, edge_index=torch.empty((2, 0), dtype=torch.int64), num_nodes=len(y))
     sampler = NeighborSampler(graph.indptr, graph.indices, FANOUTS)
 
-    # Line 1: in place of `data.x = x`.
+    # Line 1 replaces `data.x = x`.
     features = gatherbench.unified(x, strategy=options.strategy, device=options.device)
 
     def loader(ids: torch.Tensor) -> FeatureLoader:
-        # Shuffled, so that --max-batches takes nodes of every class: ids are sorted by class.
+        # Shuffled, as ids are sorted by class and --max-batches needs nodes of every class.
         batches = NodeLoader(data, sampler, ids, batch_size=1024, shuffle=True)
-        # Line 2: each batch gets its x, one batch ahead where the strategy overlaps.
+        # Line 2: each batch gets its x, prefetched if the strategy overlaps.
         return FeatureLoader(batches, features)
 
     model = GraphSAGE(x.shape[1], options.hidden, len(FANOUTS), graph.spec.num_classes, dropout=0.5)
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
 
 
 def _first(loader: FeatureLoader, count: int) -> Iterator[Data]:
-    """The first ``count`` batches; all of them for 0."""
+    """Yield the first ``count`` batches; all of them for 0."""
     return islice(loader, count or None)
 
 

@@ -2,7 +2,7 @@
 
 A benchmark that trains should train on a real task. This measures the test accuracy of always
 answering the class most frequent among the training nodes, of logistic regression on the features
-alone, and of the project's GraphSAGE with its sampler. Runs on a CPU in a few minutes::
+alone, and of the project's GraphSAGE with its sampler. It runs on a CPU in a few minutes::
 
     python examples/wordnet_accuracy.py
     python examples/wordnet_accuracy.py --epochs 20 --seeds 1
@@ -29,13 +29,13 @@ PENALTIES = (0.0, 1e-6, 1e-5, 1e-4)
 
 
 def majority(data: GraphDataset) -> float:
-    """Test accuracy of always answering the most frequent class of the training nodes."""
+    """Return the test accuracy of always answering the training nodes' most frequent class."""
     answer = np.bincount(data.labels[data.train_ids]).argmax()
     return float((data.labels[data.test_ids] == answer).mean())
 
 
 def logistic_regression(data: GraphDataset, steps: int) -> tuple[float, float, float]:
-    """Multinomial logistic regression by L-BFGS from zero; convex, so without a seed.
+    """Fit multinomial logistic regression by L-BFGS from zero; convex, so without a seed.
 
     Returns:
         Test accuracy and the squared-norm penalty that was best on the validation nodes, and the
@@ -49,7 +49,7 @@ def logistic_regression(data: GraphDataset, steps: int) -> tuple[float, float, f
     weight = torch.zeros(x.shape[1], data.spec.num_classes, requires_grad=True)
     bias = torch.zeros(data.spec.num_classes, requires_grad=True)
     found = []
-    for penalty in sorted(PENALTIES, reverse=True):  # each begins where the last one ended
+    for penalty in sorted(PENALTIES, reverse=True):  # each starts from the last result
         solver = torch.optim.LBFGS([weight, bias], max_iter=steps, line_search_fn="strong_wolfe")
 
         def loss(penalty: float = penalty) -> torch.Tensor:
@@ -60,7 +60,7 @@ def logistic_regression(data: GraphDataset, steps: int) -> tuple[float, float, f
             return value
 
         solver.step(loss)
-        loss()  # the line search may have ended on a trial point: the gradient where it stands
+        loss()  # gradient at the end, as the line search may end on a trial point
         with torch.no_grad():
             right = (x @ weight + bias).argmax(dim=1) == y
         accuracy = right[val].float().mean().item(), right[test].float().mean().item()
@@ -70,7 +70,7 @@ def logistic_regression(data: GraphDataset, steps: int) -> tuple[float, float, f
 
 
 def graphsage(data: GraphDataset, workload: Workload, epochs: int) -> float:
-    """Test accuracy after the last epoch, every neighbour used."""
+    """Train GraphSAGE; return its test accuracy after the last epoch, with every neighbour."""
     sampler = NeighborSampler(data.indptr, data.indices, workload.fanouts)
     every = NeighborSampler(data.indptr, data.indices, [-1] * workload.layers)
     features, labels = np.asarray(data.features), torch.from_numpy(np.array(data.labels))

@@ -1,7 +1,7 @@
 """A data path of one's own: torch's `index_select` into staging memory, then one copy.
 
-It asks whether the CPU reads scattered rows faster in ascending order. What that costs is part of
-the path: sorting the ids, and putting the rows into the order of the minibatch where they arrive.
+It tests whether the CPU reads scattered rows faster in ascending order. The path includes the costs
+of that: sorting the ids, and restoring the minibatch's order of rows on the device.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gatherbench.strategies.places import with_index
 
 @dataclass(frozen=True)
 class OwnRows(Strategy):
-    """``order`` in which the CPU reads the rows: as ``given`` or ``ascending``."""
+    """Rows by `index_select`; ``order``: the CPU reads them as ``given`` or ``ascending``."""
 
     name: ClassVar[str] = "own_rows"
     summary: ClassVar[str] = "torch's index_select into staging memory, then one copy"
@@ -32,7 +32,7 @@ class OwnRows(Strategy):
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         path = staged_path(ids, row_bytes)
-        places = 8 * ids.numel() if self.order == "ascending" else 0  # int64, beside the rows
+        places = 8 * ids.numel() if self.order == "ascending" else 0  # int64 for each row
         return replace(path, copy_engine_bytes=path.copy_engine_bytes + places)
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
@@ -40,7 +40,7 @@ class OwnRows(Strategy):
 
 
 class OwnRowsFetcher(Fetcher):
-    """Blocks until the staged rows are copied, so that the staging memory is free again."""
+    """Fetch rows, and block until the staged ones are copied and the staging memory is free."""
 
     def __init__(self, features: Tensor, device: torch.device, ascending: bool) -> None:
         super().__init__(features, with_index(device))
@@ -63,7 +63,7 @@ class OwnRowsFetcher(Fetcher):
             rows = torch.empty_like(rows).index_copy_(0, places.to(self.device), rows)
         if self.device.type == "cpu":
             return self._ring.issue(lambda: rows)
-        # The result may be taken on another stream than the one on which this is queued.
+        # The caller may use the result on another stream than this copy's.
         queued = torch.cuda.current_stream(self.device).record_event()
         return self._ring.issue(lambda: after(queued, rows))
 

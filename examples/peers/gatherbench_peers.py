@@ -1,7 +1,7 @@
-"""How PyG, DGL and WholeGraph fetch rows: their own functions, in the loop that measures ours.
+"""Fetch rows by PyG's, DGL's and WholeGraph's own functions, in the loop that measures ours.
 
-A policy of ours that is named after another library is our kernel; here their code runs. Rows are
-fresh memory in each minibatch, as in their loaders. What is read on a GPU has not run on one yet.
+A built-in policy that is named after another library is our kernel; here their code runs. Rows are
+new memory in each minibatch, as in their loaders. What a GPU reads has not run on one yet.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from gatherbench.strategies.places import path_skip, with_index
 
 
 class WholeGraph:
-    """Their library, started for one process, or for all ranks of ``torch.distributed``'s group."""
+    """The library, started for one process, or for all ranks of ``torch.distributed``'s group."""
 
     def __init__(self, ranks: Ranks | None = None) -> None:
-        """Raises whatever importing and starting the library raises."""
+        """Start the library; this raises the errors of importing and starting it."""
         if importlib.util.find_spec("librmm") is not None:
-            # Their own loader finds it by way of libraft, which they need for nothing else.
+            # Its own loader finds this by way of libraft, which is needed only for that.
             importlib.import_module("librmm").load_library()
         self.version = str(importlib.import_module("pylibwholegraph").__version__)
         self._start = importlib.import_module("pylibwholegraph.torch.initialize")
@@ -53,10 +53,10 @@ class WholeGraph:
             )
 
     def table(self, values: Tensor, kind: str = "continuous", location: str = "cpu") -> Any:
-        """A table of theirs with these ``values`` ``[N, D]``, of which a rank fills its part.
+        """Make a WholeGraph table with these ``values`` ``[N, D]``; each rank fills its part.
 
         Args:
-            kind: ``continuous``: each rank sees all of it; or ``distributed``: they ask each other.
+            kind: ``continuous``: each rank maps all of it; or ``distributed``: ranks exchange rows.
             location: ``cpu`` or ``cuda``.
         """
         rows, width = values.shape
@@ -71,12 +71,12 @@ class WholeGraph:
         return theirs
 
     def gather_from(self, rows: Tensor, ids: Tensor) -> Tensor:
-        """Rows ``[len(ids), D]`` of memory that is not theirs, by their kernel, in the ids' order.
+        """Gather rows ``[len(ids), D]`` of other memory by WholeGraph's kernel, in the ids' order.
 
-        Their Python takes tables of their own alone; their C function takes any address.
+        Its Python functions accept only its own tables; its C function accepts any address.
 
         Raises:
-            RuntimeError: it refuses.
+            RuntimeError: the C function fails.
         """
         env, gather = self._raw_gather
         out = torch.empty((len(ids), rows.shape[1]), dtype=rows.dtype, device=ids.device)
@@ -94,12 +94,12 @@ class WholeGraph:
         return env, library.wholememory_gather
 
     def free(self, table: Any) -> None:
-        """Give the table back."""
+        """Free the table."""
         self._tensors.destroy_wholememory_tensor(table)
 
     def close(self) -> None:
-        """End the library and its process group, which else complains, or waits, at exit."""
-        if self._joined:  # their own end would destroy the group that the ranks train in
+        """End the library and its process group, which otherwise warns, or hangs, at exit."""
+        if self._joined:  # its finalize would destroy the training's group
             self._start.wmb.finalize()
             self._start.reset_communicators()
         else:
@@ -115,7 +115,7 @@ def _version(package: str) -> str | None:
 
 @dataclass(frozen=True)
 class Peer(Strategy):
-    """What the peers have in common: a package that may not be there."""
+    """The base class of the peers: strategies that need an optional package."""
 
     package: ClassVar[str]
 
@@ -127,7 +127,7 @@ class Peer(Strategy):
 
 @dataclass(frozen=True)
 class PeerPyg(Peer):
-    """What PyG's loaders do of a minibatch's rows, and its `to(device)` after them."""
+    """The work of PyG's loaders on a minibatch's rows, followed by `to(device)`."""
 
     package: ClassVar[str] = "torch-geometric"
     name: ClassVar[str] = "peer_pyg"
@@ -140,7 +140,7 @@ class PeerPyg(Peer):
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         gather = importlib.import_module("torch_geometric.loader.utils").index_select
-        # To the host the copy is forced: towards a GPU there is always one.
+        # A copy to the host is forced, as a path to a GPU always has one.
         return PeerFetcher(features, device, lambda t, ids, to: gather(t, ids).to(to, copy=True))
 
 
@@ -166,7 +166,7 @@ class PeerDgl(Peer):
         return staged_path(ids, row_bytes)
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
-        os.environ.setdefault("DGLBACKEND", "pytorch")  # else it asks, and writes into the home
+        os.environ.setdefault("DGLBACKEND", "pytorch")  # or DGL writes into the home folder
         wrap = importlib.import_module("dgl.storages").wrap_storage
 
         def fetch(table: Tensor, ids: Tensor, to: torch.device) -> Tensor:
@@ -205,7 +205,7 @@ class PeerWholegraph(Peer):
         return -(-table_bytes // world) if self.memory == "gpu" else 0
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-        """Of one rank."""
+        """Describe the data path of one rank."""
         return self._path(ids, row_bytes, torch.zeros_like(ids), Ranks(0, 1, 1))
 
     def data_paths(self, of: Minibatches) -> Iterator[DataPath]:
@@ -243,7 +243,7 @@ class PeerWholegraph(Peer):
 
 
 class PeerFetcher(Fetcher):
-    """Calls ``fetch(table, ids, device)`` of a peer; what that queues is on the current stream."""
+    """Call ``fetch(table, ids, device)`` of a peer, which queues work on the current stream."""
 
     def __init__(
         self,
@@ -269,6 +269,6 @@ class PeerFetcher(Fetcher):
     def _close(self) -> None:
         self._ring.close()
         if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # a gather may still read what is released here
+            torch.cuda.synchronize(self.device)  # a gather may still read the table
         self._release()
         del self._table, self._fetch
