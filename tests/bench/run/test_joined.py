@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gatherbench.bench.run.joined import joined
 from gatherbench.bench.run.part import PartWriter, read_part, rows_of
 from gatherbench.bench.run.rows import Row, RowMaker
+from gatherbench.outside import fresh
 
 MAKE = RowMaker("run", "abc", "box", "host", "w", "tiny", "cpu_gather", "pinned", 0)
 
@@ -22,7 +23,7 @@ def of_rank(rank: int, *observations: tuple[str, str, str, float, int]) -> list[
 
 
 def whole(folder: Path, ranks: Iterable[list[Row]]) -> list[Row]:
-    path = folder / "part.jsonl"
+    path = fresh(folder / "part.jsonl")
     with closing(PartWriter(path)) as out:
         joined(list(ranks), out)
     return rows_of(read_part(path))
