@@ -1,4 +1,4 @@
-"""`gatherbench check`: whether a strategy or a meter keeps the contract, before it is used."""
+"""`gatherbench check`: test whether a strategy or a meter keeps its contract, before use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gatherbench.strategies.base import Strategy
 
 OK, SKIPPED, FAILED = "ok", "skipped", "FAILED"
-#: For so long a meter is tried.
+#: Seconds for which a meter is tried.
 WINDOW_S = 0.5
 
 
@@ -61,7 +61,7 @@ def check(
 
 
 def _meter(name: str, as_json: bool) -> None:
-    """Print what a meter says of a window; 1 where it is refused or a sensor of it failed."""
+    """Print a meter's readings of a window; exit with 1 if a sensor failed, 2 for unknown names."""
     from gatherbench.bench.meters.registry import METERS, PLUGINS, tried
 
     ours = {meter.name: meter for meter in METERS}
@@ -81,7 +81,7 @@ def _meter(name: str, as_json: bool) -> None:
 
 
 def judged(variant: Strategy, device: torch.device) -> tuple[str, str]:
-    """The verdict, and why it is not :data:`OK`."""
+    """Return the verdict, and why it is not :data:`OK`."""
     from gatherbench.strategies.conformance import check_strategy
 
     try:
@@ -90,6 +90,6 @@ def judged(variant: Strategy, device: torch.device) -> tuple[str, str]:
             if reason is not None:
                 return SKIPPED, str(reason)
             check_strategy(variant, device)
-    except Exception as error:  # whatever is wrong with it
+    except Exception as error:  # a faulty strategy may raise anything
         return FAILED, words_of(error)
     return OK, ""

@@ -1,4 +1,4 @@
-"""What the commands share: consoles, the options of a run's folder, and errors for bad input."""
+"""Give the commands their consoles, the options of a run's folder, and errors for bad input."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-#: Exit status of a command.
+#: Exit statuses of a command.
 OK, FAILED, BAD_INPUT = 0, 1, 2
-#: Where ``make calibrate`` puts the profile of this machine, and others look for it.
+#: The folder where ``make calibrate`` puts the profile of this machine, and others look for it.
 CALIBRATIONS = Path("calibration")
 
 RunArgument = Annotated[
@@ -33,9 +33,9 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 
 
 def asking(question: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a command whose options are the fields of a dataclass, before those of its own.
+    """Make a command whose first options are the fields of a dataclass.
 
-    The command is called with the question first.
+    The command gets an instance as its first argument.
     """
     asked = signature(question, eval_str=True).parameters
 
@@ -53,10 +53,10 @@ def asking(question: type[Any]) -> Callable[[Callable[..., None]], Callable[...,
 
 
 def run_folder(folder: Path | None, results: Path) -> Path:
-    """The folder given, or that of the newest run below ``results``.
+    """Return the folder if given, else that of the newest run below ``results``.
 
     Raises:
-        RunError: there is none.
+        RunError: there is no run.
     """
     from gatherbench.bench.read.tables import newest_run
 
@@ -64,16 +64,16 @@ def run_folder(folder: Path | None, results: Path) -> Path:
 
 
 def console(stderr: bool = False, quiet: bool = False) -> Console:
-    """A console as wide as the terminal; 120 columns into a file or a pipe."""
+    """Return a console as wide as the terminal; 120 columns into a file or a pipe."""
     from rich.console import Console
 
     found = Console(stderr=stderr, quiet=quiet)
-    # Into a file or a pipe there is no width to fit: wide enough that tables do not fold.
+    # A file or a pipe has no width: use one at which tables do not fold.
     return found if found.is_terminal else Console(stderr=stderr, quiet=quiet, width=120)
 
 
 def print_table(table: Table, as_json: bool) -> None:
-    """Print a table, or a JSON list with an object for each of its lines; cells are texts."""
+    """Print a table, or a JSON list with an object for each of its lines; cells are strings."""
     if not as_json:
         console().print(table)
         return
@@ -83,7 +83,7 @@ def print_table(table: Table, as_json: bool) -> None:
 
 
 def print_json(value: object) -> None:
-    """Print it as JSON that every reader takes: without NaN."""
+    """Print a value as JSON that every reader accepts: without NaN."""
     typer.echo(json.dumps(value, indent=1, allow_nan=False))
 
 
@@ -100,7 +100,7 @@ def _words(cell: RenderableType) -> str:
 
 
 def fail(message: str) -> NoReturn:
-    """End with the message and exit status 2."""
+    """Print the message as an error, and end with exit status 2."""
     said = "\n".join(map(plain, message.splitlines()))
     colour = False if os.environ.get("NO_COLOR") else None  # None: on a terminal
     typer.secho(f"error: {said}", err=True, fg=typer.colors.RED, color=colour)
@@ -109,7 +109,7 @@ def fail(message: str) -> NoReturn:
 
 @contextmanager
 def writing(place: Path, option: str) -> Iterator[None]:
-    """End with exit status 2 where ``place`` cannot be written, which ``option`` chooses."""
+    """End with exit status 2 if ``place``, which ``option`` chooses, cannot be written."""
     try:
         yield
     except OSError as error:

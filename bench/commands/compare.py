@@ -1,4 +1,4 @@
-"""`gatherbench compare`: has a build become slower? Two runs of one plan, with an exit status."""
+"""`gatherbench compare`: compare two runs of one plan, with an exit status for slower builds."""
 
 from __future__ import annotations
 

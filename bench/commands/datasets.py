@@ -74,7 +74,7 @@ def info(
     with bad_input(DatasetError, OSError):
         folder = Path(name) if Path(name).is_dir() else dataset_folder(name, scale)
         if not folder.exists():
-            get_source(name)  # a name that is none is refused with the nearest one
+            get_source(name)  # refuses an unknown name, and suggests the nearest
         if as_json:
             print_json(describe(folder))
         else:

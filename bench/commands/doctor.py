@@ -1,4 +1,4 @@
-"""`gatherbench doctor`: what this machine has and lacks."""
+"""`gatherbench doctor`: list what this machine has and lacks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def doctor(as_json: JsonOption = False) -> None:
 
 
 def table_of(findings: Sequence[Finding]) -> Group:
-    """A line for each finding and one that counts them; readable at 80 columns."""
+    """Return a line for each finding and one that counts them; readable at 80 columns."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text

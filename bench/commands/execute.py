@@ -1,4 +1,4 @@
-"""From a plan on the command line to a table and pictures: what ``gatherbench run`` does."""
+"""Turn a plan on the command line into a table and pictures; ``gatherbench run`` calls this."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ from gatherbench.outside import plain
 from gatherbench.plugins import Plugins
 from gatherbench.strategies import registry as strategies
 
-if TYPE_CHECKING:  # the first process of a launcher alone needs it
+if TYPE_CHECKING:  # only the first process of a launcher needs it
     from gatherbench.bench.run.machines import Group
 
-#: What :data:`USUAL` is, by where it runs.
+#: The plan that :data:`USUAL` stands for, by device.
 USUAL_PLANS = {"cpu": "quick", "cuda": "gpu-decide"}
 
 
 class BadRunError(ValueError):
-    """What was asked for cannot be run; the message says why and what would."""
+    """The requested run is impossible; the message says why, and what would be possible."""
 
 
 def new_run(
@@ -62,16 +62,15 @@ def new_run(
     sensors: Path | None = None,
     group: Group | None = None,
 ) -> PreparedRun:
-    """A folder for a new run of the plan.
+    """Make the folder for a new run of the plan.
 
-    ``device`` and ``profile`` override the plan's; ``trace`` and ``nvtx`` are asked for beside it.
-    ``sensors``: the folder of a run whose check of this GPU's sensors counts. ``group``: the
-    processes of a launcher, of which this is the first; workloads that do not say ``gpus`` have as
-    many ranks.
+    ``device`` and ``profile`` override the plan's; ``trace`` and ``nvtx`` add to it. ``sensors``:
+    the folder of an earlier run whose check of this GPU's sensors is used again. ``group``: the
+    processes of a launcher, of which this is the first; workloads without ``gpus`` use them all.
 
     Raises:
-        BadRunError: the plan is wrong, or asks for a device, cores, ranks or a profile that are not
-            there; or the run of ``sensors`` has checked none, or another GPU's.
+        BadRunError: the plan is wrong, or needs a device, cores, ranks or a profile that is
+            missing; or the run of ``sensors`` has checked no sensors, or those of another GPU.
         StoreError: ``sensors`` is no run folder.
     """
     load = Load.now()
@@ -123,13 +122,13 @@ def new_run(
 
 
 def _described(group: Group | None) -> dict[str, Any]:
-    """The machine for ``env.json``, and how many of them train together."""
+    """Describe the machine for ``env.json``, and how many of them train together."""
     several = group is not None and group.launch.machines > 1
     return describe_machine() | ({"machines": group.launch.machines} if group and several else {})
 
 
 def _machine(env: dict[str, Any]) -> str:
-    """The name of the machine, or of so many that train together."""
+    """Return the name of the machine, or of several that train together."""
     machines = int(env.get("machines", 1))
     return machine_slug(env) if machines == 1 else f"{machines}x-{machine_slug(env)}"
 
@@ -142,16 +141,16 @@ def _checked(folder: Path, env: dict[str, Any]) -> RunStore:
 
 
 def reopen(folder: Path, group: Group | None = None) -> PreparedRun:
-    """An earlier run, to be completed.
+    """Open an earlier run, to complete it.
 
     Raises:
-        BadRunError: a run of another machine, of other ranks, or its plan or machine are none.
-        StoreError: no run folder, or a file in it is damaged.
+        BadRunError: the run has another machine or other ranks, or its plan or machine is invalid.
+        StoreError: ``folder`` is no run folder, or a file in it is damaged.
     """
     load = Load.now()
     store = RunStore.open(folder)
     text, env = store.plan(), store.env()
-    # What could not be read at the end is refused before hours are spent.
+    # Refuse now what would be unreadable at the end, hours later.
     check(folder, text, store.frames(), env)
     store.samples()
     store.timeline()
@@ -194,18 +193,18 @@ def execute(
     err: Console,
     budget_s: float | None = None,
 ) -> int:
-    """Measure what is missing, then print the table and where everything is; the exit status.
+    """Measure what is missing, print the table and the files' places; return the exit status.
 
-    ``budget_s`` seconds after the start no more is measured, and what there is is printed; if it is
-    not given, the plan's ``budget_s`` bounds the time in cases.
+    The measurement stops ``budget_s`` seconds after the start, and the rows so far are printed.
+    Without it, the plan's ``budget_s`` limits the time in cases.
 
     Raises:
-        StoreError: another process runs this folder, or it cannot be read or written.
+        StoreError: another process runs this folder, or the folder cannot be read or written.
     """
     for line in _first_lines(run):
         out.print(line, soft_wrap=True, highlight=False)
     measure = run.measure
-    if budget_s is not None:  # in place of the plan's
+    if budget_s is not None:  # it replaces the plan's
         measure = measure.model_copy(update={"budget_s": 0.0})
     with progress_bar(err) as bar:
         runner = Runner(
@@ -269,7 +268,7 @@ def _refuse_more_threads(
 
 
 def _first_lines(run: PreparedRun) -> Iterator[str]:
-    """How much is measured, where, and where it goes; whether the machine is busy."""
+    """Describe how much is measured, where, and where results go; warn of a busy machine."""
     waiting = Waiting.of(run.store.env())
     busy = run.load is not None and run.load.busy
     minutes = run.store.plan().get("minutes")
@@ -291,7 +290,7 @@ def _first_lines(run: PreparedRun) -> Iterator[str]:
 
 
 def _unseen(run: PreparedRun) -> str:
-    """The paths of which no case was measured, in words."""
+    """Name the paths without any measured case."""
     frames = run.store.frames()
     series = ["workload", "strategy", "variant"]
     seen = {*frames.cases[series].itertuples(index=False, name=None)}
@@ -305,7 +304,7 @@ def _cases(count: int) -> str:
 
 
 def usual_profile(device: str, machine: str) -> str:
-    """The profile of a run that names none: of a GPU its own calibration, if there is one."""
+    """Return the default profile of a run; a GPU's is its own calibration, if there is one."""
     if device == "cpu":
         return DEFAULT_PROFILE
     own = CALIBRATIONS / f"{machine}.toml"
@@ -313,9 +312,9 @@ def usual_profile(device: str, machine: str) -> str:
 
 
 def _plugins(cases: Sequence[Case]) -> dict[str, dict[str, dict[str, str]]]:
-    """What other packages bring to a run: group, name → ``package`` and ``version``.
+    """Return what other packages add to a run: group, name → ``package`` and ``version``.
 
-    Strategies and datasets of its cases, and every meter.
+    This covers the strategies and datasets of its cases, and every meter.
     """
     used: tuple[tuple[Plugins[Any], set[str]], ...] = (
         (strategies.PLUGINS, {case.strategy for case in cases}),
@@ -329,10 +328,10 @@ def _plugins(cases: Sequence[Case]) -> dict[str, dict[str, dict[str, str]]]:
 
 
 def choose_device(wanted: str) -> str:
-    """``cpu`` or ``cuda`` for what the plan or the user asked for.
+    """Return ``cpu`` or ``cuda`` for the device that the plan or the user wants.
 
     Raises:
-        BadRunError: it is not there.
+        BadRunError: there is no such device.
     """
     import torch
 

@@ -1,7 +1,6 @@
-"""What a run leaves when it is over: predictions, a table, pictures and a report.
+"""Complete a run: predictions, a table, pictures and a report.
 
-All of it comes from the rows, so it can be made again: where the disk was full, or for another
-machine.
+All of it comes from the rows, so it can be made again: after a full disk, or for another machine.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from gatherbench.bench.show.views.registry import views_of
 
 
 def finish(store: RunStore, out: Console, err: Console) -> bool:
-    """Predict epochs for the run's profile, print the table, write pictures and report, say where.
+    """Predict epochs for the run's profile, print the table, write pictures and report.
 
     Returns:
-        Whether all of it was written; ``err`` has been told what was not, and what makes it.
+        Whether all of it was written; ``err`` gets what was not, and the command that writes it.
 
     Raises:
         StoreError: the rows contradict each other.
@@ -47,14 +46,14 @@ def finish(store: RunStore, out: Console, err: Console) -> bool:
 
 
 def predict_for(store: RunStore, profile: LinkProfile, out: Console, err: Console) -> bool:
-    """Predict a run's epochs for ``profile`` in place of what they were predicted for; show it.
+    """Replace a run's predictions by those for ``profile``, and show them.
 
     Raises:
         StoreError: the rows contradict each other, or the run is still going.
-        OSError: the predictions cannot be kept in the folder.
+        OSError: the predictions cannot be saved in the folder.
     """
     with only_one(store.folder):
-        # Refuses what cannot be read before anything is replaced; it is this lock that is held.
+        # Refuse unreadable rows before replacing any. The lock is held here, so no run is going.
         run = dataclasses.replace(run_in(store), going=False)
         write_atomically(store.profile_file, profile.to_toml())
         run, whole = _predicted(run, store, profile, err)
@@ -62,10 +61,10 @@ def predict_for(store: RunStore, profile: LinkProfile, out: Console, err: Consol
 
 
 def own_profile(store: RunStore) -> LinkProfile | None:
-    """The profile that the run is predicted for; ``None``: it has none.
+    """Return the profile that the run is predicted for; ``None``: it has none.
 
     Raises:
-        StoreError: its file is damaged.
+        StoreError: the profile's file is damaged.
     """
     try:
         return load_profile(store.profile_file) if store.profile_file.exists() else None
@@ -75,7 +74,7 @@ def own_profile(store: RunStore) -> LinkProfile | None:
 
 
 def _predicted(run: Run, store: RunStore, profile: LinkProfile, err: Console) -> tuple[Run, bool]:
-    """The run with predictions for the profile in place of its own; was there room for them?"""
+    """Return the run with new predictions for the profile, and whether they could be saved."""
     rows, whole = predict(run, profile), True
     try:
         store.replace(is_prediction, rows)
@@ -86,7 +85,7 @@ def _predicted(run: Run, store: RunStore, profile: LinkProfile, err: Console) ->
 
 
 def _shown(run: Run, store: RunStore, out: Console, err: Console, *, everything: bool) -> bool:
-    """Print the tables, write pictures and report, say where; whether all of it was written."""
+    """Print tables, write pictures and report, print their places; return whether all succeeded."""
     folder = store.folder
     where = shlex.quote(str(folder))
     whole = True
@@ -110,7 +109,7 @@ def _shown(run: Run, store: RunStore, out: Console, err: Console, *, everything:
 
 
 def _unwritten(err: Console, remedy: str, what: str, error: OSError) -> bool:
-    """Say that there is no ``what``, and what makes it once there is room; returns ``False``."""
+    """Print that ``what`` is missing, and the command that makes it later; return ``False``."""
     err.print(f"[red]no {what}:[/] {escape(str(error))}; every row is safe.")
     err.print(f"When that is put right: {escape(remedy)}", soft_wrap=True)
     return False

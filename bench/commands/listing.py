@@ -1,4 +1,4 @@
-"""`gatherbench list`: what there is to choose from."""
+"""`gatherbench list`: list the names to choose from."""
 
 from __future__ import annotations
 

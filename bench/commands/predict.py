@@ -1,4 +1,4 @@
-"""`gatherbench predict`: what a machine would do with a run that is there, or with a graph."""
+"""`gatherbench predict`: predict a machine's times for an existing run, or for a graph."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def predict(
 
 
 def _print(frame: pd.DataFrame, shape: Shape, profile: LinkProfile) -> None:
-    """Print the table of a graph's paths, its notes by number."""
+    """Print the table of a graph's paths, with numbered notes."""
     from rich.table import Table
 
     from gatherbench.bench.model.graph import BATCHES

@@ -83,7 +83,7 @@ def probe(
     err, screen = console(stderr=True), console(quiet=as_json)
     with bad_input(ProbeError, ProfileError):
         given, folder = load_profile(base) if base else None, disk_folder(disk)
-        if profile is not None:  # before a minute is spent
+        if profile is not None:  # before it spends a minute
             place = profile.parent if profile.suffix else profile
             with writing(place):
                 place.mkdir(parents=True, exist_ok=True)
@@ -123,7 +123,7 @@ def probe(
 
 
 def _write(place: Path, done: Probed, base: LinkProfile | None) -> Path:
-    """Write the profile as the file, or into the folder; where it is."""
+    """Write the profile as the file, or into the folder; return its path."""
     from gatherbench.bench.probe.probe import FEWEST_ROUNDS
     from gatherbench.bench.probe.profile import profile_of
     from gatherbench.bench.probe.rig import writing
@@ -137,7 +137,7 @@ def _write(place: Path, done: Probed, base: LinkProfile | None) -> Path:
 
 
 def disk_folder(given: str) -> Path | None:
-    """The folder whose disk is timed: the data folder where none is given; ``none``: no disk."""
+    """Return the folder whose disk is timed, by default the data folder; ``none``: no disk."""
     from gatherbench.datasets.store import data_root
 
     if given == "none":
@@ -145,7 +145,7 @@ def disk_folder(given: str) -> Path | None:
     if given and not Path(given).is_dir():
         fail(f"--disk {given}: no such folder; name a folder on the disk, or none")
     root = Path(given) if given else data_root().absolute()
-    # A data folder that is not there yet will lie on the disk of what it is made in.
+    # A data folder that does not exist yet will be on the disk of its first existing parent.
     return next(place for place in (root, *root.parents) if place.is_dir())
 
 

@@ -1,4 +1,4 @@
-"""What `gatherbench run` says while it measures: what is done, when it ends, what disturbs it."""
+"""Show the progress of `gatherbench run`: what is done, when it ends, and what makes it noisy."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.runner import PreparedRun, Progress
 from gatherbench.outside import plain
 
-#: So many noisy cases are said once, with what they mean.
+#: The number of noisy cases after which a warning explains them.
 FEW = 3
 _COLOURS = {"ok": "green", "skipped": "yellow", "failed": "red"}
 
 
 def again(run: PreparedRun) -> str:
-    """The command that goes on with the run."""
+    """Return the command that resumes the run."""
     return escape(f"gatherbench run --resume {shlex.quote(str(run.store.folder))}")
 
 
 def name_of(case: Case) -> str:
-    """The case in a line of what is going on."""
+    """Return the name of a case for a progress line."""
     return plain(f"{case.workload.id} {case.strategy} {case.variant} r{case.repeat}")
 
 
@@ -42,24 +42,24 @@ def reporter(
     left_s: Callable[[], float] = lambda: math.inf,
     clock: Callable[[], float] = time.time,
 ) -> Progress:
-    """Draws the runner's progress: one line that changes on a terminal, elsewhere one a quarter.
+    """Draw the runner's progress: a line that changes on a terminal, elsewhere a line a quarter.
 
-    A case that failed or was skipped has a line, once for each reason.
+    The first case to fail or to be skipped for a reason has a line with it.
 
     Args:
-        left_s: of the run's time.
+        left_s: returns the seconds left for the run.
         clock: seconds since 1970.
     """
     task = bar.add_task("starting", total=1.0)
     cores, told = logical_cores(run.store.env()), set[str]()
     begin, first, done, noisy, shown, quarters = clock(), math.nan, 0, 0, 0.0, 0
-    # A series goes on until it is precise: nobody knows after how many repeats.
+    # A series goes on until it is precise, so the number of repeats is not known in advance.
     more = "+" if run.measure.max_repeats > run.measure.min_repeats else ""
 
     def end(so_far: float, total: int) -> str:
-        """When all will have ended, as far as those tell that have; the bar goes that far.
+        """Estimate the end time from the cases that have ended, and move the bar.
 
-        It never goes back: further cases make the total larger.
+        The bar never moves back, even when further cases make the total larger.
         """
         nonlocal begin, first, shown
         if math.isnan(first):

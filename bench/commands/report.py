@@ -1,4 +1,4 @@
-"""`gatherbench report`: a run as one HTML file."""
+"""`gatherbench report`: write a run as one HTML file."""
 
 from __future__ import annotations
 

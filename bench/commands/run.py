@@ -68,7 +68,7 @@ def run(
 ) -> None:
     """Measure a plan. Prints tables and the answer, writes pictures and a report.
 
-    Started by torchrun, mpirun or srun several processes are one run.
+    Several processes that torchrun, mpirun or srun starts are one run.
     """
     from gatherbench.bench.plan.plan import PlanError
     from gatherbench.bench.plan.plan_file import USUAL, load_plan
@@ -93,7 +93,7 @@ def run(
                 fail(f"{option} goes with a new run: a resumed one keeps what its plan says")
         with bad_input(PlanError):
             if plan and plan != USUAL:
-                load_plan(plan)  # a wrong one is refused before torch is imported
+                load_plan(plan)  # refuse a wrong one before importing torch
 
         from gatherbench.bench.commands.execute import BadRunError, execute, new_run, reopen
         from gatherbench.bench.run.part import StoreError
@@ -120,10 +120,10 @@ def run(
 
 @contextmanager
 def _led(launch: Launch | None) -> Iterator[Group | None]:
-    """The processes of a launcher, of which this is the first; the others end here.
+    """Give the group of a launcher's processes to its first one; the others end here.
 
     Raises:
-        LaunchError: they cannot meet, or the first is gone.
+        LaunchError: the processes cannot connect, or the first is gone.
     """
     if launch is None:
         yield None

@@ -1,4 +1,4 @@
-"""`gatherbench show`: a run as tables in the terminal, or as pictures."""
+"""`gatherbench show`: show a run as tables in the terminal, or as pictures."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def show(
         typer.Option(help="Of --plot: folder for the pictures (default: figures/ in the run's)."),
     ] = None,
 ) -> None:
-    """Print how the paths of a run stand, and the answer in words, or draw it."""
+    """Print a run's tables and the answer in words, or draw its pictures."""
     from gatherbench.bench.read.tables import RunError, load_run
     from gatherbench.bench.show.run import render, render_all
     from gatherbench.bench.show.views.registry import to_json
@@ -56,7 +56,7 @@ def show(
 
 
 def _draw(run: Run, pictures: Path) -> None:
-    """Write the run's pictures into a folder, and say which."""
+    """Write the run's pictures into a folder, and print their paths."""
     from gatherbench.bench.show.view import save_all
     from gatherbench.bench.show.views.registry import views_of
 
