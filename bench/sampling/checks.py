@@ -1,4 +1,4 @@
-"""Arguments that both samplers refuse, in the same words."""
+"""Check the arguments of both samplers, with the same error messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def check_fanouts(fanouts: Sequence[int]) -> tuple[int, ...]:
-    """The fan-outs as a tuple; ``ValueError`` when there is none, a 0, or one below -1."""
+    """Return the fan-outs as a tuple; ``ValueError`` when there is none, a 0, or one below -1."""
     out = tuple(int(fanout) for fanout in fanouts)
     if not out:
         raise ValueError("fanouts: expected one number for each layer, got none")
@@ -24,9 +24,9 @@ def check_fanouts(fanouts: Sequence[int]) -> tuple[int, ...]:
 
 
 def check_graph(indptr: NDArray[Any], indices: NDArray[Any]) -> int:
-    """The number of nodes of a graph in compressed sparse columns.
+    """Return the number of nodes of a graph in compressed sparse columns.
 
-    Does not read the lists: whoever samples them checks what it reads.
+    The lists are not read: a sampler checks what it reads.
 
     Raises:
         TypeError: a dtype is wrong.
@@ -52,11 +52,11 @@ def check_graph(indptr: NDArray[Any], indices: NDArray[Any]) -> int:
 
 
 def check_seeds(seeds: Tensor) -> Tensor:
-    """The seeds, contiguous. Range and repetition are left to the sampler.
+    """Return the seeds, contiguous; the sampler checks their range and repetition.
 
     Raises:
-        TypeError: not a tensor of int64.
-        ValueError: empty, not one-dimensional, or not on the CPU.
+        TypeError: the seeds are no int64 tensor.
+        ValueError: the seeds are empty, not one-dimensional, or not on the CPU.
     """
     if not isinstance(seeds, Tensor):
         raise TypeError(f"seeds: expected a torch tensor, got {type(seeds).__name__}")

@@ -1,7 +1,7 @@
-"""Neighbour sampling on an NVIDIA GPU, by the kernels of ``kernels/sample.cu``.
+"""Sample neighbours on an NVIDIA GPU, with the kernels of ``kernels/sample.cu``.
 
 It draws the same random numbers as the CPU sampler. For one seed both give the same minibatch, bit
-for bit, so the choice of sampler never changes what is trained.
+for bit, so the choice of sampler never changes the training.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ _KERNELS = ("count_kernel", "draw_kernel", "mark_kernel", "relabel_kernel")
 
 
 class DeviceSampler(Sampler):
-    """Draws what :class:`~gatherbench.bench.sampling.numba_sampler.NeighborSampler` draws.
+    """Draws the minibatches of :class:`~gatherbench.bench.sampling.numba_sampler.NeighborSampler`.
 
     The work of a layer grows with the square of its fan-out and not with the degrees. Calls from
     several threads wait for one another.
 
-    A minibatch is begun without a wait, on a stream of its own, and its sizes are waited for when
-    it is asked for: whoever begins it some steps ahead finds them there. So no thread is needed
-    that draws beside the training, and takes Python's lock from it. Ids and edges stay on the GPU.
-    A fan-out of -1 alone makes the host wait in its layer, for the number of edges.
+    A minibatch begins without a wait, on a separate stream; only its result waits for its sizes. If
+    it begins some steps ahead, they are ready by then. So no extra thread has to draw during the
+    training, which would take Python's lock from it. Ids and edges stay on the GPU. Only a fan-out
+    of -1 makes the host wait in its layer, for the number of edges.
 
-    Memory of the GPU: a copy of the graph unless it is read in place, 8 B for each of its nodes,
-    and about 40 B for each edge that a layer could have while it is drawn (as many as targets times
-    fan-out, or as the graph has), of which the minibatch keeps 16, and 8 more of the last layer.
+    GPU memory: a copy of the graph unless it is read in place; 8 B for each node; during a draw
+    about 40 B for each edge that a layer could have (targets times fan-out, at most the graph's
+    edges). The minibatch keeps 16 B of these, and 8 more for the last layer.
 
     Args:
-        indptr, indices, fanouts: as for the other; on the host, may be memory maps.
+        indptr, indices, fanouts: as for ``NeighborSampler``; on the host, may be memory maps.
         device: the GPU.
-        in_place: leave the graph in host memory, in a copy that is registered, where each edge
-            that is drawn is a read over the link (DGL calls it UVA sampling).
+        in_place: leave the graph in host memory, in a registered copy, so that each edge that is
+            drawn is a read over the link (DGL calls it UVA sampling).
 
     Raises:
         TypeError: an array has the wrong dtype.
-        ValueError: the arrays are no graph, or a fan-out is 0 or below -1.
+        ValueError: the arrays form no graph, or a fan-out is 0 or below -1.
         IndexError: a neighbour is outside the graph.
-        CompilerError, CudaCallError: the kernels cannot be compiled or loaded, or the graph not be
-            registered.
+        CompilerError, CudaCallError: the kernels cannot be compiled or loaded, or the graph cannot
+            be registered.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class DeviceSampler(Sampler):
         self.fanouts = check_fanouts(fanouts)
         self.num_nodes = check_graph(indptr, indices)
         parts: tuple[NDArray[np.int64], NDArray[Any]] = indptr, indices
-        if in_place:  # each on pages of its own, as a page is registered once
+        if in_place:  # each on separate pages, as a page is registered once
             given = [tensor_of(part[:, None]) for part in parts]
             graph = [
                 empty((len(part), 1), part.dtype, memory="shared").copy_(part).view(-1)
@@ -78,7 +78,7 @@ class DeviceSampler(Sampler):
             ]
         else:
             graph = [torch.from_numpy(np.array(part)).to(device) for part in parts]
-        # For sample.cu's `first` and `base`. The checks below wait until it has been written.
+        # sample.cu's `first` and `base`. The checks below wait until it has been written.
         self._first = torch.zeros(self.num_nodes, dtype=torch.int64, device=device)
         self._base = 0
         low, high = torch.aminmax(graph[0].diff())
@@ -102,7 +102,7 @@ class DeviceSampler(Sampler):
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-            # What was begun and is not asked for may still be drawn when this is gone.
+            # A drawing without a result may still use these when the sampler is gone.
             for part in (self._first, *self._graph):
                 if isinstance(part, Tensor):
                     part.record_stream(self._stream)
@@ -113,15 +113,15 @@ class DeviceSampler(Sampler):
         return self.begin(seeds, seed).result()
 
     def begin(self, seeds: Tensor, seed: int) -> Drawing:
-        """Have the GPU draw the minibatch of ``seeds``.
+        """Begin to draw the minibatch of ``seeds`` on the GPU.
 
         Args:
             seeds: distinct node ids, int64 ``[S]`` on the host, ``S >= 1``.
-            seed: decides, with the seed nodes and the graph, every draw.
+            seed: determines every draw, together with the seed nodes and the graph.
 
         Raises:
             TypeError: seeds are no int64 tensor.
-            ValueError: seeds are empty, not one-dimensional, elsewhere, or hold a node twice.
+            ValueError: seeds are empty, not one-dimensional, not on the host, or repeat a node.
             IndexError: a seed node is outside the graph.
         """
         known = check_seeds(seeds)
@@ -143,19 +143,19 @@ class DeviceSampler(Sampler):
         return Drawing(self, slot, known.numel(), nodes, edges)
 
     def clone(self, threads: int) -> Self:
-        """Another thread may use the same."""
+        """Return this sampler, which other threads may share."""
         return self
 
     def give_back(self, slot: _Slot) -> None:
-        """Of a minibatch that is there."""
+        """Return the slot of a complete minibatch for reuse."""
         self._slots.append(slot)
 
     def _layers(self, nodes: Tensor, seed: int) -> tuple[Tensor, list[Tensor], Tensor]:
         """Draw all layers for the seeds ``nodes``, which are on the device.
 
         Returns:
-            The nodes with -1 behind them; the edges of each layer, sources before targets, with
-            nothing behind them; and for each layer, how many edges and nodes these are.
+            The nodes, then -1; each layer's edges in one array, all sources before all targets,
+            then undefined values; and the numbers of edges and nodes of each layer.
         """
         edges, sizes = [], nodes.new_empty(2 * len(self.fanouts))
         for layer, fanout in enumerate(self.fanouts):
@@ -165,7 +165,7 @@ class DeviceSampler(Sampler):
         return nodes, edges, sizes
 
     def _draw(self, nodes: Tensor, fanout: int, key: int, sizes: Tensor) -> tuple[Tensor, Tensor]:
-        """The edges that are drawn for ``nodes``, and the nodes that are known then."""
+        """Return the edges that are drawn for ``nodes``, and the nodes that are then known."""
         targets = nodes.numel()
         counts = torch.empty_like(nodes)
         self._launch("count_kernel", targets, self._graph[0], nodes, fanout, counts)
@@ -188,10 +188,10 @@ class DeviceSampler(Sampler):
 
 
 class _Slot:
-    """What a minibatch needs of the host until it is there; another one uses it then.
+    """The host memory and event of one minibatch; reused when the minibatch is complete.
 
-    Page-locked: while a copy to pageable memory waits, CUDA may hold a lock that launches of other
-    threads need (torch's ``_local_scalar_dense_cuda`` avoids it for that reason).
+    It is page-locked: while a copy to pageable memory waits, CUDA may hold a lock that launches of
+    other threads need (torch's ``_local_scalar_dense_cuda`` avoids it for that reason).
     """
 
     def __init__(self, device: torch.device, layers: int) -> None:
@@ -202,7 +202,7 @@ class _Slot:
 
 
 class Drawing:
-    """A minibatch that a :class:`DeviceSampler` has begun."""
+    """A minibatch that a :class:`DeviceSampler` is drawing."""
 
     def __init__(
         self, sampler: DeviceSampler, slot: _Slot, seeds: int, nodes: Tensor, edges: list[Tensor]
@@ -211,9 +211,9 @@ class Drawing:
         self._nodes, self._edges = nodes, edges
 
     def result(self) -> MiniBatch:
-        """Wait for it, once. All of it lies on the device and is there.
+        """Wait for the minibatch, once; all of it is then complete on the device.
 
-        Any stream may use it, and the current one as long as it likes.
+        Any stream may use it, and the current one for any length of time.
         """
         if self._slot.there is not None:
             self._slot.there.synchronize()
@@ -227,5 +227,5 @@ class Drawing:
         if self._slot.there is not None:
             current = torch.cuda.current_stream(self._nodes.device)
             for made in (drawn.input_ids, *edges):
-                made.record_stream(current)  # or it could be handed on while the training reads it
+                made.record_stream(current)  # else its memory could be reused during the training
         return drawn

@@ -1,6 +1,6 @@
-"""The seed nodes of an epoch's minibatches, and the random seed that each is sampled with.
+"""Give the seed nodes of an epoch's minibatches, and the random seed of each.
 
-Both live sampling and traces use this module, so they give the same minibatches.
+Live sampling and traces both use this module, so they give the same minibatches.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gatherbench.bench.sampling.sampler import Sampler
 from gatherbench.bench.sampling.splitmix import derive, stream
 from gatherbench.datasets.dataset import GraphDataset
 
-# Apart from one another, so that the order of an epoch says nothing about its draws.
+# Two values, so that an epoch's order is independent of its draws.
 _ORDER, _DRAWS = 1, 2
 
 
@@ -29,16 +29,16 @@ def epoch_seeds(
     epoch: int,
     max_batches: int = 0,
 ) -> list[Tensor]:
-    """The seed nodes of each minibatch of an epoch: int64 ``[batch_size]``, the last one shorter.
+    """Return each minibatch's seed nodes of an epoch: int64 ``[batch_size]``, the last one shorter.
 
     Args:
         train_ids: distinct node ids, int64 ``[T]``; not changed.
-        batch_size: seed nodes a minibatch.
-        seed, epoch: decide the order, on every machine and for ever.
-        max_batches: cut the epoch short; 0: the whole epoch.
+        batch_size: seed nodes per minibatch.
+        seed, epoch: determine the order, on every machine and in every version.
+        max_batches: limit of the minibatches; 0: the whole epoch.
 
     Raises:
-        ValueError: there is no node, or a size makes no sense.
+        ValueError: there is no node, or a size is out of range.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size = {batch_size}: expected at least 1")
@@ -56,9 +56,9 @@ def epoch_seeds(
 def workload_seeds(
     workload: Workload, sampler: Sampler, train_ids: NDArray[np.int64], epoch: int, rank: int = 0
 ) -> Sequence[Any]:
-    """What the workload's sampler is given for each minibatch of an epoch: the seed nodes.
+    """Return the sampler's argument for each minibatch of an epoch: by default, the seed nodes.
 
-    Where several ranks train, those of one.
+    If several ranks train, they are those of ``rank``.
 
     Raises:
         ValueError: as :func:`epoch_seeds`; or ranks would have different numbers of minibatches.
@@ -75,11 +75,11 @@ def workload_seeds(
 
 
 def rank_seeds(steps: list[Tensor], rank: int, world: int) -> list[Tensor]:
-    """The seed nodes that ``rank`` of ``world`` takes of each step's, as many as any other rank.
+    """Return the seed nodes of ``rank`` of ``world`` in each step; all ranks have as many.
 
-    Of ``n`` seeds of a step each rank has ``n // world``, in order; the last ``n % world`` are left
-    out, and so is a step that has fewer seeds than there are ranks. DDP averages the gradients of
-    ranks, so their mean is that of the joined seeds.
+    Of a step's ``n`` seeds each rank has ``n // world``, in order; the last ``n % world`` are left
+    out, and so is a step with fewer seeds than ranks. DDP averages the gradients of the ranks, so
+    their mean is that of the joined seeds.
 
     Raises:
         ValueError: no step has a seed for every rank.
@@ -95,17 +95,17 @@ def rank_seeds(steps: list[Tensor], rank: int, world: int) -> list[Tensor]:
 
 
 def batch_seed(seed: int, epoch: int, batch: int, rank: int = 0, world: int = 1) -> int:
-    """The seed that ``rank``'s minibatch ``batch`` of an epoch is sampled with, below 2^64."""
+    """Return the random seed of ``rank``'s minibatch ``batch`` of an epoch, below 2^64."""
     return derive(seed, epoch, batch * world + rank, _DRAWS)
 
 
 def draws(
     workload: Workload, dataset: GraphDataset, sampler: Sampler, epoch: int = 0, rank: int = 0
 ) -> Iterator[tuple[Any, int]]:
-    """What a rank's minibatches of an epoch are drawn from: the seed nodes and seed of each.
+    """Give the arguments of the sampler for a rank's minibatches: seed nodes and random seed.
 
-    Of epoch 0 a sampler draws the trace from them. The order of the seed nodes is drawn when this
-    is called, before any clock: to sort those of a large graph takes some minibatches' time.
+    Those of epoch 0 also draw the trace. The call itself orders the seed nodes, before any clock
+    starts: on a large graph this sort takes as long as several minibatches.
     """
     tasks = workload_seeds(workload, sampler, dataset.train_ids, epoch, rank)
     return (

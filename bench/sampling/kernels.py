@@ -1,14 +1,14 @@
-"""The loops of the CPU sampler over some of a layer's targets: compiled by numba, serial, no GIL.
+"""The CPU sampler's loops over part of a layer's targets: compiled by numba, serial, no GIL.
 
 They are serial on purpose. numba's own ``prange`` aborts the process when two Python threads
-enter it at once (its workqueue layer) or hangs after a fork (GNU OpenMP), and a sampler lives
-beside a gathering thread and inside forked ``NodeLoader`` workers. The sampler splits the targets
-over its own threads instead.
+enter it at once (its workqueue layer) or hangs after a fork (GNU OpenMP), and a sampler shares
+its process with a gathering thread or runs inside forked ``NodeLoader`` workers. Instead, the
+sampler splits the targets over its own threads.
 
 Random numbers are counters, not streams: draw ``j`` for target ``v`` of layer ``l`` is a hash of
 ``(seed, l, v, j)``, the SplitMix64 finaliser of Steele, Lea and Flood, "Fast splittable
 pseudorandom number generators", OOPSLA 2014, with the constants of Vigna's public-domain
-``splitmix64.c``. So the order of the work, and with it the number of threads, changes nothing.
+``splitmix64.c``. So the order of the work, and thus the number of threads, has no effect.
 
 Every number that indexes an array is unsigned: numba gives signed ones Python's wrap-around from
 the end, which doubled the time of these loops.
@@ -37,15 +37,15 @@ _27, _30, _31, _32, _LOW = _u(27), _u(30), _u(31), _u(32), _u(0xFFFFFFFF)
 #: Targets per block: enough to overlap cache misses, few enough to stay in the L1 cache.
 _BLOCK = _u(64)
 
-#: How many steps ahead :func:`count` and :func:`relabel` ask for the cache lines they will need.
+#: How many steps ahead :func:`count` and :func:`relabel` prefetch cache lines.
 _AHEAD = 24
 
-#: What :func:`enter_seeds` and :func:`relabel` return when all is well.
+#: The value that :func:`enter_seeds` and :func:`relabel` return on success.
 OK = -1
 
 
 def _prefetch(_context: Any, array: Any, index: Any) -> Any:
-    """The signature of the intrinsic, and what generates its code."""
+    """Return the signature of the intrinsic, and the function that generates its code."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
@@ -61,8 +61,8 @@ def _prefetch(_context: Any, array: Any, index: Any) -> Any:
     return types.void(array, index), generate
 
 
-#: ``prefetch(array, index)`` inside a compiled loop: ask for the cache line of ``array[index]``,
-#: to read it soon. One dimension, contiguous; an index outside the array is harmless.
+#: ``prefetch(array, index)`` inside a compiled loop prefetches the cache line of ``array[index]``
+#: for a read. The array is one-dimensional and contiguous; an index outside it is harmless.
 prefetch: Any = intrinsic(_prefetch)
 
 
@@ -75,14 +75,14 @@ def _mix(z: _u) -> _u:
 
 @njit(inline="always")
 def _below(state: _u, draw: _u, bound: _u) -> _u:
-    """A uniform integer in [0, bound), bound < 2^32: the high word of a 64 × 32 bit product."""
+    """Return a uniform integer in [0, bound), bound < 2^32: a 64 × 32 bit product's high word."""
     z = _mix(state + _GOLDEN * (draw + _1))
     return ((z >> _32) * bound + (((z & _LOW) * bound) >> _32)) >> _32
 
 
 @njit(nogil=True, cache=True)
 def max_degree(indptr: Ids) -> int:
-    """The largest in-degree, or -1 when ``indptr`` decreases somewhere."""
+    """Return the largest in-degree, or -1 when ``indptr`` decreases somewhere."""
     largest = 0
     for v in range(len(indptr) - 1):
         degree = indptr[v + 1] - indptr[v]
@@ -94,7 +94,7 @@ def max_degree(indptr: Ids) -> int:
 
 @njit(nogil=True, cache=True)
 def enter_seeds(seeds: Ids, ids: Ids, table: NDArray[np.int32]) -> int:
-    """Make the seeds the first nodes of ``ids``; the position of the first bad seed, or ``OK``."""
+    """Make the seeds the first nodes of ``ids``; return the first bad one's place, or ``OK``."""
     for i in range(len(seeds)):
         v = seeds[i]
         if v < 0 or v >= len(table):
@@ -109,7 +109,7 @@ def enter_seeds(seeds: Ids, ids: Ids, table: NDArray[np.int32]) -> int:
 
 @njit(nogil=True, cache=True)
 def count(indptr: Ids, targets: Ids, fanout: int, begins: Ids, offsets: Ids) -> np.int64:
-    """Where each target's list begins (``begins``) and where its edges go (``offsets``)."""
+    """Write where each target's list (``begins``) and edges (``offsets``) begin; count edges."""
     most = np.int64(fanout) if fanout >= 0 else np.iinfo(np.int64).max
     total = np.int64(0)
     offsets[0] = total
@@ -128,8 +128,8 @@ def _choose(begin: _u, degree: _u, state: _u, indices: Ints, chosen: Ids, used: 
     """Put ``len(chosen)`` of the places ``begin .. begin + degree - 1`` into ``chosen``.
 
     All subsets are equally likely: Floyd's algorithm (Bentley and Floyd, "A sample of brilliance",
-    CACM 30(9), 1987), which needs one draw for each place taken, whatever the degree. What was
-    taken is marked in a register for degrees up to 64, and in the bits of ``used`` beyond.
+    CACM 30(9), 1987), which needs one draw for each chosen place, whatever the degree. The chosen
+    places are marked in a register for degrees up to 64, and in the bits of ``used`` beyond.
     """
     highest = degree - _u(len(chosen))
     taken = _0
@@ -167,17 +167,17 @@ def draw(
 ) -> None:
     """Draw neighbours of ``nodes[first:last]``: their global ids, and the targets' local numbers.
 
-    Lists no longer than the fan-out are taken whole, in their order.
+    Lists no longer than the fan-out are copied whole, in their order.
 
     Args:
         nodes: int64 ``[T]``; ``nodes[t]`` has the local number ``base + t``.
-        begins, offsets: of :func:`count`.
-        key: of the layer.
+        begins, offsets: from :func:`count`.
+        key: the layer's random key.
         sources, targets: int64 ``[E]``; ``offsets[first]:offsets[last]`` are written.
-        places: int64 ``[E]`` gets each edge's place in ``indices``; ``[0]`` when not wanted.
+        places: int64 ``[E]`` gets each edge's place in ``indices``; ``[0]`` to skip this.
         used: uint64, a bit for every place in the longest list; all zero before and after.
     """
-    # First choose the places of a block of targets, asking for their cache lines, then read them.
+    # First choose the places for a block of targets and prefetch their cache lines, then read them.
     for block in range(_u(first), _u(last), _BLOCK):
         end = min(block + _BLOCK, _u(last))
         for t in range(block, end):
@@ -200,14 +200,14 @@ def draw(
 
 @njit(nogil=True, cache=True)
 def relabel(sources: Ids, ids: Ids, known: int, table: NDArray[np.int32]) -> tuple[np.int64, int]:
-    """Replace global ids by local numbers, entering new nodes in the order of their appearance.
+    """Replace global ids by local numbers, and append new nodes in the order of their appearance.
 
-    ``table[v]`` is the place of ``v`` in ``ids`` if that place is below ``known`` and holds ``v``,
-    and means nothing otherwise: a sparse set (Briggs and Torczon, "An efficient representation for
-    sparse sets", LOPLAS 2, 1993), so it is never cleared and no failure can leave it broken.
+    ``table[v]`` is the place of ``v`` in ``ids`` if that place is below ``known`` and holds ``v``;
+    otherwise it has no meaning. This is a sparse set (Briggs and Torczon, "An efficient
+    representation for sparse sets", LOPLAS 2, 1993), which is never cleared and survives failures.
 
     Args:
-        ids: int64, at least ``known + len(sources)`` long, and never made shorter.
+        ids: int64, at least ``known + len(sources)`` long; it never becomes shorter.
         table: int32 ``[N]``, zeros at first.
 
     Returns:

@@ -1,7 +1,7 @@
-"""What the harness lets a data path know of a workload.
+"""Give a data path what it may know of a workload in advance.
 
-Earlier minibatches come from another seed than those that are measured, and from whole epochs even
-where the measured ones are cut short, as they would in a training that goes on for days.
+Earlier minibatches have another seed than the measured ones. They come from whole epochs even
+where the measured ones are cut short, as in a training that goes on for days.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def knowledge_of(
     measured: Iterable[Tensor] | None = None,
     partitions: Partitions | None = None,
 ) -> Knowledge:
-    """All that may be known; a strategy gets what it asks for.
+    """Return all that may be known; a strategy gets the parts that it requests.
 
     Args:
-        measured: input ids of the minibatches that are measured.
-        partitions: of the nodes of which a minibatch sees some.
+        measured: input ids of the measured minibatches.
+        partitions: the parts of the nodes, where a minibatch sees some of them.
     """
     seed = derive(workload.seed, _EARLIER)
     other = replace(workload, seed=seed, max_batches=0, gpus=1)

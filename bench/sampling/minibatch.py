@@ -1,9 +1,9 @@
 """A sampled minibatch: the seed nodes, the rows it needs and the edges between them.
 
-The layout is that of message-flow blocks: layer ``k`` (counted from the seeds outwards) connects
-its source nodes to its target nodes, the targets of layer ``k`` are the first nodes among its
-sources, and its sources are the targets of layer ``k + 1``. Each layer samples anew for *all* its
-targets, as DGL's ``MultiLayerNeighborSampler`` does and as the paper's training script uses.
+The layout is that of message-flow blocks. Layer ``k`` (counted from the seeds outwards) connects
+its source nodes to its target nodes. Its targets are the first nodes among its sources, and its
+sources are the targets of layer ``k + 1``. Each layer samples anew for *all* its targets, like
+DGL's ``MultiLayerNeighborSampler`` in the paper's training script.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class MiniBatch:
         edges: ``L`` tensors int64 ``[2, E_k]`` in local numbers (positions in ``input_ids``),
             from the seeds outwards; row 0 is the source (``< num_nodes[k + 1]``), row 1 the
             target (``< num_nodes[k]``).
-        What lies on a GPU is there: no work is left that makes it.
+        Tensors on a GPU are complete: no work that makes them is pending.
         num_nodes: ``L + 1`` counts, ``num_nodes[0] = S``, ``num_nodes[L] = B``, non-decreasing.
-        kinds: of a relational graph, for a model that asks: the kind of each edge, ``L`` tensors
-            int64 ``[E_k]`` (:mod:`.typed`); else none.
+        kinds: the kind of each edge of a relational graph, for a model that needs it: ``L`` tensors
+            int64 ``[E_k]`` (:mod:`.typed`); else empty.
     """
 
     input_ids: Tensor

@@ -1,8 +1,8 @@
 """Uniform neighbour sampling on the CPU, for every measured epoch.
 
 PyG's own ``NeighborLoader`` needs a compiled extension that has no wheel on the package index, and
-a benchmark of data movement must not wait for its sampler. So this one is ours. Its minibatches
-depend on the seed alone, not on the number of threads or on what was sampled before.
+a benchmark of data movement must not wait for its sampler. So gatherbench has this sampler. Its
+minibatches depend on the seed alone, not on the number of threads or on earlier minibatches.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.sampler import Sampler
 from gatherbench.bench.sampling.splitmix import derive
 
-#: Below this many edges a layer is drawn by the calling thread: waking another takes longer.
+#: Edges per thread at least: waking another thread for fewer takes longer than drawing them.
 _EDGES_PER_THREAD = 4096
-#: What a thread draws for: nodes ``[T]`` of a layer, the number of the first, of each where its
-#: list begins, where its edges do ``[T + 1]``; and which of them, from the first to before another.
+#: The targets of a thread: nodes ``[T]`` of a layer, the number of the first, where their lists and
+#: their edges ``[T + 1]`` begin, and the range of the thread's nodes (the end is exclusive).
 Targets = tuple[NDArray[np.int64], int, NDArray[np.int64], NDArray[np.int64], int, int]
 
 
@@ -36,29 +36,29 @@ class NeighborSampler(Sampler):
     """Draws the in-neighbours of seed nodes, layer by layer, uniformly without replacement.
 
     Every layer samples anew for all its targets (see :mod:`.minibatch`). A target with no more
-    neighbours than the fan-out keeps them all. Parallel edges are edges of their own: a neighbour
-    that is listed twice is twice as likely and may be drawn twice. Self-loops are edges like any
-    other; a node without neighbours gets none.
+    neighbours than the fan-out keeps them all. Parallel edges count separately: a neighbour that is
+    listed twice is twice as likely and may be drawn twice. Self-loops are edges like any other; a
+    node without neighbours gets none.
 
-    The same seed gives the same minibatch, bit for bit, whatever the number of threads and on
-    every machine. Calls from several threads wait for one another (give each thread a
-    :meth:`clone` of its own to run side by side); a fork may happen at any time.
+    The same seed gives the same minibatch, bit for bit, on every machine and with any number of
+    threads. Calls from several threads wait for one another (give each thread a :meth:`clone` to
+    run in parallel); a fork may happen at any time.
 
     Memory: 4 bytes for each node of the graph (a table of positions that is touched only where
-    nodes are sampled, and never cleared), about 32 bytes for each edge of a minibatch, and a bit
-    for each neighbour of the largest hub and each thread.
+    nodes are sampled, and never cleared), about 32 bytes for each edge of a minibatch, and for each
+    thread a bit for each neighbour of the largest hub.
 
     Args:
         indptr: int64 ``[N + 1]``; the in-neighbours of ``v`` are
             ``indices[indptr[v]:indptr[v + 1]]``. May be a memory map; read once here.
-        indices: int32 or int64 ``[E]``. May be a memory map; only what is sampled is read.
+        indices: int32 or int64 ``[E]``. May be a memory map; only the sampled lists are read.
         fanouts: neighbours for each target, from the seeds outwards; -1 takes all.
-        threads: at most this many; ``None``: as many as torch uses at the time of the call, which
-            is every core in a training process and one in a ``DataLoader`` worker.
+        threads: the most to use; ``None``: torch's number at the time of the call, which is every
+            core in a training process and one in a ``DataLoader`` worker.
 
     Raises:
         TypeError: an array has the wrong dtype.
-        ValueError: the arrays are no graph, a fan-out is 0 or below -1, or threads is below 1.
+        ValueError: the arrays form no graph, a fan-out is 0 or below -1, or threads is below 1.
     """
 
     def __init__(
@@ -80,15 +80,15 @@ class NeighborSampler(Sampler):
             raise ValueError(
                 "indptr: decreases, or a node has 2^32 neighbours or more; the graph is broken"
             )
-        self._words = degree // 64 + 1  # of a member's scratch: a bit for each neighbour
+        self._words = degree // 64 + 1  # of a thread's scratch: a bit for each neighbour
         self._begin()
         self._compile()
 
     def _begin(self) -> None:
-        """Take the working memory and the threads, which no two samplers share.
+        """Create the working memory and the threads, which no two samplers share.
 
-        ``DataLoader`` workers are forked from processes whose threads do not come along: a pool or
-        a held lock that was copied into the child would wait for ever. So this is done anew there.
+        Forked ``DataLoader`` workers lack the threads of their parent: a copied pool or held lock
+        would wait there for ever. So a fork calls this again.
         """
         self._lock = threading.Lock()
         self._helpers: ThreadPoolExecutor | None = None
@@ -99,7 +99,7 @@ class NeighborSampler(Sampler):
         _living.add(self)
 
     def clone(self, threads: int) -> Self:
-        """One more sampler of this graph, for another thread; the graph is not read again."""
+        """Return a sampler of the same graph for another thread; the graph is not read again."""
         other = object.__new__(type(self))
         vars(other).update(vars(self), threads=threads)
         other._begin()
@@ -113,20 +113,20 @@ class NeighborSampler(Sampler):
 
         Args:
             seeds: distinct node ids, int64 ``[S]`` on the CPU, ``S >= 1``.
-            seed: decides, with the seed nodes and the graph, every draw.
+            seed: determines every draw, together with the seed nodes and the graph.
 
         Raises:
             TypeError: seeds are no int64 tensor.
-            ValueError: seeds are empty, not one-dimensional, not on the CPU, or hold a node twice.
+            ValueError: seeds are empty, not one-dimensional, not on the CPU, or repeat a node.
             IndexError: a seed node, or a neighbour in the graph, is outside the graph.
         """
         return self._sample(seeds, seed, frontiers=False)[0]
 
     def sample_frontiers(self, seeds: Tensor, seed: int) -> tuple[MiniBatch, tuple[Tensor, ...]]:
-        """As :meth:`sample`, but layer ``k`` draws only for the nodes that layer ``k - 1`` added.
+        """Draw like :meth:`sample`, but layer ``k`` only for the nodes that layer ``k - 1`` added.
 
-        These are PyG's subgraphs: each node is expanded once, so that layer ``k``'s targets are
-        the local numbers from ``num_nodes[k - 1]`` to ``num_nodes[k] - 1``.
+        These are PyG's subgraphs: each node is expanded once, so layer ``k``'s targets have the
+        local numbers from ``num_nodes[k - 1]`` to ``num_nodes[k] - 1``.
 
         Returns:
             The minibatch, and for each layer the places of its edges in ``indices``, int64.
@@ -151,7 +151,7 @@ class NeighborSampler(Sampler):
         return MiniBatch(input_ids, tuple(edges), tuple(num_nodes)), tuple(places)
 
     def _compile(self) -> None:
-        """Have numba compile (or read from its cache) what no timed call shall wait for."""
+        """Let numba compile the kernels, or read them from its cache, before any timed call."""
         nothing = np.empty(0, np.int64)
         kernels.enter_seeds(nothing, self._ids, self._table)
         self._draw(0, 0, 0, np.uint64(0), with_places=False)
@@ -174,7 +174,7 @@ class NeighborSampler(Sampler):
     def _draw(
         self, first: int, last: int, layer: int, key: np.uint64, *, with_places: bool
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Edges ``[2, E]`` (global source, local target) of the known nodes ``first..last - 1``."""
+        """Draw edges ``[2, E]`` (global source, local target) of the nodes ``first..last - 1``."""
         nodes = self._ids[first:last]
         begins = np.empty(last - first, np.int64)
         offsets = np.empty(last - first + 1, np.int64)
@@ -189,7 +189,7 @@ class NeighborSampler(Sampler):
 
         threads = self.threads or torch.get_num_threads()
         threads = max(1, min(threads, total // _EDGES_PER_THREAD))
-        # Cut where the edges are even, not the targets: one hub may have most of them.
+        # Split the edges evenly instead of the targets: one hub may have most of them.
         cuts = np.searchsorted(offsets, np.linspace(0, total, threads + 1)[1:-1])
         bounds = [0, *(int(c) for c in cuts), last - first]
         self._run(part, bounds)
@@ -204,15 +204,15 @@ class NeighborSampler(Sampler):
         places: NDArray[np.int64],
         used: NDArray[np.uint64],
     ) -> None:
-        """The edges of the targets, by one thread."""
+        """Draw the edges of a thread's targets."""
         of = (self._indptr, self._indices, *targets)
         kernels.draw(*of, key, edges[0], edges[1], places, used)
 
     def _run(self, part: Callable[[int, int, int], None], bounds: Sequence[int]) -> None:
         """Call ``part(member, bounds[member], bounds[member + 1])`` for all members at once.
 
-        Member 0 is the calling thread, the others are started on demand. Returns when all have
-        ended, also when one of them raised: none is left writing.
+        Member 0 is the calling thread; the others start on demand. The call returns or raises only
+        when all have ended, so that none is still writing.
         """
         size = len(bounds) - 1
         while len(self._scratch) < size:
@@ -233,7 +233,7 @@ class NeighborSampler(Sampler):
             other.result()
 
     def _relabel(self, sources: NDArray[np.int64], known: int) -> int:
-        """Make the global ids in ``sources`` local; the number of nodes known after it."""
+        """Make the global ids in ``sources`` local; return the number of nodes known afterwards."""
         self._reserve(known, len(sources))
         more, bad = kernels.relabel(sources, self._ids, known, self._table)
         if bad != kernels.OK:
@@ -251,7 +251,7 @@ class NeighborSampler(Sampler):
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """A read-only view: numba compiles for writable arrays apart, and so needs to only once."""
+    """Return a read-only view, so that numba compiles once: writable arrays have another type."""
     view: NDArray[Any] = np.asarray(array).view()
     view.flags.writeable = False
     return view

@@ -1,9 +1,9 @@
 """Make a workload ready: its dataset on disk and its minibatches drawn.
 
-Both are kept under the data folder and used again by later runs. Of the minibatches the first of
-the first epoch are kept, the *trace*: all others are drawn when they are measured. The trace is
-named after the dataset's ``spec.json`` too, so that a dataset that was made anew never meets an old
-trace; of an imported graph it holds a checksum.
+Both are stored under the data folder, and later runs use them again. The *trace* stores the first
+minibatches of the first epoch; all others are drawn when they are measured. The trace's name
+includes a hash of the dataset's ``spec.json``, so that a dataset that was made again never meets
+an old trace; the spec of an imported graph holds a checksum.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from pathlib import Path
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.datasets.source import Progress, silent
 
-#: Folder of the minibatches, below the data folder.
+#: The folder of the minibatches, below the data folder.
 TRACES = "traces"
 
 
 def prepare(workload: Workload, progress: Progress = silent) -> tuple[Path, Path]:
-    """The folders of the workload's dataset and of its trace, made where they are missing.
+    """Return the folders of the workload's dataset and of its trace; make those that are missing.
 
     Args:
-        progress: called with what is being done and the fraction of it that is done.
+        progress: gets the current step, and the fraction of it that is complete.
 
     Raises:
-        DatasetError: the dataset cannot be had or is broken.
+        DatasetError: the dataset is unavailable or broken.
         TraceError: the trace on disk is broken.
     """
     from gatherbench.bench.sampling.epoch import workload_seeds
@@ -51,19 +51,19 @@ def prepare(workload: Workload, progress: Progress = silent) -> tuple[Path, Path
         seeds = workload_seeds(workload, sampler, dataset.train_ids, 0, rank)
         draw_trace(one, sampler, seeds[:KEPT], workload.seed, progress, rank=rank, world=world)
     for old in trace.parent.glob(f"{workload.trace_id}-{'?' * len(state_of(folder))}"):
-        if old != trace:  # of a graph that is no more
+        if old != trace:  # a trace of a graph that was replaced
             shutil.rmtree(old, ignore_errors=True)
     return folder, trace
 
 
 def rank_trace(trace: Path, rank: int) -> Path:
-    """Of the minibatches of several ranks those of one."""
+    """Return the folder with the minibatches of one rank, where several ranks train."""
     return trace / f"rank{rank}"
 
 
 def traces_of(dataset: Path) -> list[Path]:
-    """The minibatches below the same data folder that were drawn from a dataset as it is."""
-    # By name too: a copy of a graph, or a link to one, has its spec.
+    """List the minibatches in the same data folder that were drawn from the present dataset."""
+    # Compare names too: a copy of a graph, or a link to one, has the same spec.
     name = re.escape(dataset.name.partition("@")[0])
     mine = re.compile(rf"{name}(@[^-]+)?-f\d.*-{state_of(dataset)}")
     found = sorted((dataset.parent / TRACES).glob("*"))
@@ -71,7 +71,7 @@ def traces_of(dataset: Path) -> list[Path]:
 
 
 def state_of(dataset: Path) -> str:
-    """What tells the dataset from others of its name; empty where there is none."""
+    """Return a hash of the dataset's spec, which names its traces; empty if there is no spec."""
     from gatherbench.datasets.dataset import SPEC_FILE
 
     try:
@@ -82,7 +82,7 @@ def state_of(dataset: Path) -> str:
 
 
 def identity(dataset: Path, trace: Path) -> str:
-    """Equal for equal datasets with equal minibatches."""
+    """Return a text that is equal for equal datasets with equal minibatches."""
     from gatherbench.bench.sampling.trace import FILE
 
     drawn = hashlib.sha256()

@@ -1,7 +1,7 @@
-"""The CPU sampler for PyG's own loaders: ``NodeLoader`` and ``LinkLoader`` without pyg-lib.
+"""Give PyG's loaders the CPU sampler: ``NodeLoader`` and ``LinkLoader`` without pyg-lib.
 
-A user of PyG keeps the training loop and changes one argument; what is sampled is what PyG's
-``NeighborLoader`` samples (each node is expanded once, by the hop that first reaches it), so
+A user of PyG keeps the training loop and changes one argument. The subgraphs are like those of
+PyG's ``NeighborLoader`` (each node is expanded once, by the hop that first reaches it), so
 ``trim_to_layer`` and ``num_sampled_nodes`` work as usual.
 """
 
@@ -33,16 +33,16 @@ class PygNeighborSampler(BaseSampler):
     """Uniform neighbour sampling without replacement on a homogeneous graph.
 
     The draws follow torch's default generator: ``torch.manual_seed`` makes an epoch repeatable,
-    with loader workers too.
+    also with loader workers.
 
-    ``NodeLoader`` puts sampled edges only into a ``Data`` that has an ``edge_index``. For a graph
-    too large to be held twice an empty one will do: ``torch.empty(2, 0, dtype=torch.long)``.
+    ``NodeLoader`` adds sampled edges only to a ``Data`` that has an ``edge_index``. If the graph is
+    too large for two copies, use an empty one: ``torch.empty(2, 0, dtype=torch.long)``.
 
     Args:
         indptr, indices, fanouts, threads: as for
             :class:`~gatherbench.bench.sampling.numba_sampler.NeighborSampler`.
         edge_permutation: int64 ``[E]``, the column in ``Data.edge_index`` of each place in
-            ``indices``, or ``None`` where they agree. Leads to edge attributes and ``e_id``.
+            ``indices``, or ``None`` where they agree. It gives edge attributes and ``e_id``.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class PygNeighborSampler(BaseSampler):
 
     @classmethod
     def from_data(cls, data: Data, fanouts: Sequence[int], threads: int | None = None) -> Self:
-        """A sampler of the graph in ``data.edge_index`` (row 0 the sources, row 1 the targets).
+        """Make a sampler of the graph in ``data.edge_index`` (row 0: sources, row 1: targets).
 
         Raises:
-            ValueError: no edges as :func:`gatherbench.checks.edges_of` wants them, several kinds of
-                nodes, or labels or masks of another number of nodes than ``data.num_nodes``.
+            ValueError: the edges are unfit for :func:`gatherbench.checks.edges_of`; or there are
+                several kinds of nodes; or labels or masks do not have ``data.num_nodes`` nodes.
         """
         if not isinstance(data, Data):
             raise ValueError(
@@ -83,10 +83,10 @@ class PygNeighborSampler(BaseSampler):
             return cls(indptr.numpy(), sources[order].numpy(), fanouts, threads, order)
 
     def sample_from_nodes(self, index: NodeSamplerInput, **_: Any) -> SamplerOutput:
-        """The subgraph around ``index.node`` (distinct nodes).
+        """Sample the subgraph around ``index.node`` (distinct nodes).
 
         Raises:
-            ValueError: the input has a node type or times, or a node twice.
+            ValueError: the input has a node type or times, or repeats a node.
         """
         _refuse_types_and_times(index)
         out = self._subgraph(index.node)
@@ -96,7 +96,7 @@ class PygNeighborSampler(BaseSampler):
     def sample_from_edges(
         self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
     ) -> SamplerOutput:
-        """The subgraph around the ends of the edges in ``index``, with PyG's negative sampling.
+        """Sample the subgraph around the ends of edges in ``index``, with PyG's negative sampling.
 
         Raises:
             ValueError: the input has edge types or times.
@@ -107,7 +107,7 @@ class PygNeighborSampler(BaseSampler):
 
     @property
     def edge_permutation(self) -> Tensor | None:
-        """What leads from places in ``indices`` to columns of ``Data.edge_index``."""
+        """The column of ``Data.edge_index`` for each place in ``indices``; ``None``: the same."""
         return self._edge_permutation
 
     def _subgraph(self, seeds: Tensor, _times: Tensor | None = None) -> SamplerOutput:

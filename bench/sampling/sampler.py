@@ -1,4 +1,4 @@
-"""What minibatches are drawn with: the contract of all samplers, and which one a workload has."""
+"""Define the contract of all samplers, and choose a workload's sampler."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gatherbench.strategies.partition_orders import Partitions
 
 
 class Counted(NamedTuple):
-    """A number that is declared of a set of minibatches."""
+    """A number that is recorded for a set of minibatches."""
 
     metric: str
     unit: str
@@ -25,34 +25,34 @@ class Counted(NamedTuple):
 
 
 class Tally(ABC):
-    """Counts what a model or a sampler wants to know of a set of minibatches."""
+    """Counts properties of a set of minibatches for a model or a sampler."""
 
     @abstractmethod
     def add(self, batch: MiniBatch) -> None:
-        """Count one more, drawn in host memory."""
+        """Count one more minibatch, drawn in host memory."""
 
     @abstractmethod
     def counted(self, scale: float) -> Iterator[Counted]:
-        """What was found; ``scale``: the minibatches of the set over those that were counted."""
+        """Give the results; ``scale``: minibatches of the set over counted ones."""
 
 
 class Sampler(ABC):
     """Draws minibatches of a graph.
 
     Attributes:
-        num_nodes: of the graph.
-        partitions: the parts of the nodes of which a minibatch sees some; ``None``: it sees all.
+        num_nodes: the number of nodes of the graph.
+        partitions: the parts of the nodes, if a minibatch sees only some; ``None``: it sees all.
     """
 
     num_nodes: int
     partitions: Partitions | None = None
 
     def tasks(self, steps: Sequence[Tensor], seed: int, epoch: int, rank: int) -> Sequence[Any]:
-        """What :meth:`sample` is given for each minibatch of a rank's epoch: here, its seed nodes.
+        """Return :meth:`sample`'s argument for each minibatch of a rank's epoch: its seed nodes.
 
         Args:
             steps: the seed nodes of each minibatch, int64 ``[S]``, of the whole epoch.
-            seed: the workload's.
+            seed: the workload's seed.
         """
         return steps
 
@@ -62,15 +62,15 @@ class Sampler(ABC):
 
     @abstractmethod
     def clone(self, threads: int) -> Self:
-        """One more sampler of this graph, for another thread."""
+        """Return one more sampler of this graph, for another thread."""
 
     def tally(self) -> Tally | None:
-        """What counts its minibatches beside nodes and edges."""
+        """Return a counter for properties of its minibatches other than nodes and edges, if any."""
         return None
 
 
 def sampler_of(workload: Workload, indptr: NDArray[Any], indices: NDArray[Any]) -> Sampler:
-    """What draws the workload's minibatches, on the CPU."""
+    """Make the sampler of the workload's minibatches, on the CPU."""
     from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 
     if not workload.sampler:

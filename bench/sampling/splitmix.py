@@ -1,8 +1,8 @@
-"""The counter-based random numbers that every sampler and the epoch's order share.
+"""Counter-based random numbers, shared by every sampler and the order of an epoch.
 
 SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014;
-constants of Vigna's public-domain ``splitmix64.c``). These four lines are ours because no library
-promises the same numbers in its next version, and a trace shall be the same bytes for years.
+constants of Vigna's public-domain ``splitmix64.c``). These four lines come from no library, because
+a library's next version may give other numbers, and a trace must keep its bytes for years.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MASK = (1 << 64) - 1
 
 
 def mix(z: int) -> int:
-    """SplitMix64's finaliser, a bijection of the integers below 2^64."""
+    """Apply SplitMix64's finaliser, a bijection of the integers below 2^64."""
     z &= _MASK
     z = (z ^ (z >> 30)) * MULTIPLIER_1 & _MASK
     z = (z ^ (z >> 27)) * MULTIPLIER_2 & _MASK
@@ -25,7 +25,7 @@ def mix(z: int) -> int:
 
 
 def derive(*words: int) -> int:
-    """One 64-bit key from several integers (negative ones too), each of them decisive."""
+    """Combine several integers, negative ones too, into one 64-bit key; each affects it."""
     key = 0
     for word in words:
         key = mix(key + GOLDEN + mix(word))
@@ -33,7 +33,7 @@ def derive(*words: int) -> int:
 
 
 def stream(key: int, length: int) -> NDArray[np.uint64]:
-    """The first ``length`` numbers of the stream ``key``: uint64 ``[length]``."""
+    """Return the first ``length`` numbers of the stream ``key``: uint64 ``[length]``."""
     z = np.arange(1, length + 1, dtype=np.uint64) * np.uint64(GOLDEN) + np.uint64(key)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(MULTIPLIER_1)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(MULTIPLIER_2)

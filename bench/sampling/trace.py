@@ -1,11 +1,11 @@
-"""The first minibatches of an epoch on disk: by them a run knows graph and sampler again.
+"""Store the first minibatches of an epoch, by which a run recognises its graph and sampler.
 
-All others are drawn when they are measured: the sampler depends on its seed alone. These are
-fetched once more when a path has been measured.
+All others are drawn when they are measured, as the sampler depends only on its seed. After the
+measurement of a path, the stored ones are fetched once more.
 
-A trace is a folder with one file of NumPy's: node ids and edges of all minibatches, one after the
-other, and how many each has. It is written under another name and renamed when complete, so that
-half a trace is never found.
+A trace is a folder with one NumPy file: node ids and edges of all minibatches, one after the
+other, and their numbers. It is written under another name and renamed when complete, so that
+a reader never finds half a trace.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from gatherbench.datasets.source import Progress, silent
 from gatherbench.outside import open_file
 
 FILE = "trace.npz"
-#: Minibatches of a workload's first epoch that are kept.
+#: The number of minibatches of a workload's first epoch that are stored.
 KEPT = 8
 _REMEDY = "delete the folder and draw the trace again"
 
 
 class TraceError(Exception):
-    """A trace that cannot be used; the message names the file and the remedy."""
+    """A trace cannot be used; the message names the file and the remedy."""
 
 
 def draw_trace(
@@ -51,16 +51,16 @@ def draw_trace(
     """Sample a minibatch for each of ``seeds`` and write them all to ``folder``.
 
     Minibatch ``i`` is ``sampler.sample(seeds[i], batch_seed(seed, 0, i, rank, world))``. The same
-    arguments give the same bytes. A trace that is already there is replaced.
+    arguments give the same bytes. An existing trace is replaced.
 
     Args:
-        seeds: of :func:`~gatherbench.bench.sampling.epoch.workload_seeds`.
-        seed: the workload's.
-        progress: called with what is being done and the fraction of it that is done.
+        seeds: from :func:`~gatherbench.bench.sampling.epoch.workload_seeds`.
+        seed: the workload's seed.
+        progress: gets the current step, and the fraction of it that is complete.
 
     Raises:
         ValueError: there are no seeds.
-        DatasetError: the folder cannot be made there, or the disk is full.
+        DatasetError: the folder cannot be made, or the disk is full.
     """
     tasks, batches = list(seeds), list[MiniBatch]()
     if not tasks:
@@ -99,7 +99,7 @@ class Trace:
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Read a trace; its checksums tell whether it is whole.
+        """Read a trace, and verify its checksums.
 
         Raises:
             TraceError: the folder is no trace, or its file is damaged.
@@ -119,7 +119,7 @@ class Trace:
         return len(self.num_nodes)
 
     def __getitem__(self, i: int) -> MiniBatch:
-        """Minibatch ``i``, as it was drawn; ``IndexError`` past the end."""
+        """Return minibatch ``i`` as it was drawn; ``IndexError`` past the end."""
         layers = self.num_edges.shape[1]
         ids, edges = self.input_ids(i), []
         for layer in range(i * layers, (i + 1) * layers):
@@ -134,7 +134,7 @@ class Trace:
         return (self[i] for i in range(len(self)))
 
     def input_ids(self, i: int) -> Tensor:
-        """The node ids whose rows minibatch ``i`` needs, int64 ``[B]``."""
+        """Return the node ids whose rows minibatch ``i`` needs, int64 ``[B]``."""
         if not 0 <= i < len(self):
             raise IndexError(f"trace[{i}]: it has minibatches 0..{len(self) - 1}")
         flat = self._arrays["input_ids"][self._node_offsets[i] : self._node_offsets[i + 1]]

@@ -1,7 +1,7 @@
-"""The kinds of a minibatch's edges, looked up in the graph, whoever drew it.
+"""Look up the kinds of a minibatch's edges in the graph, whichever sampler drew it.
 
-Samplers and traces know nothing of kinds: so a relational model and an untyped one are trained on
-the same minibatches, and every way of drawing serves both.
+Samplers and traces do not contain kinds. So a relational model and an untyped one train on the
+same minibatches, and every sampler serves both.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gatherbench.datasets.relations import read_relations
 
 
 class EdgeKinds:
-    """Of a relational graph.
+    """The kinds of a relational graph's edges.
 
     Raises:
         DatasetError: the graph has no kinds of edges, or their file is damaged.
@@ -30,7 +30,7 @@ class EdgeKinds:
         self._graph = data.indptr, data.indices, np.array(read_relations(data))
 
     def typed(self, batch: MiniBatch) -> MiniBatch:
-        """The minibatch, drawn in host memory, with the kind of each edge: int64 ``[E_k]`` a layer.
+        """Add the kind of each edge to a minibatch in host memory: int64 ``[E_k]`` a layer.
 
         Raises:
             ValueError: an edge is not in the graph.
@@ -57,7 +57,7 @@ def _look_up(
     targets: Ids,
     found: Ids,
 ) -> int:
-    """The kind of each edge, by halving its target's column; the first edge that is not there."""
+    """Find the kind of each edge by binary search; return the first missing edge, or -1."""
     for edge in range(len(sources)):
         source, target = ids[sources[edge]], ids[targets[edge]]
         low, end = indptr[target], indptr[target + 1]

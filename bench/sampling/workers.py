@@ -1,7 +1,7 @@
-"""Minibatches had ahead of the loop: by a GPU, or by threads, as a training program's loader does.
+"""Draw minibatches ahead of the loop: on a GPU, or in threads, like a training program's loader.
 
-Threads will do: the sampler's loops are compiled and let others run meanwhile, and what they draw
-needs no copy from another process. A fork beside CUDA or gloo is a trap.
+Threads suffice: the sampler's loops are compiled and release Python's lock, and their results
+need no copy from another process. A fork in a process with CUDA or gloo is unsafe.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 Ts = TypeVarTuple("Ts")
 
-#: Minibatches of a worker, or of a GPU, that are ready or being drawn, beside the one that the loop
-#: has.
+#: Minibatches of a worker or a GPU that are ready or being drawn, in addition to the one that the
+#: loop uses.
 AHEAD = 2
 
-#: Of each worker's thread that has ended: the kernel's number of it, and the core-seconds that it
-#: had used when it had its last minibatch. The kernel forgets a thread's clock with the thread.
+#: For each worker thread that has ended: its native id, and the core-seconds that it had used after
+#: its last minibatch. The kernel drops a thread's clock with the thread.
 ended: list[tuple[int, float]] = []
 
 
 class Pending(Protocol[T_co]):
-    """What has been begun."""
+    """A minibatch that is being drawn."""
 
     def result(self) -> T_co:
-        """Wait for it."""
+        """Wait for the minibatch, and return it."""
 
 
 def begun_ahead(
@@ -40,10 +40,10 @@ def begun_ahead(
     ahead: int = AHEAD,
     waited: Callable[[float], None] = lambda _seconds: None,
 ) -> Iterator[T]:
-    """The minibatch of each task, in the tasks' order, each begun when ``ahead`` before it are.
+    """Give each task's minibatch in order; it begins up to ``ahead`` minibatches in advance.
 
     Args:
-        waited: told for how long each was waited for, s.
+        waited: called with the seconds of the wait for each minibatch.
     """
     left = iter(tasks)
     under_way = deque(begin(*task) for task in itertools.islice(left, ahead))
@@ -52,27 +52,27 @@ def begun_ahead(
         ready = [under_way.popleft().result()]
         waited(time.perf_counter() - asked)
         under_way.extend(begin(*task) for task in itertools.islice(left, 1))
-        yield ready.pop()  # and is not kept: the loop frees it within its step
+        yield ready.pop()  # without a reference here, the loop frees it within its step
 
 
 def drawn_ahead(workers: Sequence[Callable[[*Ts], T]], tasks: Iterable[tuple[*Ts]]) -> Iterator[T]:
-    """The minibatch of each task, in the tasks' order, each had by one of the workers' threads.
+    """Give each task's minibatch in order; each is drawn by a thread of one of the workers.
 
-    Threads start when the first minibatch is asked for. None is left when the iterator has ended,
-    has raised or was closed; what is not wanted any more is not begun.
+    Threads start with the request for the first minibatch. All have ended when the iterator has
+    ended, raised or was closed; minibatches that are no longer needed do not begin.
 
     Args:
-        workers: what has a minibatch; each is called by one thread at a time.
+        workers: draw a minibatch of a task; each is called by one thread at a time.
         tasks: the arguments for each minibatch; read by the thread that iterates.
 
     Raises:
-        Exception: of a worker, in place of the minibatch that it could not have.
+        Exception: a worker's error, in place of the minibatch that it could not draw.
     """
     idle = list(workers)
     clocks: dict[int, float] = {}
 
     def draw(*task: *Ts) -> T:
-        worker = idle.pop()  # as many as threads, so there is one
+        worker = idle.pop()  # one per thread, so there is one
         try:
             return worker(*task)
         finally:
