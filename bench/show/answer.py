@@ -1,9 +1,9 @@
-"""The answer of a run: a line a workload, what to do next, and what to be cautious of.
+"""The answer of a run: a line per workload, the next step, and the cautions.
 
-There are four sentences: *fastest*, *tie*, *no difference*, and the *limit* behind each of them; on
-a GPU *host-bound* stands in place of a verdict between paths that the host holds up. Whether paths
-are separated decides the one rule (:mod:`gatherbench.bench.read.standings`); paths stand in its
-order, that of the table. Predictions are in none.
+There are four sentences: *fastest*, *tie*, *no difference*, and the *limit* behind each of them. On
+a GPU *host-bound* replaces a verdict between paths that the host limits. One rule decides whether
+paths are separated (:mod:`gatherbench.bench.read.standings`), and paths keep its order, which is
+that of the table. The answer excludes predictions.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _HEADS = {
     "tie": "Too close to separate",
     "host-bound": "Host-bound, no verdict between",
 }
-#: So many paths are named with an interval each; of more, so many are named, with their range.
+#: The most paths that have an interval each; of more, the most that are named, with their range.
 FEW, MOST = 3, 5
-#: Below this share of an epoch that fetching takes, no path can change much.
+#: The share of an epoch for fetching below which no path can change much.
 SMALL_SHARE = 1 / 3
-#: What :func:`gatherbench.unified` has to be given, by what a path needs to know.
+#: The argument of :func:`gatherbench.unified` for each thing that a path needs to know.
 _GIVEN = {
     "graph": "graph=edge_index",
     "training_ids": "train_ids=train_ids",
@@ -55,19 +55,19 @@ _LARGER = "in the plan’s TOML, fetch more (fanouts, batch_size, wider rows) or
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one workload shows.
+    """The result for one workload.
 
     Attributes:
-        workload: in words.
-        verdict: ``none`` where nothing may be said, for which ``text`` has the reason.
-        paths: that it is about: the fastest, or those that are not separated from the first of
-            them, in the table's order.
-        ratios: how many times as fast they are as ``over``, each with its 95 % interval.
+        workload: its name in words.
+        verdict: ``none`` if no verdict is possible; ``text`` then gives the reason.
+        paths: its subjects: the fastest, or those that are not separated from the first of them,
+            in the table's order.
+        ratios: their speed over ``over``, each with its 95 % interval.
         over: the CPU's gather with the shortest epochs, or else the next path; empty: none.
-        limit: the same of no fetch at all.
+        limit: the same ratio for no fetch at all.
         text: the sentences.
-        call: what gives a training the first of these paths, to be pasted; empty: nothing does.
-        change: what would separate paths; empty: nothing known.
+        call: Python to paste for the first of these paths; empty: none.
+        change: what would separate paths; empty: unknown.
     """
 
     workload: str
@@ -81,7 +81,7 @@ class Answer:
     change: str = ""
 
     def fields(self) -> dict[str, Any]:
-        """For a program; what is not known is ``None``."""
+        """Return the fields for programs; unknown values are ``None``."""
         *ratios, limit = (
             [None if math.isnan(end) else end for end in ends] if ends else None
             for ends in (*self.ratios, self.limit)
@@ -90,7 +90,7 @@ class Answer:
 
 
 def answers(run: Run) -> list[Answer]:
-    """One for each workload of which epochs were measured, in the plan's order."""
+    """Return an answer for each workload with measured epochs, in the plan's order."""
     return [_answer(run, standing) for standing in standings(run)]
 
 
@@ -165,7 +165,7 @@ def _name(key: Key) -> str:
 
 
 def call(key: Key) -> str:
-    """How to use a path in a training of one's own: Python, to be pasted."""
+    """Return the Python call to paste that uses a path in your own training."""
     path, given = named(key.strategy, key.variant), list[str]()
     if path is not None:
         defaults = {name: words[0] for name, words in parameters(type(path)).items()}
@@ -176,8 +176,8 @@ def call(key: Key) -> str:
 
 
 def _unbind(run: Run) -> str:
-    """What makes the host issue less for each row; captured steps where the plan would take them
-    for all its workloads, and has none.
+    """Describe what makes the host issue less work per row; it includes captured steps, if the plan
+    can use them for all its workloads, and has none.
     """
     can = all(
         one["model"] == "sage"
@@ -197,7 +197,7 @@ def _unbind(run: Run) -> str:
 
 
 def cautions(run: Run) -> list[str]:
-    """How far the answer holds, what matters most first; a terminal has room for that."""
+    """Return the limits of the answer, the most important first; a terminal shows that one."""
     return list(_cautions(run))
 
 

@@ -1,4 +1,4 @@
-"""Charts of a run: bars by workload and series, curves of an epoch, reasons in place of some."""
+"""Charts of a run: bars by workload and series, curves of an epoch, reasons for missing ones."""
 
 from __future__ import annotations
 
@@ -34,30 +34,30 @@ from gatherbench.stats.judge import is_open
 #: Strategy and variant.
 Names = tuple[str, str]
 Fields = Mapping[Hashable, Any]
-#: Seconds since the axis of time begins, and the value up to then, in order.
+#: Seconds from the start of the time axis, and the value up to then, in order.
 Points = Sequence[tuple[float, float]]
-#: By workload: why a series is not there, or not with all of its repeats.
+#: By workload: why a series is missing, or lacks repeats.
 Reasons = Mapping[str, Mapping[Names, str]]
 NO_BREAK = "\N{NARROW NO-BREAK SPACE}"
-#: Readings in an epoch that are drawn at most; leaving some out keeps a counter's bytes.
+#: The most readings of an epoch that are drawn; skipping some keeps a counter's bytes.
 MOST = 300
 _NOT_POLLED = "nothing was polled: a GPU’s sensors are read during runs on a GPU"
 
 
 def drawn(run: Run, **charts: Callable[[Run], Chart | None]) -> dict[str, Figure]:
-    """These charts by the names of their files; one without a line is left out."""
+    """Draw these charts, by the names of their files; one without a line is left out."""
     made = {name: make(run) for name, make in charts.items()}
     return {name: draw(chart) for name, chart in made.items() if chart and len(chart.frame)}
 
 
 def chart_of(run: Run, frame: pd.DataFrame, **of: Any) -> Chart:
-    """A chart with what stands above and below all of the run's, and what its marks mean."""
+    """Make a chart with the run's warnings and provenance, and an explanation of its marks."""
     of["reading"] += explained(frame["suffix"]) if "suffix" in frame else ""
     return Chart(frame=frame, warnings=warnings_of(run), foot=provenance(run), **of)
 
 
 def in_plan_order(run: Run, frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with its backend in words, in the order of workloads and strategies."""
+    """Return the frame with its backend in words, in the order of workloads and strategies."""
     return with_kind(plan_order(run, frame))
 
 
@@ -78,21 +78,20 @@ def bars(
     suffix: str = "",
     **of: str,
 ) -> Chart:
-    """A panel for each workload, a line for each series, reasons in place of what is missing.
+    """Make a panel for each workload, a line for each series, reasons in place of missing ones.
 
-    What is modelled has a panel of its own: another machine's times may be a hundredth of the
-    host's.
+    Modelled values have separate panels: another machine's times may be a hundredth of the host's.
 
     Args:
         values: the columns of ``SERIES``, ``total``, ``low``, ``high`` and those of ``legend``.
         total: the column that the number and the whisker belong to.
-        legend: columns that are drawn end to end; without, the total in its strategy's colour.
-        mark: value at which a line is drawn through all bars.
-        limit: the same by workload, through those that are measured.
-        absent: what to write for a series that was measured but has no value here.
-        why: the same by workload, where there is more to say.
-        predicted: whether the link model has a word on it.
-        suffix: behind the number.
+        legend: columns that are drawn end to end; without it, the total in the strategy's colour.
+        mark: the value of a line through all bars.
+        limit: the same by workload, through the measured bars.
+        absent: the text for a series that was measured but has no value here.
+        why: the same by workload, where a workload needs its own text.
+        predicted: whether to show the link model's values.
+        suffix: text after the number.
         of: ``title``, ``reading``, ``quantity`` and ``unit`` of the chart.
     """
     profile = ", ".join(modelled_for(run)) if predicted else ""
@@ -103,7 +102,7 @@ def bars(
             mine = values[(values["workload"] == workload) & (values["basis"] == basis)]
             known = {(str(r["strategy"]), str(r["variant"])): r for r in mine.to_dict("records")}
             said = reasons[basis].get(workload, {})
-            # Beside figures of host memory, a GPU's on the same axis would be compared with them.
+            # Without a GPU, modelled GPU times have their own axis, so that nobody compares them.
             shared = run.has_gpu or basis == "measured"
             place: dict[str, Any] = {
                 "panel": run.names[workload],
@@ -137,7 +136,7 @@ def _sorted(names: Mapping[Names, Any]) -> list[Names]:
 
 
 def _marks(run: Run, row: Fields, ratio: bool) -> str:
-    """What stands behind a number: there was other work; a ratio that decides nothing."""
+    """Return the marks after a number: a noisy series, or a ratio that decides nothing."""
     key = Key(*(str(row[name]) for name in SERIES))
     marks = DISTURBED * (key in noisy_and_modelled(run))
     if not ratio:
@@ -150,7 +149,7 @@ def _marks(run: Run, row: Fields, ratio: bool) -> str:
 
 
 def _said_once(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """The frame without the note that all measured bars share, and a sentence that says it."""
+    """Return the frame without a note that all measured bars share, and a sentence with it."""
     mine = (frame["profile"] == "") & frame["value"].notna()
     notes = set(frame.loc[mine, "note"])
     if mine.sum() < 2 or len(notes) > 1 or notes == {""}:
@@ -160,8 +159,8 @@ def _said_once(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
 
 
 def _unmeasured(run: Run, table: pd.DataFrame, absent: str, of: Mapping[str, str]) -> Reasons:
-    """Of series that are not in the table; ``absent`` where they were measured, or as ``of`` says
-    by workload.
+    """Give reasons for series that the table lacks: ``absent`` or ``of``, by workload, if they were
+    measured.
     """
     found = defaultdict[str, dict[Names, str]](dict)
     measured = epoch_times(run).query("basis == 'measured'")[SERIES[:3]]
@@ -172,13 +171,13 @@ def _unmeasured(run: Run, table: pd.DataFrame, absent: str, of: Mapping[str, str
     for bad in problems(run).to_dict("records"):
         some = "" if bad["repeats"] == bad["of"] else f"{bad['repeats']} of {bad['of']} repeats "
         names = bad["strategy"], bad["variant"]
-        # What is not there of a repeat that was measured has a reason of its own.
+        # A repeat that was measured may lack a value for another reason.
         found[bad["workload"]].setdefault(names, f"{some}{bad['status']}: {bad['reason']}")
     return found
 
 
 def _unpredicted(run: Run) -> Reasons:
-    """Of series of which the link model says nothing."""
+    """Give the reasons of series that the link model does not predict."""
     found = defaultdict[str, dict[Names, str]](dict)
     for row in unpredicted(run).to_dict("records"):
         found[row["workload"]][row["strategy"], row["variant"]] = row["reason"]
@@ -199,14 +198,14 @@ def over_time(
     scales: Mapping[str, str] = MappingProxyType({}),
     **of: Any,
 ) -> Chart:
-    """A panel for each workload, in it a line for each planned series, or the reason.
+    """Make a panel for each workload with a line for each planned series, or the reason.
 
-    Where no line has a curve, the reasons stand alone, with how many series each holds for.
+    If no line has a curve, only the reasons are shown, with the number of series for each.
 
     Args:
-        lines: those that there are: ``curves`` and ``note``.
-        metric: whose rows say why a line is missing; if none does, ``otherwise``.
-        scales: by workload, which of them have one axis.
+        lines: the existing ones: ``curves`` and ``note``.
+        metric: its rows give the reason for a missing line; if there is none, ``otherwise``.
+        scales: by workload, a key; workloads of one key share an axis.
         of: the rest of the chart.
     """
     planned, reasons, found = pd.DataFrame(run.plan["cases"]), _reasons(run, metric), []
@@ -227,7 +226,7 @@ def over_time(
 
 
 def _reasons(run: Run, metric: str) -> dict[Series, str]:
-    """What the run says of a metric that it does not have of a series, or of the series' cases."""
+    """Return the run's reasons for series without a metric, else those of the series' cases."""
     of_metric = run.columns.index[run.columns["metric"] == metric]
     ended = run.ended.reset_index()
     found: dict[Series, str] = {}
@@ -244,11 +243,11 @@ def polled(
     unit: str,
     **of: Any,
 ) -> Chart:
-    """The first polled epoch of each series.
+    """Draw the first polled epoch of each series.
 
     Args:
-        points_of: what is drawn of the readings of one metric in one epoch, in the order of time.
-        legend: metrics → what they are called, and their colours.
+        points_of: gives the points for the readings of one metric in one epoch, in order of time.
+        legend: metrics → their names and colours.
     """
     timeline = of_measured(run, RunStore(run.folder).timeline())
     timeline = timeline.sort_values("time_s", kind="stable")
@@ -275,7 +274,7 @@ def _told(
     names: Mapping[str, str],
     unit: str,
 ) -> str:
-    """Of counters how much there was in the epoch, of anything else its mean."""
+    """Describe an epoch's curves: the totals of counters, else the mean."""
     totals = [
         f"{bytes_in_words(last['value'])} {names[metric]}"
         for metric in curves
@@ -296,6 +295,6 @@ def _told(
 
 
 def _thinned(readings: pd.DataFrame) -> pd.DataFrame:
-    """Every so many readings, and the last."""
+    """Keep every n-th reading, and the last, so that at most about ``MOST`` remain."""
     step = -(-len(readings) // MOST)
     return readings.iloc[sorted({*range(0, len(readings), step), len(readings) - 1})]

@@ -1,4 +1,4 @@
-"""A comparison as tables in the terminal and as JSON. Nothing depends on colour."""
+"""Show a comparison as tables in the terminal and as JSON. Nothing depends on colour."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from gatherbench.bench.show.terminal import in_terminal, struck
 
 _COLOURS = {"SLOW": "red", "FAILED": "red", "FAST": "green", "AMBIGUOUS": "yellow"}
 _COLOURS |= {"UNLIKE": "yellow", "MISSING": "yellow", "NEW": "yellow"}
-#: Set behind a ratio that has no verdict of its own beside it.
+#: Marks after a ratio without a verdict column.
 _SIGNS = {"SLOW": "\N{NO-BREAK SPACE}!", "FAST": "\N{NO-BREAK SPACE}*"}
 _SIGNS |= dict.fromkeys(("AMBIGUOUS", "UNLIKE"), "\N{NO-BREAK SPACE}?")
 _LEGEND = "! SLOW, * FAST, ? AMBIGUOUS or UNLIKE, no sign SAME"
-#: The quotient of two such is the ratio; that of two medians over all epochs is not.
+#: A note: the ratio is the quotient of these values, not of the medians over all epochs.
 TYPICAL = (
     "A and B, measured: typical epochs, the geometric mean over repeats of each repeat's median, as"
     " in speed-ups; the epochs of `gatherbench show` are medians over all epochs."
 )
 _SERIES = ["strategy", "variant", "backend", "basis"]
-#: Columns that the one table of all metrics takes.
+#: The columns that a single table of all metrics needs.
 WIDE = 120
 
 
-#: One build was seen to be 19 % faster in the second of two idle runs of a shared machine.
+#: One build was 19 % faster in the second of two idle runs of a shared machine.
 _TWO_VISITS = (
     "The interval holds what differs between repeats of a run. A shared machine may also change"
     " between two runs: let both builds take turns (docs/continuous-integration.md)."
 )
 
 
-#: Exit status of a comparison of which too little could be judged.
+#: The exit status of a comparison without enough verdicts.
 NOT_JUDGED = 3
 
 
 def exit_status(table: pd.DataFrame, metrics: Sequence[str] = (), *, strict: bool = False) -> int:
-    """1 if a deciding line is SLOW or a case failed in B; :data:`NOT_JUDGED`; else 0.
+    """Return 1 if a deciding line is SLOW or a case failed in B; :data:`NOT_JUDGED`; else 0.
 
-    Not judged is a comparison without a verdict on anything measured (if nothing was, on anything
-    computed); with ``strict`` already one with a deciding line that has none.
+    A comparison is not judged if nothing measured has a verdict (if nothing was measured, nothing
+    computed); with ``strict``, if any deciding line has none.
     """
     chosen = deciding(table, metrics)
     if chosen["verdict"].isin(BAD).any():
@@ -67,14 +67,14 @@ def render_comparison(
     *,
     strict: bool = False,
 ) -> RenderableType:
-    """A table for each workload, the reasons of what is not SAME, what else changed, the sum.
+    """Render a table per workload, reasons for other verdicts than SAME, changes, and the sum.
 
     Args:
-        table: of :func:`gatherbench.bench.read.compare.compare_runs`.
-        metrics: what was asked for; empty: all.
-        width: columns of the terminal, 80 or more; below :data:`WIDE` the metrics beside the first
-            stand in a table of their own.
-        strict: of :func:`exit_status`.
+        table: from :func:`gatherbench.bench.read.compare.compare_runs`.
+        metrics: the requested ones; empty: all.
+        width: columns of the terminal, 80 or more; below :data:`WIDE` the metrics after the first
+            have a separate table.
+        strict: as for :func:`exit_status`.
     """
     parts: list[RenderableType] = [
         Text(f"A {base.folder}\nB {new.folder}"),
@@ -100,7 +100,7 @@ def render_comparison(
 
 
 def summary(table: pd.DataFrame, metrics: Sequence[str] = ()) -> str:
-    """One sentence: how many of the deciding lines got each verdict."""
+    """Count the verdicts of the deciding lines, in one sentence."""
     chosen = deciding(table, metrics)
     names = ", ".join(dict.fromkeys(chosen["metric"]))
     modelled = chosen["basis"] == "predicted"
@@ -121,7 +121,7 @@ def comparison_json(
     *,
     strict: bool = False,
 ) -> str:
-    """The comparison as one JSON object; what is not known is null."""
+    """Return the comparison as one JSON object; unknown values are null."""
     records = [
         {
             str(name): None if isinstance(value, float) and not math.isfinite(value) else value
@@ -141,11 +141,11 @@ def comparison_json(
 
 
 def _tables(here: pd.DataFrame, names: Mapping[str, str], width: int) -> Iterator[RenderableType]:
-    """A line a series: all that is known of the first metric, and the ratios of the others."""
+    """Give a line per series: all values of the first metric, and the ratios of the others."""
     compared = here[here["ratio"].notna()]
     lead, *others = [name for name in METRICS if (compared["metric"] == name).any()]
     keys, first = ["workload", *_SERIES], compared[compared["metric"] == lead]
-    unit = "×" if first["unit"].iloc[0] == "1" else str(first["unit"].iloc[0])  # of a reference
+    unit = "×" if first["unit"].iloc[0] == "1" else str(first["unit"].iloc[0])  # a reference's
     signs = compared["verdict"].map(_SIGNS).fillna("")
     told = compared.assign(told=compared["ratio"].map("{:.2f}".format) + signs)
     frame = told.pivot(index=keys, columns="metric", values="told").reindex(columns=others)
@@ -163,7 +163,7 @@ def _tables(here: pd.DataFrame, names: Mapping[str, str], width: int) -> Iterato
 
 
 def _reasons(chosen: pd.DataFrame, workloads: Iterable[str]) -> list[Text]:
-    """Each reason to look closer once, with the cases that it holds for."""
+    """Give each reason for a closer look once, with its cases."""
     lines = []
     told = chosen[~chosen["verdict"].isin(["SAME", "FAST"])]
     for word in _in_order(told["verdict"]):
@@ -176,7 +176,7 @@ def _reasons(chosen: pd.DataFrame, workloads: Iterable[str]) -> list[Text]:
 
 
 def _declared(table: pd.DataFrame, asked: set[str], workloads: Iterable[str]) -> list[Text]:
-    """What the data paths declare: a line if all is as before, else what differs."""
+    """Compare what the data paths declare: a line if all is the same, else the differences."""
     if table.empty:
         return []
     other = table[(table["verdict"] != "SAME") & ~table["metric"].isin(asked)]
@@ -196,6 +196,6 @@ def _declared(table: pd.DataFrame, asked: set[str], workloads: Iterable[str]) ->
 
 
 def _in_order(words: Any) -> list[str]:
-    """The words that occur, the worst first."""
+    """Return the words that occur, the worst first."""
     order = ("FAILED", "SLOW", "AMBIGUOUS", "UNLIKE", "MISSING", "NEW", "FAST", "SAME")
     return [word for word in order if word in set(words)]

@@ -1,9 +1,9 @@
-"""One drawing system: the lines of a frame as bars, or as curves over time, by matplotlib.
+"""Draw the lines of a frame with matplotlib, as bars or as curves over time.
 
-A line of a :class:`Chart`'s frame is a bar, or in its place the reason why there is none. Names
-stand above their bars, so that a panel is no wider than a telephone. Head and foot have their
-sizes in inches, so that text keeps its size whatever the number of panels; so all places are known
-beforehand, and nothing has to be tried out.
+A line of a :class:`Chart`'s frame is a bar, or the reason why there is none. Names stand above
+their bars, so that a panel is no wider than a telephone. Head and foot have their sizes in inches,
+so that text keeps its size whatever the number of panels. So all positions are known in advance,
+without a trial layout.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from matplotlib.patches import Patch
 from gatherbench.bench.read.units import number, quantity, scale, short
 from gatherbench.bench.show.looks import FAINT, KINDS, PALETTE, RC, colour_of, ink
 
-#: Of an axis, times its longest bar: a whisker of two repeats would leave nothing else to see.
+#: The longest axis, over its longest bar: without it a whisker of two repeats would fill the panel.
 LONGEST_WHISKER = 4.0
-#: Times the axis, and as a share of it, beyond which a whisker's end is said by its power of ten.
+#: Factor to the axis (larger or smaller) beyond which a whisker's end has a power of ten.
 FAR = 1e3
-#: Share of an axis below which a value is said in a unit that suits it and not the axis.
+#: Share of an axis below which a value has its own unit.
 TINY = 1e-3
-#: Share of a roof below which curves have a scale of their own.
+#: Share of a roof below which curves have their own scale.
 LITTLE = 0.1
-#: Inches: around all; a line of the title, of a warning, of the legend and of the footer.
+#: Inches: the margin; a line of the title, of a warning, of the legend and of the footer.
 MARGIN, TITLE, WARNING, LEGEND, LINE = 0.16, 0.25, 0.22, 0.22, 0.142
-#: Inches: the width of a panel, between two; rows of names and of bars; a strip of curves.
+#: Inches: the width of a panel, and between two; rows of names and of bars; a strip of curves.
 COLUMN, GAP, NAME, BAR, STRIP = 4.3, 0.3, 0.165, 0.2, 0.66
-#: Inches: a line of a panel's title, and ticks with their label below; left of a strip its
-#: ticks, above it a space.
+#: Inches: a line of a panel's title, and ticks with their label below; the ticks to the left of a
+#: strip, and the space above it.
 TITLED, AXIS, TICKS, SPACE = 0.19, 0.52, 0.5, 0.06
-#: Characters in an inch of a bar's name, of words in italics and of a title.
+#: Characters per inch of a bar's name, of words in italics and of a title.
 NAMES, WORDS, TITLES = 14.5, 17.5, 13.5
-#: Of a figure's texts those that the page has in words of its own, by their ``gid``.
+#: The ``gid`` of a figure's texts that the page shows separately.
 APART = ("title", "warning", "foot", "source")
 DASHES: dict[str, Any] = {
     **{"one": ":", "raw_link": ":", "sm_read": "--", "copy_engine": "-", "limit": ":"},
 }
-#: Of a chart's lines what stands where the frame does not say.
+#: Default values for the columns of a chart's frame.
 EMPTY: Mapping[str, Any] = {
     **dict.fromkeys(("panel", "strategy", "variant", "reason", "note", "suffix", "profile"), ""),
     **dict.fromkeys(("value", "low", "high"), math.nan),
@@ -62,7 +62,7 @@ EMPTY: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """From ``bottom`` to ``top`` in ``unit``; numbers are said in a unit that suits ``top``."""
+    """An axis from ``bottom`` to ``top`` in ``unit``; numbers have a unit that suits ``top``."""
 
     unit: str
     top: float
@@ -70,32 +70,32 @@ class Axis:
 
     @classmethod
     def of(cls, unit: str, values: Iterable[float], ends: Iterable[float] = ()) -> Axis:
-        """For bars of these values; whiskers of these ends are cut where they are far longer."""
+        """Make the axis of bars with these values; far longer whiskers (to these ends) are cut."""
         known = [*values]
         low = min((value for value in known if value < 0), default=0.0)
-        least = -0.05 * low or 1.0  # where no bar is longer
+        least = -0.05 * low or 1.0  # without a longer bar
         top = max((value for value in known if 0 < value < math.inf), default=least)
         reach = max((end for end in ends if end > top), default=top)
         return cls(unit, min(reach, LONGEST_WHISKER * top), low)
 
     @property
     def shown(self) -> tuple[str, float]:
-        """The unit that suits, and how many of it make one of ``unit``."""
+        """The unit that suits, and its number in one of ``unit``."""
         name, factor = scale(self.unit, self.top)
         return ("×" if self.unit == "×" else name), factor
 
     def said(self, value: float) -> str:
-        """The value with its unit; one that would be all noughts in it has a unit of its own."""
+        """Return the value with its unit; one that would show only zeros has its own unit."""
         if 0 < value < TINY * self.top:
             return quantity(value, self.unit)
         return f"{self.plain(value)}{'' if self.unit == '×' else ' '}{self.shown[0]}"
 
     def plain(self, value: float) -> str:
-        """The value without its unit."""
+        """Return the value without its unit."""
         return number(value * self.shown[1])
 
     def end(self, value: float) -> str:
-        """:meth:`plain` of a whisker's end; as ``2.1e-7`` where it is far from all bars."""
+        """Return :meth:`plain` of a whisker's end; like ``2.1e-7`` if it is far from all bars."""
         if value == 0 or self.top / FAR <= value <= self.top * FAR:
             return self.plain(value)
         digits, power = f"{value * self.shown[1]:.1e}".split("e")
@@ -103,7 +103,7 @@ class Axis:
 
 
 class Panel(NamedTuple):
-    """Lines of a chart over one axis; of curves ``axis`` is that of time, ``values`` goes up."""
+    """Lines of a chart over one axis; for curves, ``axis`` is time and ``values`` is vertical."""
 
     title: str
     profile: str
@@ -115,29 +115,29 @@ class Panel(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Chart:
-    """What a picture shows.
+    """The content of a picture.
 
     Attributes:
         title: its heading.
-        frame: a line a bar. ``panel`` is the title above it, ``name`` stands for it (else
-            ``strategy`` and ``variant`` in words), ``look`` is a key of
-            :data:`gatherbench.bench.show.looks.KINDS`, ``value`` its number with ``suffix`` behind
+        frame: a line per bar. ``panel`` is the title above it, ``name`` its name (else ``strategy``
+            and ``variant`` in words), ``look`` a key of
+            :data:`gatherbench.bench.show.looks.KINDS`, ``value`` its number with ``suffix`` after
             it, ``low`` and ``high`` the ends of its whisker; ``reason`` says why there is no bar,
-            ``note`` what else is to be said. What is modelled is for a ``profile`` and has a panel
-            of its own, as has each ``quantity``, where the frame has that column. Lines of one
-            ``scale`` (else of one panel) have one axis. In place of a value a line may have
-            ``curves``: seconds and the value up to then, in order, by a name of the legend.
-        quantity: what the axis is; of curves what goes up.
-        unit: of the values.
-        reading: how bars, whiskers and lines are to be read.
-        legend: columns that are drawn end to end, or curves → what they are called, and the name of
-            their colour. Without it a bar has its strategy's.
-        marks: kinds of lines through all bars → what they are called.
-        at: where these lines are: title of the panel, value, kind.
-        roof: what curves cannot exceed.
-        time: of curves, what the axis of time is.
+            ``note`` gives other remarks. Modelled lines have a ``profile`` and a separate panel, as
+            has each ``quantity``, if the frame has that column. Lines of one ``scale`` (else of one
+            panel) share an axis. Instead of a value a line may have ``curves``: seconds and the
+            value up to then, in order, by a name of the legend.
+        quantity: the quantity on the axis; for curves, on the vertical one.
+        unit: the unit of the values.
+        reading: how to read bars, whiskers and lines.
+        legend: columns that are drawn end to end, or curves → their names and the names of their
+            colours. Without it a bar has its strategy's colour.
+        marks: kinds of lines through all bars → their names.
+        at: the places of these lines: title of the panel, value, kind.
+        roof: the value that curves cannot exceed.
+        time: for curves, the label of the time axis.
         warnings: what has to stand above the numbers.
-        foot: where they come from.
+        foot: the origin of the numbers.
     """
 
     title: str
@@ -158,8 +158,8 @@ class Chart:
         return "curves" in self.frame
 
     def panels(self) -> list[Panel]:
-        """Its lines, panel by panel, with the ``name`` and the ``text`` of each, its whisker cut
-        where it is longer than the axis (``cut``).
+        """Return its lines by panel, with the ``name`` and ``text`` of each; a whisker that exceeds
+        the axis is cut (``cut``).
         """
         from gatherbench.strategies.registry import in_words  # imports torch
 
@@ -201,7 +201,7 @@ class Chart:
 
 
 def _text(axis: Axis, row: Mapping[Any, Any]) -> str:
-    """The number beside a bar; of what is modelled with ends it is these: none between is known."""
+    """Return the number next to a bar; a modelled range has only its two ends."""
     value, low, high = row["value"], row["low"], row["high"]
     if row["reason"] or pd.isna(value):
         return ""
@@ -223,7 +223,7 @@ class Sheet:
     top: float
 
     def axes(self, left: float, top: float, wide: float, tall: float) -> Axes:
-        """Axes at a place of the box, in inches from its corner at the upper left."""
+        """Add axes at a place of the box, in inches from its upper left corner."""
         width, height = self.figure.get_size_inches()
         below = 1 - (self.top + top + tall) / height
         return self.figure.add_axes(
@@ -232,7 +232,7 @@ class Sheet:
 
 
 def sheet(chart: Chart, width: float, room: float, legend: Sequence[Artist]) -> Sheet:
-    """An empty figure with the words of a chart, and ``room`` inches between head and foot."""
+    """Make an empty figure with the words of a chart, and ``room`` inches for its panels."""
     letters, bold = int(width * 17.5), {"fontweight": "bold"}
     title = (textwrap.wrap(chart.title, int(width * 9)), TITLE, "title", {"fontsize": 12, **bold})
     head = [title] + [
@@ -278,21 +278,21 @@ def draw(chart: Chart, *, columns: int = 3, column: float = COLUMN) -> Figure:
     """Draw a chart; panels of one title stand below each other, the titles side by side.
 
     Args:
-        columns: how many titles stand side by side, at most.
-        column: inches of a column of panels.
+        columns: the most titles side by side.
+        column: the width of a column of panels, inches.
     """
     cells = [list(same) for _, same in groupby(chart.panels(), key=lambda panel: panel.title)]
     columns = 2 if len(cells) == 4 and columns > 1 else max(1, min(len(cells), columns))
     rows = [cells[first : first + columns] for first in range(0, len(cells), columns)]
     titles = {id(panel): _title(panel, not at, column) for c in cells for at, panel in enumerate(c)}
-    for row in rows:  # titles that stand side by side end on one line
+    for row in rows:  # align the bottom lines of titles side by side
         most = max(len(titles[id(cell[0])]) for cell in row)
         for cell in row:
             lines = titles[id(cell[0])]
             lines[:0] = [""] * (most - len(lines))
     whole = {id(p): _height(p) + AXIS + TITLED * len(titles[id(p)]) for c in cells for p in c}
     tall = [max(sum(whole[id(panel)] for panel in cell) for cell in row) for row in rows]
-    # A "$" in somebody's words begins no formula.
+    # A "$" in a name begins no formula.
     grid = {"axes.grid.axis": "both"} if chart.over_time else {}
     with mpl.rc_context(RC | {"text.parse_math": False} | grid):
         paper = sheet(chart, columns * column + (columns - 1) * GAP, sum(tall), _legend(chart))
@@ -322,12 +322,12 @@ def _height(panel: Panel) -> float:
 
 
 def _rows(name: str) -> float:
-    """Inches of a bar's name."""
+    """Return the height of a bar's name, inches."""
     return NAME * bool(name)
 
 
 def _legend(chart: Chart) -> list[Artist]:
-    """What explains colours, lines across the panels, and the looks of bars."""
+    """Return the keys of colours, lines across the panels, and the looks of bars."""
     handles: list[Artist] = []
     for label, colour in chart.legend.values():
         if chart.over_time:
@@ -392,7 +392,7 @@ def _bars(paper: Sheet, where: _Where, chart: Chart, panel: Panel, title: str) -
 
 
 def _name(axes: Axes, line: Mapping[Any, Any], y: float, wide: float) -> None:
-    """The name of a line, at the right what else is to be said of it."""
+    """Write the name of a line, and at the right its note."""
     at: Any = {"transform": axes.get_yaxis_transform(), "va": "center_baseline", "zorder": 4}
     behind: Any = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
     name = short(line["name"], int(wide * NAMES))
@@ -403,7 +403,7 @@ def _name(axes: Axes, line: Mapping[Any, Any], y: float, wide: float) -> None:
 
 
 def _words(axes: Axes, y: float, text: str) -> None:
-    """Why there is no bar, in its place."""
+    """Write why there is no bar, in its place."""
     axes.text(
         0.006, y, text, transform=axes.get_yaxis_transform(), va="center", fontsize=7.5,
         style="italic", color=FAINT, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
@@ -420,7 +420,7 @@ def _bar(axes: Axes, chart: Chart, line: Mapping[Any, Any], y: float, factor: fl
             axes.barh(y, length * factor, 0.75 * BAR, begin * factor, **look)
         begin += length
     low, high = line["low"] * factor, line["high"] * factor
-    if high > low:  # a single epoch has no spread to show
+    if high > low:  # a single epoch has no whisker
         middle, arm = (low + high) / 2, (high - low) / 2
         axes.errorbar(middle, y, xerr=arm, ecolor="black", elinewidth=1, capsize=2.5)
         if line["cut"]:
@@ -428,7 +428,7 @@ def _bar(axes: Axes, chart: Chart, line: Mapping[Any, Any], y: float, factor: fl
 
 
 def _strips(paper: Sheet, where: _Where, chart: Chart, panel: Panel, title: str) -> None:
-    """Axes for each line: its curves as steps, each value up to its time."""
+    """Draw axes for each line: its curves as steps, each value up to its time."""
     left, top, wide, _ = where
     lines = panel.lines.to_dict("records")
     for place, line in enumerate(lines):
@@ -480,7 +480,7 @@ def _strip(axes: Axes, chart: Chart, panel: Panel, line: Mapping[Any, Any], wide
 
 # ---- files, and the page -------------------------------------------------------------------------
 
-#: Colours of a picture → those of the page, which has a light and a dark one of each.
+#: Colours of a picture → those of the page, which has a light and a dark version of each.
 _OF_THE_PAGE = {light.lower(): f"var(--{name})" for name, (light, _) in PALETTE.items()} | {
     "#000000": "var(--ink)",
     "#ffffff": "var(--card)",
@@ -490,7 +490,7 @@ _OF_THE_PAGE = {light.lower(): f"var(--{name})" for name, (light, _) in PALETTE.
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the figure; the ending says in which format. The same numbers give the same SVG.
+    """Write the figure in the format of the file's ending. The same numbers give the same SVG.
 
     Raises:
         ValueError: matplotlib knows no such format.
@@ -502,7 +502,7 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def words_of(figure: Figure) -> dict[str, list[str]]:
-    """What stands in a figure's head and foot, by :data:`APART`."""
+    """Return the texts of a figure's head and foot, by :data:`APART`."""
     return {
         kind: [" ".join(t.get_text().split()) for t in figure.texts if t.get_gid() == kind]
         for kind in APART
@@ -510,7 +510,7 @@ def words_of(figure: Figure) -> dict[str, list[str]]:
 
 
 def inline(figure: Figure, ident: str) -> Markup:
-    """The figure as SVG for the page, in the page's colours, without the words of head and foot."""
+    """Return the figure as SVG in the page's colours, without the words of head and foot."""
     words = [text for text in figure.texts if text.get_gid() in APART]
     drawn = io.StringIO()
     with mpl.rc_context(RC | {"svg.fonttype": "none"}):

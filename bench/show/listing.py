@@ -1,4 +1,4 @@
-"""Tables for ``gatherbench list``, and for ``gatherbench datasets`` what lies in its folder."""
+"""Make the tables of ``gatherbench list``, and of ``gatherbench datasets`` for its folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def strategies() -> Table:
-    """Every strategy, ours first, with what its parameters may be."""
+    """List every strategy, gatherbench's own first, with the values of its parameters."""
     from gatherbench.strategies.registry import CHOICES, PLUGINS, STRATEGIES, parameters
 
     table = Table("strategy", "data path", "parameters (default first)")
@@ -38,13 +38,13 @@ def strategies() -> Table:
 
 
 def _said(name: str, summary: str, plugins: Plugins[Any]) -> str:
-    """The summary; of what another package brings, with that package and its version."""
+    """Return the summary; if another package adds the name, with that package and its version."""
     package = plugins.packages().get(name)
     return escape(plain(f"{summary} ({package})" if package else summary))
 
 
 def policies() -> Table:
-    """Every launch policy of the gather kernels, and what it decides before it sees a table."""
+    """List every launch policy of the gather kernels, and its decisions before it has a table."""
     from gatherbench.kernels.policies import POLICIES
 
     table = Table("policy", "whose", "launch")
@@ -61,12 +61,12 @@ def policies() -> Table:
 
 
 def datasets() -> Table:
-    """Every dataset source, with its size at full scale, and the graphs that were imported."""
+    """List every dataset source, with its size at full scale, and the imported graphs."""
     from gatherbench.datasets.dataset import DatasetError, read_spec
     from gatherbench.datasets.registry import PLUGINS, imported, list_sources
 
     table = Table()
-    for name in ("dataset", "nodes", "edges", "row"):  # a name that is cut cannot be typed
+    for name in ("dataset", "nodes", "edges", "row"):  # keep names whole, so that they can be typed
         table.add_column(name, no_wrap=True)
     table.add_column("what it is")
     for source in list_sources():
@@ -82,13 +82,13 @@ def datasets() -> Table:
 
 
 def sizes(spec: DatasetSpec) -> tuple[str, str, str, str]:
-    """Name, nodes, edges and row of a dataset, as cells of a table."""
+    """Return name, nodes, edges and row of a dataset, as cells of a table."""
     row = f"{spec.feature_dim} × {spec.feature_dtype}"
     return spec.name, _rounded(spec.num_nodes), _rounded(spec.num_edges), row
 
 
 def plans() -> Table:
-    """Every shipped plan."""
+    """List every shipped plan."""
     from gatherbench.bench.plan.plan_file import load_plan, plan_names
 
     table = Table("plan", "what it measures")
@@ -98,7 +98,7 @@ def plans() -> Table:
 
 
 def plan_keys() -> Table:
-    """What a plan may say, table by table."""
+    """List the keys of a plan, table by table."""
     from gatherbench.bench.plan.plan import Plan
     from gatherbench.bench.plan.plan_file import TABLES
 
@@ -120,7 +120,7 @@ def plan_keys() -> Table:
 
 
 def _plan_key(name: str, field: FieldInfo) -> tuple[str, str, str, str]:
-    """Key, type, default as TOML writes it, and description."""
+    """Return key, type, default as TOML writes it, and description."""
     unset = field.is_required() or field.default is None
     default = "none" if unset else json.dumps(field.default)
     words = escape(_kind(field.annotation))
@@ -128,19 +128,19 @@ def _plan_key(name: str, field: FieldInfo) -> tuple[str, str, str, str]:
 
 
 def _kind(kind: Any) -> str:
-    """A type in words: ``auto or cpu``, ``int | list[int]``; that it may be unset goes without."""
+    """Return a type in words, such as ``auto or cpu`` or ``int | list[int]``; omit ``None``."""
     origin, args = get_origin(kind), [one for one in get_args(kind) if one is not NoneType]
     if origin is Literal:
         return " or ".join(args)
     if origin is Annotated:
-        return _kind(args[0])  # its bounds go without
+        return _kind(args[0])  # without its bounds
     if origin in (Union, UnionType):
         return " | ".join(map(_kind, args))
     return f"{kind.__name__}[{', '.join(map(_kind, args))}]" if args else str(kind.__name__)
 
 
 def meters() -> Table:
-    """Every meter, and whether it reads here."""
+    """List every meter, and whether it reads here."""
     from gatherbench.bench.meters.nvml_device import NO_GPU_IN_RUN
     from gatherbench.bench.meters.registry import METERS, PLUGINS
 
@@ -156,7 +156,7 @@ def meters() -> Table:
 
 
 def profiles() -> Table:
-    """Every machine that comes as a link profile, and what is not known of it."""
+    """List every machine that ships as a link profile, and its unknown constants."""
     from gatherbench.bench.model.profile import load_profile, profile_names
 
     table = Table("profile", "machine", "not known")
@@ -178,15 +178,15 @@ LISTINGS: dict[str, Callable[[], Table]] = {
 
 
 def on_disk(root: Path) -> tuple[Table, str]:
-    """A line for each graph, with its minibatches, and for what else is there; what it takes.
+    """List each graph with its minibatches, and other folders; return the table and the total size.
 
-    To have room again: `gatherbench datasets remove`, and `rm` for downloads and what has no graph.
+    To free space: `gatherbench datasets remove`, and `rm` for downloads and folders without graphs.
 
     Args:
-        root: of :func:`gatherbench.datasets.store.data_root`; it need not exist.
+        root: the folder :func:`gatherbench.datasets.store.data_root`; it may be missing.
 
     Raises:
-        OSError: a folder cannot be looked into, so nobody knows what it takes.
+        OSError: a folder is unreadable, so its size is unknown.
     """
     from gatherbench.bench.sampling.prepare import TRACES, traces_of
     from gatherbench.datasets.dataset import SPEC_FILE, DatasetError, read_spec
@@ -204,7 +204,7 @@ def on_disk(root: Path) -> tuple[Table, str]:
         drawn = [taken.pop(trace) for trace in traces_of(folder) if trace in taken]
         said = f"{bytes_in_words(sum(drawn))} for {len(drawn)}" if drawn else "–"
         table.add_row(Text(plain(folder.name)), *about, bytes_in_words(taken.pop(folder)), said)
-    # What is left has no graph: the rest of the data folder, and minibatches of graphs now gone.
+    # The rest has no graph: other folders of the data folder, and minibatches of removed graphs.
     for place, size in taken.items():
         table.add_row(Text(str(place.relative_to(root))), "", "", "", bytes_in_words(size), "")
     said = f"{bytes_in_words(total)} in {root}; to have room: gatherbench datasets remove NAME"
@@ -216,7 +216,7 @@ def _folders(place: Path) -> list[Path]:
 
 
 def bytes_below(folder: Path) -> int:
-    """As the files say; what vanishes meanwhile takes nothing."""
+    """Return the bytes of the files below a folder; files that vanish meanwhile count as 0."""
     total = 0
 
     def unless_gone(error: OSError) -> None:
@@ -231,7 +231,7 @@ def bytes_below(folder: Path) -> int:
 
 
 def description(folder: Path) -> Table:
-    """What ``gatherbench datasets info`` says of a prepared dataset."""
+    """Describe a prepared dataset for ``gatherbench datasets info``."""
     from gatherbench.datasets.store import describe
 
     table = Table(show_header=False)
@@ -241,7 +241,7 @@ def description(folder: Path) -> Table:
 
 
 def imported_summary(folder: Path) -> list[str]:
-    """What an import has made of the files, and how to use it."""
+    """Describe the result of an import, and how to use it."""
     from gatherbench.datasets.store import nodes_in_no_edge, open_dataset
 
     data = open_dataset(folder)

@@ -1,8 +1,8 @@
-"""How things look wherever they are drawn: colours, and what tells measured from modelled values.
+"""Define the look of drawings: colours, and what distinguishes measured from modelled values.
 
 The colours are those of Okabe and Ito ("Color Universal Design", 2008), which people with any
-common colour vision can tell apart. A strategy names its own (:attr:`Strategy.colour`). Published
-values are outlined, modelled ones hatched, measured ones solid.
+common colour vision can distinguish. A strategy names its own (:attr:`Strategy.colour`).
+Published values are outlined, modelled ones hatched, measured ones solid.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PALETTE = MappingProxyType(
 )
 FAINT = "#666666"
 MODEL_HATCH = "////"
-#: Behind a number, in tables and in pictures.
+#: Marks after a number, in tables and in pictures.
 DISTURBED, UNDECIDED = "!", "?"
 MARKS = MappingProxyType(
     {
@@ -43,13 +43,13 @@ MARKS = MappingProxyType(
     }
 )
 
-#: Parts of an epoch, by stage.
+#: Colours for the parts of an epoch, by stage.
 STAGE_COLOURS = {"sample": "sky", "fetch": "vermilion", "train": "green", "other": "grey"}
-#: Parts of ``train`` where several ranks train together, and what they are called.
+#: Names and colours for the parts of ``train`` where several ranks train together.
 EXCHANGE_COLOURS = {"all_reduce": ("all-reduce", "purple"), "wait": ("wait for ranks", "yellow")}
 
-#: Settings of matplotlib that hold while a figure is drawn and saved.
-RC: Any = {  # matplotlib's stubs list every key there is
+#: Settings of matplotlib while a figure is drawn and saved.
+RC: Any = {  # matplotlib's stubs require every key
     "font.size": 9,
     "axes.titlesize": 9.5,
     "axes.titlelocation": "left",
@@ -68,7 +68,7 @@ RC: Any = {  # matplotlib's stubs list every key there is
 
 
 def explained(numbers: Collection[str]) -> str:
-    """Sentences on the marks that stand behind some of these numbers, each after a space."""
+    """Explain the marks in these numbers: a sentence each, after a space."""
     return "".join(
         f" {mark}: {what}."
         for mark, what in MARKS.items()
@@ -77,7 +77,7 @@ def explained(numbers: Collection[str]) -> str:
 
 
 def colour_of(strategy: str) -> str:
-    """The strategy's own colour, a name of :data:`PALETTE`; of a stranger the common one."""
+    """Return the strategy's colour, a name of :data:`PALETTE`; a default for unknown strategies."""
     from gatherbench.strategies.base import Strategy
 
     return own_colour(strategy) or Strategy.colour
@@ -85,7 +85,7 @@ def colour_of(strategy: str) -> str:
 
 @functools.cache
 def own_colour(strategy: str) -> str | None:
-    """The same, but ``None`` of what is no strategy here, or names no colour of the palette."""
+    """Return the strategy's colour; ``None`` if it is unknown, or outside the palette."""
     from gatherbench.strategies.registry import get
 
     try:
@@ -96,18 +96,18 @@ def own_colour(strategy: str) -> str | None:
 
 
 def ink(colour: str) -> str:
-    """The colour of that name as pictures have it; a colour that is none of the palette's stays."""
+    """Return a palette name's colour in pictures; any other colour stays as it is."""
     return PALETTE[colour][0] if colour in PALETTE else colour
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How values of one basis are drawn.
+    """The look of one kind of values.
 
     Attributes:
-        word: what they are called: ``published``, ``modelled`` or ``measured``.
-        hatch: of their bars.
-        filled: whether their bars have colour inside.
+        word: the kind: ``published``, ``modelled`` or ``measured``.
+        hatch: the hatch of their bars.
+        filled: whether their bars are filled.
         line: style, marker and filling of their curves.
     """
 
@@ -117,15 +117,15 @@ class Look:
     line: tuple[str, str, str]
 
     def bar(self, colour: str) -> dict[str, Any]:
-        """How matplotlib is to draw a bar."""
-        if self.filled:  # a thin edge: a wider one would hide a short stage
+        """Return matplotlib's arguments for a bar."""
+        if self.filled:  # a wider edge would hide a short stage
             edge = {"facecolor": ink(colour), "edgecolor": "white", "linewidth": 0.4}
         else:
             edge = {"facecolor": "white", "edgecolor": ink(colour), "linewidth": 1.6}
         return {**edge, "hatch": self.hatch}
 
     def curve(self, colour: str) -> dict[str, Any]:
-        """How matplotlib is to draw a line."""
+        """Return matplotlib's arguments for a line."""
         style, marker, filling = self.line
         return {
             "color": ink(colour),
@@ -140,5 +140,5 @@ class Look:
 PUBLISHED = Look("published", "", filled=False, line=("none", "D", "none"))
 MODELLED = Look("modelled", MODEL_HATCH, filled=True, line=("--", ".", "full"))
 MEASURED = Look("measured", "", filled=True, line=("-", "o", "full"))
-#: By the word that tables of the notebooks have in their column ``kind``.
+#: Looks by the word in the column ``kind`` of the notebooks' tables.
 KINDS = {look.word: look for look in (PUBLISHED, MODELLED, MEASURED)}

@@ -1,4 +1,4 @@
-"""What a run is, in sentences: what was measured on what, and what stands above its numbers."""
+"""Describe a run in sentences: what was measured on which machine, and warnings."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from gatherbench.strategies.registry import in_words
 
 
 def modelled_for(run: Run) -> list[str]:
-    """The link profiles whose epochs were modelled."""
+    """List the link profiles for which epochs were modelled."""
     return sorted(set(run.predicted["machine"]))
 
 
 def borrowed(run: Run) -> str:
-    """Sentences to add where modelled epochs rest on times that the run measured, or range."""
+    """Explain modelled epochs that use times of this run, or that are ranges."""
     words = {"sample": "minibatches", "fetch": "the CPU's gathers"}
     there = [said for stage, said in words.items() if borrows(run, stage)]
     said = ""
@@ -38,15 +38,15 @@ def borrowed(run: Run) -> str:
 
 
 def warnings_of(run: Run) -> list[str]:
-    """What stands above the charts of a run: no GPU took part; the host was busy otherwise."""
+    """Return warnings for the run's charts: no GPU took part, or the host was busy."""
     said = [] if run.has_gpu else ["Host memory only: no GPU and no PCIe link took part"]
-    if noisy_series(run):  # else quiet repeats alone count
+    if noisy_series(run):  # else only clean repeats count
         said.append(f"Disturbed: {noise(run)}; measure again on an idle machine")
     return said
 
 
 def small_pages(run: Run) -> list[str]:
-    """A sentence for each path that reads managed memory by small pages."""
+    """Give a sentence for each path that reads managed memory by small pages."""
     return [
         f"{in_words(row.strategy, row.variant)} reads {quantity(row.whole, '1/s')} over its table"
         f" and {quantity(row.near, '1/s')} over 64 MiB of it: its managed memory is mapped by small"
@@ -56,7 +56,7 @@ def small_pages(run: Run) -> list[str]:
 
 
 def repeats_of(run: Run) -> str:
-    """How often each series was measured: ``6 to 9 repeats``; what was planned before any was."""
+    """Return the repeats per series, such as ``6 to 9 repeats``; before any ends, the planned."""
     series = ["workload", "strategy", "variant"]
     cases = run.ended if len(run.ended) else pd.DataFrame(run.plan["cases"])
     counts = cases.groupby(series).size()
@@ -65,7 +65,7 @@ def repeats_of(run: Run) -> str:
 
 
 def provenance(run: Run) -> str:
-    """What was measured on what, and how often."""
+    """Describe what was measured on which machine, and how often."""
     measure = run.plan["measure"]
     counts = [
         f"{measure[key]} {name}{'' if measure[key] == 1 else 's'}"
@@ -91,7 +91,7 @@ def provenance(run: Run) -> str:
 
 
 def cases_ended(run: Run) -> dict[str, int]:
-    """How many cases were ``ok``, ``failed`` and ``skipped``, and ``not run`` of those planned."""
+    """Count the cases that are ``ok``, ``failed`` and ``skipped``, and planned ones ``not run``."""
     ended = run.ended["status"]
     counts = {status: int((ended == status).sum()) for status in ("ok", "failed", "skipped")}
     bad = problems(run)
@@ -99,14 +99,14 @@ def cases_ended(run: Run) -> dict[str, int]:
 
 
 def gpu_of(run: Run) -> str:
-    """Name of the GPU that the run used, or of those that it may have; empty: there was none."""
+    """Return the name of the GPU that the run used, else of all present ones; empty: none."""
     gpus, used = run.env.get("gpus") or [], run.env.get("gpu_in_use")
     mine = [gpu for gpu in gpus if used and gpu.get("uuid_hash") == used] or gpus
     return ", ".join(sorted({str(gpu.get("name", "unnamed")) for gpu in mine}))
 
 
 def in_short(run: Run) -> list[tuple[str, str]]:
-    """The few facts that stand at the head of a report: what each is, and it."""
+    """Return the main facts for the head of a report: names and values."""
     cpu, counts = run.env.get("cpu", {}), cases_ended(run)
     epochs, dropped = map(run.plan["measure"].get, ("epochs", "warmup_epochs"))
     many = f"{repeats_of(run)} × {epochs} epochs"
@@ -128,5 +128,5 @@ def in_short(run: Run) -> list[tuple[str, str]]:
 
 
 def machine_of(run: Run) -> str:
-    """Name of the machine that measured."""
+    """Return the name of the machine that measured."""
     return run.machine or "no machine yet"

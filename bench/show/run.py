@@ -1,6 +1,6 @@
-"""A run in the terminal: a table and a line a workload, what to do, and at most one caution.
+"""Show a run in the terminal: a table and a line per workload, the next step, one caution.
 
-Nothing depends on colour, so that it reads the same in a pipe.
+Nothing depends on colour, so the text is the same in a pipe.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gatherbench.bench.show.views.registry import views_of
 
 
 def render(run: Run) -> RenderableType:
-    """How the paths of each workload stand, and the answer; made for 100 columns."""
+    """Render a table of each workload's paths, and the answer, for 100 columns."""
     where = "on a GPU" if run.has_gpu else "host memory, no GPU"
     turns = ", in turns" if run.in_turns else ""
     epochs = run.plan["measure"]["epochs"]
@@ -35,7 +35,7 @@ def render(run: Run) -> RenderableType:
 
 
 def render_all(run: Run, views: Sequence[Shown] | None = None) -> RenderableType:
-    """Tables and notes of each view, where it all comes from, and the answer."""
+    """Render tables and notes of each view, the provenance, and the answer."""
     parts: list[RenderableType] = []
     for view in views_of(run, draw=False) if views is None else views:
         for table in view.tables:

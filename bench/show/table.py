@@ -1,8 +1,8 @@
-"""A table: a data frame, and of its columns what they are called and in which unit they are.
+"""A table: a data frame, with the names and units of its columns.
 
 A column has one unit, chosen so that its largest value reads well; CSV and JSON hold SI base units.
 :func:`gatherbench.bench.show.terminal.in_terminal` draws a table in a terminal, the report's
-template in HTML; :meth:`Table.data` is what programs read. None of them knows of runs.
+template draws it in HTML, and programs read :meth:`Table.data`. None of them depends on runs.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from gatherbench.bench.read.units import (
     short,
 )
 
-#: Prose longer than this is cut in the middle where it is shown; JSON has it in full.
+#: Characters of prose beyond which its middle is cut; JSON has it in full.
 LONGEST_TEXT = 1200
 _PROSE = ("reason", "source")
-#: Units, and how a column's name ends that has them.
+#: Units, and the endings of the names of columns with them.
 UNITS = MappingProxyType(
     {"B/s": "_B_per_s", "1/s": "_per_s", "s": "_s", "B": "_B", "J": "_J", "W": "_W"}
     | {"×": "_ratio", "share": "_share", "cores": "_cores"}
@@ -37,17 +37,16 @@ UNITS = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A field of a data frame: ``unit`` is that of its values, ``None`` for text.
+    """A field of a data frame; ``unit`` is that of its values, or ``None`` for text.
 
-    Where every value has a unit of its own, ``units`` names the field that says which. A column is
-    scaled as the field ``like`` is. What stands in the field ``mark`` is shown behind the number,
-    and is no part of it.
+    If every value has its own unit, ``units`` names the field that holds it. A column has the scale
+    of the field ``like``. The text in the field ``mark`` follows the number, and is no part of it.
 
     Attributes:
-        interval: its ends are the fields ``…_low`` and ``…_high``, and stand in brackets behind it.
-        ends: whether a terminal shows them; in place of a value that lies ``between`` them, both.
-        greyed: a terminal shows it in grey in place of a mark.
-        short: its heading in a terminal, which has no room for columns without one.
+        interval: its ends are the fields ``…_low`` and ``…_high``, shown in brackets after it.
+        ends: how a terminal shows them; ``between``: both ends replace a value between them.
+        greyed: whether a terminal shows marked values in grey, without the mark.
+        short: its heading in a terminal, which omits columns without one.
     """
 
     field: str
@@ -63,19 +62,19 @@ class Column:
 
     @property
     def kind(self) -> str:
-        """How a cell is set: a number to the right, prose in lines, names in one."""
+        """The layout of a cell: a number to the right, prose in lines, a label in one line."""
         if self.unit is not None or self.units:
             return "numeric"
         return "prose" if self.field in _PROSE else "label"
 
     def name(self, end: str = "") -> str:
-        """Its name for programs, with the unit: ``median_s``, ``median_low_s``."""
+        """Return its name for programs, with the unit: ``median_s``, ``median_low_s``."""
         suffix = UNITS.get(self.unit or "", "")
         whole = f"_{self.field}".endswith(suffix)
         return f"{self.field}{end}" if whole or self.unit == "×" else f"{self.field}{end}{suffix}"
 
 
-#: Columns that say what a line of a table is about.
+#: Columns that identify a line of a table.
 WHAT = (
     Column("workload", "workload"),
     Column("strategy", "strategy"),
@@ -97,7 +96,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A row; ``modelled`` ones are hatched; ``instead`` stands in place of all its numbers."""
+    """A row; ``modelled`` ones are hatched; ``instead`` replaces all its numbers."""
 
     cells: list[Cell]
     modelled: bool = False
@@ -106,11 +105,11 @@ class Line:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """``ident`` names it in the page and for programs; ``note`` stands below it.
+    """A table; ``ident`` is its name in the page and for programs; ``note`` follows below it.
 
-    In a terminal each value of its first column has a table of its own, below ``title``. On the
-    page it is a click away where ``folded``. Of ``frame``, ``basis`` tells which rows are modelled;
-    ``instead``, where it is there, stands in place of a row's numbers.
+    In a terminal each value of its first column has a separate table, below ``title``. On the page
+    a ``folded`` table opens with a click. In ``frame``, ``basis`` marks modelled rows; the optional
+    ``instead`` replaces a row's numbers.
     """
 
     ident: str
@@ -151,12 +150,12 @@ class Table:
 
     @property
     def first(self) -> int:
-        """Place of the first column of numbers."""
+        """The index of the first column of numbers."""
         return next((i for i, one in enumerate(self.columns) if one.kind == "numeric"), 0)
 
     def data(self) -> pd.DataFrame:
-        """Its numbers for programs: units in the names, SI base units, no value for what is not
-        known.
+        """Return its numbers for programs: units in the names, SI base units, unknown values as
+        ``None``.
         """
         found = {}
         for column in self.columns:
@@ -169,15 +168,15 @@ class Table:
 def tabulate(
     ident: str, caption: str, columns: Sequence[Column], frame: pd.DataFrame, **more: Any
 ) -> Table:
-    """The table of ``frame``'s fields; ``more``: the rest of :class:`Table`."""
+    """Make the table of ``frame``'s fields; ``more``: other fields of :class:`Table`."""
     return Table(ident, caption, columns, frame, **more)
 
 
 def table_of(ident: str, title: str, frame: pd.DataFrame) -> Table:
-    """A table of a plain data frame, whose columns' names say their units: ``train_s``.
+    """Make a table of a plain data frame, whose columns' names end in their units: ``train_s``.
 
     A column ``x_s`` with ``x_low_s`` and ``x_high_s`` is an interval; ``workload``, ``strategy``
-    and ``variant`` say what a line is about.
+    and ``variant`` identify a line.
     """
     fields, named = {}, {column.field: column for column in WHAT}
     if {"backend", "basis"} <= set(frame.columns):
@@ -199,13 +198,13 @@ def table_of(ident: str, title: str, frame: pd.DataFrame) -> Table:
 
 
 def with_kind(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with its basis and backend in words."""
+    """Return the frame with its basis and backend in words."""
     kinds = frame["backend"].map(KINDS).where(frame["basis"] == "measured", "modelled")
     return frame.assign(kind=kinds)
 
 
 def _reader(column: Column, values: pd.Series[Any]) -> tuple[str, float, Callable[[Any, Any], str]]:
-    """What to write behind the column's label, how many of that one is, how to write a value."""
+    """Return the unit after the column's label, the factor to it, and a function for a value."""
     if column.units:
         return "", 1.0, quantity
     if column.unit is None:
@@ -238,11 +237,11 @@ def _cell(
 def _with_ends(
     column: Column, row: Mapping[Hashable, Any], text: str, show: Callable[[float], str]
 ) -> str:
-    """A value with its ends; what has the same ends, or is not known, has none."""
+    """Return a value with its ends; equal or unknown ends are omitted."""
     if not (column.interval or column.ends == "between"):
         return text
     low, high = (row[f"{column.field}_{end}"] for end in ("low", "high"))
-    if text == MISSING:  # it lies between them
+    if text == MISSING:  # the value is between its ends
         return " to ".join(dict.fromkeys(map(show, (low, high)))) if pd.notna(low) else text
     if low == high or column.ends == "between":
         return text

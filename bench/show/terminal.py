@@ -1,6 +1,6 @@
-"""The terminal: one frame for all tables, for 80 columns and without colour; and progress.
+"""Draw tables and progress in the terminal, for 80 columns and without colour.
 
-Progress is a bar where there is a terminal, and a line a step where there is none.
+Progress is a bar in a terminal, and a line per step elsewhere.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Line = Mapping[Hashable, Any]
 
 
 def frame(title: str, *words: str) -> Table:
-    """A table without lines: columns of words, which are folded but for the first."""
+    """Make a table without rules; only the first of its text columns does not wrap."""
     table = Table(
         title=Text(title, style="bold"),
         title_justify="left",
@@ -39,13 +39,13 @@ def frame(title: str, *words: str) -> Table:
 def in_terminal(
     table: data.Table, names: Mapping[str, str] = MappingProxyType({})
 ) -> list[RenderableType]:
-    """Its columns that have a short heading: a table for each value of the first column.
+    """Draw its columns that have a short heading: a table for each value of the first column.
 
-    The next columns name a line: a path by its strategy and what differs from its default. What
-    does stands in the first of several lines alone.
+    The next columns identify a line: a path by its strategy and what differs from its default. Of
+    several lines with the same name only the first shows it.
 
     Args:
-        names: workloads in words.
+        names: workloads' ids → their names.
     """
     shown = [place for place, column in enumerate(table.columns) if column.short]
     if not (shown and table.lines):
@@ -68,7 +68,7 @@ def in_terminal(
                 heading,
                 justify="right" if numeric else "left",
                 overflow="fold",
-                # Brackets may stand below their value.
+                # Brackets may wrap below their value.
                 no_wrap=column.field == "rank"
                 or (numeric and not (column.interval and column.ends == "brackets")),
                 min_width=max(map(len, heading.split())),
@@ -95,7 +95,7 @@ def _named(line: data.Line) -> list[str]:
 
 
 def struck(cases: Iterable[tuple[str, str]], workloads: Iterable[str]) -> str:
-    """Series of (series, workload), and on which workloads those are that are not on all."""
+    """Join the series of (series, workload); name the workloads of those that are not on all."""
     found: dict[str, dict[str, None]] = {}
     for series, workload in cases:
         found.setdefault(series, {})[workload] = None
@@ -110,7 +110,7 @@ def struck(cases: Iterable[tuple[str, str]], workloads: Iterable[str]) -> str:
 
 
 def progress_bar(console: Console) -> Progress:
-    """A bar that says what is being done; it leaves nothing behind when it ends."""
+    """Make a bar with the current step; it disappears when it ends."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -124,7 +124,7 @@ def progress_bar(console: Console) -> Progress:
 
 @contextmanager
 def step_bar(console: Console) -> Iterator[Callable[[str, float], None]]:
-    """A callback ``(what, fraction)`` for one long piece of work."""
+    """Give a callback ``(what, fraction)`` for one long task."""
     with progress_bar(console) as bar:
         task = bar.add_task("starting", total=1.0)
         said = ""

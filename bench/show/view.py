@@ -1,7 +1,7 @@
-"""A view: one analysis of a run, written once: a frame and a figure.
+"""A view is one analysis of a run, defined once: a frame and a figure.
 
-Terminal, JSON, report and pictures are made of those two, so none of them knows of a view.
-:mod:`gatherbench.bench.show.views.registry` lists the views; whoever shows a run goes through it.
+Terminal, JSON, report and pictures use only these two, so they depend on no particular view.
+:mod:`gatherbench.bench.show.views.registry` lists the views; every output of a run uses it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from gatherbench.bench.read.tables import Run
 from gatherbench.bench.show.drawing import save
 from gatherbench.bench.show.table import Table, table_of
 
-#: What a view tabulates: a frame with units in its columns' names, or with words for them.
+#: The tables of a view: a frame with units in its columns' names, or tables with words for them.
 Frames = pd.DataFrame | Table | Sequence[Table] | None
-#: What a view draws; several figures by the names of their files.
+#: The pictures of a view; several figures by the names of their files.
 Figures = Figure | Mapping[str, Figure] | None
 
 
@@ -28,12 +28,12 @@ class View:
     """One analysis.
 
     Attributes:
-        name: of its section in the report, of its picture's file, and of its entry point.
-        title: above the section.
-        applies: whether a run has what it needs; else nothing of it is shown.
-        frame: its numbers. Of a plain data frame the names say the units: ``train_s``, ``link_B``.
+        name: the name of its section in the report, of its picture's file, and of its entry point.
+        title: the title of the section.
+        applies: whether a run has the data for it; else it is omitted.
+        frame: its numbers. Columns of a plain data frame end in units: ``train_s``, ``link_B``.
         figure: its picture.
-        note: what else there is to say; a line each.
+        note: other remarks; a line each.
     """
 
     name: str
@@ -46,7 +46,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A view of one run, worked out: what is to be shown, or in ``failed`` why it is not there."""
+    """The result of a view for one run: its content, or in ``failed`` why it has none."""
 
     name: str
     title: str
@@ -57,10 +57,10 @@ class Shown:
 
 
 def shown(view: View, run: Run, draw: bool = True) -> Shown | None:
-    """The view of a run; ``None`` where it has nothing to say of it.
+    """Compute a view of a run; ``None`` if it does not apply.
 
     Args:
-        draw: whether its figures are wanted, too.
+        draw: whether to draw its figures, too.
     """
     if not view.applies(run):
         return None
@@ -82,7 +82,7 @@ def shown(view: View, run: Run, draw: bool = True) -> Shown | None:
 def save_all(
     views: Iterable[Shown], folder: Path, formats: Iterable[str] = ("png", "svg")
 ) -> list[Path]:
-    """Write every figure of a run's views into ``folder`` (made if need be); the files written."""
+    """Write all figures of a run's views into ``folder`` (made if needed); return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for view in views:

@@ -1,7 +1,7 @@
-"""The report's comparison with a second run: what both are, the ratios, and their verdicts.
+"""Compare a run with a second one in the report: what both are, the ratios, the verdicts.
 
 The rule is that of ``gatherbench compare`` (:mod:`gatherbench.bench.read.compare`); here it
-is only shown. A is the run compared with, B the run that the report is about.
+is only shown. A is the reference run, B the run of the report.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ VERDICTS = {
 
 
 def against(run: Run, base: Run) -> Shown:
-    """Compare ``run`` with ``base``; times where the machines are alike, else ratios only.
+    """Compare ``run`` with ``base``: times on like machines, else ratios only.
 
     Raises:
         RunError: a run's table is damaged.
@@ -69,7 +69,7 @@ def against(run: Run, base: Run) -> Shown:
 
 
 def _side_by_side(run: Run, base: Run) -> Table:
-    """The facts of both runs in two columns."""
+    """Put the facts of both runs in two columns."""
     sides = [
         [("Run", one.run_id), ("Machine", machine_of(one)), *in_short(one)] for one in (base, run)
     ]
@@ -81,7 +81,7 @@ def _side_by_side(run: Run, base: Run) -> Table:
 
 
 def _grid(ident: str, caption: str, table: pd.DataFrame) -> Table:
-    """Lines of a comparison. A value has the unit of its metric."""
+    """Make a table of a comparison; each value has the unit of its metric."""
     columns = [
         *WHAT,
         Column("metric", "metric"),
@@ -97,13 +97,13 @@ def _grid(ident: str, caption: str, table: pd.DataFrame) -> Table:
 
 
 def _chart(judged: pd.DataFrame, names: Mapping[str, str], profiles: str, relative: str) -> Chart:
-    """Ratios of epoch times with their intervals, around the line of no change.
+    """Draw ratios of epoch times with their intervals, around the line of no change.
 
     Args:
-        judged: lines of :func:`gatherbench.bench.read.compare.compare_runs` that decide.
+        judged: the deciding lines of :func:`gatherbench.bench.read.compare.compare_runs`.
         names: the workloads in words, by id.
-        profiles: for which epochs are modelled, in panels of their own.
-        relative: what is to be said where each time is over its own run's baseline.
+        profiles: the profiles of modelled epochs, which have separate panels.
+        relative: text for the title if each time is over its own run's baseline.
     """
     modelled = judged["basis"] == "predicted"
     reasons = (judged["verdict"] + ": " + judged["reason"]).where(judged["ratio"].isna(), "")
@@ -112,7 +112,7 @@ def _chart(judged: pd.DataFrame, names: Mapping[str, str], profiles: str, relati
         look=modelled.map({True: "modelled", False: "measured"}),
         profile=modelled.map({True: profiles, False: ""}),
         value=judged["ratio"],
-        high=judged["high"].replace(math.inf, math.nan),  # nothing bounds what one repeat says
+        high=judged["high"].replace(math.inf, math.nan),  # one repeat has no bound
         suffix=" " + judged["verdict"],
         colour=judged["verdict"].map(VERDICTS),
         reason=reasons.fillna(""),

@@ -1,7 +1,7 @@
-"""The report as one HTML file that needs nothing else: no network, no font, no server.
+"""Write the report as one self-contained HTML file: no network, no font, no server.
 
 Names and reasons come from datasets and exceptions, so jinja2 and matplotlib escape every one, and
-a content security policy lets the page run its own script and nothing besides.
+a content security policy lets the page run only its own script.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ _HERE = Path(__file__).parent
 def write_report(
     run: Run, path: Path, base: Run | None = None, views: Sequence[Shown] | None = None
 ) -> Path:
-    """Write the report of ``run`` to ``path``; with ``base``, beside that run.
+    """Write the report of ``run`` to ``path``; with ``base``, compare it with that run.
 
-    A file that is there is replaced only when the new one is whole.
+    An existing file is replaced only when the new one is complete.
 
     Raises:
         RunError: the rows contradict each other.
-        OSError: the file cannot be written; what was there before is untouched.
+        OSError: the file cannot be written; an existing one is unchanged.
     """
     write_atomically(path, render_report(run, base, views))
     return path
 
 
 def render_report(run: Run, base: Run | None = None, views: Sequence[Shown] | None = None) -> str:
-    """The report's HTML; with ``base``, beside that run; ``views``: of the run, where known."""
+    """Return the report's HTML; ``base``: a run to compare with; ``views``: the run's, if known."""
     shown = list(views_of(run) if views is None else views)
     script = _text("report.js")
     return (
@@ -87,19 +87,19 @@ def _environment() -> Environment:
 
 
 def _colours() -> str:
-    """A variable for each colour of the palette."""
+    """Define a CSS variable for each colour of the palette."""
     each = (f"--{name}: light-dark({light}, {dark});" for name, (light, dark) in PALETTE.items())
     return f":root {{ {' '.join(each)} }}\n"
 
 
 def _variant(line: Line, place: int) -> str:
-    """The words in which a path differs from its strategy's default, as the answer has them."""
+    """Return the words in which a path differs from its strategy's default, as in the answer."""
     strategy, variant = (cell.value for cell in line.cells[place - 1 : place + 1])
     return in_words(strategy, variant).removeprefix(strategy).strip(" ()") or "default"
 
 
 def _code(text: str) -> Markup:
-    """The text, escaped, with what stands between backticks set as code."""
+    """Escape the text, and set the parts between backticks as code."""
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 

@@ -1,4 +1,4 @@
-"""What one field changes: a table and a picture for each axis of which a run has several values."""
+"""Show the effect of one field: a table and a picture for each axis with several values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gatherbench.strategies.registry import in_words
 
 
 def compared(of: Axis, frame: pd.DataFrame) -> Table:
-    """A line for each value of each family, with the columns that have a value."""
+    """Make a line for each value of each family, with the columns that have a value."""
     frame = with_kind(frame)
     status = frame["value"] + ": " + frame["reason"].str.partition(":")[0]
     frame["instead"] = status.where(frame["epoch"].isna(), "")
@@ -52,7 +52,7 @@ def compared(of: Axis, frame: pd.DataFrame) -> Table:
 
 
 def published(of: Axis) -> pd.DataFrame:
-    """What others published of it, on their machines."""
+    """Return the figures that others published for the axis, on their machines."""
     rows, (table, metric) = load_reference(), of.published
     rows = rows[(rows["table"] == table) & (rows["metric"] == metric)]
     return rows[
@@ -74,9 +74,9 @@ def _as_published(of: Axis) -> Table:
 
 
 def chart(run: Run, field: str, column: str = "epoch") -> Chart:
-    """A bar for each value: of its epoch, or of another column of :func:`axis`.
+    """Draw a bar for each value: its epoch, or another column of :func:`axis`.
 
-    Beside epochs stand those that others published.
+    Published epochs are added to epochs.
     """
     of, found = axis_of(field), axis(run, field)
     units = {"epoch": ("epoch", "s")} | {e.name: (e.label, e.unit or "1") for e in of.extra}
@@ -107,7 +107,7 @@ def chart(run: Run, field: str, column: str = "epoch") -> Chart:
 
 
 def _named(of: Axis, row: Mapping[Any, Any]) -> str:
-    """A path, and the value of the field where the path does not say it."""
+    """Name a path, with the value of the field if the path does not include it."""
     path = in_words(row["strategy"], row["variant"])
     value = row["value"] or "plain"
     return f"{path}, {of.field} {value}" if of.field in Workload.__dataclass_fields__ else path
@@ -124,7 +124,7 @@ def _published_epochs(of: Axis) -> pd.DataFrame:
 
 
 def _no_ratio(of: Axis, run: Run) -> str:
-    """Each reason why a value that was measured has no ratio, with the paths that it struck."""
+    """Give each reason why a measured value has no ratio once, with its paths."""
     found = axis(run, of.field)
     found = found[found["epoch"].notna() & (found["reason"] != "")]
     lines = []
@@ -135,7 +135,7 @@ def _no_ratio(of: Axis, run: Run) -> str:
 
 
 def view_of(of: Axis) -> View:
-    """The view of an axis."""
+    """Make the view of an axis."""
     return View(
         f"axis-{of.field}",
         of.title,
@@ -146,5 +146,5 @@ def view_of(of: Axis) -> View:
     )
 
 
-#: One for each axis.
+#: A view for each axis.
 AXIS_VIEWS = tuple(map(view_of, AXES))

@@ -1,4 +1,4 @@
-"""How it was run: what was made sure of, what went wrong, which sensors could be read, on what."""
+"""Show how it was run: checks, failures, the readable sensors, the machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SAMPLING = re.compile(r" \[samples=[^\]]*\]$")
 
 
 def compared(run: Run) -> str:
-    """What the comparison before timing found, in a sentence."""
+    """Describe the result of the comparison before timing, in a sentence."""
     checks = run.ended["check_batches"].dropna()
     if checks.empty:
         return "No case got as far as comparing its rows with a plain gather: nothing was timed."
@@ -34,7 +34,7 @@ def compared(run: Run) -> str:
 
 
 def residency(run: Run) -> str:
-    """Where the feature table lay, as far as the run says, in a sentence."""
+    """Describe where the feature table was, as far as the run has it, in a sentence."""
     places = sorted({source.partition("; ")[2] for source in _sources(run, "setup_table_load_s")})
     places = [place for place in places if place]
     where = f"The feature table was {' or '.join(places)}." if places else ""
@@ -45,20 +45,20 @@ def residency(run: Run) -> str:
 
 
 def _sources(run: Run, column: str) -> list[str]:
-    """Where the values of a column come from, and those that are missing should have."""
+    """List the sources of a column's values, including those of missing values."""
     usual = [run.columns["source"].get(column)]
     told = run.reasons[(run.reasons["column"] == column) & (run.reasons["basis"] == "measured")]
     return [str(one) for one in dict.fromkeys([*usual, *told["source"].dropna()]) if one]
 
 
 def setup(run: Run) -> Table:
-    """Checks, set-up and scores of each series."""
+    """Tabulate checks, set-up and scores of each series."""
     caption = "Checks, set-up and scores (medians over repeats); set-up is no part of an epoch"
     return _medians(run, run.ended, ("check", "setup", "eval"), "setup", caption)
 
 
 def readings(run: Run) -> Table:
-    """What every meter read of an epoch, whichever package it is of."""
+    """Tabulate what every meter of any package read of an epoch."""
     caption = "Everything that meters read of an epoch (medians over repeats and epochs)"
     return replace(_medians(run, run.measured, ("epoch",), "readings", caption), folded=True)
 
@@ -66,7 +66,7 @@ def readings(run: Run) -> Table:
 def _medians(
     run: Run, lines: pd.DataFrame, stages: tuple[str, ...], ident: str, caption: str
 ) -> Table:
-    """A column for each metric of the stages that has a value, a line for each series."""
+    """Make a column for each metric of the stages that has a value, a line for each series."""
     about = _observed(run, lines)
     about = about[about["stage"].isin(stages) & (about["metric"] != PROCESS[1])]  # a time of day
     about = about.sort_values("stage", key=lambda of: of.map(stages.index), kind="stable")
@@ -81,12 +81,12 @@ def _medians(
 
 
 def _observed(run: Run, lines: pd.DataFrame) -> pd.DataFrame:
-    """What the run says of the columns of measured lines, in its order."""
+    """Return the run's description of the columns of measured lines, in its order."""
     return run.columns[run.columns.index.isin(lines.columns) & ~run.columns["declared"]]
 
 
 def unmeasured(run: Run) -> Table:
-    """Cases without a measurement and why."""
+    """Tabulate cases without a measurement, and why."""
     columns = [
         Column("status", "status"),
         *WHAT[:3],
@@ -98,7 +98,7 @@ def unmeasured(run: Run) -> Table:
 
 
 def reasons(run: Run, never: bool = False) -> list[str]:
-    """Each reason once, with what it struck; ``never``: of series without any measured repeat."""
+    """Give each reason once, with its cases; ``never``: only series without a measured repeat."""
     lines, bad = [], problems(run)
     bad = bad[bad["repeats"] == bad["of"]] if never else bad
     for (status, reason), group in bad.groupby(["status", "reason"], sort=False):
@@ -114,7 +114,7 @@ def reasons(run: Run, never: bool = False) -> list[str]:
 
 
 def meters(run: Run) -> Table:
-    """Each metric that was to be observed: where from, how often, and why not."""
+    """Tabulate each expected metric: its sources, its readings, and the reasons for gaps."""
     epochs = run.epochs[(run.epochs["basis"] == "measured") & (run.epochs["rank"] < 0)]
     about = pd.concat([_observed(run, epochs), _observed(run, run.ended)])
     about = about[(about["stage"] != "case") & ~about.index.duplicated()]
@@ -155,7 +155,7 @@ def meters(run: Run) -> Table:
 
 
 def calibration(run: Run) -> Table:
-    """What the calibration of the GPU's sensors found, and which of them it does not trust."""
+    """Tabulate the calibration of the GPU's sensors, including those that it does not trust."""
     frame = run.calibration[["metric", "status", "value", "unit", "source", "reason"]]
     columns = [
         Column("metric", "metric"),
@@ -176,7 +176,7 @@ def _state(absent: int, total: int, reasons: list[str]) -> str:
 
 
 def workloads(run: Run) -> Table:
-    """Everything that decides which minibatches an epoch has."""
+    """Tabulate everything that determines an epoch's minibatches."""
     frame = pd.DataFrame(
         [
             {
@@ -209,7 +209,7 @@ def workloads(run: Run) -> Table:
 
 
 def machine(run: Run) -> Table:
-    """``env.json`` field by field."""
+    """Tabulate ``env.json`` field by field."""
     gpus = dict(enumerate(run.env.get("gpus") or []))
     flat = pd.json_normalize({**run.env, "gpus": gpus}, sep=" › ").T.astype(str).reset_index()
     frame = flat.set_axis(["what", "value"], axis=1) if len(flat) else flat

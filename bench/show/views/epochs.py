@@ -1,4 +1,4 @@
-"""How fast: epochs of each path, how they stand, their stages, and ratios over the baseline."""
+"""Show how fast it is: epochs of each path, ranks, stages, and ratios over the baseline."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _NOT_SCORED = "not scored after each epoch: eval_every_epoch in [measure] does i
 
 
 def numbers(run: Run) -> Table:
-    """One line a path: what its epochs take, and how it stands; a status where there is none."""
+    """Make a line per path: the times of its epochs, and its rank; else its status."""
     frame, bad = standing_table(run), problems(run)
     known = pd.MultiIndex.from_frame(frame[SERIES[:3]])
     bad = bad[~pd.MultiIndex.from_frame(bad[SERIES[:3]]).isin(known)]
@@ -59,7 +59,7 @@ def numbers(run: Run) -> Table:
     more = more[["train", *WITHIN_TRAIN, "cpu", "rate", "repeats", "left_out", "other"]]
     frame = frame.join(more, on=SERIES)
     if frame.empty:
-        bad = bad.iloc[:0]  # one sentence says it
+        bad = bad.iloc[:0]  # one sentence covers them
     frame = sort_by(pd.concat([frame.assign(instead=""), bad]), "workload", run.workloads)
     frame = with_kind(frame)
     frame["of"] = [
@@ -109,7 +109,7 @@ def _of_the_gpu(frame: pd.DataFrame) -> list[Column]:
 
 
 def predictions(run: Run) -> Table:
-    """One line a series whose epochs were predicted."""
+    """Make a line per series whose epochs were predicted."""
     frame = summarise(run)
     frame = frame[(frame["basis"] == "predicted") & frame["low"].notna()]
     frame = frame.rename(columns={"low": "median_low", "high": "median_high"})
@@ -132,7 +132,7 @@ def predictions(run: Run) -> Table:
 
 
 def _model_error(run: Run) -> float:
-    """The ratio of modelled epochs below which the model is off by as much."""
+    """Return the ratio of modelled epochs that the model's own error may explain."""
     known = False
     with contextlib.suppress(ProfileError):
         profile = profile_of(run)
@@ -144,9 +144,9 @@ def _model_error(run: Run) -> float:
 
 
 def epoch_breakdown(run: Run) -> Chart:
-    """Epoch time by stage; ``other`` is what the stages of an epoch leave of it.
+    """Draw epoch time by stage; ``other`` is the rest of an epoch.
 
-    Of ranks that train together the exchange of gradients and the wait stand beside ``train``.
+    For ranks that train together, the gradient exchange and the wait are separate from ``train``.
     """
     stages = with_ranges(run, stage_breakdown(run))
     exchange = list(WITHIN_TRAIN) if stages[list(WITHIN_TRAIN)].any(axis=None) else []
@@ -195,7 +195,7 @@ def epoch_breakdown(run: Run) -> Chart:
 
 
 def speedup(run: Run) -> Chart:
-    """Epoch time of the baseline over that of each series."""
+    """Draw the epoch time of the baseline over that of each series."""
     reference = baseline(run)
     name, backend = in_words(*reference), "cuda" if run.has_gpu else "host"
     over = {w: Key(w, *reference, backend, "measured") for w in run.workloads}
@@ -215,7 +215,7 @@ def speedup(run: Run) -> Chart:
 
 
 def accuracy_over_time(run: Run) -> Chart | None:
-    """What the model of each series had come to, over the time of its measured epochs."""
+    """Draw the accuracy of each series' model over the time of its measured epochs."""
     if not run.plan["measure"].get("eval_every_epoch"):
         return None
     table, groups = scores_over_time(run), run.alike(sampler="")
@@ -223,10 +223,10 @@ def accuracy_over_time(run: Run) -> Chart | None:
     lines: dict[Series, dict[str, Any]] = {}
     for key, mine in table.groupby(SERIES[:3]):
         workload, strategy, variant = map(str, key)
-        # Axes are those of all that it may be compared with.
+        # Comparable workloads share their axes.
         family = table["workload"].isin(families[workload])
         ends, scores = mine["time_s"].tolist(), mine["accuracy"].tolist()
-        # A score holds from the end of its epoch on, and nobody knows it before.
+        # A score holds from the end of its epoch; it is unknown before.
         longest = 1.05 * table.loc[family, "time_s"].max()
         points = list(zip([*ends, longest], [0.0, *scores], strict=True))
         note = f"{quantity(scores[-1], 'share')} after {quantity(ends[-1], 's')}"

@@ -1,9 +1,9 @@
-"""What the host holds up: the CPU's gather inside the loop, and issuing an epoch to a GPU.
+"""Show where the host limits: the CPU's gather inside the loop, and launches to a GPU.
 
-A speed-up over a gather that sampling, training or the harness slow down is not only the data
-path's. What the machine gathers alone is found when threads are chosen.
+A speed-up over a gather that sampling, training or the harness slow down is only in part the data
+path's. The choice of threads measures what the machine gathers alone.
 
-What issuing takes is computed in :mod:`gatherbench.bench.read.issuing`.
+:mod:`gatherbench.bench.read.issuing` computes what launches need.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kin
 from gatherbench.bench.show.view import View
 from gatherbench.strategies.registry import in_words
 
-#: Of the rate alone what a gather in the loop has to reach.
+#: The share of the stand-alone rate that a gather in the loop should reach.
 ENOUGH = 0.9
 
 
 def gather_rates(run: Run) -> pd.DataFrame:
-    """Medians over repeats (and epochs) of the paths that are conventional at their best.
+    """Return medians over repeats (and epochs) for the CPU's best conventional gathers.
 
     Columns: :data:`SERIES`, ``alone`` and ``loop`` (B/s; NaN where the table was too small to try),
-    ``share``, loop over alone, and ``held_up``, whether that is less than :data:`ENOUGH`.
+    ``share`` (loop over alone), and ``held_up`` (whether it is below :data:`ENOUGH`).
     """
     from gatherbench.strategies.registry import role_of  # imports torch
 
@@ -58,7 +58,7 @@ def _gathered(run: Run) -> Table:
 
 
 def _held_up(run: Run) -> list[str]:
-    """Of gathers that are slower in the loop how much of their rate alone is left."""
+    """Describe the gathers that are slower in the loop, with their share of the rate alone."""
     frame = gather_rates(run)
     held = frame[frame["held_up"]]
     if held.empty:

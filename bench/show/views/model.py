@@ -1,4 +1,4 @@
-"""What the link model says of a run: modelled epochs, roofs of the link, and how far it is off."""
+"""Show the link model of a run: modelled epochs, roofs of the link, and the model's error."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from gatherbench.bench.show.terminal import struck
 from gatherbench.bench.show.view import View
 from gatherbench.strategies.registry import in_words
 
-#: Columns of the roofline's roofs, and what a reader calls them.
+#: Columns of the roofline's roofs, and their names for readers.
 ROOFS = {"copy_engine": "copy engine", "sm_read": "reads by SMs", "raw_link": "raw link"}
-#: The times that a rate is taken over, and what a reader calls the rates.
+#: The times that divide a rate, and the rates' names for readers.
 OVER = {
     "fetch": "rows over the link per second of fetch",
     "epoch": "rows over the link per second of epoch, fetches hidden",
@@ -31,7 +31,7 @@ OVER = {
 
 
 def _known(run: Run) -> tuple[LinkProfile | None, pd.DataFrame, str]:
-    """The profile that came with the run, its roofline, or why there is none, and the remedy."""
+    """Return the run's profile, its roofline, and otherwise the reason and remedy."""
     empty = pd.DataFrame()
     try:
         profile = profile_of(run)
@@ -55,7 +55,7 @@ def _known(run: Run) -> tuple[LinkProfile | None, pd.DataFrame, str]:
 
 
 def roofline_chart(run: Run) -> Chart | None:
-    """Rows over the link per second beside the roofs of the profile that came with the run."""
+    """Draw rows over the link per second, with the roofs of the profile that came with the run."""
     profile, table, _ = _known(run)
     if profile is None or table.empty:
         return None
@@ -71,7 +71,7 @@ def roofline_chart(run: Run) -> Chart | None:
     none = (
         "epoch bound by " + table["bound"] + ": no payload crosses the link, or too little is known"
     )
-    # A rate over an epoch is a lower bound: on one axis it would be read as a slower link.
+    # A rate over an epoch is a lower bound: on a shared axis it would look like a slower link.
     frame = table[["strategy", "variant"]].assign(
         panel=table["workload"].map(run.names),
         scale=table["workload"],
@@ -110,9 +110,9 @@ def _unknown(table: pd.DataFrame, profile: LinkProfile) -> str:
 
 
 def roofline_table(profile: LinkProfile, table: pd.DataFrame) -> Table:
-    """One line a series and basis: its rate over the link, and that of each roof.
+    """Make a line per series and basis: its rate over the link, and its share of each roof.
 
-    A terminal has modelled lines only of series that were not measured.
+    A terminal shows modelled lines only for series without a measurement.
     """
     basis = table["kind"].replace("modelled", "predicted")
     hidden = ["*" * (over == "epoch") for over in table["over"]]
@@ -143,7 +143,7 @@ def roofline_table(profile: LinkProfile, table: pd.DataFrame) -> Table:
 
 
 def model_errors(run: Run) -> Table | None:
-    """Epochs on a GPU beside the model's; ``None`` where either has none, or no profile reads."""
+    """Compare epochs on a GPU with the model's; ``None`` if either is missing, or the profile."""
     profile = _known(run)[0]
     if profile is None or not run.has_gpu:
         return None
@@ -175,7 +175,7 @@ def model_errors(run: Run) -> Table | None:
 
 
 def _end(table: pd.DataFrame) -> list[Column]:
-    """The column that tells least and most apart, where the profile's ranges make two lines."""
+    """Return a column for the least and the most, if the profile's ranges make two lines."""
     end = Column("end", "within the profile’s ranges", short="ends")
     return [end] if table["end"].any() else []
 
@@ -193,7 +193,7 @@ def _tables(run: Run) -> list[Table]:
 
 
 def _rests_on(run: Run) -> Iterator[str]:
-    """What modelled epochs borrow from the run's own machine, a sentence each."""
+    """Describe what modelled epochs take from the run's own machine, in a sentence each."""
     if borrows(run, "sample"):
         lent = modelled_from_noisy(run)
         beside = ", beside other work throughout, so no ratio is given" * bool(lent)
@@ -206,9 +206,9 @@ def _rests_on(run: Run) -> Iterator[str]:
 
 
 def _unpredicted(run: Run) -> Iterator[str]:
-    """Each reason why an epoch could not be modelled, once, with what it struck.
+    """Give each reason why an epoch could not be modelled once, with its cases.
 
-    A case that failed cannot be modelled either: that was told.
+    Failed cases are omitted: they have their own reasons.
     """
     rows, said = unpredicted(run), problems(run)
     told = rows["reason"].map(lambda reason: any(why in reason for why in said["reason"]))

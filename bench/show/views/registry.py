@@ -1,4 +1,4 @@
-"""The views there are: one explicit list of ours, in the page's order; then other packages'."""
+"""List the views: gatherbench's own in the page's order, then other packages'."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gatherbench.bench.show.views.resources import ENERGY, PROCESSOR
 from gatherbench.outside import words_of
 from gatherbench.plugins import Plugins
 
-#: In the page's order. Those of other packages stand between what was found and how it was run.
+#: In the page's order. Those of other packages come between FOUND and HOW.
 FOUND = (EPOCHS, *AXIS_VIEWS, MODEL, REQUESTS, ENERGY, ISSUE, GATHER, PROCESSOR)
 HOW = (CHECKS, UNMEASURED, SENSORS, PLAN)
 VIEWS: tuple[View, ...] = (*FOUND, *HOW)
@@ -35,9 +35,9 @@ PLUGINS = Plugins("gatherbench.views", _checked, lambda: (view.name for view in 
 
 
 def views_of(run: Run, draw: bool = True) -> list[Shown]:
-    """What each view has to say of the run; ``draw``: whether figures are wanted, too.
+    """Compute each view that applies to the run; ``draw``: whether to draw figures, too.
 
-    A view of another package that fails says so in its place, and stops no other.
+    If a view of another package fails, its place has the error, and the others go on.
 
     Raises:
         RunError: a run's table is damaged.
@@ -46,7 +46,7 @@ def views_of(run: Run, draw: bool = True) -> list[Shown]:
     for view in PLUGINS.usable():
         try:
             found.append(shown(view, run, draw))
-        except Exception as error:  # anything may happen in somebody else's code
+        except Exception as error:  # another package may raise anything
             package = PLUGINS.packages().get(view.name)
             whose = f" of {package}" if package else ""
             why = f"The view {view.name}{whose} failed: {words_of(error)}"
@@ -56,7 +56,7 @@ def views_of(run: Run, draw: bool = True) -> list[Shown]:
 
 
 def to_json(run: Run) -> str:
-    """A run's answer and the tables of its views; numbers are in SI base units."""
+    """Return a run's answer and the tables of its views as JSON, in SI base units."""
     found = views_of(run, draw=False)
     views = [
         {

@@ -1,5 +1,5 @@
-"""What crosses the link: bytes and requests that each path declares, and what counters saw; and
-rows that a path keeps in the device's memory, which need not cross it."""
+"""Show what crosses the link: each path's declared bytes and requests, and the counters'; and the
+rows that a path keeps in device memory, which need not cross it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gatherbench.bench.show.drawing import Chart
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate
 from gatherbench.bench.show.view import View
 
-#: Metrics of the stage ``fetch`` that a case declares of its path, and what a reader calls them.
+#: Metrics of the stage ``fetch`` that a case declares for its path, and their names for readers.
 _DECLARED = {
     "cpu_read": ("CPU reads", "B"),
     "cpu_write": ("CPU writes", "B"),
@@ -34,7 +34,7 @@ _FOUND = {"declared": "rows found on the device", "counted": "the same, as count
 
 
 def data_path(run: Run) -> Table:
-    """What each strategy moves in an epoch, by its own declaration."""
+    """Tabulate what each strategy moves in an epoch, by its own declaration."""
     said = declared(run).dropna(axis="columns", how="all")
     frame = said.assign(basis="declared").reset_index()
     sizes = requests_declared(frame)
@@ -54,7 +54,7 @@ def data_path(run: Run) -> Table:
 
 
 def link_traffic(run: Run) -> Table:
-    """Bytes to the device in an epoch, measured and counted, of whatever was measured."""
+    """Tabulate bytes to the device in an epoch, measured and counted."""
     columns = [
         *WHAT[:3],
         Column("payload", "wanted", "B"),
@@ -85,7 +85,7 @@ def link_traffic(run: Run) -> Table:
 
 
 def pcie_over_time(run: Run) -> Chart | None:
-    """Bytes per second over the link in an epoch, each way: kept busy, or in bursts?"""
+    """Draw bytes per second over the link in an epoch, each way: steady, or in bursts?"""
     if not run.has_gpu:
         return None
     raw, unknown = link_rate(run)
@@ -117,7 +117,7 @@ def pcie_over_time(run: Run) -> Chart | None:
 
 
 def _rates(counter: pd.DataFrame) -> Points:
-    """Rates between readings: each value holds up to its time."""
+    """Return the rates between readings; each holds up to its time."""
     rates = link_rates(counter)
     return list(zip(rates["end_s"], rates["rate"], strict=True))
 

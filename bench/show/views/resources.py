@@ -1,4 +1,4 @@
-"""What an epoch takes of the processor, in all and by thread, and of the GPU: joules and watts."""
+"""Show an epoch's use of the processor, in all and by thread, and of the GPU: joules and watts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from gatherbench.bench.show.view import View
 
 
 def gpu_energy_per_epoch(run: Run) -> Chart:
-    """Joules of the GPU in an epoch, with the part that it draws doing nothing.
+    """Draw joules of the GPU in an epoch, with the part of an idle GPU.
 
-    A strategy that is faster saves the idle part too, because the GPU waits for less time; the part
-    above idle is what the work itself takes. Host and processors are not in it.
+    A faster strategy saves part of the idle energy too, because the epoch is shorter; the part
+    above idle is that of the work. Host and processors are excluded.
     """
     return _of_the_gpu(
         run,
@@ -30,7 +30,7 @@ def gpu_energy_per_epoch(run: Run) -> Chart:
 
 
 def gpu_mean_power(run: Run) -> Chart:
-    """Mean watts of the GPU over an epoch."""
+    """Draw the mean watts of the GPU over an epoch."""
     return _of_the_gpu(
         run,
         gpu_power(run),
@@ -62,7 +62,7 @@ def _of_the_gpu(run: Run, values: pd.DataFrame, **said: Any) -> Chart:
 
 
 def power_over_time(run: Run) -> Chart:
-    """Watts that the GPU drew in an epoch."""
+    """Draw the watts that the GPU drew in an epoch."""
     return polled(
         run,
         lambda readings: list(zip(readings["time_s"], readings["value"], strict=True)),
@@ -89,7 +89,7 @@ ENERGY = View(
 
 
 def cpu_core_seconds(run: Run) -> Chart:
-    """Core-seconds of the process tree in an epoch: the resource that zero-copy gives back."""
+    """Draw core-seconds of the process tree in an epoch: the resource that zero-copy saves."""
     return bars(
         run,
         cpu_seconds(run),
@@ -105,7 +105,7 @@ def cpu_core_seconds(run: Run) -> Chart:
 
 
 def cpu_by_thread(run: Run) -> Chart:
-    """Core-seconds of an epoch by group of threads, and what its cores had left."""
+    """Draw core-seconds of an epoch by group of threads, and the unused part of its cores."""
     cores = cores_of(run)
     return bars(
         run,
