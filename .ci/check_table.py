@@ -38,7 +38,7 @@ def main(root: Path) -> None:
         for epoch in range(plan["measure"]["epochs"]):
             have = {(r.stage, r.metric) for r in mine if r.epoch == epoch and r.status == "ok"}
             # Without a fetch it trains on rows that nobody asked for: its loss says nothing.
-            needless = {("train", "loss")} if role_of(*key[1:3]) == "floor" else set()
+            needless = {("train", "loss")} if role_of(*key[1:3]) == "no_fetch" else set()
             lacking = sorted(PER_EPOCH - needless - have)
             problems += [f"{key}: epoch {epoch} lacks {m}" for m in lacking]
     wanted = {(s.name, m) for s in STRATEGIES if "file" not in s().needs for m in ("sage", "gat")}

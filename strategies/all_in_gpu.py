@@ -28,7 +28,7 @@ class AllInGpu(Strategy):
     name: ClassVar[str] = "all_in_gpu"
     summary: ClassVar[str] = "the table in GPU memory: the upper bound"
     colour: ClassVar[str] = "purple"
-    role = "bound"
+    role = "upper_bound"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
         return kernel_skip(device) or no_room(device, table_bytes)

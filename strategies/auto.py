@@ -89,7 +89,7 @@ def candidates(features: Tensor, device: torch.device) -> list[Strategy]:
         default = kind()
         for one in representatives(kind):
             unfit = one.needs or one.role in UNRANKED or one.role == "baseline"
-            there = one.role != "bound" or device.type == "cuda"
+            there = one.role != "upper_bound" or device.type == "cuda"
             tuned = getattr(one, "budget", "auto") != "auto"  # the default finds its share
             copied = reads_managed(one) and span_of(features) is None
             if unfit or tuned or not there:
@@ -296,7 +296,7 @@ class AutoFetcher(Fetcher):
         if race is not None:
             race.submit(ids.numel(), served=self._serving is self._open.get(race.turn.path))
         self._settle()
-        ticket = self._serving.submit(self._serving.taken(ids))
+        ticket = self._serving.submit(self._serving.to_fetch_device(ids))
         self._submitted += 1
         if self._race is None:
             return ticket

@@ -67,14 +67,14 @@ class Residency:
 
 #: The part that a path plays in results. ``baseline``: the path that the paper's authors compare
 #: with; ``conventional``: the CPU gathers, at its best; ``zero_copy``: a GPU reads rows in host
-#: memory; ``bound``: all rows lie where they are used (upper bound); ``floor``: nothing is fetched
+#: memory; ``upper_bound``: all rows lie where they are used; ``no_fetch``: nothing is fetched
 #: (limit); ``control``: hot rows are chosen as no training would choose them; ``choice``: training
 #: picks one of the others; ``other``: the rest (rows on a disk, over ranks, of other packages).
 Role = Literal[
-    "baseline", "conventional", "zero_copy", "bound", "floor", "control", "choice", "other"
+    "baseline", "conventional", "zero_copy", "upper_bound", "no_fetch", "control", "choice", "other"
 ]
 #: Roles of paths that nobody would train with: they are measured and plotted, but never ranked.
-UNRANKED: frozenset[Role] = frozenset({"floor", "control"})
+UNRANKED: frozenset[Role] = frozenset({"no_fetch", "control"})
 
 #: The dtypes that ids may have.
 ID_DTYPES = (torch.int32, torch.int64)
@@ -126,7 +126,7 @@ class Observed:
         submission and that many ahead. The submitting thread calls it, maybe during a fetch.
         """
 
-    def forget(self) -> None:
+    def drop_caches(self) -> None:
         """Drop the rows that earlier epochs brought into memory, where each epoch begins cold.
 
         Reads no rows. It is called before an epoch, when nothing is in flight and no clock runs.
@@ -247,7 +247,7 @@ class Fetcher(Observed, ABC):
                 "fetch there, and let a loader's workers only sample"
             )
 
-    def taken(self, ids: Tensor) -> Tensor:
+    def to_fetch_device(self, ids: Tensor) -> Tensor:
         """Return ``ids`` where :meth:`submit` takes them, copied from GPU to host if needed.
 
         The host waits only for that copy, on a separate stream. So the ids must be complete before

@@ -236,7 +236,7 @@ def check_bad_ids(strategy: Strategy, device: torch.device) -> None:
             rows = fetcher.submit(_on(fetcher, good)).result()
             _raises(error, lambda bad=bad: fetcher.submit(bad), what)  # type: ignore[misc]
             _same(rows, _wanted(strategy, table, good), device, f"rows handed out before {what}")
-        if fetcher.ids_device.type != "cpu" and strategy.role != "floor":
+        if fetcher.ids_device.type != "cpu" and strategy.role != "no_fetch":
             for what, _, bad in itertools.islice(_bad_ids(), 8):
                 _check_told_later(fetcher, table, bad, what)
 
@@ -303,7 +303,7 @@ def check_data_path(strategy: Strategy, device: torch.device) -> None:
     kept = strategy.kept_bytes(table, knowledge)
     _require(0 <= kept <= table, f"of a table of {table} B it keeps {kept}")
     for (name, ids), path in zip(patterns, paths, strict=True):
-        payload = ids.numel() * row_bytes if strategy.role != "floor" else 0
+        payload = ids.numel() * row_bytes if strategy.role != "no_fetch" else 0
         share, arriving = path.gpu_share, path.arriving_bytes
         ahead = strategy.lookahead > 0 or share == 0
         crosses = path.copy_engine_bytes + path.gpu_link_read_bytes > 0
@@ -329,12 +329,12 @@ def check_data_path(strategy: Strategy, device: torch.device) -> None:
 @_check
 def check_floor(strategy: Strategy, device: torch.device) -> None:
     """The rows of the no-fetch limit are prepared in advance: no fetch writes them."""
-    if strategy.role != "floor":
+    if strategy.role != "no_fetch":
         return
     table = random_table(NUM_ROWS, 12, torch.float32)
     with open_known(strategy, table, device) as fetcher:
         wrote = writes_rows(fetcher, _on(fetcher, torch.arange(NUM_ROWS)))
-    _require(not wrote, "it is the floor, and a fetch of it writes rows")
+    _require(not wrote, "it has the role no_fetch, but a fetch of it writes rows")
 
 
 @_check
@@ -365,7 +365,7 @@ def check_knowledge(strategy: Strategy, device: torch.device) -> None:
 def _check_counts(fetcher: Fetcher, batches: list[Tensor], paths: list[DataPath]) -> None:
     """Run an epoch of rows of 129 B as the loop does; compare counted and declared numbers."""
     row_bytes = 129
-    fetcher.forget()
+    fetcher.drop_caches()
     fetcher.begin_epoch()
     given, counted = [_on(fetcher, ids) for ids in batches], fetcher.counts()
     coming = announcing(given, fetcher.announced, fetcher.announce)
@@ -435,7 +435,7 @@ def check_changes(strategy: Strategy, device: torch.device) -> None:
         told = rows._version != version or same_bytes(rows, before) is None
         said = "rows were overwritten, and autograd not told (RowBuffer, increment_version)"
         _require(told, said)
-        if "file" in strategy.needs or strategy.role == "floor":
+        if "file" in strategy.needs or strategy.role == "no_fetch":
             return
         table.zero_()
         if fetcher.live:
@@ -530,8 +530,8 @@ def _same(rows: Tensor, wanted: Tensor, device: torch.device, what: str) -> None
 
 def _wanted(strategy: Strategy, table: Tensor, ids: Tensor) -> Tensor:
     """Return the expected rows for ``ids``; for the no-fetch limit its prepared rows."""
-    floor = strategy.role == "floor"
-    return reference_gather(table, ready_ids(ids.numel(), len(table)) if floor else ids)
+    no_fetch = strategy.role == "no_fetch"
+    return reference_gather(table, ready_ids(ids.numel(), len(table)) if no_fetch else ids)
 
 
 def _agree(rows: Tensor, wanted: Tensor, what: str) -> None:

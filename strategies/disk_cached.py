@@ -189,9 +189,9 @@ class DiskCachedPath(CachedPath):
         if self._cache is not None and self.announced:
             self._cache.announce(ids.numpy())
 
-    def forget(self) -> None:
+    def drop_caches(self) -> None:
         if self._cache is not None and self._forgets:
-            self._cache.forget()
+            self._cache.drop_caches()
 
     def residency(self) -> tuple[Residency, ...]:
         return on_disk(self._reader.file.path)

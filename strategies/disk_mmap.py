@@ -66,7 +66,7 @@ class MappedPath(HostPath):
     def fetch(self, ids: Tensor, out: Tensor) -> None:
         self.cpu.gather(self.table, ids, out)
 
-    def forget(self) -> None:
+    def drop_caches(self) -> None:
         if self._cold:
             require_cold(self._file.path)
             self._began = on_disk(self._file.path)

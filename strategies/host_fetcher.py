@@ -281,8 +281,8 @@ class PathFetcher(Fetcher):
     def announce(self, ids: Tensor) -> None:
         self._path.announce(ids)
 
-    def forget(self) -> None:
-        self._path.forget()
+    def drop_caches(self) -> None:
+        self._path.drop_caches()
 
     def begin_epoch(self) -> None:
         self._path.begin_epoch()

@@ -33,7 +33,7 @@ class NoFetch(Strategy):
     name: ClassVar[str] = "no_fetch"
     summary: ClassVar[str] = "no row is fetched: the limit of harness, sampler and training"
     colour: ClassVar[str] = "pale"
-    role = "floor"
+    role = "no_fetch"
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         return DataPath(payload_bytes=0, gpu_requests={})
@@ -64,12 +64,12 @@ class ReadyRows(Fetcher):
 
 
 def ready_ids(count: int, num_rows: int) -> Tensor:
-    """The rows of a table of ``num_rows`` that a floor hands out, int64 ``[count]``."""
+    """The rows of a table of ``num_rows`` that ``no_fetch`` hands out, int64 ``[count]``."""
     return torch.arange(count, device="cpu") % max(1, num_rows)
 
 
 def writes_rows(fetcher: Fetcher, ids: Tensor) -> bool:
-    """Whether a fetch writes the rows it hands out, which a floor must not.
+    """Whether a fetch writes the rows it hands out, which ``no_fetch`` must not.
 
     They are marked after one fetch of ``ids`` (as for ``submit``), and looked at after another;
     then they are as before.

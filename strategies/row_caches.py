@@ -82,14 +82,14 @@ class RowCache:
         #: each position of a minibatch in the window the next minibatch that asks for its row.
         self._last_use = np.empty(num_rows if policy == "belady" else 0, np.int64)
         self._next = np.empty((ahead + 1, 0), np.int32)
-        self.forget()
+        self.drop_caches()
 
     @property
     def state_bytes(self) -> int:
         """Memory of the bookkeeping itself, in bytes."""
         return sum(one.nbytes for one in (*self._state, self._last_use, self._next))
 
-    def forget(self) -> None:
+    def drop_caches(self) -> None:
         """Hold nothing, and know of no announced minibatch."""
         state, nodes = self._state, len(self._state.row_of)
         for numbers in (state.slot_of, state.row_of, state.mark, self._last_use):

@@ -111,7 +111,7 @@ def _opened(
     except RuntimeError as error:
         raise ValueError(f"device = {device!r}: expected e.g. 'cpu', 'cuda' or 'cuda:1'") from error
     path = build(strategy, params)
-    if path.role == "floor":
+    if path.role == "no_fetch":
         raise ValueError(
             f"{strategy} fetches nothing: its rows are others than those that are asked for. It is "
             "the limit of a benchmark (gatherbench run); take e.g. aligned_zero_copy"

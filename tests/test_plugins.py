@@ -102,11 +102,11 @@ class Own({base}):
         (strategy("Own.summary = ''"), "needs a summary"),
         *(
             (strategy(f"Own.role = {role!r}"), f"its role is {role}, which ours alone have")
-            for role in ("baseline", "conventional", "bound", "floor", "choice", "mine")
+            for role in ("baseline", "conventional", "upper_bound", "no_fetch", "choice", "mine")
         ),
         (
-            strategy("Own.role = property(lambda o: 'floor' if o.mode == 'naive' else 'other')"),
-            "floor",
+            strategy("Own.role = property(lambda o: 'no_fetch' if o.mode == 'naive' else 'other')"),
+            "no_fetch",
         ),
         (
             strategy("raise ValueError('\\x1b[31mred\\x1b[0m\\nlines' + 'x' * 9999)"),

@@ -24,7 +24,7 @@ from gatherbench.bench.plan.plan_file import USUAL, load_plan
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.read.check import check, first_of
 from gatherbench.bench.read.noise import logical_cores
-from gatherbench.bench.read.stopping import Further
+from gatherbench.bench.read.stopping import StoppingRule
 from gatherbench.bench.read.units import listed
 from gatherbench.bench.run.frames import RESTORE
 from gatherbench.bench.run.guards import status_of
@@ -210,7 +210,7 @@ def execute(
         runner = Runner(
             run,
             budget_s=budget_s,
-            further=Further(run.cases, measure, logical_cores(run.store.env())),
+            further=StoppingRule(run.cases, measure, logical_cores(run.store.env())),
         )
         runner.progress = reporter(bar, run, out, runner.left_s)
         try:

@@ -182,7 +182,7 @@ def _room(
 ) -> tuple[float, float, str]:
     """Bytes that a path takes on the GPU and on the host, beside training, and whether they fit."""
     buffers = (strategy.lookahead + 1) * load.payload_bytes
-    table = load.table_bytes if strategy.role != "floor" else 0.0
+    table = load.table_bytes if strategy.role != "no_fetch" else 0.0
     if load.disk_payload_bytes:
         table *= int(getattr(strategy, "share", "0%").removesuffix("%")) / 100
     gpu, host = load.gpu_table_bytes + buffers, table + (buffers if load.cpu_write_bytes else 0.0)

@@ -256,7 +256,7 @@ def limit_of(run: Run) -> tuple[str, str] | None:
     from gatherbench.strategies.registry import role_of  # imports torch
 
     named = ((case["strategy"], case["variant"]) for case in run.plan["cases"])
-    return next((names for names in dict.fromkeys(named) if role_of(*names) == "floor"), None)
+    return next((names for names in dict.fromkeys(named) if role_of(*names) == "no_fetch"), None)
 
 
 def limits(run: Run, epochs: pd.DataFrame) -> dict[str, float]:

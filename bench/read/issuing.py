@@ -22,7 +22,7 @@ from gatherbench.bench.run.rows import SERIES, Key
 #: bounds the epoch.
 BOUND_SHARE, BOUND_STEPS = 2 / 3, 2.0
 #: Roles of paths whose fetches are issued and no more: others may do their work meanwhile.
-_ISSUED = ("zero_copy", "bound", "floor", "control")
+_ISSUED = ("zero_copy", "upper_bound", "no_fetch", "control")
 
 
 def host_bound(run: Run) -> frozenset[Key]:

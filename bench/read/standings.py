@@ -99,7 +99,9 @@ def standings(run: Run) -> list[Standing]:
     for workload, backend in sorted(fields, key=lambda one: run.workloads.index(one[0])):
         here = {k: v for k, v in logs.items() if (k.workload, k.backend) == (workload, backend)}
         roles = {key: role_of(*key[1:3]) for key in here}
-        free = [k for k in here if k not in noisy and k[1:3] not in apart and roles[k] != "bound"]
+        free = [
+            k for k in here if k not in noisy and k[1:3] not in apart and roles[k] != "upper_bound"
+        ]
         ranked = sorted(free, key=lambda k: float(medians[tuple(k)]))
         gathers = [k for k in ranked if roles[k] in ("baseline", "conventional")]
         words: dict[tuple[Key, Key], PathWord] = {}
@@ -108,7 +110,7 @@ def standings(run: Run) -> list[Standing]:
             word = between(ratio_of(here[one], here[other]), host_bound=held)
             words[one, other] = word = "AMBIGUOUS" if busy else word
             words[other, one] = _INVERSE.get(word, word)
-        limit = next((k for k in here if roles[k] == "floor" and k not in noisy), None)
+        limit = next((k for k in here if roles[k] == "no_fetch" and k not in noisy), None)
         base = next((k for k in gathers if k[1:3] == pair), gathers[0] if gathers else None)
         best = gathers[0] if gathers else None
         found.append(Standing(workload, backend, here, ranked, best, base, limit, words))

@@ -35,7 +35,7 @@ Series = tuple[str, ...]
 FEWEST = 6
 
 
-class Further:
+class StoppingRule:
     """The next cases of a run, by its rows so far; none: it is precise enough, or time is up.
 
     Args:

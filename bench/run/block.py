@@ -31,7 +31,7 @@ import torch
 from gatherbench.bench.run.group import ALONE, Alone
 from gatherbench.bench.run.job import Block, Job, outcome
 from gatherbench.bench.run.latin_square import apart, latin_square
-from gatherbench.bench.run.measure import Ground, MeasuredCase
+from gatherbench.bench.run.measure import MeasuredCase, Session
 from gatherbench.bench.run.nvtx import Mark, nvtx_session
 from gatherbench.bench.run.part import PartWriter
 from gatherbench.bench.run.rows import PLACE, PROCESS
@@ -53,7 +53,7 @@ def measure_block(
 ) -> bool:
     """Measure the cases into the part, which says how each of them ended; whether none failed.
 
-    For ``table`` and ``group`` see :class:`~gatherbench.bench.run.measure.Ground`.
+    For ``table`` and ``group`` see :class:`~gatherbench.bench.run.measure.Session`.
 
     Raises:
         SystemExit: CUDA is lost: cases without an end are to be measured in another process.
@@ -63,8 +63,8 @@ def measure_block(
     first = block.jobs[0]
     case, plan = first.case, first.measure
     draw = random.Random(f"0 {case.workload.id} {case.repeat}")
-    ground, turns = Ground(first, table, group), _Turns(block, out)
-    paths = [_Path(job, ground, turns) for job in block.jobs]
+    session, turns = Session(first, table, group), _Turns(block, out)
+    paths = [_Path(job, session, turns) for job in block.jobs]
     for path in paths:
         if not path.job.alone:
             source = "time.time; its paths took turns, from this epoch on"
@@ -72,7 +72,7 @@ def measure_block(
     waiting = list(paths)
     draw.shuffle(waiting)
     if usable := [path for path in waiting if not path.job.alone and path.case.refused() is None]:
-        ground.table(usable[0].case.strategy)
+        session.table(usable[0].case.strategy)
     for path in waiting:
         path.spent_s += (time.perf_counter() - begin) / len(waiting)
     while waiting:
@@ -84,8 +84,8 @@ def measure_block(
                 path.turn(path.case.finish, _ENDS)
                 path.end("ok", None)
         if waiting:  # the host may have room for one table alone
-            kept = ground.kind(waiting[0].case.strategy)
-            ground.tables = {kind: one for kind, one in ground.tables.items() if kind == kept}
+            kept = session.kind(waiting[0].case.strategy)
+            session.tables = {kind: one for kind, one in session.tables.items() if kind == kept}
     return not any(path.failed for path in paths)
 
 
@@ -149,10 +149,10 @@ class _Turns:
 class _Path:
     """A case that takes turns: the time that it has had, and whether it is over."""
 
-    def __init__(self, job: Job, ground: Ground, turns: _Turns) -> None:
-        self.job, self.case = job, MeasuredCase(job, turns.out, ground)
+    def __init__(self, job: Job, session: Session, turns: _Turns) -> None:
+        self.job, self.case = job, MeasuredCase(job, turns.out, session)
         self.spent_s, self.over, self.failed = job.spent_s, False, False
-        self._turns, self._ground = turns, ground
+        self._turns, self._ground = turns, session
 
     def has(self, block: int) -> bool:
         """Whether it is to be measured there: no process before has done it, and nothing failed."""

@@ -27,8 +27,8 @@ from gatherbench.reason import Reason
 from gatherbench.strategies.base import Fetcher, not_plain
 from gatherbench.strategies.no_fetch import ready_ids, writes_rows
 
-#: Why a floor has none: it trains on rows that nobody asked for.
-NO_SCORE = "not_applicable: the floor trains on rows that lie ready, whatever it is asked for"
+#: Why `no_fetch` has no score: it trains on rows that nobody asked for.
+NO_SCORE = "not_applicable: no_fetch trains on the same rows, whatever it is asked for"
 
 COMPARED = "fetched rows compared bit for bit with a plain gather"
 
@@ -83,7 +83,7 @@ class _Aside(NamedTuple):
     rows: Tensor
 
 
-class Witness:
+class RowChecker:
     """Compares what the loop trains on with the table ``[N, D]``, bit for bit.
 
     Rows are copied in turns before their step, when a path may have handed them out too early, and
@@ -93,7 +93,7 @@ class Witness:
     Attributes:
         rows: how many have been compared.
         device: where they have to lie.
-        floor: the path is one: its rows must not depend on the ids.
+        no_fetch: the path fetches nothing, so its rows must not depend on the ids.
         draw: decides what is looked at.
         aside_bytes: up to here rows are put aside.
     """
@@ -103,9 +103,9 @@ class Witness:
         table: Tensor,
         device: torch.device,
         *,
-        floor: bool = False,
+        no_fetch: bool = False,
     ) -> None:
-        self.rows, self.floor = 0, floor
+        self.rows, self.no_fetch = 0, no_fetch
         self.device, self.draw, self._table = device, Random(), table
         self.aside_bytes = min(_ASIDE_BYTES, int(_ASIDE_SHARE * available_bytes()))
 
@@ -148,7 +148,7 @@ class Witness:
         if not torch.equal(seen.left.cpu(), ids):
             said = f"minibatch {seen.batch} of the trace, {when}"
             raise WrongRowsError(f"{said}: the path changed the ids that it was handed")
-        if self.floor:
+        if self.no_fetch:
             last = seen.numbers[-1] if len(seen.numbers) else -1
             ids = ready_ids(last + 1, len(table))[seen.numbers.start :: seen.numbers.step]
         blocks = zip(torch.split(rows, _BLOCK), torch.split(ids, _BLOCK), strict=False)
@@ -164,19 +164,19 @@ class Witness:
 
 
 class _Look(Watch):
-    """What one epoch shows a witness, who compares it when memory is short, and at its end."""
+    """What one epoch shows a checker, who compares it when memory is short, and at its end."""
 
     def __init__(
         self,
-        witness: Witness,
+        checker: RowChecker,
         when: str,
         first: Callable[[], None],
         chosen: Callable[[int], bool],
         rows: int | None,
     ) -> None:
-        self._witness, self._when, self._chosen, self._rows = witness, when, chosen, rows
+        self._witness, self._when, self._chosen, self._rows = checker, when, chosen, rows
         self._looks, self._aside = [first], list[_Aside]()
-        self._begin = witness.draw.randrange(2)
+        self._begin = checker.draw.randrange(2)
         #: The rows of a minibatch that are looked at, and their ids before a path had them.
         self._handed: dict[int, tuple[range, Tensor]] = {}
 
@@ -275,7 +275,7 @@ def check_rows(
     another still drops them.
 
     Raises:
-        WrongRowsError: see :meth:`Witness.everything`.
+        WrongRowsError: see :meth:`RowChecker.everything`.
     """
     with compared as watch:
         steps = steps or Untrained()
@@ -283,13 +283,13 @@ def check_rows(
 
 
 def check_ready(fetcher: Fetcher, ids: Tensor) -> None:
-    """That a floor's rows lie ready: ``ids`` of a minibatch are fetched twice.
+    """Check that no_fetch hands out the same rows: ``ids`` of a minibatch are fetched twice.
 
     Raises:
         WrongRowsError: a fetch writes them.
     """
-    if writes_rows(fetcher, fetcher.taken(ids)):
-        raise WrongRowsError("the floor must fetch nothing, and a fetch of it writes rows")
+    if writes_rows(fetcher, fetcher.to_fetch_device(ids)):
+        raise WrongRowsError("no_fetch must fetch nothing, but a fetch of it writes rows")
 
 
 def residency_row(fetcher: Fetcher, make: RowMaker, cached: Reason | None = None) -> Row:

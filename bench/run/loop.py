@@ -197,7 +197,7 @@ def run_epoch(
             return False
         number, batch = announced.popleft()
         with mark("fetch"), clock.stage("fetch", number):
-            ticket = fetcher.submit(fetcher.taken(batch.input_ids))
+            ticket = fetcher.submit(fetcher.to_fetch_device(batch.input_ids))
         in_flight.append((number, batch, ticket))
         return True
 
@@ -226,7 +226,7 @@ def run_epoch(
 
 def _begin(fetcher: Fetcher, group: Alone) -> float:
     """Begin an epoch with nothing left to do on the device; when."""
-    fetcher.forget()
+    fetcher.drop_caches()
     group.begin_epoch()
     if fetcher.device.type == "cuda":
         torch.cuda.synchronize()
@@ -243,4 +243,4 @@ def _tell(fetcher: Fetcher, number: int, ids: Tensor) -> None:
     if number == 0:
         fetcher.begin_epoch()
     if fetcher.announced:
-        fetcher.announce(copied(fetcher.taken(ids)))
+        fetcher.announce(copied(fetcher.to_fetch_device(ids)))

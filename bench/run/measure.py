@@ -38,8 +38,8 @@ from gatherbench.bench.run.captured import (
 from gatherbench.bench.run.check import (
     COMPARED,
     NO_SCORE,
+    RowChecker,
     StaysOnHost,
-    Witness,
     WrongMemoryError,
     WrongRowsError,
     WrongThreadsError,
@@ -108,7 +108,7 @@ LATENCY_SOURCE = (
 )
 
 
-class Ground:
+class Session:
     """What all cases of a process stand on, each thing made when it is first asked for.
 
     Args:
@@ -233,7 +233,7 @@ class MeasuredCase(ExitStack):
     """A case in three phases: it opens and warms up, has its epochs one by one, and ends.
 
     Args:
-        ground: what the cases of the process have in common.
+        session: what the cases of the process have in common.
 
     Beside other paths of the process (a job that is not ``alone``) nothing is done that would
     disturb them, or that they would disturb. All rows are compared in the first repeat of a path,
@@ -251,9 +251,9 @@ class MeasuredCase(ExitStack):
     #: Brings back what the warm-up has trained.
     _begin: Callable[[], None]
 
-    def __init__(self, job: Job, out: PartWriter, ground: Ground) -> None:
+    def __init__(self, job: Job, out: PartWriter, session: Session) -> None:
         super().__init__()
-        self._job, self._out, self._ground, self._alone = job, out, ground, job.alone
+        self._job, self._out, self._ground, self._alone = job, out, session, job.alone
         self._device = torch.device(job.device)
         self.strategy = build(job.case.strategy, job.case.params)
         self._epochs = 0
@@ -269,7 +269,7 @@ class MeasuredCase(ExitStack):
     @property
     def compared(self) -> int:
         """How many rows have been compared since it was opened."""
-        return self._training.witness.rows
+        return self._training.checker.rows
 
     def refused(self) -> Reason | None:
         """Why the path cannot run here now, as far as can be said before it is opened."""
@@ -294,20 +294,20 @@ class MeasuredCase(ExitStack):
 
     @_phase
     def _open(self) -> str | None:
-        job, out, ground, strategy = self._job, self._out, self._ground, self.strategy
-        device, group, plan = self._device, ground.group, job.measure
-        binding = ground.binding
+        job, out, session, strategy = self._job, self._out, self._ground, self.strategy
+        device, group, plan = self._device, session.group, job.measure
+        binding = session.binding
         if (skipped := _anybody(group, self.refused())) is not None:
             return skipped
-        loaded = ground.table(strategy)
+        loaded = session.table(strategy)
         table = loaded.features
         # Again: the table has taken memory.
         if (skipped := _anybody(group, strategy.skip(device, table.nbytes))) is not None:
             return skipped
-        if "partitions" in ground.known.missing(strategy.needs):
+        if "partitions" in session.known.missing(strategy.needs):
             remedy = "take a sampler that keeps to some: docs/guide.md, Tables on disk"
             return str(unsupported("minibatches keep to no partitions", remedy))
-        knowledge = ground.known.limited_to(strategy.needs)
+        knowledge = session.known.limited_to(strategy.needs)
         cached = _cached(knowledge.file)
         make, clock = job.rows, "time.perf_counter"
         self._stays = StaysOnHost(device, table.nbytes) if reads_managed(strategy) else None
@@ -322,8 +322,8 @@ class MeasuredCase(ExitStack):
         self._told = tuple(fetcher.setup)
         out.rows(_setup_rows(self._told, make))
 
-        epochs, floor = ground.epochs, strategy.role == "floor"
-        witness = Witness(loaded.truth, device, floor=floor)
+        epochs, no_fetch = session.epochs, strategy.role == "no_fetch"
+        checker = RowChecker(loaded.truth, device, no_fetch=no_fetch)
         first = fetcher.lookahead + 2
         looked_at = list(itertools.islice(epochs.warm_up(0), first))
 
@@ -332,23 +332,23 @@ class MeasuredCase(ExitStack):
                 out.row(residency_row(fetcher, make, cached))
 
         everything = self._alone or (job.first and not job.start)
-        compare = witness.everything if everything else partial(witness.spots, len(looked_at))
+        compare = checker.everything if everything else partial(checker.spots, len(looked_at))
         compared = compare("before timing", residency)
         checked = check_rows(fetcher, compared, looked_at, group=group)
-        if witness.floor:
+        if checker.no_fetch:
             check_ready(fetcher, looked_at[0].input_ids)
         out.row(make.ok(CHECK_STAGE, "batches", "1", checked, COMPARED))
         counts = self._declared(knowledge)
-        trainer = _trainer(job, ground)
+        trainer = _trainer(job, session)
         self.callback(trainer.around.close)
         self._training = _Training(
-            job, strategy, ground, loaded.truth, fetcher, trainer, witness, counts, out
+            job, strategy, session, loaded.truth, fetcher, trainer, checker, counts, out
         )
         self._told += tuple(self._training.warm_up(looked_at[0], everything=everything))
         self._begin = trainer.kept()
         # What is scored between epochs takes energy, too.
         told = not plan.eval_every_epoch and (self._alone or plan.energy)
-        self._energy = EnergyBlock(ground.gpu if told else None, run_on=plan.energy)
+        self._energy = EnergyBlock(session.gpu if told else None, run_on=plan.energy)
         self._file = knowledge.file
         self._window = self.enter_context(ExitStack())
         if self._alone:
@@ -408,7 +408,7 @@ class MeasuredCase(ExitStack):
         training.energy_rows(self._energy)
         if job.traces is not None:
             out.row(training.traced(job.traces))
-        out.row(job.rows.ok(CHECK_STAGE, "rows", "1", training.witness.rows, COMPARED))
+        out.row(job.rows.ok(CHECK_STAGE, "rows", "1", training.checker.rows, COMPARED))
         self.close()
         del self._training  # with the table, of which the host may have room for one alone
         file = self._file if self._ground.group.world == 1 else None
@@ -477,21 +477,21 @@ class _Training:
 
     job: Job
     strategy: Strategy
-    ground: Ground
+    session: Session
     truth: Tensor
     fetcher: Fetcher
     trainer: Trainer
-    witness: Witness
+    checker: RowChecker
     counts: Counts
     out: PartWriter
 
     @property
     def epochs(self) -> Epochs:
-        return self.ground.epochs
+        return self.session.epochs
 
     @property
     def group(self) -> Alone:
-        return self.ground.group
+        return self.session.group
 
     def warm_up(self, typical: MiniBatch, *, everything: bool) -> list[SetupStep]:
         """Epochs before the measured ones, whose rows are compared: all of them, or spots.
@@ -519,7 +519,7 @@ class _Training:
 
     def _gradient_row(self, batch: MiniBatch) -> Row:
         """That what is around a step changes none of its gradients."""
-        plain = _model(self.job, self.ground)
+        plain = _model(self.job, self.session)
         return gradient_row(self.job.rows, self.trainer, plain, *self._beside(batch))
 
     def _captured_rows(self, trainer: CapturedTrainer, batch: MiniBatch) -> None:
@@ -530,7 +530,7 @@ class _Training:
                 the process get another one.
         """
         make = self.job.rows
-        share = padding(self.ground.sizes[1])
+        share = padding(self.session.sizes[1])
         source = "largest minibatch of each layer, over the mean"
         self.out.row(make.ok("train", "padding", "1", share, source))
         if self.job.first:
@@ -547,7 +547,7 @@ class _Training:
 
     def _compared(self, when: str, batches: int, everything: bool) -> AbstractContextManager[Watch]:
         """All rows of so many minibatches, or spots."""
-        return self.witness.everything(when) if everything else self.witness.spots(batches, when)
+        return self.checker.everything(when) if everything else self.checker.spots(batches, when)
 
     def look_again(self, *, everything: bool) -> None:
         """Compare rows once more after the last epoch."""
@@ -569,9 +569,9 @@ class _Training:
 
     def measured_epoch(self, number: int, chosen: int, mark: Mark) -> None:
         """Run it with the meters open, and write what it took; ``chosen``: its minibatches."""
-        case, out, recorder = self.job.case, self.out, self.ground.recorder
+        case, out, recorder = self.job.case, self.out, self.session.recorder
         before, slow = self.fetcher.counts(), self.fetcher.latencies()
-        spots = self.witness.spots(self.epochs.batches, f"in epoch {number}")
+        spots = self.checker.spots(self.epochs.batches, f"in epoch {number}")
         batches = self.epochs.measured(chosen)
         self.epochs.waited_s()  # in epochs that are not measured
         self.trainer.around.counts()
@@ -598,11 +598,11 @@ class _Training:
             yield ok(stage, "wall_time", "s", sum(seconds), clock, epoch)
         batches = len(times.losses)
         yield ok("epoch", "minibatches", "1", batches, "count", epoch)
-        floor = self.witness.floor
+        no_fetch = self.checker.no_fetch
         payload, source = self._payload(times), "rows fetched × bytes of a row"
-        yield ok("fetch", "payload", "B", 0 if floor else payload, source, epoch)
+        yield ok("fetch", "payload", "B", 0 if no_fetch else payload, source, epoch)
         loss = ("train", "loss", "1"), "mean cross entropy of the minibatches"
-        if floor:
+        if no_fetch:
             yield self.job.rows.missing(*loss[0], loss[1], NO_SCORE, epoch=epoch)
         else:
             yield ok(*loss[0], sum(times.losses) / batches, loss[1], epoch)
@@ -644,7 +644,7 @@ class _Training:
         workload, dataset = self.job.case.workload, self.epochs.dataset
         batches = self.job.measure.eval_batches
         # A split of one's own need not have any test nodes.
-        if not batches or self.group.rank or not len(dataset.test_ids) or self.witness.floor:
+        if not batches or self.group.rank or not len(dataset.test_ids) or self.checker.no_fetch:
             return
         seeds = epoch_seeds(dataset.test_ids, workload.batch_size, workload.seed, 0, batches)
         sampler = NeighborSampler(dataset.indptr, dataset.indices, workload.fanouts)
@@ -676,7 +676,7 @@ class _Training:
             def tune() -> list[SetupStep]:
                 spare = trainer.spare()
                 spare.step(x, on_device)  # a first step does what no other does, such as to capture
-                return fetcher.tune(fetcher.taken(ids), lambda: spare.step(x, on_device))
+                return fetcher.tune(fetcher.to_fetch_device(ids), lambda: spare.step(x, on_device))
 
             return tuned_once(fetcher, self.job, self.group, tune)
 
@@ -709,18 +709,18 @@ def _or_end(captures: Callable[[], R]) -> R:
         raise SystemExit(1) from error
 
 
-def _model(job: Job, ground: Ground) -> nn.Module:
-    spec = ground.dataset.spec
+def _model(job: Job, session: Session) -> nn.Module:
+    spec = session.dataset.spec
     sizes = spec.feature_dim, spec.num_classes, len(spec.relations)
     return build_model(job.case.workload, *sizes)
 
 
-def _trainer(job: Job, ground: Ground) -> Trainer:
+def _trainer(job: Job, session: Session) -> Trainer:
     """The workload's model, ready to be trained: all ranks begin with the same weights."""
-    workload, labels, group = job.case.workload, ground.labels, ground.group
-    model = _model(job, ground)
+    workload, labels, group = job.case.workload, session.labels, session.group
+    model = _model(job, session)
     if workload.step == "captured":
-        return CapturedTrainer(model, labels, labels.device, ground.inputs)
+        return CapturedTrainer(model, labels, labels.device, session.inputs)
     if group.rank:
         torch.manual_seed(derive(workload.seed, group.rank))  # each with a dropout of its own
     folder = job.dataset.parent / "around_step"

@@ -182,7 +182,7 @@ class _Watch:
             return lambda: (first(), call())[1]
 
         fetcher.__dict__.update(
-            forget=after(self._begin, fetcher.forget),
+            drop_caches=after(self._begin, fetcher.drop_caches),
             announce=self._said("a", fetcher.announce),
             submit=self._said("s", submitting),
             check_fetched=ended,

@@ -46,7 +46,7 @@ VARIANTS = [
     pytest.param(strategy, id=f"{strategy.name}-{strategy.variant}")
     for kind in STRATEGIES
     for strategy in representatives(kind)
-    if _tells_something(strategy) and strategy.role != "floor"
+    if _tells_something(strategy) and strategy.role != "no_fetch"
 ]
 
 

@@ -41,7 +41,7 @@ def cached(**params: str) -> DiskCached:
 
 def fetched(fetcher: Fetcher, epoch: Sequence[Tensor]) -> Iterator[tuple[Tensor, dict[str, int]]]:
     """An epoch as the loop runs it: ids, and what each minibatch was counted to take."""
-    fetcher.forget()
+    fetcher.drop_caches()
     before = fetcher.counts()
     for ids in announcing(epoch, fetcher.announced, fetcher.announce):
         rows = fetcher.submit(ids).result()
@@ -148,7 +148,7 @@ def forgetful(path: DiskCachedPath, ids: Tensor, out: Tensor) -> None:
     """Keeps nothing beyond a minibatch."""
     RIGHT(path, ids, out)
     assert isinstance(path._kept, RowCache)
-    path._kept.forget()
+    path._kept.drop_caches()
 
 
 def boastful(path: DiskCachedPath, ids: Tensor, out: Tensor) -> None:

@@ -39,7 +39,7 @@ def opened(file: TableFile, **params: str) -> Fetcher:
 def test_a_cold_epoch_begins_with_no_page_in_memory(file, advice):
     with opened(file, advice=advice, start="cold") as fetcher:
         for _ in range(2):
-            fetcher.forget()
+            fetcher.drop_caches()
             assert pages_in_memory(file.path) == 0
             fetcher.submit(IDS).result()
             found = pages_in_memory(file.path)
@@ -53,7 +53,7 @@ def test_a_warm_epoch_keeps_what_was_read_and_claims_nothing(file, advice):
     with opened(file, advice=advice) as fetcher:
         fetcher.submit(IDS).result()
         before = pages_in_memory(file.path)
-        fetcher.forget()
+        fetcher.drop_caches()
         assert pages_in_memory(file.path) == before >= 3
         assert fetcher.residency() == ()
 
@@ -62,7 +62,7 @@ def test_a_cold_epoch_that_would_be_warm_does_not_begin(file, monkeypatch):
     monkeypatch.setattr("gatherbench.kernels.page_cache.drop_pages", lambda *_: 7)
     with opened(file, start="cold") as fetcher:
         with pytest.raises(RuntimeError, match="table: 7 pages stay in memory"):
-            fetcher.forget()
+            fetcher.drop_caches()
         assert fetcher.residency() == ()
 
 
@@ -71,7 +71,7 @@ def test_a_path_that_drops_nothing_is_found_in_memory(file, monkeypatch):
     monkeypatch.setattr(disk_mmap, "require_cold", lambda _path: None)
     with opened(file, start="cold") as fetcher:
         fetcher.submit(IDS).result()
-        fetcher.forget()
+        fetcher.drop_caches()
         (residency,) = fetcher.residency()
         assert residency.found == "the page cache (3 pages)"
         assert residency.found != residency.expected

@@ -50,7 +50,7 @@ def test_names_and_variants_identify_a_strategy():
         ("aligned_zero_copy", "given,managed", "zero_copy"),
         ("async_zero_copy", "mps,auto", "zero_copy"),
         ("cached_zero_copy", "lru,10%,0", "zero_copy"),
-        ("all_in_gpu", "default", "bound"),
+        ("all_in_gpu", "default", "upper_bound"),
         ("auto", "fresh", "choice"),
         ("auto", "kept", "choice"),
         ("disk_mmap", "random,warm", "other"),

@@ -300,7 +300,7 @@ def test_what_was_forgotten_leaves_no_trace(policy):
     memory = Memory(cache)
     memory.over(skewed())
     cache.announce(np.array([1]))
-    cache.forget()
+    cache.drop_caches()
     memory.rows.fill(-1)
     assert memory.over(skewed()) == Memory(again).over(skewed())
 

@@ -426,7 +426,7 @@ class CopiesWhatLiesReady(Ready):
 
 @dataclass(frozen=True)
 class Floor(Made):
-    role = "floor"
+    role = "no_fetch"
     fetcher: ClassVar[type[Fetcher]] = Ready
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:

@@ -131,7 +131,7 @@ def test_ratios_are_over_the_papers_baseline_or_the_first_gather(make_run, measu
 
 
 def test_a_reference_is_told_by_its_role_and_not_by_its_name(monkeypatch):
-    roles = {("a", "x"): "conventional", ("b", "y"): "bound", ("z", "w"): "baseline"}
+    roles = {("a", "x"): "conventional", ("b", "y"): "upper_bound", ("z", "w"): "baseline"}
     monkeypatch.setattr(registry, "role_of", lambda *pair: roles[pair])
     assert gathers_among(roles) == [("z", "w"), ("a", "x")]
 

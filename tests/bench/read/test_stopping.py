@@ -11,7 +11,7 @@ import pytest
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.read.noise import noisy_series
-from gatherbench.bench.read.stopping import Further, imprecise, so_far
+from gatherbench.bench.read.stopping import StoppingRule, imprecise, so_far
 from gatherbench.bench.read.tables import Run, no_samples, run_of
 from gatherbench.bench.run.rows import Row, RowMaker
 
@@ -45,7 +45,7 @@ def read(rows: list[Row], measure: Measure | None = None, env: dict[str, Any] | 
 
 def further(measure: Measure) -> Callable[[list[Row]], Any]:
     """The next case; ``None``: there is none."""
-    ask = Further(FIRST, measure, cores=1)
+    ask = StoppingRule(FIRST, measure, cores=1)
     return lambda rows: next(iter(ask(rows)), None)
 
 

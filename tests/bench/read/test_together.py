@@ -11,7 +11,7 @@ from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.read.compare import compare_runs
 from gatherbench.bench.read.derive import speedup_over
-from gatherbench.bench.read.stopping import Further, imprecise
+from gatherbench.bench.read.stopping import StoppingRule, imprecise
 from gatherbench.bench.read.tables import Run, no_samples, run_of
 from gatherbench.bench.run.rows import PROCESS, Row, RowMaker
 
@@ -112,13 +112,13 @@ def repeats(workload: Workload, pinned: Sequence[float], **more: float) -> list[
 def test_all_that_take_turns_are_measured_again_where_a_ratio_is_wide():
     """Processes that differ twofold make epochs imprecise, and no ratio."""
     rows = repeats(WORKLOADS[0], [1.1, 1.1001] * 3) + repeats(WORKLOADS[1], [1.1, 1.4] * 3)
-    wanted = Further(FIRST, LIMITS, cores=1)(rows)
+    wanted = StoppingRule(FIRST, LIMITS, cores=1)(rows)
     assert {(one.workload, one.variant, one.repeat) for one in wanted} == {
         (WORKLOADS[1], NAIVE, 6),
         (WORKLOADS[1], PINNED, 6),
     }
     precise = repeats(WORKLOADS[0], [1.1, 1.1001] * 3)
-    assert Further(FIRST, LIMITS, cores=1)(precise) == []
+    assert StoppingRule(FIRST, LIMITS, cores=1)(precise) == []
     assert imprecise(run_with(precise, LIMITS)) == {}
     assert list(imprecise(run_with(rows, LIMITS))) == [(WORKLOADS[1].id, "cpu_gather", PINNED)]
 
@@ -128,13 +128,13 @@ def test_a_process_has_to_fit_into_the_budget_with_all_its_paths():
     rows = repeats(WORKLOADS[0], [1.1, 1.1001] * 3) + repeats(WORKLOADS[1], [1.1, 1.4] * 3)
     for budget, fits in ((64, True), (63, False)):
         within = LIMITS.model_copy(update={"budget_s": budget})
-        assert bool(Further(FIRST, within, cores=1)(rows)) == fits
+        assert bool(StoppingRule(FIRST, within, cores=1)(rows)) == fits
 
 
 def test_a_path_with_a_process_of_its_own_is_measured_again_alone():
     rows = repeats(WORKLOADS[0], [1.1, 1.1001] * 3)
     rows += measured("mps", 6, 9.0, began=None) + repeats(WORKLOADS[1], [1.1] * 6)
-    (wanted,) = Further(FIRST, LIMITS, cores=1)(rows)
+    (wanted,) = StoppingRule(FIRST, LIMITS, cores=1)(rows)
     assert (wanted.workload, wanted.variant, wanted.repeat) == (WORKLOADS[0], "mps", 7)
 
 
@@ -161,5 +161,5 @@ def test_no_repeat_is_spent_on_two_paths_that_the_host_bounds(issue, wanted):
                 make.ok("case", "wall_time", "s", 2.0, "clock"),
             ]
     limits = LIMITS.model_copy(update={"sampling": "gpu"})
-    assert bool(Further(first, limits, cores=1)(rows)) == wanted
+    assert bool(StoppingRule(first, limits, cores=1)(rows)) == wanted
     assert bool(imprecise(run_with(rows, limits))) == wanted

@@ -105,7 +105,7 @@ def test_energy_is_that_of_further_epochs_behind_the_blocks(make_job, monkeypatc
 
     monkeypatch.setattr(measure_module, "EnergyBlock", Energy)
     monkeypatch.setattr(measure_module._Training, "_epoch", epoch)
-    monkeypatch.setattr(measure_module.Ground, "gpu", "a GPU")
+    monkeypatch.setattr(measure_module.Session, "gpu", "a GPU")
     names = (PINNED, ALL)
     taken([make_job(name, epochs=3, warmup_epochs=1, energy=energy) for name in names])
     windows = [order[place + 1] for place, one in enumerate(order) if one == ("energy", "")]
@@ -336,10 +336,10 @@ def test_who_keeps_a_process_of_its_own():
 
 def test_rows_that_no_disk_holds_are_read_off_none(make_job, monkeypatch):
     job = make_job("disk_mmap")
-    ground = measure_module.Ground(job)
-    hashed = replace(ground.dataset.spec, hashed=True)
-    ground.dataset = replace(ground.dataset, spec=hashed)
-    case = measure_module.MeasuredCase(job, None, ground)  # type: ignore[arg-type]
+    session = measure_module.Session(job)
+    hashed = replace(session.dataset.spec, hashed=True)
+    session.dataset = replace(session.dataset, spec=hashed)
+    case = measure_module.MeasuredCase(job, None, session)  # type: ignore[arg-type]
     assert str(case.refused()).startswith("unsupported: rows of tiny are made in memory")
 
 

@@ -10,8 +10,8 @@ import torch
 from gatherbench.bench.run import check as check_module
 from gatherbench.bench.run.check import (
     SPOT_BATCHES,
+    RowChecker,
     StaysOnHost,
-    Witness,
     WrongMemoryError,
     WrongRowsError,
     residency_row,
@@ -113,17 +113,17 @@ def test_of_a_timed_epoch_some_rows_of_some_minibatches_are_compared():
     ids = torch.arange(199, 99, -1)  # 100 rows: every third from 0, 1 or 2 on
     looked_at = set()
     for seed in range(40):
-        witness = Witness(TABLE, CPU)
-        witness.draw.seed(seed)
-        with witness.spots(20, "in epoch 0") as watch:
+        checker = RowChecker(TABLE, CPU)
+        checker.draw.seed(seed)
+        with checker.spots(20, "in epoch 0") as watch:
             for number in range(20):
-                before = witness.rows
+                before = checker.rows
                 look(watch, number, ids, TABLE[ids])
-                assert witness.rows == before, "compared within the epoch"
-        assert 33 * SPOT_BATCHES <= witness.rows <= 34 * SPOT_BATCHES
+                assert checker.rows == before, "compared within the epoch"
+        assert 33 * SPOT_BATCHES <= checker.rows <= 34 * SPOT_BATCHES
         for number in range(20):
             try:
-                with witness.spots(20, "") as watch:
+                with checker.spots(20, "") as watch:
                     look(watch, number, ids, TABLE[ids] + 1)
             except WrongRowsError:
                 looked_at.add(number)
@@ -135,7 +135,7 @@ def test_every_third_row_is_met_by_some_draw_and_named_as_the_minibatchs():
     for _ in range(60):
         with (
             pytest.raises(WrongRowsError, match=r"^minibatch 0 of the trace, ") as error,
-            Witness(TABLE, CPU).spots(1, "in epoch 3") as watch,
+            RowChecker(TABLE, CPU).spots(1, "in epoch 3") as watch,
         ):
             look(watch, 0, ids, TABLE[ids] + 1)
         said.add(str(error.value).split(", ")[1])
@@ -144,13 +144,13 @@ def test_every_third_row_is_met_by_some_draw_and_named_as_the_minibatchs():
 
 def test_what_is_put_aside_is_bounded_and_compared_once(monkeypatch):
     monkeypatch.setattr(check_module, "_ASIDE_BYTES", 3 * 10 * 8 - 1)  # three minibatches fill it
-    witness, ids, compared = Witness(TABLE, CPU), torch.arange(10), []
-    with witness.everything("in the warm-up") as watch:
+    checker, ids, compared = RowChecker(TABLE, CPU), torch.arange(10), []
+    with checker.everything("in the warm-up") as watch:
         for number in range(7):
             look(watch, number, ids, TABLE[ids])
-            compared.append(witness.rows)
+            compared.append(checker.rows)
     assert compared == [0, 0, 30, 30, 30, 60, 60]
-    assert witness.rows == 70
+    assert checker.rows == 70
 
 
 def test_large_minibatches_are_compared_to_their_last_byte(monkeypatch):
@@ -160,7 +160,7 @@ def test_large_minibatches_are_compared_to_their_last_byte(monkeypatch):
     wrong.view(torch.uint8)[99, 7] ^= 1
     with (
         pytest.raises(WrongRowsError, match=r"row 99, column 1: .* \(1 of 100 rows differ\)"),
-        Witness(TABLE, CPU).everything("before timing") as watch,
+        RowChecker(TABLE, CPU).everything("before timing") as watch,
     ):
         look(watch, 0, ids, wrong)
 
@@ -168,8 +168,8 @@ def test_large_minibatches_are_compared_to_their_last_byte(monkeypatch):
 @pytest.mark.parametrize("all_rows", [True, False])
 def test_a_path_that_changes_the_ids_it_was_handed_is_wrong(all_rows):
     """Its rows are those of the ids as they are then, and not those of the minibatch."""
-    witness, ids = Witness(TABLE, CPU), torch.arange(100)
-    watched = witness.everything("in the warm-up") if all_rows else witness.spots(1, "in epoch 1")
+    checker, ids = RowChecker(TABLE, CPU), torch.arange(100)
+    watched = checker.everything("in the warm-up") if all_rows else checker.spots(1, "in epoch 1")
     with (
         pytest.raises(WrongRowsError, match=r"^minibatch 0 of .*: the path changed the ids that"),
         watched as watch,
@@ -181,7 +181,7 @@ def test_rows_that_lie_elsewhere_are_wrong():
     ids = torch.arange(10)
     with (
         pytest.raises(WrongRowsError, match="minibatch 4 lies on meta, not cpu"),
-        Witness(TABLE, CPU).everything("before timing") as watch,
+        RowChecker(TABLE, CPU).everything("before timing") as watch,
     ):
         look(watch, 4, ids, TABLE[ids].to("meta"))
 
@@ -189,16 +189,16 @@ def test_rows_that_lie_elsewhere_are_wrong():
 def test_residency_is_looked_at_when_rows_were_fetched_and_none_was_compared(monkeypatch):
     """Even where so little may be put aside that rows are compared on the way."""
     monkeypatch.setattr(check_module, "available_bytes", lambda: 8 * 100)
-    witness = Witness(TABLE, CPU)
+    checker = RowChecker(TABLE, CPU)
     seen: list[int] = []
     ids = torch.arange(100)  # 800 B, and 100 B may be put aside
-    with witness.everything("", lambda: seen.append(witness.rows)) as watch:
+    with checker.everything("", lambda: seen.append(checker.rows)) as watch:
         assert seen == []
         for number in range(4):
             look(watch, number, ids, TABLE[ids])
-        assert witness.rows > 0
+        assert checker.rows > 0
     assert seen == [0]
-    assert witness.rows == 400
+    assert checker.rows == 400
 
 
 def test_whether_rows_are_copied_before_or_after_their_step_is_drawn_for_each_epoch():
@@ -207,9 +207,9 @@ def test_whether_rows_are_copied_before_or_after_their_step_is_drawn_for_each_ep
     table, ids = torch.arange(6.0).view(3, 2), torch.tensor([2, 0])
     found = []
     for _ in range(40):
-        witness, x = Witness(table, torch.device("cpu")), table[ids]
+        checker, x = RowChecker(table, torch.device("cpu")), table[ids]
         try:
-            with witness.everything("in epoch 0") as watch:
+            with checker.everything("in epoch 0") as watch:
                 watch.handed(0, ids)
                 with watch.looked_at(0, ids, x):
                     x.zero_()

@@ -17,7 +17,7 @@ from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.group import Alone, RanksDisagreeError, Together, cores_of_rank
 from gatherbench.bench.run.job import Job
-from gatherbench.bench.run.measure import Ground, _trainer
+from gatherbench.bench.run.measure import Session, _trainer
 from gatherbench.bench.run.part import read_part, rows_of
 from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.run.table import load_table
@@ -218,7 +218,7 @@ def test_ranks_begin_with_one_model_and_draw_a_dropout_each(make_job):
     found = []
     for rank in range(3):
         group = Told(Ranks(rank, 3, 3))
-        trainer = _trainer(job, Ground(job, None, group))
+        trainer = _trainer(job, Session(job, None, group))
         group._model = trainer.model
         found.append((group._digest(), torch.rand(8).tolist()))
     assert len({digest for digest, _ in found}) == 1

@@ -218,7 +218,7 @@ class FetchesOnceTimed(Ready):
 def strategy_of(fetcher: type[Fetcher]) -> Strategy:
     class Late(Strategy):
         name = "late"
-        role = "floor" if issubclass(fetcher, Ready) or fetcher is RightFloor else "other"
+        role = "no_fetch" if issubclass(fetcher, Ready) or fetcher is RightFloor else "other"
         summary = "for tests"
 
         def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
@@ -320,7 +320,7 @@ def test_a_floor_has_times_and_neither_payload_nor_scores(make_job, monkeypatch)
     ("fetcher", "why"),
     [
         (RightFloor, "before timing: row 0, column 0"),
-        (CopiesWhatLiesReady, "the floor must fetch nothing, and a fetch of it writes rows"),
+        (CopiesWhatLiesReady, "no_fetch must fetch nothing, but a fetch of it writes rows"),
         (FetchesOnceTimed, "in epoch 0: row"),
     ],
 )

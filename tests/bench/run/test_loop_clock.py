@@ -159,7 +159,7 @@ class Among(Alone):
 
 def test_an_epoch_is_timed_from_when_all_ranks_are_there_to_its_own_end(clocks, monkeypatch):
     group = Among(clocks)
-    monkeypatch.setattr(Delayed, "forget", lambda _: group.told.append("cold"))
+    monkeypatch.setattr(Delayed, "drop_caches", lambda _: group.told.append("cold"))
     times = epoch(clocks, "cpu", 1, group=group)
     assert group.told == ["cold", "all are there", "ended"], "what is lost, is before"
     assert times.wall_s == epoch(clocks, "cpu", 1).wall_s

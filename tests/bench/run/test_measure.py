@@ -22,7 +22,7 @@ from gatherbench.bench.run.declared_rows import UNCHOSEN
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.loop import STAGES, EpochTimes, run_epoch
-from gatherbench.bench.run.measure import Ground, MeasuredCase, _trainer
+from gatherbench.bench.run.measure import MeasuredCase, Session, _trainer
 from gatherbench.bench.run.models import Trainer
 from gatherbench.bench.run.part import PartWriter, read_part, rows_of
 from gatherbench.bench.run.rows import Row, RowMaker
@@ -53,7 +53,7 @@ def value(rows: list[Row], stage: str, metric: str, epoch: int = -1) -> float:
 HERE = [
     s.name
     for s in (kind() for kind in STRATEGIES)
-    if "partitions" not in s.needs and s.skip(HOST) is None and s.role != "floor"
+    if "partitions" not in s.needs and s.skip(HOST) is None and s.role != "no_fetch"
 ]
 
 
@@ -103,7 +103,7 @@ def test_torch_has_one_thread_beside_a_gpu(make_job, monkeypatch, device, thread
     given: list[int] = []
     monkeypatch.setattr(measure_module, "bind_case", lambda *_, **__: None)
     monkeypatch.setattr(torch, "set_num_threads", given.append)
-    Ground(replace(make_job(), device=device)).binding  # noqa: B018 - it binds when it is asked for
+    Session(replace(make_job(), device=device)).binding  # noqa: B018 - it binds when it is asked for
     assert given == [threads]
 
 
@@ -341,7 +341,7 @@ def test_a_captured_step_needs_a_gpu(make_job):
     assert 'only a GPU replays captured steps; take step = "issued"' in str(skipped(job))
     there = replace(job, device="cuda")
     with closing(PartWriter(job.part)) as out:
-        assert "captured" not in str(MeasuredCase(there, out, Ground(there)).refused())
+        assert "captured" not in str(MeasuredCase(there, out, Session(there)).refused())
 
 
 @pytest.mark.parametrize("fails", ["difference", "capture"])
@@ -386,10 +386,10 @@ def _noted(seen: list[str], name: str, does: Any) -> Any:
 
 
 def test_captured_steps_of_a_process_share_what_they_read(make_job):
-    ground = Ground(captured(make_job()))
-    assert ground.inputs is ground.inputs
-    trainers = [_trainer(captured(make_job()), ground) for _ in range(2)]
-    assert {one._inputs for one in trainers if isinstance(one, CapturedTrainer)} == {ground.inputs}
+    session = Session(captured(make_job()))
+    assert session.inputs is session.inputs
+    trainers = [_trainer(captured(make_job()), session) for _ in range(2)]
+    assert {one._inputs for one in trainers if isinstance(one, CapturedTrainer)} == {session.inputs}
 
 
 def test_the_difference_that_is_found_is_the_one_that_is_told(make_job, monkeypatch):

@@ -47,7 +47,7 @@ def test_a_full_disk_has_an_exit_status_of_its_own(make_job, monkeypatch):
     full = mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
     job = make_job()
     for do_what, name in (
-        ("measure", "gatherbench.bench.run.block.Ground"),
+        ("measure", "gatherbench.bench.run.block.Session"),
         ("prepare", "gatherbench.bench.sampling.prepare.prepare"),
     ):
         with monkeypatch.context() as patch:
