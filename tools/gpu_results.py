@@ -85,7 +85,7 @@ def ratios(run: Run, baseline: str) -> dict[tuple[str, str, str], str]:
 
 
 def host_shares(run: Run) -> pd.Series[float]:
-    """Return the host's share of epochs in issuing, on graphs that fit, without CPU gathers."""
+    """Return the share of an epoch that launches take, on graphs that fit, without CPU gathers."""
     found = issue_shares(run)
     mine = (found["strategy"] != "cpu_gather") & ~found["workload"].str.startswith(LARGE)
     return found.loc[mine, ["draw", "train", "fetch"]].sum(axis=1)

@@ -176,7 +176,7 @@ def _numa(cpu: dict[str, Any]) -> Finding:
 
 
 def _cases(cases: Iterable[Case]) -> Iterator[Finding]:
-    """Give the needs that this machine lacks and the probe's cases that lack them, or one ok."""
+    """Give the number of cases that can be measured, then each missing need with its cases."""
     there, lacking = 0, defaultdict[str, list[str]](list)
     reasons: dict[str, Reason] = {}
     for one in cases:

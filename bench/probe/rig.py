@@ -32,7 +32,7 @@ HOST_SPANS = (4 * MIB, 32 * MIB, 256 * MIB, GIB, 2 * GIB)
 LEAST_BYTES = 256 * MIB
 #: Shares of free host memory for the table that a GPU reads, and for the processor's.
 SHARE_OF_MEMORY, HOST_SHARE = 0.6, 0.25
-#: GPU memory that must stay free in addition to as much managed memory, bytes.
+#: Bytes of GPU memory that must remain after all managed memory is subtracted from the free part.
 LEFT_BYTES = 4 * GIB
 #: Bytes of the largest buffer on the GPU: the target of a contiguous read.
 OUT_BYTES = GIB
@@ -119,7 +119,7 @@ class Rig(ExitStack):
 
     @property
     def spans(self) -> list[int]:
-        """The table sizes that fit into the table, ascending."""
+        """The sizes up to that of the table, ascending."""
         size = self.table.numel()
         return [span for span in self._sizes if span <= size]
 

@@ -38,7 +38,7 @@ _HEADS = {
     "tie": "Too close to separate",
     "host-bound": "Host-bound, no verdict between",
 }
-#: The most paths that have an interval each; of more, the most that are named, with their range.
+#: Up to ``FEW`` paths have an interval each; of more, up to ``MOST`` are named with their range.
 FEW, MOST = 3, 5
 #: The share of an epoch for fetching below which no path can change much.
 SMALL_SHARE = 1 / 3

@@ -12,7 +12,7 @@ set -u
 cd "$(dirname "$0")/../.." || exit 2
 keep=$(realpath "${OUT:-.}") python=${PYTHON:-python3}
 unset OUT
-# A virtual machine that is given memory as it is used (virtio-mem) speaks of what there is by now.
+# A virtual machine with virtio-mem gets memory as it uses it, and reports only its present memory.
 gib=$(awk '/MemAvailable/ { print $2 / 2^20 }' /proc/meminfo)
 grep -qs 0x0018 /sys/bus/virtio/devices/*/device && gib=120
 export GATHERBENCH_MEMORY_GIB=${GATHERBENCH_MEMORY_GIB:-$gib}
@@ -20,10 +20,10 @@ commit=$(git rev-parse --short=12 HEAD 2> /dev/null || cat .carry/commit 2> /dev
 export GATHERBENCH_COMMIT=${GATHERBENCH_COMMIT:-$commit}
 export GATHERBENCH_DATA=${GATHERBENCH_DATA:-/tmp/gb} GATHERBENCH_KERNEL_CACHE=${GATHERBENCH_KERNEL_CACHE:-/tmp/gbk}
 export PYTHONPATH=$PWD/src:$PWD/.carry${PYTHONPATH:+:$PYTHONPATH} PATH=$PATH:/usr/local/nvidia/bin
-export PYTHONUNBUFFERED=1 # what is cut off keeps its log
+export PYTHONUNBUFFERED=1 # keeps the log of a part that is cut off
 mkdir -p gpu-out "$GATHERBENCH_DATA"
 now=$(date +%s)
-# The first call of a lease says when it began.
+# The first call of a lease records its start.
 began=$(cat gpu-out/began 2> /dev/null || echo 0)
 [ $((now - began)) -lt "${LEASE_S:-900}" ] || echo "$((began = now))" > gpu-out/began
 ends=$((now + ${LEFT_S:-$((began + ${LEASE_S:-900} - ${START_S:-100} - now))} - 15))
@@ -57,14 +57,14 @@ epochs() { # NAME SECONDS PLAN DATASET=SCALE …
     done
     wait
     plan "$3" > "gpu-out/$name.toml"
-    budget=$((until - SECONDS - 10)) # what is cut off behind it are pictures, which home makes, too
+    budget=$((until - SECONDS - 10)) # only pictures come later; they can be made elsewhere, too
     [ "$(left)" -ge $((budget + 45)) ] || budget=$(($(left) - 45))
     checked=$(ls -t gpu-out/*/*/sensors.json 2> /dev/null | head -n 1)
     part "$name" $((budget + 10)) "$python" -m gatherbench run "gpu-out/$name.toml" --results gpu-out \
         --budget "$budget" ${checked:+--sensors "$(dirname "$checked")"}
 }
 
-plan() { # FILE, in small where that is asked for; of six repeats, as time is for other parts, too
+plan() { # FILE, smaller if SMALL is set; with six repeats, to leave time for other parts
     local small=()
     [ -z "${SMALL:-}" ] || small=(-e '/^scale/d' -e "s/^dataset = .*/&\nscale = $SMALL/"
         -e '/^max_batches/d' -e 's/^batch_size = .*/batch_size = 40\nmax_batches = 2/')
@@ -93,7 +93,7 @@ for name in "$@"; do
     smoke)
         part smoke 60 "$python" tests/gpu/suite.py --out gpu-out/smoke --budget 55 \
             tests/gpu/test_captured_cuda.py tests/gpu/test_ordering_cuda.py
-        # What there was no time for is not wrong.
+        # A lack of time is no failure.
         journal=gpu-out/smoke/gpu-test.jsonl
         if ! grep -q '"passed"' $journal || grep '"failed"' $journal | grep -qv 'cut off: the time of the whole'; then
             echo 'The smoke test failed: nothing is measured. gpu-out/smoke/gpu-test.log says why.'
