@@ -1,7 +1,7 @@
-"""What ``env.json`` says of the machine and the code: enough to judge a number, nothing private.
+"""Describe the machine and the code for ``env.json``: enough to judge a result, nothing private.
 
-No host name, user name, address or path of the machine is written down, because result folders
-are meant to be published. A GPU is told apart by a hash of its UUID.
+Host name, user name, addresses and paths of the machine are left out, because result folders are
+meant to be published. A hash of its UUID identifies a GPU.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ import gatherbench
 from gatherbench.bench.machine.gpus import describe_gpus
 from gatherbench.bench.machine.numa import Topology
 
-#: Names the commit where there is no history to ask.
+#: The environment variable that names the commit of files without a git history.
 COMMIT_VARIABLE = "GATHERBENCH_COMMIT"
-#: What decides which code is measured; results, docs and notebooks may differ.
+#: The files that affect a measurement; changes of results, docs and notebooks are ignored.
 _CODE = ("bench", "strategies", "kernels", "datasets", "src", "pyproject.toml")
 
 
 def describe_machine() -> dict[str, Any]:
-    """The machine, its software and the code's version, ready for JSON.
+    """Return the machine, its software and the code's version, ready for JSON.
 
-    What cannot be found out is ``None``. Sizes are in bytes.
+    A value that cannot be found is ``None``. Sizes are in bytes.
     """
     gpus = describe_gpus()
     return {
@@ -54,9 +54,9 @@ def describe_machine() -> dict[str, Any]:
 
 
 def machine_slug(env: Mapping[str, Any]) -> str:
-    """A short name of the machine for folders and rows, from what :func:`describe_machine` said.
+    """Return a short name of the machine for folders and rows, from :func:`describe_machine`.
 
-    ``nvidia-h200`` where there is a GPU, otherwise its processor and the cores that may be used:
+    It is ``nvidia-h200`` with a GPU, otherwise the processor and the number of usable cores:
     ``cpu-amd-epyc-2c``.
     """
     if env["gpus"]:
@@ -66,10 +66,10 @@ def machine_slug(env: Mapping[str, Any]) -> str:
 
 
 def commit_id() -> str:
-    """The commit of the code that runs, with ``+dirty`` when its files differ from the commit.
+    """Return the commit of the running code, with ``+dirty`` if its files differ from the commit.
 
-    What ``$GATHERBENCH_COMMIT`` says, for files that were copied to a machine without their
-    history or on top of another; outside of a checkout the version of the package, as ``v0.1.0``.
+    ``$GATHERBENCH_COMMIT`` takes precedence, for files that were copied to a machine without their
+    history or over another. Outside of a checkout it is the package's version, as ``v0.1.0``.
     """
     if said := os.environ.get(COMMIT_VARIABLE):
         return said
@@ -83,10 +83,10 @@ def commit_id() -> str:
 
 
 def library_versions(plugins: Iterable[str] = ()) -> dict[str, str | None]:
-    """Installed version of each distribution that the project requires; ``None``: not installed.
+    """Return the installed version of each required distribution; ``None``: not installed.
 
-    The development tools are left out. ``plugins``: other distributions that take part, and are
-    told with what they require.
+    Development tools are left out. ``plugins``: further distributions that take part; they are
+    listed with their requirements.
     """
     more = [r for name in plugins for r in (name, *(importlib.metadata.requires(name) or []))]
     names = {re.split(r"[^\w.-]", r, maxsplit=1)[0] for r in (*_requirements(), *more)}
@@ -100,7 +100,7 @@ def library_versions(plugins: Iterable[str] = ()) -> dict[str, str | None]:
 
 
 def _requirements() -> list[str]:
-    """Of the installed project, or of its files where they are run as they lie."""
+    """Return the requirements of the installed project, or of the checkout that runs."""
     try:
         installed = importlib.metadata.requires("gatherbench") or []
         return [r for r in installed if not re.search(r"extra == .dev", r)]
@@ -115,10 +115,10 @@ def _requirements() -> list[str]:
 
 
 def describe_cpu() -> dict[str, Any]:
-    """Model, cores, cache, NUMA nodes and clock policy of the processor.
+    """Return model, cores, cache, NUMA nodes and clock policy of the processor.
 
-    ``usable_cores`` are those this process may run on; ``quota_cores`` is the share of them that a
-    container's limit grants (``None``: no limit).
+    ``usable_cores`` is the number of cores on which this process may run; ``quota_cores`` is the
+    number that a container's limit grants (``None``: no limit).
     """
     info = _read("/proc/cpuinfo") or ""
     models = re.findall(r"^model name\s*:\s*(.+)$", info, re.MULTILINE)
@@ -136,10 +136,10 @@ def describe_cpu() -> dict[str, Any]:
 
 
 def describe_numa(gpu_nodes: Sequence[int | None], topology: Topology | None = None) -> Any:
-    """Processors of each NUMA node, and whether cases are bound to a GPU's node.
+    """Return the processors of each NUMA node, and whether cases are bound to a GPU's node.
 
     Args:
-        gpu_nodes: of each GPU; ``None``: not known.
+        gpu_nodes: the node of each GPU; ``None``: unknown.
     """
     nodes = (topology or Topology()).nodes()
     if len(nodes) < 2:
@@ -158,7 +158,7 @@ def describe_numa(gpu_nodes: Sequence[int | None], topology: Topology | None = N
 
 
 def describe_memory() -> dict[str, Any]:
-    """Size of the memory, the container's limit (B), and whether there are huge pages."""
+    """Return the size of the memory, the container's limit (B), and the huge pages' state."""
     thp = re.search(r"\[(\w+)\]", _read("/sys/kernel/mm/transparent_hugepage/enabled") or "")
     limit = _read("/sys/fs/cgroup/memory.max") or ""
     return {
@@ -169,7 +169,7 @@ def describe_memory() -> dict[str, Any]:
 
 
 def _describe_torch() -> dict[str, Any]:
-    import torch  # seconds to load: only a description of the machine needs it here
+    import torch  # takes seconds, and only this function needs it
 
     return {
         "cuda_build": torch.version.cuda,
@@ -180,7 +180,7 @@ def _describe_torch() -> dict[str, Any]:
 
 
 def _virtual_machine() -> str | None:
-    """Maker of the virtual machine, ``unnamed`` where it does not say, ``None`` on bare metal."""
+    """Return the virtual machine's maker, ``unnamed`` if unknown, or ``None`` on bare metal."""
     if not re.search(r"^flags\s*:.*\bhypervisor\b", _read("/proc/cpuinfo") or "", re.MULTILINE):
         return None
     return _read("/sys/class/dmi/id/sys_vendor") or "unnamed"
@@ -196,7 +196,7 @@ def _checkout() -> Path:
 
 
 def _read(path: str | Path) -> str | None:
-    """A small kernel file, stripped; ``None`` when it is absent or not for us."""
+    """Read a small kernel file, stripped; ``None`` if it is absent or unreadable."""
     try:
         return Path(path).read_text().strip()
     except (OSError, UnicodeDecodeError):
@@ -208,8 +208,8 @@ def _slug(text: str) -> str:
 
 
 def _git(checkout: Path, *arguments: str) -> str | None:
-    """What git says of the checkout; ``None`` where there is no git or it refuses."""
-    # A container often sees the checkout under another owner, which git would refuse to read.
+    """Return the output of a git command on the checkout; ``None`` if git is missing or fails."""
+    # In a container the checkout often has another owner, and git would refuse to read it.
     command = ["git", "-c", f"safe.directory={checkout}", "-C", str(checkout), *arguments]
     try:
         done = subprocess.run(

@@ -1,9 +1,9 @@
-"""Which GPUs this machine has: what NVML says, and where it says nothing what CUDA's driver does.
+"""List the GPUs of this machine by NVML, or by CUDA's driver if NVML is unavailable.
 
-A container may have the driver without its management library. A run there uses the GPU, and must
-not go by the name of a machine without one. And NVML lists every GPU of the machine, whichever of
-them ``CUDA_VISIBLE_DEVICES`` leaves to a run: a run must not go by the name of its neighbour. The
-sensors behind NVML are read by :mod:`gatherbench.bench.meters.nvml_device`.
+A container may have the driver without its management library. A run there uses the GPU, so its
+name must show the GPU. And NVML lists every GPU of the machine, while ``CUDA_VISIBLE_DEVICES`` may
+hide some: the run's name must show the GPU that it uses. The module
+:mod:`gatherbench.bench.meters.nvml_device` reads the sensors behind NVML.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from gatherbench.reason import Reason, SensorUnavailableError, unsupported
 
 @dataclass(frozen=True, slots=True)
 class GpuInfo:
-    """One GPU as NVML describes it. ``None`` where the driver does not say.
+    """One GPU as NVML describes it; ``None``: the driver has no answer.
 
-    ``uuid_hash`` tells two GPUs of one kind apart without naming them. Link generations are those
+    ``uuid_hash`` distinguishes two GPUs of one kind without naming them. Link generations are those
     of PCI Express; the current ones drop while the GPU idles. ``numa_node`` is the host's node
-    that the link is attached to.
+    of the link.
     """
 
     name: str
@@ -60,7 +60,7 @@ def nvml_session() -> Iterator[int]:
     """Open NVML and yield the number of GPUs (at least 1).
 
     Raises:
-        SensorUnavailableError: no driver, no GPU or no permission.
+        SensorUnavailableError: driver, GPU or permission are missing.
     """
     with nvml_errors():
         pynvml.nvmlInit()
@@ -78,7 +78,7 @@ def nvml_session() -> Iterator[int]:
 
 
 def list_gpus() -> list[GpuInfo]:
-    """Every GPU that NVML sees, in NVML's order.
+    """Return every GPU that NVML sees, in NVML's order.
 
     Raises:
         SensorUnavailableError: see :func:`nvml_session`.
@@ -88,12 +88,12 @@ def list_gpus() -> list[GpuInfo]:
 
 
 def hash_of_uuid(uuid: str) -> str:
-    """The :attr:`GpuInfo.uuid_hash` of the GPU that NVML calls ``uuid`` (``GPU-…``)."""
+    """Return the :attr:`GpuInfo.uuid_hash` of the GPU with NVML's ``uuid`` (``GPU-…``)."""
     return hashlib.sha256(uuid.encode()).hexdigest()[:12]
 
 
 def reason_of(error: Any) -> Reason:
-    """An NVML error as a reason with its remedy."""
+    """Convert an NVML error to a reason with its remedy."""
     said = f"NVML says '{error}'"
     match error.value:
         case (
@@ -115,7 +115,7 @@ def reason_of(error: Any) -> Reason:
 
 def _describe(handle: Any) -> GpuInfo:
     def ask(getter: Callable[..., Any], *args: Any) -> Any:
-        """The getter's answer, or ``None`` where this GPU or driver has none."""
+        """Return the getter's answer, or ``None`` if this GPU or driver has none."""
         try:
             return getter(*args)
         except pynvml.NVMLError:
@@ -147,13 +147,13 @@ def _describe(handle: Any) -> GpuInfo:
 
 
 def describe_gpus() -> dict[str, Any]:
-    """What ``env.json`` says of the GPUs, ready for JSON.
+    """Return the description of the GPUs for ``env.json``, ready for JSON.
 
-    ``gpus``: one dictionary of :class:`GpuInfo` each, first the one that a run uses.
-    ``gpu_in_use``: its ``uuid_hash``; ``None`` where CUDA does not say, or names none of them: an
-    instance of a partitioned GPU (MIG) has a UUID of its own. ``gpu_source``: who told of them.
-    ``no_gpu``: why there are none. ``no_nvml``: why NVML tells nothing; what it alone knows is
-    ``None`` for that reason.
+    ``gpus``: a dictionary of :class:`GpuInfo` for each, the one that a run uses first.
+    ``gpu_in_use``: its ``uuid_hash``; ``None`` if CUDA has no answer or another UUID, as an
+    instance of a partitioned GPU (MIG) has. ``gpu_source``: the source of the list. ``no_gpu``: why
+    it is empty. ``no_nvml``: why NVML is unavailable; the values that only NVML knows are then
+    ``None``.
     """
     try:
         found, source, silent = list_gpus(), "NVML", None
@@ -170,9 +170,9 @@ def describe_gpus() -> dict[str, Any]:
 
 
 def gpu_in_use(gpus: list[GpuInfo]) -> str | None:
-    """``uuid_hash`` of the one among them that CUDA calls 0, on which cases run; ``None``: unknown.
+    """Return the ``uuid_hash`` of CUDA's device 0, on which cases run; ``None``: unknown.
 
-    Opens no context: one in the process that starts the cases would hold memory of the GPU.
+    This opens no context: one in the process that starts the cases would hold GPU memory.
     """
     try:
         call_driver("cuInit", 0)
@@ -183,7 +183,7 @@ def gpu_in_use(gpus: list[GpuInfo]) -> str | None:
 
 
 def used_first(gpus: list[GpuInfo], used: str | None) -> list[GpuInfo]:
-    """The GPUs with the one in use before all others."""
+    """Return the GPUs with the one in use before all others."""
     return sorted(gpus, key=lambda gpu: used is not None and gpu.uuid_hash != used)
 
 
@@ -192,10 +192,10 @@ def _hash(identity: Any) -> str:
 
 
 def _of_driver() -> list[GpuInfo]:
-    """The GPUs that CUDA may use, in its order; none where there is no driver that answers.
+    """Return the GPUs that CUDA may use, in its order; empty without a working driver.
 
-    Only calls that open no context: a runner that held one would take memory and power from the GPU
-    that its cases measure. torch's own description of a device initialises CUDA first.
+    The calls open no context, which would take memory and power from the GPU that the cases
+    measure. torch's own description of a device initialises CUDA first.
     """
     try:
         call_driver("cuInit", 0)
@@ -222,5 +222,5 @@ def _described_by_driver(device: Any) -> GpuInfo:
 
 
 def _text(answer: bytes | None) -> str:
-    """The bindings return their whole buffer: what follows the terminator is padding."""
+    """Decode an answer up to its terminator: the bindings return their whole buffer."""
     return (answer or b"").split(b"\0")[0].decode()

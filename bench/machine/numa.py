@@ -1,9 +1,9 @@
-"""Where a case runs on a machine with several NUMA nodes: on the GPU's, by default.
+"""Bind a case to a NUMA node: by default to the GPU's.
 
-A table on the far node is read through the link between the sockets as well, and threads that
-wander make times scatter. So a case's threads are bound to the node that the GPU hangs on, memory
-comes from where it is first touched, and rows say so, or why not. This also takes cores away from
-the CPU's gather; a plan can leave the case unbound (``numa = "none"``).
+Reads of a table on the other node also cross the link between the sockets, and threads that migrate
+make times noisy. So a case's threads are bound to the GPU's node, memory comes from the node of its
+first touch, and rows have the node, or the reason for none. This also takes cores away from the
+CPU's gather; a plan can leave the case unbound (``numa = "none"``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PAGE = os.sysconf("SC_PAGESIZE")
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """Where a case runs: bound to ``node`` in the way that ``how`` says, or not, for ``reason``."""
+    """The binding of a case: to ``node`` by the means of ``how``, or to none for ``reason``."""
 
     node: int | None
     how: str
@@ -45,27 +45,27 @@ class Topology:
     sys: Path = Path("/sys")
 
     def nodes(self) -> dict[int, set[int]]:
-        """The processors of each node; empty where the kernel names no nodes."""
+        """Return the processors of each node; empty if the kernel names no nodes."""
         found = {}
         for folder in (self.sys / "devices/system/node").glob("node[0-9]*"):
             try:
                 cores = parse_cpulist((folder / "cpulist").read_text())
                 found[int(folder.name.removeprefix("node"))] = cores
-            except (OSError, ValueError):  # what nobody understands must not cost a case
+            except (OSError, ValueError):  # an unreadable list must not fail a case
                 continue
         return dict(sorted(found.items()))
 
     def node_of_pci(self, address: str) -> int | None:
-        """The node of the device at a PCI address (``0000:65:00.0``); ``None``: not known."""
+        """Return the node of the device at a PCI address (``0000:65:00.0``); ``None``: unknown."""
         try:
             node = int((self.sys / "bus/pci/devices" / address.lower() / "numa_node").read_text())
         except (OSError, ValueError):
             return None
-        return node if node >= 0 else None  # -1: the firmware does not say
+        return node if node >= 0 else None  # -1: unknown to the firmware
 
 
 def parse_cpulist(text: str) -> set[int]:
-    """The numbers in the kernel's list format, e.g. ``0-3,8``."""
+    """Parse numbers in the kernel's list format, e.g. ``0-3,8``."""
     numbers: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
@@ -84,10 +84,10 @@ def bind_case(
     """Bind this process, and the threads it will start, for a case on ``device``.
 
     Args:
-        threads: how many cores the case may use (0: all that are left).
+        threads: the number of cores that the case may use (0: all of them).
         numa: ``gpu`` binds to the node of the device, ``none`` to no node.
-        part_of: which part of how many of a node's cores this process takes, where several
-            processes train together. Where there are fewer cores than parts, all take all.
+        part_of: this process's part of a node's cores and the number of parts, if several processes
+            train together. With fewer cores than parts, each process gets all cores.
     """
     topology = topology or Topology()
     allowed = os.sched_getaffinity(0)
@@ -106,9 +106,9 @@ def bind_case(
 
 
 def share_on_node(table: torch.Tensor, node: int, pages: int = 256) -> float | Reason:
-    """Share of the table's memory that lies on ``node``, from ``pages`` pages spread over it.
+    """Return the share of the table's memory on ``node``, from ``pages`` pages spread over it.
 
-    Pages that nothing has touched lie nowhere and are left out. A reason where nobody knows.
+    Untouched pages are on no node and are left out. If the share is unknown, return the reason.
     """
     first, size = table.data_ptr() // _PAGE * _PAGE, table.nbytes
     count = min(pages, size // _PAGE + 1)
@@ -128,7 +128,7 @@ def share_on_node(table: torch.Tensor, node: int, pages: int = 256) -> float | R
 def _node_for(
     device: torch.device, numa: str, topology: Topology, allowed: set[int]
 ) -> int | Reason:
-    """The node to bind to, or why there is none."""
+    """Return the node to bind to, or why there is none."""
     nodes = topology.nodes()
     if numa == "none" or len(nodes) < 2:
         why = "the plan says numa = none" if numa == "none" else "the machine has one NUMA node"
@@ -139,7 +139,7 @@ def _node_for(
         address = call_runtime("cudaDeviceGetPCIBusId", 16, device.index or 0)
     except CudaCallError as error:
         return unsupported(f"not bound: {error}")
-    # The bindings return their whole buffer: what follows the terminator is padding.
+    # The bindings return their whole buffer: ignore the padding after the terminator.
     node = topology.node_of_pci(address.split(b"\0")[0].decode())
     if node is None or node not in nodes:
         cause = "not bound: the kernel does not say which node the GPU hangs on"
@@ -151,7 +151,7 @@ def _node_for(
 
 
 def _move_pages(count: int, addresses: Any, where: Any) -> int:
-    """Ask where pages lie; 0, or the number of the error."""
+    """Ask the kernel for the nodes of pages; return 0 or the error's number."""
     number = _MOVE_PAGES.get(platform.machine())
     if sys.platform != "linux" or number is None:
         return errno.ENOSYS

@@ -1,9 +1,9 @@
-"""NVML's Python bindings, imported when a sensor is read.
+"""Import NVML's Python bindings when a sensor is read.
 
-They are nvidia-ml-py's module ``pynvml``. An old package that is called pynvml (11.5, which others
-still ask for) installs a folder of that name, which hides it and lacks what is asked here. So a run
-without a GPU needs neither, and where a sensor is read the wrong one is named with its remedy.
-Everything of ``pynvml`` is an attribute of this module.
+They are nvidia-ml-py's module ``pynvml``. An old package called pynvml (11.5, which some packages
+still require) installs a folder of that name, which hides it and lacks functions. So a run without
+a GPU needs neither, and an error at the first sensor names the wrong package and the remedy. Every
+attribute of ``pynvml`` is an attribute of this module.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from gatherbench.outside import words_of
 from gatherbench.reason import Reason, SensorUnavailableError
 
-#: What nvidia-ml-py has since the version that we require, and the other never had.
+#: An attribute of nvidia-ml-py since the required version, which the other package lacks.
 _SINCE = "nvmlClocksEventReasonSwPowerCap"
 _REMEDY = "pip uninstall pynvml; pip install --force-reinstall nvidia-ml-py"
 
@@ -24,7 +24,7 @@ _REMEDY = "pip uninstall pynvml; pip install --force-reinstall nvidia-ml-py"
 def _bindings() -> Any:
     try:
         found = importlib.import_module("pynvml")
-    except Exception as error:  # whatever is installed under that name
+    except Exception as error:  # any package may have that name
         what = f"pynvml cannot be imported ({words_of(error)})"
         raise SensorUnavailableError(Reason("not_installed", what, _REMEDY)) from error
     if _SINCE not in vars(found):
@@ -34,6 +34,6 @@ def _bindings() -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("__"):  # what Python itself asks of a module
+    if name.startswith("__"):  # Python's own queries of a module
         raise AttributeError(name)
     return getattr(_bindings(), name)

@@ -1,11 +1,11 @@
-"""How fast a PCI Express link can be: the one table, for what is measured and what is modelled."""
+"""Give the rates of PCI Express links, in one table for measurements and for the model."""
 
 from __future__ import annotations
 
 from gatherbench.reason import ReasonError, unsupported
 
 #: Transfers per second and lane by generation, and the share of them that the line code leaves
-#: (PCI Express Base Specification: 8b/10b, then 128b/130b; generation 6 loses nothing to a code).
+#: (PCI Express Base Specification: 8b/10b, then 128b/130b; generation 6 has no such code).
 _GENERATIONS = {
     1: (2.5e9, 8 / 10),
     2: (5e9, 8 / 10),
@@ -14,23 +14,23 @@ _GENERATIONS = {
     5: (32e9, 128 / 130),
     6: (64e9, 1.0),
 }
-#: The last that sends packets one by one; from the next on they are packed into flits.
+#: The last generation that sends single packets; later ones pack them into flits.
 _LAST_OF_PACKETS = 5
 _LANES = (1, 2, 4, 8, 16)
 
 
 class UnknownLinkError(ReasonError, ValueError):
-    """A link of which the table says no rate."""
+    """The table has no rate for a link."""
 
     def __init__(self, cause: str) -> None:
         super().__init__(unsupported(cause))
 
 
 def raw_rate(generation: int, lanes: int = 16) -> float:
-    """What a link carries at most in one direction, headers included. Units: B/s.
+    """Return the largest rate of a link in one direction, headers included. Units: B/s.
 
     Raises:
-        UnknownLinkError: a generation that is not in the table, or a width that is not sold.
+        UnknownLinkError: the table lacks the generation, or no such width is sold.
     """
     if generation not in _GENERATIONS:
         known = f"{min(_GENERATIONS)} to {max(_GENERATIONS)}"
@@ -42,10 +42,10 @@ def raw_rate(generation: int, lanes: int = 16) -> float:
 
 
 def packet_link_rate(generation: int, lanes: int = 16) -> float:
-    """:func:`raw_rate` of a link whose packets have a cost of their own, as the link model has it.
+    """Return :func:`raw_rate` of a link with a cost for each packet, as the link model has it.
 
     Raises:
-        UnknownLinkError: as there, and for links that pack packets into flits.
+        UnknownLinkError: as :func:`raw_rate`, and for links that pack packets into flits.
     """
     rate = raw_rate(generation, lanes)
     if generation > _LAST_OF_PACKETS:
@@ -57,5 +57,5 @@ def packet_link_rate(generation: int, lanes: int = 16) -> float:
 
 
 def fastest_rate() -> float:
-    """What a link is taken for that nobody describes: no faster one is sold. Units: B/s."""
+    """Return the rate of the fastest link that is sold, for an unknown link. Units: B/s."""
     return raw_rate(max(_GENERATIONS), max(_LANES))
