@@ -1,4 +1,4 @@
-"""A meter watches a window of time, between ``begin`` and ``end``; it has a value or a reason."""
+"""Define a meter: it reports a value or a reason for a window from ``begin`` to ``end``."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import ClassVar
 
 from gatherbench.reason import Reason
 
-#: Of readings and rows: SI base units.
+#: Units of readings and rows: SI base units.
 UNITS = ("s", "B", "J", "W", "1", "1/s", "K", "Hz")
-#: Magnitudes that a value may have beside 0, so that squares, sums and ratios are numbers.
+#: Magnitudes of values other than 0, so that squares, sums and ratios are finite.
 LEAST, MOST = 1e-60, 1e60
 
-#: Seconds since the window began, and the value or count there.
+#: Seconds since the window began, each with the value or count at that time.
 Series = tuple[tuple[float, float], ...]
-#: What a window saw: each metric's number, or why there is none (never a made-up 0).
+#: The result of a window: each metric's number, or why there is none (never a made-up 0).
 Window = dict[str, float | Reason]
 
 
 class Meter(ABC):
-    """Counters before polling, polling before estimates, estimates never.
+    """A meter. It prefers counters, polls if there are none, and never estimates.
 
     Attributes:
         units: of every metric that it may report, by name.
-        lost: what a run cannot say without it.
-        trust: why its numbers may be believed.
-        sources: how the last window came by a metric, where the meter itself says more than its
-            summary.
-        series: of the last window, what a polled metric was over time.
+        lost: the information that a run lacks without it.
+        trust: why its numbers are trustworthy.
+        sources: the source of a metric in the last window, if it differs from the meter's
+        summary.
+        series: a polled metric over time in the last window.
     """
 
     name: ClassVar[str]
@@ -41,7 +41,7 @@ class Meter(ABC):
     series: Mapping[str, Series] = {}
 
     def probe(self) -> Reason | None:
-        """Say why this meter cannot read here, or ``None``."""
+        """Return why this meter cannot read here, or ``None``."""
         return None
 
     @abstractmethod
@@ -50,7 +50,7 @@ class Meter(ABC):
 
     @abstractmethod
     def end(self) -> Window:
-        """Close it and say what it saw."""
+        """Close the window and return its result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Reading:
 
 
 def change(before: float | Reason, after: float | Reason) -> float | Reason:
-    """Tell what a counter counted between two looks at it."""
+    """Return the difference of a counter between two readings, or the reason for none."""
     if isinstance(after, Reason):
         return after
     if isinstance(before, Reason):
@@ -77,5 +77,5 @@ def change(before: float | Reason, after: float | Reason) -> float | Reason:
 
 
 def sampled(source: str, samples: int, period_s: float) -> str:
-    """Name a polled source with how often it was read."""
+    """Return the name of a polled source with its number of samples and their period."""
     return f"{source} [samples={samples}, period={period_s:g} s]"

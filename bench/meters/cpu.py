@@ -1,11 +1,11 @@
-"""What the host's processor did in a window, how long that was, and what others did beside us.
+"""Measure the host processor's work in a window, the window's time, and other processes' work.
 
-It is the cost that zero-copy is meant to save.
+This is the cost that zero-copy is meant to save.
 
-Everything is a difference of cumulative counters. The process tree comes from ``getrusage``, whose
-clock is finer than the 10 ms tick of ``/proc/<pid>/stat`` and which sees every thread
+Every value is a difference of cumulative counters. The process tree comes from ``getrusage``, whose
+clock is finer than the 10 ms tick of ``/proc/<pid>/stat`` and which includes every thread
 (``/proc/<pid>/status`` counts the context switches of the main thread alone). The whole system is
-read too, because work done for us by kernel threads or drivers is charged to no process of ours.
+read too, because the run's own processes are not charged for work of kernel threads or drivers.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class CpuMeter(Meter):
         self._reset = False
 
     def begin(self) -> None:
-        # The meter's own work stays outside of the window: totals are read last here, first below.
+        # The window excludes the meter's own work: totals are read last here, first below.
         self._reset = _reset_peak_rss()
         self._system = psutil.cpu_times()
         self._live_s = _live_descendants()
@@ -104,7 +104,7 @@ _IDLE = ("idle", "iowait")
 
 
 def _fields(times: object, *names: str) -> float:
-    """The sum of fields; one that this kernel does not report counts nothing.
+    """Return the sum of fields; one that this kernel lacks counts as 0.
 
     ``user`` includes guests already.
     """
@@ -112,7 +112,7 @@ def _fields(times: object, *names: str) -> float:
 
 
 def _totals() -> dict[str, float]:
-    """What this process and its ended children have used since they began, by metric."""
+    """Return what this process and its ended children have used since their start, by metric."""
     own = resource.getrusage(resource.RUSAGE_SELF)
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     fields = {"cpu_user": "ru_utime", "cpu_system": "ru_stime", **_COUNTS}
@@ -120,7 +120,7 @@ def _totals() -> dict[str, float]:
 
 
 def _live_descendants() -> tuple[float, float]:
-    """User and system core-seconds of all live descendants and of the children they waited for.
+    """Return core-seconds (user, system) of live descendants and of children they waited for.
 
     A child that ends inside the window moves from here to ``RUSAGE_CHILDREN`` with all of its
     time, so the difference of the two sums charges the window with just its share.
@@ -135,7 +135,7 @@ def _live_descendants() -> tuple[float, float]:
 
 
 def _reset_peak_rss() -> bool:
-    """Ask the kernel to forget the high-water mark (proc(5), ``clear_refs``, value 5)."""
+    """Ask the kernel to reset the high-water mark (proc(5), ``clear_refs``, value 5)."""
     try:
         _CLEAR_REFS.write_text("5")
     except OSError:
@@ -144,10 +144,10 @@ def _reset_peak_rss() -> bool:
 
 
 class WallClockMeter(Meter):
-    """Seconds of the window, by which core-seconds become cores, joules watts.
+    """The window's time in seconds, which turns core-seconds into cores and joules into watts.
 
-    An epoch's own time is taken by the loop. Whoever closes a window over work of a GPU
-    synchronises first.
+    The loop measures an epoch's own time. To measure a GPU's work, synchronise before the window is
+    closed.
     """
 
     name: ClassVar[str] = "clock"
@@ -164,21 +164,21 @@ class WallClockMeter(Meter):
         return {"window_time": time.perf_counter() - self._opened_s}
 
 
-#: Cores, or share of the host's cores, that other work may have beside a quiet measurement: daemons
-#: and kernel threads take that much.
+#: Cores, or share of the host's cores, that other work may use during a clean measurement: daemons
+#: and kernel threads need that much.
 QUIET_CORES, QUIET_SHARE = 0.3, 0.05
 
 
 def quiet_cores(cores: int) -> float:
-    """How many of the host's ``cores`` other work may have beside a quiet measurement."""
+    """Return how many of the host's ``cores`` other work may use during a clean measurement."""
     return max(QUIET_CORES, QUIET_SHARE * cores)
 
 
 class OtherWork:
-    """Counts the cores that other work keeps busy from now on; our children's work is ours.
+    """Count the cores that other processes use from now on; children of this one are excluded.
 
-    Kernel threads are other work, those that work for us as well, and what a hypervisor gave to
-    other machines (steal). In a container the host may be larger than our share.
+    Kernel threads count as other work, even if they work for this process, and so does time that a
+    hypervisor gave to other machines (steal). In a container, the host's cores are counted.
     """
 
     def __init__(self) -> None:
@@ -187,7 +187,7 @@ class OtherWork:
         self._cpu.begin()
 
     def cores(self) -> float | None:
-        """Since this was made; ``None`` where the kernel does not count."""
+        """Return their mean number since this object was made; ``None``: a counter is missing."""
         read = self._cpu.end() | self._clock.end()
         numbers = [read[name] for name in (*_SYSTEM, *CORE_SECONDS, "window_time")]
         if any(isinstance(one, Reason) for one in numbers):
@@ -197,5 +197,5 @@ class OtherWork:
 
 
 def is_quiet(other_cores: float | None) -> bool:
-    """Whether that much other work can be overlooked; it can where nobody counted it."""
+    """Return whether so little other work is negligible; an unknown amount counts as negligible."""
     return other_cores is None or other_cores <= quiet_cores(psutil.cpu_count() or 1)

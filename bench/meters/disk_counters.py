@@ -1,7 +1,7 @@
-"""What was read off the disk in a window: by this process, and by anybody from its device.
+"""Measure reads from the disk in a window: by this process, and by all processes on its device.
 
-A path counts the reads that it asks for; whether they reached the disk, and what else did, the
-kernel knows. Pages that are read because another one was touched are among them.
+A path counts its own requests; the kernel counts the reads that reached the disk, including
+read-ahead and those of other processes.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _NO_IO = unsupported("this kernel counts no bytes of a process", "run on Linux w
 
 
 class DiskMeter(Meter):
-    """Reads of the disk on which a folder lies, as the kernel counts them.
+    """Reads of the disk that holds a folder, as the kernel counts them.
 
-    ``disk_read_process`` is what this process has had fetched from any disk, page faults included;
-    of others, its children among them, nothing. ``…_device`` is what the device has completed for
-    anybody on the machine.
+    ``disk_read_process`` is what the kernel has read from any disk for this process alone, without
+    its children; page faults are included. ``…_device`` is what the device has completed for all
+    processes of the machine.
 
     Args:
-        folder: by default that of the datasets. It need not exist.
-        io, devices: where the kernel tells.
+        folder: by default that of the datasets. It may be missing.
+        io, devices: the kernel's files of these counters.
     """
 
     name: ClassVar[str] = "disk"
@@ -82,7 +82,7 @@ class DiskMeter(Meter):
 
 
 def _device_of(folder: Path, devices: Path) -> Path | Reason:
-    """Where the kernel tells of the block device under the folder, or the nearest that exists."""
+    """Return the kernel's folder of the block device of a folder, or of its nearest parent."""
     place = next(one for one in (folder, *folder.absolute().parents) if one.exists())
     number = place.stat().st_dev
     found = devices / f"{os.major(number)}:{os.minor(number)}"

@@ -1,8 +1,8 @@
-"""Where a case's bytes lie: pageable, page-locked, managed, and the peaks on the GPU.
+"""Measure a case's memory: pageable, page-locked, managed, and the peaks on the GPU.
 
-Zero-copy pays for its speed with page-locked memory, and all-in-GPU with memory of the GPU; a table
-of times without these shows half of it. What the process gave to CUDA is counted where it was
-given; the kernel's own figures are of pages that are resident.
+Zero-copy pays for its speed with page-locked memory, and all-in-GPU with GPU memory, which a table
+of times does not show. Memory that the process gave to CUDA is counted at that call; the kernel's
+own figures are of resident pages.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class MemoryMeter(Meter):
         return None if _STATUS.is_file() else _NO_STATUS
 
     def begin(self) -> None:
-        import torch  # loaded long since where there is something to meter
+        import torch  # already loaded by any process worth measuring
 
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.reset_peak_memory_stats()
@@ -77,7 +77,7 @@ class MemoryMeter(Meter):
         resident = {name: 1024 * int(kb) for name, kb in kilobytes.items()}
         found: Window = dict.fromkeys(("host_pageable", "host_file_mapped"), _NO_RSS)
         if resident.keys() >= {"Anon", "Shmem", "File"}:
-            # A registered map of a file is no anonymous memory: then nothing is left, not less.
+            # A registered map of a file is no anonymous memory: keep the difference at 0 or more.
             pageable = max(0, resident["Anon"] + resident["Shmem"] - registered)
             found = {"host_pageable": pageable, "host_file_mapped": resident["File"]}
         if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

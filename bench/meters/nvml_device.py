@@ -1,8 +1,8 @@
-"""One GPU's sensors, asked by its UUID and never by an index.
+"""Read one GPU's sensors by its UUID, never by an index.
 
 CUDA numbers the devices that ``CUDA_VISIBLE_DEVICES`` leaves, by default the fastest first; NVML
 numbers all of them, by PCI address. Only the UUID means the same GPU to both. Every getter raises
-:class:`SensorUnavailableError` with a reason where the driver has no answer.
+:class:`SensorUnavailableError` with a reason if the driver has no answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gatherbench.reason import Reason, SensorUnavailableError, unsupported
 
 T = TypeVar("T")
 
-#: What ``CUDA_VISIBLE_DEVICES`` says of MIG instances begins with this.
+#: The prefix of MIG instances in ``CUDA_VISIBLE_DEVICES``.
 MIG = "MIG-"
 NO_MIG_SENSORS = unsupported(
     "an instance of a partitioned GPU (MIG) has no link, energy or power sensor of its own",
@@ -33,8 +33,8 @@ _UNKNOWN_GPU = Reason(
 NO_GPU_IN_RUN = Reason("no_device", "this run moves nothing to a GPU", "run with device cuda")
 #: Union members of ``nvmlValue_t`` by ``nvmlValueType_t`` (nvml.h).
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-#: What each bit of the clocks' event reasons is called, where it slows the GPU down (nvml.h). Idle
-#: clocks, and clocks that an application or a user asked for, do not.
+#: Names of those bits of the clocks' event reasons that slow the GPU down (nvml.h). Idle clocks,
+#: and clocks that an application or a user has set, are left out.
 _SLOWED_BY = {
     "nvmlClocksEventReasonSwPowerCap": "power cap",
     "nvmlClocksEventReasonHwSlowdown": "hardware slowdown",
@@ -46,10 +46,10 @@ _SLOWED_BY = {
 
 @dataclass(frozen=True, slots=True)
 class FieldValue:
-    """One field: its value or why there is none, and when the driver took it."""
+    """One field: its value or why there is none, and the time of the driver's reading."""
 
     value: int | float | Reason
-    taken_s: float | None  # since 1970; ``None`` where the driver does not say
+    taken_s: float | None  # since 1970; ``None``: unknown to the driver
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Link:
 
 
 def no_gpu_reason() -> Reason:
-    """Why there is nothing to read in a run without a GPU."""
+    """Return the reason for missing sensors in a run without a GPU."""
     try:
         with nvml_session():
             return NO_GPU_IN_RUN
@@ -72,7 +72,7 @@ def no_gpu_reason() -> Reason:
 
 
 def answer_or_reason(sensor: Callable[[], T]) -> T | Reason:
-    """The sensor's answer, or the reason why it has none."""
+    """Return the sensor's answer, or the reason why it has none."""
     try:
         return sensor()
     except SensorUnavailableError as unavailable:
@@ -80,14 +80,14 @@ def answer_or_reason(sensor: Callable[[], T]) -> T | Reason:
 
 
 def uuids_of(torch_index: int, uuid: str) -> tuple[str, ...]:
-    """The names under which NVML may know a CUDA device, the likeliest first.
+    """Return the names under which NVML may know a CUDA device, the likeliest first.
 
-    ``torch_index`` counts the visible devices; ``uuid`` is what torch's properties of it say.
+    ``torch_index`` counts the visible devices; ``uuid`` is that of torch's device properties.
     """
     uuid = uuid.removeprefix("GPU-")
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     named = visible[torch_index].strip() if torch_index < len(visible) else ""
-    if named.startswith(MIG):  # CUDA may report the UUID of the GPU that the instance is part of
+    if named.startswith(MIG):  # CUDA may report the UUID of the instance's whole GPU
         return (named, MIG + uuid)
     return ("GPU-" + uuid, MIG + uuid)
 
@@ -96,10 +96,10 @@ class NvmlDevice:
     """The sensors of one GPU. NVML stays open until the process ends.
 
     Args:
-        uuids: names of the GPU; the first that NVML knows is taken.
+        uuids: names of the GPU; the first that NVML knows is used.
 
     Raises:
-        SensorUnavailableError: no driver, no such GPU, or an instance of a partitioned GPU.
+        SensorUnavailableError: there is no driver or no such GPU, or it is a MIG instance.
     """
 
     def __init__(self, uuids: Sequence[str]) -> None:
@@ -125,42 +125,42 @@ class NvmlDevice:
             return getattr(pynvml, getter)(self._handle, *arguments)
 
     def fields(self, *ids: int) -> list[FieldValue]:
-        """Values of fields (``NVML_FI_DEV_*``), all taken in one call."""
+        """Return values of fields (``NVML_FI_DEV_*``), all read in one call."""
         return [field_value(answer) for answer in self.answers(*ids)]
 
     def answers(self, *ids: int) -> Sequence[ctypes.Structure]:
-        """The same as the driver wrote them, for :func:`field_value` to read when there is time.
+        """Return the driver's unparsed answers, which :func:`field_value` parses later.
 
-        Who polls pays for each line of Python that a thread comes back to with a cold cache.
+        So a polling thread, which wakes with cold caches, executes little Python.
         """
         found: Sequence[ctypes.Structure] = self._ask("nvmlDeviceGetFieldValues", ids)
         return found
 
     def energy_j(self) -> float:
-        """Energy since the driver was loaded; refreshed about every 100 ms. Units: J."""
+        """Return the energy since the driver was loaded; refreshed about every 100 ms. Units: J."""
         return float(self._ask("nvmlDeviceGetTotalEnergyConsumption")) / 1e3
 
     def power_w(self) -> float:
-        """Power by the call that older drivers have instead of the fields. Units: W (NVML: mW)."""
+        """Return the power, by the call for drivers without the fields. Units: W (NVML: mW)."""
         return float(self._ask("nvmlDeviceGetPowerUsage")) / 1e3
 
     def temperature_k(self) -> float:
-        """Temperature of the GPU's chip. Units: K."""
+        """Return the temperature of the GPU's chip. Units: K."""
         kind = pynvml.NVML_TEMPERATURE_GPU
         with nvml_errors():
             try:
                 celsius = pynvml.nvmlDeviceGetTemperatureV(self._handle, kind)
-            # Drivers before 565, and nvidia-ml-py of their time, know the older call only.
+            # Drivers before 565, and nvidia-ml-py of their time, have only the older call.
             except (pynvml.NVMLError_FunctionNotFound, AttributeError):
                 celsius = pynvml.nvmlDeviceGetTemperature(self._handle, kind)
         return float(celsius) + 273.15
 
     def clock_hz(self) -> float:
-        """Clock of the multiprocessors. Units: Hz."""
+        """Return the clock of the multiprocessors. Units: Hz."""
         return 1e6 * float(self._ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM))
 
     def slowed_by(self) -> tuple[str, ...]:
-        """What keeps the clocks down now; empty: nothing does."""
+        """Return the causes that lower the clocks now; empty: there is none."""
         with nvml_errors():
             try:
                 bits = pynvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle)
@@ -169,7 +169,7 @@ class NvmlDevice:
         return tuple(text for bit, text in _SLOWED_BY.items() if bits & getattr(pynvml, bit))
 
     def link(self) -> Link | None:
-        """Generation and width, now and at most; ``None`` where the driver does not say."""
+        """Return generation and width, now and at most; ``None``: unknown to the driver."""
         link = "nvmlDeviceGet{}PcieLink{}"
         kinds = ("Curr", "Generation"), ("Max", "Generation"), ("Curr", "Width"), ("Max", "Width")
         try:
@@ -178,15 +178,15 @@ class NvmlDevice:
             return None
 
     def throughput(self, counter: int) -> float:
-        """Traffic during 20 ms, for which the call blocks. Units: B/s (NVML: kB/s)."""
+        """Return the traffic during 20 ms, for which the call blocks. Units: B/s (NVML: kB/s)."""
         return 1e3 * float(self._ask("nvmlDeviceGetPcieThroughput", counter))
 
     def gpm_supported(self) -> bool:
-        """Whether the GPU has performance metrics (Hopper and later)."""
+        """Return whether the GPU has performance metrics (Hopper and later)."""
         return bool(self._ask("nvmlGpmQueryDeviceSupport").isSupportedDevice)
 
     def gpm_sample(self) -> Any:
-        """A snapshot of the performance counters; ``nvmlGpmSampleFree`` gives it back."""
+        """Take a snapshot of the performance counters; ``nvmlGpmSampleFree`` frees it."""
         with nvml_errors():
             sample = pynvml.nvmlGpmSampleAlloc()
             try:
@@ -197,7 +197,7 @@ class NvmlDevice:
 
 
 def gpm_metrics(earlier: Any, later: Any, ids: Sequence[int]) -> list[float]:
-    """Values of GPM metrics between two snapshots, in NVML's units."""
+    """Return the values of GPM metrics between two snapshots, in NVML's units."""
     request = pynvml.c_nvmlGpmMetricsGet_t()
     request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
     request.numMetrics = len(ids)
@@ -213,14 +213,14 @@ def gpm_metrics(earlier: Any, later: Any, ids: Sequence[int]) -> list[float]:
 
 
 def field_value(answer: ctypes.Structure) -> FieldValue:
-    """What one of :meth:`NvmlDevice.answers` says."""
+    """Parse one of :meth:`NvmlDevice.answers`."""
     taken_s = answer.timestamp / 1e6 if answer.timestamp > 0 else None
     if answer.nvmlReturn != pynvml.NVML_SUCCESS:
         return FieldValue(reason_of(pynvml.NVMLError(answer.nvmlReturn)), taken_s)
     if answer.valueType >= len(_MEMBERS):
         cause = f"a field of value type {answer.valueType}"
         return FieldValue(unsupported(cause, "update nvidia-ml-py"), taken_s)
-    # Any other member of the union would read bytes that the driver has not written.
+    # Other members of the union have bytes that the driver has left unwritten.
     return FieldValue(getattr(answer.value, _MEMBERS[answer.valueType]), taken_s)
 
 
@@ -236,7 +236,7 @@ NOT_CALIBRATED = unsupported("no source was calibrated in this run", "run with d
 
 @dataclass(frozen=True, slots=True)
 class SensorChoice:
-    """What the calibration of a run found; handed to every case."""
+    """The result of a run's sensor check, which every case receives."""
 
     pcie: str | None = None  # name of the trusted source of link traffic (``pcie.SOURCES``)
     pcie_reason: Reason | None = NOT_CALIBRATED  # why there is none

@@ -1,9 +1,9 @@
-"""Bytes over the GPU's PCI Express link in a window, and the ways in which NVML tells them.
+"""Measure bytes over the GPU's PCI Express link in a window, by one of NVML's sources.
 
 They are the link's bytes, headers of its packets included: more than the payload that a strategy
-asked for, and reported beside it, never mixed with it. NVML takes the GPU's view, so what it
-*receives* (RX) goes from host to device. Which way may be believed on a machine is found out by
-:mod:`gatherbench.bench.meters.trust`.
+requests, and reported separately from it. NVML takes the GPU's view, so what it *receives* (RX)
+goes from host to device. :mod:`gatherbench.bench.meters.trust` finds the trustworthy source of a
+machine.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from gatherbench.reason import Reason, SensorUnavailableError, unsupported
 DIRECTIONS = ("host_to_device", "device_to_host")
 _METRICS = tuple(f"pcie_{direction}" for direction in DIRECTIONS)
 _COST = "pcie_polling_cpu"
-#: The byte counters are 32 bits wide: they start anew after 4 GiB, at 55 GB/s every 78 ms.
+#: The byte counters are 32 bits wide: they wrap after 4 GiB, at 55 GB/s every 78 ms.
 MODULUS = 2**32
-#: How far apart the driver's stamp and the reading of a counter may lie.
+#: The largest difference of a counter's time stamp and the time of its reading.
 STAMP_S = 0.005
-#: A GPM metric needs so long between its two snapshots.
+#: A GPM metric needs this time between its two snapshots.
 SHORTEST_GPM_S = 0.2
 MIB = 2**20
 
@@ -48,7 +48,7 @@ Snapshot = tuple[float, Any]
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What a window saw of each direction: a total, totals over time, or why neither."""
+    """The result of a window by direction: a total, totals over time, or why there is neither."""
 
     told: Sequence[float | Series | Reason]
     samples: int
@@ -61,7 +61,7 @@ class Traffic:
 
 
 class PcieSource(ABC):
-    """One way to read the link's traffic: polled over a window.
+    """A source of the link's traffic, polled over a window.
 
     Raises:
         SensorUnavailableError: the GPU or its driver does not have this source.
@@ -69,9 +69,9 @@ class PcieSource(ABC):
 
     name: ClassVar[str]
     period_s: ClassVar[float]
-    #: Whether it may run beside something that is timed.
+    #: Whether it may run while something is timed.
     unobtrusive: ClassVar[bool] = True
-    #: What is read, in the order of :data:`DIRECTIONS`.
+    #: The fields or metrics that it reads, in the order of :data:`DIRECTIONS`.
     sources: ClassVar[tuple[str, str]]
 
     def __init__(self, device: NvmlDevice) -> None:
@@ -81,7 +81,7 @@ class PcieSource(ABC):
 
     @abstractmethod
     def _read(self) -> Any:
-        """What is taken at one time."""
+        """Take one reading."""
 
     def begin(self) -> None:
         """Open a window."""
@@ -90,7 +90,7 @@ class PcieSource(ABC):
 
     @abstractmethod
     def end(self) -> Traffic:
-        """Close it."""
+        """Close the window and return its traffic."""
 
     def _traffic(
         self, polled: Polled[Any], told: Sequence[float | Series | Reason] | Reason, samples: int
@@ -100,7 +100,7 @@ class PcieSource(ABC):
 
 
 class FieldCounters(PcieSource):
-    """Byte counters of 32 bits (driver 555 and later), polled often enough to see every wrap."""
+    """Byte counters of 32 bits (driver 555 and later), polled often enough for every wrap."""
 
     name = "counters"
     period_s = 0.02
@@ -121,7 +121,7 @@ class FieldCounters(PcieSource):
             raise SensorUnavailableError(unknown.reason) from unknown
 
     def _read(self) -> tuple[Sequence[Any], float]:
-        """Answers of the driver, unread, and the time after the call."""
+        """Return the driver's unparsed answers, and the time after the call."""
         return self._device.answers(*self._ids), time.time()
 
     def end(self) -> Traffic:
@@ -135,7 +135,7 @@ class FieldCounters(PcieSource):
             found = field_value(answers[number])
             if isinstance(found.value, Reason):
                 return found.value
-            # Where the driver does not stamp a value, the time of the call has to do.
+            # Without a stamp of the driver, use the time of the call.
             counts.append((called_s if found.taken_s is None else found.taken_s, int(found.value)))
         series = answer_or_reason(lambda: self._counter.accumulate(counts))
         if isinstance(series, Reason):
@@ -147,10 +147,10 @@ class FieldCounters(PcieSource):
 
 
 def link_counter(link: Link | None) -> Wrapping:
-    """The byte counter of a link (``None``: the driver does not describe it), at its full rate.
+    """Return the byte counter of a link (``None``: unknown to the driver), for its full rate.
 
     Raises:
-        UnknownLinkError: of its kind nothing is known, so that a wrap could be missed.
+        UnknownLinkError: the rate of such links is unknown, so a wrap could be missed.
     """
     rate = raw_rate(link.gen_max, link.width_max) if link else fastest_rate()
     return Wrapping("the byte counter", "B", MODULUS, rate, STAMP_S)
@@ -159,8 +159,8 @@ def link_counter(link: Link | None) -> Wrapping:
 class Gpm(PcieSource):
     """Performance metrics of Hopper and later: mean rates over intervals of 200 ms and more.
 
-    Now and then a metric comes back as exactly 0 beside traffic. A link with a working GPU at its
-    end is never quite silent, so a 0 is a sample that failed.
+    Now and then a metric is exactly 0 in spite of traffic. The link of a working GPU always has
+    some traffic, so a 0 is a failed sample.
     """
 
     name = "gpm"
@@ -191,7 +191,7 @@ class Gpm(PcieSource):
 
 
 def chain(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
-    """Snapshots from edge to edge, no two closer than :data:`SHORTEST_GPM_S`.
+    """Select snapshots from edge to edge, each at least :data:`SHORTEST_GPM_S` after the last.
 
     Raises:
         SensorUnavailableError: the edges are closer than that.
@@ -212,9 +212,9 @@ def chain(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
 
 
 def gpm_traffic(snapshots: Sequence[Snapshot]) -> list[Series | Reason]:
-    """Bytes from host to device and back since the first snapshot, at each snapshot's time.
+    """Return bytes from host to device and back since the first snapshot, at each one's time.
 
-    A direction for which an interval came back as exactly 0 has a reason instead.
+    A direction in which an interval has exactly 0 has a reason instead.
 
     Raises:
         SensorUnavailableError: NVML refuses.
@@ -241,8 +241,8 @@ def gpm_traffic(snapshots: Sequence[Snapshot]) -> list[Series | Reason]:
 class SampledThroughput(PcieSource):
     """The last resort: samples of 20 ms each, for which the call blocks, extrapolated.
 
-    Drivers were off by 1.67× and by 1000×, and a call holds a lock of the driver while it waits:
-    never while something is timed.
+    Drivers were wrong by 1.67× and by 1000×, and a call holds a lock of the driver while it waits:
+    it must not run while something is timed.
     """
 
     name = "throughput"
@@ -270,7 +270,7 @@ class SampledThroughput(PcieSource):
     def end(self) -> Traffic:
         closed_s = time.monotonic()
         polled = self._poller.stop()
-        # A sample that reaches beyond an edge of the window has seen what is not of it.
+        # A sample across an edge of the window includes traffic outside of it.
         inside = [
             rates
             for begin_s, rates, end_s in polled.samples
@@ -285,7 +285,7 @@ class SampledThroughput(PcieSource):
         return self._traffic(polled, moved, len(inside))
 
 
-#: In the order in which they are tried.
+#: The sources, in the order in which they are tried.
 SOURCES: tuple[type[PcieSource], ...] = (FieldCounters, Gpm, SampledThroughput)
 _BLOCKS = unsupported(
     "the only source that the calibration trusts blocks 20 ms a sample and is kept out of timed"
@@ -297,8 +297,8 @@ _BLOCKS = unsupported(
 class PcieMeter(Meter):
     """Bytes over the link by direction, and the core-seconds that polling them cost.
 
-    ``gpu`` has the source to read (``None``: no GPU takes part). ``timed``: whether what the window
-    holds is timed; some sources must not run then.
+    ``gpu`` has the source to read (``None``: no GPU takes part). ``timed``: whether the work in the
+    window is timed, which excludes some sources.
     """
 
     name: ClassVar[str] = "pcie"
@@ -313,7 +313,7 @@ class PcieMeter(Meter):
 
     @functools.cached_property
     def _source(self) -> PcieSource | Reason:
-        """Opened once for all windows."""
+        """The source, opened once for all windows, or why there is none."""
         if self._gpu is None:
             return no_gpu_reason()
         uuids, choice = self._gpu.uuids, self._gpu.choice

@@ -1,7 +1,7 @@
-"""Ask a sensor again and again, beside the run, by a thread that says what it cost.
+"""Poll a sensor during the run by a thread that reports its own cost.
 
-The first and the last reading are taken by whoever opens and closes the window, so that the window
-is the caller's; the thread adds those in between.
+The thread that opens and closes the window takes the first and the last reading, so the window is
+the caller's; the polling thread adds those in between.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ NEVER_OPENED = Reason("failed", "the window was never opened")
 
 @dataclass(frozen=True, slots=True)
 class Polled(Generic[T]):
-    """What a window saw."""
+    """The result of a window."""
 
     samples: list[T]  # in the order of time, the window's edges included
-    error: Reason | None  # what went wrong; the samples before it are there
+    error: Reason | None  # an error; earlier samples are kept
     cpu_s: float = 0.0  # core-seconds that the thread used
 
     @property
     def cost(self) -> float | Reason:
-        """What the polling thread used, by ``time.thread_time``. Units: s."""
+        """The polling thread's CPU time, by ``time.thread_time``. Units: s."""
         return NEVER_OPENED if self.error is NEVER_OPENED else self.cpu_s
 
 
@@ -37,7 +37,7 @@ COST_SOURCE = "time.thread_time of the polling thread"
 
 
 class Poller(Generic[T]):
-    """Calls ``read`` every ``period_s`` between :meth:`start` and :meth:`stop`."""
+    """Call ``read`` every ``period_s`` between :meth:`start` and :meth:`stop`."""
 
     def __init__(self, read: Callable[[], T], period_s: float) -> None:
         self._read, self._period_s = read, period_s
@@ -54,7 +54,7 @@ class Poller(Generic[T]):
         self._thread.start()
 
     def stop(self) -> Polled[T]:
-        """Close the window."""
+        """Close the window and return its result."""
         if self._thread is None:
             return Polled([], NEVER_OPENED)
         self._done.set()
@@ -64,7 +64,7 @@ class Poller(Generic[T]):
         return Polled(self._samples, self._error, self._cpu_s)
 
     def _take(self) -> None:
-        """Read once more, unless the sensor has failed before."""
+        """Read once more if no earlier reading failed."""
         if self._error is not None:
             return
         try:
@@ -79,25 +79,25 @@ class Poller(Generic[T]):
         due = time.monotonic() + self._period_s
         while self._error is None and not self._done.wait(max(0.0, due - time.monotonic())):
             self._take()
-            # A reading that came late does not bring the next ones forward.
+            # A late reading leaves the times of the next ones unchanged.
             due = max(due + self._period_s, time.monotonic())
         self._cpu_s = time.thread_time() - begin
 
 
 @dataclass(frozen=True, slots=True)
 class Wrapping:
-    """A counter that starts anew after ``modulus``."""
+    """A counter that wraps to 0 after ``modulus``."""
 
     name: str
     unit: str  # of what it counts
     modulus: int
-    most_per_s: float  # how fast it can rise at most
-    stamp_s: float  # how far apart its reading and the time of it may lie
+    most_per_s: float  # its largest possible rate
+    stamp_s: float  # largest error of a reading's time
 
     def accumulate(self, counts: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
-        """What was counted since the first reading, at the time (s) of each reading.
+        """Return the total since the first reading, at the time (s) of each reading.
 
-        Readings that have not been refreshed since the one before are left out.
+        Readings that equal the one before in time and value are left out.
 
         Raises:
             SensorUnavailableError: the counter may have wrapped more than once between two
@@ -120,7 +120,7 @@ class Wrapping:
                 )
                 raise SensorUnavailableError(unsupported(cause, "leave a core free"))
             more = (value - last) % self.modulus
-            # Twice as much: a reading is stamped a little before or after it is taken.
+            # Twice as much, as the stamp may be slightly before or after the reading.
             if more > 2 * self.most_per_s * max(gap_s, self.stamp_s):
                 cause = (
                     f"{self.name} rose by {more} {self.unit} in {gap_s:.3g} s, more than is"

@@ -1,9 +1,9 @@
-"""Energy and power of one GPU, and what may have held it back: heat, clocks, limits.
+"""Measure energy and power of one GPU, and what may have slowed it down: heat, clocks, limits.
 
-The energy counter is refreshed about every 100 ms, so a short window would mostly tell where in
-that beat it fell: below :data:`SHORTEST_ENERGY_WINDOW_S` it is refused. Power is polled in between.
-On A100 and H100 the power sensor looks at a quarter of the time only (Yang et al., "Part-time Power
-Measurements", arXiv 2312.02741): the counter may rest on the same sensor, so repeats are needed.
+The energy counter is refreshed about every 100 ms, which would dominate the value of a short
+window: below :data:`SHORTEST_ENERGY_WINDOW_S` it is refused. Power is polled in between. On A100
+and H100 the power sensor measures a quarter of the time only (Yang et al., "Part-time Power
+Measurements", arXiv 2312.02741): the counter may use the same sensor, so repeats are needed.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from gatherbench.reason import Reason
 
 T = TypeVar("T")
 
-#: Windows of the energy counter: at 10 s its beat of 0.1 s is 1 % at each edge.
+#: Shortest window of the energy counter: in 10 s its period of 0.1 s is 1 % at each edge.
 SHORTEST_ENERGY_WINDOW_S = 10.0
 #: Power is refreshed about as often as the energy counter.
 PERIOD_S = 0.1
-#: The driver's own average looks back one second.
+#: The driver's own average covers the last second.
 _AVERAGE_S = 1.0
 
 POWER = "mean of NVML_FI_DEV_POWER_INSTANT"
-#: Where the driver lacks that field (what the call tells: nvml.h).
+#: The source if the driver lacks that field (meaning of the call: nvml.h).
 _USAGE = (
     "mean of nvmlDeviceGetPowerUsage, itself a mean over 1 s on GPUs since Ampere but for GA100;"
     " the driver has no NVML_FI_DEV_POWER_INSTANT"
@@ -57,7 +57,7 @@ _STOOD_STILL = Reason(
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What the GPU's sensors say at one time; a reason where one has no answer."""
+    """The GPU's sensors at one time: each has a value, or a reason for none."""
 
     time_s: float
     power_w: float | Reason
@@ -69,10 +69,10 @@ class Sample:
 
 
 def look(device: NvmlDevice) -> Sample:
-    """Ask every sensor once: one without an answer costs its own reading and no other's.
+    """Read every sensor once; one without an answer gives a reason and affects no other.
 
     Raises:
-        SensorUnavailableError: the GPU is gone.
+        SensorUnavailableError: the GPU is lost.
     """
     now_s = time.monotonic()
     instant, average = device.fields(
@@ -101,9 +101,9 @@ def _watts(answer: FieldValue) -> float | Reason:
 
 
 def summarise(polled: Polled[Sample]) -> tuple[Window, dict[str, str], Series]:
-    """Means and extremes over a window's samples, their sources, and the power over time.
+    """Return means and extremes over a window's samples, their sources, and the power over time.
 
-    A sensor that failed on the way has a reason.
+    A sensor that fails in between has a reason.
     """
     samples = polled.samples
     begin_s = samples[0].time_s if samples else 0.0
@@ -149,7 +149,7 @@ def summarise(polled: Polled[Sample]) -> tuple[Window, dict[str, str], Series]:
 
 
 class GpuEnergyMeter(Meter):
-    """Energy alone, for windows in which power is polled already; ``gpu`` ``None``: no GPU."""
+    """Energy alone, for windows in which power is already polled; ``gpu`` ``None``: no GPU."""
 
     name: ClassVar[str] = "gpu_energy"
     summary: ClassVar[str] = "energy of the GPU over a long window (NVML)"
@@ -165,7 +165,7 @@ class GpuEnergyMeter(Meter):
 
     @functools.cached_property
     def _device(self) -> NvmlDevice | Reason:
-        """Opened once for all windows."""
+        """The GPU, opened once for all windows, or why there is none."""
         if self._gpu is None:
             return no_gpu_reason()
         uuids = self._gpu.uuids

@@ -1,8 +1,8 @@
-"""Energy of the processor packages and of their memory, from the kernel's powercap tree (RAPL).
+"""Measure energy of processor packages and their memory by the kernel's powercap tree (RAPL).
 
 Since Linux 5.10 only root may read ``energy_uj`` (it leaks what other programs do), and most
-virtual machines have no such counter at all. The counter is the package's: other programs on it
-are in the figure too. It stands beside the GPU's energy and is never added to it.
+virtual machines lack the counter. The counter is the package's, so it includes other programs.
+Its value is reported separately from the GPU's energy and never added to it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from gatherbench.bench.meters.base import Meter, Window, sampled
 from gatherbench.bench.meters.poller import NEVER_OPENED, Polled, Poller, Wrapping
 from gatherbench.reason import Reason, SensorUnavailableError, unsupported
 
-#: No package draws more: twice the highest thermal design power sold (500 W, AMD EPYC 9965). It
-#: bounds how soon a counter can wrap, and how much energy a falling counter can stand for.
+#: Upper bound of a package's power: twice the highest thermal design power sold (500 W, AMD EPYC
+#: 9965). It bounds how soon a counter can wrap, and the energy that a falling counter can mean.
 MAX_PACKAGE_W = 1000.0
-#: Below this the counter's refresh (about 1 ms, Intel SDM vol. 3B, "RAPL Interfaces") is more than
-#: a per cent of the window at each end.
+#: Shortest window: below it the counter's refresh (about 1 ms, Intel SDM vol. 3B, "RAPL
+#: Interfaces") is more than 1 % of the window at each end.
 MIN_WINDOW_S = 0.1
 _MAX_PERIOD_S = 30.0
 
@@ -57,12 +57,12 @@ class Zone:
     max_uj: int
 
 
-#: Time (s) and, zone by zone, its energy (µJ) or why it is not known.
+#: Time (s) and, for each zone, its energy (µJ) or why it is unknown.
 _Sample = tuple[float, dict[Zone, int | Reason]]
 
 
 class RaplMeter(Meter):
-    """Energy of all packages and of all their DRAM.
+    """The energy of all packages and of all their DRAM.
 
     ``core`` and ``uncore`` are parts of a package and ``psys`` is the whole board, so none of these
     is added; ``intel-rapl-mmio`` repeats package 0.
@@ -101,7 +101,7 @@ class RaplMeter(Meter):
         self._reason = self.probe()
         if self._reason is None:
             smallest_j = min(zone.max_uj for zone in self._zones) / 1e6
-            # Twice as often as the counter can wrap at the most.
+            # Twice as often as the counter can wrap.
             self._period_s = min(_MAX_PERIOD_S, smallest_j / MAX_PACKAGE_W / 2)
             self._poller = Poller(self._sample, self._period_s)
             self._poller.start()
@@ -135,7 +135,7 @@ class RaplMeter(Meter):
                 if isinstance(energy, Reason):
                     return energy
                 counts.append((time_s, energy))
-            # The counter begins again at 0 after max_energy_range_uj (kernel, power/powercap).
+            # The counter wraps to 0 after max_energy_range_uj (kernel, power/powercap).
             most_uj_per_s = MAX_PACKAGE_W * 1e6
             counter = Wrapping(_label(zone), "µJ", zone.max_uj, most_uj_per_s, MIN_WINDOW_S)
             try:
@@ -147,7 +147,7 @@ class RaplMeter(Meter):
         return total_uj / 1e6 if total_uj else _STOOD_STILL
 
     def _sample(self) -> _Sample:
-        """The time, and what each zone says or why it says nothing."""
+        """Return the time, and each zone's energy or why there is none."""
         found: dict[Zone, int | Reason] = {}
         for zone in self._zones:
             try:
@@ -166,7 +166,7 @@ class RaplMeter(Meter):
             name = self._read(folder / "name").strip()
             if name == DRAM or _PACKAGE.fullmatch(name):
                 max_uj = int(self._read(folder / "max_energy_range_uj"))
-                if max_uj <= 0:  # it would have to be polled without a pause
+                if max_uj <= 0:  # would need polling without a pause
                     raise ValueError(name)
                 zones.append(Zone(folder, name, max_uj))
         return zones
@@ -177,7 +177,7 @@ def _label(zone: Zone) -> str:
 
 
 def _words(error: Exception) -> str:
-    """What went wrong, without the path that an ``OSError`` names."""
+    """Return an error's message without the path that an ``OSError`` names."""
     if isinstance(error, OSError):
         return error.strerror or "no answer"
     return "no number that means anything"

@@ -1,7 +1,7 @@
-"""One window over several meters, opened and closed like brackets, and safe against any of them.
+"""Open and close one window over several meters, nested, so that a failing meter is harmless.
 
 A driver that has lost its device may answer with nonsense or with an error, which costs the run
-nothing but that number. What never returns is ended by the time limit of the case.
+only that number. A call that never returns is ended by the time limit of the case.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from gatherbench.reason import Reason
 
 
 class Recorder:
-    """Opens the meters' windows in the order given and closes them in the reverse order.
+    """Open the meters' windows in the given order and close them in the reverse order.
 
-    Of a meter that raises, each metric is a reading with a reason of kind ``failed``; the others go
-    on and so does the run. The recorder may be entered again: each time is a new window.
+    If a meter raises, each of its metrics is a reading with a reason of kind ``failed``; the other
+    meters and the run go on. The recorder may be entered again: each time is a new window.
 
     Attributes:
-        readings: those of the last window that was closed, in the order of the meters.
+        readings: those of the last closed window, in the order of the meters.
     """
 
     def __init__(self, meters: Sequence[Meter]) -> None:
@@ -53,10 +53,10 @@ class Recorder:
 
 
 def closed(meter: Meter) -> list[Reading]:
-    """Close a meter's window; its readings.
+    """Close a meter's window; return its readings.
 
     Raises:
-        ValueError: it reports a metric that it has not declared, or one of no known unit.
+        ValueError: it reports an undeclared metric, or an unknown unit.
     """
     readings = []
     for metric, answer in meter.end().items():
@@ -72,6 +72,6 @@ def closed(meter: Meter) -> list[Reading]:
 
 
 def broken(meter: Meter, why: str) -> list[Reading]:
-    """Each metric of a meter that broke, with the reason."""
+    """Return a reading with the reason for each metric of a failed meter."""
     source, reason = f"meter {meter.name}", Reason("failed", why)
     return [Reading(metric, unit, None, source, reason) for metric, unit in meter.units.items()]

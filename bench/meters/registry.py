@@ -1,4 +1,4 @@
-"""The meters there are: one explicit list of ours, in the order in which their windows open."""
+"""List the built-in meters, in the order in which their windows open."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from gatherbench.bench.meters.threads import ThreadMeter
 from gatherbench.outside import words_of
 from gatherbench.plugins import Plugins
 
-#: From the outermost window to the innermost: the clock opens last and closes first, so that the
-#: time it reads holds nothing of the other meters' work.
+#: From the outermost window to the innermost: the clock opens last and closes first, so that its
+#: time excludes the other meters' work.
 METERS: tuple[type[Meter], ...] = (
     RaplMeter,
     PcieMeter,
@@ -31,7 +31,7 @@ METERS: tuple[type[Meter], ...] = (
     ThreadMeter,
     WallClockMeter,
 )
-#: Whose the metrics are that an epoch's rows have already.
+#: The owners of the metrics that an epoch's rows already have.
 TAKEN: dict[str, str] = {
     **dict.fromkeys(("wall_time", "minibatches", "minibatch_set", "place"), "the loop"),
     **{metric: meter.name for meter in METERS for metric in meter.units},
@@ -39,10 +39,10 @@ TAKEN: dict[str, str] = {
 
 
 def tried(meter: Meter, seconds: float = 0.0) -> list[Reading]:
-    """Open a window of a meter in which nothing happens; what it says of it.
+    """Open and close an idle window of a meter; return its readings.
 
     Raises:
-        ValueError: it breaks, or a metric's name or unit is wrong, or another's.
+        ValueError: the meter fails, or a metric's name or unit is wrong or belongs to another.
     """
     for metric, unit in meter.units.items():
         if not re.fullmatch("[a-z][a-z0-9_]*", metric):
@@ -73,10 +73,10 @@ PLUGINS = Plugins("gatherbench.meters", _checked, lambda: (meter.name for meter 
 
 
 def open_meters(gpu: GpuUnderTest | None = None, folder: Path | None = None) -> list[Meter]:
-    """Every meter of :data:`METERS`, within those of other packages; ours of a GPU watch ``gpu``.
+    """Return every meter: those of other packages outside, those of :data:`METERS` inside.
 
-    That of the disk watches the one on which ``folder`` lies. Meters that cannot read here, or have
-    no GPU to watch, are among them: their readings carry the reason.
+    Built-in meters of a GPU watch ``gpu``, that of the disk the one of ``folder``. Meters that
+    cannot read here, or have no GPU, are included: their readings have the reason.
     """
 
     def opened(meter: type[Meter]) -> Meter:

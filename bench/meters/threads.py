@@ -1,9 +1,9 @@
-"""Core-seconds by what a thread is for: who gathers, who samples, who trains.
+"""Measure core-seconds by the purpose of a thread: gathering, sampling, training.
 
-The CPU's time as a whole does not say which work zero-copy saves. Threads are told apart by the
-names that the samplers and gatherers give theirs, and each one's own CPU clock is read at both
-ends of the window. What a thread did that ended inside the window is known only in sum, but for
-the sampler's, which tell.
+The total CPU time does not show which work zero-copy saves. The names that samplers and gatherers
+give their threads distinguish them, and each one's own CPU clock is read at both ends of the
+window. The time of threads that ended inside the window is known only in sum, except for the
+sampler's, which report it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gatherbench.bench.sampling.workers import ended
 from gatherbench.reason import Reason, unsupported
 
 SAMPLER = "cpu_sampler_workers"
-#: Metric of a group, and how the names of its threads begin. The first that fits counts.
+#: Metric of a group, and the prefixes of its threads' names. The first match counts.
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (SAMPLER, ("gatherbench-sample",)),
     ("cpu_gather_workers", ("gatherbench-gat", "gatherbench-fetch")),
@@ -28,7 +28,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 MAIN, NATIVE, OTHER, ENDED = "cpu_main", "cpu_torch_pool", "cpu_other_threads", "cpu_ended_threads"
 
-#: Every metric, in the order in which it is reported.
+#: Every metric, in the reported order.
 METRICS = (MAIN, *(metric for metric, _ in GROUPS), NATIVE, OTHER, ENDED)
 
 _TASKS = Path("/proc/self/task")
@@ -36,14 +36,14 @@ _SOURCE = "CPU clock of each thread (clock_gettime)"
 
 
 class ThreadMeter(Meter):
-    """Core-seconds (user and system together) of this process's threads by group.
+    """The core-seconds (user and system together) of this process's threads by group.
 
     ``cpu_main``: the thread that runs the loop. ``cpu_sampler_workers``, ``cpu_gather_workers``:
     its helpers, and threads that sample or fetch ahead. ``cpu_meters``: the meters' own.
     ``cpu_torch_pool``: threads that Python did not start, torch's OpenMP and autograd pools, on a
-    GPU machine the driver's too. ``cpu_ended_threads``: threads that ended inside the window, but
-    for those that sampled ahead. The groups add up to the process's own core-seconds, without its
-    children; what the meters use that close after this one only the process's own total holds.
+    GPU machine the driver's too. ``cpu_ended_threads``: threads that ended inside the window,
+    except those that sampled ahead. The groups add up to the process's own core-seconds, without
+    its children; only the process's total includes the work of meters that close after this one.
     """
 
     name: ClassVar[str] = "threads"
@@ -76,15 +76,15 @@ class ThreadMeter(Meter):
         if (reason := self.probe()) is not None:
             return dict.fromkeys(METRICS, reason)
         told = dict(ended[self._told :])
-        groups = dict.fromkeys(told, SAMPLER) | _groups_of_threads()  # some may be about to go
+        groups = dict.fromkeys(told, SAMPLER) | _groups_of_threads()  # some may be ending
         clocks, process_s = _read_clocks()
         used_s = dict.fromkeys(METRICS, 0.0)
         for thread, late_s in clocks.items():
             early_s = self._clocks.get(thread, 0.0)
-            # A clock that fell is that of a new thread under an old one's number.
+            # A clock that fell belongs to a new thread with an old one's number.
             grown_s = late_s - early_s if late_s >= early_s else late_s
             used_s[groups.get(thread, NATIVE)] += grown_s
-        # The clocks are read one after the other: a rest below zero is that, and nothing else.
+        # The rest may be below zero, because the clocks are read one after the other.
         ended_s = max(0.0, process_s - self._process_s - sum(used_s.values()))
         told_s = min(ended_s, sum(s for thread, s in told.items() if thread not in clocks))
         used_s[SAMPLER] += told_s
@@ -93,10 +93,10 @@ class ThreadMeter(Meter):
 
 
 def pool_cpu_s() -> dict[int, float]:
-    """CPU seconds of each live thread of an OpenMP pool, torch's or another's.
+    """Return the CPU seconds of each live thread of an OpenMP pool, torch's or another's.
 
-    Neither Python started it, nor has it a name of its own: OpenMP's inherit that of the thread
-    that started them, where those of our gather, autograd, CUDA's driver and io_uring are named.
+    These are the threads that Python did not start and that inherit their starter's name; threads
+    of the built-in gather, autograd, CUDA's driver and io_uring have names of their own.
     """
     known, names = _groups_of_threads(), _names_of_threads()
     inherited = {names[thread] for thread in known if thread in names}
@@ -109,7 +109,7 @@ def pool_cpu_s() -> dict[int, float]:
 
 
 def _names_of_threads() -> dict[int, str]:
-    """What the kernel calls each live thread of this process, by its number."""
+    """Return the kernel's name of each live thread of this process, by its number."""
     names = {}
     for task in _TASKS.iterdir():
         with suppress(OSError):  # it has ended since it was listed
@@ -118,12 +118,12 @@ def _names_of_threads() -> dict[int, str]:
 
 
 def _groups_of_threads() -> dict[int, str]:
-    """The group of each thread that Python or we have named, by the kernel's number of it."""
+    """Return the group of each thread that Python or this package named, by its kernel number."""
     groups = {}
     for thread in threading.enumerate():
         if thread.native_id is not None:
             groups[thread.native_id] = _group_of(thread.name) or OTHER
-    # The kernel gives it the process's number; after os.fork Python still has the parent's.
+    # Its kernel number is the process's; after os.fork Python still has the parent's.
     groups[os.getpid()] = MAIN
     for number, name in _names_of_threads().items():
         if number not in groups and (group := _group_of(name)) is not None:
@@ -136,10 +136,10 @@ def _group_of(name: str) -> str | None:
 
 
 def _read_clocks() -> tuple[dict[int, float], float]:
-    """CPU seconds of each live thread of this process, and of the process with ended threads."""
+    """Return CPU seconds of each live thread, and of the process with its ended threads."""
     clocks = {}
     for thread in (int(task.name) for task in _TASKS.iterdir()):
-        # The kernel's number of a thread's CPU clock (pthread_getcpuclockid(3) makes the same).
+        # The kernel's number of a thread's CPU clock, as in pthread_getcpuclockid(3).
         try:
             clocks[thread] = time.clock_gettime((~thread << 3) | 6)
         except OSError:  # it has ended since it was listed

@@ -1,9 +1,9 @@
-"""Which of the link's counters may be believed: each is held against copies of known size.
+"""Find the trustworthy counter of the link: compare each with copies of known size.
 
-Drivers have been off by 1.67× and by 1000×, counters stand still on some GPUs, and a metric comes
-back as 0 now and then. So a run on a GPU begins by moving a known number of bytes each way, in
-pinned memory, under the eyes of every source; what a source says beyond the payload is packet
-headers. The first source whose ratios are within :data:`TRUSTED` both ways is read by all cases.
+Drivers were wrong by 1.67× and by 1000×, counters stand still on some GPUs, and now and then a
+metric is 0. So a run on a GPU begins by copying a known number of bytes each way, in pinned memory,
+while every source is read; a correct source's surplus over the payload is packet headers. All cases
+read the first source whose ratios are within :data:`TRUSTED` both ways.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from gatherbench.bench.meters.nvml_device import Link, NvmlDevice, SensorChoice
 from gatherbench.bench.meters.pcie import DIRECTIONS, SOURCES, PcieSource
 from gatherbench.reason import Reason, SensorUnavailableError, unsupported
 
-#: Bytes that a source counts for each byte copied, from 5 % lost to the headers of 64 B packets
-#: and the traffic of control (EVIDENCE, §4).
+#: Accepted ratios of counted to copied bytes: from a loss of 5 % to the headers of 64 B packets
+#: with control traffic (EVIDENCE, §4).
 TRUSTED = (0.95, 1.25)
 
 
 class Copier(Protocol):
-    """Moves bytes of known number over the link."""
+    """An object that copies a known number of bytes over the link."""
 
     def copy(self, direction: str, seconds: float, at_half: Callable[[], None]) -> float:
-        """The bytes moved in about ``seconds``; ``at_half`` is called while copies run."""
+        """Copy for about ``seconds``, call ``at_half`` meanwhile, and return the copied bytes."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What one source said of one copy: bytes, or why it said nothing. Units: B."""
+    """One source's reading of one copy: bytes, or why there is none. Units: B."""
 
     source: str
     direction: str
@@ -40,28 +40,28 @@ class Comparison:
 
     @property
     def ratio(self) -> float | Reason:
-        """Bytes counted for each byte copied."""
+        """The counted bytes for each copied byte."""
         return self.counted if isinstance(self.counted, Reason) else self.counted / self.copied
 
     @property
     def trusted(self) -> bool:
-        """Whether the source is right here."""
+        """Whether the source's ratio is within :data:`TRUSTED`."""
         low, high = TRUSTED
         return not isinstance(self.ratio, Reason) and low <= self.ratio <= high
 
 
 @dataclass(frozen=True, slots=True)
 class SensorCheck:
-    """Every comparison, and the link before and during the copies (``None``: not told)."""
+    """Every comparison, and the link before and during the copies (``None``: unknown)."""
 
     comparisons: list[Comparison] = field(default_factory=list)
     link_idle: Link | None = None
     link_loaded: Link | None = None
-    unavailable: Reason | None = None  # why no sensor of the GPU could be asked at all
+    unavailable: Reason | None = None  # why every sensor of the GPU failed
 
     @property
     def choice(self) -> SensorChoice:
-        """The source that the cases shall read, or why there is none."""
+        """The source that the cases read, or why there is none."""
         why = self.unavailable
         return SensorChoice(None, why) if why else choose(self.comparisons)
 
@@ -72,7 +72,7 @@ def calibrate(
     seconds: float,
     sources: Sequence[type[PcieSource]] = SOURCES,
 ) -> SensorCheck:
-    """Hold every source against a copy of about ``seconds`` each way; never raises for a sensor."""
+    """Compare every source with a copy of about ``seconds`` each way; sensors never raise here."""
     idle = device.link()
     loaded: list[Link | None] = []
     found: list[Comparison] = []
@@ -92,7 +92,7 @@ def calibrate(
 
 
 def choose(comparisons: Sequence[Comparison]) -> SensorChoice:
-    """The first source, in the order of trust, that is right both ways; else what is wrong."""
+    """Return the first source that is right both ways, or why each of them is wrong."""
     doubts: list[str] = []
     for name in dict.fromkeys(c.source for c in comparisons):
         wrong = [c for c in comparisons if c.source == name and not c.trusted]
@@ -100,14 +100,14 @@ def choose(comparisons: Sequence[Comparison]) -> SensorChoice:
             return SensorChoice(name, None)
         doubts += [f"{name} {_doubt(comparison)}" for comparison in wrong]
     said = {c.counted for c in comparisons}
-    if len(said) == 1 and isinstance(why := said.pop(), Reason):  # a GPU that is lost, say
+    if len(said) == 1 and isinstance(why := said.pop(), Reason):  # e.g. the GPU is lost
         return SensorChoice(None, why)
     cause = f"no source of PCIe traffic is trusted ({', '.join(doubts)})"
     return SensorChoice(None, unsupported(cause, "update the NVIDIA driver"))
 
 
 def _doubt(comparison: Comparison) -> str:
-    """What speaks against a source."""
+    """Return why a source is wrong."""
     ratio, direction = comparison.ratio, comparison.direction.replace("_", " ")
     if isinstance(ratio, Reason):
         return f"{direction}: {ratio.cause}"
