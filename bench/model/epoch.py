@@ -1,12 +1,11 @@
-"""An epoch in closed form: the parts of a minibatch, and how they overlap in a period.
+"""Predict an epoch in closed form: the parts of a minibatch, and how they overlap in a period.
 
-One description for every strategy. What differs is in the load: who moves the bytes, and how many
-minibatches ahead. The order of events is that of ``bench/run/loop.py`` on a GPU: one thread of the
-host draws a minibatch, starts its fetch and issues its training. A step ends when the GPU has done
-its work and not before the host has issued it; minibatches that the GPU draws come behind the step
-before. For rows the host waits where the driver stages them, and where the training's edges are
-copied behind them from host memory. An epoch is its first minibatch alone and a period for each
-other one.
+One description serves every strategy. The load has the differences: who moves the bytes, and how
+many minibatches ahead. The order of events is that of ``bench/run/loop.py`` on a GPU: one thread of
+the host draws a minibatch, starts its fetch and issues its training. A step ends when the host has
+issued it and the GPU has done its work; a minibatch that the GPU draws follows the previous step.
+The host waits for rows if the driver stages them, or if the training's edges are copied after them
+from host memory. An epoch is its first minibatch alone and a period for each other one.
 """
 
 from __future__ import annotations
@@ -24,25 +23,25 @@ from gatherbench.bench.read.units import quantity
 #: How many times as long a step takes to issue while the CPU gathers: ``host.issue_train`` of
 #: ``cpu_gather prefetch`` over that of ``no_fetch``, reddit-like of
 #: results/nvidia-h200/20261126-gpu-decide-239f0b, 24.35 over 17.00 ms an epoch, means of 40 epochs.
-#: The other three workloads' (1.27 to 1.82) failed a check and do not count.
+#: The other three workloads' (1.27 to 1.82) failed a check and are left out.
 ISSUE_BESIDE_GATHER = 1.43
-#: By how much a part is shortened to see whether the epoch depends on it.
+#: The factor that shortens a part to find whether the epoch depends on it.
 _NUDGE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class EpochPrediction:
-    """An epoch as the model sees it, in seconds; NaN where a constant for it is not known."""
+    """A modelled epoch, in seconds; NaN if a constant for it is unknown."""
 
     epoch_s: float = math.nan  # wall time
-    sample_s: float = math.nan  # training waited for minibatches,
+    sample_s: float = math.nan  # training waits for minibatches,
     fetch_s: float = math.nan  # for rows,
     train_s: float = math.nan  # and training: these add up to ``epoch_s``
-    bound: str = "unknown"  # what it would gain most from: ``training (kernel launches)``
+    bound: str = "unknown"  # the limit to improve first: ``training (kernel launches)``
     parts: Mapping[str, Part] = field(default_factory=dict)  # :func:`minibatch_parts`
-    unknown: tuple[str, ...] = ()  # with NaN what is not known, and why
-    remarks: tuple[str, ...] = ()  # what the time leaves out, or takes from elsewhere
-    extrapolated: tuple[str, ...] = ()  # rates that are not known of a table so large
+    unknown: tuple[str, ...] = ()  # unknown constants behind a NaN, and why
+    remarks: tuple[str, ...] = ()  # what the time leaves out, or its other sources
+    extrapolated: tuple[str, ...] = ()  # rates without a value for so large a table
 
 
 def predict_batches(
@@ -56,7 +55,7 @@ def predict_batches(
 
     Raises:
         ValueError: no minibatch or no GPU.
-        ProfileError: of a constant that this needs the profile knows but a range.
+        ProfileError: the profile has only a range of a constant that this needs.
     """
     if min(batches, gpus) < 1:
         raise ValueError("an epoch needs at least one minibatch and one GPU")
@@ -87,18 +86,18 @@ def predict_batches(
 def _seconds(
     parts: Mapping[str, Part], issue_s: float, load: MinibatchLoad, steps: int, shorter: str = ""
 ) -> tuple[float, float, float]:
-    """Of the epoch, of drawing behind its steps, of a step; with one of the parts a bit shorter."""
+    """Return seconds of the epoch, of exposed drawing, of a step; ``shorter`` shortens one part."""
     s = {name: part.seconds * (_NUDGE if name == shorter else 1.0) for name, part in parts.items()}
     transfer, expand = s.get("transfer", 0.0), s.get("expand", 0.0)
     draw, submit, train = s["sample"], s["submit"], s["train"]
-    gather = s.get("disk", 0.0) + s.get("gather", 0.0)  # one thread does both
+    gather = s.get("disk", 0.0) + s.get("gather", 0.0)  # both by one thread
     issue = issue_s * (_NUDGE if shorter == "train" else 1.0)
     if load.lookahead:
         issue *= ISSUE_BESIDE_GATHER if "gather" in s else 1.0
-        # The gather takes its share of the multiprocessors for as long as it runs.
+        # The gather takes its share of the multiprocessors while it runs.
         train = min(train / (1 - load.gpu_share), train + load.gpu_share * transfer)
     elif load.gpu_samples and not load.pageable_bytes:
-        issue = max(0.0, issue - transfer - expand)  # issued while its rows come
+        issue = max(0.0, issue - transfer - expand)  # issued while its rows arrive
     step = max(train, issue)
     first = draw + submit + gather + transfer + expand + step
     if load.lookahead and load.gpu_samples:
@@ -116,7 +115,7 @@ def _seconds(
 
 
 def minibatch_parts(load: MinibatchLoad, profile: LinkProfile) -> dict[str, Part]:
-    """The parts of a minibatch that there are, each alone, from who moves its bytes."""
+    """Return the times of a minibatch's parts, each alone, by who moves its bytes."""
     staged = load.pageable_bytes > 0
     parts = {"sample": physics.sampling(load, profile)}
     parts["submit"] = Part(profile.number("gpu.submit"), "submitting", profile.why("gpu.submit"))

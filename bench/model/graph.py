@@ -1,8 +1,8 @@
-"""What a machine would do with a graph of which no more than the size is known.
+"""Predict epochs on a graph from its size alone.
 
-A minibatch is drawn by one law, that of the hashed graphs (``datasets/hashed.py``): in-degrees are
-Pareto's, and of in-neighbours a small rank is drawn more often than a large one. The strategies
-then say what its rows ask for. Every number is extrapolated from that law.
+A minibatch is drawn by the law of the hashed graphs (``datasets/hashed.py``): in-degrees follow
+Pareto's law, and a small rank is an in-neighbour more often than a large one. The strategies then
+declare the cost of its rows. Every number is extrapolated from that law.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.data_path import DataPath, staged_path
 from gatherbench.strategies.registry import build
 
-#: Minibatches of the epoch that is predicted.
+#: Minibatches of the predicted epoch.
 BATCHES = 100
-#: The paths, as plans name them.
+#: The predicted paths, by their names in plans.
 PATHS: tuple[tuple[str, dict[str, str]], ...] = (
     *(("cpu_gather", {"mode": mode}) for mode in ("naive", "pinned", "prefetch")),
     ("copy_engine_gather", {}),
@@ -47,7 +47,7 @@ PATHS: tuple[tuple[str, dict[str, str]], ...] = (
 )
 COLUMNS = ["strategy", "variant", "low_s", "high_s", "bound", "gpu_bytes", "host_bytes", "fits"]
 COLUMNS += ["notes"]
-#: Why of these nothing is predicted.
+#: Paths without a prediction, and why.
 _NONE = {
     "auto": "the training shows which of the other paths it is",
     "partition_buffer": "its minibatches are others: drawn within the partitions in memory",
@@ -68,10 +68,10 @@ class Shape:
 
     @classmethod
     def parse(cls, text: str) -> Shape:
-        """``NAME`` of a dataset, or ``NODES,EDGES,DIM`` of float32 features: ``2.4M,124M,100``.
+        """Parse a dataset's ``NAME``, or ``NODES,EDGES,DIM`` (float32) as in ``2.4M,124M,100``.
 
         Raises:
-            DatasetError: no such dataset, or no such numbers.
+            DatasetError: the dataset is unknown, or the numbers are invalid.
         """
         if "," not in text:
             folder = dataset_folder(text, 1.0)
@@ -94,9 +94,9 @@ class Shape:
 
 
 def draw(shape: Shape, workload: Workload) -> tuple[NDArray[np.int64], list[int], list[int]]:
-    """A minibatch: ranks of its nodes in the order found, nodes and edges of each layer.
+    """Draw a minibatch: ranks of its nodes in the order found, nodes and edges of each layer.
 
-    The node of rank 0 is an in-neighbour the most often. Edges count repeats.
+    The node of rank 0 is the most frequent in-neighbour. Repeated edges count each time.
     """
     rng = np.random.default_rng(0)
     least = (1 - 1 / ALPHA) * shape.edges / shape.nodes
@@ -112,19 +112,19 @@ def draw(shape: Shape, workload: Workload) -> tuple[NDArray[np.int64], list[int]
 
 
 def predict_graph(shape: Shape, profile: LinkProfile) -> pd.DataFrame:
-    """Every path of :data:`PATHS`, in that order.
+    """Predict every path of :data:`PATHS`, in that order.
 
     Columns: ``strategy``, ``variant``; ``low_s``, ``high_s`` (an epoch of :data:`BATCHES`
-    minibatches of a workload at its defaults, at both ends of the profile's ranges; NaN where it is
-    not known); ``bound``; ``gpu_bytes``, ``host_bytes`` (the table or its part, and buffers);
-    ``fits`` (whether both find room: ``yes``, ``no``, or what is not known); ``notes`` (a tuple:
-    what is extrapolated or left out, or why nothing is predicted).
+    minibatches of a workload at its defaults, at both ends of the profile's ranges; NaN: unknown);
+    ``bound``; ``gpu_bytes``, ``host_bytes`` (the table or its part, and buffers); ``fits`` (whether
+    both fit: ``yes``, ``no``, or a question mark after an unknown place); ``notes`` (a tuple: what
+    is extrapolated or left out, or why there is no prediction).
     """
     workload, nan = Workload(shape.name), math.nan
     ranks, nodes, edges = draw(shape, workload)
     on_gpu, on_host = (bool(profile[key].values) for key in ("gpu.draw", "host.sample_rate"))
     remark = "minibatches drawn on the CPU: gpu.draw is not known"
-    if not on_host:  # all paths have it alike
+    if not on_host:  # the same for all paths
         remark = "without drawing minibatches: neither gpu.draw nor host.sample_rate is known"
     facts = {
         "table_bytes": float(shape.nodes * shape.row_bytes),
@@ -160,7 +160,7 @@ def _load(
 ) -> MinibatchLoad:
     ids = torch.from_numpy(ranks * PRIME % shape.nodes)
     path = strategy.data_path(ids, shape.row_bytes)
-    if share := getattr(strategy, "share", ""):  # of the rows that are asked for the most often
+    if share := getattr(strategy, "share", ""):  # of the most frequent rows
         cold = ids[torch.from_numpy(ranks >= shape.nodes * int(share.removesuffix("%")) / 100)]
         far = strategy.data_path(cold, shape.row_bytes)
         path = replace(far, payload_bytes=path.payload_bytes)
@@ -180,7 +180,7 @@ def _load(
 def _room(
     strategy: Strategy, load: MinibatchLoad, profile: LinkProfile
 ) -> tuple[float, float, str]:
-    """Bytes that a path takes on the GPU and on the host, beside training, and whether they fit."""
+    """Return a path's bytes on GPU and host, without training's, and whether they fit."""
     buffers = (strategy.lookahead + 1) * load.payload_bytes
     table = load.table_bytes if strategy.role != "no_fetch" else 0.0
     if load.disk_payload_bytes:

@@ -1,4 +1,4 @@
-"""What a minibatch asks of a machine: the link model's input.
+"""Define a minibatch's load on a machine: the link model's input.
 
 It comes from a strategy's ``DataPath`` and its declared overlap, from the request accounting of
 the kernels, from the trace, and from the model's operation counts; never from a strategy's name.
@@ -18,9 +18,9 @@ _NOTHING = TrainingCost(0, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class MinibatchLoad:
-    """An average minibatch of an epoch with one strategy: means, which need not be whole.
+    """An average minibatch of an epoch with one strategy; means may be fractions.
 
-    The fields down to ``managed_page_visits`` are called as in a ``DataPath``.
+    The fields down to ``managed_page_visits`` have the names of a ``DataPath``.
     """
 
     payload_bytes: float
@@ -39,38 +39,38 @@ class MinibatchLoad:
     managed_page_visits: float | None = 0.0
     disk_depth: int = 128  # reads that the path keeps in flight at most
     table_bytes: float = 0.0  # span of the feature table
-    gpu_table_bytes: float = 0.0  # of these, what is kept in GPU memory
-    row_bytes: float = 0.0  # of one feature row; 0: not known, wide rows are assumed
-    lookahead: int = 0  # minibatches that are fetched ahead of the one in training
-    gpu_share: float = 0.0  # of the multiprocessors, that an overlapped gather takes from training
+    gpu_table_bytes: float = 0.0  # the part of it in GPU memory
+    row_bytes: float = 0.0  # of one feature row; 0: unknown, so wide rows are assumed
+    lookahead: int = 0  # minibatches that are prefetched
+    gpu_share: float = 0.0  # of multiprocessors, which an overlapped gather takes from training
     sampled_edges: float = 0.0
     layers: int = 0
-    gpu_samples: bool = False  # minibatches are drawn on the GPU
+    gpu_samples: bool = False  # the GPU draws minibatches
     training: TrainingCost = _NOTHING
-    handover_s: float = 0.0  # that each transfer waits for another process, with the link idle
-    sample_s: float | None = None  # measured; where given they take the place of the model's
+    handover_s: float = 0.0  # time of each transfer waiting for another process, link idle
+    sample_s: float | None = None  # measured; if given, these replace the model's times
     train_s: float | None = None
-    gather_threads: int = 0  # that gather at a time; 0: one for each core
-    gpus: int = 1  # of the machine, each of which does this; they share processor, memory and disk
-    remarks: tuple[str, ...] = ()  # where these come from
+    gather_threads: int = 0  # gathering at the same time; 0: one for each core
+    gpus: int = 1  # of the machine, each with this load; they share CPU, memory and disk
+    remarks: tuple[str, ...] = ()  # sources of these values
 
     @property
     def copied_bytes(self) -> float:
-        """Rows that the copy engine carries: from the table, or as the CPU wrote them.
+        """Bytes of rows that the copy engine carries: from the table, or written by the CPU.
 
-        None of the second where it carries less than was written: multiprocessors then read those.
+        If it carries less than the CPU wrote, multiprocessors read the written rows.
         """
         written = self.copy_engine_bytes >= self.cpu_write_bytes
         return self.engine_row_bytes + (self.cpu_write_bytes if written else 0.0)
 
     @property
     def brought_bytes(self) -> float:
-        """Feature rows over the link."""
+        """Bytes of feature rows over the link."""
         return self.gpu_link_read_bytes + self.copied_bytes
 
     @property
     def kept_bytes(self) -> float:
-        """Feature rows that this GPU's memory holds before the minibatch."""
+        """Bytes of feature rows that are in this GPU's memory before the minibatch."""
         return max(0.0, self.payload_bytes - self.brought_bytes)
 
 
@@ -80,9 +80,9 @@ def disk_depth(strategy: object) -> int:
 
 
 def load_of(path: DataPath, share: float = 1.0, **facts: Any) -> MinibatchLoad:
-    """The average minibatch, ``share`` of those whose paths add up to ``path``.
+    """Return the average minibatch: ``share`` of ``path``, which is the sum of all.
 
-    ``facts`` are the other fields of the load. Payload that nothing brings is in GPU memory.
+    ``facts`` are the other fields of the load. Payload that crosses no link is in GPU memory.
     """
     found: dict[str, Any] = {f.name: getattr(path, f.name) for f in fields(DataPath)}
     del found["gpu_memory_bytes"], found["peer_bytes"]

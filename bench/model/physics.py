@@ -1,8 +1,8 @@
-"""How long each part of a minibatch takes alone, from its load and a profile's constants.
+"""Compute the time of each part of a minibatch alone, from its load and a profile's constants.
 
 Every time is the slowest of several limits: bytes on the link with their headers, requests in
-flight over the round trip (Little's law), the rates at which multiprocessors were seen to read and
-to change pages, cores, host memory, reads and bytes of a disk. The limit that holds is the bound.
+flight over the round trip (Little's law), the measured rates at which multiprocessors read and
+change pages, cores, host memory, reads and bytes of a disk. The slowest limit is the bound.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from dataclasses import dataclass, replace
 from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.profile import LinkProfile
 
-#: Reads of fewer bytes on average come a lane an element, or from rows as narrow: how many are in
-#: flight decides what they get of the link.
+#: Reads of fewer bytes on average come from one element a lane, or from rows as narrow: the number
+#: in flight decides their rate on the link.
 SMALL_READ = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One activity of a minibatch, alone on the machine, or one limit of it."""
+    """The time of one activity of a minibatch, alone on the machine, or of one limit of it."""
 
-    seconds: float  # NaN where a constant that it needs is not known
-    bound: str = "unknown"  # the limit that sets its length, in words
-    unknown: tuple[str, ...] = ()  # with NaN what is not known, and why: ``gpu.launch: …``
+    seconds: float  # NaN if a constant that it needs is unknown
+    bound: str = "unknown"  # the limit that sets the time, in words
+    unknown: tuple[str, ...] = ()  # unknown constants of a NaN, and why: ``gpu.launch: …``
     remarks: tuple[str, ...] = ()  # what the time leaves out
 
     @property
@@ -34,17 +34,17 @@ class Part:
 
 
 def unknown(*why: str) -> Part:
-    """A time of which these are not known."""
+    """Return a part with an unknown time, for these reasons."""
     return Part(math.nan, unknown=why)
 
 
 def at_rate(bound: str, amount: float, profile: LinkProfile, key: str, at: float = 0.0) -> Part:
-    """An amount at a rate of the profile."""
+    """Return the time of an amount at a rate of the profile."""
     return Part(amount / profile.number(key, at), bound, profile.why(key))
 
 
 def slowest(*limits: Part) -> Part:
-    """The longest of several lower bounds of one time; unknown ones are left out with a remark."""
+    """Return the longest of several lower bounds of one time, and a remark for each unknown one."""
     known = [one for one in limits if one.known]
     missing = merged(one.unknown for one in limits)
     if not known:
@@ -55,25 +55,25 @@ def slowest(*limits: Part) -> Part:
 
 
 def all_known(*limits: Part) -> Part:
-    """:func:`slowest` of limits none of which may be left out."""
+    """Return :func:`slowest` of limits, or an unknown time if one of them is unknown."""
     missing = merged(one.unknown for one in limits if not one.known)
     return unknown(*missing) if missing else slowest(*limits)
 
 
 def in_turn(*parts: Part) -> Part:
-    """Activities one after the other; bound by what bounds the longest."""
+    """Return the time of activities one after the other, with the bound of the longest."""
     texts = [merged(getattr(one, name) for one in parts) for name in ("unknown", "remarks")]
     longest = max(parts, key=lambda one: one.seconds)
     return Part(sum(one.seconds for one in parts), longest.bound, *texts)
 
 
 def merged(groups: Iterable[Iterable[str]]) -> tuple[str, ...]:
-    """Each text once."""
+    """Return each text once."""
     return tuple(dict.fromkeys(text for group in groups for text in group))
 
 
 def split_requests(requests: Mapping[int, float], largest: float) -> dict[float, float]:
-    """The requests with those above ``largest`` bytes cut into pieces, from their beginning."""
+    """Cut requests above ``largest`` bytes into pieces, from their beginning."""
     pieces: dict[float, float] = {}
     for size, count in requests.items():
         whole, rest = divmod(size, largest)
@@ -84,7 +84,7 @@ def split_requests(requests: Mapping[int, float], largest: float) -> dict[float,
 
 
 def link_time(requests: Mapping[float, float], profile: LinkProfile) -> Part:
-    """How long the completions of these reads (size in bytes → count) occupy the link.
+    """Return how long the completions of these reads (size in bytes → count) occupy the link.
 
     A completion of P bytes takes P + header + framing of the link (12 + 8 B; Neugebauer et al.,
     SIGCOMM 2018); a read above the maximum payload is answered by several.
@@ -101,9 +101,9 @@ def link_time(requests: Mapping[float, float], profile: LinkProfile) -> Part:
 
 
 def gpu_reads(load: MinibatchLoad, profile: LinkProfile) -> Part:
-    """Multiprocessors read rows in host memory.
+    """Return the time in which multiprocessors read rows in host memory.
 
-    Small reads are not predicted from the link alone: they would come out far too fast.
+    The time of small reads is unknown from the link alone, which would make them far too fast.
     """
     if load.gpu_requests is None:
         return unknown("requests on the link: not accounted for this path")
@@ -124,7 +124,7 @@ def gpu_reads(load: MinibatchLoad, profile: LinkProfile) -> Part:
     name, span = "reads by multiprocessors", load.table_bytes
     limits = [link_time(requests, profile), by_requests]
     limits += [at_rate(name, read_bytes, profile, "read.roof", span), pages]
-    if load.gpus > 1 and read_bytes:  # alone the link is always narrower
+    if load.gpus > 1 and read_bytes:  # for one GPU the link is always slower
         memory = load.gpus * read_bytes
         limits.append(at_rate("host memory", memory, profile, "host.memory_rate"))
     part = slowest(*limits)
@@ -132,7 +132,7 @@ def gpu_reads(load: MinibatchLoad, profile: LinkProfile) -> Part:
 
 
 def _visits(visits: float | None, key: str, load: MinibatchLoad, profile: LinkProfile) -> Part:
-    """The GPU goes from page to page in one kind of memory."""
+    """Return the time in which the GPU goes from page to page in one kind of memory."""
     if visits is None:
         return unknown("page visits: not counted")
     if not visits:
@@ -140,7 +140,7 @@ def _visits(visits: float | None, key: str, load: MinibatchLoad, profile: LinkPr
     return at_rate("page visits", visits, profile, key, load.table_bytes)
 
 
-#: Rates over the size of the table that is read in place, and the field that counts of what.
+#: Rates that depend on the size of the table, and the fields with the amounts for them.
 SPANNED = {
     "read.roof": "gpu_link_read_bytes",
     "read.page_visits": "gpu_page_visits",
@@ -149,18 +149,18 @@ SPANNED = {
 
 
 def beyond(load: MinibatchLoad, profile: LinkProfile) -> dict[str, float]:
-    """Rates that the load's reads are predicted with, of a table larger than they are known of.
+    """Return the rates for the load's reads that are unknown for so large a table.
 
-    Key → the bytes up to which the rate is known; beyond, that of the largest table stands in.
+    Key → the bytes up to which the rate is known; above, the rate of the largest table is used.
     """
     needed = {key: profile[key].reach for key, name in SPANNED.items() if getattr(load, name)}
     return {key: reach for key, reach in needed.items() if reach and load.table_bytes > reach}
 
 
 def engine_copy(num_bytes: float, profile: LinkProfile, copies: float = 0.0) -> Part:
-    """The copy engine carries page-locked host memory to the GPU, rows in so many ``copies``.
+    """Return the time in which the copy engine carries page-locked memory to the GPU.
 
-    What a copy of a batch costs is not known beforehand: without it nothing is predicted.
+    Rows take ``copies`` copies of a batch; without the profile's cost of one the time is unknown.
     """
     payload = profile.number("link.max_payload")
     carried = slowest(
@@ -173,9 +173,9 @@ def engine_copy(num_bytes: float, profile: LinkProfile, copies: float = 0.0) -> 
 
 
 def disk_read(load: MinibatchLoad, profile: LinkProfile) -> Part:
-    """Rows come off the disk into host memory, whole blocks, many reads in flight.
+    """Return the time in which rows come off the disk, in whole blocks, many reads in flight.
 
-    What the processor does for each read is left out.
+    The processor's work for each read is left out.
     """
     if load.disk_bytes is None or load.disk_requests is None:
         why = "what is read off the disk: the page cache decides that, and nobody counts it before"
@@ -188,9 +188,9 @@ def disk_read(load: MinibatchLoad, profile: LinkProfile) -> Part:
 
 
 def cpu_gather(load: MinibatchLoad, profile: LinkProfile) -> Part:
-    """The CPU gathers rows into reused staging memory, for each GPU on all cores.
+    """Return the time in which all cores gather rows into a reused staging buffer for each GPU.
 
-    Fewer cores are as much slower as was seen, in proportion where that is not known.
+    Fewer cores are slower as measured, or in proportion if that is unknown.
     """
     cores, threads = profile["host.cores"].value, load.gather_threads
     if threads:
@@ -204,12 +204,12 @@ def cpu_gather(load: MinibatchLoad, profile: LinkProfile) -> Part:
 
 
 def staged_copy(load: MinibatchLoad, profile: LinkProfile) -> Part:
-    """The CPU gathers into fresh pageable memory, which the driver stages and copies.
+    """Return the time of a gather into new pageable memory, which the driver stages and copies.
 
-    The copy engine follows chunk by chunk. Faults of fresh pages and the staging hold one thread
-    up and not every core: GPUs share the memory alone.
+    The copy engine follows chunk by chunk. Page faults of new memory and the staging occupy one
+    thread rather than every core, so GPUs share only the memory.
     """
-    staged = 2 * load.pageable_bytes  # read and written once more by the driver
+    staged = 2 * load.pageable_bytes  # the driver reads and writes again
     moved = load.cpu_read_bytes + load.cpu_write_bytes + staged + load.copy_engine_bytes
     by_cpu = at_rate("cpu", load.pageable_bytes, profile, "copy.pageable")
     gather = _on_cpu(by_cpu, moved, load, profile)
@@ -217,13 +217,13 @@ def staged_copy(load: MinibatchLoad, profile: LinkProfile) -> Part:
 
 
 def _on_cpu(cores: Part, moved: float, load: MinibatchLoad, profile: LinkProfile) -> Part:
-    """Work of the cores that moves so many bytes in the memory that all GPUs share."""
+    """Return the time of the cores' work that moves bytes in the memory that all GPUs share."""
     memory = at_rate("host memory", load.gpus * moved, profile, "host.memory_rate")
     return slowest(cores, memory) if cores.known else cores
 
 
 def local_gather(num_bytes: float, resident_bytes: float, profile: LinkProfile) -> Part:
-    """Rows are read and written in the GPU's own memory, which has to hold ``resident_bytes``."""
+    """Return the time of reading and writing rows in GPU memory, which holds ``resident_bytes``."""
     room = profile["gpu.memory"].value
     if room is not None and resident_bytes > room:
         fit = f"{resident_bytes / 1e9:.1f} GB do not fit into {room / 1e9:.1f} GB of GPU memory"
@@ -232,7 +232,7 @@ def local_gather(num_bytes: float, resident_bytes: float, profile: LinkProfile) 
 
 
 def sampling(load: MinibatchLoad, profile: LinkProfile) -> Part:
-    """The GPU draws a layer after the other; programs on the host draw no faster than its cores."""
+    """Return the time to draw a minibatch: on the GPU layer by layer, on the host by its cores."""
     bound = "GPU (sampling)" if load.gpu_samples else "cpu (sampling)"
     if load.sample_s is not None:
         return Part(load.sample_s, bound)
@@ -248,9 +248,9 @@ def sampling(load: MinibatchLoad, profile: LinkProfile) -> Part:
 
 
 def training(load: MinibatchLoad, profile: LinkProfile) -> Part:
-    """A training step on the GPU: a roofline of operations and bytes, or a launch after the other.
+    """Return the time of a training step on the GPU: the most of operations, bytes and launches.
 
-    Edges in host memory are copied first. What issuing the step takes the host is apart
+    Edges in host memory are copied first. The host's time for issuing the step is separate
     (:func:`issuing`).
     """
     if load.train_s is not None:
@@ -274,9 +274,9 @@ def training(load: MinibatchLoad, profile: LinkProfile) -> Part:
 
 
 def issuing(load: MinibatchLoad, profile: LinkProfile) -> float:
-    """Seconds in which the host issues a step; 0 where it is not known.
+    """Return the seconds in which the host issues a step; 0 if unknown.
 
-    An operation takes longer in a step than in a chain, which stands in where no step was timed.
+    An operation takes longer in a step than in a chain, whose time is used if no step was timed.
     """
     each = profile["gpu.issue"].value or profile["gpu.launch"].value or 0.0
     return each * load.training.launches

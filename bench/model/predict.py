@@ -1,7 +1,7 @@
-"""What another machine would do with a run, from the run's own rows.
+"""Predict a run's epochs on another machine from the run's own rows.
 
-Each series becomes a load: what its case declared of itself, and what the run's host measured that
-the other machine's profile does not know. Predictions are rows again.
+Each series becomes a load from its case's declarations and from those measurements of the run's
+host that replace constants missing in the profile. Predictions are rows again.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def _declared(stage: str, metric: str, unit: str) -> str:
     return Column(stage, metric, unit, declared=True).name
 
 
-#: Columns of what a case declares, by the field of a data path or of the training's cost.
+#: Columns of a case's declarations, by the field of a data path or of the training's cost.
 _PATH = {name: _declared("fetch", metric, "B") for name, metric in PATH_METRICS.items()}
 _TRAINING = {name: _declared("train", *told) for name, told in TRAINING_METRICS.items()}
-#: What a case has to have declared (``bench/run/declared_rows.py``).
+#: Declarations that a prediction requires (``bench/run/declared_rows.py``).
 _NEEDED = {
     *(f"declared_{name}_bytes" for name in ("payload", "row", "gpu_table")),
     *(
@@ -50,7 +50,7 @@ _NEEDED = {
     *_TRAINING.values(),
 }
 _NOWHERE = torch.device("cuda", 127)
-#: What is said of the run's own time for minibatches, by how they were had.
+#: Remarks on the run's own time for minibatches, by its sampling.
 _SAMPLING = {
     "live": "sampling as measured in the run, not scaled",
     "replay": "minibatches read from the trace as in the run, not drawn",
@@ -67,12 +67,12 @@ SeriesName = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One strategy on one workload of a run, as in its rows."""
+    """One strategy on one workload of a run, from its rows."""
 
     workload: str
     strategy: str
     variant: str
-    load: MinibatchLoad | None  # its average minibatch; ``None`` where the run says too little
+    load: MinibatchLoad | None  # its average minibatch; ``None``: the run declares too little
     batches: int = 0  # minibatches of an epoch, of all ranks together
     missing: str = ""  # why there is no load
     gpus: int = 1  # ranks
@@ -83,12 +83,12 @@ class Series:
 
     @property
     def steps(self) -> int:
-        """Minibatches of an epoch of one rank."""
+        """The minibatches of an epoch of one rank."""
         return -(-self.batches // self.gpus)
 
 
 def series_of(run: Run) -> list[Series]:
-    """Every series of the run's plan, ready to be predicted."""
+    """Return every series of the run's plan, ready for prediction."""
     tables = run.ended["setup_table_bytes"].dropna().groupby("workload").max()
     checks = run.columns.index[run.columns["stage"] == CHECK_STAGE]
     failed = run.reasons[(run.reasons["status"] == "failed") & (run.reasons["rank"] < 0)]
@@ -126,16 +126,16 @@ def series_of(run: Run) -> list[Series]:
 
 
 def refusal(strategy: Strategy) -> Reason | None:
-    """Why the strategy runs on no GPU of any machine, or ``None`` where one would do.
+    """Return why the strategy runs on no machine's GPU, or ``None`` if it can run on one.
 
-    It is asked about a GPU that no machine has; that alone is no reason.
+    The strategy's check gets a fictitious GPU; a missing device is no reason.
     """
     reason = strategy.skip(_NOWHERE)
     return None if reason is None or reason.kind == "no_device" else reason
 
 
 def _strategy_of(case: Mapping[str, Any]) -> Strategy | None:
-    """``None``: another package's that is not here, or a variant of another version."""
+    """Build a case's strategy; ``None``: it is of a missing package or another version."""
     try:
         return build(str(case["strategy"]), case.get("params"))
     except ValueError:
@@ -143,11 +143,11 @@ def _strategy_of(case: Mapping[str, Any]) -> Strategy | None:
 
 
 def declared_load(declared: Mapping[str, float], table_bytes: float) -> MinibatchLoad:
-    """The average minibatch of what a case declared of an epoch, by column."""
+    """Return the average minibatch from a case's declarations of an epoch, by column."""
     share = 1 / declared["declared_sample_minibatches"]
     sums: dict[str, Any] = {name: declared.get(column, 0.0) for name, column in _PATH.items()}
     requests = {size: declared[name] for size, name in requests_declared(declared).items()}
-    # What stands there without a value is decided by the page cache.
+    # A declaration without a value depends on the page cache.
     uncounted = None if sums["disk_payload_bytes"] else 0.0
     read = sums["gpu_link_read_bytes"]
     costs = {name: share * declared[column] for name, column in _TRAINING.items()}
@@ -173,16 +173,16 @@ def declared_load(declared: Mapping[str, float], table_bytes: float) -> Minibatc
 
 
 def declared_facts(run: Run) -> dict[SeriesName, dict[str, float]]:
-    """Series → column → what it declared of an epoch, of all ranks."""
+    """Return series → column → its declaration of an epoch, for all ranks."""
     said = run.declared.groupby(KEYS).last()
     return {key: of.dropna().to_dict() for key, of in said.iterrows()}  # type: ignore[misc]
 
 
 def _measured(run: Run) -> dict[str, dict[str, Any]]:
-    """Workload → what the run measured and no profile knows, of an epoch, as fields of a load.
+    """Return workload → the run's measurements that no profile has, by epoch, as fields of a load.
 
-    A profile's rate of sampling may be another program's, and is of its processor: it is the run's,
-    of several ranks the slowest one's. Noisy cases count where a workload has no others.
+    The run's time of sampling is used, the slowest rank's, because a profile's rate may be another
+    program's and is of its processor. Noisy cases count if a workload has no others.
     """
     found = {}
     names = [*KEYS, "basis", "rank", "noisy", "sample_s"]
@@ -202,7 +202,7 @@ def _measured(run: Run) -> dict[str, dict[str, Any]]:
 
 
 def _why(run: Run, key: SeriesName) -> str:
-    """Why a series declared too little."""
+    """Return why a series declared too little."""
     ended, told = (
         of[(of[KEYS] == list(key)).all(axis=1)] for of in (run.ended.reset_index(), run.reasons)
     )
@@ -217,7 +217,7 @@ def _why(run: Run, key: SeriesName) -> str:
 
 
 def profile_of(run: Run) -> LinkProfile | None:
-    """The profile that the run's epochs were predicted for, if any.
+    """Return the profile of the run's predictions, if any.
 
     Raises:
         ProfileError: its file cannot be read.
@@ -227,10 +227,10 @@ def profile_of(run: Run) -> LinkProfile | None:
 
 
 def predictions(run: Run, profile: LinkProfile) -> list[tuple[Series, tuple[EpochPrediction, ...]]]:
-    """Every series of the run on the machine of ``profile``, at both ends of its ranges.
+    """Predict every series of the run on the machine of ``profile``, at both ends of its ranges.
 
-    In the order of the plan, for as many GPUs as a workload has ranks. What runs on no GPU, or of
-    which the run says too little, is unknown.
+    Series are in the order of the plan, with as many GPUs as a workload has ranks. A series that
+    runs on no GPU, or declares too little, is unknown.
     """
 
     def epochs(one: Series) -> tuple[EpochPrediction, ...]:
@@ -243,13 +243,13 @@ def predictions(run: Run, profile: LinkProfile) -> list[tuple[Series, tuple[Epoc
 
 
 def predict(run: Run, profile: LinkProfile) -> list[Row]:
-    """Predictions as rows: ``basis`` predicted, ``machine`` the profile's name, repeat 0.
+    """Return predictions as rows: ``basis`` predicted, ``machine`` the profile's name, repeat 0.
 
-    Where the profile knows ranges, epoch 0 is with their low ends and epoch 1 with the high ones.
-    For each series the ``wall_time`` of ``epoch``, ``sample``, ``fetch`` and ``train`` (what
-    training waited for, and training: they add up to the epoch); in ``fetch`` what disk, gathering
-    and transfer would take alone. What is not known is a row with the reason. ``borrowed`` names
-    stages whose time the run measured.
+    If the profile has ranges, epoch 0 is with their low ends and epoch 1 with the high ones. Each
+    series has the ``wall_time`` of ``epoch``, ``sample``, ``fetch`` and ``train`` (training, and
+    its waits: they add up to the epoch), and in ``fetch`` the times of disk, gathering and transfer
+    alone. An unknown value is a row with the reason. ``borrowed`` names stages whose time the run
+    measured.
     """
     commits = [*run.epochs["commit"][-1:], *run.cases["commit"][-1:]]
     commit = str(commits[-1]) if commits else "unknown"
@@ -277,7 +277,7 @@ def predict(run: Run, profile: LinkProfile) -> list[Row]:
 
 
 def is_prediction(row: Row) -> bool:
-    """Whether a row was predicted."""
+    """Return whether a row is a prediction."""
     return row.basis == "predicted"
 
 
@@ -301,6 +301,6 @@ def _rows(
             reason = "unknown: " + "; ".join(unknown or epoch.unknown)
             yield make.missing(stage, metric, "s", source, reason, epoch=number)
         else:
-            # What is alike at two ends must not differ by the rounding of a long sum.
+            # Equal values at both ends must stay equal after the rounding of a long sum.
             value = float(f"{seconds:.11g}")
             yield make.ok(stage, metric, "s", value, source + said, epoch=number)

@@ -1,7 +1,7 @@
-"""What the link model knows of a machine: constants, each with its unit and its source.
+"""Define a profile of a machine: the link model's constants, each with its unit and its source.
 
-A constant that nobody has published or measured has no value, and its source says why: what needs
-it is predicted as unknown. Of some only a range is known: a caller predicts with both ends. A
+A constant that nobody has published or measured has no value, and its source says why: predictions
+that need it are unknown. Some constants have only a range: a caller predicts with both ends. A
 profile is a TOML file, a shipped one by its name, one of the user's own by its path:
 
 [link]
@@ -30,40 +30,40 @@ from gatherbench.plugins import nearest
 PROFILES_FOLDER = Path(__file__).parent / "profiles"
 #: The machine of the paper's evaluation (Min et al., PVLDB 14(11) 2021) on its faster link.
 DEFAULT_PROFILE = "rtx3090-pcie4"
-#: Tables and keys of earlier profiles; nothing asks for them any more.
+#: Tables and keys of earlier profiles, which are ignored.
 _GONE = ("loop", "network", "node", "peer")
 _GONE_KEYS = ("copy.to_host", "disk.block", "gpu.replay")
 
 Number = Annotated[float, Field(strict=True)]
-#: A curve: a rate over the bytes of the table that is read (its span) or of a row, of a disk's
-#: reads over so many in flight; ``((bytes, rate), …)``.
+#: A curve ``((bytes, rate), …)``: a rate over the bytes of the table (its span) or of a row, or a
+#: disk's rate over its reads in flight.
 Points = tuple[tuple[Number, Number], ...]
-#: A number or a curve; ``None`` where it is not known.
+#: A number or a curve; ``None``: unknown.
 Value = float | Points | None
 
 
 class ProfileError(ValueError):
-    """A profile that cannot be used; the message names the key and what it may be."""
+    """A profile is invalid; the message names the key and its valid values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What a constant is, as in ``constants.toml``."""
+    """The definition of a constant in ``constants.toml``."""
 
     unit: str
-    low: float  # the least value that makes sense
-    high: float  # the greatest
+    low: float  # the smallest valid value
+    high: float  # the largest valid value
     meaning: str
-    curve: bool = False  # it may be a curve
-    otherwise: str = ""  # why it has no value where a file does not name it; empty: every file must
+    curve: bool = False  # whether it may be a curve
+    otherwise: str = ""  # why it has no value if a file omits it; empty: every file must have it
 
     @property
     def expected(self) -> str:
-        """The values that make sense, in words."""
+        """The valid values, in words."""
         return f"expected {self.low:g} to {self.high:g}" + f" {self.unit}" * (self.unit != "1")
 
     def constant(self, entry: Any) -> Constant:
-        """From its entry in a file, or ``None``; a :class:`ValueError` says what is wrong."""
+        """Read its entry of a file, or ``None``; a :class:`ValueError` has what is wrong."""
         shape = f'expected {{ value = …, unit = "{self.unit}", source = "…" }}'
         if entry is None and not self.otherwise:
             raise ValueError(
@@ -82,7 +82,7 @@ class Spec:
 
 
 class Constant(BaseModel):
-    """One constant of a machine: a number, a curve, or the two ends between which it lies."""
+    """One constant of a machine: a number, a curve, or the two ends of a range."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -90,7 +90,7 @@ class Constant(BaseModel):
     low: Number | Points | None = None
     high: Number | Points | None = None
     unit: str  # an SI unit: ``B/s``, ``B``, ``s``, ``1``, ``1/s``
-    source: str  # the document or measurement that it comes from; without a value, why
+    source: str  # its document or measurement; without a value, why
 
     @model_validator(mode="after")
     def _makes_sense(self, info: ValidationInfo) -> Self:
@@ -118,19 +118,19 @@ class Constant(BaseModel):
 
     @property
     def values(self) -> tuple[float | Points, ...]:
-        """One, the two ends of a range, or none: nothing is known."""
+        """One value, the two ends of a range, or, if it is unknown, none."""
         return tuple(v for v in (self.given, self.low, self.high) if v is not None)
 
     @property
     def value(self) -> float | None:
-        """The number; of a curve its beginning; ``None`` where nothing is known."""
+        """The number, or the first rate of a curve; ``None``: unknown."""
         return self.at(0.0)
 
     def at(self, num_bytes: float) -> float | None:
-        """A curve's rate for ``num_bytes``, else the number; ``None`` where nothing is known.
+        """Return a curve's rate for ``num_bytes``, else the number; ``None``: unknown.
 
-        Straight lines over the bytes' logarithm; outside the measured points the nearest holds.
-        Of a range neither end is the value: :class:`ProfileError`.
+        Rates are interpolated over the bytes' logarithm; outside the measured points the nearest
+        counts. A range has no single value: it raises :class:`ProfileError`.
         """
         if len(self.values) > 1:
             raise ProfileError(
@@ -141,12 +141,12 @@ class Constant(BaseModel):
 
     @property
     def reach(self) -> float | None:
-        """The most bytes that a curve is known of, of a range the less; of a number ``None``."""
+        """The last point's bytes of a curve, the lesser ones of a range; ``None`` for a number."""
         return min((v[-1][0] for v in self.values if isinstance(v, tuple)), default=None)
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """Every number in it: the value, the ends of a range, the rates of curves."""
+        """Every number of it: the value, the ends of a range, the rates of curves."""
         curves = (v if isinstance(v, tuple) else ((0.0, v),) for v in self.values)
         return tuple(rate for points in curves for _, rate in points)
 
@@ -158,10 +158,10 @@ def _at(value: float | Points, num_bytes: float) -> float:
     return float(np.interp(math.log(max(num_bytes, 1.0)), np.log(spans), rates))
 
 
-#: What an entry of a file may hold.
+#: The keys of a file's entry.
 _FIELDS = ("value", "low", "high", "unit", "source")
 _TABLES = tomllib.loads(Path(__file__).with_name("constants.toml").read_text(encoding="utf-8"))
-#: Every constant that a profile has, by its key: the table of a file, and the name in it.
+#: Every constant of a profile, by its key: the table of a file, and the name in it.
 SPECS = {
     f"{t}.{name}": Spec(**spec) for t, specs in _TABLES.items() for name, spec in specs.items()
 }
@@ -169,7 +169,7 @@ SPECS = {
 
 @dataclass(frozen=True, slots=True)
 class LinkProfile:
-    """A machine as the link model sees it: ``constants`` has every key of :data:`SPECS`."""
+    """A machine for the link model: ``constants`` has every key of :data:`SPECS`."""
 
     name: str
     description: str
@@ -177,35 +177,35 @@ class LinkProfile:
 
     @classmethod
     def blank(cls, name: str, description: str, why: str) -> Self:
-        """A machine of which nothing is known yet, for this reason."""
+        """Return a machine without values, for this reason."""
         nothing = {k: Constant(value=None, unit=s.unit, source=why) for k, s in SPECS.items()}
         return cls(name, description, nothing)
 
     def __getitem__(self, key: str) -> Constant:
-        """The constant of this key, e.g. ``link.raw_rate``."""
+        """Return the constant of this key, e.g. ``link.raw_rate``."""
         return self.constants[key]
 
     def number(self, key: str, at: float = 0.0) -> float:
-        """:meth:`Constant.at` of a constant; NaN where it is not known."""
+        """Return :meth:`Constant.at` of a constant; NaN: unknown."""
         found = self[key].at(at)
         return math.nan if found is None else found
 
     def why(self, *keys: str) -> tuple[str, ...]:
-        """Of each of these constants that is not known the key and why."""
+        """Return, for each unknown one of these constants, its key and the reason."""
         return tuple(f"{key}: {self[key].source}" for key in keys if not self[key].values)
 
     def unknown(self) -> dict[str, str]:
-        """Key → why, for every constant without a value."""
+        """Return key → reason for every constant without a value."""
         return {key: c.source for key, c in self.constants.items() if not c.values}
 
     def ranges(self) -> list[str]:
-        """The keys of the constants of which only a range is known."""
+        """Return the keys of the constants that have only a range."""
         return [key for key, c in self.constants.items() if len(c.values) > 1]
 
     def ends(self) -> tuple[LinkProfile, ...]:
-        """The machine with every range at its low end, the slow one, and at its high end.
+        """Return the machine with every range at its low end, the slow one, and at its high end.
 
-        Itself where it has no range.
+        Without a range, return the machine itself.
         """
         ranged, ends = self.ranges(), []
         for number in (0, 1) if ranged else ():
@@ -217,13 +217,13 @@ class LinkProfile:
         return tuple(ends) or (self,)
 
     def with_constant(self, key: str, value: Value, source: str, *, high: Value = None) -> Self:
-        """The same machine with one constant replaced, checked as in a file.
+        """Return the same machine with one constant replaced, checked as in a file.
 
         Args:
-            high: where it is given, ``value`` is the low end of a range.
+            high: if it is given, ``value`` is the low end of a range.
 
         Raises:
-            ProfileError: there is no such key, or it may not have this value.
+            ProfileError: the key is unknown, or the value is invalid for it.
         """
         if key not in SPECS:
             raise ProfileError(
@@ -237,7 +237,7 @@ class LinkProfile:
         return replace(self, constants={**self.constants, key: known})
 
     def to_toml(self) -> str:
-        """The profile as the text of a file, a line for each constant."""
+        """Return the profile as the text of a file, a line for each constant."""
         lines = [f"name = {_toml(self.name)}", f"description = {_toml(self.description)}"]
         for section, keys in itertools.groupby(SPECS, lambda key: key.partition(".")[0]):
             lines += ["", f"[{section}]"]
@@ -249,12 +249,12 @@ class LinkProfile:
 
 
 def profile_names() -> list[str]:
-    """The profiles that come with the package."""
+    """Return the names of the profiles in the package."""
     return sorted(path.stem for path in PROFILES_FOLDER.glob("*.toml"))
 
 
 def profile_of_machine(machine: str, otherwise: str = DEFAULT_PROFILE) -> LinkProfile:
-    """The shipped profile that was fitted on this machine, else the one called ``otherwise``."""
+    """Return the shipped profile that was fitted on this machine, else ``otherwise``."""
     return load_profile(machine if machine in profile_names() else otherwise)
 
 
@@ -262,7 +262,7 @@ def load_profile(name_or_path: str | Path) -> LinkProfile:
     """Read and check a profile: the name of a shipped one, or a path that ends in ``.toml``.
 
     Raises:
-        ProfileError: there is none, or it is wrong; the message names each key and what it may be.
+        ProfileError: it is missing or wrong; the message names each key and its valid values.
     """
     path = Path(name_or_path)
     if path.suffix != ".toml":
@@ -303,5 +303,5 @@ def load_profile(name_or_path: str | Path) -> LinkProfile:
 
 
 def _toml(value: str | float | Points) -> str:
-    """A text, a number or a list, which JSON writes as TOML does."""
+    """Format a text, a number or a list, which JSON writes as TOML does."""
     return json.dumps(value, ensure_ascii=False)

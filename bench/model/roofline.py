@@ -1,9 +1,9 @@
-"""A run beside the model: how near each strategy comes to the link, and how far the model is off.
+"""Compare a run with the link's limits and with the model.
 
-The roofline shows the rows that cross the link per second, beside three roofs of the machine: the
-copy engine's peak, what multiprocessors read at best from a table of that span, and the raw link. A
+The roofline shows the rows that cross the link per second, and three limits of the machine: the
+copy engine's peak, the multiprocessors' best rate from a table of that span, and the raw link. A
 strategy that hides its fetches behind training is measured over the whole epoch: its percentage is
-then a lower bound of how busy the link is. Rows off a disk have a fourth roof: its reads and bytes.
+then a lower bound of the link's use. Rows off a disk have a fourth limit: its reads and bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Roofs:
-    """What the link of a machine gives at best, B/s of payload; NaN where it is not known."""
+    """The limits of a machine's link, B/s of payload; NaN: unknown."""
 
     copy_engine: float = math.nan
     sm_read: float = math.nan
@@ -42,7 +42,7 @@ class Roofs:
 
 
 def roofs(profile: LinkProfile, table_bytes: float) -> Roofs:
-    """The roofs for a table of this span; multiprocessors read whole lines of 128 B."""
+    """Return the limits for a table of this span; multiprocessors read whole lines of 128 B."""
     lines = MinibatchLoad(_GIB, gpu_link_read_bytes=_GIB, gpu_requests={128: _GIB / 128})
     reads = gpu_reads(replace(lines, table_bytes=table_bytes), profile)
     copied = engine_copy(_GIB, profile)
@@ -50,9 +50,9 @@ def roofs(profile: LinkProfile, table_bytes: float) -> Roofs:
 
 
 def least_and_most(items: Sequence[_T], value: Callable[[_T], float]) -> list[tuple[str, _T]]:
-    """Of what both ends of a profile's ranges give the least and the most, each so called.
+    """Return the items with the least and the most value, each with its label.
 
-    One item, called nothing, where both are alike or a value is not known.
+    If the values are equal or one is unknown, return the first item with an empty label.
     """
     if not max(map(value, items)) > min(map(value, items)) * (1 + 1e-9):
         return [("", items[0])]
@@ -60,15 +60,15 @@ def least_and_most(items: Sequence[_T], value: Callable[[_T], float]) -> list[tu
 
 
 def roofline(run: Run, profile: LinkProfile) -> pd.DataFrame:
-    """A line for each series that was measured on a GPU, and for each as modelled.
+    """Return a line for each series that was measured on a GPU, and one for each modelled series.
 
     Columns: :data:`COLUMNS`. ``kind`` is ``measured`` or ``modelled``; ``rate`` is in B/s of rows
-    that cross the link over the time in ``over`` (``fetch`` or ``epoch``; NaN where none cross it),
-    ``of_…`` its shares of the roofs, ``of_disk`` the share of that time that the disk needs;
-    ``fetch_bound`` and ``bound`` are the model's. Where the profile's ranges make more than one
-    rate, ``end`` distinguishes the lines with the least and the most; of what was measured the
-    share of a roof that ranges is NaN. Measured lines mean something only if ``profile`` describes
-    the machine of the run.
+    that cross the link over the time in ``over`` (``fetch`` or ``epoch``; NaN: none cross it),
+    ``of_…`` its shares of the limits, ``of_disk`` the share of that time that the disk needs;
+    ``fetch_bound`` and ``bound`` are the model's. If the profile's ranges make more than one rate,
+    ``end`` distinguishes the lines with the least and the most; a measured line's share of a limit
+    with a range is NaN. Measured lines are valid only if ``profile`` describes the machine of the
+    run.
     """
     measured = _measured_seconds(run)
     records: list[dict[str, Any]] = []
@@ -86,7 +86,7 @@ def roofline(run: Run, profile: LinkProfile) -> pd.DataFrame:
 
 
 def _merged(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The line of both ends: a number that is not the same at both is NaN, words are listed."""
+    """Merge the lines of both ends: numbers that differ become NaN, words are listed."""
     merged = {}
     for name in COLUMNS:
         there = list(dict.fromkeys(line[name] for line in lines))
@@ -97,7 +97,7 @@ def _merged(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _measured_seconds(run: Run) -> dict[SeriesName, dict[str, float]]:
-    """Median seconds an epoch of ``epoch`` and ``fetch`` of each series measured on a GPU."""
+    """Return median seconds of ``epoch`` and ``fetch`` for each series measured on a GPU."""
     found: dict[SeriesName, dict[str, float]] = {}
     for name, table in (("epoch", epoch_times(run)), ("fetch", stage_times(run)["fetch"])):
         for row in table.query("backend == 'cuda' and basis == 'measured'").to_dict("records"):
@@ -131,12 +131,12 @@ def _line(
 
 
 def against_measured(run: Run, profile: LinkProfile) -> pd.DataFrame:
-    """Median epochs of a run on a GPU beside the model's; empty without any.
+    """Compare median epochs of a run on a GPU with the model's; empty without any.
 
     Columns: ``workload``, ``strategy``, ``variant``, ``measured_s``, ``end``, ``modelled_s``,
     ``error`` (modelled over measured, less 1), ``limit_error`` (that of the ratio over ``no_fetch``
-    of the workload), ``bound``. What the model cannot predict is NaN. Where the profile's ranges
-    make more than one epoch there is a line with the shortest and one with the longest (``end``).
+    of the workload), ``bound``. Unknown predictions are NaN. If the profile's ranges make more than
+    one epoch there is a line with the shortest and one with the longest (``end``).
     """
     measured = _measured_seconds(run)
     records = [
