@@ -1,4 +1,4 @@
-"""``gatherbench doctor`` lists what this machine has, and what cannot be measured without the rest.
+"""``gatherbench doctor`` lists what this machine has, what it lacks, and what is lost by that.
 
 It only looks and changes nothing; a remedy is a sentence for the reader. What a probe's cases need
 and lack is listed with those cases. A sensor that exists may still refuse, so every meter really
@@ -81,7 +81,7 @@ def _missing(name: str, why: Reason, lost: str) -> Finding:
 
 
 def _seen_gpus() -> list[GpuInfo]:
-    """Return the GPUs, the one that a run uses first; none where NVML does not answer."""
+    """Return the GPUs, the one that a run uses first; an empty list if NVML is silent."""
     try:
         gpus = list_gpus()
     except SensorUnavailableError:

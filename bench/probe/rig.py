@@ -43,7 +43,7 @@ _CHUNK = 1 << 27
 
 
 class ProbeError(RuntimeError):
-    """The probe cannot measure anything, or cannot save rows."""
+    """The probe is unable to measure or to save rows."""
 
 
 class RefusedError(RuntimeError):

@@ -38,7 +38,7 @@ class NeighborSampler(Sampler):
     Every layer samples anew for all its targets (see :mod:`.minibatch`). A target with no more
     neighbours than the fan-out keeps them all. Parallel edges count separately: a neighbour that is
     listed twice is twice as likely and may be drawn twice. Self-loops are edges like any other; a
-    node without neighbours gets none.
+    node without neighbours has no edges.
 
     The same seed gives the same minibatch, bit for bit, on every machine and with any number of
     threads. Calls from several threads wait for one another (give each thread a :meth:`clone` to

@@ -59,7 +59,7 @@ def drawn_ahead(workers: Sequence[Callable[[*Ts], T]], tasks: Iterable[tuple[*Ts
     """Give each task's minibatch in order; each is drawn by a thread of one of the workers.
 
     Threads start with the request for the first minibatch. All have ended when the iterator has
-    ended, raised or was closed; minibatches that are no longer needed do not begin.
+    ended, raised or was closed; unneeded minibatches are cancelled before they begin.
 
     Args:
         workers: draw a minibatch of a task; each is called by one thread at a time.

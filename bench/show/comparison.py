@@ -47,8 +47,8 @@ NOT_JUDGED = 3
 def exit_status(table: pd.DataFrame, metrics: Sequence[str] = (), *, strict: bool = False) -> int:
     """Return 1 if a deciding line is SLOW or a case failed in B; :data:`NOT_JUDGED`; else 0.
 
-    A comparison is not judged if nothing measured has a verdict (if nothing was measured, nothing
-    computed); with ``strict``, if any deciding line has none.
+    A comparison is not judged if all measured lines (else all computed ones) lack a verdict; with
+    ``strict``, if any deciding line does.
     """
     chosen = deciding(table, metrics)
     if chosen["verdict"].isin(BAD).any():

@@ -49,7 +49,7 @@ STAGE_COLOURS = {"sample": "sky", "fetch": "vermilion", "train": "green", "other
 EXCHANGE_COLOURS = {"all_reduce": ("all-reduce", "purple"), "wait": ("wait for ranks", "yellow")}
 
 #: Settings of matplotlib while a figure is drawn and saved.
-RC: Any = {  # matplotlib's stubs require every key
+RC: Any = {  # matplotlib's stubs list the allowed keys
     "font.size": 9,
     "axes.titlesize": 9.5,
     "axes.titlelocation": "left",
