@@ -17,15 +17,15 @@ from torch import Tensor
 class MiniBatch:
     """One minibatch of ``S`` seed nodes that needs ``B`` feature rows, sampled over ``L`` layers.
 
+    Tensors on a GPU are complete: no work that makes them is pending.
+
     Attributes:
         input_ids: int64 ``[B]``, distinct node ids; the first ``S`` are the seed nodes.
         edges: ``L`` tensors int64 ``[2, E_k]`` in local numbers (positions in ``input_ids``),
             from the seeds outwards; row 0 is the source (``< num_nodes[k + 1]``), row 1 the
             target (``< num_nodes[k]``).
-        Tensors on a GPU are complete: no work that makes them is pending.
         num_nodes: ``L + 1`` counts, ``num_nodes[0] = S``, ``num_nodes[L] = B``, non-decreasing.
-        kinds: the kind of each edge of a relational graph, for a model that needs it: ``L`` tensors
-            int64 ``[E_k]`` (:mod:`.typed`); else empty.
+        kinds: each edge's kind (:mod:`.typed`), ``L`` tensors int64 ``[E_k]``; empty if not needed.
     """
 
     input_ids: Tensor
