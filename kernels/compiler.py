@@ -1,10 +1,10 @@
-"""Compiles the kernels with NVRTC, once for each machine, without a driver and without nvcc.
+"""Compile the kernels with NVRTC, once on each machine, without a driver or nvcc.
 
-NVRTC comes as a Python wheel and makes a cubin for any architecture it knows, so a machine without
-a GPU compiles (and disassembles, see ``tools/sass.py``) what another one runs. Compiled kernels are
-kept on disk under a key of source, options, architecture and compiler version, in a folder of this
-user's alone. Files appear whole or not at all, so processes that compile the same kernel at the
-same time do not disturb each other.
+NVRTC comes as a Python wheel and makes a cubin for any architecture it knows. So a machine without
+a GPU can compile (and disassemble, see ``tools/sass.py``) kernels for another one. Compiled kernels
+are cached on disk under a key of source, options, architecture and compiler version, in a folder
+that only this user can write. Files are written atomically, so processes may compile the same
+kernel at the same time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gatherbench.kernels.private_folder import cache_folder, private_folder
 KERNEL_SOURCE = Path(__file__).resolve().with_name("gather.cu")
 #: The name of the kernel in every cubin.
 KERNEL_NAME = "gather_kernel"
-#: Architectures whose cubins are guarded: Turing, Ampere, Hopper, Blackwell (data centre).
+#: Architectures whose cubins the tests check: Turing, Ampere, Hopper, Blackwell (data centre).
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
 _MAX_CACHE_BYTES = 64 << 20
 #: cuda.core swaps its own modules while it is imported: a second thread would see half of them.
@@ -31,17 +31,17 @@ _importing = threading.Lock()
 
 
 class CompilerError(RuntimeError):
-    """There is no compiler on this machine, or it refused the source."""
+    """This machine has no compiler, or the compiler refused the source."""
 
 
 def cache_dir() -> Path:
-    """Where compiled kernels are kept: ``$GATHERBENCH_KERNEL_CACHE`` or the user's cache."""
+    """Return the folder of compiled kernels: ``$GATHERBENCH_KERNEL_CACHE`` or the user's cache."""
     chosen = os.environ.get("GATHERBENCH_KERNEL_CACHE")
     return Path(chosen) if chosen else cache_folder("kernels")
 
 
 def compiler_version() -> str:
-    """The version of NVRTC, e.g. ``13.0``.
+    """Return the version of NVRTC, e.g. ``13.0``.
 
     Raises:
         CompilerError: NVRTC is not installed; the message names the remedy.
@@ -60,11 +60,11 @@ def compiler_version() -> str:
 
 
 def compile_gather(point: GridPoint, arch: str, *, source: str | None = None) -> bytes:
-    """The cubin of the kernel of ``point``, from the cache if it is there.
+    """Return the cubin of the kernel of ``point``, from the cache if it is there.
 
     Args:
         arch: the real architecture to compile for, e.g. ``sm_90``.
-        source: another source than ``gather.cu``.
+        source: source code to use in place of ``gather.cu``.
 
     Raises:
         CompilerError: there is no compiler, it does not know ``arch``, or it refused the source;
@@ -76,12 +76,12 @@ def compile_gather(point: GridPoint, arch: str, *, source: str | None = None) ->
 
 
 def compile_file(file: str, arch: str) -> bytes:
-    """The cubin of another source beside this module, which has no macros; raises as above."""
+    """Return the cubin of a source file in this folder, without macros; raises as above."""
     return _compile(KERNEL_SOURCE.with_name(file).read_text(), arch, file)
 
 
 def _compile(code: str, arch: str, what: str, macros: list[tuple[str, str]] | None = None) -> bytes:
-    compiler_version()  # says what to install, before anything else can fail
+    compiler_version()  # names what to install, before anything else can fail
     with _importing:
         try:
             from cuda.core import Program, ProgramOptions
@@ -95,7 +95,7 @@ def _compile(code: str, arch: str, what: str, macros: list[tuple[str, str]] | No
         try:
             program = Program(code, "c++", options)
             return bytes(program.compile("cubin", **kept).code)
-        # cuda.core's own error types are private: what is no OSError came from the compiler.
+        # cuda.core's error types are private: any error but an OSError is the compiler's.
         except OSError:
             raise
         except Exception as refused:
@@ -107,9 +107,9 @@ def _compile(code: str, arch: str, what: str, macros: list[tuple[str, str]] | No
 
 @contextlib.contextmanager
 def _disk_cache(folder: Path) -> Iterator[dict[str, Any]]:
-    """What ``Program.compile`` takes to keep its output in ``folder``.
+    """Yield the arguments of ``Program.compile`` that make it cache its output in ``folder``.
 
-    Nothing where others may write there: everything is compiled anew then.
+    Empty where others may write there: then every kernel is compiled anew.
     """
     if not private_folder(folder):
         yield {}

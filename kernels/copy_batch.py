@@ -1,10 +1,10 @@
-"""Rows that the copy engine gathers: one descriptor for each run of rows that lie side by side.
+"""Gather rows by the copy engine: one descriptor for each run of adjacent rows.
 
 ``cuMemcpyBatchAsync`` (CUDA 12.8 on) takes many copies in one call, so neither a core nor a
-multiprocessor touches a byte. NVIDIA's Python binding makes an object of every address. Here the
-driver is given NumPy's arrays as they are; the function of CUDA 13 (``_v2``) is taken where there
-is one, else that of 12.8, which has an argument more (CUDA Driver API, "Memory Management"). The
-host carries out the same descriptors with ``memcpy``.
+multiprocessor touches a byte. NVIDIA's Python binding makes an object of every address; this module
+passes NumPy's arrays directly to the driver. It uses the function of CUDA 13 (``_v2``) if there is
+one, else that of 12.8, which has one more argument (CUDA Driver API, "Memory Management"). The host
+carries out the same descriptors with ``memcpy``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ARGUMENTS = (_ARRAY, _ARRAY, _ARRAY, _COUNT, _ARRAY, _ARRAY, _COUNT)
 
 
 class Copies(NamedTuple):
-    """Descriptors, uint64 ``[K]`` each: bytes from the output's start, the table's, and to copy."""
+    """Descriptors, uint64 ``[K]`` each: byte offsets in output and table, and bytes to copy."""
 
     to: NDArray[np.uint64]
     source: NDArray[np.uint64]
@@ -35,9 +35,9 @@ class Copies(NamedTuple):
 
 
 def row_copies(ids: NDArray[np.integer[Any]], row_bytes: int) -> Copies:
-    """The copies that bring rows ``ids`` ``[B]``, which are in the table, to a dense output.
+    """Return the copies that bring rows ``ids`` ``[B]``, all in the table, to a dense output.
 
-    A row that follows in the table on the one before it is in the same copy: the fewest that do.
+    Consecutive ids whose rows are adjacent in the table share a copy: the fewest copies possible.
     """
     starts = np.flatnonzero(np.diff(ids, prepend=ids[:1] - 2) != 1) if ids.size else ids
     rows = np.diff(starts, append=ids.size)
@@ -47,7 +47,7 @@ def row_copies(ids: NDArray[np.integer[Any]], row_bytes: int) -> Copies:
 
 
 def copy_on_host(copies: Copies, table: int, out: int) -> None:
-    """Carry the copies out with the processor, between two addresses."""
+    """Carry out the copies with the processor, from address ``table`` to address ``out``."""
     _copy_each(copies.to, copies.source, copies.size, table, out)
 
 
@@ -58,12 +58,12 @@ def _copy_each(to: Any, source: Any, size: Any, table: int, out: int) -> None:
 
 
 def copy_batch(copies: Copies, table: int, out: int, stream: int) -> None:
-    """Queue the copies on ``stream``, a handle that is not 0: the default stream takes none.
+    """Queue the copies on ``stream``, a handle other than 0: the default stream takes no batch.
 
-    The driver has read the descriptors when this returns; table and output have to stay.
+    The driver has read the descriptors when this returns; table and output must stay allocated.
 
     Raises:
-        CudaCallError: the driver has no such call, or refuses this one.
+        CudaCallError: the driver lacks the call, or refuses this one.
     """
     count = copies.size.size
     if count == 0:
@@ -82,7 +82,7 @@ def copy_batch(copies: Copies, table: int, out: int, stream: int) -> None:
 
 
 def batch_refusal() -> Reason | None:
-    """Why the driver here takes no batch of copies, or ``None``."""
+    """Return why the driver here takes no batch of copies; ``None`` if it does."""
     try:
         _call()
     except CudaCallError as error:
@@ -92,7 +92,7 @@ def batch_refusal() -> Reason | None:
 
 @functools.cache
 def _call() -> Callable[..., int]:
-    """The driver's function, without the argument that 12.8 has before the stream."""
+    """Return the driver's function, without 12.8's extra argument before the stream."""
     name = "cuMemcpyBatchAsync"
     try:
         library = ctypes.CDLL("libcuda.so.1")

@@ -1,8 +1,8 @@
-"""Calls into CUDA's own Python bindings, with every status turned into an error that says more.
+"""Call CUDA's own Python bindings, and turn every bad status into an error with an explanation.
 
 torch offers neither registration of existing memory with flags nor a launch of a cubin, so these
-calls go to ``cuda.bindings`` directly. The bindings are imported when something is called: a
-machine without a GPU imports everything and is told, on use, what is missing.
+calls use ``cuda.bindings`` directly. The bindings are imported at the first call: a machine without
+a GPU can import this module, and an error at use names what is missing.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from gatherbench.plugins import installing
 
 HOW_TO_INSTALL = f"{installing('cu13')} (driver 580 or newer), or cu12 in its place"
 NO_DRIVER = "There is no working NVIDIA driver: `nvidia-smi` should say the same"
-#: The least driver by the major version of CUDA (CUDA Toolkit release notes, table 2).
+#: The oldest driver for each major version of CUDA (CUDA Toolkit release notes, table 2).
 LEAST_DRIVER = {12: "525.60", 13: "580.65"}
 
 
 class CudaCallError(RuntimeError):
-    """``call`` failed; ``code`` is the name of its status, e.g. ``cudaErrorNotSupported``."""
+    """A CUDA call failed; ``code`` is the name of its status, e.g. ``cudaErrorNotSupported``."""
 
     def __init__(self, call: str, code: str, text: str, hint: str = "") -> None:
         super().__init__(f"{call} failed: {code} ({text})" + (f". {hint}" if hint else ""))
@@ -29,12 +29,12 @@ class CudaCallError(RuntimeError):
 
 
 def runtime() -> Any:
-    """The module ``cuda.bindings.runtime``; ``CudaCallError`` where it is not installed."""
+    """Return the module ``cuda.bindings.runtime``; ``CudaCallError`` if it is not installed."""
     return _bindings("runtime")
 
 
 def driver() -> Any:
-    """The module ``cuda.bindings.driver``; raises as :func:`runtime`."""
+    """Return the module ``cuda.bindings.driver``; raises as :func:`runtime`."""
     return _bindings("driver")
 
 
@@ -49,15 +49,15 @@ def _bindings(name: str) -> Any:
 
 
 def call_runtime(name: str, *arguments: Any, hints: dict[str, str] | None = None) -> Any:
-    """Call ``cudaName(*arguments)``; its result without the status, ``None`` if there is none.
+    """Call ``cudaName(*arguments)``; return its result without the status, or ``None``.
 
     Raises:
-        CudaCallError: the status is not success; ``hints`` by status name say what to do.
+        CudaCallError: the status is not success; ``hints`` are remedies by status name.
     """
     module = runtime()
     status, *rest = getattr(module, name)(*arguments)
     if int(status):
-        module.cudaGetLastError()  # reported here: nobody else shall meet it
+        module.cudaGetLastError()  # reported here, so clear it
         hint = (hints or {}).get(status.name, "")
         if status.name == "cudaErrorInsufficientDriver":
             hint = driver_shortage() or NO_DRIVER
@@ -87,14 +87,14 @@ def _result(rest: list[Any]) -> Any:
 
 
 def _text(answer: tuple[Any, bytes | None]) -> str:
-    """What ``cudaGetErrorString`` and its like answer: a status, and the text."""
+    """Return the text of an answer (status, text) of ``cudaGetErrorString`` and the like."""
     return (answer[1] or b"no description").decode()
 
 
 def driver_shortage(major: int | None = None) -> str:
-    """What to do where the driver is too old for CUDA ``major``, by default that of the bindings.
+    """Return the remedy for a driver too old for CUDA ``major`` (default: that of the bindings).
 
-    Empty where the driver serves it, and where there is no driver.
+    Empty where the driver is new enough, and where there is no driver.
     """
     try:
         served = int(call_driver("cuDriverGetVersion"))  # e.g. 12080; needs no GPU, and no cuInit
@@ -111,15 +111,15 @@ def driver_shortage(major: int | None = None) -> str:
 
 
 def device_attribute(name: str, device: int) -> int:
-    """The ``cudaDevAttr…`` called ``name`` of CUDA device ``device``."""
+    """Return attribute ``name`` (``cudaDevAttr…``) of CUDA device ``device``."""
     attribute = getattr(runtime().cudaDeviceAttr, name)
     return int(call_runtime("cudaDeviceGetAttribute", attribute, device))
 
 
 def pointer_kind(address: int) -> str:
-    """Where CUDA believes ``address`` to lie: ``Unregistered``, ``Host``, ``Device``, ``Managed``.
+    """Return CUDA's kind of memory at ``address``: Unregistered, Host, Device or Managed.
 
-    From ``cudaPointerGetAttributes``; ``Host`` is page-locked or registered host memory.
+    It comes from ``cudaPointerGetAttributes``; ``Host`` is page-locked or registered host memory.
     """
     kind: str = call_runtime("cudaPointerGetAttributes", address).type.name
     return kind.removeprefix("cudaMemoryType")

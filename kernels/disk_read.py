@@ -1,13 +1,12 @@
-"""Rows read off a disk past the page cache, many at a time.
+"""Read rows off a disk past the page cache, many at a time.
 
 ``O_DIRECT`` transfers whole blocks to aligned memory, so a row costs the blocks that it touches: a
 row of 512 B costs 4096 B. Two rows of one block may share a read. A table that begins on a block
 costs less than one behind a header of 128 B, where a row of a block's size touches two.
 
 Two engines keep reads in flight: io_uring from one thread, or a thread for each read. The first
-needs liburing, the system's or that of the extra ``disk``, and a kernel that lets it: containers
-often forbid it. Where it cannot be had the second takes its place, and :attr:`RowReader.reason`
-says why.
+needs liburing, the system's or that of the extra ``disk``, and a kernel that allows it; containers
+often forbid it. Without it the second engine runs, and :attr:`RowReader.reason` explains why.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ from gatherbench.kernels.host_memory import empty_table
 from gatherbench.kernels.read_engines import MERGE_BYTES, Reads, open_engine, plan_reads
 from gatherbench.kernels.table_file import LATENCY_BINS, TableFile
 
-#: What is read at a time, at least; a disk whose sectors are larger is read by those.
+#: The smallest read; a disk with larger sectors is read by whole sectors.
 BLOCK_BYTES = 4096
 _LARGEST_BLOCK = 1 << 16
 
 
 class DiskReadError(RuntimeError):
-    """A table that cannot be read off its disk; says which file or row, why, and the remedy."""
+    """A table cannot be read off its disk; the message names file or row, cause and remedy."""
 
 
 def open_direct(path: Path) -> int:
-    """A file descriptor that reads past the page cache.
+    """Open a file descriptor that reads past the page cache.
 
     Raises:
-        DiskReadError: the file cannot be opened, or its file system knows no direct reads.
+        DiskReadError: the file cannot be opened, or its file system has no direct reads.
     """
     try:
         return os.open(path, os.O_RDONLY | os.O_DIRECT)
@@ -53,9 +52,9 @@ def open_direct(path: Path) -> int:
 
 
 def block_bytes(path: Path) -> int:
-    """The block in which ``path`` is read: the smallest of 4096 B or more that its disk takes.
+    """Return the block size for reads of ``path``: the smallest of at least 4096 B that works.
 
-    4096 for a file that cannot be opened here: what a plan for another machine assumes.
+    It is 4096 for a file that cannot be opened here: a plan for another machine assumes that.
 
     Raises:
         DiskReadError: no block up to 64 KiB can be read.
@@ -86,7 +85,7 @@ def _block_of(fd: int, path: Path) -> int:
 
 
 def reads_of(ids: NDArray[np.int64], file: TableFile, merge: bool) -> tuple[int, int]:
-    """Bytes and requests with which :meth:`RowReader.read` gets rows ``ids`` (int64 ``[B]``)."""
+    """Return the bytes and requests of :meth:`RowReader.read` for rows ``ids`` (int64 ``[B]``)."""
     plan = plan_reads(ids, file, block_bytes(file.path), merge)
     return int(plan.sizes.sum()), len(plan.sizes)
 
@@ -96,13 +95,13 @@ class RowReader:
 
     Args:
         engine: ``io_uring`` or ``threads``.
-        depth: how many reads are in flight at most.
-        merge: rows whose blocks overlap or touch share a read, of up to 32 KiB (or one row, where
-            that is longer). Without it each row is a read of its own, repeats too.
+        depth: the most reads in flight.
+        merge: rows whose blocks overlap or touch share a read, of up to 32 KiB (or one row, if
+            that is longer). Without it each row is a separate read, repeats too.
 
     Attributes:
-        engine: the one in use, after a fall back.
-        reason: why it is not the one that was asked for; empty if it is.
+        engine: the engine in use, after any fallback.
+        reason: why it differs from the requested engine; empty if it does not.
 
     Raises:
         ValueError: no such engine, or a depth below 1.
@@ -128,7 +127,7 @@ class RowReader:
             self._block = block = _block_of(self._fd, file.path)
             widest = (file.row_bytes + block - 2) // block * block + block
             self._slot_bytes = max(MERGE_BYTES if merge else 0, widest)
-            # The disk wants memory that is aligned as the file is.
+            # Direct reads need memory that is aligned to the file's blocks.
             room = empty_table((1, depth * self._slot_bytes + block), torch.uint8).numpy()[0]
             self._slots = room[-room.ctypes.data % block :]
             self._engine, self.reason = open_engine(engine, depth)
@@ -144,7 +143,7 @@ class RowReader:
         out: NDArray[np.uint8],
         places: NDArray[np.int64] | None = None,
     ) -> None:
-        """Write row ``ids[i]`` of the file to row ``places[i]`` of ``out``, without them row ``i``.
+        """Write row ``ids[i]`` of the file to row ``places[i]`` of ``out`` (default: row ``i``).
 
         Args:
             ids: int64 ``[B]``.
@@ -156,7 +155,7 @@ class RowReader:
             IndexError: an id or a place lies outside; nothing is read.
             DiskReadError: the disk failed, or the file has become shorter; rows of ``out`` may have
                 been written.
-            RuntimeError: closed.
+            RuntimeError: the reader is closed.
         """
         if self._closed or self._pid != os.getpid():
             raise RuntimeError("RowReader is closed, or was opened by the parent process")
@@ -214,11 +213,11 @@ class RowReader:
         return DiskReadError(f"{what}: {said}")
 
     def counts(self) -> dict[str, int]:
-        """Bytes and reads that were asked of the disk since the reader was opened."""
+        """Return the bytes and reads requested from the disk since the reader was opened."""
         return {"disk_read": self._bytes, "disk_requests": self._requests}
 
     def latencies(self) -> NDArray[np.int64]:
-        """See ``Fetcher.latencies``: from a read's submission until its end was noticed."""
+        """Return latencies from submission of a read to its noticed end: ``Fetcher.latencies``."""
         return self._latencies.copy()
 
     def close(self) -> None:

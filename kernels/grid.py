@@ -1,8 +1,8 @@
 """The grid of launch policies: every way in which the one gather kernel can be specialised.
 
-A :class:`GridPoint` and the size of a batch fix the macros the kernel is compiled with and the
-shape of its launch. Other systems' launches (``policies.py``), our strategies' choices, the host's
-execution and the request accounting all use points of this grid. Nothing here needs a GPU, a
+A :class:`GridPoint` and the size of a batch fix the macros with which the kernel is compiled and
+the shape of its launch. Other systems' launches (``policies.py``), the strategies' choices, the
+host's execution and the request accounting all use points of this grid. This module needs no GPU,
 compiler or torch.
 """
 
@@ -22,7 +22,7 @@ SECTOR_BYTES = 32
 WARP_LANES = 32
 SHIFTS: tuple[Shift, ...] = ("none", "idle", "circular")
 WIDTHS = (1, 2, 4, 8, 16)
-#: (rows, loads) that a lane has in flight; more of both at once would spill.
+#: (rows, loads) that a lane has in flight; more of both at once would spill registers.
 IN_FLIGHT = ((1, 1), (1, 4), (4, 1))
 #: The largest gridDim.x (CUDA C++ Programming Guide, "Technical Specifications").
 MAX_GRID = 2**31 - 1
@@ -33,16 +33,16 @@ class GridPoint:
     """One specialisation of the gather kernel and the shape of its launch.
 
     Attributes:
-        shift: how lanes are placed in a row that does not begin on a line of 128 B; see
+        shift: the placing of lanes in a row that does not begin on a line of 128 B; see
             ``gather.cu``.
         width: bytes that a lane loads at once.
         lanes: lanes that share a row, a power of two up to ``block_threads``; 0 for the flat
-            mapping (one thread a unit, rows end to end).
+            mapping (one thread per unit, rows end to end).
         rows: rows that a lane has in flight at once (1 in the flat mapping).
         loads: loads of one row that a lane has in flight at once.
         index_bytes: bytes of an id, 4 or 8.
         block_threads: threads of a block, a multiple of 32 up to 1024.
-        max_blocks: the grid's cap; ``None`` starts as many blocks as there is work for.
+        max_blocks: the grid's cap; ``None``: as many blocks as the work needs.
     """
 
     shift: Shift = "circular"
@@ -86,7 +86,7 @@ class GridPoint:
 
     @property
     def mapping(self) -> str:
-        """``flat``, ``sub-warp``, ``warp`` or ``block`` (several warps for one row)."""
+        """The mapping's name: ``flat``, ``sub-warp``, ``warp`` or ``block`` (warps share a row)."""
         if self.flat:
             return "flat"
         if self.lanes < WARP_LANES:
@@ -95,14 +95,14 @@ class GridPoint:
 
     @property
     def kernel(self) -> str:
-        """Names the compiled kernel; points that differ only in their launch share it."""
+        """The name of the compiled kernel; points that differ only in their launch share it."""
         mapping = "flat" if self.flat else "rows"
         in_flight = f"r{self.rows}l{self.loads}"
         return f"{self.shift}-{mapping}-{self.width}B-{in_flight}-i{8 * self.index_bytes}"
 
     @property
     def macros(self) -> tuple[tuple[str, str], ...]:
-        """What the kernel is compiled with."""
+        """The macros with which the kernel is compiled."""
         return (
             ("GATHER_SHIFT", str(SHIFTS.index(self.shift))),
             ("GATHER_WIDTH", str(self.width)),
@@ -120,7 +120,7 @@ class GridPoint:
         return self.lanes, self.block_threads // self.lanes
 
     def slots(self, row_bytes: int) -> int:
-        """Places for lanes in one row of ``row_bytes``: its units, and idle places before them.
+        """Return the places for lanes in a row of ``row_bytes``: its units, and idle places first.
 
         In the flat mapping with idle lanes, a row owns as many whole lines as it can touch.
         """
@@ -132,7 +132,7 @@ class GridPoint:
         return units + line_units - 1
 
     def blocks(self, num_ids: int, row_bytes: int) -> int:
-        """gridDim.x for ``num_ids`` rows of ``row_bytes``; 0 when there is nothing to do."""
+        """Return gridDim.x for ``num_ids`` rows of ``row_bytes``; 0 if there is no work."""
         if self.flat:
             work, tile = num_ids * self.slots(row_bytes), self.block_threads * self.loads
         else:
@@ -147,8 +147,8 @@ class GridPoint:
             multiples: addresses of table and output, and the row stride, in bytes.
 
         Raises:
-            ValueError: the row is empty or longer than 2³¹ - 1 - 128 bytes, or something is no
-                multiple of ``width``.
+            ValueError: the row is empty or longer than 2³¹ - 1 - 128 bytes, or one of the values is
+                not a multiple of ``width``.
         """
         if not 0 < row_bytes < 2**31 - LINE_BYTES:
             raise ValueError(f"row_bytes = {row_bytes}: expected 1 to {2**31 - LINE_BYTES - 1}")
@@ -160,5 +160,5 @@ class GridPoint:
 
 
 def access_width(*multiples: int, at_most: int = 16) -> int:
-    """The widest access (1, 2, 4, 8 or 16 B) that is aligned for rows, strides and addresses."""
+    """Return the widest access (1, 2, 4, 8 or 16 B) aligned for rows, strides and addresses."""
     return math.gcd(at_most, *multiples)

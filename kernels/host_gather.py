@@ -1,21 +1,20 @@
-"""The CPU's gather at its best: compiled loops on every core, given tensors of any dtype.
+"""Gather on the CPU as fast as possible: compiled loops on every core, for tensors of any dtype.
 
-A conventional pipeline is only as slow as its gather, and a benchmark that slows it down flatters
-everything it is compared with. So this one is measured against ``torch.index_select`` and against
-plain memcpy (``bench/regress/bench_gather.py``).
+A slow CPU gather would flatter every path that is compared with it. So this one is measured against
+``torch.index_select`` and against plain memcpy (``bench/regress/bench_gather.py``).
 
 Two things make it faster than ``torch.index_select``. The ids are known in advance, so the lines of
 a row some distance ahead are prefetched while the current row is copied: the misses of many rows
 overlap. And a row is copied by the C library's ``memcpy``, which picks the widest moves of the CPU
-at hand. Streaming (non-temporal) stores were tried: row by row they lost at most widths, through a
-block that fits the L1 cache they won or lost a tenth, and they leave nothing in the caches for
-whoever reads the batch next.
+at hand. Streaming (non-temporal) stores do not pay: row by row they lose at most widths, through a
+block that fits the L1 cache they win or lose a tenth, and they leave nothing in the caches for the
+next reader of the batch.
 
-The loops and their threads are those of :mod:`gatherbench.kernels.native_threads`: they know
-addresses and no dtypes, hold no lock, and stay. numba's own parallel loops abort the process when
-two Python threads enter them at once, which is what a background gather beside a sampler does. A
-thread takes chunks of a job from a common counter: whoever comes late leaves more to the others.
-The caller begins at once, and a small gather stays in the calling thread.
+The loops and their threads are those of :mod:`gatherbench.kernels.native_threads`: they use
+addresses and no dtypes, hold no lock, and persist. numba's own parallel loops abort the process
+when two Python threads enter them at once, as a background gather and a sampler do. A thread takes
+chunks of a job from a common counter, so that the others do the work of a late thread. The caller
+begins at once, and a small gather stays in the calling thread.
 """
 
 from __future__ import annotations
@@ -30,30 +29,30 @@ from torch import Tensor
 
 from gatherbench.kernels.native_threads import LINE_BYTES, Done, Job, NativeThreads, gather_here
 
-#: What a thread takes at a time, at most. A gather of no more stays in the calling thread:
-#: waking another costs some 40 µs, in which one thread copies about as much.
+#: The most that a thread takes at a time. A gather of at most that size stays in the calling
+#: thread: waking another costs some 40 µs, in which one thread copies about as much.
 CHUNK_BYTES = 512 << 10
-#: Of a gather that is shared each thread takes so many chunks, if none is late: all wait for the
-#: last one, and whoever holds that may not be running. Smaller ones would lose the prefetching.
+#: In a shared gather each thread takes this many chunks, if no thread is late: all wait for the
+#: last chunk, whose thread may not be running. Smaller chunks would lose the prefetching.
 _CHUNKS, _LEAST_CHUNK_BYTES = 8, 64 << 10
-#: Prefetch this much ahead, but no fewer and no more rows than the bounds that follow: measured
-#: at row sizes of 4 B to 8 KiB; about a third of an L1 cache, and few rows gain beyond 32.
+#: Bytes to prefetch ahead, and the fewest and most rows: measured at row sizes of 4 B to 8 KiB;
+#: about a third of an L1 cache, and few rows gain beyond 32.
 _AHEAD_BYTES, _MIN_AHEAD, _MAX_AHEAD = 16 << 10, 4, 32
 
 
 def numbers_of_threads(cores: int) -> list[int]:
-    """Those that are worth a try: all, three quarters, half, and so on."""
+    """List the numbers of threads to try: all cores, three quarters, half, and so on."""
     halves = [cores >> k for k in range(cores.bit_length())]
     return sorted({*halves, *(3 * n // 4 for n in halves if n >= 4)})
 
 
 def available_cores() -> int:
-    """The cores that this process may run on."""
+    """Return the number of cores on which this process may run."""
     return len(os.sched_getaffinity(0))
 
 
 class Begun:
-    """A gather that threads do while the caller goes on; it holds what they read and write."""
+    """A gather that threads do while the caller goes on; it keeps their tensors alive."""
 
     def __init__(self, threads: NativeThreads, number: int, tensors: Tensors) -> None:
         self._threads, self._number, self._tensors = threads, number, tensors
@@ -61,11 +60,11 @@ class Begun:
 
     @property
     def number(self) -> int:
-        """That of the job."""
+        """The number of the job."""
         return self._number
 
     def result(self, *, help_first: bool = False) -> float:
-        """Wait until it is done; the seconds that it took, 0 where that has been asked before.
+        """Wait until it is done; return the seconds that it took (0 in later calls).
 
         Raises:
             IndexError: as :meth:`HostGather.gather`.
@@ -80,7 +79,7 @@ class Begun:
 
 
 class Tensors(NamedTuple):
-    """Those of a gather, see :meth:`HostGather.gather`."""
+    """The tensors of a gather, see :meth:`HostGather.gather`."""
 
     table: Tensor
     ids: Tensor
@@ -89,7 +88,7 @@ class Tensors(NamedTuple):
     then: Tensor | None
 
     def require(self, done: Done) -> None:
-        """Raise what went wrong."""
+        """Raise the error of a job that failed."""
         if done.dropped:
             raise RuntimeError("the fetcher was closed before this fetch began")
         if (at := done.bad) < 0:
@@ -104,8 +103,8 @@ class Tensors(NamedTuple):
 class HostGather(AbstractContextManager["HostGather"]):
     """Gathers rows and copies buffers in host memory on ``threads`` threads (default: all cores).
 
-    May be called from several threads at once, and after a fork: the child gets threads of its
-    own. Compiles its loops when made (the result is cached on disk), not during the first gather.
+    It may be called from several threads at once, and after a fork: the child gets its own threads.
+    It compiles its loops when made (the result is cached on disk), not during the first gather.
     """
 
     def __init__(self, threads: int | None = None) -> None:
@@ -131,11 +130,11 @@ class HostGather(AbstractContextManager["HostGather"]):
             table: ``[N, D]``, any dtype.
             ids: ``[B]``, int32 or int64.
             out: ``[B, D]``, the table's dtype; must not overlap the table. With ``positions`` it
-                may have more rows, and those that no position names are left as they are.
+                may have more rows; rows without a position do not change.
             positions: int64 ``[B]``, distinct rows of ``out``.
-            then: like ``out``, to which each chunk goes on while others are gathered.
+            then: like ``out``; each chunk is copied on to it while others are gathered.
 
-        All lie in host memory and are contiguous. The calling thread gives Python's lock away
+        All lie in host memory and are contiguous. The calling thread releases Python's lock
         once.
 
         Raises:
@@ -146,10 +145,10 @@ class HostGather(AbstractContextManager["HostGather"]):
         self._begin(tensors, helped=True).result(help_first=True)
 
     def rows(self, table: Tensor, ids: Tensor) -> Tensor:
-        """The rows ``ids`` of ``table`` in memory of their own; see :meth:`gather`.
+        """Return the rows ``ids`` of ``table`` in fresh memory; see :meth:`gather`.
 
-        Few enough are gathered in the calling thread by one call, of which no other thread hears.
-        ``table`` and ``ids`` are not looked at again: they fit, but for the values of the ids.
+        A few rows are gathered in the calling thread by one call, without any other thread.
+        ``table`` and ``ids`` must fit each other: only the values of the ids are checked.
         """
         out = torch.empty((ids.numel(), table.shape[1]), dtype=table.dtype, device="cpu")
         row_bytes = table.shape[1] * table.element_size()
@@ -163,9 +162,9 @@ class HostGather(AbstractContextManager["HostGather"]):
         return out
 
     def begin(self, table: Tensor, ids: Tensor, out: Tensor, then: Tensor | None = None) -> Begun:
-        """The same, done by other threads alone; this one goes on. Nobody may change what is read.
+        """Gather by other threads while this one goes on; the inputs must not change meanwhile.
 
-        What is wrong with an id comes out of :meth:`Begun.result`.
+        :meth:`Begun.result` raises the error of a bad id.
         """
         return self._begin(Tensors(table, ids, out, None, then), helped=False)
 
@@ -178,7 +177,7 @@ class HostGather(AbstractContextManager["HostGather"]):
         count, row_bytes = ids.numel(), table.shape[1] * table.element_size()
         if row_bytes == 0:
             count = 0
-        cost = max(row_bytes, LINE_BYTES)  # a row costs a line at least
+        cost = max(row_bytes, LINE_BYTES)  # a row costs at least a line
         largest = max(1, CHUNK_BYTES // cost)
         pieces = -(-count // largest)
         threads = max(1, min(self.threads, pieces))
@@ -197,7 +196,7 @@ class HostGather(AbstractContextManager["HostGather"]):
         if size != out.numel() * out.element_size():
             raise ValueError(f"out: expected {size} bytes as in the source")
         _check_host(source=source, out=out)
-        # Long copies: the C library's memcpy writes past the caches only when it sees them whole.
+        # Long pieces: the C library's memcpy bypasses the caches only for one long copy.
         chunk = max(CHUNK_BYTES, -(-size // self.threads))
         job = Job(total=size, chunk=chunk, source=source.data_ptr(), out=out.data_ptr())
         native = self._usable()
@@ -205,12 +204,12 @@ class HostGather(AbstractContextManager["HostGather"]):
         native.done(number, help_first=True)
 
     def shares(self, count: int, row_bytes: int) -> bool:
-        """Whether a gather of so many rows is shared by threads."""
+        """Tell whether several threads share a gather of ``count`` rows."""
         return count > max(1, CHUNK_BYTES // max(row_bytes, LINE_BYTES))
 
     @property
     def native(self) -> NativeThreads:
-        """The threads, which count what they do."""
+        """The threads, which count their work."""
         return self._native
 
     def close(self) -> None:

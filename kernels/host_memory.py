@@ -1,4 +1,4 @@
-"""Host memory for large tables: anonymous, backed by huge pages where the kernel grants them.
+"""Allocate host memory for large tables: anonymous, in huge pages where the kernel grants them.
 
 A random gather touches a new page with almost every row. With pages of 4 KiB each touch also
 misses the TLB, and the page walk costs about as much as the row; with pages of 2 MiB it mostly
@@ -28,24 +28,24 @@ from gatherbench.kernels.modes import plain_torch
 
 #: The size of a transparent huge page on x86-64 and on arm64 with 4 KiB base pages.
 HUGE_PAGE = 2 << 20
-#: GiB of host memory that there will be; see :func:`available_bytes`.
+#: GiB of host memory that will be available; see :func:`available_bytes`.
 MEMORY_VARIABLE = "GATHERBENCH_MEMORY_GIB"
-#: How Linux calls "do not refuse this because of the memory there is now"; Python has no name for
-#: it before 3.13.
+#: Linux's flag for "do not refuse this because of the current memory"; Python has no name for it
+#: before 3.13.
 _MAP_NORESERVE = 0x4000
-#: Where memory comes as it is used: touched at once, and how long more of it is waited for.
+#: On machines whose memory grows with use: bytes to touch at once, and seconds to wait for more.
 _TOUCH_BYTES, _GROWTH_S, _LOOK_S = 1 << 30, 5.0, 0.02
-#: What a core touches at a time: many chunks of UVM, which has a lock for each.
+#: Bytes that a core touches at a time: many chunks of UVM, which has a lock for each.
 _WRITTEN_BYTES = 32 << 20
 
 
 def available_bytes() -> int:
-    """Bytes of host memory to be had: what ``$GATHERBENCH_MEMORY_GIB`` says, or else the kernel.
+    """Return the available bytes of host memory: ``$GATHERBENCH_MEMORY_GIB``, or the kernel's.
 
-    No more in either case than the process's cgroup leaves it, as in a container.
+    In both cases the process's cgroup, as in a container, limits the number.
 
-    Some virtual machines begin with little memory and are given more as they use it: there the
-    kernel speaks of what there is now, and only the user knows what there will be.
+    Some virtual machines begin with little memory and get more as they use it: there the kernel
+    reports the memory of now, and only the user knows how much there will be.
     """
     said = os.environ.get(MEMORY_VARIABLE)
     left = available_in_cgroup()
@@ -57,7 +57,7 @@ def available_bytes() -> int:
 
 
 def empty_table(shape: tuple[int, int], dtype: torch.dtype, *, shared: bool = False) -> Tensor:
-    """A zeroed table ``[N, D]`` in anonymous memory, every page present.
+    """Allocate a zeroed table ``[N, D]`` in anonymous memory, with every page present.
 
     Tables of at least one huge page start at a huge-page boundary and ask for transparent huge
     pages; where those are switched off (``never`` in
@@ -85,10 +85,10 @@ def empty_table(shape: tuple[int, int], dtype: torch.dtype, *, shared: bool = Fa
 
 
 def resident_copy(table: Tensor | NDArray[np.generic]) -> Tensor:
-    """A copy of ``table`` ``[N, D]`` made by :func:`empty_table`.
+    """Copy ``table`` ``[N, D]`` to memory of :func:`empty_table`.
 
-    Meant for memory-mapped feature files: they are read once, in order, and later gathers find
-    every row in memory. Takes NumPy arrays (read-only maps too) and host tensors.
+    It is meant for memory-mapped feature files: they are read once, in order, and later gathers
+    find every row in memory. It takes NumPy arrays (read-only maps too) and host tensors.
     """
     source = table if isinstance(table, Tensor) else tensor_of(table)
     rows, width = source.shape
@@ -96,19 +96,19 @@ def resident_copy(table: Tensor | NDArray[np.generic]) -> Tensor:
 
 
 def tensor_of(array: NDArray[Any]) -> Tensor:
-    """``array`` as a tensor over the same memory; nobody may write to that of a read-only one."""
+    """Return ``array`` as a tensor over the same memory; never write to that of a read-only one."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of a read-only one
         return torch.from_numpy(array)
 
 
 def _map(size: int, *, shared: bool) -> Tensor:
-    """``size`` anonymous bytes at a huge-page boundary; the tensor keeps the mapping alive."""
+    """Map ``size`` anonymous bytes at a huge-page boundary; the tensor keeps the map alive."""
     try:
         # Not Python's default, MAP_SHARED: shared memory gets no transparent huge pages on most
         # systems.
         flags = (mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE) | mmap.MAP_ANONYMOUS
-        if MEMORY_VARIABLE in os.environ:  # the kernel would refuse more than it has today
+        if MEMORY_VARIABLE in os.environ:  # the kernel would refuse more than it has now
             flags |= _MAP_NORESERVE
         mapping = mmap.mmap(-1, size + HUGE_PAGE, flags=flags)
     except OSError as error:
@@ -123,9 +123,9 @@ def _map(size: int, *, shared: bool) -> Tensor:
 def touch(flat: Tensor) -> None:
     """Write once to every page of ``flat`` (uint8), on each core, so that all faults happen here.
 
-    48 GiB of managed memory take 3.0 s so on 16 cores, 6.0 on 4, and 11.9 by
-    ``cudaMemPrefetchAsync``, on an H200's host that had the memory; the GPU reads them equally
-    fast.
+    For 48 GiB of managed memory on an H200's host this takes 3.0 s on 16 cores and 6.0 s on 4;
+    ``cudaMemPrefetchAsync`` takes 11.9 s. The host had the memory already; the GPU reads both
+    equally fast.
     """
 
     def write(begin: int) -> None:
@@ -138,10 +138,10 @@ def touch(flat: Tensor) -> None:
 
 
 def _paced(size: int) -> Iterator[slice]:
-    """The pieces in which to touch ``size`` bytes.
+    """Yield the pieces in which to touch ``size`` bytes.
 
-    Where memory comes as it is used, this goes no faster than it comes: a kernel that runs out of
-    memory meanwhile ends the process.
+    On machines whose memory grows with use, this waits for the memory to grow: a kernel that runs
+    out of memory meanwhile kills the process.
     """
     wait = MEMORY_VARIABLE in os.environ
     step = _TOUCH_BYTES if wait else max(1, size)
@@ -152,7 +152,7 @@ def _paced(size: int) -> Iterator[slice]:
 
 
 def _has_come(size: int) -> bool:
-    """Whether so many bytes are free now, or within some seconds."""
+    """Tell whether ``size`` bytes are free now, or become free within some seconds."""
     deadline = time.monotonic() + _GROWTH_S
     while psutil.virtual_memory().available < size:
         if time.monotonic() > deadline:

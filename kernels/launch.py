@@ -1,12 +1,12 @@
-"""Launches kernels on the GPU, the gather before all, on torch's current stream.
+"""Launch kernels on the GPU, above all the gather, on torch's current stream.
 
-Nothing is copied and nothing waits: a launch is queued behind what the current stream holds. The
-table may lie anywhere that the GPU can read (``mapped_memory.py``). It is given by address, because
-on some machines a CPU tensor has another address for the GPU.
+A launch copies nothing and does not wait: it is queued behind the current stream's work. The table
+may lie anywhere that the GPU can read (``mapped_memory.py``). It is given by address, because on
+some machines the GPU has another address for a CPU tensor.
 
-The kernel never follows a bad id: its row becomes zeros, and the id is left in ``bad_id`` where
-that is given. To read that word back the host waits for the gather, so it is read once behind many:
-ids that lie on the GPU cost no wait. Those that come from the host are checked there, before.
+The kernel never follows a bad id: its row becomes zeros, and the id is stored in ``bad_id`` if that
+is given. To read that word the host waits for the gather, so it reads it once after many gathers:
+ids on the GPU need no wait each time. Ids on the host are checked there, before the launch.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _ARGUMENTS = (
     ctypes.c_int,  # row_bytes
     ctypes.c_void_p,  # bad_id
 )
-#: Of a block of :func:`launch_threads`.
+#: Threads of a block of :func:`launch_threads`.
 BLOCK_THREADS = 128
 
 
@@ -67,16 +67,16 @@ class Table:
 
 @functools.cache
 def architecture(device: torch.device) -> str:
-    """The real architecture of a CUDA device, e.g. ``sm_90``."""
+    """Return the real architecture of a CUDA device, e.g. ``sm_90``."""
     major, minor = torch.cuda.get_device_capability(device)
     return f"sm_{major}{minor}"
 
 
 @functools.cache
 def load_kernel(cubin: bytes, name: str) -> Any:
-    """The kernel ``name`` of ``cubin``, ready for :func:`launch_kernel` on any device.
+    """Load kernel ``name`` of ``cubin``, ready for :func:`launch_kernel` on any device.
 
-    Loaded as a library, not as a module, so it belongs to no context: the launch takes the one of
+    It is loaded as a library, not as a module, so it belongs to no context: the launch uses that of
     its stream. It stays loaded until the process ends.
 
     Raises:
@@ -90,12 +90,12 @@ def load_kernel(cubin: bytes, name: str) -> Any:
             raise CudaCallError(refused.call, refused.code, "the cubin", shortage) from refused
         raise
     kernel = call_driver("cuLibraryGetKernel", library, name.encode())
-    return driver().CUfunction(int(kernel))  # the driver takes either
+    return driver().CUfunction(int(kernel))  # the driver takes either type
 
 
 @functools.cache
 def load_gather(point: GridPoint, arch: str) -> Any:
-    """The gather kernel of ``point`` for an architecture, compiled if need be.
+    """Load the gather kernel of ``point`` for an architecture, and compile it if need be.
 
     Raises:
         CompilerError: there is no compiler, or it refused the source.
@@ -106,7 +106,7 @@ def load_gather(point: GridPoint, arch: str) -> Any:
 
 @functools.cache
 def load_from(file: str, name: str, arch: str) -> Any:
-    """The kernel ``name`` of another source beside this module; raises as :func:`load_gather`."""
+    """Load kernel ``name`` of a source file in this folder; raises as :func:`load_gather`."""
     return load_kernel(compile_file(file, arch), name)
 
 
@@ -122,8 +122,8 @@ def launch_kernel(
     """Queue ``kernel`` on the current stream of ``device``; ``kinds`` are ctypes of ``values``.
 
     Args:
-        stream: the handle of another one than the default stream: then the current one is not asked
-            for, and its context not seen to, in each launch.
+        stream: the handle of a stream other than the default one; it saves each launch the look-up
+            of the current stream and its context.
 
     Raises:
         CudaCallError: the launch was refused.

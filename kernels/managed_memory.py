@@ -1,18 +1,18 @@
 """Managed memory that stays on the host: a table that a GPU reads in place, by large pages.
 
-Memory that is registered is mapped for the GPU in pages of 4 KiB, however the host has it. The
-driver of managed memory (UVM) takes it from the host in chunks of 2 MiB, 64 KiB or 4 KiB and maps a
-whole chunk as one page, since driver 530.30.02 (NVIDIA's open kernel modules, ``uvm_va_block.c``).
-Larger chunks than 4 KiB are not tried hard for (``__GFP_NORETRY`` in ``uvm_pmm_sysmem.c``): a host
-whose memory is in pieces gives small ones, and nobody says so. How fast the GPU goes from page to
-page is therefore measured when a path opens (``strategies/page_rate.py``).
+Registered memory is mapped for the GPU in pages of 4 KiB, whatever pages the host uses. The driver
+of managed memory (UVM) takes it from the host in chunks of 2 MiB, 64 KiB or 4 KiB and maps a whole
+chunk as one page, since driver 530.30.02 (NVIDIA's open kernel modules, ``uvm_va_block.c``). It
+does not retry for chunks above 4 KiB (``__GFP_NORETRY`` in ``uvm_pmm_sysmem.c``): a host with
+fragmented memory silently gives small ones. So the speed at which the GPU goes from page to page is
+measured when a path opens (``strategies/page_rate.py``).
 
-Preferred location CPU keeps a page from moving to the GPU that reads it, accessed-by maps it
+Preferred location CPU keeps a page from moving to the GPU that reads it, and accessed-by maps it
 beforehand (CUDA C++ Programming Guide, "Data Usage Hints"); a fault then adds a mapping and moves
-nothing. So a table may be larger than GPU memory. The advice comes before the pages are there, and
-they are there before the table is read into them.
+nothing. So a table may be larger than GPU memory. The advice is given before the pages exist, and
+the pages exist before the table is read into them.
 
-Pages of managed memory cannot be swapped out, belong to one process, and are gone from a fork.
+Pages of managed memory cannot be swapped out, belong to one process, and do not exist in a fork.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from gatherbench.kernels.host_memory import available_bytes, empty_table, touch
 from gatherbench.kernels.modes import plain_torch
 from gatherbench.reason import Reason, unsupported
 
-#: How a table's memory is had, as plans and :func:`empty` call it.
+#: The kinds of a table's memory, as plans and :func:`empty` name them.
 Memory = Literal["managed", "anonymous", "shared"]
-#: Of the memory that is to be had, what managed tables may take: none of it can be swapped out.
+#: The part of the available memory that managed tables may take: it cannot be swapped out.
 SHARE_OF_HOST = 0.9
 _REGISTERED = 'memory = "registered" reads the table where it lies'
 
@@ -43,7 +43,7 @@ class Span:
     """Managed memory of this process.
 
     Attributes:
-        devices: the GPUs for which it is mapped.
+        devices: the GPUs that have it mapped.
     """
 
     address: int
@@ -55,24 +55,24 @@ _spans: dict[int, Span] = {}
 
 
 def _held() -> list[Span]:
-    """At once: a collection meanwhile may free some."""
+    """List the spans in one step, because a garbage collection meanwhile may free some."""
     return list(_spans.values())
 
 
 def managed_bytes() -> int:
-    """Bytes of managed memory that this process holds."""
+    """Return the bytes of managed memory that this process holds."""
     return sum(span.size_bytes for span in _held())
 
 
 def span_of(table: Tensor) -> Span | None:
-    """The managed memory that holds all of ``table``; ``None``: it lies elsewhere."""
+    """Return the managed memory that holds all of ``table``; ``None`` if it lies elsewhere."""
     start, end = table.data_ptr(), table.data_ptr() + table.nbytes
     within = (s for s in _held() if s.address <= start and end <= s.address + s.size_bytes)
     return next(within, None) if table.device.type == "cpu" else None
 
 
 def managed_refusal(device: int) -> Reason | None:
-    """Why CUDA device ``device`` cannot read managed memory in place, or ``None``."""
+    """Return why CUDA device ``device`` cannot read managed memory in place; ``None`` if it can."""
     if device_attribute("cudaDevAttrConcurrentManagedAccess", device):
         return None
     return unsupported(
@@ -82,10 +82,10 @@ def managed_refusal(device: int) -> Reason | None:
 
 
 def managed_room(size_bytes: int, processes: int = 1) -> Reason | None:
-    """Why the host has no room for managed tables of that size, or ``None``.
+    """Return why the host has no room for managed tables of that size; ``None`` if it has.
 
     Args:
-        processes: of this machine that are to have one each: they cannot share it.
+        processes: the processes of this machine that need one each: they cannot share it.
     """
     there, wanted = available_bytes(), size_bytes * processes
     if wanted <= SHARE_OF_HOST * there:
@@ -100,15 +100,15 @@ def managed_room(size_bytes: int, processes: int = 1) -> Reason | None:
 
 
 def managed_table(shape: tuple[int, int], dtype: torch.dtype, device: int = 0) -> Tensor:
-    """A zeroed table ``[N, D]`` on the CPU in managed memory, mapped for CUDA device ``device``.
+    """Allocate a zeroed table ``[N, D]`` on the CPU in managed memory, mapped for ``device``.
 
-    Freed with the last tensor that uses it: no kernel may read it then.
+    It is freed with the last tensor that uses it: no kernel may read it then.
 
     Raises:
         ValueError: a negative extent.
-        MemoryError: see :func:`managed_room`; or the driver has no addresses. A page for which
-            there is no memory after all ends the process, as of ordinary memory.
-        CudaCallError: no driver, or managed memory is not supported there.
+        MemoryError: see :func:`managed_room`; or the driver has no addresses. If memory for a page
+            is missing later, the process is killed, as with ordinary memory.
+        CudaCallError: no driver, or ``device`` does not support managed memory.
     """
     rows, width = shape
     if rows < 0 or width < 0:
@@ -138,13 +138,13 @@ def managed_table(shape: tuple[int, int], dtype: torch.dtype, device: int = 0) -
 
 
 def stay_on_host(span: Span, device: int) -> None:
-    """Have its pages stay where they are while ``device`` reads them."""
+    """Make the pages of ``span`` stay where they are while ``device`` reads them."""
     _advise(span, "cudaMemAdviseSetPreferredLocation", _place(None))
     map_for(span, device)
 
 
 def map_for(span: Span, device: int) -> None:
-    """Have ``device`` read it in place."""
+    """Map ``span`` for ``device``, which then reads it in place."""
     if device in span.devices:
         return
     _advise(span, "cudaMemAdviseSetAccessedBy", _place(device))
@@ -158,18 +158,18 @@ def empty(
     memory: Memory = "managed",
     device: int | None = None,
 ) -> Tensor:
-    """A zeroed table ``[N, D]`` on the CPU, to be filled and given to :func:`gatherbench.unified`.
+    """Allocate a zeroed table ``[N, D]`` on the CPU; fill it for :func:`gatherbench.unified`.
 
     Args:
-        memory: ``managed``: what ``memory="managed"`` reads in place, without a copy; a process
-            that is forked later cannot touch it. ``anonymous``: ordinary memory, in huge pages
-            where the kernel grants them; ``shared``: the same, shared with forked processes.
-        device: the GPU that will read it (of ``managed``; by default the current one).
+        memory: ``managed``: strategies with ``memory="managed"`` read it in place, without a copy;
+            a process that is forked later cannot use it. ``anonymous``: ordinary memory, in huge
+            pages where the kernel grants them; ``shared``: the same, shared with forked processes.
+        device: the GPU that will read it (only for ``managed``; by default the current one).
 
     Raises:
-        ValueError: another word, or a negative extent.
-        MemoryError: the machine does not have so much.
-        CudaCallError: ``managed`` without a driver, or on a GPU that cannot have it.
+        ValueError: another value of ``memory``, or a negative extent.
+        MemoryError: the machine does not have that much memory.
+        CudaCallError: ``managed`` without a driver, or on a GPU that does not support it.
     """
     if memory == "managed":
         current = torch.cuda.current_device() if torch.cuda.is_available() else 0
@@ -181,7 +181,7 @@ def empty(
 
 
 def _place(device: int | None) -> Any:
-    """A GPU, or the host, as CUDA takes it."""
+    """Return a GPU, or the host (``None``), as CUDA's advice takes it."""
     place, kinds = runtime().cudaMemLocation(), runtime().cudaMemLocationType
     host = device is None
     place.type = kinds.cudaMemLocationTypeHost if host else kinds.cudaMemLocationTypeDevice
@@ -191,7 +191,7 @@ def _place(device: int | None) -> Any:
 
 def _advise(span: Span, advice: str, place: object) -> None:
     kind = getattr(runtime().cudaMemoryAdvise, advice)
-    # CUDA 12 calls by this name what takes a device's number, and has what we need beside it.
+    # CUDA 12's function of this name takes a device's number; a second one takes a location.
     name = "cudaMemAdvise_v2" if hasattr(runtime(), "cudaMemAdvise_v2") else "cudaMemAdvise"
     call_runtime(name, span.address, span.size_bytes, kind, place)
 

@@ -1,14 +1,14 @@
-"""A table where a GPU can read it: registered or managed host memory, a GPU copy.
+"""Make a table readable for a GPU: in registered or managed host memory, or by a GPU copy.
 
 Registering page-locks existing memory (a tensor, a memory-mapped file, memory shared by several
 processes, each of which registers it for itself) and maps it for every GPU. torch's own page-locked
 allocator would need a copy and round the size up to a power of two. Registering costs about as much
-as touching all of the memory (DGL #3616), so size and time are kept and reported. Registered memory
-is unregistered when the block is left, when the object dies, or when the interpreter ends,
-whichever comes first: memory that is freed while registered can be handed out again still mapped.
+as touching all of the memory (DGL #3616), so size and time are reported. Memory is unregistered
+when the block is left, when the object dies, or when the interpreter ends, whichever comes first:
+memory that is freed while registered could be reused while still mapped.
 
-Only what the driver has allocated is managed (``managed_memory.py``): a table that lies there is
-read in place, any other is copied.
+Only memory that the driver has allocated is managed (``managed_memory.py``): a table in it is read
+in place, any other is copied.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from gatherbench.kernels.cuda_calls import (
 )
 from gatherbench.kernels.managed_memory import managed_table, map_for, span_of
 
-#: What driver 580 and later refuse to register in one call: they keep 16 B for each page of 4 KiB,
-#: and Linux gives no more than 2 GiB for that (vllm #51080: 511.96 GiB go, 512.15 GiB do not).
+#: The size that driver 580 and later refuse to register in one call: they keep 16 B for each page
+#: of 4 KiB, and Linux gives at most 2 GiB for that (vllm #51080: 511.96 GiB pass, 512.15 GiB fail).
 ONE_CALL_BYTES = 512 << 30
-#: How CUDA answers for memory that is page-locked already.
+#: CUDA's status codes for memory that is page-locked already.
 _TAKEN = ("cudaErrorHostMemoryAlreadyRegistered", "cudaErrorInvalidValue")
 
-#: Registrations of this process by (address, bytes): how often each is held.
+#: Registrations of this process by (address, bytes): the number of holders of each.
 _held: dict[tuple[int, int], int] = {}
-#: Held, but page-locked by somebody else: nothing of ours to undo.
+#: Registrations that other code has made, which this module does not undo.
 _foreign: set[tuple[int, int]] = set()
-#: Reentrant: a garbage collection inside the lock may run the finalizer of another registration;
-#: so nobody iterates over ``_held`` itself.
+#: Reentrant: a garbage collection inside the lock may run the finalizer of another registration.
+#: So iterate only over copies of ``_held``.
 _lock = threading.RLock()
 
 
@@ -54,17 +54,17 @@ class MappedMemory(AbstractContextManager["MappedMemory"]):
     """A table that a GPU can read until :meth:`close`.
 
     Attributes:
-        kind: what CUDA calls the memory; see :func:`gatherbench.kernels.cuda_calls.pointer_kind`.
-        tensor: the table, or the copy of it, until it is closed.
-        address: where the GPU sees the first byte; 0 for a tensor without bytes.
-        size_bytes: of the table.
-        seconds: what it took to make it readable.
-        copied: bytes of a copy on the host, where the table lay elsewhere.
-        read_only: the memory is mapped read-only, and registered so.
+        kind: CUDA's kind of memory; see :func:`gatherbench.kernels.cuda_calls.pointer_kind`.
+        tensor: the table, or its copy, until it is closed.
+        address: the GPU's address of the first byte; 0 for a tensor without bytes.
+        size_bytes: the size of the table.
+        seconds: the time that it took to make the table readable.
+        copied: bytes of a copy on the host, if the table had to be copied.
+        read_only: true if the memory is mapped read-only, and registered so.
     """
 
     kind: ClassVar[str]
-    #: Whether it is the table's own memory, no copy.
+    #: True if it is the table's own memory and not a copy.
     in_place: bool = True
 
     def __init__(self, tensor: Tensor) -> None:
@@ -76,7 +76,7 @@ class MappedMemory(AbstractContextManager["MappedMemory"]):
         self._release: weakref.finalize[..., Any] | None = None
 
     def close(self) -> None:
-        """Unmap, or free the copy. No kernel may still read it. Safe to call twice."""
+        """Unmap, or free the copy, when no kernel reads it any more. Safe to call twice."""
         self.tensor = torch.empty(0, dtype=torch.uint8, device="cpu")
         if self._release is not None:
             self._release()
@@ -87,7 +87,7 @@ class MappedMemory(AbstractContextManager["MappedMemory"]):
 
 
 class HostRegistration(MappedMemory):
-    """``tensor`` registered for the GPUs where it lies; ``seconds`` is for ``cudaHostRegister``."""
+    """A tensor registered in place for all GPUs; ``seconds`` is the time of cudaHostRegister."""
 
     kind: ClassVar[str] = "Host"
 
@@ -97,8 +97,8 @@ class HostRegistration(MappedMemory):
         Memory that is page-locked already, by torch or by another registration, is used as it is.
 
         Raises:
-            ValueError: not a contiguous tensor in host memory, or one in managed memory.
-            CudaCallError: no driver, not supported, or not enough memory to lock; says which.
+            ValueError: not a contiguous tensor in host memory, or a tensor in managed memory.
+            CudaCallError: no driver, no support, or not enough memory to lock; it says which.
         """
         _check_ordinary(tensor)
         super().__init__(tensor)
@@ -121,7 +121,7 @@ class HostRegistration(MappedMemory):
 class ManagedMemory(MappedMemory):
     """A table in managed memory that stays on the CPU and is mapped for the GPU.
 
-    ``tensor`` is the table itself where it lies there, else a copy, with which ``seconds`` counts.
+    ``tensor`` is the table itself if it lies there, else a copy, whose time ``seconds`` includes.
     """
 
     kind: ClassVar[str] = "Managed"
@@ -162,18 +162,18 @@ class DeviceCopy(MappedMemory):
 
 
 def registered_bytes() -> int:
-    """Bytes of host memory that this process holds registered, each counted once."""
+    """Return the bytes of host memory that this process has registered, each counted once."""
     with _lock:
         return sum(size for _, size in _ours())
 
 
 def is_registered(address: int) -> bool:
-    """Whether this process holds a registration, of any path, that covers the address."""
+    """Tell whether this process holds a registration, of any path, that covers the address."""
     return any(start <= address < start + size for start, size in list(_held))
 
 
 def writable(address: int) -> bool:
-    """Whether this process's memory at ``address`` is mapped for writing."""
+    """Tell whether this process's memory at ``address`` is mapped for writing."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         span, permissions = line.split(maxsplit=2)[:2]
         low, high = (int(x, 16) for x in span.split("-"))
@@ -208,12 +208,12 @@ def _flags(read_only: bool, device: int) -> int:
 
 
 def _ours() -> list[tuple[int, int]]:
-    """What this module has registered, without what somebody else has."""
+    """List the registrations of this module, without those of other code."""
     return [held for held in list(_held) if held not in _foreign]
 
 
 def _acquire(start: int, size: int, flags: int) -> tuple[int, int]:
-    """Hold a registration that covers the memory: one that there is, or a new one; its key."""
+    """Hold an existing or new registration that covers the memory; return its key."""
     key, end = (start, size), start + size
     with _lock:
         for held in list(_held):
@@ -226,8 +226,8 @@ def _acquire(start: int, size: int, flags: int) -> tuple[int, int]:
         except CudaCallError as error:
             if error.code not in _TAKEN:
                 raise
-            # Somebody else's registration serves as well, if it covers all of the memory. Both ends
-            # do not tell that where registrations of ours cover only parts.
+            # Other code's registration also serves, if it covers all of the memory. Testing both
+            # ends does not prove that if registrations of this module cover only parts.
             parts = any(low < end and start < low + length for low, length in _ours())
             kinds = {pointer_kind(start), pointer_kind(end - 1)}
             if parts or kinds != {"Host"}:
@@ -238,7 +238,7 @@ def _acquire(start: int, size: int, flags: int) -> tuple[int, int]:
 
 
 def _give_up(key: tuple[int, int], pid: int, tensor: Tensor) -> None:
-    """Undo one registration; ``tensor`` is here to be kept alive until now."""
+    """Release one registration; the argument ``tensor`` keeps the memory alive until now."""
     if os.getpid() != pid:  # a forked child has neither the registration nor a CUDA context
         return
     with _lock:
@@ -250,7 +250,7 @@ def _give_up(key: tuple[int, int], pid: int, tensor: Tensor) -> None:
             _foreign.remove(key)
             return
         try:
-            # A program that dies may leave a gather in flight that still reads the memory.
+            # A dying program may leave a gather in flight that still reads the memory.
             call_runtime("cudaDeviceSynchronize")
         finally:
             call_runtime("cudaHostUnregister", key[0])

@@ -1,6 +1,6 @@
-"""How much memory a process's cgroup leaves it, as in a container.
+"""Find how much memory a process's cgroup leaves it, as in a container.
 
-Linux has two versions of it, with other names for the same files
+Linux has two versions of cgroups, with different names for the same files
 (``Documentation/admin-guide/cgroup-v1/memory.rst`` and ``cgroup-v2.rst``).
 """
 
@@ -10,8 +10,8 @@ import re
 from pathlib import Path
 
 _PROC, _MOUNT = Path("/proc/self"), Path("/sys/fs/cgroup")
-#: The files of a limit and of what is used, and in ``memory.stat`` pages of files, which are given
-#: up before anybody is killed: of version 2, then of version 1.
+#: Version 2, then version 1: the file of the limit, the file of the use, and the entry in
+#: ``memory.stat`` for pages of files, which are given up before a process is killed.
 _NAMES = (
     ("memory.max", "memory.current", r"(?:in)?active_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", r"total_(?:in)?active_file"),
@@ -19,7 +19,7 @@ _NAMES = (
 
 
 def available_in_cgroup(proc: Path = _PROC, mount: Path = _MOUNT) -> int | None:
-    """Return the bytes that this process's cgroup leaves it, and those above; ``None``: no limit.
+    """Return the bytes that this process's cgroup and its parents leave it; ``None``: no limit.
 
     Args:
         proc: the process's folder under ``/proc``.
@@ -31,7 +31,7 @@ def available_in_cgroup(proc: Path = _PROC, mount: Path = _MOUNT) -> int | None:
         if controllers and "memory" not in controllers.split(","):
             continue
         root = mount / "memory" if controllers else mount
-        # In a container the path may be that of the host, and the mount begins with our own.
+        # In a container the path may be the host's, while the mount begins at this cgroup.
         inside = root / path.lstrip("/")
         folder = inside if inside.is_dir() else root
         for one in (folder, *folder.parents):
@@ -41,7 +41,7 @@ def available_in_cgroup(proc: Path = _PROC, mount: Path = _MOUNT) -> int | None:
 
 
 def _left(folder: Path, limit_file: str, used_file: str, pages: str) -> int | None:
-    """Return the bytes that may still be taken, pages of files given up; ``None``: no limit."""
+    """Return the bytes still free, with pages of files given up; ``None``: no limit."""
     limit, used = _number(folder / limit_file), _number(folder / used_file)
     if limit is None or used is None:
         return None
@@ -50,7 +50,7 @@ def _left(folder: Path, limit_file: str, used_file: str, pages: str) -> int | No
 
 
 def _number(file: Path) -> int | None:
-    """Read a number; ``None`` for "max", and for version 1's word for it, near 2^63."""
+    """Read a number; ``None`` for "max", and for version 1's number for it, near 2^63."""
     text = _text(file).strip()
     return int(text) if text.isdecimal() and int(text) < 1 << 60 else None
 

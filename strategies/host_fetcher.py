@@ -1,9 +1,9 @@
 """Data paths in host memory: the host backend, where the "device" is another piece of memory.
 
-Every path is run for real, with its buffers, passes and threads, so that a machine without a GPU
-exercises everything from plan to plot. What it measures is the host's cost of the path, never a
-prediction of a GPU's. A path says how rows get into an output buffer (:class:`HostPath`);
-:class:`HostFetcher` owns the buffers and decides in which thread that happens.
+Every path really runs, with its buffers, passes and threads, so that a machine without a GPU
+exercises everything from plan to plot. It measures the host's cost of the path and never predicts
+a GPU's. A :class:`HostPath` writes rows to an output buffer; :class:`HostFetcher` owns the buffers
+and decides in which thread that happens.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ from gatherbench.strategies.behind import Behind
 from gatherbench.strategies.buffers import RowBuffer, TicketRing
 from gatherbench.strategies.host_tuning import EARLIER, TORCH, tuned, way_of
 
-#: Up to so many bytes of rows torch gathers in the calling thread, and sooner than we are asked.
+#: Up to this many bytes of rows torch gathers in the calling thread, faster than our own loops.
 _LEFT_TO_TORCH = 32 << 10
 
 
 def host_buffer(features: Tensor) -> RowBuffer:
-    """A reusable buffer in host memory for rows of ``features``."""
+    """Make a reusable buffer in host memory for rows of ``features``."""
     width, dtype = int(features.shape[1]), features.dtype
     return RowBuffer(lambda count: empty_table((count, width), dtype))
 
 
 def _passing_buffer(features: Tensor) -> RowBuffer:
-    """One that is given away when it is filled, and so has no pages worth preparing."""
+    """Make a buffer that the caller takes over once it is filled: its pages are not prepared."""
     width, dtype = int(features.shape[1]), features.dtype
     return RowBuffer(lambda count: torch.empty((count, width), dtype=dtype, device="cpu"))
 
 
 def on_disk(path: Path) -> tuple[Residency, ...]:
-    """That no page of the file is in memory: what a path claims whose reads pass the page cache by.
+    """Report whether any page of the file is in memory; a path past the page cache expects none.
 
-    Nothing where the kernel does not tell.
+    Empty where the kernel does not answer.
     """
     try:
         left = pages_in_memory(path)
@@ -70,7 +70,7 @@ def on_disk(path: Path) -> tuple[Residency, ...]:
 
 
 class HostPath(Observed, ABC):
-    """How the rows of one minibatch get from the table into an output buffer."""
+    """Writes the rows of one minibatch from the table to an output buffer."""
 
     #: See ``Fetcher.live``.
     live: bool = True
@@ -78,7 +78,7 @@ class HostPath(Observed, ABC):
     def __init__(self, features: Tensor) -> None:
         self.table = features
         self.cpu = HostGather()
-        #: What making the path ready has told.
+        #: The costs of opening the path.
         self.setup: list[SetupStep] = []
 
     @abstractmethod
@@ -86,37 +86,37 @@ class HostPath(Observed, ABC):
         """Write row ``ids[i]`` of the table to row ``i`` of ``out`` ``[B, D]``."""
 
     def stage(self, ids: Tensor, between: Tensor, out: Tensor) -> None:
-        """The same through a staging buffer, as a copy engine carries the rows on."""
+        """Fetch to the staging buffer ``between``, then copy to ``out`` as a copy engine does."""
         self.fetch(ids, between)
         self.cpu.copy(between, out)
 
     def begin(
         self, ids: Tensor, out: Tensor, then: Tensor | None = None
     ) -> Callable[[], object] | None:
-        """Begin to write the rows to ``out``, and on to ``then``; what waits for the end.
+        """Begin to write the rows to ``out``, and on to ``then``; return a call that waits for it.
 
-        ``None``: the path fetches in Python, and whoever fetches ahead by it needs a thread.
+        ``None``: the path fetches in Python, so that prefetching by it needs a Python thread.
         """
         return None
 
     def begin_and(
         self, ids: Tensor, out: Callable[[], Tensor], behind: Callable[[], None]
     ) -> Callable[[], object] | None:
-        """The same, with ``behind`` done by a thread of Python when the rows are there.
+        """Like :meth:`begin`, and a Python thread calls ``behind`` when the rows are complete.
 
-        ``out`` is asked only by a path that begins: a thread may be filling what it would grow.
+        Only a path that begins calls ``out``, whose buffer another thread may still be filling.
         """
         return None
 
     def settle(self, under_way: int) -> None:
-        """Have nothing write to a buffer but so many fetches that are waited for."""
+        """Wait for abandoned fetches, so that at most ``under_way`` fetches write to buffers."""
 
     def ways(self) -> list[int]:
-        """Numbers of threads among which a training may choose, :data:`TORCH` with them."""
+        """List the numbers of threads to try while tuning; :data:`TORCH` stands for its pool."""
         return []
 
     def take(self, way: int) -> None:
-        """Fetch that way from now on."""
+        """Fetch by ``way``, one of :meth:`ways`, from now on."""
 
     def close(self) -> None:
         """Join the threads."""
@@ -124,9 +124,9 @@ class HostPath(Observed, ABC):
 
 
 class DirectPath(HostPath):
-    """One pass from the table to the output: what a GPU that reads in place does.
+    """Gathers in one pass from the table to the output, as a GPU does that reads in place.
 
-    On all cores, until :meth:`PathFetcher.tune` has found how many are fastest.
+    It uses all cores until :meth:`PathFetcher.tune` has found the fastest number.
     """
 
     def __init__(self, features: Tensor) -> None:
@@ -142,14 +142,14 @@ class DirectPath(HostPath):
                 self.cpu.gather(self.table, ids, out)
 
     def rows(self, ids: Tensor) -> Tensor:
-        """The rows in memory of their own; see :meth:`HostGather.rows`."""
+        """Return the rows in fresh memory; see :meth:`HostGather.rows`."""
         began = time.perf_counter()
         rows = self.cpu.rows(self.table, ids)
         self._gather_s += time.perf_counter() - began
         return rows
 
     def stage(self, ids: Tensor, between: Tensor, out: Tensor) -> None:
-        """A piece is copied on while others are gathered; on torch's pool, when all are."""
+        """Copy each piece on while others are gathered; on torch's pool copy after the gather."""
         if self._by_torch:
             self.fetch(ids, between)
             out.copy_(between)
@@ -205,11 +205,11 @@ class DirectPath(HostPath):
 
 
 class PathFetcher(Fetcher):
-    """A fetcher whose rows a :class:`HostPath` brings, wherever they go from there.
+    """A fetcher that gets its rows from a :class:`HostPath`, wherever they go from there.
 
-    With lookahead 0 ``submit`` does the work. With more, threads of the path do it, or one thread
-    of Python where it has none, in the order of submission, while the caller goes on; what they
-    raise comes out of ``Ticket.result``.
+    With lookahead 0 ``submit`` does the work. With more, threads of the path do it (or one Python
+    thread if the path has none), in the order of submission, while the caller goes on.
+    ``Ticket.result`` raises their errors.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class PathFetcher(Fetcher):
         self._path = path
         self._ring = TicketRing(lookahead + 1)
         self._thread: ThreadPoolExecutor | None = None
-        #: By buffer: what waits for the native threads that fill it.
+        #: By buffer: the call that waits for the native threads that fill it.
         self._begun: dict[int, Callable[[], object]] = {}
         self.tunable = len(path.ways()) > 1
         if self.tunable:
@@ -229,7 +229,7 @@ class PathFetcher(Fetcher):
             self.tuning = f"gather of {size} B, {available_cores()} cores, {lookahead} ahead"
 
     def tune(self, ids: Tensor, beside: Callable[[], object]) -> list[SetupStep]:
-        """Gather as a whole step is fastest, in which training takes its turn or runs beside."""
+        """Choose the way of gathering with the fastest whole step, training included."""
         steps = tuned(self, self._path, self._ways(ids), ids, beside, self._settle)
         self.setup += steps
         return steps
@@ -241,27 +241,27 @@ class PathFetcher(Fetcher):
         return steps
 
     def _ways(self, ids: Tensor) -> list[int]:
-        """Those worth a try for a minibatch of ``ids``: a small one stays in its thread."""
+        """List the ways to try for ``ids``; none for few ids, which one thread gathers."""
         shared = self._path.cpu.shares(ids.numel(), self.row_width * self.dtype.itemsize)
         return self._path.ways() if shared else []
 
     def _claimed(self) -> int:
-        """The next buffer, to which nothing writes any more: not even a fetch whose rows nobody
-        asked for, or one that an interrupt has left."""
+        """Claim the next buffer and wait until nothing writes to it, also of fetches that were
+        abandoned by the caller or by an interrupt."""
         place = self._ring.claim()
         if (left := self._begun.pop(place, None)) is not None:
-            with suppress(Exception):  # it came out of its own fetch, if anybody asked
+            with suppress(Exception):  # its own ticket raises the error
                 left()
         self._path.settle(self.lookahead)
         return place
 
     def _settle(self) -> None:
-        """Wait until the device has nothing left to do."""
+        """Wait until the device has finished its queued work."""
 
     def _issue(
         self, ids: Tensor, fetch: Callable[[Tensor], None], rows: Callable[[], Tensor]
     ) -> Ticket:
-        """The ticket of the buffer that was claimed; ``rows`` gives them when ``fetch`` is done."""
+        """Issue the ticket of the claimed buffer; ``rows`` returns its rows after ``fetch``."""
         if not self.lookahead:
             fetch(ids)
             return self._ring.issue(rows)
@@ -307,7 +307,7 @@ class HostFetcher(PathFetcher):
     """Runs a :class:`HostPath` into a ring of ``lookahead + 1`` buffers.
 
     Args:
-        staged: the rows pass a staging buffer on their way, as those do that a copy engine carries.
+        staged: the rows pass through a staging buffer, as with a copy engine.
     """
 
     def __init__(
@@ -315,9 +315,9 @@ class HostFetcher(PathFetcher):
     ) -> None:
         super().__init__(path, features, torch.device("cpu"), lookahead)
         self._features, self._row_bytes = features, self.row_width * self.dtype.itemsize
-        #: One for each fetch under way: a thread may begin the next while another ends this one.
+        #: One for each fetch in flight: a thread may begin the next while another ends this one.
         self._staging = [host_buffer(features) for _ in range(lookahead + 1)] if staged else []
-        if staged and self.tunable:  # torch's pool is for these alone
+        if staged and self.tunable:  # only staged rows use torch's pool
             self.tuning += ", staged"
         self._buffers = [host_buffer(features) for _ in range(lookahead + 1)]
 
@@ -345,9 +345,9 @@ class HostFetcher(PathFetcher):
         return self._issue(ids, fetch, lambda: out)
 
     def fetch(self, ids: Tensor) -> Tensor:
-        """Rows of a table in memory go straight to the caller's, but for many that are staged.
+        """Gather rows of a table in memory directly into fresh memory, unless many are staged.
 
-        A few are left to torch: any pass of ours costs more.
+        For few rows torch gathers, because any other pass costs more.
         """
         path = self._path
         if (
@@ -366,7 +366,7 @@ class HostFetcher(PathFetcher):
                 if ids.numel() * self._row_bytes <= _LEFT_TO_TORCH:
                     try:
                         return torch.index_select(path.table, 0, ids)
-                    except RuntimeError:  # a dtype that torch stores and does not index
+                    except RuntimeError:  # torch cannot index this dtype
                         pass
                 return path.rows(ids.contiguous())
             except IndexError:
@@ -382,7 +382,7 @@ class HostFetcher(PathFetcher):
         return super().hand_over(rows)
 
     def _ways(self, ids: Tensor) -> list[int]:
-        """On torch's pool, too, where nothing contends: rows are staged in the caller's turn."""
+        """Add torch's pool if rows are staged without prefetch: then nothing contends for it."""
         ways = super()._ways(ids)
         in_turn = self._staging and not self.lookahead and torch.get_num_threads() > 1
         return [*ways, TORCH] if ways and in_turn else ways

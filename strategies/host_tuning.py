@@ -1,9 +1,9 @@
-"""How the CPU gathers fastest in the loop: on how many threads, or on torch's own pool.
+"""Find how the CPU gathers fastest in the loop: on how many threads, or on torch's own pool.
 
-What a gather takes alone misleads. Threads that spin behind a training step's operations take the
-cores of whoever gathers next; beside a GPU every thread takes a core from the thread that issues
-the training. So each way is tried for some whole steps, in turns, over other rows each time: those
-that come again are in the caches.
+The time of a gather alone misleads. Threads that spin after a training step's operations take cores
+from the next gather; with a GPU every thread takes a core from the thread that launches the
+training. So each way is tried for some whole steps, in turns, with other rows each time, because
+repeated rows would come from the caches.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from gatherbench.strategies.base import Fetcher, SetupStep
 
 #: In place of a number of threads: ``torch.index_select`` into the staging buffer, then a copy.
 TORCH = 0
-#: Of the fastest step's rate that a way with fewer threads, ours before torch's, or a smaller share
-#: of a GPU has to reach.
+#: The part of the fastest step's rate that a cheaper way has to reach: fewer threads, our threads
+#: before torch's pool, or a smaller share of a GPU.
 ENOUGH = 0.97
-#: Steps in a row, rounds, and for how long another round may begin.
+#: Steps in a row, rounds, and the seconds within which another round may begin.
 _STEPS, _ROUNDS, _ROUNDS_S = 3, 6, 2.0
 EARLIER = "found by an earlier process of the run on this machine"
 
 
 class Ways(Protocol):
-    """What gathers in one of several ways."""
+    """A path that can gather in one of several ways."""
 
     def take(self, way: int) -> None: ...
 
@@ -44,13 +44,13 @@ def tuned(
     beside: Callable[[], object],
     settle: Callable[[], None],
 ) -> list[SetupStep]:
-    """Have ``path`` take the first of ``ways`` whose step takes no more than 1 / :data:`ENOUGH` of
-    the shortest; what was found.
+    """Have ``path`` use the first of ``ways`` whose step takes at most 1 / :data:`ENOUGH` times the
+    shortest; return the measurements.
 
     Args:
         ids: of a typical minibatch.
         beside: does, or queues, one training step.
-        settle: waits for what was queued.
+        settle: waits for the queued work.
     """
     if not ways:
         return [SetupStep("gather_threads", "1", 1, "a minibatch is too small to share")]
@@ -105,10 +105,10 @@ def in_turns(
     rounds: int,
     limit_s: float = math.inf,
 ) -> dict[int, float]:
-    """Measure each way in turns, and return its median; a first round more warms up.
+    """Measure the ways in turns, and return the median of each; one more round warms up first.
 
     Args:
-        limit_s: for how long another round may begin.
+        limit_s: the seconds within which another round may begin.
     """
     taken: dict[int, list[float]] = {way: [] for way in ways}
     deadline = time.perf_counter() + limit_s
@@ -122,17 +122,17 @@ def in_turns(
 
 
 def first_good(seconds: Mapping[int, float]) -> int:
-    """Return the first way that takes no more than 1 / :data:`ENOUGH` of the shortest time."""
+    """Return the first way that takes at most 1 / :data:`ENOUGH` times the shortest time."""
     best = min(seconds.values())
     return next(way for way, value in seconds.items() if best >= ENOUGH * value)
 
 
 def named(way: int) -> str:
-    """In a metric's name."""
+    """Name a way as in a metric's name."""
     return "torch_pool" if way == TORCH else f"{way}_threads"
 
 
 def way_of(found: Sequence[SetupStep]) -> int:
-    """The way that :func:`tuned` took."""
+    """Return the way that :func:`tuned` chose."""
     values = {step.metric: step.value for step in found}
     return TORCH if values.get("gather_on_torch_pool") else int(values["gather_threads"] or 1)

@@ -1,10 +1,9 @@
-"""What a data path may know before it opens.
+"""The knowledge that a data path may have before it opens.
 
-A path with a memory of its own has to choose what it keeps there. It may look at the graph, at the
-training nodes, and at minibatches that were drawn from another seed. It may not look at the
-minibatches that it is measured on: that would be a forecast that no training has. A strategy names
-what it needs (``Strategy.needs``), the harness supplies that and nothing else, and what using it
-costs is set-up of the path.
+A path that keeps rows has to choose them. It may use the graph, the training nodes, and minibatches
+that were drawn with another seed. It may not use the minibatches on which it is measured: no
+training has such a forecast. A strategy names its needs (``Strategy.needs``), and the harness
+supplies only those. The cost of using them counts as set-up of the path.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from torch import Tensor
 from gatherbench.kernels.table_file import TableFile
 from gatherbench.strategies.partition_orders import Partitions
 
-#: What a strategy may ask for: what :class:`Knowledge` holds, and ``process``.
+#: The needs that a strategy may name: the fields of :class:`Knowledge`, and ``process``.
 Need = Literal[
     "graph",
     "training_ids",
@@ -35,9 +34,9 @@ Need = Literal[
     "partitions",
     "process",
 ]
-#: Needs of a path that is not to be opened beside others: it has the page cache emptied, fetches
-#: together with other ranks (every one then opens, fetches as often and closes), or has to be there
-#: before CUDA starts (``process``: a process of its own).
+#: Needs of a path that must be the only open one: it empties the page cache, fetches together with
+#: other ranks (which then all open, fetch equally often and close), or has to start before CUDA
+#: (``process``: a separate process).
 ALONE: frozenset[Need] = frozenset({"file", "partitions", "ranks", "process"})
 
 
@@ -46,7 +45,7 @@ class Adjacency:
     """The graph: ``indices[indptr[v]:indptr[v + 1]]`` are the in-neighbours of node ``v``.
 
     Their rows are fetched when ``v`` is sampled. ``indptr`` is int64 ``[N + 1]``, ``indices`` int32
-    or int64 ``[E]``; neither is to be changed.
+    or int64 ``[E]``; both are read-only.
     """
 
     indptr: NDArray[np.int64]
@@ -58,8 +57,8 @@ class Ranks:
     """This process among those that train together; ``torch.distributed`` is initialised.
 
     Attributes:
-        rank, world: of the process, and how many there are.
-        local_world: how many of them a machine has; they are numbered machine by machine.
+        rank, world: the rank of the process, and the number of ranks.
+        local_world: the number of ranks on a machine; ranks are numbered machine by machine.
     """
 
     rank: int
@@ -67,23 +66,23 @@ class Ranks:
     local_world: int
 
     def machine(self, rank: int) -> int:
-        """On which machine a rank is."""
+        """Return the number of the machine on which a rank runs."""
         return rank // self.local_world
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Knowledge:
-    """What a path may know; ``None``: not known, or not asked for.
+    """The knowledge of a path; a field is ``None`` if it is unknown or not needed.
 
     Attributes:
-        graph: whose nodes are the rows of the table.
+        graph: the graph whose nodes are the rows of the table.
         training_ids: the training nodes, int64 ``[T]``.
-        earlier: gives the input ids of the minibatches of epoch 0, 1, …, drawn with another seed
-            than those that the path is measured on; drawn when asked for.
-        measured: input ids of the very minibatches that are measured; for bounds alone.
+        earlier: a call that draws the input ids of the minibatches of epoch 0, 1, …, with another
+            seed than those on which the path is measured.
+        measured: input ids of the measured minibatches themselves; only for bounds.
         ranks: the process among those that train together.
-        file: in which the table lies; then ``features`` is a map of it.
-        partitions: of which some are in memory together: a minibatch wants rows of no others.
+        file: the file that holds the table; then ``features`` is a map of it.
+        partitions: the partitions of the table; each minibatch uses only rows of those in memory.
     """
 
     graph: Adjacency | None = None
@@ -96,28 +95,28 @@ class Knowledge:
 
     @functools.lru_cache(maxsize=8)  # noqa: B019 - few, and what is computed of one is kept by it
     def limited_to(self, needs: frozenset[Need]) -> Knowledge:
-        """The same without what was not asked for; the same object for the same needs."""
+        """Return only what ``needs`` names; the object itself if it holds nothing else."""
         rest: Any = dict.fromkeys(set(get_args(Need)) - needs - {"process"})
         same = all(getattr(self, name) is None for name in rest)
         return self if same else replace(self, **rest)
 
     def missing(self, needs: frozenset[Need]) -> list[Need]:
-        """What was asked for and is not known."""
+        """List the needs that are unknown."""
         return sorted(need for need in needs - {"process"} if getattr(self, need) is None)
 
 
-#: Enough for every path that keeps nothing.
+#: No knowledge: enough for every path that keeps no rows.
 NOTHING = Knowledge()
 
 
 def current_ranks() -> Ranks:
-    """This process in ``torch.distributed``'s default group; the only one where there is no group.
+    """Return this process's rank in ``torch.distributed``'s default group, or a sole rank.
 
-    How many ranks a machine has stands in ``LOCAL_WORLD_SIZE``, which ``torchrun`` sets.
+    ``LOCAL_WORLD_SIZE``, which ``torchrun`` sets, is the number of ranks on a machine.
 
     Raises:
-        ValueError: the process was started as one of several and has joined no group yet; or how
-            many ranks a machine has is not said, or is not the same on all machines.
+        ValueError: the process was started as one of several but has joined no group yet; or the
+            number of ranks on a machine is unknown, or differs between machines.
     """
     if not (dist.is_available() and dist.is_initialized()):
         started = os.environ.get("WORLD_SIZE", "1")
@@ -138,10 +137,10 @@ def current_ranks() -> Ranks:
 
 
 def adjacency_of(edge_index: Tensor, num_nodes: int) -> Adjacency:
-    """The graph of PyG's ``edge_index`` (``[2, E]``: sources above targets).
+    """Build the graph of PyG's ``edge_index`` (``[2, E]``: sources above targets).
 
     Raises:
-        ValueError: another shape, or a node that is not below ``num_nodes``.
+        ValueError: the shape is wrong, or a node is not below ``num_nodes``.
     """
     if edge_index.dim() != 2 or edge_index.shape[0] != 2:
         raise ValueError(f"graph: expected an edge_index [2, E], got {tuple(edge_index.shape)}")

@@ -1,10 +1,10 @@
-"""The paper's way to overlap: a process of its own gathers, within a share of the GPU under MPS.
+"""Overlap as the paper does: a separate process gathers, within a share of the GPU under MPS.
 
-The producer registers the table for itself, because a registration belongs to a process. The rows
-lie in buffers of the training process, which the producer writes through CUDA IPC, and so do the
-events by which order is kept: nothing dangles when the producer dies. Waiting for such an event
-means waiting for its last ``record`` before the wait, so each message follows the record that it
-is about: the request follows that of "the buffer is free", the answer that of "the rows are there".
+The producer registers the table for itself, because a registration belongs to a process. The row
+buffers, which the producer writes through CUDA IPC, belong to the training process, and so do the
+events that keep the order: nothing dangles when the producer dies. Waiting for such an event means
+waiting for its last ``record`` before the wait. So each message follows the record that it is
+about: the request follows "the buffer is free", the answer follows "the rows are there".
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-import torch.multiprocessing  # registers how tensors on a GPU are handed to another process
+import torch.multiprocessing  # registers how to send GPU tensors to a process
 from torch import Tensor
 
 from gatherbench.kernels.launch import gather_into
@@ -31,11 +31,11 @@ _PLACES = 2
 
 
 class TrainingSide(Protocol):
-    """This process's half of what the two share on the device; see ``mps_process.Side``.
+    """The training process's half of the shared device state; see ``mps_process.Side``.
 
-    ``rows`` gives room for ``count`` rows at a place, and what the producer has to be told of it if
-    it is new; ``free`` marks that all readers of the place have been queued; ``arrived`` has the
-    current stream wait for the rows.
+    ``rows`` gives room for ``count`` rows at a place and, if the buffer is new, its description for
+    the producer; ``free`` marks that all readers of the place have been queued; ``arrived`` makes
+    the current stream wait for the rows.
     """
 
     def rows(self, place: int, count: int) -> tuple[Tensor, Any]: ...
@@ -45,12 +45,12 @@ class TrainingSide(Protocol):
 
 
 class MpsFetcher(Fetcher):
-    """Fetches that another process does, one batch ahead.
+    """Lets another process fetch, one batch ahead.
 
     Args:
         features: the table; copied into memory that the producer can map.
         side, producer_side: the two halves; the latter as ``module:class`` and its arguments.
-        environment: of the producer.
+        environment: the environment of the producer.
     """
 
     lookahead = _PLACES - 1
@@ -123,7 +123,7 @@ class MpsFetcher(Fetcher):
 def open_mps(
     features: Tensor, device: torch.device, policy: str, percent: int, why: str
 ) -> MpsFetcher:
-    """A producer on ``percent`` of the GPU's threads."""
+    """Open a fetcher whose producer runs on ``percent`` of the GPU's threads."""
     device = with_index(device)
     side = CudaTrainingSide(features, device)
     fetcher = MpsFetcher(
@@ -140,7 +140,7 @@ def open_mps(
 
 
 class CudaTrainingSide:
-    """Buffers in this process's GPU memory, and two events for each: it is free, it is filled."""
+    """Holds buffers in this process's GPU memory, with two events for each: free and filled."""
 
     def __init__(self, features: Tensor, device: torch.device) -> None:
         self._device = device
@@ -154,7 +154,7 @@ class CudaTrainingSide:
         )
 
     def handles(self) -> list[list[bytes]]:
-        """By which another process finds the events."""
+        """Return the handles by which another process opens the events."""
         with torch.cuda.device(self._device):  # the first handle makes the event, on this device
             return [
                 [event.ipc_handle() for event in events]  # type: ignore[no-untyped-call]
@@ -180,7 +180,7 @@ class CudaTrainingSide:
 
 
 class CudaProducerSide:
-    """The producer's half: gathers on a stream of its own into buffers of the other process."""
+    """The producer's half: gathers on a separate stream into buffers of the other process."""
 
     def __init__(self, table: Tensor, ordinal: int, policy: str, events: list[list[bytes]]) -> None:
         self._device = torch.device("cuda", ordinal)
@@ -197,7 +197,7 @@ class CudaProducerSide:
         )
 
     def attach(self, place: int, buffer: Tensor) -> None:
-        self._stream.synchronize()  # nothing writes to the buffer that is let go of here
+        self._stream.synchronize()  # so nothing writes to the buffer that is freed here
         self._out[place] = buffer
 
     def gather(self, place: int, ids: Tensor) -> None:

@@ -1,8 +1,8 @@
-"""The MPS daemon, without which two processes take turns on a GPU instead of sharing it.
+"""Find or start the MPS daemon: without it two processes take turns on a GPU and do not share it.
 
-A process is a client of MPS from its first call into CUDA or never. So :func:`mps_client` is
-entered before that: it finds a daemon, or starts one of our own in a folder of its own, where it
-serves nobody else, and a watcher that has it quit when this process ends, however it ends.
+A process becomes a client of MPS at its first call into CUDA or never. So :func:`mps_client` is
+entered before that. It finds a daemon, or starts one in a private folder, where no other program
+uses it, with a watcher that stops it when this process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ _START_S = 20
 _NOWHERE = subprocess.DEVNULL  # a daemon that held a pipe's end would be waited for
 _LOOK_S = 0.1
 
-#: Opens the first GPU and is gone; fails as loudly as the driver does.
+#: A program that opens the first GPU and exits; it fails with the driver's error.
 _CLIENT = (
     sys.executable,
     "-c",
     "from gatherbench.kernels.cuda_calls import call_driver as call; call('cuInit', 0); "
     "call('cuDevicePrimaryCtxRetain', call('cuDeviceGet', 0))",
 )
-#: Waits for the end of the process that holds the other end of its standard input.
+#: A script that waits until the process at the other end of its standard input has ended.
 _WATCHER = f'read -r _; echo quit | {CONTROL}; rm -rf "$1"'
-#: The writing ends of our watchers' pipes: closed when this process ends, and not before.
+#: The writing ends of the watchers' pipes: they close only when this process ends.
 _watched: list[int] = []
-#: Why no daemon could be started.
+#: The reasons why no daemon could be started.
 _refused: list[str] = []
 
 
 def mps_skip(device: torch.device) -> Reason | None:
-    """Why this process cannot share the CUDA ``device`` with another through MPS, or ``None``."""
+    """Return why this process cannot share CUDA ``device`` through MPS; ``None`` if it can."""
     if shutil.which(CONTROL) is None:
         return unsupported(f"{CONTROL} is not on the PATH, so no MPS daemon can be started")
     if _refused:
@@ -71,8 +71,8 @@ def mps_skip(device: torch.device) -> Reason | None:
 def mps_client(percent: int) -> Iterator[None]:
     """Make this process, which has not used the GPU yet, a client with ``percent`` of the SMs.
 
-    The setting holds for the block and for processes started in it. Raises nothing: where there is
-    no daemon and none can be started, :func:`mps_skip` says why.
+    The setting holds for the block and for processes started in it. It raises nothing: if no
+    daemon can be found or started, :func:`mps_skip` returns why.
     """
     settings = {SHARE_VARIABLE: str(percent)}
     if shutil.which(CONTROL) is not None:
@@ -97,7 +97,7 @@ def mps_client(percent: int) -> Iterator[None]:
 
 
 def daemon_answers(environment: os._Environ[str] | dict[str, str]) -> bool:
-    """Whether a daemon listens where ``environment`` says that clients look for it."""
+    """Tell whether a daemon listens where clients with this ``environment`` look for it."""
     folder = environment.get(PIPE_VARIABLE, DEFAULT_PIPE_FOLDER)
     if not Path(folder, "control").exists():
         return False
@@ -109,15 +109,15 @@ def daemon_answers(environment: os._Environ[str] | dict[str, str]) -> bool:
 
 
 def _start() -> dict[str, str]:
-    """Start a daemon of our own; the environment in which its clients find it.
+    """Start a daemon; return the environment in which its clients find it.
 
     Raises:
-        OSError, SubprocessError: it does not start.
+        OSError, SubprocessError: the daemon does not start.
     """
     folder = tempfile.mkdtemp(prefix="gatherbench-mps-")
     settings = {PIPE_VARIABLE: folder, LOG_VARIABLE: folder}
     environment = {**os.environ, **settings}
-    environment.pop(SHARE_VARIABLE, None)  # the daemon would make it everybody's
+    environment.pop(SHARE_VARIABLE, None)  # the daemon would apply it to all clients
     try:
         _run([CONTROL, "-d"], environment, stdin=_NOWHERE, stdout=_NOWHERE, stderr=_NOWHERE)
         _await_daemon(environment)
@@ -135,7 +135,7 @@ def _start() -> dict[str, str]:
             stdin=ours,
             stdout=_NOWHERE,
             stderr=_NOWHERE,
-            start_new_session=True,  # Ctrl-C and the end of a group are not for it
+            start_new_session=True,  # keep Ctrl-C and the group's end from it
         )
     finally:
         os.close(ours)
@@ -144,10 +144,10 @@ def _start() -> dict[str, str]:
 
 
 def _await_daemon(environment: dict[str, str]) -> None:
-    """Ask until the daemon answers: it may still be on its way when what started it returns.
+    """Poll until the daemon answers: it may still be starting when the start command returns.
 
     Raises:
-        SubprocessError: it has not answered within :data:`_START_S`.
+        SubprocessError: the daemon has not answered within :data:`_START_S`.
     """
     until = time.monotonic() + _START_S
     while True:
@@ -160,16 +160,16 @@ def _await_daemon(environment: dict[str, str]) -> None:
 
 
 def _try_out(environment: dict[str, str]) -> None:
-    """Have a client of a moment open the GPU: a server that hangs would hang this process for good.
+    """Let a short-lived client open the GPU: a server that hangs would hang this process for ever.
 
     Raises:
-        SubprocessError: it did not get there within :data:`_START_S`.
+        SubprocessError: the client did not open the GPU within :data:`_START_S`.
     """
     _run(_CLIENT, environment, capture_output=True, text=True)
 
 
 def _words_of(error: OSError | subprocess.SubprocessError) -> str:
-    """The error in one line, with the last line that a program which failed has said."""
+    """Return the error in one line, with the last line that a failed program has printed."""
     said = error.stderr if isinstance(error, subprocess.CalledProcessError) else None
     return " ".join([*str(error).split(), *(said or "").strip().splitlines()[-1:]])
 
@@ -182,6 +182,6 @@ def _run(command: Sequence[str], environment: dict[str, str], **streams: Any) ->
     """Run a command for :data:`_START_S` at most.
 
     Raises:
-        OSError, SubprocessError: it is not there, fails, or takes longer.
+        OSError, SubprocessError: the command does not exist, fails, or takes longer.
     """
     subprocess.run(command, env=environment, check=True, timeout=_START_S, **streams)

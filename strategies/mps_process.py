@@ -1,10 +1,10 @@
-"""A process that gathers for this one: how the two are started, talk and end.
+"""Start, talk to and end a process that gathers for this one.
 
-The producer gets three inherited file descriptors: a socket, the feature table and room for ids.
-The last two are anonymous files (memfd): they have no name that could be left behind, both
-processes map the same pages, and the kernel frees them with the last of the two. The socket's end
-tells either side that the other is gone. Nothing here knows CUDA; what the two sides share on a
-device is the business of a :class:`Side`.
+The producer inherits three file descriptors: a socket, the feature table and room for ids. The last
+two are anonymous files (memfd): they have no name that could be left behind, both processes map the
+same pages, and the kernel frees them with the last of the two. When the socket closes, either side
+knows that the other is gone. This module does not use CUDA; a :class:`Side` handles what the two
+share on a device.
 
     to the producer                        back
     Start                                  ("ready", steps)
@@ -34,7 +34,7 @@ from torch import Tensor
 from gatherbench.outside import words_of
 from gatherbench.strategies.base import SetupStep
 
-#: More ids than one fetch may have. The room for them is a file with holes: only what is used
+#: The most ids that one fetch may have. The room for them is a file with holes: only the used part
 #: takes memory.
 MAX_IDS = 1 << 26
 _ANSWER_S = 300.0
@@ -42,19 +42,19 @@ _END_S = 60.0  # a large registration takes seconds to undo
 
 
 class ProducerError(RuntimeError):
-    """The producer process failed or is gone; says which, with its last words."""
+    """The producer process failed or is gone; the message says which, with its last output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What the producer is to do.
+    """The producer's task.
 
     Attributes:
         side: ``module:class`` of its :class:`Side`.
         table, ids: file descriptors.
-        shape, dtype: of the table.
-        places: fetches that may be in flight.
-        arguments: for the side.
+        shape, dtype: shape and dtype of the table.
+        places: the number of fetches that may be in flight.
+        arguments: arguments of the side.
     """
 
     side: str
@@ -67,11 +67,11 @@ class Start:
 
 
 class Side(Protocol):
-    """The producer's half of what the two processes share on a device; made from a table.
+    """The producer's half of the shared device state; made from a table.
 
-    ``steps`` is what opening it cost. ``attach`` takes a buffer to write to, ``gather`` queues the
-    rows ``ids`` into it, and returns when the ids may be overwritten and the order of things is
-    fixed.
+    ``steps`` is the cost of opening it. ``attach`` takes a buffer to write to. ``gather`` queues
+    the rows ``ids`` into it, and returns when the ids may be overwritten and the order of the work
+    is fixed.
     """
 
     steps: list[SetupStep]
@@ -82,10 +82,10 @@ class Side(Protocol):
 
 
 def shared_file(size: int) -> BinaryIO:
-    """An anonymous file of ``size`` zero bytes (at least 1) for :func:`map_bytes`, here and there.
+    """Make an anonymous file of ``size`` zero bytes (at least 1), for both processes to map.
 
     Raises:
-        OSError: the system will not give that much.
+        OSError: the system cannot give that much.
     """
     with ExitStack() as undo:
         descriptor = os.memfd_create("gatherbench", os.MFD_CLOEXEC)
@@ -96,23 +96,23 @@ def shared_file(size: int) -> BinaryIO:
 
 
 def map_bytes(file: int, size: int) -> Tensor:
-    """The ``size`` bytes (at least 1) of an open file, as uint8 that keeps the mapping alive."""
+    """Map ``size`` bytes (at least 1) of an open file; the uint8 tensor keeps the map alive."""
     return torch.frombuffer(mmap.mmap(file, max(1, size)), dtype=torch.uint8)
 
 
 class Producer:
-    """The process, from this side.
+    """The training process's handle of the producer process.
 
     Args:
-        start: what it is to do; its two files are handed on.
-        environment: of the process.
+        start: its task; the process inherits the two files.
+        environment: the environment of the process.
     """
 
     def __init__(self, start: Start, environment: dict[str, str]) -> None:
         """Start the process and wait until it is ready.
 
         Raises:
-            ProducerError: it is not to be.
+            ProducerError: the process does not start.
         """
         ours, theirs = socket.socketpair()
         with theirs, ExitStack() as undo:
@@ -126,7 +126,7 @@ class Producer:
                 stdout=self._log,
                 stderr=self._log,
             )
-            undo.pop_all()  # from here on it is for close() to do
+            undo.pop_all()  # from here on close() cleans up
         try:
             self.send(start)
             (self.steps,) = self._answer("ready")
@@ -138,7 +138,7 @@ class Producer:
         """Send a message.
 
         Raises:
-            ProducerError: nobody is there to read it.
+            ProducerError: the producer is gone.
         """
         try:
             self._connection.send(message)
@@ -146,10 +146,10 @@ class Producer:
             raise self._gone() from gone
 
     def queued(self) -> int:
-        """Wait until the oldest fetch whose answer has not been read is queued: its place.
+        """Wait until the oldest unanswered fetch is queued, and return its place.
 
         Raises:
-            ProducerError: it failed, or takes longer than anything should.
+            ProducerError: the fetch failed or timed out.
         """
         (place,) = self._answer("queued")
         return int(place)
@@ -175,7 +175,7 @@ class Producer:
         )
 
     def _end(self) -> int:
-        """Wait for the end of the process, or kill it; its exit status."""
+        """Wait for the end of the process, or kill it; return its exit status."""
         try:
             return self.process.wait(_END_S)
         except subprocess.TimeoutExpired:
@@ -183,14 +183,14 @@ class Producer:
             return self.process.wait()
 
     def close(self) -> None:
-        """End the process: it stops when its socket closes, and is killed if it does not."""
+        """End the process: it stops when its socket closes, and is killed if it does not stop."""
         self._connection.close()
         self._end()
         self._log.close()
 
 
 def serve(connection: Connection) -> None:
-    """Be the producer: do what ``connection`` asks until its other end is closed."""
+    """Run as the producer: answer the messages on ``connection`` until its other end closes."""
     try:
         start: Start = connection.recv()
         rows, width = start.shape
@@ -216,7 +216,7 @@ def serve(connection: Connection) -> None:
                 side.gather(place, room[place, : count * item].view(kind_of_id))
                 connection.send(("queued", place))
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        pass  # the other side is done with us
+        pass  # the other side has closed the connection
     except Exception as error:
         connection.send(("failed", words_of(error)))
         raise
@@ -225,6 +225,6 @@ def serve(connection: Connection) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the other process's to answer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the other process handles Ctrl-C
     torch.set_num_threads(1)
     serve(Connection(int(sys.argv[1])))

@@ -1,11 +1,11 @@
-"""The no-fetch limit: rows of the right shape lie ready on the device, and nothing is fetched.
+"""The no-fetch limit: rows of the right shape are already on the device, and nothing is fetched.
 
-Its epoch is what sampling, training and the loop take on their own. What another path's epoch has
-beyond it is that path's, and paths of which none has anything beyond it cannot be told apart.
+Its epoch is the time of sampling, training and the loop alone. The excess of another path's epoch
+is due to that path. Paths whose epochs have no such excess cannot be separated.
 
-The rows that lie ready are the table's first, 0, 1, 2, … from its beginning again, so that they are
-as finite as the table's and known: position ``p`` of a minibatch holds row ``p`` modulo the number
-of rows, whatever ids were asked for (:func:`ready_ids`).
+The rows are the table's first ones, repeated if need be, so that they are known and as finite as
+the table's: position ``p`` of a minibatch holds row ``p`` modulo the number of rows, whatever the
+ids are (:func:`ready_ids`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MARK = 0xA5
 
 @dataclass(frozen=True)
 class NoFetch(Strategy):
-    """Hands out one buffer, which grows to the largest minibatch in the warm-up."""
+    """Hands out one buffer, which grows to the largest minibatch during the warm-up."""
 
     name: ClassVar[str] = "no_fetch"
     summary: ClassVar[str] = "no row is fetched: the limit of harness, sampler and training"
@@ -43,11 +43,11 @@ class NoFetch(Strategy):
 
 
 class ReadyRows(Fetcher):
-    """A view of rows that were gathered once."""
+    """Returns a view of rows that were gathered once."""
 
     def __init__(self, features: Tensor, device: torch.device) -> None:
         super().__init__(features, with_index(device))
-        self.ids_device = self.device  # nothing is done with them
+        self.ids_device = self.device  # the ids are not used
         self._ready = RowBuffer(
             lambda count: reference_gather(features, ready_ids(count, len(features))).to(device)
         )
@@ -64,15 +64,15 @@ class ReadyRows(Fetcher):
 
 
 def ready_ids(count: int, num_rows: int) -> Tensor:
-    """The rows of a table of ``num_rows`` that ``no_fetch`` hands out, int64 ``[count]``."""
+    """Return the ids of the rows that the limit hands out, int64 ``[count]``, of ``num_rows``."""
     return torch.arange(count, device="cpu") % max(1, num_rows)
 
 
 def writes_rows(fetcher: Fetcher, ids: Tensor) -> bool:
-    """Whether a fetch writes the rows it hands out, which ``no_fetch`` must not.
+    """Tell whether a fetch writes the rows that it hands out: the no-fetch limit must not.
 
-    They are marked after one fetch of ``ids`` (as for ``submit``), and looked at after another;
-    then they are as before.
+    The rows of one fetch of ``ids`` (as for ``submit``) are overwritten with a mark, compared after
+    another fetch, and restored.
     """
     rows = byte_rows(fetcher.submit(ids).result())
     before = rows.clone()

@@ -1,9 +1,9 @@
-"""How fast a GPU goes from page to page of a table in host memory, measured when a path opens.
+"""Measure how fast a GPU goes from page to page of a table in host memory, when a path opens.
 
 Random reads of 64 B make the GPU translate an address for nearly each of them. Over the whole table
-that costs what its pages cost, over a window of 64 MiB little, whatever their size: so the two
-beside each other show a driver that fell back to small pages, on any machine
-(``kernels/managed_memory.py``), and a table beyond what the GPU translates quickly.
+the cost depends on the page size; over a window of 64 MiB it is small for every page size. So the
+comparison of the two shows, on any machine, a driver that fell back to small pages
+(``kernels/managed_memory.py``), and a table too large for fast translation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gatherbench.strategies.base import SetupStep
 
 #: Bytes of a read, and reads of a gather: 1 to 16 ms on an H200, by its rows of 64 B.
 READ_BYTES, READS = 64, 1 << 19
-#: Gathers, the first of which warms up. Each reads other rows, or the GPU's cache would have them.
+#: Gathers, the first of which warms up. Each reads other rows, which no cache of the GPU holds.
 GATHERS = 4
 NEAR_BYTES = 64 << 20
 _METRICS = {"page_visit_rate": "the whole table", "page_visit_rate_near": "64 MiB of it"}
@@ -25,7 +25,7 @@ _SMALL = f"unsupported: the table is below {GATHERS * NEAR_BYTES >> 20} MiB, whi
 
 
 def page_visit_steps(address: int, size_bytes: int, device: torch.device) -> list[SetupStep]:
-    """The rates, in reads a second, over ``size_bytes`` at ``address`` (as the GPU sees it)."""
+    """Measure the rates, in reads per second, over ``size_bytes`` at the GPU's ``address``."""
     rates: dict[str, float | None] = dict.fromkeys(_METRICS)
     if size_bytes >= GATHERS * NEAR_BYTES:
         spans = [(0, size_bytes)] * GATHERS, [(k * NEAR_BYTES, NEAR_BYTES) for k in range(GATHERS)]
@@ -43,7 +43,7 @@ def page_visit_steps(address: int, size_bytes: int, device: torch.device) -> lis
 
 
 def random_reads(reads: int, number: int, device: torch.device) -> torch.Tensor:
-    """:data:`READS` of so many ``reads``, int64, none twice, others for each ``number``."""
+    """Draw :data:`READS` distinct ids below ``reads``, int64; ``number`` is the seed."""
     draw = torch.Generator(device).manual_seed(number)
     bounds = torch.arange(READS + 1, device=device) * reads // READS
     within = torch.rand(READS, generator=draw, dtype=torch.float64, device=device)

@@ -1,4 +1,4 @@
-"""Where the data paths lead, and the reasons that several strategies share for leading nowhere."""
+"""Devices of data paths, and the reasons for ``skip`` that several strategies share."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ TABLE_SHARE = 0.9
 
 
 def with_index(device: torch.device) -> torch.device:
-    """``cuda`` as the device it means now: another thread's current device may be another."""
+    """Add the current index to ``cuda``: another thread's current device may differ."""
     if device.type != "cuda" or device.index is not None:
         return device
     return torch.device("cuda", torch.cuda.current_device())
 
 
 def path_skip(device: torch.device) -> Reason | None:
-    """Why no data path leads to ``device`` here, or ``None``."""
+    """Return why no data path leads to ``device`` here; ``None`` if one does."""
     if device.type == "cpu":
         return None
     if device.type != "cuda":
@@ -38,16 +38,16 @@ def path_skip(device: torch.device) -> Reason | None:
 def reads_managed(strategy: object) -> bool:
     """Tell whether a GPU reads the rows in managed memory (``kernels/managed_memory.py``).
 
-    A table that is loaded there is read in place, of another the path makes a copy.
+    A table that is loaded there is read in place; the path copies any other table.
     """
     return getattr(strategy, "memory", "") == "managed"
 
 
 def kernel_skip(device: torch.device, on_gpu_only: str | None = None) -> Reason | None:
-    """Why a path on which our kernel gathers cannot run on ``device`` here, or ``None``.
+    """Return why a path with the project's kernel cannot run on ``device``; ``None`` if it can.
 
-    ``on_gpu_only`` names a parameter that means nothing in host memory: running it there would
-    only repeat another variant under a false name.
+    ``on_gpu_only`` names a parameter that has no meaning in host memory: a run there would only
+    repeat another variant under a false name.
     """
     reason = path_skip(device)
     if reason is None and device.type == "cpu" and on_gpu_only is not None:
@@ -61,9 +61,9 @@ def kernel_skip(device: torch.device, on_gpu_only: str | None = None) -> Reason 
 
 
 def mapped_skip(device: torch.device, memory: str, on_gpu_only: str | None = None) -> Reason | None:
-    """:func:`kernel_skip` of a path, and whether the GPU can read the table in ``memory``.
+    """Like :func:`kernel_skip`, and check that the GPU can read the table in ``memory``.
 
-    Whether the host has room for managed memory is known to who loads the table there.
+    The loader of the table checks that the host has room for managed memory.
     """
     if memory != "managed":
         return kernel_skip(device, on_gpu_only)
@@ -72,12 +72,12 @@ def mapped_skip(device: torch.device, memory: str, on_gpu_only: str | None = Non
 
 
 def free_bytes(device: torch.device) -> int:
-    """Bytes of a device's memory that are free now; of the host what can be had."""
+    """Return the free bytes of a device's memory; for the host those that are available."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_bytes()
 
 
 def no_room(device: torch.device, num_bytes: int, what: str = "the table") -> Reason | None:
-    """Why ``num_bytes`` of a table find no room in the free memory of ``device``, or ``None``."""
+    """Return why ``num_bytes`` of a table do not fit in ``device``'s free memory, or ``None``."""
     free = free_bytes(device)
     if num_bytes <= TABLE_SHARE * free:
         return None

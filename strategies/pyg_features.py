@@ -1,14 +1,14 @@
 """PyG's loaders with features that a strategy fetches, one batch ahead where it can.
 
-A PyG user keeps data, sampler, loader and loop, leaves ``x`` out of the data and wraps the loader::
+Keep the data, sampler, loader and loop, but leave ``x`` out of the data and wrap the loader::
 
     features = gatherbench.unified(x, strategy="async_zero_copy")
     loader = FeatureLoader(NodeLoader(data, sampler, batch_size=1024), features)
     for batch in loader:          # batch.x is there, and everything lies on features.device
 
 It wraps as PyG's own ``PrefetchLoader`` does. PyG's ``FeatureStore`` and the loaders' ``transform``
-could bring the rows too, but both are called when a batch is already being waited for, and in a
-loader's worker processes by default, which may use neither the GPU nor the strategy's threads.
+could bring the rows too. But both are called only when the loop already waits for the batch, and by
+default in a loader's worker processes, which can use neither the GPU nor the strategy's threads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gatherbench.strategies.unified_tensor import UnifiedTensor
 
 
 class Loader(Protocol):
-    """``NodeLoader``, ``NeighborLoader``, ``LinkLoader``: a batch is a ``Data`` with ``n_id``."""
+    """A loader of ``Data`` with ``n_id``: ``NodeLoader``, ``NeighborLoader`` or ``LinkLoader``."""
 
     def __iter__(self) -> Iterator[Any]: ...
 
@@ -35,10 +35,10 @@ class Loader(Protocol):
 
 
 class FeatureLoader:
-    """Goes through ``loader`` and gives each batch its ``x``, with everything on the device.
+    """Iterates over ``loader`` and gives each batch its ``x``, with everything on the device.
 
-    With a strategy that overlaps, the rows of the next ``features.lookahead`` batches are on
-    their way while the caller trains on this one. The loader's worker processes only sample.
+    With a strategy that overlaps, the rows of the next ``features.lookahead`` batches are being
+    fetched while the caller trains on this one. The loader's worker processes only sample.
 
     Args:
         loader: a PyG loader of a homogeneous graph whose data holds no ``x``.
@@ -96,15 +96,15 @@ class FeatureLoader:
 
 
 def _length(loader: Loader) -> int | None:
-    """How many batches an epoch has; ``None``: the loader does not know."""
+    """Return the number of batches of an epoch; ``None`` if the loader does not know it."""
     try:
         return len(loader)
-    except (TypeError, ValueError, NotImplementedError):  # as those of PyG and torch raise
+    except (TypeError, ValueError, NotImplementedError):  # PyG's and torch's loaders raise these
         return None
 
 
 def check_batch(batch: Any) -> None:
-    """Refuse what a loader gives that has no place for fetched rows."""
+    """Refuse a loader's batch that has no place for fetched rows."""
     if not isinstance(batch, Data):
         raise TypeError(
             f"expected a torch_geometric.data.Data with n_id, got {type(batch).__name__}: only "

@@ -1,8 +1,8 @@
-"""All strategies: one explicit tuple of ours, then those of other people's packages.
+"""All strategies: one explicit tuple of this package's, then those of other packages.
 
-To add one of ours, write its file and add its class here; the conformance suite then runs it.
-Others are found by name (``docs/extending.md``): only what asks for one, or lists all,
-imports them.
+To add one here, write its file and add its class to the tuple; the conformance suite then runs it.
+Strategies of other packages are found by name (``docs/extending.md``). They are imported only when
+one is requested or all are listed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ STRATEGIES: tuple[type[Strategy], ...] = (
     NoFetch,
 )
 
-#: What can be named like a strategy and is no data path of its own: it takes one of those.
+#: Names that work like a strategy's but choose one of the data paths above.
 CHOICES: tuple[type[Strategy], ...] = (Auto,)
 
 
@@ -86,10 +86,10 @@ PLUGINS = Plugins(
 
 
 def get(name: str) -> type[Strategy]:
-    """The strategy called ``name``, ours or of another package.
+    """Return the strategy called ``name``, of this or another package.
 
     Raises:
-        ValueError: there is none (names the nearest), or the package's cannot be used.
+        ValueError: there is none (names the nearest), or the other package's cannot be used.
     """
     by_name = {strategy.name: strategy for strategy in (*STRATEGIES, *CHOICES)}
     found = by_name.get(name) or PLUGINS.load(name)
@@ -102,7 +102,7 @@ def get(name: str) -> type[Strategy]:
 
 
 def build(name: str, params: Mapping[str, object] | None = None) -> Strategy:
-    """The strategy ``name`` with ``params``, as a plan gives them.
+    """Build the strategy ``name`` with ``params``, as a plan gives them.
 
     Raises:
         ValueError: no such strategy, no such parameter, or no such value; names the nearest.
@@ -119,7 +119,7 @@ def build(name: str, params: Mapping[str, object] | None = None) -> Strategy:
 
 
 def variants(strategy: type[Strategy]) -> tuple[Strategy, ...]:
-    """Every variant of a strategy, the default first; some may ``skip`` on a given device."""
+    """Return all variants of a strategy, the default first; some may ``skip`` on a device."""
     known = parameters(strategy)
     return tuple(
         strategy(**dict(zip(known, values, strict=True)))
@@ -128,9 +128,9 @@ def variants(strategy: type[Strategy]) -> tuple[Strategy, ...]:
 
 
 def role_of(name: str, variant: str) -> Role:
-    """The role of a series by the words of its rows.
+    """Return the role of a series from the name and variant in its rows.
 
-    ``other`` where nobody here knows the strategy; a variant that it no longer has counts as its
+    ``other`` for an unknown strategy; a variant that no longer exists counts as the strategy's
     default.
     """
     try:
@@ -141,7 +141,7 @@ def role_of(name: str, variant: str) -> Role:
 
 
 def named(name: str, variant: str) -> Strategy | None:
-    """The strategy of a series by the words of its rows; ``None`` where nobody here knows it."""
+    """Return the strategy of a series from its rows' name and variant; ``None`` if unknown."""
     try:
         return _by_variant(get(name)).get(variant)
     except ValueError:
@@ -149,10 +149,10 @@ def named(name: str, variant: str) -> Strategy | None:
 
 
 def in_words(name: str, variant: str) -> str:
-    """A series by what differs from its strategy's default: ``cached_zero_copy (degree, 10 %)``.
+    """Name a series by its differences from the default: ``cached_zero_copy (degree, 10 %)``.
 
-    Shares are always there, and so is the word of a strategy with one parameter, if it has others.
-    A number stands behind its parameter's name: ``(ahead 1)``.
+    Shares are always named, and so is the only parameter of a strategy, if it has several values. A
+    number follows its parameter's name: ``(ahead 1)``.
     """
     path = named(name, variant)
     if path is None:
@@ -173,9 +173,9 @@ def _by_variant(strategy: type[Strategy]) -> dict[str, Strategy]:
 
 
 def representatives(strategy: type[Strategy]) -> tuple[Strategy, ...]:
-    """The default, and each other word of each parameter beside the defaults of the rest.
+    """Return the default, and a variant for each other value of each parameter.
 
-    Enough to run every line of a strategy whose parameters do not depend on each other.
+    That is enough to run every line of a strategy whose parameters do not depend on each other.
     """
     known = parameters(strategy)
     others = (strategy(**{name: word}) for name, words in known.items() for word in words[1:])

@@ -1,23 +1,23 @@
-"""Which rows a cache of a given number of rows holds: exact policies over the whole cache.
+"""Decide which rows a cache of a given size holds, by exact policies over the whole cache.
 
-They decide for a cache in host memory, in front of a disk. No rows are moved here. The policies are
-those of the literature:
+The cache lies in host memory, in front of a disk. This module moves no rows. The policies are those
+of the literature:
 
 - ``lru``: the least recently used row leaves.
 - ``s3-fifo``: new rows enter a small queue, a tenth of the cache. Those used twice there move on to
-  the main queue, the others leave, and are remembered for as long as the main queue is: who comes
-  back then enters the main queue (Yang et al., SOSP 2023; a use counts up to 3).
-- ``belady``: the row leaves that is asked for again last (Belady, IBM Systems Journal 5(2), 1966),
-  as far as minibatches were announced (Ginex: Park et al., PVLDB 15(11), 2022): minibatch t is
-  decided with t + 1 to t + ``ahead`` known, even if more were announced. First leave rows that none
-  of them asks for, the least recently used one before the others. Of equal rows one that is held
-  stays rather than a new one, and of those held the one leaves that was last found to be asked for.
-  No choice that knows the rest of the epoch has more hits, if the ids of a minibatch are distinct.
+  the main queue, the others leave and are remembered for as many rows as the main queue holds. A
+  remembered row that returns enters the main queue (Yang et al., SOSP 2023; uses count up to 3).
+- ``belady``: the row leaves whose next use is last (Belady, IBM Systems Journal 5(2), 1966), as far
+  as minibatches were announced (Ginex: Park et al., PVLDB 15(11), 2022): minibatch t is decided
+  with t + 1 to t + ``ahead`` known, even if more were announced. Rows that none of them uses leave
+  first, the least recently used one before the others. On a tie a held row stays in preference to
+  a new one, and among held rows the one leaves whose next use became known last. No choice that
+  knows the rest of the epoch has more hits, if the ids of a minibatch are distinct.
 
-A minibatch is looked up in the state that the one before it has left, and read from these slots.
+A minibatch is looked up in the state that the previous one has left, and read from these slots.
 Then its distinct ids, by first occurrence (``belady``: hits before misses), are the requests of the
 published algorithm: a hit promotes, a miss evicts and inserts. (A row that was found may be evicted
-before its own turn, and then enters again.) Rows that lie elsewhere by then are written there.
+before its own turn, and then enters again.) Rows whose slot has changed are then written there.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from numpy.typing import NDArray
 
 Ids = NDArray[np.integer[Any]]
 RowPolicy = Literal["lru", "s3-fifo", "belady"]
-#: Of S3-FIFO's cache the part that is its small queue, and the uses that move a row on.
+#: S3-FIFO: the small queue's part of the cache, and the uses that move a row on to the main queue.
 SMALL_SHARE = 0.1
 _MOVES_ON, _MOST_USES = 2, 3
-# Lists: rows that S3-FIFO remembers; the queue, S3-FIFO's small one or Belady's rows that nobody is
-# known to ask for; S3-FIFO's main queue, or the first of Belady's, one for each next minibatch.
+# Lists: rows that S3-FIFO remembers; a queue: S3-FIFO's small one, or Belady's rows without a known
+# next use; S3-FIFO's main queue, or the first of Belady's lists, one for each next minibatch.
 _GHOSTS, _QUEUE, _MAIN = range(3)
 
 _jit = numba.njit(nogil=True, cache=True, boundscheck=False)
-_inlined = numba.njit(inline="always")  # to hand on the state takes longer than what they do
+_inlined = numba.njit(inline="always")  # passing the state would take longer than the work
 
 
 class _State(NamedTuple):
     """Slots and lists of slots. A list is a ring through a node of its own, newest slot first."""
 
-    slot_of: NDArray[np.int32]  #: Of each row; negative: it has none, of a ghost -2 - its node.
-    row_of: NDArray[np.int64]  #: Of each slot, and of the ghosts' nodes behind them.
-    before: NDArray[np.int32]  #: Of each slot, ghost and list the next newer one,
+    slot_of: NDArray[np.int32]  #: The slot of each row; -1: none; a remembered row: -2 - its node.
+    row_of: NDArray[np.int64]  #: The row of each slot, then of each node of a remembered row.
+    before: NDArray[np.int32]  #: For each slot, remembered row and list: the next newer one,
     after: NDArray[np.int32]  #: and the next older one.
-    mark: NDArray[np.int32]  #: Of each slot S3-FIFO's uses, or the minibatch that last asked.
+    mark: NDArray[np.int32]  #: For each slot: S3-FIFO's uses, or the minibatch of the last use.
     counts: NDArray[np.int64]  #: Slots in use; slots in the small queue; how many it should have.
 
 
@@ -57,9 +57,9 @@ class RowCache:
     """A cache that is empty at first. One thread at a time may use it; another may announce.
 
     Args:
-        policy: see the head of this module.
-        capacity: rows that there is room for.
-        num_rows: of the table.
+        policy: see this module's docstring.
+        capacity: the rows that fit.
+        num_rows: the rows of the table.
         ahead: Belady's window, in minibatches.
 
     Raises:
@@ -78,41 +78,41 @@ class RowCache:
         slot_of, row_of = np.empty(num_rows, np.int32), np.empty(nodes, np.int64)
         mark, counts = np.empty(capacity, np.int32), np.array([0, 0, small])
         self._state = _State(slot_of, row_of, before, after, mark, counts)
-        #: Belady's: the last announced use of a row, minibatch * 2^32 + position there; and for
-        #: each position of a minibatch in the window the next minibatch that asks for its row.
+        #: Belady: the last announced use of each row, as minibatch * 2^32 + position; and for each
+        #: position of a minibatch in the window the next minibatch that uses its row.
         self._last_use = np.empty(num_rows if policy == "belady" else 0, np.int64)
         self._next = np.empty((ahead + 1, 0), np.int32)
         self.drop_caches()
 
     @property
     def state_bytes(self) -> int:
-        """Memory of the bookkeeping itself, in bytes."""
+        """The memory of the bookkeeping itself, in bytes."""
         return sum(one.nbytes for one in (*self._state, self._last_use, self._next))
 
     def drop_caches(self) -> None:
-        """Hold nothing, and know of no announced minibatch."""
+        """Empty the cache, and drop all announcements."""
         state, nodes = self._state, len(self._state.row_of)
         for numbers in (state.slot_of, state.row_of, state.mark, self._last_use):
             numbers.fill(-1)
         state.counts[:2] = 0
         state.before[:] = state.after[:] = np.arange(len(state.before))
-        ghosts = np.arange(self.capacity, nodes + 1)  # with their list's node
+        ghosts = np.arange(self.capacity, nodes + 1)  # and the node of their list
         state.after[ghosts], state.before[ghosts] = np.roll(ghosts, -1), np.roll(ghosts, 1)
         self._time = 0
-        self._sizes: deque[int] = deque()  # of the minibatches in the window
-        self._announced: deque[NDArray[np.int64]] = deque()  # those behind it
+        self._sizes: deque[int] = deque()  # sizes of the minibatches in the window
+        self._announced: deque[NDArray[np.int64]] = deque()  # later minibatches
 
     def announce(self, ids: Ids) -> None:
-        """Say which rows the next minibatch will ask for that was not announced; keeps a copy."""
+        """Announce the rows of the next minibatch after those already announced; keep a copy."""
         self._announced.append(ids.astype(np.int64))
 
     def step(self, ids: Ids) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """See ``scores.Placed.step``.
+        """Look up and update the cache for a minibatch; see ``scores.Placed.step``.
 
-        For Belady a minibatch that nobody announced, while no other is, is known from now on.
+        For Belady, if no announcement is left, this minibatch is announced now.
 
         Raises:
-            RuntimeError: another number of rows was announced for this minibatch.
+            RuntimeError: a different number of rows was announced for this minibatch.
         """
         slot_of, firsts = self._state.slot_of, _firsts(ids)
         slots = np.maximum(slot_of[ids], -1).astype(np.int64)
@@ -130,7 +130,7 @@ class RowCache:
         return slots, fill
 
     def _following(self, rows: NDArray[np.int64]) -> NDArray[np.int32]:
-        """For each row of this minibatch the next one that is known to ask for it, or -1."""
+        """Return for each row of this minibatch the next minibatch known to use it, or -1."""
         if not self._sizes and not self._announced:
             self.announce(rows)
         while len(self._sizes) <= self.ahead and self._announced:
@@ -147,7 +147,7 @@ class RowCache:
 
 
 def _firsts(ids: Ids) -> NDArray[np.int64]:
-    """The positions at which an id occurs for the first time, ascending."""
+    """Return the positions at which an id occurs for the first time, ascending."""
     ordered = np.sort(ids)
     if (ordered[1:] > ordered[:-1]).all():  # a sampler's ids are distinct
         return np.arange(len(ids))
@@ -156,7 +156,7 @@ def _firsts(ids: Ids) -> NDArray[np.int64]:
 
 @_jit
 def _link(ids, following, last_use, state, time, when):  # type: ignore[no-untyped-def]
-    """In minibatch ``time`` it becomes known that minibatch ``when`` will ask for ``ids``."""
+    """Record in minibatch ``time`` that minibatch ``when`` will use ``ids``."""
     cycle, soon = len(following), len(state.row_of) + _MAIN
     for position, row in enumerate(ids):
         last = last_use[row] >> 32
@@ -180,10 +180,10 @@ def _move(node, end, state):  # type: ignore[no-untyped-def]
 
 @_inlined
 def _take(slot, row, state):  # type: ignore[no-untyped-def]
-    """Give the slot to ``row``; whose it was has it no more."""
+    """Give the slot to ``row``, and take it from the row that had it."""
     if slot == state.counts[0]:
         state.counts[0] += 1
-    elif state.slot_of[state.row_of[slot]] == slot:  # nor has S3-FIFO remembered it
+    elif state.slot_of[state.row_of[slot]] == slot:  # unless S3-FIFO remembers that row
         state.slot_of[state.row_of[slot]] = -1
     state.row_of[slot] = row
     state.slot_of[row] = slot
@@ -201,10 +201,10 @@ def _s3_fifo(rows, following, state, time, cycle):  # type: ignore[no-untyped-de
         if remembered:
             ghost = -2 - slot_of[row]
             row_of[ghost] = -1
-            if before[ghosts] != ghost:  # to the end, where it is the next to be used again
+            if before[ghosts] != ghost:  # to the end: its node is reused next
                 _move(ghost, before[ghosts], state)
         slot, from_small = counts[0], counts[1] >= counts[2]
-        while slot == len(uses):  # until one leaves, of the small queue as long as it has any
+        while slot == len(uses):  # until one leaves, from the small queue if it has any
             from_small = from_small and counts[1] > 0
             slot = before[small if from_small else main]
             counts[1] -= from_small
@@ -227,7 +227,7 @@ def _s3_fifo(rows, following, state, time, cycle):  # type: ignore[no-untyped-de
 
 @_jit
 def _by_use(rows, following, state, time, cycle):  # type: ignore[no-untyped-def]
-    """Belady, where ``following`` is at least -1, and LRU, where it is less."""
+    """Apply Belady's policy if ``following`` is at least -1, and LRU if it is less."""
     slot_of, row_of, before, after, asked, counts = state
     unknown, soon, furthest = len(row_of) + _QUEUE, len(row_of) + _MAIN, time + cycle - 1
     for i, row in enumerate(rows):

@@ -1,16 +1,16 @@
-"""Which rows a cache keeps for good: those of the highest score, hence the most often asked for.
+"""Choose the rows that a cache keeps for good: those with the highest scores, hence the most used.
 
 Degree (PaGraph: Lin et al., SoCC 2020) and reverse PageRank (Data Tiering: Min et al., KDD 2022,
-arXiv 2111.05894) look at the graph alone, times asked (PreSC: GNNLab, Yang et al., EuroSys 2022)
-at minibatches that were sampled before. Random scores are the control: what a cache gains without
-knowing anything.
+arXiv 2111.05894) use only the graph. Counts of use (PreSC: GNNLab, Yang et al., EuroSys 2022) need
+minibatches that were sampled before. Random scores are the control: the gain of a cache without
+any knowledge.
 
 A graph of ``N`` nodes is in compressed sparse columns: ``indptr``, int64 ``[N + 1]``, and
 ``indices``, int32 or int64 ``[E]``. ``indices[indptr[v]:indptr[v + 1]]`` are the in-neighbours of
-``v``, those whose rows are asked for when ``v`` is sampled. Both may be memory-mapped.
+``v``, whose rows are needed when ``v`` is sampled. Both may be memory-mapped.
 
-Both scores of the graph are sums over its edges, added up in the order in which the edges lie: one
-order, hence the same bits whatever the ids' dtype, and no memory for an edge.
+Both scores of the graph are sums over its edges, in the order in which the edges lie. One order
+gives the same bits for each dtype of the ids, and takes no memory per edge.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from gatherbench.strategies.knowledge import Knowledge, Need
 
 Ids = Tensor | NDArray[np.int32] | NDArray[np.int64]
 
-#: Epochs that ``presampled`` draws to count: of GNNLab's PreSC#K the K.
+#: Epochs that ``presampled`` draws to count uses: the K of GNNLab's PreSC#K.
 SAMPLED_EPOCHS = 1
-#: What a static policy has to know.
+#: The knowledge that each static policy needs.
 NEEDS: dict[str, tuple[Need, ...]] = {
     "presampled": ("earlier", "graph"),
     "degree": ("graph",),
@@ -39,14 +39,14 @@ NEEDS: dict[str, tuple[Need, ...]] = {
     "weighted_reverse_pagerank": ("graph", "training_ids"),
     "oracle": ("measured",),
 }
-#: Policies that nobody would train with: ``oracle`` knows the minibatches that are measured, and so
-#: bounds all rows that stay; ``random`` shows what a cache gains without knowing anything.
+#: Policies that nobody would train with: ``oracle`` knows the measured minibatches, and so is the
+#: bound for fixed rows; ``random`` shows the gain of a cache without any knowledge.
 CONTROLS = frozenset({"oracle", "random"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placed:
-    """Rows that stay: ``ids`` (``[capacity]``, ascending) in this order, and the slot of each row.
+    """Rows kept for good: their ``ids`` (``[capacity]``, ascending), and the slot of each row.
 
     ``slots`` is int32 ``[N]``, -1 where a row is not kept.
     """
@@ -56,31 +56,31 @@ class Placed:
 
     @property
     def capacity(self) -> int:
-        """Slots that rows are kept in."""
+        """The number of slots for kept rows."""
         return len(self.ids)
 
     @property
     def state_bytes(self) -> int:
-        """Memory of the bookkeeping itself."""
+        """The memory of the bookkeeping itself, in bytes."""
         return self.slots.nbytes
 
     def step(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Take one minibatch of ids ``[B]`` (int32 or int64, repeats allowed), as a cache does.
+        """Look up a minibatch of ids ``[B]`` (int32 or int64, repeats allowed) as a cache does.
 
-        The caller has checked them, as ``Fetcher.submit`` does.
+        The caller has checked the ids, as ``Fetcher.submit`` does.
 
         Returns:
-            slots: int64 ``[B]``, where the row of each position lies, or -1: it is not held. All
+            slots: int64 ``[B]``, the slot of each position's row, or -1 if it is not held. All
                 rows are read from these slots before any is filled.
-            fill: int64 ``[B]``, the slot that then takes the row of this position, or -1. Of the
-                positions of an id only the first has one, and no slot occurs twice. Empty where
+            fill: int64 ``[B]``, the slot to fill afterwards with the row of this position, or -1.
+                Only the first position of an id has one, and no slot occurs twice. Empty where
                 rows are kept for good, as here.
         """
         return self.slots[ids].astype(np.int64), np.empty(0, np.int64)
 
 
 def placed(policy: str, count: int, num_rows: int, knowledge: Knowledge) -> Placed:
-    """The ``count`` rows with the highest scores.
+    """Choose the ``count`` rows with the highest scores.
 
     Raises:
         ValueError: the graph has another number of nodes than the table has rows.
@@ -99,7 +99,7 @@ def placed(policy: str, count: int, num_rows: int, knowledge: Knowledge) -> Plac
 
 @functools.lru_cache(maxsize=4)  # paths that keep more or fewer rows have the same scores
 def scores(policy: str, num_rows: int, known: Knowledge) -> NDArray[Any]:
-    """How much each row deserves to be kept, by a static policy: ``[N]``."""
+    """Return the scores of all rows by a static policy: ``[N]``; higher ones are kept."""
     if policy == "random":
         return np.random.default_rng(0).random(num_rows)
     if policy == "oracle":
@@ -110,7 +110,7 @@ def scores(policy: str, num_rows: int, known: Knowledge) -> NDArray[Any]:
     if policy == "presampled":
         assert known.earlier is not None
         drawn = (ids for epoch in range(SAMPLED_EPOCHS) for ids in known.earlier(epoch))
-        # Rows that were asked for as often, or never, go by their degree.
+        # Rows that are used equally often, or never, are ordered by their degree.
         times, degree = times_asked(drawn, num_rows), out_degree(indptr, indices)
         found: NDArray[np.float64] = times + degree / (degree.max(initial=0) + 1.0)
         return found
@@ -121,10 +121,10 @@ def scores(policy: str, num_rows: int, known: Knowledge) -> NDArray[Any]:
 
 
 def out_degree(indptr: NDArray[np.int64], indices: NDArray[Any]) -> NDArray[np.int64]:
-    """How often each node is an in-neighbour of a node: int64 ``[N]``.
+    """Count how often each node is an in-neighbour of a node: int64 ``[N]``.
 
     Raises:
-        ValueError, IndexError: the arrays are no graph.
+        ValueError, IndexError: the arrays are not a graph.
     """
     _check_graph(indptr, indices)
     return _received(indptr, indices, np.ones(len(indptr) - 1, np.int64))
@@ -137,19 +137,19 @@ def reverse_pagerank(
     damping: float = 0.85,
     iterations: int = 20,
 ) -> NDArray[np.float64]:
-    """PageRank against the edges, from nodes to those they aggregate from: float64 ``[N]``.
+    """Compute PageRank against the edges, from nodes to their in-neighbours: float64 ``[N]``.
 
     ``R(v) = (1 - damping) * t(v) + damping * sum(R(u) / in_degree(u))`` over the edges by which a
     node ``u`` aggregates from ``v``, iterated from ``R = t``. ``t`` is ``1 / N`` for every node, or
     with ``restart`` one share for each of these nodes and 0 for the others: the paper's weighted
-    reverse PageRank, where they are the training nodes. What a node without in-neighbours holds is
-    given to nobody, so the sum over all nodes may be below 1.
+    reverse PageRank, where they are the training nodes. A node without in-neighbours passes nothing
+    on, so the sum over all nodes may be below 1.
 
     Args:
         restart: node ids ``[T]``, at least one.
 
     Raises:
-        ValueError, IndexError: the arrays are no graph, or ``restart`` is empty or not in it.
+        ValueError, IndexError: the arrays are not a graph, or ``restart`` is empty or outside it.
     """
     _check_graph(indptr, indices)
     num_nodes = len(indptr) - 1
@@ -167,11 +167,11 @@ def reverse_pagerank(
 
 
 def times_asked(minibatches: Iterable[Ids], num_nodes: int) -> NDArray[np.int64]:
-    """In how many of the minibatches each node was an input node: int64 ``[num_nodes]``.
+    """Count the minibatches in which each node is an input node: int64 ``[num_nodes]``.
 
     Args:
-        minibatches: the input nodes of each, ``[B]`` on the CPU. An id that a minibatch holds twice
-            counts once. Draw them with another seed than those that the cache is measured on.
+        minibatches: the input nodes of each, ``[B]`` on the CPU. A repeated id in a minibatch
+            counts once. Use another seed than that of the minibatches that are measured.
 
     Raises:
         IndexError: a minibatch names a node outside ``0 .. num_nodes - 1``.
@@ -183,9 +183,9 @@ def times_asked(minibatches: Iterable[Ids], num_nodes: int) -> NDArray[np.int64]
 
 
 def hottest(scores: NDArray[Any], count: int) -> NDArray[np.int64]:
-    """The ``count`` nodes of the highest scores ``[N]``, ascending: int64 ``[count]``.
+    """Return the ``count`` nodes with the highest scores ``[N]``, ascending: int64 ``[count]``.
 
-    Of equal scores the lower node is taken. Takes time in proportion to ``N``.
+    Of equal scores the lower node wins. The time is proportional to ``N``.
 
     Raises:
         ValueError: ``count`` is outside ``0 .. N``, or a score is not a number.
@@ -205,7 +205,7 @@ def hottest(scores: NDArray[Any], count: int) -> NDArray[np.int64]:
 
 @njit(nogil=True, cache=True)
 def _received(indptr: Any, indices: Any, share: NDArray[Any]) -> NDArray[Any]:
-    """Add up what each node gets where each ``u`` gives ``share[u]`` along each of its in-edges."""
+    """Sum what each node receives if each ``u`` gives ``share[u]`` along each of its in-edges."""
     received = np.zeros_like(share)
     for node in range(len(share)):
         for edge in range(indptr[node], indptr[node + 1]):

@@ -1,11 +1,11 @@
-"""One copy of a feature table for all ranks of a machine, which each of them may register.
+"""Share one copy of a feature table among all ranks of a machine; each of them may register it.
 
     torch.distributed.init_process_group(...)
     x = gatherbench.shared_table(np.load("features.npy", mmap_mode="r"))
     features = gatherbench.unified(x)
 
 The memory has no name: the machine's first rank makes it, and the others open it through
-``/proc``. So nothing is left behind, and the size of ``/dev/shm``, 64 MiB in many containers, does
+``/proc``. So no file is left behind, and the size of ``/dev/shm``, 64 MiB in many containers, does
 not matter.
 """
 
@@ -27,16 +27,16 @@ from gatherbench.strategies.knowledge import current_ranks
 
 
 def shared_table(array: Tensor | NDArray[Any]) -> Tensor:
-    """A copy of ``array`` (``[N, D]``, any dtype) in memory that all ranks of a machine share.
+    """Copy ``array`` (``[N, D]``, any dtype) to memory that all ranks of a machine share.
 
-    Every rank calls it, after ``init_process_group``; the first of each machine reads its array,
-    the others only its shape. A process without a group has a copy of its own. What one rank writes
-    all see. The memory is freed with the last tensor over it.
+    Every rank calls it, after ``init_process_group``. The first rank of each machine reads its
+    array, the others only its shape. A process without a group gets its own copy. All ranks see
+    each other's writes. The memory is freed with the last tensor over it.
 
     Raises:
-        ValueError: no table, or ranks that are not known (``knowledge.current_ranks``).
+        ValueError: no table, or unknown ranks (``knowledge.current_ranks``).
         MemoryError: a machine's first rank had no room for it; all its ranks raise.
-        OSError: a rank may not open what the first one made: it is another user's, or in another
+        OSError: a rank may not open the memory of the first one, which belongs to another user or
             container.
     """
     source = tensor_of(array) if isinstance(array, np.ndarray) else array
@@ -77,10 +77,10 @@ def shared_table(array: Tensor | NDArray[Any]) -> Tensor:
 
 
 def _filled(source: Tensor) -> int:
-    """A file in memory with the bytes of a table.
+    """Make a file in memory with the bytes of a table; return its descriptor.
 
     Raises:
-        OSError: there is no room. Without that check the kernel would end some process.
+        OSError: there is no room. Without that check the kernel would kill some process.
     """
     if source.nbytes > available_bytes():
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
@@ -103,14 +103,14 @@ def _mapped(path: str, like: Tensor) -> Tensor:
 
 
 def _view(opened: int, like: Tensor) -> Tensor:
-    """The file's bytes as a table like that; they stay as long as it does."""
+    """Map the file as a table like ``like``; the tensor keeps the map alive."""
     memory = mmap.mmap(opened, max(1, like.nbytes))
     flat = torch.frombuffer(memory, dtype=torch.uint8)[: like.nbytes]
     return flat.view(like.dtype).view(like.shape)
 
 
 def _of_all(mine: list[int]) -> list[list[int]]:
-    """The numbers of every rank, by rank."""
+    """Gather the numbers of every rank, by rank."""
     if not (dist.is_available() and dist.is_initialized()):
         return [mine]
     on_gpu = dist.get_backend() == "nccl"

@@ -1,15 +1,15 @@
-"""A feature table that is indexed like a tensor and fetched by a strategy: two lines in any loop.
+"""Index a feature table like a tensor, and let a strategy fetch the rows: two lines in any loop.
 
     features = gatherbench.unified(x, strategy="async_zero_copy")
     rows = features[n_id]
 
-This brings the best data path for a graph into one's own training code, which knows tensors and no
-tickets. A strategy that overlaps needs to hear of the next batch early::
+This brings the best data path for a graph into your own training code, which uses tensors and no
+tickets. A strategy that overlaps needs the ids of the next batch early::
 
     features.prefetch(next_ids)     # before the training step on this batch
-    rows = features[next_ids]       # after it: picks up what is on its way
+    rows = features[next_ids]       # after it: returns the prefetched rows
 
-With ``strategy="auto"`` the training itself shows which path is the fastest.
+With ``strategy="auto"`` the fastest path is found during training.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from gatherbench.strategies.knowledge import NOTHING, Knowledge, adjacency_of, c
 from gatherbench.strategies.places import reads_managed
 from gatherbench.strategies.registry import build
 
-#: What names rows: their ids, or a mask of all rows, or a slice.
+#: An index of rows: ids, a mask of all rows, or a slice.
 Rows = Tensor | NDArray[Any] | list[int] | list[bool] | slice
 
 
-#: By which argument :func:`unified` is told what a path has to know.
+#: The argument of :func:`unified` that supplies each need of a path.
 _GIVEN = {
     "graph": "graph=, the edge_index [2, E]",
     "training_ids": "train_ids=, the training nodes [T]",
@@ -64,38 +64,38 @@ def unified(
     """Index ``x`` in host memory and get the rows on ``device``, moved by ``strategy``.
 
     On a GPU most strategies page-lock ``x``, and from then on a fork copies all of it at once
-    (Linux since 5.9). Where a loader forks its workers later, call ``x.share_memory_()`` before:
-    shared memory is not copied.
+    (Linux since 5.9). If a loader forks its workers later, call ``x.share_memory_()`` first: shared
+    memory is not copied.
 
-    A strategy that spreads the table over several ranks finds them in ``torch.distributed``, whose
-    ``init_process_group`` has to be called before. All ranks then have to make as many fetches.
+    A strategy that spreads the table over several ranks finds them in ``torch.distributed``: call
+    ``init_process_group`` first. All ranks then have to make the same number of fetches.
 
     Args:
         x: the feature table ``[N, D]``, any dtype, contiguous, in host memory, a tensor or an
-            array. It is used in place where the data path allows it and has to stay where it is;
-            what later writes to it do says :class:`UnifiedTensor`. For ``memory="managed"`` make it
-            with :func:`gatherbench.empty`, or it is copied. For a strategy that reads a disk,
-            ``numpy.load(path, mmap_mode="r")``.
-        strategy: a name of ``gatherbench list strategies``, or ``auto``: that of them which the
-            first minibatches show to be the fastest (:mod:`gatherbench.strategies.auto`).
-        device: where the rows shall lie; by default the current GPU, or the host without one.
+            array. It is used in place where the data path allows it, and has to stay at its
+            address; :class:`UnifiedTensor` explains the effect of later writes. For
+            ``memory="managed"`` make it with :func:`gatherbench.empty`, or it is copied. For a
+            strategy that reads a disk, use ``numpy.load(path, mmap_mode="r")``.
+        strategy: a name of ``gatherbench list strategies``, or ``auto``: the one that is fastest in
+            the first minibatches (:mod:`gatherbench.strategies.auto`).
+        device: the device of the rows; by default the current GPU, or the host without one.
         copy: see :class:`UnifiedTensor`.
         graph: an ``edge_index`` ``[2, E]`` or a PyG ``Data``, by which ``cached_zero_copy`` chooses
             the rows to keep.
         train_ids: the training nodes, ids ``[T]`` or a mask ``[N]``, for
             ``policy="weighted_reverse_pagerank"``.
-        minibatches: the ``n_id`` of the minibatches of an epoch or so, or a loader that gives
-            batches with one, for ``policy="presampled"``.
+        minibatches: the ``n_id`` of about an epoch's minibatches, or a loader whose batches have an
+            ``n_id``, for ``policy="presampled"``.
         params: the strategy's parameters, e.g. ``order="sorted"``.
 
     Raises:
-        ValueError: no such strategy, parameter or word (the nearest is named), or no such device;
-            or the strategy cannot run here (its reason is given), or has to know what was not
-            given, or ranks that are not known (``knowledge.current_ranks``); or ``x`` is no table,
-            or wants a gradient, which does not flow through a fetch; or a file is not what is
-            mapped of it (:meth:`gatherbench.kernels.table_file.TableFile.of`); or what is told of
-            graph, nodes or minibatches does not fit ``x`` (:mod:`gatherbench.checks`).
-        TypeError: ``x`` is no tensor and no array.
+        ValueError: no such strategy, parameter or value (the nearest is named), or no such device;
+            or the strategy cannot run here (its reason is given), or needs knowledge that was not
+            given, or unknown ranks (``knowledge.current_ranks``); or ``x`` is not a table, or
+            requires a gradient, which does not flow through a fetch; or a file differs from its map
+            (:meth:`gatherbench.kernels.table_file.TableFile.of`); or graph, nodes or minibatches do
+            not fit ``x`` (:mod:`gatherbench.checks`).
+        TypeError: ``x`` is neither a tensor nor an array.
     """
     with plain_torch():
         return _opened(x, strategy, device, copy, (graph, train_ids, minibatches), params)
@@ -152,7 +152,7 @@ def _opened(
 
 
 def _table_of(x: Any) -> Tensor:
-    """``x`` as a tensor over the same memory."""
+    """Return ``x`` as a tensor over the same memory."""
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError("x is a masked array, whose mask no path sees: use x.filled(value)")
     if isinstance(x, np.ndarray):
@@ -165,7 +165,7 @@ def _table_of(x: Any) -> Tensor:
 
 
 def _some(ids: Any, num_rows: int, what: str) -> Tensor:
-    """Ids (:func:`gatherbench.checks.ids_of`), of which there have to be some."""
+    """Check ids (:func:`gatherbench.checks.ids_of`), and refuse an empty list."""
     found = ids_of(ids, num_rows, what)
     if not len(found):
         raise ValueError(f"{what}: names no row")
@@ -173,7 +173,7 @@ def _some(ids: Any, num_rows: int, what: str) -> Tensor:
 
 
 def _epoch_of(minibatches: Any, num_rows: int) -> Callable[[int], list[Tensor]]:
-    """The ids of an epoch's minibatches, as lists of ids or as a loader's batches have them."""
+    """Return a call for the ids of an epoch's minibatches, given lists of ids or a loader."""
     try:
         given = [getattr(one, "n_id", one) for one in minibatches]
     except TypeError as error:
@@ -186,7 +186,7 @@ def _epoch_of(minibatches: Any, num_rows: int) -> Callable[[int], list[Tensor]]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Ahead:
-    """A fetch that was started before its rows were asked for.
+    """A fetch that was started in advance by ``prefetch``.
 
     ``number`` counts fetches, ``version`` the writes to the table that torch had seen.
     """
@@ -200,32 +200,32 @@ class _Ahead:
 class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
     """A feature table ``[N, D]`` whose rows a strategy brings to ``device``; see :func:`unified`.
 
-    **Who owns the rows.** With ``copy`` (the default) each ``features[ids]`` is a tensor of its
-    own; the copy is made on the device, where it costs little beside the link. Without it, the rows
-    are in the strategy's own buffer and are overwritten once ``lookahead + 1`` further fetches
+    **Ownership of the rows.** With ``copy`` (the default) each ``features[ids]`` is a separate
+    tensor; the copy is made on the device, where it is cheap compared to the link. Without it, the
+    rows are in the strategy's own buffer and are overwritten once ``lookahead + 1`` further fetches
     (those of :meth:`prefetch` count) have been started; a backward pass that still needs them
     raises.
 
-    **What later changes of x do.** Where :attr:`live` is true, rows are those that ``x`` has when
-    they are asked for: rows that were prefetched before a write that torch has seen are fetched
-    anew. Where it is false, the path has copied rows, and the first fetch after such a write
-    raises. Torch does not see writes by NumPy, through ``x.data`` or by other processes. ``x`` has
-    to stay where it is: what gives it other memory is refused with the next fetch.
+    **Later changes of x.** If :attr:`live` is true, ``features[ids]`` returns the values that ``x``
+    has at that moment: rows that were prefetched before a write that torch has seen are fetched
+    anew. If it is false, the path has copied rows, and the first fetch after such a write raises.
+    Torch does not see writes by NumPy, through ``x.data`` or by other processes. ``x`` has to stay
+    at its address: after a change of its memory the next fetch raises.
 
-    Torch's modes (``inference_mode``, ``autocast``, a default device …) change no fetch, and rows
-    are plain tensors that require no gradient.
+    Torch's modes (``inference_mode``, ``autocast``, a default device …) do not affect fetches, and
+    rows are plain tensors that require no gradient.
 
-    Threads and CUDA streams may take turns; rows that are not copied then have to be used up before
-    the next fetch is asked for. A fork waits for a fetch that another thread has begun. A loader's
-    worker processes cannot fetch: wrap the loader in
+    Threads and CUDA streams may take turns; rows that are not copied must then be used up before
+    the next fetch. A fork waits for a fetch that another thread has begun. A loader's worker
+    processes cannot fetch: wrap the loader in
     :class:`gatherbench.strategies.pyg_features.FeatureLoader`.
 
-    Closed by :meth:`close`, by ``with``, when it is collected, or when the program ends.
+    It is closed by :meth:`close`, by ``with``, by garbage collection, or at the program's end.
 
     Attributes:
-        strategy: what moves the rows, with its parameters.
-        shape, dtype: of the table.
-        device: where the rows lie.
+        strategy: the strategy that moves the rows, with its parameters.
+        shape, dtype: shape and dtype of the table.
+        device: the device of the rows.
     """
 
     def __init__(
@@ -238,41 +238,41 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
         knowledge: Knowledge = NOTHING,
     ) -> None:
         self._fetcher = strategy.open(features, device, knowledge)
-        # The fetcher reads it in place, but for managed memory, which the fetcher holds itself.
+        # The fetcher reads it in place, except managed memory, which the fetcher holds itself.
         self._table = None if reads_managed(strategy) else features
         self._copy = copy
         self._ahead: deque[_Ahead] = deque()
         self._started = 0
-        #: Reentrant: a signal's handler or a collection may close what its own thread is fetching.
+        #: Reentrant: a signal handler or garbage collection may close during its thread's fetch.
         self._turn, self._torn = threading.RLock(), False
         self._stream: torch.cuda.Stream | None = None
         self.strategy = strategy
         self.shape = features.shape
         self.dtype = features.dtype
         self.device = self._fetcher.device
-        # Registered memory must be let go of even by a program that forgets to close.
+        # Registered memory must be released even if a program forgets to close.
         self._close = weakref.finalize(self, self._fetcher.close)
         _there.add(self)
 
     @property
     def lookahead(self) -> int:
-        """How many batches ahead :meth:`prefetch` gets them moving; 0: it does nothing."""
+        """The number of batches that :meth:`prefetch` may start ahead; with 0 it does nothing."""
         return self._fetcher.lookahead
 
     @property
     def live(self) -> bool:
-        """Whether later writes to the table show: its rows are read there at each fetch."""
+        """True if later writes to the table show, because each fetch reads the table itself."""
         return self._fetcher.live
 
     @property
     def setup(self) -> tuple[SetupStep, ...]:
-        """What opening cost: seconds, bytes registered or copied; and what ``auto`` has found."""
+        """The costs of opening (seconds, bytes registered or copied), and ``auto``'s finding."""
         return tuple(self._fetcher.setup)
 
     def expect(self, minibatches: int) -> None:
-        """Say how many minibatches an epoch has, before one begins: ``auto`` takes a share of it.
+        """Announce the number of minibatches of an epoch, of which ``auto`` may use a share.
 
-        :class:`gatherbench.strategies.pyg_features.FeatureLoader` does.
+        :class:`gatherbench.strategies.pyg_features.FeatureLoader` calls it before each epoch.
         """
         with self._turn:
             self._fetcher.expect(minibatches)
@@ -294,15 +294,15 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
         )
 
     def __getitem__(self, ids: Rows) -> Tensor:
-        """The rows ``ids`` (``[B]``, int32 or int64, not negative): ``[B, D]`` on the device.
+        """Return rows ``ids`` (``[B]``, int32 or int64, not negative), ``[B, D]`` on the device.
 
         A list or an array of ids, a mask ``[N]`` or a slice is turned into ids first.
 
-        Rows that were prefetched are picked up, in whatever order they are asked for. Ids on
-        a GPU are brought to the host first, to be checked there, for which the host waits.
+        Prefetched rows are returned in whatever order they are indexed. Ids on a GPU are copied to
+        the host first, to be checked there, for which the host waits.
 
         Raises:
-            TypeError, ValueError, IndexError: ids that are no ids of rows, see
+            TypeError, ValueError, IndexError: ids that are not ids of rows, see
                 :meth:`gatherbench.strategies.base.Fetcher.submit`.
             RuntimeError: closed, or opened before a fork.
         """
@@ -321,7 +321,7 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
                     self._ahead.remove(ahead)
                     if ahead.version == self._fetcher.table_version:
                         return self._handed_out(ahead.ticket.result())
-                    ahead.ticket.result()  # in vain: they may be rows of before a write
+                    ahead.ticket.result()  # discarded: a write may have changed them
                     break
             if self._copy and self._stream is None and not self._ahead:
                 return self._fetcher.fetch(ids)
@@ -329,16 +329,15 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
 
     def _handed_out(self, rows: Tensor) -> Tensor:
         if self._stream is not None:
-            rows.record_stream(self._stream)  # they may have been allocated on another
+            rows.record_stream(self._stream)  # another stream may have allocated them
         return self._fetcher.hand_over(rows) if self._copy else rows
 
     def prefetch(self, ids: Rows) -> None:
-        """Start fetching ``ids``, which ``features[ids]`` will ask for soon.
+        """Start fetching ``ids``, which ``features[ids]`` will return soon.
 
-        Does nothing where the strategy blocks (``lookahead`` 0), so that one loop serves all
-        strategies. The ids may be changed afterwards; what counts are their values now. Rows
-        that nobody asks for are dropped when their buffer's turn comes, ``lookahead + 1``
-        fetches later.
+        It does nothing where the strategy blocks (``lookahead`` 0), so that one loop serves all
+        strategies. The ids may be changed afterwards: their values at the call count. Unused rows
+        are dropped when their buffer is filled again, ``lookahead + 1`` fetches later.
 
         Raises:
             As ``features[ids]``.
@@ -354,14 +353,14 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
         if self.lookahead:
             with self._turn, plain_torch():
                 ids = self._placed(ids)
-                # Nobody else holds the ticket: where an interrupt loses it, its buffer is free.
+                # Only this entry holds the ticket: if an interrupt loses it, the buffer is free.
                 now = self._started + 1, self._fetcher.table_version
                 self._ahead.append(_Ahead(*now, copied(ids), self._start(ids)))
 
     def close(self) -> None:
         """Free buffers, join threads, undo registrations. Safe to call twice.
 
-        A fetch that another thread has begun is waited for.
+        It waits for a fetch that another thread has begun.
         """
         with self._turn:
             self._ahead.clear()
@@ -386,10 +385,10 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
         self._fetcher.check_usable()
 
     def _placed(self, rows: Rows) -> Tensor:
-        """The ids of ``rows`` where the fetcher wants them.
+        """Return the ids of ``rows`` on the host, where the fetcher checks them.
 
-        Fetches share buffers, whose earlier readers are on the stream that was current then: a
-        call on another stream waits for that one.
+        Fetches share buffers, whose earlier readers are on the stream that was current then. So a
+        call on another stream waits for that stream.
         """
         if self.device.type == "cuda":
             current = torch.cuda.current_stream(self.device)
@@ -400,7 +399,7 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
         return ids if ids.is_cpu else ids.cpu()
 
     def _start(self, ids: Tensor) -> Ticket:
-        # The fetcher refuses to overwrite rows whose ticket was never taken: take it, in vain.
+        # The fetcher refuses to overwrite rows whose ticket is unread: read it and discard them.
         while self._ahead and self._ahead[0].number + self.lookahead <= self._started:
             self._ahead.popleft().ticket.result()
         self._started += 1
@@ -408,17 +407,17 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
 
 
 def _let_go_of_tickets(error: BaseException | None) -> None:
-    """Free what the frames of our calls hold, that have ended with ``error``.
+    """Free the objects that the frames of this module's calls hold after ending with ``error``.
 
-    Whoever keeps an interrupt's traceback, as Jupyter does, would keep a ticket in them, and with
-    it a buffer whose rows nobody can ask for.
+    A program that keeps an interrupt's traceback, as Jupyter does, would also keep a ticket in the
+    frames, and with it a buffer whose rows cannot be read any more.
     """
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__context__
 
 
-#: How long a fork waits for the fetch of another thread. A child would find it half done for ever.
+#: Seconds that a fork waits for another thread's fetch: in the child it would stay half done.
 FORK_PATIENCE_S = 10.0
 _there: weakref.WeakSet[UnifiedTensor] = weakref.WeakSet()
 _forking = threading.local()
@@ -451,7 +450,7 @@ os.register_at_fork(
 
 
 def _ids_of(rows: Rows, num_rows: int) -> Tensor:
-    """What an index of a tensor's rows says, as ids; ids themselves are left for the fetcher."""
+    """Turn an index of a tensor's rows into ids; the fetcher checks ids themselves."""
     if type(rows) is Tensor and rows.dtype != torch.bool:
         return rows
     if isinstance(rows, slice):

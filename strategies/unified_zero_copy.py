@@ -1,4 +1,4 @@
-"""Zero-copy as it comes: GPU threads read the scattered rows in host memory themselves.
+"""Plain zero-copy: GPU threads read the scattered rows in host memory themselves.
 
 The CPU only sends the ids, and each byte crosses host memory once (Min et al., PVLDB 14(11)
 2021). A warp starts wherever its row starts, so a row that begins inside a 128 B line is read in
@@ -27,10 +27,10 @@ POLICY = "unaligned"
 
 @dataclass(frozen=True)
 class UnifiedZeroCopy(Strategy):
-    """``memory``: how the GPU comes to see the table.
+    """``memory`` sets how the GPU gets access to the table.
 
     ``registered`` page-locks and maps it (cudaHostRegister); ``managed`` is unified memory with
-    the CPU as preferred location and the GPU as one that accesses it.
+    the CPU as preferred location and the GPU as an accessing device.
     """
 
     name: ClassVar[str] = "unified_zero_copy"
