@@ -1,8 +1,8 @@
-"""Do all series of a workload train alike? On a set of minibatches all begin with the same weights
-and dropout.
+"""Check that all series of a workload train alike: each set starts from equal weights and dropout.
 
-So losses of a set, and accuracy, are equal but for rounding, and betray a path that delivered other
-rows in a timed epoch, whatever the comparison of rows saw (:mod:`gatherbench.bench.run.check`).
+So losses of a set of minibatches, and accuracy, are equal but for rounding. They reveal a path that
+delivered wrong rows in a timed epoch, even if the comparison of rows
+(:mod:`gatherbench.bench.run.check`) missed them.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from gatherbench.bench.run.lines import lines_of
 from gatherbench.bench.run.part import CASE_METRIC, CASE_STAGE, CHECK_STAGE, CaseId, key_of
 from gatherbench.bench.run.rows import Row
 
-#: What is compared, and how far it may be off by backend: the mean loss of an epoch by a share of
-#: it, the accuracy absolutely. Sums are rounded in any order, on a GPU always, on the host where
-#: threads share them: between right cases of WordNet losses were seen to differ by 5e-7 of them in
-#: three epochs. A path that stops fetching at its fourth minibatch moves the loss by a tenth.
+#: Metrics that are compared, and their tolerance by backend: relative for the mean loss of an
+#: epoch, absolute for the accuracy. Sums are rounded in any order, always on a GPU, and on the host
+#: where threads share them: between correct cases of WordNet, losses differ by up to 5e-7 of them
+#: in three epochs. A path that stops fetching at its fourth minibatch moves the loss by a tenth.
 TOLERANCES = {
     ("train", "loss"): {"host": 1e-4, "cuda": 0.01},
     ("eval", "test_accuracy"): {"host": 0.005, "cuda": 0.02},
 }
-#: The gather that needs no trust: what it trains to is right.
+#: The gather that serves as the reference: its training result is assumed correct.
 BASELINE = "cpu_gather"
 SOURCE = "losses and accuracy compared with those of the workload's other cases"
-#: What is known of a case before it has fetched a row, or although its rows were wrong.
+#: Metrics that a case has before it fetches a row, or even if its rows are wrong.
 STILL_RIGHT = (CASE_STAGE, CHECK_STAGE, "setup")
 _END = (CASE_STAGE, CASE_METRIC)
 CASE = ["workload", "strategy", "variant", "repeat"]
-#: The column of the reason why a case that strays is none.
+#: The column that holds the reason why a deviating case is no result.
 STRAYED = "check_training"
-#: A loss or accuracy: of which case, backend, set of minibatches, stage and metric.
+#: The key of a loss or accuracy: case, backend, set of minibatches, stage and metric.
 Seen = tuple[CaseId, str, int, tuple[str, str], float]
 
 
 def right_in(frames: Frames) -> set[CaseId]:
-    """The cases that are a result: they ended well, having passed their last comparison, and
-    nobody found their rows or losses wrong."""
+    """Return the cases that are a result: they ended well after passing their last comparison, and
+    neither their rows nor their losses were found wrong."""
     cases, reasons = frames.cases, frames.reasons
     ended = cases[(cases["basis"] == "measured") & (cases["status"] == "ok")]
     checks = [name for name, column in frames.columns.items() if column.stage == CHECK_STAGE]
@@ -54,14 +54,14 @@ def right_in(frames: Frames) -> set[CaseId]:
 
 
 def strays_in(frames: Frames) -> dict[CaseId, str]:
-    """The cases that trained otherwise than the reference of their workload, and where they stray.
+    """Return the cases that train differently from their workload's reference, and where.
 
-    A process that goes on with a case that was cut off trains a new model: its epochs are compared
-    with those of other paths that did so there. The reference is the median of the baseline's
-    cases, else of the medians of the series. Where two series without a baseline differ, nobody
-    knows which is right, and both fail.
+    A process that continues a case that was cut off trains a new model: its epochs are compared
+    with those of other paths that did the same there. The reference is the median of the baseline's
+    cases, else of the medians of the series. Where two series without a baseline differ, it is
+    unknown which is right, and both fail.
     """
-    # Ranks have losses of their own; those of a case that failed may have no mean beside them.
+    # Ranks have losses of their own; those of a failed case may lack a mean.
     seen: list[Seen] = []
     right = right_in(frames)
     for frame in (frames.epochs, frames.cases):
@@ -81,7 +81,7 @@ def strays_in(frames: Frames) -> dict[CaseId, str]:
 
 
 def among(table: pd.DataFrame, cases: Collection[CaseId]) -> NDArray[np.bool_]:
-    """Which lines of a table are of one of these cases."""
+    """Return a mask of the lines of a table that belong to one of these cases."""
     known = [
         key in cases for key in table[CASE].drop_duplicates().itertuples(index=False, name=None)
     ]
@@ -89,11 +89,11 @@ def among(table: pd.DataFrame, cases: Collection[CaseId]) -> NDArray[np.bool_]:
 
 
 def judged(rows: Sequence[Row]) -> list[Row]:
-    """The rows, with the cases failed that did not train as the others of their workload.
+    """Return the rows, with the cases marked failed that train unlike the others of their workload.
 
-    Each gets a row ``check.training`` that says where it strays, and its last row says so, too.
-    What it measured stays; readers leave it out. A run that was killed has not been judged: whoever
-    reads it does so.
+    Each of these gets a row ``check.training`` that names the deviation, as does its last row.
+    Its measurements stay; readers leave them out. A run that was killed has not been judged: its
+    reader does so.
     """
     found = strays_in(frames_of(lines_of(rows)))
     kept, ends = [], []
@@ -113,7 +113,7 @@ def _astray(seen: Iterable[Seen]) -> dict[CaseId, str]:
     for case, backend, chosen, what, value in seen:
         groups[case[0], backend, chosen, *what][case] = value
     found: dict[CaseId, str] = {}
-    # The sets in their order, and then the score, whose epoch is -1.
+    # The sets in order, and then the score, whose epoch is -1.
     for where in sorted(groups, key=lambda where: (where[2] < 0, where)):
         _, backend, chosen, stage, metric = where
         values = groups[where]

@@ -1,21 +1,21 @@
 """A block of cases: paths that take turns in one process, epoch by epoch; or a case alone.
 
 Two processes of one path differ by more than two paths of one process do: on an H200 the logarithm
-of the epoch had a standard deviation of 0.165 between processes and 0.077 within one. So with
+of the epoch has a standard deviation of 0.165 between processes and 0.077 within one. So with
 ``together`` all paths of a workload are opened in one process over one table. A *block* is one
 epoch of each, in an order that is drawn for each block from the plan's seed, each path on another
-set of minibatches (:mod:`gatherbench.bench.run.latin_square`); ratios are paired within blocks when
-they are read (:mod:`gatherbench.stats.interval`).
+set of minibatches (:mod:`gatherbench.bench.run.latin_square`). Readers pair ratios within blocks
+(:mod:`gatherbench.stats.interval`).
 
-Paths that do not fit beside the others, on the GPU or on the host, have blocks of their own behind
-them, in the same process. What fails costs itself. Where CUDA is lost with it, or the process, the
-runner starts another process for the rest. Where the run's time would end amid a block, the paths
-end before it, with fewer epochs.
+Paths that do not fit into memory with the others, on the GPU or on the host, have blocks of their
+own after them, in the same process. A failure ends only its own case. If CUDA or the process is
+lost with it, the runner starts another process for the rest. If the run's time would end amid a
+block, the paths end before it, with fewer epochs.
 
-Once each path has had its epoch of a block, whose rows have been compared, the part says so:
-wherever the process is cut off later, that block counts, and another process goes on with the next
-one. Ratios stay paired within blocks, and a process that was cut off has fewer of them. A case that
-has a process alone goes on in no other: it is measured again.
+Once each path has had its epoch of a block and its rows are compared, the part records that. If the
+process is cut off later, the block counts, and another process continues with the next one.
+Ratios stay paired within blocks; a process that was cut off has fewer of them. A case that has a
+process alone is not continued by another: it is measured again.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ from gatherbench.bench.run.rows import PLACE, PROCESS
 from gatherbench.bench.run.table import Table, has_room
 from gatherbench.strategies.places import free_bytes
 
-#: Blocks for which there has to be time before one begins: it, and what the paths do behind it.
+#: The number of blocks that must fit into the time left before one begins: it and the paths' end.
 _BLOCK_AND_END = 2
-#: About so many epochs take as long as a path's opening with its warm-up, and its end.
+#: A path's opening with its warm-up, or its end, takes about as long as this many epochs.
 _OPENS, _ENDS = 3, 1
 
-#: Share of the GPU's free memory that one more path may take: the training of those that are open
-#: has not had all that it will take.
+#: The share of the GPU's free memory that one more path may take: the training of the open paths
+#: has yet to allocate the rest.
 _SHARE = 0.5
 
 
 def measure_block(
     block: Block, out: PartWriter, table: Table | None = None, group: Alone = ALONE
 ) -> bool:
-    """Measure the cases into the part, which says how each of them ended; whether none failed.
+    """Measure the cases into the part, which records how each ended; return whether none failed.
 
     For ``table`` and ``group`` see :class:`~gatherbench.bench.run.measure.Session`.
 
     Raises:
-        SystemExit: CUDA is lost: cases without an end are to be measured in another process.
-        Exception: the disk is full, or what the cases share cannot be had.
+        SystemExit: CUDA is lost: cases without an end have to be measured in another process.
+        Exception: the disk is full, or something that the cases share is unavailable.
     """
     begin, began = time.perf_counter(), time.time()
     first = block.jobs[0]
@@ -83,7 +83,7 @@ def measure_block(
             if not path.over:
                 path.turn(path.case.finish, _ENDS)
                 path.end("ok", None)
-        if waiting:  # the host may have room for one table alone
+        if waiting:  # the host may have room for only one table
             kept = session.kind(waiting[0].case.strategy)
             session.tables = {kind: one for kind, one in session.tables.items() if kind == kept}
     return not any(path.failed for path in paths)
@@ -92,7 +92,7 @@ def measure_block(
 def _take_turns(
     opened: Sequence[_Path], block: Block, out: PartWriter, draw: random.Random, mark: Mark
 ) -> None:
-    """The measured epochs of paths that are open, block by block."""
+    """Measure the epochs of the open paths, block by block."""
     longest_s, before = 0.0, None
     for number, sets in enumerate(latin_square(len(opened), block.jobs[0].measure.epochs)):
         began = time.monotonic()
@@ -115,7 +115,7 @@ def _take_turns(
 
 
 def _opened(waiting: Sequence[_Path]) -> tuple[list[_Path], list[_Path]]:
-    """Paths that are open and warm, beside each other, and those that did not fit."""
+    """Open and warm up the paths that fit together; return them, and those that did not fit."""
     opened: list[_Path] = []
     later = []
     for path in waiting:
@@ -129,25 +129,25 @@ def _opened(waiting: Sequence[_Path]) -> tuple[list[_Path], list[_Path]]:
 
 
 class _Turns:
-    """Says whose turn it is, and how much of all the work is done, in epochs."""
+    """Reports which case is running, and how much of all the work is done, in epochs."""
 
     def __init__(self, block: Block, out: PartWriter) -> None:
         self.out, self._done = out, 0
         self._all = sum(_OPENS + one.measure.epochs - one.start + _ENDS for one in block.jobs)
 
     def say(self, case: str | None = None, before_s: float = 0.0) -> None:
-        """The turn of a case that has had so many seconds before; ``None``: nobody's."""
+        """Report the turn of a case that has had ``before_s`` seconds before; ``None``: no case."""
         since, done = time.monotonic(), self._done / self._all
         self.out.write("turn", case=case, since=since, before_s=before_s, done=done)
 
     def did(self, epochs: int) -> None:
-        """So much work is done, and it is nobody's turn."""
+        """Report that so many epochs are done and that no case is running."""
         self._done += epochs
         self.say()
 
 
 class _Path:
-    """A case that takes turns: the time that it has had, and whether it is over."""
+    """A case that takes turns, with the time that it has had and whether it has ended."""
 
     def __init__(self, job: Job, session: Session, turns: _Turns) -> None:
         self.job, self.case = job, MeasuredCase(job, turns.out, session)
@@ -155,11 +155,11 @@ class _Path:
         self._turns, self._ground = turns, session
 
     def has(self, block: int) -> bool:
-        """Whether it is to be measured there: no process before has done it, and nothing failed."""
+        """Return whether it is to be measured in the block: it is new there, and nothing failed."""
         return not self.over and self.job.start <= block
 
     def fits(self) -> bool:
-        """Whether there is room for it beside the paths that are open."""
+        """Return whether there is room for it with the paths that are open."""
         strategy, device = self.case.strategy, torch.device(self.job.device)
         spec = self._ground.dataset.spec
         known = self._ground.known.limited_to(strategy.needs)
@@ -172,10 +172,10 @@ class _Path:
         return self.case.refused() is None
 
     def turn(self, work: Callable[[], str | None], epochs: int = 1) -> None:
-        """Have it do a piece of work; where that returns a reason, or fails, the case is over.
+        """Do a piece of the case's work; if that returns a reason, or fails, the case ends.
 
         Args:
-            epochs: as long as about so many epochs.
+            epochs: the expected duration of the work, in epochs.
 
         Raises:
             SystemExit: CUDA is lost.
@@ -201,13 +201,13 @@ class _Path:
         self._turns.did(epochs)
 
     def end(self, status: str, reason: str | None) -> None:
-        """The case is over."""
+        """End the case."""
         self.over, self.failed = True, status == "failed"
         self._turns.out.end(self.job.rows, status, reason, self.spent_s)
 
 
 def _look_for_cuda() -> None:
-    """End the process where an error of CUDA stays with it."""
+    """End the process if an error of CUDA persists in it."""
     try:
         torch.cuda.synchronize()
     except Exception as error:

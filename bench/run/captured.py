@@ -1,9 +1,9 @@
 """A training step that is captured once in a CUDA graph and replayed for each minibatch.
 
 Issued operation by operation, a step of a small model takes the host longer than the GPU, and most
-of an epoch (docs/guide.md), whatever brought the rows. A replay is one launch. It repeats the same
-operations on the same memory, so a minibatch is copied into inputs of a fixed size first; what it
-lacks is filled up with edges among rows of their own, which no seed node hears of.
+of an epoch (docs/guide.md), whichever path fetches the rows. A replay is one launch. It repeats the
+same operations on the same memory, so a minibatch is first copied into inputs of a fixed size. They
+are padded with edges among spare rows, which no seed node reads.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from gatherbench.bench.sampling.minibatch import MiniBatch
 
 #: int64 ``[minibatches, layers]``.
 Counts = NDArray[np.int64]
-#: Rows behind the nodes of each layer, at least, which the edges that fill up have to themselves.
+#: The least number of spare rows after the nodes of each layer, used only by padding edges.
 SPARE_ROWS = 64
-#: Of these edges that meet in a row, at most: about as many as real ones do, as the GPU adds up
-#: what meets one after the other.
+#: The most padding edges that meet in a row: about as many as real ones, as the GPU adds these up
+#: one after the other.
 _MEETING = 8
-#: ``cross_entropy``'s mark of a seed that does not count.
+#: The label with which ``cross_entropy`` ignores a seed.
 _NO_LABEL = -100
-#: Steps before the capture, in which libraries make what a graph cannot hold (as torch advises).
+#: Steps before the capture, in which libraries allocate what a graph cannot (as torch advises).
 _WARM_UP_STEPS = 3
-#: Norm of the difference of two gradients as a share of theirs: float32 sums in another order
-#: differ by 1e-6, a row that is mixed up by far more than this.
+#: The tolerated norm of the difference of two gradients, relative to theirs: float32 sums in
+#: another order differ by 1e-6, and a wrong row differs by far more than this.
 MOST_DIFFERENCE = 1e-3
 
 
 class WrongStepError(Exception):
-    """A captured step has other gradients than the same step issued."""
+    """The gradients of a captured step differ from those of the same step issued."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,13 @@ class StepInputs:
     Attributes:
         nodes: nodes of each layer, :attr:`MiniBatch.num_nodes` with room for the spare rows.
         x: float32 ``[nodes[L], D]``.
-        labels: int64 ``[nodes[0]]``, -100 behind the minibatch's seeds.
+        labels: int64 ``[nodes[0]]``, -100 after the minibatch's seeds.
         edges: int64 ``[2, E_k]`` of each layer.
-        fill: the edges that fill up, of the same shapes.
+        fill: the padding edges, of the same shapes.
         most: nodes of each layer without the spare rows.
-        anchor: on a GPU a graph whose memory those of the steps share, as one is replayed at a
-            time. It lives as long as they might: of a pool whose graphs are all gone cuBLAS may
-            hold a workspace still, and torch then refuses another capture there.
+        anchor: on a GPU a graph whose memory pool the steps' graphs share, as one is replayed at a
+            time. It lives as long as they might: cuBLAS may still hold a workspace of a pool whose
+            graphs are all gone, and torch then refuses another capture there.
     """
 
     nodes: tuple[int, ...]
@@ -70,7 +70,7 @@ class StepInputs:
 
     @classmethod
     def of(cls, num_nodes: Counts, num_edges: Counts, width: int, device: torch.device) -> Self:
-        """For minibatches of these sizes, with rows of ``width`` numbers.
+        """Allocate inputs for minibatches of these sizes, with rows of ``width`` numbers.
 
         Args:
             num_nodes, num_edges: as those of :class:`~gatherbench.bench.sampling.trace.Trace`.
@@ -100,17 +100,17 @@ class StepInputs:
 
     @property
     def batch(self) -> MiniBatch:
-        """The minibatch that lies there; nobody asks for its ids."""
+        """Return the minibatch that is in the inputs; its ids are unused."""
         return MiniBatch(self.labels.new_empty(0), self.edges, self.nodes)
 
     def has_room(self, batch: MiniBatch) -> bool:
-        """Whether the minibatch is no larger than those for which this was made."""
+        """Return whether the minibatch is no larger than those for which this was made."""
         room = self.most, [fill.shape[1] for fill in self.fill]
         asked = batch.num_nodes, [block.shape[1] for block in batch.edges]
         return all(np.less_equal(one, other).all() for one, other in zip(asked, room, strict=True))
 
     def take(self, x: Tensor, labels: Tensor, batch: MiniBatch) -> None:
-        """Copy a minibatch with its rows and labels there; all lies on the device.
+        """Copy a minibatch with its rows and labels into the inputs; all are on the device.
 
         It must have room (:meth:`has_room`).
         """
@@ -122,16 +122,16 @@ class StepInputs:
 
 
 def padding(num_edges: Counts) -> float:
-    """Edges of a captured step beyond those of the mean minibatch, as a share of these."""
+    """Return a captured step's edges beyond those of the mean minibatch, as a share of these."""
     return float(num_edges.max(axis=0).sum() / num_edges.sum(axis=1).mean() - 1)
 
 
 class CapturedTrainer(Trainer):
-    """A :class:`Trainer` whose step is captured by :meth:`capture`, or when it is first asked for.
+    """A :class:`Trainer` whose step is captured by :meth:`capture`, or at its first use.
 
-    It is captured with dropout or without it, as the model is set then. The model must be one that
-    captures: no size may depend on what a minibatch holds, and rows may meet along edges alone.
-    A minibatch that is larger than the measured ones is issued.
+    It is captured with or without dropout, as the model is set then. The model must support
+    capture: no size may depend on the contents of a minibatch, and rows may interact only along
+    edges. A minibatch that is larger than the measured ones is issued.
     Without a GPU each step is issued, on inputs of the same sizes.
 
     Args:
@@ -154,14 +154,14 @@ class CapturedTrainer(Trainer):
 
     def train(self, x: Tensor, batch: MiniBatch) -> Tensor:
         labels, batch = self._labels_of(batch), to_device(batch, self.device)
-        if not self._inputs.has_room(batch):  # of an epoch that is not timed: nobody counted it
+        if not self._inputs.has_room(batch):  # of an epoch that is not timed, and was not counted
             return self.optimised(x.float(), labels, batch)
         self._inputs.take(x, labels, batch)
         self.replay()
         return self._loss.clone()  # the next step writes there
 
     def replay(self) -> None:
-        """Train once more on the minibatch that lies there."""
+        """Train once more on the minibatch that is in the inputs."""
         if self._replay is None:
             self.capture()
         assert self._replay is not None
@@ -171,10 +171,10 @@ class CapturedTrainer(Trainer):
         self._loss = self.optimised(self._inputs.x, self._inputs.labels, self._inputs.batch)
 
     def capture(self) -> None:
-        """Capture the step, on a GPU, on whatever lies in its inputs: what it learns is undone.
+        """Capture the step, on a GPU, on the current contents of its inputs; undo its training.
 
         Raises:
-            RuntimeError: an operation cannot be captured. The process had better end: torch may be
+            RuntimeError: an operation cannot be captured. The process should end, as torch may be
                 left in the capture.
         """
         if self.device.type != "cuda":
@@ -193,7 +193,7 @@ class CapturedTrainer(Trainer):
             for moments in self.optimiser.state.values():
                 for moment in moments.values():
                     moment.zero_()
-                    moment.record_stream(current)  # replays use what was allocated on the side
+                    moment.record_stream(current)  # replays use memory allocated on the side stream
         self.optimiser.zero_grad(set_to_none=True)
         graph = torch.cuda.CUDAGraph()
         assert self._inputs.anchor is not None
@@ -201,8 +201,8 @@ class CapturedTrainer(Trainer):
         gc.collect()  # finalizers make calls that a capture forbids
         gc.disable()
         try:
-            # Threads of the path may go on making such calls. Where a capture cannot begin torch
-            # leaves its stream the current one.
+            # Threads of the path may still make such calls. If a capture cannot begin, torch
+            # leaves its stream as the current one.
             with (
                 torch.cuda.stream(current),
                 torch.cuda.graph(graph, pool, capture_error_mode="thread_local"),
@@ -215,9 +215,9 @@ class CapturedTrainer(Trainer):
 
 
 def difference(trainer: CapturedTrainer, x: Tensor, batch: MiniBatch) -> float:
-    """How far a captured step's gradient is from that of the step issued, as a share of it.
+    """Return how much a captured step's gradient differs from the issued one's, as a share of it.
 
-    By copies that are thrown away, without dropout, which draws by the shapes.
+    It uses copies that are thrown away, without dropout, which draws by the shapes.
 
     Raises:
         WrongStepError: too far.

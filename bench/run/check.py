@@ -1,8 +1,8 @@
-"""Correctness: are the rows right that a data path delivers, and does it read the memory it claims?
+"""Correctness: check that a data path delivers the right rows and reads the memory it claims.
 
-A path may be right only while it is watched. So the first minibatches are compared before anything
+A path may be right only while it is checked. So the first minibatches are compared before anything
 is timed, and all of them in the warm-up. In each timed epoch a few rows of randomly drawn
-minibatches are put aside and compared when the clock has stopped. After the last epoch the path is
+minibatches are copied, and compared when the clock has stopped. After the last epoch the path is
 checked once more.
 """
 
@@ -27,53 +27,53 @@ from gatherbench.reason import Reason
 from gatherbench.strategies.base import Fetcher, not_plain
 from gatherbench.strategies.no_fetch import ready_ids, writes_rows
 
-#: Why `no_fetch` has no score: it trains on rows that nobody asked for.
+#: Why `no_fetch` has no score: it trains on rows that do not belong to the minibatch.
 NO_SCORE = "not_applicable: no_fetch trains on the same rows, whatever it is asked for"
 
 COMPARED = "fetched rows compared bit for bit with a plain gather"
 
-#: Minibatches of a timed epoch that are looked at, and rows of each: some ten microseconds.
+#: Minibatches of a timed epoch that are checked, and rows of each; it takes some ten microseconds.
 SPOT_BATCHES, SPOT_ROWS = 3, 32
-#: Rows are put aside up to here, since to compare them at once would give a fetch that runs beside
-#: the training more time than it has in a timed epoch; of memory that is scarce, a share only.
+#: The most bytes of rows that are copied for later: to compare them at once would give a prefetch
+#: more time during the training than it has in a timed epoch. Scarce memory lowers it to a share.
 _ASIDE_BYTES, _ASIDE_SHARE = 128 << 20, 1 / 8
-#: Rows that are gathered at a time: memory that is used again costs no page faults.
+#: Rows that are gathered at a time: reused memory costs no page faults.
 _BLOCK = 4096
-#: By how much a GPU's memory may grow beside torch's while managed memory is read: by kernels that
-#: are loaded, and by a share of the table. A smaller table could move unseen.
+#: The growth of a GPU's memory outside torch's that is allowed while managed memory is read: by
+#: kernels that are loaded, and by a share of the table. A smaller table could move undetected.
 GROWTH_BYTES, GROWTH_SHARE = 1 << 30, 0.1
 
 
 class WrongRowsError(RuntimeError):
-    """A data path delivered other bytes than the table holds.
+    """A data path delivered bytes that differ from the table's.
 
     Attributes:
-        metric, source: of the row of stage ``check`` that says so.
+        metric, source: of the row of stage ``check`` that reports it.
     """
 
     metric, source = "rows", COMPARED
 
 
 class WrongThreadsError(WrongRowsError):
-    """The rows are right, and torch had other threads than the case was given."""
+    """The rows are right, but torch's number of threads is not the one given to the case."""
 
     metric, source = "threads", "torch.get_num_threads"
 
 
 class WrongMemoryError(RuntimeError):
-    """The table does not lie in the memory that the strategy says it reads.
+    """The table is not in the memory that the strategy claims to read.
 
     Attributes:
-        metric, source: of the row of stage ``check`` that says so.
+        metric, source: of the row of stage ``check`` that reports it.
     """
 
     metric, source = "memory", "where CUDA and its memory in use say that the table lies"
 
 
 class _Aside(NamedTuple):
-    """Rows of a minibatch as the training had them; ``numbers``: which of its rows they are.
+    """Rows of a minibatch as the training had them; ``numbers`` are their positions in it.
 
-    ``ids`` were handed to the path, and ``left`` are they behind the fetch.
+    ``ids`` were handed to the path, and ``left`` is their state after the fetch.
     """
 
     batch: int
@@ -84,18 +84,18 @@ class _Aside(NamedTuple):
 
 
 class RowChecker:
-    """Compares what the loop trains on with the table ``[N, D]``, bit for bit.
+    """Compares the rows that the loop trains on with the table ``[N, D]``, bit for bit.
 
-    Rows are copied in turns before their step, when a path may have handed them out too early, and
-    after it, when a fetch that is on its way may have written over them. What is looked at is drawn
-    anew for each epoch and case, so that no path can know it.
+    Rows are copied alternately before their step, when a path may have handed them out too early,
+    and after it, when a fetch in flight may have overwritten them. The checked rows are drawn anew
+    for each epoch and case, so that no path can predict them.
 
     Attributes:
         rows: how many have been compared.
-        device: where they have to lie.
+        device: where they have to be.
         no_fetch: the path fetches nothing, so its rows must not depend on the ids.
-        draw: decides what is looked at.
-        aside_bytes: up to here rows are put aside.
+        draw: selects the rows to check.
+        aside_bytes: the most bytes of rows that are kept for a later comparison.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class RowChecker:
     def spots(
         self, batches: int, when: str, first: Callable[[], None] = lambda: None
     ) -> AbstractContextManager[Watch]:
-        """As :meth:`everything`, of a few rows of some of so many minibatches."""
+        """Do as :meth:`everything`, for a few rows of some of so many minibatches."""
         drawn = set(self.draw.sample(range(batches), min(SPOT_BATCHES, batches)))
         return self.everything(when, first, drawn.__contains__, SPOT_ROWS)
 
@@ -124,15 +124,15 @@ class RowChecker:
         chosen: Callable[[int], bool] = lambda _number: True,
         rows: int | None = None,
     ) -> Iterator[Watch]:
-        """Watches all rows of every minibatch; the block ends with the comparison.
+        """Watch all rows of every minibatch; the block ends with the comparison.
 
         Args:
-            first: called once rows have been fetched, and before any is compared: to compare means
-                to read the table, through the page cache if it lies in a file.
-            chosen: the minibatches that are looked at, and of each about so many ``rows``.
+            first: called once rows have been fetched, and before any is compared: comparing reads
+                the table, through the page cache if it is in a file.
+            chosen: the minibatches that are checked, and of each about so many ``rows``.
 
         Raises:
-            WrongRowsError: on leaving the block; says ``when``, and names the minibatch, the row
+            WrongRowsError: on leaving the block; it gives ``when``, and the minibatch, the row
                 and the column of the first difference.
         """
         look = _Look(self, when, first, chosen, rows)
@@ -142,7 +142,7 @@ class RowChecker:
     def compare(self, seen: _Aside, when: str) -> None:
         """
         Raises:
-            WrongRowsError: these are not the rows of the table.
+            WrongRowsError: these rows differ from the table's.
         """
         rows, table, ids = seen.rows.cpu(), self._table, seen.ids.cpu()
         if not torch.equal(seen.left.cpu(), ids):
@@ -164,7 +164,7 @@ class RowChecker:
 
 
 class _Look(Watch):
-    """What one epoch shows a checker, who compares it when memory is short, and at its end."""
+    """The rows of one epoch for a checker, which compares them at its end or if memory is short."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class _Look(Watch):
         self._witness, self._when, self._chosen, self._rows = checker, when, chosen, rows
         self._looks, self._aside = [first], list[_Aside]()
         self._begin = checker.draw.randrange(2)
-        #: The rows of a minibatch that are looked at, and their ids before a path had them.
+        #: The rows of a minibatch that are checked, and their ids before a path had them.
         self._handed: dict[int, tuple[range, Tensor]] = {}
 
     def handed(self, number: int, ids: Tensor) -> None:
@@ -206,13 +206,13 @@ class _Look(Watch):
         copy = x[numbers.start :: numbers.step].clone(memory_format=torch.contiguous_format)
         self._aside.append(_Aside(number, numbers, before, left, copy))
         if not late:
-            del x  # to be freed by the step, as ever
+            del x  # the step frees it, as without a check
             yield
         if sum(seen.rows.nbytes for seen in self._aside) > self._witness.aside_bytes:
             self.compare()
 
     def compare(self) -> None:
-        """Everything that was put aside."""
+        """Compare all rows that were kept."""
         while self._looks:
             self._looks.pop()()
         for seen in self._aside:
@@ -221,10 +221,10 @@ class _Look(Watch):
 
 
 class StaysOnHost:
-    """Whether a table in managed memory moves to the GPU while a path reads it.
+    """Checks whether a table in managed memory moves to the GPU while a path reads it.
 
-    It begins before the path opens. CUDA tells the GPU's memory in use by everybody; torch's own is
-    taken off, and the rest grows by kernels that are loaded.
+    It begins before the path opens. CUDA reports the GPU's memory in use by all processes; torch's
+    own is subtracted, and the rest grows by kernels that are loaded.
     """
 
     _SOURCE = "torch.cuda.mem_get_info less memory_reserved, since the path was opened"
@@ -239,10 +239,10 @@ class StaysOnHost:
         return total - free - torch.cuda.memory_reserved(self._device)
 
     def row(self, make: RowMaker) -> Row:
-        """By how much it has grown; the path is open still, so nothing has been given back.
+        """Return a row with the growth; the path is still open, so its memory is still in use.
 
         Raises:
-            WrongMemoryError: by a sizeable part of the table.
+            WrongMemoryError: it grew by a sizeable part of the table.
         """
         grown = self._used() - self._before
         if grown > max(GROWTH_BYTES, GROWTH_SHARE * self._table_bytes):
@@ -268,10 +268,10 @@ def check_rows(
     steps: Steps | None = None,
     group: Alone = ALONE,
 ) -> int:
-    """Fetch ``batches`` by the loop and have their rows ``compared``; how many minibatches.
+    """Fetch ``batches`` by the loop, have their rows ``compared``, and return how many there are.
 
-    As many are in flight as in an epoch, so that buffers are reused as there, beside ``steps``.
-    The ranks of ``group`` begin together: one that is early would bring pages into memory while
+    As many are in flight as in an epoch, so that buffers are reused as there while ``steps`` run.
+    The ranks of ``group`` begin together: an early one would bring pages into memory while
     another still drops them.
 
     Raises:
@@ -283,7 +283,7 @@ def check_rows(
 
 
 def check_ready(fetcher: Fetcher, ids: Tensor) -> None:
-    """Check that no_fetch hands out the same rows: ``ids`` of a minibatch are fetched twice.
+    """Check that no_fetch hands out the same rows: fetch ``ids`` of a minibatch twice.
 
     Raises:
         WrongRowsError: a fetch writes them.
@@ -293,13 +293,13 @@ def check_ready(fetcher: Fetcher, ids: Tensor) -> None:
 
 
 def residency_row(fetcher: Fetcher, make: RowMaker, cached: Reason | None = None) -> Row:
-    """That each part of the table lies where the strategy says; the source says where that is.
+    """Check that each part of the table is where the strategy says; the row's source says where.
 
     Args:
-        cached: why pages of a table on disk are in memory whatever the path does.
+        cached: why pages of a table on disk are in memory, whichever path is measured.
 
     Raises:
-        WrongMemoryError: it lies elsewhere, so what would be timed is another data path.
+        WrongMemoryError: it is elsewhere, so that another data path would be timed.
     """
     parts = fetcher.residency()
     what = (CHECK_STAGE, "residency", "1")

@@ -1,10 +1,10 @@
 """Bytes, requests and operations of every set of minibatches, counted before anything is measured.
 
-Counting takes threads, memory and the CPU's caches, of which a measured process shall find none
-taken. So a process of its own draws each set once, or a part of it (``count_batches``), and asks
-all paths of the workload about it side by side. What it finds lies in the run's folder and is good
-for all repeats. Other runs count anew: what a path declares is its code, a plug-in's too, and
-nothing on disk would tell that it changed.
+Counting takes threads, memory and the CPU's caches, all of which a measured process needs for
+itself. So a separate process draws each set once, or a part of it (``count_batches``), and queries
+all paths of the workload about it in parallel. The result is in the run's folder and serves all
+repeats. Other runs count anew: a path's declarations are its code, a plug-in's too, and no file on
+disk would show a change.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from gatherbench.strategies.data_path import DataPath, scaled, total
 from gatherbench.strategies.knowledge import Knowledge, Ranks
 from gatherbench.strategies.registry import build
 
-#: Of a row what differs within a case.
+#: The keys of a row that differ within a case.
 _FIELDS = ("stage", "metric", "unit", "value", "source", "status", "reason")
 
 
 def count_sets(jobs: Sequence[Job], out: PartWriter) -> None:
-    """Count for all cases of a workload, one of each path; the answer has what was found."""
+    """Count for all cases of a workload, one of each path, and write the result as the answer."""
     world, plan = jobs[0].case.workload.gpus, jobs[0].measure
     ranks: list[Any] = []
     for rank in range(world):
@@ -56,7 +56,7 @@ def count_sets(jobs: Sequence[Job], out: PartWriter) -> None:
 
 
 def _sets(jobs: Sequence[Job], rank: int) -> Iterator[dict[str, Any]]:
-    """For each set the sizes of its minibatches and the rows of each path, as JSON has them."""
+    """Yield for each set the sizes of its minibatches and the rows of each path, as for JSON."""
     first, world = jobs[0], jobs[0].case.workload.gpus
     workload, dataset = first.case.workload, open_dataset(first.dataset, check=False)
     trace = first.trace if world == 1 else rank_trace(first.trace, rank)
@@ -67,7 +67,7 @@ def _sets(jobs: Sequence[Job], rank: int) -> Iterator[dict[str, Any]]:
     parts = epochs.sampler.partitions
     known = knowledge_of(workload, dataset, epochs.measured_ids(), parts)
     known = replace(known, ranks=Ranks(rank, world, world), file=file_of(dataset))
-    make = replace(first.run, basis="declared")  # a case has its own names on its rows
+    make = replace(first.run, basis="declared")  # the rows of a case have its own names
     for chosen in range(first.measure.epochs):
         seen, paths = _counted(epochs, chosen, asked, known)
         plain = partial(_plain, seen=seen)
@@ -87,9 +87,9 @@ def _sets(jobs: Sequence[Job], rank: int) -> Iterator[dict[str, Any]]:
 def _counted(
     epochs: Epochs, chosen: int, strategies: Sequence[Strategy], known: Knowledge
 ) -> tuple[MinibatchSet, list[DataPath | str]]:
-    """The minibatches of a set, and the way of its rows by each path, or why a path has none.
+    """Return the minibatches of a set, and its rows by each path, or why a path has none.
 
-    They are drawn once, and each is forgotten when all paths have been asked about it.
+    They are drawn once, and each is dropped after all paths have counted it.
     """
     seen, spec = MinibatchSet.of(epochs), epochs.dataset.spec
     numbers = _chosen(epochs, strategies)
@@ -116,7 +116,7 @@ def _counted(
 
 
 def _chosen(epochs: Epochs, strategies: Sequence[Strategy]) -> list[int] | None:
-    """The numbers of the minibatches that are counted for all; ``None``: each is counted."""
+    """Return the numbers of the minibatches that all paths count; ``None``: each is counted."""
     few, all_of_them = epochs.plan.count_batches, epochs.batches
     workload = epochs.workload
     depend = workload.step == "captured" or bool(workload.sampler)
@@ -126,13 +126,13 @@ def _chosen(epochs: Epochs, strategies: Sequence[Strategy]) -> list[int] | None:
 
 
 class _Way:
-    """How the minibatches travel by one path, as far as it has been asked."""
+    """The data path of the minibatches counted so far by one path."""
 
     def __init__(self, asked: Iterator[DataPath]) -> None:
         self.paths, self.failure, self._asked = list[DataPath](), "", asked
 
     def advance(self, count: int | None) -> None:
-        """Ask for so many more, or for the rest; a plug-in that fails costs itself."""
+        """Count so many more, or the rest; a plug-in that fails affects only itself."""
         try:
             self.paths += itertools.islice(self._asked, count)
         except Exception as error:
@@ -146,13 +146,13 @@ def _asked(
     known: Knowledge,
     before: Iterable[Iterable[Tensor]],
 ) -> Iterator[DataPath]:
-    """How the minibatches travel; a path is asked when the first is wanted."""
+    """Yield the data path of the minibatches; the first one starts the query."""
     yield from strategy.data_paths(Minibatches(ids, spec.row_bytes, spec.num_nodes, known, before))
 
 
 @dataclass(frozen=True, slots=True)
 class _Before:
-    """What a path has fetched before a set, epoch by epoch, where its case had a process alone."""
+    """The rows that a path fetches before a set, by epoch, if its case has a process alone."""
 
     epochs: Epochs
     chosen: int
@@ -178,11 +178,11 @@ def _plain(row: Row, seen: MinibatchSet) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What was counted for a case, or for its rank; of no file there is nothing.
+    """The counts of a case, or of its rank; empty without a file.
 
     Attributes:
         sets: by set, as they were written.
-        reason: why there is nothing, where there should be.
+        reason: why counts are missing.
     """
 
     sets: list[dict[str, Any]]
@@ -200,7 +200,7 @@ class Counts:
 
     @property
     def sizes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-        """Nodes and edges of the minibatches of all sets, as :class:`Trace` has them of one."""
+        """Return nodes and edges of the minibatches of all sets, as :class:`Trace` does for one."""
         if not self.sets:
             return None
         nodes, edges = (
@@ -212,14 +212,14 @@ class Counts:
     def require(self, job: Job) -> None:
         """
         Raises:
-            RuntimeError: the path could not say how the rows of a set travel.
+            RuntimeError: the path could not describe how the rows of a set travel.
         """
         for one in self.sets:
             if isinstance(found := one["rows"][_name(job.case)], str):
                 raise RuntimeError(f"what it declares could not be counted: {found}")
 
     def rows(self, job: Job, chosen: int, epoch: int) -> Iterator[Row]:
-        """The rows of measured epoch ``epoch``, which had set ``chosen``."""
+        """Yield the rows of measured epoch ``epoch``, which has set ``chosen``."""
         make = replace(job.rows, basis="declared")
         if self.reason is not None:
             source = "Strategy.data_paths over the epoch's minibatches"

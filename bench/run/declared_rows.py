@@ -1,8 +1,8 @@
-"""What is declared of an epoch, not measured: bytes, requests, operations of its minibatches.
+"""Declared rows of an epoch, not measured: bytes, requests, operations of its minibatches.
 
-Nothing here is timed. The rows are what the link model predicts from, so that a run's table is
-enough to ask what another machine would do with it. They are counted for each set of minibatches,
-in a process of their own (:mod:`gatherbench.bench.run.counting`).
+Nothing here is timed. The link model predicts from these rows, so a run's table suffices to predict
+the same run on another machine. They are counted for each set of minibatches, in a process of
+their own (:mod:`gatherbench.bench.run.counting`).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.knowledge import Knowledge
 
-#: Why nothing is declared, and so nothing predicted, of another model.
+#: Why another model has neither declared nor predicted values.
 UNCOUNTED = "operations are counted for sage, gat, and models of one's own that are Counted"
-#: Why nobody declares what is read off the disk.
+#: Why reads of the disk are not declared.
 PAGE_CACHE = "not_applicable: the page cache decides what is read, and when"
-#: Why nothing is declared, and so nothing predicted, of a path that is still to be chosen.
+#: Why a path that is still to be chosen has neither declared nor predicted values.
 UNCHOSEN = "unknown: the training shows which data path it is; predict that one"
 #: Fields of a ``DataPath`` that are summed over an epoch, and the rows' metric for each.
 PATH_METRICS = {
@@ -48,9 +48,9 @@ PATH_METRICS = {
     "peer_bytes": "peer_read",
     "disk_payload_bytes": "disk_payload",
 }
-#: The row that says how many bytes of rows are asked for: stage, metric, unit.
+#: The row with the bytes of the requested rows: stage, metric, unit.
 PAYLOAD = ("fetch", PATH_METRICS["payload_bytes"], "B")
-#: Metric of the requests of one size in bytes.
+#: The metric of the requests of one size in bytes.
 _REQUESTS = "gpu_requests_{}_bytes"
 #: Fields of a ``TrainingCost``, and the rows' metric and unit for each.
 TRAINING_METRICS = {
@@ -63,13 +63,13 @@ TRAINING_METRICS = {
 
 @dataclass
 class MinibatchSet:
-    """What was counted of the minibatches of one epoch.
+    """The counts of the minibatches of one epoch.
 
     Attributes:
-        batches: that the epoch has; those that are counted stand for all.
+        batches: the epoch's number of minibatches; the counted ones represent all.
         num_nodes, num_edges: of each layer, as those of
             :class:`~gatherbench.bench.sampling.trace.Trace`.
-        tallies: what else counts them, for the model or the sampler.
+        tallies: further counters, for the model or the sampler.
     """
 
     batches: int
@@ -79,7 +79,7 @@ class MinibatchSet:
 
     @classmethod
     def of(cls, epochs: Epochs) -> Self:
-        """What is to be counted of an epoch, so far of no minibatch."""
+        """Prepare the counts of an epoch, which has no counted minibatch so far."""
         tallies, model = [epochs.sampler.tally()], epochs.workload.model
         if model not in MODELS and issubclass(own := own_model(model), TalliedModel):
             tallies.append(own.tally())
@@ -87,7 +87,7 @@ class MinibatchSet:
 
     @property
     def scale(self) -> float:
-        """The epoch's minibatches over those that were counted."""
+        """Return the epoch's minibatches over those that were counted."""
         return self.batches / len(self.num_nodes)
 
     def add(self, batch: MiniBatch) -> None:
@@ -99,7 +99,7 @@ class MinibatchSet:
 
 
 def constant_rows(job: Job, strategy: Strategy, spec: DatasetSpec, known: Knowledge) -> list[Row]:
-    """What a path says of itself whatever it is asked for; ``known``: what it was opened with."""
+    """Return a path's rows that no minibatch changes; ``known``: the knowledge it opened with."""
     make = replace(job.rows, basis="declared")
     if strategy.role == "choice":
         source = "Strategy.data_paths over the minibatches"
@@ -115,7 +115,7 @@ def constant_rows(job: Job, strategy: Strategy, spec: DatasetSpec, known: Knowle
 
 
 def set_rows(epochs: Epochs, chosen: int, seen: MinibatchSet, make: RowMaker) -> Iterator[Row]:
-    """What set ``chosen`` asks of sampling and training, whatever path its rows take."""
+    """Yield the demands of set ``chosen`` on sampling and training, the same for all paths."""
     workload, spec = epochs.workload, epochs.dataset.spec
     nodes, edges = (np.array(of, np.int64) for of in (seen.num_nodes, seen.num_edges))
     nodes, edges = (np.rint(of.sum(axis=0) * seen.scale).astype(np.int64) for of in (nodes, edges))
@@ -127,7 +127,7 @@ def set_rows(epochs: Epochs, chosen: int, seen: MinibatchSet, make: RowMaker) ->
         for counted in tally.counted(seen.scale):
             yield make.ok("sample", *counted)
     source = "counted from the shapes of the minibatches (bench/run/training_cost.py)"
-    # Every count is linear in nodes and edges, but for the launches.
+    # Every count is linear in nodes and edges, except the launches.
     shapes = nodes.tolist(), edges.tolist()
     widths = (spec.feature_dim, workload.hidden, spec.num_classes)
     own = None if workload.model in MODELS else own_model(workload.model)
@@ -144,13 +144,13 @@ def set_rows(epochs: Epochs, chosen: int, seen: MinibatchSet, make: RowMaker) ->
 
 
 def requests_of(metrics: Iterable[str]) -> dict[int, str]:
-    """Those of the metrics that count requests, by the bytes of one."""
+    """Return the metrics that count requests, by the bytes of one request."""
     told = re.compile(_REQUESTS.format(r"(\d+)"))
     return {int(found[1]): found[0] for found in map(told.fullmatch, metrics) if found}
 
 
 def path_rows(path: DataPath, make: RowMaker) -> Iterator[Row]:
-    """Bytes and requests of an epoch's way from the table."""
+    """Yield bytes and requests of an epoch's path from the table."""
     source = "Strategy.data_paths over the epoch's minibatches"
     for name, metric in PATH_METRICS.items():
         yield make.ok("fetch", metric, "B", getattr(path, name), source)

@@ -1,6 +1,6 @@
-"""The engine: has a block done in a process of its own, and says why that failed.
+"""The engine runs a block in a process of its own, and reports why that failed.
 
-What the process writes into the block's part is all that it answers (bench/run/part.py).
+Whatever the process writes into the block's part is its whole answer (bench/run/part.py).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from gatherbench.bench.run.job import DISK_FULL, Block, Ready
 from gatherbench.bench.run.part import Record, Tail
 from gatherbench.outside import fresh, open_file
 
-#: Of what a process printed, so much of the end has its last words.
+#: The length of the end of a process's output that counts as its last words.
 _LOG_BYTES = 1 << 16
-#: What is likely behind a signal.
+#: The likely cause of a signal.
 _HINTS = {
     "SIGKILL": " (most likely out of memory)",
     "SIGBUS": " (most likely a mapped file that was cut short, or whose disk failed)",
@@ -34,16 +34,16 @@ class TimeUp(Exception):  # noqa: N818 - not a fault of the program
 
 
 class Engine:
-    """Does one block at a time.
+    """Runs one block at a time.
 
     Args:
-        folder: for what its process prints.
+        folder: for the output of its processes.
         environment: of all processes.
-        command: that forks them.
-        until: by :func:`time.monotonic`: then all of them have had their time.
+        command: starts the server that forks them.
+        until: by :func:`time.monotonic`: the end of the time for all of them.
 
     Attributes:
-        until: see there; it may be changed.
+        until: as the argument; it may be changed.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Engine:
         command: tuple[str, ...] = WORKER,
         until: float = math.inf,
     ) -> None:
-        # There is one at a time. Elsewhere than in the run's folder, kill -9 would leave them.
+        # There is one at a time. Outside the run's folder, kill -9 would leave them.
         self._log = folder / "process.log"
         self._server, self.until = ForkServer(command, environment), until
 
@@ -64,15 +64,15 @@ class Engine:
         hear: Callable[[Record], None] = lambda _record: None,
         look: Callable[[], None] = lambda: None,
     ) -> str | None:
-        """Have a process do the block; why it failed, in words.
+        """Run the block in a process; return why it failed, in words.
 
         Args:
-            timeout_s: how long it may take until a case has its turn, and a case in all its turns.
+            timeout_s: the most time until a case has its turn, and for a case in all its turns.
             hear: gets each record of the part.
             look: called now and then; it may raise ``TimeoutError``.
 
         Raises:
-            OSError: it found the disk full.
+            OSError: the process found the disk full.
             TimeUp: all time was up before it ended.
         """
         log, tail, begin = fresh(self._log.absolute()), Tail(block.part), time.monotonic()
@@ -106,10 +106,10 @@ class Engine:
         told: Callable[[str, float], None] = lambda _what, _fraction: None,
         look: Callable[[], None] = lambda: None,
     ) -> Record:
-        """What a process answers that prepares, checks or counts; else why it ``failed``.
+        """Return the answer of a process that prepares, checks or counts; else why it ``failed``.
 
         Args:
-            told: hears what is being done, and which share of it is done.
+            told: hears the current work, and the share of it that is done.
         """
         block.part.unlink(missing_ok=True)
         answer: Record = {}
@@ -130,7 +130,7 @@ class Engine:
         told: Callable[[str, float], None] = lambda _what, _fraction: None,
         look: Callable[[], None] = lambda: None,
     ) -> Ready | str:
-        """The block's workload, ready to be measured, or why it is not."""
+        """Return the block's workload, ready to be measured, or why it is unavailable."""
         found = self.ask(block, told=told, look=look)
         if "dataset" not in found:
             why = found.get("failed", "its process ended without a word")
@@ -148,12 +148,12 @@ class Engine:
 
 
 def _death_of(code: int, log: Path) -> str | None:
-    """Why a worker that said nothing died, in words; ``None`` if it ended well."""
+    """Return why a worker that sent no answer died, in words; ``None`` if it ended well."""
     if code == 0:
         return None
     if code == DISK_FULL:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    with open_file(log) as file:  # its end: a process may have printed without end
+    with open_file(log) as file:  # its end: the output of a process may be very long
         file.seek(max(0, log.stat().st_size - _LOG_BYTES))
         lines = reversed(file.read().decode(errors="replace").splitlines())
     last = next((line.strip() for line in lines if line.strip()), "it printed nothing")

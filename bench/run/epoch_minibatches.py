@@ -1,4 +1,4 @@
-"""The minibatches of each epoch of a case: drawn for it alone, maybe ahead of the loop."""
+"""The minibatches of each epoch of a case: drawn for it alone, possibly ahead of the loop."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ KEPT_ORDERS = 32
 
 
 class Epochs:
-    """The minibatches of each epoch of a case: no epoch has those of another.
+    """The minibatches of each epoch of a case: each epoch has its own.
 
     Measured are those of epoch 0, 1, … of the workload, the *sets*. The warm-up has those of the
-    epochs behind them, and what follows the measurement those behind these.
+    epochs after them, and whatever follows the measurement has those after these.
     """
 
     def __init__(self, job: Job, dataset: GraphDataset, trace: Trace) -> None:
@@ -39,7 +39,7 @@ class Epochs:
         graph = (dataset.indptr, dataset.indices)
         self.sampler = sampler_of(self.workload, *graph)
         device = torch.device(job.device)
-        #: Has a GPU draw a minibatch, where one does.
+        #: Has a GPU draw a minibatch, if a GPU samples.
         self._begin: Callable[..., Pending[MiniBatch]] | None = None
         if self.plan.sampling in GPU_SAMPLING and device.type == "cuda":
             in_place, fanouts = self.plan.sampling == "uva", self.workload.fanouts
@@ -53,11 +53,11 @@ class Epochs:
 
     @property
     def batches(self) -> int:
-        """Minibatches of the first epoch."""
+        """Return the number of minibatches of the first epoch."""
         return len(self._order(0))
 
     def measured(self, number: int) -> Iterator[MiniBatch]:
-        """Those of set ``number``."""
+        """Yield the minibatches of set ``number``."""
         tasks = iter(self._order(number))
         if self._begin:
             return begun_ahead(self._begin, tasks, waited=self._waits.append)
@@ -66,43 +66,43 @@ class Epochs:
         return map(self.typed, itertools.starmap(self.sampler.sample, tasks))
 
     def typed(self, batch: MiniBatch) -> MiniBatch:
-        """The minibatch with the kinds of its edges, if the model asks for them."""
+        """Return the minibatch with the kinds of its edges, if the model uses them."""
         return batch if self._kinds is None else self._kinds.typed(batch)
 
     def warm_up(self, number: int) -> Iterator[MiniBatch]:
-        """Those of warm-up epoch ``number``."""
+        """Yield the minibatches of warm-up epoch ``number``."""
         return self.measured(self.plan.epochs + number)
 
     def further(self) -> Iterator[MiniBatch]:
-        """Those of one more epoch."""
+        """Yield the minibatches of one more epoch."""
         return self.measured(next(self._further))
 
     def measured_ids(self) -> Iterable[Tensor]:
-        """Input ids of all that is measured, as often as wanted."""
+        """Return the input ids of all measured epochs; it can be iterated repeatedly."""
         return _Again(lambda: (ids for one in range(self.plan.epochs) for ids in self.ids(one)))
 
     def ids(self, epoch: int) -> Iterator[Tensor]:
-        """Input ids of an epoch's minibatches, drawn by the CPU."""
+        """Yield the input ids of an epoch's minibatches, drawn by the CPU."""
         return (batch.input_ids for batch in self.on_cpu(epoch))
 
     def on_cpu(self, epoch: int, numbers: Iterable[int] | None = None) -> Iterator[MiniBatch]:
-        """An epoch's minibatches, drawn by the CPU; several epochs may be drawn side by side.
+        """Yield an epoch's minibatches, drawn by the CPU; several epochs may be drawn in parallel.
 
         Args:
-            numbers: of those that are wanted, where any other can be drawn without it.
+            numbers: the wanted ones, if each can be drawn without the others.
         """
         sampler, order = self.sampler.clone(torch.get_num_threads()), self._order(epoch)
         tasks = order if numbers is None else [order[one] for one in numbers]
         return map(self.typed, itertools.starmap(sampler.sample, tasks))
 
     def waited_s(self) -> float | None:
-        """Seconds that the loop waited for what a GPU draws, since this was last asked."""
+        """Return how long the loop waited for a GPU's draws, in seconds, since the last call."""
         told = sum(self._waits)
         self._waits.clear()
         return told if self._begin else None
 
     def _order(self, epoch: int) -> list[tuple[Any, int]]:
-        """The seeds of each minibatch; some epochs' are kept, as paths take turns.
+        """Return the seeds of each minibatch; some epochs' are kept, as paths take turns.
 
         To sort a million of them takes longer than an epoch may.
         """
@@ -119,7 +119,7 @@ class Epochs:
 
 @dataclass(frozen=True, slots=True)
 class _Again:
-    """An iterable that begins anew each time."""
+    """An iterable that starts again at each iteration."""
 
     begin: Callable[[], Iterator[Tensor]]
 

@@ -1,4 +1,4 @@
-"""A process of a run that another process leads.
+"""A process of a run that is led by another process.
 
 The first one on each further machine starts that machine's ranks of each case.
 """
@@ -23,12 +23,12 @@ from gatherbench.bench.run.machines import JOB, Group, say, send_parts
 from gatherbench.bench.run.part import ranks_folder, read_part, rows_of
 from gatherbench.outside import fresh
 
-#: How long ranks may take to end once those of the first machine have.
+#: The most time for ranks to end after those of the first machine.
 _END_S = 10.0
 
 
 def follow(group: Group) -> int:
-    """Do what the first process says until the run ends; its status.
+    """Follow the first process's instructions until the run ends; return its status.
 
     Raises:
         LaunchError: the first process is gone.
@@ -69,7 +69,7 @@ class _Machine:
         self._ended = 0.0
 
     def do(self, number: int, job: Job) -> None:
-        """Do this machine's part of a case, from its preparation until its rows have been told."""
+        """Do this machine's part of a case, from its preparation until its rows have been sent."""
         meeting, store = self._group.meeting(number), self._group.of_case(number)
         say(store, f"here{meeting.machine}", True)
         mine = self._prepared(job)
@@ -83,7 +83,7 @@ class _Machine:
         shutil.rmtree(ranks_folder(mine.part), ignore_errors=True)
 
     def _prepared(self, job: Job) -> Job | str:
-        """The job with this machine's files, or why it cannot begin."""
+        """Return the job with this machine's files, or why it cannot begin."""
         workload, counts = job.case.workload, self._folder / "counts.jsonl"
         if workload not in self._ready:
             asked = replace(job, part=self._folder / "prepared.jsonl")
@@ -103,7 +103,7 @@ class _Machine:
         return replace(mine, part=fresh(self._folder / "case.jsonl"))
 
     def _done(self, job: Job, case: Store) -> str | None:
-        """Have the ranks do their work; why it came to nothing."""
+        """Run the ranks; return why they failed."""
         self._ended = 0.0
 
         def look() -> None:

@@ -1,10 +1,10 @@
 """Fresh processes without the imports: a server that has imported forks one for each piece of work.
 
-A case's process would spend three of its four seconds on imports. What the forked ones share is
-what a fork shares: the places of libraries in memory. These decide a little of how fast a process
-is, so the runner starts a new server for each round of repeats.
+A case's process would spend three of its four seconds on imports. The forked ones share what a fork
+shares: the addresses of libraries in memory. These affect slightly how fast a process is, so the
+runner starts a new server for each round of repeats.
 
-Requests and answers go over a pipe of both ways, which is the server's standard input.
+Requests and answers go over a bidirectional pipe, which is the server's standard input.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from typing import Any
 
 import psutil
 
-#: How long a process or server that was killed is waited for.
+#: How long to wait for a process or server that was killed.
 KILL_S = 30.0
-#: How long the processes that one leaves behind may take to end, and once they have been killed.
+#: How long the processes that one leaves behind may take to end, and after they have been killed.
 GRACE_S, _KILLED_S = 5.0, 10.0
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-#: How often somebody who wants to look at the work while it goes on may do so.
+#: The interval of the calls that look at the work while it goes on.
 _LOOK_S = 0.2
 
 
@@ -40,21 +40,21 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
-    if os.getppid() != parent:  # it died before the call
+    if os.getppid() != parent:  # the parent died before the call
         os.kill(os.getpid(), number)
 
 
 def serve_requests(work: Callable[[Any], None]) -> None:
-    """Fork for each request until nobody is there; ``work(job)`` is done in the fork.
+    """Fork for each request until the client is gone; the fork runs ``work(job)``.
 
-    A request is (job, log). The answers are the id of the process once there is one, and
-    when it has ended its exit status, or less than 0 the signal that ended it. By then all that it
-    had started has ended as well: it would work, and hold memory, beside the next. So it is when
-    SIGTERM ends the server, as the end of the runner does.
+    A request is (job, log). The answers are the id of the process once there is one, and,
+    when it has ended, its exit status, or less than 0 the signal that ended it. By then all that it
+    had started has ended as well: it would use cores and memory while the next runs. The same holds
+    when SIGTERM ends the server, as the end of the runner does.
     """
     server, runner, child = os.getpid(), Connection(os.dup(0)), 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-    if sys.platform == "linux":  # what loses its parent, as a daemon, becomes a child of this one
+    if sys.platform == "linux":  # orphans, such as daemons, become children of this process
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
         while True:
@@ -85,7 +85,7 @@ def serve_requests(work: Callable[[Any], None]) -> None:
 def _end_children() -> None:
     """End the children of this process, and all below them: orphans become its own.
 
-    What ends by itself, as a library's tracker and a daemon's watcher, has the time for it.
+    Those that end by themselves, as a library's tracker and a daemon's watcher, have time to.
     """
     until = time.monotonic() + GRACE_S
     while time.monotonic() < until + _KILLED_S:
@@ -102,7 +102,7 @@ def _end_children() -> None:
 
 
 def _work(work: Callable[[Any], None], job: Any, log: str) -> int:
-    """Do the job, printing into its log; the exit status."""
+    """Run the job, printing into its log; return the exit status."""
     out = os.open(log, os.O_WRONLY | os.O_APPEND)
     os.dup2(out, 1)
     os.dup2(out, 2)
@@ -121,7 +121,7 @@ def _work(work: Callable[[Any], None], job: Any, log: str) -> int:
 
 
 class ForkServer:
-    """A server run as ``command`` followed by this process's id, started when it is needed.
+    """A server run as ``command`` followed by this process's id, started when it is first needed.
 
     One process at a time runs in it.
 
@@ -137,9 +137,9 @@ class ForkServer:
     def run(
         self, job: object, log: Path, until: float, look: Callable[[], None] | None = None
     ) -> int:
-        """Have ``job`` done in a process that prints into ``log``; its exit status.
+        """Run ``job`` in a process that prints into ``log``; return its exit status.
 
-        Whatever ends the wait (time, Ctrl-C) ends the process. Where the server itself cannot
+        Whatever ends the wait (time, Ctrl-C) ends the process. If the server itself cannot
         start, the status is the server's, and the log says why.
 
         Args:
@@ -147,13 +147,13 @@ class ForkServer:
             look: called now and then while the process runs.
 
         Raises:
-            TimeoutError: the process was still running then.
+            TimeoutError: the process is still running at ``until``.
         """
         if self._process is None or self._process.poll() is not None:
             self.close()  # it died between two requests
             self._pipe, theirs = Pipe()
             with log.open("a") as out, theirs:
-                # What a library prints is no answer.
+                # The output of a library is separate from answers.
                 self._process = subprocess.Popen(
                     self._command,
                     stdin=theirs.fileno(),
@@ -176,10 +176,10 @@ class ForkServer:
                 os.kill(pid, signal.SIGKILL)
             try:
                 self._answer(time.monotonic() + KILL_S)
-            except TimeoutError:  # a hung driver holds it
+            except TimeoutError:  # a hung driver may keep it alive
                 self.close()
             raise
-        if answer is None:  # the server is gone, and took the process along
+        if answer is None:  # the server is gone, and its process with it
             self.close()
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
@@ -187,10 +187,10 @@ class ForkServer:
         return answer
 
     def _answer(self, until: float, look: Callable[[], None] | None = None) -> int | None:
-        """The server's next answer; ``None``: it is gone.
+        """Return the server's next answer; ``None``: the server is gone.
 
         Raises:
-            TimeoutError: there was none in time.
+            TimeoutError: no answer arrived in time.
         """
         assert self._pipe is not None
         longest = _LOOK_S if look else 3600.0
@@ -206,7 +206,7 @@ class ForkServer:
         return found
 
     def close(self) -> None:
-        """End the server, and whatever it runs."""
+        """End the server, and all that it runs."""
         process, pipe, self._process, self._pipe = self._process, self._pipe, None, None
         if process is not None and pipe is not None:
             process.terminate()
