@@ -147,7 +147,7 @@ def launch_threads(
 ) -> None:
     """Queue at least ``threads`` threads of ``kernel``, in one dimension.
 
-    The kernel is given ``threads``, then the arguments: tensors by address, numbers as 64 bits.
+    The kernel gets ``threads``, then the arguments: tensors by address, numbers as 64 bits.
     ``stream``: see :func:`launch_kernel`.
     """
     given = [
@@ -162,12 +162,12 @@ def launch_threads(
 
 
 def bind_context(device: torch.device) -> None:
-    """Give the calling thread the device's primary context, where it has none.
+    """Give the calling thread the device's primary context, if it has none.
 
-    A launch on the default stream runs in the thread's context, and a thread that has only ever
-    asked torch which device is current has none: torch sets it when the device changes, and the
-    driver, unlike the runtime, never does. Without this the first launch of a loader's thread fails
-    with CUDA_ERROR_INVALID_CONTEXT.
+    A launch on the default stream runs in the thread's context. A thread that has only asked torch
+    for the current device has none: torch sets it when the device changes, and the driver, unlike
+    the runtime, never does. Without this the first launch of a loader's thread fails with
+    CUDA_ERROR_INVALID_CONTEXT.
     """
     if int(call_driver("cuCtxGetCurrent")) == 0:
         call_runtime("cudaSetDevice", torch.cuda.current_device())
@@ -185,13 +185,13 @@ def gather_into(
 
     Args:
         out: ``[≥ B, D]`` on the GPU, contiguous, rows of ``table.row_bytes`` bytes.
-        ids: ``[B]``, int32 or int64 as ``point.index_bytes`` says, on the GPU, contiguous.
-        point: what to launch.
+        ids: ``[B]``, int32 or int64 according to ``point.index_bytes``, on the GPU, contiguous.
+        point: the launch policy's point.
         out_rows: int64 ``[B]`` on the GPU, or ``None``: row ``p`` goes to row ``p``.
-        bad_id: int64 ``[1]`` on the GPU, 0 before: becomes the largest id (without a sign) that is
+        bad_id: int64 ``[1]`` on the GPU, 0 before: becomes the largest id (as unsigned) that is
             outside the table, if there is one, and the table has rows.
 
-    All tensors must live until the launch has run; on torch's streams that is the allocator's rule.
+    All tensors must live until the launch has run; on torch's streams its allocator ensures that.
 
     Raises:
         ValueError: ``point`` cannot read such a table or write such an output, or its ids have
@@ -223,6 +223,6 @@ def gather_into(
 def policy_point(
     name: str, row_bytes: int, item_bytes: int, table_phase: int, out_phase: int, index_bytes: int
 ) -> GridPoint:
-    """``policy(name).point(...)``, remembered; addresses matter modulo 16 B only."""
+    """Return ``policy(name).point(...)`` from a cache; addresses matter only modulo 16 B."""
     phases = {"table_address": table_phase, "out_address": out_phase}
     return policy(name).point(row_bytes, item_bytes, **phases, index_bytes=index_bytes)

@@ -1,11 +1,11 @@
-"""Torch as it comes, whatever its caller has switched on.
+"""Run torch without the modes that a caller has switched on.
 
 A tensor that is made under ``torch.inference_mode()`` can never be written or trained with outside
-of it, one under ``torch.set_default_device("cuda")`` lies on a GPU, one under a fake or functional
-mode has no memory. Buffers outlive the call that makes them, so the contract (``Strategy.open``,
-``Fetcher.submit``, ``Ticket.result``) and ``unified`` work outside of the caller's modes. What is
-no mode but a setting of the process (the default dtype, the default tensor type) stays: each tensor
-of ours is made with its dtype and device named.
+of it; one made under ``torch.set_default_device("cuda")`` lies on a GPU; one made under a fake or
+functional mode has no memory. Buffers outlive the call that makes them. So the contract
+(``Strategy.open``, ``Fetcher.submit``, ``Ticket.result``) and ``unified`` work outside of the
+caller's modes. Settings of the process (the default dtype, the default tensor type) stay: this
+package names the dtype and device of each tensor that it makes.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-#: Of one, where there are none: most calls.
+#: The context to use where no mode is on, as in most calls.
 _NO_MODES = nullcontext()
 
 
 def plain_torch() -> AbstractContextManager[None]:
-    """A context without inference mode, autocast, default device, function or dispatch modes."""
+    """Return a context without inference mode, autocast, default device or other torch modes."""
     if (
         torch.is_inference_mode_enabled()
         or torch._C._len_torch_function_stack()
@@ -33,7 +33,7 @@ def plain_torch() -> AbstractContextManager[None]:
 
 
 def is_traced() -> bool:
-    """Whether torch records what is called: rows that are fetched now would become constants."""
+    """Tell whether torch is tracing: rows that are fetched now would become constants."""
     modes = torch._C._TorchDispatchModeKey
     return torch._C._is_tracing() or torch._C._get_dispatch_mode(modes.PROXY) is not None
 

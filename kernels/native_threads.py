@@ -1,15 +1,15 @@
-"""Threads that gather and copy in compiled code alone, and so never ask for Python's lock.
+"""Gather and copy on threads that run only compiled code, and so never take Python's lock.
 
-A gather that runs beside a training shares Python's lock with the thread that issues the training's
-work. A helper that Python starts takes the lock twice for each minibatch: when it is given its
-share, and when it has done it. The threads here wait for jobs on a futex(2), take chunks of a job
-from a common counter, and tell its end in memory. Whoever wants to know waits there in one call
-that holds no lock. No compiler is needed: the loops are numba's, the threads libc's.
+A gather during training would share Python's lock with the thread that launches the training's
+work. A helper thread of Python takes the lock twice for each minibatch: when it gets its share and
+when that is done. The threads here wait for jobs on a futex(2), take chunks of a job from a common
+counter, and record its end in memory. A caller waits for that end in one call that holds no lock.
+No compiler is needed: the loops are numba's, the threads libc's.
 
 A job lies in one of :data:`SLOTS` slots of 64-bit words. A thread enters a slot before it reads it,
-and leaves it; a slot takes its next job when its last one is done and all have left it that had
-entered. So nobody waits for a thread that has not begun. Each thread visits the jobs in the order
-in which they were posted.
+and leaves it afterwards. A slot takes its next job when its last one is done and every thread that
+had entered has left. So a thread that has not begun delays nobody. Each thread visits the jobs in
+the order in which they were posted.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-#: What the kernel shows as their name (15 bytes): meters know them by it.
+#: The threads' name in the kernel (15 bytes), by which meters recognise them.
 NAME = "gatherbench-gat"
-#: Jobs that may be under way; one more waits for the first of them.
+#: The most jobs in flight; one more waits for the first of them.
 SLOTS = 64
 _HEADER, _WORDS = 8, 32
-#: Words of the header: jobs posted so far, whether to stop, threads that were woken.
+#: Words of the header: jobs posted so far, a flag to stop, threads that were woken.
 _POSTED, _STOP, _WOKEN = range(3)
-#: Words of a slot that change while a job is done.
+#: Words of a slot that change during a job.
 _ENTERED, _LEFT, _DONE, _WAITING, _CURSOR, _FINISHED, _BAD, _HELPERS = range(8)
 _BEGAN, _ENDED = 8, 10  # as timespec has them: seconds and nanoseconds
-#: Words of the job itself: its number, how many threads but the caller may do it, and :class:`Job`.
+#: Words of the job itself: its number, the most threads besides the caller, and :class:`Job`.
 _JOB = 12
 (
     _NUMBER,
@@ -59,9 +59,9 @@ _JOB = 12
     _AHEAD,
 ) = range(_JOB, _JOB + 14)
 _CLOSED = 1 << 40
-#: In place of the smallest bad id: there is none; the job was dropped.
+#: Values in place of the first bad id's place: no id is bad; the job was dropped.
 _NONE, DROPPED = (1 << 62), -1
-#: futex(2): the call's number (arch/*/entry/syscalls in Linux), and what is asked for.
+#: futex(2): the call's number (arch/*/entry/syscalls in Linux), and its operations.
 _FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), 0)
 _WAIT, _WAKE, _ALL = 128, 129, 0x7FFFFFFF
 _CLOCK_MONOTONIC = 1
@@ -75,10 +75,10 @@ class Job(NamedTuple):
 
     Attributes:
         total: ids, or bytes of a copy.
-        chunk: of them a thread takes at a time.
-        source: address of the table, or of what is copied.
-        rows, row_bytes: of the table; 0 bytes: it is a copy.
-        ids, id_bytes: address and width (4 or 8).
+        chunk: ids or bytes that a thread takes at a time.
+        source: address of the table, or of the bytes to copy.
+        rows, row_bytes: rows of the table and bytes of a row; 0 bytes: the job is a copy.
+        ids, id_bytes: address of the ids and width of an id (4 or 8).
         positions: address of int64 rows of the output; 0: in order.
         out, out_rows: address and rows of the output.
         then: address to which each chunk of the output is copied, too; 0: none.
@@ -100,8 +100,8 @@ class Job(NamedTuple):
 
 
 class Done(NamedTuple):
-    """How a job ended: the smallest bad id, -1 for none; whether it was dropped; and its seconds,
-    from the first chunk's begin to the last one's end."""
+    """The end of a job: the place of the first bad id (-1: none); true if it was dropped; and its
+    seconds, from the first chunk's begin to the last one's end."""
 
     bad: int
     dropped: bool
@@ -109,7 +109,7 @@ class Done(NamedTuple):
 
 
 def _define_prefetch(_typing: Any, _address: Any) -> Any:
-    """Ask for the cache line at ``address``; never faults, whatever the address."""
+    """Prefetch the cache line at ``address``; this never faults, whatever the address."""
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         i32 = ir.IntType(32)
@@ -136,8 +136,8 @@ def _define_memcpy(_typing: Any, _target: Any, _source: Any, _size: Any) -> Any:
 
 
 def _atomic(operation: str) -> Any:
-    """``operation(address, value)`` on the int64 there, in one order for all threads; what it was
-    before."""
+    """Define atomic ``operation(address, value)`` on an int64, in one order for all threads; it
+    returns the value before."""
 
     def define(_typing: Any, _address: Any, _value: Any) -> Any:
         def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
@@ -150,7 +150,7 @@ def _atomic(operation: str) -> Any:
 
 
 def _number_at(bits: int) -> Any:
-    """The integer of so many bits at an address, as an int64."""
+    """Define a read of the integer of ``bits`` bits at an address, as an int64."""
 
     def define(_typing: Any, _address: Any) -> Any:
         def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
@@ -165,7 +165,7 @@ def _number_at(bits: int) -> Any:
 
 _prefetch: Any = intrinsic(_define_prefetch)
 memcpy: Any = intrinsic(_define_memcpy)
-#: Adds, and so on; returns what was there.
+#: Atomic add, exchange, minimum and or; each returns the value before.
 take, _exchange, _least, _mark = (_atomic(name) for name in ("add", "xchg", "min", "or"))
 _word, _half = _number_at(64), _number_at(32)
 _syscall: Any = types.ExternalFunction("syscall", types.int64(*[types.int64] * 7))
@@ -175,13 +175,13 @@ _yield: Any = types.ExternalFunction("sched_yield", types.int32())
 
 @njit(nogil=True, cache=True)
 def _sleep(address: int, seen: int) -> None:
-    """Until somebody wakes those that wait there; not where what is there is no longer ``seen``."""
+    """Sleep until a thread wakes those at ``address``; return at once if its value is not seen."""
     _syscall(_FUTEX, address, _WAIT, seen & 0xFFFFFFFF, 0, 0, 0)
 
 
 @njit(nogil=True, cache=True)
 def _wake(address: int, count: int) -> int:
-    """So many of those that wait there; how many did."""
+    """Wake up to ``count`` threads that wait at ``address``; return how many woke."""
     return _syscall(_FUTEX, address, _WAKE, count, 0, 0, 0)
 
 
@@ -212,9 +212,9 @@ def _gather_rows(
     out_rows: int,
     ahead: int,
 ) -> int:
-    """Copy the rows of ids ``start`` to ``stop - 1``; the first bad one of them, or :data:`_NONE`.
+    """Copy rows of ids ``start`` to ``stop - 1``; return the first bad id's place, or ``_NONE``.
 
-    A bad one is neither read nor written.
+    A bad id's row is neither read nor written.
     """
     first_bad = _NONE
     for i in range(start, min(start + ahead, stop)):
@@ -264,9 +264,9 @@ def _chunk(slot: int, start: int, stop: int) -> None:
 
 @njit(nogil=True, cache=True)
 def _visit(slot: int, own: bool) -> None:
-    """Take chunks of the slot's job until there are none; who ends the last one tells the end.
+    """Take chunks of the slot's job until none is left; the thread of the last one records the end.
 
-    A thread that was not asked for it (``own``) goes on where enough others do it.
+    Unless ``own`` is true, the thread skips the job if enough others do it.
     """
     entered = take(slot + 8 * _ENTERED, 1)
     if entered & _CLOSED:
@@ -298,7 +298,7 @@ def _tell_end(slot: int, number: int) -> None:
 
 @njit(nogil=True, cache=True)
 def _serve(base: int) -> None:
-    """What a thread does: it visits each job that is posted, until it is to stop."""
+    """Run a thread: visit each posted job until the flag to stop is set."""
     number = 0
     while True:
         posted = take(base + 8 * _POSTED, 0)
@@ -307,14 +307,14 @@ def _serve(base: int) -> None:
         if posted == number:
             _sleep(base + 8 * _POSTED, posted)
             continue
-        number = max(number, posted - SLOTS)  # whatever was posted before that is done
+        number = max(number, posted - SLOTS)  # all earlier jobs are done
         _visit(base + 8 * (_HEADER + number % SLOTS * _WORDS), False)
         number += 1
 
 
 @njit(cache=True)
 def _post(base: int, job: NDArray[np.int64], woken: int) -> None:
-    """Have the job of that number in its slot, whose last one is done, and wake so many threads."""
+    """Put ``job`` into its slot, whose last job is done, and wake ``woken`` threads."""
     number = job[0]
     slot = base + 8 * (_HEADER + number % SLOTS * _WORDS)
     entered = _mark(slot + 8 * _ENTERED, _CLOSED)
@@ -336,7 +336,7 @@ def _post(base: int, job: NDArray[np.int64], woken: int) -> None:
 
 @njit(nogil=True, cache=True)
 def _finish(base: int, number: int, visit: bool) -> None:
-    """Wait until the job is done, posted or not; with ``visit`` take part in it before."""
+    """Wait until the job is done, even if not yet posted; with ``visit`` take part in it first."""
     slot = base + 8 * (_HEADER + number % SLOTS * _WORDS)
     if visit:
         _visit(slot, True)
@@ -350,8 +350,8 @@ def _finish(base: int, number: int, visit: bool) -> None:
 
 
 def gather_here(job: Job) -> int:
-    """Gather in the calling thread, which gives Python's lock away once; the smallest bad id, or
-    -1. No other thread hears of it, and nothing is kept of it."""
+    """Gather in the calling thread, which releases Python's lock once; return the place of the
+    first bad id, or -1. No other thread takes part."""
     bad = _gather_rows(
         0,
         job.total,
@@ -370,7 +370,7 @@ def gather_here(job: Job) -> int:
 
 @functools.cache
 def _entry() -> int:
-    """The address of :func:`_serve` as C sees it; it returns its argument."""
+    """Return the address of :func:`_serve` as a C function, which returns its argument."""
 
     @cfunc(types.intp(types.intp), cache=True)
     def serve(base: Any) -> Any:
@@ -381,10 +381,10 @@ def _entry() -> int:
 
 
 class NativeThreads:
-    """Up to ``threads`` threads and the jobs that they do; they start with the first that wants
+    """Up to ``threads`` threads and their jobs; the threads start with the first job that needs
     them.
 
-    May be used from several threads of Python at once. Of a forked child: see :attr:`usable`.
+    Several Python threads may use it at once. For a forked child see :attr:`usable`.
     """
 
     def __init__(self, threads: int) -> None:
@@ -394,31 +394,31 @@ class NativeThreads:
         self._base, self._most = self._state.ctypes.data, threads
         self._handles: list[int] = []
         self._posting, self._pid = threading.Lock(), os.getpid()
-        #: By number: what a job reads and writes, until it is known to be done.
+        #: By number: the memory that a job reads and writes, until the job is known to be done.
         self._held: dict[int, object] = {}
         self._ended: dict[int, Done] = {}
         self._stop = weakref.finalize(self, _end, self._state, self._handles, self._held, self._pid)
 
     @property
     def usable(self) -> bool:
-        """Whether the threads are this process's, as they are not after a fork, and run."""
+        """True if the threads run in this process; false after a fork and after ``close``."""
         return self._pid == os.getpid() and self._stop.alive
 
     @property
     def posted(self) -> int:
-        """The number of the next job. The threads count: an interrupt may part no two counts."""
+        """The number of the next job, from the threads' own count, which no interrupt can skew."""
         return int(self._state[_POSTED])
 
     @property
     def woken(self) -> int:
-        """Threads that a job has woken so far."""
+        """The number of threads that jobs have woken so far."""
         return int(self._state[_WOKEN])
 
     def post(self, job: Job, threads: int, held: object, *, helped: bool) -> int:
-        """Have so many threads do it; its number, for :meth:`done`.
+        """Post a job for ``threads`` threads; return its number, for :meth:`done`.
 
         Args:
-            held: what it reads and writes, kept until it is done.
+            held: the memory that it reads and writes, kept alive until it is done.
             helped: the caller is one of the threads, by :meth:`done`.
         """
         others = threads - helped
@@ -429,28 +429,28 @@ class NativeThreads:
             if others:
                 self._start(min(others, self._most))
             words = np.array((number, others, *job), np.int64)
-            self._held[number] = held  # no call, and so no interrupt, before it is posted
+            self._held[number] = held  # no call before it is posted, so no interrupt
             _post(self._base, words, others)
         return number
 
     def done(self, number: int, *, help_first: bool = False) -> Done:
-        """How the job ended; waits for it, and enters Python's lock once."""
+        """Wait for the job and return how it ended; take Python's lock once."""
         if number not in self._ended:
             self._note(number, visit=help_first)
         return self._ended.pop(number)
 
     def settle(self, under_way: int) -> None:
-        """Wait for all jobs where there are more than so many of which nobody knows the end.
+        """Wait for all jobs if more than ``under_way`` of them are not known to be done.
 
-        An interrupt may have left one that nobody asks for, and that still writes to a buffer.
+        An interrupt may have abandoned a job that still writes to a buffer.
         """
         if len(self._held) > under_way:
             for number in sorted(self._held):
                 self._note(number, visit=True)
 
     def wait(self, number: int) -> None:
-        """Until the job of that number is done, which may not have been posted, or never will be as
-        the threads are closed. Enters Python's lock once."""
+        """Wait until job ``number`` is done, even if it is not yet posted, or never will be because
+        the threads are closed. Take Python's lock once."""
         _finish(self._base, number, False)
 
     def _note(self, number: int, *, visit: bool) -> None:
@@ -468,7 +468,7 @@ class NativeThreads:
         if missing <= 0:
             return
         libc = ctypes.CDLL(None)
-        # Signals are for Python's threads: they inherit that they are blocked here.
+        # Python's threads handle signals: block them here, which the new threads inherit.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -488,9 +488,9 @@ class NativeThreads:
 
 
 def _end(state: NDArray[np.int64], handles: list[int], held: dict[int, object], pid: int) -> None:
-    """Have the threads return and join them, then say of jobs that are left that they are dropped.
+    """Stop and join the threads, then mark the remaining jobs as dropped.
 
-    At the end of the process, too, while their compiled code is still there.
+    It also runs at the end of the process, while the compiled code still exists.
     """
     if pid != os.getpid():
         return
@@ -502,13 +502,13 @@ def _end(state: NDArray[np.int64], handles: list[int], held: dict[int, object], 
     for number in list(held):
         if state[_HEADER + number % SLOTS * _WORDS + _CURSOR] == 0:
             _drop(base, number)
-    _drop(base, int(state[_POSTED]) - 1)  # the next one, of which somebody may wait for the end
+    _drop(base, int(state[_POSTED]) - 1)  # the next job, for whose end a caller may wait
 
 
 @njit(cache=True)
 def _halt(base: int) -> None:
     _exchange(base + 8 * _STOP, 1)
-    take(base + 8 * _POSTED, 1)  # whoever is about to sleep sees that it has changed
+    take(base + 8 * _POSTED, 1)  # a thread that is about to sleep sees the change
     _wake(base + 8 * _POSTED, _ALL)
 
 

@@ -1,9 +1,9 @@
-"""The pass over the ids before a gather: in which order the table is read, and how often.
+"""Order the ids before a gather: in which order the table is read, and how often.
 
 Ascending ids keep neighbouring rows together, and so pages and DRAM rows; on a large table that
-gave DGL four times the bandwidth (DGL #6635). Distinct ids save the link every repeat. Both are
-plain torch operations, so the same code serves the host and the GPU. They return what the gather
-kernel takes: ids to read, and the output row of each.
+gave DGL four times the bandwidth (DGL #6635). Distinct ids send no row twice over the link. Both
+are plain torch operations, so the same code serves the host and the GPU. They return the arguments
+of the gather kernel: ids to read, and the output row of each.
 """
 
 from __future__ import annotations
@@ -18,22 +18,21 @@ from gatherbench.kernels.host_memory import HUGE_PAGE
 
 Order = Literal["given", "sorted", "unique"]
 ORDERS: tuple[Order, ...] = ("given", "sorted", "unique")
-#: Registered memory has pages of 4 KiB on the GPU, whose entries fill a line of the page tables by
-#: sixteen: such a line is what it goes on to. That explains sorted gathers best that an H200 made
-#: over 32 GiB. Of managed memory on the host the driver maps blocks of 2 MiB, where it has each in
-#: one piece.
+#: Registered memory has pages of 4 KiB on the GPU, and a line of the page tables holds sixteen of
+#: their entries: a visit moves to another line. That fits an H200's sorted gathers over 32 GiB
+#: best. For managed memory on the host the driver maps blocks of 2 MiB, if each is in one piece.
 PAGE_BYTES, LINE_BYTES, MANAGED_PAGE_BYTES = 4 << 10, 64 << 10, HUGE_PAGE
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOrder:
-    """What to read, and where it belongs.
+    """The rows to read, and their places in the batch.
 
     Attributes:
-        ids: ``[R]`` rows of the table in the order in which they are read, dtype of the batch's.
+        ids: ``[R]`` rows of the table in the order of reading, with the dtype of the batch's ids.
         out_rows: int64 ``[R]``, the place of each in the batch, or ``None``: in order.
-        expand: int64 ``[B]``, for each place of the batch which of the ``R`` rows read stands
-            there; or ``None``, where the rows read are the batch.
+        expand: int64 ``[B]``, for each place of the batch the one of the ``R`` rows that belongs
+            there; or ``None``, if the rows read are the batch.
     """
 
     ids: Tensor
@@ -44,11 +43,11 @@ class ReadOrder:
 def read_order(ids: Tensor, order: str) -> ReadOrder:
     """Arrange a batch of ids (``[B]``, int32 or int64, on any device).
 
-    ``sorted`` queues its work; ``unique`` has to know how many there are, so on a GPU the host
+    ``sorted`` queues its work; ``unique`` needs the number of distinct ids, so on a GPU the host
     waits for the current stream.
 
     Raises:
-        ValueError: ``order`` is none of :data:`ORDERS`.
+        ValueError: ``order`` is not one of :data:`ORDERS`.
     """
     if order == "given":
         return ReadOrder(ids)
@@ -62,11 +61,11 @@ def read_order(ids: Tensor, order: str) -> ReadOrder:
 
 
 def page_visits(ids: Tensor, row_bytes: int, entry_bytes: int = LINE_BYTES) -> int:
-    """How often rows ``ids`` (``[R]``, in the order in which they are read) move to another entry.
+    """Count how often rows ``ids`` (``[R]``, in reading order) move to another page-table entry.
 
-    Rows of ``row_bytes`` bytes in a table that begins on a page, of which an entry maps
-    ``entry_bytes``. Each visit may cost the GPU a translation of the address: random ids make one
-    with nearly every row, ascending ones one for each entry.
+    Rows have ``row_bytes`` bytes, the table begins on a page, and an entry maps ``entry_bytes``.
+    Each visit may cost the GPU an address translation: random ids make one with nearly every row,
+    ascending ones only one for each entry.
     """
     if not ids.numel():
         return 0
@@ -75,11 +74,11 @@ def page_visits(ids: Tensor, row_bytes: int, entry_bytes: int = LINE_BYTES) -> i
 
 
 def straddles(ids: Tensor, row_bytes: int) -> int:
-    """How many pages of :data:`PAGE_BYTES` rows ``ids`` (``[R]``) reach beyond their first.
+    """Count the pages of :data:`PAGE_BYTES` that rows ``ids`` (``[R]``) touch beyond their first.
 
-    Of ids as given an H200 takes as long for each as for a visit: over 8 GiB, rows of 400 and
-    1412 B came out 10 and 11 % too fast without. Of sorted ones, whose second page lies on the line
-    that has just been read, rows of 1412 B over 32 GiB come out right without them.
+    For ids as given, each costs an H200 as much as a visit: without them the model of rows of 400
+    and 1412 B over 8 GiB is 10 and 11 % too fast. For sorted ids the second page lies on the line
+    that has just been read: the model of rows of 1412 B over 32 GiB is right without them.
     """
     begin = ids.long() * row_bytes
     return int(((begin + row_bytes - 1) // PAGE_BYTES - begin // PAGE_BYTES).sum())

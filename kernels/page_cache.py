@@ -1,8 +1,8 @@
-"""The pages of a file that are in memory: how many there are, and how to be rid of them.
+"""Count and drop the pages of a file that are in memory.
 
-A file that was just written or read lies in the page cache, and reads of it are memory reads. Who
-measures a disk drops those pages first, and looks whether they are gone: the kernel keeps pages
-that somebody maps, has locked or has not written back, and says nothing (``posix_fadvise(2)``).
+A file that was just written or read lies in the page cache, and reads of it are memory reads. To
+measure a disk, drop those pages first and check that they are gone: the kernel silently keeps pages
+that are mapped, locked or not yet written back (``posix_fadvise(2)``).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from gatherbench.kernels.table_file import TableFile
 
 PAGE_BYTES = mmap.PAGESIZE
 SOURCE = "mincore on a map of the file"
-#: Seconds within which other processes of ours let go of their pages, and reads on the way end.
-#: Where an epoch begins, also until the slowest of several ranks is there.
+#: Seconds to wait until other processes of the run release their pages and pending reads end. The
+#: second value, at the begin of an epoch, also covers the wait for the slowest rank.
 PATIENCE_S, EPOCH_PATIENCE_S = 5.0, 60.0
 _LOOK_S = 0.02
-#: ``MADV_*`` by the words of a strategy.
+#: ``MADV_*`` by the values of a strategy's parameter.
 _ADVICE = {"normal": mmap.MADV_NORMAL, "random": mmap.MADV_RANDOM}
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -40,18 +40,18 @@ _libc.madvise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
 
 
 class PagesRemainError(RuntimeError):
-    """Pages of a file stay in memory, so that nobody can measure reads of its disk."""
+    """Pages of a file stay in memory, so that reads of its disk cannot be measured."""
 
 
 def pages_in_memory(path: Path) -> int:
-    """How many pages of the file are in the page cache, whoever brought them there.
+    """Count the pages of the file in the page cache, whatever process brought them there.
 
     Raises:
-        OSError: no such file; or the kernel tells only its owner, or one who may write to it.
+        OSError: no such file; or the kernel answers only its owner, or a user who may write to it.
     """
     status = path.stat()
     if status.st_uid != os.geteuid() and not os.access(path, os.W_OK):
-        # The kernel would say of every page that it is there (mincore(2), since Linux 5.2).
+        # Else the kernel would report every page as present (mincore(2), since Linux 5.2).
         raise PermissionError(errno.EPERM, "mincore tells only the file's owner", str(path))
     if not status.st_size:
         return 0
@@ -63,19 +63,19 @@ def pages_in_memory(path: Path) -> int:
 
 
 def drop_pages(path: Path, patience_s: float = PATIENCE_S) -> int:
-    """Drop the file's pages from memory, those that this process maps among them; how many remain.
+    """Drop the file's pages from memory, also those that this process maps; return how many remain.
 
-    A map stays valid: it reads the file anew. Reads beside this bring pages back.
+    A map stays valid: it reads the file anew. Concurrent reads bring pages back.
 
     Args:
-        patience_s: how long it is tried again while pages remain.
+        patience_s: the seconds to retry while pages remain.
 
     Raises:
         OSError: as :func:`pages_in_memory`.
     """
     until = time.monotonic() + patience_s
     with path.open("rb") as file:
-        os.fsync(file.fileno())  # what is not written back stays
+        os.fsync(file.fileno())  # pages that are not written back stay
         while True:
             _let_go(os.fstat(file.fileno()))
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -86,10 +86,10 @@ def drop_pages(path: Path, patience_s: float = PATIENCE_S) -> int:
 
 
 def require_cold(path: Path) -> None:
-    """Drop the file's pages from memory, all of them.
+    """Drop all pages of the file from memory.
 
     Raises:
-        PagesRemainError: some stay; says what may hold them.
+        PagesRemainError: some stay; the error names what may hold them.
         OSError: as :func:`pages_in_memory`.
     """
     left = drop_pages(path, EPOCH_PATIENCE_S)
@@ -102,10 +102,10 @@ def require_cold(path: Path) -> None:
 
 
 def mapped_table(file: TableFile, dtype: torch.dtype, advice: str) -> Tensor:
-    """The rows of the file as a tensor ``[N, D]`` over a map of its own, which is read-only.
+    """Return the rows of the file as a tensor ``[N, D]`` over a new read-only map.
 
     Args:
-        advice: ``normal`` or ``random``: whether the kernel reads ahead of a page that is touched.
+        advice: ``normal`` (the kernel reads ahead of a touched page) or ``random`` (it does not).
     """
     if not file.num_rows:
         return torch.empty((0, file.row_bytes // dtype.itemsize), dtype=dtype, device="cpu")
@@ -117,15 +117,15 @@ def mapped_table(file: TableFile, dtype: torch.dtype, advice: str) -> Tensor:
 def _let_go(status: os.stat_result) -> None:
     """Take the file's pages out of this process's page tables: maps hold them in memory.
 
-    Only of maps that nobody writes through: what was written to a private one would be lost.
+    This affects only read-only maps: writes to a private map would be lost.
     """
     for start, size in _maps_of(status):
-        # Fails of a map that was locked in memory; then the pages remain, which is seen.
+        # It fails for a map that is locked in memory; the caller then sees that pages remain.
         _libc.madvise(start, size, mmap.MADV_DONTNEED)
 
 
 def _maps_of(status: os.stat_result) -> Iterator[tuple[int, int]]:
-    """Address and size of each read-only map of the file in this process."""
+    """Yield address and size of each read-only map of the file in this process."""
     device = (os.major(status.st_dev), os.minor(status.st_dev), status.st_ino)
     for line in Path("/proc/self/maps").read_text(errors="replace").splitlines():
         found = re.match(r"(\w+)-(\w+) (\S+) \w+ (\w+):(\w+) (\d+)", line)

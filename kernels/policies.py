@@ -1,9 +1,9 @@
-"""Launch policies: how other systems would place a gather on the GPU, as points of our grid.
+"""Launch policies: how other systems would place a gather on the GPU, as points of the grid.
 
-A policy is a rule: for a table, it says which :class:`GridPoint` to launch and how to order the ids
-first. The rules and their sources are data (``policies.toml``). All run on our kernel, so two
-policies differ in lanes, widths, shift and order, and in nothing else. That is why a policy is
-"the policy of X" and never X.
+A policy is a rule: for a table, it gives the :class:`GridPoint` to launch and the order of the ids.
+The rules and their sources are data (``policies.toml``). All run on the same kernel, so two
+policies differ only in lanes, widths, shift and order. That is why a policy is "the policy of X"
+and never X.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ class Policy:
 
     @property
     def label(self) -> str:
-        """What tables and plots call it."""
+        """The policy's name in tables and plots."""
         return self.name if self.system == "gatherbench" else f"policy of {self.system}"
 
     def row_stride(self, row_bytes: int) -> int:
-        """Bytes from row to row in a table laid out for this policy."""
+        """Return the bytes from row to row in a table laid out for this policy."""
         return -(-row_bytes // self.pad) * self.pad
 
     def order_of(self, row_bytes: int) -> Order:
-        """The pass over the ids that this policy makes before its kernel."""
+        """Return the order of the ids that this policy makes before its kernel."""
         if self.order_up_to is not None and row_bytes > self.order_up_to:
             return "given"
         return self.order
@@ -64,12 +64,12 @@ class Policy:
         out_address: int = 0,
         index_bytes: int = 8,
     ) -> GridPoint:
-        """The launch for one table.
+        """Return the launch for one table.
 
         Args:
             row_bytes: bytes of a row.
             item_bytes: bytes of an element of the feature dtype.
-            table_address, out_address: in bytes; they bound the width of an access.
+            table_address, out_address: in bytes; they limit the width of an access.
             index_bytes: bytes of an id, 4 or 8.
         """
         wanted = {"element": item_bytes, "widest": 16}.get(str(self.width), self.width)
@@ -99,7 +99,7 @@ class Policy:
 
     @property
     def max_blocks(self) -> int | None:
-        """The cap of the grid, in blocks."""
+        """The cap of the grid in blocks; ``None``: no cap."""
         return None if self.max_threads is None else self.max_threads // self.block_threads
 
     def _lanes(self, units: int) -> int:
@@ -127,10 +127,10 @@ POLICIES: Mapping[str, Policy] = _load()
 
 
 def policy(name: str) -> Policy:
-    """The policy called ``name``.
+    """Return the policy called ``name``.
 
     Raises:
-        ValueError: there is none; the message lists those there are.
+        ValueError: there is none; the message lists all policies.
     """
     if name not in POLICIES:
         raise ValueError(f"unknown policy {name!r}: choose from {', '.join(POLICIES)}")

@@ -1,7 +1,7 @@
-"""Folders whose files are executed: compiled kernels, and what numba made of our loops.
+"""Folders whose files are executed: compiled kernels, and loops that numba has compiled.
 
-Whoever can write there runs code as this user, so such a folder must belong to this user alone.
-Any other is left untouched, and nothing is kept: compiling again is slow, never wrong.
+Anyone who can write there runs code as this user, so only this user may write to such a folder.
+Any other folder is left untouched, and nothing is cached: compiling again is slow, never wrong.
 """
 
 from __future__ import annotations
@@ -15,25 +15,24 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def cache_folder(kind: str) -> Path:
-    """Where this user's compiled code of a ``kind`` is kept unless another place is named."""
+    """Return the default folder for this user's compiled code of a ``kind``."""
     # Path.expanduser raises where a user has no home.
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
     return Path(cache).absolute() / "gatherbench" / kind
 
 
 def private_folder(folder: Path) -> bool:
-    """Whether only this user can put files into ``folder``, which is made (0700) where it is not.
+    """Tell whether only this user can put files into ``folder``; make it (0700) if it is missing.
 
-    It is a folder of this user's, reached by no symbolic link of its own, in which nobody else may
-    write, and nobody else may put another one in its place. If it is not, a ``RuntimeWarning``
-    names the reason and the remedy; where no folder can be made or written, there is nothing to
-    warn of.
+    It must belong to this user and not be a symbolic link, and other users must neither be able to
+    write to it nor to replace it. Otherwise a ``RuntimeWarning`` names the reason and the remedy.
+    If no folder can be made or written, the answer is false without a warning.
     """
     folder = folder.absolute()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except FileExistsError:
-        pass  # a file, or a link that leads nowhere: told below
+        pass  # a file, or a broken link: reported below
     except OSError:
         return False
     reason = _reason(folder)
@@ -49,7 +48,7 @@ def private_folder(folder: Path) -> bool:
 
 
 def _reason(folder: Path) -> str:
-    """Why others may put files into an existing folder; empty if they may not."""
+    """Return why others may put files into an existing folder; empty if they may not."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
         return "it is no folder" if not folder.is_symlink() else "it is a symbolic link"

@@ -116,7 +116,7 @@ class Ticket(Protocol):
 class Observed:
     """The notifications that an open path gets from the loop, and the facts that it reports."""
 
-    #: How many minibatches beyond ``lookahead`` are to be announced: see :meth:`announce`.
+    #: How many minibatches ahead of submission to announce: see :meth:`announce`.
     announced: int = 0
 
     def announce(self, ids: Tensor) -> None:
