@@ -1,8 +1,7 @@
 """The tables of a run on disk, and the rows that they stand for.
 
-They are ``epochs.csv``, ``cases.csv`` and ``reasons.csv``; ``columns.toml`` says what their columns
-hold. When a run has ended the tables are written once more, as Parquet; where there is no CSV that
-is read.
+They are ``epochs.csv``, ``cases.csv``, ``reasons.csv``; ``columns.toml`` describes their columns.
+When a run has ended the tables are written once more, as Parquet, which is read if there is no CSV.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ from gatherbench.datasets.files import replacing
 from gatherbench.outside import plain, read_bytes
 
 SCHEMA_VERSION = 4
-#: The tables, in the order in which a case is appended: it has ended once it stands in the last.
+#: The tables, in the order in which a case is appended: it has ended once the last one has it.
 TABLES = ("reasons", EPOCHS, CASES)
 COLUMNS_FILE = "columns.toml"
 KEYS = {EPOCHS: EPOCH_KEYS, CASES: CASE_KEYS, "reasons": REASON_KEYS}
 _WHOLE = ("rank", "repeat", "block", "epoch")
 _WORDS = {"backend": BACKENDS, "basis": BASES, "status": STATUSES}
 _MAY_BE_MISSING = ("status", "reason", "borrowed", "source")
-#: The remedy for a file of a run that nothing can make again.
+#: The remedy for a file of a run that cannot be made again.
 RESTORE = "put a whole copy of it there, or measure again in a new folder: gatherbench run PLAN"
 _BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _SAME = ("basis", "workload", "strategy", "variant", "rank", "repeat")
@@ -63,13 +62,13 @@ class Frames:
     columns: dict[str, Column] = field(default_factory=dict)
 
     def table(self, name: str) -> pd.DataFrame:
-        """The table of this name in :data:`TABLES`."""
+        """Return the table of this name in :data:`TABLES`."""
         found: pd.DataFrame = getattr(self, name)
         return found
 
     def short(self) -> pd.DataFrame:
-        """The measured cases of which there are not as many lines of epochs as they say that there
-        were: workload, strategy, variant, repeat. One without an end was cut off, and counts not.
+        """Return the measured cases whose number of lines of epochs differs from what they declare:
+        workload, strategy, variant, repeat. A case without an end was cut off, and is left out.
         """
         names, case = list(_SAME), ["workload", "strategy", "variant", "repeat"]
         counts = self.epochs.groupby(names, dropna=False).size().rename("there").reset_index()
@@ -78,10 +77,10 @@ class Frames:
         return both.loc[both[COUNT] != both["there"], case].drop_duplicates()
 
     def rows(self) -> pd.DataFrame:
-        """An observation a line, with the columns :data:`HEADER`: case by case, its end last.
+        """Return the rows, one per observation, with columns :data:`HEADER`: by case, its end last.
 
         Raises:
-            StoreError: a number that is there has a reason why it is missing.
+            StoreError: a value that exists also has a reason why it is missing.
         """
         tables = [self._long(EPOCHS), self._long(CASES)]
         table = pd.concat(tables, ignore_index=True)
@@ -149,7 +148,7 @@ class Frames:
     def _said(
         self, table: str, frame: pd.DataFrame, names: list[str]
     ) -> Iterable[tuple[NDArray[np.intp], int, dict[Any, Any]]]:
-        """Lines and place of the values that a reason is about, and that."""
+        """Return lines and place of the values that a reason is about, and the reason."""
         mine = self.reasons[self.reasons["table"] == table]
         places = {name: place for place, name in enumerate(names)}
         lines: dict[tuple[Any, ...], list[int]] = {}
@@ -165,7 +164,7 @@ class Frames:
 
 
 def frames_of(lines: Lines) -> Frames:
-    """Lines that were made here, as they would be read."""
+    """Return lines that this process made, as they would be read."""
     tables: dict[str, pd.DataFrame] = {}
     for name in TABLES:
         of: list[dict[str, Any]] = getattr(lines, name)
@@ -178,13 +177,13 @@ def frames_of(lines: Lines) -> Frames:
 
 
 def read_frames(folder: Path, newer: Collection[CaseId] = ()) -> Frames:
-    """The tables in a folder.
+    """Read the tables in a folder.
 
     Args:
-        newer: cases of which there is more than the tables have.
+        newer: cases that have more data than the tables.
 
     Raises:
-        StoreError: a file cannot be read, or is none of a run; names it and the remedy.
+        StoreError: a file cannot be read, or is not a run's; it names the file and the remedy.
     """
     columns = _read_columns(folder / COLUMNS_FILE)
     tables = {name: _read_table(folder, name, columns) for name in TABLES}
@@ -283,7 +282,7 @@ def _read_table(folder: Path, name: str, columns: dict[str, Column]) -> pd.DataF
 def _checked(found: Any, keys: Sequence[str], columns: dict[str, Column]) -> pd.DataFrame:
     """
     Raises:
-        ValueError: a column, a word or a number is none of such a table.
+        ValueError: a column, a word or a number does not belong in such a table.
     """
     names = found.column_names
     if len(set(names)) < len(names):
@@ -324,7 +323,7 @@ def _checked(found: Any, keys: Sequence[str], columns: dict[str, Column]) -> pd.
 
 
 def write_columns(folder: Path, columns: dict[str, Column]) -> None:
-    """Write what the columns hold."""
+    """Write the description of the columns."""
     text = f"schema_version = {SCHEMA_VERSION}\n"
     for name, column in columns.items():
         key = name if _BARE.fullmatch(name) else _quoted(name)
@@ -341,7 +340,7 @@ def _quoted(text: str) -> str:
 
 
 def write_table(path: Path, lines: Sequence[dict[str, Any]], keys: Sequence[str]) -> None:
-    """Replace a table by these lines; ``keys`` stand in front."""
+    """Replace a table by these lines; ``keys`` come first."""
     header = list(dict.fromkeys([*keys, *(name for line in lines for name in line)]))
     with replacing(path) as temporary:
         temporary.write_text(to_csv([header]) + _text(lines, header), encoding="utf-8")
@@ -349,12 +348,12 @@ def write_table(path: Path, lines: Sequence[dict[str, Any]], keys: Sequence[str]
 
 
 def _text(lines: Iterable[dict[str, Any]], header: Sequence[str]) -> str:
-    """Lines of CSV: what is missing is an empty cell, a whole number has no fraction."""
+    """Return lines of CSV: a missing value is an empty cell, a whole number has no fraction."""
     return to_csv([_cell(line.get(name)) for name in header] for line in lines)
 
 
 def to_csv(lines: Iterable[Sequence[Any]]) -> str:
-    """Lines of CSV; one of them is one line, as its texts are."""
+    """Return lines of CSV; each is one line, as its texts are."""
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerows(lines)
     return buffer.getvalue()

@@ -1,9 +1,9 @@
 """The processes that train one model together, as the loop and the trainer see them.
 
 ``torch.distributed`` does the work: DDP averages the gradients, gloo carries them between processes
-of a host and NCCL between GPUs. What is added here is the clock. A rank that reaches the exchange
-of gradients early waits for the slowest one; that time and the exchange itself are told apart by
-when each rank entered it, counted from the barrier with which every epoch begins.
+of a host and NCCL between GPUs. This module adds the clock. A rank that reaches the exchange of
+gradients early waits for the slowest one. That wait is separated from the exchange itself by when
+each rank entered it, counted from the barrier with which every epoch begins.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from torch.nn.parallel import DistributedDataParallel
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.strategies.knowledge import Ranks
 
-#: Stages within ``train``: the gradients' way once all ranks are there, and waiting until they are.
+#: Stages within ``train``: the exchange of gradients once all ranks have entered, and the wait.
 EXCHANGE, WAIT = "all_reduce", "wait"
-#: Seconds that one rank waits for another before the case fails.
+#: Seconds that a rank waits for another before the case fails.
 PATIENCE_S = 300.0
 
-#: A moment: by the host's clock, or on a GPU.
+#: A moment: of the host's clock, or an event on a GPU.
 Mark = Any
 
 
@@ -40,7 +40,7 @@ class RanksDisagreeError(RuntimeError):
 
 
 class Alone:
-    """One process: nobody to wait for, and nothing to exchange."""
+    """One process, which neither waits nor exchanges."""
 
     ranks: Ranks | None = None
 
@@ -53,18 +53,18 @@ class Alone:
         return self.ranks.world if self.ranks else 1
 
     def gathered(self, value: Any) -> list[Any]:
-        """Every rank's ``value``, by rank: what JSON carries, tuples as lists."""
+        """Return every rank's ``value``, by rank: JSON values, tuples as lists."""
         return [value]
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The model as it is called in training."""
+        """Return the model as it is called in training."""
         return model
 
     def begin_epoch(self) -> None:
         """Wait until every rank begins."""
 
     def end_epoch(self) -> dict[str, list[float]]:
-        """Seconds of each step in :data:`EXCHANGE` and :data:`WAIT`; nothing of one process.
+        """Return seconds of each step in :data:`EXCHANGE` and :data:`WAIT`; empty for one process.
 
         Raises:
             RanksDisagreeError: the ranks' parameters differ.
@@ -72,22 +72,22 @@ class Alone:
         return {}
 
     def rows(self, make: RowMaker) -> Iterator[Row]:
-        """What it declares of each step."""
+        """Yield the rows that it declares of each step."""
         yield from ()
 
 
-#: For everything that runs in one process.
+#: The group of everything that runs in one process.
 ALONE = Alone()
 
 
 class Together(Alone):
-    """One rank among several; to be closed.
+    """One rank among several; it has to be closed.
 
     Args:
         device: ``cpu`` or ``cuda``: gloo or NCCL.
-        ranks: which one this is.
-        store: by which they meet.
-        patience_s: seconds that a collective call may take.
+        ranks: the rank of this process.
+        store: where they meet.
+        patience_s: the most seconds for a collective call.
     """
 
     def __init__(
@@ -109,11 +109,11 @@ class Together(Alone):
 
     def close(self) -> None:
         """Leave the group; the others go on without waiting."""
-        with suppress(Exception):  # a broken group is left as well
+        with suppress(Exception):  # also leaves a broken group
             dist.destroy_process_group()
 
     def gathered(self, value: Any) -> list[Any]:
-        # torch's all_gather_object would unpickle whatever arrives.
+        # torch's all_gather_object would unpickle any received bytes.
         mine = torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8)
         sizes = self._all_gathered(torch.tensor([len(mine)]))
         longest = int(max(sizes))
@@ -128,7 +128,7 @@ class Together(Alone):
     def wrap(self, model: nn.Module) -> nn.Module:
         self._model = model
         parallel = DistributedDataParallel(model)
-        # Annotated hooks have to be so with types, and annotations are text in this module.
+        # Hooks with annotations need types, but annotations are text in this module.
         parallel.register_comm_hook(None, lambda _state, bucket: self._exchange(bucket))
         return parallel
 
@@ -155,7 +155,7 @@ class Together(Alone):
         yield make.ok(EXCHANGE, "payload", "B", sent, source)
 
     def _exchange(self, bucket: Any) -> torch.futures.Future[Tensor]:
-        """DDP's own exchange of a bucket of gradients, with the clock read around that of all."""
+        """Exchange a bucket of gradients as DDP does, and read the clock before and after."""
         if bucket.index() == 0:
             self._entered.append(self._now())
         future = allreduce_hook(cast("dist.ProcessGroup", dist.group.WORLD), bucket)
@@ -176,7 +176,7 @@ class Together(Alone):
         return event
 
     def _since_begin(self, marks: list[Mark]) -> list[float]:
-        """Seconds; on a GPU its events, whose work has ended."""
+        """Return seconds since the epoch began; on a GPU from events whose work has ended."""
         return [
             mark - self._begin if isinstance(mark, float) else self._begin.elapsed_time(mark) / 1e3
             for mark in marks
@@ -190,7 +190,7 @@ class Together(Alone):
 
 
 def cores_of_rank(group: Alone) -> Callable[[int | None], tuple[int, int]]:
-    """How the cores of a NUMA node are shared: which part of how many this rank takes.
+    """Return which part of a NUMA node's cores this rank takes, and of how many parts.
 
     The ranks of a machine that are bound to one node, or to none, share its cores.
     """

@@ -1,4 +1,4 @@
-"""What a run needs around it: sole use of its folder, and SIGTERM and SIGHUP as Ctrl-C."""
+"""Guards of a run: sole use of its folder, and SIGTERM and SIGHUP handled as Ctrl-C."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def only_one(folder: Path) -> Iterator[None]:
         except BlockingIOError as error:
             raise StoreError(f"{folder}: another process is running this folder") from error
         except OSError:
-            pass  # a file system without locks, where nobody can tell
+            pass  # a file system without locks gives no answer
         yield
     finally:
         os.close(lock)
@@ -35,13 +35,13 @@ def only_one(folder: Path) -> Iterator[None]:
 def _lock(folder: int) -> None:
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:  # perhaps by one that looks whether it is_running, for an instant
+    except BlockingIOError:  # perhaps held for an instant by is_running
         time.sleep(_INSTANT_S)
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def is_running(folder: Path) -> bool | None:
-    """Whether a runner is at work on the folder; ``None``: its file system does not tell."""
+    """Return whether a runner works on the folder; ``None``: its file system has no locks."""
     try:
         look = os.open(folder, os.O_RDONLY)
     except OSError:
@@ -58,17 +58,17 @@ def is_running(folder: Path) -> bool | None:
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM or SIGHUP, for whoever tells them from Ctrl-C; its argument is the number."""
+    """SIGTERM or SIGHUP, as distinct from Ctrl-C; its argument is the number."""
 
 
 def status_of(stop: KeyboardInterrupt) -> int:
-    """The exit status of a program that was stopped like this, as a shell has it."""
+    """Return the exit status of a program that was stopped like this, as a shell has it."""
     return 128 + int(stop.args[0] if isinstance(stop, Terminated) else signal.SIGINT)
 
 
 @contextlib.contextmanager
 def terminate_as_interrupt() -> Iterator[None]:
-    """Answer SIGTERM and SIGHUP as Ctrl-C: stop the case in flight and keep what there is."""
+    """Handle SIGTERM and SIGHUP as Ctrl-C: stop the case in flight and keep all results."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

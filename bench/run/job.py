@@ -1,4 +1,4 @@
-"""What the runner hands to a process of its own, and how a piece of work in it ended."""
+"""Jobs that the runner hands to a process of its own, and the outcome of a piece of work there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gatherbench.bench.run.launch import Meeting
 from gatherbench.bench.run.rows import RowMaker
 from gatherbench.outside import words_of
 
-#: As which a choice of sensors is kept.
+#: The type with which a choice of sensors is stored.
 CHOICE = TypeAdapter(SensorChoice)
 
 
@@ -37,24 +37,24 @@ COPIES_MIB = (256.0,)
 
 @dataclass(frozen=True)
 class Job:
-    """One case to measure, and where.
+    """One case to measure, and its circumstances.
 
     Attributes:
         device: ``cpu`` or ``cuda``.
         run: makes the rows of the run.
-        dataset, trace: folders of the graph and of the minibatches, of one rank its own.
+        dataset, trace: folders of the graph and of the minibatches; each rank has its own trace.
         part: the file that the process writes (bench/run/part.py).
         alone: no other path is open in the process.
         traces: folder for a trace of an epoch after the measured ones; ``None``: no trace.
-        sensors: which of the GPU's sensors the run's calibration trusts; ``None``: no GPU.
-        identity: of dataset and minibatches, which all ranks have to agree on.
-        rank: which of several processes; -1 for one that is alone, or that starts the others.
-        first: no repeat of the series has been measured: it is this one that is looked at whole.
+        sensors: the GPU's sensors that the run's calibration trusts; ``None``: no GPU.
+        identity: of dataset and minibatches; all ranks have to agree on it.
+        rank: the number among several processes; -1 for one alone, or the one that starts them.
+        first: no repeat of the series has been measured yet, so all rows of this one are checked.
         start: the first block to be measured; another process has those before.
-        spent_s: that these took.
-        tuned: what paths have found beside a training (bench/run/tuned.py); ``None``: not kept.
-        counts: the file of what was counted of its minibatches; ``None``: nothing was.
-        meeting: where ranks of several machines meet; ``None``: all are here.
+        spent_s: the time of those blocks.
+        tuned: the file of choices tuned during training (bench/run/tuned.py); ``None``: not kept.
+        counts: the file with the counts of its minibatches; ``None``: they were not counted.
+        meeting: where ranks of several machines meet; ``None``: all are on one machine.
     """
 
     case: Case
@@ -78,26 +78,26 @@ class Job:
 
     @property
     def here(self) -> range:
-        """The ranks of this machine."""
+        """Return the ranks of this machine."""
         gpus = self.case.workload.gpus
         return self.meeting.ranks(gpus) if self.meeting else range(gpus)
 
     @property
     def rows(self) -> RowMaker:
-        """Makes the rows of the case, or of its rank."""
+        """Return the maker of the rows of the case, or of its rank."""
         return self.run.of(self.case, self.rank)
 
 
 @dataclass(frozen=True)
 class Block:
-    """Jobs of one process: what it is to do for them, and by when.
+    """Jobs of one process: its task for them, and the deadline.
 
     Attributes:
         do: ``prepare`` the workload's dataset and minibatches; ``check`` the GPU's sensors;
-            ``count`` what the minibatches of the workload ask for, of one job for each path; or
+            ``count`` the demands of the workload's minibatches, of one job for each path; or
             ``measure`` cases of one workload and repeat, whose paths take turns.
         jobs: at least one; all have one part.
-        until: by :func:`time.monotonic`, when it will be cut off.
+        until: by :func:`time.monotonic`: the moment at which it is cut off.
     """
 
     do: Literal["prepare", "check", "count", "measure"]
@@ -106,7 +106,7 @@ class Block:
 
     @property
     def part(self) -> Path:
-        """The file that its process writes."""
+        """Return the file that its process writes."""
         return self.jobs[0].part
 
 
@@ -116,7 +116,7 @@ DISK_FULL = 74
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Whether a full disk is behind an error, however it has been worded since."""
+    """Return whether a full disk caused an error, whatever its present wording."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return True
@@ -125,7 +125,7 @@ def is_disk_full(error: BaseException | None) -> bool:
 
 
 def outcome(work: Callable[[], str | None]) -> tuple[str, str | None]:
-    """Status of a piece of work that returns why it was skipped; why it is not ``ok``.
+    """Return the status of a piece of work that returns why it was skipped, and the reason.
 
     Raises:
         Exception: the disk is full.

@@ -1,8 +1,8 @@
 """The rows of a case as a whole, from those of the ranks that trained it together.
 
-An epoch is over when its slowest rank is done. That this rank had the longest fetch is chance where
-all wait for each other in every step, so the stages are means over the ranks. What is used up
-(bytes, core-seconds, joules) adds up. What a machine has once, one of its ranks has seen for all.
+An epoch is over when its slowest rank is done. It is chance that this rank had the longest fetch if
+all wait for each other in every step, so the stages are means over the ranks. Consumption (bytes,
+core-seconds, joules) adds up. A resource that a machine has once is observed by one of its ranks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gatherbench.bench.run.group import EXCHANGE, WAIT
 from gatherbench.bench.run.part import PartWriter
 from gatherbench.bench.run.rows import SET, Row
 
-#: What every rank sees of its whole machine.
+#: Metrics that every rank observes of its whole machine.
 _OF_MACHINE = {
     "system_cpu_busy",
     "system_cpu_steal",
@@ -25,7 +25,7 @@ _OF_MACHINE = {
     "disk_read_device",
     "disk_reads_device",
 }
-#: Alike on all ranks.
+#: Metrics that are equal on all ranks.
 _ALIKE = {
     ("fetch", "row"),
     ("fetch", "lookahead"),
@@ -39,7 +39,7 @@ _ALIKE = {
     SET[:2],
     ("energy", "epochs"),
 }
-#: Pages that ranks share are counted for each of them.
+#: Memory of pages that ranks share is counted for each of them.
 _MEMORY = {"peak_rss", "host_pageable", "host_file_mapped"}
 _MEAN = {
     *((stage, "wall_time") for stage in ("sample", "fetch", "train", EXCHANGE, WAIT)),
@@ -47,7 +47,7 @@ _MEAN = {
     ("train", "loss"),
     ("setup", "table_on_node"),
 }
-#: Units of what adds up; of seconds only core-seconds do.
+#: Units of values that add up; of seconds only core-seconds do.
 _ADDS_UP = ("B", "J", "W", "1")
 _CORE_SECONDS = {*cpu.CORE_SECONDS, *threads.METRICS}
 
@@ -55,7 +55,7 @@ Spot = tuple[str, str, int, str]
 
 
 def joined(ranks: list[list[Row]], out: PartWriter) -> dict[int, int]:
-    """Write the case's rows; the slowest rank of each epoch.
+    """Write the case's rows; return the slowest rank of each epoch.
 
     Args:
         ranks: rows of each rank, by rank.
@@ -78,9 +78,9 @@ def joined(ranks: list[list[Row]], out: PartWriter) -> dict[int, int]:
 
 
 def _joined(what: tuple[str, str], rows: dict[int, Row], slowest: int) -> Row | None:
-    """One row from those of the ranks that have it; ``None``: it says nothing of the whole."""
+    """Return one row from those of the ranks that have it; ``None``: no row of the whole case."""
     first = next(iter(rows.values()))
-    if len(rows) == 1 or what in _ALIKE:  # of one rank: what it did for all, a test of the model
+    if len(rows) == 1 or what in _ALIKE:  # one rank did it for all, such as a test of the model
         return first
     absent = next((one for one in rows.values() if one.value is None), None)
     if absent is not None:
@@ -96,7 +96,7 @@ def _joined(what: tuple[str, str], rows: dict[int, Row], slowest: int) -> Row | 
 def _value(
     what: tuple[str, str], unit: str, values: dict[int, float], slowest: int
 ) -> tuple[float, str] | None:
-    """What the ranks' values make together, and how."""
+    """Return the combined value of the ranks, and the source that says how it was combined."""
     every, count = values.values(), len(values)
     if what == ("epoch", "wall_time"):
         return values[slowest], f"rank {slowest}, the slowest"

@@ -1,13 +1,13 @@
-"""Which set of minibatches each path trains on in each block, and in which order paths have it.
+"""Assign each path a set of minibatches in each block, and an order of the paths.
 
-A set is the minibatches of one measured epoch, drawn for it alone. Of two paths that take turns the
-second would find the first one's rows in the CPU's caches (300 MB beside an H200) if both had the
-same set, so neighbours have different ones. Over a repeat each path has every set once: what a set
-costs more than another falls out of a ratio as soon as all blocks are there.
+A set is the minibatches of one measured epoch, drawn for it alone. If two paths that take turns had
+the same set, the second would find the first one's rows in the CPU's caches (300 MB on the host of
+an H200), so neighbours have different ones. Over a repeat each path has every set once: differences
+of cost between sets cancel out of a ratio as soon as all blocks are complete.
 
 Sets come in groups of at least as many as there are paths, each a Latin square of its own. So paths
-have had the same sets behind each group, too, and where a run's time ends amid a group no path is
-favoured: which of them has which column is drawn for each repeat.
+have the same sets after each group, too. If a run's time ends amid a group, no path is favoured:
+the column of each path is drawn for each repeat.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def latin_square(paths: int, sets: int) -> list[list[int]]:
-    """For each block the set of each path.
+    """Return for each block the set of each path.
 
     Paths beyond the number of sets share one with others in every block.
     """
@@ -35,14 +35,14 @@ def latin_square(paths: int, sets: int) -> list[list[int]]:
 
 
 def apart(sets: Mapping[T, int], draw: random.Random, before: int | None = None) -> list[T]:
-    """The paths in an order of a draw, in which no two neighbours have the same set.
+    """Return the paths in a random order in which no two neighbours have the same set.
 
-    Every such order of paths that all have different sets is as likely. Where more than half of
-    those that are left share a set some have to follow each other.
+    If all paths have different sets, every such order is equally likely. If more than half of the
+    remaining ones share a set, some have to follow each other.
 
     Args:
         sets: of each path.
-        before: the set of the epoch that comes right before.
+        before: the set of the epoch right before.
     """
     left, order = dict(sets), list[T]()
     while left:

@@ -1,4 +1,4 @@
-"""Which process of a launcher this is: torchrun, mpirun and srun say so in the environment.
+"""The place of this process among a launcher's: torchrun, mpirun and srun set the environment.
 
 Started N times by one of them, ``gatherbench run`` is one run. The first process reads the plan and
 measures; the first on each other machine starts that machine's ranks; the others wait
@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
-#: Where the processes of several machines meet if nobody says another: torchrun's.
+#: Where the processes of several machines meet by default: as torchrun's.
 PORT = 29500
-#: Slurm numbers the steps that are no srun of the user's from here on: a batch script, a shell.
+#: Slurm numbers steps from here on that no srun of the user started: a batch script, a shell.
 _NO_STEP = 0xFFFF_FFF0
 
-#: By launcher the variables of rank, ranks, rank on the machine, and ranks of the machine.
+#: By launcher, the variables of rank, ranks, rank on the machine, and ranks of the machine.
 _SAID = {
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     "mpirun": (
@@ -32,7 +32,7 @@ _SAID = {
 
 
 class LaunchError(ValueError):
-    """Processes that make no run together; the message says why and what would."""
+    """Processes that cannot form a run together; the message says why, and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Launch:
     Attributes:
         address, port: where those of several machines meet.
         served: the launcher has a store of its own there.
-        variable: that the launcher gave this process, and has not itself.
+        variable: one that the launcher sets for this process, and lacks itself.
     """
 
     launcher: str
@@ -61,11 +61,11 @@ class Launch:
 
     @property
     def machine(self) -> int:
-        """The number of this process's machine."""
+        """Return the number of this process's machine."""
         return self.rank // self.local_world
 
     def __str__(self) -> str:
-        """What was started, for the first line of a run."""
+        """Return a description of the launch for the first line of a run."""
         if self.machines == 1:
             return f"{self.launcher} started {self.world} processes here"
         if self.local_world == 1:
@@ -73,7 +73,7 @@ class Launch:
         return f"{self.launcher} started {self.world} processes on {self.machines} machines"
 
     def check(self, gpus: int) -> None:
-        """Refuse a workload whose ranks are not those that were started.
+        """Refuse a workload whose number of ranks differs from that of the launched processes.
 
         Raises:
             LaunchError: a process was started for each rank, and there are more or fewer; or the
@@ -96,11 +96,11 @@ class MachineLostError(RuntimeError):
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where the ranks of a case meet those of other machines.
+    """The place where the ranks of a case meet those of other machines.
 
     Attributes:
         case: each has keys of its own.
-        machine, machines: which one this is, of how many.
+        machine, machines: the number of this one, and how many there are.
     """
 
     address: str
@@ -110,19 +110,19 @@ class Meeting:
     machines: int
 
     def ranks(self, gpus: int) -> range:
-        """Of so many ranks those of this machine."""
+        """Return the ranks of this machine among so many."""
         local = gpus // self.machines
         return range(self.machine * local, (self.machine + 1) * local)
 
 
 def launched(environ: Mapping[str, str]) -> Launch | None:
-    """This process among those that a launcher started; ``None``: it is the only one.
+    """Return this process's place among those of a launcher; ``None``: it is the only one.
 
     The innermost launcher counts: torchrun may be started by mpirun, and that by srun. Within an
-    allocation of Slurm (salloc, sbatch) a command that no srun starts is alone.
+    allocation of Slurm (salloc, sbatch) a command that runs without srun is alone.
 
     Raises:
-        LaunchError: the variables contradict each other, or do not say enough.
+        LaunchError: the variables contradict each other, or are incomplete.
     """
     environ = {**environ, **_of_slurm(environ)}
     for launcher, names in _SAID.items():
@@ -132,21 +132,21 @@ def launched(environ: Mapping[str, str]) -> Launch | None:
         if not world or world == "1":
             continue
         of_slurm = environ["SLURM_STEP_NUM_TASKS"] and "MPI_LOCALRANKID" not in environ
-        if launcher == "mpirun of MPICH" and of_slurm:  # srun --mpi=pmi2 says PMI_SIZE, too
+        if launcher == "mpirun of MPICH" and of_slurm:  # srun --mpi=pmi2 sets PMI_SIZE, too
             continue
         return _checked(launcher, names, environ)
     return None
 
 
 def _of_slurm(environ: Mapping[str, str]) -> dict[str, str]:
-    """Of a step of srun its number of tasks, in all and on this node; else there is none."""
+    """Return the number of tasks of a step of srun, in all and on this node; else empty."""
     names = "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"
     step = environ.get("SLURM_STEP_ID", "")
     if not step.isdecimal() or int(step) >= _NO_STEP:
         return dict.fromkeys(names, "")
     tasks = environ.get(names[0]) or environ.get("SLURM_NTASKS", "")
     each = environ.get(names[1]) or environ.get("SLURM_TASKS_PER_NODE", "")
-    same = re.fullmatch(r"(\d+)(\(x\d+\))?", each)  # "4(x2)"; "4,3" are not as many on each
+    same = re.fullmatch(r"(\d+)(\(x\d+\))?", each)  # "4(x2)"; "4,3" differs between nodes
     return {names[0]: tasks, names[1]: same[1] if same else each}
 
 
@@ -193,6 +193,6 @@ def _checked(launcher: str, names: tuple[str, ...], environ: Mapping[str, str]) 
 
 
 def _first_node(nodes: str) -> str:
-    """The first of a list as Slurm writes it: ``n7,n9``, ``gpu[003-007,9]``, ``a[1-2]b[3-4]``."""
+    """Return the first node of Slurm's list: ``n7,n9``, ``gpu[003-007,9]``, ``a[1-2]b[3-4]``."""
     first = re.match(r"(?:[^,\[]|\[[^\]]*\])+", nodes)
     return re.sub(r"\[(\w+)[^\]]*\]", r"\1", first[0]) if first else ""

@@ -1,4 +1,4 @@
-"""A run's tables: a line an epoch, a line a case, and a line for each value that is missing.
+"""A run's tables: a line per epoch, a line per case, and a line for each missing value.
 
 Processes observe one number at a time (:class:`gatherbench.bench.run.rows.Row`). Here their
 observations become lines, in which a metric is a column
@@ -18,7 +18,7 @@ from gatherbench.bench.run.columns import CASES, COUNT, EPOCHS, REASON_KEYS, Col
 from gatherbench.bench.run.part import StoreError
 from gatherbench.bench.run.rows import PROCESS, Row
 
-#: The column that says how long a case took; how it ended is its status.
+#: The column with the duration of a case; how it ended is its status.
 ENDED = Column("case", "wall_time", "s", declared=False)
 _READ = re.compile(r"\[samples=(\d+), (?=period=)")
 _ALL_EPOCHS = -1
@@ -26,13 +26,13 @@ _ALL_EPOCHS = -1
 
 @dataclass(slots=True)
 class Lines:
-    """What rows come to.
+    """The lines that rows become.
 
     Attributes:
         epochs, cases: lines by :data:`~gatherbench.bench.run.columns.EPOCH_KEYS` and ``CASE_KEYS``,
             and then by column.
         reasons: lines by ``REASON_KEYS``.
-        columns: what the columns hold, by name.
+        columns: the description of the columns, by name.
     """
 
     epochs: list[dict[str, Any]] = field(default_factory=list)
@@ -42,19 +42,19 @@ class Lines:
 
 
 def lines_of(rows: Iterable[Row]) -> Lines:
-    """The lines of whole cases; that with a case's end is the last of it.
+    """Return the lines of whole cases; the row with a case's end is its last.
 
     Rows of the run as a whole are left out.
 
     Raises:
-        StoreError: an observation stands twice among the rows, or two have one column.
+        StoreError: an observation occurs twice among the rows, or two have one column.
     """
     found, processes = Lines(), _Processes()
-    # What says of a process that it went on with a case makes no line before the epoch's own.
+    # The row with which a process continues a case makes no line before the epoch's own.
     rows = sorted((row for row in rows if row.workload), key=_went_on)
     for row in rows:
         processes.add(row)
-    # Where it had nothing left to measure but the case's end, there is no such epoch.
+    # If only the case's end was left to measure, there is no such epoch.
     there = {(*_key(row), row.rank, row.epoch) for row in rows if not _went_on(row)}
     rows = [r for r in rows if not _went_on(r) or (*_key(r), r.rank, r.epoch) in there]
     lines: dict[tuple[object, ...], dict[str, Any]] = {}
@@ -69,7 +69,7 @@ def lines_of(rows: Iterable[Row]) -> Lines:
             raise StoreError(f"{what} and {other} have one column, {column.name}: rename one")
         line = _line(row, lines, found, processes)
         if column.name in line and row.epoch < 0:
-            continue  # a path may be set up twice, by the launcher of ranks and by them: the first
+            continue  # a path may be set up twice, by the launcher of ranks and by them: first wins
         if column.name in line:
             what = f"{row.stage}.{row.metric} of {row.workload} {row.strategy} {row.variant}"
             raise StoreError(f"{what}, repeat {row.repeat}, epoch {row.epoch} stands twice")
@@ -102,7 +102,7 @@ def lines_of(rows: Iterable[Row]) -> Lines:
 def _line(
     row: Row, lines: dict[tuple[object, ...], dict[str, Any]], found: Lines, processes: _Processes
 ) -> dict[str, Any]:
-    """The line to which a row belongs, made where there is none."""
+    """Return the line to which a row belongs, made if it is new."""
     basis = "measured" if row.basis == "declared" else row.basis
     keys: dict[str, Any] = {
         **{"run": row.run_id, "commit": row.commit, "machine": row.machine},
@@ -122,19 +122,19 @@ def _line(
 
 
 class _Processes:
-    """Which process measured an epoch of a case, by numbers; -1: the case had one alone."""
+    """The process that measured each epoch of a case, by numbers; -1: the case had one alone."""
 
     def __init__(self) -> None:
         self._numbers: dict[float, int] = defaultdict(lambda: len(self._numbers))
         self._begun: dict[tuple[object, ...], dict[int, int]] = defaultdict(dict)
 
     def add(self, row: Row) -> None:
-        """A row that may say when a process began."""
+        """Take in a row, which may show when a process began."""
         if (row.stage, row.metric) == PROCESS[:2] and row.value is not None:
             self._begun[_key(row)][row.epoch] = self._numbers[row.value]
 
     def block(self, row: Row) -> int:
-        """The number of the process that made the row."""
+        """Return the number of the process that made the row."""
         begun = self._begun.get(_key(row), {})
         starts = sorted(begun)
         behind = bisect_right(starts, row.epoch)
@@ -142,7 +142,7 @@ class _Processes:
 
 
 def _went_on(row: Row) -> bool:
-    """Whether the row says that a process went on with a case that another had begun."""
+    """Return whether the row marks that a process continued a case that another had begun."""
     return (row.stage, row.metric) == PROCESS[:2] and row.epoch >= 0
 
 
@@ -162,7 +162,7 @@ def _count(lines: Iterable[dict[str, Any]]) -> dict[tuple[object, ...], int]:
 
 
 def _source(source: str) -> tuple[str, int | None]:
-    """A source without the number of readings of a sensor that is polled, and that number."""
+    """Split a source into it and the number of readings of a sensor that is polled."""
     found = _READ.search(source)
     if found is None:
         return source, None

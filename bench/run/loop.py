@@ -1,7 +1,7 @@
 """The training loop: one for all strategies, so that they differ in nothing but the data path.
 
 With lookahead L the rows of the next L minibatches are on their way while the model trains on the
-current one; a path that looks further ahead hears of minibatches before it fetches them. Timing
+current one; a path that looks further ahead receives minibatches before it fetches them. Timing
 the stages never makes the device wait: on a GPU, events on the training stream are read after the
 epoch; on the host, the clock is read.
 """
@@ -29,13 +29,13 @@ _NOTHING = nullcontext()
 
 
 class Watch:
-    """Looks at minibatches, by their number in the epoch, outside the times of the stages: not."""
+    """A hook that sees minibatches, by number, outside the stages' times; this one does nothing."""
 
     def handed(self, number: int, ids: Tensor) -> None:
-        """Before a path sees the ids, which it might change."""
+        """Act before a path sees the ids, which it might change."""
 
     def looked_at(self, number: int, ids: Tensor, x: Tensor) -> AbstractContextManager[object]:
-        """Opened before the step that trains on the rows ``x``, and closed after it."""
+        """Return a context that spans the step that trains on the rows ``x``."""
         return _NOTHING
 
 
@@ -43,7 +43,7 @@ UNWATCHED = Watch()
 
 
 class Steps(Protocol):
-    """What the loop trains: :class:`gatherbench.bench.run.models.Trainer`, or a stand-in in
+    """The trainer of the loop: :class:`gatherbench.bench.run.models.Trainer`, or a stand-in in
     tests."""
 
     def step(self, x: Tensor, batch: MiniBatch) -> Tensor: ...
@@ -57,15 +57,15 @@ class EpochTimes:
         wall_s: from the first sample to the end of the last step, device work included.
         stages: stage → seconds of each minibatch, in order. ``fetch`` is the time for which the
             training waited for rows: for an overlapped strategy less than the fetch itself took.
-            Where several processes train together, also the parts of ``train`` that
-            :meth:`~gatherbench.bench.run.group.Alone.end_epoch` tells.
-        host_s: what the host spent within the stages; ``wall_s - host_s`` of a host epoch is the
+            If several processes train together, also the parts of ``train`` that
+            :meth:`~gatherbench.bench.run.group.Alone.end_epoch` returns.
+        host_s: the host's time within the stages; ``wall_s - host_s`` of a host epoch is the
             loop's own cost.
         losses: of each minibatch.
         payload_rows: feature rows that were fetched.
-        issue_s: stage → what the host needed to issue it (of a path that gathers on the CPU that,
-            too), where a device does the stages; else empty.
-        drain_s: what a device still had to do when the host had issued all of it.
+        issue_s: stage → the host's time to issue it, if a device runs the stages; else empty.
+            A path that gathers on the CPU includes that work.
+        drain_s: the device's remaining time when the host had issued everything.
     """
 
     wall_s: float
@@ -78,14 +78,14 @@ class EpochTimes:
 
 
 class HostClock:
-    """Stage times by the host's clock: right where every stage runs on the host."""
+    """Stage times by the host's clock: correct if every stage runs on the host."""
 
     source = "time.perf_counter"
 
     def __init__(self) -> None:
         self.seconds: dict[str, list[float]] = {stage: [] for stage in STAGES}
         self.host_s = 0.0
-        #: What the host needed to issue a stage that the device does, s.
+        #: The host's time to issue a stage that the device runs, s.
         self.issued: dict[str, float] = {}
 
     @contextmanager
@@ -103,19 +103,19 @@ class HostClock:
         self.host_s += seconds
 
     def finish(self) -> dict[str, list[float]]:
-        """All stage times, once the epoch's work is done."""
+        """Return all stage times, once the epoch's work is done."""
         return self.seconds
 
 
 class CudaClock(HostClock):
-    """Stage times by events on the training stream; sampling, host work, by the host's clock.
+    """Stage times by events on the training stream; of sampling, host work, by the host's clock.
 
     An event costs the stream about a microsecond and the host no wait, where a synchronisation
     around each stage would serialise what the strategies try to overlap.
     """
 
     source = "torch.cuda.Event on the training stream (sample: time.perf_counter)"
-    #: Events that no epoch uses: to make one takes the host time, which the loop has not.
+    #: Events to use again: making one takes time of the host during an epoch.
     _spare: ClassVar[list[torch.cuda.Event]] = []
 
     def __init__(self) -> None:
@@ -160,7 +160,7 @@ def run_epoch(
 
     Args:
         batches: the time that the loop waits for one counts as ``sample``: that of drawing it,
-            or what is left of that where others draw ahead.
+            or the rest of it if others draw ahead.
         mark: opens a range of each stage's name for a profiler.
         watch: sees the ids of each minibatch, and the rows.
         group: the processes that train together; all begin at once.
@@ -225,7 +225,7 @@ def run_epoch(
 
 
 def _begin(fetcher: Fetcher, group: Alone) -> float:
-    """Begin an epoch with nothing left to do on the device; when."""
+    """Begin an epoch when the device is idle; return the time."""
     fetcher.drop_caches()
     group.begin_epoch()
     if fetcher.device.type == "cuda":
@@ -234,12 +234,12 @@ def _begin(fetcher: Fetcher, group: Alone) -> float:
 
 
 def _numbers(losses: list[Tensor]) -> list[float]:
-    """Their values, by one copy for all."""
+    """Return their values, by one copy for all."""
     return [float(value) for value in torch.stack(losses)] if losses else []
 
 
 def _tell(fetcher: Fetcher, number: int, ids: Tensor) -> None:
-    """What a path hears before it fetches minibatch ``number`` of an epoch."""
+    """Announce minibatch ``number`` of an epoch to a path before it fetches it."""
     if number == 0:
         fetcher.begin_epoch()
     if fetcher.announced:

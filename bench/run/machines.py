@@ -1,11 +1,11 @@
-"""The processes that a launcher started for one run, and what they tell each other.
+"""The processes that a launcher started for one run, and their messages to each other.
 
-They tell it in a store of ``torch.distributed``, as JSON; nothing is unpickled. Those of one
-machine meet in a file that this user alone may open. Those of several meet in a ``TCPStore``:
-torchrun's own, or one of the first process, which listens at MASTER_ADDR alone.
+Messages are JSON in a store of ``torch.distributed``; nothing is unpickled. Processes of one
+machine meet in a file that only this user may open. Those of several meet in a ``TCPStore``:
+torchrun's own, or one of the first process, which listens only at MASTER_ADDR.
 
-On each machine one process starts its ranks, case by case. What the ranks of other machines have
-measured comes back as the text of their parts.
+On each machine one process starts its ranks, case by case. The measurements of ranks on other
+machines come back as the text of their parts.
 """
 
 from __future__ import annotations
@@ -42,36 +42,36 @@ from gatherbench.outside import parsed
 #: How long processes wait for each other when a run begins, and for a machine whose ranks have
 #: ended.
 START_S, ANSWER_S = 120.0, 30.0
-#: How long the first process waits until the others have heard that the run is over.
+#: How long the first process waits until the others know that the run is over.
 _LEAVE_S = 5.0
-#: How often somebody looks whether there is news.
+#: The interval at which the store is polled.
 LOOK_S = 0.05
-#: Bytes that go into the store at a time.
+#: Bytes per write to the store.
 _PIECE = 1 << 20
 
 JOB: TypeAdapter[Job] = TypeAdapter(Job)
 
 
 def say(store: Store, key: str, what: Any) -> None:
-    """Have others hear it."""
+    """Publish a value for the other processes."""
     store.set(key, json.dumps(what))
 
 
 def heard(store: Store, key: str, until: float) -> Any:
-    """What somebody said.
+    """Wait for a published value and return it.
 
     Raises:
-        TimeoutError: nothing, until then (:func:`time.monotonic`).
+        TimeoutError: no value arrived by ``until`` (:func:`time.monotonic`).
     """
     while not store.check([key]):
         if time.monotonic() > until:
             raise TimeoutError
-        time.sleep(LOOK_S)  # get() would wait too, and Ctrl-C for it
+        time.sleep(LOOK_S)  # get() would wait too, but block Ctrl-C
     return parsed(store.get(key))
 
 
 def store_of(meeting: Meeting, patience_s: float) -> Store:
-    """A connection of this process's own to where a case's ranks meet."""
+    """Return this process's own connection to where a case's ranks meet."""
     store = TCPStore(
         meeting.address,
         meeting.port,
@@ -83,7 +83,7 @@ def store_of(meeting: Meeting, patience_s: float) -> Store:
 
 
 def interfaces(meeting: Meeting | None) -> list[str]:
-    """The network interfaces over which ranks reach each other: the loopback, on one machine."""
+    """Return the network interfaces that connect the ranks: the loopback, on one machine."""
     mine = "127.0.0.1"
     if meeting is not None:
         where = (meeting.address, meeting.port)
@@ -96,7 +96,7 @@ def interfaces(meeting: Meeting | None) -> list[str]:
 
 
 def send_parts(job: Job, death: str | None) -> None:
-    """Tell the first machine what this one's ranks of a case have written, and why they failed."""
+    """Send the first machine the parts that this one's ranks of a case wrote, and their failure."""
     assert job.meeting is not None
     meeting = job.meeting
     store, pieces = store_of(meeting, ANSWER_S), dict[int, int]()
@@ -111,10 +111,10 @@ def send_parts(job: Job, death: str | None) -> None:
 
 
 def collect_parts(meeting: Meeting, part: Path) -> list[str]:
-    """Write down what the ranks of other machines have told; why processes of theirs failed.
+    """Write the parts received from ranks of other machines; return why their processes failed.
 
     Raises:
-        MachineLostError: there is no answer.
+        MachineLostError: a machine does not answer.
     """
     store, deaths = store_of(meeting, ANSWER_S), list[str]()
     say(store, "ended", True)
@@ -137,11 +137,11 @@ class Group:
     """All processes of a run; each enters it, and leaves when the run has ended.
 
     On entering they wait for each other, and the first of a machine takes all cores and GPUs that
-    the launcher gave to any of its machine: mpirun and srun bind each process to some.
+    the launcher gave to any process of its machine: mpirun and srun bind each process to some.
 
     Attributes:
-        status: of the run, for the first process to set.
-        store: once it has been entered.
+        status: of the run, set by the first process.
+        store: available after entering.
     """
 
     def __init__(self, launch: Launch) -> None:
@@ -160,7 +160,7 @@ class Group:
         try:
             self.store = self._joined()
             told = self._told()
-        except (OSError, RuntimeError) as error:  # torch's are the latter
+        except (OSError, RuntimeError) as error:  # torch raises the latter
             where = f" at {launch.address}:{launch.port}" if launch.machines > 1 else ""
             raise LaunchError(
                 f"{launch}, and they cannot meet{where}: {str(error).splitlines()[0]}"
@@ -190,12 +190,12 @@ class Group:
         store = TCPStore(
             launch.address, launch.port, is_master=False, wait_for_workers=False, timeout=patience
         )
-        # A launcher may start one run after another, whose keys its store keeps.
+        # A launcher may start several runs in turn, whose keys its store keeps.
         self._run = f"gatherbench{store.add(f'gatherbench-runs-of-{launch.rank}', 1)}"
         return PrefixStore(self._run, store)
 
     def _told(self) -> dict[int, dict[str, Any]]:
-        """What every process says of itself, by rank."""
+        """Return every process's description of itself, by rank."""
         mine = {
             "pid": os.getpid(),
             "commit": commit_id(),
@@ -215,7 +215,7 @@ class Group:
         return told
 
     def __exit__(self, *_: object) -> None:
-        with suppress(RuntimeError, OSError):  # where the store is gone all know that
+        with suppress(RuntimeError, OSError):  # if the store is gone, all processes know it
             if self.launch.rank:
                 say(self.store, f"left{self.launch.rank}", True)
                 return
@@ -228,11 +228,11 @@ class Group:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def begin(self, job: Job) -> Job:
-        """Have the other machines start their ranks of a case; the job of this one's.
+        """Have the other machines start their ranks of a case; return the job of this one's.
 
         Raises:
-            MachineLostError: one of them does not get ready.
-            RuntimeError: one cannot.
+            MachineLostError: one of them is not ready in time.
+            RuntimeError: one cannot start.
         """
         number = self._cases
         self._cases += 1
@@ -252,7 +252,7 @@ class Group:
         return replace(job, meeting=self.meeting(number))
 
     def _answers(self, store: Store, key: str, seconds: float, else_: str) -> list[Any]:
-        """What each further machine answers."""
+        """Return the answer of each further machine."""
         until, answers = time.monotonic() + seconds, []
         for machine in range(1, self.launch.machines):
             try:
@@ -262,21 +262,21 @@ class Group:
         return answers
 
     def meeting(self, number: int) -> Meeting:
-        """Where the ranks of a case meet."""
+        """Return where the ranks of a case meet."""
         launch = self.launch
         case = f"{self._run}/case{number}"
         return Meeting(launch.address, launch.port, case, launch.machine, launch.machines)
 
     def ended(self) -> None:
-        """The first machine's ranks of the last case that had begun have ended."""
+        """Record that the first machine's ranks of the last started case have ended."""
         say(self.of_case(self._cases - 1), "ended", True)
 
     def say(self, key: str, what: Any) -> None:
-        """Have the others hear it."""
+        """Publish a value for the others."""
         say(self.store, key, what)
 
     def hear(self, store: Store, key: str) -> Any:
-        """What the first process says; ``None``: the run ends before. Errors as :attr:`over`."""
+        """Return the first process's value; ``None``: the run ends before. Errors as `over`."""
         while not self.over:
             if store.check([key]):
                 return parsed(store.get(key))
@@ -284,12 +284,12 @@ class Group:
         return None
 
     def of_case(self, number: int) -> Store:
-        """What is told of a case."""
+        """Return the store of a case's messages."""
         return PrefixStore(f"case{number}", self.store)
 
     @property
     def over(self) -> bool:
-        """Whether the run has ended; asked by others than the first process.
+        """Return whether the run has ended; for processes other than the first.
 
         Raises:
             LaunchError: the first process is gone.
@@ -303,7 +303,7 @@ class Group:
         return bool(over)
 
     def wait(self) -> int:
-        """Wait until the run ends; its status. Errors as of :attr:`over`."""
+        """Wait until the run ends; return its status. Errors as of :attr:`over`."""
         while not self.over:
             time.sleep(LOOK_S)
         return int(parsed(self.store.get("end")))
@@ -319,7 +319,7 @@ def _use_all(processes: list[dict[str, Any]]) -> None:
 
 
 def _listener(launch: Launch) -> socket.socket:
-    """Listens at the address on which the processes meet, and on no other."""
+    """Return a socket that listens only at the address on which the processes meet."""
     try:
         ipaddress.ip_address(launch.address)
         named = False
@@ -336,7 +336,7 @@ def _listener(launch: Launch) -> socket.socket:
 
 
 def _folder_of(launch: Launch) -> Path:
-    """A folder of this user's for the processes of one launch, whom only that launch names."""
+    """Return this user's folder for one launch, named after the launcher's process."""
     began = Path("/proc", str(_launcher(launch.variable)), "stat").read_text()
     ticks = began.rpartition(")")[2].split()[19]
     name = f"gatherbench-{os.getuid()}-{_launcher(launch.variable)}-{ticks}"
@@ -349,12 +349,12 @@ def _folder_of(launch: Launch) -> Path:
 
 
 def _launcher(variable: str) -> int:
-    """The process that started this one: the nearest that has not the variable it gave."""
+    """Return the process that started this one: the nearest that lacks the variable it set."""
     for one in psutil.Process().parents():
         try:
             if variable in one.environ():
                 continue
-        except psutil.Error:  # another user's: Slurm's
+        except psutil.Error:  # another user's process, such as Slurm's
             pass
         return one.pid
     raise LaunchError(f"{variable} is set, and no process is there that set it")

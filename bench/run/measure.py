@@ -109,22 +109,22 @@ LATENCY_SOURCE = (
 
 
 class Session:
-    """What all cases of a process stand on, each thing made when it is first asked for.
+    """The things that all cases of a process share, each made at its first use.
 
     Args:
-        job: of any of them: they differ in their paths alone.
-        table: where it has been loaded already.
+        job: any of theirs: they differ only in their paths.
+        table: one that is already loaded.
         group: the processes that train together, of which this is one.
     """
 
     def __init__(self, job: Job, table: Table | None = None, group: Alone = ALONE) -> None:
         self._job, self.group = job, group
-        #: By where they were asked for; one that is let go lives as long as a path reads it.
+        #: By kind of memory; one that is dropped lives as long as a path reads it.
         self.tables = {} if table is None else {table.kind: table}
 
     @cached_property
     def binding(self) -> Binding:
-        """Where the process is bound from now on, with the plan's threads."""
+        """Bind the process, with the plan's threads, and return where it is bound."""
         plan, part_of = self._job.measure, cores_of_rank(self.group)
         binding = bind_case(
             torch.device(self._job.device), plan.threads, plan.numa, part_of=part_of
@@ -142,24 +142,24 @@ class Session:
 
     @cached_property
     def labels(self) -> Tensor:
-        """int64 ``[N]``, on the device."""
+        """The labels, int64 ``[N]``, on the device."""
         return torch.from_numpy(np.array(self.dataset.labels)).to(self._job.device)
 
     @cached_property
     def inputs(self) -> StepInputs:
-        """What captured steps read, for the minibatches of all sets."""
+        """The inputs of captured steps, for the minibatches of all sets."""
         width, device = self.dataset.spec.feature_dim, torch.device(self._job.device)
         return StepInputs.of(*self.sizes, width, device)
 
     @cached_property
     def sizes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Nodes and edges of the measured minibatches; where nobody counted, of the trace."""
+        """Nodes and edges of the measured minibatches; if they were not counted, of the trace."""
         trace = self.epochs.trace
         return Counts.of(self._job).sizes or (trace.num_nodes, trace.num_edges)
 
     @cached_property
     def known(self) -> Knowledge:
-        """All that a path may know."""
+        """All information that a path may use."""
         ids = self.epochs.measured_ids()
         parts = self.epochs.sampler.partitions
         known = knowledge_of(self._job.case.workload, self.dataset, ids, parts)
@@ -168,7 +168,7 @@ class Session:
 
     @cached_property
     def gpu(self) -> GpuUnderTest | None:
-        """Whose meters are read; ``None`` without a GPU."""
+        """The GPU whose meters are read; ``None`` without a GPU."""
         return gpu_under_test(torch.device(self._job.device), self._job.sensors)
 
     @cached_property
@@ -176,12 +176,12 @@ class Session:
         return Recorder(open_meters(gpu=self.gpu, folder=self.dataset.folder))
 
     def kind(self, strategy: Strategy) -> TableKind:
-        """Where the path's table is loaded."""
+        """Return the kind of memory in which the path's table is loaded."""
         job, device = self._job, torch.device(self._job.device)
         return table_kind(strategy, device, job.case.workload.gpus)
 
     def table(self, strategy: Strategy) -> Table:
-        """The feature table where the path wants it, loaded once for all paths of that kind."""
+        """Return the feature table where the path reads it, loaded once for all paths of a kind."""
         kind, device = self.kind(strategy), torch.device(self._job.device)
         if kind == "file":
             return load_table(self.dataset, kind)
@@ -190,7 +190,7 @@ class Session:
         return self.tables[kind]
 
     def table_refusal(self, strategy: Strategy) -> Reason | None:
-        """Why the path's table cannot be loaded there beside those that are loaded."""
+        """Return why the path's table cannot be loaded in addition to those that are loaded."""
         kind, job = self.kind(strategy), self._job
         size, processes = self.dataset.spec.table_bytes, job.case.workload.gpus
         if kind in self.tables:
@@ -201,11 +201,11 @@ class Session:
 def _phase(
     method: Callable[Concatenate[MeasuredCase, P], R],
 ) -> Callable[Concatenate[MeasuredCase, P], R]:
-    """A phase of a case, in which nobody changes how many threads torch has.
+    """Make a method a phase of a case, in which the number of torch's threads must not change.
 
-    torch, numba and other libraries share one OpenMP runtime, and whoever sets its threads last
-    wins: a call that only asked numba for a number gave torch all cores back. No row is wrong then,
-    and every time is.
+    torch, numba and other libraries share one OpenMP runtime, and the last setting of its threads
+    wins: a call that only queried numba for a number gave torch all cores back. All rows are right
+    then, and every time is wrong.
     """
 
     @wraps(method)
@@ -233,22 +233,22 @@ class MeasuredCase(ExitStack):
     """A case in three phases: it opens and warms up, has its epochs one by one, and ends.
 
     Args:
-        session: what the cases of the process have in common.
+        session: shared by the cases of the process.
 
-    Beside other paths of the process (a job that is not ``alone``) nothing is done that would
-    disturb them, or that they would disturb. All rows are compared in the first repeat of a path,
-    before timing and in the warm-up; else spots, as in the timed epochs.
+    If other paths are open in the process (a job that is not ``alone``), anything that would
+    affect them, or that they would affect, is omitted. All rows are compared in the first repeat of
+    a path, before timing and in the warm-up; in others a few, as in the timed epochs.
 
     All phases raise:
         WrongRowsError: the rows fetched differ from the table's. ``out`` has a row ``check.rows``
-            that says so, by which readers know that what was measured is not to be shown.
-        WrongMemoryError: the table does not lie where the strategy says.
-        Exception: whatever went wrong; what was measured before is in ``out``.
+            that reports it, by which readers know to hide the measurements.
+        WrongMemoryError: the table is not where the strategy says.
+        Exception: another failure; earlier measurements are in ``out``.
     """
 
-    #: Around its measured epochs where it is alone, else behind them.
+    #: Around its measured epochs if it is alone, else after them.
     _energy: EnergyBlock
-    #: Brings back what the warm-up has trained.
+    #: Restores the state after the warm-up.
     _begin: Callable[[], None]
 
     def __init__(self, job: Job, out: PartWriter, session: Session) -> None:
@@ -257,7 +257,7 @@ class MeasuredCase(ExitStack):
         self._device = torch.device(job.device)
         self.strategy = build(job.case.strategy, job.case.params)
         self._epochs = 0
-        #: Brings back what is scored in the end.
+        #: Restores the state that is scored in the end.
         self._trained: Callable[[], None] | None = None
 
     def __exit__(self, kind: Any, error: BaseException | None, where: Any) -> bool | None:
@@ -268,11 +268,11 @@ class MeasuredCase(ExitStack):
 
     @property
     def compared(self) -> int:
-        """How many rows have been compared since it was opened."""
+        """The number of rows that have been compared since it was opened."""
         return self._training.checker.rows
 
     def refused(self) -> Reason | None:
-        """Why the path cannot run here now, as far as can be said before it is opened."""
+        """Return why the path cannot run here now, as far as is known before it is opened."""
         spec, job = self._ground.dataset.spec, self._job
         size = spec.table_bytes
         if is_relational(job.case.workload.model):
@@ -288,7 +288,7 @@ class MeasuredCase(ExitStack):
         return reason or self._ground.table_refusal(self.strategy)
 
     def open(self) -> str | None:
-        """Open the path, prove it right and warm it up; why it cannot run here."""
+        """Open the path, check its rows and warm it up; return why it cannot run here."""
         self.enter_context(self.strategy.surroundings(self._device))
         return self._open()
 
@@ -356,7 +356,7 @@ class MeasuredCase(ExitStack):
         return None
 
     def _declared(self, known: Knowledge) -> Counts:
-        """What was counted of the minibatches, of which the first repeat has the rows."""
+        """Return the counts of the minibatches; the first repeat writes their rows."""
         job = self._job
         if not job.first:
             return Counts([])
@@ -367,10 +367,10 @@ class MeasuredCase(ExitStack):
 
     @_phase
     def epoch(self, number: int, mark: Mark, chosen: int | None = None) -> None:
-        """Measured epoch ``number`` on the minibatches of set ``chosen``, by default the same.
+        """Measure epoch ``number`` on the minibatches of set ``chosen``, by default the same.
 
-        It begins with what the warm-up has trained: so the loss of a set is the same for all paths,
-        whenever each of them has it. Where the model is scored behind each epoch it trains on.
+        It begins with the state after the warm-up: so the loss of a set is the same for all paths,
+        in whatever order they have it. If the model is scored after each epoch, it trains on.
         """
         plan, chosen = self._job.measure, number if chosen is None else chosen
         if not plan.eval_every_epoch:
@@ -384,10 +384,10 @@ class MeasuredCase(ExitStack):
 
     @_phase
     def finish(self) -> None:
-        """The score of the trained model and all that is not timed; then the path is closed.
+        """Score the trained model and do all that is not timed; then close the path.
 
-        It is that of the warm-up and the last set, or of all epochs where each went on from the one
-        before. A model that had fewer epochs than the others' has no score beside theirs.
+        The model is that of the warm-up and the last set, or of all epochs if each continues from
+        the one before. A model with fewer epochs than the others' has no score.
         """
         training, job, out = self._training, self._job, self._out
         self._window.close()
@@ -403,35 +403,35 @@ class MeasuredCase(ExitStack):
         if job.measure.peak and job.first:
             out.row(training.peak())
         if not self._alone:
-            with self._energy:  # the measured epochs were between those of others
+            with self._energy:  # the measured epochs alternated with those of others
                 pass
         training.energy_rows(self._energy)
         if job.traces is not None:
             out.row(training.traced(job.traces))
         out.row(job.rows.ok(CHECK_STAGE, "rows", "1", training.checker.rows, COMPARED))
         self.close()
-        del self._training  # with the table, of which the host may have room for one alone
+        del self._training  # with the table, as the host may have room for only one
         file = self._file if self._ground.group.world == 1 else None
         out.rows(disk_roof(file, job.rows, job.case.repeat))
 
 
 def _threads_of_torch(device: torch.device) -> int:
-    """The plan's, whatever OMP_NUM_THREADS says; beside a GPU one.
+    """Return the plan's number of threads, whatever OMP_NUM_THREADS is; with a GPU, 1.
 
-    Those of torch's pool go on spinning after each operation, on the cores of those that gather and
-    sample: 5 to 11 of 16 did beside an H200.
+    Those of torch's pool continue to spin after each operation, on the cores that gather and
+    sample: 5 to 11 of 16 do on the host of an H200.
     """
     return 1 if device.type == "cuda" else len(os.sched_getaffinity(0))
 
 
 def _anybody(group: Alone, mine: Reason | None) -> str | None:
-    """Why any rank skips the case: they skip it together."""
+    """Return why any rank skips the case: they skip it together."""
     said = group.gathered(mine and str(mine))
     return next((reason for reason in said if reason is not None), None)
 
 
 def _cached(file: TableFile | None) -> Reason | None:
-    """Have no page of the file in memory when a path opens it; why there are some."""
+    """Drop the file's pages from memory before a path opens it; return why some remain."""
     try:
         return dropped(file.path) if file else None
     except OSError as error:
@@ -439,7 +439,7 @@ def _cached(file: TableFile | None) -> Reason | None:
 
 
 def latencies_of(counted: NDArray[np.int64]) -> Iterator[tuple[str, float]]:
-    """Mean and percentiles of what ``Fetcher.latencies`` counts, in seconds; none of none."""
+    """Yield mean and percentiles of the counts of ``Fetcher.latencies``, s; nothing if empty."""
     total = np.cumsum(counted)
     if total[-1]:
         middles = 2 ** ((np.arange(len(counted)) - 0.5) / 4) * 1e-6
@@ -449,7 +449,7 @@ def latencies_of(counted: NDArray[np.int64]) -> Iterator[tuple[str, float]]:
 
 
 def _binding_rows(binding: Binding, table: Tensor, make: RowMaker) -> Iterator[Row]:
-    """The NUMA node that threads and memory are bound to, and what of the table lies there."""
+    """Yield the NUMA node that threads and memory are bound to, and the table's share on it."""
     if binding.node is None:
         reason = binding.reason or unsupported("not bound")
         yield make.missing("setup", "numa_node", "1", "NUMA node of the GPU", reason)
@@ -473,7 +473,7 @@ def _setup_rows(steps: Iterable[SetupStep], make: RowMaker) -> Iterator[Row]:
 
 @dataclass(frozen=True, slots=True)
 class _Training:
-    """An open path and a model that is trained on its rows: what all epochs of a case share."""
+    """An open path and a model that is trained on its rows, shared by all epochs of a case."""
 
     job: Job
     strategy: Strategy
@@ -494,13 +494,13 @@ class _Training:
         return self.session.group
 
     def warm_up(self, typical: MiniBatch, *, everything: bool) -> list[SetupStep]:
-        """Epochs before the measured ones, whose rows are compared: all of them, or spots.
+        """Run the epochs before the measured ones, and compare all of their rows, or a few.
 
         Args:
-            typical: a minibatch for a path that tunes itself beside the training.
+            typical: a minibatch for a path that tunes itself while training runs.
 
         Returns:
-            What tuning took, of which the rows are written.
+            The steps of tuning, whose rows are written.
         """
         plan, make, when = self.job.measure, self.job.rows, "in the warm-up"
         self.fetcher.expect(self.epochs.batches)
@@ -518,12 +518,12 @@ class _Training:
         return tuned
 
     def _gradient_row(self, batch: MiniBatch) -> Row:
-        """That what is around a step changes none of its gradients."""
+        """Return a row that shows that the step's context leaves its gradients unchanged."""
         plain = _model(self.job, self.session)
         return gradient_row(self.job.rows, self.trainer, plain, *self._beside(batch))
 
     def _captured_rows(self, trainer: CapturedTrainer, batch: MiniBatch) -> None:
-        """Capture the step; what its fixed size adds, and that its gradient is the issued step's.
+        """Capture the step; write its share of padding, and its gradient's difference.
 
         Raises:
             SystemExit: it cannot be captured. torch may be left in the capture, so other paths of
@@ -541,12 +541,12 @@ class _Training:
         _or_end(trainer.capture)
 
     def _beside(self, batch: MiniBatch) -> tuple[Tensor, MiniBatch]:
-        """A minibatch and its rows on the device, past the path."""
+        """Return a minibatch and its rows on the device, fetched without the path."""
         x = reference_gather(self.truth, batch.input_ids.cpu()).to(self.fetcher.device)
         return x, to_device(batch, self.fetcher.device)
 
     def _compared(self, when: str, batches: int, everything: bool) -> AbstractContextManager[Watch]:
-        """All rows of so many minibatches, or spots."""
+        """Watch all rows of so many minibatches, or a few."""
         return self.checker.everything(when) if everything else self.checker.spots(batches, when)
 
     def look_again(self, *, everything: bool) -> None:
@@ -557,7 +557,7 @@ class _Training:
         check_rows(self.fetcher, compared, last, self.trainer, self.group)
 
     def energy_rows(self, energy: EnergyBlock) -> None:
-        """Of the window around the measured epochs, after further ones where it was too short."""
+        """Write energy of the measured epochs, and run further ones if their window is short."""
         plan, make = self.job.measure, self.job.rows
         self.out.rows(energy.rows(plan.epochs, self._further_epoch, make, self.group.gathered))
 
@@ -568,12 +568,12 @@ class _Training:
         self._epoch(self.epochs.further(), unmarked, UNWATCHED)
 
     def measured_epoch(self, number: int, chosen: int, mark: Mark) -> None:
-        """Run it with the meters open, and write what it took; ``chosen``: its minibatches."""
+        """Run it with the meters open, and write the results; ``chosen``: its minibatches."""
         case, out, recorder = self.job.case, self.out, self.session.recorder
         before, slow = self.fetcher.counts(), self.fetcher.latencies()
         spots = self.checker.spots(self.epochs.batches, f"in epoch {number}")
         batches = self.epochs.measured(chosen)
-        self.epochs.waited_s()  # in epochs that are not measured
+        self.epochs.waited_s()  # discards the waits of epochs that are not measured
         self.trainer.around.counts()
         with spots as watch, recorder:
             times = self._epoch(batches, mark, watch)
@@ -620,14 +620,14 @@ class _Training:
             yield ok("harness", "overhead", "s", overhead, source, epoch)
 
     def _payload(self, times: EpochTimes) -> int:
-        """Bytes of an epoch's rows on their way."""
+        """Return the bytes of an epoch's fetched rows."""
         row_bytes = self.epochs.dataset.spec.row_bytes
         return times.payload_rows * row_bytes
 
     def _counted(
         self, before: Mapping[str, float], slow: NDArray[np.int64] | None, epoch: int
     ) -> Iterator[Row]:
-        """What the path itself counted in an epoch that began with ``before`` and ``slow``."""
+        """Yield the path's own counts in an epoch that began with ``before`` and ``slow``."""
         for name, count in self.fetcher.counts().items():
             unit, source = COUNTS[name]
             yield self.job.rows.ok("fetch", name, unit, count - before[name], source, epoch)
@@ -637,13 +637,13 @@ class _Training:
                 yield self.job.rows.ok("fetch", metric, "s", seconds, LATENCY_SOURCE, epoch)
 
     def score(self, epoch: int) -> None:
-        """Write which share of test nodes the model classifies rightly: drawn from the seed.
+        """Write the share of test nodes, drawn from the seed, that the model classifies correctly.
 
-        They see the whole graph, whatever the workload's minibatches see of it.
+        They see the whole graph, whatever part of it the workload's minibatches see.
         """
         workload, dataset = self.job.case.workload, self.epochs.dataset
         batches = self.job.measure.eval_batches
-        # A split of one's own need not have any test nodes.
+        # A split of your own may lack test nodes.
         if not batches or self.group.rank or not len(dataset.test_ids) or self.checker.no_fetch:
             return
         seeds = epoch_seeds(dataset.test_ids, workload.batch_size, workload.seed, 0, batches)
@@ -658,7 +658,7 @@ class _Training:
         self.out.row(self.job.rows.ok("eval", "test_accuracy", "1", right / seen, source, epoch))
 
     def peak(self) -> Row:
-        """A step's peak of memory, on the first minibatch."""
+        """Return a row with a step's peak of memory, on the first minibatch."""
         batch = self.epochs.typed(self.epochs.trace[0])
         rows = reference_gather(self.truth, batch.input_ids)
         x, batch = rows.to(self.trainer.device), to_device(batch, self.trainer.device)
@@ -666,7 +666,7 @@ class _Training:
         return self.job.rows.ok("train", "peak", "B", peak, source)
 
     def _tuned(self, batch: MiniBatch) -> list[SetupStep]:
-        """Have the path find what depends on the training: beside a copy, then thrown away."""
+        """Tune the path's training-dependent choices while a copy trains, then drop the copy."""
         fetcher, trainer = self.fetcher, self.trainer
         if not fetcher.tunable:
             return []
@@ -675,13 +675,13 @@ class _Training:
 
             def tune() -> list[SetupStep]:
                 spare = trainer.spare()
-                spare.step(x, on_device)  # a first step does what no other does, such as to capture
+                spare.step(x, on_device)  # a first step has work of its own, such as to capture
                 return fetcher.tune(fetcher.to_fetch_device(ids), lambda: spare.step(x, on_device))
 
             return tuned_once(fetcher, self.job, self.group, tune)
 
     def traced(self, folder: Path) -> Row:
-        """Trace an epoch that nothing else measures; its row says what became of it."""
+        """Trace an epoch that is not measured; the returned row has the trace's size or failure."""
         of_rank = f".rank{self.group.rank}" if self.group.world > 1 else ""
         path = folder / f"{self.job.case.id}{of_rank}.json.gz"
 
@@ -699,7 +699,7 @@ class _Training:
 
 
 def _or_end(captures: Callable[[], R]) -> R:
-    """What that gives; where the capture itself fails the process ends."""
+    """Return the result of a capture; if the capture itself fails, the process ends."""
     try:
         return captures()
     except WrongStepError:
@@ -716,7 +716,7 @@ def _model(job: Job, session: Session) -> nn.Module:
 
 
 def _trainer(job: Job, session: Session) -> Trainer:
-    """The workload's model, ready to be trained: all ranks begin with the same weights."""
+    """Return the workload's model, ready for training: all ranks begin with the same weights."""
     workload, labels, group = job.case.workload, session.labels, session.group
     model = _model(job, session)
     if workload.step == "captured":

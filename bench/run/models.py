@@ -1,6 +1,6 @@
-"""The models that are trained on the fetched rows: GraphSAGE and GAT from PyG's own layers, an MLP.
+"""The models that are trained on the fetched rows: GraphSAGE and GAT of PyG's own layers, an MLP.
 
-A plan may name a class of the user's own instead
+A plan may name a class of your own instead
 (:func:`gatherbench.bench.plan.doors.own_model`). All run on message-flow blocks: layer ``k``
 turns the rows of its source nodes into rows of its target nodes, so the outermost layer reads every
 fetched row and the last one yields the seeds.
@@ -55,12 +55,12 @@ class BlockGNN(nn.Module):
 
 
 class TalliedModel(nn.Module, ABC):
-    """A model of one's own that wants something counted of the minibatches, too."""
+    """A model of your own that needs additional counts of the minibatches."""
 
     @classmethod
     @abstractmethod
     def tally(cls) -> Tally:
-        """What counts it."""
+        """Return the counter."""
 
 
 class RowMLP(nn.Module):
@@ -84,10 +84,10 @@ def build_model(
     num_classes: int,
     relations: int = 0,
 ) -> nn.Module:
-    """The workload's model with weights drawn from the workload's seed.
+    """Build the workload's model with weights drawn from the workload's seed.
 
     Args:
-        relations: kinds of edges, of which a relational model is told.
+        relations: the number of kinds of edges, for a relational model.
     """
     torch.manual_seed(workload.seed)
     with _own_temporary_folder():
@@ -116,9 +116,9 @@ def _layers(workload: Workload, in_dim: int, num_classes: int) -> list[nn.Module
 
 @contextmanager
 def _own_temporary_folder() -> Iterator[None]:
-    """A temporary folder of this user's alone while PyG writes and executes a layer's module.
+    """Use a temporary folder of this user's while PyG writes and executes a layer's module.
 
-    In the common one, the bytecode that Python looks for beside the module may be another's.
+    In the shared one, the bytecode that Python finds next to the module may belong to another user.
     """
     common = tempfile.tempdir
     with tempfile.TemporaryDirectory(prefix="gatherbench-layers-") as own:
@@ -135,7 +135,7 @@ class Trainer:
     Args:
         labels: int64 ``[N]`` in host memory.
         group: the processes that train the model together.
-        around: what is put around each step; it may have changed the model's layers.
+        around: the context of each step; it may have changed the model's layers.
     """
 
     def __init__(
@@ -150,23 +150,23 @@ class Trainer:
         self._in_training = group.wrap(self.model)
         self.labels = labels.to(device)
         self.device = device
-        self._weights = list(model.parameters())  # to walk the modules in each step takes a tenth
+        self._weights = list(model.parameters())  # walking the modules takes a tenth of a step
         self.optimiser = self.adam()
 
     def adam(self, *, capturable: bool = False) -> torch.optim.Adam:
-        """The optimiser: on a GPU one launch for all parameters, where torch would take a dozen."""
+        """Return the optimiser: on a GPU one launch for all parameters, by default a dozen."""
         fused = self.device.type == "cuda" and all(one.is_floating_point() for one in self._weights)
         return torch.optim.Adam(
             self._weights, lr=LEARNING_RATE, fused=fused or None, capturable=capturable
         )
 
     def spare(self) -> Trainer:
-        """Another that trains a copy of the model, for steps that nothing is to be left of."""
+        """Return another that trains a copy of the model, for steps whose effect is discarded."""
         model = copy.deepcopy(self.model)
         return Trainer(model, self.labels, self.device, around=self.around)
 
     def step(self, x: Tensor, batch: MiniBatch) -> Tensor:
-        """Train on the fetched rows ``x`` ``[B, D]``; the loss, a scalar left on the device.
+        """Train on the fetched rows ``x`` ``[B, D]``; return the loss, a scalar on the device.
 
         Half-precision and integer features are widened to float32 here, on the device, so that
         they travel as they are.
@@ -176,12 +176,12 @@ class Trainer:
         return self.train(x, batch)
 
     def train(self, x: Tensor, batch: MiniBatch) -> Tensor:
-        """:meth:`step`, with dropout or without it, as the model is set."""
+        """Train as :meth:`step`, with or without dropout, as the model is set."""
         labels, batch = self._labels_of(batch), to_device(batch, self.device)
         return self.optimised(x.float(), labels, batch)
 
     def optimised(self, x: Tensor, labels: Tensor, batch: MiniBatch) -> Tensor:
-        """Forward pass, backward pass and the optimiser's step, all on the device; the loss."""
+        """Run forward pass, backward pass and the optimiser, on the device; return the loss."""
         with self.around.step(x, labels, *batch.edges, *self._weights):
             loss = cross_entropy(self._in_training(x, batch), labels)
             self.optimiser.zero_grad(set_to_none=True)
@@ -191,9 +191,9 @@ class Trainer:
 
     @torch.no_grad()
     def kept(self) -> Callable[[], None]:
-        """Keep weights, the optimiser's moments and torch's random numbers; what brings them back.
+        """Save weights, optimiser's moments and torch's random state; return what restores them.
 
-        They are brought back into the memory that they lie in now, which a captured step reads.
+        They are restored to their present memory, which a captured step reads.
         """
         state, on_gpu = self.optimiser.state, self.device.type == "cuda"
         moments = [one for of in state.values() for one in of.values()]
@@ -216,7 +216,7 @@ class Trainer:
 
     @torch.no_grad()
     def correct(self, x: Tensor, batch: MiniBatch) -> int:
-        """How many of the batch's seeds the model classifies rightly."""
+        """Return how many of the batch's seeds the model classifies correctly."""
         self.model.eval()
         guess = self.model(x.float(), to_device(batch, self.device)).argmax(dim=1)
         return int((guess == self._labels_of(batch)).sum())
@@ -226,10 +226,10 @@ class Trainer:
 
 
 def to_device(batch: MiniBatch, device: torch.device) -> MiniBatch:
-    """The minibatch with its edges on ``device`` (itself where they are there already).
+    """Return the minibatch with its edges on ``device`` (itself if they are there already).
 
-    The ids stay where they are: of them a step needs the seeds alone, and a copy of all the others
-    from pageable memory would make the host wait for what is queued on the training's stream.
+    The ids stay where they are: a step needs only those of the seeds, and a copy of all the others
+    from pageable memory would make the host wait for the queue of the training stream.
     """
     if all(block.device == device for block in batch.edges):
         return batch

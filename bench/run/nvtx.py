@@ -1,8 +1,8 @@
-"""Where an epoch's time goes, for profilers: named ranges, and a trace.
+"""Tools to profile an epoch: named ranges, and a trace.
 
 Ranges carry the names of the loop's stages. ``--nvtx`` marks the measured epochs for Nsight
 Systems. ``--trace`` writes a Chrome trace of one more epoch, because recording a trace costs far
-more than what is measured. Without these options nothing is marked.
+more than the work it records. Without these options there are no marks.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from pathlib import Path
 
 import torch
 
-#: Opens a range of this name until the block is left.
+#: Opens a range of this name for the length of a block.
 Mark = Callable[[str], AbstractContextManager[object]]
 
-#: Minibatches of a traced epoch at the most: a trace holds every operator of each of them, and a
-#: viewer of hundreds of MB is of no use.
+#: The most minibatches of a traced epoch: a trace holds every operator of each of them, and a
+#: viewer cannot handle hundreds of MB.
 TRACE_BATCHES = 30
 
-#: What a viewer needs of a trace; the rest names files, hosts and processes.
+#: The fields of a trace that a viewer needs; the rest names files, hosts and processes.
 _KEPT = ("schemaVersion", "displayTimeUnit", "baseTimeNanoseconds", "traceEvents")
 _NOTHING = nullcontext()
 
 
 def unmarked(_name: str) -> AbstractContextManager[object]:
-    """No range at all."""
+    """Return an empty context, without a range."""
     return _NOTHING
 
 
 @contextmanager
 def nvtx_session(wanted: bool) -> Iterator[Mark]:
-    """Ranges for Nsight, inside ``cudaProfilerStart`` and ``cudaProfilerStop``, where wanted.
+    """Open ranges for Nsight, inside ``cudaProfilerStart`` and ``cudaProfilerStop``, if wanted.
 
     ``nsys profile --capture-range=cudaProfilerApi`` records just the block.
 
@@ -49,14 +49,14 @@ def nvtx_session(wanted: bool) -> Iterator[Mark]:
         try:
             yield torch.cuda.nvtx.range
         finally:
-            torch.cuda.synchronize()  # what was launched inside belongs inside
+            torch.cuda.synchronize()  # work launched inside belongs inside
 
 
 def write_trace(epoch: Callable[[Mark], object], path: Path, device: torch.device) -> int:
-    """Run ``epoch`` under torch's profiler and write ``path`` (``.json.gz``); its size in bytes.
+    """Run ``epoch`` under torch's profiler and write ``path`` (``.json.gz``); return its bytes.
 
-    The trace opens in https://ui.perfetto.dev and in ``chrome://tracing``. It names no host, user
-    or path: what the profiler adds beside the events is dropped.
+    The trace opens in https://ui.perfetto.dev and in ``chrome://tracing``. It omits host, user
+    and path: everything that the profiler adds to the events is dropped.
     """
     activities = [torch.profiler.ProfilerActivity.CPU]
     if device.type == "cuda":

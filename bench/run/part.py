@@ -1,13 +1,13 @@
-"""The parts of a run: what each of its processes writes as it measures, a JSON object a line.
+"""The parts of a run: what each of its processes writes as it measures, one JSON object per line.
 
-The runner reads a part while its process writes it, and what counts of it once more when that has
-ended, however it ended. Of a case that has not ended in a part its whole *blocks* count: epochs
-whose rows have been compared. A process that goes on with it measures the others.
+The runner reads a part while its process writes it, and reads the valid records once more after
+that has ended in any way. If a case has not ended in a part, its whole *blocks* count: epochs
+whose rows have been compared. A process that continues it measures the others.
 
-Kinds of records, beside the fields that name their case: ``row`` (an observation), ``samples``
-(seconds of each minibatch), ``series`` (what was polled), ``block`` (the case has had its epoch of
-a block), ``end`` (its last row); and what says how the work goes: ``turn`` (whose it is), ``work``
-(what is prepared or counted, and its ``fraction``) and ``answer`` (what came of that).
+Kinds of records, besides the fields that name their case: ``row`` (an observation), ``samples``
+(seconds of each minibatch), ``series`` (polled values), ``block`` (the case has had its epoch of
+a block), ``end`` (its last row). Others show progress: ``turn`` (the running case), ``work`` (what
+is being prepared or counted, and its ``fraction``) and ``answer`` (the result of that).
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from gatherbench.bench.run.rows import HEADER, Row, RowMaker
 from gatherbench.outside import open_file, parsed
 
 Record: TypeAlias = dict[str, Any]
-#: Workload, strategy, variant and repeat: what identifies a case among those of a run.
+#: The key of a case in a run: workload, strategy, variant and repeat.
 CaseId: TypeAlias = tuple[str, str, str, int]
 
 CASE_STAGE, CASE_METRIC = "case", "wall_time"
-#: Of the rows that belong to the run as a whole; the last of them is its wall time.
+#: The stage of the rows that belong to the run as a whole; the last of them is its wall time.
 CALIBRATION_STAGE = "calibration"
-#: Of the rows that say whether a case is right. One that failed: nothing that it measured holds.
+#: The stage of the rows that check a case. If one failed, all its measurements are invalid.
 CHECK_STAGE = "check"
 CASE_CLOCK = "time.perf_counter"
-#: ``source`` of the last row of a case that was never started, because what it needs could not be
-#: had (a download that failed, say). Such a case is tried again when the run is resumed.
+#: ``source`` of the last row of a case that was never started, because its inputs were unavailable
+#: (a failed download, say). Such a case is tried again when the run is resumed.
 NOT_PREPARED = "preparation of dataset and minibatches"
 #: ``source`` of the last row of a case that was cut off and has whole blocks. They count, and a run
 #: that is resumed measures the others.
 CUT_OFF = "time.perf_counter, up to the last whole block: the case was cut off"
-#: ``source`` of how many of its rows have been compared.
+#: ``source`` of the number of its rows that have been compared.
 COMPARED_EACH = "rows compared in each epoch; cut off before the comparison after the last"
 
 _CASE = ("workload", "strategy", "variant", "repeat")
-#: The fields that records of a kind have.
+#: The fields of the records of each kind.
 _FIELDS: dict[str, set[str]] = {
     "row": set(HEADER),
     "end": {*HEADER, "at"},
@@ -64,7 +64,7 @@ class StoreError(ValueError):
 
 
 def key_of(item: Case | Row) -> CaseId:
-    """What identifies a case among the rows of a run."""
+    """Return the key of a case among the rows of a run."""
     workload = item.workload if isinstance(item, Row) else item.workload.id
     return (workload, item.strategy, item.variant, item.repeat)
 
@@ -76,7 +76,7 @@ class PartWriter:
         self._file = path.open("a", encoding="utf-8")
 
     def close(self) -> None:
-        """Close the file; what was written stands already."""
+        """Close the file, in which all records are already."""
         self._file.close()
 
     def write(self, kind: str, **fields: Any) -> None:
@@ -88,27 +88,27 @@ class PartWriter:
         self.write("row", **_fields(row))
 
     def rows(self, rows: Iterable[Row]) -> None:
-        """Each as soon as it is known."""
+        """Write each row as soon as it is known."""
         for row in rows:
             self.row(row)
 
     def samples(self, case: Case, epoch: int, stage: str, values: list[float]) -> None:
-        """Seconds of ``stage`` for each minibatch of ``epoch``, in order."""
+        """Write seconds of ``stage`` for each minibatch of ``epoch``, in order."""
         self.write("samples", **case.names, epoch=epoch, stage=stage, values=values)
 
     def series(
         self, case: Case, epoch: int, metric: str, unit: str, points: Iterable[tuple[float, float]]
     ) -> None:
-        """What was polled during ``epoch``: (s since its window opened, value then)."""
+        """Write the values polled during ``epoch``: (s since its window opened, value then)."""
         fields = {"epoch": epoch, "metric": metric, "unit": unit, "points": list(points)}
         self.write("series", **case.names, **fields)
 
     def block(self, case: Case, number: int, spent_s: float, compared: int) -> None:
-        """The case has had its epoch of a block, and so has each path.
+        """Record that the case has had its epoch of a block, as has each path.
 
         Args:
-            spent_s: that the case has taken so far, in all its processes.
-            compared: rows of it that this process has compared.
+            spent_s: the case's time so far, in all its processes.
+            compared: its rows that this process has compared.
         """
         fields = {"number": number, "wall_time_s": spent_s, "rows": compared}
         self.write("block", **case.names, **fields)
@@ -121,7 +121,7 @@ class PartWriter:
         wall_time_s: float,
         source: str = CASE_CLOCK,
     ) -> None:
-        """The case is over: ``ok``, ``skipped`` or ``failed``; that is on the disk from now on."""
+        """Record the end of a case, ``ok``, ``skipped`` or ``failed``, and sync it to the disk."""
         what = (CASE_STAGE if make.workload else CALIBRATION_STAGE, CASE_METRIC, "s")
         if status == "ok":
             row = make.ok(*what, wall_time_s, source)
@@ -131,7 +131,7 @@ class PartWriter:
         self.sync()
 
     def sync(self) -> None:
-        """See what was written to the disk."""
+        """Sync the file to the disk."""
         os.fsync(self._file.fileno())
 
 
@@ -140,16 +140,16 @@ def _fields(row: Row) -> Record:
 
 
 def drop_torn(path: Path) -> None:
-    """Drop a last line that its writer, which is gone, had not finished."""
+    """Drop a last line that its writer left unfinished."""
     with path.open("rb+") as file:
         file.truncate(file.read().rfind(b"\n") + 1)
 
 
 def read_part(path: Path) -> Iterator[Record]:
-    """The records of a part; a torn last line (its writer was killed) is left out.
+    """Read the records of a part; a torn last line (its writer was killed) is left out.
 
     Raises:
-        StoreError: a line is damaged, or it is no file.
+        StoreError: a line is damaged, or the path is not a file.
     """
     number = 0
     try:
@@ -168,7 +168,7 @@ def read_part(path: Path) -> Iterator[Record]:
 def _record(found: Any) -> Record:
     """
     Raises:
-        ValueError: it is no record of a part.
+        ValueError: it is not a record of a part.
     """
     fields = _FIELDS.get(str(found.get("kind"))) if isinstance(found, dict) else None
     if fields is None or not fields <= found.keys():
@@ -178,17 +178,17 @@ def _record(found: Any) -> Record:
 
 
 def ranks_folder(part: Path) -> Path:
-    """Where the ranks of a case write a part each, until these are the case's."""
+    """Return the folder of the ranks' parts, which are later joined into the case's."""
     return part.with_suffix(".ranks")
 
 
 def rank_part(part: Path, rank: int) -> Path:
-    """The part of one of them."""
+    """Return the part of one rank."""
     return ranks_folder(part) / f"rank{rank}.jsonl"
 
 
 def read_ranks(part: Path, world: int) -> dict[int, list[Record]]:
-    """The records of the ranks of a case whose part is ``part``, by rank."""
+    """Read the records of the ranks of a case whose part is ``part``, by rank."""
     files = {rank: rank_part(part, rank) for rank in range(world)}
     return {rank: list(read_part(file)) for rank, file in files.items() if file.exists()}
 
@@ -200,7 +200,7 @@ class Tail:
         self._path, self._at = path, 0
 
     def more(self) -> list[Record]:
-        """The records that have been written since; what is none is left to :func:`read_part`."""
+        """Return the records written since; invalid ones are left to :func:`read_part`."""
         found: list[Record] = []
         try:
             with open_file(self._path) as file:
@@ -219,10 +219,10 @@ class Tail:
 
 
 def rows_of(records: Iterable[Record], kind: str = "row") -> list[Row]:
-    """The rows among the records of a part.
+    """Return the rows among the records of a part.
 
     Raises:
-        StoreError: one of them is none.
+        StoreError: one of them is not a row.
     """
     try:
         return [Row(**{n: r[n] for n in HEADER}) for r in records if r["kind"] == kind]
@@ -233,7 +233,7 @@ def rows_of(records: Iterable[Record], kind: str = "row") -> list[Row]:
 
 
 def counted(path: Path) -> Iterator[Record]:
-    """The records of a part that count: of a case that has not ended in it, its whole blocks'.
+    """Read the records of a part that count: all of an ended case, else those of whole blocks.
 
     Errors as of :func:`read_part`.
     """
@@ -253,12 +253,12 @@ def _case(record: Record) -> CaseId:
 
 @dataclass
 class SoFar:
-    """What the processes of a case have written that counts.
+    """The valid records of a case from all its processes.
 
     Attributes:
-        blocks: how many of its blocks are whole.
-        spent_s: that these took.
-        ended: its last row, with which no other process goes on.
+        blocks: the number of its whole blocks.
+        spent_s: the time of those blocks.
+        ended: its last row, after which no other process continues it.
     """
 
     _rows: dict[tuple[object, ...], Row] = field(default_factory=dict)
@@ -268,9 +268,9 @@ class SoFar:
     _compared: float = 0.0
 
     def add(self, records: Iterable[Record]) -> None:
-        """Take in what another process has written of the case.
+        """Add the records that another process has written of the case.
 
-        Each process opens the path: what the last of them found stands.
+        Each process opens the path: the last one's rows replace the earlier ones'.
         """
         records = list(records)
         mine: dict[tuple[object, ...], Row] = {}
@@ -285,7 +285,7 @@ class SoFar:
 
     @property
     def rows(self) -> list[Row]:
-        """Its rows, the last of which says how it ended."""
+        """Return its rows, the last of which says how it ended."""
         rows = list(self._rows.values())
         if self.ended is not None:
             return [*rows, self.ended]
@@ -309,7 +309,7 @@ class SoFar:
 
 
 def take_in(found: dict[CaseId, SoFar], path: Path) -> None:
-    """Add what counts of a part to what there is of its cases. Errors as of :func:`read_part`."""
+    """Add a part's valid records to those of its cases. Errors as of :func:`read_part`."""
     records: dict[CaseId, list[Record]] = defaultdict(list)
     for record in counted(path):
         records[_case(record)].append(record)

@@ -1,10 +1,10 @@
-"""A case that several processes train together, forked one a rank.
+"""A case that several processes train together, forked one per rank.
 
 The case's process loads the table once for its machine; the ranks inherit it through their fork, so
-nothing has a name that could be left behind. Each measures its share into a part of its own, and
-when all have ended, these make the rows of the case (:mod:`gatherbench.bench.run.joined`).
+no named shared memory can be left behind. Each measures its share into a part of its own, and
+when all have ended, these are joined into the case's rows (:mod:`gatherbench.bench.run.joined`).
 
-Those of one machine meet in a file, and nothing listens beyond the loopback; those of several meet
+Those of one machine meet in a file, and listen at most on the loopback; those of several meet
 where their launcher says (:mod:`gatherbench.bench.run.machines`).
 """
 
@@ -47,14 +47,14 @@ from gatherbench.outside import words_of
 from gatherbench.strategies.knowledge import Ranks
 from gatherbench.strategies.registry import build
 
-#: Ranks that may share a core of a host.
+#: The most ranks that may share a core of a host.
 RANKS_A_CORE = 4
-#: How long a rank that failed stays, so that one that was killed is seen first, not those that lost
-#: it.
+#: How long a rank that failed stays, so that one that was killed is seen first, before those that
+#: lost it.
 _LINGER_S = 1.0
-#: Length of what is told of an error: torch's have pages, which the log keeps.
+#: The most characters of an error's message: torch's have pages, which the log keeps.
 _WORDS = 400
-#: Exit status of a rank whose part says what went wrong.
+#: Exit status of a rank whose part has the reason of its failure.
 _FAILED = 1
 
 
@@ -65,7 +65,7 @@ class RankError(RuntimeError):
 def measure_ranks(block: Block, out: PartWriter) -> None:
     """Measure the block's one case with a process for each rank; ``out`` gets all of its rows.
 
-    Of several machines the first has the rows; on the others the parts of the ranks are left.
+    On several machines the first has the rows; the others keep the parts of their ranks.
     """
     (job,), begin = block.jobs, time.perf_counter()
     status, reason = outcome(lambda: _measured(job, out))
@@ -73,14 +73,14 @@ def measure_ranks(block: Block, out: PartWriter) -> None:
 
 
 def _measured(job: Job, out: PartWriter) -> str | None:
-    """Why the strategy cannot run here; ``None``: the case has been measured.
+    """Measure the case; return why the strategy cannot run here, or ``None``.
 
     Raises:
-        RankError: see there. What the ranks measured before is in ``out``.
+        RankError: a rank failed. Earlier measurements of the ranks are in ``out``.
         MachineLostError: another machine does not answer.
     """
     here = len(job.here)
-    if job.device == "cuda" and torch.cuda.device_count() < here:  # asks NVML: no context yet
+    if job.device == "cuda" and torch.cuda.device_count() < here:  # by NVML, without a context
         return f"no_device: {here} GPUs are asked for and {torch.cuda.device_count()} are here"
     cores = len(os.sched_getaffinity(0))
     if job.device == "cpu" and here > RANKS_A_CORE * cores:
@@ -91,7 +91,7 @@ def _measured(job: Job, out: PartWriter) -> str | None:
         build(job.case.strategy, job.case.params),
     )
     kind = table_kind(strategy, torch.device(job.device), job.case.workload.gpus)
-    # No fork has managed memory: each rank loads its own.
+    # A fork cannot use managed memory: each rank loads its own.
     table = None if kind == "managed" else load_table(dataset, kind)
     folder = ranks_folder(job.part)
     shutil.rmtree(folder, ignore_errors=True)  # of a case that was cut off
@@ -111,9 +111,9 @@ def _measured(job: Job, out: PartWriter) -> str | None:
 
 
 def _use_one_network(job: Job) -> None:
-    """Have gloo and NCCL use one network, unless they are told: on one machine its loopback.
+    """Have gloo and NCCL use one network, unless configured: on one machine its loopback.
 
-    Else each takes the one that the machine's name stands for, and listens there.
+    Otherwise each takes the one that the machine's name resolves to, and listens there.
     """
     for name in interfaces(job.meeting)[:1]:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
@@ -121,9 +121,9 @@ def _use_one_network(job: Job) -> None:
 
 
 def _launched(job: Job, table: Table | None, folder: Path) -> list[str]:
-    """Start the ranks and wait until all have ended; which of them were killed.
+    """Start the ranks and wait until all have ended; return which of them were killed.
 
-    Where one fails the others would wait for it, and are ended.
+    If one fails, the others would wait for it, and are ended.
     """
     fork = multiprocessing.get_context("fork")
     ranks = {
@@ -151,26 +151,26 @@ def _launched(job: Job, table: Table | None, folder: Path) -> list[str]:
 
 
 def _patience_s(job: Job) -> float:
-    """Seconds that one waits for another: the case shall end of itself before its time is up."""
+    """Return how long ranks wait for each other, s: the case must end before its time limit."""
     return min(PATIENCE_S, job.measure.timeout_s / 2)
 
 
 def _one_rank(job: Job, table: Table | None, folder: Path, launcher: int, rank: int) -> None:
-    """The process of one rank."""
+    """Run the process of one rank."""
     die_with_parent(launcher)
     world, here = job.case.workload.gpus, job.here
     ranks = Ranks(rank, world, len(here))
-    os.environ["LOCAL_WORLD_SIZE"] = str(len(here))  # as a path that asks torch's group expects it
+    os.environ["LOCAL_WORLD_SIZE"] = str(len(here))  # for a path that uses torch's group
     if job.device == "cuda":
-        # One GPU a process, so that "cuda" is the rank's own, for meters and driver calls as well.
+        # One GPU per process, so that "cuda" is the rank's own, for meters and driver calls too.
         named, local = os.environ.get("CUDA_VISIBLE_DEVICES"), here.index(rank)
         os.environ["CUDA_VISIBLE_DEVICES"] = named.split(",")[local] if named else str(local)
     mine = replace(job, rank=rank, trace=rank_trace(job.trace, rank))
     with closing(PartWriter(rank_part(job.part, rank))) as out:
         begin = time.perf_counter()
         try:
-            # Not closed where something fails: that would break the others before this one has said
-            # what went wrong.
+            # After a failure it stays open: closing would break the others before this one has
+            # reported its error.
             patience_s = _patience_s(job)
             if job.meeting is None:
                 store: Store = FileStore(str(folder / "store"), world)
@@ -184,20 +184,20 @@ def _one_rank(job: Job, table: Table | None, folder: Path, launcher: int, rank: 
                 )
             right = measure_block(Block("measure", (mine,)), out, table, group)
             if right:
-                group.gathered(None)  # nobody leaves before all have ended
+                group.gathered(None)  # all leave together
                 group.close()
                 return
-        except SystemExit:  # CUDA is lost, and the part says with what
+        except SystemExit:  # CUDA is lost, and the part has the reason
             pass
         except Exception as error:
             traceback.print_exc()
             out.end(mine.rows, "failed", words_of(error), time.perf_counter() - begin)
         time.sleep(_LINGER_S)
-        os._exit(_FAILED)  # threads of a broken group may wait for ever
+        os._exit(_FAILED)  # threads of a broken group may wait forever
 
 
 def _fold(job: Job, killed: list[str], out: PartWriter) -> str | None:
-    """Write the case's rows from its ranks' parts; why they were skipped.
+    """Write the case's rows from its ranks' parts; return why they were skipped.
 
     Raises:
         RankError: a rank failed.
@@ -210,7 +210,7 @@ def _fold(job: Job, killed: list[str], out: PartWriter) -> str | None:
         for record in records
         if record["kind"] == "end"
     }
-    # They may come from elsewhere, and say of no case but this.
+    # They may come from elsewhere, and must belong to this case only.
     rows = {
         rank: [job.rows.own(row) for row in rows_of(records)] for rank, records in parts.items()
     }
@@ -221,7 +221,7 @@ def _fold(job: Job, killed: list[str], out: PartWriter) -> str | None:
     skipped = next((end["reason"] for end in ends.values() if end["status"] == "skipped"), None)
     if skipped is None:
         slowest = joined(list(rows.values()), out)
-        # Of each epoch the samples and timelines of its slowest rank, whose stages are the case's.
+        # For each epoch the samples and timelines of its slowest rank, whose stages are the case's.
         for rank, records in parts.items():
             for record in records:
                 if record["kind"] in ("samples", "series") and slowest.get(record["epoch"]) == rank:
@@ -230,7 +230,7 @@ def _fold(job: Job, killed: list[str], out: PartWriter) -> str | None:
 
 
 def _words(killed: list[str], ends: dict[int, dict[str, Any]], world: int) -> str:
-    """Which rank failed first, and what it said."""
+    """Return which rank failed first, and its message."""
     if killed:
         return "; ".join(killed)
     failed = {rank: end for rank, end in ends.items() if end["status"] == "failed"}

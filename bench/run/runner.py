@@ -1,10 +1,10 @@
-"""Run a plan: fresh processes, every outcome a row, nothing lost on the way.
+"""Run a plan: fresh processes, every outcome a row, no data lost on the way.
 
 The cases of a repeat are a block that takes turns in one process, or each is a block of its own
 (:mod:`gatherbench.bench.run.block`).
 
-First come the cases that the plan asks for in any case, then those that ``further`` asks for, until
-it asks for none.
+The cases that the plan always measures come first, then those that ``further`` returns, until
+it returns none.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ from gatherbench.reason import Reason
 if TYPE_CHECKING:  # imports torch
     from gatherbench.bench.run.machines import Group
 
-#: Errors of a folder that may be read only.
+#: Errors of a folder that may be read-only.
 _NOT_OURS = (errno.EROFS, errno.EACCES, errno.EPERM)
-#: Far longer than a calibration takes (half a minute): a driver that hangs costs no more than this.
+#: Far longer than a calibration takes (half a minute): it limits the time of a hanging driver.
 CALIBRATION_S = 300.0
 
 
@@ -73,19 +73,19 @@ _Numbered = tuple[int, Case]
 
 
 class RunStopped(RuntimeError):  # noqa: N818 - not a fault of the program
-    """The run cannot go on now; what was measured is safe, and it can be resumed."""
+    """The run cannot continue now; its measurements are safe, and it can be resumed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedRun:
-    """A run's folder, and what is to be measured into it.
+    """A run's folder, and the cases to measure into it.
 
     Attributes:
-        cases: in the order in which they are run; those that ``further`` added in an earlier go of
-            the run are not among them.
+        cases: in the order in which they are run; without those that ``further`` added in an
+            earlier session of the run.
         device: ``cpu`` or ``cuda``.
-        commit, machine: what the rows say of the run.
-        load: of the machine before anything began; ``None``: nobody looked.
+        commit, machine: as the rows of the run name them.
+        load: of the machine before the run; ``None``: not measured.
         checked: an earlier run with this GPU, whose check of the sensors counts; ``None``: none.
         group: the processes of a launcher, of which this is the first; ``None``: it is alone.
     """
@@ -102,21 +102,21 @@ class PreparedRun:
 
     @property
     def rows(self) -> RowMaker:
-        """Makes the rows of the run."""
+        """Return the maker of the rows of the run."""
         backend = "cuda" if self.device == "cuda" else "host"
         return RowMaker(self.store.run_id, self.commit, self.machine, backend)
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the runner tells of its work; the command line draws it."""
+    """Callbacks with which the runner reports its work; the command line draws it."""
 
     preparing: Callable[[Workload, str, float], None] = lambda _w, _what, _f: None
-    #: How many cases have ended, with the share that is done of those on their way; the total so
-    #: far; and what is being measured.
+    #: The number of ended cases, with the share that is done of those on their way; the total so
+    #: far; and the case being measured.
     starting: Callable[[float, int, Case], None] = lambda _i, _n, _c: None
-    #: How many have ended with this one. The rows are its own; the last one says how it ended, and
-    #: after how long.
+    #: The number of ended cases, with this one. The rows are its own; the last one says how it
+    #: ended, and after how long.
     ended: Callable[[int, int, Case, list[Row]], None] = lambda _i, _n, _c, _rows: None
 
 
@@ -128,14 +128,14 @@ class Runner:
 
     Args:
         worker: the command that measures.
-        budget_s: seconds after which the run ends as it is, for a later one to go on with; a case
-            in flight is cut off. If it is not given, the plan's bounds the time in cases beyond the
-            run's own alike.
-        further: the cases to be measured next, beyond the run's, by the rows so far.
+        budget_s: seconds after which the run ends as it is, for a later one to continue; a case
+            in flight is cut off. By default the plan's budget limits the time spent in cases
+            beyond the run's own.
+        further: returns the next cases to measure, beyond the run's, from the rows so far.
 
     Attributes:
-        left: cases that have not been measured yet.
-        unprepared: those among them whose dataset or minibatches could not be had.
+        left: the number of cases that are still to be measured.
+        unprepared: the number of those whose dataset or minibatches are unavailable.
         cut_off: cases that count with the blocks that they have, and may have more.
     """
 
@@ -154,19 +154,19 @@ class Runner:
         self.left, self.unprepared, self.cut_off = len(task.cases), 0, 0
         self._until = time.monotonic() + (math.inf if budget_s is None else budget_s)
         of_plan = self.measure.budget_s if budget_s is None else 0.0
-        self._further_s = of_plan or math.inf  # that are left to cases beyond the run's own
-        self._cases_s = math.inf  # that are left to cases now
+        self._further_s = of_plan or math.inf  # time left for cases beyond the run's own
+        self._cases_s = math.inf  # time left for cases now
         self._took: dict[tuple[str, str, str], float] = {}
         waiting = Waiting.of(self.store.env())
         self.engine = Engine(self.store.parts, waiting.environment(), worker, self._until)
         if self._group is not None:
             self._group.say("waiting", dict(waiting.variables))
-        #: A new server once each series had its turn: see :mod:`gatherbench.bench.run.fork_server`.
+        #: A new server after a turn of each series: :mod:`gatherbench.bench.run.fork_server`.
         self._round = len({replace(case, repeat=0).id for case in task.cases})
         self._served = self._ended = 0
         self._sensors: SensorChoice | None = None
-        self._found: dict[CaseId, SoFar] = {}  # what the parts have
-        self._older: list[Row] = []  # what only the tables have
+        self._found: dict[CaseId, SoFar] = {}  # from the parts
+        self._older: list[Row] = []  # only in the tables
         self._ready: dict[Workload, Ready | str] = {}
         self._counts: dict[Workload, Path] = {}
         self._cases: dict[Workload, list[Case]] = {}
@@ -174,10 +174,10 @@ class Runner:
             self._cases.setdefault(case.workload, []).append(case)
 
     def run(self) -> int:
-        """Run what is missing; the number of failed cases of the whole run.
+        """Run the missing cases; return the number of failed cases of the whole run.
 
         Raises:
-            StoreError: another process runs this folder, it may not be written, or its table
+            StoreError: another process runs this folder, it is not writable, or its table
                 cannot be read.
             RunStopped: the disk is full.
             KeyboardInterrupt, Terminated: Ctrl-C, SIGTERM or SIGHUP; the case in flight has been
@@ -186,7 +186,7 @@ class Runner:
         folder = self.store.folder
         with only_one(folder), terminate_as_interrupt(), _written_to(folder):
             try:
-                with contextlib.suppress(TimeUp):  # ``left`` says what is missing
+                with contextlib.suppress(TimeUp):  # ``left`` counts the missing ones
                     self._run_missing()
             except BaseException:
                 with contextlib.suppress(OSError):  # a full disk has its own message
@@ -200,7 +200,7 @@ class Runner:
 
     @property
     def _rows(self) -> list[Row]:
-        """All rows so far."""
+        """Return all rows so far."""
         return [*self._older, *chain.from_iterable(one.rows for one in self._found.values())]
 
     def _run_missing(self) -> None:
@@ -227,7 +227,7 @@ class Runner:
         self.left = sum(key_of(case) not in done for case in cases)
         total, self._ended = len(cases), len(cases) - self.left
         missing = [one for one in enumerate(cases, start=1) if key_of(one[1]) not in done]
-        # Where nothing can be written, it is known before anything is measured.
+        # A folder that cannot be written shows here, before anything is measured.
         write_columns(self.store.folder, self.store.frames().columns)
         for group in self._groups(missing):
             self.left -= self._run(group, total)
@@ -239,7 +239,7 @@ class Runner:
                     return
 
     def _begun(self, done: set[CaseId]) -> list[Case]:
-        """Further cases of which a run that was cut off has blocks."""
+        """Return further cases of which a run that was cut off has blocks."""
         known = {*map(key_of, self.task.cases), *done}
         series = {key_of(case)[:3]: case for case in self.task.cases}
         return [
@@ -249,18 +249,18 @@ class Runner:
         ]
 
     def left_s(self) -> float:
-        """Seconds that are left to the run."""
+        """Return the seconds that are left to the run."""
         return min(self._cases_s, self._until - time.monotonic())
 
     def _took_s(self, row: Row) -> float:
-        """What the last row of a case says of its time, kept for the next of its series; else 0."""
+        """Return the time in the last row of a case, kept for the next of its series; else 0."""
         if row.value is None:
             return 0.0
         self._took[key_of(row)[:3]] = row.value
         return row.value
 
     def _groups(self, cases: Iterable[_Numbered]) -> list[list[_Numbered]]:
-        """Cases that are measured in one process: one, or those of a repeat that take turns."""
+        """Group cases by process: one case, or those of a repeat that take turns."""
         groups: dict[object, list[_Numbered]] = {}
         for number, case in cases:
             key = number if self._alone(case) else (case.workload, case.repeat)
@@ -274,12 +274,12 @@ class Runner:
         """Measure cases in one process.
 
         Returns:
-            How many could be prepared, and had the time to end.
+            The number that could be prepared, and had the time to end.
         """
         self.engine.check_time()
         if self.left_s() <= sum(self._took.get(key_of(case)[:3], 0.0) for _, case in group):
-            # It would be cut off, as far as its earlier repeats tell. Where all paths of a workload
-            # are in it, a repeat of another workload may fit and leave no path behind.
+            # It would be cut off, judging by its earlier repeats. If all paths of a workload are
+            # in it, a repeat of another workload may fit and leave no path behind.
             if self.measure.together:
                 return 0
             raise TimeUp
@@ -313,9 +313,9 @@ class Runner:
         return 0 if isinstance(ready, str) else len(group) - left
 
     def _job(self, case: Case, ready: Ready, part: Path) -> Job:
-        """What is to be done for the case."""
+        """Return the job for the case."""
         before = self._found.get(key_of(case), SoFar())
-        # One repeat of a strategy is enough to look at; the first may have failed.
+        # Checking one repeat of a strategy is enough; the first may have failed.
         first = key_of(case)[:3] not in self._took
         traced = self.measure.trace and first
         job = Job(
@@ -338,8 +338,8 @@ class Runner:
     def _measure(self, jobs: Sequence[Job], total: int) -> None:
         """Measure cases in a process, until each of them has an end.
 
-        Where the process dies, the case whose turn it was has failed. Another process goes on with
-        those that had not ended, behind their last whole block.
+        If the process dies, the case whose turn it was has failed. Another process continues with
+        those that had not ended, after their last whole block.
         """
         while jobs:
             turn, death = list[str](), "ended without a word"
@@ -349,7 +349,7 @@ class Runner:
                 if jobs[0].part.exists():
                     take_in(self._found, jobs[0].part)
             left = [job for job in jobs if self._so_far(job).ended is None]
-            # Nobody's turn, and nothing has come of it: another process would fare no better.
+            # No case's turn, and no result: another process would fail alike.
             lost = [job for job in left if job.case.id in turn]
             lost = lost or (left if len(left) == len(jobs) else [])
             if lost:
@@ -368,7 +368,7 @@ class Runner:
     def _end_all(
         self, cases: Iterable[Case], part: Path, reason: str, source: str = CASE_CLOCK
     ) -> None:
-        """Write down that cases have failed whose process could not say so."""
+        """Record as failed the cases whose process could not do so."""
         if part.exists():
             drop_torn(part)
         with closing(PartWriter(part)) as out:
@@ -377,7 +377,7 @@ class Runner:
         take_in(self._found, part)
 
     def _measured(self, jobs: Sequence[Job], turn: list[str], total: int) -> str | None:
-        """Have a process measure; why it failed. In ``turn`` is whose turn it was last.
+        """Measure in a process; return why it failed. ``turn`` gets the case whose turn was last.
 
         Each round has a server of its own.
         """
@@ -418,18 +418,18 @@ class Runner:
             self._cases_s -= time.monotonic() - begin
 
     def _beside(self, name: str) -> Path:
-        """The part of a process that measures nothing."""
+        """Return the part of a process that measures nothing."""
         self.store.parts.mkdir(exist_ok=True)
         return self.store.parts.absolute() / f"{name}.jsonl"
 
     def _asked(self, do: Literal["prepare", "check", "count"], case: Case, part: Path) -> Block:
-        """A block that measures nothing."""
+        """Return a block that measures nothing."""
         task = self.task
         job = Job(case, self.measure, task.device, task.rows, Path(), Path(), part)
         return Block(do, (job,))
 
     def _calibrated(self) -> SensorChoice | None:
-        """Which of the GPU's sensors the cases read; found out once a run. ``None``: no GPU."""
+        """Return the GPU's sensors that the cases read, found once per run; ``None``: no GPU."""
         if self.task.device != "cuda":
             return None
         store, earlier = self.store, self.task.checked
@@ -445,7 +445,7 @@ class Runner:
         return _choice_of(store.sensors_file)
 
     def _check_sensors(self) -> tuple[SensorChoice, list[Row]]:
-        """Which sensors to trust, and what was observed."""
+        """Return the sensors to trust, and the observations."""
         block = self._asked("check", self.task.cases[0], self._beside("sensors"))
         workload = self.task.cases[0].workload
         self.progress.preparing(workload, "calibrating the GPU's sensors", 0.0)
@@ -461,9 +461,9 @@ class Runner:
         return SensorChoice(None, reason), [*rows_of(records), end]
 
     def _prepare(self, workload: Workload) -> Ready | str:
-        """The workload's dataset and minibatches, or why they cannot be had.
+        """Return the workload's dataset and minibatches, or why they are unavailable.
 
-        Done once a workload, and again where the dataset was imported anew between two cases.
+        Done once per workload, and again if the dataset was imported anew between two cases.
         """
         known = self._ready.get(workload)
         stale = isinstance(known, Ready) and not known.trace.name.endswith(state_of(known.dataset))
@@ -472,10 +472,10 @@ class Runner:
         return known
 
     def _counted(self, job: Job) -> Path | None:
-        """The file of what was counted of the minibatches of the job's workload, for all paths.
+        """Return the file with the counts of the minibatches of the job's workload, for all paths.
 
-        Counted once a workload, before the first of its cases that needs it. Where that fails, rows
-        say so.
+        Counted once per workload, before the first of its cases that needs it. If that fails, rows
+        record it.
         """
         workload = job.case.workload
         if not job.first and workload.step != "captured":
@@ -507,12 +507,12 @@ class Runner:
 
 
 def _ends(row: Row) -> bool:
-    """Whether it says how a case ended."""
+    """Return whether the row says how a case ended."""
     return (row.stage, row.metric) == (CASE_STAGE, CASE_METRIC)
 
 
 def _choice_of(path: Path) -> SensorChoice:
-    """The choice of sensors that a file holds."""
+    """Read the choice of sensors from a file."""
     try:
         return CHOICE.validate_json(read_bytes(path))
     except (OSError, ValidationError) as error:
@@ -522,7 +522,7 @@ def _choice_of(path: Path) -> SensorChoice:
 
 @contextlib.contextmanager
 def _written_to(folder: Path) -> Iterator[None]:
-    """Say what is to be done where the run's folder cannot be written."""
+    """Name the remedy if the run's folder cannot be written."""
     try:
         yield
     except OSError as error:
@@ -537,7 +537,7 @@ def _written_to(folder: Path) -> Iterator[None]:
 
 
 def other_data(folder: Path, workload: Workload, identity: str) -> str | None:
-    """Why a run must not go on with this dataset: it began with another. Keeps the first.
+    """Return why a run must stop: it began with another dataset. The first call records it.
 
     Args:
         folder: of the run.

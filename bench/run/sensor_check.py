@@ -1,7 +1,7 @@
-"""Before the first case of a run on a GPU: its link, its idle power, and whom to believe.
+"""Check a GPU before a run's first case: its link, its idle power, and which sensors to trust.
 
-It runs in a process of its own, like a case, and costs about half a minute. What it finds are rows
-of the stage ``calibration`` and a choice, which every case is handed; a resumed run keeps them. A
+It runs in a process of its own, like a case, and takes about half a minute. Its results are rows
+of the stage ``calibration`` and a choice, which every case receives; a resumed run keeps them. A
 run without a GPU has neither.
 """
 
@@ -25,23 +25,23 @@ from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.untimed import row_of
 from gatherbench.reason import Reason, SensorUnavailableError, unsupported
 
-#: How long each source watches each copy: some periods of the slowest of them.
+#: How long each source observes each copy: some periods of the slowest of them.
 COPY_S = 1.0
 #: Opening a context raises the clocks; they fall back within seconds.
 SETTLE_S = 3.0
-#: How long the idle GPU is watched.
+#: How long the idle GPU is observed.
 IDLE_S = SHORTEST_ENERGY_WINDOW_S
 _NO_LINK = unsupported("NVML does not describe the link", "ask lspci -vv for LnkSta")
 
 
 def torch_gpu_uuids(device: torch.device) -> tuple[str, ...]:
-    """Names by which NVML may know a torch device."""
+    """Return the names by which NVML may know a torch device."""
     index = torch.cuda.current_device() if device.index is None else device.index
     return uuids_of(index, str(torch.cuda.get_device_properties(index).uuid))
 
 
 def gpu_under_test(device: torch.device, choice: SensorChoice | None) -> GpuUnderTest | None:
-    """The GPU whose meters a case reads; ``None`` without a GPU."""
+    """Return the GPU whose meters a case reads; ``None`` without a GPU."""
     if device.type != "cuda":
         return None
     return GpuUnderTest(torch_gpu_uuids(device), choice or SensorChoice())
@@ -71,7 +71,7 @@ class PinnedCopier:
 
 
 def check_sensors(job: Job, out: PartWriter) -> None:
-    """Calibrate the GPU's sensors for the run; the answer is which of them to trust."""
+    """Calibrate the GPU's sensors for the run; the answer names those to trust."""
     begin, choice = time.monotonic(), SensorChoice()
 
     def work() -> None:
@@ -94,12 +94,12 @@ def calibrate_gpu(
     """Calibrate the current GPU; rows go to ``emit`` as they are known.
 
     Args:
-        make, emit: make a row, and take it.
-        copies_mib: sizes of the known copies; by the first is decided whom to trust.
-        idle_s: how long the idle GPU is watched (``None``: :data:`IDLE_S`).
+        make, emit: make a row, and receive it.
+        copies_mib: sizes of the known copies; the first decides which sensors to trust.
+        idle_s: how long the idle GPU is observed (``None``: :data:`IDLE_S`).
     """
     device = torch.device("cuda", torch.cuda.current_device())
-    torch.zeros(1, device=device)  # opens the context: what idles is a process ready to train
+    torch.zeros(1, device=device)  # opens the context: the idle process is then ready to train
     torch.cuda.synchronize(device)
     time.sleep(SETTLE_S)
     uuids = torch_gpu_uuids(device)
@@ -124,7 +124,7 @@ def calibrate_gpu(
 
 
 def idle_power(gpu: GpuUnderTest, seconds: float) -> Iterator[Reading]:
-    """What the GPU draws while a process holds it and does nothing, over ``seconds``."""
+    """Yield the GPU's power while a process holds it and does nothing, over ``seconds``."""
     meter = GpuPowerMeter(gpu)
     meter.begin()
     begin = time.monotonic()
@@ -141,7 +141,7 @@ def idle_power(gpu: GpuUnderTest, seconds: float) -> Iterator[Reading]:
 
 
 def compared(found: SensorCheck, make: RowMaker, mib: float, suffix: str = "") -> Iterator[Row]:
-    """Ratio, bytes copied and verdict of every comparison with copies of ``mib`` MiB."""
+    """Yield ratio, bytes copied and verdict of every comparison with copies of ``mib`` MiB."""
     of = f"copies of {mib:g} MiB of pinned memory"
     for one in found.comparisons:
         metric = f"pcie_{one.direction}_ratio{suffix}"
@@ -156,7 +156,7 @@ def compared(found: SensorCheck, make: RowMaker, mib: float, suffix: str = "") -
 
 
 def link_rows(found: SensorCheck, make: RowMaker) -> Iterator[Row]:
-    """Whom the cases read, and the link idle and loaded."""
+    """Yield the sensors that the cases read, and the link idle and loaded."""
     choice = found.choice
     if choice.pcie_reason is None:
         yield make.ok(STAGE, "pcie_trusted", "1", 1.0, f"{choice.pcie} is read by all cases")

@@ -1,5 +1,5 @@
-"""What may be put around forward and backward pass of each training step, and the proof that it
-changes no gradient."""
+"""Contexts around forward and backward pass of each training step, and the check that one leaves
+all gradients unchanged."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ if TYPE_CHECKING:
     from gatherbench.bench.sampling.minibatch import MiniBatch
 
 STAGE = "around_step"
-#: A GPU adds up in any order: gradients of two equal steps differ there by themselves.
+#: A GPU adds up in any order: there even the gradients of two equal steps differ.
 _ANY_ORDER = "not_applicable: a GPU adds up in any order, and gradients differ from step to step"
 _SAME = "gradients of a step, beside those of one with nothing around it, bit for bit"
 
 
 class WrongGradientsError(RuntimeError):
-    """Other gradients than those of a step with nothing around it."""
+    """The gradients differ from those of a step without a context."""
 
 
 class StepContext:
-    """What is around a step: nothing."""
+    """The context of a step; this one does nothing."""
 
-    #: Of what it counts: metric → unit, and where the number comes from.
+    #: Its counts: metric → unit, and the source of the number.
     columns: ClassVar[dict[str, tuple[str, str]]] = {}
 
     def step(self, *inputs: Tensor) -> AbstractContextManager[object]:
-        """Around forward and backward pass; ``inputs``: what the step reads, parameters too."""
+        """Return the context of a pass; ``inputs``: what the step reads, parameters included."""
         return nullcontext()
 
     def counts(self) -> dict[str, float]:
-        """By metric of :attr:`columns`, since this was last asked."""
+        """Return the counts by metric of :attr:`columns`, since the last call."""
         return {}
 
     def close(self) -> None:
-        """Leave nothing of it, on a disk least of all."""
+        """Remove all that it leaves behind, above all on a disk."""
 
 
 NOTHING_AROUND = StepContext()
 
 
 def step_context(words: str, model: nn.Module, device: torch.device, folder: Path) -> StepContext:
-    """What a workload puts around the steps of its model; see ``AroundStep.open``."""
+    """Return a workload's context for the steps of its model; see ``AroundStep.open``."""
     if not words:
         return NOTHING_AROUND
     around: StepContext = opened(words, AroundStep).open(model, device, folder)  # type: ignore[type-abstract]
@@ -60,7 +60,7 @@ def step_context(words: str, model: nn.Module, device: torch.device, folder: Pat
 
 
 def counted_rows(make: RowMaker, around: StepContext, epoch: int) -> Iterator[Row]:
-    """What it counted in an epoch."""
+    """Yield rows with its counts in an epoch."""
     for metric, value in around.counts().items():
         unit, source = around.columns[metric]
         yield make.ok(STAGE, metric, unit, value, source, epoch)
@@ -69,16 +69,16 @@ def counted_rows(make: RowMaker, around: StepContext, epoch: int) -> Iterator[Ro
 def gradient_row(
     make: RowMaker, trainer: Trainer, plain: nn.Module, x: Tensor, batch: MiniBatch
 ) -> Row:
-    """Whether the gradients of a step are those of a step with nothing around it.
+    """Check that the gradients of a step equal those of a step without a context.
 
     Both are made by copies of the model that are thrown away.
 
     Args:
-        plain: a model as the trainer's was before anything was put around its steps.
+        plain: a model as the trainer's was before the context was added.
         x: the minibatch's rows ``[B, D]``, on the trainer's device.
 
     Raises:
-        WrongGradientsError: a gradient has another bit.
+        WrongGradientsError: a gradient differs in a bit.
     """
     device = trainer.device
 

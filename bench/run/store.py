@@ -1,23 +1,23 @@
-"""A run's folder, written so that a crash at any moment loses nothing that was measured.
+"""A run's folder, written so that a crash at any moment loses no measurement.
 
-Each process of a run writes what it measures, as it measures it, into a *part* of its own
-(:mod:`gatherbench.bench.run.part`). The run is its parts: whoever reads it before it has ended
-reads them. When it ends, or its time is up, the tables are written from them, each as a whole; once
-nothing is left to be measured the parts go.
+Each process of a run writes its measurements, as it makes them, into a *part* of its own
+(:mod:`gatherbench.bench.run.part`). The run is its parts: a reader reads them before it has ended.
+When it ends, or its time is up, the tables are written from them, each as a whole; once
+all cases are measured the parts are deleted.
 
     plan.json          the resolved plan: every workload and every case
     env.json           the machine, and when the run began
     profile.toml       the machine that epochs are predicted for, if any
-    epochs.csv         a line an epoch (:mod:`gatherbench.bench.run.lines`)
-    cases.csv          a line a case
-    reasons.csv        a line for each number that is missing
-    columns.toml       what the columns hold
+    epochs.csv         a line per epoch (:mod:`gatherbench.bench.run.lines`)
+    cases.csv          a line per case
+    reasons.csv        a line per missing number
+    columns.toml       the meaning of the columns
     epochs.parquet, …  the tables of a run that has ended, once more
-    calibration.csv    the check of a GPU's sensors, an observation a line; absent without a GPU
+    calibration.csv    the check of a GPU's sensors, a line per observation; absent without a GPU
     samples.parquet    seconds of every stage of every minibatch
-    timeline.parquet   what was polled during epochs; absent when nothing was
-    tuned.json         what paths have found beside a training, for all processes of the machine
-    sensors.json       which of a GPU's sensors the calibration trusts; absent without a GPU
+    timeline.parquet   values polled during epochs; absent without any
+    tuned.json         choices tuned during training, for all processes of the machine
+    sensors.json       the GPU's sensors that the calibration trusts; absent without a GPU
     parts/             the parts of a run that has not ended
 """
 
@@ -52,7 +52,7 @@ from gatherbench.bench.run.rows import HEADER, Row, rows_in
 from gatherbench.datasets.files import replacing
 from gatherbench.outside import open_file, read_bytes, read_json
 
-# Texts that earlier versions wrote may be longer than what Python's reader takes of itself.
+# Texts that earlier versions wrote may be longer than the default limit of Python's reader.
 csv.field_size_limit(sys.maxsize)
 
 SAMPLES_FILE, TIMELINE_FILE = "samples.parquet", "timeline.parquet"
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 
 
 class RunStore:
-    """One run's folder. Its tables are parsed again only where something has changed them."""
+    """One run's folder. Its tables are parsed again only after they have changed."""
 
     def __init__(self, folder: Path) -> None:
         self._read: tuple[object, Frames] | None = None  # with the files' sizes and times
@@ -91,7 +91,7 @@ class RunStore:
     def create(
         cls, root: Path, machine: str, plan: dict[str, Any], env: dict[str, Any]
     ) -> RunStore:
-        """A new folder ``root/<machine>/<date>-<plan>-<6 hex digits>``."""
+        """Create a folder ``root/<machine>/<date>-<plan>-<6 hex digits>``."""
         run_id = f"{date.today():%Y%m%d}-{plan['name']}-{secrets.token_hex(3)}"
         store = cls(root / machine / run_id)
         store.parts.mkdir(parents=True)
@@ -104,10 +104,10 @@ class RunStore:
 
     @classmethod
     def open(cls, folder: Path) -> RunStore:
-        """The folder of an earlier run.
+        """Open the folder of an earlier run.
 
         Raises:
-            StoreError: it is none, or its name is none that a folder can have.
+            StoreError: it is not a run, or its name is invalid for a folder.
         """
         try:
             why = "" if (folder / "plan.json").exists() else "it has no plan.json"
@@ -121,25 +121,25 @@ class RunStore:
         return cls(folder)
 
     def plan(self) -> dict[str, Any]:
-        """The resolved plan of the run."""
+        """Return the resolved plan of the run."""
         return _read_json(self.folder / "plan.json")
 
     def env(self) -> dict[str, Any]:
-        """The machine of the run."""
+        """Return the machine of the run."""
         return _read_json(self.folder / "env.json")
 
     def new_part(self) -> Path:
-        """A part for one more process that measures."""
+        """Return a part for one more process that measures."""
         self.parts.mkdir(exist_ok=True)
         last = max((int(part.stem[5:]) for part in self._parts()), default=0)
         return self.parts.absolute() / f"block{last + 1:06}.jsonl"
 
     def _parts(self) -> list[Path]:
-        """The parts of processes that measured, in the order in which they began."""
+        """Return the parts of processes that measured, in the order in which they began."""
         return sorted(self.parts.glob("block" + "[0-9]" * 6 + ".jsonl"))
 
     def so_far(self) -> dict[CaseId, SoFar]:
-        """The cases that the parts tell of.
+        """Return the cases that have records in the parts.
 
         Raises:
             StoreError: a part is damaged.
@@ -150,10 +150,10 @@ class RunStore:
         return found
 
     def frames(self) -> Frames:
-        """The tables, and what the parts have that is in none of them yet.
+        """Return the tables, and the records of the parts that are new to them.
 
         Raises:
-            StoreError: a file cannot be read, or is none of a run.
+            StoreError: a file cannot be read, or is not a run's.
         """
         mark = self._mark()
         if self._read is None or self._read[0] != mark:
@@ -165,7 +165,7 @@ class RunStore:
         return self._read[1]
 
     def _with(self, tables: Frames, found: dict[CaseId, SoFar]) -> list[Row]:
-        """The rows of the tables, with those of the parts in place of what is older."""
+        """Return the rows of the tables, in which those of the parts replace older ones."""
         older = (
             row
             for row in rows_in(tables.rows())
@@ -179,7 +179,7 @@ class RunStore:
         return [(p.stat().st_size, p.stat().st_mtime_ns) if p.exists() else None for p in paths]
 
     def rows(self) -> list[Row]:
-        """All observations, those of the run as a whole first.
+        """Return all observations, those of the run as a whole first.
 
         Raises:
             StoreError: see :meth:`frames`.
@@ -187,21 +187,21 @@ class RunStore:
         return [*self.calibration(), *rows_in(self.frames().rows())]
 
     def calibration(self) -> list[Row]:
-        """What was observed of the run as a whole; nothing without a GPU."""
+        """Return the observations of the run as a whole; empty without a GPU."""
         return read_rows(self.calibration_file) if self.calibration_file.exists() else []
 
     def keep_calibration(self, rows: Sequence[Row]) -> None:
-        """Write what was observed of the run as a whole."""
+        """Write the observations of the run as a whole."""
         lines = ([getattr(row, name) for name in HEADER] for row in rows)
         write_atomically(self.calibration_file, to_csv([HEADER, *lines]))
 
     def samples(self) -> pd.DataFrame:
-        """:data:`SAMPLE_COLUMNS`; of what was measured since the run last ended they are in its
+        """Return :data:`SAMPLE_COLUMNS`; measurements since the run last ended are in its
         parts."""
         return _read_parquet(self.folder / SAMPLES_FILE, SAMPLE_COLUMNS)
 
     def timeline(self) -> pd.DataFrame:
-        """:data:`TIMELINE_COLUMNS`; empty when nothing was polled."""
+        """Return :data:`TIMELINE_COLUMNS`; empty without polled values."""
         return _read_parquet(self.folder / TIMELINE_FILE, TIMELINE_COLUMNS)
 
     def replace(self, old: Callable[[Row], bool], new: Sequence[Row]) -> None:
@@ -224,7 +224,7 @@ class RunStore:
                 self.frames().table(name).to_parquet(temporary, compression="zstd", index=False)
 
     def end(self, rows: Sequence[Row], *, finished: bool) -> None:
-        """Write the tables, samples and timelines of what there is; a finished run drops its parts.
+        """Write tables, samples and timelines of all records; a finished run drops its parts.
 
         Args:
             rows: of all cases.
@@ -240,7 +240,7 @@ class RunStore:
             shutil.rmtree(self.parts)
 
     def _records(self, kind: str) -> Iterator[Record]:
-        """What counts of the parts, of one kind."""
+        """Yield the valid records of one kind in the parts."""
         for part in self._parts():
             yield from (record for record in counted(part) if record["kind"] == kind)
 
@@ -260,7 +260,7 @@ def _gather(
     columns: tuple[str, ...],
     path: Path,
 ) -> None:
-    """Write a table of what records have many numbers of; an older one's other cases stay in it."""
+    """Write a table with many numbers per record; other cases of an older one stay in it."""
     import pandas as pd
 
     tables = [
@@ -278,10 +278,10 @@ def _gather(
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a table with an observation a line, in order.
+    """Read the rows of a table with one observation per line, in order.
 
     Raises:
-        StoreError: the file cannot be read, has another header, a row that is none, or was cut off.
+        StoreError: the file cannot be read, has another header or an invalid row, or was cut off.
     """
     try:
         *lines, torn = read_bytes(path).split(b"\n")
@@ -294,7 +294,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def _parsed(lines: Iterable[bytes], path: Path, first: int) -> list[Row]:
-    """The rows of lines of a table, the ``first`` of which has that number in the file."""
+    """Parse rows from lines of a table; the first has number ``first`` in the file."""
     rows: list[Row] = []
     records = csv.reader(map(_text, lines))
     while True:
@@ -308,7 +308,7 @@ def _parsed(lines: Iterable[bytes], path: Path, first: int) -> list[Row]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace ``path`` by ``text`` so that a reader sees the old or the new, never half."""
+    """Replace ``path`` by ``text`` so that a reader sees the whole old or the whole new text."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -344,7 +344,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _read_parquet(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
-    """The table; an empty one where there is no file."""
+    """Read the table; an empty one if there is no file."""
     import pandas as pd
     import pyarrow as pa
 

@@ -1,9 +1,9 @@
 """The feature table of a case, loaded straight into the memory from which its path reads it.
 
-There is one table for each kind of memory, whatever reads it. Where one process holds several
+There is one table for each kind of memory, whichever paths read it. If one process holds several
 paths, those that register and those that gather on the CPU share ``anonymous`` memory, and those
-that read managed memory share a table there: beside the other if the host has room for both, else
-behind it.
+that read managed memory share a table there: at the same time as the other if the host has room
+for both, else after it.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from gatherbench.strategies.places import reads_managed
 
 TableKind = Literal["anonymous", "managed", "shared", "file"]
 #: Shares of the available memory that a table may take: one that can also be read through the
-#: memory map of its file, and one that lies in memory or nowhere.
+#: memory map of its file, and one that has to be in memory.
 RESIDENT_SHARE, ONLY_SHARE = 0.6, 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The feature table ``[N, D]`` in host memory, in words where it lies, and how long it took.
+    """The feature table ``[N, D]`` in host memory, its place in words, and its load time.
 
-    ``kind`` is what was asked for: a table without room in memory stays in its file.
-    ``truth`` are the same rows for whoever compares. Of a table in a file it is a map of its own,
-    since the kernel would read ahead of each row that is looked at.
+    ``kind`` is the requested one: a table without room in memory stays in its file.
+    ``truth`` is the same rows for comparisons. For a table in a file it is a map of its own,
+    since the kernel would read ahead of each compared row.
     """
 
     features: Tensor
@@ -49,12 +49,12 @@ class Table:
 
 
 def table_kind(strategy: Strategy, device: torch.device, world: int) -> TableKind:
-    """Where the path's table is loaded: where the path reads it.
+    """Return where the path's table is loaded: where the path reads it.
 
     Args:
-        world: ranks that train together. Theirs is shared, as page-locking memory that a fork only
-            shares for reading would copy it for each of them; managed memory is each rank's own.
-            A path that makes itself a table of a rank's rows has that one in managed memory.
+        world: ranks that train together. Theirs is shared, as page-locking memory that a fork
+            shares only for reading would copy it for each of them; managed memory is each rank's
+            own. A path that makes itself a table of a rank's rows has that in managed memory.
     """
     if "file" in strategy.needs:
         return "file"
@@ -67,7 +67,7 @@ def table_kind(strategy: Strategy, device: torch.device, world: int) -> TableKin
 def table_refusal(
     kind: TableKind, size: int, device: torch.device, processes: int
 ) -> Reason | None:
-    """Why a table of ``size`` bytes cannot be loaded, one for each of so many ``processes``."""
+    """Return why a table of ``size`` bytes cannot be loaded, one for each of ``processes``."""
     if kind != "managed":
         return None
     if device.type != "cuda":
@@ -76,7 +76,7 @@ def table_refusal(
 
 
 def has_room(spec: DatasetSpec, kind: TableKind) -> bool:
-    """Whether a table of that kind fits into the memory that is available now."""
+    """Return whether a table of that kind fits into the memory that is available now."""
     has_file = kind != "managed" and not spec.hashed
     share = RESIDENT_SHARE if has_file else ONLY_SHARE
     return spec.table_bytes < share * available_bytes()
@@ -85,15 +85,15 @@ def has_room(spec: DatasetSpec, kind: TableKind) -> bool:
 def load_table(
     dataset: GraphDataset, kind: TableKind = "anonymous", device: torch.device | None = None
 ) -> Table:
-    """The feature table ``[N, D]`` in host memory, once.
+    """Load the feature table ``[N, D]`` into host memory, once.
 
-    A table for which there is no comfortable room in anonymous memory stays in its file.
+    A table that is too large for the allowed share of anonymous memory stays in its file.
 
     Args:
         device: the GPU that reads managed memory; by default the current one.
 
     Raises:
-        MemoryError: managed memory is not to be had.
+        MemoryError: managed memory is unavailable.
     """
     begin, spec = time.perf_counter(), dataset.spec
     fits = kind == "managed" or has_room(spec, kind)
@@ -116,10 +116,10 @@ def load_table(
 
 
 def _filled(dataset: GraphDataset, memory: Memory, device: int | None) -> Tensor:
-    """The table in memory of its own: read from its file, or made there."""
+    """Return the table in memory of its own: read from its file, or generated there."""
     spec = dataset.spec
     if spec.hashed:
-        from gatherbench.datasets.hash_draw import fill  # numba, which takes its time to load
+        from gatherbench.datasets.hash_draw import fill  # numba, which is slow to load
 
         shape = (spec.num_nodes, spec.feature_dim)
         table = empty(shape, torch.float32, memory=memory, device=device)
@@ -135,7 +135,7 @@ def _filled(dataset: GraphDataset, memory: Memory, device: int | None) -> Tensor
 
 
 def file_of(dataset: GraphDataset) -> TableFile | None:
-    """Where the rows of the table lie on disk."""
+    """Return where the rows of the table are on disk."""
     if dataset.spec.hashed:
         return None
     mapped = dataset.features
@@ -143,10 +143,10 @@ def file_of(dataset: GraphDataset) -> TableFile | None:
 
 
 def dropped(file: Path) -> Reason | None:
-    """Have no page of the file in memory; why there are some.
+    """Drop the file's pages from memory; return why some remain.
 
     Raises:
-        OSError: the kernel does not tell what is in memory.
+        OSError: the kernel does not show which pages are in memory.
     """
     left = drop_pages(file)
     cause = f"{left} pages of {file} stay in memory: another process maps or locks them"

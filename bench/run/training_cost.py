@@ -13,21 +13,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 #: Heads of the hidden GAT layers, each ``hidden`` wide (DGL's and PyG's GAT examples use 8 × 8;
-#: the paper names none). The output layer has one.
+#: the paper gives no number). The output layer has one.
 GAT_HEADS = 4
 _FLOAT = 4  # bytes: features are widened to float32 on the device
 _INDEX = 8  # bytes: edges are int64
-#: Operations of forward, loss and backward, for each layer and beside them, as torch dispatches
+#: Operations of forward, loss and backward, for each layer and outside them, as torch dispatches
 #: them (views left out; the tests count them again).
 _OPERATIONS = {"sage": (28, -8), "gat": (71, -4)}
 #: The models whose operations are counted.
 COUNTED = tuple(_OPERATIONS)
-#: Of an Adam step, which torch takes over all parameters at once on a GPU.
+#: Operations of an Adam step, which torch does for all parameters at once on a GPU.
 _ADAM = 8
 
 
 class Counted(ABC):
-    """Beside ``nn.Module``: a model of one's own that says what a step of it asks of a GPU."""
+    """A base next to ``nn.Module``: a model of your own that declares a step's cost on a GPU."""
 
     @staticmethod
     @abstractmethod
@@ -38,9 +38,9 @@ class Counted(ABC):
         num_nodes: Sequence[float],
         num_edges: Sequence[float],
     ) -> TrainingCost:
-        """Of forward, backward and optimiser step on one minibatch; widths as the class is given.
+        """Return the cost of a whole step on one minibatch; widths as the class is given.
 
-        Linear in nodes and edges, but for ``launches``: an epoch's are asked for in one sum.
+        It is linear in nodes and edges, except ``launches``: an epoch's cost is one call.
 
         Args:
             num_nodes, num_edges: as of :func:`training_cost`.
@@ -49,7 +49,7 @@ class Counted(ABC):
 
 @dataclass(frozen=True, slots=True)
 class TrainingCost:
-    """What a training step asks of the GPU.
+    """The demands of a training step on the GPU.
 
     Attributes:
         operations: float32 operations; a multiply-add counts two.
@@ -72,7 +72,7 @@ def training_cost(
     num_nodes: Sequence[float],
     num_edges: Sequence[float],
 ) -> TrainingCost:
-    """The cost of forward, backward and optimiser step on one minibatch.
+    """Return the cost of forward, backward and optimiser step on one minibatch.
 
     Args:
         model: ``sage`` or ``gat``, as ``bench/run/models.py`` builds them.
@@ -81,7 +81,7 @@ def training_cost(
         num_edges: ``L`` counts from the seeds outwards.
 
     Raises:
-        ValueError: another model, or counts that do not belong together.
+        ValueError: another model, or counts that are inconsistent.
     """
     layers = len(num_edges)
     if model not in _OPERATIONS:
@@ -107,7 +107,7 @@ def training_cost(
 
 
 def _widths(model: str, in_dim: int, hidden: int, classes: int, layers: int) -> list[int]:
-    """How wide rows are before each layer and behind the last."""
+    """Return the width of rows before each layer and after the last."""
     inner = hidden * GAT_HEADS if model == "gat" else hidden
     return [in_dim, *[inner] * (layers - 1), classes]
 
@@ -115,7 +115,7 @@ def _widths(model: str, in_dim: int, hidden: int, classes: int, layers: int) -> 
 def _sage_layer(
     sources: float, targets: float, edges: float, wide: int, out: int, *, first: bool
 ) -> tuple[float, float]:
-    """Operations and bytes; the first layer has no gradient of its input to compute."""
+    """Return operations and bytes; the first layer needs no gradient of its input."""
     products = 2 * (2 * targets * wide * out)  # neighbours' mean and the target's own row
     messages = 3 * edges * wide + targets * wide  # select, write, read again and add up
     dense = 2 * targets * (wide + out)

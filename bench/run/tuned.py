@@ -1,9 +1,9 @@
-"""What a path has found beside a training, kept for the other processes of the run.
+"""Choices that a path tunes during training, kept for the other processes of the run.
 
-A choice that each process makes anew, from times that scatter, makes processes differ: of four
+If each process made a choice anew, from times that scatter, processes would differ: of four
 processes of one path one gathered on 16 threads at 31 GB/s, the others on 6 and 8 at 17 to 22. So
-it is made once on each machine, by the first case of a workload that asks, and kept with the run.
-A run that is resumed on another machine, or at another commit, finds it anew.
+it is made once on each machine, by the first case of a workload that needs it, and kept with the
+run. A run that is resumed on another machine, or at another commit, makes it anew.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gatherbench.bench.run.store import write_atomically
 from gatherbench.outside import read_json
 from gatherbench.strategies.base import Fetcher, SetupStep
 
-#: By what was asked, the fields of steps, as :func:`_fields` gives them.
+#: By the question, the fields of steps, as :func:`_fields` gives them.
 _FOUND = TypeAdapter(dict[str, list[tuple[str, str, FiniteFloat | None, str, str]]])
 _WRONG = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
@@ -31,9 +31,9 @@ _WRONG = (OSError, ValueError, KeyError, TypeError, AttributeError)
 def tuned_once(
     fetcher: Fetcher, job: Job, group: Alone, tune: Callable[[], list[SetupStep]]
 ) -> list[SetupStep]:
-    """What ``tune`` finds, or an earlier process has found; the path does so from now on.
+    """Return the result of ``tune``, or an earlier process's; the path uses it from now on.
 
-    Ranks of a machine do as the first of them. All tune where one does not know: steps of training
+    Ranks of a machine follow the first of them. All tune if one has no result: steps of training
     are made together.
     """
     if not fetcher.tuning:
@@ -42,7 +42,7 @@ def tuned_once(
     key = f"{job.case.workload.id}: {fetcher.tuning}"
     found = _kept(job).get(key)
     if all(group.gathered(found is not None)) and found is not None:
-        with suppress(*_WRONG):  # somebody else has written there
+        with suppress(*_WRONG):  # the file may have been changed by others
             return fetcher.recall([SetupStep(*step) for step in found])
     mine = tune()
     local = group.ranks.local_world if group.ranks else 1
@@ -65,7 +65,7 @@ def _made_by(job: Job) -> dict[str, str]:
 
 
 def _kept(job: Job) -> dict[str, list[Any]]:
-    """What earlier processes have found, by what they were asked; nothing where it is not ours."""
+    """Return earlier processes' results, by question; empty for another machine or commit."""
     file: Path | None = job.tuned
     try:
         kept = read_json(file) if file else {}

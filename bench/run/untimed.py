@@ -1,11 +1,11 @@
-"""What a case does after all that is timed: for the energy counter, and the disk.
+"""Work of a case after all that is timed: for the energy counter, and the disk.
 
-The GPU's energy counter wants windows of ten seconds. Where the measured epochs together do not
-fill one, whole epochs are run on until they do. Either way the rows of the stage ``energy`` say how
-many epochs the window held and how long it was; energy an epoch is derived when they are read.
+The GPU's energy counter needs windows of ten seconds. If the measured epochs together are shorter,
+further whole epochs run to fill one. Either way the rows of the stage ``energy`` give the window's
+epochs and length; readers derive the energy per epoch.
 
-Where the table is a file, the disk's own random reads stand beside those of the path. Of relational
-models, whose layers differ in what they hold at a time, a step's peak of memory is counted.
+If the table is a file, the disk's own random reads are measured for comparison with the path's. For
+relational models, whose layers differ in the memory they hold at a time, a step's peak is counted.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ ENERGY_STAGE = "energy"
 
 #: Reads in flight.
 DEPTH = 128
-#: Reads of a batch: filling and draining the queue then count little.
+#: Reads of a batch: enough that filling and draining the queue count little.
 _BATCH = 8 * DEPTH
 _ROOF_S = 0.3
 _READS, _TIME = ("fetch", "disk_roof_reads", "1"), ("fetch", "disk_roof_time", "s")
 
 
 def peak_of(work: Callable[[], object], device: torch.device) -> tuple[float, str]:
-    """Bytes of the device's memory that work takes at its most beyond what is there; the source.
+    """Return the peak bytes of the device's memory that work adds; and the source.
 
-    On a host those of torch's tensors: its allocator tells each of them to the profiler.
+    On a host it counts torch's tensors: its allocator reports each of them to the profiler.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -66,7 +66,7 @@ def peak_of(work: Callable[[], object], device: torch.device) -> tuple[float, st
 
 
 def row_of(reading: Reading, make: RowMaker, stage: str, epoch: int = -1) -> Row:
-    """A meter's reading as a row: a sensor that broke is ``failed``, one that lacks ``skipped``."""
+    """Return a meter's reading as a row; a broken sensor is ``failed``, an absent ``skipped``."""
     what = (stage, reading.metric, reading.unit)
     if reading.reason is None:
         return make.ok(*what, reading.value or 0.0, reading.source, epoch)
@@ -78,9 +78,9 @@ class EnergyBlock(Recorder):
     """A window around a case's measured epochs; without a GPU it does nothing.
 
     Args:
-        gpu: whose energy; ``None``: no GPU takes part.
-        shortest_s: how long further epochs are run, where the measured ones were too short.
-        run_on: whether they are; where not, the energy of a short window stays unknown.
+        gpu: the GPU that is metered; ``None``: no GPU takes part.
+        shortest_s: how long further epochs run, if the measured ones are too short.
+        run_on: whether they run; if not, the energy of a short window stays unknown.
     """
 
     def __init__(
@@ -100,21 +100,21 @@ class EnergyBlock(Recorder):
         make: RowMaker,
         gathered: Callable[[bool], list[bool]] = lambda mine: [mine],
     ) -> Iterator[Row]:
-        """The block's rows, after further epochs where ``epochs`` were too short a window.
+        """Return the block's rows, after further epochs if ``epochs`` were too short a window.
 
-        ``gathered`` tells what every rank that trains together wants: they go on together.
+        ``gathered`` collects every rank's need for more: ranks that train together continue alike.
         """
         if self._gpu is None:
             return
         readings, said = self.readings, "the measured epochs, from the first to the last"
-        # The counter is there, and only the window was too short for it.
+        # The counter exists; only the window was too short for it.
         short = any(
             one.metric == "gpu_energy" and one.reason is not None and one.reason.kind == "too_short"
             for one in readings
         )
         if self._run_on and any(gathered(short)):
             said = "further epochs, not timed: the measured ones were too short a window"
-            # Nothing here is timed, so sources of link traffic that block may be read too.
+            # This is not timed, so sources of link traffic that block may be read too.
             pcie = PcieMeter(self._gpu, timed=False)
             recorder, epochs = Recorder([pcie, GpuPowerMeter(self._gpu), WallClockMeter()]), 0
             with recorder:
@@ -129,15 +129,15 @@ class EnergyBlock(Recorder):
 
 
 def disk_roof(table: TableFile | None, make: RowMaker, seed: int) -> list[Row]:
-    """Random reads of a block, as ``fio`` makes them, and their time; or why there are none.
+    """Return rows of random reads of a block, as ``fio`` makes them, and their time; or why not.
 
-    No rows of a case without a file.
+    A case without a file has no such rows.
 
-    Past the page cache, by the engine that ``disk_direct`` would have. A path's own reads may be of
-    several blocks, and fewer at a time.
+    They bypass the page cache, by the engine that ``disk_direct`` would use. A path's own reads may
+    be of several blocks, and fewer at a time.
 
     Args:
-        seed: of the blocks' places; repeats that read the same ones might meet a disk's cache.
+        seed: of the blocks' places; repeats that read the same ones might hit a disk's cache.
     """
     if table is None:
         return []

@@ -1,9 +1,9 @@
-"""The process of one block: it does what the block says, and is gone when that is done.
+"""The process of one block: it does the block's work, and ends when that is done.
 
     python -m gatherbench.bench.run.worker RUNNER_PID    forks a process for each request
 
-A process of its own means that a crash, a CUDA error or a lack of memory costs one case, and that
-no strategy meets the allocator, the caches or the threads that another one left behind. Most of
+A separate process means that a crash, a CUDA error or a lack of memory costs one case, and that
+no strategy inherits the allocator, the caches or the threads of another one. Most of
 such a process's life would go into imports, so they are imported once, in the server that forks
 (:mod:`gatherbench.bench.run.fork_server`).
 """
@@ -40,7 +40,7 @@ def prepare_workload(block: Block, out: PartWriter) -> None:
 
 
 def do(block: Block) -> None:
-    """Do the block; on a full disk it ends with a status of its own."""
+    """Do the block; on a full disk exit with a status of its own."""
     try:
         with closing(PartWriter(block.part)) as out:
             match block.do:
@@ -68,14 +68,14 @@ def do(block: Block) -> None:
 
 def main(runner: int) -> None:
     """Import what a case needs, then fork a process for each request of ``runner``."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the runner's to answer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runner handles Ctrl-C
     die_with_parent(runner, signal.SIGTERM)
-    # Imports start no thread that a fork would lose, and leave CUDA alone, which no fork survives.
+    # Imports start no thread that a fork would lose, and leave CUDA alone, as forks break it.
     import numba
     import torch
 
     # PyG asks how torch was built. To answer, torch counts GPUs, which starts the driver, and no
-    # fork could use it then (pytorch #138453). PyG looks for MKL alone.
+    # fork could use it then (pytorch #138453). PyG looks only for MKL.
     mkl = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
     built = "" if mkl else "USE_MKL=OFF"
     with mock.patch.object(torch.__config__, "show", return_value=built):
