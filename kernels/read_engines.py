@@ -1,13 +1,13 @@
-"""Many reads of a file in flight at once: compiled loops over libc's ``pread`` and over io_uring.
+"""Keep many reads of a file in flight, by compiled loops over libc's ``pread`` and over io_uring.
 
-A disk answers a read after some 100 µs, and many reads in hardly more: what counts is how many are
-under way. Both loops take the same :class:`Reads`. Each read lands in a slot of aligned memory, and
-its rows are copied from there to where they belong while the slot is still in the caches; then the
-slot takes another read. So memory for the depth is all that is needed, however large a minibatch.
+A disk answers one read after some 100 µs, and many reads hardly later: the number of reads in
+flight counts. Both loops take the same :class:`Reads`. Each read lands in a slot of aligned memory,
+and its rows are copied from there to their places while the slot is still in the caches; then the
+slot takes another read. So the memory depends only on the depth, however large a minibatch is.
 
-The loops hold no lock (``nogil``), and know the C functions by their addresses, which are arguments
-and no constants: so numba can keep the compiled code on disk, and a test can hand in a function
-that fails. Integer arguments travel in registers, where one too many does no harm (x86-64, arm64).
+The loops hold no lock (``nogil``). They get the addresses of the C functions as arguments, not as
+constants: so numba can cache the compiled code on disk, and a test can pass a function that fails.
+Integer arguments travel in registers, where an extra one does no harm (x86-64, arm64).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from gatherbench.plugins import installing
 
 _CLOCK_MONOTONIC = 1
 _EINTR, _EAGAIN, _EBUSY = errno.EINTR, errno.EAGAIN, errno.EBUSY
-#: Reads that are worth another thread.
+#: The number of reads that is worth another thread.
 _READS_A_THREAD = 8
-#: A merged read grows to no more than this: the next begins there, maybe with the same block.
+#: The largest size of a merged read: the next begins there, maybe with the same block.
 MERGE_BYTES = 32 << 10
 #: More than any ``struct io_uring`` of liburing takes.
 _RING_BYTES = 4096
@@ -50,7 +50,7 @@ _RING_REMEDIES = {
 
 
 def _define_call(_typing: Any, _function: Any, _1: Any, _2: Any, _3: Any, _4: Any, _5: Any) -> Any:
-    """Call the C function at an address with five integers; what it returns, as an int64."""
+    """Call the C function at an address with five integers; return its result as an int64."""
 
     def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         i64 = ir.IntType(64)
@@ -76,19 +76,19 @@ class Libc(NamedTuple):
 
 
 def libc() -> Libc:
-    """Those of this process."""
+    """Return the addresses in this process."""
     names = "pread", "__errno_location", "clock_gettime"
     return Libc._make(_address(ctypes.CDLL(None), name) for name in names)
 
 
 class ReadPlan(NamedTuple):
-    """Read ``k`` brings rows ``starts[k]`` to ``starts[k + 1] - 1``.
+    """The reads for a minibatch: read ``k`` brings rows ``starts[k]`` to ``starts[k + 1] - 1``.
 
     Attributes:
-        order: which row is read when, int64 ``[B]``.
-        rows: the byte at which each begins in the file, int64 ``[B]``, in that order.
-        begins, sizes: of each read: bytes, whole blocks, int64 ``[R]``.
-        starts: int64 ``[R + 1]``.
+        order: the positions of the rows in reading order, int64 ``[B]``.
+        rows: the byte at which each row begins in the file, int64 ``[B]``, in that order.
+        begins, sizes: begin and size of each read, in bytes of whole blocks, int64 ``[R]``.
+        starts: the first row of each read, int64 ``[R + 1]``.
     """
 
     order: NDArray[np.int64]
@@ -99,10 +99,10 @@ class ReadPlan(NamedTuple):
 
 
 def plan_reads(ids: NDArray[np.int64], file: TableFile, block: int, merge: bool) -> ReadPlan:
-    """Which whole blocks to read for rows ``ids`` (int64 ``[B]``): one read a row.
+    """Plan the reads of whole blocks for rows ``ids`` (int64 ``[B]``): one read a row.
 
-    With ``merge`` rows are read in ascending order, and one whose blocks overlap or touch those of
-    the read before joins it, as long as that grows to no more than :data:`MERGE_BYTES`.
+    With ``merge`` rows are read in ascending order. A row whose blocks overlap or touch those of
+    the previous read joins it, up to :data:`MERGE_BYTES` in all.
     """
     order = np.argsort(ids) if merge else np.arange(len(ids))
     rows = file.offset + ids[order] * file.row_bytes
@@ -117,7 +117,7 @@ def plan_reads(ids: NDArray[np.int64], file: TableFile, block: int, merge: bool)
 def _merged(
     firsts: NDArray[np.int64], lasts: NDArray[np.int64], limit: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """``begins``, ``sizes`` and ``starts`` for rows that lie in these bytes, which ascend."""
+    """Return ``begins``, ``sizes`` and ``starts`` for rows that lie in these ascending bytes."""
     begins, ends = np.empty_like(firsts), np.empty_like(firsts)
     starts = np.empty(firsts.size + 1, np.int64)
     count = 0
@@ -133,18 +133,18 @@ def _merged(
 
 
 class Reads(NamedTuple):
-    """What is to be read, and where to.
+    """The reads to do, and where their rows go.
 
     Attributes:
         fd: the file, open with ``O_DIRECT``.
         plan: the reads.
-        places: to which row of the output each row goes, int64 ``[B]``.
-        row_bytes: of a row.
+        places: the row of the output for each row, int64 ``[B]``.
+        row_bytes: bytes of a row.
         out: the output, uint8 ``[M, row_bytes]``.
-        slots, slot_bytes: aligned memory, uint8, and how much of it each read in flight has.
-        latencies: how many reads took how long, int64 ``[LATENCY_BINS]``; added to.
-        failed: of the first failure: how many failed, which read, ``errno`` (0: too few bytes came)
-            and how many bytes came. int64 ``[4]``, zeros at first.
+        slots, slot_bytes: aligned memory, uint8, and the bytes of it for each read in flight.
+        latencies: a histogram of the reads' latencies to add to, int64 ``[LATENCY_BINS]``.
+        failed: the number of failures, and for the first one its read, ``errno`` (0: too few bytes
+            came) and the bytes that came. int64 ``[4]``, zeros at first.
     """
 
     fd: int
@@ -160,14 +160,14 @@ class Reads(NamedTuple):
 
 @njit(nogil=True, cache=True)
 def _now(clock: int, moment: NDArray[np.int64]) -> int:
-    """Nanoseconds; ``moment`` is room for a ``timespec``."""
+    """Return the monotonic clock in nanoseconds; ``moment`` is room for a ``timespec``."""
     _call(clock, _CLOCK_MONOTONIC, moment.ctypes.data, 0, 0, 0)
     return moment[0] * 1_000_000_000 + moment[1]
 
 
 @njit(nogil=True, cache=True)
 def latency_bin(nanoseconds: int) -> int:
-    """The bin of ``Fetcher.latencies``: four to a doubling, from 1 µs on."""
+    """Return the bin of ``Fetcher.latencies``: four bins per doubling, from 1 µs on."""
     if nanoseconds < 1000:
         return 0
     return min(math.floor(4 * math.log2(nanoseconds / 1000)) + 1, LATENCY_BINS - 1)
@@ -175,7 +175,7 @@ def latency_bin(nanoseconds: int) -> int:
 
 @njit(nogil=True, cache=True)
 def _finish(reads: Reads, k: int, slot: int, got: Any, error: Any, took: int) -> bool:
-    """Read ``k`` has ended with ``got`` bytes in ``slot``: count it and copy its rows."""
+    """Finish read ``k``, which brought ``got`` bytes to ``slot``: count it and copy its rows."""
     take(reads.latencies.ctypes.data + 8 * latency_bin(took), 1)
     begin, last = reads.plan.begins[k], reads.plan.starts[k + 1] - 1
     if got < reads.plan.rows[last] + reads.row_bytes - begin:
@@ -192,7 +192,7 @@ def _finish(reads: Reads, k: int, slot: int, got: Any, error: Any, took: int) ->
 def read_by_thread(reads: Reads, libc: Libc, counter: int, slot_counter: int) -> None:
     """Take reads, one at a time, from the int64 at ``counter`` until there are none.
 
-    Called from as many threads as reads shall be in flight; each takes a slot of its own.
+    As many threads call it as reads should be in flight; each takes a separate slot.
     """
     slot = reads.slots.ctypes.data + take(slot_counter, 1) * reads.slot_bytes
     moment, error = np.empty(2, np.int64), np.zeros(1, np.int32)
@@ -207,12 +207,12 @@ def read_by_thread(reads: Reads, libc: Libc, counter: int, slot_counter: int) ->
             memcpy(error.ctypes.data, _call(libc.errno, 0, 0, 0, 0, 0), 4)
         took = _now(libc.clock, moment) - began
         if not _finish(reads, k, slot, got, np.int64(error[0]), took):
-            take(counter, count)  # the others stop as well
+            take(counter, count)  # so the other threads stop as well
             return
 
 
 class Liburing(NamedTuple):
-    """Addresses of an open ring (``struct io_uring``), and of functions ``io_uring_…``."""
+    """The addresses of an open ring (``struct io_uring``), and of functions ``io_uring_…``."""
 
     ring: int
     get_sqe: int
@@ -225,14 +225,14 @@ class Liburing(NamedTuple):
 
 @njit(nogil=True, cache=True)
 def read_by_ring(reads: Reads, depth: int, uring: Liburing, libc: Libc) -> int:
-    """Keep ``depth`` reads in flight until all have ended; 0, or the ``errno`` of a broken ring.
+    """Keep ``depth`` reads in flight until all have ended; return 0 or a broken ring's ``errno``.
 
-    After a failure no other read begins, and those in flight are waited for: they write to slots.
+    After a failure no further read begins, but this waits for those in flight: they write to slots.
     """
     moment, ended = np.empty(2, np.int64), np.empty(2, np.int64)
     entries = np.empty(depth, np.int64)  # where the kernel's completions lie
     reading, began = np.empty(depth, np.int64), np.empty(depth, np.int64)
-    free = np.arange(depth)  # slots; those from free[in_flight] on
+    free = np.arange(depth)  # slots; those from free[in_flight] on are free
     in_flight, k, count, good = 0, 0, reads.plan.begins.shape[0], True
     while in_flight or (good and k < count):
         now = _now(libc.clock, moment)
@@ -271,7 +271,7 @@ _NAMES = [f"io_uring_{name}" for name in Liburing._fields[1:]]
 
 
 class ThreadEngine:
-    """A thread for each read in flight; used from one thread at a time."""
+    """Runs a thread for each read in flight; one thread at a time may use it."""
 
     name = "threads"
 
@@ -281,7 +281,7 @@ class ThreadEngine:
         self._pool = ThreadPoolExecutor(max(1, depth - 1), "gatherbench-gather")
 
     def run(self, reads: Reads) -> None:
-        """Returns when no read is in flight; what failed stands in ``reads.failed``."""
+        """Do the reads; return when none is in flight. ``reads.failed`` holds any failure."""
         slot = np.zeros(1, np.int64)
 
         def work(counter: NDArray[np.int64]) -> None:
@@ -290,8 +290,8 @@ class ThreadEngine:
         counter = np.zeros(1, np.int64)
         helpers = min(self._depth, -(-len(reads.plan.begins) // _READS_A_THREAD)) - 1
         pending = [self._pool.submit(work, counter) for _ in range(helpers)]
-        # This thread begins at once and does not wait for those that have not begun when all is
-        # done: in a busy process they may be late by several milliseconds.
+        # This thread begins at once. When all is done, it does not wait for threads that have not
+        # begun: in a busy process they may be late by several milliseconds.
         work(counter)
         for future in pending:
             if not future.cancel():
@@ -302,10 +302,10 @@ class ThreadEngine:
 
 
 class RingEngine:
-    """One thread, and io_uring; as :class:`ThreadEngine`.
+    """Reads by io_uring from one thread; used like :class:`ThreadEngine`.
 
     Raises:
-        OSError: liburing is not installed, or the kernel gives no ring; says why, and the remedy.
+        OSError: liburing is not installed, or the kernel gives no ring; with reason and remedy.
     """
 
     name = "io_uring"
@@ -324,7 +324,7 @@ class RingEngine:
         self._calls = Liburing(self._ring.ctypes.data, *addresses)
 
     def run(self, reads: Reads) -> None:
-        """As of threads; ``OSError`` where no read can be made at all."""
+        """Do the reads, as :meth:`ThreadEngine.run`; ``OSError`` if no read is possible at all."""
         if said := read_by_ring(reads, self._depth, self._calls, self._libc):
             raise OSError(said, f"io_uring_enter: {os.strerror(said)}")
 
@@ -333,9 +333,9 @@ class RingEngine:
 
 
 def _liburing() -> ctypes.CDLL:
-    """The system's liburing, as callers without its headers take it, or the package's.
+    """Load the system's liburing (the variant for callers without C headers) or the package's.
 
-    The package's own Python calls are of no use here: they take a ``bytearray``, which is not
+    The package's own Python calls do not help here: they take a ``bytearray``, which is not
     aligned, and each costs about as much as a read of a fast disk.
     """
     found = importlib.util.find_spec("liburing")
@@ -351,7 +351,7 @@ def _liburing() -> ctypes.CDLL:
 
 
 def open_engine(name: str, depth: int) -> tuple[ThreadEngine | RingEngine, str]:
-    """The engine ``name``, or threads and the reason why it cannot be had."""
+    """Open the engine ``name``; if that fails, return threads and the reason."""
     if name == RingEngine.name:
         try:
             return RingEngine(depth), ""

@@ -1,7 +1,7 @@
-"""The gather that every kernel and every strategy is compared with, and the comparison itself.
+"""The reference gather for every kernel and every strategy, and the comparison with it.
 
 It is as plain as a gather can be: it only has to be right. The comparison is by bytes: a NaN equals
-itself only if its payload survived, and -0.0 is not 0.0.
+itself only if its payload survived, and -0.0 differs from 0.0.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def reference_gather(table: Tensor, ids: Tensor) -> Tensor:
-    """The rows ``ids`` (``[B]``, int32 or int64) of ``table`` (``[N, D]``), a fresh ``[B, D]``."""
+    """Gather rows ``ids`` (``[B]``, int32 or int64) of ``table`` ``[N, D]`` to a new ``[B, D]``."""
     rows = table.new_empty((ids.numel(), table.shape[1]))
     if ids.numel():
         torch.index_select(byte_rows(table), 0, ids, out=byte_rows(rows))
@@ -21,16 +21,16 @@ def reference_gather(table: Tensor, ids: Tensor) -> Tensor:
 
 
 def byte_rows(table: Tensor) -> Tensor:
-    """``table`` ``[N, D]`` of any dtype as uint8 ``[N, row bytes]``, without a copy."""
+    """View ``table`` ``[N, D]`` of any dtype as uint8 ``[N, row bytes]``, without a copy."""
     return table.view(torch.uint8)
 
 
 def same_bytes(a: Tensor, b: Tensor, numbers: Sequence[int] | None = None) -> str | None:
-    """``None`` if the ``[B, D]`` tensors ``a`` and ``b`` are equal byte for byte.
+    """Compare the ``[B, D]`` tensors ``a`` and ``b`` byte for byte; return ``None`` if equal.
 
-    Otherwise a sentence that says what differs: dtype, shape, or the first row and column that do
-    and how many rows there are of them. The tensors may lie on any device and need not be
-    contiguous. ``numbers`` are what the rows are called in the sentence: by default 0, 1, 2, ...
+    Otherwise return a sentence that names the difference: dtype, shape, or the first row and column
+    that differ and the number of such rows. The tensors may lie on any device and need not be
+    contiguous. ``numbers`` are the names of the rows in the sentence: by default 0, 1, 2, ...
     """
     if a.dtype != b.dtype:
         return f"dtype {a.dtype} is not {b.dtype}"

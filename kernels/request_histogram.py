@@ -1,15 +1,15 @@
-"""The closed form of the request accounting: sector masks of a whole trace without running it.
+"""Compute the sector masks of a whole trace in closed form, for the request accounting.
 
 A warp instruction touches some lines of 128 B, and in each line some of its four sectors. This
-module counts (instruction, line) pairs by that four-bit mask: sectors, lines and requests follow
+module counts (instruction, line) pairs by that four-bit mask; sectors, lines and requests follow
 from it (``requests.py``). It follows ``gather.cu`` lane for lane, and the tests compare it with the
-loads that the kernel makes when it is run on the host.
+loads of the kernel when it runs on the host.
 
-One fact makes it fast. If no other row that the same warp reads shares a line with a row, the cost
-of the row depends on its address modulo 128 only, and in the flat mapping on the place of its first
-slot in the warp. Rows are counted by these two keys, and each pair is worked out once. Only
-instructions in which rows meet in a line are worked out one by one (in the flat mapping of rows
-shorter than a warp: all).
+One fact makes it fast. If a row shares no line with another row that the same warp reads, its cost
+depends only on its address modulo 128 and, in the flat mapping, on the place of its first slot in
+the warp. Rows are counted by these two keys, and each pair is computed once. Instructions in which
+rows share a line are computed one by one (in the flat mapping of rows shorter than a warp: all
+instructions).
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def mask_histogram(
     """Count the (instruction, line) pairs of a batch by sector mask: int64 ``[16]``.
 
     Args:
-        ids: ``[B]`` row ids in the order in which the kernel gets them.
+        ids: ``[B]`` row ids in the order of the kernel's input.
         row_bytes, stride: bytes of a row and from row to row.
         base: address of the table (only its value modulo 128 matters).
-        kept_lines: lines that a cache keeps from one instruction of a row to the next ones; what it
-            has of a line is not counted again. Not of rows that meet others in an instruction, nor
-            of the flat mapping, in which any may.
+        kept_lines: lines that a cache keeps from one instruction of a row to the next ones; their
+            sectors are not counted again. It does not apply to rows that share a line with others
+            in an instruction, nor to the flat mapping, where any row may.
     """
     slots, lanes = point.slots(row_bytes), min(point.lanes or WARP_LANES, WARP_LANES)
     shape = (SHIFTS.index(point.shift), point.width, row_bytes // point.width, slots, lanes)
@@ -74,7 +74,7 @@ def _over_tasks(
 ) -> npt.NDArray[np.int64]:
     """Sum ``work(begin, end, counts, job)`` over ``range(count)`` in steps, on every core.
 
-    int64 ``[16 + keys]``: by mask, then by key.
+    The result is int64 ``[16 + keys]``: counts by mask, then by key.
     """
 
     def task(begin: int) -> npt.NDArray[np.int64]:
@@ -85,14 +85,14 @@ def _over_tasks(
     begins, none = range(0, count, step), np.zeros(16 + keys, np.int64)
     if len(begins) < 2:
         return sum(map(task, begins), start=none)
-    # Not numba's count: to ask for it starts its OpenMP layer, which gives torch all cores back.
+    # Not numba's count: reading it starts its OpenMP layer, which gives torch all cores back.
     with ThreadPoolExecutor(available_cores()) as pool:
         return sum(pool.map(task, begins), start=none)
 
 
 @_jit
 def _touch(begin, end, lines, masks, n):  # type: ignore[no-untyped-def]
-    """Add the bytes ``[begin, end)`` to the lines of an instruction; returns their new number."""
+    """Add the bytes ``[begin, end)`` to the lines of an instruction; return their new number."""
     for line in range(begin >> 7, ((end - 1) >> 7) + 1):
         first = max(begin - (line << 7), 0) >> 5
         last = min(end - 1 - (line << 7), 127) >> 5
@@ -110,7 +110,7 @@ def _touch(begin, end, lines, masks, n):  # type: ignore[no-untyped-def]
 
 @_jit
 def _touch_slots(begin, end, address, offset, shift, width, units, lines, masks, n):  # type: ignore[no-untyped-def]
-    """Add the slots ``[begin, end)`` of the row at ``address``, as ``unit_of`` in gather.cu."""
+    """Add the slots ``[begin, end)`` of the row at ``address``, like ``unit_of`` in gather.cu."""
     if shift == _IDLE:
         begin, end = max(begin - offset, 0), min(end - offset, units)
     elif shift == _CIRCULAR:
@@ -131,7 +131,7 @@ def _touch_slots(begin, end, address, offset, shift, width, units, lines, masks,
 
 @_jit
 def _offset(address, phase, shift, width, units):  # type: ignore[no-untyped-def]
-    """``Row.shift`` in gather.cu; ``phase`` is 0 in the row mapping."""
+    """Compute ``Row.shift`` of gather.cu; ``phase`` is 0 in the row mapping."""
     if shift == _IDLE:
         return (address & 127) // width
     if shift == _CIRCULAR:
@@ -148,8 +148,8 @@ def _flush(masks, n, counts, weight):  # type: ignore[no-untyped-def]
 
 @_jit
 def _groups(begin, end, counts, job):  # type: ignore[no-untyped-def]
-    """The rows that a warp reads together: ``counts[16:]`` by residue where they share no line,
-    ``counts[:16]`` by mask where they might.
+    """Count rows that a warp reads together: in ``counts[16:]`` by residue if they share no line,
+    in ``counts[:16]`` by mask if they might.
     """
     ids, stride, base, shift, width, units, slots, lanes = job
     lines, masks = np.empty(_MAX_LINES, np.int64), np.empty(_MAX_LINES, np.int64)
@@ -180,7 +180,7 @@ def _groups(begin, end, counts, job):  # type: ignore[no-untyped-def]
 
 @_jit
 def _flat_short(begin, end, counts, job):  # type: ignore[no-untyped-def]
-    """Rows shorter than a warp: every instruction spans rows."""
+    """Count rows shorter than a warp, where every instruction spans several rows."""
     ids, stride, base, shift, width, units, slots, _lanes = job
     lines, masks = np.empty(_MAX_LINES, np.int64), np.empty(_MAX_LINES, np.int64)
     for index in range(begin, end):
@@ -199,10 +199,10 @@ def _flat_short(begin, end, counts, job):  # type: ignore[no-untyped-def]
 
 @_jit
 def _flat_phases(begin, end, counts, job):  # type: ignore[no-untyped-def]
-    """Rows of a warp or more: ``counts[16:]`` by residue and place of the first slot.
+    """Count rows of a warp or more in ``counts[16:]``, by residue and place of the first slot.
 
-    Where the end of a row and the beginning of the next, which one instruction reads, may share a
-    line, ``counts[:16]`` puts right that :func:`_rows_apart` counts the two apart.
+    One instruction may read the end of a row and the beginning of the next in a shared line:
+    ``counts[:16]`` then corrects :func:`_rows_apart`, which counts the two separately.
     """
     ids, stride, base, shift, width, units, slots, _lanes = job
     lines, masks = np.empty(_MAX_LINES, np.int64), np.empty(_MAX_LINES, np.int64)
@@ -230,9 +230,9 @@ def _flat_phases(begin, end, counts, job):  # type: ignore[no-untyped-def]
 
 @_jit
 def _leave_out_kept(lines, masks, n, kept, kept_masks, added):  # type: ignore[no-untyped-def]
-    """Take from the masks what the cache has, and put the rest there; the oldest line goes first.
+    """Remove cached sectors from the masks, and put the rest in the cache; the oldest line leaves.
 
-    Returns how many lines have been put there, the ``n`` of this instruction included.
+    Return how many lines have been put there, the ``n`` of this instruction included.
     """
     for i in range(n):
         at = 0
@@ -250,7 +250,7 @@ def _leave_out_kept(lines, masks, n, kept, kept_masks, added):  # type: ignore[n
 
 @_jit
 def _rows_apart(keys, counts, shift, width, units, slots, lanes, kept_lines):  # type: ignore[no-untyped-def]
-    """The instructions of one row, for each residue of its address and place of its first slot."""
+    """Count the instructions of one row, for each residue of its address and first slot."""
     kept, kept_masks = np.empty(kept_lines, np.int64), np.empty(kept_lines, np.int64)
     lines, masks = np.empty(_MAX_LINES, np.int64), np.empty(_MAX_LINES, np.int64)
     for key in range(keys.size):

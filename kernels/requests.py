@@ -1,9 +1,9 @@
-"""Request accounting: what the link sees of a gather, counted instead of guessed.
+"""Count the read requests that a gather sends over the link.
 
 A GPU that reads host memory in place sends read requests over the link, and each carries a header
-whatever its size. How many requests a batch costs, and how large they are, follows from the
-addresses that the lanes load; that is the paper's whole argument for alignment. This module turns
-addresses into counts, for one batch or a whole trace, on any machine.
+whatever its size. The number and size of a batch's requests follow from the addresses that the
+lanes load; that is the paper's whole argument for alignment. This module turns addresses into
+counts, for one batch or a whole trace, on any machine.
 
 The rule:
 
@@ -11,23 +11,23 @@ The rule:
    bytes are joined: a sector of 32 B that several lanes touch is fetched once (CUDA C++ Best
    Practices Guide, "Coalesced Access to Global Memory": as many 32-byte transactions as are
    necessary to service all of the threads of the warp).
-2. Sectors belong to lines of 128 B. Consecutive sectors that one instruction wants of one line
-   become one request; a request never crosses a line. (EMOGI, Min et al., PVLDB 14(2) 2020,
+2. Sectors belong to lines of 128 B. Consecutive sectors of a line that one instruction needs become
+   one request; a request never crosses a line. (EMOGI, Min et al., PVLDB 14(2) 2020,
    section 3: zero-copy reads reach the link as requests of 32, 64, 96 and 128 B, and a misaligned
    warp splits into two.)
-3. A run longer than ``max_request`` is cut into pieces of that size from its beginning. 128 is
-   what the papers observed; counters on newer GPUs suggest 64 B per read, so it is a parameter
-   that has to be measured and is never assumed.
-4. What the first-level cache still has of a row's last lines is not requested again by the row's
-   next instruction. Data paths declare requests so; what a kernel asks for is counted without it.
+3. A run longer than ``max_request`` is cut into pieces of that size from its beginning. The papers
+   observed 128 B; counters on newer GPUs suggest 64 B per read, so it is a parameter to measure,
+   never an assumption.
+4. Sectors of a row's last lines that are still in the first-level cache are not requested again by
+   the row's next instruction. Data paths declare requests so; a kernel's loads are counted without.
 
-What the rule leaves out: a row that two warps read at the same time; the order and merging of
-requests in the memory system; page tables; and the split of one wide load into quarter-warps,
-which might turn one request into two when a line is shared between the quarters. It is exact about
-what the kernel asks for, and a model of what the hardware makes of it.
+The rule leaves out: a row that two warps read at the same time; the order and merging of requests
+in the memory system; page tables; and the split of one wide load into quarter-warps, which might
+turn one request into two when a line is shared between the quarters. It is exact for the kernel's
+loads, and a model of the hardware's response.
 
-:func:`request_table` and :func:`requests_by_row_width` say what each launch policy costs. These are
-the numbers behind the figure of requests per row.
+:func:`request_table` and :func:`requests_by_row_width` return the cost of each launch policy, the
+numbers behind the figure of requests per row.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ COMPLETION_HEADER_BYTES = 20
 _SECTORS_PER_LINE = LINE_BYTES // SECTOR_BYTES
 #: Lines of its row that the first-level cache keeps for a warp: 128 KiB, the least of sm_80 and
 #: later (CUDA C++ Programming Guide, "Compute Capabilities"), over 64 warps. A row's lines follow
-#: each other, so they meet in no set. For our own policies any size from 4 on has the same counts.
+#: each other, so no two share a set. For this package's policies all sizes from 4 on count equally.
 KEPT_LINES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class RequestCounts:
-    """What a batch of ``rows`` rows costs on the link.
+    """The cost of a batch of ``rows`` rows on the link.
 
     Attributes:
         rows: rows gathered, repeats included.
-        sectors: sectors of 32 B, counted once for each warp instruction that wants them.
+        sectors: sectors of 32 B, counted once for each warp instruction that needs them.
         lines: lines of 128 B, counted likewise.
         requests: read requests by size in bytes; every size up to the largest is a key.
     """
@@ -75,11 +75,11 @@ class RequestCounts:
 
     @property
     def read_bytes(self) -> int:
-        """Payload on the link: all sectors, wanted bytes or not."""
+        """The payload on the link: whole sectors, unneeded bytes included."""
         return self.sectors * SECTOR_BYTES
 
     def link_bytes(self, header_bytes: int = COMPLETION_HEADER_BYTES) -> int:
-        """Payload and headers, one completion for each request."""
+        """Return payload and headers on the link, with one completion for each request."""
         return self.read_bytes + self.num_requests * header_bytes
 
 
@@ -99,18 +99,18 @@ def count_requests(
     grid's cap, the block's size and the loads in flight do not change the count.
 
     Args:
-        ids: ``[B]``, integers, in the order in which the kernel gets them.
+        ids: ``[B]``, integers, in the order of the kernel's input.
         row_bytes: bytes of a row.
         table_address: address of the table in bytes; only its value modulo 128 matters.
         max_request: the largest read request on the link: 32, 64, 96 or 128 B.
         row_stride: bytes from row to row where rows are padded; ``row_bytes`` if not given.
-        kept_lines: lines of a row that a cache between instructions keeps, :data:`KEPT_LINES` for
-            what reaches the link; 0 counts all that the kernel asks for.
+        kept_lines: lines of a row that a cache keeps between instructions: :data:`KEPT_LINES` to
+            count requests on the link, 0 to count all loads of the kernel.
 
     Raises:
-        ValueError: an id is negative, the batch is not one-dimensional, ``max_request`` is no
+        ValueError: an id is negative, the batch is not one-dimensional, ``max_request`` is not a
             size of a request, or ``point`` cannot read such a table.
-        TypeError: ids are no integers.
+        TypeError: ids are not integers.
     """
     from gatherbench.kernels.request_histogram import mask_histogram
 
@@ -143,7 +143,7 @@ def counts_of_masks(
 
 @cache
 def _requests_of_mask(largest: int) -> npt.NDArray[np.int64]:
-    """Requests of 1 to ``largest`` sectors that each mask becomes: int64 ``[16, largest]``."""
+    """Count each mask's requests of 1 to ``largest`` sectors: int64 ``[16, largest]``."""
     table = np.zeros((16, largest), np.int64)
     for mask in range(16):
         run = 0
@@ -158,7 +158,7 @@ def _requests_of_mask(largest: int) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class RequestRow:
-    """The counts of one policy on one row width. Ratios are derived from ``counts`` when read."""
+    """The counts of one policy for one row width; ratios are computed from ``counts``."""
 
     policy: Policy
     point: GridPoint
@@ -171,12 +171,12 @@ class RequestRow:
 
     @property
     def link_efficiency(self) -> float:
-        """Wanted bytes over all bytes on the link, sectors' spare bytes and headers included."""
+        """Needed bytes over all bytes on the link, with headers and unneeded bytes of sectors."""
         return self.counts.rows * self.row_bytes / self.counts.link_bytes()
 
 
 def uniform_ids(count: int = 1 << 18, num_rows: int = 2_449_029) -> npt.NDArray[np.int64]:
-    """``count`` ids drawn uniformly, always the same: the batch when no trace is given.
+    """Draw ``count`` ids uniformly, always the same: the batch when no trace is given.
 
     ``num_rows`` defaults to the nodes of ogbn-products (Open Graph Benchmark).
     """
@@ -204,7 +204,7 @@ def request_table(
     policies: Sequence[Policy] | None = None,
     ids: npt.NDArray[np.integer[Any]] | None = None,
 ) -> list[RequestRow]:
-    """One row for each policy (all by default) on rows of ``dim`` elements of ``item_bytes``.
+    """Return a row for each policy (default: all), for rows of ``dim`` elements of ``item_bytes``.
 
     Raises:
         ValueError: ``dim`` is below 1 or the batch is empty.
@@ -225,7 +225,7 @@ def requests_by_row_width(
     item_bytes: int = 4,
     policies: Sequence[Policy] | None = None,
 ) -> list[RequestRow]:
-    """The figure's data: every policy at every row width, on :func:`uniform_ids`.
+    """Return the figure's data: every policy at every row width, on :func:`uniform_ids`.
 
     ``row_bytes`` are multiples of ``item_bytes``.
     """

@@ -1,4 +1,4 @@
-"""A feature table in a file: where its rows begin, and how long they are."""
+"""Describe a feature table in a file: where its rows begin, and how long they are."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-#: Read by one thread at a time.
+#: Bytes that one thread reads at a time.
 _PIECE_BYTES = 16 << 20
-#: So many rows of a map are compared with its file.
+#: The number of a map's rows that are compared with its file.
 _COMPARED = 8
-#: Of how long reads of the disk took: up to 2^20 µs, about a second (``Fetcher.latencies``).
+#: Bins of the disk reads' latencies: up to 2^20 µs, about a second (``Fetcher.latencies``).
 LATENCY_BINS = 81
 
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """``num_rows`` rows of ``row_bytes`` bytes, one behind the other from byte ``offset`` on.
+    """``num_rows`` consecutive rows of ``row_bytes`` bytes each, from byte ``offset`` on.
 
-    The file stays as it is while a path reads it; it may end right behind the last row.
+    The file must not change while a path reads it; it may end right after the last row.
     """
 
     path: Path
@@ -34,16 +34,16 @@ class TableFile:
 
     @classmethod
     def of(cls, features: np.memmap[Any, Any]) -> TableFile:
-        """The file behind a map ``[N, D]``, as ``numpy.load(..., mmap_mode="r")`` gives it.
+        """Return the file of a map ``[N, D]``, as ``numpy.load(..., mmap_mode="r")`` makes it.
 
-        A name proves nothing: the kernel is asked what the rows are mapped from, and some of them
-        are compared.
+        The map's file name proves nothing: the kernel tells from which file the rows are mapped,
+        and some of them are compared.
 
         Raises:
-            TypeError: no map of a file.
+            TypeError: ``features`` is not a map of a file.
             ValueError: not two-dimensional, or not the whole rows in their order; or the file of
                 that name does not hold these rows: they are private to the process (mode ``c``), or
-                another file has taken its place, or it was cut short.
+                the file was replaced or cut short.
         """
         if not isinstance(features, np.memmap) or features.filename is None:
             kind = type(features).__name__
@@ -76,7 +76,7 @@ class TableFile:
             )
         some = np.unique(np.linspace(0, len(features) - 1, _COMPARED).astype(np.int64))
         same = np.array_equal(rows[some], np.asarray(features[some]).view(np.uint8))
-        # A look at a row maps megabytes around it, which would count as this process's memory.
+        # Touching a row maps megabytes around it, which would count as this process's memory.
         features._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
         if not same:
             raise ValueError(f"features: {path} holds other rows than the map of it: load it again")
@@ -84,15 +84,15 @@ class TableFile:
 
     @property
     def end(self) -> int:
-        """The byte behind the last row."""
+        """The byte after the last row."""
         return self.offset + self.num_rows * self.row_bytes
 
 
 def _mapped_from(address: int) -> tuple[tuple[str, str], int, bool]:
-    """What is mapped at ``address``: the file's device and inode, the byte in it that lies there,
-    and whether other maps of the file show what is written to it.
+    """Return the file mapped at ``address`` (device and inode), the byte of the file there, and
+    whether the map is shared, so that other maps of the file show writes to it.
 
-    The kernel calls a file alike in all lines of one list; ``stat`` may call its device otherwise.
+    The kernel names a file's device equally in all lines of one list; ``stat`` may differ.
     """
     for line in Path("/proc/self/maps").read_text("utf-8", "surrogateescape").splitlines():
         span, permissions, offset, device, inode = line.split(maxsplit=5)[:5]
@@ -103,9 +103,9 @@ def _mapped_from(address: int) -> tuple[tuple[str, str], int, bool]:
 
 
 def read_rows(file: TableFile, out: NDArray[np.uint8]) -> None:
-    """All rows into ``out`` (as many bytes), by a read on each core.
+    """Read all rows into ``out`` (of the same size in bytes), with a thread on each core.
 
-    Pages of a map would count as this process's own beside the memory that they are copied to.
+    Pages of a map would count as this process's memory, in addition to ``out``.
 
     Raises:
         OSError: the file cannot be read, or ends before its last row.

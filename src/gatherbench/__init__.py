@@ -1,11 +1,11 @@
 """gatherbench: benchmark and profile the ways of moving GNN node features to a GPU.
 
-The four rooms of the house are ``gatherbench.datasets``, ``gatherbench.kernels``,
+Its four subpackages are ``gatherbench.datasets``, ``gatherbench.kernels``,
 ``gatherbench.strategies`` and ``gatherbench.bench``. Importing this package loads none of
-them, so that ``gatherbench --help`` answers without torch or pandas. :func:`unified`, the way
-into one's own training code, :class:`UnifiedTensor`, :func:`empty`, :func:`shared_table` and
-:func:`load_run`, a run's measurements as data frames, are loaded when they are first asked for;
-what goes with PyTorch Geometric is in ``gatherbench.pyg``.
+them, so that ``gatherbench --help`` answers without torch or pandas. :func:`unified` (for your own
+training code), :class:`UnifiedTensor`, :func:`empty`, :func:`shared_table` and :func:`load_run` (a
+run's measurements as data frames) are loaded at first use; ``gatherbench.pyg`` is for PyTorch
+Geometric.
 """
 
 import os
@@ -21,11 +21,11 @@ __version__ = "0.1.0"
 
 
 def _keep_compiled_loops() -> None:
-    """Have numba keep what it compiles, and later executes, where nobody else can write.
+    """Make numba cache its compiled code, which it executes later, where only this user can write.
 
-    Beside their source, where numba keeps our loops first, whoever may write may write the source.
-    What is installed read-only has them in the user's cache. Where neither is to be had, a folder
-    of this process serves it and the processes that it starts, and goes with it.
+    By default numba caches loops next to their source: anyone who can write there can also change
+    the source. For a read-only installation it uses the user's cache. If neither works, a temporary
+    folder serves this process and the processes that it starts.
     """
     given = os.environ.get("NUMBA_CACHE_DIR")
     if not given and os.access(__path__[0], os.W_OK):
@@ -34,12 +34,12 @@ def _keep_compiled_loops() -> None:
     if not private_folder(Path(folder)):
         folder = _folder_of_this_process()
     os.environ["NUMBA_CACHE_DIR"] = folder
-    if "numba" in sys.modules:  # it has read its environment
+    if "numba" in sys.modules:  # it has already read its environment
         sys.modules["numba"].config.CACHE_DIR = folder
 
 
 def _folder_of_this_process() -> str:
-    import atexit  # all three seldom needed, and the command line is to answer at once
+    import atexit  # all three are rarely needed, and slow the command line
     import shutil
     import tempfile
 
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from gatherbench.kernels.managed_memory import empty
     from gatherbench.strategies.shared_table import shared_table
     from gatherbench.strategies.unified_tensor import UnifiedTensor, unified
-else:  # hidden from type checkers, which would then believe in any name
+else:  # hidden from type checkers, which would then accept any name
     _WHERE = {
         "UnifiedTensor": "gatherbench.strategies.unified_tensor",
         "empty": "gatherbench.kernels.managed_memory",
@@ -74,5 +74,5 @@ else:  # hidden from type checkers, which would then believe in any name
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(import_module(_WHERE[name]), name)
 
-    def __dir__() -> list[str]:  # for completion: all are there before they are loaded
+    def __dir__() -> list[str]:  # for completion: lists names that are not loaded yet
         return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""``python -m gatherbench``: the same program as the console script."""
+"""Run ``python -m gatherbench``, the same program as the console script."""
 
 from gatherbench.bench.cli import main
 

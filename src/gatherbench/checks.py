@@ -1,7 +1,7 @@
-"""What graphs, ids and tables in memory are, before a sampler or a loader trusts them.
+"""Check graphs, ids and tables in memory before a sampler or a loader uses them.
 
-One check for `PygNeighborSampler.from_data`, `FeatureLoader`, `unified` and the import, so that
-edges, ids and sizes are refused in the same words wherever they come in.
+`PygNeighborSampler.from_data`, `FeatureLoader`, `unified` and the import share these checks, so
+that each of them refuses edges, ids and sizes in the same words.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _MASKS = ("train_mask", "val_mask", "test_mask")
 
 
 def edges_of(graph: Any, num_nodes: int | None = None) -> Tensor:
-    """The edges of a PyG ``Data``, or of an ``edge_index`` (a tensor, an array, lists), int64
-    ``[2, E]`` on the CPU; row 0 holds the sources. Of a ``Data`` with ``adj_t`` they are its
+    """Return the edges of a PyG ``Data``, or of an ``edge_index`` (a tensor, an array, lists), as
+    int64 ``[2, E]`` on the CPU; row 0 holds the sources. For a ``Data`` with ``adj_t`` they are its
     entries, column by column of the adjacency, as `ToSparseTensor` orders them.
 
     Args:
-        num_nodes: how many nodes there are; by default what a ``Data`` says.
+        num_nodes: the number of nodes; by default that of the ``Data``.
 
     Raises:
-        ValueError: no edges were given, they are no whole numbers ``[2, E]``, one names a node
-            that is none, or the ``Data`` has several kinds of nodes.
+        ValueError: no edges were given, they are not whole numbers ``[2, E]``, one names a missing
+            node, or the ``Data`` has several kinds of nodes.
     """
     import torch
     from torch_geometric.data import Data, HeteroData
@@ -74,7 +74,7 @@ def edges_of(graph: Any, num_nodes: int | None = None) -> Tensor:
 
 
 def _entries(transposed: Any) -> Tensor:
-    """Sources and targets of ``adj_t``, torch's or torch_sparse's: its rows are the targets."""
+    """Return sources and targets of ``adj_t`` (torch's or torch_sparse's; its rows: targets)."""
     import torch
 
     if isinstance(transposed, torch.Tensor):
@@ -85,11 +85,11 @@ def _entries(transposed: Any) -> Tensor:
 
 
 def ids_of(ids: Any, num_nodes: int, what: str) -> Tensor:
-    """Node ids, int64 ``[n]`` on the CPU, from ids or a mask ``[num_nodes]``: a tensor, an array, a
-    list.
+    """Return node ids, int64 ``[n]`` on the CPU, from ids or a mask ``[num_nodes]``: a tensor, an
+    array, a list.
 
     Raises:
-        ValueError: another shape or dtype, or what is no node; names ``what``.
+        ValueError: a wrong shape or dtype, or a missing node; the error names ``what``.
     """
     import torch
 
@@ -113,9 +113,9 @@ def ids_of(ids: Any, num_nodes: int, what: str) -> Tensor:
 
 
 def sizes_of(data: Any) -> dict[str, int]:
-    """How many nodes a ``Data`` has, by each of its fields that has a row for every node.
+    """Return the number of nodes of a ``Data`` by each field that has a row for every node.
 
-    ``y`` is left out where it is one label for the graph, or one for each edge.
+    ``y`` is left out if it is one label for the graph, or one for each edge.
     """
     sizes: dict[str, int] = {"data.num_nodes": _num_nodes(data) or 0}
     edges = 0 if data.edge_index is None else data.edge_index.shape[-1]
@@ -127,11 +127,11 @@ def sizes_of(data: Any) -> dict[str, int]:
 
 
 def check_nodes(data: Any, features: int | None = None) -> int:
-    """How many nodes a ``Data`` has, whose every field agrees with that and with the features.
+    """Return the number of nodes of a ``Data``, on which all its fields and the features agree.
 
     Raises:
-        ValueError: they do not: PyG would take labels for those of the graph, and give each batch
-            all of them.
+        ValueError: they disagree: PyG would then treat labels as those of the graph, and give each
+            batch all of them.
     """
     rows = {} if features is None else {"features": features}
     remedy = "set data.num_nodes to the number of rows of the features, labels and masks"
@@ -139,7 +139,7 @@ def check_nodes(data: Any, features: int | None = None) -> int:
 
 
 def _num_nodes(data: Any) -> int | None:
-    """What PyG says; where it can but guess (the largest id and 1) it warns, and we compare."""
+    """Return PyG's number of nodes, without its warning for a guess, which callers compare."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         nodes = data.num_nodes
@@ -150,10 +150,10 @@ def _num_nodes(data: Any) -> int | None:
 
 
 def same_nodes(sizes: Mapping[str, int | None], remedy: str = "") -> int | None:
-    """The one number of nodes that all name who name one; ``None`` if nobody does.
+    """Return the one number of nodes on which all ``sizes`` agree; ``None`` if none has one.
 
     Raises:
-        ValueError: they name different ones; ends with the ``remedy``.
+        ValueError: they differ; the message ends with the ``remedy``.
     """
     made = {who: nodes for who, nodes in sizes.items() if nodes is not None}
     if len(set(made.values())) > 1:

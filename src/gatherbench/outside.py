@@ -1,8 +1,8 @@
-"""What comes from outside: texts that anybody may have written, files that may be anything.
+"""Handle input from outside: texts by any author, files of any kind.
 
-The words of an exception, the name of a file, a cell of a table may hold a terminal's escapes, half
-a character or a million lines. What stands where a file should may be a FIFO, whose reader waits
-for ever.
+An exception's message, a file's name or a table's cell may hold a terminal's escapes, half a
+character or a million lines. A path that should be a file may be a FIFO, whose reader waits for
+ever.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import stat
 from pathlib import Path
 from typing import Any
 
-#: Characters of a text.
+#: The most characters of a text.
 LONGEST = 2000
-#: Lists within lists of a JSON file.
+#: The most nested lists in a JSON file.
 _DEEPEST = 50
-#: A terminal's: colours and cursors, titles and links, and those of two characters.
+#: A terminal's escapes: colours and cursors, titles and links, and those of two characters.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
 
 
 def plain(said: object) -> str:
-    """The text in one printable line of at most :data:`LONGEST` characters; once is enough.
+    """Return the text as one printable line of at most :data:`LONGEST` characters; idempotent.
 
-    Lines are joined by ``|``, and escapes left out. What else cannot be printed is a replacement
-    character, and what was cut off an ellipsis.
+    Lines are joined by ``|``, and escapes left out. A replacement character stands for each other
+    unprintable character, an ellipsis for the cut part.
     """
     text = str(said)
     if len(text) <= LONGEST and text.isprintable():
@@ -43,7 +43,7 @@ def plain(said: object) -> str:
 
 
 def words_of(error: BaseException) -> str:
-    """``Type: message`` of an error, :func:`plain`, whatever its message does when it is asked."""
+    """Return ``Type: message`` of an error as :func:`plain` text, even if its message raises."""
     try:
         said = str(error)
     except Exception as failed:
@@ -52,7 +52,7 @@ def words_of(error: BaseException) -> str:
 
 
 def open_file(path: Path) -> io.BufferedReader:
-    """Open a file to be read.
+    """Open a file for reading.
 
     Raises:
         OSError: it cannot be read, or is a folder, a FIFO, a socket or a device.
@@ -61,7 +61,7 @@ def open_file(path: Path) -> io.BufferedReader:
 
 
 def _regular(path: str, flags: int) -> int:
-    descriptor = os.open(path, flags | os.O_NONBLOCK)  # nobody need write into a FIFO
+    descriptor = os.open(path, flags | os.O_NONBLOCK)  # a FIFO needs no writer
     kind = os.fstat(descriptor).st_mode
     if stat.S_ISREG(kind):
         return descriptor
@@ -72,26 +72,26 @@ def _regular(path: str, flags: int) -> int:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The file's content; for errors see :func:`open_file`."""
+    """Return the file's content; for errors see :func:`open_file`."""
     with open_file(path) as file:
         return file.read()
 
 
 def read_text(path: Path) -> str:
-    """The file's text.
+    """Return the file's text.
 
     Raises:
         OSError: as :func:`open_file`.
-        UnicodeDecodeError: it is no UTF-8.
+        UnicodeDecodeError: it is not UTF-8.
     """
     return read_bytes(path).decode()
 
 
 def parsed(text: bytes | str) -> Any:
-    """The value of a JSON text.
+    """Return the value of a JSON text.
 
     Raises:
-        ValueError: it is none, nested too deep, or has a number of thousands of digits.
+        ValueError: it is not JSON, nested too deep, or has a number of thousands of digits.
     """
     try:
         return json.loads(text)
@@ -100,7 +100,7 @@ def parsed(text: bytes | str) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """The value of a JSON file, its texts :func:`plain`.
+    """Return the value of a JSON file, with its texts made :func:`plain`.
 
     Raises:
         OSError: as :func:`open_file`.
@@ -110,10 +110,10 @@ def read_json(path: Path) -> Any:
 
 
 def cleaned(value: Any, depth: int = _DEEPEST) -> Any:
-    """A value of JSON with its texts :func:`plain`.
+    """Return a value of JSON with its texts made :func:`plain`.
 
     Raises:
-        ValueError: it has more than ``depth`` lists within lists, or a whole number of more than 64
+        ValueError: it has more than ``depth`` nested lists, or a whole number of more than 64
             bits.
     """
     match value:
@@ -131,7 +131,7 @@ def cleaned(value: Any, depth: int = _DEEPEST) -> Any:
 
 
 def fresh(path: Path) -> Path:
-    """The path as that of an empty file, whatever was there."""
+    """Make ``path`` an empty file, whatever was there, and return it."""
     path.unlink(missing_ok=True)
     path.touch()
     return path

@@ -1,15 +1,15 @@
-"""Strategies, datasets and meters of other people's packages, installed beside ours.
+"""Find strategies, datasets and meters of other installed packages.
 
-A package announces each as an entry point of one of our groups. Names are known from the installed
-metadata; a package is imported only when one of its names is asked for, or all are. What cannot be
-used is named with its package and the reason, and stops nothing else.
+A package registers each as an entry point of one of gatherbench's groups. Names are known from the
+installed metadata; a package is imported only when one of its names is requested, or all are. An
+unusable entry is reported with its package and the reason, and does not affect the others.
 
 **A data path** is a :class:`gatherbench.strategies.base.Strategy` and the ``Fetcher`` that it
-opens. Rows are those of the table, bit for bit, in the order of the ids, whatever dtype and width;
-``lookahead + 1`` fetches may be in flight, and ids be written over as soon as ``submit`` returns; a
-buffer that is filled again is a ``RowBuffer``, so that autograd hears of it; rows that were copied
-when the path opened are told by ``live = False``; a tensor that is kept is made with its device and
-dtype. ``gatherbench check NAME`` runs the conformance suite on it. In ``pyproject.toml``,
+opens. Rows equal those of the table, bit for bit, in the order of the ids, for any dtype and width.
+``lookahead + 1`` fetches may be in flight, and ids may change as soon as ``submit`` returns. A
+buffer that is reused is a ``RowBuffer``, so that autograd notices. A path that copies rows when it
+opens sets ``live = False``. A tensor that outlives the call is made with explicit device and dtype.
+``gatherbench check NAME`` runs the conformance suite on it. In ``pyproject.toml``,
 ``[project.entry-points."gatherbench.strategies"]`` has a line ``plain_rows = "module:PlainRows"``::
 
     from dataclasses import dataclass
@@ -52,8 +52,8 @@ dtype. ``gatherbench check NAME`` runs the conformance suite on it. In ``pyproje
             return PlainFetcher(features, device)
 
 **A meter** is a :class:`gatherbench.bench.meters.base.Meter` and is built without arguments. Its
-window lies around all of ours; a number that is not there has a ``Reason``, never a made-up 0. It
-declares its metrics and their units, in names that no other meter has. Its group is
+window encloses those of all built-in meters; a missing number has a ``Reason``, never a made-up 0.
+It declares its metrics and their units, in names that no other meter has. Its group is
 ``gatherbench.meters``::
 
     import resource
@@ -97,11 +97,11 @@ T = TypeVar("T")
 
 
 class PluginError(ValueError):
-    """Something of another package that cannot be used; names the package and the reason."""
+    """An entry of another package cannot be used; the message names the package and the reason."""
 
 
 class PluginWarning(RuntimeWarning):
-    """Something of another package is passed over; the message is all there is to say."""
+    """An entry of another package is skipped; the message has all details."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +117,12 @@ class Package:
 
 @dataclass(frozen=True)
 class Plugins(Generic[T]):
-    """The entry points of one group. Each is called what the thing that it loads is called.
+    """The entry points of one group. Each has the same name as the object that it loads.
 
     Attributes:
         group: e.g. ``gatherbench.strategies``.
-        checked: what an entry point loads, as something that can be used; raises anything if it
-            cannot.
-        ours: the names that are taken.
+        checked: turns the loaded object into a usable one; it raises any error if it cannot.
+        ours: returns the names that gatherbench itself uses.
     """
 
     group: str
@@ -131,22 +130,22 @@ class Plugins(Generic[T]):
     ours: Callable[[], Iterable[str]]
 
     def packages(self) -> dict[str, Package]:
-        """The names that are announced and not ours, in order, with their packages."""
+        """Return the names of other packages' entry points, in order, with their packages."""
         ours = set(self.ours())
         found = {e.name: _package(e) for e in reversed(_entries(self.group)) if e.name not in ours}
         return dict(sorted(found.items()))
 
     def load(self, name: str) -> T | None:
-        """What is announced as ``name``, or ``None`` where nothing is.
+        """Load the entry point ``name``; ``None`` if there is none.
 
         Raises:
-            PluginError: it cannot be used.
+            PluginError: the entry cannot be used.
         """
         entry = next((e for e in _entries(self.group) if e.name == name), None)
         return None if entry is None else self._load(entry)
 
     def usable(self) -> list[T]:
-        """Everything that can be used, by name. Warns once of each that cannot."""
+        """Load all usable entry points, by name; warn once about each unusable one."""
         taken, made = set(self.ours()), []
         for entry in _entries(self.group):
             try:
@@ -164,7 +163,7 @@ class Plugins(Generic[T]):
             if found.name != entry.name:
                 raise ValueError(f"it calls itself {found.name!r}")
             require_read_back(found.name)
-        except (Exception, SystemExit) as error:  # anything may happen in somebody else's code
+        except (Exception, SystemExit) as error:  # other packages' code may raise anything
             raise _fault(entry, words_of(error)) from error
         checked: T = found
         return checked
@@ -174,7 +173,7 @@ def require_read_back(*words: str) -> None:
     """Refuse words that pandas reads as a missing value: a table's rows of that name would vanish.
 
     Raises:
-        ValueError: one is such a word; names it.
+        ValueError: one is such a word; the error names it.
     """
     import pandas as pd
 
@@ -186,9 +185,9 @@ def require_read_back(*words: str) -> None:
 
 
 def nearest(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """``"; did you mean 'x'?"`` for the known word that is like ``word``, else nothing.
+    """Return ``"; did you mean 'x'?"`` for the known word that is like ``word``, else ``""``.
 
-    Those of which it is a part between hyphens are likelier than those that are spelt alike.
+    Words that contain it as a part between hyphens come before words with a similar spelling.
     """
     known = list(known)
     close = [one for one in known if str(word) in str(one).split("-")]
@@ -197,7 +196,7 @@ def nearest(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:
 
 
 def installing(extra: str) -> str:
-    """The command that adds an extra: no registry has this package, so it names the checkout."""
+    """Return the command that adds an extra, for a checkout: no registry has this package."""
     root = Path(__file__).resolve().parents[2]
     where = root if (root / "pyproject.toml").is_file() else "CHECKOUT"
     return f"pip install {shlex.quote(f'{where}[{extra}]')}"
@@ -205,7 +204,7 @@ def installing(extra: str) -> str:
 
 @functools.cache
 def _entries(group: str) -> tuple[EntryPoint, ...]:
-    """By name, and where two packages announce one name, by package."""
+    """Return a group's entry points, sorted by name and then by package."""
     found = importlib.metadata.entry_points(group=group)
     return tuple(sorted(found, key=lambda entry: (entry.name, str(_package(entry)))))
 

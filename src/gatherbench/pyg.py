@@ -1,4 +1,4 @@
-"""What goes with PyTorch Geometric: its sampler's semantics at our speed, and loaders with rows."""
+"""For PyTorch Geometric: a fast sampler with PyG's semantics, and loaders that fetch rows."""
 
 from gatherbench.bench.sampling.pyg import PygNeighborSampler as NeighborSampler
 from gatherbench.strategies.pyg_features import FeatureLoader

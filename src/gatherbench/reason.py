@@ -1,4 +1,4 @@
-"""Why a number is absent: an object in code, and one text where it is shown."""
+"""Explain why a number is absent: by an object in code, and by one text where it is shown."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ Kind = Literal[_Lacking, "too_short", "failed", "unknown", "not_applicable"]
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """What is so (``cause``), and what would change it (``remedy``; empty: nothing known)."""
+    """The ``cause`` of a missing number, and what would change it (``remedy``; empty: unknown)."""
 
     kind: Kind
     cause: str
     remedy: str = ""
 
     def __str__(self) -> str:
-        """As rows and tables have it: ``kind: cause; remedy``, in one printable line."""
+        """Return the text for rows and tables: ``kind: cause; remedy``, in one printable line."""
         return plain(f"{self.kind}: {self.cause}" + (f"; {self.remedy}" if self.remedy else ""))
 
 
 def unsupported(cause: str, remedy: str = "") -> Reason:
-    """This machine, its software or this path has no such thing."""
+    """Return the reason that this machine, its software or this path lacks something."""
     return Reason("unsupported", cause, remedy)
 
 
 def kind_of(said: str) -> str:
-    """The kind of a reason in words, as rows have it; empty: it has none."""
+    """Return the kind of a reason from its text in a row; empty if it has none."""
     return next((kind for kind in get_args(Kind) if said.startswith(f"{kind}: ")), "")
 
 
 class ReasonError(Exception):
-    """An error that is the reason for a missing number."""
+    """An error that gives the reason for a missing number."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(str(reason))

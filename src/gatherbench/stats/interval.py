@@ -1,14 +1,14 @@
-"""A ratio from repeats: its value, and an interval that covers the truth.
+"""Compute a ratio from repeats: its value and its confidence interval.
 
-The unit of evidence is the *repeat*, a process of its own: epochs within one process are alike, and
-more of them do not tell how much processes differ. A series therefore has one number a repeat, the
+The unit of evidence is the *repeat*, a separate process: epochs within one process are alike, and
+more of them do not show how much processes differ. So a series has one number per repeat, the
 logarithm of its median epoch. Every statement about series is a sum of means of such logarithms.
 
-Where paths took turns in one process, what they share (how fast that process is, and that block)
-falls out of their ratio. Such series are paired: within a block, then the mean over the blocks of a
-process is its one number, and the interval that of these means over processes. So it holds that a
-path may fare otherwise in one process than in the next, which no number of blocks tells.
-How often the interval covers was simulated (``stats/NOTES.md``).
+If paths took turns in one process, their common factors (the speed of that process and block)
+cancel in the ratio. Such series are paired within a block; the mean over the blocks of a process is
+its one number, and the interval is that of these means over processes. So the interval includes
+that a path's speed differs between processes, which no number of blocks shows. Its coverage was
+simulated (``stats/NOTES.md``).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import stdtr, stdtrit
 
-#: Share of the intervals that cover the truth (with two repeats: at least that share).
+#: The share of intervals that contain the true value (with two repeats: at least that share).
 CONFIDENCE = 0.95
 
-#: Of which the exponential still is a number.
+#: The largest logarithm whose exponential is finite, rounded down.
 _LARGEST_LOG = 700.0
 
 #: The logarithm of each block, by process and number of the block.
@@ -32,7 +32,7 @@ Blocks = Mapping[float, Mapping[int, float]]
 
 
 class Logs(tuple[float, ...]):
-    """The logarithm of each repeat's median epoch; ``blocks``: those of paths that took turns."""
+    """The logarithms of the repeats' median epochs; ``blocks``: those of blocks taken in turns."""
 
     blocks: Blocks
 
@@ -48,12 +48,12 @@ Factor = tuple[int, ArrayLike]
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A value between its bounds. With one repeat nothing bounds it: 0 to infinity.
+    """A value and its confidence interval. With one repeat the interval is 0 to infinity.
 
     Attributes:
-        value: geometric mean over the repeats; a product or ratio of such.
+        value: the geometric mean over the repeats, or a product or ratio of such means.
         low, high: its 95 % interval.
-        repeats: of the factor that has the fewest.
+        repeats: the repeats of the factor that has the fewest.
         chance: how often equal series would differ so much (two-sided p of a ratio of 1).
     """
 
@@ -65,33 +65,33 @@ class Interval:
 
     @property
     def half_width(self) -> float:
-        """How far the upper bound lies above the value, as a share of it."""
+        """The distance from the value to the upper bound, as a share of the value."""
         return self.high / self.value - 1
 
     @property
     def ends(self) -> tuple[float, float, float]:
-        """Value, low and high; NaN for bounds that one repeat does not give."""
+        """The value, low and high; NaN for the bounds of a single repeat."""
         known = math.isfinite(self.high)
         return (self.value, *((self.low, self.high) if known else (math.nan, math.nan)))
 
     @property
     def inverse(self) -> Interval:
-        """Of the reciprocal."""
+        """The interval of the reciprocal."""
         high = 1 / self.low if self.low else math.inf
         return Interval(1 / self.value, 1 / self.high, high, self.repeats, self.chance)
 
 
 def interval_of(*factors: Factor) -> Interval:
-    """The product of geometric means, each with exponent 1 or -1, and its 95 % interval.
+    """Compute the product of geometric means, each with exponent 1 or -1, and its 95 % interval.
 
-    One factor: Student's interval of a mean of logarithms. Several: Welch's, with Satterthwaite's
-    degrees of freedom (B. L. Welch, Biometrika 34, 1947), since series differ in their spread. With
-    two repeats in a factor that estimate is too unsure to be used: one degree of freedom is then
-    assumed, which covers in more than 95 %. Series that took turns in the same processes are one
-    factor first, paired within their blocks.
+    For one factor it is Student's interval of a mean of logarithms; for several it is Welch's, with
+    Satterthwaite's degrees of freedom (B. L. Welch, Biometrika 34, 1947), since series differ in
+    their spread. If a factor has only two repeats, that estimate is too uncertain: one degree of
+    freedom is then assumed, which covers more than 95 %. Series that took turns in the same
+    processes first become one factor, paired within their blocks.
 
     Raises:
-        ValueError: a factor without a value.
+        ValueError: a factor has no value.
     """
     centre, variance, weighted, counts = 0.0, 0.0, 0.0, []
     for exponent, values in _independent(factors):
@@ -101,7 +101,7 @@ def interval_of(*factors: Factor) -> Interval:
         counts.append(logs.size)
         centre += exponent * float(logs.mean())
         if logs.size > 1:
-            # Values that are equal up to rounding have no variance.
+            # Values that are equal up to rounding count as having no variance.
             part = float(logs.var(ddof=1)) / logs.size
             variance += part
             weighted += part**2 / (logs.size - 1)
@@ -118,7 +118,7 @@ def interval_of(*factors: Factor) -> Interval:
 
 
 def _independent(factors: Sequence[Factor]) -> Iterator[Factor]:
-    """The factors; those that took turns in the same processes as one."""
+    """Yield the factors, with those that took turns in the same processes joined into one."""
     groups: list[tuple[list[Factor], dict[float, dict[int, float]]]] = []
     for factor in factors:
         exponent, logs = factor
@@ -128,7 +128,7 @@ def _independent(factors: Sequence[Factor]) -> Iterator[Factor]:
         mine = {p: {b: exponent * x for b, x in of.items()} for p, of in logs.blocks.items()}
         for number, (members, theirs) in enumerate(groups):
             shared = _summed(mine, theirs)
-            # Of a single process in common nothing is known but within it.
+            # A single common process gives evidence only about that process.
             if len(shared) > 1 or len(shared) == len(mine) == len(theirs) == 1:
                 groups[number] = [*members, factor], shared
                 break
@@ -139,7 +139,7 @@ def _independent(factors: Sequence[Factor]) -> Iterator[Factor]:
 
 
 def _summed(one: Blocks, other: Blocks) -> dict[float, dict[int, float]]:
-    """The sums of the blocks that both have."""
+    """Add up the blocks that both have."""
     found = {
         process: {
             block: x + other[process][block] for block, x in of.items() if block in other[process]
@@ -151,5 +151,5 @@ def _summed(one: Blocks, other: Blocks) -> dict[float, dict[int, float]]:
 
 
 def _means(blocks: Blocks) -> ArrayLike:
-    """The mean of each process."""
+    """Return the mean of each process."""
     return [float(np.mean(list(of.values()))) for of in blocks.values()]

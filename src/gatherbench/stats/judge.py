@@ -1,22 +1,22 @@
-"""The one rule for every verdict on a difference.
+"""Decide every verdict on a difference by one rule.
 
-With t the smallest difference that matters, for the ratio of one cost (a time) to another:
+Let t be the smallest difference that matters. For the ratio of one cost (a time) to another:
 
 ==========  =====================================================
 SLOW        the whole interval lies above 1 + t
 FAST        the whole interval lies below 1 / (1 + t)
 SAME        the whole interval lies between the two
-AMBIGUOUS   neither: more repeats would tell
+AMBIGUOUS   otherwise: more repeats are needed
 ==========  =====================================================
 
-On a GPU there is none of these between two paths for both of which issuing bounds the epoch
-(:mod:`gatherbench.bench.read.issuing`): their word is HOST-BOUND.
+On a GPU two paths whose epochs are both limited by issuing work
+(:mod:`gatherbench.bench.read.issuing`) get the word HOST-BOUND instead.
 
-Where many are compared at once, one of them may look slower by chance: SLOW and FAST then also ask
-that less than 5 % of such families would show so large a difference if nothing differed
+If many paths are compared at once, one of them may look slower by chance. SLOW and FAST then also
+require that less than 5 % of such families would show so large a difference if nothing differed
 (Bonferroni).
 
-In sentences paths that are SAME or AMBIGUOUS are *too close to separate*.
+Sentences call paths that are SAME or AMBIGUOUS *too close to separate*.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike
 from gatherbench.stats.interval import CONFIDENCE, Interval, interval_of
 
 Word = Literal["SAME", "FAST", "SLOW", "AMBIGUOUS"]
-#: Of two paths of one run.
+#: The verdicts on two paths of one run.
 PathWord = Word | Literal["HOST-BOUND"]
 Name = TypeVar("Name")
 
@@ -42,7 +42,7 @@ THRESHOLD = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A ratio with its interval, what to make of it, and why, in words."""
+    """A ratio with its interval, the verdict on it, and the reason in words."""
 
     interval: Interval
     word: Word
@@ -57,13 +57,13 @@ def judge(
     family: int = 1,
     busy: str = "",
 ) -> Judgement:
-    """The verdict on a ratio of new to base.
+    """Return the verdict on a ratio of new to base.
 
     Args:
-        family: how many are judged at once.
-        more_is_better: of the values, as of a rate; FAST is then above.
-        busy: says beside which side there was other work: being faster proves nothing then, and
-            being slower has to be looked into.
+        family: the number of ratios that are judged at once.
+        more_is_better: true for values such as a rate; FAST is then above.
+        busy: the side that was measured while other work ran: then a faster result proves nothing,
+            and a slower one needs a check.
     """
     cost = ratio.inverse if more_is_better else ratio
     slow, fast = 1 + threshold, 1 / (1 + threshold)
@@ -89,12 +89,12 @@ def judge(
 
 
 def between(ratio: Interval, *, host_bound: bool) -> PathWord:
-    """The word for the epochs of one path over another's; whether the host bounds both."""
+    """Return the word for the ratio of two paths' epochs; ``host_bound``: the host limits both."""
     return "HOST-BOUND" if host_bound else judge(ratio).word
 
 
 def ratio_of(one: ArrayLike, other: ArrayLike) -> Interval:
-    """One series over another, each by the logarithm of its repeats' values."""
+    """Compute the ratio of two series, each given as the logarithms of its repeats' values."""
     return interval_of((1, one), (-1, other))
 
 
@@ -103,9 +103,9 @@ def shortest(
     over: Callable[[ArrayLike, ArrayLike], Interval] = ratio_of,
     host_bound: Collection[Name] = (),
 ) -> tuple[Name, dict[Name, PathWord]]:
-    """Who takes the least time, and how each of the others compares with it.
+    """Return the path with the least time, and the word for each of the others against it.
 
-    ``host_bound``: whose epochs the host bounds by issuing them.
+    ``host_bound``: the paths whose epochs are limited by the host's issuing.
     """
     bound = {*host_bound}
     leader = min(times, key=lambda name: float(np.asarray(times[name]).mean()))
@@ -118,7 +118,7 @@ def shortest(
 
 
 def word_of(low: float, high: float, threshold: float = THRESHOLD) -> Word:
-    """The word for a ratio of costs between these ends, however they were come by."""
+    """Return the word for a ratio of costs with these bounds, whatever their source."""
     slow, fast = 1 + threshold, 1 / (1 + threshold)
     if low > slow:
         return "SLOW"
@@ -128,12 +128,12 @@ def word_of(low: float, high: float, threshold: float = THRESHOLD) -> Word:
 
 
 def is_open(low: float, high: float) -> bool:
-    """Whether a ratio with these ends, NaN of one repeat, is not decided."""
+    """Tell whether a ratio with these bounds (NaN for one repeat) is undecided."""
     return word_of(low, high) == "AMBIGUOUS"
 
 
 def judge_exactly(base: float, new: float, *, more_is_better: bool = False) -> Judgement:
-    """The verdict on values that are computed: any difference beyond rounding counts."""
+    """Return the verdict on computed values: any difference beyond rounding counts."""
     how = "computed, not measured: compared exactly"
     if math.isclose(base, new, rel_tol=1e-9):
         return Judgement(Interval(1.0, 1.0, 1.0, 1), "SAME", how)
