@@ -99,7 +99,7 @@ def reporter(
         noisy += beside
         if beside and noisy == FEW:
             out.print(
-                f"[yellow]{FEW} of {done} cases ran beside other work on this machine.[/] Their"
+                f"[yellow]{FEW} of {done} cases ran while other work had this machine.[/] Their"
                 " epochs are slower and differ more: comparisons find less, and a run until it is"
                 " precise takes up to twice the repeats. Ctrl-C ends it and keeps what there is;"
                 f" on a quiet machine go on with: {again(run)}",

@@ -192,7 +192,7 @@ def _measured(run: Run) -> dict[str, dict[str, Any]]:
         drawn = rows[rows["sample_s"].notna()]
         quiet = drawn[~drawn["noisy"]]
         remark = _WAITED if run.sampler_workers else _SAMPLING[run.drawn]
-        remark += ", beside other work" * quiet.empty
+        remark += ", while other work ran" * quiet.empty
         counted = (drawn if quiet.empty else quiet)["sample_s"]
         found[str(workload)] = {
             "sample_s": counted.median() if len(drawn) else None,

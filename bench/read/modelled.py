@@ -87,7 +87,7 @@ def summarise(run: Run) -> pd.DataFrame:
     Columns: those of :func:`gatherbench.bench.read.derive.epoch_times` (s), and ``fetch``,
     ``train``, ``all_reduce``, ``wait`` (s; ``train`` holds the last two), ``cpu`` (core-seconds),
     ``rate`` (B/s), ``speedup`` with its 95 % interval, ``speedup_low`` and ``speedup_high``,
-    ``other`` (cores that other work had beside the worst repeat that counts), ``disturbed`` (the
+    ``other`` (cores that other work had beside the worst repeat that counts), ``noisy`` (the
     same where there was too much beside every repeat); NaN where there is none, the rate also where
     fetches run ahead of the training. ``repeats`` count; ``noisy`` were noisy, of which
     ``left_out`` do not count as there were quiet ones. A modelled epoch is as noisy as what it
@@ -118,7 +118,7 @@ def summarise(run: Run) -> pd.DataFrame:
     summary["left_out"] = counts["used", "count"] - counts["used", "sum"]
     summary["noisy"] = counts["noisy", "sum"]
     summary["other"] = run.ended[run.ended["used"]].groupby(SERIES)["other_cores"].max()
-    summary["disturbed"] = pd.Series(noisy_and_modelled(run), dtype=float).reindex(summary.index)
+    summary["noisy"] = pd.Series(noisy_and_modelled(run), dtype=float).reindex(summary.index)
     ahead = run.declared[run.declared["declared_lookahead"] > 0].reset_index()
     summary = summary.rename(columns={"payload_rate": "rate"}).reset_index()
     named = pd.MultiIndex.from_frame(summary[SERIES[:3]])

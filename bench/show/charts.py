@@ -26,7 +26,7 @@ from gatherbench.bench.read.units import bytes_in_words, quantity
 from gatherbench.bench.run.rows import SERIES, Key
 from gatherbench.bench.run.store import RunStore
 from gatherbench.bench.show.drawing import EMPTY, Chart, draw
-from gatherbench.bench.show.looks import DISTURBED, UNDECIDED, explained
+from gatherbench.bench.show.looks import NOISY, UNDECIDED, explained
 from gatherbench.bench.show.provenance import modelled_for, provenance, warnings_of
 from gatherbench.bench.show.table import with_kind
 from gatherbench.stats.judge import is_open
@@ -138,7 +138,7 @@ def _sorted(names: Mapping[Names, Any]) -> list[Names]:
 def _marks(run: Run, row: Fields, ratio: bool) -> str:
     """Return the marks after a number: a noisy series, or a ratio that decides nothing."""
     key = Key(*(str(row[name]) for name in SERIES))
-    marks = DISTURBED * (key in noisy_and_modelled(run))
+    marks = NOISY * (key in noisy_and_modelled(run))
     if not ratio:
         return marks
     over = baseline(run)

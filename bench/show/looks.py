@@ -34,10 +34,10 @@ PALETTE = MappingProxyType(
 FAINT = "#666666"
 MODEL_HATCH = "////"
 #: Marks after a number, in tables and in pictures.
-DISTURBED, UNDECIDED = "!", "?"
+NOISY, UNDECIDED = "!", "?"
 MARKS = MappingProxyType(
     {
-        DISTURBED: "there was other work beside every repeat",
+        NOISY: "other work ran during every repeat",
         UNDECIDED: "not decided: the ratio's 95 % interval does not tell a difference of"
         f" {THRESHOLD:.0%} from none, or there was other work",
     }

@@ -41,7 +41,7 @@ def warnings_of(run: Run) -> list[str]:
     """Return warnings for the run's charts: no GPU took part, or the host was busy."""
     said = [] if run.has_gpu else ["Host memory only: no GPU and no PCIe link took part"]
     if noisy_series(run):  # else only clean repeats count
-        said.append(f"Disturbed: {noise(run)}; measure again on an idle machine")
+        said.append(f"Noisy: {noise(run)}; measure again on an idle machine")
     return said
 
 

@@ -46,6 +46,7 @@ def test_zero_copy_sends_ids_and_reads_rows(name, params, read):
         gpu_link_read_bytes=read,
         gpu_memory_bytes=1600 - read,  # the repeat
         gpu_page_visits=1,
+        gpu_share=0.1 if name == "async_zero_copy" else 0.0,  # the paper's 10 %
     )
 
 

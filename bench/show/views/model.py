@@ -196,7 +196,7 @@ def _rests_on(run: Run) -> Iterator[str]:
     """Describe what modelled epochs take from the run's own machine, in a sentence each."""
     if borrows(run, "sample"):
         lent = modelled_from_noisy(run)
-        beside = ", beside other work throughout, so no ratio is given" * bool(lent)
+        beside = ", while other work ran throughout, so no ratio is given" * bool(lent)
         shares = (run.predicted["sample_s"] / run.predicted["epoch_s"]).dropna()
         low, high = (f"{share:.0%}" for share in shares.agg(["min", "max"]))
         yield (

@@ -139,7 +139,7 @@ def test_what_is_borrowed_comes_from_cases_without_other_work(tmp_path, profile)
     assert all(everywhere[name] > quiet[name] for name in CASES)
     for one, said in ((run, False), (some, False), (beside(CASES), True)):
         sources = [row.source for row in predict(one, profile)]
-        assert any("not scaled, beside other work" in text for text in sources) is said
+        assert any("not scaled, while other work ran" in text for text in sources) is said
 
 
 def test_each_series_has_rows_that_add_up(tmp_path, profile):

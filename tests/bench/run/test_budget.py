@@ -237,9 +237,9 @@ def test_after_three_disturbed_cases_it_is_said_once_what_that_means(tmp_path):
     run = PreparedRun(store, wanted, Measure(), "cpu", "abc", "box")
     runner(store, wanted, progress=reporter(progress_bar(out), run, out)).run()
     lines = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    (note,) = (line for line in lines if "beside other work" in line)
+    (note,) = (line for line in lines if "while other work" in line)
     assert note in lines[:3], "after the third"
-    assert note.startswith("3 of 4 cases ran beside other work on this machine. Their epochs are")
+    assert note.startswith("3 of 4 cases ran while other work had this machine. Their epochs are")
     assert note.endswith(f"go on with: gatherbench run --resume {store.folder}")
 
 

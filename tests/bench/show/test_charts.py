@@ -117,7 +117,7 @@ def test_a_chart_says_of_itself_what_limits_it(run_of):
     assert "1 repeat × 4 epochs, 1 warm-up epoch dropped" in host.foot
     assert "Machine cpu-amd-epyc-2c (AMD EPYC), backend host, commit 0123456789ab" in host.foot
     busy = speedup(run_of(other_cores=1.5))
-    assert busy.warnings[-1].startswith("Disturbed: other work had up to 1.5 cores")
+    assert busy.warnings[-1].startswith("Noisy: other work had up to 1.5 cores")
     ready = "“sample”: so it is of minibatches, which threads of their own had ready ahead."
     run = run_of(series=TWO)
     assert ready not in epoch_breakdown(run).reading
@@ -192,7 +192,7 @@ def test_a_bar_has_the_marks_of_the_table(make_run):
     run = load_run(folder)
     shown = speedup(run)
     assert [line["text"] for line in lines_of(shown)] == ["1.00×", "1.31×!?", "1.47×"]
-    assert "!: there was other work beside every repeat." in shown.reading
+    assert "!: other work ran during every repeat." in shown.reading
     assert "?: not decided" in shown.reading
     lent = [line["text"] for line in lines_of(shown, 1)]
     assert lent == ["1.00×", "1.31×"], "minibatches are lent by quiet series too"

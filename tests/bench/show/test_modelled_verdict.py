@@ -40,7 +40,7 @@ def test_a_model_that_borrows_from_disturbed_epochs_alone_says_so(modelled):
     told = f"Minibatches come as fast as {MACHINE} was measured to have them"
     for number, (beside, end) in enumerate(
         [
-            ({}, ", beside other work throughout, so no ratio is given"),
+            ({}, ", while other work ran throughout, so no ratio is given"),
             ({"beside": (*NAIVE[:2], 0)}, ""),
         ]
     ):
