@@ -19,7 +19,7 @@ from gatherbench.bench.read.derive import (
     speedup_over,
     stage_times,
 )
-from gatherbench.bench.read.noise import modelled_from_noisy, noisy_and_modelled
+from gatherbench.bench.read.noise import modelled_from_noisy
 from gatherbench.bench.read.tables import CASE, Run
 from gatherbench.bench.run.rows import SERIES
 
@@ -87,9 +87,8 @@ def summarise(run: Run) -> pd.DataFrame:
     Columns: those of :func:`gatherbench.bench.read.derive.epoch_times` (s), and ``fetch``,
     ``train``, ``all_reduce``, ``wait`` (s; ``train`` holds the last two), ``cpu`` (core-seconds),
     ``rate`` (B/s), ``speedup`` with its 95 % interval, ``speedup_low`` and ``speedup_high``,
-    ``other`` (cores that other work had beside the worst repeat that counts), ``noisy`` (the
-    same where there was too much beside every repeat); NaN where there is none, the rate also where
-    fetches run ahead of the training. ``repeats`` count; ``noisy`` were noisy, of which
+    ``other`` (cores that other work had during the worst repeat that counts); NaN where there is
+    none, the rate also where fetches run ahead of the training. ``repeats`` count; ``noisy`` were noisy, of which
     ``left_out`` do not count as there were quiet ones. A modelled epoch is as noisy as what it
     takes times from. A modelled value that ranges has its ends alone, in ``low``, ``high``,
     ``fetch_low``, … (measured: quartiles).
@@ -118,7 +117,6 @@ def summarise(run: Run) -> pd.DataFrame:
     summary["left_out"] = counts["used", "count"] - counts["used", "sum"]
     summary["noisy"] = counts["noisy", "sum"]
     summary["other"] = run.ended[run.ended["used"]].groupby(SERIES)["other_cores"].max()
-    summary["noisy"] = pd.Series(noisy_and_modelled(run), dtype=float).reindex(summary.index)
     ahead = run.declared[run.declared["declared_lookahead"] > 0].reset_index()
     summary = summary.rename(columns={"payload_rate": "rate"}).reset_index()
     named = pd.MultiIndex.from_frame(summary[SERIES[:3]])
