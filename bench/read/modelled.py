@@ -88,10 +88,10 @@ def summarise(run: Run) -> pd.DataFrame:
     ``train``, ``all_reduce``, ``wait`` (s; ``train`` holds the last two), ``cpu`` (core-seconds),
     ``rate`` (B/s), ``speedup`` with its 95 % interval, ``speedup_low`` and ``speedup_high``,
     ``other`` (cores that other work had during the worst repeat that counts); NaN where there is
-    none, the rate also where fetches run ahead of the training. ``repeats`` count; ``noisy`` were noisy, of which
-    ``left_out`` do not count as there were quiet ones. A modelled epoch is as noisy as what it
-    takes times from. A modelled value that ranges has its ends alone, in ``low``, ``high``,
-    ``fetch_low``, … (measured: quartiles).
+    none, the rate also where fetches run ahead of the training. ``repeats`` count; ``noisy`` were
+    noisy; ``left_out`` of them do not count, as there were quiet ones. A predicted epoch is as
+    noisy as what it takes times from. A predicted value that ranges has its ends alone, in ``low``,
+    ``high``, ``fetch_low``, … (measured: quartiles).
     """
     times = {"epoch": epoch_times(run), **stage_times(run)}
     epoch, fetch, train = (
