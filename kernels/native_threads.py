@@ -8,7 +8,7 @@ No compiler is needed: the loops are numba's, the threads libc's.
 
 A job lies in one of :data:`SLOTS` slots of 64-bit words. A thread enters a slot before it reads it,
 and leaves it afterwards. A slot takes its next job when its last one is done and every thread that
-had entered has left. So a thread that has not begun delays nobody. Each thread visits the jobs in
+had entered has left. So threads that have not begun cause no delay. Each thread visits the jobs in
 the order in which they were posted.
 """
 
@@ -336,7 +336,7 @@ def _post(base: int, job: NDArray[np.int64], woken: int) -> None:
 
 @njit(nogil=True, cache=True)
 def _finish(base: int, number: int, visit: bool) -> None:
-    """Wait until the job is done, even if not yet posted; with ``visit`` take part in it first."""
+    """Wait until the job is done, even if still to be posted; with ``visit`` first take part."""
     slot = base + 8 * (_HEADER + number % SLOTS * _WORDS)
     if visit:
         _visit(slot, True)
@@ -449,7 +449,7 @@ class NativeThreads:
                 self._note(number, visit=True)
 
     def wait(self, number: int) -> None:
-        """Wait until job ``number`` is done, even if it is not yet posted, or never will be because
+        """Wait until job ``number`` is done, even if it has yet to be posted, or dropped because
         the threads are closed. Take Python's lock once."""
         _finish(self._base, number, False)
 

@@ -290,8 +290,8 @@ class ThreadEngine:
         counter = np.zeros(1, np.int64)
         helpers = min(self._depth, -(-len(reads.plan.begins) // _READS_A_THREAD)) - 1
         pending = [self._pool.submit(work, counter) for _ in range(helpers)]
-        # This thread begins at once. When all is done, it does not wait for threads that have not
-        # begun: in a busy process they may be late by several milliseconds.
+        # This thread begins at once. When all is done, it returns even if other threads have yet to
+        # begin: in a busy process they may be late by several milliseconds.
         work(counter)
         for future in pending:
             if not future.cancel():

@@ -48,8 +48,8 @@ def mask_histogram(
         row_bytes, stride: bytes of a row and from row to row.
         base: address of the table (only its value modulo 128 matters).
         kept_lines: lines that a cache keeps from one instruction of a row to the next ones; their
-            sectors are not counted again. It does not apply to rows that share a line with others
-            in an instruction, nor to the flat mapping, where any row may.
+            sectors are counted once. It applies only to rows that share no line with others in an
+            instruction; in the flat mapping any row may, so it is ignored there.
     """
     slots, lanes = point.slots(row_bytes), min(point.lanes or WARP_LANES, WARP_LANES)
     shape = (SHIFTS.index(point.shift), point.width, row_bytes // point.width, slots, lanes)

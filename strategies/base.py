@@ -371,7 +371,7 @@ class Strategy(ABC):
         """Return why this strategy cannot run on ``device``; ``None`` if it can (host or GPU).
 
         ``table_bytes`` is the size of the feature table, 0 if unknown, for strategies that need
-        room. For a GPU that is not here it returns ``no_device``, unless it supports no GPU at all.
+        room. For an absent GPU it returns ``no_device``, if the strategy supports any GPU.
         """
         return path_skip(device)
 
@@ -594,7 +594,7 @@ def _locked(dtype: torch.dtype, count: int) -> Tensor:
 
 
 def check_ids(ids: Tensor, num_rows: int, device: torch.device) -> None:
-    """Refuse tensors that are not ids, or lie neither on the host nor on ``device``; on the host
+    """Refuse tensors that are not ids or lie elsewhere than on the host and ``device``; on the host
     also ids outside the table. See ``Fetcher.submit``."""
     if not isinstance(ids, Tensor):
         raise TypeError(f"ids: expected a torch tensor, got {type(ids).__name__}")

@@ -169,7 +169,7 @@ class CachedPath(HostPath):
 
 
 class CachedFetcher(KernelFetcher):
-    """Hot rows in GPU memory and the others in host memory, read by one launch of our kernel.
+    """Reads hot rows in GPU memory and the others in host memory, by one launch of the kernel.
 
     CUDA has one address space for both memories. The kernel finds a row at ``table + id × stride``,
     so rows that begin a whole number of strides from the table are rows of it under other ids. The
@@ -192,7 +192,7 @@ class CachedFetcher(KernelFetcher):
         self._hot = self._room[first : first + count * row_bytes].view(count, row_bytes)
         self._slots = torch.from_numpy(kept.slots).to(self.device)
         self._gather_tells = None  # it would get the -1 that marks a bad id
-        if count:  # by the GPU, as fast as any gather: with one thread torch is slow at it
+        if count:  # the GPU gathers them: torch on one CPU thread would be slow
             # Whole rows from the table, so they are aligned as its rows are.
             ids = torch.from_numpy(kept.ids).to(self.device)
             gather_into(self._hot, self.table, ids, self.points[torch.int64])
@@ -224,7 +224,7 @@ class CachedFetcher(KernelFetcher):
             return ReadOrder(rows[places], out_rows=places)
 
     def _located(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Where rows ``ids`` lie, by one launch: as rows of both places, and whether kept, int8."""
+        """Look up rows ``ids`` by one launch: their ids in both places, and 1 if kept (int8)."""
         rows = torch.empty(ids.numel(), dtype=torch.int64, device=self.device)
         near = torch.empty(ids.numel(), dtype=torch.int8, device=self.device)
         if ids.numel():

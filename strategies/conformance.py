@@ -318,7 +318,7 @@ def check_data_path(strategy: Strategy, device: torch.device) -> None:
             (arriving == payload, f"{arriving} B of rows arrive, and {payload} B are wanted"),
             (written <= read, f"the CPU writes {written} B and reads {read} B"),
             (
-                from_gpu < kept + row_bytes,  # a part is whole rows, of whose size it is not told
+                from_gpu < kept + row_bytes,  # kept rows are whole; kept_bytes ignores their size
                 f"{from_gpu} B of distinct rows come from GPU memory, and kept_bytes() says that "
                 f"{kept} B of the table lie there",
             ),

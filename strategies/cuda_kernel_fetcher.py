@@ -241,8 +241,8 @@ class KernelFetcher(Fetcher):
     ) -> ReadOrder:
         """Bring the ids to the GPU in the order of reading, for use on ``stream``.
 
-        To find the distinct ids the host waits for the GPU. It waits for a stream that holds
-        nothing else, and so not for the queued training. The result is memory of that stream:
+        To find the distinct ids the host waits for the GPU. It waits for a stream that holds only
+        this work, and so not for the queued training. The result is memory of that stream:
         unmarked, the next minibatch's ids would overwrite it while a gather has still to read it.
         """
         ordering = self._ordering or stream

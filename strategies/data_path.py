@@ -23,7 +23,7 @@ from gatherbench.kernels.requests import KEPT_LINES, count_requests
 
 @dataclass(frozen=True, slots=True)
 class DataPath:
-    """How the bytes of one minibatch travel from the feature table to the model.
+    """The way of one minibatch's bytes from the feature table to the model.
 
     The declaration is for a GPU behind a link, whatever backend runs the path: on the host backend
     the CPU plays the copy engine and the GPU. Feature bytes are counted wherever they pass, ids
@@ -38,7 +38,7 @@ class DataPath:
     All fields are bytes except ``gpu_share``, the part of a GPU that the fetch takes from
     concurrent training (0 if none runs), and the counts. ``gpu_requests`` maps the size of a read
     request on the link (bytes) to its count. It is ``None`` where the path's requests cannot be
-    counted, which differs from an empty mapping (no requests at all). ``gpu_page_visits`` counts
+    counted; an empty mapping means no requests at all. ``gpu_page_visits`` counts
     how often these reads move to another page of a table in registered memory
     (``kernels/order.py``), ``managed_page_visits`` the same in managed memory, whose pages are
     larger; ``None`` means uncounted. ``pageable_bytes`` is the part of ``copy_engine_bytes`` in

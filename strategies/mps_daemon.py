@@ -1,4 +1,4 @@
-"""Find or start the MPS daemon: without it two processes take turns on a GPU and do not share it.
+"""Find or start the MPS daemon: without it two processes take turns on a GPU.
 
 A process becomes a client of MPS at its first call into CUDA or never. So :func:`mps_client` is
 entered before that. It finds a daemon, or starts one in a private folder, where no other program

@@ -8,7 +8,7 @@ Keep the data, sampler, loader and loop, but leave ``x`` out of the data and wra
 
 It wraps as PyG's own ``PrefetchLoader`` does. PyG's ``FeatureStore`` and the loaders' ``transform``
 could bring the rows too. But both are called only when the loop already waits for the batch, and by
-default in a loader's worker processes, which can use neither the GPU nor the strategy's threads.
+default in a loader's worker processes, which cannot use the GPU or the strategy's threads.
 """
 
 from __future__ import annotations

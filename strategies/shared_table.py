@@ -5,8 +5,8 @@
     features = gatherbench.unified(x)
 
 The memory has no name: the machine's first rank makes it, and the others open it through
-``/proc``. So no file is left behind, and the size of ``/dev/shm``, 64 MiB in many containers, does
-not matter.
+``/proc``. So no file is left behind, and the memory may exceed ``/dev/shm``, which has 64 MiB in
+many containers.
 """
 
 from __future__ import annotations

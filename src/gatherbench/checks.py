@@ -139,7 +139,7 @@ def check_nodes(data: Any, features: int | None = None) -> int:
 
 
 def _num_nodes(data: Any) -> int | None:
-    """Return PyG's number of nodes, without its warning for a guess, which callers compare."""
+    """Return PyG's number of nodes; hide its warning for a guess, because callers compare it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         nodes = data.num_nodes

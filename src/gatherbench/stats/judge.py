@@ -62,8 +62,8 @@ def judge(
     Args:
         family: the number of ratios that are judged at once.
         more_is_better: true for values such as a rate; FAST is then above.
-        busy: the side that was measured while other work ran: then a faster result proves nothing,
-            and a slower one needs a check.
+        busy: text that names the side measured while other work ran, empty for none: then a faster
+            result proves nothing, and a slower one needs a check.
     """
     cost = ratio.inverse if more_is_better else ratio
     slow, fast = 1 + threshold, 1 / (1 + threshold)
