@@ -353,7 +353,7 @@ class AutoFetcher(Fetcher):
     def _begin(self, epoch: int) -> None:
         """Begin a search; no path is open yet."""
         if self.device.type == "cuda":
-            with suppress(CudaCallError, ValueError):  # else each path that wants it does it anew
+            with suppress(CudaCallError, ValueError):  # else each path registers it anew
                 self._held = HostRegistration(self._features, self.device.index or 0)
         self._race = _Race(self._paths, self.device, epoch)
         self._settle()
